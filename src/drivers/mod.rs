@@ -1,0 +1,1 @@
+//! Drivers: tables of API calls and small machines that decide which call comes next.

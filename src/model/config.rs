@@ -1,0 +1,117 @@
+//! What the operator wants: resolved, comparable, frozen. No runtime objects and no references back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::ids::{ImageName, LabelName, PoolName, ProviderName, TenantName};
+use super::quantity::Amounts;
+use super::time::Span;
+use super::yaml::YamlNode;
+
+/// One loaded configuration file, its secure file applied.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    pub zookeeper: ZooKeeperConfig,
+    pub webapp: WebappConfig,
+    pub labels: BTreeMap<LabelName, Label>,
+    pub providers: BTreeMap<ProviderName, Arc<ProviderConfig>>,
+    pub diskimages: BTreeMap<ImageName, Arc<DiskImage>>,
+    pub tenant_limits: BTreeMap<TenantName, Amounts>,
+    /// Oldest age of a node in `hold`; `None` is no limit.
+    pub max_hold_age: Option<Span>,
+    pub elements_dir: Option<String>,
+    pub images_dir: Option<PathBuf>,
+    pub build_log_dir: Option<PathBuf>,
+    /// Build logs kept per image; negative keeps all.
+    pub build_log_retention: i64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ZooKeeperConfig {
+    pub servers: Vec<ZooKeeperServer>,
+    pub tls: Option<TlsFiles>,
+    pub session_timeout: Span,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZooKeeperServer {
+    pub host: String,
+    pub port: u16,
+    /// As written; empty where there is none.
+    pub chroot: String,
+}
+
+/// PEM files: the client's certificate, its key and the authority that signed the server's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+    pub ca: PathBuf,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebappConfig {
+    pub port: u16,
+    pub listen_address: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Label {
+    pub name: LabelName,
+    /// Idle nodes to keep ready; 0 and less keep none.
+    pub min_ready: i64,
+    /// Age at which an idle ready node is deleted; `None` is never.
+    pub max_ready_age: Option<Span>,
+}
+
+/// One provider section. Two that are equal run as one; any difference replaces the provider.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProviderConfig {
+    pub name: ProviderName,
+    pub driver: String,
+    /// -1 (any negative) is no limit; 0 means that the pools handle no requests at all.
+    pub max_concurrency: i64,
+    pub pools: BTreeMap<PoolName, Arc<PoolConfig>>,
+    /// The whole section as written, for the driver.
+    pub section: YamlNode,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolConfig {
+    pub name: PoolName,
+    /// Lower is preferred: the pool's own, else its provider's, else 100.
+    pub priority: i64,
+    /// `None` is no limit; 0 and less disable the pool.
+    pub max_servers: Option<i64>,
+    /// Limits of this pool; `max-servers` is counted as `instances`.
+    pub limits: Amounts,
+    /// Only the pool's own limits count.
+    pub ignore_provider_quota: bool,
+    pub availability_zones: Vec<String>,
+    /// Copied verbatim to each node's `attributes`.
+    pub node_attributes: Option<serde_json::Value>,
+    /// Every label this pool can serve.
+    pub labels: BTreeSet<LabelName>,
+    /// The whole pool section as written, for the driver.
+    pub section: YamlNode,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct DiskImage {
+    pub name: ImageName,
+    pub elements: Vec<String>,
+    pub formats: BTreeSet<String>,
+    pub keep_formats: BTreeSet<String>,
+    pub env_vars: BTreeMap<String, String>,
+    pub release: String,
+    pub rebuild_age: Span,
+    pub build_timeout: Span,
+    pub dib_cmd: String,
+    pub pause: bool,
+    pub username: String,
+    pub python_path: String,
+    pub shell_type: Option<String>,
+    pub delete_after_upload: bool,
+    pub metadata: BTreeMap<String, serde_json::Value>,
+}

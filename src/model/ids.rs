@@ -1,0 +1,158 @@
+//! Names of things as distinct types, so that a pool name cannot be passed for a provider name.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A cheaply cloned text that names one kind of thing.
+pub struct Id<K> {
+    text: Arc<str>,
+    kind: PhantomData<fn() -> K>,
+}
+
+/// The kinds of things that have names. Never constructed.
+pub mod kind {
+    pub enum Node {}
+    pub enum Request {}
+    pub enum Provider {}
+    pub enum Pool {}
+    pub enum Label {}
+    pub enum Launcher {}
+    pub enum Tenant {}
+    pub enum Image {}
+    pub enum Build {}
+    pub enum Upload {}
+}
+
+/// Ten digits, e.g. `0000000042`.
+pub type NodeId = Id<kind::Node>;
+/// `<priority>-<sequence>`, e.g. `200-0000000042`.
+pub type RequestId = Id<kind::Request>;
+pub type ProviderName = Id<kind::Provider>;
+pub type PoolName = Id<kind::Pool>;
+pub type LabelName = Id<kind::Label>;
+/// Identity of one pool worker: `<fqdn>-PoolWorker.<provider>-<pool>-<32 hex>`; opaque to others.
+pub type LauncherId = Id<kind::Launcher>;
+pub type TenantName = Id<kind::Tenant>;
+pub type ImageName = Id<kind::Image>;
+pub type BuildId = Id<kind::Build>;
+pub type UploadId = Id<kind::Upload>;
+
+/// A pool is named only together with its provider.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct PoolId {
+    pub provider: ProviderName,
+    pub pool: PoolName,
+}
+
+impl PoolId {
+    pub fn new(provider: impl Into<ProviderName>, pool: impl Into<PoolName>) -> Self {
+        Self { provider: provider.into(), pool: pool.into() }
+    }
+}
+
+impl fmt::Display for PoolId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.provider, self.pool)
+    }
+}
+
+impl<K> Id<K> {
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        Self { text: text.into(), kind: PhantomData }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl RequestId {
+    /// The priority text before the dash; the whole id where there is no dash.
+    pub fn priority(&self) -> &str {
+        self.as_str().split_once('-').map_or(self.as_str(), |(priority, _)| priority)
+    }
+
+    /// The sequence text after the dash; empty where there is no dash.
+    pub fn sequence(&self) -> &str {
+        self.as_str().split_once('-').map_or("", |(_, sequence)| sequence)
+    }
+}
+
+impl<K> Clone for Id<K> {
+    fn clone(&self) -> Self {
+        Self { text: self.text.clone(), kind: PhantomData }
+    }
+}
+impl<K> PartialEq for Id<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+impl<K> Eq for Id<K> {}
+impl<K> PartialOrd for Id<K> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl<K> Ord for Id<K> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.text.cmp(&other.text)
+    }
+}
+impl<K> Hash for Id<K> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+impl<K> fmt::Debug for Id<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.text, f)
+    }
+}
+impl<K> fmt::Display for Id<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.text)
+    }
+}
+impl<K> From<&str> for Id<K> {
+    fn from(text: &str) -> Self {
+        Self::new(text)
+    }
+}
+impl<K> From<String> for Id<K> {
+    fn from(text: String) -> Self {
+        Self::new(text)
+    }
+}
+impl<K> std::borrow::Borrow<str> for Id<K> {
+    fn borrow(&self) -> &str {
+        &self.text
+    }
+}
+impl<K> Serialize for Id<K> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+impl<'de, K> Deserialize<'de> for Id<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self::new(String::deserialize(deserializer)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_id_splits_at_its_dash() {
+        let id = RequestId::from("200-0000000042");
+        assert_eq!((id.priority(), id.sequence()), ("200", "0000000042"));
+        let odd = RequestId::from("oops");
+        assert_eq!((odd.priority(), odd.sequence()), ("oops", ""));
+    }
+}

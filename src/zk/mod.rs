@@ -1,0 +1,194 @@
+//! ZooKeeper as Nodepool sees it: the port (`Connection`) in ZooKeeper's own primitives, and what stands on it.
+//!
+//! Two things implement the port: the real client (`session.rs`) and a tree in memory (`memory.rs`). Everything
+//! above the port is written once and runs on both.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+
+pub mod tree;
+
+/// An answer that is under way. The request is sent when the method is called, not when this is polled, so several
+/// calls made one after another reach the server in that order without waiting for each other.
+pub type Reply<T> = BoxFuture<'static, Result<T, ZkError>>;
+
+/// ZooKeeper's primitives on one session. All paths are absolute and relative to the chroot.
+pub trait Connection: Send + Sync + 'static {
+    fn get(&self, path: &str) -> Reply<(Bytes, Stat)>;
+    fn exists(&self, path: &str) -> Reply<Option<Stat>>;
+    /// Names of the children, in no particular order.
+    fn children(&self, path: &str) -> Reply<(Vec<String>, Stat)>;
+    /// The created path, with its sequence number where the mode asks for one.
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Reply<(String, Stat)>;
+    /// `version` -1 means any.
+    fn set(&self, path: &str, data: Bytes, version: i32) -> Reply<Stat>;
+    fn delete(&self, path: &str, version: i32) -> Reply<()>;
+    /// All or nothing. A failure names the operation that failed: `ZkError::Multi`.
+    fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>>;
+    /// A persistent recursive watch on a path, which need not exist. The stream ends with the session.
+    fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>>;
+    /// A one-shot watch: the stat now, and a future that resolves at the next change of the znode (its data, its
+    /// creation or its removal), or when the session changes its state.
+    fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)>;
+    /// Waits until this server has caught up with the leader.
+    fn sync(&self, path: &str) -> Reply<()>;
+    fn session_id(&self) -> i64;
+    /// The state of the session, now and as it changes.
+    fn session(&self) -> tokio::sync::watch::Receiver<SessionState>;
+}
+
+/// What actors and tools hold: one session, shared.
+pub type Zk = Arc<dyn Connection>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionState {
+    Connected,
+    /// No server answers; the session may still live.
+    Suspended,
+    /// Over for good: its ephemerals are gone.
+    Expired,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CreateMode {
+    Persistent,
+    PersistentSequential,
+    Ephemeral,
+    EphemeralSequential,
+}
+
+impl CreateMode {
+    pub fn is_ephemeral(self) -> bool {
+        matches!(self, CreateMode::Ephemeral | CreateMode::EphemeralSequential)
+    }
+
+    pub fn is_sequential(self) -> bool {
+        matches!(self, CreateMode::PersistentSequential | CreateMode::EphemeralSequential)
+    }
+}
+
+/// ZooKeeper's own bookkeeping of a znode. Times are milliseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stat {
+    pub czxid: i64,
+    pub mzxid: i64,
+    pub pzxid: i64,
+    pub ctime: i64,
+    pub mtime: i64,
+    pub version: i32,
+    pub cversion: i32,
+    pub aversion: i32,
+    /// Session id of the owner of an ephemeral znode, otherwise 0.
+    pub ephemeral_owner: i64,
+    pub data_length: i32,
+    pub num_children: i32,
+}
+
+/// One operation of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    Create { path: String, data: Bytes, mode: CreateMode },
+    Set { path: String, data: Bytes, version: i32 },
+    Delete { path: String, version: i32 },
+    Check { path: String, version: i32 },
+}
+
+impl Op {
+    pub fn create(path: impl Into<String>, data: impl Into<Bytes>, mode: CreateMode) -> Self {
+        Op::Create { path: path.into(), data: data.into(), mode }
+    }
+
+    pub fn set(path: impl Into<String>, data: impl Into<Bytes>, version: i32) -> Self {
+        Op::Set { path: path.into(), data: data.into(), version }
+    }
+
+    pub fn delete(path: impl Into<String>, version: i32) -> Self {
+        Op::Delete { path: path.into(), version }
+    }
+
+    pub fn check(path: impl Into<String>, version: i32) -> Self {
+        Op::Check { path: path.into(), version }
+    }
+
+    pub fn path(&self) -> &str {
+        match self {
+            Op::Create { path, .. } | Op::Set { path, .. } | Op::Delete { path, .. } | Op::Check { path, .. } => path,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpReply {
+    Created { path: String, stat: Stat },
+    Set(Stat),
+    Deleted,
+    Checked,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchEvent {
+    pub kind: EventKind,
+    pub path: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    Created,
+    Deleted,
+    DataChanged,
+    /// Only one-shot child watches report this; recursive ones report the child itself.
+    ChildrenChanged,
+    /// Events may have been missed (a reconnect): read everything below the path again.
+    Resync,
+}
+
+/// What can go wrong, by what the caller does next.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ZkError {
+    #[error("no such znode")]
+    NoNode,
+    #[error("znode exists already")]
+    NodeExists,
+    #[error("znode has another version")]
+    BadVersion,
+    #[error("znode has children")]
+    NotEmpty,
+    #[error("ephemeral znodes cannot have children")]
+    NoChildrenForEphemerals,
+    #[error("operation {index} of the transaction failed: {source}")]
+    Multi { index: usize, source: Box<ZkError> },
+    #[error("bad argument: {0}")]
+    BadArguments(String),
+    #[error("the data is larger than ZooKeeper takes ({size} bytes, at most {limit})")]
+    TooLarge { size: usize, limit: usize },
+    #[error("not permitted: {0}")]
+    NotPermitted(String),
+    #[error("the server is read-only")]
+    ReadOnly,
+    /// The request may or may not have been carried out.
+    #[error("connection to ZooKeeper lost, outcome unknown: {0}")]
+    Unknown(String),
+    #[error("the ZooKeeper session is over")]
+    SessionExpired,
+    #[error("operation not supported by the server")]
+    Unimplemented,
+    #[error("the connection does not answer as ZooKeeper does: {0}")]
+    Protocol(String),
+}
+
+impl ZkError {
+    /// The failure itself, without the place in a transaction.
+    pub fn root(&self) -> &ZkError {
+        match self {
+            ZkError::Multi { source, .. } => source.root(),
+            other => other,
+        }
+    }
+}
+
+/// Names of lock contenders; the set that decides who holds a lock.
+pub type Contenders = BTreeSet<String>;
