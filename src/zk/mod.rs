@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 
+pub mod paths;
 pub mod tree;
 
 /// An answer that is under way. The request is sent when the method is called, not when this is polled, so several

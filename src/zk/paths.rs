@@ -1,0 +1,386 @@
+//! Every znode path that Nodepool uses, and back from a path to what lies there.
+//!
+//! Paths are absolute and relative to the chroot. The functions that end in `_prefix` give the path to hand to a
+//! sequential create: ZooKeeper appends ten digits to it.
+
+use crate::model::ids::{BuildId, ImageName, NodeId, ProviderName, RequestId, UploadId};
+
+pub const ROOT: &str = "/nodepool";
+pub const NODES: &str = "/nodepool/nodes";
+pub const REQUESTS: &str = "/nodepool/requests";
+/// Request locks do not lie below their requests, so that a lock outlives the request.
+pub const REQUEST_LOCKS: &str = "/nodepool/requests-lock";
+pub const COMPONENTS: &str = "/nodepool/components";
+pub const ELECTION_STATS: &str = "/nodepool/elections/stats";
+pub const IMAGES: &str = "/nodepool/images";
+
+/// The name of a lock directory inside a record's znode. It sits among ids in some places and is never an id.
+const LOCK: &str = "lock";
+/// What stands between the random part and the sequence number of a contender's name.
+const CONTENDER_MARK: &str = "__lock__";
+
+/// The kinds of processes and pools that announce themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ComponentKind {
+    Pool,
+    Launcher,
+    Builder,
+}
+
+impl ComponentKind {
+    pub const ALL: [ComponentKind; 3] = [ComponentKind::Pool, ComponentKind::Launcher, ComponentKind::Builder];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ComponentKind::Pool => "pool",
+            ComponentKind::Launcher => "launcher",
+            ComponentKind::Builder => "builder",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+}
+
+pub fn node(id: &NodeId) -> String {
+    format!("{NODES}/{id}")
+}
+
+pub fn node_prefix() -> String {
+    format!("{NODES}/")
+}
+
+pub fn node_lock(id: &NodeId) -> String {
+    format!("{NODES}/{id}/{LOCK}")
+}
+
+pub fn request(id: &RequestId) -> String {
+    format!("{REQUESTS}/{id}")
+}
+
+/// `priority` is three digits, e.g. `900`: Zuul recognises request ids by their fourth character.
+pub fn request_prefix(priority: &str) -> String {
+    format!("{REQUESTS}/{priority}-")
+}
+
+pub fn request_lock(id: &RequestId) -> String {
+    format!("{REQUEST_LOCKS}/{id}")
+}
+
+pub fn components(kind: ComponentKind) -> String {
+    format!("{COMPONENTS}/{}", kind.as_str())
+}
+
+pub fn component(kind: ComponentKind, name: &str) -> String {
+    format!("{COMPONENTS}/{}/{name}", kind.as_str())
+}
+
+/// The host name is followed by the ten digits directly, without a separator.
+pub fn component_prefix(kind: ComponentKind, hostname: &str) -> String {
+    component(kind, hostname)
+}
+
+pub fn image(image: &ImageName) -> String {
+    format!("{IMAGES}/{image}")
+}
+
+pub fn image_pause(image: &ImageName) -> String {
+    format!("{IMAGES}/{image}/pause")
+}
+
+pub fn image_build_request(image: &ImageName) -> String {
+    format!("{IMAGES}/{image}/request-build")
+}
+
+pub fn image_builds(image: &ImageName) -> String {
+    format!("{IMAGES}/{image}/builds")
+}
+
+pub fn image_builds_lock(image: &ImageName) -> String {
+    format!("{IMAGES}/{image}/builds/{LOCK}")
+}
+
+pub fn image_build(image: &ImageName, build: &BuildId) -> String {
+    format!("{IMAGES}/{image}/builds/{build}")
+}
+
+pub fn image_build_lock(image: &ImageName, build: &BuildId) -> String {
+    format!("{IMAGES}/{image}/builds/{build}/{LOCK}")
+}
+
+pub fn image_providers(image: &ImageName, build: &BuildId) -> String {
+    format!("{IMAGES}/{image}/builds/{build}/providers")
+}
+
+pub fn image_provider(image: &ImageName, build: &BuildId, provider: &ProviderName) -> String {
+    format!("{IMAGES}/{image}/builds/{build}/providers/{provider}")
+}
+
+pub fn image_uploads(image: &ImageName, build: &BuildId, provider: &ProviderName) -> String {
+    format!("{IMAGES}/{image}/builds/{build}/providers/{provider}/images")
+}
+
+pub fn image_uploads_lock(image: &ImageName, build: &BuildId, provider: &ProviderName) -> String {
+    format!("{}/{LOCK}", image_uploads(image, build, provider))
+}
+
+/// The path of an upload is also what a node's `image_id` says.
+pub fn image_upload(image: &ImageName, build: &BuildId, provider: &ProviderName, upload: &UploadId) -> String {
+    format!("{}/{upload}", image_uploads(image, build, provider))
+}
+
+pub fn image_upload_prefix(image: &ImageName, build: &BuildId, provider: &ProviderName) -> String {
+    format!("{}/", image_uploads(image, build, provider))
+}
+
+pub fn image_upload_lock(image: &ImageName, build: &BuildId, provider: &ProviderName, upload: &UploadId) -> String {
+    format!("{}/{LOCK}", image_upload(image, build, provider, upload))
+}
+
+/// What a path is for. Containers of records (`/nodepool/nodes`), flags of other programs and anything unknown are
+/// `Other`, and so is a child of a lock directory that takes no part in the lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    Node(NodeId),
+    NodeLock(NodeId),
+    NodeContender(NodeId, String),
+    Request(RequestId),
+    RequestLock(RequestId),
+    RequestContender(RequestId, String),
+    Component { kind: ComponentKind, name: String },
+    Image(ImageName),
+    ImagePause(ImageName),
+    ImageBuildRequest(ImageName),
+    ImageBuildsLock(ImageName),
+    ImageBuildsContender(ImageName, String),
+    ImageBuild(ImageName, BuildId),
+    ImageBuildLock(ImageName, BuildId),
+    ImageBuildContender(ImageName, BuildId, String),
+    ImageProvider(ImageName, BuildId, ProviderName),
+    ImageUploadsLock(ImageName, BuildId, ProviderName),
+    ImageUploadsContender(ImageName, BuildId, ProviderName, String),
+    ImageUpload(ImageName, BuildId, ProviderName, UploadId),
+    ImageUploadLock(ImageName, BuildId, ProviderName, UploadId),
+    ImageUploadContender(ImageName, BuildId, ProviderName, UploadId, String),
+    Other,
+}
+
+/// What lies at an absolute path (chroot taken off).
+pub fn parse(path: &str) -> Place {
+    let Some(rest) = path.strip_prefix("/nodepool/") else { return Place::Other };
+    let parts: Vec<&str> = rest.split('/').collect();
+    if parts.iter().any(|part| part.is_empty()) {
+        return Place::Other;
+    }
+    match parts[..] {
+        ["nodes", id] => Place::Node(id.into()),
+        ["nodes", id, LOCK] => Place::NodeLock(id.into()),
+        ["nodes", id, LOCK, name] if is_contender(name) => Place::NodeContender(id.into(), name.into()),
+        ["requests", id] => Place::Request(id.into()),
+        ["requests-lock", id] => Place::RequestLock(id.into()),
+        ["requests-lock", id, name] if is_contender(name) => Place::RequestContender(id.into(), name.into()),
+        ["components", kind, name] => match ComponentKind::from_name(kind) {
+            Some(kind) => Place::Component { kind, name: name.into() },
+            None => Place::Other,
+        },
+        ["images", image, ref below @ ..] => parse_image(image.into(), below),
+        _ => Place::Other,
+    }
+}
+
+fn parse_image(image: ImageName, below: &[&str]) -> Place {
+    match *below {
+        [] => Place::Image(image),
+        ["pause"] => Place::ImagePause(image),
+        ["request-build"] => Place::ImageBuildRequest(image),
+        ["builds", LOCK] => Place::ImageBuildsLock(image),
+        ["builds", LOCK, name] if is_contender(name) => Place::ImageBuildsContender(image, name.into()),
+        ["builds", LOCK, ..] => Place::Other,
+        ["builds", build] => Place::ImageBuild(image, build.into()),
+        ["builds", build, LOCK] => Place::ImageBuildLock(image, build.into()),
+        ["builds", build, LOCK, name] if is_contender(name) => {
+            Place::ImageBuildContender(image, build.into(), name.into())
+        }
+        ["builds", build, "providers", provider] => Place::ImageProvider(image, build.into(), provider.into()),
+        ["builds", build, "providers", provider, "images", ref below @ ..] => {
+            parse_upload(image, build.into(), provider.into(), below)
+        }
+        _ => Place::Other,
+    }
+}
+
+fn parse_upload(image: ImageName, build: BuildId, provider: ProviderName, below: &[&str]) -> Place {
+    match *below {
+        [LOCK] => Place::ImageUploadsLock(image, build, provider),
+        [LOCK, name] if is_contender(name) => Place::ImageUploadsContender(image, build, provider, name.into()),
+        [LOCK, ..] => Place::Other,
+        [upload] => Place::ImageUpload(image, build, provider, upload.into()),
+        [upload, LOCK] => Place::ImageUploadLock(image, build, provider, upload.into()),
+        [upload, LOCK, name] if is_contender(name) => {
+            Place::ImageUploadContender(image, build, provider, upload.into(), name.into())
+        }
+        _ => Place::Other,
+    }
+}
+
+/// The prefix of one locking attempt's contender; `unique` is 32 hexadecimal digits.
+pub fn contender_prefix(lock: &str, unique: &str) -> String {
+    format!("{lock}/{unique}{CONTENDER_MARK}")
+}
+
+/// Whether a child of a lock directory takes part in the lock. Others are ignored by everybody.
+pub fn is_contender(name: &str) -> bool {
+    contender_sequence(name).is_some()
+}
+
+/// The sequence text of a contender's name, by which contenders are ordered as text: the smallest holds the lock.
+/// The counter is a signed 32-bit number, so a very busy directory may show a sign.
+pub fn contender_sequence(name: &str) -> Option<&str> {
+    let (_, sequence) = name.rsplit_once(CONTENDER_MARK)?;
+    let digits = sequence.strip_prefix('-').unwrap_or(sequence);
+    (digits.len() == 10 && digits.bytes().all(|byte| byte.is_ascii_digit())).then_some(sequence)
+}
+
+/// The path one element up; `None` for the root and for what is not an absolute path.
+pub fn parent(path: &str) -> Option<&str> {
+    match path.rsplit_once('/') {
+        Some(("", "")) | None => None,
+        Some(("", _)) => Some("/"),
+        Some((parent, _)) => Some(parent),
+    }
+}
+
+/// The last element of a path.
+pub fn name(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONTENDER: &str = "0123456789abcdef0123456789abcdef__lock__0000000007";
+
+    fn check(path: String, text: &str, place: Place) {
+        assert_eq!(path, text);
+        assert_eq!(parse(text), place, "{text}");
+    }
+
+    #[test]
+    fn paths_of_nodes_and_requests_lead_back_to_them() {
+        let (id, request_id) = (NodeId::from("0000000042"), RequestId::from("200-0000000012"));
+        check(node(&id), "/nodepool/nodes/0000000042", Place::Node(id.clone()));
+        check(node_lock(&id), "/nodepool/nodes/0000000042/lock", Place::NodeLock(id.clone()));
+        let contender = format!("{}/{CONTENDER}", node_lock(&id));
+        assert_eq!(parse(&contender), Place::NodeContender(id, CONTENDER.into()));
+        check(request(&request_id), "/nodepool/requests/200-0000000012", Place::Request(request_id.clone()));
+        let lock = "/nodepool/requests-lock/200-0000000012";
+        check(request_lock(&request_id), lock, Place::RequestLock(request_id.clone()));
+        assert_eq!(parse(&format!("{lock}/{CONTENDER}")), Place::RequestContender(request_id, CONTENDER.into()));
+        assert_eq!(node_prefix(), "/nodepool/nodes/");
+        assert_eq!(request_prefix("900"), "/nodepool/requests/900-");
+    }
+
+    #[test]
+    fn paths_of_components_lead_back_to_kind_and_name() {
+        for kind in ComponentKind::ALL {
+            let name = "nl01.example.org0000000003";
+            let text = format!("/nodepool/components/{}/{name}", kind.as_str());
+            check(component(kind, name), &text, Place::Component { kind, name: name.into() });
+            assert_eq!(parse(&components(kind)), Place::Other);
+        }
+        assert_eq!(component_prefix(ComponentKind::Pool, "nl01"), "/nodepool/components/pool/nl01");
+        assert_eq!(parse("/nodepool/components/merger/x0000000001"), Place::Other);
+    }
+
+    #[test]
+    fn paths_of_images_lead_back_to_flags_and_builds() {
+        let (debian, build) = (ImageName::from("debian"), BuildId::from("1e998824122a4ab296c43fedc6d46c1a"));
+        let root = "/nodepool/images/debian";
+        let below = |rest: &str| format!("{root}/builds/{build}{rest}");
+        check(image(&debian), root, Place::Image(debian.clone()));
+        check(image_pause(&debian), "/nodepool/images/debian/pause", Place::ImagePause(debian.clone()));
+        let flag = "/nodepool/images/debian/request-build";
+        check(image_build_request(&debian), flag, Place::ImageBuildRequest(debian.clone()));
+        let lock = "/nodepool/images/debian/builds/lock";
+        check(image_builds_lock(&debian), lock, Place::ImageBuildsLock(debian.clone()));
+        let place = Place::ImageBuildsContender(debian.clone(), CONTENDER.into());
+        assert_eq!(parse(&format!("{lock}/{CONTENDER}")), place);
+        check(image_builds(&debian), "/nodepool/images/debian/builds", Place::Other);
+        check(image_build(&debian, &build), &below(""), Place::ImageBuild(debian.clone(), build.clone()));
+        let place = Place::ImageBuildLock(debian.clone(), build.clone());
+        check(image_build_lock(&debian, &build), &below("/lock"), place);
+        let place = Place::ImageBuildContender(debian.clone(), build.clone(), CONTENDER.into());
+        assert_eq!(parse(&below(&format!("/lock/{CONTENDER}"))), place);
+        check(image_providers(&debian, &build), &below("/providers"), Place::Other);
+    }
+
+    #[test]
+    fn paths_of_uploads_lead_back_to_them() {
+        let (debian, build) = (ImageName::from("debian"), BuildId::from("1e998824122a4ab296c43fedc6d46c1a"));
+        let (rax, upload) = (ProviderName::from("rax"), UploadId::from("0000000001"));
+        let below = |rest: &str| format!("/nodepool/images/debian/builds/{build}/providers/rax{rest}");
+        let place = Place::ImageProvider(debian.clone(), build.clone(), rax.clone());
+        check(image_provider(&debian, &build, &rax), &below(""), place);
+        check(image_uploads(&debian, &build, &rax), &below("/images"), Place::Other);
+        let place = Place::ImageUploadsLock(debian.clone(), build.clone(), rax.clone());
+        check(image_uploads_lock(&debian, &build, &rax), &below("/images/lock"), place);
+        let place = Place::ImageUploadsContender(debian.clone(), build.clone(), rax.clone(), CONTENDER.into());
+        assert_eq!(parse(&below(&format!("/images/lock/{CONTENDER}"))), place);
+        let place = Place::ImageUpload(debian.clone(), build.clone(), rax.clone(), upload.clone());
+        check(image_upload(&debian, &build, &rax, &upload), &below("/images/0000000001"), place);
+        let place = Place::ImageUploadLock(debian.clone(), build.clone(), rax.clone(), upload.clone());
+        check(image_upload_lock(&debian, &build, &rax, &upload), &below("/images/0000000001/lock"), place);
+        let path = below(&format!("/images/0000000001/lock/{CONTENDER}"));
+        let place = Place::ImageUploadContender(debian.clone(), build.clone(), rax.clone(), upload, CONTENDER.into());
+        assert_eq!(parse(&path), place);
+        assert_eq!(image_upload_prefix(&debian, &build, &rax), below("/images/"));
+    }
+
+    #[test]
+    fn what_is_not_ours_is_other() {
+        for path in [
+            "",
+            "/",
+            "/nodepool",
+            "/nodepool/",
+            NODES,
+            REQUESTS,
+            REQUEST_LOCKS,
+            COMPONENTS,
+            ELECTION_STATS,
+            IMAGES,
+            "/nodepool/nodes/",
+            "/nodepool/nodes//lock",
+            "/nodepool/nodes/1/lock/stranger",
+            "/nodepool/nodes/1/other",
+            "/nodepool/images/debian/builds/lock/providers/rax",
+            "/nodepool/images/debian/builds/b/providers/rax/images/lock/lock",
+            "/nodepoolish/nodes/1",
+            "/zuul/hold-requests/0000000001",
+        ] {
+            assert_eq!(parse(path), Place::Other, "{path}");
+        }
+    }
+
+    // zookeeper.md §2.1 step 3
+    #[test]
+    fn only_the_recipes_names_are_contenders() {
+        assert_eq!(contender_sequence(CONTENDER), Some("0000000007"));
+        assert_eq!(contender_sequence("x__lock__-2147483648"), Some("-2147483648"));
+        assert_eq!(contender_sequence("x__lock__y__lock__0000000001"), Some("0000000001"));
+        for name in ["", "lock", "x__lock__", "x__lock__000000001", "x__lock__00000000011", "x__lock__--000000001"] {
+            assert!(!is_contender(name), "{name}");
+        }
+        let prefix = contender_prefix("/nodepool/nodes/1/lock", "0123456789abcdef0123456789abcdef");
+        assert_eq!(prefix, "/nodepool/nodes/1/lock/0123456789abcdef0123456789abcdef__lock__");
+    }
+
+    #[test]
+    fn parent_and_name_split_at_the_last_element() {
+        assert_eq!((parent("/a/b"), name("/a/b")), (Some("/a"), "b"));
+        assert_eq!((parent("/a"), name("/a")), (Some("/"), "a"));
+        assert_eq!((parent("/"), parent("")), (None, None));
+    }
+}
