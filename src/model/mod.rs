@@ -6,5 +6,6 @@ pub mod ids;
 pub mod time;
 pub mod json;
 pub mod quantity;
+pub mod cloud;
 pub mod yaml;
 pub mod config;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Serialize, Serializer};
+
 /// Cores, ram (MiB), instances and whatever else a driver counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Amounts {
@@ -76,6 +78,13 @@ impl Amounts {
 impl FromIterator<(String, f64)> for Amounts {
     fn from_iter<I: IntoIterator<Item = (String, f64)>>(pairs: I) -> Self {
         Self { named: pairs.into_iter().collect(), default: 0.0 }
+    }
+}
+
+/// For dumps: the named amounts, `null` for those without a limit.
+impl Serialize for Amounts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.named.iter().map(|(name, amount)| (name, amount.is_finite().then_some(amount))))
     }
 }
 

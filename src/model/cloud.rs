@@ -1,0 +1,347 @@
+//! What a cloud is asked to do, what comes of it, and what is known about it: jobs, news, facts.
+//!
+//! Drivers have no clock. Times in here are stamped by the TaskManager when it hears an answer.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::{LabelName, PoolName};
+use super::quantity::Amounts;
+use super::time::{Span, Timestamp};
+
+/// How a driver finds its resource again: text, or a JSON object where one text does not say enough.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ExternalId {
+    Text(String),
+    Object(serde_json::Map<String, serde_json::Value>),
+}
+
+/// One thing that a provider is asked to do.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Job {
+    Launch(Box<LaunchOrder>),
+    /// Ends with `Outcome::Deleted` or `CloudError::NotFound`, which is as good.
+    Delete(ExternalId),
+    /// Refresh the provider's `Facts`.
+    Survey,
+    /// Check one standing host as for its registration: reach it and gather its keys where that applies.
+    Inspect(HostIdentity),
+    /// Is this standing host alive? Reaches it without gathering keys; cheap enough to precede a hand-out.
+    Probe(HostIdentity),
+}
+
+impl Job {
+    /// For dumps, logs and metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Job::Launch(_) => "launch",
+            Job::Delete(_) => "delete",
+            Job::Survey => "survey",
+            Job::Inspect(_) => "inspect",
+            Job::Probe(_) => "probe",
+        }
+    }
+}
+
+/// What a new node shall be.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LaunchOrder {
+    pub pool: PoolName,
+    pub label: LabelName,
+    pub hostname: String,
+    pub zone: Option<String>,
+    /// Put on the resource at creation, so that an inventory tells whose it is.
+    pub metadata: BTreeMap<String, String>,
+    /// Continue with this instance of an earlier life instead of creating one.
+    pub found: Option<ExternalId>,
+}
+
+/// How a job ended well.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Outcome {
+    Launched(Box<Instance>),
+    Deleted,
+    /// The facts as they are now published.
+    Surveyed(Box<Facts>),
+    /// The check has been made; it may have found the host unusable.
+    Inspected(HostIdentity, HostCheck),
+}
+
+/// What a submitter hears of its job: at most one `Known`, then exactly one `Ended`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum News {
+    /// Something may exist in the cloud from now on, under this id.
+    Known(ExternalId),
+    Ended(Result<Outcome, CloudError>),
+}
+
+/// Why a call or a job failed, by what the caller should do next.
+#[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize)]
+pub enum CloudError {
+    /// Deleting: that is success.
+    #[error("not found")]
+    NotFound,
+    /// Not a failed attempt: the node is aborted and the facts are refreshed.
+    #[error("over quota: {0}")]
+    Quota(String),
+    /// The cloud is full; counts as an attempt.
+    #[error("no capacity: {0}")]
+    Capacity(String),
+    /// Slow down. The TaskManager does so and repeats the call; a submitter hears of it only when that went on for long.
+    #[error("throttled, retry after {} s", retry_after.0)]
+    Throttled { retry_after: Span },
+    /// The label can never work: it is taken out of service.
+    #[error("denied: {0}")]
+    Denied(String),
+    #[error("{detail}")]
+    Failed { kind: FailureKind, detail: String },
+    /// Our own deadline passed.
+    #[error("deadline passed")]
+    Deadline,
+}
+
+impl CloudError {
+    /// A job that Nodepool itself gave up: the provider drains, the submitter abandoned it, the tree ends.
+    pub fn given_up(detail: impl Into<String>) -> Self {
+        CloudError::Failed { kind: FailureKind::Nodepool, detail: detail.into() }
+    }
+}
+
+/// Kinds of failed launches and deletes that operators watch separately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum FailureKind {
+    /// Something on our side: no uploaded image, no token, given up.
+    Nodepool,
+    /// The cloud reports the instance as failed.
+    Status,
+    /// No usable address.
+    Network,
+    KeyScan,
+    Ssh,
+    Capacity,
+    Quota,
+    ServerCreateTimeout,
+    ServerDeleteTimeout,
+    /// The ZooKeeper session ended meanwhile.
+    Session,
+    Unknown,
+}
+
+impl FailureKind {
+    /// What follows `nodepool.launch.` and its relatives in a metric's name.
+    pub fn statsd_suffix(self) -> &'static str {
+        match self {
+            FailureKind::Nodepool => "error.nodepool",
+            FailureKind::Status => "error.status",
+            FailureKind::Network => "error.network",
+            FailureKind::KeyScan => "error.keyscan",
+            FailureKind::Ssh => "error.ssh",
+            FailureKind::Capacity => "error.capacity",
+            FailureKind::Quota => "error.quota",
+            FailureKind::ServerCreateTimeout => "error.servercreatetimeout",
+            FailureKind::ServerDeleteTimeout => "error.serverdeletetimeout",
+            FailureKind::Session => "error.zksession",
+            FailureKind::Unknown => "error.unknown",
+        }
+    }
+}
+
+/// A resource that runs and can be handed out.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Instance {
+    pub external_id: ExternalId,
+    /// The address Zuul connects to.
+    pub interface_ip: Option<String>,
+    pub public_ipv4: Option<String>,
+    pub public_ipv6: Option<String>,
+    pub private_ipv4: Option<String>,
+    pub zone: Option<String>,
+    pub region: Option<String>,
+    pub metadata: BTreeMap<String, String>,
+    /// What it takes from the limits.
+    pub amounts: Amounts,
+}
+
+/// Every instance of the provider that could be seen, ours or not; complete, or there is none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Inventory {
+    pub instances: Vec<Instance>,
+}
+
+/// What is known about one provider; one immutable value, replaced as a whole.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Facts {
+    /// When the last survey ended; the epoch before the first one.
+    pub seen_at: Timestamp,
+    pub inventory: Inventory,
+    /// Infinite where the cloud names no limit.
+    pub limits: Amounts,
+    /// What one node of a label takes.
+    pub label_needs: BTreeMap<LabelName, Amounts>,
+    /// Nodes that exist without being launched, in the order of the configuration.
+    pub standing: Vec<StandingHost>,
+    /// Whether nodes can be launched at all; where not, requests are served by reuse only.
+    pub launches: bool,
+}
+
+impl Facts {
+    /// Nothing seen yet, nothing limited.
+    pub fn unseen() -> Self {
+        Self {
+            seen_at: Timestamp::default(),
+            inventory: Inventory::default(),
+            limits: Amounts::unlimited(),
+            label_needs: BTreeMap::new(),
+            standing: Vec::new(),
+            launches: true,
+        }
+    }
+
+    pub fn standing_host(&self, identity: &HostIdentity) -> Option<&StandingHost> {
+        self.standing.iter().find(|host| host.identity == *identity)
+    }
+}
+
+/// Which host, seen by whom: the same machine under two user names is two.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct HostIdentity {
+    /// Host name or address, as configured.
+    pub name: String,
+    pub username: String,
+    pub port: u16,
+}
+
+impl fmt::Display for HostIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.name.contains(':') {
+            write!(f, "{}@[{}]:{}", self.username, self.name, self.port)
+        } else {
+            write!(f, "{}@{}:{}", self.username, self.name, self.port)
+        }
+    }
+}
+
+/// A host that is there by configuration, and what the last check of it found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StandingHost {
+    pub identity: HostIdentity,
+    pub pool: PoolName,
+    pub labels: Vec<LabelName>,
+    /// How many nodes it serves as at a time.
+    pub slots: u32,
+    pub connection_type: String,
+    pub shell_type: Option<String>,
+    pub python_path: String,
+    /// For one check of it.
+    pub timeout: Span,
+    pub host_key_checking: bool,
+    pub configured_keys: Vec<String>,
+    pub check: HostCheck,
+}
+
+impl StandingHost {
+    /// Keys are gathered only where an SSH server is expected.
+    pub fn gathers_keys(&self) -> bool {
+        matches!(self.connection_type.as_str(), "ssh" | "network_cli")
+    }
+
+    /// The keys for its nodes, once it may be registered.
+    pub fn host_keys(&self) -> Option<&[String]> {
+        match &self.check {
+            HostCheck::NotNeeded { .. } => Some(&self.configured_keys),
+            HostCheck::Passed { host_keys, .. } => Some(host_keys),
+            HostCheck::Pending | HostCheck::Failed { .. } => None,
+        }
+    }
+
+    /// The address its name stands for, once it may be registered and where it was looked up.
+    pub fn address(&self) -> Option<IpAddr> {
+        match &self.check {
+            HostCheck::NotNeeded { address } | HostCheck::Passed { address, .. } => *address,
+            HostCheck::Pending | HostCheck::Failed { .. } => None,
+        }
+    }
+}
+
+/// What is known about reaching a standing host.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum HostCheck {
+    /// Not checked since the provider started.
+    Pending,
+    /// Its keys are taken from the configuration and no connection is made.
+    NotNeeded {
+        address: Option<IpAddr>,
+    },
+    Passed {
+        at: Timestamp,
+        host_keys: Vec<String>,
+        address: Option<IpAddr>,
+    },
+    Failed {
+        at: Timestamp,
+        reason: String,
+    },
+}
+
+impl HostCheck {
+    /// The same finding, made at this time.
+    pub fn stamped(mut self, now: Timestamp) -> Self {
+        match &mut self {
+            HostCheck::Passed { at, .. } | HostCheck::Failed { at, .. } => *at = now,
+            HostCheck::Pending | HostCheck::NotNeeded { .. } => {}
+        }
+        self
+    }
+
+    /// May nodes of this host be handed out?
+    pub fn is_good(&self) -> bool {
+        matches!(self, HostCheck::NotNeeded { .. } | HostCheck::Passed { .. })
+    }
+}
+
+impl ExternalId {
+    pub fn text(text: impl Into<String>) -> Self {
+        ExternalId::Text(text.into())
+    }
+}
+
+impl fmt::Display for ExternalId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExternalId::Text(text) => f.write_str(text),
+            ExternalId::Object(object) => match serde_json::to_string(object) {
+                Ok(json) => f.write_str(&json),
+                Err(_) => Err(fmt::Error),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_external_id_is_text_or_an_object_on_the_wire() {
+        for json in [r#""host-1""#, r#"{"pod":"a","namespace":"b"}"#] {
+            let id: ExternalId = serde_json::from_str(json).unwrap();
+            assert_eq!(serde_json::to_string(&id).unwrap(), json);
+        }
+        assert!(serde_json::from_str::<ExternalId>("[1]").is_err());
+        assert_eq!(ExternalId::text("host-1").to_string(), "host-1");
+    }
+
+    #[test]
+    fn facts_of_an_unlimited_provider_can_be_dumped() {
+        let mut facts = Facts::unseen();
+        facts.limits.set("cores", f64::INFINITY);
+        facts.limits.set("ram", 4096.0);
+        let json = serde_json::to_value(&facts).unwrap();
+        assert_eq!(json["limits"], serde_json::json!({"cores": null, "ram": 4096.0}));
+        assert_eq!(json["seen_at"], serde_json::json!(0.0));
+    }
+}
