@@ -9,3 +9,8 @@ pub mod quantity;
 pub mod cloud;
 pub mod yaml;
 pub mod config;
+pub mod node;
+pub mod request;
+pub mod component;
+pub mod ledger;
+pub mod snapshot;

@@ -1,0 +1,108 @@
+//! Running totals of what nodes use, per pool and per tenant; changed node by node, always equal to a recount.
+
+use imbl::OrdMap;
+use serde_json::{Map, Value};
+
+use super::ids::{LabelName, PoolId, ProviderName, TenantName};
+use super::node::Node;
+use super::quantity::Amounts;
+
+/// What the nodes of one pool use: sized ones by their records, the others by count of their first label.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct PoolUse {
+    sized: OrdMap<String, f64>,
+    unsized_nodes: OrdMap<LabelName, i64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ledger {
+    pools: OrdMap<PoolId, PoolUse>,
+    tenants: OrdMap<TenantName, OrdMap<String, f64>>,
+}
+
+impl Ledger {
+    pub fn add(&mut self, node: &Node) {
+        self.post(node, 1.0);
+    }
+
+    pub fn remove(&mut self, node: &Node) {
+        self.post(node, -1.0);
+    }
+
+    /// Use of one pool; `need` says what a node takes whose record does not say it.
+    pub fn used_by_pool(&self, pool: &PoolId, need: impl Fn(&LabelName) -> Amounts) -> Amounts {
+        let mut total = Amounts::none();
+        if let Some(pool_use) = self.pools.get(pool) {
+            total.add(&pool_use.sized.iter().map(|(name, amount)| (name.clone(), *amount)).collect());
+            for (label, count) in &pool_use.unsized_nodes {
+                let one = need(label);
+                total.add(&one.iter().map(|(name, amount)| (name.to_owned(), amount * *count as f64)).collect());
+            }
+        }
+        total
+    }
+
+    pub fn used_by_provider(&self, provider: &ProviderName, need: impl Fn(&PoolId, &LabelName) -> Amounts) -> Amounts {
+        let mut total = Amounts::none();
+        for pool in self.pools.keys().filter(|pool| pool.provider == *provider) {
+            total.add(&self.used_by_pool(pool, |label| need(pool, label)));
+        }
+        total
+    }
+
+    /// Nodes without `resources` count nothing, as in the reference.
+    pub fn used_by_tenant(&self, tenant: &TenantName) -> Amounts {
+        match self.tenants.get(tenant) {
+            Some(used) => used.iter().map(|(name, amount)| (name.clone(), *amount)).collect(),
+            None => Amounts::none(),
+        }
+    }
+
+    fn post(&mut self, node: &Node, sign: f64) {
+        let sized = node.resources.as_ref().filter(|resources| !resources.is_empty());
+        if let Some(pool) = node.pool_id() {
+            let mut pool_use = self.pools.get(&pool).cloned().unwrap_or_default();
+            match (sized, node.labels.first()) {
+                (Some(resources), _) => post_amounts(&mut pool_use.sized, resources, sign),
+                (None, Some(label)) => post_count(&mut pool_use.unsized_nodes, label, sign as i64),
+                (None, None) => {}
+            }
+            if pool_use == PoolUse::default() {
+                self.pools.remove(&pool)
+            } else {
+                self.pools.insert(pool, pool_use)
+            };
+        }
+        if let (Some(resources), Some(tenant)) = (sized, &node.tenant_name) {
+            let mut used = self.tenants.get(tenant).cloned().unwrap_or_default();
+            post_amounts(&mut used, resources, sign);
+            if used.is_empty() {
+                self.tenants.remove(tenant)
+            } else {
+                self.tenants.insert(tenant.clone(), used)
+            };
+        }
+    }
+}
+
+fn post_amounts(totals: &mut OrdMap<String, f64>, resources: &Map<String, Value>, sign: f64) {
+    for (name, value) in resources {
+        let Some(amount) = value.as_f64() else { continue };
+        let total = totals.get(name).copied().unwrap_or(0.0) + sign * amount;
+        // Sums of fractions do not come back to zero exactly; what is left is noise.
+        if total.abs() < 1e-9 {
+            totals.remove(name)
+        } else {
+            totals.insert(name.clone(), total)
+        };
+    }
+}
+
+fn post_count(counts: &mut OrdMap<LabelName, i64>, label: &LabelName, change: i64) {
+    let count = counts.get(label).copied().unwrap_or(0) + change;
+    if count == 0 {
+        counts.remove(label)
+    } else {
+        counts.insert(label.clone(), count)
+    };
+}

@@ -1,0 +1,324 @@
+//! An immutable picture of ZooKeeper with the indexes that decisions need, so that none of them scans all nodes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use imbl::{OrdMap, OrdSet};
+
+use super::component::{Component, ComponentKind, PoolComponent};
+use super::ids::{LabelName, NodeId, PoolId, ProviderName, RequestId};
+use super::ledger::Ledger;
+use super::node::{Node, NodeState};
+use super::request::{NodeRequest, Rank, RequestState};
+
+/// A record with what ZooKeeper knows about its znode.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stored<T> {
+    pub record: Arc<T>,
+    pub version: i32,
+    /// Transaction that wrote it last.
+    pub mzxid: i64,
+}
+
+/// A lock directory: absent, or there with its contenders. Empty and there is not the same as absent for a
+/// transaction that has to prove that nobody contends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LockView {
+    pub exists: bool,
+    pub contenders: OrdSet<String>,
+    /// Milliseconds since the epoch at which the directory changed last, where it was read.
+    pub mtime_ms: i64,
+}
+
+impl LockView {
+    pub fn is_held(&self) -> bool {
+        !self.contenders.is_empty()
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Newest transaction that this picture contains.
+    pub zxid: i64,
+    /// False while no server answers: the picture may be old and nothing new is started on it.
+    pub connected: bool,
+    nodes: OrdMap<NodeId, Stored<Node>>,
+    node_locks: OrdMap<NodeId, LockView>,
+    requests: OrdMap<RequestId, Stored<NodeRequest>>,
+    request_locks: OrdMap<RequestId, LockView>,
+    pools: OrdMap<String, Stored<PoolComponent>>,
+    components: OrdMap<(ComponentKind, String), Stored<Component>>,
+    /// Node znodes without data: left by a lock attempt on a record that was just removed.
+    empty_nodes: OrdSet<NodeId>,
+    /// Records that do not parse, with the reason; reported, skipped, never touched.
+    unreadable: OrdMap<String, String>,
+    idle: OrdMap<PoolId, OrdMap<LabelName, OrdSet<NodeId>>>,
+    by_provider: OrdMap<ProviderName, OrdSet<NodeId>>,
+    spent: OrdMap<ProviderName, OrdSet<NodeId>>,
+    allocated: OrdMap<RequestId, OrdSet<NodeId>>,
+    open: OrdMap<Rank, RequestId>,
+    pub ledger: Ledger,
+}
+
+// Reading.
+impl Snapshot {
+    pub fn node(&self, id: &NodeId) -> Option<&Stored<Node>> {
+        self.nodes.get(id)
+    }
+
+    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = (&NodeId, &Stored<Node>)> {
+        self.nodes.iter()
+    }
+
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Nodes of one provider, in any state.
+    pub fn nodes_of<'a>(
+        &'a self,
+        provider: &ProviderName,
+    ) -> impl Iterator<Item = (&'a NodeId, &'a Stored<Node>)> + use<'a> {
+        let ids = self.by_provider.get(provider).into_iter().flat_map(|ids| ids.iter());
+        ids.map(|id| (id, self.nodes.get(id).expect("an index names only nodes that are there")))
+    }
+
+    /// Nodes in a state in which an unlocked node is to be deleted (rule D3), locked or not.
+    pub fn spent_nodes<'a>(
+        &'a self,
+        provider: &ProviderName,
+    ) -> impl Iterator<Item = (&'a NodeId, &'a Stored<Node>)> + use<'a> {
+        let ids = self.spent.get(provider).into_iter().flat_map(|ids| ids.iter());
+        ids.map(|id| (id, self.nodes.get(id).expect("an index names only nodes that are there")))
+    }
+
+    /// Ready, unallocated nodes of a pool that carry a label, oldest id first. They may be locked.
+    pub fn idle_nodes<'a>(&'a self, pool: &PoolId, label: &LabelName) -> impl Iterator<Item = &'a NodeId> + use<'a> {
+        self.idle.get(pool).and_then(|labels| labels.get(label)).into_iter().flat_map(|ids| ids.iter())
+    }
+
+    pub fn idle_count(&self, pool: &PoolId, label: &LabelName) -> usize {
+        self.idle.get(pool).and_then(|labels| labels.get(label)).map_or(0, OrdSet::len)
+    }
+
+    /// Pools that have idle nodes of a label, with their number.
+    pub fn idle_everywhere(&self, label: &LabelName) -> usize {
+        self.idle.values().filter_map(|labels| labels.get(label)).map(OrdSet::len).sum()
+    }
+
+    pub fn nodes_allocated_to<'a>(&'a self, request: &RequestId) -> impl Iterator<Item = &'a NodeId> + use<'a> {
+        self.allocated.get(request).into_iter().flat_map(|ids| ids.iter())
+    }
+
+    /// Requests that nodes are allocated to, whether they exist or not.
+    pub fn allocations(&self) -> impl Iterator<Item = (&RequestId, &OrdSet<NodeId>)> {
+        self.allocated.iter()
+    }
+
+    pub fn node_lock(&self, id: &NodeId) -> LockView {
+        self.node_locks.get(id).cloned().unwrap_or_default()
+    }
+
+    pub fn is_node_locked(&self, id: &NodeId) -> bool {
+        self.node_locks.get(id).is_some_and(LockView::is_held)
+    }
+
+    pub fn request(&self, id: &RequestId) -> Option<&Stored<NodeRequest>> {
+        self.requests.get(id)
+    }
+
+    pub fn requests(&self) -> impl Iterator<Item = (&RequestId, &Stored<NodeRequest>)> {
+        self.requests.iter()
+    }
+
+    /// Requests that are requested or pending, in the order in which they are served.
+    pub fn open_requests(&self) -> impl Iterator<Item = (&Rank, &Stored<NodeRequest>)> {
+        self.open
+            .iter()
+            .map(|(rank, id)| (rank, self.requests.get(id).expect("an index names only requests that are there")))
+    }
+
+    pub fn request_lock(&self, id: &RequestId) -> LockView {
+        self.request_locks.get(id).cloned().unwrap_or_default()
+    }
+
+    pub fn is_request_locked(&self, id: &RequestId) -> bool {
+        self.request_locks.get(id).is_some_and(LockView::is_held)
+    }
+
+    pub fn request_locks(&self) -> impl Iterator<Item = (&RequestId, &LockView)> {
+        self.request_locks.iter()
+    }
+
+    /// Registered pools of all launchers, by component name.
+    pub fn pools(&self) -> impl Iterator<Item = (&String, &Stored<PoolComponent>)> {
+        self.pools.iter()
+    }
+
+    pub fn components(&self) -> impl Iterator<Item = (&(ComponentKind, String), &Stored<Component>)> {
+        self.components.iter()
+    }
+
+    pub fn empty_nodes(&self) -> impl Iterator<Item = &NodeId> {
+        self.empty_nodes.iter()
+    }
+
+    pub fn unreadable(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.unreadable.iter()
+    }
+}
+
+// Changing; only the mirror and tests do.
+impl Snapshot {
+    /// Newer transactions win; returns whether the picture changed.
+    pub fn put_node(&mut self, id: NodeId, stored: Stored<Node>) -> bool {
+        if self.nodes.get(&id).is_some_and(|old| old.mzxid >= stored.mzxid) {
+            return false;
+        }
+        self.unindex_node(&id);
+        self.empty_nodes.remove(&id);
+        self.zxid = self.zxid.max(stored.mzxid);
+        let node = &stored.record;
+        self.ledger.add(node);
+        if let Some(provider) = &node.provider {
+            self.by_provider.entry(provider.clone()).or_default().insert(id.clone());
+            if node.state.is_spent() {
+                self.spent.entry(provider.clone()).or_default().insert(id.clone());
+            }
+        }
+        if let Some(request) = node.allocation() {
+            self.allocated.entry(request.clone()).or_default().insert(id.clone());
+        }
+        if let (true, Some(pool)) = (node.is_idle(), node.pool_id()) {
+            let labels = self.idle.entry(pool).or_default();
+            for label in &node.labels {
+                labels.entry(label.clone()).or_default().insert(id.clone());
+            }
+        }
+        self.nodes.insert(id, stored);
+        true
+    }
+
+    pub fn remove_node(&mut self, id: &NodeId) {
+        self.unindex_node(id);
+        self.nodes.remove(id);
+        self.node_locks.remove(id);
+        self.empty_nodes.remove(id);
+    }
+
+    /// A node znode without data: the record, if there was one, is gone.
+    pub fn put_empty_node(&mut self, id: NodeId) {
+        self.unindex_node(&id);
+        self.nodes.remove(&id);
+        self.empty_nodes.insert(id);
+    }
+
+    pub fn set_node_lock(&mut self, id: NodeId, view: LockView) {
+        self.node_locks.insert(id, view);
+    }
+
+    pub fn put_request(&mut self, id: RequestId, stored: Stored<NodeRequest>) -> bool {
+        if self.requests.get(&id).is_some_and(|old| old.mzxid >= stored.mzxid) {
+            return false;
+        }
+        self.unindex_request(&id);
+        self.zxid = self.zxid.max(stored.mzxid);
+        if matches!(stored.record.state, RequestState::Requested | RequestState::Pending) {
+            self.open.insert(Rank::of(&id, &stored.record), id.clone());
+        }
+        self.requests.insert(id, stored);
+        true
+    }
+
+    pub fn remove_request(&mut self, id: &RequestId) {
+        self.unindex_request(id);
+        self.requests.remove(id);
+    }
+
+    pub fn set_request_lock(&mut self, id: RequestId, view: LockView) {
+        self.request_locks.insert(id, view);
+    }
+
+    pub fn remove_request_lock(&mut self, id: &RequestId) {
+        self.request_locks.remove(id);
+    }
+
+    pub fn put_pool(&mut self, name: String, stored: Stored<PoolComponent>) {
+        self.zxid = self.zxid.max(stored.mzxid);
+        self.pools.insert(name, stored);
+    }
+
+    pub fn put_component(&mut self, kind: ComponentKind, name: String, stored: Stored<Component>) {
+        self.zxid = self.zxid.max(stored.mzxid);
+        self.components.insert((kind, name), stored);
+    }
+
+    pub fn remove_component(&mut self, kind: ComponentKind, name: &str) {
+        if kind == ComponentKind::Pool {
+            self.pools.remove(name);
+        }
+        self.components.remove(&(kind, name.to_owned()));
+    }
+
+    /// Remembers a record that does not parse; returns whether this is news.
+    pub fn put_unreadable(&mut self, path: &str, reason: String) -> bool {
+        if self.unreadable.get(path) == Some(&reason) {
+            return false;
+        }
+        self.unreadable.insert(path.to_owned(), reason);
+        true
+    }
+
+    pub fn forget_unreadable(&mut self, path: &str) {
+        self.unreadable.remove(path);
+    }
+
+    fn unindex_node(&mut self, id: &NodeId) {
+        let Some(stored) = self.nodes.get(id).cloned() else { return };
+        let node = &stored.record;
+        self.ledger.remove(node);
+        if let Some(provider) = &node.provider {
+            remove_from(&mut self.by_provider, provider, id);
+            remove_from(&mut self.spent, provider, id);
+        }
+        if let Some(request) = node.allocation() {
+            remove_from(&mut self.allocated, request, id);
+        }
+        if let (true, Some(pool)) = (node.is_idle(), node.pool_id())
+            && let Some(labels) = self.idle.get_mut(&pool)
+        {
+            for label in &node.labels {
+                remove_from(labels, label, id);
+            }
+        }
+    }
+
+    fn unindex_request(&mut self, id: &RequestId) {
+        if let Some(stored) = self.requests.get(id) {
+            self.open.remove(&Rank::of(id, &stored.record));
+        }
+    }
+}
+
+fn remove_from<K: Ord + Clone>(index: &mut OrdMap<K, OrdSet<NodeId>>, key: &K, id: &NodeId) {
+    if let Some(ids) = index.get_mut(key) {
+        ids.remove(id);
+        if ids.is_empty() {
+            index.remove(key);
+        }
+    }
+}
+
+/// Labels that a request asks for, each once.
+pub fn distinct_labels(request: &NodeRequest) -> BTreeSet<&LabelName> {
+    request.node_types.iter().collect()
+}
+
+/// Number of nodes in each state, for status and gauges.
+pub fn nodes_by_state(snapshot: &Snapshot) -> Vec<(NodeState, usize)> {
+    let mut counts = [0; NodeState::ALL.len()];
+    for (_, stored) in snapshot.nodes() {
+        counts[stored.record.state as usize] += 1;
+    }
+    NodeState::ALL.into_iter().zip(counts).collect()
+}
