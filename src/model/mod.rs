@@ -14,3 +14,4 @@ pub mod request;
 pub mod component;
 pub mod ledger;
 pub mod snapshot;
+pub mod status;
