@@ -20,6 +20,26 @@ pub struct Stored<T> {
     pub mzxid: i64,
 }
 
+/// A record as it shall be, and the version it was made from: the write fails if somebody else was faster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change<I, T> {
+    pub id: I,
+    pub record: T,
+    pub version: i32,
+}
+
+pub type NodeChange = Change<NodeId, Node>;
+pub type RequestChange = Change<RequestId, NodeRequest>;
+
+impl<T: Clone> Stored<T> {
+    /// A copy to be changed and written back.
+    pub fn change<I>(&self, id: I, edit: impl FnOnce(&mut T)) -> Change<I, T> {
+        let mut record = T::clone(&self.record);
+        edit(&mut record);
+        Change { id, record, version: self.version }
+    }
+}
+
 /// A lock directory: absent, or there with its contenders. Empty and there is not the same as absent for a
 /// transaction that has to prove that nobody contends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -244,11 +264,17 @@ impl Snapshot {
     }
 
     pub fn put_pool(&mut self, name: String, stored: Stored<PoolComponent>) {
+        if self.pools.get(&name).is_some_and(|old| old.mzxid >= stored.mzxid) {
+            return;
+        }
         self.zxid = self.zxid.max(stored.mzxid);
         self.pools.insert(name, stored);
     }
 
     pub fn put_component(&mut self, kind: ComponentKind, name: String, stored: Stored<Component>) {
+        if self.components.get(&(kind, name.clone())).is_some_and(|old| old.mzxid >= stored.mzxid) {
+            return;
+        }
         self.zxid = self.zxid.max(stored.mzxid);
         self.components.insert((kind, name), stored);
     }

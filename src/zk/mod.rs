@@ -11,6 +11,9 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 
 pub mod paths;
+pub mod records;
+pub mod bulk;
+pub mod mirror;
 pub mod tree;
 
 /// An answer that is under way. The request is sent when the method is called, not when this is polled, so several

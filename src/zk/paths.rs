@@ -3,6 +3,7 @@
 //! Paths are absolute and relative to the chroot. The functions that end in `_prefix` give the path to hand to a
 //! sequential create: ZooKeeper appends ten digits to it.
 
+use crate::model::component::ComponentKind;
 use crate::model::ids::{BuildId, ImageName, NodeId, ProviderName, RequestId, UploadId};
 
 pub const ROOT: &str = "/nodepool";
@@ -18,30 +19,6 @@ pub const IMAGES: &str = "/nodepool/images";
 const LOCK: &str = "lock";
 /// What stands between the random part and the sequence number of a contender's name.
 const CONTENDER_MARK: &str = "__lock__";
-
-/// The kinds of processes and pools that announce themselves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ComponentKind {
-    Pool,
-    Launcher,
-    Builder,
-}
-
-impl ComponentKind {
-    pub const ALL: [ComponentKind; 3] = [ComponentKind::Pool, ComponentKind::Launcher, ComponentKind::Builder];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            ComponentKind::Pool => "pool",
-            ComponentKind::Launcher => "launcher",
-            ComponentKind::Builder => "builder",
-        }
-    }
-
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
-    }
-}
 
 pub fn node(id: &NodeId) -> String {
     format!("{NODES}/{id}")
@@ -180,7 +157,7 @@ pub fn parse(path: &str) -> Place {
         ["requests", id] => Place::Request(id.into()),
         ["requests-lock", id] => Place::RequestLock(id.into()),
         ["requests-lock", id, name] if is_contender(name) => Place::RequestContender(id.into(), name.into()),
-        ["components", kind, name] => match ComponentKind::from_name(kind) {
+        ["components", kind, name] => match ComponentKind::ALL.into_iter().find(|known| known.as_str() == kind) {
             Some(kind) => Place::Component { kind, name: name.into() },
             None => Place::Other,
         },

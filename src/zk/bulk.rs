@@ -1,0 +1,221 @@
+//! Reads whole subtrees in pipelined batches: what the mirror begins with and falls back to after a reconnect.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream;
+
+use super::paths::{self, Place};
+use super::records::{Decoded, decode_stored};
+use super::{Stat, Zk, ZkError};
+use crate::model::component::{Component, ComponentKind, PoolComponent};
+use crate::model::ids::{NodeId, RequestId};
+use crate::model::node::Node;
+use crate::model::request::NodeRequest;
+use crate::model::snapshot::{LockView, Snapshot, Stored};
+
+/// Requests that are under way at once. More does not make ZooKeeper faster, fewer leaves it waiting.
+const WINDOW: usize = 1000;
+
+/// What was read below one root.
+#[derive(Default)]
+pub struct Picture {
+    root: String,
+    nodes: BTreeMap<NodeId, Stored<Node>>,
+    empty_nodes: BTreeSet<NodeId>,
+    node_locks: BTreeMap<NodeId, LockView>,
+    requests: BTreeMap<RequestId, Stored<NodeRequest>>,
+    request_locks: BTreeMap<RequestId, LockView>,
+    pools: BTreeMap<String, Stored<PoolComponent>>,
+    components: BTreeMap<(ComponentKind, String), Stored<Component>>,
+    unreadable: BTreeMap<String, String>,
+}
+
+/// Reads everything below one of the mirror's roots.
+pub async fn read(zk: &Zk, root: &str) -> Result<Picture, ZkError> {
+    let mut picture = Picture { root: root.to_owned(), ..Picture::default() };
+    match root {
+        "/nodepool/requests-lock" => read_lock_directories(zk, root, &mut picture).await?,
+        "/nodepool/components" => {
+            for kind in ComponentKind::ALL {
+                read_records(zk, &paths::components(kind), &mut picture).await?;
+            }
+        }
+        _ => read_records(zk, root, &mut picture).await?,
+    }
+    Ok(picture)
+}
+
+async fn read_records(zk: &Zk, parent: &str, picture: &mut Picture) -> Result<(), ZkError> {
+    let (names, _) = none_if_missing(zk.children(parent).await)?.unwrap_or_default();
+    let reads = stream::iter(names).map(|name| {
+        let path = format!("{parent}/{name}");
+        let reply = zk.get(&path);
+        async move { (path, reply.await) }
+    });
+    let mut reads = reads.buffer_unordered(WINDOW);
+    let mut with_children = Vec::new();
+    while let Some((path, answer)) = reads.next().await {
+        let Some((data, stat)) = none_if_missing(answer)? else { continue };
+        picture.take(&path, &data, &stat);
+        if stat.num_children > 0
+            && let Place::Node(id) = paths::parse(&path)
+        {
+            with_children.push(id);
+        }
+    }
+    let locks = stream::iter(with_children).map(|id| {
+        let reply = zk.children(&paths::node_lock(&id));
+        async move { (id, reply.await) }
+    });
+    let mut locks = locks.buffer_unordered(WINDOW);
+    while let Some((id, answer)) = locks.next().await {
+        if let Some((names, stat)) = none_if_missing(answer)? {
+            picture.node_locks.insert(id, lock_view(names, &stat));
+        }
+    }
+    Ok(())
+}
+
+async fn read_lock_directories(zk: &Zk, parent: &str, picture: &mut Picture) -> Result<(), ZkError> {
+    let (names, _) = none_if_missing(zk.children(parent).await)?.unwrap_or_default();
+    let reads = stream::iter(names).map(|name| {
+        let id = RequestId::from(name);
+        let reply = zk.children(&paths::request_lock(&id));
+        async move { (id, reply.await) }
+    });
+    let mut reads = reads.buffer_unordered(WINDOW);
+    while let Some((id, answer)) = reads.next().await {
+        if let Some((names, stat)) = none_if_missing(answer)? {
+            picture.request_locks.insert(id, lock_view(names, &stat));
+        }
+    }
+    Ok(())
+}
+
+fn lock_view(names: Vec<String>, stat: &Stat) -> LockView {
+    let contenders = names.into_iter().filter(|name| paths::is_contender(name)).collect();
+    LockView { exists: true, contenders, mtime_ms: stat.mtime }
+}
+
+/// What vanished between its listing and its read is simply not there.
+fn none_if_missing<T>(answer: Result<T, ZkError>) -> Result<Option<T>, ZkError> {
+    match answer {
+        Ok(value) => Ok(Some(value)),
+        Err(ZkError::NoNode) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Picture {
+    /// Sorts one znode in by its path.
+    pub fn take(&mut self, path: &str, data: &Bytes, stat: &Stat) {
+        match paths::parse(path) {
+            Place::Node(id) => match decode_stored::<Node>(data, stat) {
+                Decoded::Record(stored) => drop(self.nodes.insert(id, stored)),
+                Decoded::Empty => drop(self.empty_nodes.insert(id)),
+                Decoded::Unreadable(reason) => drop(self.unreadable.insert(path.to_owned(), reason)),
+            },
+            Place::Request(id) => match decode_stored::<NodeRequest>(data, stat) {
+                Decoded::Record(stored) => drop(self.requests.insert(id, stored)),
+                Decoded::Empty => drop(self.unreadable.insert(path.to_owned(), "no data".to_owned())),
+                Decoded::Unreadable(reason) => drop(self.unreadable.insert(path.to_owned(), reason)),
+            },
+            Place::Component { kind, name } => self.take_component(path, kind, name, data, stat),
+            _ => {}
+        }
+    }
+
+    fn take_component(&mut self, path: &str, kind: ComponentKind, name: String, data: &Bytes, stat: &Stat) {
+        if kind == ComponentKind::Pool {
+            match decode_stored::<PoolComponent>(data, stat) {
+                Decoded::Record(stored) => drop(self.pools.insert(name.clone(), stored)),
+                Decoded::Empty => drop(self.unreadable.insert(path.to_owned(), "no data".to_owned())),
+                Decoded::Unreadable(reason) => drop(self.unreadable.insert(path.to_owned(), reason)),
+            }
+        }
+        if let Decoded::Record(stored) = decode_stored::<Component>(data, stat) {
+            self.components.insert((kind, name), stored);
+        }
+    }
+
+    /// Adds what was read; returns the records that do not parse and were not known to.
+    pub fn merge_into(self, snapshot: &mut Snapshot) -> Vec<(String, String)> {
+        for (id, view) in self.node_locks {
+            snapshot.set_node_lock(id, view);
+        }
+        for (id, stored) in self.nodes {
+            snapshot.put_node(id, stored);
+        }
+        for id in self.empty_nodes {
+            snapshot.put_empty_node(id);
+        }
+        for (id, view) in self.request_locks {
+            snapshot.set_request_lock(id, view);
+        }
+        for (id, stored) in self.requests {
+            snapshot.put_request(id, stored);
+        }
+        for (name, stored) in self.pools {
+            snapshot.put_pool(name, stored);
+        }
+        for ((kind, name), stored) in self.components {
+            snapshot.put_component(kind, name, stored);
+        }
+        let mut news = Vec::new();
+        for (path, reason) in self.unreadable {
+            // What it said before is no longer true.
+            match paths::parse(&path) {
+                Place::Node(id) => snapshot.remove_node(&id),
+                Place::Request(id) => snapshot.remove_request(&id),
+                Place::Component { kind, name } => snapshot.remove_component(kind, &name),
+                _ => {}
+            }
+            if snapshot.put_unreadable(&path, reason.clone()) {
+                news.push((path, reason));
+            }
+        }
+        news
+    }
+
+    /// Makes the picture's root look exactly as it was read: what was not seen is gone.
+    pub fn replace_in(self, snapshot: &mut Snapshot) {
+        match self.root.as_str() {
+            "/nodepool/nodes" => {
+                let known: Vec<NodeId> =
+                    snapshot.nodes().map(|(id, _)| id.clone()).chain(snapshot.empty_nodes().cloned()).collect();
+                for id in known {
+                    if !self.nodes.contains_key(&id) && !self.empty_nodes.contains(&id) {
+                        snapshot.remove_node(&id);
+                    } else if !self.node_locks.contains_key(&id) {
+                        snapshot.set_node_lock(id, LockView::default());
+                    }
+                }
+            }
+            "/nodepool/requests" => {
+                let known: Vec<RequestId> = snapshot.requests().map(|(id, _)| id.clone()).collect();
+                for id in known.iter().filter(|id| !self.requests.contains_key(*id)) {
+                    snapshot.remove_request(id);
+                }
+            }
+            "/nodepool/requests-lock" => {
+                let known: Vec<RequestId> = snapshot.request_locks().map(|(id, _)| id.clone()).collect();
+                for id in known.iter().filter(|id| !self.request_locks.contains_key(*id)) {
+                    snapshot.remove_request_lock(id);
+                }
+            }
+            _ => {
+                let known: Vec<(ComponentKind, String)> = snapshot.components().map(|(key, _)| key.clone()).collect();
+                let pools: Vec<String> = snapshot.pools().map(|(name, _)| name.clone()).collect();
+                let pools = pools.into_iter().map(|name| (ComponentKind::Pool, name));
+                for (kind, name) in known.into_iter().chain(pools) {
+                    if !self.components.contains_key(&(kind, name.clone())) && !self.pools.contains_key(&name) {
+                        snapshot.remove_component(kind, &name);
+                    }
+                }
+            }
+        }
+        self.merge_into(snapshot);
+    }
+}

@@ -1,0 +1,312 @@
+//! Keeps one `Snapshot` of nodes, requests, locks and components: first read, then kept by persistent watches.
+//!
+//! Events of one session arrive in the order of the transactions, but a read that was sent before an event may be
+//! answered after it. Every read therefore carries a ticket, and a removal takes the ticket back.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, FuturesUnordered, SelectAll};
+use futures::{FutureExt, StreamExt};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::bulk::{self, Picture};
+use super::paths::{self, Place};
+use super::{CreateMode, EventKind, SessionState, Stat, WatchEvent, Zk, ZkError};
+use crate::model::snapshot::{LockView, Snapshot};
+
+/// What the mirror follows; the order in which it is read at the start.
+pub const ROOTS: [&str; 4] =
+    ["/nodepool/nodes", "/nodepool/requests", "/nodepool/requests-lock", "/nodepool/components"];
+
+/// The snapshot as the session sees it, published whenever it changes.
+pub struct Mirror {
+    state: Arc<Mutex<State>>,
+    published: watch::Receiver<Arc<Snapshot>>,
+    follower: JoinHandle<()>,
+}
+
+struct State {
+    snapshot: Snapshot,
+    reads: HashMap<String, Read>,
+    next_ticket: u64,
+    publish: watch::Sender<Arc<Snapshot>>,
+}
+
+/// A read under way, and whether its path changed again since it was sent.
+struct Read {
+    ticket: u64,
+    again: bool,
+}
+
+type ReadDone = (String, u64, Result<(Bytes, Stat), ZkError>);
+
+impl Mirror {
+    /// Watches first, then reads everything; returns with the first complete picture.
+    pub async fn start(zk: Zk) -> Result<Self, ZkError> {
+        ensure_roots(&zk).await?;
+        let mut events = SelectAll::new();
+        for watch in ROOTS.map(|root| zk.watch(root)) {
+            events.push(watch.await?);
+        }
+        let mut snapshot = Snapshot::default();
+        snapshot.connected = true;
+        for root in ROOTS {
+            bulk::read(&zk, root).await?.replace_in(&mut snapshot);
+        }
+        report_unreadable(&snapshot);
+        let (publish, published) = watch::channel(Arc::new(snapshot.clone()));
+        let state = Arc::new(Mutex::new(State { snapshot, reads: HashMap::new(), next_ticket: 0, publish }));
+        let session = zk.session();
+        let follower = Follower { zk, state: state.clone(), reads: FuturesUnordered::new() };
+        let follower = tokio::spawn(follower.run(events, session));
+        Ok(Self { state, published, follower })
+    }
+
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.published.borrow().clone()
+    }
+
+    pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.published.clone()
+    }
+
+    /// Takes over what a write of ours has changed, before the writer is told: who has begun three nodes counts three.
+    pub fn fold(&self, change: impl FnOnce(&mut Fold<'_>)) {
+        let mut state = lock(&self.state);
+        change(&mut Fold { state: &mut state });
+        state.publish();
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.follower.abort();
+    }
+}
+
+/// The ways in which an own write changes the picture.
+pub struct Fold<'a> {
+    state: &'a mut State,
+}
+
+impl Fold<'_> {
+    pub fn snapshot(&mut self) -> &mut Snapshot {
+        &mut self.state.snapshot
+    }
+
+    pub fn remove(&mut self, path: &str) {
+        self.state.remove(path);
+    }
+}
+
+impl State {
+    fn publish(&self) {
+        self.publish.send_replace(Arc::new(self.snapshot.clone()));
+    }
+
+    /// The znode at a path is gone; an answer to an earlier read of it must not bring it back.
+    fn remove(&mut self, path: &str) {
+        self.reads.remove(path);
+        self.snapshot.forget_unreadable(path);
+        match paths::parse(path) {
+            Place::Node(id) => self.snapshot.remove_node(&id),
+            Place::NodeLock(id) => self.snapshot.set_node_lock(id, LockView::default()),
+            Place::NodeContender(id, name) => self.change_node_lock(id, |view| view.contenders.remove(&name).is_some()),
+            Place::Request(id) => self.snapshot.remove_request(&id),
+            Place::RequestLock(id) => self.snapshot.remove_request_lock(&id),
+            Place::RequestContender(id, name) => {
+                let mut view = self.snapshot.request_lock(&id);
+                view.contenders.remove(&name);
+                if view.exists {
+                    self.snapshot.set_request_lock(id, view);
+                }
+            }
+            Place::Component { kind, name } => self.snapshot.remove_component(kind, &name),
+            _ => {}
+        }
+    }
+
+    fn change_node_lock(&mut self, id: crate::model::ids::NodeId, change: impl FnOnce(&mut LockView) -> bool) {
+        let mut view = self.snapshot.node_lock(&id);
+        if change(&mut view) {
+            self.snapshot.set_node_lock(id, view);
+        }
+    }
+}
+
+struct Follower {
+    zk: Zk,
+    state: Arc<Mutex<State>>,
+    reads: FuturesUnordered<BoxFuture<'static, ReadDone>>,
+}
+
+impl Follower {
+    async fn run(
+        mut self,
+        mut events: SelectAll<BoxStream<'static, WatchEvent>>,
+        mut session: watch::Receiver<SessionState>,
+    ) {
+        loop {
+            tokio::select! {
+                event = events.next() => {
+                    let Some(event) = event else { break };
+                    self.on_event(event).await;
+                }
+                Some(done) = self.reads.next(), if !self.reads.is_empty() => self.on_read(done),
+                changed = session.changed() => {
+                    let state = *session.borrow_and_update();
+                    if changed.is_err() || state == SessionState::Expired {
+                        break;
+                    }
+                    self.on_session(state).await;
+                }
+            }
+            // A burst is taken in whole before it is published.
+            loop {
+                if let Some(Some(event)) = events.next().now_or_never() {
+                    self.on_event(event).await;
+                } else if let Some(Some(done)) = self.reads.next().now_or_never() {
+                    self.on_read(done);
+                } else {
+                    break;
+                }
+            }
+            lock(&self.state).publish();
+        }
+        let mut state = lock(&self.state);
+        state.snapshot.connected = false;
+        state.publish();
+    }
+
+    async fn on_session(&mut self, session: SessionState) {
+        let connected = session == SessionState::Connected;
+        if connected {
+            for root in ROOTS {
+                self.read_root(root).await;
+            }
+        }
+        lock(&self.state).snapshot.connected = connected;
+    }
+
+    async fn on_event(&mut self, event: WatchEvent) {
+        match event.kind {
+            EventKind::Created => self.on_created(&event.path),
+            EventKind::DataChanged => self.on_changed(&event.path),
+            EventKind::Deleted => lock(&self.state).remove(&event.path),
+            EventKind::ChildrenChanged => {}
+            EventKind::Resync => self.read_root(&event.path).await,
+        }
+    }
+
+    fn on_created(&mut self, path: &str) {
+        let mut state = lock(&self.state);
+        match paths::parse(path) {
+            Place::Node(_) | Place::Request(_) | Place::Component { .. } => {
+                drop(state);
+                self.on_changed(path);
+            }
+            Place::NodeLock(id) => state.change_node_lock(id, |view| !std::mem::replace(&mut view.exists, true)),
+            Place::NodeContender(id, name) => state.change_node_lock(id, |view| {
+                view.exists = true;
+                view.contenders.insert(name).is_none()
+            }),
+            Place::RequestLock(id) => {
+                state.snapshot.set_request_lock(id, LockView { exists: true, ..LockView::default() });
+            }
+            Place::RequestContender(id, name) => {
+                let mut view = state.snapshot.request_lock(&id);
+                view.exists = true;
+                view.contenders.insert(name);
+                state.snapshot.set_request_lock(id, view);
+            }
+            _ => {}
+        }
+    }
+
+    /// Reads a record again; one read per path is under way at most, and a change meanwhile asks for one more.
+    fn on_changed(&mut self, path: &str) {
+        if !matches!(paths::parse(path), Place::Node(_) | Place::Request(_) | Place::Component { .. }) {
+            return;
+        }
+        let mut state = lock(&self.state);
+        if let Some(read) = state.reads.get_mut(path) {
+            read.again = true;
+            return;
+        }
+        state.next_ticket += 1;
+        let ticket = state.next_ticket;
+        state.reads.insert(path.to_owned(), Read { ticket, again: false });
+        drop(state);
+        let (reply, path) = (self.zk.get(path), path.to_owned());
+        self.reads.push(async move { (path, ticket, reply.await) }.boxed());
+    }
+
+    fn on_read(&mut self, (path, ticket, answer): ReadDone) {
+        let mut state = lock(&self.state);
+        match state.reads.get(&path) {
+            Some(read) if read.ticket == ticket => {}
+            _ => return, // Removed meanwhile.
+        }
+        let again = state.reads.remove(&path).is_some_and(|read| read.again);
+        match answer {
+            Ok((data, stat)) => apply(&mut state.snapshot, &path, &data, &stat),
+            Err(ZkError::NoNode) => state.remove(&path),
+            // The session is going; the picture is read anew when there is one again.
+            Err(error) => tracing::debug!(%path, %error, "cannot read a changed record"),
+        }
+        drop(state);
+        if again {
+            self.on_changed(&path);
+        }
+    }
+
+    async fn read_root(&mut self, root: &str) {
+        match bulk::read(&self.zk, root).await {
+            Ok(picture) => {
+                let mut state = lock(&self.state);
+                state.reads.retain(|path, _| !path.starts_with(root));
+                picture.replace_in(&mut state.snapshot);
+                report_unreadable(&state.snapshot);
+            }
+            Err(error) => tracing::warn!(root, %error, "cannot read again after a reconnect"),
+        }
+    }
+}
+
+/// Puts what was read of one record into the picture.
+fn apply(snapshot: &mut Snapshot, path: &str, data: &Bytes, stat: &Stat) {
+    snapshot.forget_unreadable(path);
+    let mut picture = Picture::default();
+    picture.take(path, data, stat);
+    let unreadable = picture.merge_into(snapshot);
+    for (path, reason) in unreadable {
+        tracing::warn!(target: "nodepool.zk.ZooKeeper", %path, %reason, "cannot read a record; it is skipped and left alone");
+    }
+}
+
+fn report_unreadable(snapshot: &Snapshot) {
+    for (path, reason) in snapshot.unreadable() {
+        tracing::warn!(target: "nodepool.zk.ZooKeeper", %path, %reason, "cannot read a record; it is skipped and left alone");
+    }
+}
+
+/// Makes sure that the containers exist that everybody expects.
+async fn ensure_roots(zk: &Zk) -> Result<(), ZkError> {
+    let components = ["pool", "launcher", "builder"].map(|kind| format!("/nodepool/components/{kind}"));
+    let containers = std::iter::once("/nodepool".to_owned()).chain(ROOTS.map(str::to_owned)).chain(components);
+    for path in containers {
+        match zk.create(&path, Bytes::new(), CreateMode::Persistent).await {
+            Ok(_) | Err(ZkError::NodeExists) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().expect("nothing panics while it holds the mirror's state")
+}

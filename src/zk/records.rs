@@ -1,0 +1,64 @@
+//! Bytes to records; a record that does not parse is data too: reported, skipped, never touched.
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use super::Stat;
+use crate::model::json;
+use crate::model::snapshot::Stored;
+
+/// What the data of a znode turned out to be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Decoded<T> {
+    Record(T),
+    /// No data at all: a lock attempt recreated a record that had just been removed.
+    Empty,
+    /// Somebody wrote something that is no such record; the reason names the place in the document.
+    Unreadable(String),
+}
+
+pub fn decode<T: DeserializeOwned>(data: &[u8]) -> Decoded<T> {
+    if data.is_empty() {
+        return Decoded::Empty;
+    }
+    match json::from_bytes(data) {
+        Ok(record) => Decoded::Record(record),
+        Err(error) => Decoded::Unreadable(reason(data, &error)),
+    }
+}
+
+/// A record with its znode's version and transaction.
+pub fn decode_stored<T: DeserializeOwned>(data: &Bytes, stat: &Stat) -> Decoded<Stored<T>> {
+    match decode::<T>(data) {
+        Decoded::Record(record) => Decoded::Record(stored(record, stat)),
+        Decoded::Empty => Decoded::Empty,
+        Decoded::Unreadable(reason) => Decoded::Unreadable(reason),
+    }
+}
+
+pub fn stored<T>(record: T, stat: &Stat) -> Stored<T> {
+    Stored { record: std::sync::Arc::new(record), version: stat.version, mzxid: stat.mzxid }
+}
+
+fn reason(data: &[u8], error: &serde_json::Error) -> String {
+    if std::str::from_utf8(data).is_err() {
+        return format!("{} bytes that are not UTF-8 text", data.len());
+    }
+    // serde_json names line and column, and of the content at most the one word it stumbled over.
+    format!("{error} ({} bytes)", data.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::node::Node;
+
+    #[test]
+    fn empty_foreign_and_binary_data_are_told_apart() {
+        assert_eq!(decode::<Node>(b""), Decoded::Empty);
+        assert!(matches!(decode::<Node>(b"{\"state\": 5}"), Decoded::Unreadable(_)));
+        let Decoded::Unreadable(reason) = decode::<Node>(b"\xff\xfe") else { panic!("binary data is no record") };
+        assert_eq!(reason, "2 bytes that are not UTF-8 text");
+        assert!(matches!(decode::<Node>(br#"{"state": "ready"}"#), Decoded::Record(_)));
+    }
+}
