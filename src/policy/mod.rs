@@ -1,1 +1,6 @@
 //! What to do about it: one file per decision, then the brains that the actors carry.
+//!
+//! The order below is the order of dependency: a file uses only files above it.
+
+pub mod machine;
+pub mod taskqueue;
