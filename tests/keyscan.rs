@@ -1,0 +1,140 @@
+//! Host keys: what a scan sees of real SSH servers, and that no host can make it wait for ever.
+
+mod hosts;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hosts::{Manners, Sshd, free_address, listen, sshd_is_here};
+use nodepool::drivers::keyscan::{Gather, Scan, ScanError, ScanTarget, Scanner};
+use nodepool::model::time::Span;
+use tokio::time::{Instant, timeout};
+
+fn target(address: SocketAddr, deadline: f64) -> ScanTarget {
+    ScanTarget {
+        host: address.ip().to_string(),
+        port: address.port(),
+        deadline: Span::seconds(deadline),
+        gather: Gather::Keys,
+    }
+}
+
+async fn scan(address: SocketAddr, deadline: f64) -> Result<Scan, ScanError> {
+    Scanner::default().scan(&target(address, deadline)).await
+}
+
+fn ssh_keyscan(address: SocketAddr) -> Vec<String> {
+    let output = std::process::Command::new("ssh-keyscan")
+        .args(["-t", "ed25519,ecdsa,rsa", "-p", &address.port().to_string(), &address.ip().to_string()])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().filter_map(|line| line.split_once(' ')).map(|(_, key)| key.to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_scan_finds_what_ssh_keyscan_finds() {
+    if !sshd_is_here() {
+        return;
+    }
+    let host = Sshd::start("127.0.0.11", &["ed25519", "ecdsa", "rsa"]);
+    let found = scan(host.address, 20.0).await.unwrap();
+    assert_eq!(found.address, Some(host.address.ip()));
+    assert_eq!(found.host_keys, host.keys());
+    let mut expected = ssh_keyscan(host.address);
+    expected.sort();
+    let mut sorted = found.host_keys;
+    sorted.sort();
+    assert_eq!(sorted, expected);
+}
+
+#[tokio::test]
+async fn every_curve_is_asked_for_and_missing_types_are_skipped() {
+    if !sshd_is_here() {
+        return;
+    }
+    let host = Sshd::start("127.0.0.12", &["ecdsa-384", "ecdsa-521"]);
+    assert_eq!(scan(host.address, 20.0).await.unwrap().host_keys, host.keys());
+}
+
+#[tokio::test]
+async fn a_host_that_comes_up_late_is_waited_for() {
+    if !sshd_is_here() {
+        return;
+    }
+    let address = free_address("127.0.0.13");
+    let scanning = tokio::spawn(async move { scan(address, 30.0).await });
+    // The first attempts are refused before anything listens.
+    assert!(scan(address, 0.3).await.is_err());
+    let host = tokio::task::spawn_blocking(move || Sshd::start_at(address, &["ed25519"])).await.unwrap();
+    assert_eq!(scanning.await.unwrap().unwrap().host_keys, host.keys());
+}
+
+#[tokio::test]
+async fn many_hosts_are_scanned_at_a_time() {
+    if !sshd_is_here() {
+        return;
+    }
+    let hosts: Vec<Sshd> = (21..26).map(|last| Sshd::start(&format!("127.0.0.{last}"), &["ed25519"])).collect();
+    let scanner = Scanner::default();
+    let scans = (0..40).map(|number| {
+        let (host, scanner) = (&hosts[number % hosts.len()], &scanner);
+        async move { (scanner.scan(&target(host.address, 60.0)).await.unwrap().host_keys, host.keys()) }
+    });
+    for (found, expected) in futures::future::join_all(scans).await {
+        assert_eq!(found, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_port_where_nothing_listens_ends_by_the_deadline() {
+    let address = free_address("127.0.0.1");
+    let began = Instant::now();
+    let error = scan(address, 0.5).await.unwrap_err();
+    let text = format!("Timeout connecting to 127.0.0.1 on port {}: ", address.port());
+    assert!(error.to_string().starts_with(&text), "{error}");
+    assert!(error.to_string().contains("refused"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(3));
+}
+
+#[tokio::test]
+async fn no_manners_make_a_scan_outlive_its_deadline_or_leave_a_connection_behind() {
+    for manners in [Manners::Silent, Manners::BannerOnly, Manners::HangsUp, Manners::Chatters, Manners::Garbage] {
+        let (gone, hears) = std::sync::mpsc::channel();
+        let address = listen(manners, gone);
+        let error = timeout(Duration::from_secs(5), scan(address, 0.7)).await.expect("ended by the deadline");
+        assert!(matches!(error, Err(ScanError::Timeout { .. })), "{error:?}");
+        let closed = tokio::task::spawn_blocking(move || hears.recv_timeout(Duration::from_secs(10)));
+        closed.await.unwrap().expect("the connection is closed, not abandoned");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_is_enough_where_no_keys_are_wanted() {
+    let (gone, _hears) = std::sync::mpsc::channel();
+    let address = listen(Manners::Silent, gone);
+    let target = ScanTarget { gather: Gather::ConnectOnly, ..target(address, 5.0) };
+    let found = Scanner::default().scan(&target).await.unwrap();
+    assert_eq!(found, Scan { host_keys: Vec::new(), address: Some(address.ip()) });
+    let nobody = ScanTarget { gather: Gather::ConnectOnly, ..self::target(free_address("127.0.0.1"), 0.3) };
+    assert!(matches!(Scanner::default().scan(&nobody).await, Err(ScanError::Timeout { .. })));
+}
+
+#[tokio::test]
+async fn a_fake_host_has_a_fake_key_and_is_never_connected_to() {
+    let mut target = target(free_address("127.0.0.1"), 0.0);
+    target.host = String::from("fake-host-1");
+    let found = Scanner::default().scan(&target).await.unwrap();
+    assert_eq!(found, Scan { host_keys: vec![String::from("ssh-rsa FAKEKEY")], address: None });
+    target.gather = Gather::ConnectOnly;
+    assert_eq!(Scanner::default().scan(&target).await.unwrap(), Scan::default());
+}
+
+#[tokio::test]
+async fn a_name_that_means_nothing_fails_at_once_and_says_so() {
+    let mut target = target(free_address("127.0.0.1"), 30.0);
+    target.host = String::from("unresolvable.invalid");
+    let error = Scanner::default().scan(&target).await.unwrap_err();
+    assert!(matches!(error, ScanError::Unresolvable { .. }), "{error}");
+    assert!(error.to_string().starts_with("cannot resolve unresolvable.invalid: "), "{error}");
+}
