@@ -14,4 +14,5 @@ pub mod request;
 pub mod component;
 pub mod ledger;
 pub mod snapshot;
+pub mod table;
 pub mod status;

@@ -1,9 +1,123 @@
-//! What operators are shown: tables and JSON for the CLI and the web, and why a request waits.
+//! What operators are shown: lists for the CLI and the web, and why a request waits.
+
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
-use super::ids::{LauncherId, PoolName, ProviderName};
+use super::ids::{LauncherId, NodeId, PoolName, ProviderName, RequestId};
+use super::node::Node;
+use super::request::NodeRequest;
+use super::table::{Table, python_text};
 use super::time::Timestamp;
+
+/// One column of a list: the key in JSON, the header in a table, and the value of a row.
+pub struct Column<R> {
+    pub key: &'static str,
+    pub header: &'static str,
+    pub value: fn(&R) -> Value,
+}
+
+/// A list as a table of the given columns.
+pub fn table<R>(columns: &[Column<R>], rows: &[R]) -> Table {
+    let mut table = Table::new(columns.iter().map(|column| column.header));
+    for row in rows {
+        table.push(columns.iter().map(|column| cell((column.value)(row))));
+    }
+    table
+}
+
+/// A list as an array of objects with a key for each of the given columns.
+pub fn json<R>(columns: &[Column<R>], rows: &[R]) -> Value {
+    let object = |row: &R| -> Map<String, Value> {
+        columns.iter().map(|column| (column.key.to_owned(), (column.value)(row))).collect()
+    };
+    rows.iter().map(|row| Value::Object(object(row))).collect()
+}
+
+/// Nothing for null, the entries of a list joined with commas, anything else as Python shows it.
+fn cell(value: Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text,
+        Value::Array(items) => items.iter().map(python_text).collect::<Vec<_>>().join(","),
+        other => python_text(&other),
+    }
+}
+
+/// A node as it is listed.
+#[derive(Clone, Debug)]
+pub struct NodeRow {
+    pub id: NodeId,
+    pub node: Arc<Node>,
+    /// Whether anybody contends for the node's lock.
+    pub locked: bool,
+    /// The time from which ages are counted.
+    pub now: Timestamp,
+}
+
+/// All columns of `list --detail` and of the web's node list; `list` shows the first [`NODE_COLUMNS_BRIEF`].
+pub const NODE_COLUMNS: &[Column<NodeRow>] = &[
+    Column { key: "id", header: "ID", value: |row| json!(row.id) },
+    Column { key: "provider", header: "Provider", value: |row| json!(row.node.provider) },
+    Column { key: "label", header: "Label", value: |row| json!(row.node.labels) },
+    Column { key: "server_id", header: "Server ID", value: |row| row.node.external_id.clone() },
+    Column { key: "public_ipv4", header: "Public IPv4", value: |row| json!(row.node.public_ipv4) },
+    Column { key: "ipv6", header: "IPv6", value: |row| json!(row.node.public_ipv6) },
+    Column { key: "state", header: "State", value: |row| json!(row.node.state) },
+    Column { key: "age", header: "Age", value: |row| Value::String(age(row.node.state_time, row.now)) },
+    Column { key: "locked", header: "Locked", value: |row| json!(if row.locked { "locked" } else { "unlocked" }) },
+    Column { key: "pool", header: "Pool", value: |row| json!(row.node.pool) },
+    Column { key: "hostname", header: "Hostname", value: |row| json!(row.node.hostname) },
+    Column { key: "private_ipv4", header: "Private IPv4", value: |row| json!(row.node.private_ipv4) },
+    Column { key: "AZ", header: "AZ", value: |row| json!(row.node.az) },
+    Column { key: "username", header: "Username", value: |row| json!(row.node.username) },
+    Column { key: "connection_port", header: "Port", value: |row| port_or_redacted(&row.node) },
+    Column { key: "launcher", header: "Launcher", value: |row| json!(row.node.launcher) },
+    Column { key: "allocated_to", header: "Allocated To", value: |row| json!(row.node.allocated_to) },
+    Column { key: "hold_job", header: "Hold Job", value: |row| json!(row.node.hold_job) },
+    Column { key: "comment", header: "Comment", value: |row| json!(row.node.comment) },
+    Column { key: "user_data", header: "User Data", value: |row| row.node.user_data.clone() },
+    Column { key: "driver_data", header: "Driver Data", value: |row| row.node.driver_data.clone() },
+];
+
+pub const NODE_COLUMNS_BRIEF: usize = 9;
+
+/// Container drivers put credentials where others have a port; those are never shown.
+pub fn port_or_redacted(node: &Node) -> Value {
+    match node.port() {
+        Some(port) => json!(port),
+        None => json!("redacted"),
+    }
+}
+
+/// A request as it is listed.
+#[derive(Clone, Debug)]
+pub struct RequestRow {
+    pub id: RequestId,
+    pub request: Arc<NodeRequest>,
+}
+
+/// The priority shown is the relative one; the precedence is part of the id.
+pub const REQUEST_COLUMNS: &[Column<RequestRow>] = &[
+    Column { key: "id", header: "Request ID", value: |row| json!(row.id) },
+    Column { key: "relative_priority", header: "Priority", value: |row| json!(row.request.relative_priority) },
+    Column { key: "state", header: "State", value: |row| json!(row.request.state) },
+    Column { key: "requestor", header: "Requestor", value: |row| json!(row.request.requestor) },
+    Column { key: "node_types", header: "Node Types", value: |row| json!(row.request.node_types) },
+    Column { key: "nodes", header: "Nodes", value: |row| json!(row.request.nodes) },
+    Column { key: "declined_by", header: "Declined By", value: |row| json!(row.request.declined_by) },
+    Column { key: "event_id", header: "Event ID", value: |row| json!(row.request.event_id) },
+];
+
+/// `DD:HH:MM:SS`. A time in the future has a negative day part, and the rest counts forward from there.
+pub fn age(since: Timestamp, now: Timestamp) -> String {
+    let seconds = (now - since).0.floor();
+    let days = (seconds / 86_400.0).floor();
+    let rest = seconds.rem_euclid(86_400.0);
+    let (hours, minutes) = ((rest / 3600.0).floor(), (rest % 3600.0 / 60.0).floor());
+    format!("{days:02.0}:{hours:02.0}:{minutes:02.0}:{:02.0}", rest % 60.0)
+}
 
 /// What one pool last decided about one request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,4 +145,51 @@ pub enum VerdictKind {
     Decline,
     /// This pool serves it.
     Accept,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::json as wire;
+
+    #[test]
+    fn ages_count_days_without_bound_and_backwards_from_the_future() {
+        let cases = [(0.0, "00:00:00:00"), (90_061.9, "01:01:01:01"), (-5.0, "-1:23:59:55"), (1e7, "115:17:46:40")];
+        for (seconds, expected) in cases {
+            assert_eq!(age(Timestamp(1e9), Timestamp(1e9 + seconds)), expected);
+        }
+        assert!(age(Timestamp(f64::MAX), Timestamp(0.0)).starts_with('-'));
+    }
+
+    fn row(text: &str) -> NodeRow {
+        let node: Node = wire::from_bytes(text.as_bytes()).unwrap();
+        NodeRow { id: "0000000001".into(), node: Arc::new(node), locked: true, now: Timestamp(100.0) }
+    }
+
+    // operations.md check 22
+    #[test]
+    fn credentials_in_place_of_a_port_are_not_shown() {
+        let row = row(r#"{"state": "ready", "connection_port": {"token": "secret"}, "type": ["a", "b"]}"#);
+        let shown = json(NODE_COLUMNS, std::slice::from_ref(&row)).to_string();
+        assert!(shown.contains(r#""connection_port":"redacted""#) && !shown.contains("secret"), "{shown}");
+    }
+
+    // operations.md check 3
+    #[test]
+    fn nodes_are_listed_with_nine_columns_and_with_twenty_one_in_detail() {
+        let row = row(r#"{"state": "ready", "state_time": 99.0, "type": ["a", "b"], "external_id": {"pod": "x"}}"#);
+        let brief = table(&NODE_COLUMNS[..NODE_COLUMNS_BRIEF], std::slice::from_ref(&row)).to_string();
+        let line = brief.lines().nth(3).unwrap();
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        assert_eq!(cells, ["0000000001", "", "a,b", "{'pod': 'x'}", "", "", "ready", "00:00:00:01", "locked"]);
+        assert_eq!(NODE_COLUMNS.len(), 21);
+    }
+
+    #[test]
+    fn a_request_as_json_has_its_lists_as_arrays() {
+        let request = NodeRequest::new(vec!["a".into(), "b".into()], "me", Timestamp(0.0));
+        let row = RequestRow { id: "200-0000000001".into(), request: Arc::new(request) };
+        let expected = r#"[{"id":"200-0000000001","relative_priority":0,"state":"requested","requestor":"me","node_types":["a","b"],"nodes":[],"declined_by":[],"event_id":null}]"#;
+        assert_eq!(json(REQUEST_COLUMNS, &[row]).to_string(), expected);
+    }
 }
