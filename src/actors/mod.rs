@@ -1,2 +1,8 @@
 //! The cast: actors carry messages and do the I/O that the brains in `policy` asked for.
+pub mod clock;
 pub mod messages;
+pub mod registry;
+pub mod dump;
+pub mod samples;
+pub mod panics;
+pub mod shared;

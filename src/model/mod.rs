@@ -16,3 +16,4 @@ pub mod ledger;
 pub mod snapshot;
 pub mod table;
 pub mod status;
+pub mod metrics;

@@ -1,0 +1,110 @@
+//! State dumps: every registered actor is asked for its state at once, and one JSON line per actor is logged.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use tracing::debug;
+
+use super::messages::Dump;
+use super::registry::{Asked, NoAnswer};
+
+/// Actors that can be asked for their state.
+pub type Registry = super::registry::Registry<Dump>;
+
+/// A worker that needs longer than this is blocked, and that is what an operator wants to know.
+pub const DEADLINE: Duration = Duration::from_millis(300);
+
+/// The answers of all actors, one JSON object each. An actor that does not answer is named.
+pub async fn collect(registry: &Registry) -> Vec<Value> {
+    let answers = registry.ask_all(Dump, DEADLINE).await;
+    answers.into_iter().map(|(asked, answer)| object(asked, answer)).collect()
+}
+
+/// What SIGUSR2 asks for. The lines have their own log target, so that they can be sent elsewhere.
+pub async fn write(registry: &Registry) {
+    debug!(target: "nodepool.stack_dump", "Beginning debug handler");
+    for view in collect(registry).await {
+        debug!(target: "nodepool.stack_dump", "{view}");
+    }
+    debug!(target: "nodepool.stack_dump", "End debug handler");
+}
+
+fn object(asked: Asked, answer: Result<Option<Value>, NoAnswer>) -> Value {
+    let mut view = Map::new();
+    view.insert("actor".to_owned(), asked.actor.into());
+    view.insert("name".to_owned(), asked.name.into());
+    match answer {
+        Ok(Some(Value::Object(state))) => view.extend(state),
+        Ok(Some(other)) => drop(view.insert("state".to_owned(), other)),
+        Ok(None) => drop(view.insert("answer".to_owned(), "nothing to tell".into())),
+        Err(NoAnswer::Stopped) => drop(view.insert("answer".to_owned(), "stopped".into())),
+        Err(NoAnswer::Deadline) => {
+            view.insert("answer".to_owned(), format!("none within {} ms", DEADLINE.as_millis()).into());
+            view.insert("thread".to_owned(), asked.thread.into());
+        }
+    }
+    Value::Object(view)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use actix::{Actor, Context, Handler, ResponseFuture};
+    use serde_json::json;
+
+    struct Worker {
+        answers_after: Duration,
+    }
+
+    impl Actor for Worker {
+        type Context = Context<Self>;
+    }
+
+    impl Handler<Dump> for Worker {
+        type Result = ResponseFuture<Option<Value>>;
+
+        fn handle(&mut self, _: Dump, _: &mut Self::Context) -> Self::Result {
+            let wait = self.answers_after;
+            Box::pin(async move {
+                tokio::time::sleep(wait).await;
+                Some(json!({"paused": false}))
+            })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_actor_that_does_not_answer_is_named() {
+        let local = tokio::task::LocalSet::new();
+        local
+            .run_until(async {
+                let registry = Registry::default();
+                let quick = Worker { answers_after: Duration::ZERO }.start();
+                let slow = Worker { answers_after: Duration::from_secs(3600) }.start();
+                let _first = registry.register("PoolWorker", "cloud-b/main", slow.clone());
+                let _second = registry.register("PoolWorker", "cloud-a/main", quick.clone());
+                let mut views = collect(&registry).await;
+                assert!(views[1].as_object_mut().unwrap().remove("thread").is_some());
+                let expected = [
+                    json!({"actor": "PoolWorker", "name": "cloud-a/main", "paused": false}),
+                    json!({"actor": "PoolWorker", "name": "cloud-b/main", "answer": "none within 300 ms"}),
+                ];
+                assert_eq!(views, expected);
+            })
+            .await;
+    }
+
+    #[tokio::test]
+    async fn a_dropped_registration_is_not_asked() {
+        let local = tokio::task::LocalSet::new();
+        local
+            .run_until(async {
+                let registry = Registry::default();
+                let worker = Worker { answers_after: Duration::ZERO }.start();
+                let registration = registry.register("PoolWorker", "a", worker.clone());
+                assert_eq!(collect(&registry).await.len(), 1);
+                drop(registration);
+                assert!(collect(&registry).await.is_empty() && registry.is_empty());
+            })
+            .await;
+    }
+}

@@ -1,0 +1,152 @@
+//! Who can be asked: weak recipients of one message, by actor and name, all asked at once with one deadline.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use actix::{Message, Recipient, WeakRecipient};
+use futures::future::join_all;
+
+/// Actors that answer `M`. They register when they start; dropping the registration takes them off.
+pub struct Registry<M: Message + Send>
+where
+    M::Result: Send,
+{
+    entries: Arc<Mutex<Entries<M>>>,
+}
+
+struct Entries<M: Message + Send>
+where
+    M::Result: Send,
+{
+    next: u64,
+    by_number: BTreeMap<u64, Entry<M>>,
+}
+
+struct Entry<M: Message + Send>
+where
+    M::Result: Send,
+{
+    asked: Asked,
+    recipient: WeakRecipient<M>,
+}
+
+/// Which actor: its type, its name, and the thread it registered on, by which a blocked arbiter is recognised.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Asked {
+    pub actor: &'static str,
+    pub name: String,
+    pub thread: String,
+}
+
+/// Why there is no answer. Both are findings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    Deadline,
+    Stopped,
+}
+
+/// Keeps an actor registered; a field of the actor.
+#[must_use = "the actor is registered only as long as this is kept"]
+pub struct Registration {
+    forget: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some(forget) = self.forget.take() {
+            forget();
+        }
+    }
+}
+
+impl<M> Registry<M>
+where
+    M: Message + Send + Clone + 'static,
+    M::Result: Send,
+{
+    /// To be called on the actor's own arbiter, as in `started`.
+    pub fn register(
+        &self,
+        actor: &'static str,
+        name: impl Into<String>,
+        recipient: impl Into<WeakRecipient<M>>,
+    ) -> Registration {
+        let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
+        let entry = Entry { asked: Asked { actor, name: name.into(), thread }, recipient: recipient.into() };
+        let mut entries = self.lock();
+        let number = entries.next;
+        entries.next += 1;
+        entries.by_number.insert(number, entry);
+        let shared = self.entries.clone();
+        let forget = move || {
+            lock(&shared).by_number.remove(&number);
+        };
+        Registration { forget: Some(Box::new(forget)) }
+    }
+
+    /// Asks everybody at once. Comes back when all have answered, at the latest at the deadline; sorted by actor and
+    /// name.
+    pub async fn ask_all(&self, message: M, deadline: Duration) -> Vec<(Asked, Result<M::Result, NoAnswer>)> {
+        let asking = self.recipients().into_iter().map(|(asked, recipient)| {
+            let message = message.clone();
+            async move {
+                let answer = match tokio::time::timeout(deadline, recipient.send(message)).await {
+                    Ok(Ok(answer)) => Ok(answer),
+                    Ok(Err(_)) => Err(NoAnswer::Stopped),
+                    Err(_) => Err(NoAnswer::Deadline),
+                };
+                (asked, answer)
+            }
+        });
+        join_all(asking).await
+    }
+
+    pub fn len(&self) -> usize {
+        self.lock().by_number.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn recipients(&self) -> Vec<(Asked, Recipient<M>)> {
+        let entries = self.lock();
+        let alive = entries.by_number.values();
+        let mut found: Vec<(Asked, Recipient<M>)> = alive
+            .filter_map(|entry| entry.recipient.upgrade().map(|recipient| (entry.asked.clone(), recipient)))
+            .collect();
+        found.sort_by(|(one, _), (other, _)| one.cmp(other));
+        found
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Entries<M>> {
+        lock(&self.entries)
+    }
+}
+
+/// A panic elsewhere cannot leave the map half changed, so a poisoned lock is taken as it is.
+fn lock<M: Message + Send>(entries: &Mutex<Entries<M>>) -> MutexGuard<'_, Entries<M>>
+where
+    M::Result: Send,
+{
+    entries.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<M: Message + Send> Default for Registry<M>
+where
+    M::Result: Send,
+{
+    fn default() -> Self {
+        Self { entries: Arc::new(Mutex::new(Entries { next: 0, by_number: BTreeMap::new() })) }
+    }
+}
+
+impl<M: Message + Send> Clone for Registry<M>
+where
+    M::Result: Send,
+{
+    fn clone(&self) -> Self {
+        Self { entries: self.entries.clone() }
+    }
+}

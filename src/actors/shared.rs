@@ -1,0 +1,88 @@
+//! What lives as long as the process, whatever happens to its ZooKeeper sessions.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use actix::ArbiterHandle;
+use tokio::sync::watch;
+
+use super::dump;
+use super::messages::AskWhy;
+use super::panics::PanicCounter;
+use super::registry::Registry;
+use super::samples::SampleSink;
+use crate::model::time::Span;
+
+/// Pool workers that can be asked what they decided about a request.
+pub type WhyRegistry = Registry<AskWhy>;
+
+pub struct Shared {
+    pub options: LauncherOptions,
+    pub registry: dump::Registry,
+    pub why: WhyRegistry,
+    pub samples: SampleSink,
+    /// What `/ready` says: set after the first complete pass.
+    pub ready: AtomicBool,
+    /// Set by the signals that stop the process.
+    pub shutdown: watch::Receiver<Option<Stop>>,
+    pub panics: PanicCounter,
+    /// `host:port` at which other machines find the web server; `None` without one.
+    pub webapp: Option<String>,
+    pub arbiters: Arbiters,
+}
+
+/// Threads are a constant. Roots run on the system's own arbiter, signals and dumps on one that nobody else can block.
+#[derive(Clone)]
+pub struct Arbiters {
+    /// Pool workers and cleanup.
+    pub pools: ArbiterHandle,
+    /// Everything that speaks to a cloud or to hosts.
+    pub clouds: ArbiterHandle,
+}
+
+/// Flags and tunables of the launcher.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LauncherOptions {
+    pub config: PathBuf,
+    pub secure: Option<PathBuf>,
+    pub webapp: bool,
+    /// Interval of the tick that catches what events missed.
+    pub watermark_sleep: Span,
+    pub cleanup_interval: Span,
+    pub delete_interval: Span,
+    /// Age at which the lock directory of a request that is gone is removed.
+    pub lock_cleanup: Span,
+    /// Calls in flight per provider, where the driver allows several.
+    pub api_concurrency: usize,
+}
+
+impl LauncherOptions {
+    pub fn new(config: impl Into<PathBuf>) -> Self {
+        Self {
+            config: config.into(),
+            secure: None,
+            webapp: true,
+            watermark_sleep: Span(10.0),
+            cleanup_interval: Span(60.0),
+            delete_interval: Span(5.0),
+            lock_cleanup: Span(28_800.0),
+            api_concurrency: 10,
+        }
+    }
+}
+
+/// Why the process stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stop {
+    pub signal: &'static str,
+}
+
+/// How the tree of one ZooKeeper session ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionEnd {
+    Expired,
+    /// The actor that panicked.
+    Panicked(String),
+    /// In order, after `Shared::shutdown` was set.
+    Stopped,
+}
