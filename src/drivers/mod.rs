@@ -1,3 +1,43 @@
-//! Drivers: tables of API calls and small machines that decide which call comes next.
+//! Drivers: tables of API calls and small machines that decide which call comes next; and the list of them.
+
+use std::fmt;
+use std::future::Future;
+
+use crate::model::cloud::{CloudError, Facts, Job};
+use crate::model::time::Span;
+use crate::policy::machine::{Lane, Pace, StateMachine};
 
 pub mod keyscan;
+
+/// One kind of cloud, opened for one provider section.
+pub trait Driver: Send + 'static {
+    type Call: ApiCall;
+    type Reply: 'static;
+    type Machine: StateMachine<Call = Self::Call, Reply = Self::Reply> + 'static;
+
+    /// What the configuration alone says: published before anything has been seen.
+    fn facts(&self) -> Facts;
+
+    fn pace(&self) -> Pace;
+
+    /// The smaller jobs that a job consists of, where each is worth knowing on its own: they run at once, each result is
+    /// noted when it comes, and the job ends with the last of them. A job without parts is one machine.
+    fn parts(&self, _job: &Job) -> Vec<Job> {
+        Vec::new()
+    }
+
+    /// Starts the machine for a job. Pure.
+    fn begin(&self, job: &Job) -> Self::Machine;
+
+    /// Performs one API request. The only I/O a driver does.
+    fn call(&self, call: Self::Call) -> impl Future<Output = Result<Self::Reply, CloudError>>;
+}
+
+/// One API request as data. It is cloned because a throttled request is sent again.
+pub trait ApiCall: Clone + fmt::Debug + 'static {
+    /// For statsd: `compute.GET.servers`.
+    fn key(&self) -> &'static str;
+    fn lane(&self) -> Lane;
+    /// No default: a call without a deadline cannot be written.
+    fn deadline(&self) -> Span;
+}

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -28,9 +29,11 @@ pub enum Job {
     Delete(ExternalId),
     /// Refresh the provider's `Facts`.
     Survey,
-    /// Check one standing host as for its registration: reach it and gather its keys where that applies.
+    /// Check one standing host as for its registration: reach it and gather its keys where that applies. What was
+    /// found is noted in the facts.
     Inspect(HostIdentity),
-    /// Is this standing host alive? Reaches it without gathering keys; cheap enough to precede a hand-out.
+    /// Is this standing host alive? Reaches it without gathering keys; cheap enough to precede a hand-out. A failure
+    /// is noted in the facts, a success changes nothing there.
     Probe(HostIdentity),
 }
 
@@ -66,9 +69,11 @@ pub enum Outcome {
     Launched(Box<Instance>),
     Deleted,
     /// The facts as they are now published.
-    Surveyed(Box<Facts>),
-    /// The check has been made; it may have found the host unusable.
+    Surveyed(Arc<Facts>),
+    /// The host is fit for use; what is wrong with one that is not is the job's error.
     Inspected(HostIdentity, HostCheck),
+    /// The host answered a probe.
+    Alive(HostIdentity),
 }
 
 /// What a submitter hears of its job: at most one `Known`, then exactly one `Ended`.
@@ -183,7 +188,7 @@ pub struct Facts {
     /// What one node of a label takes.
     pub label_needs: BTreeMap<LabelName, Amounts>,
     /// Nodes that exist without being launched, in the order of the configuration.
-    pub standing: Vec<StandingHost>,
+    pub standing: Vec<Arc<StandingHost>>,
     /// Whether nodes can be launched at all; where not, requests are served by reuse only.
     pub launches: bool,
 }
@@ -201,7 +206,14 @@ impl Facts {
         }
     }
 
-    pub fn standing_host(&self, identity: &HostIdentity) -> Option<&StandingHost> {
+    /// Notes what the last check of one host found. Hosts that are not known are left alone.
+    pub fn note_check(&mut self, identity: &HostIdentity, check: HostCheck) {
+        if let Some(host) = self.standing.iter_mut().find(|host| host.identity == *identity) {
+            Arc::make_mut(host).check = check;
+        }
+    }
+
+    pub fn standing_host(&self, identity: &HostIdentity) -> Option<&Arc<StandingHost>> {
         self.standing.iter().find(|host| host.identity == *identity)
     }
 }
