@@ -15,6 +15,7 @@ pub mod records;
 pub mod bulk;
 pub mod mirror;
 pub mod tree;
+pub mod memory;
 
 /// An answer that is under way. The request is sent when the method is called, not when this is polled, so several
 /// calls made one after another reach the server in that order without waiting for each other.

@@ -1,0 +1,28 @@
+//! Every store that claims to be ZooKeeper is held to the same cases.
+
+mod contract;
+
+use contract::Server;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use nodepool::zk::Zk;
+use nodepool::zk::memory::MemoryZooKeeper;
+
+struct Memory(MemoryZooKeeper);
+
+impl Server for Memory {
+    fn connect(&self) -> BoxFuture<'static, Zk> {
+        let zk: Zk = self.0.connect();
+        async { zk }.boxed()
+    }
+}
+
+#[tokio::test]
+async fn the_memory_store_keeps_the_contract() {
+    contract::run(&Memory(MemoryZooKeeper::new())).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_memory_store_keeps_the_contract_on_paused_time() {
+    contract::run(&Memory(MemoryZooKeeper::new())).await;
+}
