@@ -1,5 +1,6 @@
 //! The cast: actors carry messages and do the I/O that the brains in `policy` asked for.
 pub mod clock;
+pub mod config_files;
 pub mod messages;
 pub mod registry;
 pub mod dump;

@@ -1,6 +1,7 @@
 //! What the operator wants: resolved, comparable, frozen. No runtime objects and no references back.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -16,6 +17,8 @@ pub struct Config {
     pub webapp: WebappConfig,
     pub labels: BTreeMap<LabelName, Label>,
     pub providers: BTreeMap<ProviderName, Arc<ProviderConfig>>,
+    /// Providers of the file that cannot run, each with the reason; they are not in `providers`.
+    pub out_of_service: BTreeMap<ProviderName, String>,
     pub diskimages: BTreeMap<ImageName, Arc<DiskImage>>,
     pub tenant_limits: BTreeMap<TenantName, Amounts>,
     /// Oldest age of a node in `hold`; `None` is no limit.
@@ -40,6 +43,29 @@ pub struct ZooKeeperServer {
     pub port: u16,
     /// As written; empty where there is none.
     pub chroot: String,
+}
+
+impl ZooKeeperConfig {
+    /// `host:port,host:port/chroot`, as ZooKeeper's clients take it; empty where no server is configured.
+    pub fn connect_string(&self) -> String {
+        let servers: Vec<String> = self.servers.iter().map(ZooKeeperServer::address).collect();
+        servers.join(",") + self.chroot()
+    }
+
+    /// The path prefix of everything in ZooKeeper, without a slash at its end; empty where there is none.
+    pub fn chroot(&self) -> &str {
+        self.servers.last().map_or("", |server| server.chroot.trim_end_matches('/'))
+    }
+}
+
+impl ZooKeeperServer {
+    /// `host:port`, an IPv6 address in brackets and in its shortest form.
+    pub fn address(&self) -> String {
+        match self.host.parse::<Ipv6Addr>() {
+            Ok(address) => format!("[{address}]:{}", self.port),
+            Err(_) => format!("{}:{}", self.host, self.port),
+        }
+    }
 }
 
 /// PEM files: the client's certificate, its key and the authority that signed the server's.
@@ -73,7 +99,9 @@ pub struct ProviderConfig {
     /// -1 (any negative) is no limit; 0 means that the pools handle no requests at all.
     pub max_concurrency: i64,
     pub pools: BTreeMap<PoolName, Arc<PoolConfig>>,
-    /// The whole section as written, for the driver.
+    /// The top-level images that this provider's labels boot, without what may change under a running provider.
+    pub label_images: BTreeMap<ImageName, DiskImage>,
+    /// The whole section as written, for the driver; `driver` is always filled in.
     pub section: YamlNode,
 }
 

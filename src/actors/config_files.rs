@@ -1,0 +1,380 @@
+//! Configuration files: read, substitute the environment, resolve, and notice that they changed.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::io::AsyncReadExt;
+
+use crate::model::config::Config;
+use crate::model::problem::{Problem, Severity};
+use crate::model::resolve::{Source, resolve};
+use crate::model::yaml::{Place, YamlNode, python_quoted};
+use crate::model::yaml_parse::{self, MAX_BYTES};
+
+/// Somebody may be replacing the file at this very moment.
+const ATTEMPTS: u32 = 3;
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
+
+/// A configuration in force, the warnings about it, and the files it came from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    pub config: Arc<Config>,
+    pub problems: Vec<Problem>,
+    pub stamp: Stamp,
+}
+
+/// Everything that is wrong with the files, errors and warnings, in the order of the files.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("cannot load {}: {}", file.display(), summary(problems))]
+pub struct LoadError {
+    pub file: PathBuf,
+    pub problems: Vec<Problem>,
+    /// A later stamp that equals this one means that nobody has touched the files yet.
+    pub stamp: Stamp,
+}
+
+/// One state of the main and the secure file. Any difference is a reason to load again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    main: Option<FileStamp>,
+    secure: Option<FileStamp>,
+}
+
+/// Time and size change with nearly every edit; the contents tell of the edits within one tick of the clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FileStamp {
+    modified: Option<SystemTime>,
+    bytes: u64,
+    contents: u64,
+}
+
+/// Loads the main file and, where there is one, the secure file. `built` names the drivers of this program.
+pub async fn load(main: &Path, secure: Option<&Path>, built: &[&str]) -> Result<Loaded, LoadError> {
+    load_with(main, secure, built, environment()).await
+}
+
+/// The state of the files now, to compare with that of the last attempt to load them.
+pub async fn stamp(main: &Path, secure: Option<&Path>) -> Stamp {
+    let main = read(main, 1).await.ok().map(|file| file.stamp);
+    let secure = match secure {
+        Some(path) => read(path, 1).await.ok().map(|file| file.stamp),
+        None => None,
+    };
+    Stamp { main, secure }
+}
+
+/// What `config-validate` has to say; the secure file is none of its business.
+pub async fn validate(main: &Path, built: &[&str]) -> Vec<Problem> {
+    let name = main.display().to_string();
+    match read(main, ATTEMPTS).await {
+        Ok(file) => {
+            let text = substitute(&file.text, &environment());
+            let built: Vec<String> = built.iter().map(|name| (*name).to_owned()).collect();
+            blocking(move || {
+                let built: Vec<&str> = built.iter().map(String::as_str).collect();
+                crate::model::validate::validate(&text, &name, &built)
+            })
+            .await
+        }
+        Err(problem) => {
+            let cause =
+                format!("{}{}{}", problem.message, if problem.help.is_empty() { "" } else { ": " }, problem.help);
+            vec![Problem::error(Place::default(), "YAML parsing failed").help(cause).in_file(&name)]
+        }
+    }
+}
+
+async fn load_with(
+    main: &Path,
+    secure: Option<&Path>,
+    built: &[&str],
+    variables: Vec<(String, String)>,
+) -> Result<Loaded, LoadError> {
+    let mut stamp = Stamp::default();
+    let mut problems = Vec::new();
+    let main_text = match read(main, ATTEMPTS).await {
+        Ok(file) => {
+            stamp.main = Some(file.stamp);
+            Some(file.text)
+        }
+        Err(problem) => {
+            problems.push(problem);
+            None
+        }
+    };
+    let mut secure_text = None;
+    if let Some(path) = secure {
+        match read(path, ATTEMPTS).await {
+            Ok(file) => {
+                stamp.secure = Some(file.stamp);
+                secure_text = Some((path.display().to_string(), file.text));
+            }
+            Err(problem) => problems.push(problem),
+        }
+    }
+    let Some(main_text) = main_text.filter(|_| problems.is_empty()) else {
+        return Err(LoadError { file: main.to_owned(), problems, stamp });
+    };
+    let main_name = main.display().to_string();
+    let built: Vec<String> = built.iter().map(|name| (*name).to_owned()).collect();
+    // Half a second of work for the largest files, and other actors share this thread.
+    let resolved = blocking(move || {
+        let built: Vec<&str> = built.iter().map(String::as_str).collect();
+        let main_text = substitute(&main_text, &variables);
+        let secure = secure_text.map(|(name, text)| (name, substitute(&text, &variables)));
+        resolve_texts(
+            &main_name,
+            &main_text,
+            secure.as_ref().map(|(name, text)| (name.as_str(), text.as_str())),
+            &built,
+        )
+    })
+    .await;
+    match resolved {
+        (Some(config), problems) => Ok(Loaded { config, problems, stamp }),
+        (None, problems) => Err(LoadError { file: main.to_owned(), problems, stamp }),
+    }
+}
+
+fn resolve_texts(
+    main_name: &str,
+    main_text: &str,
+    secure: Option<(&str, &str)>,
+    built: &[&str],
+) -> (Option<Arc<Config>>, Vec<Problem>) {
+    let mut problems = Vec::new();
+    let main_root = parse(main_name, main_text, &mut problems);
+    let secure_root = secure.and_then(|(name, text)| parse_secure(name, text, &mut problems));
+    let (Some(main_root), Some(secure_root)) = (main_root, secure_root.map(Some).or(secure.is_none().then_some(None)))
+    else {
+        return (None, problems);
+    };
+    let main = Source { file: main_name, root: &main_root };
+    let secure = secure.zip(secure_root.as_ref()).map(|((file, _), root)| Source { file, root });
+    let resolved = resolve(main, secure, built);
+    problems.extend(resolved.problems);
+    (resolved.config, problems)
+}
+
+fn parse(name: &str, text: &str, problems: &mut Vec<Problem>) -> Option<YamlNode> {
+    let mut found = Vec::new();
+    let root = yaml_parse::parse(text, &mut found).map_err(|problem| found.push(problem)).ok();
+    problems.extend(found.into_iter().map(|problem| problem.in_file(name)));
+    root
+}
+
+/// A syntax error may quote what it stumbled over, so of a secure file only the place is told.
+fn parse_secure(name: &str, text: &str, problems: &mut Vec<Problem>) -> Option<YamlNode> {
+    let parsed = yaml_parse::parse(text, &mut Vec::new());
+    parsed
+        .map_err(|problem| {
+            let told = Problem::error(problem.at, "YAML parsing failed");
+            problems.push(told.help("the secure file is not YAML at or before this place").in_file(name));
+        })
+        .ok()
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(error) => panic!("the runtime ended while a configuration was read: {error}"),
+        },
+    }
+}
+
+struct FileRead {
+    text: String,
+    stamp: FileStamp,
+}
+
+async fn read(path: &Path, attempts: u32) -> Result<FileRead, Problem> {
+    for _ in 1..attempts {
+        match read_once(path).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => tokio::time::sleep(BETWEEN_ATTEMPTS).await,
+            result => return result.map_err(|error| unreadable(path, &error))?,
+        }
+    }
+    read_once(path).await.map_err(|error| unreadable(path, &error))?
+}
+
+/// Outside: the system refused. Inside: the system gave something that is no configuration.
+async fn read_once(path: &Path) -> io::Result<Result<FileRead, Problem>> {
+    let refuse = |message: &str, help: &str| {
+        Ok(Err(Problem::error(Place::default(), message).help(help).in_file(&path.display().to_string())))
+    };
+    let metadata = tokio::fs::metadata(path).await?;
+    // A pipe that nobody writes to would be waited for without end, unless the shell has just made it.
+    if !metadata.is_file() && !path.starts_with("/dev/fd") && path != Path::new("/dev/stdin") {
+        return refuse("not a file", "the path names a directory, a pipe or a device");
+    }
+    let mut bytes = Vec::new();
+    tokio::fs::File::open(path).await?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).await?;
+    if bytes.len() > MAX_BYTES {
+        return refuse("file is too large", &format!("{MAX_BYTES} bytes is the most this program reads"));
+    }
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    let stamp = FileStamp { modified: metadata.modified().ok(), bytes: bytes.len() as u64, contents: hasher.finish() };
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Ok(FileRead { text, stamp })),
+        Err(error) => {
+            let at = error.utf8_error().valid_up_to();
+            let line = error.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
+            refuse("file is not UTF-8", &format!("the first byte that cannot be read is in line {line}"))
+        }
+    }
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Problem {
+    let text = error.to_string();
+    let plain = text.split(" (os error").next().unwrap_or(&text);
+    let shown = python_quoted(&path.display().to_string());
+    let message = match error.raw_os_error() {
+        Some(code) => format!("[Errno {code}] {plain}: {shown}"),
+        None => format!("{plain}: {shown}"),
+    };
+    Problem::new(Severity::Error, Place::default(), message)
+}
+
+/// The variables that a file may refer to.
+fn environment() -> Vec<(String, String)> {
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text).filter(|(name, _)| name.starts_with("NODEPOOL_")).collect()
+}
+
+/// Replaces each `%(NAME)` by the value of that variable, one variable after another, before YAML sees the text.
+fn substitute(text: &str, variables: &[(String, String)]) -> String {
+    let mut text = text.to_owned();
+    for (name, value) in variables {
+        let place = format!("%({name})");
+        if text.contains(&place) {
+            text = text.replace(&place, value);
+        }
+    }
+    text
+}
+
+fn summary(problems: &[Problem]) -> String {
+    let errors: Vec<&Problem> = problems.iter().filter(|problem| problem.is_error()).collect();
+    match errors[..] {
+        [] => "nothing was found wrong".to_owned(),
+        [only] => only.to_string(),
+        [first, ..] => format!("{} errors, the first: {first}", errors.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUILT: &[&str] = &["static"];
+
+    fn write(directory: &tempfile::TempDir, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
+        let path = directory.path().join(name);
+        std::fs::write(&path, contents).unwrap();
+        path
+    }
+
+    fn no_variables() -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    #[tokio::test]
+    async fn a_file_loads_with_its_stamp() {
+        let directory = tempfile::tempdir().unwrap();
+        let main = write(&directory, "np.yaml", "labels: [{name: a}]\n");
+        let loaded = load_with(&main, None, BUILT, no_variables()).await.unwrap();
+        assert!(loaded.config.labels.contains_key("a"));
+        assert_eq!(stamp(&main, None).await, loaded.stamp);
+    }
+
+    #[tokio::test]
+    async fn every_change_of_either_file_changes_the_stamp() {
+        let directory = tempfile::tempdir().unwrap();
+        let main = write(&directory, "np.yaml", "a: 1\n");
+        let secure = write(&directory, "secure.yaml", "a: 1\n");
+        let first = stamp(&main, Some(&secure)).await;
+        let time = std::fs::metadata(&main).unwrap().modified().unwrap();
+        write(&directory, "np.yaml", "a: 2\n");
+        std::fs::File::options().write(true).open(&main).unwrap().set_modified(time).unwrap();
+        let second = stamp(&main, Some(&secure)).await;
+        assert_ne!(first, second, "same time and size, other contents");
+        let touched = std::fs::File::options().write(true).open(&secure).unwrap();
+        touched.set_modified(time - Duration::from_nanos(1)).unwrap();
+        let third = stamp(&main, Some(&secure)).await;
+        assert_ne!(second, third, "touched, and back in time at that");
+        std::fs::remove_file(&secure).unwrap();
+        assert_ne!(third, stamp(&main, Some(&secure)).await);
+    }
+
+    // config.md check 48
+    #[tokio::test]
+    async fn an_empty_secure_file_is_no_reason_to_reload() {
+        let directory = tempfile::tempdir().unwrap();
+        let main = write(&directory, "np.yaml", "labels: [{name: a}]\n");
+        let secure = write(&directory, "secure.yaml", "");
+        let loaded = load_with(&main, Some(&secure), BUILT, no_variables()).await.unwrap();
+        assert_eq!(loaded.stamp, stamp(&main, Some(&secure)).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_reappears_between_attempts_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("np.yaml");
+        let loading = load_with(&path, None, BUILT, no_variables());
+        let writing = async {
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            std::fs::write(&path, "labels: []\n").unwrap();
+        };
+        let (loaded, ()) = tokio::join!(loading, writing);
+        loaded.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_read_is_named_with_its_reason() {
+        let directory = tempfile::tempdir().unwrap();
+        let missing = directory.path().join("gone.yaml");
+        let error = load_with(&missing, None, BUILT, no_variables()).await.unwrap_err();
+        assert!(error.to_string().contains("[Errno 2] No such file or directory: '"), "{error}");
+        let error = load_with(directory.path(), None, BUILT, no_variables()).await.unwrap_err();
+        assert!(error.to_string().contains("not a file"), "{error}");
+        let binary = write(&directory, "np.yaml", b"a: 1\nb: \xff\xfe\n");
+        let error = load_with(&binary, None, BUILT, no_variables()).await.unwrap_err();
+        assert!(error.to_string().contains("file is not UTF-8") && error.to_string().contains("line 2"), "{error}");
+        let huge = write(&directory, "huge.yaml", vec![b' '; MAX_BYTES + 1]);
+        let error = load_with(&huge, None, BUILT, no_variables()).await.unwrap_err();
+        assert!(error.to_string().contains("file is too large"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn errors_of_a_secure_file_do_not_quote_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let main = write(&directory, "np.yaml", "labels: []\n");
+        for text in
+            ["password: *hunter2\n", "a: hunter2: b\n", "diskimages: hunter2\n", "hunter2\n", "zookeeper-tls: hunter2"]
+        {
+            let secure = write(&directory, "secure.yaml", text);
+            let error = load_with(&main, Some(&secure), BUILT, no_variables()).await.unwrap_err();
+            assert!(error.to_string().contains("secure.yaml"), "{error}");
+            assert!(!format!("{error:?} {error}").contains("hunter2"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn only_set_variables_are_replaced_wherever_they_stand() {
+        let variables = [("NODEPOOL_A", "x%(NODEPOOL_B)"), ("NODEPOOL_B", "8005")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let check = |text: &str, expected: &str| assert_eq!(substitute(text, &variables), expected);
+        check("port: %(NODEPOOL_B)", "port: 8005");
+        check("'%(NODEPOOL_A)' %(NODEPOOL_B)s", "'x8005' 8005s");
+        check("%(NODEPOOL_C) %(HOME) %NODEPOOL_B", "%(NODEPOOL_C) %(HOME) %NODEPOOL_B");
+    }
+}

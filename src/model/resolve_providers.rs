@@ -1,0 +1,327 @@
+//! Providers and their pools: which driver, which labels, which limits, and who is out of service.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::config::{DiskImage, Label, PoolConfig, ProviderConfig};
+use super::driver_facts::{self, DriverFacts, LabelStyle};
+use super::driver_rules;
+use super::findings::Findings;
+use super::ids::{ImageName, LabelName, PoolName, ProviderName};
+use super::problem::nearest;
+use super::quantity::Amounts;
+use super::yaml::{YamlKey, YamlNode, YamlValue};
+
+/// What the section `providers` comes to.
+#[derive(Debug, Default)]
+pub(super) struct Providers {
+    pub providers: BTreeMap<ProviderName, Arc<ProviderConfig>>,
+    pub out_of_service: BTreeMap<ProviderName, String>,
+}
+
+/// What a provider section may refer to.
+struct Context<'a> {
+    labels: &'a BTreeMap<LabelName, Label>,
+    diskimages: &'a BTreeMap<ImageName, DiskImage>,
+}
+
+pub(super) fn resolve(
+    root: &YamlNode,
+    labels: &BTreeMap<LabelName, Label>,
+    diskimages: &mut BTreeMap<ImageName, DiskImage>,
+    built: &[&str],
+    findings: &mut Findings,
+) -> Providers {
+    let mut sections = Vec::new();
+    for section in findings.mappings(root, "providers", "a provider") {
+        let name = findings.required(section, "name", "a provider");
+        let facts = driver_of(section, findings);
+        if let (Some(name), Some(facts)) = (name, facts) {
+            add_formats(section, facts, diskimages, findings);
+            sections.push((name, facts, section));
+        }
+    }
+    let context = Context { labels, diskimages };
+    let mut result = Providers::default();
+    for (name, facts, section) in sections {
+        let provider = provider(&name, facts, section, &context, findings);
+        let name = provider.name.clone();
+        let known = result.providers.remove(&name).is_some() | result.out_of_service.remove(&name).is_some();
+        if known {
+            findings.warning(section.at, format!("provider {name} already defined"), "the last definition counts");
+        }
+        if built.contains(&facts.name) {
+            result.providers.insert(name, Arc::new(provider));
+        } else {
+            let reason = format!("the driver {} is not part of this version", facts.name);
+            findings.warning(section.at, format!("provider {name} is out of service"), reason.clone());
+            result.out_of_service.insert(name, reason);
+        }
+    }
+    result
+}
+
+/// An explicit driver wins; without one a name that starts with `fake` means that driver, else openstack.
+pub(super) fn driver_name(section: &YamlNode) -> String {
+    match section.get("driver") {
+        Some(driver) => driver.scalar_text().unwrap_or_else(|| "None".to_owned()),
+        None if section.get("name").and_then(YamlNode::as_text).is_some_and(|name| name.starts_with("fake")) => {
+            "fake".to_owned()
+        }
+        None => "openstack".to_owned(),
+    }
+}
+
+fn driver_of(section: &YamlNode, findings: &mut Findings) -> Option<&'static DriverFacts> {
+    let name = driver_name(section);
+    let facts = driver_facts::find(&name);
+    if facts.is_none() {
+        let at = section.get("driver").map_or(section.at, |node| node.at);
+        let help = match nearest(&name, driver_facts::names()) {
+            Some(close) => format!("did you mean {close}?"),
+            None => format!("the drivers are {}", driver_facts::names().collect::<Vec<_>>().join(", ")),
+        };
+        findings.error(at, format!("{name}: unknown driver"), help);
+    }
+    facts
+}
+
+/// Each provider that takes an image adds the format it wants, paused or not.
+fn add_formats(
+    section: &YamlNode,
+    facts: &DriverFacts,
+    diskimages: &mut BTreeMap<ImageName, DiskImage>,
+    findings: &mut Findings,
+) {
+    if !facts.manages_images {
+        return;
+    }
+    let format = match facts.image_format {
+        // The cloud's entry in clouds.yaml names it; the driver that reads that file adds it.
+        None => None,
+        Some(default) => findings.keep(section.text("image-format")).or(Some(default.to_owned())),
+    };
+    for entry in findings.mappings(section, "diskimages", "a provider's diskimage") {
+        let Some(name) = findings.required(entry, "name", "a provider's diskimage") else { continue };
+        match diskimages.get_mut(name.as_str()) {
+            Some(image) => image.formats.extend(format.clone()),
+            None => unknown_image(entry, &name, diskimages, findings),
+        }
+    }
+}
+
+fn unknown_image(entry: &YamlNode, name: &str, diskimages: &BTreeMap<ImageName, DiskImage>, findings: &mut Findings) {
+    let at = entry.get("name").map_or(entry.at, |node| node.at);
+    let close = nearest(name, diskimages.keys().map(ImageName::as_str));
+    let meant = close.map(|close| format!("; did you mean {close}?")).unwrap_or_default();
+    findings.missing(at, name, format!("no top-level diskimage that can be built has this name{meant}"));
+}
+
+fn provider(
+    name: &str,
+    facts: &DriverFacts,
+    section: &YamlNode,
+    context: &Context<'_>,
+    findings: &mut Findings,
+) -> ProviderConfig {
+    driver_rules::check_provider(name, facts, section, findings);
+    let mut provider = ProviderConfig {
+        name: name.into(),
+        driver: facts.name.to_owned(),
+        max_concurrency: findings.keep(section.integer("max-concurrency")).unwrap_or(-1),
+        pools: BTreeMap::new(),
+        label_images: BTreeMap::new(),
+        section: normalised(section, facts),
+    };
+    for pool in findings.mappings(section, "pools", "a pool") {
+        let Some(pool_name) = findings.required(pool, "name", "a pool").map(PoolName::from) else { continue };
+        for label in
+            findings.mappings(pool, "labels", "a label of a pool").into_iter().filter(|_| facts.has_label_maps())
+        {
+            label_image(label, facts, context, &mut provider.label_images, findings);
+        }
+        let config = self::pool(pool_name.clone(), pool, section, facts, context, findings);
+        if provider.pools.insert(pool_name.clone(), Arc::new(config)).is_some() {
+            let message = format!("pool {pool_name} of provider {name} already defined");
+            findings.warning(pool.at, message, "the last definition counts");
+        }
+    }
+    provider
+}
+
+/// A change of the image that a label boots replaces the provider, except for what only the builder looks at.
+fn label_image(
+    label: &YamlNode,
+    facts: &DriverFacts,
+    context: &Context<'_>,
+    images: &mut BTreeMap<ImageName, DiskImage>,
+    findings: &mut Findings,
+) {
+    if !facts.labels_hold_images || !label.get("diskimage").is_some_and(YamlNode::is_truthy) {
+        return;
+    }
+    let Some(name) = findings.keep(label.text("diskimage")) else { return };
+    match context.diskimages.get(name.as_str()) {
+        Some(image) => {
+            let compared = DiskImage { delete_after_upload: false, keep_formats: BTreeSet::new(), ..image.clone() };
+            images.insert(image.name.clone(), compared);
+        }
+        None => {
+            let at = label.get("diskimage").map_or(label.at, |node| node.at);
+            findings.missing(at, &name, "no top-level diskimage that can be built has this name");
+        }
+    }
+}
+
+fn pool(
+    name: PoolName,
+    pool: &YamlNode,
+    provider: &YamlNode,
+    facts: &DriverFacts,
+    context: &Context<'_>,
+    findings: &mut Findings,
+) -> PoolConfig {
+    let priority = findings.keep(pool.integer("priority")).or(findings.keep(provider.integer("priority")));
+    let max_servers = max_servers(pool, provider, facts, findings);
+    let zones = match facts.zone_key {
+        Some(key) => findings.keep(pool.texts(key)),
+        None => Vec::new(),
+    };
+    PoolConfig {
+        name,
+        priority: priority.unwrap_or(100),
+        max_servers,
+        limits: limits(max_servers, pool, provider, facts, findings),
+        ignore_provider_quota: facts.knows_quota_switch && pool.boolean("ignore-provider-quota").unwrap_or(false),
+        availability_zones: zones,
+        node_attributes: pool.given("node-attributes").map(YamlNode::to_json),
+        labels: labels(pool, facts, context, findings),
+        section: pool.clone(),
+    }
+}
+
+fn max_servers(pool: &YamlNode, provider: &YamlNode, facts: &DriverFacts, findings: &mut Findings) -> Option<i64> {
+    if let Some(own) = findings.keep(pool.integer("max-servers")) {
+        return Some(own);
+    }
+    let inherited = facts.max_servers_keys.iter().find(|key| provider.given(key).is_some())?;
+    findings.keep(provider.integer(inherited))
+}
+
+fn limits(
+    max_servers: Option<i64>,
+    pool: &YamlNode,
+    provider: &YamlNode,
+    facts: &DriverFacts,
+    findings: &mut Findings,
+) -> Amounts {
+    let mut limits = Amounts::unlimited();
+    // The pool comes last and wins.
+    for section in [Some(provider).filter(|_| facts.pools_inherit_limits), Some(pool)].into_iter().flatten() {
+        for (key, resource) in facts.limit_keys {
+            if let Some(limit) = findings.keep(section.number(key)) {
+                limits.set(resource, limit);
+            }
+        }
+        if facts.pools_inherit_limits {
+            for (key, _) in findings.keep(section.map("max-resources").map(<[_]>::to_vec)) {
+                let named = section.get("max-resources").map(|map| map.number(&key.text)).unwrap_or(Ok(None));
+                if let Some(limit) = findings.keep(named) {
+                    limits.set(&key.text, limit);
+                }
+            }
+        }
+    }
+    if let Some(servers) = max_servers {
+        limits.set("instances", servers as f64);
+    }
+    limits
+}
+
+/// The labels a pool serves; each must be among the top-level ones.
+fn labels(pool: &YamlNode, facts: &DriverFacts, context: &Context<'_>, findings: &mut Findings) -> BTreeSet<LabelName> {
+    let mut labels = BTreeSet::new();
+    for (label, at) in named_labels(pool, facts, findings) {
+        if !context.labels.contains_key(label.as_str()) {
+            let close = nearest(&label, context.labels.keys().map(LabelName::as_str));
+            let meant = close.map(|close| format!("; did you mean {close}?")).unwrap_or_default();
+            findings.missing(at, &label, format!("this label is not among the top-level labels{meant}"));
+        }
+        labels.insert(LabelName::from(label));
+    }
+    labels
+}
+
+fn named_labels(pool: &YamlNode, facts: &DriverFacts, findings: &mut Findings) -> Vec<(String, super::yaml::Place)> {
+    let mut named = Vec::new();
+    match facts.label_style {
+        LabelStyle::Maps => {
+            for label in findings.mappings(pool, "labels", "a label of a pool") {
+                let name = findings.required(label, "name", "a label of a pool");
+                named.extend(name.map(|name| (name, label.get("name").map_or(label.at, |node| node.at))));
+            }
+        }
+        LabelStyle::Texts => {
+            for item in findings.keep(pool.list("labels").map(<[_]>::to_vec)) {
+                named.extend(item.scalar_text().map(|name| (name, item.at)));
+            }
+        }
+        LabelStyle::OfNodes => {
+            for node in findings.mappings(pool, "nodes", "a static node") {
+                findings.required(node, "name", "a static node");
+                named.extend(labels_of_static_node(node, findings));
+            }
+        }
+    }
+    named
+}
+
+fn labels_of_static_node(node: &YamlNode, findings: &mut Findings) -> Vec<(String, super::yaml::Place)> {
+    let Some(labels) = node.given("labels") else {
+        findings.missing(node.at, "labels", "a static node needs `labels`");
+        return Vec::new();
+    };
+    match &labels.value {
+        YamlValue::Text(text) => text.split_whitespace().map(|name| (name.to_owned(), labels.at)).collect(),
+        YamlValue::List(items) => items.iter().filter_map(|item| Some((item.scalar_text()?, item.at))).collect(),
+        other => {
+            let help = format!("labels are text or a list of texts, this is {}", other.type_name());
+            findings.error(labels.at, "expected str for dictionary value @ data['labels']", help);
+            Vec::new()
+        }
+    }
+}
+
+/// The section with the defaults that the reference writes into it before it compares.
+fn normalised(section: &YamlNode, facts: &DriverFacts) -> YamlNode {
+    let mut section = section.clone();
+    set(&mut section, "driver", facts.name);
+    if let Some(label_type) = facts.forced_label_type
+        && let Some(YamlValue::List(pools)) = value_mut(&mut section, "pools")
+    {
+        for pool in pools {
+            if let Some(YamlValue::List(labels)) = value_mut(pool, "labels") {
+                labels.iter_mut().for_each(|label| set(label, "type", label_type));
+            }
+        }
+    }
+    section
+}
+
+fn value_mut<'a>(node: &'a mut YamlNode, name: &str) -> Option<&'a mut YamlValue> {
+    let YamlValue::Map(entries) = &mut node.value else { return None };
+    entries.iter_mut().find(|(key, _)| key.text == name).map(|(_, node)| &mut node.value)
+}
+
+fn set(node: &mut YamlNode, name: &str, text: &str) {
+    let at = node.at;
+    let value = YamlValue::Text(text.to_owned());
+    match value_mut(node, name) {
+        Some(old) => *old = value,
+        None => {
+            if let YamlValue::Map(entries) = &mut node.value {
+                entries.push((YamlKey::text(at, name), YamlNode::new(at, value)));
+            }
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! `config-validate`: the steps, their order and their texts.
+
+use super::findings::Source;
+use super::problem::{Problem, Severity};
+use super::resolve::assemble;
+use super::schema;
+use super::yaml_parse;
+
+/// Everything that is wrong with the text of a file, after substitution. Errors mean exit status 1.
+pub fn validate(text: &str, file: &str, built: &[&str]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let root = match yaml_parse::parse(text, &mut problems) {
+        Ok(root) => root,
+        Err(problem) => {
+            let cause = format!("{}: {}", problem.message, problem.help);
+            problems.push(Problem::error(problem.at, "YAML parsing failed").help(cause));
+            return problems.into_iter().map(|problem| problem.in_file(file)).collect();
+        }
+    };
+    let schema_problems = schema::check(&root);
+    if !schema_problems.is_empty() {
+        let help = format!("{} found", schema_problems.len());
+        problems.push(Problem::error(Default::default(), "Schema validation failed").help(help));
+        problems.extend(schema_problems);
+    }
+    let (_, findings) = assemble(Source { file, root: &root }, None, built);
+    let for_loader = findings.not_for_validator.into_iter().map(|problem| problem.at_most(Severity::Warning));
+    for problem in findings.problems.into_iter().chain(for_loader) {
+        let reported = |other: &Problem| other.at == problem.at && other.severity >= problem.severity;
+        if !problems.iter().any(reported) {
+            problems.push(problem);
+        }
+    }
+    problems.into_iter().map(|problem| problem.in_file(file)).collect()
+}
