@@ -14,6 +14,7 @@ pub mod paths;
 pub mod records;
 pub mod bulk;
 pub mod mirror;
+pub mod scan;
 pub mod tree;
 pub mod memory;
 

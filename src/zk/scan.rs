@@ -1,0 +1,245 @@
+//! Bulk reads for tools: everything of one kind, read once, with many requests under way at a time.
+//!
+//! Reading never creates a znode, and what cannot be read is told with its path instead of ending the scan.
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use serde::de::DeserializeOwned;
+
+use super::records::{Decoded, decode_stored};
+use super::{Connection, Contenders, Stat, ZkError, paths};
+use crate::model::component::{Component, ComponentKind, PoolComponent};
+use crate::model::ids::{BuildId, ImageName, NodeId, ProviderName, RequestId, UploadId};
+use crate::model::node::Node;
+use crate::model::request::NodeRequest;
+use crate::model::snapshot::Stored;
+
+/// Requests under way at a time. Each is small and the server answers in order, so this only has to cover the way
+/// there and back.
+const IN_FLIGHT: usize = 1000;
+
+/// What was found, sorted by id, and what was found but is no record.
+#[derive(Clone, Debug)]
+pub struct Scan<T> {
+    pub found: Vec<T>,
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// A znode that holds no record of its kind, with the reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    pub path: String,
+    pub reason: String,
+}
+
+/// A node's record and who contends for its lock.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeEntry {
+    pub id: NodeId,
+    pub stored: Stored<Node>,
+    pub contenders: Contenders,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestEntry {
+    pub id: RequestId,
+    pub stored: Stored<NodeRequest>,
+}
+
+/// A build that a provider has a place for, with the uploads in it, if any.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProviderBuild {
+    pub image: ImageName,
+    pub build: BuildId,
+    pub uploads: Vec<UploadId>,
+}
+
+/// What lies at one path.
+enum Read<T> {
+    Found(T),
+    Unreadable(Unreadable),
+    /// Removed since it was listed.
+    Gone,
+}
+
+/// All nodes. Locks are looked at only where a lock directory can exist.
+pub async fn nodes(zk: &dyn Connection) -> Result<Scan<NodeEntry>, ZkError> {
+    let ids = sorted_children(zk, paths::NODES).await?;
+    collect(ids, |id| read_node(zk, NodeId::from(id))).await
+}
+
+/// One node; `None` where there is none.
+pub async fn node(zk: &dyn Connection, id: &NodeId) -> Result<Option<Result<NodeEntry, Unreadable>>, ZkError> {
+    optional(read_node(zk, id.clone()).await?)
+}
+
+/// All requests.
+pub async fn requests(zk: &dyn Connection) -> Result<Scan<RequestEntry>, ZkError> {
+    let ids = sorted_children(zk, paths::REQUESTS).await?;
+    collect(ids, |id| read_request(zk, RequestId::from(id))).await
+}
+
+/// One request; `None` where there is none.
+pub async fn request(
+    zk: &dyn Connection,
+    id: &RequestId,
+) -> Result<Option<Result<RequestEntry, Unreadable>>, ZkError> {
+    optional(read_request(zk, id.clone()).await?)
+}
+
+/// All registered pools.
+pub async fn pools(zk: &dyn Connection) -> Result<Scan<Stored<PoolComponent>>, ZkError> {
+    components_of(zk, ComponentKind::Pool).await
+}
+
+/// All registered launchers.
+pub async fn launchers(zk: &dyn Connection) -> Result<Scan<Stored<Component>>, ZkError> {
+    components_of(zk, ComponentKind::Launcher).await
+}
+
+/// The builds that a provider has a place for, of all images, sorted.
+pub async fn builds_of_provider(zk: &dyn Connection, provider: &ProviderName) -> Result<Vec<ProviderBuild>, ZkError> {
+    let images = sorted_children(zk, paths::IMAGES).await?.into_iter().map(ImageName::from);
+    let builds: Vec<Vec<(ImageName, BuildId)>> =
+        stream::iter(images).map(|image| builds_of_image(zk, image)).buffered(IN_FLIGHT).try_collect().await?;
+    stream::iter(builds.into_iter().flatten())
+        .map(|(image, build)| uploads_of_build(zk, image, build, provider))
+        .buffered(IN_FLIGHT)
+        .try_filter_map(async |build| Ok(build))
+        .try_collect()
+        .await
+}
+
+async fn builds_of_image(zk: &dyn Connection, image: ImageName) -> Result<Vec<(ImageName, BuildId)>, ZkError> {
+    let builds = sorted_children(zk, &paths::image_builds(&image)).await?;
+    let builds = builds.into_iter().filter(|name| name != "lock");
+    Ok(builds.map(|build| (image.clone(), BuildId::from(build))).collect())
+}
+
+async fn uploads_of_build(
+    zk: &dyn Connection,
+    image: ImageName,
+    build: BuildId,
+    provider: &ProviderName,
+) -> Result<Option<ProviderBuild>, ZkError> {
+    let place = zk.exists(&paths::image_provider(&image, &build, provider));
+    let uploads_path = paths::image_uploads(&image, &build, provider);
+    let uploads = sorted_children(zk, &uploads_path);
+    let (place, uploads) = futures::try_join!(place, uploads)?;
+    let uploads = uploads.into_iter().filter(|name| name != "lock").map(UploadId::from).collect();
+    Ok(place.map(|_| ProviderBuild { image, build, uploads }))
+}
+
+async fn components_of<T: DeserializeOwned>(
+    zk: &dyn Connection,
+    kind: ComponentKind,
+) -> Result<Scan<Stored<T>>, ZkError> {
+    let names = sorted_children(zk, &paths::components(kind)).await?;
+    collect(names, |name| read_record(zk, paths::component(kind, &name))).await
+}
+
+/// The children of a znode in order; none where the znode does not exist.
+async fn sorted_children(zk: &dyn Connection, path: &str) -> Result<Vec<String>, ZkError> {
+    match zk.children(path).await {
+        Ok((mut names, _)) => {
+            names.sort_unstable();
+            Ok(names)
+        }
+        Err(ZkError::NoNode) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads in order while up to [`IN_FLIGHT`] reads are under way; each is decoded while the others stream in.
+async fn collect<T, F>(names: Vec<String>, mut read: impl FnMut(String) -> F) -> Result<Scan<T>, ZkError>
+where
+    F: Future<Output = Result<Read<T>, ZkError>>,
+{
+    let mut scan = Scan { found: Vec::with_capacity(names.len()), unreadable: Vec::new() };
+    let mut reads = stream::iter(names).map(&mut read).buffered(IN_FLIGHT);
+    while let Some(read) = reads.try_next().await? {
+        match read {
+            Read::Found(entry) => scan.found.push(entry),
+            Read::Unreadable(unreadable) => scan.unreadable.push(unreadable),
+            Read::Gone => {}
+        }
+    }
+    Ok(scan)
+}
+
+fn optional<T>(read: Read<T>) -> Result<Option<Result<T, Unreadable>>, ZkError> {
+    match read {
+        Read::Found(entry) => Ok(Some(Ok(entry))),
+        Read::Unreadable(unreadable) => Ok(Some(Err(unreadable))),
+        Read::Gone => Ok(None),
+    }
+}
+
+/// The request for the record leaves when this is called, not when the future is polled.
+fn read_node(zk: &dyn Connection, id: NodeId) -> impl Future<Output = Result<Read<NodeEntry>, ZkError>> {
+    let path = paths::node(&id);
+    let reply = zk.get(&path);
+    async move {
+        let (data, stat) = match reply.await {
+            Ok(answer) => answer,
+            Err(ZkError::NoNode) => return Ok(Read::Gone),
+            Err(error) => return Err(error),
+        };
+        // A node's only child is its lock directory; most of the idle ones never had any.
+        let locks = (stat.num_children > 0).then(|| zk.children(&paths::node_lock(&id)));
+        let stored = match classify::<Node>(path, &data, &stat) {
+            Read::Found(stored) => stored,
+            Read::Unreadable(unreadable) => return Ok(Read::Unreadable(unreadable)),
+            Read::Gone => return Ok(Read::Gone),
+        };
+        let contenders = match locks {
+            Some(reply) => contenders(reply.await)?,
+            None => Contenders::new(),
+        };
+        Ok(Read::Found(NodeEntry { id, stored, contenders }))
+    }
+}
+
+fn contenders(children: Result<(Vec<String>, Stat), ZkError>) -> Result<Contenders, ZkError> {
+    match children {
+        Ok((names, _)) => Ok(names.into_iter().filter(|name| paths::is_contender(name)).collect()),
+        Err(ZkError::NoNode) => Ok(Contenders::new()),
+        Err(error) => Err(error),
+    }
+}
+
+fn read_request(zk: &dyn Connection, id: RequestId) -> impl Future<Output = Result<Read<RequestEntry>, ZkError>> {
+    let record = read_record(zk, paths::request(&id));
+    async move {
+        Ok(match record.await? {
+            Read::Found(stored) => Read::Found(RequestEntry { id, stored }),
+            Read::Unreadable(unreadable) => Read::Unreadable(unreadable),
+            Read::Gone => Read::Gone,
+        })
+    }
+}
+
+fn read_record<T: DeserializeOwned>(
+    zk: &dyn Connection,
+    path: String,
+) -> impl Future<Output = Result<Read<Stored<T>>, ZkError>> + use<T> {
+    let reply = zk.get(&path);
+    async move {
+        match reply.await {
+            Ok((data, stat)) => Ok(classify(path, &data, &stat)),
+            Err(ZkError::NoNode) => Ok(Read::Gone),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn classify<T: DeserializeOwned>(path: String, data: &Bytes, stat: &Stat) -> Read<Stored<T>> {
+    match decode_stored(data, stat) {
+        Decoded::Record(stored) => Read::Found(stored),
+        Decoded::Unreadable(reason) => Read::Unreadable(Unreadable { path, reason }),
+        Decoded::Empty => {
+            let reason = "no data; a lock attempt left it after its record was removed".to_owned();
+            Read::Unreadable(Unreadable { path, reason })
+        }
+    }
+}
