@@ -15,6 +15,7 @@ pub mod records;
 pub mod bulk;
 pub mod mirror;
 pub mod scan;
+pub mod removal;
 pub mod tree;
 pub mod memory;
 

@@ -80,10 +80,7 @@ pub async fn requests(zk: &dyn Connection) -> Result<Scan<RequestEntry>, ZkError
 }
 
 /// One request; `None` where there is none.
-pub async fn request(
-    zk: &dyn Connection,
-    id: &RequestId,
-) -> Result<Option<Result<RequestEntry, Unreadable>>, ZkError> {
+pub async fn request(zk: &dyn Connection, id: &RequestId) -> Result<Option<Result<RequestEntry, Unreadable>>, ZkError> {
     optional(read_request(zk, id.clone()).await?)
 }
 
@@ -241,5 +238,81 @@ fn classify<T: DeserializeOwned>(path: String, data: &Bytes, stat: &Stat) -> Rea
             let reason = "no data; a lock attempt left it after its record was removed".to_owned();
             Read::Unreadable(Unreadable { path, reason })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::zk::memory::MemoryZooKeeper;
+    use crate::zk::{CreateMode, Zk};
+
+    async fn put(zk: &Zk, path: &str, data: &[u8]) {
+        let mut at = 1;
+        while let Some(slash) = path[at..].find('/') {
+            at += slash;
+            let _ = zk.create(&path[..at], Bytes::new(), CreateMode::Persistent).await;
+            at += 1;
+        }
+        zk.create(path, Bytes::copy_from_slice(data), CreateMode::Persistent).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_empty_zookeeper_holds_nothing_and_is_left_so() {
+        let server = MemoryZooKeeper::new();
+        let zk: Zk = server.connect();
+        let before = server.last_zxid();
+        assert_eq!(nodes(zk.as_ref()).await.unwrap().found, []);
+        assert_eq!(requests(zk.as_ref()).await.unwrap().found, []);
+        assert_eq!(builds_of_provider(zk.as_ref(), &"p".into()).await, Ok(vec![]));
+        assert_eq!(node(zk.as_ref(), &"0000000000".into()).await, Ok(None));
+        assert_eq!(server.last_zxid(), before);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_record_is_told_with_its_path_and_the_rest_is_read() {
+        let zk: Zk = MemoryZooKeeper::new().connect();
+        put(&zk, "/nodepool/nodes/0000000003", br#"{"state": "ready"}"#).await;
+        put(&zk, "/nodepool/nodes/0000000001", br#"{"state": "used"}"#).await;
+        put(&zk, "/nodepool/nodes/0000000002", b"\xff").await;
+        put(&zk, "/nodepool/nodes/0000000004", b"").await;
+        let scan = nodes(zk.as_ref()).await.unwrap();
+        let ids: Vec<&str> = scan.found.iter().map(|node| node.id.as_str()).collect();
+        assert_eq!(ids, ["0000000001", "0000000003"]);
+        let paths: Vec<&str> = scan.unreadable.iter().map(|unreadable| unreadable.path.as_str()).collect();
+        assert_eq!(paths, ["/nodepool/nodes/0000000002", "/nodepool/nodes/0000000004"]);
+    }
+
+    #[tokio::test]
+    async fn only_contenders_make_a_lock() {
+        let zk: Zk = MemoryZooKeeper::new().connect();
+        let contender = format!("{}__lock__0000000000", "0".repeat(32));
+        put(&zk, "/nodepool/nodes/0000000001", br#"{"state": "ready"}"#).await;
+        put(&zk, "/nodepool/nodes/0000000001/lock/bystander", b"").await;
+        put(&zk, "/nodepool/nodes/0000000002", br#"{"state": "ready"}"#).await;
+        put(&zk, &format!("/nodepool/nodes/0000000002/lock/{contender}"), b"").await;
+        let scan = nodes(zk.as_ref()).await.unwrap();
+        let contenders: Vec<usize> = scan.found.iter().map(|node| node.contenders.len()).collect();
+        assert_eq!(contenders, [0, 1]);
+    }
+
+    #[tokio::test]
+    async fn builds_of_a_provider_come_with_their_uploads_and_without_locks() {
+        let zk: Zk = MemoryZooKeeper::new().connect();
+        let builds = "/nodepool/images/debian/builds";
+        put(&zk, &format!("{builds}/lock"), b"").await;
+        put(&zk, &format!("{builds}/b2/providers/p"), b"").await;
+        for name in ["lock", "0000000002", "0000000001"] {
+            put(&zk, &format!("{builds}/b1/providers/p/images/{name}"), b"").await;
+        }
+        put(&zk, &format!("{builds}/b3/providers/other/images/0000000001"), b"").await;
+        let found = builds_of_provider(zk.as_ref(), &"p".into()).await.unwrap();
+        let b1 = vec!["0000000001".into(), "0000000002".into()];
+        let expected = [("b1", b1), ("b2", vec![])].map(|(build, uploads)| ProviderBuild {
+            image: "debian".into(),
+            build: build.into(),
+            uploads,
+        });
+        assert_eq!(found, expected);
     }
 }
