@@ -26,5 +26,6 @@ pub mod component;
 pub mod ledger;
 pub mod snapshot;
 pub mod table;
+pub mod world;
 pub mod status;
 pub mod metrics;

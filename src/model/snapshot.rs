@@ -40,6 +40,22 @@ impl<T: Clone> Stored<T> {
     }
 }
 
+/// Why a write of ours did not happen, by what follows from it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// The picture it was decided on was old. Nothing was written; decide again.
+    #[error("somebody else changed it first")]
+    Conflict,
+    /// Nothing was written; the holder of the lock will be done some time.
+    #[error("locked by somebody else")]
+    Contended,
+    /// Perhaps written, perhaps not; the next picture tells.
+    #[error("{0}")]
+    Failed(String),
+    #[error("the ZooKeeper session is over")]
+    SessionOver,
+}
+
 /// A lock directory: absent, or there with its contenders. Empty and there is not the same as absent for a
 /// transaction that has to prove that nobody contends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,6 +91,7 @@ pub struct Snapshot {
     idle: OrdMap<PoolId, OrdMap<LabelName, OrdSet<NodeId>>>,
     by_provider: OrdMap<ProviderName, OrdSet<NodeId>>,
     spent: OrdMap<ProviderName, OrdSet<NodeId>>,
+    held: OrdMap<ProviderName, OrdSet<NodeId>>,
     allocated: OrdMap<RequestId, OrdSet<NodeId>>,
     open: OrdMap<Rank, RequestId>,
     pub ledger: Ledger,
@@ -112,9 +129,36 @@ impl Snapshot {
         ids.map(|id| (id, self.nodes.get(id).expect("an index names only nodes that are there")))
     }
 
-    /// Ready, unallocated nodes of a pool that carry a label, oldest id first. They may be locked.
+    /// Nodes that somebody holds.
+    pub fn held_nodes<'a>(
+        &'a self,
+        provider: &ProviderName,
+    ) -> impl Iterator<Item = (&'a NodeId, &'a Stored<Node>)> + use<'a> {
+        let ids = self.held.get(provider).into_iter().flat_map(|ids| ids.iter());
+        ids.map(|id| (id, self.nodes.get(id).expect("an index names only nodes that are there")))
+    }
+
+    /// Ready, unallocated nodes of a pool that carry a label, by id. They may be locked.
     pub fn idle_nodes<'a>(&'a self, pool: &PoolId, label: &LabelName) -> impl Iterator<Item = &'a NodeId> + use<'a> {
         self.idle.get(pool).and_then(|labels| labels.get(label)).into_iter().flat_map(|ids| ids.iter())
+    }
+
+    /// The same nodes once around, beginning behind one of them.
+    pub fn idle_nodes_after<'a>(
+        &'a self,
+        pool: &PoolId,
+        label: &LabelName,
+        after: Option<&NodeId>,
+    ) -> impl Iterator<Item = &'a NodeId> + use<'a> {
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        let ids = self.idle.get(pool).and_then(|labels| labels.get(label));
+        let (behind, before) = match after {
+            Some(id) => ((Excluded(id.clone()), Unbounded), Some((Unbounded, Included(id.clone())))),
+            None => ((Unbounded, Unbounded), None),
+        };
+        let behind = ids.into_iter().flat_map(move |ids| ids.range(behind.clone()));
+        let before = ids.zip(before).into_iter().flat_map(|(ids, range)| ids.range(range));
+        behind.chain(before)
     }
 
     pub fn idle_count(&self, pool: &PoolId, label: &LabelName) -> usize {
@@ -202,6 +246,9 @@ impl Snapshot {
         self.ledger.add(node);
         if let Some(provider) = &node.provider {
             self.by_provider.entry(provider.clone()).or_default().insert(id.clone());
+            if node.state == NodeState::Hold {
+                self.held.entry(provider.clone()).or_default().insert(id.clone());
+            }
             if node.state.is_spent() {
                 self.spent.entry(provider.clone()).or_default().insert(id.clone());
             }
@@ -306,6 +353,7 @@ impl Snapshot {
         if let Some(provider) = &node.provider {
             remove_from(&mut self.by_provider, provider, id);
             remove_from(&mut self.spent, provider, id);
+            remove_from(&mut self.held, provider, id);
         }
         if let Some(request) = node.allocation() {
             remove_from(&mut self.allocated, request, id);

@@ -4,3 +4,6 @@
 
 pub mod machine;
 pub mod taskqueue;
+pub mod reason;
+pub mod matching;
+pub mod allocate;

@@ -1,0 +1,327 @@
+//! One request, one pool: serve it, leave it to somebody better placed, wait, or decline.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::matching;
+use super::reason::Reason;
+use crate::model::cloud::{Facts, HostIdentity};
+use crate::model::config::{PoolConfig, ProviderConfig};
+use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId, TenantName};
+use crate::model::node::Node;
+use crate::model::quantity::Amounts;
+use crate::model::request::{NodeRequest, RequestState};
+use crate::model::snapshot::{Stored, distinct_labels};
+use crate::model::status::VerdictKind;
+use crate::model::world::World;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// Not this pool's business.
+    Ignore(Reason),
+    /// Somebody else is better placed to serve it.
+    Yield(Reason),
+    /// This pool could serve it, but not now.
+    Defer(Reason),
+    /// This pool can never serve it.
+    Decline(Vec<Reason>),
+    /// Serve it with these nodes, one per wanted label, in order.
+    Accept(Vec<NodeId>),
+}
+
+impl Verdict {
+    pub fn kind(&self) -> VerdictKind {
+        match self {
+            Verdict::Ignore(_) => VerdictKind::Ignore,
+            Verdict::Yield(_) => VerdictKind::Yield,
+            Verdict::Defer(_) => VerdictKind::Defer,
+            Verdict::Decline(_) => VerdictKind::Decline,
+            Verdict::Accept(_) => VerdictKind::Accept,
+        }
+    }
+}
+
+/// The pool that looks at requests.
+pub struct Bidder<'a> {
+    pub id: &'a PoolId,
+    pub launcher: &'a LauncherId,
+    pub provider: &'a ProviderConfig,
+    pub pool: &'a PoolConfig,
+    pub hosts: &'a Hosts,
+}
+
+/// What is spoken for: nodes of hand-outs under way, and what requests of higher rank wait for.
+#[derive(Clone, Debug, Default)]
+pub struct Claims {
+    nodes: BTreeMap<NodeId, Vec<LabelName>>,
+    claimed: BTreeMap<LabelName, usize>,
+    kept: BTreeMap<LabelName, usize>,
+    tenants: BTreeMap<TenantName, Amounts>,
+    /// Where the last hand-out of a label stopped, so that the hosts take turns.
+    last: BTreeMap<LabelName, NodeId>,
+}
+
+impl Claims {
+    pub fn take(&mut self, id: &NodeId, node: &Node) {
+        if self.nodes.insert(id.clone(), node.labels.clone()).is_none() {
+            for label in &node.labels {
+                *self.claimed.entry(label.clone()).or_insert(0) += 1;
+                self.last.insert(label.clone(), id.clone());
+            }
+        }
+    }
+
+    pub fn give_back(&mut self, id: &NodeId) {
+        for label in self.nodes.remove(id).unwrap_or_default() {
+            if let Some(count) = self.claimed.get_mut(&label) {
+                *count -= 1;
+            }
+        }
+    }
+
+    pub fn has(&self, id: &NodeId) -> bool {
+        self.nodes.contains_key(id)
+    }
+
+    /// A pass decides anew what is kept for whom.
+    pub fn begin_pass(&mut self) {
+        self.kept.clear();
+        self.tenants.clear();
+    }
+
+    /// Requests of lower rank leave so many idle nodes of a label alone.
+    pub fn keep(&mut self, label: &LabelName, count: usize) {
+        *self.kept.entry(label.clone()).or_insert(0) += count;
+    }
+
+    pub fn keep_for_tenant(&mut self, tenant: &TenantName, amounts: &Amounts) {
+        self.tenants.entry(tenant.clone()).or_insert_with(Amounts::none).add(amounts);
+    }
+
+    pub fn kept(&self, label: &LabelName) -> usize {
+        self.kept.get(label).copied().unwrap_or(0)
+    }
+
+    fn claimed(&self, label: &LabelName) -> usize {
+        self.claimed.get(label).copied().unwrap_or(0)
+    }
+}
+
+/// The standing hosts of one pool, indexed for decisions; made anew when the provider's facts change.
+#[derive(Clone, Debug)]
+pub struct Hosts {
+    facts: Arc<Facts>,
+    /// Slots per label by configuration, and those on hosts that did not fail their last check.
+    slots: BTreeMap<LabelName, (usize, usize)>,
+    /// Whether a host has to be found alive before each hand-out.
+    probed: BTreeMap<HostIdentity, bool>,
+}
+
+impl Hosts {
+    pub fn of(facts: Arc<Facts>, id: &PoolId) -> Self {
+        let (mut slots, mut probed) = (BTreeMap::<_, (usize, usize)>::new(), BTreeMap::new());
+        for host in facts.standing.iter().filter(|host| host.pool == id.pool) {
+            probed.insert(host.identity.clone(), host.host_key_checking);
+            let usable = !matches!(host.check, crate::model::cloud::HostCheck::Failed { .. });
+            for label in &host.labels {
+                let entry = slots.entry(label.clone()).or_default();
+                entry.0 += host.slots as usize;
+                entry.1 += if usable { host.slots as usize } else { 0 };
+            }
+        }
+        Self { facts, slots, probed }
+    }
+
+    pub fn is_of(&self, facts: &Arc<Facts>) -> bool {
+        Arc::ptr_eq(&self.facts, facts)
+    }
+
+    /// Which standing host a node is, where its pool still has it.
+    pub fn identity(&self, node: &Node) -> Option<HostIdentity> {
+        let identity = HostIdentity {
+            name: node.hostname.clone()?,
+            username: node.username.clone()?,
+            port: u16::try_from(node.port()?).ok()?,
+        };
+        self.probed.contains_key(&identity).then_some(identity)
+    }
+
+    pub fn is_probed(&self, identity: &HostIdentity) -> bool {
+        self.probed.get(identity).copied().unwrap_or(true)
+    }
+
+    fn configured(&self, label: &LabelName) -> usize {
+        self.slots.get(label).map_or(0, |slots| slots.0)
+    }
+
+    fn usable(&self, label: &LabelName) -> usize {
+        self.slots.get(label).map_or(0, |slots| slots.1)
+    }
+
+    fn need(&self, label: &LabelName) -> Amounts {
+        self.facts.label_needs.get(label).cloned().unwrap_or_else(|| Amounts::none().with("instances", 1.0))
+    }
+}
+
+/// Read top to bottom; the first rule that matches decides. The rule numbers are those of the reference's algorithm.
+pub fn verdict(id: &RequestId, request: &Stored<NodeRequest>, bidder: &Bidder<'_>, claims: &Claims, world: &World<'_>) -> Verdict {
+    let record = &*request.record;
+    match record.state {
+        RequestState::Requested => {}
+        RequestState::Pending => return Verdict::Ignore(Reason::BeingServed),
+        RequestState::Fulfilled | RequestState::Failed => return Verdict::Ignore(Reason::Ended),
+    }
+    if record.declined_by.contains(bidder.launcher) {
+        return Verdict::Ignore(Reason::DeclinedBefore);
+    }
+    if let Some(reason) = better_placed(record, bidder, world) {
+        return Verdict::Yield(reason);
+    }
+    let declined = decline_reasons(record, bidder);
+    if declined.is_empty() {
+        // Tenant limits, concurrency and idle nodes are looked at only by a pool that could serve in the end.
+        if let Some(reason) = over_tenant_limit(record, bidder, claims, world) {
+            return Verdict::Defer(reason);
+        }
+    }
+    if world.snapshot.is_request_locked(id) {
+        return Verdict::Yield(Reason::Locked);
+    }
+    if !declined.is_empty() {
+        return Verdict::Decline(declined);
+    }
+    match fill(record, bidder, claims, world) {
+        Ok(nodes) => Verdict::Accept(nodes),
+        Err(reason) => Verdict::Defer(reason),
+    }
+}
+
+/// R21 to R24: another pool is preferred, as long as it is online and has not declined.
+fn better_placed(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) -> Option<Reason> {
+    let wanted = distinct_labels(request);
+    let candidates: Vec<_> = world
+        .snapshot
+        .pools()
+        .map(|(_, stored)| &*stored.record)
+        .filter(|pool| pool.serves(&wanted) && pool.id.as_ref().is_none_or(|id| !request.declined_by.contains(id)))
+        .collect();
+    if let Some(preferred) = &request.provider
+        && *preferred != bidder.id.provider
+        && candidates.iter().any(|pool| pool.provider_name.as_ref() == Some(preferred))
+    {
+        return Some(Reason::PreferredProvider(preferred.clone()));
+    }
+    let before = candidates.iter().filter(|pool| pool.priority < bidder.pool.priority && !pool.paused);
+    if let Some(pool) = before.min_by_key(|pool| pool.priority) {
+        let launcher = pool.id.clone().unwrap_or_else(|| LauncherId::from("another pool"));
+        return Some(Reason::PreferredPool { launcher, priority: pool.priority });
+    }
+    let lacking = lacking_labels(&wanted, bidder.pool);
+    (!lacking.is_empty() && !candidates.is_empty()).then_some(Reason::OthersHaveLabels(lacking))
+}
+
+fn lacking_labels(wanted: &BTreeSet<&LabelName>, pool: &PoolConfig) -> Vec<LabelName> {
+    wanted.iter().filter(|label| !pool.labels.contains(**label)).map(|label| (*label).clone()).collect()
+}
+
+/// R31: why this pool can never serve the request; empty where it can.
+fn decline_reasons(request: &NodeRequest, bidder: &Bidder<'_>) -> Vec<Reason> {
+    if bidder.pool.max_servers.is_some_and(|most| most <= 0) {
+        return vec![Reason::Disabled];
+    }
+    let lacking = lacking_labels(&distinct_labels(request), bidder.pool);
+    if !lacking.is_empty() {
+        return vec![Reason::LabelsNotAvailable(lacking)];
+    }
+    if !request.reuse || request.is_min_ready() {
+        return vec![Reason::LaunchesNothing];
+    }
+    if bidder.hosts.facts.standing.is_empty() {
+        return Vec::new(); // Not known yet.
+    }
+    match assign_slots(request, bidder, Hosts::configured) {
+        Some((label, wanted, slots)) => vec![Reason::ExceedsQuota { label, wanted, slots }],
+        None => Vec::new(),
+    }
+}
+
+/// A label of which more is wanted than there are slots by one way of counting.
+fn assign_slots(request: &NodeRequest, bidder: &Bidder<'_>, count: impl Fn(&Hosts, &LabelName) -> usize) -> Option<(LabelName, usize, usize)> {
+    let short = counts(request).into_iter().find(|(label, wanted)| count(bidder.hosts, label) < *wanted);
+    short.map(|(label, wanted)| (label.clone(), wanted, count(bidder.hosts, label)))
+}
+
+/// How often each label is wanted.
+pub fn counts(request: &NodeRequest) -> BTreeMap<&LabelName, usize> {
+    let mut counts = BTreeMap::new();
+    for label in &request.node_types {
+        *counts.entry(label).or_insert(0) += 1;
+    }
+    counts
+}
+
+/// R26: what the tenant of the request is short of. Labels that this pool does not know count nothing.
+fn over_tenant_limit(request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &World<'_>) -> Option<Reason> {
+    let tenant = request.tenant_name.as_ref()?;
+    let mut left = world.config.tenant_limits.get(tenant)?.clone();
+    left.subtract(&world.snapshot.ledger.used_by_tenant(tenant));
+    if let Some(kept) = claims.tenants.get(tenant) {
+        left.subtract(kept);
+    }
+    let (resource, wanted, left) = left.shortage(&tenant_need(request, bidder))?;
+    Some(Reason::OverTenantLimit { tenant: tenant.clone(), resource, wanted, left })
+}
+
+/// What a request takes from its tenant's limits.
+pub fn tenant_need(request: &NodeRequest, bidder: &Bidder<'_>) -> Amounts {
+    let mut need = Amounts::none();
+    for label in request.node_types.iter().filter(|label| bidder.pool.labels.contains(*label)) {
+        need.add(&bidder.hosts.need(label));
+    }
+    need
+}
+
+/// Idle nodes for every wanted label, or the first thing that is short.
+fn fill(request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &World<'_>) -> Result<Vec<NodeId>, Reason> {
+    if world.facts.get(&bidder.id.provider).is_none_or(|facts| facts.standing.is_empty()) {
+        return Err(Reason::NotSurveyed);
+    }
+    for (label, wanted) in counts(request) {
+        let idle = world.snapshot.idle_count(bidder.id, label).saturating_sub(claims.claimed(label));
+        let kept = claims.kept(label);
+        if idle < wanted + kept {
+            let held = world.snapshot.held_nodes(&bidder.id.provider);
+            let held = held.filter(|(_, node)| node.record.labels.contains(label)).count();
+            let usable = bidder.hosts.usable(label).saturating_sub(held);
+            if usable < wanted {
+                return Err(Reason::Unreachable { label: label.clone(), wanted, usable });
+            }
+            return Err(Reason::NoIdleNode { label: label.clone(), wanted, idle, kept });
+        }
+    }
+    matching::assign(&request.node_types, |label, most| {
+        let around = world.snapshot.idle_nodes_after(bidder.id, label, claims.last.get(label));
+        around.filter(|id| may_be_taken(id, request, bidder, claims, world)).take(most).cloned().collect()
+    })
+    .map_err(|label| Reason::NoIdleNode {
+        label: label.clone(),
+        wanted: counts(request).get(label).copied().unwrap_or(0),
+        idle: world.snapshot.idle_count(bidder.id, label).saturating_sub(claims.claimed(label)),
+        kept: claims.kept(label),
+    })
+}
+
+fn may_be_taken(id: &NodeId, request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &World<'_>) -> bool {
+    if claims.has(id) || world.snapshot.is_node_locked(id) {
+        return false;
+    }
+    let node = &world.snapshot.node(id).expect("an index names only nodes that are there").record;
+    // A label kept for a request of higher rank is spared, unless enough idle nodes of it are left beside what this
+    // request may take: the wishes for the label, and those for other labels that this node carries as well.
+    let spared = node.labels.iter().filter(|label| claims.kept(label) > 0).any(|label| {
+        let idle = world.snapshot.idle_count(bidder.id, label).saturating_sub(claims.claimed(label));
+        let taken = request.node_types.iter().filter(|wish| node.labels.contains(wish)).count();
+        idle < claims.kept(label) + taken
+    });
+    !spared && bidder.hosts.identity(node).is_some()
+}

@@ -1,0 +1,142 @@
+//! Which of several interchangeable things serves which wish: a maximum matching by augmenting paths.
+//!
+//! Kuhn's algorithm (H. W. Kuhn, "The Hungarian method for the assignment problem", 1955), after a greedy first
+//! round, on bipartite graphs where all wishes of one kind have the same candidates.
+
+use std::collections::BTreeMap;
+
+/// Gives each wish a candidate of its kind, each candidate once; or names the first wish that must stay without.
+///
+/// For `n` wishes the first `n` candidates of each kind suffice: whoever would need a later one could swap.
+pub fn assign<'a, K: Ord, T: Ord + Clone>(
+    wishes: &'a [K],
+    candidates: impl Fn(&K, usize) -> Vec<T>,
+) -> Result<Vec<T>, &'a K> {
+    let mut of_kind: BTreeMap<&K, Vec<T>> = BTreeMap::new();
+    for kind in wishes {
+        of_kind.entry(kind).or_insert_with(|| candidates(kind, wishes.len()));
+    }
+    let mut next: BTreeMap<&K, usize> = BTreeMap::new();
+    let mut taken_by: BTreeMap<T, usize> = BTreeMap::new();
+    for (wish, kind) in wishes.iter().enumerate() {
+        let offered = &of_kind[kind];
+        let cursor = next.entry(kind).or_insert(0);
+        while *cursor < offered.len() && taken_by.contains_key(&offered[*cursor]) {
+            *cursor += 1;
+        }
+        if let Some(candidate) = offered.get(*cursor) {
+            taken_by.insert(candidate.clone(), wish);
+        } else if !augment(wish, wishes, &of_kind, &mut taken_by) {
+            return Err(kind);
+        }
+    }
+    let mut assigned: Vec<Option<T>> = vec![None; wishes.len()];
+    for (candidate, wish) in taken_by {
+        assigned[wish] = Some(candidate);
+    }
+    Ok(assigned.into_iter().map(|candidate| candidate.expect("every wish has taken a candidate")).collect())
+}
+
+/// Finds a chain of swaps that frees a candidate for `wish`; breadth first, so that depth is bounded.
+fn augment<K: Ord, T: Ord + Clone>(
+    wish: usize,
+    wishes: &[K],
+    of_kind: &BTreeMap<&K, Vec<T>>,
+    taken_by: &mut BTreeMap<T, usize>,
+) -> bool {
+    let mut reached_from: BTreeMap<T, usize> = BTreeMap::new();
+    let mut queue = std::collections::VecDeque::from([wish]);
+    let mut kinds_seen: Vec<&K> = Vec::new();
+    while let Some(seeker) = queue.pop_front() {
+        let kind = &wishes[seeker];
+        // Wishes of one kind reach the same candidates.
+        if kinds_seen.contains(&kind) {
+            continue;
+        }
+        kinds_seen.push(kind);
+        for candidate in &of_kind[kind] {
+            if reached_from.contains_key(candidate) {
+                continue;
+            }
+            reached_from.insert(candidate.clone(), seeker);
+            match taken_by.get(candidate) {
+                Some(owner) => queue.push_back(*owner),
+                None => {
+                    swap_along(candidate.clone(), wish, &reached_from, taken_by);
+                    return true;
+                }
+            }
+        }
+    }
+    false
+}
+
+fn swap_along<T: Ord + Clone>(free: T, wish: usize, reached_from: &BTreeMap<T, usize>, taken_by: &mut BTreeMap<T, usize>) {
+    let mut candidate = free;
+    loop {
+        let seeker = reached_from[&candidate];
+        let given_up = taken_by.iter().find(|(_, owner)| **owner == seeker).map(|(candidate, _)| candidate.clone());
+        taken_by.insert(candidate, seeker);
+        match given_up {
+            Some(previous) if seeker != wish => candidate = previous,
+            _ => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check(nodes: &[&str], wishes: &[&str], expected: Result<Vec<usize>, &str>) {
+        let found = assign(wishes, |kind, most| {
+            let fitting = nodes.iter().enumerate().filter(|(_, labels)| labels.split(' ').any(|label| label == *kind));
+            fitting.map(|(index, _)| index).take(most).collect()
+        });
+        assert_eq!(found.map_err(|kind| *kind), expected, "{nodes:?} for {wishes:?}");
+    }
+
+    #[test]
+    fn a_node_with_two_labels_is_left_to_the_wish_that_has_no_other() {
+        check(&["a b", "a"], &["a", "b"], Ok(vec![1, 0]));
+        check(&["a b", "b c", "c"], &["b", "c", "a"], Ok(vec![1, 2, 0]));
+        check(&["a b", "a"], &["b", "b"], Err("b"));
+        check(&[], &[], Ok(vec![]));
+    }
+
+    /// The obviously right and slow way: try every order.
+    fn possible(nodes: &[Vec<u8>], wishes: &[u8], used: &mut Vec<bool>) -> bool {
+        let Some((first, rest)) = wishes.split_first() else { return true };
+        (0..nodes.len()).any(|node| {
+            if used[node] || !nodes[node].contains(first) {
+                return false;
+            }
+            used[node] = true;
+            let found = possible(nodes, rest, used);
+            used[node] = false;
+            found
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_matching_is_found_exactly_when_there_is_one(
+            nodes in prop::collection::vec(prop::collection::vec(0u8..4, 0..3), 0..6),
+            wishes in prop::collection::vec(0u8..4, 0..6),
+        ) {
+            let found = assign(&wishes, |kind, most| {
+                (0..nodes.len()).filter(|node| nodes[*node].contains(kind)).take(most).collect()
+            });
+            let expected = possible(&nodes, &wishes, &mut vec![false; nodes.len()]);
+            prop_assert_eq!(found.is_ok(), expected);
+            if let Ok(assigned) = found {
+                let distinct: std::collections::BTreeSet<&usize> = assigned.iter().collect();
+                prop_assert_eq!(distinct.len(), wishes.len());
+                for (node, wish) in assigned.iter().zip(&wishes) {
+                    prop_assert!(nodes[*node].contains(wish));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Why a request is not served here, or not now: values that are computed, kept and shown.
+
+use std::fmt;
+
+use crate::model::ids::{LabelName, LauncherId, ProviderName, TenantName};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reason {
+    // Nothing to do here.
+    Ended,
+    DeclinedBefore,
+    BeingServed,
+    // Somebody else is better placed or busy with it.
+    Locked,
+    PreferredProvider(ProviderName),
+    PreferredPool { launcher: LauncherId, priority: i64 },
+    OthersHaveLabels(Vec<LabelName>),
+    // Not now.
+    NotConnected,
+    NotRegistered,
+    NotSurveyed,
+    HandlesNothing,
+    Concurrency { limit: i64 },
+    NoIdleNode { label: LabelName, wanted: usize, idle: usize, kept: usize },
+    Unreachable { label: LabelName, wanted: usize, usable: usize },
+    OverTenantLimit { tenant: TenantName, resource: String, wanted: f64, left: f64 },
+    WriteFailed(String),
+    DeadHost(String),
+    // Never here.
+    Disabled,
+    LabelsNotAvailable(Vec<LabelName>),
+    LaunchesNothing,
+    ExceedsQuota { label: LabelName, wanted: usize, slots: usize },
+    // It is.
+    Checking { nodes: usize },
+    HandingOut { nodes: usize },
+}
+
+fn join(labels: &[LabelName]) -> String {
+    labels.iter().map(LabelName::as_str).collect::<Vec<_>>().join(",")
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Ended => f.write_str("it has ended"),
+            Reason::DeclinedBefore => f.write_str("this pool declined it before"),
+            Reason::BeingServed => f.write_str("a launcher has accepted it"),
+            Reason::Locked => f.write_str("somebody holds its lock; it is looked at again when the lock is free"),
+            Reason::PreferredProvider(provider) => write!(f, "it prefers provider {provider}, which could serve it"),
+            Reason::PreferredPool { launcher, priority } => {
+                write!(f, "{launcher} could serve it and has the better priority {priority}")
+            }
+            Reason::OthersHaveLabels(labels) => write!(f, "this pool lacks [{}], another pool has all labels", join(labels)),
+            Reason::NotConnected => f.write_str("ZooKeeper does not answer"),
+            Reason::NotRegistered => f.write_str("this pool's registration is not visible yet"),
+            Reason::NotSurveyed => f.write_str("the provider has not been looked at yet"),
+            Reason::HandlesNothing => f.write_str("max-concurrency is 0: this provider handles no requests"),
+            Reason::Concurrency { limit } => write!(f, "max-concurrency: {limit} requests are being handled"),
+            Reason::NoIdleNode { label, wanted, idle, kept: 0 } => {
+                write!(f, "needs {wanted} idle node(s) of label {label}, {idle} idle")
+            }
+            Reason::NoIdleNode { label, wanted, idle, kept } => {
+                write!(f, "needs {wanted} idle node(s) of label {label}, {idle} idle, {kept} kept for requests before it")
+            }
+            Reason::Unreachable { label, wanted, usable } => write!(
+                f,
+                "needs {wanted} node(s) of label {label}, but only {usable} are usable: hosts are down or nodes are held"
+            ),
+            Reason::OverTenantLimit { tenant, resource, wanted, left } => {
+                write!(f, "tenant {tenant} is at its limit: needs {resource} {wanted}, free {left}")
+            }
+            Reason::WriteFailed(why) => write!(f, "writing to ZooKeeper failed: {why}; it is tried again"),
+            Reason::DeadHost(why) => write!(f, "a host failed its check: {why}"),
+            // The texts up to the colon are the reference's.
+            Reason::Disabled => f.write_str("pool is disabled by max_servers"),
+            Reason::LabelsNotAvailable(labels) => write!(f, "node type(s) [{}] not available", join(labels)),
+            Reason::LaunchesNothing => {
+                f.write_str("it would exceed quota: the request wants new nodes and this provider launches none")
+            }
+            Reason::ExceedsQuota { label, wanted, slots } => {
+                write!(f, "it would exceed quota: needs {wanted} node(s) of label {label}, the pool has {slots}")
+            }
+            Reason::Checking { nodes } => write!(f, "checking that {nodes} node(s) are alive"),
+            Reason::HandingOut { nodes } => write!(f, "handing out {nodes} node(s)"),
+        }
+    }
+}
