@@ -120,7 +120,7 @@ impl Snapshot {
         ids.map(|id| (id, self.nodes.get(id).expect("an index names only nodes that are there")))
     }
 
-    /// Nodes in a state in which an unlocked node is to be deleted (rule D3), locked or not.
+    /// Unlocked nodes in a state in which nobody needs them any more (rule D3).
     pub fn spent_nodes<'a>(
         &'a self,
         provider: &ProviderName,
@@ -138,7 +138,7 @@ impl Snapshot {
         ids.map(|id| (id, self.nodes.get(id).expect("an index names only nodes that are there")))
     }
 
-    /// Ready, unallocated nodes of a pool that carry a label, by id. They may be locked.
+    /// Ready, unallocated, unlocked nodes of a pool that carry a label, by id.
     pub fn idle_nodes<'a>(&'a self, pool: &PoolId, label: &LabelName) -> impl Iterator<Item = &'a NodeId> + use<'a> {
         self.idle.get(pool).and_then(|labels| labels.get(label)).into_iter().flat_map(|ids| ids.iter())
     }
@@ -242,27 +242,8 @@ impl Snapshot {
         self.unindex_node(&id);
         self.empty_nodes.remove(&id);
         self.zxid = self.zxid.max(stored.mzxid);
-        let node = &stored.record;
-        self.ledger.add(node);
-        if let Some(provider) = &node.provider {
-            self.by_provider.entry(provider.clone()).or_default().insert(id.clone());
-            if node.state == NodeState::Hold {
-                self.held.entry(provider.clone()).or_default().insert(id.clone());
-            }
-            if node.state.is_spent() {
-                self.spent.entry(provider.clone()).or_default().insert(id.clone());
-            }
-        }
-        if let Some(request) = node.allocation() {
-            self.allocated.entry(request.clone()).or_default().insert(id.clone());
-        }
-        if let (true, Some(pool)) = (node.is_idle(), node.pool_id()) {
-            let labels = self.idle.entry(pool).or_default();
-            for label in &node.labels {
-                labels.entry(label.clone()).or_default().insert(id.clone());
-            }
-        }
-        self.nodes.insert(id, stored);
+        self.nodes.insert(id.clone(), stored);
+        self.index_node(&id);
         true
     }
 
@@ -281,7 +262,14 @@ impl Snapshot {
     }
 
     pub fn set_node_lock(&mut self, id: NodeId, view: LockView) {
-        self.node_locks.insert(id, view);
+        let changes_hands = view.is_held() != self.is_node_locked(&id);
+        if changes_hands {
+            self.unindex_node(&id);
+        }
+        self.node_locks.insert(id.clone(), view);
+        if changes_hands {
+            self.index_node(&id);
+        }
     }
 
     pub fn put_request(&mut self, id: RequestId, stored: Stored<NodeRequest>) -> bool {
@@ -344,6 +332,30 @@ impl Snapshot {
 
     pub fn forget_unreadable(&mut self, path: &str) {
         self.unreadable.remove(path);
+    }
+
+    fn index_node(&mut self, id: &NodeId) {
+        let Some(stored) = self.nodes.get(id).cloned() else { return };
+        let (node, locked) = (&stored.record, self.is_node_locked(id));
+        self.ledger.add(node);
+        if let Some(provider) = &node.provider {
+            self.by_provider.entry(provider.clone()).or_default().insert(id.clone());
+            if node.state == NodeState::Hold {
+                self.held.entry(provider.clone()).or_default().insert(id.clone());
+            }
+            if node.state.is_spent() && !locked {
+                self.spent.entry(provider.clone()).or_default().insert(id.clone());
+            }
+        }
+        if let Some(request) = node.allocation() {
+            self.allocated.entry(request.clone()).or_default().insert(id.clone());
+        }
+        if let (true, false, Some(pool)) = (node.is_idle(), locked, node.pool_id()) {
+            let labels = self.idle.entry(pool).or_default();
+            for label in &node.labels {
+                labels.entry(label.clone()).or_default().insert(id.clone());
+            }
+        }
     }
 
     fn unindex_node(&mut self, id: &NodeId) {

@@ -164,7 +164,13 @@ impl Hosts {
 }
 
 /// Read top to bottom; the first rule that matches decides. The rule numbers are those of the reference's algorithm.
-pub fn verdict(id: &RequestId, request: &Stored<NodeRequest>, bidder: &Bidder<'_>, claims: &Claims, world: &World<'_>) -> Verdict {
+pub fn verdict(
+    id: &RequestId,
+    request: &Stored<NodeRequest>,
+    bidder: &Bidder<'_>,
+    claims: &Claims,
+    world: &World<'_>,
+) -> Verdict {
     let record = &*request.record;
     match record.state {
         RequestState::Requested => {}
@@ -246,7 +252,11 @@ fn decline_reasons(request: &NodeRequest, bidder: &Bidder<'_>) -> Vec<Reason> {
 }
 
 /// A label of which more is wanted than there are slots by one way of counting.
-fn assign_slots(request: &NodeRequest, bidder: &Bidder<'_>, count: impl Fn(&Hosts, &LabelName) -> usize) -> Option<(LabelName, usize, usize)> {
+fn assign_slots(
+    request: &NodeRequest,
+    bidder: &Bidder<'_>,
+    count: impl Fn(&Hosts, &LabelName) -> usize,
+) -> Option<(LabelName, usize, usize)> {
     let short = counts(request).into_iter().find(|(label, wanted)| count(bidder.hosts, label) < *wanted);
     short.map(|(label, wanted)| (label.clone(), wanted, count(bidder.hosts, label)))
 }

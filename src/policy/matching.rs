@@ -8,10 +8,7 @@ use std::collections::BTreeMap;
 /// Gives each wish a candidate of its kind, each candidate once; or names the first wish that must stay without.
 ///
 /// For `n` wishes the first `n` candidates of each kind suffice: whoever would need a later one could swap.
-pub fn assign<'a, K: Ord, T: Ord + Clone>(
-    wishes: &'a [K],
-    candidates: impl Fn(&K, usize) -> Vec<T>,
-) -> Result<Vec<T>, &'a K> {
+pub fn assign<K: Ord, T: Ord + Clone>(wishes: &[K], candidates: impl Fn(&K, usize) -> Vec<T>) -> Result<Vec<T>, &K> {
     let mut of_kind: BTreeMap<&K, Vec<T>> = BTreeMap::new();
     for kind in wishes {
         of_kind.entry(kind).or_insert_with(|| candidates(kind, wishes.len()));
@@ -71,7 +68,12 @@ fn augment<K: Ord, T: Ord + Clone>(
     false
 }
 
-fn swap_along<T: Ord + Clone>(free: T, wish: usize, reached_from: &BTreeMap<T, usize>, taken_by: &mut BTreeMap<T, usize>) {
+fn swap_along<T: Ord + Clone>(
+    free: T,
+    wish: usize,
+    reached_from: &BTreeMap<T, usize>,
+    taken_by: &mut BTreeMap<T, usize>,
+) {
     let mut candidate = free;
     loop {
         let seeker = reached_from[&candidate];

@@ -7,3 +7,5 @@ pub mod taskqueue;
 pub mod reason;
 pub mod matching;
 pub mod allocate;
+pub mod request_handler;
+pub mod pool;

@@ -51,7 +51,9 @@ impl fmt::Display for Reason {
             Reason::PreferredPool { launcher, priority } => {
                 write!(f, "{launcher} could serve it and has the better priority {priority}")
             }
-            Reason::OthersHaveLabels(labels) => write!(f, "this pool lacks [{}], another pool has all labels", join(labels)),
+            Reason::OthersHaveLabels(labels) => {
+                write!(f, "this pool lacks [{}], another pool has all labels", join(labels))
+            }
             Reason::NotConnected => f.write_str("ZooKeeper does not answer"),
             Reason::NotRegistered => f.write_str("this pool's registration is not visible yet"),
             Reason::NotSurveyed => f.write_str("the provider has not been looked at yet"),
@@ -61,7 +63,10 @@ impl fmt::Display for Reason {
                 write!(f, "needs {wanted} idle node(s) of label {label}, {idle} idle")
             }
             Reason::NoIdleNode { label, wanted, idle, kept } => {
-                write!(f, "needs {wanted} idle node(s) of label {label}, {idle} idle, {kept} kept for requests before it")
+                write!(
+                    f,
+                    "needs {wanted} idle node(s) of label {label}, {idle} idle, {kept} kept for requests before it"
+                )
             }
             Reason::Unreachable { label, wanted, usable } => write!(
                 f,

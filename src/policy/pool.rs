@@ -1,0 +1,450 @@
+//! Pool: the mind of one PoolWorker. Looks at open requests by rank and owns those that it has taken up.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::allocate::{Bidder, Claims, Hosts, Verdict, counts, tenant_need, verdict};
+use super::reason::Reason;
+use super::request_handler::{HandOut, NodeRequestHandler, decline};
+use crate::model::cloud::HostIdentity;
+use crate::model::config::{PoolConfig, ProviderConfig};
+use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
+use crate::model::request::{NodeRequest, RequestState};
+use crate::model::snapshot::{RequestChange, Stored, WriteError};
+use crate::model::status::{VerdictKind, Why};
+use crate::model::time::Timestamp;
+use crate::model::world::World;
+
+/// What a PoolWorker feeds its mind.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Look again; carries nothing, on purpose.
+    Wake,
+    /// The safety net: look again, also at what failed on this very picture.
+    Tick,
+    HandedOut(RequestId, Result<(), WriteError>),
+    Declined(RequestId, Result<(), WriteError>),
+    /// A host answered its liveness check, or did not.
+    Probed(RequestId, NodeId, Result<(), String>),
+    Retired(NodeId, Result<(), WriteError>),
+    /// Take up nothing new.
+    Draining,
+}
+
+/// What it asks for; each comes back as the event of the same name.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    HandOut(Box<HandOut>),
+    Decline {
+        request: Box<RequestChange>,
+        reasons: Vec<String>,
+    },
+    Probe {
+        request: RequestId,
+        node: NodeId,
+        host: HostIdentity,
+    },
+    /// A dead host's node leaves; it is registered again when the host answers.
+    Retire {
+        node: NodeId,
+        version: i32,
+    },
+}
+
+/// Ended requests whose last verdict is still known.
+const REMEMBERED: usize = 1000;
+
+pub struct Pool {
+    id: PoolId,
+    launcher: LauncherId,
+    hosts: Option<Hosts>,
+    handlers: BTreeMap<RequestId, NodeRequestHandler>,
+    claims: Claims,
+    /// Labels that a waiting request has been short of since it began to wait.
+    waiting: BTreeMap<RequestId, BTreeSet<LabelName>>,
+    verdicts: BTreeMap<RequestId, Recorded>,
+    ended: VecDeque<(RequestId, Recorded)>,
+    retiring: BTreeSet<NodeId>,
+    /// Requests of which a write failed, and the picture that had led to it.
+    failed_at: BTreeMap<RequestId, i64>,
+    draining: bool,
+    handed_out: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Recorded {
+    kind: VerdictKind,
+    reason: Reason,
+    since: Timestamp,
+}
+
+impl Pool {
+    pub fn new(id: PoolId, launcher: LauncherId) -> Self {
+        Self {
+            id,
+            launcher,
+            hosts: None,
+            handlers: BTreeMap::new(),
+            claims: Claims::default(),
+            waiting: BTreeMap::new(),
+            verdicts: BTreeMap::new(),
+            ended: VecDeque::new(),
+            retiring: BTreeSet::new(),
+            failed_at: BTreeMap::new(),
+            draining: false,
+            handed_out: 0,
+        }
+    }
+
+    /// Takes in one event. Answers leave nothing decided: the next `Wake` does that, on the picture of then.
+    pub fn step(&mut self, event: Event, world: &World<'_>) -> Vec<Effect> {
+        match event {
+            Event::Wake => self.pass(world),
+            Event::Tick => {
+                self.failed_at.clear();
+                self.pass(world)
+            }
+            Event::HandedOut(id, answer) => {
+                if answer.is_ok() {
+                    self.handed_out += 1;
+                }
+                self.end_handler(&id, answer.err(), world);
+                Vec::new()
+            }
+            Event::Declined(id, answer) => {
+                self.end_handler(&id, answer.err(), world);
+                Vec::new()
+            }
+            Event::Probed(request, node, answer) => self.probed(&request, &node, answer, world),
+            Event::Retired(node, _) => {
+                self.retiring.remove(&node);
+                Vec::new()
+            }
+            Event::Draining => {
+                self.draining = true;
+                Vec::new()
+            }
+        }
+    }
+
+    /// Nothing is under way: a draining pool may stop.
+    pub fn is_idle(&self) -> bool {
+        self.handlers.is_empty() && self.retiring.is_empty()
+    }
+
+    /// What was last decided about a request, while it is open or not long ended.
+    pub fn why(&self, id: &RequestId) -> Option<Why> {
+        let recorded = self.verdicts.get(id).or_else(|| {
+            let ended = self.ended.iter().rev().find(|(ended, _)| ended == id);
+            ended.map(|(_, recorded)| recorded)
+        })?;
+        Some(Why {
+            launcher: self.launcher.clone(),
+            provider: self.id.provider.clone(),
+            pool: self.id.pool.clone(),
+            verdict: recorded.kind,
+            reason: recorded.reason.to_string(),
+            since: recorded.since,
+        })
+    }
+
+    /// One look at all open requests, in the order in which they are served (R18).
+    fn pass(&mut self, world: &World<'_>) -> Vec<Effect> {
+        let Some((provider, pool)) = self.section(world) else { return Vec::new() };
+        self.forget_ended(world);
+        if let Some(reason) = self.obstacle(&provider, world) {
+            for (rank, _) in world.snapshot.open_requests() {
+                self.record(&rank.id, VerdictKind::Defer, reason.clone(), world.now);
+            }
+            return Vec::new();
+        }
+        let hosts = self.hosts_of(world);
+        self.claims.begin_pass();
+        let mut effects = Vec::new();
+        // Those this pool has all labels for come first, then those it may have to decline.
+        let mut lacking = Vec::new();
+        for (rank, request) in world.snapshot.open_requests() {
+            let missing = missing_labels(&request.record, &pool);
+            if missing > 0 {
+                lacking.push((missing, &rank.id, request));
+            } else {
+                let bidder = Bidder {
+                    id: &self.id.clone(),
+                    launcher: &self.launcher.clone(),
+                    provider: &provider,
+                    pool: &pool,
+                    hosts: &hosts,
+                };
+                self.look_at(&rank.id, request, &bidder, world, &mut effects);
+            }
+        }
+        lacking.sort_by_key(|(missing, ..)| *missing);
+        for (_, id, request) in lacking {
+            let bidder = Bidder {
+                id: &self.id.clone(),
+                launcher: &self.launcher.clone(),
+                provider: &provider,
+                pool: &pool,
+                hosts: &hosts,
+            };
+            self.look_at(id, request, &bidder, world, &mut effects);
+        }
+        self.hosts = Some(hosts);
+        effects
+    }
+
+    fn look_at(
+        &mut self,
+        id: &RequestId,
+        request: &Stored<NodeRequest>,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+        effects: &mut Vec<Effect>,
+    ) {
+        // The same picture would lead to the same failure; a newer one, or the next tick, may not.
+        if self.handlers.contains_key(id) || self.failed_at.get(id) == Some(&world.snapshot.zxid) {
+            return;
+        }
+        let mut decided = verdict(id, request, bidder, &self.claims, world);
+        let limit = bidder.provider.max_concurrency;
+        if matches!(decided, Verdict::Accept(_)) && limit > 0 && self.handlers.len() as i64 >= limit {
+            decided = Verdict::Defer(Reason::Concurrency { limit });
+        }
+        let kind = decided.kind();
+        match decided {
+            Verdict::Ignore(reason) | Verdict::Yield(reason) => {
+                self.waiting.remove(id);
+                self.record(id, kind, reason, world.now);
+            }
+            Verdict::Defer(reason) => {
+                self.keep_for(id, &request.record, &reason, bidder);
+                self.record(id, kind, reason, world.now);
+            }
+            Verdict::Decline(reasons) => {
+                self.waiting.remove(id);
+                let texts = reasons.iter().map(Reason::to_string).collect();
+                self.record(id, kind, reasons.into_iter().next().unwrap_or(Reason::Disabled), world.now);
+                self.handlers.insert(id.clone(), NodeRequestHandler::declining(id.clone(), world.now));
+                let change = Box::new(decline(id, request, bidder.launcher, world));
+                effects.push(Effect::Decline { request: change, reasons: texts });
+            }
+            Verdict::Accept(nodes) => self.accept(id, nodes, bidder, world, effects),
+        }
+    }
+
+    fn accept(
+        &mut self,
+        id: &RequestId,
+        nodes: Vec<NodeId>,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+        effects: &mut Vec<Effect>,
+    ) {
+        for node in &nodes {
+            let stored = world.snapshot.node(node).expect("a verdict names only nodes of its snapshot");
+            self.claims.take(node, &stored.record);
+        }
+        self.waiting.remove(id);
+        let (handler, probes) = NodeRequestHandler::launch(id.clone(), nodes, bidder, world);
+        self.record(id, VerdictKind::Accept, handler.reason(), world.now);
+        if probes.is_empty() {
+            let plan = handler.launches_complete(&self.claims, world);
+            effects.push(Effect::HandOut(Box::new(plan.expect("the verdict was made on this very snapshot"))));
+        }
+        for (node, host) in probes {
+            effects.push(Effect::Probe { request: id.clone(), node, host });
+        }
+        let earlier = self.handlers.insert(id.clone(), handler);
+        assert!(earlier.is_none(), "two handlers for request {id}");
+    }
+
+    fn probed(
+        &mut self,
+        request: &RequestId,
+        node: &NodeId,
+        answer: Result<(), String>,
+        world: &World<'_>,
+    ) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if let Err(why) = answer {
+            if let Some(stored) = world.snapshot.node(node)
+                && stored.record.is_idle()
+                && self.retiring.insert(node.clone())
+            {
+                effects.push(Effect::Retire { node: node.clone(), version: stored.version });
+            }
+            if self.handlers.contains_key(request) {
+                self.end_handler(request, None, world);
+                self.record(request, VerdictKind::Defer, Reason::DeadHost(why), world.now);
+            }
+            return effects;
+        }
+        let complete = self.handlers.get_mut(request).is_some_and(|handler| handler.probed(node));
+        if !complete {
+            return effects;
+        }
+        let handler = self.handlers.get_mut(request).expect("it was there a line ago");
+        match handler.launches_complete(&self.claims, world) {
+            Some(plan) => {
+                handler.stage = super::request_handler::Stage::HandingOut;
+                let reason = handler.reason();
+                self.record(request, VerdictKind::Accept, reason, world.now);
+                effects.push(Effect::HandOut(Box::new(plan)));
+            }
+            None => self.end_handler(request, None, world),
+        }
+        effects
+    }
+
+    /// A waiting request keeps what it is short of from those behind it, so that it cannot starve: every label that it
+    /// was ever short of while it waited. What it is not short of goes on to the others.
+    fn keep_for(&mut self, id: &RequestId, request: &NodeRequest, reason: &Reason, bidder: &Bidder<'_>) {
+        match reason {
+            Reason::NoIdleNode { label, .. } => {
+                let short = self.waiting.entry(id.clone()).or_default();
+                short.insert(label.clone());
+                for (label, wanted) in counts(request) {
+                    if short.contains(label) {
+                        self.claims.keep(label, wanted);
+                    }
+                }
+            }
+            Reason::OverTenantLimit { tenant, resource, .. } => {
+                let need = tenant_need(request, bidder);
+                let short = crate::model::quantity::Amounts::none().with(resource, need.get(resource));
+                self.claims.keep_for_tenant(tenant, &short);
+            }
+            // Nothing it could be kept for: it cannot be served before something else changes.
+            _ => drop(self.waiting.remove(id)),
+        }
+    }
+
+    fn section(&self, world: &World<'_>) -> Option<(Arc<ProviderConfig>, Arc<PoolConfig>)> {
+        let provider = world.config.providers.get(&self.id.provider)?;
+        Some((provider.clone(), provider.pools.get(&self.id.pool)?.clone()))
+    }
+
+    /// What keeps this pool from looking at requests at all.
+    fn obstacle(&self, provider: &ProviderConfig, world: &World<'_>) -> Option<Reason> {
+        if !world.snapshot.connected || self.draining {
+            return Some(Reason::NotConnected);
+        }
+        if provider.max_concurrency == 0 {
+            return Some(Reason::HandlesNothing);
+        }
+        // R7: deciding with a registry that does not show ourselves would fail requests wrongly.
+        let registered = world.snapshot.pools().any(|(_, pool)| pool.record.id.as_ref() == Some(&self.launcher));
+        (!registered).then_some(Reason::NotRegistered)
+    }
+
+    fn hosts_of(&mut self, world: &World<'_>) -> Hosts {
+        let unseen = || Arc::new(crate::model::cloud::Facts::unseen());
+        let facts = world.facts.get(&self.id.provider).cloned().unwrap_or_else(unseen);
+        match self.hosts.take() {
+            Some(hosts) if hosts.is_of(&facts) => hosts,
+            _ => Hosts::of(facts, &self.id),
+        }
+    }
+
+    fn end_handler(&mut self, id: &RequestId, error: Option<WriteError>, world: &World<'_>) {
+        let Some(handler) = self.handlers.remove(id) else { return };
+        for node in &handler.nodes {
+            self.claims.give_back(node);
+        }
+        if let Some(error) = error {
+            self.failed_at.insert(id.clone(), world.snapshot.zxid);
+            self.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
+        }
+    }
+
+    fn record(&mut self, id: &RequestId, kind: VerdictKind, reason: Reason, now: Timestamp) {
+        // That it declined before says less than why it did.
+        if reason == Reason::DeclinedBefore && self.verdicts.contains_key(id) {
+            return;
+        }
+        match self.verdicts.get_mut(id) {
+            Some(known) if known.kind == kind && known.reason == reason => {}
+            Some(known) => *known = Recorded { kind, reason, since: now },
+            None => drop(self.verdicts.insert(id.clone(), Recorded { kind, reason, since: now })),
+        }
+    }
+
+    fn forget_ended(&mut self, world: &World<'_>) {
+        let is_open = |id: &RequestId| {
+            let request = world.snapshot.request(id);
+            request
+                .is_some_and(|request| matches!(request.record.state, RequestState::Requested | RequestState::Pending))
+        };
+        let gone: Vec<RequestId> = self.verdicts.keys().filter(|id| !is_open(id)).cloned().collect();
+        for id in gone {
+            self.waiting.remove(&id);
+            self.failed_at.remove(&id);
+            if let Some(recorded) = self.verdicts.remove(&id) {
+                self.ended.push_back((id, recorded));
+            }
+        }
+        while self.ended.len() > REMEMBERED {
+            self.ended.pop_front();
+        }
+    }
+}
+
+fn missing_labels(request: &NodeRequest, pool: &PoolConfig) -> usize {
+    match request.node_types.as_slice() {
+        [only] => usize::from(!pool.labels.contains(only)),
+        many => many.iter().collect::<BTreeSet<_>>().iter().filter(|label| !pool.labels.contains(**label)).count(),
+    }
+}
+
+/// What a dump shows of a pool.
+#[derive(Clone, Debug, Serialize)]
+pub struct PoolView {
+    pub actor: &'static str,
+    pub name: String,
+    pub draining: bool,
+    pub handed_out: u64,
+    pub requests: Vec<HandlerView>,
+    pub deferred: Vec<DeferredView>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct HandlerView {
+    pub id: RequestId,
+    pub for_s: f64,
+    pub waiting_for: String,
+    pub nodes: Vec<NodeId>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct DeferredView {
+    pub id: RequestId,
+    pub for_s: f64,
+    pub reason: String,
+}
+
+impl Pool {
+    pub fn observe(&self, now: Timestamp) -> PoolView {
+        let requests = self.handlers.values().map(|handler| HandlerView {
+            id: handler.id.clone(),
+            for_s: (now - handler.since).0,
+            waiting_for: handler.reason().to_string(),
+            nodes: handler.nodes.clone(),
+        });
+        let deferred = self.verdicts.iter().filter(|(_, recorded)| recorded.kind == VerdictKind::Defer);
+        let deferred = deferred.map(|(id, recorded)| DeferredView {
+            id: id.clone(),
+            for_s: (now - recorded.since).0,
+            reason: recorded.reason.to_string(),
+        });
+        PoolView {
+            actor: "PoolWorker",
+            name: format!("{}/{}", self.id.provider, self.id.pool),
+            draining: self.draining,
+            handed_out: self.handed_out,
+            requests: requests.collect(),
+            deferred: deferred.collect(),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! NodeRequestHandler: one request that this pool has taken up, until it is handed out, declined or given back.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use super::allocate::{Bidder, Claims};
+use super::reason::Reason;
+use crate::model::cloud::HostIdentity;
+use crate::model::ids::{LauncherId, NodeId, RequestId};
+use crate::model::node::{NodeState, Writer};
+use crate::model::request::{NodeRequest, RequestState};
+use crate::model::snapshot::{NodeChange, RequestChange, Stored};
+use crate::model::time::Timestamp;
+use crate::model::world::World;
+
+/// What the request waits for. One effect is under way at most, but for the probes of its nodes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    Probing { open: BTreeSet<NodeId> },
+    HandingOut,
+    Declining,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeRequestHandler {
+    pub id: RequestId,
+    pub nodes: Vec<NodeId>,
+    pub stage: Stage,
+    pub since: Timestamp,
+}
+
+/// The transaction that ends a request well: the request fulfilled and its nodes allocated, together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HandOut {
+    pub request: RequestChange,
+    pub nodes: Vec<NodeChange>,
+}
+
+impl NodeRequestHandler {
+    /// Starts with the nodes that `fill` chose; those on hosts that have to be found alive are probed first.
+    pub fn launch(
+        id: RequestId,
+        nodes: Vec<NodeId>,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+    ) -> (Self, Vec<(NodeId, HostIdentity)>) {
+        let probes: Vec<(NodeId, HostIdentity)> = nodes
+            .iter()
+            .filter_map(|node| Some((node.clone(), bidder.hosts.identity(&world.snapshot.node(node)?.record)?)))
+            .filter(|(_, identity)| bidder.hosts.is_probed(identity))
+            .collect();
+        let open: BTreeSet<NodeId> = probes.iter().map(|(node, _)| node.clone()).collect();
+        let stage = if open.is_empty() { Stage::HandingOut } else { Stage::Probing { open } };
+        (Self { id, nodes, stage, since: world.now }, probes)
+    }
+
+    pub fn declining(id: RequestId, now: Timestamp) -> Self {
+        Self { id, nodes: Vec::new(), stage: Stage::Declining, since: now }
+    }
+
+    /// A node answered; returns whether all have.
+    pub fn probed(&mut self, node: &NodeId) -> bool {
+        let Stage::Probing { open } = &mut self.stage else { return false };
+        open.remove(node);
+        open.is_empty()
+    }
+
+    /// Everything that had to happen before the hand-out has: the transaction, if the world still allows it.
+    pub fn launches_complete(&self, claims: &Claims, world: &World<'_>) -> Option<HandOut> {
+        let request = world.snapshot.request(&self.id)?;
+        if request.record.state != RequestState::Requested || world.snapshot.is_request_locked(&self.id) {
+            return None;
+        }
+        let mut nodes = Vec::with_capacity(self.nodes.len());
+        for id in &self.nodes {
+            assert!(claims.has(id), "a handler hands out only nodes it has claimed");
+            let node = world.snapshot.node(id)?;
+            if !node.record.is_idle() || world.snapshot.is_node_locked(id) {
+                return None;
+            }
+            // Ready stays ready, but the moment of a state's assignment is that of the last assignment of a state: an
+            // allocation is none.
+            nodes.push(node.change(id.clone(), |record| {
+                record.allocated_to = Some(self.id.clone());
+                record.tenant_name = request.record.tenant_name.clone();
+                record.requestor = request.record.requestor.clone();
+            }));
+        }
+        let request = request.change(self.id.clone(), |record| {
+            record.set_state(RequestState::Fulfilled, world.now);
+            record.nodes = self.nodes.clone();
+        });
+        Some(HandOut { request, nodes })
+    }
+
+    pub fn reason(&self) -> Reason {
+        match &self.stage {
+            Stage::Probing { open } => Reason::Checking { nodes: open.len() },
+            Stage::HandingOut => Reason::HandingOut { nodes: self.nodes.len() },
+            Stage::Declining => Reason::DeclinedBefore,
+        }
+    }
+}
+
+/// R32: our name among those who declined; failed when everybody who is online has.
+pub fn decline(
+    id: &RequestId,
+    request: &Stored<NodeRequest>,
+    launcher: &LauncherId,
+    world: &World<'_>,
+) -> RequestChange {
+    request.change(id.clone(), |record| {
+        if !record.declined_by.contains(launcher) {
+            record.declined_by.push(launcher.clone());
+        }
+        let mut online = world.snapshot.pools().filter_map(|(_, pool)| pool.record.id.as_ref());
+        let next = if online.all(|id| record.declined_by.contains(id)) {
+            RequestState::Failed
+        } else {
+            RequestState::Requested
+        };
+        record.set_state(next, world.now);
+    })
+}
+
+/// The record of a node that is given up. The state shows for a moment at most: deleting it follows.
+pub fn given_up(id: &NodeId, node: &Stored<crate::model::node::Node>, now: Timestamp) -> NodeChange {
+    node.change(id.clone(), |record| record.set_state(NodeState::Deleting, Writer::Launcher, now))
+}
