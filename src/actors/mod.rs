@@ -7,3 +7,6 @@ pub mod dump;
 pub mod samples;
 pub mod panics;
 pub mod shared;
+pub mod log;
+pub mod pidfile;
+pub mod daemon;

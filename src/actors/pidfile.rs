@@ -1,0 +1,169 @@
+//! The pid file: a lock between two daemons of the same kind, and the number that scripts send signals to.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+
+/// How long a daemon waits for another one that is just ending.
+pub const WAIT: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Removes the file when dropped, which is at a regular exit. A file that stays after a crash is recognised as stale.
+#[derive(Debug)]
+pub struct PidFile {
+    path: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PidFileError {
+    #[error("another process (pid {pid}) holds the pid file {}; stop it or name another file with -p", path.display())]
+    Held { path: PathBuf, pid: i32 },
+    #[error("the pid file {} does not hold a process id; remove it if no other daemon uses it", path.display())]
+    Garbled { path: PathBuf },
+    #[error("cannot {action} the pid file {}; name a writable place with -p", path.display())]
+    Unusable { action: &'static str, path: PathBuf, source: io::Error },
+}
+
+/// What an existing file says about its owner.
+enum Owner {
+    Alive(i32),
+    Gone,
+    Unknown,
+}
+
+impl PidFile {
+    /// Waits for a living owner, removes the file of a dead one, then writes our own number. Called before any runtime
+    /// or thread exists, so it may sleep.
+    pub fn acquire(path: &Path, wait: Duration) -> Result<PidFile, PidFileError> {
+        let attempts = wait.as_millis() / LOOK_AGAIN.as_millis();
+        for attempt in 0.. {
+            match create(path) {
+                Ok(()) => return Ok(PidFile { path: path.to_owned() }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(source) => return Err(PidFileError::Unusable { action: "create", path: path.to_owned(), source }),
+            }
+            match owner(path)? {
+                Owner::Gone => remove(path)?,
+                Owner::Alive(pid) if attempt >= attempts => {
+                    return Err(PidFileError::Held { path: path.to_owned(), pid });
+                }
+                // A number that is just being written looks like this for a moment.
+                Owner::Unknown if attempt >= attempts.min(5) => {
+                    return Err(PidFileError::Garbled { path: path.to_owned() });
+                }
+                Owner::Alive(_) | Owner::Unknown => pause(),
+            }
+        }
+        unreachable!("the loop ends by returning")
+    }
+
+    pub fn release(self) {
+        drop(self);
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // Somebody may have removed it already, and a file that cannot be removed is found stale later.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn create(path: &Path) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
+    writeln!(file, "{}", std::process::id())
+}
+
+fn owner(path: &Path) -> Result<Owner, PidFileError> {
+    let text = match fs::read(path) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Owner::Gone),
+        Err(source) => return Err(PidFileError::Unusable { action: "read", path: path.to_owned(), source }),
+    };
+    match text.trim().parse::<i32>() {
+        Ok(pid) if pid > 0 => match kill(Pid::from_raw(pid), None) {
+            Err(Errno::ESRCH) => Ok(Owner::Gone),
+            // Alive, whether we may signal it or not.
+            Ok(()) | Err(_) => Ok(Owner::Alive(pid)),
+        },
+        _ => Ok(Owner::Unknown),
+    }
+}
+
+fn remove(path: &Path) -> Result<(), PidFileError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(PidFileError::Unusable { action: "remove the stale", path: path.to_owned(), source: error })
+        }
+        _ => Ok(()),
+    }
+}
+
+#[allow(clippy::disallowed_methods)] // There is no runtime yet whose timer could be used.
+fn pause() {
+    std::thread::sleep(LOOK_AGAIN);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nodepool.pid");
+        (folder, path)
+    }
+
+    #[test]
+    fn the_file_names_us_and_goes_with_its_guard() {
+        let (_folder, path) = place();
+        let held = PidFile::acquire(&path, Duration::ZERO).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+        held.release();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_living_owner_is_not_pushed_aside() {
+        let (_folder, path) = place();
+        let _held = PidFile::acquire(&path, Duration::ZERO).unwrap();
+        let error = PidFile::acquire(&path, Duration::ZERO).unwrap_err();
+        assert!(matches!(error, PidFileError::Held { pid, .. } if pid == std::process::id() as i32), "{error}");
+    }
+
+    // operations.md check 54: restart works although the pid file exists.
+    #[test]
+    fn the_file_of_a_dead_process_is_taken_over() {
+        let (_folder, path) = place();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        fs::write(&path, format!("{pid}\n")).unwrap();
+        let _held = PidFile::acquire(&path, Duration::ZERO).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+    }
+
+    #[test]
+    fn what_is_no_process_id_is_reported_and_left_alone() {
+        let (_folder, path) = place();
+        for garbage in [&b"my notes"[..], b"", b"\xff\xfe", b"-1", b"99999999999999"] {
+            fs::write(&path, garbage).unwrap();
+            let error = PidFile::acquire(&path, Duration::ZERO).unwrap_err();
+            assert!(matches!(error, PidFileError::Garbled { .. }), "{error}");
+            assert_eq!(fs::read(&path).unwrap(), garbage);
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_named() {
+        let (folder, _) = place();
+        let error = PidFile::acquire(&folder.path().join("missing/nodepool.pid"), WAIT).unwrap_err();
+        assert!(error.to_string().contains("missing/nodepool.pid"), "{error}");
+    }
+}
