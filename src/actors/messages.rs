@@ -3,7 +3,6 @@
 use actix::Message;
 
 use crate::model::ids::RequestId;
-use crate::model::metrics::Sample;
 use crate::model::status::Why;
 
 /// Asks an actor for the state of its brain, as one JSON object. Nothing in it is a secret.
@@ -20,8 +19,3 @@ pub struct AskWhy(pub RequestId);
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Shutdown;
-
-/// One value for statsd; whoever sends it does not wait and does not care whether it is lost.
-impl Message for Sample {
-    type Result = ();
-}

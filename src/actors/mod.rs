@@ -10,3 +10,6 @@ pub mod shared;
 pub mod log;
 pub mod pidfile;
 pub mod daemon;
+pub mod jobs;
+pub mod tasks;
+pub mod task_manager;

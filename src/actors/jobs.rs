@@ -1,0 +1,104 @@
+//! How a job reaches a provider and how its submitter hears of it: every submit is answered, come what may.
+
+use std::sync::Arc;
+
+use actix::{Message, Recipient};
+use tokio::sync::watch;
+
+use super::messages::Shutdown;
+use crate::model::cloud::{CloudError, ExternalId, Facts, Job, News, Outcome};
+use crate::model::ids::ProviderName;
+
+/// A running provider, as the others see it: where to submit jobs, and what is known. Hides the driver's type.
+#[derive(Clone, Debug)]
+pub struct ProviderHandle {
+    pub provider: ProviderName,
+    pub submit: Recipient<Submit>,
+    pub abandon: Recipient<Abandon>,
+    /// Jobs in flight end, new ones are refused, and then the TaskManager stops.
+    pub drain: Recipient<Drain>,
+    /// Stops at once; every job still open is answered with a failure.
+    pub stop: Recipient<Shutdown>,
+    pub facts: watch::Receiver<Arc<Facts>>,
+}
+
+/// The submitter's own number for a job; unique among the jobs it has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Submit {
+    pub job: Job,
+    pub answer: Answer,
+}
+
+impl Submit {
+    pub fn new(ticket: Ticket, job: Job, reply: Recipient<JobNews>) -> Self {
+        Self { job, answer: Answer { ticket, reply: Some(reply), known: false } }
+    }
+}
+
+/// The submitter wants a job no more. A call in flight is awaited, so that what it creates is known; the job then ends
+/// with a failure.
+#[derive(Clone, Message)]
+#[rtype(result = "()")]
+pub struct Abandon {
+    pub ticket: Ticket,
+    /// The same as in the submit.
+    pub reply: Recipient<JobNews>,
+}
+
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Drain;
+
+/// What a submitter hears.
+#[derive(Clone, Debug, Message, PartialEq)]
+#[rtype(result = "()")]
+pub struct JobNews {
+    pub ticket: Ticket,
+    pub news: News,
+}
+
+/// The duty to answer one submit. Dropped unanswered, by a provider that stopped or a mailbox that was closed, it says
+/// so: nobody waits for ever.
+pub struct Answer {
+    ticket: Ticket,
+    /// `None` once the job has ended.
+    reply: Option<Recipient<JobNews>>,
+    known: bool,
+}
+
+impl Answer {
+    /// Tells the id once; later calls change nothing.
+    pub fn known(&mut self, id: &ExternalId) {
+        if !self.known {
+            self.known = true;
+            self.tell(News::Known(id.clone()));
+        }
+    }
+
+    pub fn ended(mut self, result: Result<Outcome, CloudError>) {
+        self.tell(News::Ended(result));
+        self.reply = None;
+    }
+
+    /// Is this the job that an `Abandon` means?
+    pub fn belongs_to(&self, abandon: &Abandon) -> bool {
+        self.ticket == abandon.ticket && self.reply.as_ref() == Some(&abandon.reply)
+    }
+
+    fn tell(&self, news: News) {
+        // Not bounded by the mailbox but by the protocol: at most two news for a job.
+        if let Some(reply) = &self.reply {
+            reply.do_send(JobNews { ticket: self.ticket, news });
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.tell(News::Ended(Err(CloudError::given_up("the provider has stopped"))));
+    }
+}

@@ -1,0 +1,226 @@
+//! TaskManager: performs the API calls of one provider, spaced and bounded; the only way to a cloud.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{
+    Actor, ActorContext, ActorFutureExt, ArbiterHandle, AsyncContext, Context, Handler, SpawnHandle, WrapFuture,
+};
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::{Instrument, debug_span};
+
+use super::dump;
+use super::jobs::{Abandon, Drain, ProviderHandle, Submit};
+use super::messages::{Dump, Shutdown};
+use super::panics::{PanicGuard, PanicWatch};
+use super::registry::Registration;
+use super::samples::SampleSink;
+use super::tasks::{self, Tasks};
+use crate::drivers::{ApiCall, Driver};
+use crate::model::cloud::{CloudError, Facts};
+use crate::model::ids::ProviderName;
+use crate::model::metrics::Sample;
+use crate::model::time::Span;
+use crate::policy::machine::InFlight;
+use crate::policy::taskqueue::{CallId, TaskQueue, Turn};
+
+/// Machines that wait for an inventory share one listing, which begins this long after the first of them asked.
+const OBSERVE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a TaskManager is given besides its driver.
+#[derive(Clone)]
+pub struct Surroundings {
+    pub registry: dump::Registry,
+    pub panics: PanicWatch,
+    pub samples: SampleSink,
+    /// Calls in flight, where the driver lets the operator choose.
+    pub api_concurrency: usize,
+    /// Where the TaskManager lives.
+    pub arbiter: ArbiterHandle,
+}
+
+pub struct TaskManager<D: Driver> {
+    provider: ProviderName,
+    driver: Rc<D>,
+    surroundings: Surroundings,
+    tasks: Tasks<D>,
+    /// Start of the queue's time.
+    born: Instant,
+    /// For the next call that has to wait for the rate.
+    timer: Option<SpawnHandle>,
+    life: Life,
+    kept: Option<(Registration, PanicGuard)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Life {
+    Serving,
+    Draining,
+}
+
+impl<D: Driver> TaskManager<D> {
+    /// Starts the TaskManager on its arbiter.
+    pub fn launch(provider: ProviderName, driver: D, surroundings: Surroundings) -> ProviderHandle {
+        let (sender, facts) = watch::channel(Arc::new(driver.facts()));
+        let (name, arbiter) = (provider.clone(), surroundings.arbiter.clone());
+        let address = Self::start_in_arbiter(&arbiter, move |_| Self::new(name, driver, surroundings, sender));
+        ProviderHandle {
+            provider,
+            submit: address.clone().recipient(),
+            abandon: address.clone().recipient(),
+            drain: address.clone().recipient(),
+            stop: address.recipient(),
+            facts,
+        }
+    }
+
+    fn new(provider: ProviderName, driver: D, surroundings: Surroundings, facts: watch::Sender<Arc<Facts>>) -> Self {
+        let pace = driver.pace();
+        let in_flight = match pace.in_flight {
+            InFlight::Pinned(number) => number,
+            InFlight::Adjustable => surroundings.api_concurrency,
+        };
+        let queue = TaskQueue::new(pace.spacing, in_flight.max(1));
+        let driver = Rc::new(driver);
+        Self {
+            tasks: Tasks::new(provider.clone(), driver.clone(), queue, facts),
+            provider,
+            driver,
+            surroundings,
+            born: Instant::now(),
+            timer: None,
+            life: Life::Serving,
+            kept: None,
+        }
+    }
+
+    fn queue_time(&self) -> Span {
+        Span(self.born.elapsed().as_secs_f64())
+    }
+
+    /// Starts whatever may start. Every handler ends with this.
+    fn go_on(&mut self, ctx: &mut Context<Self>) {
+        if self.tasks.take_due_listing() {
+            ctx.run_later(OBSERVE_INTERVAL, |act, ctx| {
+                act.tasks.list();
+                act.go_on(ctx);
+            });
+        }
+        if let Some(timer) = self.timer.take() {
+            ctx.cancel_future(timer);
+        }
+        loop {
+            match self.tasks.next(self.queue_time()) {
+                Turn::Start(id) => self.start_call(id, ctx),
+                Turn::WaitUntil(time) => {
+                    let wait = Span(time.0 - self.queue_time().0).to_duration().max(Duration::from_millis(1));
+                    self.timer = Some(ctx.run_later(wait, |act, ctx| act.go_on(ctx)));
+                    break;
+                }
+                Turn::WaitForEnd | Turn::Empty => break,
+            }
+        }
+        if self.life == Life::Draining && self.tasks.is_empty() {
+            ctx.stop();
+        }
+    }
+
+    /// Wraps the driver's call, once for all drivers: deadline, trace span, and the way back to `call_ended`.
+    fn start_call(&mut self, id: CallId, ctx: &mut Context<Self>) {
+        let request = self.tasks.started(id);
+        let limit = request.deadline().to_duration();
+        let span = debug_span!("api_call", provider = %self.provider, key = request.key());
+        let driver = self.driver.clone();
+        let calling = async move {
+            match tokio::time::timeout(limit, driver.call(request)).await {
+                Ok(result) => result,
+                Err(_) => Err(CloudError::Deadline),
+            }
+        };
+        let calling = calling.instrument(span).into_actor(self);
+        ctx.spawn(calling.map(move |result, act, ctx| act.call_ended(id, result, ctx)));
+    }
+
+    fn call_ended(&mut self, id: CallId, result: Result<D::Reply, CloudError>, ctx: &mut Context<Self>) {
+        let samples = &self.surroundings.samples;
+        if samples.is_wanted()
+            && let Some((key, milliseconds)) = self.tasks.timing(id)
+        {
+            let name = format!("nodepool.task.{}.{key}", self.provider);
+            samples.send(Sample::timer(name.clone(), milliseconds));
+            samples.send(Sample::counter(name, 1.0));
+        }
+        self.tasks.call_ended(id, result, self.queue_time());
+        self.go_on(ctx);
+    }
+}
+
+impl<D: Driver> Actor for TaskManager<D> {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        let name = self.provider.to_string();
+        let registration = self.surroundings.registry.register("TaskManager", name.clone(), ctx.address());
+        self.kept = Some((registration, self.surroundings.panics.guard(format!("TaskManager {name}"))));
+    }
+}
+
+impl<D: Driver> Handler<Submit> for TaskManager<D> {
+    type Result = ();
+
+    fn handle(&mut self, submit: Submit, ctx: &mut Self::Context) {
+        match self.life {
+            Life::Draining => submit.answer.ended(Err(CloudError::given_up("the provider is being shut down"))),
+            Life::Serving => {
+                self.tasks.submit(submit.job, submit.answer);
+                self.go_on(ctx);
+            }
+        }
+    }
+}
+
+impl<D: Driver> Handler<Abandon> for TaskManager<D> {
+    type Result = ();
+
+    fn handle(&mut self, abandon: Abandon, ctx: &mut Self::Context) {
+        self.tasks.abandon(&abandon);
+        self.go_on(ctx);
+    }
+}
+
+impl<D: Driver> Handler<Drain> for TaskManager<D> {
+    type Result = ();
+
+    fn handle(&mut self, _: Drain, ctx: &mut Self::Context) {
+        self.life = Life::Draining;
+        self.go_on(ctx);
+    }
+}
+
+impl<D: Driver> Handler<Shutdown> for TaskManager<D> {
+    type Result = ();
+
+    fn handle(&mut self, _: Shutdown, ctx: &mut Self::Context) {
+        ctx.stop();
+    }
+}
+
+impl<D: Driver> Handler<Dump> for TaskManager<D> {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Self::Context) -> Self::Result {
+        serde_json::to_value(View { life: self.life, tasks: self.tasks.observe() }).ok()
+    }
+}
+
+/// The state of a TaskManager in a dump.
+#[derive(Serialize)]
+struct View {
+    life: Life,
+    #[serde(flatten)]
+    tasks: tasks::View,
+}

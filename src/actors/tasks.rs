@@ -1,0 +1,420 @@
+//! The jobs of one provider and the machines that carry them: which call comes next, who hears what, what is noted.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::clock;
+use super::jobs::{Abandon, Answer};
+use crate::drivers::{ApiCall, Driver};
+use crate::model::cloud::{CloudError, Facts, HostCheck, HostIdentity, Job, Outcome};
+use crate::model::ids::ProviderName;
+use crate::model::time::Span;
+use crate::policy::machine::{Input, Next, StateMachine};
+use crate::policy::taskqueue::{CallId, Queued, TaskQueue, Turn};
+
+/// A call that is throttled this often fails: whoever waits for it shall hear of it.
+const MAX_THROTTLES: u32 = 10;
+/// Jobs and hosts shown in a dump; a provider with more of them is described well enough by the first.
+const SHOWN: usize = 50;
+
+pub struct Tasks<D: Driver> {
+    provider: ProviderName,
+    driver: Rc<D>,
+    facts: watch::Sender<Arc<Facts>>,
+    queue: TaskQueue,
+    calls: BTreeMap<CallId, Call<D::Call>>,
+    tasks: BTreeMap<TaskId, Running<D::Machine>>,
+    next_number: u64,
+    listing: Listing,
+    survey_error: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct TaskId(u64);
+
+/// A call that is queued or in flight.
+struct Call<C> {
+    task: TaskId,
+    call: C,
+    throttles: u32,
+    started: Option<Instant>,
+}
+
+struct Running<M> {
+    task: Task,
+    stage: Stage<M>,
+}
+
+/// One job.
+struct Task {
+    job: Job,
+    owner: Owner,
+    began: Instant,
+    wanted: Wanted,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Yes,
+    /// Ends as soon as its call in flight has come back.
+    NoMore,
+}
+
+/// Who hears of a job's end.
+enum Owner {
+    Submitter(Answer),
+    /// Part of a larger job.
+    PartOf(TaskId),
+    /// The listing for machines that observe.
+    Ourselves,
+}
+
+/// What a job is waiting for.
+enum Stage<M> {
+    Calling(M, CallId),
+    Observing(M),
+    Parts(usize),
+}
+
+/// The survey that machines in `Stage::Observing` wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listing {
+    NotNeeded,
+    /// The shell has yet to be told.
+    Due,
+    /// The shell starts it in a moment, or it is running.
+    UnderWay,
+}
+
+impl<D: Driver> Tasks<D> {
+    pub fn new(provider: ProviderName, driver: Rc<D>, queue: TaskQueue, facts: watch::Sender<Arc<Facts>>) -> Self {
+        Self {
+            provider,
+            driver,
+            facts,
+            queue,
+            calls: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            next_number: 0,
+            listing: Listing::NotNeeded,
+            survey_error: None,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    pub fn submit(&mut self, job: Job, answer: Answer) {
+        self.accept(job, Owner::Submitter(answer));
+    }
+
+    /// The job may have ended meanwhile; the news of that is on its way then.
+    pub fn abandon(&mut self, abandon: &Abandon) {
+        let meant = self.tasks.iter().find(|(_, running)| match &running.task.owner {
+            Owner::Submitter(answer) => answer.belongs_to(abandon),
+            Owner::PartOf(_) | Owner::Ourselves => false,
+        });
+        if let Some(id) = meant.map(|(id, _)| *id) {
+            self.stop_with_parts(id);
+        }
+    }
+
+    /// True once when machines began to wait for an inventory; `list` is then to be called in a moment.
+    pub fn take_due_listing(&mut self) -> bool {
+        let is_due = self.listing == Listing::Due;
+        if is_due {
+            self.listing = Listing::UnderWay;
+        }
+        is_due
+    }
+
+    pub fn list(&mut self) {
+        assert_eq!(self.listing, Listing::UnderWay, "a listing is begun by take_due_listing");
+        self.accept(Job::Survey, Owner::Ourselves);
+    }
+
+    /// Which call may start now.
+    pub fn next(&mut self, now: Span) -> Turn {
+        self.queue.next(now)
+    }
+
+    /// The request of a call that starts now.
+    pub fn started(&mut self, id: CallId) -> D::Call {
+        let call = self.calls.get_mut(&id).expect("a queued call is known until it has ended");
+        call.started = Some(Instant::now());
+        call.call.clone()
+    }
+
+    /// Metric key and milliseconds of a call in flight.
+    pub fn timing(&self, id: CallId) -> Option<(&'static str, f64)> {
+        let call = self.calls.get(&id)?;
+        Some((call.call.key(), call.started?.elapsed().as_secs_f64() * 1000.0))
+    }
+
+    pub fn call_ended(&mut self, id: CallId, result: Result<D::Reply, CloudError>, now: Span) {
+        let call = self.calls.get_mut(&id).expect("a call in flight is known until it has ended");
+        let task = call.task;
+        if let Err(CloudError::Throttled { retry_after }) = &result {
+            let wanted = self.tasks.get(&task).is_some_and(|running| running.task.wanted == Wanted::Yes);
+            if wanted && call.throttles < MAX_THROTTLES {
+                call.throttles += 1;
+                call.started = None;
+                return self.queue.throttled(id, now, *retry_after);
+            }
+        }
+        self.queue.ended(id);
+        self.calls.remove(&id);
+        let running = self.tasks.remove(&task).expect("a task lives as long as its call");
+        let Stage::Calling(machine, call_id) = running.stage else { unreachable!("{task:?} waits for its call") };
+        assert_eq!(call_id, id, "the answer belongs to another call of {task:?}");
+        self.advance(task, running.task, machine, Input::Reply(result));
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    /// Starts a job, or all its parts.
+    fn accept(&mut self, job: Job, owner: Owner) {
+        let id = TaskId(self.number());
+        let parts = self.driver.parts(&job);
+        let machine = parts.is_empty().then(|| self.driver.begin(&job));
+        let task = Task { job, owner, began: Instant::now(), wanted: Wanted::Yes };
+        match machine {
+            Some(machine) => self.advance(id, task, machine, Input::Start),
+            None => {
+                self.tasks.insert(id, Running { task, stage: Stage::Parts(parts.len()) });
+                for part in parts {
+                    self.accept(part, Owner::PartOf(id));
+                }
+            }
+        }
+    }
+
+    /// One step of a machine, and what it asks for.
+    fn advance(
+        &mut self,
+        id: TaskId,
+        mut task: Task,
+        mut machine: D::Machine,
+        input: Input<'_, <D::Machine as StateMachine>::Reply>,
+    ) {
+        let next = machine.step(input);
+        if let (Owner::Submitter(answer), Some(external_id)) = (&mut task.owner, machine.external_id()) {
+            answer.known(external_id);
+        }
+        if task.wanted == Wanted::NoMore {
+            return self.give_up(task);
+        }
+        let stage = match next {
+            Next::Done(outcome) => return self.end(task, Ok(outcome)),
+            Next::Failed(error) => return self.end(task, Err(error)),
+            Next::Observe => {
+                if self.listing == Listing::NotNeeded {
+                    self.listing = Listing::Due;
+                }
+                Stage::Observing(machine)
+            }
+            Next::Call(call) => {
+                let call_id = CallId(self.number());
+                self.queue.push(call_id, call.lane());
+                self.calls.insert(call_id, Call { task: id, call, throttles: 0, started: None });
+                Stage::Calling(machine, call_id)
+            }
+        };
+        let before = self.tasks.insert(id, Running { task, stage });
+        assert!(before.is_none(), "task {id:?} runs twice");
+    }
+
+    /// The job came to its end.
+    fn end(&mut self, task: Task, result: Result<Outcome, CloudError>) {
+        if let Err(error) = &result {
+            debug!(provider = %self.provider, job = task.job.name(), %error, "job failed");
+        }
+        let result = self.note(&task.job, result);
+        let surveyed = match &result {
+            Ok(Outcome::Surveyed(facts)) => Some(facts.clone()),
+            _ => None,
+        };
+        match task.owner {
+            Owner::Submitter(answer) => answer.ended(result),
+            Owner::Ourselves => self.listing = Listing::NotNeeded,
+            Owner::PartOf(whole) => self.part_ended(whole),
+        }
+        match surveyed {
+            Some(facts) => self.wake_observers(&facts),
+            None if self.is_observed() && self.listing == Listing::NotNeeded => self.listing = Listing::Due,
+            None => {}
+        }
+    }
+
+    /// Ends a job that somebody stopped, so that its end says nothing about the cloud.
+    fn give_up(&mut self, task: Task) {
+        match task.owner {
+            Owner::Submitter(answer) => answer.ended(Err(CloudError::given_up("abandoned by its submitter"))),
+            Owner::PartOf(whole) => self.part_ended(whole),
+            Owner::Ourselves => unreachable!("nobody can abandon the listing for machines that observe"),
+        }
+    }
+
+    fn part_ended(&mut self, whole: TaskId) {
+        // An abandoned job has been answered and is gone while its parts still come back.
+        let Some(running) = self.tasks.get_mut(&whole) else { return };
+        let Stage::Parts(left) = &mut running.stage else { unreachable!("a job with parts has no machine") };
+        *left -= 1;
+        if *left == 0
+            && let Some(Running { task, .. }) = self.tasks.remove(&whole)
+        {
+            let facts = Arc::unwrap_or_clone(self.facts.borrow().clone());
+            self.end(task, Ok(Outcome::Surveyed(Arc::new(facts))));
+        }
+    }
+
+    /// Folds what a job found into the facts; the outcome comes back with its time.
+    fn note(&mut self, job: &Job, result: Result<Outcome, CloudError>) -> Result<Outcome, CloudError> {
+        let now = clock::now();
+        match result {
+            Ok(Outcome::Surveyed(facts)) => {
+                let facts = Arc::new(Facts { seen_at: now, ..Arc::unwrap_or_clone(facts) });
+                self.facts.send_replace(facts.clone());
+                self.survey_error = None;
+                Ok(Outcome::Surveyed(facts))
+            }
+            Ok(Outcome::Inspected(host, check)) => {
+                let check = check.stamped(now);
+                self.note_check(&host, check.clone());
+                Ok(Outcome::Inspected(host, check))
+            }
+            Err(error) => {
+                match job {
+                    Job::Inspect(host) | Job::Probe(host) => {
+                        warn!(provider = %self.provider, %host, %error, "host check failed");
+                        self.note_check(host, HostCheck::Failed { at: now, reason: error.to_string() });
+                    }
+                    Job::Survey => {
+                        warn!(provider = %self.provider, %error, "survey failed");
+                        self.survey_error = Some(error.to_string());
+                    }
+                    Job::Launch(_) | Job::Delete(_) => {}
+                }
+                Err(error)
+            }
+            Ok(outcome @ (Outcome::Launched(_) | Outcome::Deleted | Outcome::Alive(_))) => Ok(outcome),
+        }
+    }
+
+    fn note_check(&self, host: &HostIdentity, check: HostCheck) {
+        self.facts.send_modify(|facts| Arc::make_mut(facts).note_check(host, check));
+    }
+
+    fn is_observed(&self) -> bool {
+        self.tasks.values().any(|running| matches!(running.stage, Stage::Observing(_)))
+    }
+
+    fn wake_observers(&mut self, facts: &Facts) {
+        let is_observing = |running: &Running<D::Machine>| matches!(running.stage, Stage::Observing(_));
+        let waiting: Vec<TaskId> =
+            self.tasks.iter().filter(|(_, running)| is_observing(running)).map(|(id, _)| *id).collect();
+        for id in waiting {
+            if let Some(Running { task, stage: Stage::Observing(machine) }) = self.tasks.remove(&id) {
+                self.advance(id, task, machine, Input::Seen(&facts.inventory));
+            }
+        }
+    }
+
+    fn stop_with_parts(&mut self, id: TaskId) {
+        self.stop(id);
+        let is_part = |running: &Running<D::Machine>| matches!(running.task.owner, Owner::PartOf(whole) if whole == id);
+        let parts: Vec<TaskId> =
+            self.tasks.iter().filter(|(_, running)| is_part(running)).map(|(part, _)| *part).collect();
+        for part in parts {
+            self.stop(part);
+        }
+    }
+
+    /// Ends a job now, or marks it to end when its call in flight has come back.
+    fn stop(&mut self, id: TaskId) {
+        let Some(running) = self.tasks.get_mut(&id) else { return };
+        running.task.wanted = Wanted::NoMore;
+        if let Stage::Calling(_, call) = running.stage {
+            if !self.queue.cancel(call) {
+                return;
+            }
+            self.calls.remove(&call);
+        }
+        if let Some(Running { task, .. }) = self.tasks.remove(&id) {
+            self.give_up(task);
+        }
+    }
+
+    pub fn observe(&self) -> View {
+        let in_flight = self.queue.in_flight().filter_map(|id| self.calls.get(&id));
+        let facts = self.facts.borrow();
+        View {
+            in_flight: in_flight
+                .map(|call| CallView {
+                    call: call.call.key(),
+                    for_s: call.started.map_or(0.0, |started| started.elapsed().as_secs_f64()),
+                })
+                .collect(),
+            queued: self.queue.queued(),
+            tasks: self.tasks.len(),
+            jobs: self.tasks.values().take(SHOWN).map(job_view).collect(),
+            facts_age_s: (facts.seen_at.0 > 0.0).then(|| (clock::now() - facts.seen_at).0),
+            survey_error: self.survey_error.clone(),
+            hosts: facts.standing.len(),
+            hosts_failed: failed_hosts(&facts),
+        }
+    }
+}
+
+/// What a dump shows of them.
+#[derive(Serialize)]
+pub struct View {
+    in_flight: Vec<CallView>,
+    queued: Queued,
+    tasks: usize,
+    jobs: Vec<JobView>,
+    /// `null` before the first survey.
+    facts_age_s: Option<f64>,
+    survey_error: Option<String>,
+    hosts: usize,
+    hosts_failed: BTreeMap<String, String>,
+}
+
+#[derive(Serialize)]
+struct CallView {
+    call: &'static str,
+    for_s: f64,
+}
+
+#[derive(Serialize)]
+struct JobView {
+    job: &'static str,
+    step: &'static str,
+    for_s: f64,
+}
+
+fn job_view<M: StateMachine>(running: &Running<M>) -> JobView {
+    let step = match &running.stage {
+        Stage::Calling(machine, _) | Stage::Observing(machine) => machine.label(),
+        Stage::Parts(_) => "parts",
+    };
+    JobView { job: running.task.job.name(), step, for_s: running.task.began.elapsed().as_secs_f64() }
+}
+
+fn failed_hosts(facts: &Facts) -> BTreeMap<String, String> {
+    let failed = facts.standing.iter().filter_map(|host| match &host.check {
+        HostCheck::Failed { reason, .. } => Some((host.identity.to_string(), reason.clone())),
+        HostCheck::Pending | HostCheck::NotNeeded { .. } | HostCheck::Passed { .. } => None,
+    });
+    failed.take(SHOWN).collect()
+}

@@ -1,0 +1,529 @@
+//! TaskManager on paused time, with a small cloud in memory: spacing, bounds, deadlines, and an answer for everybody.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use actix::{Actor, Context, Handler};
+use nodepool::actors::dump;
+use nodepool::actors::jobs::{Abandon, Drain, JobNews, ProviderHandle, Submit, Ticket};
+use nodepool::actors::messages::Shutdown;
+use nodepool::actors::panics::PanicWatch;
+use nodepool::actors::samples::SampleSink;
+use nodepool::actors::task_manager::{Surroundings, TaskManager};
+use nodepool::drivers::{ApiCall, Driver};
+use nodepool::model::cloud::{
+    CloudError, ExternalId, Facts, FailureKind, Instance, Inventory, Job, LaunchOrder, News, Outcome,
+};
+use nodepool::model::quantity::Amounts;
+use nodepool::model::time::Span;
+use nodepool::policy::machine::{InFlight, Input, Lane, Next, Pace, StateMachine};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+
+/// A cloud in memory. A host name says how the calls for it behave: `hang`, `slow`, `busy-3`, `always-busy`, `panic`.
+struct Cloud {
+    seen: Arc<Mutex<Seen>>,
+    pace: Pace,
+    born: Instant,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// When each call started, in seconds, and which.
+    starts: Vec<(f64, String)>,
+    running: usize,
+    most_running: usize,
+    /// Name of each instance and in how many listings from now it is active.
+    instances: BTreeMap<String, u32>,
+    listing_fails: bool,
+    refusals: u32,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Call {
+    Create(String),
+    List,
+    Delete(String),
+}
+
+enum Reply {
+    Created(String),
+    Listed(Inventory),
+    Deleted,
+}
+
+impl ApiCall for Call {
+    fn key(&self) -> &'static str {
+        match self {
+            Call::Create(_) => "compute.POST.servers",
+            Call::List => "compute.GET.servers",
+            Call::Delete(_) => "compute.DELETE.servers",
+        }
+    }
+    fn lane(&self) -> Lane {
+        if *self == Call::List { Lane::Look } else { Lane::Change }
+    }
+    fn deadline(&self) -> Span {
+        Span(30.0)
+    }
+}
+
+fn instance(name: &str) -> Instance {
+    Instance {
+        external_id: ExternalId::text(name),
+        interface_ip: None,
+        public_ipv4: None,
+        public_ipv6: None,
+        private_ipv4: None,
+        zone: None,
+        region: None,
+        metadata: BTreeMap::new(),
+        amounts: Amounts::none(),
+    }
+}
+
+impl Driver for Cloud {
+    type Call = Call;
+    type Reply = Reply;
+    type Machine = Machine;
+
+    fn facts(&self) -> Facts {
+        Facts::unseen()
+    }
+
+    fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    fn begin(&self, job: &Job) -> Machine {
+        Machine { job: job.clone(), id: None }
+    }
+
+    async fn call(&self, call: Call) -> Result<Reply, CloudError> {
+        let name = match &call {
+            Call::Create(name) | Call::Delete(name) => name.clone(),
+            Call::List => String::from("list"),
+        };
+        {
+            let mut seen = self.seen.lock().unwrap();
+            seen.starts.push((self.born.elapsed().as_secs_f64(), name.clone()));
+            seen.running += 1;
+            seen.most_running = seen.most_running.max(seen.running);
+        }
+        match name.as_str() {
+            "hang" => std::future::pending().await,
+            "slow" => tokio::time::sleep(Duration::from_secs(20)).await,
+            "panic" => panic!("a driver with a bug"),
+            _ => tokio::time::sleep(Duration::from_secs(1)).await,
+        }
+        let mut seen = self.seen.lock().unwrap();
+        seen.running -= 1;
+        let refused = name.strip_prefix("busy-").and_then(|times| times.parse::<u32>().ok()).unwrap_or(0);
+        if name == "always-busy" || seen.refusals < refused {
+            seen.refusals += 1;
+            return Err(CloudError::Throttled { retry_after: Span(5.0) });
+        }
+        match call {
+            Call::Create(name) => {
+                seen.instances.insert(name.clone(), 3);
+                Ok(Reply::Created(name))
+            }
+            Call::Delete(name) => match seen.instances.remove(&name) {
+                Some(_) => Ok(Reply::Deleted),
+                None => Err(CloudError::NotFound),
+            },
+            Call::List if seen.listing_fails => {
+                Err(CloudError::Failed { kind: FailureKind::Unknown, detail: String::from("500") })
+            }
+            Call::List => {
+                seen.instances.values_mut().for_each(|listings| *listings = listings.saturating_sub(1));
+                let active = seen.instances.iter().filter(|(_, listings)| **listings == 0);
+                Ok(Reply::Listed(Inventory { instances: active.map(|(name, _)| instance(name)).collect() }))
+            }
+        }
+    }
+}
+
+struct Machine {
+    job: Job,
+    id: Option<ExternalId>,
+}
+
+impl StateMachine for Machine {
+    type Call = Call;
+    type Reply = Reply;
+
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match (input, &self.job) {
+            (Input::Reply(Err(error)), _) => Next::Failed(error),
+            (Input::Start, Job::Launch(order)) => Next::Call(Call::Create(order.hostname.clone())),
+            (Input::Start, Job::Delete(id)) => Next::Call(Call::Delete(id.to_string())),
+            (Input::Start, _) => Next::Call(Call::List),
+            (Input::Reply(Ok(Reply::Created(name))), _) => {
+                self.id = Some(ExternalId::text(name));
+                Next::Observe
+            }
+            (Input::Reply(Ok(Reply::Listed(inventory))), _) => {
+                Next::Done(Outcome::Surveyed(Arc::new(Facts { inventory, ..Facts::unseen() })))
+            }
+            (Input::Reply(Ok(Reply::Deleted)), _) => Next::Done(Outcome::Deleted),
+            (Input::Seen(inventory), _) => {
+                let active =
+                    inventory.instances.iter().find(|instance| Some(&instance.external_id) == self.id.as_ref());
+                active.map_or(Next::Observe, |instance| Next::Done(Outcome::Launched(Box::new(instance.clone()))))
+            }
+        }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        self.id.as_ref()
+    }
+
+    fn label(&self) -> &'static str {
+        if self.id.is_some() { "booting" } else { "asking" }
+    }
+}
+
+/// Hears the news of its jobs.
+struct Submitter(mpsc::UnboundedSender<JobNews>);
+impl Actor for Submitter {
+    type Context = Context<Self>;
+}
+impl Handler<JobNews> for Submitter {
+    type Result = ();
+    fn handle(&mut self, news: JobNews, _: &mut Self::Context) {
+        self.0.send(news).unwrap();
+    }
+}
+
+struct Bench {
+    handle: ProviderHandle,
+    seen: Arc<Mutex<Seen>>,
+    submitter: actix::Addr<Submitter>,
+    news: mpsc::UnboundedReceiver<JobNews>,
+    samples: mpsc::Receiver<nodepool::model::metrics::Sample>,
+    registry: dump::Registry,
+    panics: PanicWatch,
+}
+
+const FREE: Pace = Pace { spacing: Span::ZERO, in_flight: InFlight::Adjustable };
+
+impl Bench {
+    fn new(pace: Pace) -> Self {
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let (sink, samples) = SampleSink::channel();
+        let (registry, panics) = (dump::Registry::default(), PanicWatch::new());
+        let surroundings = Surroundings {
+            registry: registry.clone(),
+            panics: panics.clone(),
+            samples: sink,
+            api_concurrency: 10,
+            arbiter: actix::Arbiter::current(),
+        };
+        let cloud = Cloud { seen: seen.clone(), pace, born: Instant::now() };
+        let handle = TaskManager::launch("cloud-a".into(), cloud, surroundings);
+        let (sender, news) = mpsc::unbounded_channel();
+        Self { handle, seen, submitter: Submitter(sender).start(), news, samples, registry, panics }
+    }
+
+    fn submit(&self, ticket: u64, job: Job) {
+        self.handle.submit.do_send(Submit::new(Ticket(ticket), job, self.submitter.clone().recipient()));
+    }
+
+    fn abandon(&self, ticket: u64) {
+        self.handle.abandon.do_send(Abandon { ticket: Ticket(ticket), reply: self.submitter.clone().recipient() });
+    }
+
+    async fn next(&mut self) -> (u64, News) {
+        let news = timeout(Duration::from_secs(3600), self.news.recv()).await.expect("news come").unwrap();
+        (news.ticket.0, news.news)
+    }
+
+    /// The end of the next job that ends.
+    async fn end(&mut self) -> (u64, Result<Outcome, CloudError>) {
+        loop {
+            if let (ticket, News::Ended(result)) = self.next().await {
+                return (ticket, result);
+            }
+        }
+    }
+
+    async fn until(&self, what: impl Fn(&Seen) -> bool) {
+        let wait = async {
+            while !what(&self.seen.lock().unwrap()) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(3600), wait).await.expect("the condition comes true");
+    }
+
+    fn starts(&self) -> Vec<(f64, String)> {
+        self.seen.lock().unwrap().starts.clone()
+    }
+}
+
+fn launch(hostname: &str) -> Job {
+    Job::Launch(Box::new(LaunchOrder {
+        pool: "main".into(),
+        label: "small".into(),
+        hostname: hostname.to_owned(),
+        zone: None,
+        metadata: BTreeMap::new(),
+        found: None,
+    }))
+}
+
+fn delete(name: &str) -> Job {
+    Job::Delete(ExternalId::text(name))
+}
+
+fn on_paused_time(test: impl Future<Output = ()>) {
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime starts")
+    };
+    actix::System::with_tokio_rt(runtime).block_on(test);
+}
+
+fn assert_given_up(result: &Result<Outcome, CloudError>) {
+    assert!(matches!(result, Err(CloudError::Failed { kind: FailureKind::Nodepool, .. })), "{result:?}");
+}
+
+#[test]
+fn a_launch_tells_its_id_first_and_its_instance_last() {
+    on_paused_time(async {
+        let mut bench = Bench::new(FREE);
+        bench.submit(1, launch("one"));
+        assert_eq!(bench.next().await, (1, News::Known(ExternalId::text("one"))));
+        let ended = News::Ended(Ok(Outcome::Launched(Box::new(instance("one")))));
+        assert_eq!(bench.next().await, (1, ended));
+        assert_eq!(bench.handle.facts.borrow().inventory.instances, [instance("one")]);
+    });
+}
+
+#[test]
+fn calls_start_at_the_rate_of_the_provider() {
+    on_paused_time(async {
+        let mut bench = Bench::new(Pace { spacing: Span(0.5), ..FREE });
+        (0..6).for_each(|number| bench.submit(number, delete("gone")));
+        for _ in 0..6 {
+            assert_eq!(bench.end().await.1, Err(CloudError::NotFound));
+        }
+        let starts: Vec<f64> = bench.starts().iter().map(|(at, _)| *at).collect();
+        for pair in starts.windows(2) {
+            assert!((0.5..0.51).contains(&(pair[1] - pair[0])), "{starts:?}");
+        }
+    });
+}
+
+#[test]
+fn no_more_calls_are_in_flight_than_the_driver_or_the_operator_says() {
+    for (in_flight, expected) in [(InFlight::Pinned(1), 1), (InFlight::Pinned(3), 3), (InFlight::Adjustable, 10)] {
+        on_paused_time(async move {
+            let mut bench = Bench::new(Pace { in_flight, ..FREE });
+            (0..25).for_each(|number| bench.submit(number, delete("gone")));
+            for _ in 0..25 {
+                assert_eq!(bench.end().await.1, Err(CloudError::NotFound));
+            }
+            assert_eq!(bench.seen.lock().unwrap().most_running, expected);
+        });
+    }
+}
+
+#[test]
+fn a_call_that_hangs_ends_by_its_deadline() {
+    on_paused_time(async {
+        let mut bench = Bench::new(FREE);
+        let began = Instant::now();
+        bench.submit(1, delete("hang"));
+        assert_eq!(bench.end().await, (1, Err(CloudError::Deadline)));
+        assert_eq!(began.elapsed().as_secs(), 30);
+    });
+}
+
+#[test]
+fn a_throttled_call_is_repeated_and_nobody_is_told() {
+    on_paused_time(async {
+        let mut bench = Bench::new(FREE);
+        bench.submit(1, launch("busy-3"));
+        assert!(matches!(bench.end().await, (1, Ok(Outcome::Launched(_)))));
+        let creates: Vec<f64> = bench.starts().iter().filter(|(_, name)| name == "busy-3").map(|(at, _)| *at).collect();
+        assert_eq!(creates.len(), 4);
+        assert!(creates.windows(2).all(|pair| pair[1] - pair[0] >= 5.0), "{creates:?}");
+    });
+}
+
+#[test]
+fn a_cloud_that_throttles_for_ever_fails_the_job() {
+    on_paused_time(async {
+        let mut bench = Bench::new(FREE);
+        bench.submit(1, delete("always-busy"));
+        assert_eq!(bench.end().await, (1, Err(CloudError::Throttled { retry_after: Span(5.0) })));
+    });
+}
+
+#[test]
+fn fifty_booting_servers_cost_one_listing_per_round() {
+    on_paused_time(async {
+        let mut bench = Bench::new(Pace { in_flight: InFlight::Pinned(100), ..FREE });
+        (0..50).for_each(|number| bench.submit(number, launch(&format!("host-{number}"))));
+        for _ in 0..50 {
+            assert!(matches!(bench.end().await.1, Ok(Outcome::Launched(_))));
+        }
+        let listings = bench.starts().iter().filter(|(_, name)| name == "list").count();
+        assert_eq!(listings, 3);
+    });
+}
+
+#[test]
+fn a_failed_listing_is_repeated_for_those_who_wait() {
+    on_paused_time(async {
+        let mut bench = Bench::new(FREE);
+        bench.seen.lock().unwrap().listing_fails = true;
+        bench.submit(1, launch("one"));
+        bench.until(|seen| seen.starts.iter().filter(|(_, name)| name == "list").count() >= 3).await;
+        bench.seen.lock().unwrap().listing_fails = false;
+        assert!(matches!(bench.end().await, (1, Ok(Outcome::Launched(_)))));
+    });
+}
+
+#[test]
+fn a_survey_replaces_the_facts_and_a_failed_one_leaves_them() {
+    on_paused_time(async {
+        let mut bench = Bench::new(FREE);
+        bench.seen.lock().unwrap().instances.insert(String::from("old"), 1);
+        assert_eq!(bench.handle.facts.borrow().seen_at.0, 0.0);
+        bench.submit(1, Job::Survey);
+        let (_, result) = bench.end().await;
+        let facts = bench.handle.facts.borrow().clone();
+        assert_eq!(result, Ok(Outcome::Surveyed(facts.clone())));
+        assert_eq!(facts.inventory.instances, [instance("old")]);
+        assert!(facts.seen_at.0 > 1e9, "{:?}", facts.seen_at);
+        bench.seen.lock().unwrap().listing_fails = true;
+        bench.submit(2, Job::Survey);
+        assert!(matches!(bench.end().await, (2, Err(CloudError::Failed { .. }))));
+        assert_eq!(*bench.handle.facts.borrow(), facts);
+    });
+}
+
+#[test]
+fn after_a_drain_jobs_in_flight_end_and_later_ones_are_refused() {
+    on_paused_time(async {
+        let mut bench = Bench::new(FREE);
+        bench.submit(1, launch("one"));
+        bench.until(|seen| !seen.starts.is_empty()).await;
+        bench.handle.drain.do_send(Drain);
+        bench.submit(2, launch("two"));
+        let (ticket, refused) = bench.end().await;
+        assert_eq!(ticket, 2);
+        assert_given_up(&refused);
+        assert!(matches!(bench.end().await, (1, Ok(Outcome::Launched(_)))));
+        let stopped = async {
+            while bench.handle.submit.connected() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), stopped).await.expect("an empty provider that drains stops");
+        bench.submit(3, launch("three"));
+        let (ticket, refused) = bench.end().await;
+        assert_eq!(ticket, 3);
+        assert_given_up(&refused);
+        assert!(bench.registry.is_empty());
+    });
+}
+
+#[test]
+fn an_abandoned_job_ends_at_once_unless_its_call_is_in_flight() {
+    on_paused_time(async {
+        let mut bench = Bench::new(Pace { in_flight: InFlight::Pinned(1), ..FREE });
+        bench.submit(1, launch("slow"));
+        bench.submit(2, launch("two"));
+        bench.until(|seen| !seen.starts.is_empty()).await;
+        bench.abandon(1);
+        bench.abandon(2);
+        let (ticket, result) = bench.end().await;
+        assert_eq!(ticket, 2);
+        assert_given_up(&result);
+        // What the call in flight created is known before the job ends, so that it can be deleted.
+        assert_eq!(bench.next().await, (1, News::Known(ExternalId::text("slow"))));
+        let (ticket, result) = bench.end().await;
+        assert_eq!(ticket, 1);
+        assert_given_up(&result);
+        assert_eq!(bench.starts().len(), 1, "the abandoned create is never sent");
+        bench.submit(3, delete("slow"));
+        assert_eq!(bench.end().await, (3, Ok(Outcome::Deleted)));
+    });
+}
+
+#[test]
+fn an_abandoned_job_that_waits_for_its_server_ends_at_once() {
+    on_paused_time(async {
+        let mut bench = Bench::new(FREE);
+        bench.submit(1, launch("one"));
+        bench.next().await;
+        bench.abandon(1);
+        assert_given_up(&bench.end().await.1);
+        bench.abandon(1);
+        bench.submit(2, delete("one"));
+        assert_eq!(bench.end().await, (2, Ok(Outcome::Deleted)));
+    });
+}
+
+#[test]
+fn a_provider_that_stops_answers_every_open_job() {
+    on_paused_time(async {
+        let mut bench = Bench::new(Pace { in_flight: InFlight::Pinned(1), ..FREE });
+        (0..5).for_each(|number| bench.submit(number, delete("slow")));
+        bench.until(|seen| !seen.starts.is_empty()).await;
+        bench.handle.stop.do_send(Shutdown);
+        for _ in 0..5 {
+            assert_given_up(&bench.end().await.1);
+        }
+    });
+}
+
+#[test]
+fn a_panic_in_a_driver_answers_every_open_job_and_is_reported() {
+    on_paused_time(async {
+        let mut bench = Bench::new(FREE);
+        bench.submit(1, delete("slow"));
+        bench.submit(2, launch("panic"));
+        for _ in 0..2 {
+            assert_given_up(&bench.end().await.1);
+        }
+        assert_eq!(bench.panics.panicked().await, "TaskManager cloud-a");
+    });
+}
+
+#[test]
+fn every_call_is_timed_and_counted_under_its_key() {
+    on_paused_time(async {
+        let mut bench = Bench::new(FREE);
+        bench.submit(1, delete("gone"));
+        assert_eq!(bench.end().await.1, Err(CloudError::NotFound));
+        let (timer, counter) = (bench.samples.try_recv().unwrap(), bench.samples.try_recv().unwrap());
+        assert_eq!([timer.name, counter.name], ["nodepool.task.cloud-a.compute.DELETE.servers"; 2]);
+        assert!((1000.0..1010.0).contains(&timer.value), "{}", timer.value);
+        assert_eq!(counter.value, 1.0);
+    });
+}
+
+#[test]
+fn a_dump_shows_what_is_in_flight_and_what_waits() {
+    on_paused_time(async {
+        let bench = Bench::new(Pace { in_flight: InFlight::Pinned(1), ..FREE });
+        bench.submit(1, delete("slow"));
+        bench.submit(2, launch("two"));
+        bench.until(|seen| !seen.starts.is_empty()).await;
+        let views = dump::collect(&bench.registry).await;
+        let view = &views[0];
+        assert_eq!((view["actor"].as_str(), view["name"].as_str()), (Some("TaskManager"), Some("cloud-a")));
+        assert_eq!(view["life"], "serving");
+        assert_eq!(view["in_flight"][0]["call"], "compute.DELETE.servers");
+        assert_eq!(view["queued"], serde_json::json!({"change": 1, "look": 0, "bulk": 0}));
+        assert_eq!(view["tasks"], 2);
+        assert_eq!(view["jobs"][1]["job"], "launch");
+        assert_eq!(view["facts_age_s"], serde_json::Value::Null);
+    });
+}
