@@ -1,0 +1,236 @@
+//! A session with a real ZooKeeper: connecting, the port's operations, closing.
+//!
+//! What the client crate does not do, or does in ways that would hurt, is made good in the files below; why is told in
+//! `doc/decisions/0011-zookeeper-client.md`.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::warn;
+use zookeeper_client::SessionInfo;
+
+use self::incarnation::{Incarnation, Refusal};
+use self::keeper::{Command, Complaint, Keeper, Shared};
+use self::rewatch::Events;
+use super::{Connection, CreateMode, Op, OpReply, Reply, SessionState, Stat, WatchEvent, ZkError};
+
+mod incarnation;
+mod keeper;
+mod options;
+mod probe;
+mod rewatch;
+mod tls;
+mod words;
+
+pub use self::options::{ConnectError, ConnectOptions, Server};
+pub use self::tls::{HostNames, Tls, TlsError, install_crypto_provider};
+
+/// First and longest pause between two attempts to connect.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A session with a ZooKeeper ensemble. Dropping it ends the session at once, in the background; `close` waits for it.
+pub struct RealConnection {
+    shared: Arc<Shared>,
+    session: SessionInfo,
+    chroot: String,
+    /// One closing and the reloads of the configuration, so nothing piles up.
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+/// One attempt at every server. The error says what is wrong with each.
+pub async fn connect(options: ConnectOptions) -> Result<Arc<RealConnection>, ConnectError> {
+    match attempt(&options).await {
+        Ok(connection) => Ok(connection),
+        Err(Refusal::Known(error)) => Err(error),
+        Err(refusal) => Err(ConnectError::Unreachable(keeper::reason(&options, refusal).await)),
+    }
+}
+
+/// Tries until there is a session, with a warning every ten seconds. `Ok(None)` when cancelled; an error only where the
+/// configuration itself is wrong.
+pub async fn connect_until(
+    options: ConnectOptions,
+    cancelled: impl Future<Output = ()>,
+) -> Result<Option<Arc<RealConnection>>, ConnectError> {
+    let mut cancelled = std::pin::pin!(cancelled);
+    tokio::select! {
+        biased;
+        () = &mut cancelled => Ok(None),
+        connected = persevere(options) => connected.map(Some),
+    }
+}
+
+async fn persevere(options: ConnectOptions) -> Result<Arc<RealConnection>, ConnectError> {
+    let mut pause = FIRST_PAUSE;
+    let mut complaint = Complaint::default();
+    loop {
+        let refusal = match attempt(&options).await {
+            Ok(connection) => return Ok(connection),
+            Err(Refusal::Known(error)) if error.is_final() => return Err(error),
+            Err(refusal) => refusal,
+        };
+        if complaint.is_due() {
+            let reason = keeper::reason(&options, refusal).await;
+            warn!(%reason, "no connection to ZooKeeper, trying again");
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn attempt(options: &ConnectOptions) -> Result<Arc<RealConnection>, Refusal> {
+    options.check()?;
+    install_crypto_provider();
+    let incarnation = Incarnation::open(options, None).await?;
+    Ok(Arc::new(RealConnection::start(options.clone(), incarnation)?))
+}
+
+impl RealConnection {
+    /// The keeper has a thread of its own, so that neither a busy nor a stopped arbiter costs us the session.
+    fn start(options: ConnectOptions, incarnation: Incarnation) -> Result<Self, ConnectError> {
+        let no_thread = |error: std::io::Error| ConnectError::NoThread(error.to_string());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
+        let shared = Arc::new(Shared::new(&incarnation, options.request_deadline()));
+        let session = incarnation.session().clone();
+        let chroot = options.chroot.clone();
+        let (commands, orders) = mpsc::unbounded_channel();
+        let keeper = Keeper { options, shared: shared.clone(), session: session.clone(), commands: orders };
+        let body = move || runtime.block_on(keeper.run(incarnation));
+        std::thread::Builder::new().name("zookeeper".to_owned()).spawn(body).map_err(no_thread)?;
+        Ok(Self { shared, session, chroot, commands })
+    }
+
+    /// Ends the session: its ephemerals are gone when this resolves, unless no server could be reached. Waits two
+    /// seconds at most for each of finding a server and telling it.
+    pub fn close(&self) -> BoxFuture<'static, ()> {
+        let (heard, closed) = oneshot::channel();
+        // A keeper that has ended drops the command, and with it the sender of the answer.
+        let _ = self.commands.send(Command::Close(heard));
+        closed.map(|_| ()).boxed()
+    }
+
+    /// Moves the session to other servers of the same ensemble, as a reload of the configuration asks.
+    pub fn set_servers(&self, servers: Vec<Server>) {
+        // Without a keeper the session is over, which its state says already.
+        let _ = self.commands.send(Command::Servers(servers));
+    }
+
+    /// Number and password of the session: whoever has them can take it over.
+    pub fn credentials(&self) -> SessionInfo {
+        self.session.clone()
+    }
+}
+
+impl Connection for RealConnection {
+    fn get(&self, path: &str) -> Reply<(Bytes, Stat)> {
+        let path = path.to_owned();
+        self.shared.submit(|live| async move {
+            let (data, stat) = live.client().get_data(&path).await.map_err(words::error)?;
+            Ok((Bytes::from(data), words::stat(stat)))
+        })
+    }
+
+    fn exists(&self, path: &str) -> Reply<Option<Stat>> {
+        let path = path.to_owned();
+        self.shared.submit(|live| async move {
+            let stat = live.client().check_stat(&path).await.map_err(words::error)?;
+            Ok(stat.map(words::stat))
+        })
+    }
+
+    fn children(&self, path: &str) -> Reply<(Vec<String>, Stat)> {
+        let path = path.to_owned();
+        self.shared.submit(|live| async move {
+            let (names, stat) = live.client().get_children(&path).await.map_err(words::error)?;
+            Ok((names, words::stat(stat)))
+        })
+    }
+
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Reply<(String, Stat)> {
+        if let Err(error) = words::check_size(&self.chroot, &[(path, &data)]) {
+            return refused(error);
+        }
+        let path = path.to_owned();
+        self.shared.submit(move |live| async move {
+            let options = words::create_options(mode);
+            let (stat, sequence) = live.client().create(&path, &data, &options).await.map_err(words::error)?;
+            Ok((words::created_path(path, mode, sequence), words::stat(stat)))
+        })
+    }
+
+    fn set(&self, path: &str, data: Bytes, version: i32) -> Reply<Stat> {
+        if let Err(error) = words::check_size(&self.chroot, &[(path, &data)]) {
+            return refused(error);
+        }
+        let path = path.to_owned();
+        self.shared.submit(move |live| async move {
+            let stat = live.client().set_data(&path, &data, Some(version)).await.map_err(words::error)?;
+            Ok(words::stat(stat))
+        })
+    }
+
+    fn delete(&self, path: &str, version: i32) -> Reply<()> {
+        let path = path.to_owned();
+        self.shared
+            .submit(move |live| async move { live.client().delete(&path, Some(version)).await.map_err(words::error) })
+    }
+
+    fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>> {
+        if let Err(error) = words::check_ops_size(&self.chroot, &ops) {
+            return refused(error);
+        }
+        self.shared.submit(move |live| async move {
+            let client = live.client();
+            let mut writer = client.new_multi_writer();
+            for (index, op) in ops.iter().enumerate() {
+                let bad = |error| ZkError::Multi { index, source: Box::new(words::error(error)) };
+                words::add_op(&mut writer, op).map_err(bad)?;
+            }
+            let results = writer.commit().await.map_err(words::multi_error)?;
+            results.into_iter().map(words::op_reply).collect()
+        })
+    }
+
+    fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>> {
+        let (events, stream) = Events::channel(path);
+        // Before it is sent: a connection that comes next must know of it, whatever becomes of this one.
+        self.shared.watches.add(events.clone());
+        self.shared.submit(|live| async move {
+            live.watch(events).await.map_err(words::error)?;
+            Ok(stream)
+        })
+    }
+
+    fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)> {
+        let path = path.to_owned();
+        self.shared.submit(|live| async move {
+            let client = live.client();
+            let (stat, watcher) = client.check_and_watch_stat(&path).await.map_err(words::error)?;
+            Ok((stat.map(words::stat), live.once(watcher).boxed()))
+        })
+    }
+
+    fn sync(&self, path: &str) -> Reply<()> {
+        let path = path.to_owned();
+        self.shared.submit(|live| async move { live.client().sync(&path).await.map_err(words::error) })
+    }
+
+    fn session_id(&self) -> i64 {
+        self.shared.session_id
+    }
+
+    fn session(&self) -> watch::Receiver<SessionState> {
+        self.shared.state()
+    }
+}
+
+fn refused<T: Send + 'static>(error: ZkError) -> Reply<T> {
+    futures::future::ready(Err(error)).boxed()
+}
