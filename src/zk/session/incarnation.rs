@@ -2,8 +2,8 @@
 //!
 //! The crate ends the session when its client is dropped, looks for a server at its own growing intervals, and forgets
 //! persistent watches when it finds one. So it is not asked to reconnect: a client that lost its server is dropped
-//! together with its runtime, which sends nothing, and the next one resumes the same session. Everything that the
-//! crate hands out is polled on that runtime only, so a panic in there is an unknown outcome here and nothing more.
+//! together with its runtime, which sends nothing, and the next one resumes the same session. What the crate hands out
+//! is awaited on that runtime only, so a panic in there is an unknown outcome here and nothing more.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -188,7 +188,6 @@ impl Keeper {
             }
             self.shared.suspend();
             drop(incarnation);
-            warn!(session = %self.session.id(), "connection to ZooKeeper lost");
             match self.find_server().await {
                 Next::Resumed(next) => {
                     info!(session = %self.session.id(), "connected to ZooKeeper again, session kept");
@@ -222,7 +221,10 @@ impl Keeper {
                         return Turn::Lost;
                     }
                 },
-                () = incarnation.lost() => return Turn::Lost,
+                () = incarnation.lost() => {
+                    warn!(session = %self.session.id(), "connection to ZooKeeper lost");
+                    return Turn::Lost;
+                }
             }
         }
     }
