@@ -13,3 +13,5 @@ pub mod daemon;
 pub mod jobs;
 pub mod tasks;
 pub mod task_manager;
+pub mod signals;
+pub mod webapp;
