@@ -15,3 +15,5 @@ pub mod tasks;
 pub mod task_manager;
 pub mod signals;
 pub mod webapp;
+pub mod launcher;
+pub mod process;

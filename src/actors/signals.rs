@@ -23,10 +23,7 @@ struct Listeners {
 }
 
 /// Takes the signals over; from here on they do not kill. What it returns is set by the first one that stops us.
-pub fn listen(
-    arbiter: &ArbiterHandle,
-    registry: dump::Registry,
-) -> io::Result<watch::Receiver<Option<Stop>>> {
+pub fn listen(arbiter: &ArbiterHandle, registry: dump::Registry) -> io::Result<watch::Receiver<Option<Stop>>> {
     let (stop, stopped) = watch::channel(None);
     let (outcome, installed) = std::sync::mpsc::channel();
     arbiter.spawn(async move {

@@ -135,9 +135,7 @@ fn failure(request: &HttpRequest, status: StatusCode, explanation: &str) -> Http
     let mut response = HttpResponse::build(status);
     match Format::asked_for(request.headers()) {
         Format::Json => response.json(json!({ "message": explanation, "code": code, "title": title })),
-        Format::Text => {
-            response.content_type("text/plain; charset=UTF-8").body(format!("{code}\n\n{explanation}\n"))
-        }
+        Format::Text => response.content_type("text/plain; charset=UTF-8").body(format!("{code}\n\n{explanation}\n")),
     }
 }
 
