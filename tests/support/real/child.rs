@@ -1,0 +1,144 @@
+//! A child process that never outlives its test, and whose log is shown when the test fails.
+
+use crate::support::wait;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fs::{File, OpenOptions},
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::Duration,
+};
+
+/// Ends `$1` and removes the directory `$2` once the test process is gone. A test that is killed, or that keeps its server in
+/// a static, drops nothing; but its end of the pipe closes.
+const GUARD: &str = r#"trap "" INT TERM HUP; read -r line; kill -9 "$1" 2>/dev/null; rm -rf "$2""#;
+
+/// How many lines of a log a failed test shows.
+const TAIL: usize = 40;
+
+/// A running child process; dropping it kills it.
+pub struct Running {
+    name: String,
+    process: Child,
+    guard: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    /// Starts the command. Its standard error is added to the log, and so is its standard output unless the command says
+    /// otherwise (`piped` is for callers that talk to it). `home` is what goes when everything else failed to clean up.
+    pub fn start(name: &str, command: &mut Command, output: Output, log: &Path, home: &Path) -> Running {
+        let file = append(log);
+        match output {
+            Output::Logged => command.stdin(Stdio::null()).stdout(file.try_clone().expect("a log file can be shared")),
+            Output::Piped => command.stdin(Stdio::piped()).stdout(Stdio::piped()),
+        };
+        let mut process =
+            command.stderr(file).spawn().unwrap_or_else(|error| panic!("cannot start {name} ({command:?}): {error}"));
+        let guard = Command::new("sh")
+            .args(["-c", GUARD, "guard", &process.id().to_string()])
+            .arg(home)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let guard = guard.unwrap_or_else(|error| {
+            let _ = process.kill();
+            panic!("cannot start the guard of {name}: {error}")
+        });
+        Running { name: name.to_owned(), process, guard, log: log.to_owned() }
+    }
+
+    /// The two ends of a piped child; a second call panics.
+    pub fn pipes(&mut self) -> (std::process::ChildStdin, std::process::ChildStdout) {
+        let input = self.process.stdin.take().expect("the pipes of a child started with Output::Piped are taken once");
+        (input, self.process.stdout.take().expect("standard output is piped together with standard input"))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.process.id()).expect("process ids are positive 32-bit numbers"));
+        // A process that has ended but was not waited for keeps its id, so this never hits a stranger.
+        kill(pid, signal).unwrap_or_else(|error| panic!("cannot send {signal} to {}: {error}", self.name));
+    }
+
+    /// The exit status, once the process has ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.process.try_wait().expect("a child of ours can be waited for")
+    }
+
+    /// Ends the process without a warning (SIGKILL).
+    pub fn kill(&mut self) -> ExitStatus {
+        // Fails only when the process has ended already, which is as good.
+        let _ = self.process.kill();
+        let status = self.process.wait().expect("a child of ours can be waited for");
+        self.dismiss_guard();
+        status
+    }
+
+    /// Asks the process to end (SIGTERM) and waits for it.
+    pub async fn stop(&mut self, deadline: Duration) -> ExitStatus {
+        if self.ended().is_none() {
+            self.signal(Signal::SIGTERM);
+        }
+        self.wait(deadline).await
+    }
+
+    /// Waits for the process to end.
+    pub async fn wait(&mut self, deadline: Duration) -> ExitStatus {
+        let what = format!("{} to end", self.name);
+        let status = wait::until_some(&what, deadline, async || self.ended()).await;
+        self.dismiss_guard();
+        status
+    }
+
+    /// Everything the process and its forerunners with the same log have written.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// The end of the log, as a failed test shows it.
+    pub fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        format!(
+            "--- end of the log of {} ---\n{}\n---",
+            self.name,
+            lines[lines.len().saturating_sub(TAIL)..].join("\n")
+        )
+    }
+
+    // The guard must be gone before the process id can belong to somebody else.
+    fn dismiss_guard(&mut self) {
+        let _ = self.guard.kill();
+        let _ = self.guard.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let status = self.kill();
+        if std::thread::panicking() {
+            let end = status.signal().map_or_else(|| status.to_string(), |number| format!("signal {number}"));
+            eprintln!("{} (ended by {end})\n{}", self.name, self.log_tail());
+        }
+    }
+}
+
+/// Where the standard output of a child goes.
+pub enum Output {
+    Logged,
+    Piped,
+}
+
+fn append(log: &Path) -> File {
+    let file = OpenOptions::new().create(true).append(true).open(log);
+    file.unwrap_or_else(|error| panic!("cannot open the log {}: {error}", log.display()))
+}

@@ -1,0 +1,70 @@
+//! Several ZooKeeper servers on loopback that elect a leader.
+
+use super::{
+    ports,
+    zookeeper::{Options, Server},
+};
+use crate::support::wait;
+use std::time::Duration;
+
+const ELECTION: Duration = Duration::from_secs(60);
+
+/// The servers of one ensemble, counted from 0.
+pub struct Ensemble {
+    pub servers: Vec<Server>,
+    // Between servers: one port for the data, one for elections, each.
+    _peer_ports: Vec<ports::Port>,
+}
+
+impl Ensemble {
+    /// Starts that many servers with these options and waits until all serve.
+    pub async fn start(size: usize, options: Options) -> Ensemble {
+        let peer_ports: Vec<ports::Port> = (0..2 * size).map(|_| ports::reserve()).collect();
+        // In ticks; generous because the machine may be busy, and short ticks are meant for sessions only.
+        let ticks = Duration::from_secs(20).as_millis() / options.tick.as_millis();
+        let mut settings =
+            vec![format!("initLimit={ticks}"), format!("syncLimit={ticks}"), "standaloneEnabled=false".into()];
+        settings.extend(
+            peer_ports.chunks(2).enumerate().map(|(index, ports)| {
+                format!("server.{}=127.0.0.1:{}:{}", index + 1, ports[0].number, ports[1].number)
+            }),
+        );
+        let mut servers: Vec<Server> = (0..size).map(|_| Server::prepare(options.clone())).collect();
+        for (index, server) in servers.iter_mut().enumerate() {
+            server.join(index + 1, &settings);
+            server.launch();
+        }
+        for server in &mut servers {
+            server.wait_until_serving().await;
+        }
+        Ensemble { servers, _peer_ports: peer_ports }
+    }
+
+    /// `host:port,host:port,…` for clients.
+    pub fn address(&self) -> String {
+        self.servers.iter().map(Server::address).collect::<Vec<_>>().join(",")
+    }
+
+    /// The index of the leader; waits while there is none.
+    pub async fn leader(&self) -> usize {
+        wait::until_some("the ensemble to have a leader", ELECTION, async || {
+            for (index, server) in self.servers.iter().enumerate() {
+                if server.is_running() && server.role().await.as_deref() == Some("leader") {
+                    return Some(index);
+                }
+            }
+            None
+        })
+        .await
+    }
+
+    /// Ends one server without a warning.
+    pub fn kill(&mut self, index: usize) {
+        self.servers[index].kill();
+    }
+
+    /// Starts one server again and waits until it serves.
+    pub async fn start_again(&mut self, index: usize) {
+        self.servers[index].start_again().await;
+    }
+}

@@ -1,0 +1,30 @@
+//! Real parts to test against. `tests/run` provides them; in a bare `cargo test` what needs them is skipped, loudly.
+
+pub mod child;
+pub mod ensemble;
+pub mod ports;
+pub mod process;
+pub mod python;
+pub mod sshd;
+pub mod tls;
+pub mod zookeeper;
+
+use std::{ffi::OsString, io::Write};
+
+/// Every test that needs a real part starts with `if real::skipped() { return; }`. Once `tests/run` has promised the parts
+/// (NODEPOOL_REQUIRE_REAL=1) nothing is skipped, and a part that is not there fails the test.
+pub fn skipped() -> bool {
+    if std::env::var_os("NODEPOOL_REQUIRE_REAL").is_some_and(|value| value == "1") {
+        return false;
+    }
+    let thread = std::thread::current();
+    let line = format!("SKIPPED: {} needs real parts (run tests/run)\n", thread.name().unwrap_or("a test"));
+    // Written to the stream itself: the test harness swallows what `eprintln!` writes in a test that passes.
+    std::io::stderr().write_all(line.as_bytes()).expect("standard error is open in a test");
+    true
+}
+
+/// A value that `tests/run` exports, for example the path of an interpreter.
+pub fn setting(variable: &str) -> OsString {
+    std::env::var_os(variable).unwrap_or_else(|| panic!("{variable} is not set: run the tests with tests/run"))
+}

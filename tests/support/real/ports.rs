@@ -1,0 +1,45 @@
+//! Ports that no other test process on this machine takes at the same time.
+
+use nix::fcntl::{Flock, FlockArg};
+use std::{
+    fs::File,
+    net::{IpAddr, Ipv4Addr, TcpListener},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// Below the range from which Linux and macOS take the local ports of outgoing connections, so a server that is down for a
+/// moment finds its port free when it comes back.
+const FIRST: u32 = 17_000;
+const COUNT: u32 = 15_000;
+
+/// A port that is ours until this value is dropped, whether a server listens on it or not.
+pub struct Port {
+    pub number: u16,
+    // The lock is held through this open file and goes with the process, however that ends.
+    _reservation: Flock<File>,
+}
+
+/// Reserves a port on which nothing listens on 127.0.0.1.
+pub fn reserve() -> Port {
+    reserve_at(Ipv4Addr::LOCALHOST.into())
+}
+
+/// Reserves a port on which nothing listens on this address.
+pub fn reserve_at(address: IpAddr) -> Port {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let directory = std::env::temp_dir().join(format!("nodepool-test-ports-{}", nix::unistd::getuid()));
+    std::fs::create_dir_all(&directory).expect("the temporary directory is writable");
+    // Test processes start at different places, so they seldom ask for each other's ports.
+    let start = std::process::id().wrapping_mul(211);
+    for _ in 0..COUNT {
+        let offset = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        let number = u16::try_from(FIRST + offset).expect("the range ends below 65536");
+        let path = directory.join(number.to_string());
+        let file = File::create(&path).unwrap_or_else(|error| panic!("cannot create {}: {error}", path.display()));
+        let Ok(reservation) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { continue };
+        if TcpListener::bind((address, number)).is_ok() {
+            return Port { number, _reservation: reservation };
+        }
+    }
+    panic!("no free port from {FIRST} to {} on {address}", FIRST + COUNT - 1);
+}

@@ -1,0 +1,138 @@
+//! Scripts of `tests/python/` that speak one JSON value per line, for kazoo, Zuul's classes and the Python Nodepool.
+
+use super::child::{Output, Running};
+use serde_json::Value;
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus},
+    time::Duration,
+};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
+    process::{ChildStdin, ChildStdout},
+};
+
+/// How long an answer may take when the caller gives no deadline of its own.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Which virtual environment of `tests/run` interprets a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interpreter {
+    /// kazoo 2.9.0 and Nodepool 11.0.0.
+    Reference,
+    /// kazoo 2.9.0 and Zuul 10.2.0.
+    Zuul10,
+    /// kazoo 2.9.0 and Zuul 13.1.1.
+    Zuul13,
+}
+
+impl Interpreter {
+    /// Both versions of Zuul, for tests that hold for either.
+    pub const ZUUL: [Interpreter; 2] = [Interpreter::Zuul10, Interpreter::Zuul13];
+
+    pub fn path(self) -> PathBuf {
+        PathBuf::from(super::setting(match self {
+            Interpreter::Reference => "NODEPOOL_TEST_PYTHON",
+            Interpreter::Zuul10 => "NODEPOOL_TEST_ZUUL_10",
+            Interpreter::Zuul13 => "NODEPOOL_TEST_ZUUL_13",
+        }))
+    }
+}
+
+/// A running script; dropping it kills it and, when the test fails, shows its standard error.
+pub struct Script {
+    name: String,
+    running: Running,
+    input: Option<ChildStdin>,
+    lines: Lines<BufReader<ChildStdout>>,
+    _home: TempDir,
+}
+
+/// Starts `tests/python/<script>`.
+pub fn spawn(interpreter: Interpreter, script: &str, arguments: &[&str]) -> Script {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(script);
+    assert!(file.is_file(), "{} does not exist", file.display());
+    let home = tempfile::Builder::new().prefix("nodepool-test-python-").tempdir();
+    let home = home.expect("the temporary directory is writable");
+    let mut command = Command::new(interpreter.path());
+    // Without bytecode files: the sources lie in the repository.
+    command.args(["-u", "-B"]).arg(&file).args(arguments);
+    let mut running = Running::start(script, &mut command, Output::Piped, &home.path().join("log"), home.path());
+    let (input, output) = running.pipes();
+    let input = ChildStdin::from_std(input).expect("a pipe works with the runtime");
+    let output = ChildStdout::from_std(output).expect("a pipe works with the runtime");
+    Script { name: script.to_owned(), running, input: Some(input), lines: BufReader::new(output).lines(), _home: home }
+}
+
+/// Runs a script to its end and returns the values it printed; panics if it fails or takes longer than the deadline.
+pub async fn run(interpreter: Interpreter, script: &str, arguments: &[&str], deadline: Duration) -> Vec<Value> {
+    let mut script = spawn(interpreter, script, arguments);
+    let mut values = Vec::new();
+    let reading = async {
+        while let Some(value) = script.read().await {
+            values.push(value);
+        }
+    };
+    let in_time = tokio::time::timeout(deadline, reading).await.is_ok();
+    assert!(in_time, "{} still runs after {deadline:?}", script.name);
+    let status = script.finish(deadline).await;
+    assert!(status.success(), "{} ended with {status}\n{}", script.name, script.running.log_tail());
+    values
+}
+
+impl Script {
+    /// Sends a command and returns the value of its answer; panics when the script reports an error.
+    pub async fn ask(&mut self, command: Value) -> Value {
+        match self.try_ask(&command).await {
+            Ok(value) => value,
+            Err(error) => panic!("{}: {command} failed: {error}\n{}", self.name, self.running.log_tail()),
+        }
+    }
+
+    /// Sends a command and returns the value of its answer, or the error that the script reports: its class and text.
+    pub async fn try_ask(&mut self, command: &Value) -> Result<Value, String> {
+        self.send(command).await;
+        self.answer(ANSWER).await
+    }
+
+    /// Sends a command without waiting for the answer, which `answer` returns later.
+    pub async fn send(&mut self, command: &Value) {
+        let input = self.input.as_mut().expect("a script is asked before it is finished");
+        let sent = input.write_all(format!("{command}\n").as_bytes()).await;
+        if let Err(error) = sent {
+            panic!("{} does not take commands: {error}\n{}", self.name, self.running.log_tail());
+        }
+    }
+
+    /// The next answer; panics when there is none by the deadline.
+    pub async fn answer(&mut self, deadline: Duration) -> Result<Value, String> {
+        let Ok(line) = tokio::time::timeout(deadline, self.read()).await else {
+            panic!("{} did not answer within {deadline:?}\n{}", self.name, self.running.log_tail());
+        };
+        let Some(mut answer) = line else {
+            panic!("{} ended instead of answering\n{}", self.name, self.running.log_tail());
+        };
+        match answer.get("error").and_then(Value::as_str) {
+            Some(error) => Err(error.to_owned()),
+            None => Ok(answer["ok"].take()),
+        }
+    }
+
+    /// Closes the script's input, upon which it ends by itself, and waits for that.
+    pub async fn finish(&mut self, deadline: Duration) -> ExitStatus {
+        self.input = None;
+        self.running.wait(deadline).await
+    }
+
+    /// Ends the script without a warning: its sessions stay until they expire.
+    pub fn kill(&mut self) {
+        self.running.kill();
+    }
+
+    async fn read(&mut self) -> Option<Value> {
+        let line = self.lines.next_line().await.expect("the script writes UTF-8")?;
+        let value = serde_json::from_str(&line);
+        Some(value.unwrap_or_else(|error| panic!("{} printed no JSON but {line:?}: {error}", self.name)))
+    }
+}

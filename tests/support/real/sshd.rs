@@ -1,0 +1,201 @@
+//! OpenSSH's server on a loopback address with host keys of its own: a static host as far as host keys and liveness go.
+
+use super::{
+    child::{Output, Running},
+    ports::{self, Port},
+};
+use crate::support::wait;
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+use tempfile::TempDir;
+use tokio::{
+    io::AsyncReadExt,
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+};
+
+const START: Duration = Duration::from_secs(30);
+
+/// The kinds of host key a server can show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyKind {
+    Ed25519,
+    Ecdsa,
+    Rsa,
+}
+
+impl KeyKind {
+    pub const ALL: [KeyKind; 3] = [KeyKind::Ed25519, KeyKind::Ecdsa, KeyKind::Rsa];
+
+    fn name(self) -> &'static str {
+        match self {
+            KeyKind::Ed25519 => "ed25519",
+            KeyKind::Ecdsa => "ecdsa",
+            KeyKind::Rsa => "rsa",
+        }
+    }
+}
+
+/// Where a host listens and which keys it shows.
+#[derive(Clone)]
+pub struct Options {
+    /// Any address of 127.0.0.0/8.
+    pub address: IpAddr,
+    pub keys: Vec<KeyKind>,
+    /// Further lines of sshd_config.
+    pub settings: Vec<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { address: Ipv4Addr::LOCALHOST.into(), keys: KeyKind::ALL.to_vec(), settings: Vec::new() }
+    }
+}
+
+impl Options {
+    /// The host 127.0.0.`last`, for tests that need several.
+    pub fn at(last: u8) -> Self {
+        Options { address: Ipv4Addr::new(127, 0, 0, last).into(), ..Options::default() }
+    }
+}
+
+/// A running sshd; nobody can log in. Dropping it kills it.
+pub struct Host {
+    options: Options,
+    running: Option<Running>,
+    port: Port,
+    home: TempDir,
+}
+
+impl Host {
+    pub async fn start(options: Options) -> Host {
+        let home = tempfile::Builder::new().prefix("nodepool-test-sshd-").tempdir();
+        let home = home.expect("the temporary directory is writable");
+        let port = ports::reserve_at(options.address);
+        let mut host = Host { options, running: None, port, home };
+        host.make_keys();
+        host.start_again().await;
+        host
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.options.address, self.port.number)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port.number
+    }
+
+    /// The public keys as `kind base64`, the form in which Nodepool stores them, sorted.
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.options.keys.iter().map(|kind| public_key(&self.key_file(*kind))).collect();
+        keys.sort();
+        keys
+    }
+
+    /// Ends sshd: connections are refused from now on.
+    pub fn stop(&mut self) {
+        self.running.take().expect("only a running sshd can be stopped").kill();
+    }
+
+    /// Starts sshd on the same address and port after `stop`.
+    pub async fn start_again(&mut self) {
+        assert!(self.running.is_none(), "this sshd runs already");
+        let configuration = self.home.path().join("sshd_config");
+        std::fs::write(&configuration, self.configuration()).expect("a new directory is writable");
+        let mut command = Command::new(super::setting("NODEPOOL_TEST_SSHD"));
+        command.args(["-D", "-e", "-f"]).arg(&configuration);
+        let log = self.home.path().join("log");
+        let mut running = Running::start("sshd", &mut command, Output::Logged, &log, self.home.path());
+        let address = self.address();
+        wait::until("sshd to greet", START, async || {
+            if let Some(status) = running.ended() {
+                panic!("sshd ended with {status}\n{}", running.log_tail());
+            }
+            greets(address).await
+        })
+        .await;
+        self.running = Some(running);
+    }
+
+    /// Comes back with new host keys on the same address, as a reinstalled machine does.
+    pub async fn change_keys(&mut self) {
+        self.stop();
+        self.make_keys();
+        self.start_again().await;
+    }
+
+    fn make_keys(&self) {
+        for kind in &self.options.keys {
+            let file = self.key_file(*kind);
+            // ssh-keygen would ask before it overwrites.
+            let _ = std::fs::remove_file(&file);
+            let made = Command::new("ssh-keygen")
+                .args(["-q", "-t", kind.name(), "-N", "", "-C", "", "-f"])
+                .arg(&file)
+                .stdin(Stdio::null())
+                .status();
+            assert!(made.is_ok_and(|status| status.success()), "ssh-keygen cannot make {}", file.display());
+        }
+    }
+
+    fn key_file(&self, kind: KeyKind) -> PathBuf {
+        self.home.path().join(format!("key_{}", kind.name()))
+    }
+
+    fn configuration(&self) -> String {
+        let mut lines = vec![
+            format!("ListenAddress {}", self.address()),
+            "PidFile none".to_owned(),
+            "UsePAM no".to_owned(),
+            "PasswordAuthentication no".to_owned(),
+            // Many scans at once are what the tests are about.
+            "MaxStartups 1000".to_owned(),
+        ];
+        lines.extend(self.options.keys.iter().map(|kind| format!("HostKey {}", self.key_file(*kind).display())));
+        lines.extend_from_slice(&self.options.settings);
+        lines.join("\n") + "\n"
+    }
+}
+
+/// A host that accepts connections and never says a word.
+pub struct Hanging {
+    pub address: SocketAddr,
+    task: JoinHandle<()>,
+    _port: Port,
+}
+
+/// Listens on a port of this address and leaves everybody waiting until the value is dropped.
+pub async fn hang(address: IpAddr) -> Hanging {
+    let port = ports::reserve_at(address);
+    let address = SocketAddr::new(address, port.number);
+    let listener = TcpListener::bind(address).await.expect("a reserved port is free");
+    let task = tokio::spawn(async move {
+        let mut silent = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            silent.push(stream);
+        }
+    });
+    Hanging { address, task, _port: port }
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn public_key(private: &Path) -> String {
+    let text = std::fs::read_to_string(private.with_extension("pub")).expect("ssh-keygen wrote the public key");
+    text.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
+}
+
+async fn greets(address: SocketAddr) -> bool {
+    let Ok(mut stream) = TcpStream::connect(address).await else { return false };
+    let mut greeting = [0; 4];
+    stream.read_exact(&mut greeting).await.is_ok() && &greeting == b"SSH-"
+}
