@@ -1,6 +1,7 @@
 //! Every store that claims to be ZooKeeper is held to the same cases.
 
 mod contract;
+mod coordinator;
 
 use contract::Server;
 use futures::FutureExt;
@@ -25,4 +26,12 @@ async fn the_memory_store_keeps_the_contract() {
 #[tokio::test(start_paused = true)]
 async fn the_memory_store_keeps_the_contract_on_paused_time() {
     contract::run(&Memory(MemoryZooKeeper::new())).await;
+}
+
+#[tokio::test]
+async fn the_embedded_server_keeps_the_contract_through_the_wire() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = coordinator::start(directory.path()).await;
+    contract::run(&coordinator::Wire(coordinator::client(server.address().port()))).await;
+    server.stop().await;
 }

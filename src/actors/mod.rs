@@ -13,7 +13,3 @@ pub mod daemon;
 pub mod jobs;
 pub mod tasks;
 pub mod task_manager;
-pub mod signals;
-pub mod webapp;
-pub mod launcher;
-pub mod process;

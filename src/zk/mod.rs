@@ -18,6 +18,7 @@ pub mod scan;
 pub mod removal;
 pub mod tree;
 pub mod memory;
+pub mod embedded;
 pub mod session;
 
 /// An answer that is under way. The request is sent when the method is called, not when this is polled, so several

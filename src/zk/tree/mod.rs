@@ -167,6 +167,11 @@ impl Tree {
         self.watches.len()
     }
 
+    /// Watches of one session.
+    pub fn watches_of(&self, session: i64) -> usize {
+        self.watches.of(session)
+    }
+
     pub fn ephemeral_count(&self) -> usize {
         self.ephemerals.values().map(BTreeSet::len).sum()
     }

@@ -62,6 +62,10 @@ impl Watches {
         self.by_session.values().map(BTreeSet::len).sum()
     }
 
+    pub fn of(&self, session: i64) -> usize {
+        self.by_session.get(&session).map_or(0, BTreeSet::len)
+    }
+
     pub fn has(&self, session: i64, path: &str, filter: WatchFilter) -> bool {
         self.by_path
             .get(path)

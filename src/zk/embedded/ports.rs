@@ -1,0 +1,57 @@
+//! Which loopback ports the server listens on: those of the last run if they are free, else the next free ones.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use tokio::net::TcpListener;
+
+const FILE_NAME: &str = "ports";
+/// How many ports are tried from the first one on.
+const TRIES: u16 = 200;
+
+/// A plain and a TLS listener. Port 0 asks for any two free ones.
+pub async fn listen(data_dir: &Path, first_port: u16) -> std::io::Result<Option<(TcpListener, TcpListener)>> {
+    let file = data_dir.join(FILE_NAME);
+    let (mut plain, mut tls) = match remembered(&file, first_port) {
+        Some((plain, tls)) => (bind(plain).await?, bind(tls).await?),
+        None => (None, None),
+    };
+    let mut port = first_port;
+    for _ in 0..TRIES {
+        if plain.is_none() {
+            plain = bind(port).await?;
+        } else if tls.is_none() {
+            tls = bind(port).await?;
+        }
+        port = match port.checked_add(u16::from(first_port != 0)) {
+            Some(next) => next,
+            None => break,
+        };
+    }
+    let (Some(plain), Some(tls)) = (plain, tls) else { return Ok(None) };
+    // The file only keeps ports stable; a run without it would work.
+    let text = format!("{first_port} {} {}\n", plain.local_addr()?.port(), tls.local_addr()?.port());
+    fs::write(file, text)?;
+    Ok(Some((plain, tls)))
+}
+
+/// `None` where the port is taken (or not ours to take).
+async fn bind(port: u16) -> std::io::Result<Option<TcpListener>> {
+    match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error) if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The two ports of the last run that started from the same first port.
+fn remembered(file: &Path, first_port: u16) -> Option<(u16, u16)> {
+    let text = fs::read_to_string(file).ok()?;
+    let numbers: Vec<u16> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    match numbers[..] {
+        [first, plain, tls] if first == first_port && plain != 0 && tls != 0 && plain != tls => Some((plain, tls)),
+        _ => None,
+    }
+}
