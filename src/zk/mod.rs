@@ -20,6 +20,8 @@ pub mod tree;
 pub mod memory;
 pub mod embedded;
 pub mod session;
+pub mod lock;
+pub mod election;
 
 /// An answer that is under way. The request is sent when the method is called, not when this is polled, so several
 /// calls made one after another reach the server in that order without waiting for each other.
