@@ -1,25 +1,21 @@
 //! TaskManager on paused time, with a small cloud in memory: spacing, bounds, deadlines, and an answer for everybody.
 
+mod provider;
+
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use actix::{Actor, Context, Handler};
 use nodepool::actors::dump;
-use nodepool::actors::jobs::{Abandon, Drain, JobNews, ProviderHandle, Submit, Ticket};
+use nodepool::actors::jobs::Drain;
 use nodepool::actors::messages::Shutdown;
-use nodepool::actors::panics::PanicWatch;
-use nodepool::actors::samples::SampleSink;
-use nodepool::actors::task_manager::{Surroundings, TaskManager};
+use nodepool::actors::task_manager::TaskManager;
 use nodepool::drivers::{ApiCall, Driver};
-use nodepool::model::cloud::{
-    CloudError, ExternalId, Facts, FailureKind, Instance, Inventory, Job, LaunchOrder, News, Outcome,
-};
+use nodepool::model::cloud::{CloudError, ExternalId, Facts, FailureKind, Instance, Inventory, Job, News, Outcome};
 use nodepool::model::quantity::Amounts;
 use nodepool::model::time::Span;
 use nodepool::policy::machine::{InFlight, Input, Lane, Next, Pace, StateMachine};
-use tokio::sync::mpsc;
+use provider::{Provider, delete, launch, on_paused_time};
 use tokio::time::{Instant, timeout};
 
 /// A cloud in memory. A host name says how the calls for it behave: `hang`, `slow`, `busy-3`, `always-busy`, `panic`.
@@ -186,26 +182,22 @@ impl StateMachine for Machine {
     }
 }
 
-/// Hears the news of its jobs.
-struct Submitter(mpsc::UnboundedSender<JobNews>);
-impl Actor for Submitter {
-    type Context = Context<Self>;
+struct Bench {
+    provider: Provider,
+    seen: Arc<Mutex<Seen>>,
 }
-impl Handler<JobNews> for Submitter {
-    type Result = ();
-    fn handle(&mut self, news: JobNews, _: &mut Self::Context) {
-        self.0.send(news).unwrap();
+
+impl std::ops::Deref for Bench {
+    type Target = Provider;
+    fn deref(&self) -> &Provider {
+        &self.provider
     }
 }
 
-struct Bench {
-    handle: ProviderHandle,
-    seen: Arc<Mutex<Seen>>,
-    submitter: actix::Addr<Submitter>,
-    news: mpsc::UnboundedReceiver<JobNews>,
-    samples: mpsc::Receiver<nodepool::model::metrics::Sample>,
-    registry: dump::Registry,
-    panics: PanicWatch,
+impl std::ops::DerefMut for Bench {
+    fn deref_mut(&mut self) -> &mut Provider {
+        &mut self.provider
+    }
 }
 
 const FREE: Pace = Pace { spacing: Span::ZERO, in_flight: InFlight::Adjustable };
@@ -213,41 +205,9 @@ const FREE: Pace = Pace { spacing: Span::ZERO, in_flight: InFlight::Adjustable }
 impl Bench {
     fn new(pace: Pace) -> Self {
         let seen = Arc::new(Mutex::new(Seen::default()));
-        let (sink, samples) = SampleSink::channel();
-        let (registry, panics) = (dump::Registry::default(), PanicWatch::new());
-        let surroundings = Surroundings {
-            registry: registry.clone(),
-            panics: panics.clone(),
-            samples: sink,
-            api_concurrency: 10,
-            arbiter: actix::Arbiter::current(),
-        };
         let cloud = Cloud { seen: seen.clone(), pace, born: Instant::now() };
-        let handle = TaskManager::launch("cloud-a".into(), cloud, surroundings);
-        let (sender, news) = mpsc::unbounded_channel();
-        Self { handle, seen, submitter: Submitter(sender).start(), news, samples, registry, panics }
-    }
-
-    fn submit(&self, ticket: u64, job: Job) {
-        self.handle.submit.do_send(Submit::new(Ticket(ticket), job, self.submitter.clone().recipient()));
-    }
-
-    fn abandon(&self, ticket: u64) {
-        self.handle.abandon.do_send(Abandon { ticket: Ticket(ticket), reply: self.submitter.clone().recipient() });
-    }
-
-    async fn next(&mut self) -> (u64, News) {
-        let news = timeout(Duration::from_secs(3600), self.news.recv()).await.expect("news come").unwrap();
-        (news.ticket.0, news.news)
-    }
-
-    /// The end of the next job that ends.
-    async fn end(&mut self) -> (u64, Result<Outcome, CloudError>) {
-        loop {
-            if let (ticket, News::Ended(result)) = self.next().await {
-                return (ticket, result);
-            }
-        }
+        let provider = Provider::new(|surroundings| TaskManager::launch("cloud-a".into(), cloud, surroundings));
+        Self { provider, seen }
     }
 
     async fn until(&self, what: impl Fn(&Seen) -> bool) {
@@ -262,28 +222,6 @@ impl Bench {
     fn starts(&self) -> Vec<(f64, String)> {
         self.seen.lock().unwrap().starts.clone()
     }
-}
-
-fn launch(hostname: &str) -> Job {
-    Job::Launch(Box::new(LaunchOrder {
-        pool: "main".into(),
-        label: "small".into(),
-        hostname: hostname.to_owned(),
-        zone: None,
-        metadata: BTreeMap::new(),
-        found: None,
-    }))
-}
-
-fn delete(name: &str) -> Job {
-    Job::Delete(ExternalId::text(name))
-}
-
-fn on_paused_time(test: impl Future<Output = ()>) {
-    let runtime = || {
-        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime starts")
-    };
-    actix::System::with_tokio_rt(runtime).block_on(test);
 }
 
 fn assert_given_up(result: &Result<Outcome, CloudError>) {

@@ -13,3 +13,4 @@ pub mod daemon;
 pub mod jobs;
 pub mod tasks;
 pub mod task_manager;
+pub mod providers;

@@ -244,15 +244,18 @@ impl<D: Driver> Tasks<D> {
             Ok(Outcome::Surveyed(facts)) => Some(facts.clone()),
             _ => None,
         };
+        if let Owner::Ourselves = task.owner {
+            // Machines that observe and hear nothing this time wait for the next one.
+            let again = surveyed.is_none() && self.is_observed();
+            self.listing = if again { Listing::Due } else { Listing::NotNeeded };
+        }
         match task.owner {
             Owner::Submitter(answer) => answer.ended(result),
-            Owner::Ourselves => self.listing = Listing::NotNeeded,
             Owner::PartOf(whole) => self.part_ended(whole),
+            Owner::Ourselves => {}
         }
-        match surveyed {
-            Some(facts) => self.wake_observers(&facts),
-            None if self.is_observed() && self.listing == Listing::NotNeeded => self.listing = Listing::Due,
-            None => {}
+        if let Some(facts) = surveyed {
+            self.wake_observers(&facts);
         }
     }
 

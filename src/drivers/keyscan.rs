@@ -3,6 +3,7 @@
 //! No authentication takes place. A key is believed once the server has signed the key exchange with it.
 
 use std::borrow::Cow;
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +19,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 
 use crate::model::time::Span;
 
-/// Scans of one provider at a time; the others wait for their turn.
+/// Scans for keys of one provider at a time; the others wait for their turn. Mere connections cost little and do not.
 pub const MAX_SCANS: usize = 100;
 
 /// One attempt to connect, and one key exchange, last at most this long.
@@ -27,6 +28,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Failed exchanges for one key type after which it is left out, on a server that has shown a key of another type.
 const TRIES_PER_KEY_TYPE: u32 = 3;
+
+const NO_ANSWER: &str = "no answer in the key exchange";
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScanTarget {
@@ -80,18 +83,19 @@ impl Scanner {
             return Ok(fake_scan(target.gather));
         }
         let deadline = deadline_after(target.deadline);
-        let Ok(turn) = timeout_at(deadline, self.turns.acquire()).await else {
-            return Err(target.timeout("too many scans are under way"));
-        };
-        let _turn = turn.expect("the semaphore is never closed");
-        let addresses = resolve(&target.host, target.port, deadline).await?;
-        let mut probe = Probe { target, addresses, deadline, last: String::from("no answer"), pause: FIRST_PAUSE };
         match target.gather {
             Gather::ConnectOnly => {
+                let mut probe = Probe::begin(target, deadline).await?;
                 let (_, address) = probe.connect().await?;
                 Ok(Scan { host_keys: Vec::new(), address: Some(address.ip()) })
             }
-            Gather::Keys => probe.gather().await,
+            Gather::Keys => {
+                let Ok(turn) = timeout_at(deadline, self.turns.acquire()).await else {
+                    return Err(target.timeout("too many scans are under way"));
+                };
+                let _turn = turn.expect("the semaphore is never closed");
+                Probe::begin(target, deadline).await?.gather().await
+            }
         }
     }
 }
@@ -150,7 +154,12 @@ struct Probe<'a> {
     pause: Duration,
 }
 
-impl Probe<'_> {
+impl<'a> Probe<'a> {
+    async fn begin(target: &'a ScanTarget, deadline: Instant) -> Result<Self, ScanError> {
+        let addresses = resolve(&target.host, target.port, deadline).await?;
+        Ok(Self { target, addresses, deadline, last: String::from("no answer"), pause: FIRST_PAUSE })
+    }
+
     /// Tries until somebody accepts a connection or time is up.
     async fn connect(&mut self) -> Result<(TcpStream, SocketAddr), ScanError> {
         loop {
@@ -232,7 +241,8 @@ async fn exchange(stream: TcpStream, key_type: &[Algorithm], ends: Instant) -> R
         return Ok(Some(key));
     }
     match ended {
-        Err(_) => Err(String::from("no answer in the key exchange")),
+        Err(_) => Err(String::from(NO_ANSWER)),
+        Ok(Err(russh::Error::IO(error))) if error.kind() == ErrorKind::TimedOut => Err(String::from(NO_ANSWER)),
         Ok(Ok(_)) => Err(String::from("the server showed no key")),
         Ok(Err(russh::Error::NoCommonAlgo { kind: AlgorithmKind::Key, .. })) => Ok(None),
         Ok(Err(error)) => Err(error.to_string().chars().take(300).collect()),
@@ -315,7 +325,7 @@ struct Limited {
 impl Limited {
     fn check_limit(&mut self, context: &mut Context<'_>) -> std::io::Result<()> {
         match self.limit.as_mut().poll(context) {
-            Poll::Ready(()) => Err(std::io::ErrorKind::TimedOut.into()),
+            Poll::Ready(()) => Err(ErrorKind::TimedOut.into()),
             Poll::Pending => Ok(()),
         }
     }

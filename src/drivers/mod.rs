@@ -4,10 +4,34 @@ use std::fmt;
 use std::future::Future;
 
 use crate::model::cloud::{CloudError, Facts, Job};
+use crate::model::config::ProviderConfig;
+use crate::model::problem::Problem;
 use crate::model::time::Span;
 use crate::policy::machine::{Lane, Pace, StateMachine};
 
 pub mod keyscan;
+pub mod static_nodes;
+
+/// The drivers of this version.
+pub const BUILT: &[&str] = &["static"];
+
+/// What somebody wants to do with a driver whose type only `open` knows.
+pub trait OpenDriver {
+    type Out;
+    fn with<D: Driver>(self, driver: D) -> Self::Out;
+}
+
+/// Opens the driver of a provider section, or says everything that is wrong with the driver's part of it.
+pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Out, Vec<Problem>> {
+    match section.driver.as_str() {
+        "static" => Ok(visitor.with(static_nodes::open(section)?)),
+        other => {
+            let message = format!("the driver {other} is not part of this version");
+            let help = format!("provider {} is out of service; the drivers are: {}", section.name, BUILT.join(", "));
+            Err(vec![Problem::error(section.section.at, message).help(help)])
+        }
+    }
+}
 
 /// One kind of cloud, opened for one provider section.
 pub trait Driver: Send + 'static {

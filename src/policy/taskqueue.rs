@@ -69,7 +69,7 @@ impl TaskQueue {
 
     /// Queues a call behind the others of its lane.
     pub fn push(&mut self, call: CallId, lane: Lane) {
-        debug_assert!(!self.holds(call), "{call:?} is queued or running already");
+        assert!(!self.in_flight.contains_key(&call), "{call:?} is running already");
         self.lanes[lane as usize].push_back(call);
     }
 
@@ -124,10 +124,6 @@ impl TaskQueue {
 
     pub fn in_flight(&self) -> impl Iterator<Item = CallId> {
         self.in_flight.keys().copied()
-    }
-
-    fn holds(&self, call: CallId) -> bool {
-        self.in_flight.contains_key(&call) || self.lanes.iter().any(|lane| lane.contains(&call))
     }
 
     /// The first lane, from the one whose turn it is, that has a call which the bound lets start.

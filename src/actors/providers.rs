@@ -1,0 +1,55 @@
+//! Starts a TaskManager for a provider section and hands out the way to it.
+
+use super::jobs::ProviderHandle;
+use super::task_manager::{Surroundings, TaskManager};
+use crate::drivers::{self, Driver, OpenDriver};
+use crate::model::config::ProviderConfig;
+use crate::model::ids::ProviderName;
+use crate::model::problem::Problem;
+
+/// Drivers that are not part of this crate. They are tried first, so that one of them may replace a driver of ours.
+pub trait MoreDrivers: Send + Sync {
+    fn knows(&self, driver: &str) -> bool;
+    /// Opens its driver for the section and ends with `start.with(driver)`.
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>>;
+}
+
+/// Makes a running provider of an opened driver.
+pub struct StartProvider {
+    provider: ProviderName,
+    surroundings: Surroundings,
+}
+
+impl OpenDriver for StartProvider {
+    type Out = ProviderHandle;
+
+    fn with<D: Driver>(self, driver: D) -> ProviderHandle {
+        TaskManager::launch(self.provider, driver, self.surroundings)
+    }
+}
+
+/// A provider that cannot be opened is out of service; the problems say why.
+pub fn start(
+    section: &ProviderConfig,
+    surroundings: Surroundings,
+    more: Option<&dyn MoreDrivers>,
+) -> Result<ProviderHandle, Vec<Problem>> {
+    let start = StartProvider { provider: section.name.clone(), surroundings };
+    match more.filter(|more| more.knows(&section.driver)) {
+        Some(more) => more.open(section, start),
+        None => drivers::open(section, start),
+    }
+}
+
+/// What is wrong with the driver's part of a section; nothing is started.
+pub fn check(section: &ProviderConfig) -> Result<(), Vec<Problem>> {
+    drivers::open(section, CheckOnly)
+}
+
+struct CheckOnly;
+
+impl OpenDriver for CheckOnly {
+    type Out = ();
+
+    fn with<D: Driver>(self, _driver: D) {}
+}

@@ -1,0 +1,200 @@
+//! Static nodes: hosts that are there by configuration. Nothing is launched; hosts are checked and offered as facts.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::keyscan::{self, Gather, ScanError, ScanTarget, Scanner};
+use super::{ApiCall, Driver};
+use crate::model::cloud::{CloudError, Facts, FailureKind, HostCheck, HostIdentity, Job, Outcome, StandingHost};
+use crate::model::config::ProviderConfig;
+use crate::model::problem::Problem;
+use crate::model::quantity::Amounts;
+use crate::model::time::Span;
+use crate::policy::machine::{InFlight, Lane, OneCall, Pace};
+
+pub mod config;
+
+/// A scan ends by the host's own timeout; the call around it gets this much more.
+const SLACK_S: f64 = 5.0;
+/// Checks and probes at a time. Four fifths of it may be checks, so that as many scans run as may and none waits.
+const IN_FLIGHT: usize = keyscan::MAX_SCANS + keyscan::MAX_SCANS / 4;
+
+pub struct StaticNodes {
+    facts: Facts,
+    hosts: BTreeMap<HostIdentity, Arc<StandingHost>>,
+    scanner: Scanner,
+}
+
+pub fn open(section: &ProviderConfig) -> Result<StaticNodes, Vec<Problem>> {
+    let standing = config::hosts(section)?;
+    let labels = section.pools.values().flat_map(|pool| &pool.labels);
+    let needs = labels.map(|label| (label.clone(), Amounts::none().with("instances", 1.0)));
+    let hosts = standing.iter().map(|host| (host.identity.clone(), host.clone())).collect();
+    let facts = Facts { label_needs: needs.collect(), standing, launches: false, ..Facts::unseen() };
+    Ok(StaticNodes { facts, hosts, scanner: Scanner::default() })
+}
+
+/// What is asked of one host.
+#[derive(Clone, Debug)]
+pub enum Call {
+    /// Reach it, and gather its keys where that applies.
+    Check(Arc<StandingHost>),
+    /// Reach it.
+    Probe(Arc<StandingHost>),
+}
+
+impl ApiCall for Call {
+    fn key(&self) -> &'static str {
+        match self {
+            Call::Check(_) => "host.check",
+            Call::Probe(_) => "host.probe",
+        }
+    }
+
+    fn lane(&self) -> Lane {
+        match self {
+            Call::Check(_) => Lane::Look,
+            // Somebody waits for the node.
+            Call::Probe(_) => Lane::Change,
+        }
+    }
+
+    fn deadline(&self) -> Span {
+        let (Call::Check(host) | Call::Probe(host)) = self;
+        Span(host.timeout.0.max(0.0) + SLACK_S)
+    }
+}
+
+impl Driver for StaticNodes {
+    type Call = Call;
+    type Reply = HostCheck;
+    type Machine = OneCall<Call, HostCheck>;
+
+    fn facts(&self) -> Facts {
+        self.facts.clone()
+    }
+
+    fn pace(&self) -> Pace {
+        Pace { spacing: Span::ZERO, in_flight: InFlight::Pinned(IN_FLIGHT) }
+    }
+
+    /// Every host on its own, so that one that is slow or down holds up no other.
+    fn parts(&self, job: &Job) -> Vec<Job> {
+        match job {
+            Job::Survey => self.facts.standing.iter().map(|host| Job::Inspect(host.identity.clone())).collect(),
+            Job::Launch(_) | Job::Delete(_) | Job::Inspect(_) | Job::Probe(_) => Vec::new(),
+        }
+    }
+
+    fn begin(&self, job: &Job) -> Self::Machine {
+        match job {
+            Job::Launch(_) => {
+                let reason = String::from("static nodes are registered by configuration, they are not launched");
+                OneCall::ended(Err(CloudError::Denied(reason)))
+            }
+            // The host stays; that its record goes is all there is to do.
+            Job::Delete(_) => OneCall::ended(Ok(Outcome::Deleted)),
+            Job::Survey => OneCall::ended(Ok(Outcome::Surveyed(Arc::new(self.facts.clone())))),
+            Job::Inspect(identity) => match self.hosts.get(identity) {
+                Some(host) => inspect(host.clone()),
+                None => OneCall::ended(Err(CloudError::NotFound)),
+            },
+            Job::Probe(identity) => match self.hosts.get(identity) {
+                Some(host) => probe(host.clone()),
+                None => OneCall::ended(Err(CloudError::NotFound)),
+            },
+        }
+    }
+
+    async fn call(&self, call: Call) -> Result<HostCheck, CloudError> {
+        match call {
+            Call::Check(host) if needs_no_connection(&host) => {
+                let found = keyscan::first_address(&host.identity.name, host.timeout).await;
+                let address = found.map_err(|error| scan_failed(&error))?;
+                Ok(HostCheck::NotNeeded { address: Some(address) })
+            }
+            Call::Check(host) => self.check(&host).await,
+            Call::Probe(host) => self.scan(&host, Gather::ConnectOnly).await,
+        }
+    }
+}
+
+impl StaticNodes {
+    async fn check(&self, host: &StandingHost) -> Result<HostCheck, CloudError> {
+        let gather = if host.gathers_keys() { Gather::Keys } else { Gather::ConnectOnly };
+        let check = self.scan(host, gather).await?;
+        if let HostCheck::Passed { host_keys, .. } = &check {
+            expect_configured_keys(host, host_keys)?;
+        }
+        Ok(check)
+    }
+
+    async fn scan(&self, host: &StandingHost, gather: Gather) -> Result<HostCheck, CloudError> {
+        let HostIdentity { name, port, .. } = &host.identity;
+        let target = ScanTarget { host: name.clone(), port: *port, deadline: host.timeout, gather };
+        let scan = self.scanner.scan(&target).await.map_err(|error| scan_failed(&error))?;
+        // The TaskManager, which has a clock, puts the time in.
+        Ok(HostCheck::Passed { at: Default::default(), host_keys: scan.host_keys, address: scan.address })
+    }
+}
+
+fn needs_no_connection(host: &StandingHost) -> bool {
+    host.gathers_keys() && !host.host_key_checking
+}
+
+fn inspect(host: Arc<StandingHost>) -> OneCall<Call, HostCheck> {
+    let identity = host.identity.clone();
+    if needs_no_connection(&host)
+        && let Some(address) = address_without_lookup(&identity.name)
+    {
+        return OneCall::ended(Ok(Outcome::Inspected(identity, HostCheck::NotNeeded { address })));
+    }
+    OneCall::new("checking", Call::Check(host), move |check| Ok(Outcome::Inspected(identity, check)))
+}
+
+/// A host whose keys are not checked is taken for alive.
+fn probe(host: Arc<StandingHost>) -> OneCall<Call, HostCheck> {
+    let identity = host.identity.clone();
+    if !host.host_key_checking {
+        return OneCall::ended(Ok(Outcome::Alive(identity)));
+    }
+    OneCall::new("probing", Call::Probe(host), move |_| Ok(Outcome::Alive(identity)))
+}
+
+/// The address of a host that needs no resolver: an address as its name, or none for a fake host.
+fn address_without_lookup(name: &str) -> Option<Option<IpAddr>> {
+    if keyscan::is_fake(name) {
+        return Some(None);
+    }
+    name.parse().ok().map(Some)
+}
+
+/// Every configured key must be among those the host shows; without configured keys anything goes.
+fn expect_configured_keys(host: &StandingHost, scanned: &[String]) -> Result<(), CloudError> {
+    let missing = host.configured_keys.iter().filter(|key| !scanned.iter().any(|found| same_key(key, found))).count();
+    if missing == 0 {
+        return Ok(());
+    }
+    let detail = format!(
+        "host key mismatches ({}): {missing} of {} configured keys not among the {} that the host shows; \
+         correct `host-key`, or find out who answers there",
+        host.identity.name,
+        host.configured_keys.len(),
+        scanned.len()
+    );
+    Err(CloudError::Failed { kind: FailureKind::KeyScan, detail })
+}
+
+/// Type and key count, a comment behind them does not.
+fn same_key(configured: &str, scanned: &str) -> bool {
+    configured.split_whitespace().take(2).eq(scanned.split_whitespace().take(2))
+}
+
+fn scan_failed(error: &ScanError) -> CloudError {
+    let kind = match error {
+        ScanError::Unresolvable { .. } => FailureKind::Network,
+        ScanError::Timeout { .. } => FailureKind::Ssh,
+    };
+    CloudError::Failed { kind, detail: error.to_string() }
+}

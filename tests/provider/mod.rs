@@ -1,0 +1,143 @@
+//! A running provider under test: submit jobs, hear the news.
+#![allow(dead_code)] // each test binary uses its part
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, Addr, Context, Handler};
+use nodepool::actors::dump;
+use nodepool::actors::jobs::{Abandon, JobNews, ProviderHandle, Submit, Ticket};
+use nodepool::actors::panics::PanicWatch;
+use nodepool::actors::providers;
+use nodepool::actors::samples::SampleSink;
+use nodepool::actors::task_manager::Surroundings;
+use nodepool::drivers::BUILT;
+use nodepool::model::cloud::{CloudError, ExternalId, Facts, Job, LaunchOrder, News, Outcome};
+use nodepool::model::config::ProviderConfig;
+use nodepool::model::findings::Source;
+use nodepool::model::metrics::Sample;
+use nodepool::model::resolve::resolve;
+use nodepool::model::yaml_parse;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+pub struct Provider {
+    pub handle: ProviderHandle,
+    pub samples: mpsc::Receiver<Sample>,
+    pub registry: dump::Registry,
+    pub panics: PanicWatch,
+    submitter: Addr<Submitter>,
+    news: mpsc::UnboundedReceiver<JobNews>,
+}
+
+/// Hears the news of its jobs.
+struct Submitter(mpsc::UnboundedSender<JobNews>);
+impl Actor for Submitter {
+    type Context = Context<Self>;
+}
+impl Handler<JobNews> for Submitter {
+    type Result = ();
+    fn handle(&mut self, news: JobNews, _: &mut Self::Context) {
+        self.0.send(news).unwrap();
+    }
+}
+
+impl Provider {
+    pub fn new(start: impl FnOnce(Surroundings) -> ProviderHandle) -> Self {
+        let (sink, samples) = SampleSink::channel();
+        let (registry, panics) = (dump::Registry::default(), PanicWatch::new());
+        let handle = start(Surroundings {
+            registry: registry.clone(),
+            panics: panics.clone(),
+            samples: sink,
+            api_concurrency: 10,
+            arbiter: actix::Arbiter::current(),
+        });
+        let (sender, news) = mpsc::unbounded_channel();
+        Self { handle, samples, registry, panics, submitter: Submitter(sender).start(), news }
+    }
+
+    /// The first provider of a configuration file.
+    pub fn of_config(yaml: &str) -> Self {
+        let section = provider_section(yaml);
+        Self::new(|surroundings| providers::start(&section, surroundings, None).expect("the provider starts"))
+    }
+
+    pub fn submit(&self, ticket: u64, job: Job) {
+        self.handle.submit.do_send(Submit::new(Ticket(ticket), job, self.submitter.clone().recipient()));
+    }
+
+    pub fn abandon(&self, ticket: u64) {
+        self.handle.abandon.do_send(Abandon { ticket: Ticket(ticket), reply: self.submitter.clone().recipient() });
+    }
+
+    pub async fn next(&mut self) -> (u64, News) {
+        let news = timeout(Duration::from_secs(3600), self.news.recv()).await.expect("news come").unwrap();
+        (news.ticket.0, news.news)
+    }
+
+    /// The end of the next job that ends.
+    pub async fn end(&mut self) -> (u64, Result<Outcome, CloudError>) {
+        loop {
+            if let (ticket, News::Ended(result)) = self.next().await {
+                return (ticket, result);
+            }
+        }
+    }
+
+    /// Runs one job to its end.
+    pub async fn run(&mut self, job: Job) -> Result<Outcome, CloudError> {
+        self.submit(0, job);
+        self.end().await.1
+    }
+
+    pub fn facts(&self) -> Arc<Facts> {
+        self.handle.facts.borrow().clone()
+    }
+
+    /// Waits until the facts are as described.
+    pub async fn facts_until(&self, what: impl Fn(&Facts) -> bool) -> Arc<Facts> {
+        let mut facts = self.handle.facts.clone();
+        let seen = timeout(Duration::from_secs(60), facts.wait_for(|facts| what(facts))).await;
+        seen.expect("the facts come true").unwrap().clone()
+    }
+}
+
+/// The first provider of a configuration file.
+pub fn provider_section(yaml: &str) -> Arc<ProviderConfig> {
+    let mut problems = Vec::new();
+    let root = yaml_parse::parse(yaml, &mut problems).expect("the YAML parses");
+    let resolved = resolve(Source { file: "nodepool.yaml", root: &root }, None, BUILT);
+    let Some(config) = resolved.config else { panic!("the configuration loads: {:?}", resolved.problems) };
+    config.providers.values().next().expect("there is a provider").clone()
+}
+
+pub fn launch(hostname: &str) -> Job {
+    Job::Launch(Box::new(LaunchOrder {
+        pool: "main".into(),
+        label: "small".into(),
+        hostname: hostname.to_owned(),
+        zone: None,
+        metadata: BTreeMap::new(),
+        found: None,
+    }))
+}
+
+pub fn delete(name: &str) -> Job {
+    Job::Delete(ExternalId::text(name))
+}
+
+pub fn on_paused_time(test: impl Future<Output = ()>) {
+    run(tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true), test);
+}
+
+pub fn on_real_time(test: impl Future<Output = ()>) {
+    run(tokio::runtime::Builder::new_current_thread().enable_all(), test);
+}
+
+fn run(builder: &mut tokio::runtime::Builder, test: impl Future<Output = ()>) {
+    let runtime = builder.build().expect("a runtime starts");
+    actix::System::with_tokio_rt(|| runtime).block_on(test);
+}

@@ -1,0 +1,349 @@
+//! The static driver: what it reads from a configuration, and what it finds out about real hosts.
+
+mod hosts;
+mod provider;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hosts::{Manners, Sshd, free_address, listen, sshd_is_here};
+use nodepool::drivers;
+use nodepool::drivers::static_nodes;
+use nodepool::model::cloud::{CloudError, Facts, FailureKind, HostCheck, HostIdentity, Job, Outcome, StandingHost};
+use nodepool::model::config::ProviderConfig;
+use nodepool::model::time::Span;
+use provider::{Provider, launch, on_paused_time, on_real_time, provider_section};
+use tokio::time::Instant;
+
+/// A configuration with one static provider whose one pool has these nodes.
+fn config(nodes: &str) -> String {
+    let mut yaml = String::from("zookeeper-servers: [{host: localhost}]\nlabels: [{name: a}, {name: b}, {name: c}]\n");
+    yaml.push_str("providers:\n  - name: static-provider\n    driver: static\n    pools:\n      - name: main\n");
+    yaml.push_str("        nodes:\n");
+    nodes.lines().for_each(|line| yaml.push_str(&format!("          {}\n", line.trim())));
+    yaml
+}
+
+fn hosts_of(nodes: &str) -> Vec<StandingHost> {
+    let hosts = static_nodes::config::hosts(&provider_section(&config(nodes))).unwrap();
+    hosts.iter().map(|host| (**host).clone()).collect()
+}
+
+fn problems_of(nodes: &str) -> Vec<String> {
+    let problems = static_nodes::config::hosts(&provider_section(&config(nodes))).unwrap_err();
+    problems.iter().map(ToString::to_string).collect()
+}
+
+fn identity(name: &str, username: &str, port: u16) -> HostIdentity {
+    HostIdentity { name: name.to_owned(), username: username.to_owned(), port }
+}
+
+fn zuul_at(address: SocketAddr) -> HostIdentity {
+    identity(&address.ip().to_string(), "zuul", address.port())
+}
+
+fn check_of(facts: &Facts, identity: &HostIdentity) -> HostCheck {
+    facts.standing_host(identity).expect("the host is configured").check.clone()
+}
+
+fn reason(facts: &Facts, identity: &HostIdentity) -> String {
+    match check_of(facts, identity) {
+        HostCheck::Failed { reason, .. } => reason,
+        other => panic!("{identity} should have failed: {other:?}"),
+    }
+}
+
+#[test]
+fn what_a_node_does_not_say_has_nodepools_defaults() {
+    // config.md §10.3, and check 30: the port is 22 for winrm too.
+    let host = &hosts_of("- {name: host-1, labels: [a], connection-type: winrm}")[0];
+    let expected = StandingHost {
+        identity: identity("host-1", "zuul", 22),
+        pool: "main".into(),
+        labels: vec!["a".into()],
+        slots: 1,
+        connection_type: String::from("winrm"),
+        shell_type: None,
+        python_path: String::from("auto"),
+        timeout: Span(5.0),
+        host_key_checking: true,
+        configured_keys: Vec::new(),
+        check: HostCheck::Pending,
+    };
+    assert_eq!(*host, expected);
+    assert!(!host.gathers_keys());
+}
+
+#[test]
+fn everything_a_node_says_is_read_as_the_loader_reads_it() {
+    let hosts = hosts_of(
+        "- {name: host-1, labels: a b, username: root, connection-port: '2022', ssh-port: 1, timeout: '13',
+            host-key: ssh-rsa AAAA, host-key-checking: 0, connection-type: network_cli, shell-type: cmd,
+            python-path: /usr/bin/python3, max-parallel-jobs: 3}
+         - {name: host-2, labels: [a, c], ssh-port: 2222, host-key: [one x, two y], max-parallel-jobs: 0}",
+    );
+    let [first, second] = &hosts[..] else { panic!("two hosts") };
+    assert_eq!(first.identity, identity("host-1", "root", 2022));
+    assert_eq!(first.labels, ["a".into(), "b".into()]);
+    assert_eq!((first.timeout, first.slots, first.host_key_checking), (Span(13.0), 3, false));
+    assert_eq!(first.configured_keys, ["ssh-rsa AAAA"]);
+    assert_eq!((first.shell_type.as_deref(), first.python_path.as_str()), (Some("cmd"), "/usr/bin/python3"));
+    assert!(first.gathers_keys());
+    assert_eq!((second.identity.port, second.slots), (2222, 0));
+    assert_eq!(second.configured_keys, ["one x", "two y"]);
+}
+
+#[test]
+fn one_machine_may_be_several_hosts_by_user_or_port() {
+    let hosts = hosts_of(
+        "- {name: host-1, labels: a}
+         - {name: host-1, labels: a, username: root}
+         - {name: host-1, labels: a, connection-port: 23}",
+    );
+    assert_eq!(hosts.len(), 3);
+}
+
+#[test]
+fn every_problem_is_reported_with_its_place_and_remedy() {
+    let problems = problems_of(
+        "- {name: host-1, labels: a}
+         - {name: host-1, labels: b}
+         - {name: host-2, labels: a, connection-port: 70000}
+         - {name: host-3, labels: a, max-parallel-jobs: 99999999999}
+         - {name: host-4, labels: a, connection-port: 0}",
+    );
+    let begins = [
+        "static node zuul@host-1:22 already defined (line 10,",
+        "connection-port of a static node is out of range (line 11,",
+        "max-parallel-jobs of a static node is out of range (line 12,",
+        "connection-port of a static node is out of range (line 13,",
+    ];
+    assert_eq!(problems.len(), begins.len(), "{problems:#?}");
+    for (problem, begin) in problems.iter().zip(begins) {
+        assert!(problem.starts_with(begin), "{problem}");
+    }
+    assert!(problems[0].contains("line 9 has a node with the same name"), "{}", problems[0]);
+}
+
+#[test]
+fn a_driver_of_a_later_version_is_refused_by_name() {
+    let section = provider_section(&config("- {name: host-1, labels: a}"));
+    let section = ProviderConfig { driver: String::from("openstack"), ..(*section).clone() };
+    struct Nothing;
+    impl drivers::OpenDriver for Nothing {
+        type Out = ();
+        fn with<D: drivers::Driver>(self, _: D) {}
+    }
+    let problems = drivers::open(&section, Nothing).unwrap_err();
+    assert!(problems[0].to_string().starts_with("the driver openstack is not part of this version"), "{}", problems[0]);
+}
+
+#[test]
+fn the_configuration_alone_says_which_hosts_there_are() {
+    on_paused_time(async {
+        let provider = Provider::of_config(&config("- {name: fake-host-1, labels: a}"));
+        let facts = provider.facts();
+        assert_eq!(check_of(&facts, &identity("fake-host-1", "zuul", 22)), HostCheck::Pending);
+        assert_eq!((facts.seen_at.0, facts.launches), (0.0, false));
+        assert_eq!(facts.label_needs.len(), 1);
+        assert_eq!(facts.label_needs["a"].get("instances"), 1.0);
+        assert_eq!(facts.limits.get("instances"), f64::INFINITY);
+    });
+}
+
+#[test]
+fn fake_hosts_pass_with_a_fake_key_and_without_an_address() {
+    on_paused_time(async {
+        let mut provider = Provider::of_config(&config(
+            "- {name: fake-host-1, labels: a, host-key: ssh-rsa FAKEKEY}
+             - {name: fake-host-2, labels: a, host-key: ssh-rsa OTHERKEY}
+             - {name: fake-host-3, labels: a, connection-type: winrm}",
+        ));
+        let result = provider.run(Job::Survey).await;
+        let facts = provider.facts();
+        assert_eq!(result, Ok(Outcome::Surveyed(facts.clone())));
+        assert!(facts.seen_at.0 > 0.0);
+        let [first, second, third] = &facts.standing[..] else { panic!("three hosts") };
+        assert_eq!(first.host_keys(), Some(&[String::from("ssh-rsa FAKEKEY")][..]));
+        assert_eq!(first.address(), None);
+        assert!(reason(&facts, &second.identity).starts_with("host key mismatches (fake-host-2): "));
+        assert_eq!((second.host_keys(), third.host_keys()), (None, Some(&[][..])));
+    });
+}
+
+#[test]
+fn a_host_whose_keys_are_not_checked_is_never_connected_to() {
+    on_real_time(async {
+        let (gone, hears) = std::sync::mpsc::channel();
+        let address = listen(Manners::HangsUp, gone);
+        let port = address.port();
+        let mut provider = Provider::of_config(&config(&format!(
+            "- {{name: 127.0.0.1, connection-port: {port}, labels: a, host-key: own key, host-key-checking: false}}
+             - {{name: localhost, connection-port: {port}, labels: a, host-key-checking: false}}
+             - {{name: unresolvable.invalid, connection-port: {port}, labels: a, host-key-checking: false}}"
+        )));
+        provider.run(Job::Survey).await.unwrap();
+        let facts = provider.facts();
+        let [literal, named, nowhere] = &facts.standing[..] else { panic!("three hosts") };
+        assert_eq!(literal.check, HostCheck::NotNeeded { address: Some(address.ip()) });
+        assert_eq!(literal.host_keys(), Some(&[String::from("own key")][..]));
+        assert!(named.address().is_some_and(|address| address.is_loopback()), "{named:?}");
+        assert!(reason(&facts, &nowhere.identity).starts_with("cannot resolve unresolvable.invalid: "));
+        let probed = provider.run(Job::Probe(literal.identity.clone())).await;
+        assert_eq!(probed, Ok(Outcome::Alive(literal.identity.clone())));
+        assert!(hears.try_recv().is_err(), "nobody connected");
+    });
+}
+
+#[test]
+fn a_survey_tells_good_hosts_from_bad_ones_and_none_holds_up_another() {
+    if !sshd_is_here() {
+        return;
+    }
+    on_real_time(async {
+        let good = Sshd::start("127.0.0.31", &["ed25519", "rsa"]);
+        let changed = Sshd::start("127.0.0.32", &["ed25519"]);
+        let (gone, _hears) = std::sync::mpsc::channel();
+        let (silent, chatters) = (listen(Manners::Silent, gone.clone()), listen(Manners::Chatters, gone));
+        let down = free_address("127.0.0.33");
+        let node = |address: SocketAddr, more: &str| {
+            let (ip, port) = (address.ip(), address.port());
+            format!("- {{name: {ip}, connection-port: {port}, labels: [a], timeout: 20{more}}}\n")
+        };
+        let nodes = [
+            node(good.address, &format!(", host-key: ['{} a comment']", good.keys()[1])),
+            node(good.address, ", username: switch, connection-type: network_cli"),
+            node(changed.address, &format!(", host-key: {}", good.keys()[0])),
+            node(silent, ", username: windows, connection-type: winrm"),
+            node(silent, ", timeout: 3").replacen(", timeout: 20", "", 1),
+            node(chatters, ", timeout: 2").replacen(", timeout: 20", "", 1),
+            node(down, ", timeout: 1").replacen(", timeout: 20", "", 1),
+        ];
+        let mut provider = Provider::of_config(&config(&nodes.concat()));
+        provider.submit(1, Job::Survey);
+
+        // The good ones are known while the silent one is still being waited for.
+        let good_known = |facts: &Facts| facts.standing.iter().filter(|host| host.check.is_good()).count() == 3;
+        let facts = provider.facts_until(good_known).await;
+        assert_eq!(check_of(&facts, &zuul_at(silent)), HostCheck::Pending);
+
+        assert!(matches!(provider.end().await, (1, Ok(Outcome::Surveyed(_)))));
+        let facts = provider.facts();
+        let [first, switch, mismatch, windows, hanging, other_service, refused] = &facts.standing[..] else {
+            panic!("seven hosts")
+        };
+        assert_eq!(first.host_keys(), Some(&good.keys()[..]));
+        assert_eq!(switch.host_keys(), Some(&good.keys()[..]));
+        assert_eq!(first.address(), Some(good.address.ip()));
+        let HostCheck::Passed { at, .. } = &first.check else { panic!("{first:?}") };
+        assert!(at.0 > 1e9, "the time of the check is noted: {at:?}");
+        assert!(reason(&facts, &mismatch.identity).starts_with("host key mismatches (127.0.0.32): "));
+        assert_eq!((windows.check.is_good(), windows.host_keys()), (true, Some(&[][..])));
+        for (host, address) in [(hanging, silent), (other_service, chatters), (refused, down)] {
+            let expected = format!("Timeout connecting to {} on port {}: ", address.ip(), address.port());
+            assert!(reason(&facts, &host.identity).starts_with(&expected), "{host:?}");
+        }
+    });
+}
+
+#[test]
+fn an_inspection_notices_changed_keys_and_their_return() {
+    if !sshd_is_here() {
+        return;
+    }
+    on_real_time(async {
+        let host = Sshd::start("127.0.0.34", &["ed25519"]);
+        let (address, key) = (host.address, host.keys().remove(0));
+        let port = address.port();
+        let nodes = format!("- {{name: 127.0.0.34, connection-port: {port}, labels: a, host-key: {key}, timeout: 20}}");
+        let mut provider = Provider::of_config(&config(&nodes));
+        let identity = zuul_at(address);
+        let inspected = provider.run(Job::Inspect(identity.clone())).await;
+        let check = check_of(&provider.facts(), &identity);
+        assert_eq!(inspected, Ok(Outcome::Inspected(identity.clone(), check.clone())));
+        assert!(check.is_good());
+
+        drop(host);
+        let imposter = Sshd::start_at(address, &["ed25519"]);
+        let inspected = provider.run(Job::Inspect(identity.clone())).await;
+        assert!(matches!(inspected, Err(CloudError::Failed { kind: FailureKind::KeyScan, .. })), "{inspected:?}");
+        let noted = reason(&provider.facts(), &identity);
+        assert!(noted.starts_with("host key mismatches"), "{noted}");
+        assert!(!noted.contains(imposter.keys()[0].split(' ').nth(1).unwrap()), "no keys in messages: {noted}");
+    });
+}
+
+#[test]
+fn a_probe_notes_a_host_that_died_and_changes_nothing_for_one_that_lives() {
+    on_real_time(async {
+        let address = free_address("127.0.0.1");
+        let listener = std::net::TcpListener::bind(address).unwrap();
+        let port = address.port();
+        let nodes =
+            format!("- {{name: 127.0.0.1, connection-port: {port}, labels: a, connection-type: winrm, timeout: 1}}");
+        let mut provider = Provider::of_config(&config(&nodes));
+        let identity = zuul_at(address);
+        provider.run(Job::Survey).await.unwrap();
+        let before = provider.facts();
+        assert_eq!(provider.run(Job::Probe(identity.clone())).await, Ok(Outcome::Alive(identity.clone())));
+        assert_eq!(provider.facts(), before);
+        drop(listener);
+        let probed = provider.run(Job::Probe(identity.clone())).await;
+        assert!(matches!(probed, Err(CloudError::Failed { kind: FailureKind::Ssh, .. })), "{probed:?}");
+        assert!(reason(&provider.facts(), &identity).starts_with("Timeout connecting to 127.0.0.1"));
+        let names: Vec<String> =
+            std::iter::from_fn(|| provider.samples.try_recv().ok()).map(|sample| sample.name).collect();
+        let (check, probe) = ("nodepool.task.static-provider.host.check", "nodepool.task.static-provider.host.probe");
+        assert_eq!(names, [check, check, probe, probe, probe, probe]);
+    });
+}
+
+#[test]
+fn a_probe_does_not_wait_behind_a_survey_of_hosts_that_hang() {
+    on_real_time(async {
+        let (gone, _hears) = std::sync::mpsc::channel();
+        let silent = listen(Manners::Silent, gone);
+        let port = silent.port();
+        let hanging = |number| {
+            format!("- {{name: 127.0.0.1, username: u{number}, connection-port: {port}, labels: a, timeout: 4}}\n")
+        };
+        let nodes: String = (0..150).map(hanging).collect();
+        let mut provider = Provider::of_config(&config(&nodes));
+        let began = Instant::now();
+        provider.submit(1, Job::Survey);
+        provider.submit(2, Job::Probe(identity("127.0.0.1", "u149", port)));
+        assert!(matches!(provider.end().await, (2, Ok(Outcome::Alive(_)))));
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        // The last fifty had to wait for a turn, and that did not use up their own time.
+        assert!(matches!(provider.end().await, (1, Ok(_))));
+        let facts = provider.facts();
+        for host in &facts.standing {
+            let noted = reason(&facts, &host.identity);
+            assert!(noted.ends_with("no answer in the key exchange"), "{noted}");
+        }
+    });
+}
+
+#[test]
+fn ten_thousand_hosts_are_surveyed_in_seconds() {
+    on_real_time(async {
+        let nodes: String = (0..10_000).map(|number| format!("- {{name: fake-{number}, labels: a}}\n")).collect();
+        let mut provider = Provider::of_config(&config(&nodes));
+        let began = Instant::now();
+        provider.run(Job::Survey).await.unwrap();
+        assert!(provider.facts().standing.iter().all(|host| host.check.is_good()));
+        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+        eprintln!("10,000 hosts in {:?}", began.elapsed());
+    });
+}
+
+#[test]
+fn what_a_static_provider_cannot_do_is_answered() {
+    on_paused_time(async {
+        let mut provider = Provider::of_config(&config("- {name: fake-host-1, labels: a}"));
+        assert!(matches!(provider.run(launch("one")).await, Err(CloudError::Denied(_))));
+        let stranger = identity("fake-host-1", "root", 22);
+        assert_eq!(provider.run(Job::Inspect(stranger.clone())).await, Err(CloudError::NotFound));
+        assert_eq!(provider.run(Job::Probe(stranger)).await, Err(CloudError::NotFound));
+    });
+}
