@@ -14,3 +14,7 @@ pub mod jobs;
 pub mod tasks;
 pub mod task_manager;
 pub mod providers;
+pub mod signals;
+pub mod webapp;
+pub mod launcher;
+pub mod process;

@@ -11,7 +11,11 @@ use super::messages::AskWhy;
 use super::panics::PanicCounter;
 use super::registry::Registry;
 use super::samples::SampleSink;
+use crate::model::config::ZooKeeperServer;
 use crate::model::time::Span;
+
+/// What we call ourselves in records, logs and on the command line.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Pool workers that can be asked what they decided about a request.
 pub type WhyRegistry = Registry<AskWhy>;
@@ -29,6 +33,10 @@ pub struct Shared {
     /// `host:port` at which other machines find the web server; `None` without one.
     pub webapp: Option<String>,
     pub arbiters: Arbiters,
+    /// By which this machine registers its components.
+    pub hostname: String,
+    /// Where a reload puts the servers of a changed `zookeeper-servers`: the session is moved to them.
+    pub servers: watch::Sender<Vec<ZooKeeperServer>>,
 }
 
 /// Threads are a constant. Roots run on the system's own arbiter, signals and dumps on one that nobody else can block.

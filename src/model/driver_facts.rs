@@ -1,5 +1,8 @@
 //! What the loader must know of each driver, built or not: how its pools name labels, and which limits they take.
 
+use super::problem::{Problem, nearest};
+use super::yaml::YamlNode;
+
 /// One driver of Nodepool 11.
 #[derive(Debug)]
 pub struct DriverFacts {
@@ -32,18 +35,32 @@ pub enum LabelStyle {
     OfNodes,
 }
 
-impl DriverFacts {
-    pub fn has_label_maps(&self) -> bool {
-        self.label_style == LabelStyle::Maps
-    }
-}
-
 pub fn find(name: &str) -> Option<&'static DriverFacts> {
     DRIVERS.iter().find(|driver| driver.name == name)
 }
 
 pub fn names() -> impl Iterator<Item = &'static str> {
     DRIVERS.iter().map(|driver| driver.name)
+}
+
+/// An explicit driver wins; without one a name that starts with `fake` means that driver, else openstack.
+pub fn driver_name(section: &YamlNode) -> String {
+    match section.get("driver") {
+        Some(driver) => driver.scalar_text().unwrap_or_else(|| "None".to_owned()),
+        None if section.get("name").and_then(YamlNode::as_text).is_some_and(|name| name.starts_with("fake")) => {
+            "fake".to_owned()
+        }
+        None => "openstack".to_owned(),
+    }
+}
+
+pub fn unknown_driver(section: &YamlNode, name: &str) -> Problem {
+    let at = section.get("driver").map_or(section.at, |node| node.at);
+    let help = match nearest(name, names()) {
+        Some(close) => format!("did you mean {close}?"),
+        None => format!("the drivers are {}", names().collect::<Vec<_>>().join(", ")),
+    };
+    Problem::error(at, format!("{name}: unknown driver")).help(help)
 }
 
 const PLAIN: DriverFacts = DriverFacts {

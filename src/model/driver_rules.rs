@@ -120,7 +120,7 @@ fn check_image_references(
         let label_name = label.get("name").and_then(YamlNode::scalar_text).unwrap_or_default();
         let message =
             format!("{kind} {wanted} does not exist in provider {shown} but is referenced in label {label_name}");
-        findings.error(node.at, message, format!("add it to {list} of the provider {provider_name}"));
+        findings.error_only_for_loader(node.at, message, format!("add it to {list} of the provider {provider_name}"));
     }
 }
 

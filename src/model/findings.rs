@@ -54,9 +54,14 @@ impl Findings {
         }
     }
 
-    /// The reference stops with a bare `KeyError` where something that was named does not exist.
-    pub fn missing(&mut self, at: Place, name: &str, help: impl Into<String>) {
-        self.error(at, format!("KeyError: {}", python_quoted(name)), help);
+    /// The reference stops with a bare `KeyError` where a key is missing.
+    pub fn missing(&mut self, at: Place, key: &str, help: impl Into<String>) {
+        self.error(at, format!("KeyError: {}", python_quoted(key)), help);
+    }
+
+    /// The same where something is named that does not exist. Its validator looks at few of these names.
+    pub fn unknown(&mut self, at: Place, name: &str, help: impl Into<String>) {
+        self.error_only_for_loader(at, format!("KeyError: {}", python_quoted(name)), help);
     }
 
     /// The mappings in a list; anything else in it is a problem.

@@ -11,9 +11,9 @@ use super::problem::{Problem, Severity};
 use super::quantity::Amounts;
 use super::resolve_images;
 use super::resolve_providers::{self, Providers};
-use super::schema;
 use super::time::Span;
 use super::yaml::{YamlNode, YamlValue};
+use super::{crosscheck, schema};
 
 /// Either a configuration, perhaps with warnings, or the errors that prevent it.
 #[derive(Clone, Debug)]
@@ -24,9 +24,9 @@ pub struct Resolved {
 
 /// Loads a configuration the way the daemons do. `built` names the drivers of this program.
 pub fn resolve(main: Source<'_>, secure: Option<Source<'_>>, built: &[&str]) -> Resolved {
-    let mut problems: Vec<Problem> = schema::check(main.root);
     // What the validator alone rejects is no reason not to run.
-    problems = problems.into_iter().map(|problem| problem.at_most(Severity::Warning)).collect();
+    let rejected = schema::check(main.root).into_iter().chain(crosscheck::check(main.root));
+    let mut problems: Vec<Problem> = rejected.map(|problem| problem.at_most(Severity::Warning)).collect();
     let (config, findings) = assemble(main, secure, built);
     for problem in findings.problems.into_iter().chain(findings.not_for_validator) {
         if problem.is_error() {
@@ -55,10 +55,10 @@ pub(super) fn assemble(main: Source<'_>, secure: Option<Source<'_>>, built: &[&s
     let labels = labels(root, &mut findings);
     if let Some(secure) = secure {
         // The secure file is applied last but names images of the main file only, so its place in the order is free.
-        let mut own = Findings::default();
-        check_secure(secure.root, &mut own);
-        resolve_images::apply_secure(secure, &mut diskimages, &mut own);
-        findings.problems.extend(own.problems.into_iter().map(|problem| problem.in_file(secure.file)));
+        in_secure(secure, &mut findings, |root, findings| {
+            check_secure(root, findings);
+            resolve_images::apply_secure(secure, &mut diskimages, findings);
+        });
     }
     let Providers { providers, out_of_service } =
         resolve_providers::resolve(root, &labels, &mut diskimages, built, &mut findings);
@@ -116,22 +116,27 @@ fn port(section: &YamlNode, lowest: u16, findings: &mut Findings) -> Option<u16>
 }
 
 fn zookeeper(root: &YamlNode, secure: Option<Source<'_>>, findings: &mut Findings) -> ZooKeeperConfig {
-    let (mut servers, mut tls) = (servers(root, findings), tls(root, findings));
-    if let Some(secure) = secure {
-        let mut own = Findings::default();
-        if secure.root.get("zookeeper-servers").is_some_and(YamlNode::is_truthy) {
-            servers = self::servers(secure.root, &mut own);
-        }
-        if secure.root.get("zookeeper-tls").is_some_and(YamlNode::is_truthy) {
-            // What the main file lacked no longer matters.
-            findings.not_for_validator.retain(|problem| problem.message != TLS_INCOMPLETE);
-            tls = self::tls(secure.root, &mut own);
-        }
-        findings.problems.extend(own.problems.into_iter().map(|problem| problem.in_file(secure.file)));
-        let left = own.not_for_validator.into_iter();
-        findings.not_for_validator.extend(left.map(|problem| problem.in_file(secure.file)));
-    }
+    // What the secure file sets, it sets completely: the main file is not even looked at.
+    let deciding = |key: &str| secure.filter(|secure| secure.root.get(key).is_some_and(YamlNode::is_truthy));
+    let servers = match deciding("zookeeper-servers") {
+        Some(secure) => in_secure(secure, findings, servers),
+        None => servers(root, findings),
+    };
+    let tls = match deciding("zookeeper-tls") {
+        Some(secure) => in_secure(secure, findings, tls),
+        None => tls(root, findings),
+    };
     ZooKeeperConfig { servers, tls, session_timeout: session_timeout(root, findings) }
+}
+
+/// Does work on the secure file whose problems name that file.
+fn in_secure<T>(secure: Source<'_>, findings: &mut Findings, work: impl FnOnce(&YamlNode, &mut Findings) -> T) -> T {
+    let mut own = Findings::default();
+    let result = work(secure.root, &mut own);
+    findings.problems.extend(own.problems.into_iter().map(|problem| problem.in_file(secure.file)));
+    let for_loader = own.not_for_validator.into_iter().map(|problem| problem.in_file(secure.file));
+    findings.not_for_validator.extend(for_loader);
+    result
 }
 
 fn session_timeout(root: &YamlNode, findings: &mut Findings) -> Span {
@@ -149,9 +154,15 @@ fn servers(root: &YamlNode, findings: &mut Findings) -> Vec<ZooKeeperServer> {
     let mut servers = Vec::new();
     let sections = findings.mappings(root, "zookeeper-servers", "a ZooKeeper server");
     for section in &sections {
+        let blank = section.get("host").is_some_and(YamlNode::is_null) && section.given("chroot").is_none();
+        if blank {
+            let help = "`host` is empty, so this server is left out";
+            findings.warning(section.at, "ZooKeeper server without a host", help);
+            continue;
+        }
         let Some(host) = findings.required(section, "host", "a ZooKeeper server") else { continue };
         if host.trim().is_empty() {
-            findings.error(section.at, "ZooKeeper host is empty", "`host` is a name or an address");
+            findings.error_only_for_loader(section.at, "ZooKeeper host is empty", "`host` is a name or an address");
         }
         let server = ZooKeeperServer {
             host,
@@ -168,7 +179,7 @@ fn servers(root: &YamlNode, findings: &mut Findings) -> Vec<ZooKeeperServer> {
     if !only_last && !servers.iter().all(same) {
         let at = sections.first().map_or(root.at, |section| section.at);
         let help = "write the same chroot at every server, or one at the last server only";
-        findings.error(at, "ZooKeeper servers have different chroots", help);
+        findings.error_only_for_loader(at, "ZooKeeper servers have different chroots", help);
     }
     servers
 }
@@ -182,7 +193,7 @@ fn check_chroot(chroot: &str, section: &YamlNode, findings: &mut Findings) {
     };
     if !valid {
         let at = section.get("chroot").map_or(section.at, |node| node.at);
-        findings.error(at, "ZooKeeper chroot is not a path", "write it like /ci/nodepool");
+        findings.error_only_for_loader(at, "ZooKeeper chroot is not a path", "write it like /ci/nodepool");
     }
 }
 

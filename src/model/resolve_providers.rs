@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::config::{DiskImage, Label, PoolConfig, ProviderConfig};
-use super::driver_facts::{self, DriverFacts, LabelStyle};
+use super::driver_facts::{self, DriverFacts, LabelStyle, driver_name};
 use super::driver_rules;
 use super::findings::Findings;
 use super::ids::{ImageName, LabelName, PoolName, ProviderName};
@@ -61,27 +61,11 @@ pub(super) fn resolve(
     result
 }
 
-/// An explicit driver wins; without one a name that starts with `fake` means that driver, else openstack.
-pub(super) fn driver_name(section: &YamlNode) -> String {
-    match section.get("driver") {
-        Some(driver) => driver.scalar_text().unwrap_or_else(|| "None".to_owned()),
-        None if section.get("name").and_then(YamlNode::as_text).is_some_and(|name| name.starts_with("fake")) => {
-            "fake".to_owned()
-        }
-        None => "openstack".to_owned(),
-    }
-}
-
 fn driver_of(section: &YamlNode, findings: &mut Findings) -> Option<&'static DriverFacts> {
     let name = driver_name(section);
     let facts = driver_facts::find(&name);
     if facts.is_none() {
-        let at = section.get("driver").map_or(section.at, |node| node.at);
-        let help = match nearest(&name, driver_facts::names()) {
-            Some(close) => format!("did you mean {close}?"),
-            None => format!("the drivers are {}", driver_facts::names().collect::<Vec<_>>().join(", ")),
-        };
-        findings.error(at, format!("{name}: unknown driver"), help);
+        findings.problems.push(driver_facts::unknown_driver(section, &name));
     }
     facts
 }
@@ -114,7 +98,7 @@ fn unknown_image(entry: &YamlNode, name: &str, diskimages: &BTreeMap<ImageName, 
     let at = entry.get("name").map_or(entry.at, |node| node.at);
     let close = nearest(name, diskimages.keys().map(ImageName::as_str));
     let meant = close.map(|close| format!("; did you mean {close}?")).unwrap_or_default();
-    findings.missing(at, name, format!("no top-level diskimage that can be built has this name{meant}"));
+    findings.unknown(at, name, format!("no top-level diskimage that can be built has this name{meant}"));
 }
 
 fn provider(
@@ -135,10 +119,10 @@ fn provider(
     };
     for pool in findings.mappings(section, "pools", "a pool") {
         let Some(pool_name) = findings.required(pool, "name", "a pool").map(PoolName::from) else { continue };
-        for label in
-            findings.mappings(pool, "labels", "a label of a pool").into_iter().filter(|_| facts.has_label_maps())
-        {
-            label_image(label, facts, context, &mut provider.label_images, findings);
+        if facts.labels_hold_images {
+            for label in findings.mappings(pool, "labels", "a label of a pool") {
+                label_image(label, context, &mut provider.label_images, findings);
+            }
         }
         let config = self::pool(pool_name.clone(), pool, section, facts, context, findings);
         if provider.pools.insert(pool_name.clone(), Arc::new(config)).is_some() {
@@ -152,12 +136,11 @@ fn provider(
 /// A change of the image that a label boots replaces the provider, except for what only the builder looks at.
 fn label_image(
     label: &YamlNode,
-    facts: &DriverFacts,
     context: &Context<'_>,
     images: &mut BTreeMap<ImageName, DiskImage>,
     findings: &mut Findings,
 ) {
-    if !facts.labels_hold_images || !label.get("diskimage").is_some_and(YamlNode::is_truthy) {
+    if !label.get("diskimage").is_some_and(YamlNode::is_truthy) {
         return;
     }
     let Some(name) = findings.keep(label.text("diskimage")) else { return };
@@ -168,7 +151,7 @@ fn label_image(
         }
         None => {
             let at = label.get("diskimage").map_or(label.at, |node| node.at);
-            findings.missing(at, &name, "no top-level diskimage that can be built has this name");
+            findings.unknown(at, &name, "no top-level diskimage that can be built has this name");
         }
     }
 }
@@ -245,7 +228,7 @@ fn labels(pool: &YamlNode, facts: &DriverFacts, context: &Context<'_>, findings:
         if !context.labels.contains_key(label.as_str()) {
             let close = nearest(&label, context.labels.keys().map(LabelName::as_str));
             let meant = close.map(|close| format!("; did you mean {close}?")).unwrap_or_default();
-            findings.missing(at, &label, format!("this label is not among the top-level labels{meant}"));
+            findings.unknown(at, &label, format!("this label is not among the top-level labels{meant}"));
         }
         labels.insert(LabelName::from(label));
     }

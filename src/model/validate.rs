@@ -1,5 +1,6 @@
 //! `config-validate`: the steps, their order and their texts.
 
+use super::crosscheck;
 use super::findings::Source;
 use super::problem::{Problem, Severity};
 use super::resolve::assemble;
@@ -23,8 +24,12 @@ pub fn validate(text: &str, file: &str, built: &[&str]) -> Vec<Problem> {
         problems.push(Problem::error(Default::default(), "Schema validation failed").help(help));
         problems.extend(schema_problems);
     }
+    problems.extend(crosscheck::check(&root));
     let (_, findings) = assemble(Source { file, root: &root }, None, built);
-    let for_loader = findings.not_for_validator.into_iter().map(|problem| problem.at_most(Severity::Warning));
+    let for_loader = findings.not_for_validator.into_iter().map(|mut problem| {
+        problem.help.push_str("; with this the daemons refuse to load the file");
+        problem.at_most(Severity::Warning)
+    });
     for problem in findings.problems.into_iter().chain(for_loader) {
         let reported = |other: &Problem| other.at == problem.at && other.severity >= problem.severity;
         if !problems.iter().any(reported) {

@@ -1,0 +1,294 @@
+//! What the daemons share: starting, one tree of actors per ZooKeeper session, stopping.
+
+use std::future::Future;
+use std::io;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use actix_rt::{Arbiter, System};
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+
+use super::config_files::{self, LoadError, Loaded};
+use super::daemon::{self, DaemonError, Detached};
+use super::log::config::LogConfigError;
+use super::log::{LogError, LogPlan, Verbosity};
+use super::panics::{PanicCounter, Recovery};
+use super::pidfile::{self, PidFile, PidFileError};
+use super::samples::SampleSink;
+use super::shared::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, VERSION, WhyRegistry};
+use super::{clock, dump, launcher, signals, webapp};
+use crate::zk::Zk;
+use crate::zk::session::{
+    ConnectError, ConnectOptions, RealConnection, Server, connect_until, install_crypto_provider,
+};
+
+/// Drivers of this program.
+pub const BUILT_DRIVERS: &[&str] = &["static"];
+
+const LAUNCHER_LOG_FILE: &str = "/var/log/nodepool/nodepool.log";
+
+/// How a daemon is started, apart from its work.
+#[derive(Clone, Debug)]
+pub struct DaemonOptions {
+    pub mode: Mode,
+    /// The logging file of `-l`.
+    pub log_config: Option<PathBuf>,
+    pub verbosity: Verbosity,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Foreground,
+    Background { pid_file: PathBuf },
+}
+
+/// Why a daemon did not start or cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    #[error(transparent)]
+    PidFile(#[from] PidFileError),
+    #[error(transparent)]
+    LogConfig(#[from] LogConfigError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error("cannot listen on {address} for the web server; change `webapp` in the configuration or give --no-webapp")]
+    Web { address: String, source: io::Error },
+    #[error("cannot {action}")]
+    System { action: &'static str, source: io::Error },
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("gave up after {0} panics in ten minutes; the log tells where they happened")]
+    Panics(usize),
+}
+
+/// A launcher with everything in hand that it needs before it connects.
+pub struct Prepared {
+    pub options: LauncherOptions,
+    pub loaded: Loaded,
+    pub listener: Option<TcpListener>,
+}
+
+/// The whole life of `nodepool-launcher`.
+pub fn run_launcher(options: LauncherOptions, daemon: &DaemonOptions) -> ExitCode {
+    exit_code(launch(options, daemon))
+}
+
+/// What went wrong is the last line on stderr, after all its causes were told.
+pub fn exit_code(outcome: Result<(), ProcessError>) -> ExitCode {
+    let Err(error) = outcome else { return ExitCode::SUCCESS };
+    if let ProcessError::Load(failed) = &error {
+        for problem in &failed.problems {
+            eprintln!("{problem}");
+        }
+    }
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    error!(target: "nodepool.NodePool", "{text}");
+    eprintln!("{text}");
+    ExitCode::FAILURE
+}
+
+fn launch(options: LauncherOptions, daemon: &DaemonOptions) -> Result<(), ProcessError> {
+    let detached = go_to_background(daemon)?;
+    let _pid_file = match &daemon.mode {
+        Mode::Background { pid_file } => Some(PidFile::acquire(pid_file, pidfile::WAIT)?),
+        Mode::Foreground => None,
+    };
+    install_logging(daemon)?;
+    in_system(async move {
+        let prepared = prepare(options).await?;
+        if let Some(detached) = detached {
+            detached.ready()?;
+        }
+        serve(prepared).await
+    })?
+}
+
+fn go_to_background(daemon: &DaemonOptions) -> Result<Option<Detached>, DaemonError> {
+    match daemon.mode {
+        Mode::Foreground => Ok(None),
+        Mode::Background { .. } => {
+            daemon::close_inherited_files();
+            daemon::detach().map(Some)
+        }
+    }
+}
+
+fn install_logging(daemon: &DaemonOptions) -> Result<(), ProcessError> {
+    let plan = match (&daemon.log_config, &daemon.mode) {
+        (Some(path), _) => LogPlan::from_file(path)?,
+        (None, Mode::Foreground) => LogPlan::to_stdout(daemon.verbosity),
+        (None, Mode::Background { .. }) => LogPlan::to_file(LAUNCHER_LOG_FILE, daemon.verbosity),
+    };
+    for notice in &plan.notices {
+        eprintln!("logging configuration: {notice}");
+    }
+    plan.install()?;
+    log_panics();
+    Ok(())
+}
+
+/// In the background nobody reads stderr, so panics go where everything else goes.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let backtrace = std::backtrace::Backtrace::capture();
+        error!(target: "nodepool.NodePool", "{panic}\n{backtrace}");
+    }));
+}
+
+/// Runs on a new actix system whose own thread is the arbiter of the roots.
+pub fn in_system<T>(work: impl Future<Output = T>) -> Result<T, ProcessError> {
+    install_crypto_provider();
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().expect("a runtime can be built where threads and timers are to be had")
+    };
+    Ok(System::with_tokio_rt(runtime).block_on(work))
+}
+
+async fn prepare(options: LauncherOptions) -> Result<Prepared, ProcessError> {
+    let loaded = config_files::load(&options.config, options.secure.as_deref(), BUILT_DRIVERS).await?;
+    // What is wrong with the servers or the certificates is better said now than after the terminal has gone.
+    ConnectOptions::from_config(&loaded.config.zookeeper)?;
+    let listener = if options.webapp {
+        let place = &loaded.config.webapp;
+        let address = format!("{}:{}", place.listen_address, place.port);
+        Some(webapp::bind(place).map_err(|source| ProcessError::Web { address, source })?)
+    } else {
+        None
+    };
+    Ok(Prepared { options, loaded, listener })
+}
+
+/// The launcher from its first log line to its orderly end; to be called inside a system.
+pub async fn serve(prepared: Prepared) -> Result<(), ProcessError> {
+    let Prepared { options, loaded, listener } = prepared;
+    info!("Nodepool launcher {VERSION} starting");
+    for problem in &loaded.problems {
+        warn!("{problem}");
+    }
+    let registry = dump::Registry::default();
+    let (dumps, pools, clouds) = (Arbiter::new(), Arbiter::new(), Arbiter::new());
+    let shutdown = signals::listen(&dumps.handle(), registry.clone())
+        .map_err(|source| ProcessError::System { action: "take over signals", source })?;
+    let hostname = hostname()?;
+    let webapp = listener.as_ref().map(TcpListener::local_addr).transpose();
+    let webapp =
+        webapp.map_err(|source| ProcessError::System { action: "ask for the web server's address", source })?;
+    let shared = Arc::new(Shared {
+        options,
+        registry,
+        why: WhyRegistry::default(),
+        samples: SampleSink::discard(),
+        ready: AtomicBool::new(false),
+        shutdown,
+        panics: PanicCounter::default(),
+        webapp: webapp.map(|address| webapp::advertised(address, &hostname)),
+        arbiters: Arbiters { pools: pools.handle(), clouds: clouds.handle() },
+        hostname,
+        servers: watch::Sender::new(loaded.config.zookeeper.servers.clone()),
+    });
+    let web = match listener {
+        Some(listener) => {
+            let server = webapp::serve(listener, shared.clone())
+                .map_err(|source| ProcessError::System { action: "start the web server", source })?;
+            let handle = server.handle();
+            actix_rt::spawn(server);
+            Some(handle)
+        }
+        None => None,
+    };
+    let outcome = sessions(&shared, loaded).await;
+    if let Some(web) = web {
+        web.stop(false).await;
+    }
+    outcome
+}
+
+fn hostname() -> Result<String, ProcessError> {
+    let name = nix::unistd::gethostname()
+        .map_err(|errno| ProcessError::System { action: "ask for the host name", source: errno.into() })?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
+/// One tree of actors per session, until we are told to stop.
+async fn sessions(shared: &Arc<Shared>, mut loaded: Loaded) -> Result<(), ProcessError> {
+    loop {
+        let options = ConnectOptions::from_config(&loaded.config.zookeeper)?;
+        let Some(connection) = connect_until(options, stopped(shared.shutdown.clone())).await? else {
+            return Ok(());
+        };
+        let end = one_session(connection, shared, loaded.clone()).await;
+        match end {
+            SessionEnd::Stopped => {
+                info!("stopped");
+                return Ok(());
+            }
+            SessionEnd::Expired => warn!("the ZooKeeper session is over, starting anew"),
+            SessionEnd::Panicked(actor) => {
+                error!(actor, "an actor panicked, starting anew");
+                if shared.panics.record(clock::now()) == Recovery::GiveUp {
+                    return Err(ProcessError::Panics(shared.panics.count()));
+                }
+            }
+        }
+        loaded = newest(shared, loaded).await;
+    }
+}
+
+async fn one_session(connection: Arc<RealConnection>, shared: &Arc<Shared>, loaded: Loaded) -> SessionEnd {
+    let moves = actix_rt::spawn(follow_servers(connection.clone(), shared.servers.subscribe()));
+    let zk: Zk = connection.clone();
+    // A task of its own, so that a panic in the root itself ends no more than one in any other actor.
+    let end = match actix_rt::spawn(launcher::run_session(zk, shared.clone(), loaded)).await {
+        Ok(end) => end,
+        Err(_) => SessionEnd::Panicked("Launcher".to_owned()),
+    };
+    moves.abort();
+    // Whatever still holds on to the session: from here on it owns nothing in ZooKeeper any more.
+    connection.close().await;
+    end
+}
+
+async fn follow_servers(
+    connection: Arc<RealConnection>,
+    mut servers: watch::Receiver<Vec<crate::model::config::ZooKeeperServer>>,
+) {
+    while servers.changed().await.is_ok() {
+        let moved = servers.borrow_and_update().clone();
+        connection.set_servers(
+            moved
+                .into_iter()
+                .map(|server| Server { host: server.host.trim_matches(['[', ']']).to_owned(), port: server.port })
+                .collect(),
+        );
+    }
+}
+
+/// The files as they are now; as they were, where they are broken at the moment.
+async fn newest(shared: &Shared, last: Loaded) -> Loaded {
+    match config_files::load(&shared.options.config, shared.options.secure.as_deref(), BUILT_DRIVERS).await {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            error!(%error, "keeping the configuration that was in force");
+            last
+        }
+    }
+}
+
+async fn stopped(mut shutdown: watch::Receiver<Option<Stop>>) {
+    // A sender that is gone means that nobody can stop us in order any more, so we stop.
+    let _ = shutdown.wait_for(Option::is_some).await;
+}

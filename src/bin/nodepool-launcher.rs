@@ -1,0 +1,106 @@
+//! `nodepool-launcher`: its flags, and off it goes.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use nodepool::actors::log::Verbosity;
+use nodepool::actors::process::{DaemonOptions, Mode, run_launcher};
+use nodepool::actors::shared::{LauncherOptions, VERSION};
+use nodepool::model::time::Span;
+
+/// Node pool launcher.
+#[derive(Parser)]
+#[command(name = "nodepool-launcher", disable_version_flag = true, infer_long_args = true)]
+struct Flags {
+    /// path to config file
+    #[arg(short = 'c', value_name = "CONFIG", default_value = "/etc/nodepool/nodepool.yaml")]
+    config: String,
+    /// path to secure file
+    #[arg(short = 's', value_name = "SECURE")]
+    secure: Option<String>,
+    /// path to log config file
+    #[arg(short = 'l', value_name = "LOGCONFIG")]
+    log_config: Option<String>,
+    /// path to pid file
+    #[arg(short = 'p', value_name = "PIDFILE", default_value = "/var/run/nodepool/nodepool.pid")]
+    pid_file: String,
+    /// do not run as a daemon, with debug logging
+    #[arg(short = 'd')]
+    debug: bool,
+    /// do not run as a daemon
+    #[arg(short = 'f')]
+    foreground: bool,
+    /// do not serve HTTP
+    #[arg(long)]
+    no_webapp: bool,
+    /// accepted for compatibility; there is no Python console here
+    #[arg(long)]
+    repl: bool,
+    /// show version
+    #[arg(long)]
+    version: bool,
+    /// seconds between two looks at what no event has told about
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "10")]
+    watermark_sleep: Span,
+    /// seconds between two cleanups
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "60")]
+    cleanup_interval: Span,
+    /// seconds between two looks for nodes to delete
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "5")]
+    delete_interval: Span,
+    /// age in seconds at which the lock of a request that is gone is removed
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "28800")]
+    lock_cleanup: Span,
+    /// calls of one provider's API that may be under way at once
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000), default_value = "10")]
+    api_concurrency: u16,
+}
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    if flags.version {
+        println!("Nodepool version: {VERSION}");
+        return ExitCode::SUCCESS;
+    }
+    if flags.repl {
+        eprintln!("--repl is ignored: there is no Python console here; send SIGUSR2 for a dump of all state");
+    }
+    let options = LauncherOptions {
+        config: absolute(&flags.config),
+        secure: flags.secure.as_deref().map(absolute),
+        webapp: !flags.no_webapp,
+        watermark_sleep: flags.watermark_sleep,
+        cleanup_interval: flags.cleanup_interval,
+        delete_interval: flags.delete_interval,
+        lock_cleanup: flags.lock_cleanup,
+        api_concurrency: usize::from(flags.api_concurrency),
+    };
+    let mode = match flags.debug || flags.foreground {
+        true => Mode::Foreground,
+        false => Mode::Background { pid_file: absolute(&flags.pid_file) },
+    };
+    let verbosity = if flags.debug { Verbosity::Debug } else { Verbosity::Normal };
+    run_launcher(options, &DaemonOptions { mode, log_config: flags.log_config.as_deref().map(absolute), verbosity })
+}
+
+/// Decimals are welcome; a timer needs a span above zero that a clock can count.
+fn seconds(text: &str) -> Result<Span, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds.is_finite() && (0.001..=1e9).contains(&seconds) => Ok(Span(seconds)),
+        _ => Err("a number of seconds above 0 is expected, such as 10 or 0.5".to_owned()),
+    }
+}
+
+/// With `~` replaced, and independent of the folder, which changes in the background.
+fn absolute(path: &str) -> PathBuf {
+    let expanded = match path.strip_prefix('~') {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => match std::env::var("HOME") {
+            Ok(home) => format!("{home}{rest}"),
+            Err(_) => path.to_owned(),
+        },
+        _ => path.to_owned(),
+    };
+    // Without a current folder there is nothing to make it absolute with; opening it will say so.
+    std::path::absolute(&expanded).unwrap_or_else(|_| PathBuf::from(expanded))
+}
