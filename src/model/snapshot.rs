@@ -111,6 +111,10 @@ impl Snapshot {
         self.nodes.len()
     }
 
+    pub fn node_count_of(&self, provider: &ProviderName) -> usize {
+        self.by_provider.get(provider).map_or(0, OrdSet::len)
+    }
+
     /// Nodes of one provider, in any state.
     pub fn nodes_of<'a>(
         &'a self,

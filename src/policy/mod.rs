@@ -9,3 +9,7 @@ pub mod matching;
 pub mod allocate;
 pub mod request_handler;
 pub mod pool;
+pub mod ready;
+pub mod standing;
+pub mod sweep;
+pub mod upkeep;

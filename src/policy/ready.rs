@@ -1,0 +1,128 @@
+//! Min-ready: which requests to create so that enough idle nodes of each label wait, and what to do with them then.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::model::ids::{LabelName, LauncherId, RequestId};
+use crate::model::request::{NodeRequest, RequestState};
+use crate::model::snapshot::NodeChange;
+use crate::model::time::{Span, Timestamp};
+use crate::model::world::World;
+
+/// A label whose nodes nobody could provide is asked for again after this time, and then after twice the time.
+const FIRST_PAUSE: Span = Span(1.0);
+const LONGEST_PAUSE: Span = Span(60.0);
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Wish {
+    /// One request for one node of this label.
+    Submit(LabelName),
+    /// The request has ended: its nodes become free and it goes.
+    Finish { request: RequestId, nodes: Vec<NodeChange> },
+}
+
+/// The requests that this process has open for its labels.
+#[derive(Debug, Default)]
+pub struct MinReady {
+    open: BTreeMap<RequestId, LabelName>,
+    /// Requests being created or finished.
+    in_flight: BTreeMap<LabelName, usize>,
+    finishing: BTreeSet<RequestId>,
+    paused: BTreeMap<LabelName, (Timestamp, Span)>,
+}
+
+impl MinReady {
+    pub fn plan(&mut self, own: &BTreeSet<LauncherId>, world: &World<'_>) -> Vec<Wish> {
+        let mut wishes = Vec::new();
+        if !world.snapshot.connected {
+            return wishes;
+        }
+        self.look_after_open(world, &mut wishes);
+        for label in world.config.labels.values().filter(|label| label.min_ready > 0) {
+            let busy = self.open.values().any(|open| *open == label.name) || self.in_flight.contains_key(&label.name);
+            let paused = self.paused.get(&label.name).is_some_and(|(until, _)| *until > world.now);
+            if busy || paused || !can_be_launched(&label.name, own, world) {
+                continue;
+            }
+            let missing = label.min_ready - world.snapshot.idle_everywhere(&label.name) as i64;
+            for _ in 0..missing.max(0) {
+                *self.in_flight.entry(label.name.clone()).or_insert(0) += 1;
+                wishes.push(Wish::Submit(label.name.clone()));
+            }
+        }
+        wishes
+    }
+
+    /// A request was created, or could not be.
+    pub fn submitted(&mut self, label: &LabelName, request: Option<RequestId>) {
+        if let Some(count) = self.in_flight.get_mut(label) {
+            *count -= 1;
+            if *count == 0 {
+                self.in_flight.remove(label);
+            }
+        }
+        if let Some(request) = request {
+            self.open.insert(request, label.clone());
+        }
+    }
+
+    pub fn finished(&mut self, request: &RequestId, done: bool) {
+        self.finishing.remove(request);
+        if done {
+            self.open.remove(request);
+        }
+    }
+
+    /// When a paused label may be asked for again.
+    pub fn due(&self, now: Timestamp) -> Option<Timestamp> {
+        self.paused.values().map(|(until, _)| *until).filter(|until| *until > now).min()
+    }
+
+    fn look_after_open(&mut self, world: &World<'_>, wishes: &mut Vec<Wish>) {
+        let mut gone = Vec::new();
+        for (id, label) in &self.open {
+            let Some(request) = world.snapshot.request(id) else {
+                gone.push(id.clone());
+                continue;
+            };
+            let fulfilled = request.record.state == RequestState::Fulfilled;
+            if !fulfilled && request.record.state != RequestState::Failed || !self.finishing.insert(id.clone()) {
+                continue;
+            }
+            if fulfilled {
+                self.paused.remove(label);
+            } else {
+                let last = self.paused.get(label).map_or(Span(FIRST_PAUSE.0 / 2.0), |(_, pause)| *pause);
+                let pause = Span((last.0 * 2.0).min(LONGEST_PAUSE.0));
+                self.paused.insert(label.clone(), (world.now + pause, pause));
+            }
+            let nodes = world.snapshot.nodes_allocated_to(id).filter_map(|node| {
+                let stored = world.snapshot.node(node)?;
+                Some(stored.change(node.clone(), |record| record.allocated_to = None))
+            });
+            wishes.push(Wish::Finish { request: id.clone(), nodes: nodes.collect() });
+        }
+        for id in gone {
+            self.open.remove(&id);
+        }
+    }
+}
+
+/// Could anybody make a new node of this label? Static hosts are there or not; asking for more of them only makes
+/// requests that fail. Of other launchers' pools that is not known, so they count.
+fn can_be_launched(label: &LabelName, own: &BTreeSet<LauncherId>, world: &World<'_>) -> bool {
+    let ours = world.config.providers.values().any(|provider| {
+        let launches = world.facts.get(&provider.name).is_some_and(|facts| facts.launches && facts.seen_at.0 > 0.0);
+        launches && provider.pools.values().any(|pool| pool.labels.contains(label))
+    });
+    ours || world.snapshot.pools().any(|(_, pool)| {
+        pool.record.supported_labels.contains(label) && pool.record.id.as_ref().is_some_and(|id| !own.contains(id))
+    })
+}
+
+/// The record of such a request.
+pub fn request(label: &LabelName, event_id: String, now: Timestamp) -> NodeRequest {
+    let mut request = NodeRequest::new(vec![label.clone()], crate::model::request::MIN_READY_REQUESTOR, now);
+    request.reuse = false;
+    request.event_id = Some(event_id);
+    request
+}

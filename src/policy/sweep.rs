@@ -1,0 +1,168 @@
+//! Clean-up rules: one function per rule, each from the whole picture to the repairs that it asks for.
+
+use crate::model::ids::{LabelName, NodeId, ProviderName, RequestId};
+use crate::model::node::{Node, NodeState};
+use crate::model::request::RequestState;
+use crate::model::snapshot::{NodeChange, RequestChange, Snapshot, Stored};
+use crate::model::time::{Span, Timestamp};
+use crate::model::world::World;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Repair {
+    /// The node's use is over: its record goes, or its instance first where it has one.
+    Retire { node: NodeId, version: i32 },
+    /// A node allocated to a request that is gone; its absence is checked again before the write.
+    Release { request: RequestId, node: Box<NodeChange> },
+    /// A request that a launcher accepted and left.
+    Reset { request: Box<RequestChange>, nodes: Vec<NodeChange> },
+    /// A node znode without data.
+    RemoveEmpty(NodeId),
+    /// A lock directory of a request that is gone, if it did not change since `before_ms`.
+    RemoveRequestLock { request: RequestId, before_ms: i64 },
+}
+
+/// The node that a repair writes, for the rule of one effect per node.
+impl Repair {
+    pub fn key(&self) -> String {
+        match self {
+            Repair::Retire { node, .. } => format!("node {node}"),
+            Repair::Release { node, .. } => format!("node {}", node.id),
+            Repair::Reset { request, .. } => format!("request {}", request.id),
+            Repair::RemoveEmpty(node) => format!("node {node}"),
+            Repair::RemoveRequestLock { request, .. } => format!("lock {request}"),
+        }
+    }
+}
+
+/// D3: unlocked nodes whose use is over.
+pub fn spent_nodes(provider: &ProviderName, world: &World<'_>) -> Vec<Repair> {
+    let spent = world.snapshot.spent_nodes(provider);
+    spent.map(|(id, node)| Repair::Retire { node: id.clone(), version: node.version }).collect()
+}
+
+/// D2: ready nodes of requests that are gone become free; half-made ones (which the reference forgets) go.
+pub fn orphaned_nodes(is_served: impl Fn(&ProviderName) -> bool, world: &World<'_>) -> Vec<Repair> {
+    let mut repairs = Vec::new();
+    for (request, nodes) in world.snapshot.allocations() {
+        if world.snapshot.request(request).is_some() {
+            continue;
+        }
+        for id in nodes {
+            let Some(node) = unlocked(id, world.snapshot) else { continue };
+            if !node.record.provider.as_ref().is_some_and(&is_served) {
+                continue;
+            }
+            match node.record.state {
+                NodeState::Ready => {
+                    let node = Box::new(node.change(id.clone(), |record| record.allocated_to = None));
+                    repairs.push(Repair::Release { request: request.clone(), node });
+                }
+                NodeState::Init => repairs.push(Repair::Retire { node: id.clone(), version: node.version }),
+                _ => {}
+            }
+        }
+    }
+    repairs
+}
+
+/// C3: requests that are pending but locked by nobody go back to `requested`; who declined stays known.
+pub fn lost_requests(world: &World<'_>) -> Vec<Repair> {
+    let pending = world.snapshot.open_requests().filter(|(_, request)| request.record.state == RequestState::Pending);
+    let lost = pending.filter(|(rank, _)| !world.snapshot.is_request_locked(&rank.id));
+    lost.filter_map(|(rank, request)| {
+        let mut nodes = Vec::new();
+        for id in world.snapshot.nodes_allocated_to(&rank.id) {
+            // Somebody is at work on this node: the request waits for the next look.
+            let node = unlocked(id, world.snapshot)?;
+            nodes.push(node.change(id.clone(), |record| freed(record, world.now)));
+        }
+        let request = Box::new(request.change(rank.id.clone(), |record| {
+            record.set_state(RequestState::Requested, world.now);
+            record.nodes.clear();
+        }));
+        Some(Repair::Reset { request, nodes })
+    })
+    .collect()
+}
+
+fn freed(record: &mut Node, now: Timestamp) {
+    record.allocated_to = None;
+    if record.state == NodeState::Init {
+        record.set_state(NodeState::Deleting, crate::model::node::Writer::Launcher, now);
+    }
+}
+
+/// C4: idle nodes older than their label allows. Also says when the next one will be.
+pub fn old_ready_nodes(provider: &ProviderName, world: &World<'_>) -> (Vec<Repair>, Option<Timestamp>) {
+    let limited: Vec<(&LabelName, Span)> =
+        world.config.labels.values().filter_map(|label| Some((&label.name, label.max_ready_age?))).collect();
+    let Some(section) = world.config.providers.get(provider).filter(|_| !limited.is_empty()) else {
+        return (Vec::new(), None);
+    };
+    let mut ages = Ages::new(world.now);
+    for pool in section.pools.keys() {
+        let pool = crate::model::ids::PoolId { provider: provider.clone(), pool: pool.clone() };
+        for (label, limit) in &limited {
+            for id in world.snapshot.idle_nodes(&pool, label) {
+                ages.see(id, unlocked(id, world.snapshot), *limit);
+            }
+        }
+    }
+    (ages.over, ages.next)
+}
+
+/// C5: nodes held longer than their own limit or the general one, whichever is smaller.
+pub fn old_held_nodes(provider: &ProviderName, world: &World<'_>) -> (Vec<Repair>, Option<Timestamp>) {
+    let mut ages = Ages::new(world.now);
+    for (id, node) in world.snapshot.held_nodes(provider) {
+        let own = node.record.hold_expiration.filter(|seconds| *seconds > 0).map(|seconds| Span(seconds as f64));
+        let limit = match (own, world.config.max_hold_age) {
+            (Some(own), Some(general)) => Some(if own < general { own } else { general }),
+            (own, general) => own.or(general),
+        };
+        if let Some(limit) = limit {
+            ages.see(id, unlocked(id, world.snapshot), limit);
+        }
+    }
+    (ages.over, ages.next)
+}
+
+/// C6: node znodes without data, locked or not.
+pub fn empty_nodes(world: &World<'_>) -> Vec<Repair> {
+    world.snapshot.empty_nodes().map(|id| Repair::RemoveEmpty(id.clone())).collect()
+}
+
+/// C1: lock directories of requests that are gone, unless they are known to be young.
+pub fn stale_request_locks(age: Span, world: &World<'_>) -> Vec<Repair> {
+    let before_ms = ((world.now.0 - age.0) * 1000.0) as i64;
+    let gone = world.snapshot.request_locks().filter(|(id, _)| world.snapshot.request(id).is_none());
+    let old = gone.filter(|(_, view)| view.mtime_ms < before_ms);
+    old.map(|(id, _)| Repair::RemoveRequestLock { request: id.clone(), before_ms }).collect()
+}
+
+fn unlocked<'a>(id: &NodeId, snapshot: &'a Snapshot) -> Option<&'a Stored<Node>> {
+    snapshot.node(id).filter(|_| !snapshot.is_node_locked(id))
+}
+
+/// Sorts nodes by whether their time is over, and finds the next one whose time will be.
+struct Ages {
+    now: Timestamp,
+    over: Vec<Repair>,
+    next: Option<Timestamp>,
+}
+
+impl Ages {
+    fn new(now: Timestamp) -> Self {
+        Self { now, over: Vec::new(), next: None }
+    }
+
+    fn see(&mut self, id: &NodeId, node: Option<&Stored<Node>>, limit: Span) {
+        let Some(node) = node else { return };
+        let due = node.record.state_time + limit;
+        if due <= self.now {
+            self.over.push(Repair::Retire { node: id.clone(), version: node.version });
+        } else if self.next.is_none_or(|next| due < next) {
+            self.next = Some(due);
+        }
+    }
+}

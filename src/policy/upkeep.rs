@@ -1,0 +1,237 @@
+//! Upkeep: the mind of a CleanupWorker. Decides which repairs are due, and remembers those under way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::standing::{self, Step};
+use super::sweep::{self, Repair};
+use crate::model::cloud::{Facts, HostCheck, HostIdentity};
+use crate::model::ids::{NodeId, ProviderName};
+use crate::model::node::Node;
+use crate::model::snapshot::WriteError;
+use crate::model::time::{Span, Timestamp};
+use crate::model::world::World;
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Look at what changes by events: spent nodes, orphans, lost requests, standing hosts.
+    Wake,
+    /// The interval of the slow rules is over: stale locks, empty nodes, hosts that failed.
+    Sweep,
+    Repaired(String, Result<(), WriteError>),
+    Registered(String, Result<NodeId, WriteError>),
+    Inspected(ProviderName, HostIdentity),
+}
+
+/// Each but `Inspect` comes back as `Repaired` or `Registered` with its key.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    Repair(Repair),
+    Register { key: String, node: Box<Node> },
+    Update { node: NodeId, version: i32, record: Box<Node> },
+    Inspect { provider: ProviderName, host: HostIdentity },
+}
+
+/// Repairs under way at once; the rest waits for the next look.
+const MOST_IN_FLIGHT: usize = 256;
+
+#[derive(Debug)]
+pub struct Upkeep {
+    lock_age: Span,
+    in_flight: BTreeSet<String>,
+    inspecting: BTreeSet<(ProviderName, HostIdentity)>,
+    /// When a slot of a host became free last.
+    freed: BTreeMap<ProviderName, BTreeMap<HostIdentity, Timestamp>>,
+    /// Facts and number of nodes at the last plan for standing hosts: while both stay, no slot needs anything.
+    stood: BTreeMap<ProviderName, (Arc<Facts>, usize)>,
+    /// When the next node reaches its age.
+    due: Option<Timestamp>,
+    counts: BTreeMap<&'static str, u64>,
+    failed: BTreeMap<String, String>,
+}
+
+impl Upkeep {
+    pub fn new(lock_age: Span) -> Self {
+        Self {
+            lock_age,
+            in_flight: BTreeSet::new(),
+            inspecting: BTreeSet::new(),
+            freed: BTreeMap::new(),
+            stood: BTreeMap::new(),
+            due: None,
+            counts: BTreeMap::new(),
+            failed: BTreeMap::new(),
+        }
+    }
+
+    pub fn step(&mut self, event: Event, world: &World<'_>) -> Vec<Effect> {
+        match event {
+            Event::Wake => self.look(world),
+            Event::Sweep => self.sweep(world),
+            Event::Repaired(key, answer) => {
+                self.answered(key, answer.err());
+                Vec::new()
+            }
+            Event::Registered(key, answer) => {
+                self.answered(key, answer.err());
+                Vec::new()
+            }
+            Event::Inspected(provider, host) => {
+                self.inspecting.remove(&(provider.clone(), host));
+                self.stood.remove(&provider);
+                Vec::new()
+            }
+        }
+    }
+
+    /// When to look again though nothing changes.
+    pub fn due(&self) -> Option<Timestamp> {
+        self.due
+    }
+
+    fn look(&mut self, world: &World<'_>) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if !world.snapshot.connected {
+            return effects;
+        }
+        self.due = None;
+        let mut repairs = sweep::lost_requests(world);
+        repairs.extend(sweep::orphaned_nodes(|provider| world.config.providers.contains_key(provider), world));
+        for provider in world.config.providers.keys() {
+            repairs.extend(sweep::spent_nodes(provider, world));
+            for (old, next) in [sweep::old_ready_nodes(provider, world), sweep::old_held_nodes(provider, world)] {
+                repairs.extend(old);
+                self.due = [self.due, next].into_iter().flatten().min();
+            }
+        }
+        self.start(repairs, world, &mut effects);
+        self.stand(world, &mut effects);
+        effects
+    }
+
+    fn sweep(&mut self, world: &World<'_>) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if !world.snapshot.connected {
+            return effects;
+        }
+        self.stood.clear();
+        let mut repairs = sweep::stale_request_locks(self.lock_age, world);
+        repairs.extend(sweep::empty_nodes(world));
+        self.start(repairs, world, &mut effects);
+        // A host that failed its check is tried again with every sweep.
+        for (provider, facts) in world.facts {
+            for host in facts.standing.iter().filter(|host| matches!(host.check, HostCheck::Failed { .. })) {
+                self.inspect(provider, host.identity.clone(), &mut effects);
+            }
+        }
+        effects.extend(self.look(world));
+        effects
+    }
+
+    fn start(&mut self, repairs: Vec<Repair>, world: &World<'_>, effects: &mut Vec<Effect>) {
+        for repair in repairs {
+            if self.in_flight.len() >= MOST_IN_FLIGHT || !self.in_flight.insert(repair.key()) {
+                continue;
+            }
+            if let Repair::Retire { node, .. } = &repair {
+                self.note_freed(node, world);
+            }
+            effects.push(Effect::Repair(repair));
+        }
+    }
+
+    /// A host is checked anew before the slot of this node is registered again.
+    fn note_freed(&mut self, node: &NodeId, world: &World<'_>) {
+        let Some(stored) = world.snapshot.node(node) else { return };
+        if let (Some(provider), Some(identity)) = (&stored.record.provider, standing::identity_of(&stored.record)) {
+            self.freed.entry(provider.clone()).or_default().insert(identity, world.now);
+        }
+    }
+
+    fn stand(&mut self, world: &World<'_>, effects: &mut Vec<Effect>) {
+        for (name, provider) in &world.config.providers {
+            let Some(facts) = world.facts.get(name).filter(|facts| !facts.launches) else { continue };
+            let picture = (facts.clone(), world.snapshot.node_count_of(name));
+            let same = |last: &(Arc<Facts>, usize)| Arc::ptr_eq(&last.0, &picture.0) && last.1 == picture.1;
+            if self.stood.get(name).is_some_and(same) {
+                continue;
+            }
+            let freed = self.freed.entry(name.clone()).or_default().clone();
+            for step in standing::plan(provider, facts, world.snapshot, &freed, world.now) {
+                if self.in_flight.len() >= MOST_IN_FLIGHT {
+                    return;
+                }
+                self.take_step(name, step, world, effects);
+            }
+            self.stood.insert(name.clone(), picture);
+        }
+    }
+
+    fn take_step(&mut self, provider: &ProviderName, step: Step, world: &World<'_>, effects: &mut Vec<Effect>) {
+        match step {
+            Step::Register(node) => {
+                let host = standing::identity_of(&node).expect("a node that is registered names its host");
+                let key = format!("slot {} of {host} in {provider}", node.slot.unwrap_or(0));
+                if self.in_flight.insert(key.clone()) {
+                    effects.push(Effect::Register { key, node });
+                }
+            }
+            Step::Update { node, version, record } => {
+                if self.in_flight.insert(format!("node {node}")) {
+                    effects.push(Effect::Update { node, version, record });
+                }
+            }
+            Step::Retire { node, version } => self.start(vec![Repair::Retire { node, version }], world, effects),
+            Step::Inspect(host) => self.inspect(provider, host, effects),
+        }
+    }
+
+    fn inspect(&mut self, provider: &ProviderName, host: HostIdentity, effects: &mut Vec<Effect>) {
+        if self.inspecting.insert((provider.clone(), host.clone())) {
+            effects.push(Effect::Inspect { provider: provider.clone(), host });
+        }
+    }
+
+    fn answered(&mut self, key: String, error: Option<WriteError>) {
+        assert!(self.in_flight.remove(&key), "an answer for {key}, which nobody asked for");
+        self.stood.clear();
+        match error {
+            None => {
+                *self.counts.entry("done").or_insert(0) += 1;
+                self.failed.remove(&key);
+            }
+            Some(error) => {
+                *self.counts.entry("refused").or_insert(0) += 1;
+                if self.failed.len() < MOST_IN_FLIGHT {
+                    self.failed.insert(key, error.to_string());
+                }
+            }
+        }
+    }
+}
+
+/// What a dump shows.
+#[derive(Clone, Debug, Serialize)]
+pub struct UpkeepView {
+    pub actor: &'static str,
+    pub in_flight: Vec<String>,
+    pub inspecting: Vec<String>,
+    pub counts: BTreeMap<&'static str, u64>,
+    pub failed: BTreeMap<String, String>,
+    pub due: Option<Timestamp>,
+}
+
+impl Upkeep {
+    pub fn observe(&self) -> UpkeepView {
+        UpkeepView {
+            actor: "CleanupWorker",
+            in_flight: self.in_flight.iter().cloned().collect(),
+            inspecting: self.inspecting.iter().map(|(provider, host)| format!("{host} of {provider}")).collect(),
+            counts: self.counts.clone(),
+            failed: self.failed.clone(),
+            due: self.due,
+        }
+    }
+}
