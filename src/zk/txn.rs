@@ -1,0 +1,351 @@
+//! The compound writes, each one transaction that carries its own conditions: versions, and the proof that nobody
+//! contends for a lock.
+//!
+//! ZooKeeper has no "has no children" check. That a lock directory is empty is proven by deleting and re-creating it
+//! inside the transaction, or, where there is none, by creating it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::lock::{self, Lock};
+use super::mirror::Mirror;
+use super::{CreateMode, Op, OpReply, Stat, Zk, ZkError, paths, removal};
+use crate::model::component::ComponentKind;
+use crate::model::ids::{NodeId, RequestId};
+use crate::model::json;
+use crate::model::node::Node;
+use crate::model::request::{MIN_READY_PRIORITY, NodeRequest};
+use crate::model::snapshot::{LockView, NodeChange, RequestChange, WriteError};
+use crate::zk::records::stored;
+
+/// What actors write through: the session and its mirror, which learns of each write before the writer does.
+#[derive(Clone)]
+pub struct Store {
+    zk: Zk,
+    mirror: Arc<Mirror>,
+}
+
+/// A lock directory that nobody may hold while the transaction runs.
+struct Guard {
+    directory: String,
+    view: LockView,
+    after: After,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum After {
+    /// The directory stays, or is there from now on: its next user need not create it.
+    Keep,
+    /// As it was: a directory that was not there is not there afterwards.
+    Restore,
+    /// It goes, together with its record.
+    Remove,
+}
+
+/// Bytes of one transaction beyond which a hand-out is cut into steps; ZooKeeper takes 1 MiB at most.
+const LARGEST_TRANSACTION: usize = 700_000;
+
+impl Store {
+    pub fn new(zk: Zk, mirror: Arc<Mirror>) -> Self {
+        Self { zk, mirror }
+    }
+
+    pub fn zk(&self) -> &Zk {
+        &self.zk
+    }
+
+    pub fn mirror(&self) -> &Arc<Mirror> {
+        &self.mirror
+    }
+
+    /// Ready nodes to a request: allocated and fulfilled in one transaction, seen by nobody half done.
+    pub async fn hand_out(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
+        let writes: Vec<Bytes> = nodes.iter().map(|node| Bytes::from(json::to_bytes(&node.record))).collect();
+        if writes.iter().map(Bytes::len).sum::<usize>() > LARGEST_TRANSACTION {
+            return super::large::hand_out(self, request, nodes).await;
+        }
+        let mut guards = vec![self.request_guard(&request.id)];
+        guards.extend(nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)));
+        self.write_all(guards, Some(request), nodes, writes).await
+    }
+
+    /// Our name among those who declined, or the failure of the request.
+    pub async fn decline(&self, request: RequestChange) -> Result<(), WriteError> {
+        let guards = vec![self.request_guard(&request.id)];
+        self.write_all(guards, Some(request), Vec::new(), Vec::new()).await
+    }
+
+    /// A lost request and the nodes that were allocated to it.
+    pub async fn reset(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
+        let writes: Vec<Bytes> = nodes.iter().map(|node| Bytes::from(json::to_bytes(&node.record))).collect();
+        if writes.iter().map(Bytes::len).sum::<usize>() > LARGEST_TRANSACTION {
+            return super::large::reset(self, request, nodes).await;
+        }
+        let mut guards = vec![self.request_guard(&request.id)];
+        guards.extend(nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)));
+        self.write_all(guards, Some(request), nodes, writes).await
+    }
+
+    /// A changed node that nobody has locked.
+    pub async fn save(&self, node: NodeChange) -> Result<(), WriteError> {
+        let guards = vec![self.node_guard(&node.id, After::Keep)];
+        let write = Bytes::from(json::to_bytes(&node.record));
+        self.write_all(guards, None, vec![node], vec![write]).await
+    }
+
+    /// A node whose request is gone; whether it really is, is asked of ZooKeeper and not of the mirror. An id is never
+    /// used twice, so what is gone stays gone.
+    pub async fn release(&self, request: &RequestId, node: NodeChange) -> Result<(), WriteError> {
+        match self.zk.exists(&paths::request(request)).await {
+            Ok(None) => self.save(node).await,
+            Ok(Some(_)) => Err(WriteError::Conflict),
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    /// A node whose use is over, with its lock directory.
+    pub async fn retire(&self, id: &NodeId, version: i32) -> Result<(), WriteError> {
+        let guard = self.node_guard(id, After::Remove);
+        let ops = vec![Op::delete(paths::node(id), version)];
+        self.commit(vec![guard], ops).await?;
+        self.mirror.fold(|fold| fold.remove(&paths::node(id)));
+        Ok(())
+    }
+
+    /// A new node that nobody launches: it is there, ready.
+    pub async fn register(&self, node: Node) -> Result<NodeId, WriteError> {
+        let data = Bytes::from(json::to_bytes(&node));
+        let created = self.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await;
+        let (path, stat) = created.map_err(|error| refusal(&error))?;
+        let id = NodeId::from(paths::name(&path));
+        self.mirror.fold(|fold| {
+            fold.snapshot().put_node(id.clone(), stored(node, &stat));
+        });
+        Ok(id)
+    }
+
+    /// A request of our own for an idle node; it ends with the session.
+    pub async fn submit_min_ready(&self, request: NodeRequest) -> Result<RequestId, WriteError> {
+        let data = Bytes::from(json::to_bytes(&request));
+        let prefix = paths::request_prefix(MIN_READY_PRIORITY);
+        let created = self.zk.create(&prefix, data, CreateMode::EphemeralSequential).await;
+        let (path, stat) = created.map_err(|error| refusal(&error))?;
+        let id = RequestId::from(paths::name(&path));
+        self.mirror.fold(|fold| {
+            fold.snapshot().put_request(id.clone(), stored(request, &stat));
+        });
+        Ok(id)
+    }
+
+    /// The end of such a request: its nodes belong to nobody, and it is gone.
+    pub async fn finish_min_ready(&self, request: &RequestId, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
+        for node in nodes {
+            self.save(node).await?;
+        }
+        self.remove_request(request).await
+    }
+
+    pub async fn remove_request(&self, request: &RequestId) -> Result<(), WriteError> {
+        match self.zk.delete(&paths::request(request), -1).await {
+            Ok(()) | Err(ZkError::NoNode) => {
+                self.mirror.fold(|fold| fold.remove(&paths::request(request)));
+                Ok(())
+            }
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    /// A node znode without data, locked or not: nothing is there that a lock could protect.
+    pub async fn remove_empty(&self, id: &NodeId) -> Result<(), WriteError> {
+        let path = paths::node(id);
+        match self.zk.get(&path).await {
+            Ok((data, stat)) if data.is_empty() => {
+                // Whoever fills it meanwhile changes its version.
+                let unchanged = [Op::check(&*path, stat.version)];
+                removal::remove_tree_after(&*self.zk, &path, &unchanged).await.map_err(|error| refusal(&error))?;
+                self.mirror.fold(|fold| fold.remove(&path));
+                Ok(())
+            }
+            Ok(_) => Err(WriteError::Conflict),
+            Err(ZkError::NoNode) => {
+                self.mirror.fold(|fold| fold.remove(&path));
+                Ok(())
+            }
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    /// The lock directory of a request that is gone, where it did not change since `before_ms` (milliseconds since the
+    /// epoch, by the server's clock), contenders or not.
+    pub async fn remove_request_lock(&self, request: &RequestId, before_ms: i64) -> Result<(), WriteError> {
+        let path = paths::request_lock(request);
+        let (directory, owner) = (self.zk.exists(&path), self.zk.exists(&paths::request(request)));
+        let (directory, owner) = futures::try_join!(directory, owner).map_err(|error| refusal(&error))?;
+        match directory {
+            Some(stat) if owner.is_none() && stat.mtime < before_ms => {
+                removal::remove_tree(&*self.zk, &path).await.map_err(|error| refusal(&error))?;
+            }
+            Some(stat) => {
+                self.mirror.fold(|fold| {
+                    let mut view = fold.snapshot().request_lock(request);
+                    view.mtime_ms = stat.mtime;
+                    fold.snapshot().set_request_lock(request.clone(), view);
+                });
+                return Ok(());
+            }
+            None => {}
+        }
+        self.mirror.fold(|fold| fold.remove(&path));
+        Ok(())
+    }
+
+    /// Registers a component; returns its znode. It goes with the session.
+    pub async fn register_component(&self, kind: ComponentKind, hostname: &str, record: Vec<u8>) -> Result<String, WriteError> {
+        let prefix = paths::component_prefix(kind, hostname);
+        let created = self.zk.create(&prefix, Bytes::from(record), CreateMode::EphemeralSequential).await;
+        created.map(|(path, _)| path).map_err(|error| refusal(&error))
+    }
+
+    pub async fn update_component(&self, path: &str, record: Vec<u8>) -> Result<(), WriteError> {
+        self.zk.set(path, Bytes::from(record), -1).await.map(drop).map_err(|error| refusal(&error))
+    }
+
+    pub async fn remove_component(&self, path: &str) -> Result<(), WriteError> {
+        match self.zk.delete(path, -1).await {
+            Ok(()) | Err(ZkError::NoNode) => Ok(()),
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    /// Writes a request and nodes under their guards and folds the answers.
+    async fn write_all(
+        &self,
+        guards: Vec<Guard>,
+        request: Option<RequestChange>,
+        nodes: Vec<NodeChange>,
+        writes: Vec<Bytes>,
+    ) -> Result<(), WriteError> {
+        let mut ops: Vec<Op> =
+            nodes.iter().zip(writes).map(|(node, data)| Op::set(paths::node(&node.id), data, node.version)).collect();
+        if let Some(request) = &request {
+            ops.push(Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version));
+        }
+        let replies = self.commit(guards, ops).await?;
+        let mut stats = replies.into_iter().filter_map(|reply| match reply {
+            OpReply::Set(stat) => Some(stat),
+            _ => None,
+        });
+        self.mirror.fold(|fold| {
+            for (node, stat) in nodes.into_iter().zip(&mut stats) {
+                fold.snapshot().put_node(node.id, stored(node.record, &stat));
+            }
+            if let (Some(request), Some(stat)) = (request, stats.next()) {
+                fold.snapshot().put_request(request.id, stored(request.record, &stat));
+            }
+        });
+        Ok(())
+    }
+
+    /// Runs the operations while nobody holds the guarded locks; returns the answers to the operations alone.
+    async fn commit(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<Vec<OpReply>, WriteError> {
+        let mut all: Vec<Op> = guards.iter().flat_map(Guard::proof).collect();
+        let proofs = all.len();
+        all.extend(ops.iter().cloned());
+        match self.zk.multi(all).await {
+            Ok(mut replies) => Ok(replies.split_off(proofs)),
+            Err(ZkError::Multi { index, .. }) if index < proofs => self.commit_locked(guards, ops).await,
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    /// The slow path, for lock directories of a shape that the mirror did not know: takes the locks as peers do.
+    async fn commit_locked(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<Vec<OpReply>, WriteError> {
+        let mut locks: Vec<Lock> = Vec::with_capacity(guards.len());
+        for guard in &guards {
+            match lock::try_lock(&self.zk, &guard.directory, "").await {
+                Ok(Some(lock)) => locks.push(lock),
+                taken => {
+                    for lock in locks {
+                        lock.release().await.map_err(|error| refusal(&error))?;
+                    }
+                    return Err(taken.map_or_else(|error| refusal(&error), |_| WriteError::Contended));
+                }
+            }
+        }
+        let fences = locks.iter().map(Lock::fence);
+        let leaving = guards.iter().zip(&locks).filter(|(guard, _)| guard.after == After::Remove);
+        let removals = leaving.flat_map(|(guard, lock)| [Op::delete(lock.path(), -1), Op::delete(&*guard.directory, -1)]);
+        let mut all: Vec<Op> = fences.chain(removals).collect();
+        let before = all.len();
+        all.extend(ops);
+        let answer = self.zk.multi(all).await;
+        for lock in locks {
+            // Of a lock that went with its record nothing is left to release; that is no error.
+            if let Err(error) = lock.release().await {
+                tracing::warn!(%error, "cannot release a lock");
+            }
+        }
+        match answer {
+            Ok(mut replies) => Ok(replies.split_off(before)),
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    fn node_guard(&self, id: &NodeId, after: After) -> Guard {
+        Guard { directory: paths::node_lock(id), view: self.mirror.snapshot().node_lock(id), after }
+    }
+
+    fn request_guard(&self, id: &RequestId) -> Guard {
+        Guard { directory: paths::request_lock(id), view: self.mirror.snapshot().request_lock(id), after: After::Restore }
+    }
+}
+
+impl Guard {
+    fn proof(&self) -> Vec<Op> {
+        let create = || Op::create(&*self.directory, Bytes::new(), CreateMode::Persistent);
+        let delete = || Op::delete(&*self.directory, -1);
+        match (self.view.exists, self.after) {
+            (true, After::Keep | After::Restore) => vec![delete(), create()],
+            (true, After::Remove) => vec![delete()],
+            (false, After::Keep) => vec![create()],
+            (false, After::Restore) => vec![create(), delete()],
+            // The removal of the record itself proves that nothing is below it.
+            (false, After::Remove) => Vec::new(),
+        }
+    }
+}
+
+/// What a failure means to whoever decided on the write.
+pub(super) fn refusal(error: &ZkError) -> WriteError {
+    match error.root() {
+        ZkError::BadVersion | ZkError::NoNode | ZkError::NotEmpty | ZkError::NodeExists => WriteError::Conflict,
+        ZkError::SessionExpired => WriteError::SessionOver,
+        other => WriteError::Failed(other.to_string()),
+    }
+}
+
+/// The parts that the steps of a large write are made of.
+impl Store {
+    pub(super) async fn write_some(&self, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
+        let writes = nodes.iter().map(|node| Bytes::from(json::to_bytes(&node.record))).collect();
+        let guards = nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)).collect();
+        self.write_all(guards, None, nodes, writes).await
+    }
+
+    pub(super) async fn set_request(&self, lock: &Lock, request: RequestChange) -> Result<Stat, WriteError> {
+        let data = json::to_bytes(&request.record);
+        let ops = vec![lock.fence(), Op::set(paths::request(&request.id), data, request.version)];
+        match self.zk.multi(ops).await.as_deref() {
+            Ok([_, OpReply::Set(stat)]) => {
+                let stat = *stat;
+                self.mirror.fold(|fold| {
+                    fold.snapshot().put_request(request.id, stored(request.record, &stat));
+                });
+                Ok(stat)
+            }
+            Ok(_) => Err(WriteError::Failed("an answer that does not fit the question".to_owned())),
+            Err(error) => Err(refusal(error)),
+        }
+    }
+}
