@@ -1,48 +1,394 @@
-//! Launcher: the root of the tree of actors that lives as long as one ZooKeeper session.
+//! Launcher: root of the tree of one ZooKeeper session. Configuration, children, min-ready, the launcher's own record.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use tracing::error;
+use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, WrapFuture};
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+use uuid::Uuid;
 
-use super::config_files::Loaded;
-use super::shared::{SessionEnd, Shared, VERSION};
+use super::cleanup_worker::{self, CleanupWorker, CleanupWorkerParts};
+use super::config_files::{self, Loaded, Stamp};
+use super::jobs::{Drain, ProviderHandle};
+use super::look::{Changes, rest_after};
+use super::messages::{Dump, Shutdown};
+use super::panics::{PanicGuard, PanicWatch};
+use super::pool_worker::{self, PoolWorker, PoolWorkerParts};
+use super::registry::Registration;
+use super::shared::{SessionEnd, Shared};
+use super::task_manager::Surroundings;
+use super::{clock, providers};
+use crate::drivers;
+use crate::model::cloud::Facts;
 use crate::model::component::{Component, ComponentKind};
+use crate::model::config::Config;
+use crate::model::ids::{LabelName, LauncherId, PoolId, ProviderName, RequestId};
 use crate::model::json;
+use crate::model::snapshot::WriteError;
+use crate::model::world::World;
+use crate::policy::ready::{self, MinReady, Wish};
+use crate::policy::reload::{self, Change};
 use crate::zk::mirror::Mirror;
-use crate::zk::{CreateMode, SessionState, Zk, ZkError, paths};
+use crate::zk::txn::Store;
+use crate::zk::{SessionState, Zk};
 
-/// Runs until the session is over, an actor panicked or the process is told to stop.
-pub async fn run_session(zk: Zk, shared: Arc<Shared>, _loaded: Loaded) -> SessionEnd {
-    let mut session = zk.session();
-    let mut shutdown = shared.shutdown.clone();
-    let started = start(&zk, &shared).await;
-    shared.ready.store(true, Ordering::Release);
-    let _mirror = match started {
-        Ok(mirror) => mirror,
+/// How often the files are looked at; as the reference does.
+const CONFIG_CHECK: Duration = Duration::from_secs(1);
+
+/// Grows the tree, and waits for what ends it.
+pub async fn run_session(zk: Zk, shared: Arc<Shared>, loaded: Loaded) -> SessionEnd {
+    let mirror = match Mirror::start(zk.clone()).await {
+        Ok(mirror) => Arc::new(mirror),
         Err(error) => {
-            error!(%error, "cannot start");
+            warn!(target: "nodepool.zk.ZooKeeper", %error, "cannot read the tree; connecting anew");
             return SessionEnd::Expired;
         }
     };
-    tokio::select! {
-        // Both senders live longer than this; one that is gone ends the session as well.
-        _ = shutdown.wait_for(Option::is_some) => SessionEnd::Stopped,
+    let panics = PanicWatch::new();
+    let store = Store::new(zk.clone(), mirror);
+    let launcher = Launcher::new(shared.clone(), store, loaded, panics.clone()).start();
+    let (mut session, mut shutdown) = (zk.session(), shared.shutdown.clone());
+    let end = tokio::select! {
+        actor = panics.panicked() => SessionEnd::Panicked(actor),
         _ = session.wait_for(|state| *state == SessionState::Expired) => SessionEnd::Expired,
+        _ = shutdown.wait_for(Option::is_some) => SessionEnd::Stopped,
+    };
+    // Whatever the reason: nobody of this tree may act on the next session.
+    if launcher.send(Shutdown).await.is_err() {
+        warn!(target: "nodepool.NodePool", "the launcher was gone already");
+    }
+    end
+}
+
+pub struct Launcher {
+    shared: Arc<Shared>,
+    store: Store,
+    config: Arc<Config>,
+    stamp: Stamp,
+    /// A file that could not be loaded; said once, not every second.
+    broken: Option<Stamp>,
+    loading: bool,
+    panics: PanicWatch,
+    providers: BTreeMap<ProviderName, ProviderHandle>,
+    pools: BTreeMap<PoolId, Addr<PoolWorker>>,
+    cleanup: Option<Addr<CleanupWorker>>,
+    min_ready: MinReady,
+    changes: Changes,
+    registration: Option<Registration>,
+    _guard: PanicGuard,
+}
+
+impl Launcher {
+    fn new(shared: Arc<Shared>, store: Store, loaded: Loaded, panics: PanicWatch) -> Self {
+        Self {
+            changes: Changes::new(store.mirror().subscribe()),
+            shared,
+            store,
+            config: loaded.config,
+            stamp: loaded.stamp,
+            broken: None,
+            loading: false,
+            providers: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            cleanup: None,
+            min_ready: MinReady::default(),
+            registration: None,
+            _guard: panics.guard("Launcher"),
+            panics,
+        }
+    }
+
+    fn surroundings(&self) -> Surroundings {
+        Surroundings {
+            registry: self.shared.registry.clone(),
+            panics: self.panics.clone(),
+            samples: self.shared.samples.clone(),
+            api_concurrency: self.shared.options.api_concurrency,
+            arbiter: self.shared.arbiters.clouds.clone(),
+        }
+    }
+
+    fn start_provider(&mut self, name: &ProviderName) {
+        let section = self.config.providers[name].clone();
+        match providers::start(&section, self.surroundings(), self.shared.drivers.as_deref()) {
+            Ok(handle) => {
+                info!(target: "nodepool.ProviderManager", provider = %name, "provider started");
+                self.providers.insert(name.clone(), handle);
+            }
+            Err(problems) => {
+                // Its pools are neither started nor registered: requests for its labels are others' business.
+                for problem in problems {
+                    error!(target: "nodepool.ProviderManager", provider = %name, %problem, "Error starting provider");
+                }
+            }
+        }
+    }
+
+    fn drain_provider(&mut self, name: &ProviderName) {
+        if let Some(handle) = self.providers.remove(name) {
+            handle.drain.do_send(Drain);
+        }
+    }
+
+    fn start_pool(&mut self, id: &PoolId) {
+        let Some(provider) = self.providers.get(&id.provider).cloned() else { return };
+        let parts = PoolWorkerParts {
+            id: id.clone(),
+            launcher: self.shared.identity.launcher_id(id),
+            hostname: self.shared.identity.hostname.clone(),
+            version: env!("CARGO_PKG_VERSION"),
+            webapp: self.shared.webapp.clone(),
+            config: self.config.clone(),
+            provider,
+            store: self.store.clone(),
+            tick: self.shared.options.watermark_sleep.to_duration(),
+            guard: self.panics.guard(format!("PoolWorker {id}")),
+            dumps: self.shared.registry.clone(),
+            whys: self.shared.why.clone(),
+        };
+        let worker = PoolWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| PoolWorker::new(parts));
+        self.pools.insert(id.clone(), worker);
+    }
+
+    fn start_cleanup(&mut self) {
+        let options = &self.shared.options;
+        let parts = CleanupWorkerParts {
+            config: self.config.clone(),
+            providers: self.providers.clone(),
+            store: self.store.clone(),
+            sweep: options.cleanup_interval.to_duration(),
+            tick: options.delete_interval.to_duration(),
+            lock_age: options.lock_cleanup,
+            guard: self.panics.guard("CleanupWorker"),
+            dumps: self.shared.registry.clone(),
+        };
+        self.cleanup =
+            Some(CleanupWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| CleanupWorker::new(parts)));
+    }
+
+    fn register(&self, ctx: &mut Context<Self>) {
+        let record = Component {
+            hostname: self.shared.identity.hostname.clone(),
+            kind: ComponentKind::Launcher,
+            model_api: 0,
+            state: "running".to_owned(),
+            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            webapp: self.shared.webapp.clone(),
+        };
+        let (store, hostname) = (self.store.clone(), record.hostname.clone());
+        let writing =
+            async move { store.register_component(ComponentKind::Launcher, &hostname, json::to_bytes(&record)).await };
+        ctx.spawn(writing.into_actor(self).map(|result, _, ctx| {
+            if let Err(error) = result {
+                warn!(target: "nodepool.Component", %error, "cannot register; trying again");
+                ctx.run_later(CONFIG_CHECK, |act, ctx| act.register(ctx));
+            }
+        }));
+    }
+
+    /// Looks whether the files changed, and loads them if they did. A broken file keeps the running configuration.
+    fn check_config(&mut self, ctx: &mut Context<Self>) {
+        if self.loading {
+            return;
+        }
+        self.loading = true;
+        let (main, secure) = (self.shared.options.config.clone(), self.shared.options.secure.clone());
+        let (known, broken) = (self.stamp.clone(), self.broken.clone());
+        let loading = async move {
+            let stamp = config_files::stamp(&main, secure.as_deref()).await;
+            if stamp == known || Some(&stamp) == broken.as_ref() {
+                return None;
+            }
+            Some(config_files::load(&main, secure.as_deref(), drivers::BUILT).await)
+        };
+        ctx.spawn(loading.into_actor(self).map(|loaded, act, ctx| {
+            act.loading = false;
+            match loaded {
+                None => {}
+                Some(Ok(loaded)) => act.reconfigure(loaded, ctx),
+                Some(Err(failure)) => {
+                    for problem in &failure.problems {
+                        error!(target: "nodepool.NodePool", "Exception in main loop: {problem}");
+                    }
+                    error!(target: "nodepool.NodePool", "the configuration cannot be loaded, the running one stays in force");
+                    act.broken = Some(failure.stamp);
+                }
+            }
+        }));
+    }
+
+    fn reconfigure(&mut self, loaded: Loaded, ctx: &mut Context<Self>) {
+        for problem in &loaded.problems {
+            warn!(target: "nodepool.NodePool", "{problem}");
+        }
+        let changes = reload::diff(&self.config, &loaded.config);
+        (self.config, self.stamp, self.broken) = (loaded.config, loaded.stamp, None);
+        info!(target: "nodepool.NodePool", ?changes, "configuration loaded");
+        for change in &changes {
+            self.apply(change);
+        }
+        if !changes.is_empty() {
+            self.tell_children();
+            self.look(ctx);
+        }
+    }
+
+    fn apply(&mut self, change: &Change) {
+        match change {
+            Change::ProviderAdded(name) => self.start_provider(name),
+            Change::ProviderChanged(name) => {
+                self.drain_provider(name);
+                self.start_provider(name);
+                self.start_missing_pools(name);
+            }
+            Change::ProviderRemoved(name) => self.drain_provider(name),
+            Change::PoolAdded(id) => self.start_pool(id),
+            Change::PoolRemoved(id) => self.stop_pool(id),
+            // Whoever stays is told of the new configuration as a whole.
+            Change::PoolChanged(_) | Change::LabelsChanged | Change::LimitsChanged => {}
+            Change::ServersChanged => self.shared.move_session(&self.config),
+            Change::NeedsRestart(key) => {
+                warn!(target: "nodepool.NodePool", key, "changed in the file; only a restart applies it");
+            }
+        }
+    }
+
+    /// A provider that could not be started before may have no workers yet.
+    fn start_missing_pools(&mut self, name: &ProviderName) {
+        let pools: Vec<PoolId> =
+            self.config.providers[name].pools.keys().map(|pool| PoolId::new(name.clone(), pool.clone())).collect();
+        for id in pools.iter().filter(|id| !self.pools.contains_key(id)).cloned().collect::<Vec<_>>() {
+            self.start_pool(&id);
+        }
+    }
+
+    fn stop_pool(&mut self, id: &PoolId) {
+        if let Some(worker) = self.pools.remove(id) {
+            worker.do_send(Shutdown);
+        }
+        self.shared.identity.forget(id);
+    }
+
+    fn tell_children(&mut self) {
+        for (id, worker) in &self.pools {
+            if let Some(provider) = self.providers.get(&id.provider).cloned() {
+                worker.do_send(pool_worker::Reconfigure { config: self.config.clone(), provider });
+            }
+        }
+        if let Some(cleanup) = &self.cleanup {
+            cleanup.do_send(cleanup_worker::Reconfigure {
+                config: self.config.clone(),
+                providers: self.providers.clone(),
+            });
+        }
+        self.changes.follow(self.providers.values().map(|provider| provider.facts.clone()).collect());
+    }
+
+    /// Min-ready: the only thing the root decides about nodes.
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        let snapshot = self.changes.snapshot();
+        let facts: BTreeMap<ProviderName, Arc<Facts>> =
+            self.providers.iter().map(|(name, provider)| (name.clone(), provider.facts.borrow().clone())).collect();
+        let world = World { config: &self.config, snapshot: &snapshot, facts: &facts, now: clock::now() };
+        let own: BTreeSet<LauncherId> = self.pools.keys().map(|id| self.shared.identity.launcher_id(id)).collect();
+        for wish in self.min_ready.plan(&own, &world) {
+            match wish {
+                Wish::Submit(label) => self.submit_min_ready(label, ctx),
+                Wish::Finish { request, nodes } => {
+                    let (store, id) = (self.store.clone(), request.clone());
+                    let finishing = async move { store.finish_min_ready(&id, nodes).await };
+                    ctx.spawn(finishing.into_actor(self).map(move |result, act, _| {
+                        act.min_ready.finished(&request, result.is_ok());
+                        act.changes.nudge();
+                    }));
+                }
+            }
+        }
+        if let Some(due) = self.min_ready.due(clock::now()) {
+            ctx.run_later((due - clock::now()).to_duration(), |act, _| act.changes.nudge());
+        }
+    }
+
+    fn submit_min_ready(&mut self, label: LabelName, ctx: &mut Context<Self>) {
+        let request = ready::request(&label, Uuid::new_v4().simple().to_string(), clock::now());
+        let store = self.store.clone();
+        let submitting = async move { store.submit_min_ready(request).await };
+        ctx.spawn(submitting.into_actor(self).map(move |result: Result<RequestId, WriteError>, act, _| {
+            if let Err(error) = &result {
+                warn!(target: "nodepool.NodePool", %label, %error, "cannot ask for a node to keep ready");
+            }
+            act.min_ready.submitted(&label, result.ok());
+        }));
+    }
+
+    fn look_on(&mut self, ctx: &mut Context<Self>) {
+        let waiting = self.changes.clone().next();
+        ctx.spawn(waiting.into_actor(self).map(|(), act, ctx| {
+            act.changes.mark_seen();
+            let began = Instant::now();
+            act.look(ctx);
+            ctx.run_later(rest_after(began), |act, ctx| act.look_on(ctx));
+        }));
     }
 }
 
-async fn start(zk: &Zk, shared: &Shared) -> Result<Mirror, ZkError> {
-    let mirror = Mirror::start(zk.clone()).await?;
-    let component = Component {
-        hostname: shared.hostname.clone(),
-        kind: ComponentKind::Launcher,
-        model_api: 0,
-        state: "running".to_owned(),
-        version: Some(VERSION.to_owned()),
-        webapp: shared.webapp.clone(),
-    };
-    let prefix = paths::component_prefix(component.kind, &shared.hostname);
-    zk.create(&prefix, json::to_bytes(&component).into(), CreateMode::EphemeralSequential).await?;
-    Ok(mirror)
+impl Actor for Launcher {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.registration = Some(self.shared.registry.register("Launcher", "", ctx.address().downgrade().recipient()));
+        self.register(ctx);
+        for (name, reason) in &self.config.out_of_service {
+            warn!(target: "nodepool.ProviderManager", provider = %name, reason, "provider is out of service");
+        }
+        for name in self.config.providers.keys().cloned().collect::<Vec<_>>() {
+            self.start_provider(&name);
+            self.start_missing_pools(&name);
+        }
+        self.start_cleanup();
+        self.changes.follow(self.providers.values().map(|provider| provider.facts.clone()).collect());
+        self.look(ctx);
+        self.look_on(ctx);
+        self.shared.ready.store(true, Ordering::Relaxed);
+        ctx.run_interval(CONFIG_CHECK, |act, ctx| act.check_config(ctx));
+        ctx.run_interval(self.shared.options.watermark_sleep.to_duration(), |act, _| act.changes.nudge());
+    }
+}
+
+impl Handler<Shutdown> for Launcher {
+    type Result = ();
+
+    /// The session is over or about to be closed: everybody stops where they are.
+    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        for worker in std::mem::take(&mut self.pools).into_values() {
+            worker.do_send(pool_worker::Abort);
+        }
+        if let Some(cleanup) = self.cleanup.take() {
+            cleanup.do_send(Shutdown);
+        }
+        for provider in std::mem::take(&mut self.providers).into_values() {
+            provider.stop.do_send(Shutdown);
+        }
+        actix::ActorContext::stop(ctx);
+    }
+}
+
+impl Handler<Dump> for Launcher {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        Some(serde_json::json!({
+            "actor": "Launcher",
+            "providers": self.providers.keys().collect::<Vec<_>>(),
+            "out_of_service": self.config.out_of_service,
+            "pools": self.pools.keys().map(ToString::to_string).collect::<Vec<_>>(),
+            "min_ready": self.min_ready.observe(),
+            "connected": self.changes.snapshot().connected,
+            "nodes": self.changes.snapshot().node_count(),
+            "config_broken": self.broken.is_some(),
+        }))
+    }
 }

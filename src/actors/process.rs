@@ -14,6 +14,7 @@ use tracing::{error, info, warn};
 
 use super::config_files::{self, LoadError, Loaded};
 use super::daemon::{self, DaemonError, Detached};
+use super::identity::Identity;
 use super::log::config::LogConfigError;
 use super::log::{LogError, LogPlan, Verbosity};
 use super::panics::{PanicCounter, Recovery};
@@ -21,13 +22,11 @@ use super::pidfile::{self, PidFile, PidFileError};
 use super::samples::SampleSink;
 use super::shared::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, VERSION, WhyRegistry};
 use super::{clock, dump, launcher, signals, webapp};
+use crate::drivers;
 use crate::zk::Zk;
 use crate::zk::session::{
     ConnectError, ConnectOptions, RealConnection, Server, connect_until, install_crypto_provider,
 };
-
-/// Drivers of this program.
-pub const BUILT_DRIVERS: &[&str] = &["static"];
 
 const LAUNCHER_LOG_FILE: &str = "/var/log/nodepool/nodepool.log";
 
@@ -159,7 +158,7 @@ pub fn in_system<T>(work: impl Future<Output = T>) -> Result<T, ProcessError> {
 }
 
 async fn prepare(options: LauncherOptions) -> Result<Prepared, ProcessError> {
-    let loaded = config_files::load(&options.config, options.secure.as_deref(), BUILT_DRIVERS).await?;
+    let loaded = config_files::load(&options.config, options.secure.as_deref(), drivers::BUILT).await?;
     // What is wrong with the servers or the certificates is better said now than after the terminal has gone.
     ConnectOptions::from_config(&loaded.config.zookeeper)?;
     let listener = if options.webapp {
@@ -183,7 +182,7 @@ pub async fn serve(prepared: Prepared) -> Result<(), ProcessError> {
     let (dumps, pools, clouds) = (Arbiter::new(), Arbiter::new(), Arbiter::new());
     let shutdown = signals::listen(&dumps.handle(), registry.clone())
         .map_err(|source| ProcessError::System { action: "take over signals", source })?;
-    let hostname = hostname()?;
+    let identity = Identity::of_this_host();
     let webapp = listener.as_ref().map(TcpListener::local_addr).transpose();
     let webapp =
         webapp.map_err(|source| ProcessError::System { action: "ask for the web server's address", source })?;
@@ -195,9 +194,10 @@ pub async fn serve(prepared: Prepared) -> Result<(), ProcessError> {
         ready: AtomicBool::new(false),
         shutdown,
         panics: PanicCounter::default(),
-        webapp: webapp.map(|address| webapp::advertised(address, &hostname)),
+        webapp: webapp.map(|address| webapp::advertised(address, &identity.hostname)),
         arbiters: Arbiters { pools: pools.handle(), clouds: clouds.handle() },
-        hostname,
+        identity,
+        drivers: None,
         servers: watch::Sender::new(loaded.config.zookeeper.servers.clone()),
     });
     let web = match listener {
@@ -215,12 +215,6 @@ pub async fn serve(prepared: Prepared) -> Result<(), ProcessError> {
         web.stop(false).await;
     }
     outcome
-}
-
-fn hostname() -> Result<String, ProcessError> {
-    let name = nix::unistd::gethostname()
-        .map_err(|errno| ProcessError::System { action: "ask for the host name", source: errno.into() })?;
-    Ok(name.to_string_lossy().into_owned())
 }
 
 /// One tree of actors per session, until we are told to stop.
@@ -279,7 +273,7 @@ async fn follow_servers(
 
 /// The files as they are now; as they were, where they are broken at the moment.
 async fn newest(shared: &Shared, last: Loaded) -> Loaded {
-    match config_files::load(&shared.options.config, shared.options.secure.as_deref(), BUILT_DRIVERS).await {
+    match config_files::load(&shared.options.config, shared.options.secure.as_deref(), drivers::BUILT).await {
         Ok(loaded) => loaded,
         Err(error) => {
             error!(%error, "keeping the configuration that was in force");

@@ -7,11 +7,13 @@ use actix::ArbiterHandle;
 use tokio::sync::watch;
 
 use super::dump;
+use super::identity::Identity;
 use super::messages::AskWhy;
 use super::panics::PanicCounter;
+use super::providers::MoreDrivers;
 use super::registry::Registry;
 use super::samples::SampleSink;
-use crate::model::config::ZooKeeperServer;
+use crate::model::config::{Config, ZooKeeperServer};
 use crate::model::time::Span;
 
 /// What we call ourselves in records, logs and on the command line.
@@ -33,10 +35,18 @@ pub struct Shared {
     /// `host:port` at which other machines find the web server; `None` without one.
     pub webapp: Option<String>,
     pub arbiters: Arbiters,
-    /// By which this machine registers its components.
-    pub hostname: String,
-    /// Where a reload puts the servers of a changed `zookeeper-servers`: the session is moved to them.
+    pub identity: Identity,
+    /// Drivers of a downstream crate, tried before ours.
+    pub drivers: Option<Box<dyn MoreDrivers>>,
+    /// ZooKeeper servers of a newly loaded configuration, for the session to move to.
     pub servers: watch::Sender<Vec<ZooKeeperServer>>,
+}
+
+impl Shared {
+    /// The session moves to the servers of this configuration; it does not end.
+    pub fn move_session(&self, config: &Config) {
+        self.servers.send_replace(config.zookeeper.servers.clone());
+    }
 }
 
 /// Threads are a constant. Roots run on the system's own arbiter, signals and dumps on one that nobody else can block.

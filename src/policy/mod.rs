@@ -7,6 +7,7 @@ pub mod taskqueue;
 pub mod reason;
 pub mod matching;
 pub mod allocate;
+pub mod reload;
 pub mod request_handler;
 pub mod pool;
 pub mod ready;

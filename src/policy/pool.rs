@@ -27,10 +27,19 @@ pub enum Event {
     HandedOut(RequestId, Result<(), WriteError>),
     Declined(RequestId, Result<(), WriteError>),
     /// A host answered its liveness check, or did not.
-    Probed(RequestId, NodeId, Result<(), String>),
+    Probed(RequestId, NodeId, Probe),
     Retired(NodeId, Result<(), WriteError>),
     /// Take up nothing new.
     Draining,
+}
+
+/// What a liveness check found.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Probe {
+    Alive,
+    Dead(String),
+    /// It was not made: the provider is being replaced, say. That speaks neither for nor against the host.
+    NotMade(String),
 }
 
 /// What it asks for; each comes back as the event of the same name.
@@ -260,21 +269,16 @@ impl Pool {
         assert!(earlier.is_none(), "two handlers for request {id}");
     }
 
-    fn probed(
-        &mut self,
-        request: &RequestId,
-        node: &NodeId,
-        answer: Result<(), String>,
-        world: &World<'_>,
-    ) -> Vec<Effect> {
+    fn probed(&mut self, request: &RequestId, node: &NodeId, answer: Probe, world: &World<'_>) -> Vec<Effect> {
         let mut effects = Vec::new();
-        if let Err(why) = answer {
-            if let Some(stored) = world.snapshot.node(node)
-                && stored.record.is_idle()
-                && self.retiring.insert(node.clone())
-            {
-                effects.push(Effect::Retire { node: node.clone(), version: stored.version });
-            }
+        if let Probe::Dead(_) = answer
+            && let Some(stored) = world.snapshot.node(node)
+            && stored.record.is_idle()
+            && self.retiring.insert(node.clone())
+        {
+            effects.push(Effect::Retire { node: node.clone(), version: stored.version });
+        }
+        if let Probe::Dead(why) | Probe::NotMade(why) = answer {
             if self.handlers.contains_key(request) {
                 self.end_handler(request, None, world);
                 self.record(request, VerdictKind::Defer, Reason::DeadHost(why), world.now);

@@ -77,6 +77,11 @@ impl MinReady {
         self.paused.values().map(|(until, _)| *until).filter(|until| *until > now).min()
     }
 
+    /// For dumps: the requests that are open, by label.
+    pub fn observe(&self) -> BTreeMap<&RequestId, &LabelName> {
+        self.open.iter().collect()
+    }
+
     fn look_after_open(&mut self, world: &World<'_>, wishes: &mut Vec<Wish>) {
         let mut gone = Vec::new();
         for (id, label) in &self.open {

@@ -20,7 +20,12 @@ pub async fn hand_out(store: &Store, request: RequestChange, nodes: Vec<NodeChan
     result
 }
 
-async fn hand_out_locked(store: &Store, lock: &Lock, mut request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
+async fn hand_out_locked(
+    store: &Store,
+    lock: &Lock,
+    mut request: RequestChange,
+    nodes: Vec<NodeChange>,
+) -> Result<(), WriteError> {
     let mut pending = request.clone();
     pending.record.state = RequestState::Pending;
     pending.record.nodes.clear();

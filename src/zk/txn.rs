@@ -201,7 +201,12 @@ impl Store {
     }
 
     /// Registers a component; returns its znode. It goes with the session.
-    pub async fn register_component(&self, kind: ComponentKind, hostname: &str, record: Vec<u8>) -> Result<String, WriteError> {
+    pub async fn register_component(
+        &self,
+        kind: ComponentKind,
+        hostname: &str,
+        record: Vec<u8>,
+    ) -> Result<String, WriteError> {
         let prefix = paths::component_prefix(kind, hostname);
         let created = self.zk.create(&prefix, Bytes::from(record), CreateMode::EphemeralSequential).await;
         created.map(|(path, _)| path).map_err(|error| refusal(&error))
@@ -275,7 +280,8 @@ impl Store {
         }
         let fences = locks.iter().map(Lock::fence);
         let leaving = guards.iter().zip(&locks).filter(|(guard, _)| guard.after == After::Remove);
-        let removals = leaving.flat_map(|(guard, lock)| [Op::delete(lock.path(), -1), Op::delete(&*guard.directory, -1)]);
+        let removals =
+            leaving.flat_map(|(guard, lock)| [Op::delete(lock.path(), -1), Op::delete(&*guard.directory, -1)]);
         let mut all: Vec<Op> = fences.chain(removals).collect();
         let before = all.len();
         all.extend(ops);
@@ -297,7 +303,11 @@ impl Store {
     }
 
     fn request_guard(&self, id: &RequestId) -> Guard {
-        Guard { directory: paths::request_lock(id), view: self.mirror.snapshot().request_lock(id), after: After::Restore }
+        Guard {
+            directory: paths::request_lock(id),
+            view: self.mirror.snapshot().request_lock(id),
+            after: After::Restore,
+        }
     }
 }
 

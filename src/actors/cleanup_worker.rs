@@ -1,0 +1,225 @@
+//! CleanupWorker: shell of `Upkeep`. Carries out repairs and keeps static hosts registered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, SpawnHandle, WrapFuture};
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::clock;
+use super::jobs::{JobNews, ProviderHandle, Submit, Ticket};
+use super::look::{Changes, rest_after};
+use super::messages::{Dump, Shutdown};
+use super::panics::PanicGuard;
+use super::registry::Registration;
+use crate::model::cloud::{Facts, HostIdentity, Job, News};
+use crate::model::config::Config;
+use crate::model::ids::ProviderName;
+use crate::model::snapshot::{NodeChange, WriteError};
+use crate::model::time::Span;
+use crate::model::world::World;
+use crate::policy::sweep::Repair;
+use crate::policy::upkeep::{Effect, Event, Upkeep};
+use crate::zk::txn::Store;
+
+pub struct CleanupWorkerParts {
+    pub config: Arc<Config>,
+    pub providers: BTreeMap<ProviderName, ProviderHandle>,
+    pub store: Store,
+    /// Interval of the slow rules.
+    pub sweep: Duration,
+    /// Safety net of the rules that events wake.
+    pub tick: Duration,
+    /// Age at which the lock directory of a request that is gone is removed.
+    pub lock_age: Span,
+    pub guard: PanicGuard,
+    pub dumps: super::dump::Registry,
+}
+
+pub struct CleanupWorker {
+    parts: CleanupWorkerParts,
+    upkeep: Upkeep,
+    changes: Changes,
+    facts: BTreeMap<ProviderName, Arc<Facts>>,
+    inspections: BTreeMap<Ticket, (ProviderName, HostIdentity)>,
+    next_ticket: u64,
+    due: Option<SpawnHandle>,
+    registration: Option<Registration>,
+}
+
+/// The configuration changed, and with it perhaps the providers.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure {
+    pub config: Arc<Config>,
+    pub providers: BTreeMap<ProviderName, ProviderHandle>,
+}
+
+impl CleanupWorker {
+    pub fn new(parts: CleanupWorkerParts) -> Self {
+        let mut changes = Changes::new(parts.store.mirror().subscribe());
+        changes.follow(parts.providers.values().map(|provider| provider.facts.clone()).collect());
+        Self {
+            upkeep: Upkeep::new(parts.lock_age),
+            changes,
+            facts: BTreeMap::new(),
+            inspections: BTreeMap::new(),
+            next_ticket: 0,
+            due: None,
+            registration: None,
+            parts,
+        }
+    }
+
+    fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
+        let snapshot = self.changes.snapshot();
+        let facts = self.parts.providers.iter().map(|(name, provider)| (name.clone(), provider.facts.borrow().clone()));
+        self.facts = facts.collect();
+        let world = World { config: &self.parts.config, snapshot: &snapshot, facts: &self.facts, now: clock::now() };
+        for effect in self.upkeep.step(event, &world) {
+            self.perform(effect, ctx);
+        }
+        self.wake_when_due(ctx);
+    }
+
+    /// Nodes reach an age without any event.
+    fn wake_when_due(&mut self, ctx: &mut Context<Self>) {
+        if let Some(timer) = self.due.take() {
+            ctx.cancel_future(timer);
+        }
+        if let Some(due) = self.upkeep.due() {
+            let wait = (due - clock::now()).to_duration().max(Duration::from_millis(1));
+            self.due = Some(ctx.run_later(wait, |act, _| act.changes.nudge()));
+        }
+    }
+
+    fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
+        let store = self.parts.store.clone();
+        match effect {
+            Effect::Repair(repair) => {
+                let key = repair.key();
+                let writing = async move { repair_with(&store, repair).await };
+                ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| act.repaired(key, result, ctx)));
+            }
+            Effect::Update { node, version, record } => {
+                let key = format!("node {node}");
+                let change = NodeChange { id: node, record: *record, version };
+                let writing = async move { store.save(change).await };
+                ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| act.repaired(key, result, ctx)));
+            }
+            Effect::Register { key, node } => {
+                let writing = async move { store.register(*node).await };
+                ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+                    match &result {
+                        Ok(id) => info!(target: "nodepool.driver.static", node_id = %id, slot = key, "registered"),
+                        Err(error) => warn!(target: "nodepool.driver.static", slot = key, %error, "cannot register"),
+                    }
+                    act.feed(Event::Registered(key, result), ctx);
+                    act.changes.nudge();
+                }));
+            }
+            Effect::Inspect { provider, host } => self.inspect(provider, host, ctx),
+        }
+    }
+
+    fn inspect(&mut self, provider: ProviderName, host: HostIdentity, ctx: &mut Context<Self>) {
+        let Some(handle) = self.parts.providers.get(&provider) else {
+            self.feed(Event::Inspected(provider, host), ctx);
+            return;
+        };
+        self.next_ticket += 1;
+        let ticket = Ticket(self.next_ticket);
+        self.inspections.insert(ticket, (provider, host.clone()));
+        // One per host at a time; a provider that is gone answers by dropping the job.
+        handle.submit.do_send(Submit::new(ticket, Job::Inspect(host), ctx.address().recipient()));
+    }
+
+    fn repaired(&mut self, key: String, result: Result<(), WriteError>, ctx: &mut Context<Self>) {
+        match &result {
+            Ok(()) => debug!(target: "nodepool.CleanupWorker", repair = key, "done"),
+            Err(WriteError::Conflict | WriteError::Contended) => {
+                debug!(target: "nodepool.CleanupWorker", repair = key, "others were faster");
+            }
+            Err(error) => warn!(target: "nodepool.CleanupWorker", repair = key, %error, "cannot repair"),
+        }
+        let refused = result.is_err();
+        self.feed(Event::Repaired(key, result), ctx);
+        // What was refused is decided again on a newer picture or with the next tick, not on this one.
+        if !refused {
+            self.changes.nudge();
+        }
+    }
+
+    fn look_on(&mut self, ctx: &mut Context<Self>) {
+        let waiting = self.changes.clone().next();
+        ctx.spawn(waiting.into_actor(self).map(|(), act, ctx| {
+            act.changes.mark_seen();
+            let began = Instant::now();
+            act.feed(Event::Wake, ctx);
+            ctx.run_later(rest_after(began), |act, ctx| act.look_on(ctx));
+        }));
+    }
+}
+
+async fn repair_with(store: &Store, repair: Repair) -> Result<(), WriteError> {
+    match repair {
+        Repair::Retire { node, version } => store.retire(&node, version).await,
+        Repair::Release { request, node } => store.release(&request, *node).await,
+        Repair::Reset { request, nodes } => store.reset(*request, nodes).await,
+        Repair::RemoveEmpty(node) => store.remove_empty(&node).await,
+        Repair::RemoveRequestLock { request, before_ms } => store.remove_request_lock(&request, before_ms).await,
+    }
+}
+
+impl Actor for CleanupWorker {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.registration = Some(self.parts.dumps.register("CleanupWorker", "", ctx.address().downgrade().recipient()));
+        self.look_on(ctx);
+        self.feed(Event::Sweep, ctx);
+        ctx.run_interval(self.parts.sweep, |act, ctx| act.feed(Event::Sweep, ctx));
+        ctx.run_interval(self.parts.tick, |act, ctx| act.feed(Event::Wake, ctx));
+    }
+}
+
+impl Handler<JobNews> for CleanupWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: JobNews, ctx: &mut Context<Self>) {
+        let News::Ended(result) = message.news else { return };
+        let Some((provider, host)) = self.inspections.remove(&message.ticket) else { return };
+        if let Err(error) = &result {
+            warn!(target: "nodepool.driver.static", %provider, %host, %error, "cannot check a host");
+        }
+        self.feed(Event::Inspected(provider, host), ctx);
+    }
+}
+
+impl Handler<Reconfigure> for CleanupWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
+        self.parts.config = message.config;
+        self.parts.providers = message.providers;
+        self.changes.follow(self.parts.providers.values().map(|provider| provider.facts.clone()).collect());
+    }
+}
+
+impl Handler<Shutdown> for CleanupWorker {
+    type Result = ();
+
+    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        ctx.stop();
+    }
+}
+
+impl Handler<Dump> for CleanupWorker {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        serde_json::to_value(self.upkeep.observe()).ok()
+    }
+}

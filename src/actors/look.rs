@@ -1,0 +1,84 @@
+//! When to look: after a change of the snapshot or the facts, but never so often that looking is all there is to do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::model::cloud::Facts;
+use crate::model::snapshot::Snapshot;
+
+/// After a look that took some time, so many times that time belongs to others. A look that takes 0.2 ms leaves less
+/// than a millisecond of delay; under load changes gather and one look takes in all of them.
+const REST: u32 = 3;
+
+/// The changes that an actor looks at.
+#[derive(Clone)]
+pub struct Changes {
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    facts: Vec<watch::Receiver<Arc<Facts>>>,
+    nudge: Arc<Notify>,
+}
+
+impl Changes {
+    pub fn new(snapshots: watch::Receiver<Arc<Snapshot>>) -> Self {
+        Self { snapshots, facts: Vec::new(), nudge: Arc::new(Notify::new()) }
+    }
+
+    /// Looks at these facts from now on, and at once.
+    pub fn follow(&mut self, facts: Vec<watch::Receiver<Arc<Facts>>>) {
+        self.facts = facts;
+        self.nudge();
+    }
+
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshots.borrow().clone()
+    }
+
+    /// What is there now is about to be looked at; only what comes later is a change.
+    pub fn mark_seen(&mut self) {
+        self.snapshots.mark_unchanged();
+        for facts in &mut self.facts {
+            facts.mark_unchanged();
+        }
+    }
+
+    /// An answer came, which may have freed something.
+    pub fn nudge(&self) {
+        self.nudge.notify_one();
+    }
+
+    /// Resolves when there is something to look at that was not marked as seen when this was called. A source that has
+    /// ended is silent.
+    pub async fn next(mut self) {
+        let nudge = self.nudge.clone();
+        let facts = self.facts.iter_mut().map(|facts| {
+            Box::pin(async move {
+                if facts.changed().await.is_err() {
+                    futures::future::pending::<()>().await;
+                }
+            })
+        });
+        let facts: Vec<_> = facts.collect();
+        let any_facts = async {
+            if facts.is_empty() {
+                futures::future::pending::<()>().await;
+            } else {
+                futures::future::select_all(facts).await;
+            }
+        };
+        tokio::select! {
+            changed = self.snapshots.changed() => if changed.is_err() {
+                futures::future::pending::<()>().await;
+            },
+            () = any_facts => {}
+            () = nudge.notified() => {}
+        }
+    }
+}
+
+/// How long to rest after a look that began then.
+pub fn rest_after(began: Instant) -> Duration {
+    began.elapsed() * REST
+}

@@ -1,0 +1,324 @@
+//! PoolWorker: shell of `Pool`. Feeds it what happens and carries out what it asks for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, WrapFuture};
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::clock;
+use super::jobs::{JobNews, ProviderHandle, Submit, Ticket};
+use super::look::{Changes, rest_after};
+use super::messages::{AskWhy, Dump, Shutdown};
+use super::panics::PanicGuard;
+use super::registry::Registration;
+use crate::model::cloud::{Facts, HostCheck, Job, News, Outcome};
+use crate::model::component::{ComponentKind, DEFAULT_PRIORITY, PoolComponent};
+use crate::model::config::Config;
+use crate::model::ids::{LauncherId, NodeId, PoolId, ProviderName, RequestId};
+use crate::model::json;
+use crate::model::snapshot::WriteError;
+use crate::model::status::Why;
+use crate::model::world::World;
+use crate::policy::pool::{Effect, Event, Pool, Probe};
+use crate::zk::txn::Store;
+
+/// What a PoolWorker is given at its start.
+pub struct PoolWorkerParts {
+    pub id: PoolId,
+    pub launcher: LauncherId,
+    pub hostname: String,
+    pub version: &'static str,
+    /// `host:port` of this process's web server.
+    pub webapp: Option<String>,
+    pub config: Arc<Config>,
+    pub provider: ProviderHandle,
+    pub store: Store,
+    pub tick: std::time::Duration,
+    pub guard: PanicGuard,
+    pub dumps: super::dump::Registry,
+    pub whys: super::shared::WhyRegistry,
+}
+
+pub struct PoolWorker {
+    parts: PoolWorkerParts,
+    pool: Pool,
+    changes: Changes,
+    facts: BTreeMap<ProviderName, Arc<Facts>>,
+    component: Component,
+    probes: BTreeMap<Ticket, (RequestId, NodeId)>,
+    next_ticket: u64,
+    registrations: Vec<Registration>,
+}
+
+/// Our registration: its znode once there is one, and what was last written.
+#[derive(Default)]
+struct Component {
+    path: Option<String>,
+    written: Option<PoolComponent>,
+    writing: bool,
+}
+
+/// The tree ends, and with it the session: nothing can be finished any more.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Abort;
+
+/// The configuration changed; the provider's TaskManager may be another one.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure {
+    pub config: Arc<Config>,
+    pub provider: ProviderHandle,
+}
+
+impl PoolWorker {
+    pub fn new(parts: PoolWorkerParts) -> Self {
+        let mut changes = Changes::new(parts.store.mirror().subscribe());
+        changes.follow(vec![parts.provider.facts.clone()]);
+        Self {
+            pool: Pool::new(parts.id.clone(), parts.launcher.clone()),
+            changes,
+            facts: BTreeMap::new(),
+            component: Component::default(),
+            probes: BTreeMap::new(),
+            next_ticket: 0,
+            registrations: Vec::new(),
+            parts,
+        }
+    }
+
+    fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
+        let snapshot = self.changes.snapshot();
+        self.facts.insert(self.parts.id.provider.clone(), self.parts.provider.facts.borrow().clone());
+        let world = World { config: &self.parts.config, snapshot: &snapshot, facts: &self.facts, now: clock::now() };
+        for effect in self.pool.step(event, &world) {
+            self.perform(effect, ctx);
+        }
+    }
+
+    /// An answer may have freed nodes: the pool looks again, with whatever else has happened by then.
+    fn answer(&mut self, event: Event, ctx: &mut Context<Self>) {
+        self.feed(event, ctx);
+        self.changes.nudge();
+    }
+
+    fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
+        let store = self.parts.store.clone();
+        match effect {
+            Effect::HandOut(plan) => {
+                let (id, nodes) = (plan.request.id.clone(), plan.request.record.nodes.clone());
+                let event_id = plan.request.record.event_id.clone();
+                let writing = async move { store.hand_out(plan.request, plan.nodes).await };
+                ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+                    act.log_write("hand-out", &id, event_id.as_deref(), &format!("{nodes:?}"), &result);
+                    act.answer(Event::HandedOut(id, result), ctx);
+                }));
+            }
+            Effect::Decline { request, reasons } => {
+                let (id, event_id) = (request.id.clone(), request.record.event_id.clone());
+                let writing = async move { store.decline(*request).await };
+                ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+                    act.log_write("decline", &id, event_id.as_deref(), &reasons.join("; "), &result);
+                    act.answer(Event::Declined(id, result), ctx);
+                }));
+            }
+            Effect::Probe { request, node, host } => {
+                self.next_ticket += 1;
+                let ticket = Ticket(self.next_ticket);
+                self.probes.insert(ticket, (request, node));
+                let submit = Submit::new(ticket, Job::Probe(host), ctx.address().recipient());
+                // Bounded by the idle nodes of the pool; a provider that is gone answers by dropping the job.
+                self.parts.provider.submit.do_send(submit);
+            }
+            Effect::Retire { node, version } => {
+                let id = node.clone();
+                let writing = async move { store.retire(&id, version).await };
+                ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+                    warn!(target: "nodepool.driver.static", node_id = %node, ?result, "host is down, node deregistered");
+                    act.answer(Event::Retired(node, result), ctx);
+                }));
+            }
+        }
+    }
+
+    fn log_write(
+        &self,
+        what: &str,
+        id: &RequestId,
+        event_id: Option<&str>,
+        detail: &str,
+        result: &Result<(), WriteError>,
+    ) {
+        let (pool, event_id) = (&self.parts.id, event_id.unwrap_or_default());
+        match result {
+            Ok(()) => info!(target: "nodepool.PoolWorker", %pool, node_request_id = %id, event_id, detail, "{what}"),
+            Err(WriteError::Conflict | WriteError::Contended) => {
+                debug!(target: "nodepool.PoolWorker", %pool, node_request_id = %id, event_id, detail, "{what}: others were faster");
+            }
+            Err(error) => {
+                warn!(target: "nodepool.PoolWorker", %pool, node_request_id = %id, event_id, detail, %error, "{what} failed");
+            }
+        }
+    }
+
+    /// Looks, rests in proportion, and waits for the next change.
+    fn look_on(&mut self, ctx: &mut Context<Self>) {
+        let waiting = self.changes.clone().next();
+        ctx.spawn(waiting.into_actor(self).map(|(), act, ctx| {
+            act.changes.mark_seen();
+            let began = Instant::now();
+            act.feed(Event::Wake, ctx);
+            ctx.run_later(rest_after(began), |act, ctx| act.look_on(ctx));
+        }));
+    }
+
+    /// What others shall know of this pool.
+    fn registration(&self) -> PoolComponent {
+        let section = self.parts.config.providers.get(&self.parts.id.provider);
+        let pool = section.and_then(|section| section.pools.get(&self.parts.id.pool));
+        PoolComponent {
+            hostname: self.parts.hostname.clone(),
+            id: Some(self.parts.launcher.clone()),
+            kind: ComponentKind::Pool,
+            model_api: 0,
+            name: Some(self.parts.id.pool.clone()),
+            paused: false,
+            priority: pool.map_or(DEFAULT_PRIORITY, |pool| pool.priority),
+            provider_name: Some(self.parts.id.provider.clone()),
+            state: "running".to_owned(),
+            supported_labels: pool.map(|pool| pool.labels.clone()).unwrap_or_default(),
+            version: Some(self.parts.version.to_owned()),
+            webapp: self.parts.webapp.clone(),
+            extra: Default::default(),
+        }
+    }
+
+    /// Registers this pool, or writes what changed; one write at a time, the last one wins.
+    fn register(&mut self, ctx: &mut Context<Self>) {
+        let record = self.registration();
+        if self.component.writing || self.component.written.as_ref() == Some(&record) {
+            return;
+        }
+        self.component.writing = true;
+        let (store, path, hostname) =
+            (self.parts.store.clone(), self.component.path.clone(), self.parts.hostname.clone());
+        let data = json::to_bytes(&record);
+        let writing = async move {
+            match path {
+                Some(path) => store.update_component(&path, data).await.map(|()| path),
+                None => store.register_component(ComponentKind::Pool, &hostname, data).await,
+            }
+        };
+        ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+            act.component.writing = false;
+            match result {
+                Ok(path) => {
+                    act.component.path = Some(path);
+                    act.component.written = Some(record);
+                    act.register(ctx);
+                }
+                // The tick tries again.
+                Err(error) => warn!(target: "nodepool.Component", pool = %act.parts.id, %error, "cannot register"),
+            }
+        }));
+    }
+
+    fn unregister_and_stop(&mut self, ctx: &mut Context<Self>) {
+        let (store, path) = (self.parts.store.clone(), self.component.path.take());
+        let removing = async move {
+            if let Some(path) = path
+                && let Err(error) = store.remove_component(&path).await
+            {
+                warn!(target: "nodepool.Component", %path, %error, "cannot unregister");
+            }
+        };
+        ctx.spawn(removing.into_actor(self).map(|(), _, ctx| ctx.stop()));
+    }
+
+    fn stop_when_idle(&mut self, ctx: &mut Context<Self>) {
+        if self.pool.is_idle() {
+            self.unregister_and_stop(ctx);
+        } else {
+            ctx.run_later(std::time::Duration::from_millis(20), Self::stop_when_idle);
+        }
+    }
+}
+
+impl Actor for PoolWorker {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        let name = format!("{}/{}", self.parts.id.provider, self.parts.id.pool);
+        let dumps = self.parts.dumps.register("PoolWorker", name.clone(), ctx.address().downgrade().recipient());
+        let whys = self.parts.whys.register("PoolWorker", name, ctx.address().downgrade().recipient());
+        self.registrations = vec![dumps, whys];
+        self.register(ctx);
+        self.look_on(ctx);
+        ctx.run_interval(self.parts.tick, |act, ctx| {
+            act.register(ctx);
+            act.feed(Event::Tick, ctx);
+        });
+    }
+}
+
+impl Handler<JobNews> for PoolWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: JobNews, ctx: &mut Context<Self>) {
+        let News::Ended(result) = message.news else { return };
+        let Some((request, node)) = self.probes.remove(&message.ticket) else { return };
+        let found = match result {
+            Ok(Outcome::Inspected(_, HostCheck::Failed { reason, .. })) => Probe::Dead(reason),
+            Ok(_) => Probe::Alive,
+            Err(error) => Probe::NotMade(error.to_string()),
+        };
+        self.answer(Event::Probed(request, node, found), ctx);
+    }
+}
+
+impl Handler<Reconfigure> for PoolWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: Reconfigure, ctx: &mut Context<Self>) {
+        self.parts.config = message.config;
+        self.changes.follow(vec![message.provider.facts.clone()]);
+        self.parts.provider = message.provider;
+        self.register(ctx);
+    }
+}
+
+impl Handler<Shutdown> for PoolWorker {
+    type Result = ();
+
+    /// The pool is gone from the configuration: what is under way ends, nothing new begins.
+    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        self.feed(Event::Draining, ctx);
+        self.stop_when_idle(ctx);
+    }
+}
+
+impl Handler<Abort> for PoolWorker {
+    type Result = ();
+
+    fn handle(&mut self, _: Abort, ctx: &mut Context<Self>) {
+        ctx.stop();
+    }
+}
+
+impl Handler<AskWhy> for PoolWorker {
+    type Result = Option<Why>;
+
+    fn handle(&mut self, message: AskWhy, _: &mut Context<Self>) -> Option<Why> {
+        self.pool.why(&message.0)
+    }
+}
+
+impl Handler<Dump> for PoolWorker {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        serde_json::to_value(self.pool.observe(clock::now())).ok()
+    }
+}

@@ -1,0 +1,69 @@
+//! What a new configuration changes: the smallest set of things to start, to replace, to drain.
+
+use std::collections::BTreeSet;
+
+use crate::model::config::Config;
+use crate::model::ids::{PoolId, ProviderName};
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Change {
+    ProviderAdded(ProviderName),
+    /// Its TaskManager is replaced; its pools stay and are told.
+    ProviderChanged(ProviderName),
+    ProviderRemoved(ProviderName),
+    PoolAdded(PoolId),
+    PoolChanged(PoolId),
+    PoolRemoved(PoolId),
+    LabelsChanged,
+    /// Tenant limits or the age of held nodes.
+    LimitsChanged,
+    /// The ZooKeeper servers: the session moves, it does not end.
+    ServersChanged,
+    /// Something that only a restart applies; named for the log.
+    NeedsRestart(&'static str),
+}
+
+pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for name in old.providers.keys().filter(|name| !new.providers.contains_key(*name)) {
+        changes.push(Change::ProviderRemoved(name.clone()));
+    }
+    for (name, section) in &new.providers {
+        match old.providers.get(name) {
+            None => changes.push(Change::ProviderAdded(name.clone())),
+            Some(before) if before != section => changes.push(Change::ProviderChanged(name.clone())),
+            Some(_) => {}
+        }
+    }
+    let (before, after) = (pools(old), pools(new));
+    changes.extend(before.difference(&after).cloned().map(Change::PoolRemoved));
+    changes.extend(after.difference(&before).cloned().map(Change::PoolAdded));
+    for id in before.intersection(&after) {
+        if old.providers[&id.provider].pools[&id.pool] != new.providers[&id.provider].pools[&id.pool] {
+            changes.push(Change::PoolChanged(id.clone()));
+        }
+    }
+    if old.labels != new.labels {
+        changes.push(Change::LabelsChanged);
+    }
+    if old.tenant_limits != new.tenant_limits || old.max_hold_age != new.max_hold_age {
+        changes.push(Change::LimitsChanged);
+    }
+    if old.zookeeper.servers != new.zookeeper.servers {
+        changes.push(Change::ServersChanged);
+    }
+    let restarts = [
+        ("zookeeper-tls", old.zookeeper.tls != new.zookeeper.tls),
+        ("zookeeper-timeout", old.zookeeper.session_timeout != new.zookeeper.session_timeout),
+        ("webapp", old.webapp != new.webapp),
+    ];
+    changes.extend(restarts.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| Change::NeedsRestart(key)));
+    changes
+}
+
+fn pools(config: &Config) -> BTreeSet<PoolId> {
+    let pools = config.providers.iter().flat_map(|(name, provider)| {
+        provider.pools.keys().map(|pool| PoolId { provider: name.clone(), pool: pool.clone() })
+    });
+    pools.collect()
+}
