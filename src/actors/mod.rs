@@ -22,5 +22,3 @@ pub mod identity;
 pub mod look;
 pub mod pool_worker;
 pub mod cleanup_worker;
-pub mod launcher;
-pub mod providers;

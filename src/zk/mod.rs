@@ -23,7 +23,6 @@ pub mod tree;
 pub mod memory;
 pub mod embedded;
 pub mod session;
-pub mod lock;
 pub mod election;
 
 /// An answer that is under way. The request is sent when the method is called, not when this is polled, so several
