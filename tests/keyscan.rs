@@ -1,13 +1,16 @@
 //! Host keys: what a scan sees of real SSH servers, and that no host can make it wait for ever.
 
 mod hosts;
+mod support;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hosts::{Manners, Sshd, free_address, listen, sshd_is_here};
+use hosts::{Manners, free_address, listen};
 use nodepool::drivers::keyscan::{Gather, Scan, ScanError, ScanTarget, Scanner};
 use nodepool::model::time::Span;
+use support::real::skipped;
+use support::real::sshd::{Host, KeyKind, Options};
 use tokio::time::{Instant, timeout};
 
 fn target(address: SocketAddr, deadline: f64) -> ScanTarget {
@@ -34,52 +37,56 @@ fn ssh_keyscan(address: SocketAddr) -> Vec<String> {
 
 #[tokio::test]
 async fn a_scan_finds_what_ssh_keyscan_finds() {
-    if !sshd_is_here() {
+    if skipped() {
         return;
     }
-    let host = Sshd::start("127.0.0.11", &["ed25519", "ecdsa", "rsa"]);
-    let found = scan(host.address, 20.0).await.unwrap();
-    assert_eq!(found.address, Some(host.address.ip()));
-    assert_eq!(found.host_keys, host.keys());
-    let mut expected = ssh_keyscan(host.address);
+    let host = Host::start(Options::at(11)).await;
+    let found = scan(host.address(), 20.0).await.unwrap();
+    assert_eq!(found.address, Some(host.address().ip()));
+    let types: Vec<&str> = found.host_keys.iter().filter_map(|key| key.split(' ').next()).collect();
+    assert_eq!(types, ["ssh-ed25519", "ecdsa-sha2-nistp256", "ssh-rsa"]);
+    let mut expected = ssh_keyscan(host.address());
     expected.sort();
     let mut sorted = found.host_keys;
     sorted.sort();
-    assert_eq!(sorted, expected);
+    assert_eq!((&sorted, &sorted), (&expected, &host.keys()));
 }
 
 #[tokio::test]
 async fn every_curve_is_asked_for_and_missing_types_are_skipped() {
-    if !sshd_is_here() {
+    if skipped() {
         return;
     }
-    let host = Sshd::start("127.0.0.12", &["ecdsa-384", "ecdsa-521"]);
-    assert_eq!(scan(host.address, 20.0).await.unwrap().host_keys, host.keys());
+    let keys = vec![KeyKind::Ecdsa384, KeyKind::Ecdsa521];
+    let host = Host::start(Options { keys, ..Options::at(12) }).await;
+    assert_eq!(scan(host.address(), 20.0).await.unwrap().host_keys, host.keys());
 }
 
 #[tokio::test]
 async fn a_host_that_comes_up_late_is_waited_for() {
-    if !sshd_is_here() {
+    if skipped() {
         return;
     }
-    let address = free_address("127.0.0.13");
+    let mut host = Host::start(Options { keys: vec![KeyKind::Ed25519], ..Options::at(13) }).await;
+    host.stop();
+    let address = host.address();
     let scanning = tokio::spawn(async move { scan(address, 30.0).await });
-    // The first attempts are refused before anything listens.
-    assert!(scan(address, 0.3).await.is_err());
-    let host = tokio::task::spawn_blocking(move || Sshd::start_at(address, &["ed25519"])).await.unwrap();
+    assert!(scan(address, 0.3).await.is_err(), "the first attempts are refused");
+    host.start_again().await;
     assert_eq!(scanning.await.unwrap().unwrap().host_keys, host.keys());
 }
 
 #[tokio::test]
 async fn many_hosts_are_scanned_at_a_time() {
-    if !sshd_is_here() {
+    if skipped() {
         return;
     }
-    let hosts: Vec<Sshd> = (21..26).map(|last| Sshd::start(&format!("127.0.0.{last}"), &["ed25519"])).collect();
+    let start = |last| Host::start(Options { keys: vec![KeyKind::Ed25519], ..Options::at(last) });
+    let hosts = futures::future::join_all((21..26).map(start)).await;
     let scanner = Scanner::default();
     let scans = (0..40).map(|number| {
         let (host, scanner) = (&hosts[number % hosts.len()], &scanner);
-        async move { (scanner.scan(&target(host.address, 60.0)).await.unwrap().host_keys, host.keys()) }
+        async move { (scanner.scan(&target(host.address(), 60.0)).await.unwrap().host_keys, host.keys()) }
     });
     for (found, expected) in futures::future::join_all(scans).await {
         assert_eq!(found, expected);

@@ -2,17 +2,20 @@
 
 mod hosts;
 mod provider;
+mod support;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hosts::{Manners, Sshd, free_address, listen, sshd_is_here};
+use hosts::{Manners, free_address, listen};
 use nodepool::drivers;
 use nodepool::drivers::static_nodes;
 use nodepool::model::cloud::{CloudError, Facts, FailureKind, HostCheck, HostIdentity, Job, Outcome, StandingHost};
 use nodepool::model::config::ProviderConfig;
 use nodepool::model::time::Span;
 use provider::{Provider, launch, on_paused_time, on_real_time, provider_section};
+use support::real::skipped;
+use support::real::sshd::{Host, KeyKind, Options};
 use tokio::time::Instant;
 
 /// A configuration with one static provider whose one pool has these nodes.
@@ -197,27 +200,27 @@ fn a_host_whose_keys_are_not_checked_is_never_connected_to() {
 
 #[test]
 fn a_survey_tells_good_hosts_from_bad_ones_and_none_holds_up_another() {
-    if !sshd_is_here() {
+    if skipped() {
         return;
     }
     on_real_time(async {
-        let good = Sshd::start("127.0.0.31", &["ed25519", "rsa"]);
-        let changed = Sshd::start("127.0.0.32", &["ed25519"]);
+        let good = Host::start(Options { keys: vec![KeyKind::Ed25519, KeyKind::Rsa], ..Options::at(31) }).await;
+        let changed = Host::start(Options { keys: vec![KeyKind::Ed25519], ..Options::at(32) }).await;
         let (gone, _hears) = std::sync::mpsc::channel();
         let (silent, chatters) = (listen(Manners::Silent, gone.clone()), listen(Manners::Chatters, gone));
         let down = free_address("127.0.0.33");
-        let node = |address: SocketAddr, more: &str| {
+        let node = |address: SocketAddr, timeout: u32, more: &str| {
             let (ip, port) = (address.ip(), address.port());
-            format!("- {{name: {ip}, connection-port: {port}, labels: [a], timeout: 20{more}}}\n")
+            format!("- {{name: {ip}, connection-port: {port}, labels: [a], timeout: {timeout}{more}}}\n")
         };
         let nodes = [
-            node(good.address, &format!(", host-key: ['{} a comment']", good.keys()[1])),
-            node(good.address, ", username: switch, connection-type: network_cli"),
-            node(changed.address, &format!(", host-key: {}", good.keys()[0])),
-            node(silent, ", username: windows, connection-type: winrm"),
-            node(silent, ", timeout: 3").replacen(", timeout: 20", "", 1),
-            node(chatters, ", timeout: 2").replacen(", timeout: 20", "", 1),
-            node(down, ", timeout: 1").replacen(", timeout: 20", "", 1),
+            node(good.address(), 20, &format!(", host-key: ['{} a comment']", good.keys()[1])),
+            node(good.address(), 20, ", username: switch, connection-type: network_cli"),
+            node(changed.address(), 20, &format!(", host-key: {}", good.keys()[0])),
+            node(silent, 20, ", username: windows, connection-type: winrm"),
+            node(silent, 3, ""),
+            node(chatters, 2, ""),
+            node(down, 1, ""),
         ];
         let mut provider = Provider::of_config(&config(&nodes.concat()));
         provider.submit(1, Job::Survey);
@@ -234,7 +237,7 @@ fn a_survey_tells_good_hosts_from_bad_ones_and_none_holds_up_another() {
         };
         assert_eq!(first.host_keys(), Some(&good.keys()[..]));
         assert_eq!(switch.host_keys(), Some(&good.keys()[..]));
-        assert_eq!(first.address(), Some(good.address.ip()));
+        assert_eq!(first.address(), Some(good.address().ip()));
         let HostCheck::Passed { at, .. } = &first.check else { panic!("{first:?}") };
         assert!(at.0 > 1e9, "the time of the check is noted: {at:?}");
         assert!(reason(&facts, &mismatch.identity).starts_with("host key mismatches (127.0.0.32): "));
@@ -248,12 +251,12 @@ fn a_survey_tells_good_hosts_from_bad_ones_and_none_holds_up_another() {
 
 #[test]
 fn an_inspection_notices_changed_keys_and_their_return() {
-    if !sshd_is_here() {
+    if skipped() {
         return;
     }
     on_real_time(async {
-        let host = Sshd::start("127.0.0.34", &["ed25519"]);
-        let (address, key) = (host.address, host.keys().remove(0));
+        let mut host = Host::start(Options { keys: vec![KeyKind::Ed25519], ..Options::at(34) }).await;
+        let (address, key) = (host.address(), host.keys().remove(0));
         let port = address.port();
         let nodes = format!("- {{name: 127.0.0.34, connection-port: {port}, labels: a, host-key: {key}, timeout: 20}}");
         let mut provider = Provider::of_config(&config(&nodes));
@@ -263,13 +266,12 @@ fn an_inspection_notices_changed_keys_and_their_return() {
         assert_eq!(inspected, Ok(Outcome::Inspected(identity.clone(), check.clone())));
         assert!(check.is_good());
 
-        drop(host);
-        let imposter = Sshd::start_at(address, &["ed25519"]);
+        host.change_keys().await;
         let inspected = provider.run(Job::Inspect(identity.clone())).await;
         assert!(matches!(inspected, Err(CloudError::Failed { kind: FailureKind::KeyScan, .. })), "{inspected:?}");
         let noted = reason(&provider.facts(), &identity);
         assert!(noted.starts_with("host key mismatches"), "{noted}");
-        assert!(!noted.contains(imposter.keys()[0].split(' ').nth(1).unwrap()), "no keys in messages: {noted}");
+        assert!(!noted.contains(host.keys()[0].split(' ').nth(1).unwrap()), "no keys in messages: {noted}");
     });
 }
 

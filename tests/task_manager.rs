@@ -7,15 +7,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nodepool::actors::dump;
-use nodepool::actors::jobs::Drain;
+use nodepool::actors::jobs::{Drain, ProviderHandle};
 use nodepool::actors::messages::Shutdown;
+use nodepool::actors::providers::{self, MoreDrivers, StartProvider};
 use nodepool::actors::task_manager::TaskManager;
-use nodepool::drivers::{ApiCall, Driver};
+use nodepool::drivers::{ApiCall, Driver, OpenDriver};
 use nodepool::model::cloud::{CloudError, ExternalId, Facts, FailureKind, Instance, Inventory, Job, News, Outcome};
+use nodepool::model::config::ProviderConfig;
+use nodepool::model::problem::Problem;
 use nodepool::model::quantity::Amounts;
 use nodepool::model::time::Span;
 use nodepool::policy::machine::{InFlight, Input, Lane, Next, Pace, StateMachine};
-use provider::{Provider, delete, launch, on_paused_time};
+use provider::{Provider, delete, launch, on_paused_time, provider_section};
 use tokio::time::{Instant, timeout};
 
 /// A cloud in memory. A host name says how the calls for it behave: `hang`, `slow`, `busy-3`, `always-busy`, `panic`.
@@ -463,5 +466,33 @@ fn a_dump_shows_what_is_in_flight_and_what_waits() {
         assert_eq!(view["tasks"], 2);
         assert_eq!(view["jobs"][1]["job"], "launch");
         assert_eq!(view["facts_age_s"], serde_json::Value::Null);
+    });
+}
+
+#[test]
+fn a_driver_from_outside_is_tried_first() {
+    struct Outside {
+        seen: Arc<Mutex<Seen>>,
+    }
+    impl MoreDrivers for Outside {
+        fn knows(&self, driver: &str) -> bool {
+            driver == "static"
+        }
+        fn open(&self, _: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+            Ok(start.with(Cloud { seen: self.seen.clone(), pace: FREE, born: Instant::now() }))
+        }
+    }
+    on_paused_time(async {
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let section = provider_section(
+            "labels: [{name: a}]
+providers: [{name: mine, driver: static, pools: [{name: main, nodes: [{name: fake-host, labels: a}]}]}]",
+        );
+        let outside = Outside { seen: seen.clone() };
+        let mut provider =
+            Provider::new(|surroundings| providers::start(&section, surroundings, Some(&outside)).expect("it starts"));
+        assert!(matches!(provider.run(launch("one")).await, Ok(Outcome::Launched(_))));
+        assert_eq!(provider.handle.provider, "mine".into());
+        assert!(!seen.lock().unwrap().starts.is_empty());
     });
 }

@@ -25,17 +25,33 @@ const START: Duration = Duration::from_secs(30);
 pub enum KeyKind {
     Ed25519,
     Ecdsa,
+    Ecdsa384,
+    Ecdsa521,
     Rsa,
 }
 
 impl KeyKind {
+    /// What a freshly installed server has.
     pub const ALL: [KeyKind; 3] = [KeyKind::Ed25519, KeyKind::Ecdsa, KeyKind::Rsa];
 
     fn name(self) -> &'static str {
         match self {
             KeyKind::Ed25519 => "ed25519",
             KeyKind::Ecdsa => "ecdsa",
+            KeyKind::Ecdsa384 => "ecdsa384",
+            KeyKind::Ecdsa521 => "ecdsa521",
             KeyKind::Rsa => "rsa",
+        }
+    }
+
+    /// Type and size as ssh-keygen takes them.
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            KeyKind::Ed25519 => &["-t", "ed25519"],
+            KeyKind::Ecdsa => &["-t", "ecdsa"],
+            KeyKind::Ecdsa384 => &["-t", "ecdsa", "-b", "384"],
+            KeyKind::Ecdsa521 => &["-t", "ecdsa", "-b", "521"],
+            KeyKind::Rsa => &["-t", "rsa"],
         }
     }
 }
@@ -135,7 +151,8 @@ impl Host {
             // ssh-keygen would ask before it overwrites.
             let _ = std::fs::remove_file(&file);
             let made = Command::new("ssh-keygen")
-                .args(["-q", "-t", kind.name(), "-N", "", "-C", "", "-f"])
+                .args(kind.arguments())
+                .args(["-q", "-N", "", "-C", "", "-f"])
                 .arg(&file)
                 .stdin(Stdio::null())
                 .status();
