@@ -17,9 +17,8 @@ impl Table {
         Self { headers: headers.into_iter().map(str::to_owned).collect(), rows: Vec::new() }
     }
 
-    /// Control characters become escapes here, because what a record holds must not steer a terminal.
     pub fn push(&mut self, cells: impl IntoIterator<Item = String>) {
-        let row: Vec<String> = cells.into_iter().map(without_control_characters).collect();
+        let row: Vec<String> = cells.into_iter().map(printable).collect();
         assert_eq!(row.len(), self.headers.len(), "a row has a cell for every header");
         self.rows.push(row);
     }
@@ -86,12 +85,13 @@ fn display_width(text: &str) -> usize {
     text.chars().map(|character| character.width().unwrap_or(0)).sum()
 }
 
-fn without_control_characters(cell: String) -> String {
-    if !cell.chars().any(is_unsafe) {
-        return cell;
+/// Control characters become escapes, because what a record holds must not steer a terminal. New lines stay.
+pub fn printable(text: String) -> String {
+    if !text.chars().any(is_unsafe) {
+        return text;
     }
-    let mut safe = String::with_capacity(cell.len() + 8);
-    for character in cell.chars() {
+    let mut safe = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
         if is_unsafe(character) { escape(&mut safe, character) } else { safe.push(character) }
     }
     safe

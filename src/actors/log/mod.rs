@@ -102,6 +102,11 @@ impl LogPlan {
         Self::default_plan(SinkPlan::Stdout, verbosity)
     }
 
+    /// Tools, whose results go to stdout.
+    pub fn to_stderr(verbosity: Verbosity) -> Self {
+        Self::default_plan(SinkPlan::Stderr, verbosity)
+    }
+
     /// Background, without a logging file.
     pub fn to_file(path: impl Into<PathBuf>, verbosity: Verbosity) -> Self {
         Self::default_plan(SinkPlan::WatchedFile(path.into()), verbosity)

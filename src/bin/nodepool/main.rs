@@ -1,1 +1,153 @@
-fn main() {}
+//! The command line: says what there is, changes what it is told to, and exits with the matching status.
+
+mod admin;
+mod args;
+mod connect;
+mod consumer;
+mod interrupts;
+mod inventory;
+mod nodes;
+mod output;
+mod request;
+mod run;
+#[cfg(test)]
+mod testing;
+mod validate;
+mod why;
+
+use std::io::{IsTerminal, Write};
+use std::process::exit;
+use std::sync::Arc;
+
+use anyhow::Context;
+use nodepool::actors::log::{LogPlan, Verbosity};
+use nodepool::zk::Zk;
+use serde_json::json;
+
+use args::{Command, Global};
+use interrupts::Interrupts;
+use output::Screen;
+use request::Holding;
+
+fn main() {
+    let status = match args::parse(std::env::args_os()) {
+        Ok((global, command)) => start(global, command),
+        Err(refusal) => {
+            // Who closes our output does not want to know more.
+            let _ = std::io::stdout().write_all(refusal.stdout.as_bytes());
+            let _ = std::io::stderr().write_all(refusal.stderr.as_bytes());
+            refusal.status
+        }
+    };
+    // A thread may still be waiting for a line of input, which must not keep us.
+    exit(i32::from(status));
+}
+
+fn start(global: Global, command: Command) -> u8 {
+    let stdout = std::io::stdout();
+    // Not locked: a panic or the log must be able to write as well.
+    let mut out = std::io::BufWriter::with_capacity(1 << 16, stdout);
+    let mut notes = std::io::stderr();
+    let mut screen = Screen::new(global.output, &mut out, &mut notes);
+    let ended = work(global, command, &mut screen).and_then(|status| {
+        screen.flush()?;
+        Ok(status)
+    });
+    match ended {
+        Ok(status) => status,
+        Err(error) => fail(&error, &mut screen),
+    }
+}
+
+/// The message is the last line on stderr, whatever else there was to say.
+fn fail(error: &anyhow::Error, screen: &mut Screen<'_>) -> u8 {
+    let closed = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    };
+    // Whoever read our output has seen enough.
+    if error.chain().any(closed) {
+        return 1;
+    }
+    let message = format!("{error:#}");
+    let shown = screen.failure(json!({"outcome": "failed", "message": message})).and_then(|()| screen.flush());
+    // There is nobody left to tell that nobody can be told.
+    let _ = shown.and_then(|()| screen.note(format_args!("nodepool: error: {message}")));
+    1
+}
+
+fn work(global: Global, command: Command, screen: &mut Screen<'_>) -> anyhow::Result<u8> {
+    let plan = log_plan(&global)?;
+    for notice in &plan.notices {
+        screen.note(notice)?;
+    }
+    plan.install()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let status = runtime.block_on(dispatch(global, command, screen));
+    runtime.shutdown_background();
+    status
+}
+
+/// `--debug` wins over a logging file, as in the reference.
+fn log_plan(global: &Global) -> anyhow::Result<LogPlan> {
+    match &global.logconfig {
+        _ if global.debug => Ok(LogPlan::to_stderr(Verbosity::Debug)),
+        Some(path) => Ok(LogPlan::from_file(path)?),
+        None => Ok(LogPlan::to_stderr(Verbosity::Normal)),
+    }
+}
+
+async fn dispatch(global: Global, command: Command, screen: &mut Screen<'_>) -> anyhow::Result<u8> {
+    if let Command::ConfigValidate = command {
+        let path = connect::config_path(&global, screen)?;
+        validate::config_validate(&path, screen).await?;
+        return Ok(0);
+    }
+    let config = connect::config(&global, screen).await?;
+    let session = connect::session(&config, global.timeout, screen).await?;
+    let zk: Zk = session.clone();
+    let status = with_session(&zk, &config, command, screen).await;
+    // What we hold goes at once with a session that is closed, and after a while with one that is left.
+    session.close().await;
+    status
+}
+
+async fn with_session(
+    zk: &Zk,
+    config: &Arc<nodepool::model::config::Config>,
+    command: Command,
+    screen: &mut Screen<'_>,
+) -> anyhow::Result<u8> {
+    match command {
+        Command::List { detail: false } => nodes::list(zk.as_ref(), screen, nodes::Detail::Brief).await?,
+        Command::List { detail: true } => nodes::list(zk.as_ref(), screen, nodes::Detail::Full).await?,
+        Command::Info { provider } => admin::info(zk.as_ref(), screen, &provider.into()).await?,
+        Command::RequestList => admin::request_list(zk.as_ref(), screen).await?,
+        Command::Delete { now: false, id } => nodes::delete(zk, screen, &id.into()).await?,
+        Command::Delete { now: true, id } => nodes::delete_now(zk, config, screen, &id.into()).await?,
+        Command::Hold { id } => nodes::hold(zk, screen, &id.into()).await?,
+        Command::Erase { force, provider } => {
+            let confirmation = if force { admin::Confirmation::Forced } else { admin::Confirmation::Ask };
+            let mut answers = std::io::stdin().lock();
+            admin::erase(zk.as_ref(), screen, &mut answers, &provider.into(), confirmation).await?;
+        }
+        Command::Why { request } => why::why(zk, screen, &request.into()).await?,
+        Command::Request(arguments) => {
+            let mut interrupts = Interrupts::listen().context("cannot listen to signals")?;
+            let holding = match std::io::stdin().is_terminal() {
+                true => Holding::Until(Box::pin(line_of_input())),
+                false => Holding::Never,
+            };
+            return request::request(zk, screen, &arguments, &mut interrupts, holding).await;
+        }
+        // Answered before there was a session.
+        Command::ConfigValidate => {}
+    }
+    Ok(0)
+}
+
+/// Resolves with the next line of standard input, or its end. The thread stays behind where neither comes.
+async fn line_of_input() {
+    let read = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
+    // An input that cannot be read has ended.
+    let _ = read.await;
+}

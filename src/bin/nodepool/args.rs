@@ -1,0 +1,232 @@
+//! What can be typed: the global options, the commands and theirs.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+
+/// Hands short-lived test nodes to CI systems: looks at and changes what ZooKeeper says about them.
+#[derive(Debug, Parser)]
+#[command(
+    name = "nodepool",
+    // `--version` prints the name before the version; this is the text that scripts know.
+    display_name = "Nodepool version:",
+    version,
+    disable_version_flag = true,
+    disable_help_subcommand = true,
+    infer_long_args = true
+)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+#[derive(Debug, Args)]
+pub struct Global {
+    /// Configuration file [default: /etc/nodepool/nodepool.yaml, else ./nodepool-data/nodepool.yaml]
+    #[arg(short = 'c', value_name = "CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Secure file, whose values are merged into the configuration
+    #[arg(short = 's', value_name = "SECURE")]
+    pub secure: Option<PathBuf>,
+    /// File that says what is logged
+    #[arg(short = 'l', value_name = "LOGCONFIG")]
+    pub logconfig: Option<PathBuf>,
+    /// Log everything
+    #[arg(long)]
+    pub debug: bool,
+    /// How results are shown
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "table", global = true)]
+    pub output: Format,
+    /// Give up when ZooKeeper cannot be reached for so long [default: never]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, global = true)]
+    pub timeout: Option<Duration>,
+    /// Print the version
+    #[arg(long, action = clap::ArgAction::Version)]
+    version: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Table,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List nodes
+    List {
+        /// Show all columns
+        #[arg(long)]
+        detail: bool,
+    },
+    /// Show what ZooKeeper holds of a provider
+    Info { provider: String },
+    /// List node requests
+    RequestList,
+    /// Mark a node for deletion
+    Delete {
+        /// Delete it here and now instead of leaving that to its launcher
+        #[arg(long)]
+        now: bool,
+        id: String,
+    },
+    /// Keep a node for inspection
+    Hold { id: String },
+    /// Remove what ZooKeeper holds of a provider, without touching its cloud
+    Erase {
+        /// Do not ask
+        #[arg(long)]
+        force: bool,
+        provider: String,
+    },
+    /// Check a configuration file
+    ConfigValidate,
+    /// Ask for nodes, use them, give them back
+    Request(RequestArguments),
+    /// Explain why a request waits or failed
+    Why { request: String },
+}
+
+#[derive(Debug, Args)]
+pub struct RequestArguments {
+    /// Label of a node; once per node
+    #[arg(long, required = true, value_name = "LABEL")]
+    pub label: Vec<String>,
+    /// Give up when the nodes are not there after so long [default: never]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub wait: Option<Duration>,
+    /// Tenant on whose account the nodes are used
+    #[arg(long, value_name = "TENANT")]
+    pub tenant: Option<String>,
+    /// Provider to prefer
+    #[arg(long, value_name = "PROVIDER")]
+    pub provider: Option<String>,
+    /// Precedence among all requests: high, normal, low, or three digits (lower is served earlier)
+    #[arg(long, value_name = "PRIORITY", default_value = "normal", value_parser = priority)]
+    pub priority: String,
+    /// What to run with the nodes; without it they are shown and held until Enter or Ctrl-C
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<std::ffi::OsString>,
+}
+
+/// Seconds with decimals.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| "not a number of seconds that can be waited".to_owned())
+}
+
+/// The precedence as the ids of requests carry it: always three digits, because Zuul tells them by that.
+fn priority(text: &str) -> Result<String, String> {
+    match text {
+        "high" => Ok("100".to_owned()),
+        "normal" => Ok("200".to_owned()),
+        "low" => Ok("300".to_owned()),
+        digits if digits.len() == 3 && digits.bytes().all(|byte| byte.is_ascii_digit()) => Ok(digits.to_owned()),
+        _ => Err("neither high, normal, low nor three digits".to_owned()),
+    }
+}
+
+/// What was typed; or what to print instead and the status to exit with.
+pub fn parse(words: impl IntoIterator<Item = std::ffi::OsString>) -> Result<(Global, Command), Refusal> {
+    let arguments = Arguments::try_parse_from(words).map_err(Refusal::from_clap)?;
+    match arguments.command {
+        Some(command) => Ok((arguments.global, command)),
+        None => Err(Refusal { status: 1, stdout: help(), stderr: String::new() }),
+    }
+}
+
+#[derive(Debug)]
+pub struct Refusal {
+    pub status: u8,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Refusal {
+    fn from_clap(error: clap::Error) -> Self {
+        match error.kind() {
+            ErrorKind::DisplayVersion | ErrorKind::DisplayHelp => {
+                let text = error.render().to_string();
+                Refusal { status: 0, stdout: text.replace("Nodepool version:-", "nodepool "), stderr: String::new() }
+            }
+            _ => Refusal { status: 2, stdout: String::new(), stderr: usage_error(&error.render().to_string()) },
+        }
+    }
+}
+
+fn help() -> String {
+    Arguments::command().render_help().to_string()
+}
+
+/// The usage first and the mistake on the last line, with the prefix that scripts look for.
+fn usage_error(rendered: &str) -> String {
+    let (message, rest) = rendered.split_once("\nUsage: ").unwrap_or((rendered, ""));
+    let message = message.strip_prefix("error: ").unwrap_or(message);
+    let message: Vec<&str> = message.split_whitespace().collect();
+    let usage = rest.lines().next().unwrap_or("nodepool [OPTIONS] [COMMAND]");
+    format!("usage: {usage}\nnodepool: error: {}\n", message.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed(line: &str) -> Result<(Global, Command), Refusal> {
+        parse(line.split_whitespace().map(Into::into))
+    }
+
+    // operations.md check 2
+    #[test]
+    fn the_version_is_printed_in_the_words_that_scripts_know() {
+        for line in ["nodepool --version", "nodepool --vers"] {
+            let refusal = typed(line).unwrap_err();
+            assert_eq!((refusal.status, refusal.stdout.as_str()), (0, "Nodepool version: 12.0.0\n"));
+        }
+    }
+
+    // operations.md checks 1 and 2
+    #[test]
+    fn nothing_is_answered_with_help_and_nonsense_with_the_reason_on_the_last_line() {
+        let refusal = typed("nodepool").unwrap_err();
+        assert_eq!(refusal.status, 1);
+        assert!(refusal.stdout.contains("config-validate"), "{}", refusal.stdout);
+        for line in ["nodepool frobnicate", "nodepool list --frob", "nodepool delete", "nodepool hold 1 2"] {
+            let refusal = typed(line).unwrap_err();
+            let last = refusal.stderr.lines().last().unwrap();
+            assert!(refusal.status == 2 && last.starts_with("nodepool: error: "), "{line}: {}", refusal.stderr);
+            assert!(refusal.stderr.starts_with("usage: nodepool"), "{line}: {}", refusal.stderr);
+        }
+    }
+
+    #[test]
+    fn help_names_the_program_by_its_name() {
+        let text = typed("nodepool --help").unwrap_err().stdout + &typed("nodepool list --help").unwrap_err().stdout;
+        assert!(text.contains("Usage: nodepool") && !text.contains("Nodepool version:"), "{text}");
+    }
+
+    #[test]
+    fn long_options_may_be_shortened_and_the_format_stands_anywhere() {
+        let (_, command) = typed("nodepool list --det").unwrap();
+        assert!(matches!(command, Command::List { detail: true }));
+        for line in ["nodepool -o json list", "nodepool list -o json", "nodepool list --out json"] {
+            assert_eq!(typed(line).unwrap().0.output, Format::Json, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_command_for_the_nodes_is_taken_as_typed() {
+        let (_, command) = typed("nodepool request --label a --label b --priority high -- sh -c --label").unwrap();
+        let Command::Request(request) = command else { panic!("another command") };
+        assert_eq!((request.label.len(), request.priority.as_str()), (2, "100"));
+        assert_eq!(request.command, ["sh", "-c", "--label"]);
+        for line in
+            ["nodepool request", "nodepool request --label a --wait soon", "nodepool request --label a --wait -1"]
+        {
+            assert_eq!(typed(line).unwrap_err().status, 2, "{line}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! From the options to a session: which configuration, which ZooKeeper, and patience with either.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::bail;
+use nodepool::actors::config_files;
+use nodepool::model::config::Config;
+use nodepool::zk::session::{self, ConnectOptions, RealConnection};
+use tokio::time::Instant;
+
+use crate::args::Global;
+use crate::output::Screen;
+
+const SYSTEM_CONFIG: &str = "/etc/nodepool/nodepool.yaml";
+/// What `nodepool standalone` writes into the directory where it was started.
+const STANDALONE_CONFIG: &str = "./nodepool-data/nodepool.yaml";
+
+/// How often an unreachable ZooKeeper is complained about, and how long to wait before the next try.
+const COMPLAINT_EVERY: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Drivers whose sections this program understands.
+pub const BUILT_DRIVERS: &[&str] = &["static"];
+
+/// The configuration file to use: the one named, the system's, or the one of a standalone server started here.
+pub fn config_path(global: &Global, screen: &mut Screen<'_>) -> anyhow::Result<PathBuf> {
+    if let Some(path) = &global.config {
+        return Ok(path.clone());
+    }
+    if Path::new(SYSTEM_CONFIG).exists() {
+        return Ok(PathBuf::from(SYSTEM_CONFIG));
+    }
+    if !Path::new(STANDALONE_CONFIG).exists() {
+        bail!(
+            "there is neither {SYSTEM_CONFIG} nor {STANDALONE_CONFIG}; name a configuration with -c, or start \
+             \"nodepool standalone\" in this directory"
+        );
+    }
+    screen.note(format_args!("using {STANDALONE_CONFIG}"))?;
+    Ok(PathBuf::from(STANDALONE_CONFIG))
+}
+
+/// The configuration. What is only remarkable about it is left to the launcher and to `config-validate`.
+pub async fn config(global: &Global, screen: &mut Screen<'_>) -> anyhow::Result<Arc<Config>> {
+    let path = config_path(global, screen)?;
+    match config_files::load(&path, global.secure.as_deref(), BUILT_DRIVERS).await {
+        Ok(loaded) => Ok(loaded.config),
+        Err(error) => {
+            for problem in &error.problems {
+                screen.note(problem)?;
+            }
+            Err(error.into())
+        }
+    }
+}
+
+/// A session. Without a limit this tries for ever, and says every ten seconds why there is none yet.
+pub async fn session(
+    config: &Config,
+    limit: Option<Duration>,
+    screen: &mut Screen<'_>,
+) -> anyhow::Result<Arc<RealConnection>> {
+    let options = ConnectOptions::from_config(&config.zookeeper)?;
+    let started = Instant::now();
+    let mut complained: Option<Instant> = None;
+    let mut reason = "no server has answered yet".to_owned();
+    loop {
+        let attempt = session::connect(options.clone());
+        let outcome = match limit {
+            Some(limit) => tokio::time::timeout_at(started + limit, attempt).await,
+            None => Ok(attempt.await),
+        };
+        match outcome {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(error)) if error.is_final() => return Err(error.into()),
+            Ok(Err(error)) => reason = error.to_string(),
+            Err(_) => {}
+        }
+        if let Some(limit) = limit
+            && started.elapsed() + PAUSE >= limit
+        {
+            bail!("no ZooKeeper within {} s: {reason}", limit.as_secs_f64());
+        }
+        if complained.is_none_or(|at| at.elapsed() >= COMPLAINT_EVERY) {
+            screen.note(format_args!("WARNING {reason}; trying again"))?;
+            complained = Some(Instant::now());
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}

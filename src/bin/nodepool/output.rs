@@ -1,0 +1,83 @@
+//! Where answers go: lists and sentences for people or one JSON document for programs, and remarks beside them.
+
+use std::io::{self, Write};
+
+use nodepool::model::status::{self, Column};
+use nodepool::model::table::printable;
+use nodepool::zk::scan::Unreadable;
+use serde_json::Value;
+
+use crate::args::Format;
+
+/// The result on one stream, remarks on another, so that a result can be piped whatever there is to remark.
+pub struct Screen<'a> {
+    pub format: Format,
+    out: &'a mut dyn Write,
+    notes: &'a mut dyn Write,
+    has_outcome: bool,
+}
+
+impl<'a> Screen<'a> {
+    pub fn new(format: Format, out: &'a mut dyn Write, notes: &'a mut dyn Write) -> Self {
+        Self { format, out, notes, has_outcome: false }
+    }
+
+    /// A list, which is an array in JSON.
+    pub fn list<R>(&mut self, columns: &[Column<R>], rows: &[R]) -> io::Result<()> {
+        match self.format {
+            Format::Table => writeln!(self.out, "{}", status::table(columns, rows)),
+            Format::Json => writeln!(self.out, "{}", status::json(columns, rows)),
+        }
+    }
+
+    /// For people only; programs get the whole of it with [`Screen::outcome`].
+    pub fn say(&mut self, text: impl std::fmt::Display) -> io::Result<()> {
+        match self.format {
+            Format::Table => writeln!(self.out, "{}", printable(text.to_string())),
+            Format::Json => Ok(()),
+        }
+    }
+
+    /// A question; the answer is expected on the same line.
+    pub fn ask(&mut self, question: &str) -> io::Result<()> {
+        // A program that reads the result is not to find a question in it.
+        let stream: &mut dyn Write = match self.format {
+            Format::Table => self.out,
+            Format::Json => self.notes,
+        };
+        write!(stream, "{question}")?;
+        stream.flush()
+    }
+
+    /// For programs only: how a command ended that changes something or may find nothing.
+    pub fn outcome(&mut self, document: Value) -> io::Result<()> {
+        match self.format {
+            Format::Table => Ok(()),
+            Format::Json => {
+                self.has_outcome = true;
+                writeln!(self.out, "{document}")
+            }
+        }
+    }
+
+    /// How a command failed, unless it has told itself.
+    pub fn failure(&mut self, document: Value) -> io::Result<()> {
+        if self.has_outcome { Ok(()) } else { self.outcome(document) }
+    }
+
+    /// A remark beside the result.
+    pub fn note(&mut self, text: impl std::fmt::Display) -> io::Result<()> {
+        writeln!(self.notes, "{}", printable(text.to_string()))
+    }
+
+    pub fn note_unreadable(&mut self, unreadable: &[Unreadable]) -> io::Result<()> {
+        for Unreadable { path, reason } in unreadable {
+            self.note(format_args!("WARNING {path} is skipped, it cannot be read: {reason}"))?;
+        }
+        Ok(())
+    }
+
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}

@@ -1,0 +1,130 @@
+//! Runs a command with the nodes: their description in files and variables, signals passed on, its status ours.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::Context;
+use nodepool::zk::{SessionState, Zk};
+use serde_json::Value;
+use tokio::process::{Child, Command};
+
+use crate::consumer::HeldNode;
+use crate::interrupts::{Interrupt, Interrupts};
+use crate::inventory::{self, Credentials};
+use crate::output::Screen;
+
+/// How long a command may take to end after it was asked to, before it is killed.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// A private directory with what a command reads; it goes when this does.
+struct Files {
+    directory: PathBuf,
+}
+
+impl Files {
+    fn write(nodes: &[HeldNode]) -> anyhow::Result<Self> {
+        let name = format!("nodepool-request-{}", uuid::Uuid::new_v4().simple());
+        let directory = std::env::temp_dir().join(name);
+        let create = std::fs::DirBuilder::new().mode(0o700).create(&directory);
+        create.with_context(|| format!("cannot create {}", directory.display()))?;
+        let files = Self { directory };
+        let list: Value = nodes.iter().map(|node| inventory::describe(node, Credentials::Given)).collect();
+        files.put("nodes.json", &format!("{list:#}\n"))?;
+        files.put("known_hosts", &inventory::known_hosts(nodes))?;
+        let inventory = inventory::ansible(nodes, &files.path("known_hosts").to_string_lossy());
+        files.put("inventory.yaml", &serde_yaml::to_string(&inventory).context("cannot write the inventory")?)?;
+        Ok(files)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn put(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        let path = self.path(name);
+        let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        file.and_then(|mut file| file.write_all(text.as_bytes()))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        // The nodes are what must be given back; a file left in the directory for temporary files is not worth more.
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Runs the command to its end and returns its status. It is asked to end when we are, and when the nodes are lost.
+pub async fn run(
+    zk: &Zk,
+    nodes: &[HeldNode],
+    command: &[OsString],
+    interrupts: &mut Interrupts,
+    screen: &mut Screen<'_>,
+) -> anyhow::Result<u8> {
+    let files = Files::write(nodes)?;
+    let (program, arguments) = command.split_first().context("there is no command to run")?;
+    let spawned = Command::new(program)
+        .args(arguments)
+        .envs(inventory::variables(nodes))
+        .env("NODEPOOL_NODES", files.path("nodes.json"))
+        .env("NODEPOOL_INVENTORY", files.path("inventory.yaml"))
+        .env("NODEPOOL_KNOWN_HOSTS", files.path("known_hosts"))
+        .kill_on_drop(true)
+        .spawn();
+    let child = match spawned {
+        Ok(child) => child,
+        Err(error) => {
+            // The statuses that shells give.
+            let status = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+            screen.note(format_args!("nodepool: cannot run {}: {error}", Path::new(program).display()))?;
+            return Ok(status);
+        }
+    };
+    attend(zk, child, interrupts, screen).await
+}
+
+async fn attend(zk: &Zk, mut child: Child, interrupts: &mut Interrupts, screen: &mut Screen<'_>) -> anyhow::Result<u8> {
+    let mut session = zk.session();
+    tokio::select! {
+        ended = child.wait() => return Ok(status(ended?)),
+        interrupt = interrupts.next() => ask_to_end(&child, interrupt),
+        _ = session.wait_for(|state| *state == SessionState::Expired) => {
+            screen.note("WARNING the ZooKeeper session is over and with it the claim to the nodes; ending the command")?;
+            ask_to_end(&child, Interrupt::Terminated);
+        }
+    }
+    let deadline = tokio::time::sleep(GRACE);
+    tokio::pin!(deadline);
+    loop {
+        tokio::select! {
+            ended = child.wait() => return Ok(status(ended?)),
+            interrupt = interrupts.next() => ask_to_end(&child, interrupt),
+            () = &mut deadline => {
+                screen.note(format_args!("WARNING the command did not end within {} s, killing it", GRACE.as_secs()))?;
+                child.start_kill()?;
+                return Ok(status(child.wait().await?));
+            }
+        }
+    }
+}
+
+/// Passes a signal on, unless the terminal has sent it to the command as well.
+fn ask_to_end(child: &Child, interrupt: Interrupt) {
+    let from_terminal = interrupt == Interrupt::Interrupted && std::io::stdin().is_terminal();
+    let Some(id) = child.id().filter(|_| !from_terminal) else { return };
+    let Ok(id) = i32::try_from(id) else { return };
+    // One that has ended meanwhile is found by the wait that follows.
+    let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(id), interrupt.signal());
+}
+
+fn status(status: ExitStatus) -> u8 {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}

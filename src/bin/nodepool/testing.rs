@@ -1,0 +1,135 @@
+//! For tests: a store in memory with records in it, and a screen that is remembered.
+
+use std::sync::Arc;
+
+use nodepool::model::node::Node;
+use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::zk::{CreateMode, Zk};
+use serde_json::json;
+
+use crate::args::Format;
+use crate::output::Screen;
+
+pub struct World {
+    pub server: MemoryZooKeeper,
+    pub zk: Zk,
+}
+
+/// What a command said.
+#[derive(Debug, Default)]
+pub struct Said {
+    pub out: String,
+    pub notes: String,
+    pub result: Option<anyhow::Error>,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let server = MemoryZooKeeper::new();
+        let zk: Zk = server.connect();
+        Self { server, zk }
+    }
+
+    pub async fn put(&self, path: &str, data: impl AsRef<[u8]>) {
+        for (slash, _) in path.match_indices('/').skip(1) {
+            // It may be there already.
+            let _ = self.zk.create(&path[..slash], bytes::Bytes::new(), CreateMode::Persistent).await;
+        }
+        let data = bytes::Bytes::copy_from_slice(data.as_ref());
+        self.zk.create(path, data, CreateMode::Persistent).await.unwrap();
+    }
+
+    pub async fn put_node(&self, id: &str, record: &str) {
+        self.put(&format!("/nodepool/nodes/{id}"), record).await;
+    }
+
+    pub async fn text(&self, path: &str) -> String {
+        let (data, _) = self.zk.get(path).await.unwrap();
+        String::from_utf8(data.to_vec()).unwrap()
+    }
+
+    pub async fn node(&self, id: &str) -> Node {
+        nodepool::model::json::from_bytes(self.text(&format!("/nodepool/nodes/{id}")).await.as_bytes()).unwrap()
+    }
+
+    pub async fn exists(&self, path: &str) -> bool {
+        self.zk.exists(path).await.unwrap().is_some()
+    }
+
+    /// Another process with a session of its own.
+    pub fn other(&self) -> Zk {
+        let connection: Arc<_> = self.server.connect();
+        connection
+    }
+}
+
+/// Runs a command and remembers what it said.
+pub async fn hear<T>(format: Format, command: impl AsyncFnOnce(&mut Screen<'_>) -> anyhow::Result<T>) -> Said {
+    let (mut out, mut notes) = (Vec::new(), Vec::new());
+    let result = command(&mut Screen::new(format, &mut out, &mut notes)).await.err();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Said { out: text(out), notes: text(notes), result }
+}
+
+impl Said {
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).unwrap()
+    }
+
+    pub fn error(&self) -> String {
+        format!("{:#}", self.result.as_ref().unwrap())
+    }
+}
+
+const LAUNCHER: &str = "nl01-PoolWorker.p-main-0123";
+
+impl World {
+    /// Waits until there is a request; its path.
+    pub async fn asked(&self) -> String {
+        loop {
+            let names = self.zk.children("/nodepool/requests").await.map(|(names, _)| names).unwrap_or_default();
+            if let Some(name) = names.first() {
+                return format!("/nodepool/requests/{name}");
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Ends the one request there is, as a launcher would: with a new node for every label, or without.
+    pub async fn end_request(&self, state: &str) {
+        let path = self.asked().await;
+        let mut request: serde_json::Value = serde_json::from_str(&self.text(&path).await).unwrap();
+        request["state"] = state.into();
+        match state {
+            "fulfilled" => {
+                let labels = request["node_types"].as_array().unwrap().clone();
+                let mut nodes = Vec::new();
+                for (index, label) in labels.into_iter().enumerate() {
+                    let id = format!("{index:010}");
+                    let node = json!({
+                        "state": "ready", "allocated_to": path.rsplit_once('/').unwrap().1, "type": [label],
+                        "provider": "p", "interface_ip": "127.0.0.1", "connection_port": 2200 + index,
+                        "username": "zuul", "host_keys": ["ssh-ed25519 AAAA"], "connection_type": "ssh", "later": 1,
+                    });
+                    self.put_node(&id, &node.to_string()).await;
+                    nodes.push(id);
+                }
+                request["nodes"] = json!(nodes);
+            }
+            _ => request["declined_by"] = json!([LAUNCHER]),
+        }
+        self.zk.set(&path, request.to_string().into(), -1).await.unwrap();
+    }
+
+    /// A pool on a host that answers questions at an address.
+    pub async fn register_pool(&self, labels: &[&str], webapp: Option<&str>) {
+        let mut pool = json!({
+            "kind": "pool", "id": LAUNCHER, "hostname": "nl01", "provider_name": "p", "name": "main",
+            "supported_labels": labels,
+        });
+        if let Some(webapp) = webapp {
+            pool["webapp"] = webapp.into();
+        }
+        self.put("/nodepool/components/pool/nl010000000000", pool.to_string()).await;
+    }
+}

@@ -1,0 +1,47 @@
+//! `config-validate`: everything that is wrong with a configuration file, and whether it can be used.
+
+use std::path::Path;
+
+use anyhow::bail;
+use nodepool::actors::config_files;
+use nodepool::model::problem::{Problem, Severity};
+use serde_json::json;
+
+use crate::connect::BUILT_DRIVERS;
+use crate::output::Screen;
+
+pub async fn config_validate(path: &Path, screen: &mut Screen<'_>) -> anyhow::Result<()> {
+    screen.note(format_args!("INFO validating {}", path.display()))?;
+    let problems = config_files::validate(path, BUILT_DRIVERS).await;
+    for problem in &problems {
+        screen.note(format_args!("{} {problem}", level(problem.severity)))?;
+    }
+    let errors = problems.iter().filter(|problem| problem.is_error()).count();
+    let outcome = if errors == 0 { "valid" } else { "invalid" };
+    let list: Vec<_> = problems.iter().map(document).collect();
+    screen.outcome(json!({"outcome": outcome, "file": path.display().to_string(), "problems": list}))?;
+    if errors > 0 {
+        bail!("{} is not valid: {errors} error{}", path.display(), if errors == 1 { "" } else { "s" });
+    }
+    Ok(())
+}
+
+fn document(problem: &Problem) -> serde_json::Value {
+    json!({
+        "severity": level(problem.severity).to_lowercase(),
+        "file": problem.file,
+        "line": problem.at.line,
+        "column": problem.at.column,
+        "path": problem.path,
+        "message": problem.message,
+        "help": problem.help,
+    })
+}
+
+fn level(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Notice => "INFO",
+        Severity::Warning => "WARNING",
+        Severity::Error => "ERROR",
+    }
+}
