@@ -8,6 +8,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use nodepool::zk::Zk;
 use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::zk::session::{ConnectOptions, connect};
 
 struct Memory(MemoryZooKeeper);
 
@@ -15,6 +16,20 @@ impl Server for Memory {
     fn connect(&self) -> BoxFuture<'static, Zk> {
         let zk: Zk = self.0.connect();
         async { zk }.boxed()
+    }
+}
+
+/// Our own client as a source of sessions for the contract.
+struct Wire(ConnectOptions);
+
+impl Server for Wire {
+    fn connect(&self) -> BoxFuture<'static, Zk> {
+        let options = self.0.clone();
+        async move {
+            let zk: Zk = connect(options).await.expect("the server takes a session");
+            zk
+        }
+        .boxed()
     }
 }
 
@@ -32,6 +47,6 @@ async fn the_memory_store_keeps_the_contract_on_paused_time() {
 async fn the_embedded_server_keeps_the_contract_through_the_wire() {
     let directory = tempfile::tempdir().unwrap();
     let server = coordinator::start(directory.path()).await;
-    contract::run(&coordinator::Wire(coordinator::client(server.address().port()))).await;
+    contract::run(&Wire(coordinator::client(server.address().port()))).await;
     server.stop().await;
 }

@@ -1,14 +1,13 @@
 //! The embedded coordinator in the test's own process, on free ports and a directory of its own.
 #![allow(dead_code)] // each test binary uses its own part
 
+pub mod raw;
+
 use std::path::Path;
 use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
-use nodepool::zk::Zk;
 use nodepool::zk::embedded::{EmbeddedOptions, EmbeddedServer};
-use nodepool::zk::session::{ConnectOptions, Server, connect};
+use nodepool::zk::session::{ConnectOptions, Server};
 
 pub fn options(data_dir: &Path) -> EmbeddedOptions {
     EmbeddedOptions { data_dir: data_dir.to_owned(), first_port: 0, now_ms }
@@ -28,18 +27,4 @@ fn now_ms() -> i64 {
 pub fn client(port: u16) -> ConnectOptions {
     let servers = vec![Server { host: "127.0.0.1".into(), port }];
     ConnectOptions { servers, session_timeout: Duration::from_secs(4), ..ConnectOptions::plain("unused", 1) }
-}
-
-/// Our own client as a source of sessions for the contract.
-pub struct Wire(pub ConnectOptions);
-
-impl super::contract::Server for Wire {
-    fn connect(&self) -> BoxFuture<'static, Zk> {
-        let options = self.0.clone();
-        async move {
-            let zk: Zk = connect(options).await.expect("the server takes a session");
-            zk
-        }
-        .boxed()
-    }
 }

@@ -1,0 +1,154 @@
+//! A client that speaks ZooKeeper's frames by hand, to say what no proper client would and to see every byte.
+#![allow(dead_code)] // each test binary uses its own part
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use nodepool::zk::embedded::jute::{Reader, Writer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Operation numbers.
+pub mod op {
+    pub const CREATE: i32 = 1;
+    pub const DELETE: i32 = 2;
+    pub const EXISTS: i32 = 3;
+    pub const GET_DATA: i32 = 4;
+    pub const SET_DATA: i32 = 5;
+    pub const GET_ACL: i32 = 6;
+    pub const SET_ACL: i32 = 7;
+    pub const GET_CHILDREN: i32 = 8;
+    pub const SYNC: i32 = 9;
+    pub const PING: i32 = 11;
+    pub const GET_CHILDREN_2: i32 = 12;
+    pub const CHECK: i32 = 13;
+    pub const MULTI: i32 = 14;
+    pub const CREATE_2: i32 = 15;
+    pub const CHECK_WATCHES: i32 = 17;
+    pub const REMOVE_WATCHES: i32 = 18;
+    pub const MULTI_READ: i32 = 22;
+    pub const CLOSE: i32 = -11;
+    pub const AUTH: i32 = 100;
+    pub const SET_WATCHES: i32 = 101;
+    pub const SET_WATCHES_2: i32 = 105;
+    pub const ADD_WATCH: i32 = 106;
+    pub const WHO_AM_I: i32 = 107;
+}
+
+pub struct Raw {
+    pub stream: TcpStream,
+    pub session: i64,
+    pub password: Vec<u8>,
+    pub timeout_ms: i32,
+    /// Kind and path of each event, as they came.
+    pub events: Vec<(i32, String)>,
+    next_xid: i32,
+}
+
+#[derive(Debug)]
+pub struct Answer {
+    pub xid: i32,
+    pub zxid: i64,
+    pub code: i32,
+    pub body: Vec<u8>,
+}
+
+impl Raw {
+    /// A new session.
+    pub async fn open(address: SocketAddr, timeout_ms: i32) -> Raw {
+        Self::resume(address, timeout_ms, 0, &[0; 16], 0).await.expect("a new session")
+    }
+
+    /// Resumes a session; `None` when the server calls it expired.
+    pub async fn resume(address: SocketAddr, timeout_ms: i32, session: i64, password: &[u8], seen: i64) -> Option<Raw> {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut hello = Writer::frame();
+        hello.int(0).long(seen).int(timeout_ms).long(session).buffer(password).flag(false);
+        stream.write_all(&hello.finish_frame()).await.unwrap();
+        let frame = frame(&mut stream).await.expect("an answer to the greeting");
+        let mut reader = Reader::new(&frame);
+        assert_eq!(reader.int(), Ok(0));
+        let (timeout_ms, session, password) =
+            (reader.int().unwrap(), reader.long().unwrap(), reader.buffer().unwrap().to_vec());
+        (session != 0).then_some(Raw { stream, session, password, timeout_ms, events: Vec::new(), next_xid: 1 })
+    }
+
+    pub async fn send(&mut self, operation: i32, body: impl FnOnce(&mut Writer)) -> i32 {
+        let xid = match operation {
+            op::PING => -2,
+            op::AUTH => -4,
+            op::SET_WATCHES | op::SET_WATCHES_2 => -8,
+            _ => self.next_xid,
+        };
+        self.next_xid += 1;
+        let mut writer = Writer::frame();
+        writer.int(xid).int(operation);
+        body(&mut writer);
+        self.stream.write_all(&writer.finish_frame()).await.unwrap();
+        xid
+    }
+
+    /// The next answer; events before it are kept. `None` when the server has closed the connection.
+    pub async fn answer(&mut self) -> Option<Answer> {
+        loop {
+            let frame = frame(&mut self.stream).await?;
+            let mut reader = Reader::new(&frame);
+            let (xid, zxid, code) = (reader.int().unwrap(), reader.long().unwrap(), reader.int().unwrap());
+            if xid != -1 {
+                return Some(Answer { xid, zxid, code, body: frame[16..].to_vec() });
+            }
+            let (kind, state, path) = (reader.int().unwrap(), reader.int().unwrap(), reader.text().unwrap());
+            assert_eq!((zxid, code, state), (-1, 0, 3));
+            self.events.push((kind, path));
+        }
+    }
+
+    pub async fn ask(&mut self, operation: i32, body: impl FnOnce(&mut Writer)) -> Answer {
+        let xid = self.send(operation, body).await;
+        let answer = self.answer().await.expect("an answer, not the end of the connection");
+        assert_eq!(answer.xid, xid, "answers come in the order of the requests");
+        answer
+    }
+
+    pub async fn create(&mut self, path: &str, flags: i32) -> Answer {
+        self.ask(op::CREATE, |writer| write_create(writer, path, b"", flags)).await
+    }
+
+    /// The error number of a look at a path, with a watch.
+    pub async fn look(&mut self, path: &str) -> i32 {
+        self.ask(op::EXISTS, |writer| {
+            writer.text(path).flag(true);
+        })
+        .await
+        .code
+    }
+
+    pub async fn ping(&mut self) -> Answer {
+        self.ask(op::PING, |_| {}).await
+    }
+
+    /// Whether the server closes the connection, whatever it says before.
+    pub async fn is_closed(&mut self) -> bool {
+        while self.answer().await.is_some() {}
+        true
+    }
+}
+
+/// The next frame, or `None` at the end of the connection.
+pub async fn frame(stream: &mut TcpStream) -> Option<Vec<u8>> {
+    let read = async {
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).await.ok()?;
+        let mut body = vec![0; usize::try_from(i32::from_be_bytes(length)).expect("a length")];
+        stream.read_exact(&mut body).await.ok()?;
+        Some(body)
+    };
+    tokio::time::timeout(DEADLINE, read).await.expect("the server neither answers nor hangs up")
+}
+
+pub fn write_create(writer: &mut Writer, path: &str, data: &[u8], flags: i32) {
+    writer.text(path).buffer(data).int(1).int(31).text("world").text("anyone").int(flags);
+}
