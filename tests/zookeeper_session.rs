@@ -1,16 +1,53 @@
 //! The client against Apache ZooKeeper: the store contract, chroots, connections that come and go, sessions that end.
 
 mod contract;
-mod ensemble;
+mod support;
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use ensemble::{Ensemble, eventually};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
-use nodepool::zk::session::{ConnectError, ConnectOptions, connect, connect_until};
+use nodepool::zk::session::{self, ConnectError, ConnectOptions, connect, connect_until};
 use nodepool::zk::{Connection, CreateMode, EventKind, SessionState, Zk, ZkError};
+use support::real;
+use support::real::zookeeper::{Ensemble, Options, Server};
+use support::wait;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Servers that grant sessions of 0.4 to 60 seconds.
+fn settings() -> Options {
+    Options { settings: vec!["maxSessionTimeout=60000".to_owned()], ..Options::short_sessions() }
+}
+
+/// `host:port,host:port` as options, with a session of four seconds.
+fn options_of(addresses: &str) -> ConnectOptions {
+    let mut options = ConnectOptions { session_timeout: Duration::from_secs(4), ..ConnectOptions::plain("", 0) };
+    options.servers.clear();
+    for address in addresses.split(',') {
+        let (host, port) = address.rsplit_once(':').unwrap();
+        options.servers.push(session::Server { host: host.to_owned(), port: port.parse().unwrap() });
+    }
+    options
+}
+
+/// The index of the server that a session is connected to.
+async fn home_of(ensemble: &Ensemble, session_id: i64) -> usize {
+    wait::until_some("the session to be somewhere", PATIENCE, async || {
+        for (index, server) in ensemble.servers.iter().enumerate() {
+            let Ok(mut stream) = tokio::net::TcpStream::connect(server.plain_address()).await else { continue };
+            let mut answer = String::new();
+            let asked = stream.write_all(b"cons").await.is_ok() && stream.read_to_string(&mut answer).await.is_ok();
+            if asked && answer.contains(&format!("sid=0x{session_id:x}")) {
+                return Some(index);
+            }
+        }
+        None
+    })
+    .await
+}
 
 struct Real(ConnectOptions);
 
@@ -27,17 +64,17 @@ impl contract::Server for Real {
 
 #[tokio::test]
 async fn the_client_keeps_the_contract_with_and_without_a_chroot() {
-    if !ensemble::available() {
+    if real::skipped() {
         return;
     }
-    let server = Ensemble::single().await;
-    contract::run(&Real(server.options())).await;
+    let server = Server::start(settings()).await;
+    contract::run(&Real(options_of(&server.address()))).await;
     // zookeeper.md check 22: made on demand
-    contract::run(&Real(ConnectOptions { chroot: "/np".into(), ..server.options() })).await;
-    let outside = connect(server.options()).await.unwrap();
+    contract::run(&Real(ConnectOptions { chroot: "/np".into(), ..options_of(&server.address()) })).await;
+    let outside = connect(options_of(&server.address())).await.unwrap();
     let (names, _) = outside.children("/np").await.unwrap();
     assert!(!names.is_empty() && names.iter().all(|name| name.starts_with("contract-")), "{names:?}");
-    let refused = connect(ConnectOptions { chroot: "/missing/np".into(), ..server.options() }).await;
+    let refused = connect(ConnectOptions { chroot: "/missing/np".into(), ..options_of(&server.address()) }).await;
     assert!(matches!(refused, Err(ConnectError::NoChrootParent(_))));
 }
 
@@ -93,42 +130,48 @@ impl Scene {
 
 #[tokio::test]
 async fn a_session_survives_the_loss_of_its_server_and_of_the_leader() {
-    if !ensemble::available() {
+    if real::skipped() {
         return;
     }
-    let mut ensemble = Ensemble::three().await;
-    let options = ensemble.options();
+    let mut ensemble = Ensemble::start(3, settings()).await;
+    let options = options_of(&ensemble.address());
     let mut scene = Scene::set(options.clone()).await;
-    let home = ensemble.home_of(scene.session_id).await.unwrap();
+    let home = home_of(&ensemble, scene.session_id).await;
     ensemble.kill(home);
     scene.is_whole(options.clone()).await;
-    ensemble.launch(home);
-    ensemble.serving(home).await;
+    ensemble.start_again(home).await;
     let leader = ensemble.leader().await;
     ensemble.kill(leader);
     // Followers drop their clients while they elect, so this is always a new connection too.
     scene.is_whole(options.clone()).await;
-    ensemble.launch(leader);
-    ensemble.serving(leader).await;
-    // A server that hangs with open connections, as behind a network that swallows packets.
-    let home = ensemble.home_of(scene.session_id).await.unwrap();
-    ensemble.freeze(home);
-    scene.is_whole(ConnectOptions { session_timeout: Duration::from_secs(20), ..options.clone() }).await;
-    ensemble.thaw(home);
+    ensemble.start_again(leader).await;
+    // A follower that hangs with open connections, as behind a network that swallows packets.
+    let leader = ensemble.leader().await;
+    let mut servers = options.servers.clone();
+    let mut home = home_of(&ensemble, scene.session_id).await;
+    while home == leader {
+        servers.rotate_left(1);
+        scene.zk.set_servers(servers.clone());
+        scene.is_whole(options.clone()).await;
+        home = home_of(&ensemble, scene.session_id).await;
+    }
+    ensemble.servers[home].freeze();
+    scene.is_whole(options).await;
+    ensemble.servers[home].thaw();
     scene.zk.close().await;
 }
 
 // crates.md §2 traps 3 and 5
 #[tokio::test]
 async fn a_session_outlives_an_outage_longer_than_the_crate_believes() {
-    if !ensemble::available() {
+    if real::skipped() {
         return;
     }
-    let mut server = Ensemble::single().await;
-    let options = ConnectOptions { session_timeout: Duration::from_secs(1), ..server.options() };
+    let mut server = Server::start(settings()).await;
+    let options = ConnectOptions { session_timeout: Duration::from_secs(1), ..options_of(&server.address()) };
     let mut scene = Scene::set(options.clone()).await;
     let (_, changed) = scene.zk.exists_and_watch("/nothing").await.unwrap();
-    server.kill(0);
+    server.kill();
     scene.reaches(SessionState::Suspended).await;
     tokio::time::timeout(Duration::from_secs(5), changed).await.expect("one-shot watches resolve with the connection");
     let started = tokio::time::Instant::now();
@@ -137,15 +180,14 @@ async fn a_session_outlives_an_outage_longer_than_the_crate_believes() {
     assert!(started.elapsed() < Duration::from_secs(2), "bounded by the session timeout");
     // The outage has to last 1.4 session timeouts, which is when the crate gives up by itself.
     tokio::time::sleep(Duration::from_millis(1_000)).await;
-    server.launch(0);
+    server.start_again().await;
     // Waits while suspended, in order, as soon as there is time enough for the server to come up.
-    eventually("a request gets through", || {
+    // Made while suspended, sent in order as soon as there is a connection, which took less than the session timeout.
+    wait::until("a request to get through", PATIENCE, async || {
         let created = scene.zk.create("/watched/late", Bytes::new(), CreateMode::Persistent);
         let read = scene.zk.get("/watched/late");
-        async move {
-            let _ = created.await;
-            read.await.is_ok()
-        }
+        let _ = created.await;
+        read.await.is_ok()
     })
     .await;
     scene.is_whole(options).await;
@@ -154,20 +196,17 @@ async fn a_session_outlives_an_outage_longer_than_the_crate_believes() {
 
 #[tokio::test]
 async fn a_session_that_somebody_ended_is_expired_for_good() {
-    if !ensemble::available() {
+    if real::skipped() {
         return;
     }
-    let server = Ensemble::single().await;
-    let mut scene = Scene::set(server.options()).await;
+    let server = Server::start(settings()).await;
+    let mut scene = Scene::set(options_of(&server.address())).await;
     // Whoever knows the credentials can end the session. Our client takes it back when it can, hence the repetition.
-    let address = format!("127.0.0.1:{}", server.port());
-    eventually("the thief ends the session", || {
+    let state = scene.zk.session();
+    wait::until("the thief to end the session", PATIENCE, async || {
         let thief = zookeeper_client::Client::connector().with_session(scene.zk.credentials()).with_fail_eagerly();
-        let (address, state) = (address.clone(), scene.zk.session());
-        async move {
-            drop(thief.connect(&address).await);
-            *state.borrow() == SessionState::Expired
-        }
+        drop(thief.connect(&server.address()).await);
+        *state.borrow() == SessionState::Expired
     })
     .await;
     scene.reaches(SessionState::Expired).await;
@@ -175,18 +214,18 @@ async fn a_session_that_somebody_ended_is_expired_for_good() {
     assert_eq!(scene.zk.watch("/watched").await.err(), Some(ZkError::SessionExpired));
     let ended = async { while scene.stream.next().await.is_some() {} };
     tokio::time::timeout(Duration::from_secs(5), ended).await.expect("the stream ends with the session");
-    let other = connect(server.options()).await.unwrap();
+    let other = connect(options_of(&server.address())).await.unwrap();
     assert_eq!(other.exists("/mine").await.unwrap(), None, "its ephemerals are gone");
     tokio::time::timeout(Duration::from_secs(5), scene.zk.close()).await.expect("closing it is no work");
 }
 
 #[tokio::test]
 async fn closing_and_dropping_end_the_session_at_once() {
-    if !ensemble::available() {
+    if real::skipped() {
         return;
     }
-    let server = Ensemble::single().await;
-    let options = ConnectOptions { session_timeout: Duration::from_secs(30), ..server.options() };
+    let server = Server::start(settings()).await;
+    let options = ConnectOptions { session_timeout: Duration::from_secs(30), ..options_of(&server.address()) };
     let other = connect(options.clone()).await.unwrap();
     let scene = Scene::set(options.clone()).await;
     scene.zk.close().await;
@@ -199,42 +238,42 @@ async fn closing_and_dropping_end_the_session_at_once() {
     assert_eq!(other.exists("/mine").await.unwrap(), None);
     // A server that hangs holds up nobody for ever.
     let scene = Scene::set(options).await;
-    server.freeze(0);
+    server.freeze();
     tokio::time::timeout(Duration::from_secs(6), scene.zk.close()).await.expect("closing has a limit");
-    server.thaw(0);
+    server.thaw();
 }
 
 // zookeeper.md R2 and the reload of zookeeper-servers
 #[tokio::test]
 async fn a_session_moves_to_other_servers_when_told() {
-    if !ensemble::available() {
+    if real::skipped() {
         return;
     }
-    let ensemble = Ensemble::three().await;
-    let all = ensemble.options();
+    let ensemble = Ensemble::start(3, settings()).await;
+    let all = options_of(&ensemble.address());
     let one = |index: usize| vec![all.servers[index].clone()];
     let mut scene = Scene::set(ConnectOptions { servers: one(0), ..all.clone() }).await;
-    assert_eq!(ensemble.home_of(scene.session_id).await, Some(0));
+    assert_eq!(home_of(&ensemble, scene.session_id).await, 0);
     scene.zk.set_servers(one(2));
     scene.is_whole(all.clone()).await;
-    assert_eq!(ensemble.home_of(scene.session_id).await, Some(2));
+    assert_eq!(home_of(&ensemble, scene.session_id).await, 2);
     scene.zk.close().await;
 }
 
 #[tokio::test]
 async fn connecting_goes_on_until_there_is_a_server_or_it_is_cancelled() {
-    if !ensemble::available() {
+    if real::skipped() {
         return;
     }
-    let mut server = Ensemble::single().await;
-    server.kill(0);
-    let options = server.options();
+    let mut server = Server::start(settings()).await;
+    server.kill();
+    let options = options_of(&server.address());
     let refused = connect(options.clone()).await.err().expect("nobody is there").to_string();
-    assert!(refused.contains(&format!("127.0.0.1:{}: connection refused", server.port())), "{refused}");
+    assert!(refused.contains(&format!("{}: connection refused", server.address())), "{refused}");
     let soon = tokio::time::sleep(Duration::from_millis(300));
     assert!(connect_until(options.clone(), soon).await.unwrap().is_none());
     let waiting = tokio::spawn(connect_until(options, std::future::pending()));
-    server.launch(0);
+    server.start_again().await;
     let connected = tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap().unwrap().unwrap();
     connected.expect("not cancelled").close().await;
 }
@@ -242,12 +281,12 @@ async fn connecting_goes_on_until_there_is_a_server_or_it_is_cancelled() {
 /// The client has threads of its own, so an arbiter that blocks or ends costs nobody the session.
 #[test]
 fn a_session_made_on_an_arbiter_survives_it() {
-    if !ensemble::available() {
+    if real::skipped() {
         return;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let server = runtime.block_on(Ensemble::single());
-    let options = ConnectOptions { session_timeout: Duration::from_secs(1), ..server.options() };
+    let server = runtime.block_on(Server::start(settings()));
+    let options = ConnectOptions { session_timeout: Duration::from_secs(1), ..options_of(&server.address()) };
     let zk = actix_rt::System::new().block_on(async move {
         let zk = connect(options).await.unwrap();
         zk.create("/mine", Bytes::new(), CreateMode::Ephemeral).await.unwrap();
