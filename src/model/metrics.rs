@@ -1,5 +1,12 @@
 //! What is counted: one measured value on its way to statsd, and every name that operators see, in one place.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::config::Config;
+use super::ids::{LabelName, PoolName, ProviderName, TenantName};
+use super::node::NodeState;
+use super::snapshot::Snapshot;
+
 /// One value under the name that operators see.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
@@ -29,5 +36,220 @@ impl Sample {
 
     pub fn timer(name: impl Into<String>, milliseconds: f64) -> Self {
         Self { name: name.into(), value: milliseconds, kind: SampleKind::Timer }
+    }
+}
+
+/// How one attempt to launch a node ended, and for whom.
+pub struct LaunchEnd<'a> {
+    /// `ready`, or `error.` and the kind of failure.
+    pub result: &'a str,
+    pub milliseconds: f64,
+    pub provider: &'a ProviderName,
+    pub zone: Option<&'a str>,
+    pub requestor: Option<&'a str>,
+}
+
+impl LaunchEnd<'_> {
+    /// A timer and a counter under each of the names.
+    pub fn samples(&self) -> Vec<Sample> {
+        let LaunchEnd { result, provider, .. } = self;
+        let mut names = vec![
+            format!("nodepool.launch.{result}"),
+            format!("nodepool.launch.provider.{provider}.{result}"),
+        ];
+        if let Some(zone) = self.zone {
+            names.push(format!("nodepool.launch.provider.{provider}.{zone}.{result}"));
+        }
+        if let Some(requestor) = self.requestor {
+            names.push(format!("nodepool.launch.requestor.{}.{result}", normalised(requestor)));
+        }
+        let both = |name: String| [Sample::timer(name.clone(), self.milliseconds), Sample::counter(name, 1.0)];
+        names.into_iter().flat_map(both).collect()
+    }
+}
+
+/// What one launcher reports for all of them: nodes by state, provider and label, and what each pool could serve.
+pub fn global_gauges(snapshot: &Snapshot) -> Vec<Sample> {
+    let mut samples = node_gauges(snapshot);
+    samples.extend(addressable_requests(snapshot));
+    samples
+}
+
+/// Every state is reported, with 0 where there is no node, so that a gauge goes back when the last one leaves.
+fn node_gauges(snapshot: &Snapshot) -> Vec<Sample> {
+    let mut all = ByState::default();
+    let mut providers: BTreeMap<&ProviderName, ByState> = BTreeMap::new();
+    let mut labels: BTreeMap<&LabelName, ByState> = BTreeMap::new();
+    for (_, pool) in snapshot.pools() {
+        providers.extend(pool.record.provider_name.as_ref().map(|provider| (provider, ByState::default())));
+        labels.extend(pool.record.supported_labels.iter().map(|label| (label, ByState::default())));
+    }
+    for (_, node) in snapshot.nodes() {
+        let node = &node.record;
+        all.count(node.state);
+        if let Some(provider) = &node.provider {
+            providers.entry(provider).or_default().count(node.state);
+        }
+        for label in &node.labels {
+            labels.entry(label).or_default().count(node.state);
+        }
+    }
+    let mut samples = all.gauges("nodepool.nodes");
+    for (provider, nodes) in providers {
+        samples.extend(nodes.gauges(&format!("nodepool.provider.{provider}.nodes")));
+    }
+    for (label, nodes) in labels {
+        samples.extend(nodes.gauges(&format!("nodepool.label.{label}.nodes")));
+    }
+    samples
+}
+
+/// Requests all of whose labels a registered pool supports. Requests for the same labels are counted together first:
+/// there are many requests and few combinations.
+fn addressable_requests(snapshot: &Snapshot) -> Vec<Sample> {
+    let mut wanted: BTreeMap<BTreeSet<&LabelName>, f64> = BTreeMap::new();
+    for (_, request) in snapshot.requests() {
+        *wanted.entry(request.record.node_types.iter().collect()).or_default() += 1.0;
+    }
+    let mut pools: BTreeMap<(&ProviderName, &PoolName), f64> = BTreeMap::new();
+    for (_, pool) in snapshot.pools() {
+        let pool = &pool.record;
+        if let (Some(provider), Some(name)) = (&pool.provider_name, &pool.name) {
+            let requests = wanted.iter().filter(|(labels, _)| pool.serves(labels)).map(|(_, count)| count).sum();
+            pools.insert((provider, name), requests);
+        }
+    }
+    let gauge = |((provider, pool), requests)| {
+        Sample::gauge(format!("nodepool.provider.{provider}.pool.{pool}.addressable_requests"), requests)
+    };
+    pools.into_iter().map(gauge).collect()
+}
+
+/// What every launcher reports of its own configuration.
+pub fn limit_gauges(config: &Config) -> Vec<Sample> {
+    let mut samples = Vec::new();
+    for (name, provider) in &config.providers {
+        let limit = |servers: Option<i64>| servers.map_or(f64::INFINITY, |servers| servers as f64);
+        let servers = provider.pools.values().map(|pool| limit(pool.max_servers)).sum();
+        samples.push(Sample::gauge(format!("nodepool.provider.{name}.max_servers"), servers));
+    }
+    for (tenant, limits) in &config.tenant_limits {
+        samples.extend(limits.iter().map(|(resource, limit)| tenant_limit(tenant, resource, limit)));
+    }
+    samples
+}
+
+fn tenant_limit(tenant: &TenantName, resource: &str, limit: f64) -> Sample {
+    let (tenant, resource) = (normalised(tenant.as_str()), normalised(resource));
+    Sample::gauge(format!("nodepool.tenant_limits.{tenant}.{resource}"), limit)
+}
+
+/// Queues of one launcher's ZooKeeper client. Ours publishes one picture and drains all events before it does, so
+/// nothing queues and the queues of the reference's caches are always empty; the names stay for existing graphs.
+pub fn client_gauges(hostname: &str) -> Vec<Sample> {
+    const QUEUES: [&str; 7] = [
+        "connection_queue",
+        "node_cache.event_queue",
+        "node_cache.playback_queue",
+        "request_cache.event_queue",
+        "request_cache.playback_queue",
+        "image_cache.event_queue",
+        "image_cache.playback_queue",
+    ];
+    let name = |queue: &str| match queue {
+        "connection_queue" => format!("nodepool.launcher.{hostname}.zk.client.{queue}"),
+        _ => format!("nodepool.launcher.{hostname}.zk.{queue}"),
+    };
+    QUEUES.iter().map(|queue| Sample::gauge(name(queue), 0.0)).collect()
+}
+
+#[derive(Default)]
+struct ByState([f64; NodeState::ALL.len()]);
+
+impl ByState {
+    fn count(&mut self, state: NodeState) {
+        self.0[state as usize] += 1.0;
+    }
+
+    fn gauges(&self, prefix: &str) -> Vec<Sample> {
+        let gauge = |state: &NodeState| Sample::gauge(format!("{prefix}.{state}"), self.0[*state as usize]);
+        NodeState::ALL.iter().map(gauge).collect()
+    }
+}
+
+/// Dots and colons mean something in a name of statsd.
+fn normalised(name: &str) -> String {
+    name.replace(['.', ':'], "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::component::PoolComponent;
+    use crate::model::ids::{NodeId, RequestId};
+    use crate::model::json;
+    use crate::model::snapshot::Stored;
+
+    fn stored<T: serde::de::DeserializeOwned>(text: &str) -> Stored<T> {
+        Stored { record: json::from_bytes::<T>(text.as_bytes()).unwrap().into(), version: 0, mzxid: 1 }
+    }
+
+    fn value(samples: &[Sample], name: &str) -> f64 {
+        let found: Vec<&Sample> = samples.iter().filter(|sample| sample.name == name).collect();
+        assert_eq!(found.len(), 1, "{name}");
+        found[0].value
+    }
+
+    // operations.md check 57
+    #[test]
+    fn nodes_and_requests_are_counted_as_the_elected_launcher_reports_them() {
+        let mut snapshot = Snapshot::default();
+        let one = r#"{"kind": "pool", "name": "main", "provider_name": "p1", "supported_labels": ["a"]}"#;
+        let two = r#"{"kind": "pool", "name": "main", "provider_name": "p2", "supported_labels": ["a", "b"]}"#;
+        snapshot.put_pool("h0000000001".to_owned(), stored::<PoolComponent>(one));
+        snapshot.put_pool("h0000000002".to_owned(), stored::<PoolComponent>(two));
+        for (id, labels) in [("200-0000000001", r#"["a"]"#), ("200-0000000002", r#"["a", "b", "a"]"#)] {
+            let request = format!(r#"{{"state": "requested", "node_types": {labels}}}"#);
+            snapshot.put_request(RequestId::from(id), stored(&request));
+        }
+        let node = r#"{"state": "in-use", "state_time": 1.0, "provider": "gone", "type": ["a", "b"]}"#;
+        snapshot.put_node(NodeId::from("0000000001"), stored(node));
+        let samples = global_gauges(&snapshot);
+        let check = |name: &str, expected: f64| assert_eq!(value(&samples, name), expected, "{name}");
+        check("nodepool.nodes.in-use", 1.0);
+        check("nodepool.nodes.deleted", 0.0);
+        check("nodepool.provider.gone.nodes.in-use", 1.0);
+        check("nodepool.provider.p1.nodes.ready", 0.0);
+        check("nodepool.label.a.nodes.in-use", 1.0);
+        check("nodepool.label.b.nodes.in-use", 1.0);
+        check("nodepool.provider.p1.pool.main.addressable_requests", 1.0);
+        check("nodepool.provider.p2.pool.main.addressable_requests", 2.0);
+    }
+
+    #[test]
+    fn a_launch_is_timed_and_counted_under_all_its_names() {
+        let provider = ProviderName::from("p.1");
+        let end = LaunchEnd {
+            result: "ready",
+            milliseconds: 5.0,
+            provider: &provider,
+            zone: Some("az1"),
+            requestor: Some("NodePool:min-ready"),
+        };
+        let names: Vec<String> = end.samples().into_iter().map(|sample| sample.name).collect();
+        let expected = [
+            "nodepool.launch.ready",
+            "nodepool.launch.provider.p.1.ready",
+            "nodepool.launch.provider.p.1.az1.ready",
+            "nodepool.launch.requestor.NodePool_min-ready.ready",
+        ];
+        assert_eq!(names, expected.map(|name| [name, name]).concat());
+    }
+
+    // operations.md check 56
+    #[test]
+    fn dots_in_a_tenants_name_become_underlines() {
+        let sample = tenant_limit(&TenantName::from("a.b"), "volume-gb", f64::INFINITY);
+        assert_eq!(sample, Sample::gauge("nodepool.tenant_limits.a_b.volume-gb", f64::INFINITY));
     }
 }
