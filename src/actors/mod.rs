@@ -22,3 +22,5 @@ pub mod identity;
 pub mod look;
 pub mod pool_worker;
 pub mod cleanup_worker;
+pub mod statsd;
+pub mod stats_worker;

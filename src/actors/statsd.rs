@@ -1,0 +1,149 @@
+//! The statsd socket: where it leads, and the task that empties the queue of samples into it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use statsd::client::{Client, Pipeline};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use super::samples::SampleSink;
+use crate::model::metrics::{Sample, SampleKind};
+
+const DEFAULT_PORT: u16 = 8125;
+/// A name that does not resolve is tried again this often.
+const RETRY: Duration = Duration::from_secs(30);
+/// Samples that are sent in one go; whatever waits is taken along.
+const BATCH: usize = 500;
+
+/// Where the samples go, by `STATSD_HOST` and `STATSD_PORT`. Either of them turns statsd on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatsdAddress {
+    pub host: String,
+    pub port: u16,
+}
+
+impl StatsdAddress {
+    /// `Ok(None)` where nobody wants statistics; the error says which variable is wrong.
+    pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let (host, port) = (set("STATSD_HOST"), set("STATSD_PORT"));
+        if host.is_none() && port.is_none() {
+            return Ok(None);
+        }
+        let port = match port {
+            Some(text) => text.trim().parse().ok().filter(|port| *port != 0).ok_or_else(|| {
+                format!("STATSD_PORT must be a port between 1 and 65535, not `{text}`; no statistics are sent")
+            })?,
+            None => DEFAULT_PORT,
+        };
+        Ok(Some(Self { host: host.unwrap_or_else(|| "localhost".to_owned()), port }))
+    }
+}
+
+/// Starts the task and returns its queue. Samples that come before the server's name is known wait in the queue.
+pub fn start(address: StatsdAddress) -> SampleSink {
+    let (sink, samples) = SampleSink::channel();
+    actix_rt::spawn(forward(address, samples));
+    sink
+}
+
+async fn forward(address: StatsdAddress, mut samples: mpsc::Receiver<Sample>) {
+    let client = connect(&address).await;
+    info!(host = address.host, port = address.port, "sending statistics");
+    let mut batch = Vec::with_capacity(BATCH);
+    while samples.recv_many(&mut batch, BATCH).await > 0 {
+        let mut pipeline = Pipeline::new();
+        for sample in batch.drain(..) {
+            let name = printable(&sample.name);
+            match sample.kind {
+                SampleKind::Gauge => pipeline.gauge(&name, sample.value),
+                SampleKind::Counter => pipeline.count(&name, sample.value),
+                SampleKind::Timer => pipeline.timer(&name, sample.value),
+            }
+        }
+        // Datagrams to nobody are lost without a word, which is what is wanted of statistics.
+        pipeline.send(&client);
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn connect(address: &StatsdAddress) -> Client {
+    loop {
+        match resolve(address).await.and_then(|server| Client::new(server, "").map_err(|error| error.to_string())) {
+            Ok(client) => return client,
+            Err(error) => warn!(host = address.host, error, "no statistics yet, trying again"),
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Servers of statsd listen on IPv4; where a name has no such address, whatever it has.
+async fn resolve(address: &StatsdAddress) -> Result<SocketAddr, String> {
+    let found = tokio::net::lookup_host((address.host.as_str(), address.port)).await;
+    let found: Vec<SocketAddr> = found.map_err(|error| error.to_string())?.collect();
+    let best = found.iter().find(|candidate| candidate.is_ipv4()).or_else(|| found.first());
+    best.copied().ok_or_else(|| "the name has no address".to_owned())
+}
+
+/// Names come from records of others; a line feed in one of them must not become a line of its own.
+fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { '_' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(host: Option<&str>, port: Option<&str>) -> Result<Option<StatsdAddress>, String> {
+        StatsdAddress::from_environment(|name| match name {
+            "STATSD_HOST" => host.map(str::to_owned),
+            "STATSD_PORT" => port.map(str::to_owned),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn either_variable_turns_statistics_on() {
+        let given = |host: &str, port| Ok(Some(StatsdAddress { host: host.to_owned(), port }));
+        assert_eq!(address(None, None), Ok(None));
+        assert_eq!(address(Some(""), Some("")), Ok(None));
+        assert_eq!(address(Some("graphs"), None), given("graphs", 8125));
+        assert_eq!(address(None, Some("9125")), given("localhost", 9125));
+        for port in ["x", "0", "70000", "-1"] {
+            assert!(address(None, Some(port)).unwrap_err().contains("STATSD_PORT"), "{port}");
+        }
+    }
+
+    // operations.md check 56
+    #[tokio::test]
+    async fn samples_arrive_in_statsds_words() {
+        let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        let (sink, samples) = SampleSink::channel();
+        sink.send(Sample::gauge("nodepool.nodes.ready", 3.0));
+        sink.send(Sample::counter("nodepool.launch.ready", 1.0));
+        sink.send(Sample::timer("nodepool.launch.ready", 12.5));
+        sink.send(Sample::gauge("nodepool.provider.p.max_servers", f64::INFINITY));
+        sink.send(Sample::gauge("nodepool.label.a\nforged:1|c.nodes.ready", 0.0));
+        drop(sink);
+        forward(StatsdAddress { host: "127.0.0.1".to_owned(), port }, samples).await;
+        let mut buffer = [0; 1024];
+        let length = server.recv(&mut buffer).await.unwrap();
+        let expected = "nodepool.nodes.ready:3|g\nnodepool.launch.ready:1|c\nnodepool.launch.ready:12.5|ms\n\
+                        nodepool.provider.p.max_servers:inf|g\nnodepool.label.a_forged:1|c.nodes.ready:0|g";
+        assert_eq!(std::str::from_utf8(&buffer[..length]).unwrap(), expected);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_gone_costs_nothing() {
+        let (sink, samples) = SampleSink::channel();
+        for _ in 0..3 {
+            sink.send(Sample::gauge("nodepool.nodes.ready", 3.0));
+        }
+        drop(sink);
+        // Nothing listens on the port of a socket that was closed.
+        let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        forward(StatsdAddress { host: "127.0.0.1".to_owned(), port }, samples).await;
+    }
+}
