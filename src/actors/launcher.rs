@@ -19,9 +19,9 @@ use super::panics::{PanicGuard, PanicWatch};
 use super::pool_worker::{self, PoolWorker, PoolWorkerParts};
 use super::registry::Registration;
 use super::shared::{SessionEnd, Shared};
+use super::stats_worker::{self, StatsWorker};
 use super::task_manager::Surroundings;
 use super::{clock, providers};
-use crate::drivers;
 use crate::model::cloud::Facts;
 use crate::model::component::{Component, ComponentKind};
 use crate::model::config::Config;
@@ -75,6 +75,8 @@ pub struct Launcher {
     providers: BTreeMap<ProviderName, ProviderHandle>,
     pools: BTreeMap<PoolId, Addr<PoolWorker>>,
     cleanup: Option<Addr<CleanupWorker>>,
+    /// Only where statistics are wanted.
+    stats: Option<Addr<StatsWorker>>,
     min_ready: MinReady,
     changes: Changes,
     registration: Option<Registration>,
@@ -94,6 +96,7 @@ impl Launcher {
             providers: BTreeMap::new(),
             pools: BTreeMap::new(),
             cleanup: None,
+            stats: None,
             min_ready: MinReady::default(),
             registration: None,
             _guard: panics.guard("Launcher"),
@@ -169,6 +172,16 @@ impl Launcher {
             Some(CleanupWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| CleanupWorker::new(parts)));
     }
 
+    fn start_stats(&mut self) {
+        self.stats = StatsWorker::start_if_wanted(
+            self.store.zk().clone(),
+            self.shared.clone(),
+            self.store.mirror().subscribe(),
+            self.config.clone(),
+            &self.panics,
+        );
+    }
+
     fn register(&self, ctx: &mut Context<Self>) {
         let record = Component {
             hostname: self.shared.identity.hostname.clone(),
@@ -195,14 +208,14 @@ impl Launcher {
             return;
         }
         self.loading = true;
-        let (main, secure) = (self.shared.options.config.clone(), self.shared.options.secure.clone());
+        let options = self.shared.options.clone();
         let (known, broken) = (self.stamp.clone(), self.broken.clone());
         let loading = async move {
-            let stamp = config_files::stamp(&main, secure.as_deref()).await;
+            let stamp = config_files::stamp(&options.config, options.secure.as_deref()).await;
             if stamp == known || Some(&stamp) == broken.as_ref() {
                 return None;
             }
-            Some(config_files::load(&main, secure.as_deref(), drivers::BUILT).await)
+            Some(options.load().await)
         };
         ctx.spawn(loading.into_actor(self).map(|loaded, act, ctx| {
             act.loading = false;
@@ -284,6 +297,9 @@ impl Launcher {
                 providers: self.providers.clone(),
             });
         }
+        if let Some(stats) = &self.stats {
+            stats.do_send(stats_worker::Reconfigure(self.config.clone()));
+        }
         self.changes.follow(self.providers.values().map(|provider| provider.facts.clone()).collect());
     }
 
@@ -349,6 +365,7 @@ impl Actor for Launcher {
             self.start_missing_pools(&name);
         }
         self.start_cleanup();
+        self.start_stats();
         self.changes.follow(self.providers.values().map(|provider| provider.facts.clone()).collect());
         self.look(ctx);
         self.look_on(ctx);
@@ -368,6 +385,9 @@ impl Handler<Shutdown> for Launcher {
         }
         if let Some(cleanup) = self.cleanup.take() {
             cleanup.do_send(Shutdown);
+        }
+        if let Some(stats) = self.stats.take() {
+            stats.do_send(Shutdown);
         }
         for provider in std::mem::take(&mut self.providers).into_values() {
             provider.stop.do_send(Shutdown);

@@ -12,7 +12,7 @@ use actix_rt::{Arbiter, System};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use super::config_files::{self, LoadError, Loaded};
+use super::config_files::{LoadError, Loaded};
 use super::daemon::{self, DaemonError, Detached};
 use super::identity::Identity;
 use super::log::config::LogConfigError;
@@ -21,8 +21,8 @@ use super::panics::{PanicCounter, Recovery};
 use super::pidfile::{self, PidFile, PidFileError};
 use super::samples::SampleSink;
 use super::shared::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, VERSION, WhyRegistry};
+use super::statsd::{self, StatsdAddress};
 use super::{clock, dump, launcher, signals, webapp};
-use crate::drivers;
 use crate::zk::Zk;
 use crate::zk::session::{
     ConnectError, ConnectOptions, RealConnection, Server, connect_until, install_crypto_provider,
@@ -158,7 +158,7 @@ pub fn in_system<T>(work: impl Future<Output = T>) -> Result<T, ProcessError> {
 }
 
 async fn prepare(options: LauncherOptions) -> Result<Prepared, ProcessError> {
-    let loaded = config_files::load(&options.config, options.secure.as_deref(), drivers::BUILT).await?;
+    let loaded = options.load().await?;
     // What is wrong with the servers or the certificates is better said now than after the terminal has gone.
     ConnectOptions::from_config(&loaded.config.zookeeper)?;
     let listener = if options.webapp {
@@ -190,7 +190,7 @@ pub async fn serve(prepared: Prepared) -> Result<(), ProcessError> {
         options,
         registry,
         why: WhyRegistry::default(),
-        samples: SampleSink::discard(),
+        samples: statistics(),
         ready: AtomicBool::new(false),
         shutdown,
         panics: PanicCounter::default(),
@@ -215,6 +215,17 @@ pub async fn serve(prepared: Prepared) -> Result<(), ProcessError> {
         web.stop(false).await;
     }
     outcome
+}
+
+fn statistics() -> SampleSink {
+    match StatsdAddress::from_environment(|name| std::env::var(name).ok()) {
+        Ok(Some(address)) => statsd::start(address),
+        Ok(None) => SampleSink::discard(),
+        Err(problem) => {
+            warn!("{problem}");
+            SampleSink::discard()
+        }
+    }
 }
 
 /// One tree of actors per session, until we are told to stop.
@@ -273,7 +284,7 @@ async fn follow_servers(
 
 /// The files as they are now; as they were, where they are broken at the moment.
 async fn newest(shared: &Shared, last: Loaded) -> Loaded {
-    match config_files::load(&shared.options.config, shared.options.secure.as_deref(), drivers::BUILT).await {
+    match shared.options.load().await {
         Ok(loaded) => loaded,
         Err(error) => {
             error!(%error, "keeping the configuration that was in force");

@@ -1,11 +1,13 @@
 //! What lives as long as the process, whatever happens to its ZooKeeper sessions.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use actix::ArbiterHandle;
 use tokio::sync::watch;
 
+use super::config_files::{self, LoadError, Loaded};
 use super::dump;
 use super::identity::Identity;
 use super::messages::AskWhy;
@@ -13,7 +15,8 @@ use super::panics::PanicCounter;
 use super::providers::MoreDrivers;
 use super::registry::Registry;
 use super::samples::SampleSink;
-use crate::model::config::{Config, ZooKeeperServer};
+use crate::drivers::BUILT;
+use crate::model::config::{Config, ZooKeeperConfig, ZooKeeperServer};
 use crate::model::time::Span;
 
 /// What we call ourselves in records, logs and on the command line.
@@ -72,6 +75,8 @@ pub struct LauncherOptions {
     pub lock_cleanup: Span,
     /// Calls in flight per provider, where the driver allows several.
     pub api_concurrency: usize,
+    /// Used instead of what the files say about ZooKeeper: the coordinator inside this process.
+    pub coordinator: Option<ZooKeeperConfig>,
 }
 
 impl LauncherOptions {
@@ -85,7 +90,19 @@ impl LauncherOptions {
             delete_interval: Span(5.0),
             lock_cleanup: Span(28_800.0),
             api_concurrency: 10,
+            coordinator: None,
         }
+    }
+
+    /// Loads the files; every load of a launcher goes through here.
+    pub async fn load(&self) -> Result<Loaded, LoadError> {
+        let mut loaded = config_files::load(&self.config, self.secure.as_deref(), BUILT).await?;
+        if let Some(coordinator) = &self.coordinator {
+            let mut config = Config::clone(&loaded.config);
+            config.zookeeper = coordinator.clone();
+            loaded.config = Arc::new(config);
+        }
+        Ok(loaded)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, WrapFuture};
+use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, WrapFuture};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -28,7 +28,7 @@ pub struct StatsWorker {
     zk: Zk,
     shared: Arc<Shared>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
-    configs: watch::Receiver<Arc<Config>>,
+    config: Arc<Config>,
     leadership: Option<Leadership>,
     /// When the global gauges were sent last; `None` before the first time.
     reported: Option<Instant>,
@@ -44,7 +44,7 @@ impl StatsWorker {
         zk: Zk,
         shared: Arc<Shared>,
         snapshots: watch::Receiver<Arc<Snapshot>>,
-        configs: watch::Receiver<Arc<Config>>,
+        config: Arc<Config>,
         panics: &PanicWatch,
     ) -> Option<Addr<StatsWorker>> {
         if !shared.samples.is_wanted() {
@@ -55,7 +55,7 @@ impl StatsWorker {
             zk,
             shared,
             snapshots,
-            configs,
+            config,
             leadership: None,
             reported: None,
             reporting: false,
@@ -67,7 +67,7 @@ impl StatsWorker {
 
     fn stand_for_election(&mut self, ctx: &mut Context<Self>) {
         let zk = self.zk.clone();
-        let candidate = election::candidate(&self.shared.hostname, std::process::id());
+        let candidate = election::candidate(&self.shared.identity.hostname, std::process::id());
         let elected = async move { election::lead(&zk, paths::ELECTION_STATS, &candidate).await };
         ctx.spawn(elected.into_actor(self).map(|elected, worker, ctx| match elected {
             Ok(leadership) => {
@@ -110,8 +110,8 @@ impl StatsWorker {
     }
 
     fn report_own(&mut self, _: &mut Context<Self>) {
-        let own = metrics::limit_gauges(&self.configs.borrow());
-        for sample in own.into_iter().chain(metrics::client_gauges(&self.shared.hostname)) {
+        let own = metrics::limit_gauges(&self.config);
+        for sample in own.into_iter().chain(metrics::client_gauges(&self.shared.identity.hostname)) {
             self.shared.samples.send(sample);
         }
     }
@@ -126,6 +126,20 @@ impl Actor for StatsWorker {
         self.report_own(ctx);
         ctx.run_interval(CHANGES, Self::report_global);
         ctx.run_interval(REFRESH, Self::report_own);
+    }
+}
+
+/// A new configuration is in force.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure(pub Arc<Config>);
+
+impl Handler<Reconfigure> for StatsWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: Reconfigure, ctx: &mut Self::Context) {
+        self.config = message.0;
+        self.report_own(ctx);
     }
 }
 
@@ -146,7 +160,6 @@ impl Handler<Shutdown> for StatsWorker {
     type Result = actix::ResponseFuture<()>;
 
     fn handle(&mut self, _: Shutdown, ctx: &mut Self::Context) -> Self::Result {
-        use actix::ActorContext;
         ctx.stop();
         let leadership = self.leadership.take();
         Box::pin(async move {

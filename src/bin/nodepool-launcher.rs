@@ -75,6 +75,7 @@ fn main() -> ExitCode {
         delete_interval: flags.delete_interval,
         lock_cleanup: flags.lock_cleanup,
         api_concurrency: usize::from(flags.api_concurrency),
+        coordinator: None,
     };
     let mode = match flags.debug || flags.foreground {
         true => Mode::Foreground,

@@ -53,10 +53,8 @@ impl LaunchEnd<'_> {
     /// A timer and a counter under each of the names.
     pub fn samples(&self) -> Vec<Sample> {
         let LaunchEnd { result, provider, .. } = self;
-        let mut names = vec![
-            format!("nodepool.launch.{result}"),
-            format!("nodepool.launch.provider.{provider}.{result}"),
-        ];
+        let mut names =
+            vec![format!("nodepool.launch.{result}"), format!("nodepool.launch.provider.{provider}.{result}")];
         if let Some(zone) = self.zone {
             names.push(format!("nodepool.launch.provider.{provider}.{zone}.{result}"));
         }
