@@ -43,7 +43,7 @@ pub struct CleanupWorker {
     upkeep: Upkeep,
     changes: Changes,
     facts: BTreeMap<ProviderName, Arc<Facts>>,
-    inspections: BTreeMap<Ticket, (ProviderName, HostIdentity)>,
+    checks: BTreeMap<Ticket, (ProviderName, Option<HostIdentity>)>,
     next_ticket: u64,
     due: Option<SpawnHandle>,
     registration: Option<Registration>,
@@ -65,7 +65,7 @@ impl CleanupWorker {
             upkeep: Upkeep::new(parts.lock_age),
             changes,
             facts: BTreeMap::new(),
-            inspections: BTreeMap::new(),
+            checks: BTreeMap::new(),
             next_ticket: 0,
             due: None,
             registration: None,
@@ -120,20 +120,31 @@ impl CleanupWorker {
                     act.changes.nudge();
                 }));
             }
-            Effect::Inspect { provider, host } => self.inspect(provider, host, ctx),
+            Effect::Inspect { provider, host } => self.check(provider, Some(host), ctx),
+            Effect::Survey(provider) => self.check(provider, None, ctx),
         }
     }
 
-    fn inspect(&mut self, provider: ProviderName, host: HostIdentity, ctx: &mut Context<Self>) {
+    /// Has one host checked, or all.
+    fn check(&mut self, provider: ProviderName, host: Option<HostIdentity>, ctx: &mut Context<Self>) {
         let Some(handle) = self.parts.providers.get(&provider) else {
-            self.feed(Event::Inspected(provider, host), ctx);
+            self.checked(provider, host, ctx);
             return;
         };
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
-        self.inspections.insert(ticket, (provider, host.clone()));
+        let job = host.clone().map_or(Job::Survey, Job::Inspect);
+        self.checks.insert(ticket, (provider, host));
         // One per host at a time; a provider that is gone answers by dropping the job.
-        handle.submit.do_send(Submit::new(ticket, Job::Inspect(host), ctx.address().recipient()));
+        handle.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()));
+    }
+
+    fn checked(&mut self, provider: ProviderName, host: Option<HostIdentity>, ctx: &mut Context<Self>) {
+        let event = match host {
+            Some(host) => Event::Inspected(provider, host),
+            None => Event::Surveyed(provider),
+        };
+        self.feed(event, ctx);
     }
 
     fn repaired(&mut self, key: String, result: Result<(), WriteError>, ctx: &mut Context<Self>) {
@@ -190,11 +201,11 @@ impl Handler<JobNews> for CleanupWorker {
 
     fn handle(&mut self, message: JobNews, ctx: &mut Context<Self>) {
         let News::Ended(result) = message.news else { return };
-        let Some((provider, host)) = self.inspections.remove(&message.ticket) else { return };
+        let Some((provider, host)) = self.checks.remove(&message.ticket) else { return };
         if let Err(error) = &result {
-            warn!(target: "nodepool.driver.static", %provider, %host, %error, "cannot check a host");
+            warn!(target: "nodepool.driver.static", %provider, ?host, %error, "Couldn't sync static node");
         }
-        self.feed(Event::Inspected(provider, host), ctx);
+        self.checked(provider, host, ctx);
     }
 }
 

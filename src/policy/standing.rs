@@ -40,9 +40,6 @@ pub fn plan(
     freed: &BTreeMap<HostIdentity, Timestamp>,
     now: Timestamp,
 ) -> Vec<Step> {
-    if facts.standing.is_empty() && facts.seen_at == Timestamp::default() {
-        return Vec::new(); // Not looked at yet: nothing is known, so nothing is surplus.
-    }
     let table = table(provider, facts, snapshot);
     let mut steps = Vec::new();
     for host in &facts.standing {

@@ -23,15 +23,28 @@ pub enum Event {
     Repaired(String, Result<(), WriteError>),
     Registered(String, Result<NodeId, WriteError>),
     Inspected(ProviderName, HostIdentity),
+    Surveyed(ProviderName),
 }
 
-/// Each but `Inspect` comes back as `Repaired` or `Registered` with its key.
+/// Each but the checks of hosts comes back as `Repaired` or `Registered` with its key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     Repair(Repair),
-    Register { key: String, node: Box<Node> },
-    Update { node: NodeId, version: i32, record: Box<Node> },
-    Inspect { provider: ProviderName, host: HostIdentity },
+    Register {
+        key: String,
+        node: Box<Node>,
+    },
+    Update {
+        node: NodeId,
+        version: i32,
+        record: Box<Node>,
+    },
+    Inspect {
+        provider: ProviderName,
+        host: HostIdentity,
+    },
+    /// All hosts of a provider, once after it started.
+    Survey(ProviderName),
 }
 
 /// Repairs under way at once; the rest waits for the next look.
@@ -42,6 +55,7 @@ pub struct Upkeep {
     lock_age: Span,
     in_flight: BTreeSet<String>,
     inspecting: BTreeSet<(ProviderName, HostIdentity)>,
+    surveying: BTreeSet<ProviderName>,
     /// When a slot of a host became free last.
     freed: BTreeMap<ProviderName, BTreeMap<HostIdentity, Timestamp>>,
     /// Facts and number of nodes at the last plan for standing hosts: while both stay, no slot needs anything.
@@ -58,6 +72,7 @@ impl Upkeep {
             lock_age,
             in_flight: BTreeSet::new(),
             inspecting: BTreeSet::new(),
+            surveying: BTreeSet::new(),
             freed: BTreeMap::new(),
             stood: BTreeMap::new(),
             due: None,
@@ -76,6 +91,11 @@ impl Upkeep {
             }
             Event::Registered(key, answer) => {
                 self.answered(key, answer.err());
+                Vec::new()
+            }
+            Event::Surveyed(provider) => {
+                self.surveying.remove(&provider);
+                self.stood.remove(&provider);
                 Vec::new()
             }
             Event::Inspected(provider, host) => {
@@ -153,6 +173,12 @@ impl Upkeep {
     fn stand(&mut self, world: &World<'_>, effects: &mut Vec<Effect>) {
         for (name, provider) in &world.config.providers {
             let Some(facts) = world.facts.get(name).filter(|facts| !facts.launches) else { continue };
+            if facts.seen_at == Timestamp::default() {
+                if self.surveying.insert(name.clone()) {
+                    effects.push(Effect::Survey(name.clone()));
+                }
+                continue; // Nothing is known yet, so nothing is surplus.
+            }
             let picture = (facts.clone(), world.snapshot.node_count_of(name));
             let same = |last: &(Arc<Facts>, usize)| Arc::ptr_eq(&last.0, &picture.0) && last.1 == picture.1;
             if self.stood.get(name).is_some_and(same) {
