@@ -45,12 +45,11 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// An explicit driver wins; without one a name that starts with `fake` means that driver, else openstack.
 pub fn driver_name(section: &YamlNode) -> String {
+    let fake = section.get("name").and_then(YamlNode::as_text).is_some_and(|name| name.starts_with("fake"));
     match section.get("driver") {
-        Some(driver) => driver.scalar_text().unwrap_or_else(|| "None".to_owned()),
-        None if section.get("name").and_then(YamlNode::as_text).is_some_and(|name| name.starts_with("fake")) => {
-            "fake".to_owned()
-        }
-        None => "openstack".to_owned(),
+        Some(driver) if driver.is_truthy() || !fake => driver.scalar_text().unwrap_or_else(|| "None".to_owned()),
+        _ if fake => "fake".to_owned(),
+        _ => "openstack".to_owned(),
     }
 }
 

@@ -27,6 +27,10 @@ impl Findings {
         self.problems.push(Problem::warning(at, message).help(help));
     }
 
+    pub fn notice(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
+        self.problems.push(Problem::notice(at, message).help(help));
+    }
+
     pub fn error_only_for_loader(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
         self.not_for_validator.push(Problem::error(at, message).help(help));
     }

@@ -10,7 +10,7 @@ use super::findings::Findings;
 use super::ids::{ImageName, LabelName, PoolName, ProviderName};
 use super::problem::nearest;
 use super::quantity::Amounts;
-use super::yaml::{YamlKey, YamlNode, YamlValue};
+use super::yaml::{Place, YamlKey, YamlNode, YamlValue};
 
 /// What the section `providers` comes to.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ pub(super) fn resolve(
             result.providers.insert(name, Arc::new(provider));
         } else {
             let reason = format!("the driver {} is not part of this version", facts.name);
-            findings.warning(section.at, format!("provider {name} is out of service"), reason.clone());
+            findings.notice(section.at, format!("provider {name} is out of service"), reason.clone());
             result.out_of_service.insert(name, reason);
         }
     }
@@ -109,28 +109,30 @@ fn provider(
     findings: &mut Findings,
 ) -> ProviderConfig {
     driver_rules::check_provider(name, facts, section, findings);
-    let mut provider = ProviderConfig {
-        name: name.into(),
-        driver: facts.name.to_owned(),
-        max_concurrency: findings.keep(section.integer("max-concurrency")).unwrap_or(-1),
-        pools: BTreeMap::new(),
-        label_images: BTreeMap::new(),
-        section: normalised(section, facts),
-    };
-    for pool in findings.mappings(section, "pools", "a pool") {
+    let section = normalised(section, facts);
+    let mut pools = BTreeMap::new();
+    let mut label_images = BTreeMap::new();
+    for pool in findings.mappings(&section, "pools", "a pool") {
         let Some(pool_name) = findings.required(pool, "name", "a pool").map(PoolName::from) else { continue };
         if facts.labels_hold_images {
             for label in findings.mappings(pool, "labels", "a label of a pool") {
-                label_image(label, context, &mut provider.label_images, findings);
+                label_image(label, context, &mut label_images, findings);
             }
         }
-        let config = self::pool(pool_name.clone(), pool, section, facts, context, findings);
-        if provider.pools.insert(pool_name.clone(), Arc::new(config)).is_some() {
+        let config = self::pool(pool_name.clone(), pool, &section, facts, context, findings);
+        if pools.insert(pool_name.clone(), Arc::new(config)).is_some() {
             let message = format!("pool {pool_name} of provider {name} already defined");
             findings.warning(pool.at, message, "the last definition counts");
         }
     }
-    provider
+    ProviderConfig {
+        name: name.into(),
+        driver: facts.name.to_owned(),
+        max_concurrency: findings.keep(section.integer("max-concurrency")).unwrap_or(-1),
+        pools,
+        label_images,
+        section,
+    }
 }
 
 /// A change of the image that a label boots replaces the provider, except for what only the builder looks at.
@@ -235,7 +237,7 @@ fn labels(pool: &YamlNode, facts: &DriverFacts, context: &Context<'_>, findings:
     labels
 }
 
-fn named_labels(pool: &YamlNode, facts: &DriverFacts, findings: &mut Findings) -> Vec<(String, super::yaml::Place)> {
+fn named_labels(pool: &YamlNode, facts: &DriverFacts, findings: &mut Findings) -> Vec<(String, Place)> {
     let mut named = Vec::new();
     match facts.label_style {
         LabelStyle::Maps => {
@@ -245,9 +247,8 @@ fn named_labels(pool: &YamlNode, facts: &DriverFacts, findings: &mut Findings) -
             }
         }
         LabelStyle::Texts => {
-            for item in findings.keep(pool.list("labels").map(<[_]>::to_vec)) {
-                named.extend(item.scalar_text().map(|name| (name, item.at)));
-            }
+            let items = findings.keep(pool.list("labels").map(<[_]>::to_vec));
+            named.extend(items.iter().filter_map(|item| label_text(item, findings)));
         }
         LabelStyle::OfNodes => {
             for node in findings.mappings(pool, "nodes", "a static node") {
@@ -259,20 +260,29 @@ fn named_labels(pool: &YamlNode, facts: &DriverFacts, findings: &mut Findings) -
     named
 }
 
-fn labels_of_static_node(node: &YamlNode, findings: &mut Findings) -> Vec<(String, super::yaml::Place)> {
+fn labels_of_static_node(node: &YamlNode, findings: &mut Findings) -> Vec<(String, Place)> {
     let Some(labels) = node.given("labels") else {
         findings.missing(node.at, "labels", "a static node needs `labels`");
         return Vec::new();
     };
     match &labels.value {
         YamlValue::Text(text) => text.split_whitespace().map(|name| (name.to_owned(), labels.at)).collect(),
-        YamlValue::List(items) => items.iter().filter_map(|item| Some((item.scalar_text()?, item.at))).collect(),
+        YamlValue::List(items) => items.iter().filter_map(|item| label_text(item, findings)).collect(),
         other => {
             let help = format!("labels are text or a list of texts, this is {}", other.type_name());
             findings.error(labels.at, "expected str for dictionary value @ data['labels']", help);
             Vec::new()
         }
     }
+}
+
+fn label_text(item: &YamlNode, findings: &mut Findings) -> Option<(String, Place)> {
+    let name = item.scalar_text();
+    if name.is_none() {
+        let help = format!("a label is text, this is {}", item.value.type_name());
+        findings.error_only_for_loader(item.at, "expected str @ data['labels']", help);
+    }
+    name.map(|name| (name, item.at))
 }
 
 /// The section with the defaults that the reference writes into it before it compares.
