@@ -10,7 +10,7 @@ use std::time::Duration;
 use hosts::{Manners, free_address, listen};
 use nodepool::drivers;
 use nodepool::drivers::static_nodes;
-use nodepool::model::cloud::{CloudError, Facts, FailureKind, HostCheck, HostIdentity, Job, Outcome, StandingHost};
+use nodepool::model::cloud::{CloudError, Facts, HostCheck, HostIdentity, Job, Outcome, StandingHost};
 use nodepool::model::config::ProviderConfig;
 use nodepool::model::time::Span;
 use provider::{Provider, launch, on_paused_time, on_real_time, provider_section};
@@ -185,8 +185,7 @@ fn a_host_whose_keys_are_not_checked_is_never_connected_to() {
              - {{name: localhost, connection-port: {port}, labels: a, host-key-checking: false}}
              - {{name: unresolvable.invalid, connection-port: {port}, labels: a, host-key-checking: false}}"
         )));
-        provider.run(Job::Survey).await.unwrap();
-        let facts = provider.facts();
+        let facts = provider.surveyed().await;
         let [literal, named, nowhere] = &facts.standing[..] else { panic!("three hosts") };
         assert_eq!(literal.check, HostCheck::NotNeeded { address: Some(address.ip()) });
         assert_eq!(literal.host_keys(), Some(&[String::from("own key")][..]));
@@ -222,16 +221,14 @@ fn a_survey_tells_good_hosts_from_bad_ones_and_none_holds_up_another() {
             node(chatters, 2, ""),
             node(down, 1, ""),
         ];
-        let mut provider = Provider::of_config(&config(&nodes.concat()));
-        provider.submit(1, Job::Survey);
-
+        let provider = Provider::of_config(&config(&nodes.concat()));
         // The good ones are known while the silent one is still being waited for.
         let good_known = |facts: &Facts| facts.standing.iter().filter(|host| host.check.is_good()).count() == 3;
         let facts = provider.facts_until(good_known).await;
         assert_eq!(check_of(&facts, &zuul_at(silent)), HostCheck::Pending);
 
-        assert!(matches!(provider.end().await, (1, Ok(Outcome::Surveyed(_)))));
-        let facts = provider.facts();
+        // The survey with which a provider begins is made without being asked for.
+        let facts = provider.surveyed().await;
         let [first, switch, mismatch, windows, hanging, other_service, refused] = &facts.standing[..] else {
             panic!("seven hosts")
         };
@@ -268,7 +265,8 @@ fn an_inspection_notices_changed_keys_and_their_return() {
 
         host.change_keys().await;
         let inspected = provider.run(Job::Inspect(identity.clone())).await;
-        assert!(matches!(inspected, Err(CloudError::Failed { kind: FailureKind::KeyScan, .. })), "{inspected:?}");
+        let check = check_of(&provider.facts(), &identity);
+        assert_eq!(inspected, Ok(Outcome::Inspected(identity.clone(), check)));
         let noted = reason(&provider.facts(), &identity);
         assert!(noted.starts_with("host key mismatches"), "{noted}");
         assert!(!noted.contains(host.keys()[0].split(' ').nth(1).unwrap()), "no keys in messages: {noted}");
@@ -285,13 +283,12 @@ fn a_probe_notes_a_host_that_died_and_changes_nothing_for_one_that_lives() {
             format!("- {{name: 127.0.0.1, connection-port: {port}, labels: a, connection-type: winrm, timeout: 1}}");
         let mut provider = Provider::of_config(&config(&nodes));
         let identity = zuul_at(address);
-        provider.run(Job::Survey).await.unwrap();
-        let before = provider.facts();
+        let before = provider.surveyed().await;
         assert_eq!(provider.run(Job::Probe(identity.clone())).await, Ok(Outcome::Alive(identity.clone())));
         assert_eq!(provider.facts(), before);
         drop(listener);
         let probed = provider.run(Job::Probe(identity.clone())).await;
-        assert!(matches!(probed, Err(CloudError::Failed { kind: FailureKind::Ssh, .. })), "{probed:?}");
+        assert_eq!(probed, Ok(Outcome::Inspected(identity.clone(), check_of(&provider.facts(), &identity))));
         assert!(reason(&provider.facts(), &identity).starts_with("Timeout connecting to 127.0.0.1"));
         let names: Vec<String> =
             std::iter::from_fn(|| provider.samples.try_recv().ok()).map(|sample| sample.name).collect();
@@ -312,13 +309,12 @@ fn a_probe_does_not_wait_behind_a_survey_of_hosts_that_hang() {
         let nodes: String = (0..150).map(hanging).collect();
         let mut provider = Provider::of_config(&config(&nodes));
         let began = Instant::now();
-        provider.submit(1, Job::Survey);
-        provider.submit(2, Job::Probe(identity("127.0.0.1", "u149", port)));
-        assert!(matches!(provider.end().await, (2, Ok(Outcome::Alive(_)))));
+        let probed = provider.run(Job::Probe(identity("127.0.0.1", "u149", port))).await;
+        assert!(matches!(probed, Ok(Outcome::Alive(_))), "{probed:?}");
+        assert_eq!(provider.facts().seen_at.0, 0.0, "the survey goes on");
         assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
         // The last fifty had to wait for a turn, and that did not use up their own time.
-        assert!(matches!(provider.end().await, (1, Ok(_))));
-        let facts = provider.facts();
+        let facts = provider.surveyed().await;
         for host in &facts.standing {
             let noted = reason(&facts, &host.identity);
             assert!(noted.ends_with("no answer in the key exchange"), "{noted}");
@@ -330,10 +326,9 @@ fn a_probe_does_not_wait_behind_a_survey_of_hosts_that_hang() {
 fn ten_thousand_hosts_are_surveyed_in_seconds() {
     on_real_time(async {
         let nodes: String = (0..10_000).map(|number| format!("- {{name: fake-{number}, labels: a}}\n")).collect();
-        let mut provider = Provider::of_config(&config(&nodes));
+        let provider = Provider::of_config(&config(&nodes));
         let began = Instant::now();
-        provider.run(Job::Survey).await.unwrap();
-        assert!(provider.facts().standing.iter().all(|host| host.check.is_good()));
+        assert!(provider.surveyed().await.standing.iter().all(|host| host.check.is_good()));
         assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
         eprintln!("10,000 hosts in {:?}", began.elapsed());
     });

@@ -206,8 +206,17 @@ impl std::ops::DerefMut for Bench {
 const FREE: Pace = Pace { spacing: Span::ZERO, in_flight: InFlight::Adjustable };
 
 impl Bench {
-    fn new(pace: Pace) -> Self {
-        let seen = Arc::new(Mutex::new(Seen::default()));
+    /// A provider that has made its first survey and does nothing.
+    async fn new(pace: Pace) -> Self {
+        let mut bench = Self::started(pace, Seen::default());
+        bench.surveyed().await;
+        bench.seen.lock().unwrap().starts.clear();
+        while bench.samples.try_recv().is_ok() {}
+        bench
+    }
+
+    fn started(pace: Pace, seen: Seen) -> Self {
+        let seen = Arc::new(Mutex::new(seen));
         let cloud = Cloud { seen: seen.clone(), pace, born: Instant::now() };
         let provider = Provider::new(|surroundings| TaskManager::launch("cloud-a".into(), cloud, surroundings));
         Self { provider, seen }
@@ -234,7 +243,7 @@ fn assert_given_up(result: &Result<Outcome, CloudError>) {
 #[test]
 fn a_launch_tells_its_id_first_and_its_instance_last() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE);
+        let mut bench = Bench::new(FREE).await;
         bench.submit(1, launch("one"));
         assert_eq!(bench.next().await, (1, News::Known(ExternalId::text("one"))));
         let ended = News::Ended(Ok(Outcome::Launched(Box::new(instance("one")))));
@@ -246,7 +255,7 @@ fn a_launch_tells_its_id_first_and_its_instance_last() {
 #[test]
 fn calls_start_at_the_rate_of_the_provider() {
     on_paused_time(async {
-        let mut bench = Bench::new(Pace { spacing: Span(0.5), ..FREE });
+        let mut bench = Bench::new(Pace { spacing: Span(0.5), ..FREE }).await;
         (0..6).for_each(|number| bench.submit(number, delete("gone")));
         for _ in 0..6 {
             assert_eq!(bench.end().await.1, Err(CloudError::NotFound));
@@ -262,7 +271,7 @@ fn calls_start_at_the_rate_of_the_provider() {
 fn no_more_calls_are_in_flight_than_the_driver_or_the_operator_says() {
     for (in_flight, expected) in [(InFlight::Pinned(1), 1), (InFlight::Pinned(3), 3), (InFlight::Adjustable, 10)] {
         on_paused_time(async move {
-            let mut bench = Bench::new(Pace { in_flight, ..FREE });
+            let mut bench = Bench::new(Pace { in_flight, ..FREE }).await;
             (0..25).for_each(|number| bench.submit(number, delete("gone")));
             for _ in 0..25 {
                 assert_eq!(bench.end().await.1, Err(CloudError::NotFound));
@@ -275,7 +284,7 @@ fn no_more_calls_are_in_flight_than_the_driver_or_the_operator_says() {
 #[test]
 fn a_call_that_hangs_ends_by_its_deadline() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE);
+        let mut bench = Bench::new(FREE).await;
         let began = Instant::now();
         bench.submit(1, delete("hang"));
         assert_eq!(bench.end().await, (1, Err(CloudError::Deadline)));
@@ -286,7 +295,7 @@ fn a_call_that_hangs_ends_by_its_deadline() {
 #[test]
 fn a_throttled_call_is_repeated_and_nobody_is_told() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE);
+        let mut bench = Bench::new(FREE).await;
         bench.submit(1, launch("busy-3"));
         assert!(matches!(bench.end().await, (1, Ok(Outcome::Launched(_)))));
         let creates: Vec<f64> = bench.starts().iter().filter(|(_, name)| name == "busy-3").map(|(at, _)| *at).collect();
@@ -298,7 +307,7 @@ fn a_throttled_call_is_repeated_and_nobody_is_told() {
 #[test]
 fn a_cloud_that_throttles_for_ever_fails_the_job() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE);
+        let mut bench = Bench::new(FREE).await;
         bench.submit(1, delete("always-busy"));
         assert_eq!(bench.end().await, (1, Err(CloudError::Throttled { retry_after: Span(5.0) })));
     });
@@ -307,7 +316,7 @@ fn a_cloud_that_throttles_for_ever_fails_the_job() {
 #[test]
 fn fifty_booting_servers_cost_one_listing_per_round() {
     on_paused_time(async {
-        let mut bench = Bench::new(Pace { in_flight: InFlight::Pinned(100), ..FREE });
+        let mut bench = Bench::new(Pace { in_flight: InFlight::Pinned(100), ..FREE }).await;
         (0..50).for_each(|number| bench.submit(number, launch(&format!("host-{number}"))));
         for _ in 0..50 {
             assert!(matches!(bench.end().await.1, Ok(Outcome::Launched(_))));
@@ -320,7 +329,7 @@ fn fifty_booting_servers_cost_one_listing_per_round() {
 #[test]
 fn a_failed_listing_is_repeated_for_those_who_wait() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE);
+        let mut bench = Bench::new(FREE).await;
         bench.seen.lock().unwrap().listing_fails = true;
         bench.submit(1, launch("one"));
         bench.until(|seen| seen.starts.iter().filter(|(_, name)| name == "list").count() >= 3).await;
@@ -330,11 +339,26 @@ fn a_failed_listing_is_repeated_for_those_who_wait() {
 }
 
 #[test]
+fn a_provider_begins_with_a_survey_and_repeats_it_until_one_succeeds() {
+    on_paused_time(async {
+        let bench = Bench::started(FREE, Seen { listing_fails: true, ..Seen::default() });
+        bench.until(|seen| seen.starts.len() >= 3).await;
+        assert_eq!(bench.facts().seen_at.0, 0.0);
+        let views = dump::collect(&bench.registry).await;
+        assert_eq!((&views[0]["facts_age_s"], &views[0]["survey_error"]), (&serde_json::Value::Null, &"500".into()));
+        bench.seen.lock().unwrap().listing_fails = false;
+        bench.surveyed().await;
+        let listings = bench.starts().len();
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(bench.starts().len(), listings, "nobody asked for another");
+    });
+}
+
+#[test]
 fn a_survey_replaces_the_facts_and_a_failed_one_leaves_them() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE);
+        let mut bench = Bench::new(FREE).await;
         bench.seen.lock().unwrap().instances.insert(String::from("old"), 1);
-        assert_eq!(bench.handle.facts.borrow().seen_at.0, 0.0);
         bench.submit(1, Job::Survey);
         let (_, result) = bench.end().await;
         let facts = bench.handle.facts.borrow().clone();
@@ -351,7 +375,7 @@ fn a_survey_replaces_the_facts_and_a_failed_one_leaves_them() {
 #[test]
 fn after_a_drain_jobs_in_flight_end_and_later_ones_are_refused() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE);
+        let mut bench = Bench::new(FREE).await;
         bench.submit(1, launch("one"));
         bench.until(|seen| !seen.starts.is_empty()).await;
         bench.handle.drain.do_send(Drain);
@@ -377,7 +401,7 @@ fn after_a_drain_jobs_in_flight_end_and_later_ones_are_refused() {
 #[test]
 fn an_abandoned_job_ends_at_once_unless_its_call_is_in_flight() {
     on_paused_time(async {
-        let mut bench = Bench::new(Pace { in_flight: InFlight::Pinned(1), ..FREE });
+        let mut bench = Bench::new(Pace { in_flight: InFlight::Pinned(1), ..FREE }).await;
         bench.submit(1, launch("slow"));
         bench.submit(2, launch("two"));
         bench.until(|seen| !seen.starts.is_empty()).await;
@@ -400,7 +424,7 @@ fn an_abandoned_job_ends_at_once_unless_its_call_is_in_flight() {
 #[test]
 fn an_abandoned_job_that_waits_for_its_server_ends_at_once() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE);
+        let mut bench = Bench::new(FREE).await;
         bench.submit(1, launch("one"));
         bench.next().await;
         bench.abandon(1);
@@ -414,7 +438,7 @@ fn an_abandoned_job_that_waits_for_its_server_ends_at_once() {
 #[test]
 fn a_provider_that_stops_answers_every_open_job() {
     on_paused_time(async {
-        let mut bench = Bench::new(Pace { in_flight: InFlight::Pinned(1), ..FREE });
+        let mut bench = Bench::new(Pace { in_flight: InFlight::Pinned(1), ..FREE }).await;
         (0..5).for_each(|number| bench.submit(number, delete("slow")));
         bench.until(|seen| !seen.starts.is_empty()).await;
         bench.handle.stop.do_send(Shutdown);
@@ -427,7 +451,7 @@ fn a_provider_that_stops_answers_every_open_job() {
 #[test]
 fn a_panic_in_a_driver_answers_every_open_job_and_is_reported() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE);
+        let mut bench = Bench::new(FREE).await;
         bench.submit(1, delete("slow"));
         bench.submit(2, launch("panic"));
         for _ in 0..2 {
@@ -440,7 +464,7 @@ fn a_panic_in_a_driver_answers_every_open_job_and_is_reported() {
 #[test]
 fn every_call_is_timed_and_counted_under_its_key() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE);
+        let mut bench = Bench::new(FREE).await;
         bench.submit(1, delete("gone"));
         assert_eq!(bench.end().await.1, Err(CloudError::NotFound));
         let (timer, counter) = (bench.samples.try_recv().unwrap(), bench.samples.try_recv().unwrap());
@@ -453,7 +477,7 @@ fn every_call_is_timed_and_counted_under_its_key() {
 #[test]
 fn a_dump_shows_what_is_in_flight_and_what_waits() {
     on_paused_time(async {
-        let bench = Bench::new(Pace { in_flight: InFlight::Pinned(1), ..FREE });
+        let bench = Bench::new(Pace { in_flight: InFlight::Pinned(1), ..FREE }).await;
         bench.submit(1, delete("slow"));
         bench.submit(2, launch("two"));
         bench.until(|seen| !seen.starts.is_empty()).await;
@@ -465,7 +489,7 @@ fn a_dump_shows_what_is_in_flight_and_what_waits() {
         assert_eq!(view["queued"], serde_json::json!({"change": 1, "look": 0, "bulk": 0}));
         assert_eq!(view["tasks"], 2);
         assert_eq!(view["jobs"][1]["job"], "launch");
-        assert_eq!(view["facts_age_s"], serde_json::Value::Null);
+        assert!(view["facts_age_s"].as_f64().is_some_and(|age| (0.0..60.0).contains(&age)), "{view}");
     });
 }
 

@@ -166,6 +166,8 @@ impl<D: Driver> Actor for TaskManager<D> {
         let name = self.provider.to_string();
         let registration = self.surroundings.registry.register("TaskManager", name.clone(), ctx.address());
         self.kept = Some((registration, self.surroundings.panics.guard(format!("TaskManager {name}"))));
+        self.tasks.begin();
+        self.go_on(ctx);
     }
 }
 

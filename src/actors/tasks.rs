@@ -14,7 +14,7 @@ use super::jobs::{Abandon, Answer};
 use crate::drivers::{ApiCall, Driver};
 use crate::model::cloud::{CloudError, Facts, HostCheck, HostIdentity, Job, Outcome};
 use crate::model::ids::ProviderName;
-use crate::model::time::Span;
+use crate::model::time::{Span, Timestamp};
 use crate::policy::machine::{Input, Next, StateMachine};
 use crate::policy::taskqueue::{CallId, Queued, TaskQueue, Turn};
 
@@ -124,6 +124,12 @@ impl<D: Driver> Tasks<D> {
         if let Some(id) = meant.map(|(id, _)| *id) {
             self.stop_with_parts(id);
         }
+    }
+
+    /// The look at everything with which a provider begins.
+    pub fn begin(&mut self) {
+        self.listing = Listing::UnderWay;
+        self.list();
     }
 
     /// True once when machines began to wait for an inventory; `list` is then to be called in a moment.
@@ -245,8 +251,8 @@ impl<D: Driver> Tasks<D> {
             _ => None,
         };
         if let Owner::Ourselves = task.owner {
-            // Machines that observe and hear nothing this time wait for the next one.
-            let again = surveyed.is_none() && self.is_observed();
+            // Machines that observe and hear nothing this time wait for the next one, and so does everybody at first.
+            let again = surveyed.is_none() && (self.is_observed() || !self.has_surveyed());
             self.listing = if again { Listing::Due } else { Listing::NotNeeded };
         }
         match task.owner {
@@ -296,26 +302,30 @@ impl<D: Driver> Tasks<D> {
                 self.note_check(&host, check.clone());
                 Ok(Outcome::Inspected(host, check))
             }
-            Err(error) => {
-                match job {
-                    Job::Inspect(host) | Job::Probe(host) => {
-                        warn!(provider = %self.provider, %host, %error, "host check failed");
-                        self.note_check(host, HostCheck::Failed { at: now, reason: error.to_string() });
-                    }
-                    Job::Survey => {
-                        warn!(provider = %self.provider, %error, "survey failed");
-                        self.survey_error = Some(error.to_string());
-                    }
-                    Job::Launch(_) | Job::Delete(_) => {}
+            Err(error) => match job {
+                Job::Inspect(host) | Job::Probe(host) if error != CloudError::NotFound => {
+                    warn!(provider = %self.provider, %host, %error, "host check failed");
+                    let check = HostCheck::Failed { at: now, reason: error.to_string() };
+                    self.note_check(host, check.clone());
+                    Ok(Outcome::Inspected(host.clone(), check))
                 }
-                Err(error)
-            }
+                Job::Survey => {
+                    warn!(provider = %self.provider, %error, "survey failed");
+                    self.survey_error = Some(error.to_string());
+                    Err(error)
+                }
+                Job::Launch(_) | Job::Delete(_) | Job::Inspect(_) | Job::Probe(_) => Err(error),
+            },
             Ok(outcome @ (Outcome::Launched(_) | Outcome::Deleted | Outcome::Alive(_))) => Ok(outcome),
         }
     }
 
     fn note_check(&self, host: &HostIdentity, check: HostCheck) {
         self.facts.send_modify(|facts| Arc::make_mut(facts).note_check(host, check));
+    }
+
+    fn has_surveyed(&self) -> bool {
+        self.facts.borrow().seen_at > Timestamp::default()
     }
 
     fn is_observed(&self) -> bool {
@@ -371,7 +381,7 @@ impl<D: Driver> Tasks<D> {
             queued: self.queue.queued(),
             tasks: self.tasks.len(),
             jobs: self.tasks.values().take(SHOWN).map(job_view).collect(),
-            facts_age_s: (facts.seen_at.0 > 0.0).then(|| (clock::now() - facts.seen_at).0),
+            facts_age_s: self.has_surveyed().then(|| (clock::now() - facts.seen_at).0),
             survey_error: self.survey_error.clone(),
             hosts: facts.standing.len(),
             hosts_failed: failed_hosts(&facts),

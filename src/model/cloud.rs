@@ -27,7 +27,7 @@ pub enum Job {
     Launch(Box<LaunchOrder>),
     /// Ends with `Outcome::Deleted` or `CloudError::NotFound`, which is as good.
     Delete(ExternalId),
-    /// Refresh the provider's `Facts`.
+    /// Refresh the provider's `Facts`. The first one of a provider needs no submit, it is made at the start.
     Survey,
     /// Check one standing host as for its registration: reach it and gather its keys where that applies. What was
     /// found is noted in the facts.
@@ -70,7 +70,7 @@ pub enum Outcome {
     Deleted,
     /// The facts as they are now published.
     Surveyed(Arc<Facts>),
-    /// The host is fit for use; what is wrong with one that is not is the job's error.
+    /// The check has been made; it may have found the host unusable. An error means that it has not been made.
     Inspected(HostIdentity, HostCheck),
     /// The host answered a probe.
     Alive(HostIdentity),

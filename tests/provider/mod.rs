@@ -97,6 +97,11 @@ impl Provider {
         self.handle.facts.borrow().clone()
     }
 
+    /// Waits for the survey with which a provider begins.
+    pub async fn surveyed(&self) -> Arc<Facts> {
+        self.facts_until(|facts| facts.seen_at.0 > 0.0).await
+    }
+
     /// Waits until the facts are as described.
     pub async fn facts_until(&self, what: impl Fn(&Facts) -> bool) -> Arc<Facts> {
         let mut facts = self.handle.facts.clone();
