@@ -355,6 +355,24 @@ fn a_provider_begins_with_a_survey_and_repeats_it_until_one_succeeds() {
 }
 
 #[test]
+fn who_asks_for_a_survey_while_the_first_is_under_way_shares_it() {
+    on_paused_time(async {
+        let mut bench = Bench::started(FREE, Seen::default());
+        (1..4).for_each(|ticket| bench.submit(ticket, Job::Survey));
+        bench.abandon(2);
+        let mut ends = Vec::new();
+        for _ in 0..3 {
+            ends.push(bench.end().await);
+        }
+        ends.sort_by_key(|(ticket, _)| *ticket);
+        let facts = Ok(Outcome::Surveyed(bench.facts()));
+        assert_eq!((&ends[0], &ends[2]), (&(1, facts.clone()), &(3, facts)));
+        assert_given_up(&ends[1].1);
+        assert_eq!(bench.starts().len(), 1);
+    });
+}
+
+#[test]
 fn a_survey_replaces_the_facts_and_a_failed_one_leaves_them() {
     on_paused_time(async {
         let mut bench = Bench::new(FREE).await;

@@ -32,6 +32,8 @@ pub struct Tasks<D: Driver> {
     tasks: BTreeMap<TaskId, Running<D::Machine>>,
     next_number: u64,
     listing: Listing,
+    /// Who asked for a survey while the first one was under way.
+    joined: Vec<Answer>,
     survey_error: Option<String>,
 }
 
@@ -103,6 +105,7 @@ impl<D: Driver> Tasks<D> {
             tasks: BTreeMap::new(),
             next_number: 0,
             listing: Listing::NotNeeded,
+            joined: Vec::new(),
             survey_error: None,
         }
     }
@@ -112,11 +115,19 @@ impl<D: Driver> Tasks<D> {
     }
 
     pub fn submit(&mut self, job: Job, answer: Answer) {
-        self.accept(job, Owner::Submitter(answer));
+        // The first survey has nothing to refresh, so one is enough for all who ask.
+        if job == Job::Survey && !self.has_surveyed() && self.listing == Listing::UnderWay {
+            self.joined.push(answer);
+        } else {
+            self.accept(job, Owner::Submitter(answer));
+        }
     }
 
     /// The job may have ended meanwhile; the news of that is on its way then.
     pub fn abandon(&mut self, abandon: &Abandon) {
+        if let Some(index) = self.joined.iter().position(|answer| answer.belongs_to(abandon)) {
+            return give_up(self.joined.swap_remove(index));
+        }
         let meant = self.tasks.iter().find(|(_, running)| match &running.task.owner {
             Owner::Submitter(answer) => answer.belongs_to(abandon),
             Owner::PartOf(_) | Owner::Ourselves => false,
@@ -250,10 +261,11 @@ impl<D: Driver> Tasks<D> {
             Ok(Outcome::Surveyed(facts)) => Some(facts.clone()),
             _ => None,
         };
-        if let Owner::Ourselves = task.owner {
+        if matches!(task.owner, Owner::Ourselves) {
             // Machines that observe and hear nothing this time wait for the next one, and so does everybody at first.
             let again = surveyed.is_none() && (self.is_observed() || !self.has_surveyed());
             self.listing = if again { Listing::Due } else { Listing::NotNeeded };
+            self.joined.drain(..).for_each(|answer| answer.ended(result.clone()));
         }
         match task.owner {
             Owner::Submitter(answer) => answer.ended(result),
@@ -268,7 +280,7 @@ impl<D: Driver> Tasks<D> {
     /// Ends a job that somebody stopped, so that its end says nothing about the cloud.
     fn give_up(&mut self, task: Task) {
         match task.owner {
-            Owner::Submitter(answer) => answer.ended(Err(CloudError::given_up("abandoned by its submitter"))),
+            Owner::Submitter(answer) => give_up(answer),
             Owner::PartOf(whole) => self.part_ended(whole),
             Owner::Ourselves => unreachable!("nobody can abandon the listing for machines that observe"),
         }
@@ -387,6 +399,10 @@ impl<D: Driver> Tasks<D> {
             hosts_failed: failed_hosts(&facts),
         }
     }
+}
+
+fn give_up(answer: Answer) {
+    answer.ended(Err(CloudError::given_up("abandoned by its submitter")));
 }
 
 /// What a dump shows of them.
