@@ -281,7 +281,8 @@ fn decode_multi(reader: &mut Reader<'_>) -> Result<Request, Malformed> {
                     Ok(write) => writes.push(write),
                     Err(code) => return Ok(Request::Refused(code)),
                 }
-                operations.push(operation);
+                // ZooKeeper answers either kind of creation in a transaction in the old form, without a stat.
+                operations.push(if operation == operation::CREATE_2 { operation::CREATE } else { operation });
             }
             operation::CREATE_CONTAINER | operation::CREATE_TTL => return Ok(Request::Refused(code::UNIMPLEMENTED)),
             _ => return Ok(Request::Refused(code::MARSHALLING)),

@@ -181,7 +181,11 @@ impl Tree {
         Ok((znode.record.data.clone(), znode.stat()))
     }
 
+    /// The one look that refuses an impossible path instead of not finding it.
     pub fn stat(&self, path: &str) -> Result<Stat, Failure> {
+        if path.contains('\0') {
+            return Err(Failure::BadArguments(format!("path {path:?}: has the character U+0000")));
+        }
         self.find(path).map(Znode::stat)
     }
 
@@ -268,9 +272,6 @@ impl Tree {
     }
 
     fn find(&self, path: &str) -> Result<&Znode, Failure> {
-        if path.contains('\0') {
-            return Err(Failure::BadArguments(format!("path {path:?}: has the character U+0000")));
-        }
         self.znodes.get(path::key(path)).ok_or(Failure::NoNode)
     }
 }
