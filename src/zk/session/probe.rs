@@ -85,6 +85,9 @@ async fn ask(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, tls: Option<
         Ok(Err(_)) if !answer.is_empty() => judge(&answer, tls),
         Ok(Err(error)) => failure(&error, tls),
         Err(_) if !answer.is_empty() => judge(&answer, tls),
+        Err(_) if tls.is_none() => {
+            "accepts the connection but does not answer; does it hang, or is this the TLS port?".to_owned()
+        }
         Err(_) => "accepts the connection but does not answer".to_owned(),
     }
 }
