@@ -27,7 +27,7 @@ pub enum Refusal {
     Expired,
     /// Named precisely enough for the operator.
     Known(ConnectError),
-    /// The crate's words, which say little; the probe finds out more.
+    /// The crate's words, which say little or nothing; the probe finds out more.
     Unclear(String),
 }
 
@@ -73,6 +73,7 @@ impl Incarnation {
                 if secure { connector.secure_connect(&servers).await } else { connector.connect(&servers).await };
             let client = connected.map_err(|error| match error {
                 zookeeper_client::Error::SessionExpired => Refusal::Expired,
+                zookeeper_client::Error::NoHosts => Refusal::Unclear(String::new()),
                 other => Refusal::Unclear(other.to_string()),
             })?;
             enter_chroot(client, chroot, is_new).await

@@ -289,6 +289,7 @@ pub async fn reason(options: &ConnectOptions, refusal: Refusal) -> String {
     match refusal {
         Refusal::Known(error) => error.to_string(),
         Refusal::Expired => "the session expired".to_owned(),
+        Refusal::Unclear(words) if words.is_empty() => probe::explain(options).await,
         Refusal::Unclear(words) => format!("{} ({words})", probe::explain(options).await),
     }
 }
