@@ -1,0 +1,299 @@
+//! The rules of doc/architecture.md that a machine can check, each with a test that it can fail.
+
+#[path = "tidy/layers.rs"]
+mod layers;
+#[path = "tidy/source.rs"]
+mod source;
+
+use source::{Source, Token};
+use std::path::Path;
+
+/// No file is longer, its tests included; one that wants to be has two ideas in it.
+const LINES: usize = 600;
+/// No function of the product is longer: a screen, or a long screen.
+const FUNCTION_LINES: usize = 70;
+
+/// Every Rust file of the repository's own, in order.
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut sources = Vec::new();
+    for folder in ["src", "tests", "benches", "fuzz", "examples"] {
+        collect(root, &root.join(folder), &mut sources);
+    }
+    sources.sort_by(|one, other| one.path.cmp(&other.path));
+    source::mark_tests(&mut sources);
+    assert!(sources.iter().any(|source| source.path == "src/lib.rs"), "the sources are where the test looks for them");
+    sources
+}
+
+fn collect(root: &Path, folder: &Path, sources: &mut Vec<Source>) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries {
+        let path = entry.unwrap().path();
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            collect(root, &path, sources);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+            sources.push(Source::new(&name, &std::fs::read_to_string(&path).unwrap()));
+        }
+    }
+}
+
+fn check(complaints: Vec<String>) {
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+/// Files without their one idea in the first line, and files that are too long.
+fn shape(source: &Source) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let first = source.text.lines().next().unwrap_or_default();
+    // Cargo fuzz wants its attribute first.
+    let first = if first == "#![no_main]" { source.text.lines().nth(1).unwrap_or_default() } else { first };
+    let idea = first.strip_prefix("//! ").unwrap_or_default();
+    if idea.len() < 10 {
+        complaints.push(format!("{}:1: the first line does not say the file's one idea (`//! …`)", source.path));
+    }
+    if source.lines() > LINES {
+        complaints.push(format!("{}: {} lines, {LINES} are the limit", source.path, source.lines()));
+    }
+    complaints
+}
+
+/// Words that no code of ours contains, in tests either.
+fn words(source: &Source) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let mut forbid = |token: &Token, what: &str| complaints.push(format!("{}:{}: {what}", source.path, token.line));
+    for three in source.tokens.windows(3) {
+        match [three[0].text.as_str(), three[1].text.as_str(), three[2].text.as_str()] {
+            [word @ ("todo" | "unimplemented" | "dbg" | "macro_rules"), "!", _] => {
+                forbid(&three[0], &format!("`{word}!`"))
+            }
+            ["[", "ignore", "]" | "="] => forbid(&three[1], "an ignored test"),
+            _ => {}
+        }
+    }
+    for pair in source.product().windows(2) {
+        if matches!(pair[0].text.as_str(), "." | "::") && pair[1].text == "unwrap" {
+            forbid(&pair[1], "`unwrap` outside tests: `expect` says why it cannot fail");
+        }
+    }
+    for comment in &source.comments {
+        let mark = comment.text.trim_start_matches(['/', '*', '!', ' ']);
+        if mark.starts_with("TODO") && !mark.contains('#') {
+            complaints.push(format!("{}:{}: a TODO without an issue number", source.path, comment.line));
+        }
+    }
+    complaints
+}
+
+/// Functions of the product that do not fit a screen.
+fn long_functions(source: &Source) -> Vec<String> {
+    let tokens = source.product();
+    let mut complaints = Vec::new();
+    for (start, pair) in tokens.windows(2).enumerate() {
+        // `fn(` is the type of a function, not one.
+        if pair[0].text != "fn" || pair[1].text == "(" {
+            continue;
+        }
+        let mut depth = 0;
+        for token in &tokens[start..] {
+            match token.text.as_str() {
+                "{" | "(" | "[" => depth += 1,
+                ")" | "]" => depth -= 1,
+                "}" => depth -= 1,
+                _ => {}
+            }
+            let ends = depth == 0 && (token.text == "}" || token.text == ";");
+            if ends {
+                let lines = token.line - pair[0].line + 1;
+                if lines > FUNCTION_LINES {
+                    let place = format!("{}:{}", source.path, pair[0].line);
+                    complaints
+                        .push(format!("{place}: `{}` has {lines} lines, {FUNCTION_LINES} are the limit", pair[1].text));
+                }
+                break;
+            }
+        }
+    }
+    complaints
+}
+
+#[test]
+fn every_file_says_its_idea_and_is_short() {
+    check(sources().iter().flat_map(shape).collect());
+}
+
+#[test]
+fn no_file_contains_a_forbidden_word() {
+    check(sources().iter().flat_map(words).collect());
+}
+
+#[test]
+fn every_function_fits_a_screen() {
+    check(sources().iter().flat_map(long_functions).collect());
+}
+
+#[test]
+fn no_arrow_points_up() {
+    let manifest = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
+    let crates = source::dependencies(&manifest);
+    assert!(crates.contains("zookeeper_client") && crates.contains("actix_web"), "{crates:?}");
+    check(layers::complaints(&sources(), &crates));
+}
+
+// From here on: the rules themselves are tested, each with what it must refuse and what it must let pass.
+
+/// What the layers say about one file; the folders of model/ and policy/ list the files of these examples.
+fn arrows(path: &str, text: &str) -> Vec<String> {
+    let files = [
+        ("src/model/mod.rs", "pub mod ids;\npub mod node;\npub mod yaml;\npub mod snapshot;\npub mod status;"),
+        ("src/policy/mod.rs", "pub mod machine;\npub mod allocate;\n#[cfg(test)]\nmod cases;\npub mod pool;"),
+        ("src/drivers/fake/mod.rs", ""),
+        ("src/drivers/static_nodes/mod.rs", ""),
+        (path, text),
+    ];
+    let crates = ["actix", "tokio", "serde", "redb", "zookeeper_client", "imbl", "rand", "clap", "russh"];
+    let sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
+    layers::complaints(&sources, &crates.map(str::to_owned).into())
+}
+
+fn refused(path: &str, text: &str, complaint: &str) {
+    let complaints = arrows(path, text);
+    let found = complaints.iter().any(|found| found.contains(complaint));
+    assert!(
+        found && complaints.len() == 1,
+        "{path}: {text:?} should be refused with {complaint:?}, got {complaints:?}"
+    );
+}
+
+fn passes(path: &str, text: &str) {
+    assert_eq!(arrows(path, text), Vec::<String>::new(), "{path}: {text:?} should pass");
+}
+
+#[test]
+fn pure_layers_know_no_runtime_no_world_and_no_clock() {
+    refused(
+        "src/model/node.rs",
+        "//! x\nuse tokio::sync::watch;",
+        "src/model/node.rs:2: tokio::sync::watch is no crate",
+    );
+    refused("src/policy/pool.rs", "fn f() { rand::random() }", "rand::random is no crate");
+    refused("src/model/node.rs", "use std::{collections::BTreeMap, fs};", "std::fs touches the world");
+    refused("src/model/node.rs", "fn f() -> std::env::Args { g() }", "std::env::Args touches");
+    refused("src/policy/pool.rs", "use std::time::{Duration, Instant};", "std::time::Instant touches");
+    refused("src/model/node.rs", "use imbl::OrdMap;", "imbl::OrdMap is no crate");
+    passes("src/model/snapshot.rs", "use imbl::OrdMap; use std::time::Duration; use serde::Serialize;");
+    refused("src/model/node.rs", "use std::net::{IpAddr, TcpStream};", "std::net::TcpStream touches");
+    passes("src/model/node.rs", "#[cfg(test)]\nmod tests { use std::fs; fn f() { tokio::spawn(x) } }");
+    passes("src/model/node.rs", "// use tokio::sync;\nconst T: &str = \"tokio::sync\"; /* std::fs::read */");
+}
+
+#[test]
+fn arrows_point_down() {
+    refused("src/model/node.rs", "use crate::policy::pool::Pool;", "points from model/ up or across to policy/");
+    refused("src/policy/pool.rs", "fn f() { crate::zk::lock() }", "points from policy/ up or across to zk/");
+    refused("src/policy/pool.rs", "use super::super::actors::clock;", "up or across to actors/");
+    refused(
+        "src/zk/session.rs",
+        "use crate::{drivers::Driver, model::node::Node};",
+        "from zk/ up or across to drivers/",
+    );
+    refused("src/drivers/keyscan.rs", "use crate::zk::Lock;", "from drivers/ up or across to zk/");
+    refused("src/drivers/keyscan.rs", "use crate::policy::allocate;", "only policy/machine.rs");
+    passes("src/drivers/keyscan.rs", "use crate::policy::machine::Next; use crate::model::node::Node;");
+    passes("src/actors/launcher.rs", "use crate::{drivers, model, policy, zk}; use super::messages;");
+}
+
+#[test]
+fn files_of_the_pure_layers_use_only_files_above_them() {
+    refused("src/model/node.rs", "use super::snapshot::Snapshot;", "crate::model::snapshot::Snapshot is below node");
+    refused("src/policy/allocate.rs", "use crate::policy::pool;", "is below allocate in the list of policy/mod.rs");
+    refused("src/model/node.rs", "mod inner { use super::super::status::Table; }", "is below node");
+    passes(
+        "src/model/snapshot.rs",
+        "use super::{ids::NodeId, node::Node}; use self::status::x; mod inner { use super::Y; }",
+    );
+}
+
+#[test]
+fn drivers_do_not_see_each_other() {
+    refused("src/drivers/fake/mod.rs", "use crate::drivers::static_nodes::probe;", "is another driver's folder");
+    passes("src/drivers/fake/mod.rs", "use crate::drivers::{Driver, keyscan, fake::cloud};");
+    passes("src/drivers/mod.rs", "use fake::Fake; fn f() { self::static_nodes::open() }");
+}
+
+#[test]
+fn crates_stay_in_their_folders() {
+    refused("src/zk/mod.rs", "use actix::Actor;", "actix::Actor is for actors/ only");
+    refused("src/actors/launcher.rs", "use zookeeper_client::Client;", "is for zk/ only");
+    refused("src/actors/launcher.rs", "use ::zookeeper_client::Client;", "is for zk/ only");
+    refused("src/zk/memory.rs", "use redb::Database;", "is for zk/embedded/ only");
+    passes("src/zk/embedded/disk.rs", "use redb::Database;");
+    refused("src/zk/mod.rs", "#[actix::main]\nasync fn main() {}", "actix::main is for actors/ only");
+}
+
+#[test]
+fn programs_stay_above_the_actors() {
+    refused("src/bin/nodepool-launcher.rs", "use nodepool::zk::session;", "reaches past actors/");
+    refused("src/bin/nodepool/nodes.rs", "use nodepool::policy::pool;", "reaches past actors/");
+    passes("src/bin/nodepool-launcher.rs", "use nodepool::{actors::process, model::time::Span};");
+    passes("src/bin/nodepool/nodes.rs", "use nodepool::{zk::scan, model::status, actors::process}; use clap::Parser;");
+}
+
+#[test]
+fn forbidden_words_are_found_where_they_are_code() {
+    let found = |text: &str| words(&Source::new("src/model/node.rs", text));
+    for text in ["fn f() { todo!() }", "fn f() { dbg!(1); }", "unimplemented!()", "macro_rules! m { () => {} }"] {
+        assert_eq!(found(text).len(), 1, "{text}");
+    }
+    assert_eq!(
+        found("\nfn f() { x.unwrap(); }"),
+        ["src/model/node.rs:2: `unwrap` outside tests: `expect` says why it cannot fail"]
+    );
+    assert_eq!(found("fn f() { x.map(Option::unwrap) }").len(), 1);
+    assert_eq!(found("#[cfg(test)]\nmod tests {\n#[test]\n#[ignore]\nfn f() {}\n}").len(), 1);
+    assert_eq!(found("// TODO later").len(), 1);
+    assert_eq!(found("// TODO(#12): later"), Vec::<String>::new());
+    assert_eq!(
+        found("fn f<'a>(x: &'a str) { x.unwrap_or(\"todo!() .unwrap()\"); '\"'; r#\"\" dbg!()\"# } // x.unwrap()"),
+        [""; 0]
+    );
+    assert_eq!(found("#[cfg(test)]\nmod tests { fn f() { x.unwrap() } }"), [""; 0]);
+    assert_eq!(found("#[cfg(test)]\nmod tests;\nfn f() { x.unwrap() }").len(), 1);
+}
+
+#[test]
+fn files_that_only_tests_include_may_unwrap() {
+    let files = [
+        ("src/zk/tree/mod.rs", "#[cfg(test)]\nmod cases;\nmod apply;"),
+        ("src/zk/tree/cases.rs", "fn f() { x.unwrap() }"),
+        ("src/zk/tree/apply.rs", "#[cfg(test)]\nmod one;\nfn f() { x.unwrap() }"),
+        ("src/zk/tree/apply/one/more.rs", "fn f() { x.unwrap() }"),
+        ("src/zk/cases.rs", "fn f() { x.unwrap() }"),
+    ];
+    let mut sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
+    source::mark_tests(&mut sources);
+    let complaints: Vec<String> = sources.iter().flat_map(words).collect();
+    assert_eq!(complaints.len(), 2, "{complaints:?}");
+    assert!(complaints[0].starts_with("src/zk/tree/apply.rs:3"), "{complaints:?}");
+    assert!(complaints[1].starts_with("src/zk/cases.rs:1"), "{complaints:?}");
+}
+
+#[test]
+fn files_without_an_idea_and_long_files_are_found() {
+    assert_eq!(shape(&Source::new("src/a.rs", "//! What a node is.\n")), [""; 0]);
+    assert_eq!(shape(&Source::new("src/a.rs", "use x;\n")).len(), 1);
+    assert_eq!(shape(&Source::new("src/a.rs", "//!\n")).len(), 1);
+    let long = format!("//! What a node is.\n{}", "\n".repeat(LINES));
+    assert_eq!(shape(&Source::new("src/a.rs", &long)), ["src/a.rs: 601 lines, 600 are the limit"]);
+}
+
+#[test]
+fn long_functions_are_found() {
+    let with =
+        |lines: usize| format!("impl A {{\nfn f(g: fn(u8)) -> [u8; 2] {{\n{}}}\nfn g();\n}}", "x();\n".repeat(lines));
+    assert_eq!(long_functions(&Source::new("src/a.rs", &with(68))), [""; 0]);
+    assert_eq!(long_functions(&Source::new("src/a.rs", &with(69))), ["src/a.rs:2: `f` has 71 lines, 70 are the limit"]);
+    let test = format!("#[cfg(test)]\nmod tests {{ {} }}", with(100));
+    assert_eq!(long_functions(&Source::new("src/a.rs", &test)), [""; 0]);
+}
