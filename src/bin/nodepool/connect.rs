@@ -9,6 +9,7 @@ use nodepool::actors::config_files;
 use nodepool::model::config::Config;
 use nodepool::zk::session::{self, ConnectOptions, RealConnection};
 use tokio::time::Instant;
+use tracing::warn;
 
 use crate::args::Global;
 use crate::output::Screen;
@@ -20,6 +21,8 @@ const STANDALONE_CONFIG: &str = "./nodepool-data/nodepool.yaml";
 /// How often an unreachable ZooKeeper is complained about, and how long to wait before the next try.
 const COMPLAINT_EVERY: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(500);
+
+const LOGGER: &str = "nodepool.zk.ZooKeeperClient";
 
 /// Drivers whose sections this program understands.
 pub const BUILT_DRIVERS: &[&str] = &["static"];
@@ -48,7 +51,8 @@ pub async fn config(global: &Global, screen: &mut Screen<'_>) -> anyhow::Result<
     match config_files::load(&path, global.secure.as_deref(), BUILT_DRIVERS).await {
         Ok(loaded) => Ok(loaded.config),
         Err(error) => {
-            for problem in &error.problems {
+            // A single one is told by the error itself.
+            for problem in error.problems.iter().filter(|_| error.problems.len() > 1) {
                 screen.note(problem)?;
             }
             Err(error.into())
@@ -57,11 +61,7 @@ pub async fn config(global: &Global, screen: &mut Screen<'_>) -> anyhow::Result<
 }
 
 /// A session. Without a limit this tries for ever, and says every ten seconds why there is none yet.
-pub async fn session(
-    config: &Config,
-    limit: Option<Duration>,
-    screen: &mut Screen<'_>,
-) -> anyhow::Result<Arc<RealConnection>> {
+pub async fn session(config: &Config, limit: Option<Duration>) -> anyhow::Result<Arc<RealConnection>> {
     let options = ConnectOptions::from_config(&config.zookeeper)?;
     let started = Instant::now();
     let mut complained: Option<Instant> = None;
@@ -84,7 +84,7 @@ pub async fn session(
             bail!("no ZooKeeper within {} s: {reason}", limit.as_secs_f64());
         }
         if complained.is_none_or(|at| at.elapsed() >= COMPLAINT_EVERY) {
-            screen.note(format_args!("WARNING {reason}; trying again"))?;
+            warn!(target: LOGGER, "{reason}; trying again");
             complained = Some(Instant::now());
         }
         tokio::time::sleep(PAUSE).await;

@@ -103,7 +103,7 @@ async fn dispatch(global: Global, command: Command, screen: &mut Screen<'_>) -> 
         return Ok(0);
     }
     let config = connect::config(&global, screen).await?;
-    let session = connect::session(&config, global.timeout, screen).await?;
+    let session = connect::session(&config, global.timeout).await?;
     let zk: Zk = session.clone();
     let status = with_session(&zk, &config, command, screen).await;
     // What we hold goes at once with a session that is closed, and after a while with one that is left.

@@ -6,15 +6,23 @@ use anyhow::bail;
 use nodepool::actors::config_files;
 use nodepool::model::problem::{Problem, Severity};
 use serde_json::json;
+use tracing::{error, info, warn};
 
 use crate::connect::BUILT_DRIVERS;
 use crate::output::Screen;
 
+/// Scripts look for this logger's lines.
+const LOGGER: &str = "nodepool.cmd.config_validator";
+
 pub async fn config_validate(path: &Path, screen: &mut Screen<'_>) -> anyhow::Result<()> {
-    screen.note(format_args!("INFO validating {}", path.display()))?;
+    info!(target: LOGGER, "validating {}", path.display());
     let problems = config_files::validate(path, BUILT_DRIVERS).await;
     for problem in &problems {
-        screen.note(format_args!("{} {problem}", level(problem.severity)))?;
+        match problem.severity {
+            Severity::Notice => info!(target: LOGGER, "{problem}"),
+            Severity::Warning => warn!(target: LOGGER, "{problem}"),
+            Severity::Error => error!(target: LOGGER, "{problem}"),
+        }
     }
     let errors = problems.iter().filter(|problem| problem.is_error()).count();
     let outcome = if errors == 0 { "valid" } else { "invalid" };
@@ -28,7 +36,7 @@ pub async fn config_validate(path: &Path, screen: &mut Screen<'_>) -> anyhow::Re
 
 fn document(problem: &Problem) -> serde_json::Value {
     json!({
-        "severity": level(problem.severity).to_lowercase(),
+        "severity": severity(problem.severity),
         "file": problem.file,
         "line": problem.at.line,
         "column": problem.at.column,
@@ -38,10 +46,10 @@ fn document(problem: &Problem) -> serde_json::Value {
     })
 }
 
-fn level(severity: Severity) -> &'static str {
+fn severity(severity: Severity) -> &'static str {
     match severity {
-        Severity::Notice => "INFO",
-        Severity::Warning => "WARNING",
-        Severity::Error => "ERROR",
+        Severity::Notice => "notice",
+        Severity::Warning => "warning",
+        Severity::Error => "error",
     }
 }
