@@ -1,0 +1,346 @@
+//! The command `nodepool` as it is typed, against the embedded coordinator: output, files, statuses, signals.
+
+mod support;
+
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use nodepool::zk::embedded::{EmbeddedOptions, EmbeddedServer};
+use nodepool::zk::session::{ConnectOptions, RealConnection, connect};
+use nodepool::zk::{Connection, CreateMode};
+use serde_json::{Value, json};
+use support::wait;
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A coordinator, a session with it, and a directory with a configuration that names it.
+struct Shop {
+    home: TempDir,
+    zk: std::sync::Arc<RealConnection>,
+    server: EmbeddedServer,
+}
+
+impl Shop {
+    async fn open() -> Shop {
+        let home = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions { data_dir: home.path().join("store"), first_port: 0, now_ms };
+        let server = EmbeddedServer::start(options).await.unwrap();
+        let port = server.address().port();
+        let configuration = format!(
+            "zookeeper-servers: [{{host: 127.0.0.1, port: {port}}}]\nzookeeper-timeout: 4.0\nlabels: [{{name: a}}]\n\
+             providers: [{{name: p, driver: static, pools: []}}]\n"
+        );
+        std::fs::create_dir(home.path().join("nodepool-data")).unwrap();
+        std::fs::write(home.path().join("nodepool.yaml"), &configuration).unwrap();
+        std::fs::write(home.path().join("nodepool-data/nodepool.yaml"), &configuration).unwrap();
+        let zk = connect(ConnectOptions::plain("127.0.0.1", port)).await.unwrap();
+        Shop { home, zk, server }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = nodepool(arguments);
+        command.current_dir(self.home.path());
+        command
+    }
+
+    async fn run(&self, line: &str) -> Said {
+        let words: Vec<&str> = ["-c", "nodepool.yaml"].into_iter().chain(line.split(' ')).collect();
+        said(self.command(&words)).await
+    }
+
+    fn start(&self, words: &[&str]) -> Child {
+        let words: Vec<&str> = ["-c", "nodepool.yaml"].into_iter().chain(words.iter().copied()).collect();
+        self.command(&words).spawn().unwrap()
+    }
+
+    async fn put(&self, path: &str, data: &[u8]) {
+        for (slash, _) in path.match_indices('/').skip(1) {
+            let _ = self.zk.create(&path[..slash], Vec::new().into(), CreateMode::Persistent).await;
+        }
+        self.zk.create(path, data.to_vec().into(), CreateMode::Persistent).await.unwrap();
+    }
+
+    async fn children(&self, path: &str) -> Vec<String> {
+        self.zk.children(path).await.map(|(names, _)| names).unwrap_or_default()
+    }
+
+    async fn record(&self, path: &str) -> Value {
+        let (data, _) = self.zk.get(path).await.unwrap();
+        serde_json::from_slice(&data).unwrap()
+    }
+
+    /// Gives the one request there is a node per label, as a launcher would.
+    async fn fulfil(&self) {
+        let name = wait::until_some("a request", DEADLINE, async || {
+            self.children("/nodepool/requests").await.into_iter().next()
+        })
+        .await;
+        let path = format!("/nodepool/requests/{name}");
+        let mut request = self.record(&path).await;
+        let mut nodes = Vec::new();
+        for (index, label) in request["node_types"].as_array().unwrap().iter().enumerate() {
+            let id = format!("{index:010}");
+            let node = json!({
+                "state": "ready", "allocated_to": name, "type": [label], "provider": "p", "pool": "main",
+                "interface_ip": "127.0.0.1", "connection_port": 22 + 2000 * index, "username": "zuul",
+                "host_keys": ["ssh-ed25519 AAAA"], "connection_type": "ssh", "python_path": "auto",
+                "attributes": {"zone": "yes", "no": "007"},
+            });
+            self.put(&format!("/nodepool/nodes/{id}"), node.to_string().as_bytes()).await;
+            nodes.push(id);
+        }
+        request["state"] = "fulfilled".into();
+        request["nodes"] = json!(nodes);
+        self.zk.set(&path, request.to_string().into(), -1).await.unwrap();
+    }
+
+    async fn assert_given_back(&self, nodes: usize) {
+        assert_eq!(self.children("/nodepool/requests").await, Vec::<String>::new());
+        for index in 0..nodes {
+            let path = format!("/nodepool/nodes/{index:010}");
+            assert_eq!(self.record(&path).await["state"], "used");
+            assert_eq!(self.children(&format!("{path}/lock")).await, Vec::<String>::new());
+        }
+    }
+
+    async fn close(self) {
+        self.zk.close().await;
+        self.server.stop().await;
+    }
+}
+
+#[allow(clippy::disallowed_methods)] // a server needs the wall clock, and a test has no other place to read it
+fn now_ms() -> i64 {
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    i64::try_from(since_epoch.as_millis()).unwrap()
+}
+
+struct Said {
+    out: String,
+    notes: String,
+    status: Option<i32>,
+}
+
+impl Said {
+    fn last_note(&self) -> &str {
+        self.notes.lines().last().unwrap_or_default()
+    }
+}
+
+fn nodepool(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nodepool"));
+    command.args(arguments).kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+async fn said(mut command: Command) -> Said {
+    ended(command.spawn().unwrap()).await
+}
+
+async fn ended(child: Child) -> Said {
+    let output: Output = tokio::time::timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Said { out: text(output.stdout), notes: text(output.stderr), status: output.status.code() }
+}
+
+fn signal(child: &Child, signal: nix::sys::signal::Signal) {
+    let pid = i32::try_from(child.id().unwrap()).unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
+}
+
+// operations.md checks 1 and 2
+#[tokio::test]
+async fn help_version_and_mistakes_have_their_statuses() {
+    let help = said(nodepool(&[])).await;
+    assert_eq!((help.status, help.notes.as_str()), (Some(1), ""));
+    assert!(help.out.contains("Usage: nodepool"), "{}", help.out);
+    let version = said(nodepool(&["--version"])).await;
+    assert_eq!((version.status, version.out.as_str()), (Some(0), "Nodepool version: 12.0.0\n"));
+    let mistake = said(nodepool(&["image-bake"])).await;
+    assert_eq!((mistake.status, mistake.out.as_str()), (Some(2), ""));
+    assert!(mistake.last_note().starts_with("nodepool: error: "), "{}", mistake.notes);
+}
+
+// operations.md check 3
+#[tokio::test]
+async fn odd_records_of_others_are_shown_or_named_and_never_in_the_way() {
+    let shop = Shop::open().await;
+    let node = r#"{"state": "ready", "state_time": 99999999999, "type": ["标签", "x"], "comment": "two\nlines\u001b[2J",
+        "external_id": {"pod": true}, "connection_port": {"token": "secret"}, "provider": "p"}"#;
+    shop.put("/nodepool/nodes/0000000002", node.as_bytes()).await;
+    shop.put("/nodepool/nodes/0000000001", b"\xff\x00").await;
+    shop.put("/nodepool/nodes/0000000000", b"").await;
+    let said = shop.run("list --detail").await;
+    assert_eq!(said.status, Some(0));
+    assert!(said.out.contains("| 0000000002 | p        | 标签,x |"), "{}", said.out);
+    assert!(said.out.contains("| lines\\x1b[2J |") && said.out.contains("{'pod': True}"), "{}", said.out);
+    assert!(said.out.contains("| redacted |") && !said.out.contains("secret"), "{}", said.out);
+    assert_eq!(said.notes.lines().count(), 2, "{}", said.notes);
+    assert!(said.notes.contains("/nodepool/nodes/0000000001 is skipped"), "{}", said.notes);
+    let json: Value = serde_json::from_str(&shop.run("list -o json").await.out).unwrap();
+    assert_eq!(json[0]["server_id"], json!({"pod": true}));
+    assert_eq!(shop.children("/nodepool/nodes/0000000002").await, Vec::<String>::new());
+    shop.close().await;
+}
+
+#[tokio::test]
+async fn without_a_configuration_the_one_of_a_standalone_server_is_used_and_named() {
+    let shop = Shop::open().await;
+    let here = said(shop.command(&["request-list"])).await;
+    assert_eq!((here.status, here.notes.as_str()), (Some(0), "using ./nodepool-data/nodepool.yaml\n"));
+    let empty = tempfile::tempdir().unwrap();
+    let mut elsewhere = nodepool(&["request-list"]);
+    elsewhere.current_dir(empty.path());
+    let elsewhere = said(elsewhere).await;
+    assert_eq!(elsewhere.status, Some(1));
+    assert!(elsewhere.last_note().contains("name a configuration with -c"), "{}", elsewhere.notes);
+    shop.close().await;
+}
+
+#[tokio::test]
+async fn an_unreachable_zookeeper_is_explained_and_given_up_in_time() {
+    let home = tempfile::tempdir().unwrap();
+    // Bound and dropped: nobody listens there.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let file = home.path().join("nodepool.yaml");
+    let text = format!("{{zookeeper-servers: [{{host: 127.0.0.1, port: {free}}}], labels: [], providers: []}}");
+    std::fs::write(&file, text).unwrap();
+    let words = ["-c", file.to_str().unwrap(), "list", "--timeout", "1", "-o", "json"];
+    let said = said(nodepool(&words)).await;
+    assert_eq!(said.status, Some(1));
+    assert!(said.notes.contains("WARNING nodepool.zk.ZooKeeperClient: "), "{}", said.notes);
+    assert!(said.last_note().contains(&format!("127.0.0.1:{free}")), "{}", said.notes);
+    let document: Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(document["outcome"], "failed");
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_loaded_end_with_the_reason_and_are_refused_by_the_validator() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("nodepool.yaml");
+    for text in ["labels: [", "\u{0}", "- a", "{labels: [{name: a}], providers: [{name: p, driver: statik}]}"] {
+        std::fs::write(&file, text).unwrap();
+        for command in ["list", "config-validate"] {
+            let said = said(nodepool(&["-c", file.to_str().unwrap(), command])).await;
+            assert_eq!(said.status, Some(1), "{text} {command}: {}", said.notes);
+            assert!(said.last_note().contains("nodepool.yaml"), "{text} {command}: {}", said.notes);
+        }
+    }
+    std::fs::write(&file, "{labels: [], providers: []}").unwrap();
+    let said = said(nodepool(&["-c", file.to_str().unwrap(), "config-validate"])).await;
+    assert_eq!((said.status, said.notes.lines().count()), (Some(0), 1), "{}", said.notes);
+}
+
+#[tokio::test]
+async fn who_stops_reading_a_long_list_is_not_shouted_at() {
+    let shop = Shop::open().await;
+    shop.put("/nodepool/nodes/0000000000", br#"{"state": "ready"}"#).await;
+    let record = bytes::Bytes::from_static(br#"{"state": "ready"}"#);
+    let path = |index| format!("/nodepool/nodes/{index:010}");
+    let creates = (1..2000).map(|index| shop.zk.create(&path(index), record.clone(), CreateMode::Persistent));
+    futures::future::try_join_all(creates).await.unwrap();
+    let mut command = shop.command(&["-c", "nodepool.yaml", "list"]);
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let said = ended(child).await;
+    assert_eq!(said.notes, "");
+    shop.close().await;
+}
+
+#[tokio::test]
+async fn a_command_finds_its_nodes_described_and_its_status_is_ours() {
+    let shop = Shop::open().await;
+    let script = r#"
+        cp "$NODEPOOL_NODES" nodes.json; cp "$NODEPOOL_INVENTORY" inventory.yaml; cp "$NODEPOOL_KNOWN_HOSTS" known_hosts
+        stat -c %a "$NODEPOOL_NODES" "$(dirname "$NODEPOOL_NODES")"
+        echo "$NODEPOOL_NODES" >where
+        env | grep ^NODEPOOL_NODE_ | sort
+        exit 7"#;
+    let words = ["request", "--label", "a", "--label", "b-1", "-o", "json", "--", "sh", "-c", script];
+    let child = shop.start(&words);
+    shop.fulfil().await;
+    let said = ended(child).await;
+    assert_eq!(said.status, Some(7), "{}", said.notes);
+    let expected = "600\n700\nNODEPOOL_NODE_1_ADDRESS=127.0.0.1\nNODEPOOL_NODE_1_ID=0000000000\nNODEPOOL_NODE_1_LABEL=a\n\
+        NODEPOOL_NODE_1_PORT=22\nNODEPOOL_NODE_1_USER=zuul\nNODEPOOL_NODE_2_ADDRESS=127.0.0.1\n\
+        NODEPOOL_NODE_2_ID=0000000001\nNODEPOOL_NODE_2_LABEL=b-1\nNODEPOOL_NODE_2_PORT=2022\nNODEPOOL_NODE_2_USER=zuul\n\
+        NODEPOOL_NODE_COUNT=2\n";
+    assert_eq!(said.out, expected);
+    let file = |name: &str| std::fs::read_to_string(shop.home.path().join(name)).unwrap();
+    assert_eq!(file("known_hosts"), "127.0.0.1 ssh-ed25519 AAAA\n[127.0.0.1]:2022 ssh-ed25519 AAAA\n");
+    let nodes: Value = serde_json::from_str(&file("nodes.json")).unwrap();
+    assert_eq!((&nodes[1]["label"], &nodes[1]["attributes"]["no"]), (&json!("b-1"), &json!("007")));
+    let inventory: Value = serde_yaml::from_str(&file("inventory.yaml")).unwrap();
+    let host = &inventory["all"]["hosts"]["node2"];
+    assert_eq!((&host["ansible_host"], &host["ansible_port"]), (&json!("127.0.0.1"), &json!(2022)));
+    assert_eq!(host["nodepool"]["attributes"], json!({"zone": "yes", "no": "007"}));
+    assert_eq!(inventory["all"]["children"]["b_1"]["hosts"], json!({"node2": null}));
+    assert!(!std::path::Path::new(file("where").trim()).exists(), "the files go with the command");
+    shop.assert_given_back(2).await;
+    shop.close().await;
+}
+
+#[tokio::test]
+async fn a_command_that_does_not_exist_gives_everything_back() {
+    let shop = Shop::open().await;
+    let child = shop.start(&["request", "--label", "a", "--", "/nonexistent/program"]);
+    shop.fulfil().await;
+    let said = ended(child).await;
+    assert_eq!(said.status, Some(127));
+    assert!(said.last_note().contains("cannot run /nonexistent/program"), "{}", said.notes);
+    shop.assert_given_back(1).await;
+    shop.close().await;
+}
+
+#[tokio::test]
+async fn a_signal_reaches_the_command_and_the_nodes_come_back() {
+    let shop = Shop::open().await;
+    let script = "trap 'exit 3' TERM; touch started; while :; do sleep 0.05; done";
+    let child = shop.start(&["request", "--label", "a", "--", "sh", "-c", script]);
+    shop.fulfil().await;
+    let started = shop.home.path().join("started");
+    wait::until("the command", DEADLINE, async || started.exists()).await;
+    assert_eq!(shop.record("/nodepool/nodes/0000000000").await["state"], "in-use");
+    signal(&child, nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(ended(child).await.status, Some(3));
+    shop.assert_given_back(1).await;
+    shop.close().await;
+}
+
+#[tokio::test]
+async fn an_interrupted_wait_takes_its_request_back() {
+    let shop = Shop::open().await;
+    for (kind, status) in [(nix::sys::signal::Signal::SIGINT, 130), (nix::sys::signal::Signal::SIGTERM, 143)] {
+        let child = shop.start(&["request", "--label", "a"]);
+        let asked = async || !shop.children("/nodepool/requests").await.is_empty();
+        wait::until("the request", DEADLINE, asked).await;
+        signal(&child, kind);
+        assert_eq!(ended(child).await.status, Some(status));
+        shop.assert_given_back(0).await;
+    }
+    shop.close().await;
+}
+
+#[tokio::test]
+async fn a_killed_consumer_leaves_neither_request_nor_lock() {
+    let shop = Shop::open().await;
+    let child = shop.start(&["request", "--label", "a"]);
+    wait::until("the request", DEADLINE, async || !shop.children("/nodepool/requests").await.is_empty()).await;
+    signal(&child, nix::sys::signal::Signal::SIGKILL);
+    ended(child).await;
+    wait::until("the request to go", DEADLINE, async || shop.children("/nodepool/requests").await.is_empty()).await;
+    // The command outlives us, but not for long: it would keep the test's pipes open.
+    let script = "while kill -0 $PPID 2>/dev/null; do sleep 0.05; done";
+    let child = shop.start(&["request", "--label", "a", "--", "sh", "-c", script]);
+    shop.fulfil().await;
+    let lock = "/nodepool/nodes/0000000000/lock";
+    let in_use = async || shop.record("/nodepool/nodes/0000000000").await["state"] == "in-use";
+    wait::until("the node in use", DEADLINE, in_use).await;
+    signal(&child, nix::sys::signal::Signal::SIGKILL);
+    ended(child).await;
+    wait::until("the lock to go", DEADLINE, async || shop.children(lock).await.is_empty()).await;
+    shop.close().await;
+}

@@ -1,0 +1,214 @@
+//! Our command line and that of the Python Nodepool 11 on one ZooKeeper: each reads and changes what the other wrote.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use nodepool::model::json;
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::request::NodeRequest;
+use nodepool::model::time::Timestamp;
+use nodepool::zk::session::{ConnectOptions, RealConnection, connect};
+use nodepool::zk::{Connection, CreateMode, lock};
+use serde_json::Value;
+use support::real::python::Interpreter;
+use support::real::zookeeper::{Options, Server};
+use tempfile::TempDir;
+use tokio::process::Command;
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+struct Both {
+    zk: std::sync::Arc<RealConnection>,
+    home: TempDir,
+    _zookeeper: Server,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Ours,
+    Python,
+}
+
+struct Said {
+    out: String,
+    notes: String,
+    status: Option<i32>,
+}
+
+impl Both {
+    /// The Python program connects with TLS only.
+    async fn start() -> Both {
+        let zookeeper = Server::start(Options::tls()).await;
+        let home = tempfile::tempdir().unwrap();
+        let tls = PathBuf::from(support::real::setting("NODEPOOL_TEST_TLS"));
+        let port = zookeeper.address().rsplit_once(':').unwrap().1.to_owned();
+        let file = |name: &str| tls.join(name).display().to_string();
+        let configuration = format!(
+            "zookeeper-servers:\n  - host: 127.0.0.1\n    port: {port}\nzookeeper-tls:\n  ca: {}\n  cert: {}\n  key: {}\n\
+             labels:\n  - name: a\nproviders:\n  - name: p\n    driver: static\n    pools: []\n",
+            file("ca.pem"),
+            file("client.pem"),
+            file("client.key"),
+        );
+        std::fs::write(home.path().join("nodepool.yaml"), configuration).unwrap();
+        let plain = zookeeper.plain_address();
+        let (host, port) = plain.rsplit_once(':').unwrap();
+        let zk = connect(ConnectOptions::plain(host, port.parse().unwrap())).await.unwrap();
+        Both { zk, home, _zookeeper: zookeeper }
+    }
+
+    async fn run(&self, who: Who, line: &str) -> Said {
+        let mut command = match who {
+            Who::Ours => Command::new(env!("CARGO_BIN_EXE_nodepool")),
+            Who::Python => {
+                let mut python = Command::new(Interpreter::Reference.path());
+                python.args([
+                    "-B",
+                    "-c",
+                    "import sys; from nodepool.cmd import nodepoolcmd; sys.exit(nodepoolcmd.main())",
+                ]);
+                python
+            }
+        };
+        command.args(["-c", "nodepool.yaml"]).args(line.split(' ')).current_dir(self.home.path());
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        let output = tokio::time::timeout(DEADLINE, command.output()).await.unwrap().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Said { out: text(output.stdout), notes: text(output.stderr), status: output.status.code() }
+    }
+
+    async fn put(&self, path: &str, data: &[u8]) {
+        for (slash, _) in path.match_indices('/').skip(1) {
+            let _ = self.zk.create(&path[..slash], Vec::new().into(), CreateMode::Persistent).await;
+        }
+        self.zk.create(path, data.to_vec().into(), CreateMode::Persistent).await.unwrap();
+    }
+
+    async fn put_node(&self, id: &str, node: &Node) {
+        self.put(&format!("/nodepool/nodes/{id}"), &json::to_bytes(node)).await;
+    }
+
+    async fn node(&self, id: &str) -> Node {
+        let (data, _) = self.zk.get(&format!("/nodepool/nodes/{id}")).await.unwrap();
+        json::from_bytes(&data).unwrap()
+    }
+
+    /// Both say the same, apart from ages that moved on meanwhile and from the order of the rows.
+    async fn assert_same(&self, line: &str) {
+        let ours = self.run(Who::Ours, line).await;
+        let python = self.run(Who::Python, line).await;
+        assert_eq!((ours.status, python.status), (Some(0), Some(0)), "{}{}", ours.notes, python.notes);
+        assert_eq!(comparable(&ours.out), comparable(&python.out), "{line}");
+    }
+}
+
+fn comparable(table: &str) -> Vec<String> {
+    let mut lines: Vec<String> = table.lines().map(without_ages).collect();
+    lines.sort();
+    lines
+}
+
+/// `DD:HH:MM:SS` becomes `DD:HH:**:**`.
+fn without_ages(line: &str) -> String {
+    let is_age = |word: &str| word.split(':').count() == 4 && word.bytes().all(|b| b.is_ascii_digit() || b == b':');
+    let masked = |word: &str| if is_age(word) { format!("{}**:**", &word[..word.len() - 5]) } else { word.to_owned() };
+    line.split(' ').map(masked).collect::<Vec<_>>().join(" ")
+}
+
+fn node() -> Node {
+    let mut node = Node::new(NodeState::Ready, Timestamp(1.7e9));
+    node.provider = Some("p".into());
+    node.pool = Some("main".into());
+    node.labels = vec!["a".into(), "标签".into()];
+    node.external_id = serde_json::json!({"pod": "x'y", "n": [1, 2.5, null, true]});
+    node.user_data = serde_json::json!({"zuul_system": "z", "project_name": "é"});
+    node.driver_data = Value::String("text \"quoted\"".to_owned());
+    node.comment = Some("two\nlines".to_owned());
+    node.public_ipv4 = Some("127.0.0.1".to_owned());
+    node.username = None;
+    node
+}
+
+// zookeeper.md check 87, operations.md checks 3, 18, 19 and 22
+#[tokio::test]
+async fn both_show_the_same_of_the_same_tree() {
+    if support::real::skipped() {
+        return;
+    }
+    let both = Both::start().await;
+    for line in ["list --detail", "info p"] {
+        both.assert_same(line).await;
+    }
+    both.put_node("0000000000", &node()).await;
+    let mut container = node();
+    container.connection_port = serde_json::json!({"token": "secret"});
+    container.allocated_to = Some("200-0000000000".into());
+    container.external_id = Value::Null;
+    both.put_node("0000000001", &container).await;
+    let session: nodepool::zk::Zk = both.zk.clone();
+    let held = lock::try_lock(&session, "/nodepool/nodes/0000000001/lock", "").await.unwrap().unwrap();
+    let mut request = NodeRequest::new(vec!["a".into(), "标签".into()], "z", Timestamp(1.7e9));
+    request.declined_by = vec!["one".into(), "two".into()];
+    request.nodes = vec!["0000000001".into()];
+    both.put("/nodepool/requests/200-0000000000", &json::to_bytes(&request)).await;
+    let images = "/nodepool/images/debian/builds";
+    let upload = br#"{"state": "ready", "state_time": 1700000000.0, "external_id": "x", "external_name": "y"}"#;
+    for upload_id in ["0000000002", "0000000001"] {
+        both.put(&format!("{images}/0123456789abcdef0123456789abcdef/providers/p/images/{upload_id}"), upload).await;
+    }
+    both.put(&format!("{images}/lock"), b"").await;
+    both.put(&format!("{images}/fedcba9876543210fedcba9876543210/providers/p/images"), b"").await;
+    for line in ["list", "list --detail", "request-list", "info p"] {
+        both.assert_same(line).await;
+    }
+    held.release().await.unwrap();
+}
+
+// zookeeper.md checks 85 and 86, operations.md checks 14, 15, 16 and 19
+#[tokio::test]
+async fn each_holds_deletes_and_erases_nodes_of_the_other() {
+    if support::real::skipped() {
+        return;
+    }
+    let both = Both::start().await;
+    both.put_node("0000000000", &node()).await;
+    let mut lines = Vec::new();
+    for who in [Who::Ours, Who::Python] {
+        let held = both.run(who, "hold 0000000000").await;
+        assert_eq!(held.status, Some(0), "{who:?} {}", held.notes);
+        assert_eq!(both.node("0000000000").await.state, NodeState::Hold);
+        let deleted = both.run(who, "delete 0000000000").await;
+        assert_eq!(deleted.status, Some(0), "{who:?} {}", deleted.notes);
+        assert_eq!(both.node("0000000000").await.state, NodeState::Deleting);
+        let missing = both.run(who, "hold 0000000009").await;
+        assert_eq!(missing.status, Some(0), "{who:?} {}", missing.notes);
+        lines.push([comparable(&held.out), comparable(&deleted.out), comparable(&missing.out)]);
+    }
+    assert_eq!(lines[0], lines[1]);
+    let session: nodepool::zk::Zk = both.zk.clone();
+    let held = lock::try_lock(&session, "/nodepool/nodes/0000000000/lock", "").await.unwrap().unwrap();
+    for who in [Who::Ours, Who::Python] {
+        let refused = both.run(who, "hold 0000000000").await;
+        assert_eq!(refused.status, Some(1), "{who:?}");
+        let last = refused.notes.lines().last().unwrap();
+        let message = "Timeout trying to acquire lock /nodepool/nodes/0000000000/lock";
+        assert!(last.ends_with(message), "{who:?} {}", refused.notes);
+    }
+    held.release().await.unwrap();
+    for who in [Who::Ours, Who::Python] {
+        both.put("/nodepool/images/debian/builds/b/providers/p/images/0000000001", b"{}").await;
+        let erased = both.run(who, "erase p --force").await;
+        assert_eq!(erased.out, "Erasing build data for p...\nErasing node data for p...\n", "{who:?}");
+        assert_eq!(both.zk.exists("/nodepool/nodes/0000000000").await.unwrap(), None, "{who:?}");
+        assert_eq!(both.zk.exists("/nodepool/images/debian/builds/b/providers/p").await.unwrap(), None, "{who:?}");
+        both.put_node("0000000000", &node()).await;
+    }
+    let gone = both.run(Who::Ours, "delete --now 0000000000").await;
+    assert_eq!(gone.status, Some(0), "{}", gone.notes);
+    assert_eq!(both.zk.exists("/nodepool/nodes/0000000000").await.unwrap(), None);
+    let missing = both.run(Who::Python, "delete 0000000000").await;
+    assert_eq!(missing.out, "Node id 0000000000 not found\n", "{}", missing.notes);
+}
