@@ -4,7 +4,9 @@ mod hosts;
 mod provider;
 mod support;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hosts::{Manners, free_address, listen};
@@ -12,7 +14,10 @@ use nodepool::drivers;
 use nodepool::drivers::static_nodes;
 use nodepool::model::cloud::{CloudError, Facts, HostCheck, HostIdentity, Job, Outcome, StandingHost};
 use nodepool::model::config::ProviderConfig;
-use nodepool::model::time::Span;
+use nodepool::model::snapshot::Snapshot;
+use nodepool::model::time::{Span, Timestamp};
+use nodepool::model::world::World;
+use nodepool::policy::upkeep::{self, Upkeep};
 use provider::{Provider, launch, on_paused_time, on_real_time, provider_section};
 use support::real::skipped;
 use support::real::sshd::{Host, KeyKind, Options};
@@ -244,6 +249,26 @@ fn a_survey_tells_good_hosts_from_bad_ones_and_none_holds_up_another() {
             assert!(reason(&facts, &host.identity).starts_with(&expected), "{host:?}");
         }
     });
+}
+
+#[test]
+fn a_host_that_passed_is_registered_while_another_is_still_being_checked() {
+    let config = provider::config(&config("- {name: fake-1, labels: a}\n- {name: fake-2, labels: a}"));
+    let section = config.providers.values().next().unwrap();
+    let mut facts =
+        Facts { standing: static_nodes::config::hosts(section).unwrap(), launches: false, ..Facts::unseen() };
+    let check = HostCheck::Passed { at: Timestamp(900.0), host_keys: Vec::new(), address: None };
+    facts.note_check(&identity("fake-2", "zuul", 22), check);
+    let facts = BTreeMap::from([(section.name.clone(), Arc::new(facts))]);
+    let mut snapshot = Snapshot::default();
+    snapshot.connected = true;
+    let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(1000.0) };
+    let effects = Upkeep::new(Span(28_800.0)).step(upkeep::Event::Wake, &world);
+    let registered = effects.iter().filter_map(|effect| match effect {
+        upkeep::Effect::Register { node, .. } => node.hostname.as_deref(),
+        _ => None,
+    });
+    assert_eq!(registered.collect::<Vec<_>>(), ["fake-2"], "{effects:?}");
 }
 
 #[test]

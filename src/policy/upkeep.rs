@@ -173,11 +173,9 @@ impl Upkeep {
     fn stand(&mut self, world: &World<'_>, effects: &mut Vec<Effect>) {
         for (name, provider) in &world.config.providers {
             let Some(facts) = world.facts.get(name).filter(|facts| !facts.launches) else { continue };
-            if facts.seen_at == Timestamp::default() {
-                if self.surveying.insert(name.clone()) {
-                    effects.push(Effect::Survey(name.clone()));
-                }
-                continue; // Nothing is known yet, so nothing is surplus.
+            // Hosts are registered as soon as each has passed, so one that hangs does not hold up the others.
+            if facts.seen_at == Timestamp::default() && self.surveying.insert(name.clone()) {
+                effects.push(Effect::Survey(name.clone()));
             }
             let picture = (facts.clone(), world.snapshot.node_count_of(name));
             let same = |last: &(Arc<Facts>, usize)| Arc::ptr_eq(&last.0, &picture.0) && last.1 == picture.1;

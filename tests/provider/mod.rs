@@ -15,7 +15,7 @@ use nodepool::actors::samples::SampleSink;
 use nodepool::actors::task_manager::Surroundings;
 use nodepool::drivers::BUILT;
 use nodepool::model::cloud::{CloudError, ExternalId, Facts, Job, LaunchOrder, News, Outcome};
-use nodepool::model::config::ProviderConfig;
+use nodepool::model::config::{Config, ProviderConfig};
 use nodepool::model::findings::Source;
 use nodepool::model::metrics::Sample;
 use nodepool::model::resolve::resolve;
@@ -112,11 +112,15 @@ impl Provider {
 
 /// The first provider of a configuration file.
 pub fn provider_section(yaml: &str) -> Arc<ProviderConfig> {
+    config(yaml).providers.values().next().expect("there is a provider").clone()
+}
+
+pub fn config(yaml: &str) -> Arc<Config> {
     let mut problems = Vec::new();
     let root = yaml_parse::parse(yaml, &mut problems).expect("the YAML parses");
     let resolved = resolve(Source { file: "nodepool.yaml", root: &root }, None, BUILT);
     let Some(config) = resolved.config else { panic!("the configuration loads: {:?}", resolved.problems) };
-    config.providers.values().next().expect("there is a provider").clone()
+    config
 }
 
 pub fn launch(hostname: &str) -> Job {
