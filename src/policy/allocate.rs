@@ -282,6 +282,12 @@ fn over_tenant_limit(request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims
     Some(Reason::OverTenantLimit { tenant: tenant.clone(), resource, wanted, left })
 }
 
+/// Could the request be served if its tenant used nothing else? What never fits keeps nothing from others.
+pub fn fits_tenant(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) -> bool {
+    let limit = request.tenant_name.as_ref().and_then(|tenant| world.config.tenant_limits.get(tenant));
+    limit.is_none_or(|limit| limit.shortage(&tenant_need(request, bidder)).is_none())
+}
+
 /// What a request takes from its tenant's limits.
 pub fn tenant_need(request: &NodeRequest, bidder: &Bidder<'_>) -> Amounts {
     let mut need = Amounts::none();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::allocate::{Bidder, Claims, Hosts, Verdict, counts, tenant_need, verdict};
+use super::allocate::{Bidder, Claims, Hosts, Verdict, counts, fits_tenant, tenant_need, verdict};
 use super::reason::Reason;
 use super::request_handler::{HandOut, NodeRequestHandler, decline};
 use crate::model::cloud::HostIdentity;
@@ -228,7 +228,7 @@ impl Pool {
                 self.record(id, kind, reason, world.now);
             }
             Verdict::Defer(reason) => {
-                self.keep_for(id, &request.record, &reason, bidder);
+                self.keep_for(id, &request.record, &reason, bidder, world);
                 self.record(id, kind, reason, world.now);
             }
             Verdict::Decline(reasons) => {
@@ -304,7 +304,14 @@ impl Pool {
 
     /// A waiting request keeps what it is short of from those behind it, so that it cannot starve: every label that it
     /// was ever short of while it waited. What it is not short of goes on to the others.
-    fn keep_for(&mut self, id: &RequestId, request: &NodeRequest, reason: &Reason, bidder: &Bidder<'_>) {
+    fn keep_for(
+        &mut self,
+        id: &RequestId,
+        request: &NodeRequest,
+        reason: &Reason,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+    ) {
         match reason {
             Reason::NoIdleNode { label, .. } => {
                 let short = self.waiting.entry(id.clone()).or_default();
@@ -315,7 +322,7 @@ impl Pool {
                     }
                 }
             }
-            Reason::OverTenantLimit { tenant, resource, .. } => {
+            Reason::OverTenantLimit { tenant, resource, .. } if fits_tenant(request, bidder, world) => {
                 let need = tenant_need(request, bidder);
                 let short = crate::model::quantity::Amounts::none().with(resource, need.get(resource));
                 self.claims.keep_for_tenant(tenant, &short);

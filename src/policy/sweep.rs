@@ -74,6 +74,10 @@ pub fn lost_requests(world: &World<'_>) -> Vec<Repair> {
         for id in world.snapshot.nodes_allocated_to(&rank.id) {
             // Somebody is at work on this node: the request waits for the next look.
             let node = unlocked(id, world.snapshot)?;
+            // Held nodes are the holder's, and the others have other rules.
+            if !matches!(node.record.state, NodeState::Ready | NodeState::Init) {
+                continue;
+            }
             nodes.push(node.change(id.clone(), |record| freed(record, world.now)));
         }
         let request = Box::new(request.change(rank.id.clone(), |record| {

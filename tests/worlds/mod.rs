@@ -1,0 +1,307 @@
+//! A world in a few lines of YAML, for tests of decisions: hosts, nodes, requests, other pools.
+#![allow(dead_code)] // Each test binary uses a part of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nodepool::model::cloud::{Facts, HostCheck, HostIdentity, StandingHost};
+use nodepool::model::component::{ComponentKind, PoolComponent};
+use nodepool::model::config::{Config, Label, PoolConfig, ProviderConfig, WebappConfig, ZooKeeperConfig};
+use nodepool::model::ids::{LauncherId, NodeId, PoolId, PoolName, ProviderName, RequestId};
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::quantity::Amounts;
+use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::model::snapshot::{LockView, Snapshot, Stored};
+use nodepool::model::time::{Span, Timestamp};
+use nodepool::model::world::World;
+use nodepool::model::yaml::{Place, YamlNode, YamlValue};
+use serde::Deserialize;
+
+pub const NOW: Timestamp = Timestamp(10_000.0);
+pub const LAUNCHER: &str = "launcher-lab-main";
+
+/// What a world file says. Every line is `id word word=value …`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Spec {
+    /// `max-concurrency=-1 priority=100 max-servers=5`
+    pub pool: String,
+    /// `h1 labels=a,b slots=2 check=passed|not-needed|failed|pending`
+    pub hosts: Vec<String>,
+    /// `1 host=h1 slot=0 ready|in-use|… allocated=200-1 locked age=5`
+    pub nodes: Vec<String>,
+    /// `200-1 a,b tenant=x provider=p reuse=no declined=l pending locked relative=5`
+    pub requests: Vec<String>,
+    /// `other provider=p labels=a priority=1 paused`
+    pub others: Vec<String>,
+    /// `tenant name=amount`
+    pub tenants: Vec<String>,
+    /// `small min-ready=1 max-ready-age=10`
+    pub labels: Vec<String>,
+    pub max_hold_age: Option<f64>,
+    pub disconnected: bool,
+    pub unregistered: bool,
+    pub expect: String,
+}
+
+pub struct Built {
+    pub config: Config,
+    pub snapshot: Snapshot,
+    pub facts: BTreeMap<ProviderName, Arc<Facts>>,
+    pub now: Timestamp,
+}
+
+impl Built {
+    pub fn world(&self) -> World<'_> {
+        World { config: &self.config, snapshot: &self.snapshot, facts: &self.facts, now: self.now }
+    }
+}
+
+pub fn pool_id() -> PoolId {
+    PoolId::new("lab", "main")
+}
+
+/// `word word key=value` after the first word.
+pub struct Line<'a> {
+    pub first: &'a str,
+    words: Vec<&'a str>,
+    values: BTreeMap<&'a str, &'a str>,
+}
+
+impl<'a> Line<'a> {
+    pub fn of(text: &'a str) -> Self {
+        let mut words = text.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        let (values, words): (Vec<&str>, Vec<&str>) = words.partition(|word| word.contains('='));
+        Self { first, words, values: values.into_iter().map(|word| word.split_once('=').unwrap()).collect() }
+    }
+
+    pub fn has(&self, word: &str) -> bool {
+        self.words.contains(&word)
+    }
+
+    pub fn get(&self, key: &str) -> Option<&'a str> {
+        self.values.get(key).copied()
+    }
+
+    pub fn number(&self, key: &str) -> Option<f64> {
+        self.get(key).map(|text| text.parse().unwrap())
+    }
+
+    fn list(&self, key: &str) -> Vec<&'a str> {
+        self.get(key).map(|text| text.split(',').collect()).unwrap_or_default()
+    }
+}
+
+pub fn node_id(text: &str) -> NodeId {
+    NodeId::from(format!("{:0>10}", text))
+}
+
+pub fn request_id(text: &str) -> RequestId {
+    let (priority, sequence) = text.split_once('-').expect("a request is named priority-sequence");
+    RequestId::from(format!("{priority}-{sequence:0>10}"))
+}
+
+pub fn build(spec: &Spec) -> Built {
+    let hosts: Vec<StandingHost> = spec.hosts.iter().map(|line| host(&Line::of(line))).collect();
+    let mut snapshot = Snapshot::default();
+    snapshot.connected = !spec.disconnected;
+    let mut zxid = 0;
+    let mut next = || {
+        zxid += 1;
+        zxid
+    };
+    for line in &spec.nodes {
+        let line = Line::of(line);
+        let id = node_id(line.first);
+        let record = node(&line, &hosts);
+        snapshot.put_node(id.clone(), stored(record, next()));
+        snapshot.set_node_lock(id, lock_view(&line));
+    }
+    for line in &spec.requests {
+        let line = Line::of(line);
+        let id = request_id(line.first);
+        snapshot.put_request(id.clone(), stored(request(&line), next()));
+        snapshot.set_request_lock(id, lock_view(&line));
+    }
+    let section = provider_section(&Line::of(&format!("lab {}", spec.pool)), &hosts);
+    let own = section.pools.values().next().unwrap().clone();
+    if !spec.unregistered {
+        let component = registered("lab", "main", LAUNCHER, &own.labels, own.priority);
+        snapshot.put_pool("own".to_owned(), stored(component, next()));
+    }
+    for line in &spec.others {
+        let line = Line::of(line);
+        let labels = line.list("labels").into_iter().map(Into::into).collect();
+        let priority = line.number("priority").unwrap_or(100.0) as i64;
+        let provider = line.get("provider").unwrap_or("elsewhere");
+        let mut component = registered(provider, "main", line.first, &labels, priority);
+        component.paused = line.has("paused");
+        snapshot.put_pool(line.first.to_owned(), stored(component, next()));
+    }
+    let facts =
+        Facts { seen_at: NOW, standing: hosts.into_iter().map(Arc::new).collect(), launches: false, ..Facts::unseen() };
+    Built {
+        config: config(spec, section),
+        snapshot,
+        facts: BTreeMap::from([(ProviderName::from("lab"), Arc::new(facts))]),
+        now: NOW,
+    }
+}
+
+fn host(line: &Line<'_>) -> StandingHost {
+    let check = match line.get("check").unwrap_or("passed") {
+        "passed" => HostCheck::Passed { at: NOW, host_keys: vec!["ssh-rsa KEY".to_owned()], address: None },
+        "not-needed" => HostCheck::NotNeeded { address: None },
+        "failed" => HostCheck::Failed { at: NOW, reason: "no route".to_owned() },
+        "pending" => HostCheck::Pending,
+        other => panic!("no such check: {other}"),
+    };
+    StandingHost {
+        identity: HostIdentity { name: line.first.to_owned(), username: "zuul".to_owned(), port: 22 },
+        pool: PoolName::from("main"),
+        labels: line.list("labels").into_iter().map(Into::into).collect(),
+        slots: line.number("slots").unwrap_or(1.0) as u32,
+        connection_type: "ssh".to_owned(),
+        shell_type: None,
+        python_path: "auto".to_owned(),
+        timeout: Span(5.0),
+        host_key_checking: !matches!(check, HostCheck::NotNeeded { .. }),
+        configured_keys: Vec::new(),
+        check,
+    }
+}
+
+fn node(line: &Line<'_>, hosts: &[StandingHost]) -> Node {
+    let states = NodeState::ALL.into_iter().filter(|state| line.has(state.as_str()));
+    let state = states.last().unwrap_or(NodeState::Ready);
+    let mut node = Node::new(state, Timestamp(NOW.0 - line.number("age").unwrap_or(0.0)));
+    node.provider = Some(line.get("provider").unwrap_or("lab").into());
+    node.pool = Some("main".into());
+    node.launcher = Some("static driver".to_owned());
+    node.allocated_to = line.get("allocated").map(request_id);
+    node.slot = line.number("slot").map(|slot| slot as i64);
+    node.hold_expiration = line.number("hold").map(|seconds| seconds as i64);
+    let name = line.get("host").unwrap_or("h1");
+    node.external_id = name.into();
+    node.hostname = Some(name.to_owned());
+    node.interface_ip = Some(name.to_owned());
+    node.connection_type = Some("ssh".to_owned());
+    node.python_path = Some("auto".to_owned());
+    let host = hosts.iter().find(|host| host.identity.name == name);
+    node.labels = match line.get("labels") {
+        Some(_) => line.list("labels").into_iter().map(Into::into).collect(),
+        None => host.map(|host| host.labels.clone()).unwrap_or_default(),
+    };
+    node.host_keys = host.and_then(|host| host.host_keys()).unwrap_or_default().to_vec();
+    node.created_time = Some(node.state_time);
+    node
+}
+
+fn request(line: &Line<'_>) -> NodeRequest {
+    let labels = line.words.first().copied().unwrap_or_default();
+    let mut request = NodeRequest::new(labels.split(',').map(Into::into).collect(), "tester", NOW);
+    request.tenant_name = line.get("tenant").map(Into::into);
+    request.provider = line.get("provider").map(Into::into);
+    request.reuse = line.get("reuse") != Some("no");
+    request.relative_priority = line.number("relative").unwrap_or(0.0) as i64;
+    request.declined_by = line.list("declined").into_iter().map(Into::into).collect();
+    for (word, state) in
+        [("pending", RequestState::Pending), ("fulfilled", RequestState::Fulfilled), ("failed", RequestState::Failed)]
+    {
+        if line.has(word) {
+            request.state = state;
+        }
+    }
+    request
+}
+
+fn lock_view(line: &Line<'_>) -> LockView {
+    let held = line.has("locked");
+    let contenders = held.then(|| format!("{:032x}__lock__0000000000", 1)).into_iter().collect();
+    LockView { exists: held || line.has("lock-directory"), contenders, mtime_ms: 0 }
+}
+
+fn provider_section(line: &Line<'_>, hosts: &[StandingHost]) -> ProviderConfig {
+    let section = YamlNode { at: Place::default(), value: YamlValue::Null };
+    let labels: BTreeSet<_> = hosts.iter().flat_map(|host| host.labels.iter().cloned()).collect();
+    let pool = PoolConfig {
+        name: PoolName::from("main"),
+        priority: line.number("priority").unwrap_or(100.0) as i64,
+        max_servers: line.number("max-servers").map(|most| most as i64),
+        limits: Amounts::unlimited(),
+        ignore_provider_quota: false,
+        availability_zones: Vec::new(),
+        node_attributes: None,
+        labels,
+        section: section.clone(),
+    };
+    ProviderConfig {
+        name: "lab".into(),
+        driver: "static".to_owned(),
+        max_concurrency: line.number("max-concurrency").unwrap_or(-1.0) as i64,
+        pools: BTreeMap::from([(pool.name.clone(), Arc::new(pool))]),
+        label_images: Default::default(),
+        section,
+    }
+}
+
+fn config(spec: &Spec, section: ProviderConfig) -> Config {
+    let labels = spec.labels.iter().map(|line| {
+        let line = Line::of(line);
+        Label {
+            name: line.first.into(),
+            min_ready: line.number("min-ready").unwrap_or(0.0) as i64,
+            max_ready_age: line.number("max-ready-age").map(Span),
+        }
+    });
+    let tenants = spec.tenants.iter().map(|line| {
+        let line = Line::of(line);
+        let limits = line.values.iter().fold(Amounts::unlimited(), |limits, (name, amount)| {
+            limits.with(name, amount.parse().expect("a limit is a number"))
+        });
+        (line.first.into(), limits)
+    });
+    Config {
+        zookeeper: ZooKeeperConfig { servers: Vec::new(), tls: None, session_timeout: Span(10.0) },
+        webapp: WebappConfig { port: 8005, listen_address: "127.0.0.1".to_owned() },
+        labels: labels.map(|label| (label.name.clone(), label)).collect(),
+        providers: BTreeMap::from([(section.name.clone(), Arc::new(section))]),
+        out_of_service: BTreeMap::new(),
+        diskimages: BTreeMap::new(),
+        tenant_limits: tenants.collect(),
+        max_hold_age: spec.max_hold_age.map(Span),
+        elements_dir: None,
+        images_dir: None,
+        build_log_dir: None,
+        build_log_retention: 7,
+    }
+}
+
+fn registered(
+    provider: &str,
+    pool: &str,
+    id: &str,
+    labels: &BTreeSet<nodepool::model::ids::LabelName>,
+    priority: i64,
+) -> PoolComponent {
+    PoolComponent {
+        hostname: "host".to_owned(),
+        id: Some(LauncherId::from(id)),
+        kind: ComponentKind::Pool,
+        model_api: 0,
+        name: Some(pool.into()),
+        paused: false,
+        priority,
+        provider_name: Some(provider.into()),
+        state: "running".to_owned(),
+        supported_labels: labels.clone(),
+        version: None,
+        webapp: None,
+        extra: Default::default(),
+    }
+}
+
+fn stored<T>(record: T, mzxid: i64) -> Stored<T> {
+    Stored { record: Arc::new(record), version: 0, mzxid }
+}
