@@ -173,8 +173,8 @@ fn host(line: &Line<'_>) -> StandingHost {
 }
 
 fn node(line: &Line<'_>, hosts: &[StandingHost]) -> Node {
-    let states = NodeState::ALL.into_iter().filter(|state| line.has(state.as_str()));
-    let state = states.last().unwrap_or(NodeState::Ready);
+    let mut states = NodeState::ALL.into_iter().filter(|state| line.has(state.as_str()));
+    let state = states.next_back().unwrap_or(NodeState::Ready);
     let mut node = Node::new(state, Timestamp(NOW.0 - line.number("age").unwrap_or(0.0)));
     node.provider = Some(line.get("provider").unwrap_or("lab").into());
     node.pool = Some("main".into());
