@@ -24,3 +24,4 @@ pub mod pool_worker;
 pub mod cleanup_worker;
 pub mod statsd;
 pub mod stats_worker;
+pub mod standalone;

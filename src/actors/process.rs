@@ -24,6 +24,7 @@ use super::shared::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, VERSION
 use super::statsd::{self, StatsdAddress};
 use super::{clock, dump, launcher, signals, webapp};
 use crate::zk::Zk;
+use crate::zk::embedded::EmbeddedError;
 use crate::zk::session::{
     ConnectError, ConnectOptions, RealConnection, Server, connect_until, install_crypto_provider,
 };
@@ -64,6 +65,12 @@ pub enum ProcessError {
     System { action: &'static str, source: io::Error },
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Coordinator(#[from] EmbeddedError),
+    #[error("the coordinator stopped: {0}")]
+    CoordinatorFailed(String),
+    #[error("cannot write {}", path.display())]
+    Write { path: PathBuf, source: io::Error },
     #[error("gave up after {0} panics in ten minutes; the log tells where they happened")]
     Panics(usize),
 }
@@ -131,6 +138,11 @@ fn install_logging(daemon: &DaemonOptions) -> Result<(), ProcessError> {
         (None, Mode::Foreground) => LogPlan::to_stdout(daemon.verbosity),
         (None, Mode::Background { .. }) => LogPlan::to_file(LAUNCHER_LOG_FILE, daemon.verbosity),
     };
+    install_plan(plan)
+}
+
+/// Makes a plan the logging of this process.
+pub fn install_plan(plan: LogPlan) -> Result<(), ProcessError> {
     for notice in &plan.notices {
         eprintln!("logging configuration: {notice}");
     }
@@ -161,14 +173,17 @@ async fn prepare(options: LauncherOptions) -> Result<Prepared, ProcessError> {
     let loaded = options.load().await?;
     // What is wrong with the servers or the certificates is better said now than after the terminal has gone.
     ConnectOptions::from_config(&loaded.config.zookeeper)?;
-    let listener = if options.webapp {
-        let place = &loaded.config.webapp;
-        let address = format!("{}:{}", place.listen_address, place.port);
-        Some(webapp::bind(place).map_err(|source| ProcessError::Web { address, source })?)
-    } else {
-        None
-    };
+    let listener = if options.webapp { Some(bind_webapp(&loaded)?) } else { None };
     Ok(Prepared { options, loaded, listener })
+}
+
+/// Binds the web port of a configuration.
+pub fn bind_webapp(loaded: &Loaded) -> Result<TcpListener, ProcessError> {
+    let place = &loaded.config.webapp;
+    webapp::bind(place).map_err(|source| {
+        let address = format!("{}:{}", place.listen_address, place.port);
+        ProcessError::Web { address, source }
+    })
 }
 
 /// The launcher from its first log line to its orderly end; to be called inside a system.

@@ -1,0 +1,227 @@
+//! `nodepool standalone`: launcher, web port and coordinator in one process, for one machine, with nothing to install.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use actix_rt::Arbiter;
+use tokio::sync::oneshot;
+use tracing::warn;
+
+use super::clock;
+use super::config_files::Loaded;
+use super::log::LogPlan;
+use super::process::{self, Prepared, ProcessError};
+use super::shared::{LauncherOptions, VERSION};
+use super::webapp;
+use crate::model::config::{TlsFiles, ZooKeeperConfig, ZooKeeperServer};
+use crate::zk::embedded::{EmbeddedOptions, EmbeddedServer};
+
+/// ZooKeeper's own port, and ours in the documentation.
+const FIRST_COORDINATOR_PORT: u16 = 2181;
+const FIRST_WEB_PORT: u16 = 8005;
+/// What clients are pointed to, in the data directory.
+const CONFIG_FILE: &str = "nodepool.yaml";
+
+#[derive(Clone, Debug)]
+pub struct StandaloneOptions {
+    /// The operator's own configuration; without one a small built-in one serves two slots on this machine.
+    pub config: Option<PathBuf>,
+    pub secure: Option<PathBuf>,
+    pub data_dir: PathBuf,
+    pub log: LogPlan,
+}
+
+/// The whole life of `nodepool standalone`.
+pub fn run(options: StandaloneOptions) -> ExitCode {
+    process::exit_code(live(options))
+}
+
+fn live(mut options: StandaloneOptions) -> Result<(), ProcessError> {
+    // Certificates and the launcher's own reloads must not depend on the folder.
+    let unusable = |source| ProcessError::System { action: "find the current folder", source };
+    options.data_dir = std::path::absolute(&options.data_dir).map_err(unusable)?;
+    process::install_plan(options.log.clone())?;
+    process::in_system(serve(options))?
+}
+
+async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
+    let thread = Arbiter::new();
+    let coordinator = start_coordinator(&thread, &options.data_dir).await?;
+    let prepared = match &options.config {
+        Some(config) => with_own_config(config, &options, &coordinator).await?,
+        None => with_built_in_config(&options, &coordinator).await?,
+    };
+    introduce(&options.data_dir, &coordinator, prepared.listener.as_ref());
+    let failed = coordinator.failed();
+    let outcome = tokio::select! {
+        outcome = process::serve(prepared) => outcome,
+        reason = failed => Err(ProcessError::CoordinatorFailed(reason)),
+    };
+    coordinator.stop().await;
+    outcome
+}
+
+/// On a thread of its own: a busy launcher must not make its own session expire.
+async fn start_coordinator(thread: &Arbiter, data_dir: &Path) -> Result<EmbeddedServer, ProcessError> {
+    let options = EmbeddedOptions {
+        data_dir: data_dir.to_owned(),
+        first_port: FIRST_COORDINATOR_PORT,
+        now_ms: || (clock::now().0 * 1000.0) as i64,
+    };
+    let (outcome, started) = oneshot::channel();
+    thread.spawn(async move {
+        // Whoever asked waits for it, or is gone with the whole process.
+        let _ = outcome.send(EmbeddedServer::start(options).await);
+    });
+    match started.await {
+        Ok(result) => Ok(result?),
+        Err(_) => Err(ProcessError::CoordinatorFailed("its thread ended at the start".to_owned())),
+    }
+}
+
+async fn with_own_config(
+    config: &Path,
+    options: &StandaloneOptions,
+    coordinator: &EmbeddedServer,
+) -> Result<Prepared, ProcessError> {
+    let mut launcher = LauncherOptions { secure: options.secure.clone(), ..LauncherOptions::new(config) };
+    let written = launcher.load().await?;
+    let zookeeper = &written.config.zookeeper;
+    if !zookeeper.servers.is_empty() || zookeeper.tls.is_some() {
+        warn!(
+            "zookeeper-servers and zookeeper-tls of {} are ignored: standalone uses its own coordinator",
+            config.display()
+        );
+    }
+    write_config(&options.data_dir, &client_config(coordinator))?;
+    launcher.coordinator = Some(own_coordinator(coordinator, &written));
+    let loaded = launcher.load().await?;
+    let listener = Some(process::bind_webapp(&loaded)?);
+    Ok(Prepared { options: launcher, loaded, listener })
+}
+
+async fn with_built_in_config(
+    options: &StandaloneOptions,
+    coordinator: &EmbeddedServer,
+) -> Result<Prepared, ProcessError> {
+    let listener = webapp::bind_from(Ipv4Addr::LOCALHOST, FIRST_WEB_PORT)
+        .map_err(|source| ProcessError::Web { address: format!("{}:{FIRST_WEB_PORT}", Ipv4Addr::LOCALHOST), source })?;
+    let web_port = listener
+        .local_addr()
+        .map_err(|source| ProcessError::System { action: "ask for the web server's address", source })?;
+    let text = client_config(coordinator) + &built_in_config(web_port.port(), &user_name());
+    let path = write_config(&options.data_dir, &text)?;
+    let mut launcher = LauncherOptions { secure: options.secure.clone(), ..LauncherOptions::new(path) };
+    let written = launcher.load().await?;
+    launcher.coordinator = Some(own_coordinator(coordinator, &written));
+    let loaded = launcher.load().await?;
+    Ok(Prepared { options: launcher, loaded, listener: Some(listener) })
+}
+
+/// The launcher itself takes the plain port: it speaks to its own process.
+fn own_coordinator(coordinator: &EmbeddedServer, written: &Loaded) -> ZooKeeperConfig {
+    let address = coordinator.address();
+    let server = ZooKeeperServer { host: address.ip().to_string(), port: address.port(), chroot: String::new() };
+    ZooKeeperConfig { servers: vec![server], tls: None, session_timeout: written.config.zookeeper.session_timeout }
+}
+
+/// How to reach the coordinator. With TLS, because the Python programs know nothing else.
+fn client_config(coordinator: &EmbeddedServer) -> String {
+    let TlsFiles { cert, key, ca } = coordinator.tls_files();
+    let address = coordinator.tls_address();
+    format!(
+        "# Written anew by every start of `nodepool standalone`: changes are lost.\n\
+         # To change more, copy it and start `nodepool standalone -c COPY`.\n\
+         zookeeper-servers:\n  - host: {}\n    port: {}\n\
+         zookeeper-tls:\n  cert: {}\n  key: {}\n  ca: {}\n",
+        quoted(&address.ip().to_string()),
+        address.port(),
+        quoted(&cert.to_string_lossy()),
+        quoted(&key.to_string_lossy()),
+        quoted(&ca.to_string_lossy()),
+    )
+}
+
+/// Two slots on this machine that can be had at once; no SSH server is needed for it.
+fn built_in_config(web_port: u16, user: &str) -> String {
+    format!(
+        "webapp:\n  listen_address: 127.0.0.1\n  port: {web_port}\n\
+         labels:\n  - name: local\n\
+         providers:\n  - name: this-machine\n    driver: static\n    pools:\n      - name: main\n        nodes:\n\
+         \x20         - name: 127.0.0.1\n\
+         \x20           labels: [local]\n\
+         \x20           username: {}\n\
+         \x20           max-parallel-jobs: 2\n\
+         \x20           host-key-checking: false\n",
+        quoted(user),
+    )
+}
+
+/// A JSON text is a YAML text, for Python's reader as for ours.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+fn user_name() -> String {
+    match nix::unistd::User::from_uid(nix::unistd::getuid()) {
+        Ok(Some(user)) => user.name,
+        Ok(None) | Err(_) => "zuul".to_owned(),
+    }
+}
+
+/// Complete or not at all: a command that reads it meanwhile sees the old one.
+fn write_config(data_dir: &Path, text: &str) -> Result<PathBuf, ProcessError> {
+    let path = data_dir.join(CONFIG_FILE);
+    let new = data_dir.join(format!("{CONFIG_FILE}.new"));
+    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, &path));
+    match written {
+        Ok(()) => Ok(path),
+        Err(source) => Err(ProcessError::Write { path, source }),
+    }
+}
+
+/// What somebody at the terminal has to know; for programs there is the file.
+fn introduce(data_dir: &Path, coordinator: &EmbeddedServer, listener: Option<&TcpListener>) {
+    let web = listener.and_then(|listener| listener.local_addr().ok());
+    let web = web.map_or("no web server".to_owned(), |address| format!("web server http://{address}"));
+    let mut out = io::stdout().lock();
+    // Nobody may be reading; the launcher works all the same.
+    let _ = writeln!(
+        out,
+        "Nodepool {VERSION} for this one machine only; to serve more, use an Apache ZooKeeper ensemble and \
+         nodepool-launcher.\n\
+         Coordinator {} (TLS {}), {web}, data and configuration in {}",
+        coordinator.address(),
+        coordinator.tls_address(),
+        data_dir.display(),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_names_stay_one_value() {
+        for text in ["plain", "with \"quotes\" and: colon", "line\nfeed", "C:\\path", "ünïcode", "yes", "#"] {
+            let yaml = format!("key: {}\n", quoted(text));
+            let read: serde_yaml::Value = serde_yaml::from_str(&yaml).unwrap();
+            assert_eq!(read["key"].as_str(), Some(text));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_built_in_configuration_serves_two_slots() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = write_config(folder.path(), &built_in_config(8005, "me")).unwrap();
+        let loaded = LauncherOptions::new(path).load().await.unwrap();
+        assert_eq!(loaded.problems, []);
+        assert!(loaded.config.out_of_service.is_empty());
+        assert!(loaded.config.labels.contains_key("local"));
+        assert_eq!(loaded.config.providers["this-machine"].pools["main"].labels.len(), 1);
+        assert_eq!(loaded.config.webapp.listen_address, "127.0.0.1");
+    }
+}
