@@ -84,12 +84,12 @@ pub struct Prepared {
 
 /// The whole life of `nodepool-launcher`.
 pub fn run_launcher(options: LauncherOptions, daemon: &DaemonOptions) -> ExitCode {
-    exit_code(launch(options, daemon))
+    ExitCode::from(status(launch(options, daemon)))
 }
 
-/// What went wrong is the last line on stderr, after all its causes were told.
-pub fn exit_code(outcome: Result<(), ProcessError>) -> ExitCode {
-    let Err(error) = outcome else { return ExitCode::SUCCESS };
+/// The exit status. What went wrong is the last line on stderr, after all its causes were told.
+pub fn status(outcome: Result<(), ProcessError>) -> u8 {
+    let Err(error) = outcome else { return 0 };
     if let ProcessError::Load(failed) = &error {
         for problem in &failed.problems {
             eprintln!("{problem}");
@@ -103,7 +103,7 @@ pub fn exit_code(outcome: Result<(), ProcessError>) -> ExitCode {
     }
     error!(target: "nodepool.NodePool", "{text}");
     eprintln!("{text}");
-    ExitCode::FAILURE
+    1
 }
 
 fn launch(options: LauncherOptions, daemon: &DaemonOptions) -> Result<(), ProcessError> {

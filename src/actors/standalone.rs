@@ -4,7 +4,6 @@ use std::fs;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use actix_rt::Arbiter;
 use tokio::sync::oneshot;
@@ -34,9 +33,9 @@ pub struct StandaloneOptions {
     pub log: LogPlan,
 }
 
-/// The whole life of `nodepool standalone`.
-pub fn run(options: StandaloneOptions) -> ExitCode {
-    process::exit_code(live(options))
+/// The whole life of `nodepool standalone`; returns the exit status.
+pub fn run(options: StandaloneOptions) -> u8 {
+    process::status(live(options))
 }
 
 fn live(mut options: StandaloneOptions) -> Result<(), ProcessError> {

@@ -89,6 +89,21 @@ pub enum Command {
     Request(RequestArguments),
     /// Explain why a request waits or failed
     Why { request: String },
+    /// Run launcher, web server and coordinator in one process, for one machine
+    Standalone(StandaloneArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct StandaloneArguments {
+    /// Configuration file; without it two slots on this machine are served under the label "local"
+    #[arg(short = 'c', value_name = "CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Secure file, whose values are merged into the configuration
+    #[arg(short = 's', value_name = "SECURE")]
+    pub secure: Option<PathBuf>,
+    /// Where the coordinator keeps its data, and the configuration for clients is written
+    #[arg(long, value_name = "DIRECTORY", default_value = "./nodepool-data")]
+    pub data_dir: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -215,6 +230,18 @@ mod tests {
         for line in ["nodepool -o json list", "nodepool list -o json", "nodepool list --out json"] {
             assert_eq!(typed(line).unwrap().0.output, Format::Json, "{line}");
         }
+    }
+
+    #[test]
+    fn standalone_takes_its_configuration_before_or_after_its_name() {
+        let (_, command) = typed("nodepool standalone -c np.yaml --data-dir /srv/np").unwrap();
+        let Command::Standalone(arguments) = command else { panic!("another command") };
+        assert_eq!(arguments.config, Some("np.yaml".into()));
+        assert_eq!(arguments.data_dir, PathBuf::from("/srv/np"));
+        let (global, command) = typed("nodepool -c np.yaml standalone").unwrap();
+        let Command::Standalone(arguments) = command else { panic!("another command") };
+        assert_eq!((global.config, arguments.config), (Some("np.yaml".into()), None));
+        assert_eq!(arguments.data_dir, PathBuf::from("./nodepool-data"));
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod nodes;
 mod output;
 mod request;
 mod run;
+mod standalone;
 #[cfg(test)]
 mod testing;
 mod validate;
@@ -44,6 +45,10 @@ fn main() {
 }
 
 fn start(global: Global, command: Command) -> u8 {
+    let command = match command {
+        Command::Standalone(arguments) => return standalone::run(global, arguments),
+        other => other,
+    };
     let stdout = std::io::stdout();
     // Not locked: a panic or the log must be able to write as well.
     let mut out = std::io::BufWriter::with_capacity(1 << 16, stdout);
@@ -140,7 +145,7 @@ async fn with_session(
             return request::request(zk, screen, &arguments, &mut interrupts, holding).await;
         }
         // Answered before there was a session.
-        Command::ConfigValidate => {}
+        Command::ConfigValidate | Command::Standalone(_) => {}
     }
     Ok(0)
 }

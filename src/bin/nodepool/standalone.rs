@@ -1,0 +1,27 @@
+//! `nodepool standalone`: from the options to the life of the process.
+
+use nodepool::actors::log::{LogPlan, Verbosity};
+use nodepool::actors::standalone::{self, StandaloneOptions};
+
+use crate::args::{Global, StandaloneArguments};
+
+/// Options may stand before the command, where they are for all commands, or after it; the latter win.
+pub fn run(global: Global, arguments: StandaloneArguments) -> u8 {
+    let log = match &global.logconfig {
+        _ if global.debug => LogPlan::to_stdout(Verbosity::Debug),
+        Some(path) => match LogPlan::from_file(path) {
+            Ok(plan) => plan,
+            Err(error) => {
+                eprintln!("nodepool: error: {error}");
+                return 1;
+            }
+        },
+        None => LogPlan::to_stdout(Verbosity::Normal),
+    };
+    standalone::run(StandaloneOptions {
+        config: arguments.config.or(global.config),
+        secure: arguments.secure.or(global.secure),
+        data_dir: arguments.data_dir,
+        log,
+    })
+}
