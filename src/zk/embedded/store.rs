@@ -1,10 +1,13 @@
 //! The tree on disk: one redb file, one durable commit per group of changes, everything checked when it is opened.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 use bytes::Bytes;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use redb::{
     Builder, Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
 };
@@ -22,6 +25,7 @@ const FORMAT: &str = "format";
 const FORMAT_VERSION: i64 = 1;
 
 const FILE_NAME: &str = "coordinator.redb";
+const LOCK_NAME: &str = "lock";
 /// Reads happen at start only; the tree is in memory.
 const CACHE_BYTES: usize = 4 * 1024 * 1024;
 
@@ -41,23 +45,32 @@ pub enum StoreError {
 
 pub struct Store {
     database: Database,
+    /// Keeps other processes out of the directory, from before the store file exists.
+    _lock: Option<Flock<File>>,
 }
 
 impl Store {
     /// Opens the store of a data directory, or starts one, and reads the tree.
     pub fn open(directory: &Path) -> Result<(Self, Tree), StoreError> {
+        let lock = lock(directory)?;
         let path = directory.join(FILE_NAME);
-        if path.try_exists().map_err(StoreError::File)? {
+        let (mut store, tree) = if path.try_exists().map_err(StoreError::File)? {
             if fs::metadata(&path).map_err(StoreError::File)?.len() == 0 {
                 // A store is complete before it gets its name, so it was emptied later.
                 return Err(StoreError::Damaged("the file is empty".into()));
             }
-            return Self::load(builder().open(&path)?);
-        }
-        let unfinished = unfinished(&path);
-        let opened = Self::load(builder().create(&unfinished)?)?;
-        fs::rename(&unfinished, &path).and_then(|()| sync_directory(directory)).map_err(StoreError::File)?;
-        Ok(opened)
+            Self::load(builder().open(&path)?)?
+        } else {
+            let unfinished = path.with_extension("redb.new");
+            // What a crash left of an earlier attempt is emptied.
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished).map_err(StoreError::File)?;
+            let opened = Self::load(builder().create(&unfinished)?)?;
+            fs::rename(&unfinished, &path).and_then(|()| sync_directory(directory)).map_err(StoreError::File)?;
+            opened
+        };
+        store._lock = Some(lock);
+        Ok((store, tree))
     }
 
     /// The same over any storage, for tests of recovery.
@@ -68,7 +81,7 @@ impl Store {
     fn load(mut database: Database) -> Result<(Self, Tree), StoreError> {
         // Says false where something was repaired, which is fine, and fails where that was not possible.
         database.check_integrity()?;
-        let mut store = Self { database };
+        let mut store = Self { database, _lock: None };
         let tree = match store.read()? {
             Some(tree) => tree,
             None => store.start()?,
@@ -158,8 +171,13 @@ fn builder() -> Builder {
     builder
 }
 
-fn unfinished(path: &Path) -> PathBuf {
-    path.with_extension("redb.new")
+fn lock(directory: &Path) -> Result<Flock<File>, StoreError> {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(false).mode(0o600).open(directory.join(LOCK_NAME));
+    Flock::lock(file.map_err(StoreError::File)?, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
+        Errno::EWOULDBLOCK => StoreError::InUse,
+        other => StoreError::File(other.into()),
+    })
 }
 
 /// Makes the names in a directory durable.
