@@ -1,6 +1,6 @@
 //! What a driver's own section must satisfy before the reference loads it, beyond the types of its keys.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::driver_facts::DriverFacts;
 use super::findings::Findings;
@@ -66,6 +66,9 @@ pub(super) fn check_provider(name: &str, facts: &DriverFacts, provider: &YamlNod
             }
         }
     }
+    let images = ["cloud-images", "diskimages"].map(|list| {
+        mappings(provider, list).filter_map(|image| image.get("name")?.scalar_text()).collect::<BTreeSet<_>>()
+    });
     for pool in mappings(provider, "pools") {
         check_required(driver, Part::Pool, "a pool", pool, findings);
         if driver == "ibmvpc" {
@@ -73,7 +76,7 @@ pub(super) fn check_provider(name: &str, facts: &DriverFacts, provider: &YamlNod
         }
         for label in mappings(pool, "labels") {
             check_required(driver, Part::Label, "a label of a pool", label, findings);
-            check_image_references(name, driver, label, pool, provider, findings);
+            check_image_references(name, driver, label, pool, &images, findings);
             if driver == "aws" {
                 check_aws_label(label, pool, findings);
             }
@@ -102,16 +105,16 @@ fn check_image_references(
     driver: &str,
     label: &YamlNode,
     pool: &YamlNode,
-    provider: &YamlNode,
+    [cloud_images, diskimages]: &[BTreeSet<String>; 2],
     findings: &mut Findings,
 ) {
     let kinds = IMAGE_REFERENCES.iter().filter(|(of, _)| *of == driver).flat_map(|(_, kinds)| *kinds);
     for kind in kinds {
         let Some(node) = label.get(kind).filter(|node| node.is_truthy()) else { continue };
         let wanted = node.scalar_text().unwrap_or_default();
-        let list = if *kind == "cloud-image" { "cloud-images" } else { "diskimages" };
-        let known = |image: &&YamlNode| image.get("name").and_then(YamlNode::scalar_text).as_deref() == Some(&wanted);
-        if mappings(provider, list).any(|image| known(&image)) {
+        let (list, known) =
+            if *kind == "cloud-image" { ("cloud-images", cloud_images) } else { ("diskimages", diskimages) };
+        if known.contains(&wanted) {
             continue;
         }
         // These drivers print the name of the pool in this message, and scripts have learnt it so.

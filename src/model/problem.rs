@@ -97,6 +97,7 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     let allowed = (word.chars().count() / 3).clamp(1, 3);
     known
         .into_iter()
+        .filter(|candidate| candidate.len().abs_diff(word.len()) <= 3 * allowed)
         .map(|candidate| (distance(&plain, &simplified(candidate)), candidate))
         .filter(|(distance, candidate)| *distance <= allowed && *distance < candidate.chars().count())
         .min_by_key(|(distance, _)| *distance)

@@ -1,6 +1,6 @@
 //! A YAML tree to a `Config`: defaults, inheritance, references; what Nodepool 11 loads still loads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::config::{Config, Label, TlsFiles, WebappConfig, ZooKeeperConfig, ZooKeeperServer};
@@ -12,7 +12,7 @@ use super::quantity::Amounts;
 use super::resolve_images;
 use super::resolve_providers::{self, Providers};
 use super::time::Span;
-use super::yaml::{YamlNode, YamlValue};
+use super::yaml::{Place, YamlNode, YamlValue};
 use super::{crosscheck, schema};
 
 /// Either a configuration, perhaps with warnings, or the errors that prevent it.
@@ -28,14 +28,17 @@ pub fn resolve(main: Source<'_>, secure: Option<Source<'_>>, built: &[&str]) -> 
     let rejected = schema::check(main.root).into_iter().chain(crosscheck::check(main.root));
     let mut problems: Vec<Problem> = rejected.map(|problem| problem.at_most(Severity::Warning)).collect();
     let (config, findings) = assemble(main, secure, built);
-    for problem in findings.problems.into_iter().chain(findings.not_for_validator) {
-        if problem.is_error() {
-            problems.retain(|other| other.at != problem.at || other.is_error());
-        }
-        if !problems.iter().any(|other| other.at == problem.at && other.message == problem.message) {
-            problems.push(problem);
-        }
-    }
+    let found: Vec<Problem> = findings.problems.into_iter().chain(findings.not_for_validator).collect();
+    // An error says it better than the warning about the same place of the same file.
+    let errors: BTreeSet<Place> = found
+        .iter()
+        .filter(|problem| problem.is_error() && problem.file.is_empty())
+        .map(|problem| problem.at)
+        .collect();
+    problems.retain(|problem| !errors.contains(&problem.at));
+    let mut told: BTreeSet<(String, Place, String)> = BTreeSet::new();
+    problems.extend(found);
+    problems.retain(|problem| told.insert((problem.file.clone(), problem.at, problem.message.clone())));
     let problems: Vec<Problem> = problems.into_iter().map(|problem| problem.in_file(main.file)).collect();
     let usable = config.filter(|_| !problems.iter().any(Problem::is_error));
     Resolved { config: usable.map(Arc::new), problems }
@@ -236,7 +239,7 @@ fn tenant_limits(root: &YamlNode, findings: &mut Findings) -> BTreeMap<TenantNam
         let name = findings.required(section, "tenant-name", "a tenant's limits");
         let Some(name) = name.map(TenantName::from) else { continue };
         let mut limits = Amounts::unlimited();
-        for (key, _) in section.entries().iter().filter(|(key, _)| key.text != "tenant-name") {
+        for (key, node) in section.entries().iter().filter(|(key, _)| key.text != "tenant-name") {
             let resource = match key.text.as_str() {
                 "max-cores" => "cores",
                 "max-servers" => "instances",
@@ -245,7 +248,7 @@ fn tenant_limits(root: &YamlNode, findings: &mut Findings) -> BTreeMap<TenantNam
                 "max-volume-gb" => "volume-gb",
                 other => other,
             };
-            if let Some(limit) = findings.keep(section.number(&key.text)) {
+            if let Some(limit) = findings.keep(node.as_number(&key.text)) {
                 limits.set(resource, limit);
             }
         }

@@ -209,9 +209,8 @@ fn limits(
             }
         }
         if facts.pools_inherit_limits {
-            for (key, _) in findings.keep(section.map("max-resources").map(<[_]>::to_vec)) {
-                let named = section.get("max-resources").map(|map| map.number(&key.text)).unwrap_or(Ok(None));
-                if let Some(limit) = findings.keep(named) {
+            for (key, node) in findings.keep(section.map("max-resources").map(<[_]>::to_vec)) {
+                if let Some(limit) = findings.keep(node.as_number(&key.text)) {
                     limits.set(&key.text, limit);
                 }
             }

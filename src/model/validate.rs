@@ -1,10 +1,13 @@
 //! `config-validate`: the steps, their order and their texts.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::crosscheck;
 use super::findings::Source;
 use super::problem::{Problem, Severity};
 use super::resolve::assemble;
 use super::schema;
+use super::yaml::Place;
 use super::yaml_parse;
 
 /// Everything that is wrong with the text of a file, after substitution. Errors mean exit status 1.
@@ -30,9 +33,16 @@ pub fn validate(text: &str, file: &str, built: &[&str]) -> Vec<Problem> {
         problem.help.push_str("; with this the daemons refuse to load the file");
         problem.at_most(Severity::Warning)
     });
+    // What the schema has said of a place need not be said again in the loader's words, unless that is worse.
+    let mut told: BTreeMap<Place, Severity> = BTreeMap::new();
+    for problem in &problems {
+        let worst = told.entry(problem.at).or_insert(problem.severity);
+        *worst = problem.severity.max(*worst);
+    }
+    let mut seen = BTreeSet::new();
     for problem in findings.problems.into_iter().chain(for_loader) {
-        let reported = |other: &Problem| other.at == problem.at && other.severity >= problem.severity;
-        if !problems.iter().any(reported) {
+        let news = told.get(&problem.at).is_none_or(|worst| *worst < problem.severity);
+        if news && seen.insert((problem.at, problem.message.clone())) {
             problems.push(problem);
         }
     }

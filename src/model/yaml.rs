@@ -213,8 +213,15 @@ impl YamlNode {
 
     /// The number at a key, converted as Python's `float()` does. Absent and null are `None`.
     pub fn number(&self, key: &str) -> Result<Option<f64>, Problem> {
-        let Some(node) = self.given(key) else { return Ok(None) };
-        node.scalar_number().map(Some).ok_or_else(|| wrong_type("float", key, node))
+        self.get(key).map_or(Ok(None), |node| node.as_number(key))
+    }
+
+    /// This value as a number, for whoever has it and its key at hand. Null is `None`.
+    pub fn as_number(&self, key: &str) -> Result<Option<f64>, Problem> {
+        if self.is_null() {
+            return Ok(None);
+        }
+        self.scalar_number().map(Some).ok_or_else(|| wrong_type("float", key, self))
     }
 
     /// The truth of the value at a key, as Python's `bool()` sees it: null is false, any text is true.

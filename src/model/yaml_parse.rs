@@ -25,6 +25,7 @@ pub fn parse(text: &str, problems: &mut Vec<Problem>) -> Result<YamlNode, Proble
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     refuse_control_characters(text)?;
+    let open_end = text.ends_with(|last: char| !last.is_whitespace()).then(|| text.chars().count());
     let mut builder =
         Builder { open: Vec::new(), anchors: HashMap::new(), root: None, spent: Size::default(), problems };
     for event in Parser::new_from_str(text) {
@@ -32,9 +33,21 @@ pub fn parse(text: &str, problems: &mut Vec<Problem>) -> Result<YamlNode, Proble
             (ErrorKind::RecursionLimitExceeded, place) => too_deep(place),
             (kind, place) => Problem::error(place, kind.to_string()).help(syntax_help(text, place)),
         })?;
-        builder.take(event, place_of(&span.start))?;
+        let ends_unbroken = open_end == Some(span.end.index());
+        builder.take(if ends_unbroken { without_last_break(event) } else { event }, place_of(&span.start))?;
     }
     Ok(builder.root.unwrap_or(YamlNode::new(Place { line: 1, column: 1 }, YamlValue::Null)))
+}
+
+/// PyYAML gives a block of text that ends with the file no line break of its own.
+fn without_last_break(event: Event<'_>) -> Event<'_> {
+    match event {
+        Event::Scalar(text, style @ (ScalarStyle::Literal | ScalarStyle::Folded), anchor, tag) => {
+            let unbroken = text.strip_suffix('\n').map(str::to_owned);
+            Event::Scalar(unbroken.map_or(text, Into::into), style, anchor, tag)
+        }
+        other => other,
+    }
 }
 
 /// The two mistakes that every user of environment substitution and every editor makes once.
@@ -360,6 +373,8 @@ mod tests {
         check("on: 1\n5: 2\n~: 3\n", r#"{"true":1,"5":2,"null":3}"#);
         check("\u{feff}a: 1\r\nb: 2\r\n", r#"{"a":1,"b":2}"#);
         check("a: |\n  x\n  y\n", r#"{"a":"x\ny\n"}"#);
+        check("a: |\n  x\n  y", r#"{"a":"x\ny"}"#);
+        check("a: |\n  x\n  y\nb: z", r#"{"a":"x\ny\n","b":"z"}"#);
     }
 
     #[test]
