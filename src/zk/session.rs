@@ -88,7 +88,7 @@ async fn persevere(options: ConnectOptions) -> Result<Arc<RealConnection>, Conne
 async fn attempt(options: &ConnectOptions) -> Result<Arc<RealConnection>, Refusal> {
     options.check()?;
     install_crypto_provider();
-    let incarnation = Incarnation::open(options, None).await?;
+    let incarnation = keeper::in_time(options, Incarnation::open(options, None)).await?;
     Ok(Arc::new(RealConnection::start(options.clone(), incarnation)?))
 }
 
@@ -203,7 +203,10 @@ impl Connection for RealConnection {
         // Before it is sent: a connection that comes next must know of it, whatever becomes of this one.
         self.shared.watches.add(events.clone());
         self.shared.submit(|live| async move {
-            live.watch(events).await.map_err(words::error)?;
+            // A request that waited for a connection finds that the connection has brought the watch along.
+            if !events.is_standing() {
+                live.watch(events).await.map_err(words::error)?;
+            }
             Ok(stream)
         })
     }

@@ -179,6 +179,7 @@ impl Live {
     /// Adds a persistent recursive watch and passes its events on until the connection or the reader is gone.
     pub async fn watch(self: Arc<Self>, events: Events) -> Result<(), zookeeper_client::Error> {
         let watcher = self.client.watch(events.path(), AddWatchMode::PersistentRecursive).await?;
+        events.set_standing();
         self.tasks.spawn(forward(watcher, events));
         Ok(())
     }

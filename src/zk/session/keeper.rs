@@ -279,9 +279,23 @@ async fn attempts(options: ConnectOptions, session: SessionInfo, shared: Arc<Sha
 }
 
 async fn attempt(options: &ConnectOptions, session: &SessionInfo, shared: &Shared) -> Result<Incarnation, Refusal> {
-    let incarnation = Incarnation::open(options, Some(session.clone())).await?;
-    incarnation.restore(shared.watches.current()).await?;
-    Ok(incarnation)
+    let attempt = async {
+        let incarnation = Incarnation::open(options, Some(session.clone())).await?;
+        incarnation.restore(shared.watches.current()).await?;
+        Ok(incarnation)
+    };
+    in_time(options, attempt).await
+}
+
+/// Two session timeouts: more than the crate's own limits for connecting, which do not cover everything.
+pub async fn in_time<T>(
+    options: &ConnectOptions,
+    attempt: impl Future<Output = Result<T, Refusal>>,
+) -> Result<T, Refusal> {
+    match tokio::time::timeout(options.session_timeout * 2, attempt).await {
+        Ok(result) => result,
+        Err(_) => Err(Refusal::Unclear("no server was done in time".to_owned())),
+    }
 }
 
 /// What to tell the operator.

@@ -17,6 +17,7 @@ pub struct Events {
     path: Arc<str>,
     sender: mpsc::Sender<WatchEvent>,
     missed: Arc<AtomicBool>,
+    standing: Arc<AtomicBool>,
 }
 
 impl Events {
@@ -27,7 +28,7 @@ impl Events {
     fn with_limit(path: &str, limit: usize) -> (Events, BoxStream<'static, WatchEvent>) {
         let (sender, mut receiver) = mpsc::channel(limit);
         let missed = Arc::new(AtomicBool::new(false));
-        let events = Events { path: path.into(), sender, missed: missed.clone() };
+        let events = Events { path: path.into(), sender, missed: missed.clone(), standing: Arc::default() };
         let path = path.to_owned();
         let stream = futures::stream::poll_fn(move |context| {
             if missed.swap(false, Ordering::AcqRel) {
@@ -47,6 +48,15 @@ impl Events {
             // The queue is full, so the reader will come by here again and see the mark.
             self.missed.store(true, Ordering::Release);
         }
+    }
+
+    /// The server has the watch. A next connection adds it before any other request, so it stands from here on.
+    pub fn set_standing(&self) {
+        self.standing.store(true, Ordering::Release);
+    }
+
+    pub fn is_standing(&self) -> bool {
+        self.standing.load(Ordering::Acquire)
     }
 
     pub fn resync(&self) {
