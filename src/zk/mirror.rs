@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -21,6 +22,9 @@ use crate::model::snapshot::{LockView, Snapshot};
 /// What the mirror follows; the order in which it is read at the start.
 pub const ROOTS: [&str; 4] =
     ["/nodepool/nodes", "/nodepool/requests", "/nodepool/requests-lock", "/nodepool/components"];
+
+/// After a read whose answer was lost.
+const RETRY_READ: Duration = Duration::from_millis(200);
 
 /// The snapshot as the session sees it, published whenever it changes.
 pub struct Mirror {
@@ -255,8 +259,22 @@ impl Follower {
         match answer {
             Ok((data, stat)) => apply(&mut state.snapshot, &path, &data, &stat),
             Err(ZkError::NoNode) => state.remove(&path),
-            // The session is going; the picture is read anew when there is one again.
-            Err(error) => tracing::debug!(%path, %error, "cannot read a changed record"),
+            Err(ZkError::SessionExpired) => {}
+            Err(error) => {
+                tracing::debug!(%path, %error, "cannot read a changed record, trying again");
+                state.reads.insert(path.clone(), Read { ticket, again: false });
+                drop(state);
+                let zk = self.zk.clone();
+                self.reads.push(
+                    async move {
+                        tokio::time::sleep(RETRY_READ).await;
+                        let answer = zk.get(&path).await;
+                        (path, ticket, answer)
+                    }
+                    .boxed(),
+                );
+                return;
+            }
         }
         drop(state);
         if again {

@@ -1,0 +1,214 @@
+//! Launchers as they run, on a ZooKeeper in memory and on paused time, and consumers as Zuul is one.
+#![allow(dead_code)] // Each test binary uses a part of it.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use actix_rt::{Arbiter, System};
+use bytes::Bytes;
+use nodepool::actors::clock;
+use nodepool::actors::config_files;
+use nodepool::actors::dump;
+use nodepool::actors::identity::Identity;
+use nodepool::actors::launcher::run_session;
+use nodepool::actors::panics::PanicCounter;
+use nodepool::actors::samples::SampleSink;
+use nodepool::actors::shared::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, WhyRegistry};
+use nodepool::model::ids::{LabelName, NodeId, RequestId};
+use nodepool::model::json;
+use nodepool::model::node::{Node, NodeState, Writer};
+use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::zk::lock::{self, Lock};
+use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::zk::{Connection, CreateMode, Zk, ZkError, paths};
+use tokio::sync::watch;
+
+/// Runs a test on one thread whose clock is virtual: an hour of waiting takes a moment.
+pub fn on_paused_time<T>(test: impl Future<Output = T>) -> T {
+    System::with_tokio_rt(|| {
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
+    })
+    .block_on(test)
+}
+
+pub fn zookeeper() -> MemoryZooKeeper {
+    MemoryZooKeeper::with_clock(|| (clock::now().0 * 1000.0) as i64)
+}
+
+/// Waits until something is so, in virtual time.
+pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    for _ in 0..20_000 {
+        if condition().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("waited 200 s in vain for {what}");
+}
+
+/// One launcher process: what survives its sessions, and the session it has.
+pub struct Process {
+    pub shared: Arc<Shared>,
+    pub file: PathBuf,
+    pub session_id: i64,
+    stop: watch::Sender<Option<Stop>>,
+    _folder: tempfile::TempDir,
+}
+
+impl Process {
+    pub fn new(yaml: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("nodepool.yaml");
+        std::fs::write(&file, yaml).unwrap();
+        let (stop, shutdown) = watch::channel(None);
+        let here = Arbiter::current();
+        let shared = Arc::new(Shared {
+            options: LauncherOptions::new(&file),
+            registry: dump::Registry::default(),
+            why: WhyRegistry::default(),
+            samples: SampleSink::discard(),
+            ready: AtomicBool::new(false),
+            shutdown,
+            panics: PanicCounter::default(),
+            webapp: None,
+            arbiters: Arbiters { pools: here.clone(), clouds: here },
+            identity: Identity::of_this_host(),
+            drivers: None,
+            servers: watch::Sender::new(Vec::new()),
+        });
+        Self { shared, file, session_id: 0, stop, _folder: folder }
+    }
+
+    /// Grows a tree on a new session.
+    pub fn run(&mut self, zookeeper: &MemoryZooKeeper) -> tokio::task::JoinHandle<SessionEnd> {
+        let connection = zookeeper.connect();
+        self.session_id = connection.session_id();
+        let (shared, file) = (self.shared.clone(), self.file.clone());
+        actix_rt::spawn(async move {
+            let loaded =
+                config_files::load(&file, None, nodepool::drivers::BUILT).await.expect("a test's configuration loads");
+            run_session(connection, shared, loaded).await
+        })
+    }
+
+    pub fn stop(&self) {
+        self.stop.send_replace(Some(Stop { signal: "SIGTERM" }));
+    }
+}
+
+/// A static provider whose hosts are never connected to.
+pub fn yaml(provider: &str, nodes: &[&str], more: &str) -> String {
+    let nodes: String =
+        nodes.iter().map(|node| format!("          - {{{node}, host-key-checking: false}}\n")).collect();
+    let labels = ["a", "b", "c"].map(|label| format!("  - name: {label}\n")).concat();
+    format!(
+        "zookeeper-servers:\n  - host: localhost\n    port: 2181\nlabels:\n{labels}providers:\n  - name: {provider}\n    driver: static\n    pools:\n      - name: main\n        nodes:\n{nodes}{more}"
+    )
+}
+
+/// Somebody who wants nodes.
+#[derive(Clone)]
+pub struct Consumer {
+    pub zk: Zk,
+}
+
+impl Consumer {
+    pub fn of(zookeeper: &MemoryZooKeeper) -> Self {
+        Self { zk: zookeeper.connect() }
+    }
+
+    pub async fn ask(&self, labels: &[&str]) -> RequestId {
+        let labels = labels.iter().map(|label| LabelName::from(*label)).collect();
+        self.submit(NodeRequest::new(labels, "tester", clock::now())).await
+    }
+
+    pub async fn submit(&self, request: NodeRequest) -> RequestId {
+        let data = Bytes::from(json::to_bytes(&request));
+        let (path, _) =
+            self.zk.create(&paths::request_prefix("200"), data, CreateMode::PersistentSequential).await.unwrap();
+        RequestId::from(paths::name(&path))
+    }
+
+    pub async fn request(&self, id: &RequestId) -> Option<NodeRequest> {
+        match self.zk.get(&paths::request(id)).await {
+            Ok((data, _)) => Some(json::from_bytes(&data).unwrap()),
+            Err(ZkError::NoNode) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    pub async fn node(&self, id: &NodeId) -> Option<Node> {
+        match self.zk.get(&paths::node(id)).await {
+            Ok((data, _)) => Some(json::from_bytes(&data).unwrap()),
+            Err(ZkError::NoNode) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    pub async fn nodes(&self) -> Vec<(NodeId, Node)> {
+        let mut nodes = Vec::new();
+        let names = self.zk.children("/nodepool/nodes").await.map(|(names, _)| names).unwrap_or_default();
+        for name in names {
+            let id = NodeId::from(name);
+            if let Some(node) = self.node(&id).await {
+                nodes.push((id, node));
+            }
+        }
+        nodes.sort_by(|(one, _), (other, _)| one.cmp(other));
+        nodes
+    }
+
+    pub async fn ready_nodes(&self) -> usize {
+        self.nodes().await.iter().filter(|(_, node)| node.is_idle()).count()
+    }
+
+    /// Waits for the end of a request.
+    pub async fn ended(&self, id: &RequestId) -> NodeRequest {
+        until(&format!("the end of request {id}"), async || {
+            let request = self.request(id).await.expect("the request is there until we take it away");
+            matches!(request.state, RequestState::Fulfilled | RequestState::Failed)
+        })
+        .await;
+        self.request(id).await.unwrap()
+    }
+
+    /// Accepts a fulfilled request as Zuul's executor does: node locks, then the request goes.
+    pub async fn accept(&self, id: &RequestId) -> Vec<(NodeId, Lock)> {
+        let request = self.request(id).await.unwrap();
+        let mut locked = Vec::new();
+        for node in request.nodes {
+            let record = self.node(&node).await.expect("a node of a fulfilled request is there");
+            assert_eq!(record.allocated_to.as_ref(), Some(id), "node {node} is ours");
+            assert_eq!(record.state, NodeState::Ready);
+            let lock = lock::try_lock(&self.zk, &paths::node_lock(&node), "").await.unwrap();
+            locked.push((node, lock.expect("nobody else has locked a node of a fulfilled request")));
+        }
+        self.zk.delete(&paths::request(id), -1).await.unwrap();
+        locked
+    }
+
+    pub async fn set_state(&self, id: &NodeId, state: NodeState) {
+        let (data, stat) = self.zk.get(&paths::node(id)).await.unwrap();
+        let mut node: Node = json::from_bytes(&data).unwrap();
+        node.set_state(state, Writer::Consumer, clock::now());
+        self.zk.set(&paths::node(id), Bytes::from(json::to_bytes(&node)), stat.version).await.unwrap();
+    }
+
+    /// In use, used, given back.
+    pub async fn use_up(&self, nodes: Vec<(NodeId, Lock)>) {
+        for (id, _) in &nodes {
+            self.set_state(id, NodeState::InUse).await;
+        }
+        for (id, lock) in nodes {
+            self.set_state(&id, NodeState::Used).await;
+            lock.release().await.unwrap();
+        }
+    }
+
+    pub async fn count(&self, path: &str) -> usize {
+        self.zk.children(path).await.map_or(0, |(names, _)| names.len())
+    }
+}
