@@ -379,6 +379,7 @@ fn directories_retention_and_timeout_have_their_defaults() {
     assert_eq!((set.build_log_retention, set.elements_dir.as_deref()), (-1, Some("/a:/b")));
     assert_eq!(load("build-log-retention:").build_log_retention, 7);
     check_error("zookeeper-timeout: ten", "expected float for dictionary value @ data['zookeeper-timeout']");
+    check_error("zookeeper-timeout: .inf", "expected float for dictionary value @ data['zookeeper-timeout']");
     check_error("zookeeper-timeout: -1", "expected float for dictionary value @ data['zookeeper-timeout']");
     check_error(
         "zookeeper-tls: {cert: c, key: k}",

@@ -142,12 +142,15 @@ fn in_secure<T>(secure: Source<'_>, findings: &mut Findings, work: impl FnOnce(&
     result
 }
 
+/// ZooKeeper counts milliseconds in 32 bits.
+const LONGEST_SESSION_S: f64 = 2_147_483.0;
+
 fn session_timeout(root: &YamlNode, findings: &mut Findings) -> Span {
     let Some(node) = root.get("zookeeper-timeout") else { return Span(10.0) };
     let seconds = node.scalar_number();
-    let usable = seconds.filter(|seconds| *seconds > 0.0 && seconds.is_finite());
+    let usable = seconds.filter(|seconds| *seconds > 0.0 && *seconds <= LONGEST_SESSION_S);
     if usable.is_none() {
-        let help = "the session timeout is a number of seconds above 0, e.g. 10.0";
+        let help = format!("the session timeout is a number of seconds, above 0 and up to {LONGEST_SESSION_S}");
         findings.error(node.at, "expected float for dictionary value @ data['zookeeper-timeout']", help);
     }
     Span(usable.unwrap_or(10.0))
