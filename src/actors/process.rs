@@ -114,12 +114,30 @@ fn launch(options: LauncherOptions, daemon: &DaemonOptions) -> Result<(), Proces
     };
     install_logging(daemon)?;
     in_system(async move {
+        let control = Control::take()?;
         let prepared = prepare(options).await?;
         if let Some(detached) = detached {
             detached.ready()?;
         }
-        serve(prepared).await
+        serve(control, prepared).await
     })?
+}
+
+/// Taken before anything else is begun: from then on a signal ends us in order, however far we have come.
+pub struct Control {
+    registry: dump::Registry,
+    shutdown: watch::Receiver<Option<Stop>>,
+    /// Signals and dumps have a thread of their own.
+    _thread: Arbiter,
+}
+
+impl Control {
+    pub fn take() -> Result<Self, ProcessError> {
+        let (registry, thread) = (dump::Registry::default(), Arbiter::new());
+        let shutdown = signals::listen(&thread.handle(), registry.clone())
+            .map_err(|source| ProcessError::System { action: "take over signals", source })?;
+        Ok(Self { registry, shutdown, _thread: thread })
+    }
 }
 
 fn go_to_background(daemon: &DaemonOptions) -> Result<Option<Detached>, DaemonError> {
@@ -187,27 +205,24 @@ pub fn bind_webapp(loaded: &Loaded) -> Result<TcpListener, ProcessError> {
 }
 
 /// The launcher from its first log line to its orderly end; to be called inside a system.
-pub async fn serve(prepared: Prepared) -> Result<(), ProcessError> {
+pub async fn serve(control: Control, prepared: Prepared) -> Result<(), ProcessError> {
     let Prepared { options, loaded, listener } = prepared;
     info!("Nodepool launcher {VERSION} starting");
     for problem in &loaded.problems {
         warn!("{problem}");
     }
-    let registry = dump::Registry::default();
-    let (dumps, pools, clouds) = (Arbiter::new(), Arbiter::new(), Arbiter::new());
-    let shutdown = signals::listen(&dumps.handle(), registry.clone())
-        .map_err(|source| ProcessError::System { action: "take over signals", source })?;
+    let (pools, clouds) = (Arbiter::new(), Arbiter::new());
     let identity = Identity::of_this_host();
     let webapp = listener.as_ref().map(TcpListener::local_addr).transpose();
     let webapp =
         webapp.map_err(|source| ProcessError::System { action: "ask for the web server's address", source })?;
     let shared = Arc::new(Shared {
         options,
-        registry,
+        registry: control.registry.clone(),
         why: WhyRegistry::default(),
         samples: statistics(),
         ready: AtomicBool::new(false),
-        shutdown,
+        shutdown: control.shutdown.clone(),
         panics: PanicCounter::default(),
         webapp: webapp.map(|address| webapp::advertised(address, &identity.hostname)),
         arbiters: Arbiters { pools: pools.handle(), clouds: clouds.handle() },

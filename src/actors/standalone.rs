@@ -12,7 +12,7 @@ use tracing::warn;
 use super::clock;
 use super::config_files::Loaded;
 use super::log::LogPlan;
-use super::process::{self, Prepared, ProcessError};
+use super::process::{self, Control, Prepared, ProcessError};
 use super::shared::{LauncherOptions, VERSION};
 use super::webapp;
 use crate::model::config::{TlsFiles, ZooKeeperConfig, ZooKeeperServer};
@@ -47,6 +47,7 @@ fn live(mut options: StandaloneOptions) -> Result<(), ProcessError> {
 }
 
 async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
+    let control = Control::take()?;
     let thread = Arbiter::new();
     let coordinator = start_coordinator(&thread, &options.data_dir).await?;
     let prepared = match &options.config {
@@ -56,7 +57,7 @@ async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
     introduce(&options.data_dir, &coordinator, prepared.listener.as_ref());
     let failed = coordinator.failed();
     let outcome = tokio::select! {
-        outcome = process::serve(prepared) => outcome,
+        outcome = process::serve(control, prepared) => outcome,
         reason = failed => Err(ProcessError::CoordinatorFailed(reason)),
     };
     coordinator.stop().await;

@@ -1,0 +1,131 @@
+//! The launcher in the background: what the starter is told, what the daemon is, the pid file.
+
+mod daemon;
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use daemon::{Coordinator, LAUNCHER, Place, SOON, last_line, text};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use support::wait;
+
+const ARGUMENTS: [&str; 6] = ["-c", "nodepool.yaml", "-p", "run.pid", "-l", "logging.yaml"];
+
+/// A place whose daemons log into a file, with a coordinator.
+async fn place() -> (Place, Coordinator) {
+    let place = Place::new("");
+    let coordinator = Coordinator::start(&place.path("coordinator")).await;
+    place.configure(&coordinator.configuration());
+    let log = place.path("own.log");
+    let yaml = format!(
+        "handlers: {{file: {{class: logging.FileHandler, filename: '{}'}}}}\nroot: {{level: INFO, handlers: [file]}}\n",
+        log.display()
+    );
+    place.write("logging.yaml", &yaml);
+    (place, coordinator)
+}
+
+/// A daemon whose starter has ended; killed with its place if it still runs.
+struct Background {
+    pid: Pid,
+}
+
+impl Background {
+    async fn start(place: &Place) -> (Self, Output) {
+        let command = place.command(LAUNCHER, &ARGUMENTS);
+        let ended = tokio::process::Command::from(command).output().await.unwrap();
+        assert!(ended.status.success(), "{}", text(&ended.stderr));
+        let number = fs::read_to_string(place.path("run.pid")).expect("the pid file is there when the starter ends");
+        (Self { pid: Pid::from_raw(number.trim().parse().unwrap()) }, ended)
+    }
+
+    fn about(&self, what: &str) -> std::path::PathBuf {
+        Path::new("/proc").join(self.pid.to_string()).join(what)
+    }
+
+    /// It is nobody's child here, so its end is seen by its absence.
+    async fn ends(&self) {
+        wait::until("the daemon to end", SOON, async || kill(self.pid, None).is_err()).await;
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // The number may belong to somebody else by now, unless it still names our executable.
+        if fs::read_link(self.about("exe")).is_ok_and(|executable| executable == Path::new(LAUNCHER)) {
+            let _ = kill(self.pid, Signal::SIGKILL);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_daemon_is_on_its_own_when_the_starter_ends() {
+    let (place, _coordinator) = place().await;
+    let (daemon, starter) = Background::start(&place).await;
+    assert_eq!((text(&starter.stdout), text(&starter.stderr)), (String::new(), String::new()));
+    assert_eq!(fs::read_link(daemon.about("cwd")).unwrap(), Path::new("/"));
+    for stream in ["fd/0", "fd/1", "fd/2"] {
+        assert_eq!(fs::read_link(daemon.about(stream)).unwrap(), Path::new("/dev/null"), "{stream}");
+    }
+    let status = fs::read_to_string(daemon.about("status")).unwrap();
+    assert!(status.lines().any(|line| line == "Umask:\t0000"), "{status}");
+    let limits = fs::read_to_string(daemon.about("limits")).unwrap();
+    let core: Vec<&str> =
+        limits.lines().find(|line| line.starts_with("Max core")).unwrap().split_whitespace().collect();
+    assert_eq!(core[4..6], ["0", "0"]);
+    // Fields after the name in parentheses: state, parent, group, session. A leader would be its own session.
+    let stat = fs::read_to_string(daemon.about("stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    assert_ne!(fields[3], daemon.pid.to_string(), "a session leader could get a terminal");
+    place.becomes_ready().await;
+    assert!(fs::read_to_string(place.path("own.log")).unwrap().contains("Nodepool launcher 12.0.0 starting"));
+    kill(daemon.pid, Signal::SIGTERM).unwrap();
+    daemon.ends().await;
+    assert!(!place.path("run.pid").exists());
+}
+
+#[tokio::test]
+async fn what_goes_wrong_at_the_start_is_told_to_the_starter() {
+    let (place, _coordinator) = place().await;
+    place.write("broken.yaml", "labels: [");
+    let cases: [(&[&str], &str); 4] = [
+        (&["-c", "broken.yaml", "-p", "run.pid", "-l", "logging.yaml"], "broken.yaml"),
+        (&["-c", "nodepool.yaml", "-p", "missing/run.pid", "-l", "logging.yaml"], "missing/run.pid"),
+        (&["-c", "nodepool.yaml", "-p", "run.pid", "-l", "missing.yaml"], "Unable to read logging config file at"),
+        (&["-c", "~/missing.yaml", "-p", "~/run.pid", "-l", "~/logging.yaml"], "missing.yaml"),
+    ];
+    for (arguments, message) in cases {
+        let ended = place.run(LAUNCHER, arguments);
+        assert_eq!(ended.status.code(), Some(1), "{arguments:?}");
+        let last = last_line(&ended);
+        assert!(last.contains(message) && !last.contains('~'), "{arguments:?}: {}", text(&ended.stderr));
+        assert!(!place.path("run.pid").exists(), "{arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_second_daemon_waits_for_the_pid_file_and_then_gives_up() {
+    let (place, _coordinator) = place().await;
+    let (first, _) = Background::start(&place).await;
+    let command = place.command(LAUNCHER, &ARGUMENTS);
+    let second = tokio::process::Command::from(command).output().await.unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let expected = format!("another process (pid {}) holds the pid file", first.pid);
+    assert!(last_line(&second).starts_with(&expected), "{}", text(&second.stderr));
+    assert!(place.path("run.pid").exists());
+}
+
+// operations.md check 54
+#[tokio::test]
+async fn the_pid_file_of_a_killed_daemon_is_taken_over() {
+    let (place, _coordinator) = place().await;
+    let (killed, _) = Background::start(&place).await;
+    kill(killed.pid, Signal::SIGKILL).unwrap();
+    killed.ends().await;
+    assert!(place.path("run.pid").exists());
+    let (next, _) = Background::start(&place).await;
+    assert_ne!(next.pid, killed.pid);
+}

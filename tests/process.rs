@@ -1,0 +1,306 @@
+//! The launcher as a process: flags, the start and what can be wrong with it, signals, the web port, sessions.
+
+mod daemon;
+mod support;
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use daemon::{Coordinator, LAUNCHER, NODEPOOL, Place, SOON, last_line, launchers, text};
+use nix::sys::signal::Signal;
+use support::real::ports;
+use support::wait;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::Instant;
+
+async fn coordinator(place: &Place) -> Coordinator {
+    let coordinator = Coordinator::start(&place.path("coordinator")).await;
+    place.configure(&coordinator.configuration());
+    coordinator
+}
+
+// operations.md check 2
+#[test]
+fn the_version_is_told_in_the_words_of_the_reference() {
+    let place = Place::new("");
+    for arguments in [["--version"], ["--vers"]] {
+        let ended = place.run(LAUNCHER, &arguments);
+        assert!(ended.status.success());
+        assert_eq!(text(&ended.stdout), "Nodepool version: 12.0.0\n");
+    }
+}
+
+#[test]
+fn wrong_options_end_with_status_2_and_their_reason() {
+    let place = Place::new("");
+    let cases: [(&[&str], &str); 5] = [
+        (&["--frobnicate"], "--frobnicate"),
+        (&["--watermark-sleep", "0"], "above 0"),
+        (&["--cleanup-interval", "soon"], "above 0"),
+        (&["--delete-interval", "NaN"], "above 0"),
+        (&["--api-concurrency", "0"], "1..=1000"),
+    ];
+    for (arguments, reason) in cases {
+        let ended = place.run(LAUNCHER, arguments);
+        assert_eq!(ended.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&ended.stderr).contains(reason), "{arguments:?}: {}", text(&ended.stderr));
+    }
+}
+
+#[test]
+fn what_cannot_be_loaded_ends_the_start_with_the_message_last() {
+    let place = Place::new("labels: [");
+    place.write("no-servers.yaml", "labels: []\nproviders: []\n");
+    place.write("odd-server.yaml", "zookeeper-servers: [{host: 'a b'}]\nlabels: []\nproviders: []\n");
+    let cases: [(&[&str], &str); 6] = [
+        (&["-f", "-c", "missing.yaml"], "missing.yaml: [Errno 2] No such file or directory"),
+        (&["-f", "-c", "nodepool.yaml"], "nodepool.yaml"),
+        (&["-f", "-c", "no-servers.yaml"], "zookeeper-servers names no server"),
+        (&["-f", "-c", "odd-server.yaml"], "zookeeper-servers"),
+        (&["-f", "-c", "no-servers.yaml", "-s", "missing.yaml"], "missing.yaml"),
+        (&["-f", "-l", "missing.conf"], "Unable to read logging config file at"),
+    ];
+    for (arguments, message) in cases {
+        let ended = place.run(LAUNCHER, arguments);
+        assert_eq!(ended.status.code(), Some(1), "{arguments:?}");
+        assert!(last_line(&ended).contains(message), "{arguments:?}: {}", text(&ended.stderr));
+    }
+}
+
+#[tokio::test]
+async fn a_web_port_that_is_taken_is_a_reason_not_to_start() {
+    let place = Place::new("");
+    let _coordinator = coordinator(&place).await;
+    let _taken = TcpListener::bind(("127.0.0.1", place.web_port.number)).unwrap();
+    let ended = place.run(LAUNCHER, &["-f", "-c", "nodepool.yaml"]);
+    assert_eq!(ended.status.code(), Some(1));
+    let expected = format!("cannot listen on 127.0.0.1:{}", place.web_port.number);
+    assert!(last_line(&ended).starts_with(&expected), "{}", last_line(&ended));
+    // Who wants no web server may share the machine.
+    let mut launcher = place.launcher(&["-f", "--no-webapp"]);
+    launcher.logs("Nodepool launcher 12.0.0 starting").await;
+    launcher.signal(Signal::SIGTERM);
+    assert!(launcher.ends().await.success());
+}
+
+// operations.md check 29
+#[tokio::test]
+async fn the_launcher_is_ready_once_it_has_seen_zookeeper() {
+    let place = Place::new("");
+    let mut coordinator = coordinator(&place).await;
+    coordinator.stop().await;
+    let _launcher = place.launcher(&["-f"]);
+    wait::until("an answer", SOON, async || place.get("/ready").await.is_some()).await;
+    assert_eq!(place.get("/ready").await.unwrap().0, 503);
+    assert_eq!(place.get("/why/200-0000000001").await, Some((200, "[]".to_owned())));
+    coordinator.start_again(&place.path("coordinator")).await;
+    place.becomes_ready().await;
+}
+
+// operations.md checks 30 and 31, as far as this page goes
+#[tokio::test]
+async fn answers_carry_the_headers_of_the_reference() {
+    let place = Place::new("");
+    let _coordinator = coordinator(&place).await;
+    let _launcher = place.launcher(&["-f"]);
+    place.becomes_ready().await;
+    let url = format!("http://127.0.0.1:{}", place.web_port.number);
+    let client = reqwest::Client::new();
+    for method in [reqwest::Method::GET, reqwest::Method::POST, reqwest::Method::DELETE, reqwest::Method::HEAD] {
+        let response = client.request(method.clone(), format!("{url}/ready")).send().await.unwrap();
+        assert_eq!(response.status().as_u16(), 200, "{method}");
+        let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+        assert_eq!(header("access-control-allow-origin"), "*");
+        assert_eq!(header("cache-control"), "max-age=1, public");
+        assert_eq!(header("content-type"), "text/plain; charset=UTF-8");
+        assert!(header("last-modified").ends_with("GMT") && header("expires").ends_with("GMT"));
+        let expected = if method == reqwest::Method::HEAD { "" } else { "OK" };
+        assert_eq!(response.text().await.unwrap(), expected, "{method}");
+    }
+    let json = client.get(format!("{url}/ready")).header("Accept", "application/json").send().await.unwrap();
+    assert_eq!(json.headers()["content-type"], "application/json");
+    let future = "Fri, 01 Jan 2100 00:00:00 GMT";
+    let known = client.get(format!("{url}/ready")).header("If-Modified-Since", future).send().await.unwrap();
+    assert_eq!(known.status().as_u16(), 304);
+    assert_eq!(known.text().await.unwrap(), "");
+}
+
+#[tokio::test]
+async fn odd_requests_are_answered_and_harm_nobody() {
+    let place = Place::new("");
+    let _coordinator = coordinator(&place).await;
+    let _launcher = place.launcher(&["-f"]);
+    place.becomes_ready().await;
+    let cases = [
+        ("/", 404),
+        ("/ready/", 404),
+        ("/why", 404),
+        ("/why/", 404),
+        ("/why/200-0000000001/lock", 404),
+        ("/why/nonsense", 400),
+        ("/why/200-%00", 400),
+        ("/why/%ff%fe", 400),
+        ("/why/200-1?x=%zz", 200),
+    ];
+    for (path, status) in cases {
+        let (got, body) = place.get(path).await.unwrap();
+        assert_eq!(got, status, "{path}: {body}");
+    }
+    let (_, body) = place.get("/why/nonsense").await.unwrap();
+    assert!(body.starts_with(r#"{"error":"a request id is"#), "{body}");
+    let long_path = format!("GET /why/{} HTTP/1.1\r\nHost: x\r\n\r\n", "9".repeat(200_000));
+    let many_headers = format!("GET /ready HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(5_000));
+    for bytes in
+        [&b"\x16\x03\x01\x02\x00"[..], b"\r\n\r\n", b"GET\0/\r\n\r\n", long_path.as_bytes(), many_headers.as_bytes()]
+    {
+        let mut stream = TcpStream::connect(("127.0.0.1", place.web_port.number)).await.unwrap();
+        // The server may close while we are still writing; what matters is that it goes on serving others.
+        let _ = stream.write_all(bytes).await;
+        let _ = stream.shutdown().await;
+        let _ = tokio::time::timeout(SOON, stream.read_to_end(&mut Vec::new())).await.unwrap();
+    }
+    place.becomes_ready().await;
+}
+
+// operations.md checks 53 and 54
+#[tokio::test]
+async fn every_stopping_signal_releases_the_registration_at_once() {
+    let place = Place::new("");
+    let coordinator = coordinator(&place).await;
+    let session = coordinator.session().await;
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1] {
+        let mut launcher = place.launcher(&["-f"]);
+        wait::until("the launcher to register", SOON, async || launchers(&session).await.len() == 1).await;
+        place.becomes_ready().await;
+        launcher.signal(signal);
+        assert!(launcher.ends().await.success(), "{signal}");
+        // Sessions last ten seconds; who closes its own leaves nothing to wait for.
+        assert_eq!(launchers(&session).await, Vec::<String>::new(), "{signal}");
+        assert!(launcher.log().contains(&format!("stopping signal={signal}")), "{}", launcher.log());
+    }
+}
+
+#[tokio::test]
+async fn who_waits_for_zookeeper_can_be_stopped() {
+    let nobody = ports::reserve();
+    let place = Place::new(&daemon::configuration(nobody.number));
+    let mut launcher = place.launcher(&["-f"]);
+    launcher.logs("Nodepool launcher 12.0.0 starting").await;
+    wait::until("an answer", SOON, async || place.get("/ready").await.is_some()).await;
+    launcher.signal(Signal::SIGTERM);
+    assert!(launcher.ends().await.success());
+}
+
+// operations.md check 54
+#[tokio::test]
+async fn a_coordinator_that_hangs_delays_the_end_by_ten_seconds_at_most() {
+    let other = Place::new("labels: []\nproviders: []\n");
+    let standalone = other.start(NODEPOOL, &["-c", "nodepool.yaml", "standalone"]);
+    standalone.logs("Coordinator 127.0.0.1:").await;
+    let log = standalone.log();
+    let port = log.split("Coordinator 127.0.0.1:").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let place = Place::new(&daemon::configuration(port));
+    let mut launcher = place.launcher(&["-f"]);
+    place.becomes_ready().await;
+    standalone.signal(Signal::SIGSTOP);
+    launcher.signal(Signal::SIGTERM);
+    let began = Instant::now();
+    let status = launcher.ends().await;
+    standalone.signal(Signal::SIGCONT);
+    assert!(status.success() && began.elapsed() < Duration::from_secs(13), "{status} after {:?}", began.elapsed());
+}
+
+// operations.md check 55
+#[tokio::test]
+async fn sigusr2_writes_the_state_of_every_actor() {
+    let place = Place::new("");
+    let _coordinator = coordinator(&place).await;
+    let launcher = place.launcher(&["-d"]);
+    place.becomes_ready().await;
+    for dump in 1..=2 {
+        launcher.signal(Signal::SIGUSR2);
+        let ends = async || launcher.log().matches("DEBUG nodepool.stack_dump: End debug handler").count() == dump;
+        wait::until("the end of the dump", SOON, ends).await;
+    }
+    let log = launcher.log();
+    let dump = log.split("Beginning debug handler").nth(1).unwrap().split("End debug handler").next().unwrap();
+    let objects: Vec<serde_json::Value> = dump
+        .lines()
+        .filter_map(|line| line.split_once("nodepool.stack_dump: {"))
+        .map(|(_, object)| serde_json::from_str(&format!("{{{object}")).unwrap())
+        .collect();
+    let actors: Vec<&str> = objects.iter().map(|object| object["actor"].as_str().unwrap()).collect();
+    assert!(actors.contains(&"Launcher") && actors.contains(&"CleanupWorker"), "{actors:?}");
+}
+
+#[tokio::test]
+async fn an_expired_session_is_followed_by_a_new_tree() {
+    let place = Place::new("");
+    let mut coordinator = coordinator(&place).await;
+    let mut launcher = place.launcher(&["-f"]);
+    place.becomes_ready().await;
+    // The new coordinator has never heard of the session.
+    coordinator.stop().await;
+    coordinator.start_again(&place.path("another-coordinator")).await;
+    let session = coordinator.session().await;
+    wait::until("the launcher to register again", SOON, async || launchers(&session).await.len() == 1).await;
+    assert!(launcher.log().contains("the ZooKeeper session is over, starting anew"), "{}", launcher.log());
+    launcher.signal(Signal::SIGTERM);
+    assert!(launcher.ends().await.success());
+    assert_eq!(launchers(&session).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn the_session_moves_to_the_servers_of_a_changed_configuration() {
+    let place = Place::new("");
+    let first = coordinator(&place).await;
+    let _launcher = place.launcher(&["-f"]);
+    place.becomes_ready().await;
+    let second = Coordinator::start(&place.path("second")).await;
+    let session = second.session().await;
+    place.configure(&second.configuration());
+    // The second server does not know the session, so the launcher begins a new one there.
+    wait::until("the launcher to register there", SOON, async || launchers(&session).await.len() == 1).await;
+    drop(first);
+}
+
+// operations.md check 56
+#[tokio::test]
+async fn statistics_are_sent_where_the_environment_says() {
+    let place = Place::new("");
+    let _coordinator = coordinator(&place).await;
+    let statsd = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut command = place.command(LAUNCHER, &["-f", "-c", "nodepool.yaml"]);
+    command.env("STATSD_HOST", "127.0.0.1").env("STATSD_PORT", statsd.local_addr().unwrap().port().to_string());
+    let _launcher = place.start_command(command);
+    let hostname = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    let mut wanted = vec![
+        "nodepool.nodes.ready:0|g".to_owned(),
+        "nodepool.nodes.in-use:0|g".to_owned(),
+        format!("nodepool.launcher.{hostname}.zk.client.connection_queue:0|g"),
+    ];
+    let mut buffer = [0; 2048];
+    while !wanted.is_empty() {
+        let length = tokio::time::timeout(SOON, statsd.recv(&mut buffer)).await.expect("all keys come").unwrap();
+        assert!(length <= 512, "{length}");
+        let datagram = text(&buffer[..length]);
+        wanted.retain(|line| !datagram.lines().any(|sent| sent == line));
+    }
+}
+
+#[tokio::test]
+async fn a_logging_file_decides_what_is_logged_and_where() {
+    let place = Place::new("");
+    let _coordinator = coordinator(&place).await;
+    let yaml = "version: 1\nformatters: {short: {format: '%(levelname)s|%(name)s|%(message)s'}}\n\
+                handlers:\n  file: {class: logging.FileHandler, filename: own.log, formatter: short}\n\
+                \x20 mail: {class: logging.handlers.SMTPHandler}\n\
+                loggers: {nodepool.NodePool: {level: INFO, handlers: [file]}}\nroot: {level: ERROR, handlers: [mail]}\n";
+    place.write("logging.yaml", yaml);
+    let launcher = place.launcher(&["-f", "-l", "logging.yaml"]);
+    place.becomes_ready().await;
+    let own = std::fs::read_to_string(place.path("own.log")).unwrap();
+    assert!(own.starts_with("INFO|nodepool.NodePool|Nodepool launcher 12.0.0 starting\n"), "{own}");
+    assert!(launcher.log().contains("the class `SMTPHandler` is not known here"), "{}", launcher.log());
+}

@@ -1,0 +1,120 @@
+//! `nodepool standalone`: one command, and the next one gets nodes; what is kept, and what may be in the way.
+
+mod daemon;
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use daemon::{Daemon, NODEPOOL, Place, SOON, last_line, text};
+use nix::sys::signal::Signal;
+use support::wait;
+
+async fn standalone(place: &Place, arguments: &[&str]) -> Daemon {
+    let daemon = place.start(NODEPOOL, &[&["standalone"], arguments].concat());
+    daemon.logs("Coordinator 127.0.0.1:").await;
+    daemon
+}
+
+async fn has_ready_nodes(place: &Place, count: usize) {
+    let list = async || {
+        let command = place.command(NODEPOOL, &["list"]);
+        let ended = tokio::process::Command::from(command).output().await.unwrap();
+        text(&ended.stdout).matches("| ready |").count() == count
+    };
+    wait::until("the nodes to be ready", SOON, list).await;
+}
+
+#[tokio::test]
+async fn one_command_serves_and_the_next_one_gets_nodes() {
+    let place = Place::new("");
+    let mut daemon = standalone(&place, &[]).await;
+    let hint = "for this one machine only; to serve more, use an Apache ZooKeeper ensemble";
+    assert_eq!(daemon.log().lines().filter(|line| line.contains(hint)).count(), 1, "{}", daemon.log());
+    has_ready_nodes(&place, 2).await;
+    let arguments = ["request", "--label", "local", "--label", "local", "--wait", "20", "--", "env"];
+    let used = place.run(NODEPOOL, &arguments);
+    assert!(used.status.success(), "{}", text(&used.stderr));
+    assert!(text(&used.stdout).contains("NODEPOOL_NODE_COUNT=2"), "{}", text(&used.stdout));
+    daemon.signal(Signal::SIGINT);
+    assert!(daemon.ends().await.success(), "{}", daemon.log());
+}
+
+#[tokio::test]
+async fn what_was_kept_before_a_kill_is_there_afterwards() {
+    let place = Place::new("");
+    let mut daemon = standalone(&place, &["--data-dir", "nodepool-data"]).await;
+    has_ready_nodes(&place, 2).await;
+    let listed = place.run(NODEPOOL, &["-o", "json", "list"]);
+    let nodes: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let id = nodes[0]["id"].as_str().unwrap().to_owned();
+    assert!(place.run(NODEPOOL, &["hold", &id]).status.success());
+    daemon.kill();
+    let _daemon = standalone(&place, &["--data-dir", "nodepool-data"]).await;
+    let listed = text(&place.run(NODEPOOL, &["list"]).stdout);
+    let kept = |line: &str| line.contains(&id) && line.contains("| hold ");
+    assert!(listed.lines().any(kept), "{listed}");
+}
+
+#[tokio::test]
+async fn the_zookeeper_of_an_own_configuration_is_ignored_with_a_warning() {
+    let provider = "labels: [{name: own}]\nproviders:\n  - name: here\n    driver: static\n    pools:\n      - name: main\n\
+                    \x20       nodes: [{name: 127.0.0.1, labels: [own], host-key-checking: false}]\n";
+    let place = Place::new(&format!("zookeeper-servers: [{{host: zk.invalid, port: 1}}]\n{provider}"));
+    let mut daemon = standalone(&place, &["-c", "nodepool.yaml"]).await;
+    daemon.logs("zookeeper-servers and zookeeper-tls of nodepool.yaml are ignored").await;
+    place.becomes_ready().await;
+    has_ready_nodes(&place, 1).await;
+    // A changed file is loaded without leaving the own coordinator.
+    place.configure(&format!(
+        "zookeeper-servers: [{{host: other.invalid, port: 1}}]\n{}",
+        provider.replace("here", "there")
+    ));
+    let moved = async || text(&place.run(NODEPOOL, &["list"]).stdout).contains("| there ");
+    wait::until("the node of the new provider", SOON, moved).await;
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.ends().await.success());
+}
+
+#[tokio::test]
+async fn a_data_directory_is_used_by_one_process_at_a_time() {
+    let place = Place::new("");
+    let _daemon = standalone(&place, &[]).await;
+    let second = place.run(NODEPOOL, &["standalone"]);
+    assert_eq!(second.status.code(), Some(1));
+    assert!(last_line(&second).contains("is in use by another process"), "{}", last_line(&second));
+}
+
+#[test]
+fn what_is_in_the_way_is_named() {
+    let place = Place::new("labels: [");
+    place.write("file", "not a directory");
+    let cases: [(&[&str], &str); 4] = [
+        (&["standalone", "--data-dir", "file"], "/file"),
+        (&["standalone", "-c", "missing.yaml"], "missing.yaml"),
+        (&["standalone", "-c", "nodepool.yaml"], "nodepool.yaml"),
+        (&["-l", "missing.conf", "standalone"], "Unable to read logging config file at missing.conf"),
+    ];
+    for (arguments, message) in cases {
+        let ended = place.run(NODEPOOL, arguments);
+        assert_eq!(ended.status.code(), Some(1), "{arguments:?}");
+        assert!(last_line(&ended).contains(message), "{arguments:?}: {}", text(&ended.stderr));
+    }
+}
+
+/// The file that the daemon writes for clients is what Python's programs can use: TLS, with all three files there.
+#[tokio::test]
+async fn the_configuration_for_clients_names_the_tls_port_and_its_files() {
+    let place = Place::new("");
+    let daemon = standalone(&place, &[]).await;
+    let written = fs::read_to_string(place.path("nodepool-data/nodepool.yaml")).unwrap();
+    let yaml: serde_yaml::Value = serde_yaml::from_str(&written).unwrap();
+    let port = yaml["zookeeper-servers"][0]["port"].as_u64().unwrap();
+    assert!(daemon.log().contains(&format!("(TLS 127.0.0.1:{port})")), "{}", daemon.log());
+    for file in ["cert", "key", "ca"] {
+        let path = yaml["zookeeper-tls"][file].as_str().unwrap();
+        assert!(Path::new(path).is_absolute() && Path::new(path).exists(), "{path}");
+    }
+    let validated = place.run(NODEPOOL, &["-c", "nodepool-data/nodepool.yaml", "config-validate"]);
+    assert!(validated.status.success(), "{}", text(&validated.stderr));
+}
