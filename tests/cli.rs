@@ -344,3 +344,41 @@ async fn a_killed_consumer_leaves_neither_request_nor_lock() {
     wait::until("the lock to go", DEADLINE, async || shop.children(lock).await.is_empty()).await;
     shop.close().await;
 }
+
+#[tokio::test]
+async fn our_launcher_serves_the_command_and_tells_why_others_wait() {
+    let shop = Shop::open().await;
+    let configuration = format!(
+        "{{zookeeper-servers: [{{host: 127.0.0.1, port: {}}}], webapp: {{port: 0, listen_address: 127.0.0.1}}, \
+         labels: [{{name: a}}], providers: [{{name: p, driver: static, pools: [{{name: main, nodes: [{{name: 127.0.0.1, \
+         labels: a, max-parallel-jobs: 2, host-key-checking: false, username: me}}]}}]}}]}}",
+        shop.server.address().port()
+    );
+    std::fs::write(shop.home.path().join("nodepool.yaml"), configuration).unwrap();
+    let mut launcher = Command::new(env!("CARGO_BIN_EXE_nodepool-launcher"));
+    launcher.args(["-f", "-c", "nodepool.yaml"]).current_dir(shop.home.path()).kill_on_drop(true);
+    let log = std::fs::File::create(shop.home.path().join("launcher.log")).unwrap();
+    let mut launcher = launcher.stdin(Stdio::null()).stdout(log).stderr(Stdio::inherit()).spawn().unwrap();
+    let script = "touch started; while ! test -e done; do sleep 0.05; done";
+    let busy = shop.start(&["request", "--label", "a", "--label", "a", "--", "sh", "-c", script]);
+    let started = shop.home.path().join("started");
+    wait::until("two nodes", DEADLINE, async || started.exists()).await;
+    let waiting = shop.start(&["request", "--label", "a", "-o", "json"]);
+    let explained = wait::until_some("a verdict", DEADLINE, async || {
+        let id = shop.children("/nodepool/requests").await.into_iter().next()?;
+        let document: Value = serde_json::from_str(&shop.run(&format!("why {id} -o json")).await.out).unwrap();
+        (document["verdicts"][0]["verdict"] == "defer").then_some(document)
+    })
+    .await;
+    assert_eq!((&explained["state"], &explained["unanswered"]), (&json!("requested"), &json!([])));
+    std::fs::write(shop.home.path().join("done"), "").unwrap();
+    assert_eq!(ended(busy).await.status, Some(0));
+    let served = ended(waiting).await;
+    assert_eq!(served.status, Some(0), "{}", served.notes);
+    let document: Value = serde_json::from_str(&served.out).unwrap();
+    assert_eq!(document["nodes"][0]["user"], "me");
+    assert_eq!(shop.children("/nodepool/requests").await, Vec::<String>::new());
+    signal(&launcher, nix::sys::signal::Signal::SIGTERM);
+    tokio::time::timeout(DEADLINE, launcher.wait()).await.unwrap().unwrap();
+    shop.close().await;
+}

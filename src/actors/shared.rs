@@ -15,7 +15,7 @@ use super::panics::PanicCounter;
 use super::providers::MoreDrivers;
 use super::registry::Registry;
 use super::samples::SampleSink;
-use crate::drivers::BUILT;
+pub use crate::drivers::BUILT;
 use crate::model::config::{Config, ZooKeeperConfig, ZooKeeperServer};
 use crate::model::time::Span;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use nodepool::actors::config_files;
+use nodepool::actors::shared::BUILT;
 use nodepool::model::config::Config;
 use nodepool::zk::session::{self, ConnectOptions, RealConnection};
 use tokio::time::Instant;
@@ -23,9 +24,6 @@ const COMPLAINT_EVERY: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(500);
 
 const LOGGER: &str = "nodepool.zk.ZooKeeperClient";
-
-/// Drivers whose sections this program understands.
-pub const BUILT_DRIVERS: &[&str] = &["static"];
 
 /// The configuration file to use: the one named, the system's, or the one of a standalone server started here.
 pub fn config_path(global: &Global, screen: &mut Screen<'_>) -> anyhow::Result<PathBuf> {
@@ -48,7 +46,7 @@ pub fn config_path(global: &Global, screen: &mut Screen<'_>) -> anyhow::Result<P
 /// The configuration. What is only remarkable about it is left to the launcher and to `config-validate`.
 pub async fn config(global: &Global, screen: &mut Screen<'_>) -> anyhow::Result<Arc<Config>> {
     let path = config_path(global, screen)?;
-    match config_files::load(&path, global.secure.as_deref(), BUILT_DRIVERS).await {
+    match config_files::load(&path, global.secure.as_deref(), BUILT).await {
         Ok(loaded) => Ok(loaded.config),
         Err(error) => {
             // A single one is told by the error itself.

@@ -132,7 +132,7 @@ fn host_variables(held: &HeldNode, known_hosts_file: &str) -> Value {
     }
     let mut facts = describe(held, Credentials::Hidden);
     if let Some(facts) = facts.as_object_mut() {
-        facts.remove("host_keys");
+        facts.shift_remove("host_keys");
     }
     set("nodepool", facts);
     Value::Object(variables)

@@ -245,6 +245,7 @@ mod tests {
     use super::*;
     use crate::args::Format;
     use crate::testing::{Said, World, hear};
+    use nodepool::actors::shared::BUILT;
 
     const READY: &str =
         r#"{"state": "ready", "state_time": 1.0, "provider": "p", "type": ["a", "标签"], "later": {"x": 1}}"#;
@@ -326,7 +327,7 @@ mod tests {
     async fn config(text: &str) -> std::sync::Arc<Config> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        let loaded = nodepool::actors::config_files::load(file.path(), None, crate::connect::BUILT_DRIVERS).await;
+        let loaded = nodepool::actors::config_files::load(file.path(), None, BUILT).await;
         loaded.unwrap().config
     }
 

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use anyhow::bail;
 use nodepool::actors::config_files;
+use nodepool::actors::shared::BUILT;
 use nodepool::model::problem::{Problem, Severity};
 use serde_json::json;
 use tracing::{error, info, warn};
 
-use crate::connect::BUILT_DRIVERS;
 use crate::output::Screen;
 
 /// Scripts look for this logger's lines.
@@ -16,7 +16,7 @@ const LOGGER: &str = "nodepool.cmd.config_validator";
 
 pub async fn config_validate(path: &Path, screen: &mut Screen<'_>) -> anyhow::Result<()> {
     info!(target: LOGGER, "validating {}", path.display());
-    let problems = config_files::validate(path, BUILT_DRIVERS).await;
+    let problems = config_files::validate(path, BUILT).await;
     for problem in &problems {
         match problem.severity {
             Severity::Notice => info!(target: LOGGER, "{problem}"),
