@@ -26,8 +26,11 @@ fn executable() -> PathBuf {
     target.join("examples/coordinator")
 }
 
-async fn start(data_dir: &Path) -> (Child, SocketAddr) {
-    let mut child = Command::new(executable())
+/// Starts a server after some shell commands.
+async fn start(data_dir: &Path, before: &str) -> (Child, SocketAddr) {
+    let mut child = Command::new("sh")
+        .args(["-c", &format!("{before} exec \"$@\""), "sh"])
+        .arg(executable())
         .arg(data_dir)
         .arg("0")
         .stdin(Stdio::piped())
@@ -44,14 +47,14 @@ async fn start(data_dir: &Path) -> (Child, SocketAddr) {
 
 /// Creates znodes as fast as they are acknowledged, several under way, until the connection breaks. Returns the names
 /// that were acknowledged.
-async fn write(mut client: Raw, prefix: String) -> Vec<String> {
+async fn write(mut client: Raw, prefix: String, data: &'static [u8]) -> Vec<String> {
     let mut acknowledged = Vec::new();
     let (mut sent, mut received) = (0_u32, 0_u32);
     loop {
         while sent < received + 5 {
             let mut frame = nodepool::zk::embedded::jute::Writer::frame();
             frame.int(i32::try_from(sent).unwrap()).int(op::CREATE);
-            write_create(&mut frame, &format!("{prefix}{sent}"), b"some data", 0);
+            write_create(&mut frame, &format!("{prefix}{sent}"), data, 0);
             if tokio::io::AsyncWriteExt::write_all(&mut client.stream, &frame.finish_frame()).await.is_err() {
                 return acknowledged;
             }
@@ -71,7 +74,7 @@ async fn nothing_acknowledged_is_lost_when_the_server_is_killed() {
     let mut all: Vec<String> = Vec::new();
     let (mut keeper_session, mut keeper_password) = (0, vec![0; 16]);
     for round in 0..ROUNDS {
-        let (mut child, address) = start(directory.path()).await;
+        let (mut child, address) = start(directory.path(), "").await;
         let keeper = Raw::resume(address, 40_000, keeper_session, &keeper_password, 0).await;
         let mut keeper = keeper.unwrap_or_else(|| panic!("round {round}: the session is gone"));
         if round == 0 {
@@ -85,7 +88,7 @@ async fn nothing_acknowledged_is_lost_when_the_server_is_killed() {
         let mut writers = Vec::new();
         for writer in 0..WRITERS {
             let client = Raw::open(address, 4_000).await;
-            writers.push(tokio::spawn(write(client, format!("/r{round}-w{writer}-"))));
+            writers.push(tokio::spawn(write(client, format!("/r{round}-w{writer}-"), b"some data")));
         }
         tokio::time::sleep(Duration::from_millis(random.gen_range(20..400))).await; // the moment of the kill is the point
         child.start_kill().unwrap();
@@ -100,12 +103,32 @@ async fn nothing_acknowledged_is_lost_when_the_server_is_killed() {
 #[tokio::test]
 async fn a_server_whose_standard_input_closes_stops_in_order() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut child, address) = start(directory.path()).await;
+    let (mut child, address) = start(directory.path(), "").await;
     let mut client = Raw::open(address, 40_000).await;
     assert_eq!(client.create("/kept", 0).await.code, 0);
     drop(child.stdin.take());
     wait::until("the server to end", Duration::from_secs(20), async || child.try_wait().unwrap().is_some()).await;
-    let (_child, address) = start(directory.path()).await;
+    let (_child, address) = start(directory.path(), "").await;
     let mut client = Raw::resume(address, 40_000, client.session, &client.password, 0).await.expect("resumed");
     assert_eq!(client.look("/kept").await, 0);
+}
+
+#[tokio::test]
+async fn a_full_disk_ends_the_server_and_loses_nothing_acknowledged() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut first, _) = start(directory.path(), "").await; // the store must exist before the disk is full
+    first.start_kill().unwrap();
+    first.wait().await.unwrap();
+    // 512-byte blocks: no file may grow beyond 3 MiB; the write fails instead of killing the process.
+    let (mut child, address) = start(directory.path(), "trap '' XFSZ; ulimit -f 6144;").await;
+    let client = Raw::open(address, 4_000).await;
+    let acknowledged = write(client, "/full-".to_owned(), &[b'x'; 50_000]).await;
+    assert!(!acknowledged.is_empty());
+    let ended = tokio::time::timeout(Duration::from_secs(20), child.wait()).await.expect("the server ends");
+    assert!(!ended.unwrap().success());
+    let (_child, address) = start(directory.path(), "").await;
+    let mut client = Raw::open(address, 4_000).await;
+    for path in acknowledged {
+        assert_eq!(client.look(&path).await, 0, "{path}");
+    }
 }

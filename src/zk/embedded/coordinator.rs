@@ -383,3 +383,6 @@ impl Presence {
         self.expires_ms = now.passed_ms + u64::try_from(self.timeout_ms).unwrap_or_default();
     }
 }
+
+#[cfg(test)]
+mod tests;
