@@ -106,11 +106,40 @@ impl Store {
 
     /// A node whose use is over, with its lock directory.
     pub async fn retire(&self, id: &NodeId, version: i32) -> Result<(), WriteError> {
-        let guard = self.node_guard(id, After::Remove);
-        let ops = vec![Op::delete(paths::node(id), version)];
-        self.commit(vec![guard], ops).await?;
-        self.mirror.fold(|fold| fold.remove(&paths::node(id)));
+        let path = paths::node(id);
+        let mut ops = self.node_guard(id, After::Remove).proof();
+        let proofs = ops.len();
+        ops.push(Op::delete(&*path, version));
+        match self.zk.multi(ops).await {
+            Ok(_) => {}
+            // Something is below the record that the mirror does not know, or not yet.
+            Err(ZkError::Multi { index, source }) if index < proofs || *source == ZkError::NotEmpty => {
+                self.retire_locked(id, version).await?;
+            }
+            Err(error) => return Err(refusal(&error)),
+        }
+        self.mirror.fold(|fold| fold.remove(&path));
         Ok(())
+    }
+
+    /// The slow path: under the lock, the record goes with whatever else lies below it.
+    async fn retire_locked(&self, id: &NodeId, version: i32) -> Result<(), WriteError> {
+        let lock = match lock::try_lock(&self.zk, &paths::node_lock(id), "").await {
+            Ok(Some(lock)) => lock,
+            Ok(None) => return Err(WriteError::Contended),
+            Err(error) => return Err(refusal(&error)),
+        };
+        let conditions = [lock.fence(), Op::check(paths::node(id), version)];
+        match removal::remove_tree_after(&*self.zk, &paths::node(id), &conditions).await {
+            Ok(()) => {
+                lock.spent();
+                Ok(())
+            }
+            Err(error) => {
+                release(lock).await;
+                Err(refusal(&error))
+            }
+        }
     }
 
     /// A new node that nobody launches: it is there, ready.
@@ -272,25 +301,18 @@ impl Store {
                 Ok(Some(lock)) => locks.push(lock),
                 taken => {
                     for lock in locks {
-                        lock.release().await.map_err(|error| refusal(&error))?;
+                        release(lock).await;
                     }
                     return Err(taken.map_or_else(|error| refusal(&error), |_| WriteError::Contended));
                 }
             }
         }
-        let fences = locks.iter().map(Lock::fence);
-        let leaving = guards.iter().zip(&locks).filter(|(guard, _)| guard.after == After::Remove);
-        let removals =
-            leaving.flat_map(|(guard, lock)| [Op::delete(lock.path(), -1), Op::delete(&*guard.directory, -1)]);
-        let mut all: Vec<Op> = fences.chain(removals).collect();
+        let mut all: Vec<Op> = locks.iter().map(Lock::fence).collect();
         let before = all.len();
         all.extend(ops);
         let answer = self.zk.multi(all).await;
         for lock in locks {
-            // Of a lock that went with its record nothing is left to release; that is no error.
-            if let Err(error) = lock.release().await {
-                tracing::warn!(%error, "cannot release a lock");
-            }
+            release(lock).await;
         }
         match answer {
             Ok(mut replies) => Ok(replies.split_off(before)),
@@ -323,6 +345,13 @@ impl Guard {
             // The removal of the record itself proves that nothing is below it.
             (false, After::Remove) => Vec::new(),
         }
+    }
+}
+
+/// Gives a lock back; where that fails the lock goes on trying in the background, and with the session at the latest.
+async fn release(lock: Lock) {
+    if let Err(error) = lock.release().await {
+        tracing::warn!(%error, "cannot release a lock");
     }
 }
 

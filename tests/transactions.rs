@@ -1,0 +1,202 @@
+//! The compound writes: what they cost, what they prove, and what they do with trees that others shaped.
+
+mod grown;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use grown::{Consumer, on_paused_time, zookeeper};
+use nodepool::actors::clock;
+use nodepool::model::ids::{NodeId, RequestId};
+use nodepool::model::json;
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::model::snapshot::{NodeChange, RequestChange, WriteError};
+use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::zk::mirror::Mirror;
+use nodepool::zk::txn::Store;
+use nodepool::zk::{CreateMode, Zk, lock, paths};
+
+/// A store, one idle node and one request for it.
+struct Case {
+    zookeeper: MemoryZooKeeper,
+    other: Consumer,
+    store: Store,
+    node: NodeId,
+    request: RequestId,
+}
+
+impl Case {
+    async fn new() -> Self {
+        let zookeeper = zookeeper();
+        let zk: Zk = zookeeper.connect();
+        let store = Store::new(zk.clone(), Arc::new(Mirror::start(zk).await.unwrap()));
+        let mut node = Node::new(NodeState::Ready, clock::now());
+        (node.provider, node.pool) = (Some("lab".into()), Some("main".into()));
+        node.labels = vec!["a".into()];
+        let node = store.register(node).await.unwrap();
+        let other = Consumer::of(&zookeeper);
+        let request = other.ask(&["a"]).await;
+        let case = Self { zookeeper, other, store, node, request };
+        case.settle().await;
+        case
+    }
+
+    /// Until the mirror has seen all that happened.
+    async fn settle(&self) {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+
+    fn hand_out(&self) -> (RequestChange, Vec<NodeChange>) {
+        let snapshot = self.store.mirror().snapshot();
+        let node = snapshot.node(&self.node).unwrap();
+        let node = node.change(self.node.clone(), |record| record.allocated_to = Some(self.request.clone()));
+        let request =
+            snapshot.request(&self.request).unwrap().change(self.request.clone(), |record: &mut NodeRequest| {
+                record.set_state(RequestState::Fulfilled, clock::now());
+                record.nodes = vec![self.node.clone()];
+            });
+        (request, vec![node])
+    }
+
+    async fn create(&self, path: &str) {
+        self.other.zk.create(path, Bytes::new(), CreateMode::Persistent).await.unwrap();
+    }
+
+    async fn assert_handed_out(&self) {
+        assert_eq!(self.other.request(&self.request).await.unwrap().state, RequestState::Fulfilled);
+        assert_eq!(self.other.node(&self.node).await.unwrap().allocated_to.as_ref(), Some(&self.request));
+        for directory in [paths::node_lock(&self.node), paths::request_lock(&self.request)] {
+            assert!(lock::contenders(&self.other.zk, &directory).await.unwrap_or_default().is_empty());
+        }
+    }
+
+    async fn assert_untouched(&self) {
+        assert_eq!(self.other.request(&self.request).await.unwrap().state, RequestState::Requested);
+        assert_eq!(self.other.node(&self.node).await.unwrap().allocated_to, None);
+    }
+}
+
+#[test]
+fn a_hand_out_is_one_transaction_whatever_lock_directories_there_are() {
+    for directories in [vec![], vec!["request"], vec!["node"], vec!["request", "node"]] {
+        on_paused_time(async {
+            let case = Case::new().await;
+            for directory in &directories {
+                let path = if *directory == "node" {
+                    paths::node_lock(&case.node)
+                } else {
+                    paths::request_lock(&case.request)
+                };
+                case.create(&path).await;
+            }
+            case.settle().await;
+            let (request, nodes) = case.hand_out();
+            let before = case.zookeeper.last_zxid();
+            case.store.hand_out(request, nodes).await.unwrap();
+            assert_eq!(case.zookeeper.last_zxid() - before, 1, "{directories:?}");
+            case.assert_handed_out().await;
+            let kept = case.other.zk.exists(&paths::request_lock(&case.request)).await.unwrap().is_some();
+            assert_eq!(kept, directories.contains(&"request"), "a directory of others stays, none is left behind");
+        });
+    }
+}
+
+#[test]
+fn a_writer_sees_its_own_write_at_once() {
+    on_paused_time(async {
+        let case = Case::new().await;
+        let (request, nodes) = case.hand_out();
+        case.store.hand_out(request, nodes).await.unwrap();
+        let snapshot = case.store.mirror().snapshot();
+        assert_eq!(snapshot.request(&case.request).unwrap().record.state, RequestState::Fulfilled);
+        assert!(!snapshot.node(&case.node).unwrap().record.is_idle());
+    });
+}
+
+#[test]
+fn a_lock_of_somebody_else_keeps_everything_as_it_is() {
+    for known in [true, false] {
+        for what in ["node", "request"] {
+            on_paused_time(async {
+                let case = Case::new().await;
+                let (request, nodes) = case.hand_out();
+                let path =
+                    if what == "node" { paths::node_lock(&case.node) } else { paths::request_lock(&case.request) };
+                let held = lock::try_lock(&case.other.zk, &path, "").await.unwrap().unwrap();
+                if known {
+                    case.settle().await;
+                }
+                let error = case.store.hand_out(request, nodes).await.unwrap_err();
+                assert_eq!(error, WriteError::Contended, "{what}, known to the mirror: {known}");
+                case.assert_untouched().await;
+                assert_eq!(lock::contenders(&case.other.zk, &path).await.unwrap().len(), 1, "ours left again");
+                held.release().await.unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn lock_directories_with_strange_children_are_served_by_the_slow_path() {
+    on_paused_time(async {
+        let case = Case::new().await;
+        let (node_lock, request_lock) = (paths::node_lock(&case.node), paths::request_lock(&case.request));
+        for path in [&node_lock, &format!("{node_lock}/strange"), &request_lock, &format!("{request_lock}/strange")] {
+            case.create(path).await;
+        }
+        case.settle().await;
+        let (request, nodes) = case.hand_out();
+        case.store.hand_out(request, nodes).await.unwrap();
+        case.assert_handed_out().await;
+    });
+}
+
+#[test]
+fn a_record_that_changed_meanwhile_is_a_conflict() {
+    on_paused_time(async {
+        let case = Case::new().await;
+        let (request, nodes) = case.hand_out();
+        let mut held = case.other.node(&case.node).await.unwrap();
+        held.state = NodeState::Hold;
+        case.other.zk.set(&paths::node(&case.node), Bytes::from(json::to_bytes(&held)), -1).await.unwrap();
+        assert_eq!(case.store.hand_out(request, nodes).await, Err(WriteError::Conflict));
+        case.assert_untouched().await;
+    });
+}
+
+#[test]
+fn a_node_goes_with_everything_below_it_unless_it_is_locked() {
+    on_paused_time(async {
+        let case = Case::new().await;
+        let lock_directory = paths::node_lock(&case.node);
+        for path in [&lock_directory, &format!("{lock_directory}/strange"), &format!("{}/odd", paths::node(&case.node))]
+        {
+            case.create(path).await;
+        }
+        let held = lock::try_lock(&case.other.zk, &lock_directory, "").await.unwrap().unwrap();
+        assert_eq!(case.store.retire(&case.node, 0).await, Err(WriteError::Contended));
+        held.release().await.unwrap();
+        assert_eq!(case.store.retire(&case.node, 7).await, Err(WriteError::Conflict), "another version");
+        case.store.retire(&case.node, 0).await.unwrap();
+        assert!(case.other.node(&case.node).await.is_none());
+        assert!(case.store.mirror().snapshot().node(&case.node).is_none());
+    });
+}
+
+#[test]
+fn a_node_is_released_only_when_its_request_is_really_gone() {
+    on_paused_time(async {
+        let case = Case::new().await;
+        let (request, nodes) = case.hand_out();
+        case.store.hand_out(request, nodes).await.unwrap();
+        let release = || {
+            let snapshot = case.store.mirror().snapshot();
+            snapshot.node(&case.node).unwrap().change(case.node.clone(), |record| record.allocated_to = None)
+        };
+        assert_eq!(case.store.release(&case.request, release()).await, Err(WriteError::Conflict));
+        case.other.zk.delete(&paths::request(&case.request), -1).await.unwrap();
+        case.store.release(&case.request, release()).await.unwrap();
+        assert!(case.other.node(&case.node).await.unwrap().is_idle());
+    });
+}
