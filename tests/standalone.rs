@@ -77,6 +77,29 @@ async fn the_zookeeper_of_an_own_configuration_is_ignored_with_a_warning() {
 }
 
 #[tokio::test]
+async fn why_a_request_waits_is_told_on_the_web_port() {
+    let provider = "labels: [{name: own}]\nproviders:\n  - name: here\n    driver: static\n    pools:\n      - name: main\n\
+                    \x20       nodes: [{name: 127.0.0.1, labels: [own], host-key-checking: false}]\n";
+    let place = Place::new(provider);
+    let _daemon = standalone(&place, &["-c", "nodepool.yaml"]).await;
+    has_ready_nodes(&place, 1).await;
+    let mut holder = place.start(NODEPOOL, &["request", "--label", "own", "--", "sleep", "600"]);
+    has_ready_nodes(&place, 0).await;
+    let mut waiting = place.start(NODEPOOL, &["request", "--label", "own", "--", "true"]);
+    let verdict = wait::until_some("a verdict", SOON, async || {
+        let (status, body) = place.get("/why/200-0000000001").await?;
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str::<Vec<serde_json::Value>>(&body).unwrap().into_iter().next()
+    })
+    .await;
+    assert_eq!((verdict["provider"].as_str(), verdict["pool"].as_str()), (Some("here"), Some("main")));
+    assert!(verdict["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{verdict}");
+    holder.signal(Signal::SIGTERM);
+    holder.ends().await;
+    assert!(waiting.ends().await.success());
+}
+
+#[tokio::test]
 async fn a_data_directory_is_used_by_one_process_at_a_time() {
     let place = Place::new("");
     let _daemon = standalone(&place, &[]).await;
