@@ -5,6 +5,7 @@ pub mod ensemble;
 pub mod ports;
 pub mod process;
 pub mod python;
+pub mod reference;
 pub mod sshd;
 pub mod tls;
 pub mod zookeeper;
