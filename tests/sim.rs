@@ -1,0 +1,194 @@
+//! Simulation: launchers and consumers on one ZooKeeper in memory, with faults, from a seed, in virtual time.
+//!
+//! A failure prints its seed; `SEED=n cargo test --test sim` runs that one alone.
+
+mod grown;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use grown::{Consumer, Process, on_paused_time, until, yaml, zookeeper};
+use nodepool::model::ids::{NodeId, RequestId};
+use nodepool::model::node::NodeState;
+use nodepool::model::request::RequestState;
+use nodepool::zk::memory::{Fault, MemoryZooKeeper};
+use nodepool::zk::{Connection, paths};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::sync::watch;
+
+/// Slots of both launchers' hosts together.
+const SLOTS: usize = 9;
+const EAST: &[&str] =
+    &["name: fake-1, labels: [a], max-parallel-jobs: 3", "name: fake-2, labels: [a, b], max-parallel-jobs: 2"];
+const WEST: &[&str] =
+    &["name: fake-3, labels: [b], max-parallel-jobs: 2", "name: fake-4, labels: [a, c], max-parallel-jobs: 2"];
+
+#[test]
+fn whatever_fails_nothing_is_lost_and_nothing_is_given_twice() {
+    let seeds = match std::env::var("SEED") {
+        Ok(seed) => vec![seed.parse().expect("SEED is a number")],
+        Err(_) => (1..=12).collect::<Vec<u64>>(),
+    };
+    for seed in seeds {
+        println!("SEED={seed}");
+        on_paused_time(simulate(seed));
+    }
+}
+
+async fn simulate(seed: u64) {
+    let zookeeper = zookeeper();
+    let mut dice = StdRng::seed_from_u64(seed);
+    let (stop, stopped) = watch::channel(false);
+    let sessions: Rc<std::cell::RefCell<BTreeMap<&str, i64>>> = Rc::default();
+    for (name, nodes) in [("east", EAST), ("west", WEST)] {
+        actix_rt::spawn(keep_running(name, yaml(name, nodes, ""), zookeeper.clone(), sessions.clone()));
+    }
+    let watcher = Consumer::of(&zookeeper);
+    until("all slots", async || watcher.ready_nodes().await == SLOTS).await;
+
+    let served: Rc<std::cell::Cell<usize>> = Rc::default();
+    let consumers: Vec<_> = (0..4)
+        .map(|_| {
+            actix_rt::spawn(consume(
+                zookeeper.clone(),
+                StdRng::seed_from_u64(dice.r#gen()),
+                stopped.clone(),
+                served.clone(),
+            ))
+        })
+        .collect();
+    let end = tokio::time::Instant::now() + Duration::from_secs(40);
+    while tokio::time::Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(dice.gen_range(10..120))).await;
+        check_invariants(&watcher, seed).await;
+        if dice.gen_bool(0.08) {
+            fail_something(&zookeeper, &sessions, &mut dice).await;
+        }
+    }
+    stop.send_replace(true);
+    for consumer in consumers {
+        consumer.await.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+    until(&format!("the end of all requests, seed {seed}"), async || watcher.count("/nodepool/requests").await == 0)
+        .await;
+    until(&format!("all slots again, seed {seed}"), async || {
+        watcher.ready_nodes().await == SLOTS && watcher.count("/nodepool/nodes").await == SLOTS
+    })
+    .await;
+    check_invariants(&watcher, seed).await;
+    println!("{} requests served", served.get());
+    assert!(served.get() > 20, "seed {seed}: a simulation in which nothing happens shows nothing");
+}
+
+/// A process whose service manager never gives up.
+async fn keep_running(
+    name: &'static str,
+    yaml: String,
+    zookeeper: MemoryZooKeeper,
+    sessions: Rc<std::cell::RefCell<BTreeMap<&'static str, i64>>>,
+) {
+    let mut process = Process::new(&yaml);
+    loop {
+        let running = process.run(&zookeeper);
+        sessions.borrow_mut().insert(name, process.session_id);
+        running.await.expect("a tree ends in order");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn fail_something(
+    zookeeper: &MemoryZooKeeper,
+    sessions: &std::cell::RefCell<BTreeMap<&'static str, i64>>,
+    dice: &mut StdRng,
+) {
+    let name = if dice.r#gen() { "east" } else { "west" };
+    let Some(session) = sessions.borrow().get(name).copied() else { return };
+    match dice.gen_range(0..4) {
+        0 => zookeeper.expire(session),
+        1 => {
+            zookeeper.suspend(session);
+            tokio::time::sleep(Duration::from_millis(dice.gen_range(1..3000))).await;
+            zookeeper.resume(session);
+        }
+        2 => zookeeper.fail_next(session, dice.gen_range(1..6), Fault::BeforeApplying),
+        _ => zookeeper.fail_next(session, dice.gen_range(1..6), Fault::AfterApplying),
+    }
+}
+
+/// One consumer after another in the same place: some use their nodes, some change their mind, some die.
+async fn consume(
+    zookeeper: MemoryZooKeeper,
+    mut dice: StdRng,
+    stopped: watch::Receiver<bool>,
+    served: Rc<std::cell::Cell<usize>>,
+) {
+    while !*stopped.borrow() {
+        let connection = zookeeper.connect();
+        let session = connection.session_id();
+        let consumer = Consumer { zk: connection };
+        let wanted: Vec<&str> = (0..dice.gen_range(1..4)).map(|_| ["a", "a", "b", "c"][dice.gen_range(0..4)]).collect();
+        let id = consumer.ask(&wanted).await;
+        let patience = Duration::from_millis(dice.gen_range(100..8000));
+        if !ends_within(&consumer, &id, patience).await {
+            // Changed its mind, whatever has come of the request meanwhile.
+            let _ = consumer.zk.delete(&paths::request(&id), -1).await;
+            continue;
+        }
+        let request = consumer.request(&id).await.expect("only we take our request away");
+        if request.state == RequestState::Failed {
+            consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
+            continue;
+        }
+        assert_eq!(request.nodes.len(), wanted.len());
+        tokio::time::sleep(Duration::from_millis(dice.gen_range(0..50))).await;
+        let nodes = consumer.accept(&id).await;
+        served.set(served.get() + 1);
+        tokio::time::sleep(Duration::from_millis(dice.gen_range(0..500))).await;
+        match dice.gen_range(0..4) {
+            0 => {
+                for (node, _) in &nodes {
+                    consumer.set_state(node, NodeState::InUse).await;
+                }
+                zookeeper.expire(session); // dies with its locks
+            }
+            1 => {
+                for (_, lock) in nodes {
+                    lock.release().await.unwrap(); // never used them
+                }
+            }
+            _ => consumer.use_up(nodes).await,
+        }
+    }
+}
+
+async fn ends_within(consumer: &Consumer, id: &RequestId, patience: Duration) -> bool {
+    let deadline = tokio::time::Instant::now() + patience;
+    while tokio::time::Instant::now() < deadline {
+        match consumer.request(id).await {
+            Some(request) if matches!(request.state, RequestState::Fulfilled | RequestState::Failed) => return true,
+            _ => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+    false
+}
+
+/// What holds at every moment, seen by somebody else.
+async fn check_invariants(watcher: &Consumer, seed: u64) {
+    let mut owner: BTreeMap<NodeId, RequestId> = BTreeMap::new();
+    let (names, _) = watcher.zk.children("/nodepool/requests").await.unwrap();
+    for id in names.into_iter().map(RequestId::from) {
+        let Some(request) = watcher.request(&id).await else { continue };
+        if request.state != RequestState::Fulfilled {
+            continue;
+        }
+        for node in &request.nodes {
+            let record = watcher.node(node).await.unwrap_or_else(|| panic!("seed {seed}: node {node} of {id} is gone"));
+            assert_eq!(record.allocated_to.as_ref(), Some(&id), "seed {seed}: node {node} of {id}");
+            if let Some(other) = owner.insert(node.clone(), id.clone()) {
+                panic!("seed {seed}: node {node} is in {id} and {other}");
+            }
+        }
+    }
+}
