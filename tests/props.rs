@@ -291,3 +291,22 @@ fn a_waiting_request_keeps_every_label_it_was_ever_short_of() {
     assert_eq!(given(&effects).keys().cloned().collect::<Vec<_>>(), [request_id("200-1")]);
     assert!(matches!(both.snapshot.request(&request_id("200-1")).unwrap().record.state, RequestState::Requested));
 }
+
+// drivers.md 9.1: the limit holds over all pools of a provider.
+#[test]
+fn max_concurrency_counts_the_requests_of_the_other_pools() {
+    let spec = Spec {
+        pool: "max-concurrency=2".to_owned(),
+        hosts: vec!["h1 labels=a slots=3 check=not-needed".to_owned()],
+        nodes: (0..3).map(|slot| format!("{slot} host=h1 slot={slot}")).collect(),
+        requests: (0..3).map(|number| format!("200-{number} a")).collect(),
+        ..Spec::default()
+    };
+    let built = build(&spec);
+    for (elsewhere, expected) in [(0, 2), (1, 1), (2, 0), (7, 0)] {
+        let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
+        pool.set_busy_elsewhere(elsewhere);
+        let effects = pool.step(Event::Wake, &built.world());
+        assert_eq!(given(&effects).len(), expected, "{elsewhere} elsewhere");
+    }
+}

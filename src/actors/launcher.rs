@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, WrapFuture};
@@ -74,6 +74,8 @@ pub struct Launcher {
     panics: PanicWatch,
     providers: BTreeMap<ProviderName, ProviderHandle>,
     pools: BTreeMap<PoolId, Addr<PoolWorker>>,
+    /// Requests being handled, per provider over all its pools.
+    busy: BTreeMap<ProviderName, Arc<AtomicUsize>>,
     cleanup: Option<Addr<CleanupWorker>>,
     /// Only where statistics are wanted.
     stats: Option<Addr<StatsWorker>>,
@@ -95,6 +97,7 @@ impl Launcher {
             loading: false,
             providers: BTreeMap::new(),
             pools: BTreeMap::new(),
+            busy: BTreeMap::new(),
             cleanup: None,
             stats: None,
             min_ready: MinReady::default(),
@@ -146,6 +149,7 @@ impl Launcher {
             webapp: self.shared.webapp.clone(),
             config: self.config.clone(),
             provider,
+            busy: self.busy.entry(id.provider.clone()).or_default().clone(),
             store: self.store.clone(),
             tick: self.shared.options.watermark_sleep.to_duration(),
             guard: self.panics.guard(format!("PoolWorker {id}")),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, WrapFuture};
 use tokio::time::Instant;
@@ -34,6 +35,8 @@ pub struct PoolWorkerParts {
     pub webapp: Option<String>,
     pub config: Arc<Config>,
     pub provider: ProviderHandle,
+    /// Requests that all pools of the provider handle at the moment.
+    pub busy: Arc<AtomicUsize>,
     pub store: Store,
     pub tick: std::time::Duration,
     pub guard: PanicGuard,
@@ -93,7 +96,12 @@ impl PoolWorker {
         let snapshot = self.changes.snapshot();
         self.facts.insert(self.parts.id.provider.clone(), self.parts.provider.facts.borrow().clone());
         let world = World { config: &self.parts.config, snapshot: &snapshot, facts: &self.facts, now: clock::now() };
-        for effect in self.pool.step(event, &world) {
+        let own = self.pool.busy();
+        self.pool.set_busy_elsewhere(self.parts.busy.load(Ordering::Relaxed).saturating_sub(own));
+        let effects = self.pool.step(event, &world);
+        // All pools live on one thread, so nobody counts in between.
+        self.parts.busy.fetch_add(self.pool.busy().wrapping_sub(own), Ordering::Relaxed);
+        for effect in effects {
             self.perform(effect, ctx);
         }
     }
@@ -260,6 +268,12 @@ impl Actor for PoolWorker {
             act.register(ctx);
             act.feed(Event::Tick, ctx);
         });
+    }
+}
+
+impl Drop for PoolWorker {
+    fn drop(&mut self) {
+        self.parts.busy.fetch_sub(self.pool.busy(), Ordering::Relaxed);
     }
 }
 

@@ -79,6 +79,8 @@ pub struct Pool {
     /// Requests of which a write failed, and the picture that had led to it.
     failed_at: BTreeMap<RequestId, i64>,
     draining: bool,
+    /// Requests that the provider's other pools handle at the moment.
+    busy_elsewhere: usize,
     handed_out: u64,
 }
 
@@ -103,6 +105,7 @@ impl Pool {
             retiring: BTreeSet::new(),
             failed_at: BTreeMap::new(),
             draining: false,
+            busy_elsewhere: 0,
             handed_out: 0,
         }
     }
@@ -136,6 +139,15 @@ impl Pool {
                 Vec::new()
             }
         }
+    }
+
+    /// Requests that this pool handles at the moment; `max-concurrency` counts those of all pools of a provider.
+    pub fn busy(&self) -> usize {
+        self.handlers.len()
+    }
+
+    pub fn set_busy_elsewhere(&mut self, requests: usize) {
+        self.busy_elsewhere = requests;
     }
 
     /// Nothing is under way: a draining pool may stop.
@@ -218,7 +230,7 @@ impl Pool {
         }
         let mut decided = verdict(id, request, bidder, &self.claims, world);
         let limit = bidder.provider.max_concurrency;
-        if matches!(decided, Verdict::Accept(_)) && limit > 0 && self.handlers.len() as i64 >= limit {
+        if matches!(decided, Verdict::Accept(_)) && limit > 0 && (self.busy() + self.busy_elsewhere) as i64 >= limit {
             decided = Verdict::Defer(Reason::Concurrency { limit });
         }
         let kind = decided.kind();

@@ -8,7 +8,6 @@ use super::allocate::{Bidder, Claims};
 use super::reason::Reason;
 use crate::model::cloud::HostIdentity;
 use crate::model::ids::{LauncherId, NodeId, RequestId};
-use crate::model::node::{NodeState, Writer};
 use crate::model::request::{NodeRequest, RequestState};
 use crate::model::snapshot::{NodeChange, RequestChange, Stored};
 use crate::model::time::Timestamp;
@@ -123,9 +122,4 @@ pub fn decline(
         };
         record.set_state(next, world.now);
     })
-}
-
-/// The record of a node that is given up. The state shows for a moment at most: deleting it follows.
-pub fn given_up(id: &NodeId, node: &Stored<crate::model::node::Node>, now: Timestamp) -> NodeChange {
-    node.change(id.clone(), |record| record.set_state(NodeState::Deleting, Writer::Launcher, now))
 }
