@@ -1,0 +1,178 @@
+//! What a decision costs on the pure core, with few nodes and with many: it must not grow with them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use divan::{Bencher, black_box};
+use nodepool::model::cloud::{Facts, HostCheck, HostIdentity, StandingHost};
+use nodepool::model::component::{ComponentKind, PoolComponent};
+use nodepool::model::config::Config;
+use nodepool::model::ids::{LauncherId, NodeId, PoolId, ProviderName, RequestId};
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::request::NodeRequest;
+use nodepool::model::resolve::{Source, resolve};
+use nodepool::model::snapshot::{Snapshot, Stored};
+use nodepool::model::time::{Span, Timestamp};
+use nodepool::model::world::World;
+use nodepool::model::yaml_parse;
+use nodepool::policy::allocate::{Bidder, Claims, Hosts};
+use nodepool::policy::allocate::{Verdict, verdict as decide};
+use nodepool::policy::pool::{Effect, Event, Pool};
+
+const NODES: [usize; 4] = [100, 1_000, 10_000, 100_000];
+const LAUNCHER: &str = "bench-1-PoolWorker.static-bench-main-0";
+const NOW: Timestamp = Timestamp(1_700_000_000.0);
+
+fn main() {
+    divan::main();
+}
+
+/// A provider with many hosts, all of them idle nodes, and some open requests.
+struct Scene {
+    id: PoolId,
+    launcher: LauncherId,
+    config: Arc<Config>,
+    snapshot: Snapshot,
+    facts: BTreeMap<ProviderName, Arc<Facts>>,
+}
+
+impl Scene {
+    fn new(nodes: usize, requests: usize, label: &str) -> Self {
+        let id = PoolId::new("static-bench", "main");
+        let launcher = LauncherId::from(LAUNCHER);
+        let facts = Arc::new(Facts {
+            seen_at: NOW,
+            standing: (0..nodes).map(|index| Arc::new(host(index))).collect(),
+            launches: false,
+            ..Facts::unseen()
+        });
+        let mut snapshot = Snapshot::default();
+        snapshot.connected = true;
+        for index in 0..nodes {
+            snapshot.put_node(NodeId::from(format!("{index:010}")), stored(node(index)));
+        }
+        for index in 0..requests {
+            let mut request = NodeRequest::new(vec![label.into()], "zuul", NOW);
+            request.tenant_name = Some("example".into());
+            snapshot.put_request(RequestId::from(format!("200-{index:010}")), stored(request));
+        }
+        snapshot.put_pool("bench0000000000".to_owned(), stored(registration(&id, &launcher)));
+        let facts = BTreeMap::from([(id.provider.clone(), facts)]);
+        Self { id, launcher, config: config(), snapshot, facts }
+    }
+
+    fn world(&self) -> World<'_> {
+        World { config: &self.config, snapshot: &self.snapshot, facts: &self.facts, now: NOW }
+    }
+}
+
+fn stored<T>(record: T) -> Stored<T> {
+    Stored { record: Arc::new(record), version: 0, mzxid: 1 }
+}
+
+fn config() -> Arc<Config> {
+    let text = "labels: [{name: bench}, {name: scarce}]\n\
+        providers:\n  - name: static-bench\n    driver: static\n    pools:\n      - name: main\n        nodes:\n          \
+        - {name: 127.0.0.1, labels: [bench, scarce], host-key-checking: false}\n";
+    let root = yaml_parse::parse(text, &mut Vec::new()).expect("the text is YAML");
+    let resolved = resolve(Source { file: "bench.yaml", root: &root }, None, &["static"]);
+    resolved.config.expect("the text is a configuration")
+}
+
+fn address(index: usize) -> String {
+    format!("10.{}.{}.{}", index >> 16 & 255, index >> 8 & 255, index & 255)
+}
+
+fn host(index: usize) -> StandingHost {
+    StandingHost {
+        identity: HostIdentity { name: address(index), username: "zuul".to_owned(), port: 22 },
+        pool: "main".into(),
+        // One host carries a label that many ask for.
+        labels: if index == 0 { vec!["bench".into(), "scarce".into()] } else { vec!["bench".into()] },
+        slots: 1,
+        connection_type: "ssh".to_owned(),
+        shell_type: None,
+        python_path: "auto".to_owned(),
+        timeout: Span(5.0),
+        host_key_checking: false,
+        configured_keys: Vec::new(),
+        check: HostCheck::NotNeeded { address: None },
+    }
+}
+
+fn node(index: usize) -> Node {
+    let mut node = Node::new(NodeState::Ready, NOW);
+    node.provider = Some("static-bench".into());
+    node.pool = Some("main".into());
+    node.labels = vec!["bench".into()];
+    node.hostname = Some(address(index));
+    node.username = Some("zuul".to_owned());
+    node.slot = Some(0);
+    node
+}
+
+fn registration(id: &PoolId, launcher: &LauncherId) -> PoolComponent {
+    PoolComponent {
+        hostname: "bench".to_owned(),
+        id: Some(launcher.clone()),
+        kind: ComponentKind::Pool,
+        model_api: 0,
+        name: Some(id.pool.clone()),
+        paused: false,
+        priority: 100,
+        provider_name: Some(id.provider.clone()),
+        state: "running".to_owned(),
+        supported_labels: ["bench".into(), "scarce".into()].into(),
+        version: None,
+        webapp: None,
+        extra: serde_json::Map::new(),
+    }
+}
+
+/// The verdict on one request that can be served at once.
+#[divan::bench(args = NODES)]
+fn verdict(bencher: Bencher<'_, '_>, nodes: usize) {
+    let scene = Scene::new(nodes, 1, "bench");
+    let world = scene.world();
+    let provider = &scene.config.providers[&scene.id.provider];
+    let hosts = Hosts::of(scene.facts[&scene.id.provider].clone(), &scene.id);
+    let bidder = Bidder {
+        id: &scene.id,
+        launcher: &scene.launcher,
+        provider,
+        pool: &provider.pools[&scene.id.pool],
+        hosts: &hosts,
+    };
+    let (id, request) = scene.snapshot.requests().next().expect("there is a request");
+    let claims = Claims::default();
+    bencher.bench_local(|| {
+        let verdict = decide(black_box(id), request, &bidder, &claims, &world);
+        assert!(matches!(verdict, Verdict::Accept(_)), "{verdict:?}");
+        verdict
+    });
+}
+
+/// A whole look of a pool at one open request: decided, the transaction written down, the answer taken in.
+#[divan::bench(args = NODES)]
+fn look(bencher: Bencher<'_, '_>, nodes: usize) {
+    let scene = Scene::new(nodes, 1, "bench");
+    let world = scene.world();
+    let mut pool = Pool::new(scene.id.clone(), scene.launcher.clone());
+    bencher.bench_local(|| {
+        let effects = pool.step(Event::Wake, &world);
+        let [Effect::HandOut(plan)] = &effects[..] else { panic!("{effects:?}") };
+        pool.step(Event::HandedOut(plan.request.id.clone(), Ok(())), &world)
+    });
+}
+
+/// A look at many requests that have to wait, with 10,000 nodes.
+#[divan::bench(args = [100, 1_000, 10_000])]
+fn waiting(bencher: Bencher<'_, '_>, requests: usize) {
+    let scene = Scene::new(10_000, requests, "scarce");
+    let world = scene.world();
+    let mut pool = Pool::new(scene.id.clone(), scene.launcher.clone());
+    bencher.bench_local(|| {
+        let effects = pool.step(Event::Wake, &world);
+        assert!(effects.is_empty(), "{effects:?}");
+    });
+}

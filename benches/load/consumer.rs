@@ -1,0 +1,167 @@
+//! Consumers of nodes that do what Zuul does, transaction by transaction.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, bail};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use zookeeper_client::{AddWatchMode, Client, Error, EventType, PersistentWatcher};
+
+use crate::process::{EPHEMERAL_SEQUENTIAL, PERSISTENT};
+
+const REQUESTS: &str = "/nodepool/requests";
+
+/// A request that has been fulfilled.
+#[derive(Debug)]
+pub struct Fulfilled {
+    pub at: Instant,
+    pub nodes: Vec<String>,
+}
+
+enum Slot {
+    Waiting(oneshot::Sender<Fulfilled>),
+    Done(Fulfilled),
+}
+
+/// One session that asks and watches, for any number of consumers.
+#[derive(Clone)]
+pub struct Consumers {
+    pub client: Arc<Client>,
+    label: String,
+    slots: Arc<Mutex<HashMap<String, Slot>>>,
+}
+
+impl Consumers {
+    pub async fn start(client: Arc<Client>, label: &str) -> anyhow::Result<Self> {
+        let watcher = client.watch(REQUESTS, AddWatchMode::PersistentRecursive).await?;
+        let consumers = Self { client, label: label.to_owned(), slots: Arc::default() };
+        tokio::spawn(follow(consumers.client.clone(), watcher, consumers.slots.clone()));
+        Ok(consumers)
+    }
+
+    /// The record of a request as Zuul writes it.
+    pub fn record(&self) -> Vec<u8> {
+        let now = nodepool::actors::clock::now().0;
+        let record = json!({
+            "state": "requested", "state_time": now, "declined_by": [], "node_types": [self.label], "nodes": [],
+            "reuse": true, "requestor": "zuul", "requestor_data": {
+                "build_set_uuid": "b2c6b3b44d0f4b7cb4a0b1f6d6a2a0ce", "tenant_name": "example", "pipeline_name": "check",
+                "job_name": "unit-tests"},
+            "provider": null, "relative_priority": 0, "event_id": "0f1d4cbe0b8d4e0f9f0e6d9a3f1e7c55",
+            "created_time": now, "tenant_name": "example"
+        });
+        record.to_string().into_bytes()
+    }
+
+    /// Creates a request, which ends with this program; returns its id.
+    pub async fn ask(&self) -> anyhow::Result<String> {
+        let prefix = format!("{REQUESTS}/200-");
+        let (_, sequence) = self.client.create(&prefix, &self.record(), &EPHEMERAL_SEQUENTIAL).await?;
+        Ok(format!("200-{sequence}"))
+    }
+
+    /// Resolves when the request is fulfilled.
+    pub async fn fulfilled(&self, id: &str) -> anyhow::Result<Fulfilled> {
+        let (sender, receiver) = oneshot::channel();
+        let earlier = self.lock().insert(id.to_owned(), Slot::Waiting(sender));
+        match earlier {
+            Some(Slot::Done(fulfilled)) => {
+                self.lock().remove(id);
+                Ok(fulfilled)
+            }
+            Some(Slot::Waiting(_)) => bail!("two consumers wait for {id}"),
+            None => receiver.await.with_context(|| format!("request {id} was never fulfilled")),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Slot>> {
+        self.slots.lock().expect("nothing panics while it holds the slots")
+    }
+
+    /// Everything Zuul does with a node that it was given: lock, remove the request, in-use, used, unlock.
+    pub async fn use_up(&self, request: &str, node: &str) -> anyhow::Result<()> {
+        let contender = self.lock_node(node).await?;
+        let path = format!("/nodepool/nodes/{node}");
+        let (data, stat) = self.client.get_data(&path).await?;
+        let mut record: Value = serde_json::from_slice(&data)?;
+        if record["allocated_to"] != request {
+            bail!("node {node} is allocated to {} and was handed out to {request}", record["allocated_to"]);
+        }
+        self.client.delete(&format!("{REQUESTS}/{request}"), None).await?;
+        let mut version = stat.version;
+        for state in ["in-use", "used"] {
+            record["state"] = json!(state);
+            let bytes = record.to_string().into_bytes();
+            version = self.client.set_data(&path, &bytes, Some(version)).await?.version;
+        }
+        self.client.delete(&contender, None).await?;
+        Ok(())
+    }
+
+    /// Takes the lock as kazoo does; nobody else may be in it.
+    async fn lock_node(&self, node: &str) -> anyhow::Result<String> {
+        let directory = format!("/nodepool/nodes/{node}/lock");
+        let prefix = format!("{directory}/{}__lock__", uuid::Uuid::new_v4().simple());
+        let sequence = match self.client.create(&prefix, b"", &EPHEMERAL_SEQUENTIAL).await {
+            Ok((_, sequence)) => sequence,
+            Err(Error::NoNode) => {
+                match self.client.create(&directory, b"", &PERSISTENT).await {
+                    Ok(_) | Err(Error::NodeExists) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                self.client.create(&prefix, b"", &EPHEMERAL_SEQUENTIAL).await?.1
+            }
+            Err(error) => return Err(error.into()),
+        };
+        loop {
+            // A launcher that unlocks a moment after it has fulfilled a request is waited for.
+            let (names, _) = self.client.get_children(&directory).await?;
+            if names.len() == 1 {
+                return Ok(format!("{prefix}{sequence}"));
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    }
+}
+
+/// Reads every request that changes, as a cache of requests does, and tells who waits for it.
+async fn follow(client: Arc<Client>, mut watcher: PersistentWatcher, slots: Arc<Mutex<HashMap<String, Slot>>>) {
+    let mut reads = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            biased;
+            event = watcher.changed() => {
+                if event.event_type == EventType::Session {
+                    return;
+                }
+                if event.event_type == EventType::NodeDataChanged {
+                    let client = client.clone();
+                    reads.push(async move { (client.get_data(&event.path).await, event.path) });
+                }
+            }
+            Some((answer, path)) = reads.next() => {
+                let Ok((data, _)) = answer else { continue };
+                let Ok(record) = serde_json::from_slice::<Value>(&data) else { continue };
+                assert_ne!(record["state"], "failed", "{path} failed: {record}");
+                if record["state"] == "fulfilled" {
+                    let nodes = record["nodes"].as_array().into_iter().flatten();
+                    let nodes = nodes.filter_map(|node| node.as_str().map(str::to_owned)).collect();
+                    tell(&slots, &path[REQUESTS.len() + 1..], Fulfilled { at: Instant::now(), nodes });
+                }
+            }
+        }
+    }
+}
+
+fn tell(slots: &Mutex<HashMap<String, Slot>>, id: &str, fulfilled: Fulfilled) {
+    let mut slots = slots.lock().expect("nothing panics while it holds the slots");
+    match slots.remove(id) {
+        // Whoever waited may have given up.
+        Some(Slot::Waiting(sender)) => drop(sender.send(fulfilled)),
+        Some(Slot::Done(_)) | None => drop(slots.insert(id.to_owned(), Slot::Done(fulfilled))),
+    }
+}

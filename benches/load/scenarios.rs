@@ -1,0 +1,189 @@
+//! What is measured of a launcher that runs: one request at a time, all at once, and round after round.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::ensure;
+use futures::StreamExt;
+use futures::future::try_join_all;
+use futures::stream::FuturesUnordered;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use zookeeper_client::Client;
+
+use crate::consumer::{Consumers, Fulfilled};
+use crate::process::{PERSISTENT_SEQUENTIAL, computed, connect};
+use crate::{Target, bare};
+
+const NODES: &str = "/nodepool/nodes";
+
+/// What was done between two moments: transactions of everybody, and computing time of the launcher.
+struct Meter {
+    client: Arc<Client>,
+    pid: Option<u32>,
+    settle: Duration,
+    zxid: i64,
+    computed: f64,
+}
+
+impl Meter {
+    async fn start(client: &Arc<Client>, target: &Target) -> anyhow::Result<Self> {
+        let settle = Duration::from_millis(target.settle);
+        let computed = target.pid.map_or(Ok(0.0), computed)?;
+        let zxid = mark(client).await?;
+        Ok(Self { client: client.clone(), pid: target.pid, settle, zxid, computed })
+    }
+
+    /// Transactions besides `own`, and seconds computed, each per hand-out.
+    async fn stop(self, own: usize, handouts: usize) -> anyhow::Result<(f64, f64)> {
+        tokio::time::sleep(self.settle).await;
+        let transactions = mark(&self.client).await? - self.zxid - 1 - own as i64;
+        let computed = self.pid.map_or(Ok(0.0), computed)? - self.computed;
+        Ok((transactions as f64 / handouts as f64, computed / handouts as f64))
+    }
+}
+
+/// The number of a transaction of our own: whatever lies between two of them was done meanwhile.
+async fn mark(client: &Client) -> anyhow::Result<i64> {
+    let (stat, _) = client.create("/bench-mark-", b"", &PERSISTENT_SEQUENTIAL).await?;
+    Ok(stat.czxid)
+}
+
+pub async fn one(target: &Target, count: usize) -> anyhow::Result<Value> {
+    let client = Arc::new(connect(&target.zookeeper).await?);
+    let consumers = Consumers::start(client.clone(), &target.label).await?;
+    let meter = Meter::start(&client, target).await?;
+    let (mut latencies, mut served) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    for _ in 0..count {
+        let began = Instant::now();
+        let id = consumers.ask().await?;
+        let fulfilled = consumers.fulfilled(&id).await?;
+        latencies.push((fulfilled.at - began).as_secs_f64() * 1000.0);
+        served.push((id, fulfilled));
+    }
+    let (transactions, computed) = meter.stop(count, count).await?;
+    let ready = ready_nodes(&client).await?.len() + count;
+    give_back(&consumers, &served).await?;
+    wait_for_nodes(&client, ready, Duration::from_secs(300)).await?;
+    latencies.sort_by(f64::total_cmp);
+    let percentile = |percent: usize| latencies[(count * percent / 100).min(count - 1)];
+    Ok(json!({
+        "count": count, "p50_ms": percentile(50), "p99_ms": percentile(99), "max_ms": latencies[count - 1],
+        "transactions": transactions, "cpu_ms": computed * 1000.0,
+    }))
+}
+
+pub async fn burst(target: &Target, count: usize, with_bare: bool) -> anyhow::Result<Value> {
+    let client = Arc::new(connect(&target.zookeeper).await?);
+    let consumers = Consumers::start(client.clone(), &target.label).await?;
+    let ready = ready_nodes(&client).await?.len();
+    ensure!(ready >= count, "{ready} nodes are ready, {count} are wanted");
+    let meter = Meter::start(&client, target).await?;
+    let began = Instant::now();
+    let requests = try_join_all((0..count).map(|_| async {
+        let id = consumers.ask().await?;
+        let fulfilled = consumers.fulfilled(&id).await?;
+        anyhow::Ok((id, fulfilled))
+    }));
+    let served = requests.await?;
+    let last = served.iter().map(|(_, fulfilled)| fulfilled.at).max().expect("at least one request was served");
+    let seconds = (last - began).as_secs_f64();
+    let (transactions, computed) = meter.stop(count, count).await?;
+    let distinct: BTreeSet<&String> = served.iter().flat_map(|(_, fulfilled)| &fulfilled.nodes).collect();
+    ensure!(distinct.len() == count, "{count} requests got {} different nodes", distinct.len());
+    let sample = bare::Sample::of(&client, &served[count / 2].0, &served[count / 2].1.nodes[0]).await?;
+    let began = Instant::now();
+    give_back(&consumers, &served).await?;
+    wait_for_nodes(&client, ready, Duration::from_secs(600)).await?;
+    let given_back = began.elapsed().as_secs_f64();
+    let mut report = json!({
+        "count": count, "seconds": seconds, "per_second": count as f64 / seconds,
+        "transactions": transactions, "cpu_ms": computed * 1000.0, "given_back_s": given_back,
+    });
+    if with_bare {
+        let rate = bare::commit(&target.zookeeper, &sample, count).await?;
+        report["bare_per_second"] = json!(rate);
+    }
+    Ok(report)
+}
+
+pub async fn cycle(target: &Target, count: usize, seconds: u64) -> anyhow::Result<Value> {
+    let client = Arc::new(connect(&target.zookeeper).await?);
+    let consumers = Consumers::start(client.clone(), &target.label).await?;
+    let ready = ready_nodes(&client).await?.len();
+    let meter = Meter::start(&client, target).await?;
+    let began = Instant::now();
+    let end = began + Duration::from_secs(seconds);
+    let rounds = (0..count).map(|_| async {
+        let mut rounds = 0;
+        while Instant::now() < end {
+            let id = consumers.ask().await?;
+            let Fulfilled { nodes, .. } = consumers.fulfilled(&id).await?;
+            consumers.use_up(&id, &nodes[0]).await?;
+            rounds += 1;
+        }
+        anyhow::Ok(rounds)
+    });
+    let rounds: usize = try_join_all(rounds).await?.into_iter().sum();
+    let elapsed = began.elapsed().as_secs_f64();
+    let (transactions, computed) = meter.stop(0, rounds).await?;
+    wait_for_nodes(&client, ready, Duration::from_secs(600)).await?;
+    Ok(json!({
+        "consumers": count, "seconds": elapsed, "per_second": rounds as f64 / elapsed,
+        "transactions": transactions, "cpu_ms": computed * 1000.0,
+    }))
+}
+
+pub async fn await_nodes(target: &Target, nodes: usize, seconds: u64) -> anyhow::Result<Value> {
+    let client = Arc::new(connect(&target.zookeeper).await?);
+    let began = Instant::now();
+    wait_for_nodes(&client, nodes, Duration::from_secs(seconds)).await?;
+    Ok(json!({"nodes": nodes, "seconds": began.elapsed().as_secs_f64()}))
+}
+
+async fn give_back(consumers: &Consumers, served: &[(String, Fulfilled)]) -> anyhow::Result<()> {
+    try_join_all(served.iter().map(|(id, fulfilled)| consumers.use_up(id, &fulfilled.nodes[0]))).await?;
+    Ok(())
+}
+
+/// Node ids whose record is ready and allocated to nobody.
+pub async fn ready_nodes(client: &Client) -> anyhow::Result<Vec<String>> {
+    let (names, _) = match client.get_children(NODES).await {
+        Ok(answer) => answer,
+        Err(zookeeper_client::Error::NoNode) => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let reads: FuturesUnordered<_> = names
+        .into_iter()
+        .map(|name| async {
+            let data = client.get_data(&format!("{NODES}/{name}")).await;
+            (name, data)
+        })
+        .collect();
+    let mut ready = Vec::new();
+    for (name, answer) in reads.collect::<Vec<_>>().await {
+        let Ok((data, _)) = answer else { continue };
+        let Ok(record) = serde_json::from_slice::<Value>(&data) else { continue };
+        if record["state"] == "ready" && record["allocated_to"].is_null() {
+            ready.push(name);
+        }
+    }
+    Ok(ready)
+}
+
+async fn wait_for_nodes(client: &Client, count: usize, patience: Duration) -> anyhow::Result<()> {
+    let deadline = Instant::now() + patience;
+    loop {
+        // Counting first costs one small read; the records are read when the number is right.
+        let listed = client.get_children(NODES).await.map_or(0, |(names, _)| names.len());
+        if listed >= count {
+            let ready = ready_nodes(client).await?.len();
+            if ready >= count {
+                return Ok(());
+            }
+        }
+        ensure!(Instant::now() < deadline, "only {listed} of {count} nodes are there after {patience:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

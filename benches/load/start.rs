@@ -1,0 +1,120 @@
+//! From the start of a launcher to its first hand-out, with a full ZooKeeper; and the same for a bare client.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use futures::future::try_join_all;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use zookeeper_client::{AddWatchMode, Client, Error, EventType};
+
+use crate::Target;
+use crate::consumer::Consumers;
+use crate::process::{PERSISTENT_SEQUENTIAL, connect};
+
+const REQUESTS: &str = "/nodepool/requests";
+const NODES: &str = "/nodepool/nodes";
+/// The reference reads node by node.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+pub async fn start(target: &Target, requests: usize, rounds: usize, command: &[String]) -> anyhow::Result<Value> {
+    let client = Arc::new(connect(&target.zookeeper).await?);
+    let mut seconds = Vec::with_capacity(rounds);
+    for _ in 0..rounds {
+        restore(&client, target, requests).await?;
+        seconds.push(match command {
+            [] => read_once(&target.zookeeper)?,
+            command => first_hand_out(&client, command).await?,
+        });
+    }
+    seconds.sort_by(f64::total_cmp);
+    Ok(json!({"rounds": rounds, "best_s": seconds[0], "median_s": seconds[rounds / 2], "requests": requests}))
+}
+
+/// So many open requests, no allocation: as before any launcher looked.
+async fn restore(client: &Arc<Client>, target: &Target, requests: usize) -> anyhow::Result<()> {
+    let (names, _) = client.get_children(REQUESTS).await?;
+    try_join_all(names.iter().map(|name| client.delete(&format!("{REQUESTS}/{name}"), None))).await?;
+    let (names, _) = client.get_children(NODES).await?;
+    let resets = names.iter().map(|name| async move {
+        let path = format!("{NODES}/{name}");
+        let (data, stat) = client.get_data(&path).await?;
+        if stat.num_children > 0 {
+            match client.delete(&format!("{path}/lock"), None).await {
+                Ok(()) | Err(Error::NoNode | Error::NotEmpty) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let mut record: Value = serde_json::from_slice(&data)?;
+        if !record["allocated_to"].is_null() {
+            record["allocated_to"] = Value::Null;
+            client.set_data(&path, record.to_string().as_bytes(), None).await?;
+        }
+        anyhow::Ok(())
+    });
+    try_join_all(resets).await?;
+    let consumers = Consumers::start(client.clone(), &target.label).await?;
+    let prefix = format!("{REQUESTS}/200-");
+    let creates = (0..requests).map(|_| async {
+        // Of no session, as if their creator had them from long ago.
+        client.create(&prefix, &consumers.record(), &PERSISTENT_SEQUENTIAL).await
+    });
+    try_join_all(creates).await?;
+    Ok(())
+}
+
+async fn first_hand_out(client: &Arc<Client>, command: &[String]) -> anyhow::Result<f64> {
+    let mut watcher = client.watch(REQUESTS, AddWatchMode::PersistentRecursive).await?;
+    let began = Instant::now();
+    let mut launcher = spawn(command)?;
+    let seen = tokio::time::timeout(PATIENCE, async {
+        loop {
+            let event = watcher.changed().await;
+            ensure!(event.event_type != EventType::Session, "ZooKeeper is gone");
+            if event.event_type == EventType::NodeDataChanged {
+                let (data, _) = client.get_data(&event.path).await?;
+                let record: Value = serde_json::from_slice(&data)?;
+                if record["state"] == "fulfilled" {
+                    return Ok(began.elapsed().as_secs_f64());
+                }
+            }
+        }
+    });
+    let seen = seen.await;
+    end(&mut launcher).await?;
+    seen.context("no hand-out came")?
+}
+
+/// The same program in the role of the bare client: a process of its own, as the launcher is.
+fn read_once(server: &str) -> anyhow::Result<f64> {
+    let began = Instant::now();
+    let status =
+        Command::new(std::env::current_exe()?).args(["read", "--zookeeper", server]).stdout(Stdio::null()).status()?;
+    ensure!(status.success(), "the bare client failed: {status}");
+    Ok(began.elapsed().as_secs_f64())
+}
+
+fn spawn(command: &[String]) -> anyhow::Result<Child> {
+    let [program, arguments @ ..] = command else { bail!("no command") };
+    let child = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    child.with_context(|| format!("cannot start {program}"))
+}
+
+/// In good order, so that its registration is gone; by force if it takes too long.
+async fn end(launcher: &mut Child) -> anyhow::Result<()> {
+    let pid = Pid::from_raw(launcher.id().try_into()?);
+    kill(pid, Signal::SIGTERM)?;
+    for _ in 0..400 {
+        if launcher.try_wait()?.is_some() {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    launcher.kill()?;
+    launcher.wait()?;
+    Ok(())
+}
