@@ -179,7 +179,8 @@ class Load:
         full = [self.program, scenario, "--zookeeper", zookeeper.address, *map(str, arguments)]
         if command:
             full += ["--", *command]
-        done = subprocess.run(full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              env={**os.environ, "RUST_BACKTRACE": "0"})
         if done.returncode != 0:
             raise RuntimeError(f"{scenario} failed: {done.stderr.strip()}")
         return json.loads(done.stdout.splitlines()[-1])

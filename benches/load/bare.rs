@@ -77,7 +77,11 @@ pub async fn read(server: &str, nodes_only: bool) -> anyhow::Result<Value> {
     let roots: &[&str] = if nodes_only { &["nodes"] } else { &["nodes", "requests", "requests-lock"] };
     for root in roots {
         let root = format!("/nodepool/{root}");
-        let (names, _) = client.get_children(&root).await?;
+        let names = match client.get_children(&root).await {
+            Ok((names, _)) => names,
+            Err(Error::NoNode) => continue,
+            Err(error) => return Err(error.into()),
+        };
         let reads = names.iter().map(|name| client.get_data(&format!("{root}/{name}")));
         let records = try_join_all(reads).await?;
         let locks = names.iter().zip(&records).filter(|(_, (_, stat))| stat.num_children > 0);

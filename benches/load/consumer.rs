@@ -37,6 +37,13 @@ pub struct Consumers {
 
 impl Consumers {
     pub async fn start(client: Arc<Client>, label: &str) -> anyhow::Result<Self> {
+        // Not every launcher makes what it only reads.
+        for path in ["/nodepool", REQUESTS] {
+            match client.create(path, b"", &PERSISTENT).await {
+                Ok(_) | Err(Error::NodeExists) => {}
+                Err(error) => return Err(error).with_context(|| format!("cannot create {path}")),
+            }
+        }
         let watcher = client.watch(REQUESTS, AddWatchMode::PersistentRecursive).await?;
         let consumers = Self { client, label: label.to_owned(), slots: Arc::default() };
         tokio::spawn(follow(consumers.client.clone(), watcher, consumers.slots.clone()));
@@ -86,19 +93,22 @@ impl Consumers {
     pub async fn use_up(&self, request: &str, node: &str) -> anyhow::Result<()> {
         let contender = self.lock_node(node).await?;
         let path = format!("/nodepool/nodes/{node}");
-        let (data, stat) = self.client.get_data(&path).await?;
+        let read = self.client.get_data(&path).await;
+        let (data, stat) = read.with_context(|| format!("cannot read node {node} of {request}"))?;
         let mut record: Value = serde_json::from_slice(&data)?;
         if record["allocated_to"] != request {
             bail!("node {node} is allocated to {} and was handed out to {request}", record["allocated_to"]);
         }
-        self.client.delete(&format!("{REQUESTS}/{request}"), None).await?;
+        let removed = self.client.delete(&format!("{REQUESTS}/{request}"), None).await;
+        removed.with_context(|| format!("cannot remove request {request}"))?;
         let mut version = stat.version;
         for state in ["in-use", "used"] {
             record["state"] = json!(state);
             let bytes = record.to_string().into_bytes();
-            version = self.client.set_data(&path, &bytes, Some(version)).await?.version;
+            let written = self.client.set_data(&path, &bytes, Some(version)).await;
+            version = written.with_context(|| format!("cannot take node {node} to {state}"))?.version;
         }
-        self.client.delete(&contender, None).await?;
+        self.client.delete(&contender, None).await.with_context(|| format!("cannot unlock node {node}"))?;
         Ok(())
     }
 
@@ -111,7 +121,7 @@ impl Consumers {
             Err(Error::NoNode) => {
                 match self.client.create(&directory, b"", &PERSISTENT).await {
                     Ok(_) | Err(Error::NodeExists) => {}
-                    Err(error) => return Err(error.into()),
+                    Err(error) => return Err(error).with_context(|| format!("cannot lock node {node}")),
                 }
                 self.client.create(&prefix, b"", &EPHEMERAL_SEQUENTIAL).await?.1
             }
