@@ -5,7 +5,7 @@ mod grown;
 use std::time::Duration;
 
 use bytes::Bytes;
-use grown::{Consumer, Process, on_paused_time, until, yaml, zookeeper};
+use grown::{Consumer, Process, grow, on_paused_time, until, yaml, zookeeper};
 use nodepool::actors::clock;
 use nodepool::actors::shared::SessionEnd;
 use nodepool::model::ids::{LabelName, NodeId};
@@ -21,11 +21,7 @@ const TWO_HOSTS: &[&str] = &["name: fake-h1, labels: [a], max-parallel-jobs: 2",
 #[test]
 fn a_ready_node_is_handed_out_in_one_transaction() {
     on_paused_time(async {
-        let zookeeper = zookeeper();
-        let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(&yaml("lab", TWO_HOSTS, ""));
-        process.run(&zookeeper);
-        until("three nodes", async || consumer.ready_nodes().await == 3).await;
+        let (zookeeper, consumer, _process) = grow(&yaml("lab", TWO_HOSTS, ""), 3).await;
 
         let mut request = NodeRequest::new(vec![LabelName::from("b"), LabelName::from("a")], "tester", clock::now());
         request.tenant_name = Some("tenant-one".into());
@@ -54,11 +50,7 @@ fn a_ready_node_is_handed_out_in_one_transaction() {
 #[test]
 fn a_used_node_comes_back_under_a_new_id_in_the_same_slot() {
     on_paused_time(async {
-        let zookeeper = zookeeper();
-        let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
-        process.run(&zookeeper);
-        until("a node", async || consumer.ready_nodes().await == 1).await;
+        let (_zookeeper, consumer, _process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         for _ in 0..5 {
             let id = consumer.ask(&["a"]).await;
             let first = consumer.ended(&id).await.nodes[0].clone();
@@ -77,11 +69,7 @@ fn a_used_node_comes_back_under_a_new_id_in_the_same_slot() {
 #[test]
 fn nodes_of_a_request_that_was_withdrawn_become_free() {
     on_paused_time(async {
-        let zookeeper = zookeeper();
-        let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
-        process.run(&zookeeper);
-        until("a node", async || consumer.ready_nodes().await == 1).await;
+        let (_zookeeper, consumer, _process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         let id = consumer.ask(&["a"]).await;
         consumer.ended(&id).await;
         assert_eq!(consumer.ready_nodes().await, 0);
@@ -147,11 +135,8 @@ fn two_launchers_share_requests_and_fail_those_that_both_declined() {
 fn a_write_whose_outcome_is_unknown_is_neither_lost_nor_done_twice() {
     for fault in [Fault::BeforeApplying, Fault::AfterApplying] {
         on_paused_time(async {
-            let zookeeper = zookeeper();
-            let consumer = Consumer::of(&zookeeper);
-            let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 3"], ""));
-            process.run(&zookeeper);
-            until("three nodes", async || consumer.ready_nodes().await == 3).await;
+            let (zookeeper, consumer, process) =
+                grow(&yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 3"], ""), 3).await;
             zookeeper.fail_next(process.session_id, 2, fault);
             let id = consumer.ask(&["a"]).await;
             let ended = consumer.ended(&id).await;
@@ -164,11 +149,7 @@ fn a_write_whose_outcome_is_unknown_is_neither_lost_nor_done_twice() {
 #[test]
 fn after_a_short_disconnection_nothing_was_missed() {
     on_paused_time(async {
-        let zookeeper = zookeeper();
-        let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
-        process.run(&zookeeper);
-        until("a node", async || consumer.ready_nodes().await == 1).await;
+        let (zookeeper, consumer, process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         zookeeper.suspend(process.session_id);
         let id = consumer.ask(&["a"]).await;
         tokio::time::sleep(Duration::from_secs(3)).await;
@@ -182,11 +163,7 @@ fn after_a_short_disconnection_nothing_was_missed() {
 #[test]
 fn a_changed_file_is_applied_and_a_broken_one_is_not() {
     on_paused_time(async {
-        let zookeeper = zookeeper();
-        let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
-        process.run(&zookeeper);
-        until("a node", async || consumer.ready_nodes().await == 1).await;
+        let (_zookeeper, consumer, process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         let before = registered(&consumer).await;
 
         std::fs::write(&process.file, "providers: [").unwrap();
@@ -215,11 +192,7 @@ fn a_changed_file_is_applied_and_a_broken_one_is_not() {
 #[test]
 fn a_provider_that_leaves_the_file_is_unregistered_and_its_nodes_stay() {
     on_paused_time(async {
-        let zookeeper = zookeeper();
-        let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
-        process.run(&zookeeper);
-        until("a node", async || consumer.ready_nodes().await == 1).await;
+        let (_zookeeper, consumer, process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         std::fs::write(&process.file, yaml("other", &["name: fake-h2, labels: [b]"], "")).unwrap();
         until("the other provider's node", async || consumer.ready_nodes().await == 2).await;
         until("one registered pool", async || registered(&consumer).await.len() == 1).await;
@@ -231,11 +204,7 @@ fn a_provider_that_leaves_the_file_is_unregistered_and_its_nodes_stay() {
 #[test]
 fn empty_nodes_go_and_lock_directories_only_when_they_are_old() {
     on_paused_time(async {
-        let zookeeper = zookeeper();
-        let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
-        process.run(&zookeeper);
-        until("a node", async || consumer.ready_nodes().await == 1).await;
+        let (_zookeeper, consumer, _process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
         let (empty, stale) = (NodeId::from("0000009999"), "/nodepool/requests-lock/200-0000009999");
         for path in [paths::node(&empty), paths::node_lock(&empty), stale.to_owned()] {
             consumer.zk.create(&path, Bytes::new(), CreateMode::Persistent).await.unwrap();
@@ -252,11 +221,8 @@ fn empty_nodes_go_and_lock_directories_only_when_they_are_old() {
 #[test]
 fn held_nodes_expire_at_the_moment_they_are_due() {
     on_paused_time(async {
-        let zookeeper = zookeeper();
-        let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]"], "max-hold-age: 20\n"));
-        process.run(&zookeeper);
-        until("a node", async || consumer.ready_nodes().await == 1).await;
+        let (_zookeeper, consumer, _process) =
+            grow(&yaml("lab", &["name: fake-h1, labels: [a]"], "max-hold-age: 20\n"), 1).await;
         let (id, mut node) = consumer.nodes().await.pop().unwrap();
         node.set_state(NodeState::Hold, Writer::Operator, clock::now());
         consumer.zk.set(&paths::node(&id), Bytes::from(json::to_bytes(&node)), -1).await.unwrap();

@@ -34,6 +34,11 @@ pub fn on_paused_time<T>(test: impl Future<Output = T>) -> T {
     .block_on(test)
 }
 
+/// The same with the clock on the wall, for tests with real hosts.
+pub fn on_real_time<T>(test: impl Future<Output = T>) -> T {
+    System::new().block_on(test)
+}
+
 pub fn zookeeper() -> MemoryZooKeeper {
     MemoryZooKeeper::with_clock(|| (clock::now().0 * 1000.0) as i64)
 }
@@ -60,13 +65,19 @@ pub struct Process {
 
 impl Process {
     pub fn new(yaml: &str) -> Self {
+        Self::with(yaml, |_| {})
+    }
+
+    pub fn with(yaml: &str, tune: impl FnOnce(&mut LauncherOptions)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("nodepool.yaml");
         std::fs::write(&file, yaml).unwrap();
         let (stop, shutdown) = watch::channel(None);
         let here = Arbiter::current();
+        let mut options = LauncherOptions::new(&file);
+        tune(&mut options);
         let shared = Arc::new(Shared {
-            options: LauncherOptions::new(&file),
+            options,
             registry: dump::Registry::default(),
             why: WhyRegistry::default(),
             samples: SampleSink::discard(),
@@ -97,6 +108,19 @@ impl Process {
     pub fn stop(&self) {
         self.stop.send_replace(Some(Stop { signal: "SIGTERM" }));
     }
+}
+
+/// A ZooKeeper, somebody who looks at it and a launcher with its nodes registered.
+pub async fn grow(yaml: &str, nodes: usize) -> (MemoryZooKeeper, Consumer, Process) {
+    grow_process(Process::new(yaml), nodes).await
+}
+
+pub async fn grow_process(mut process: Process, nodes: usize) -> (MemoryZooKeeper, Consumer, Process) {
+    let zookeeper = zookeeper();
+    let consumer = Consumer::of(&zookeeper);
+    process.run(&zookeeper);
+    until(&format!("{nodes} nodes"), async || consumer.ready_nodes().await == nodes).await;
+    (zookeeper, consumer, process)
 }
 
 /// A static provider whose hosts are never connected to.
