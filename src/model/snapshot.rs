@@ -76,6 +76,8 @@ impl LockView {
 pub struct Snapshot {
     /// Newest transaction that this picture contains.
     pub zxid: i64,
+    /// Counts the pictures that were published; a change of locks alone makes a new one too.
+    pub revision: u64,
     /// False while no server answers: the picture may be old and nothing new is started on it.
     pub connected: bool,
     nodes: OrdMap<NodeId, Stored<Node>>,

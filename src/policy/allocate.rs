@@ -178,6 +178,10 @@ pub fn verdict(
         RequestState::Fulfilled | RequestState::Failed => return Verdict::Ignore(Reason::Ended),
     }
     if record.declined_by.contains(bidder.launcher) {
+        // Who could have served it may have gone since without a word, and then nobody else would ever end it.
+        if everybody_declined(record, world) && !world.snapshot.is_request_locked(id) {
+            return Verdict::Decline(vec![Reason::DeclinedBefore]);
+        }
         return Verdict::Ignore(Reason::DeclinedBefore);
     }
     if let Some(reason) = better_placed(record, bidder, world) {
@@ -200,6 +204,11 @@ pub fn verdict(
         Ok(nodes) => Verdict::Accept(nodes),
         Err(reason) => Verdict::Defer(reason),
     }
+}
+
+/// R32: nobody who is online is left to ask.
+pub fn everybody_declined(request: &NodeRequest, world: &World<'_>) -> bool {
+    world.snapshot.pools().filter_map(|(_, pool)| pool.record.id.as_ref()).all(|id| request.declined_by.contains(id))
 }
 
 /// R21 to R24: another pool is preferred, as long as it is online and has not declined.

@@ -77,7 +77,7 @@ pub struct Pool {
     ended: VecDeque<(RequestId, Recorded)>,
     retiring: BTreeSet<NodeId>,
     /// Requests of which a write failed, and the picture that had led to it.
-    failed_at: BTreeMap<RequestId, i64>,
+    failed_at: BTreeMap<RequestId, u64>,
     draining: bool,
     /// Requests that the provider's other pools handle at the moment.
     busy_elsewhere: usize,
@@ -225,7 +225,7 @@ impl Pool {
         effects: &mut Vec<Effect>,
     ) {
         // The same picture would lead to the same failure; a newer one, or the next tick, may not.
-        if self.handlers.contains_key(id) || self.failed_at.get(id) == Some(&world.snapshot.zxid) {
+        if self.handlers.contains_key(id) || self.failed_at.get(id) == Some(&world.snapshot.revision) {
             return;
         }
         let mut decided = verdict(id, request, bidder, &self.claims, world);
@@ -247,7 +247,7 @@ impl Pool {
                 self.waiting.remove(id);
                 let texts = reasons.iter().map(Reason::to_string).collect();
                 self.record(id, kind, reasons.into_iter().next().unwrap_or(Reason::Disabled), world.now);
-                self.handlers.insert(id.clone(), NodeRequestHandler::declining(id.clone(), world.now));
+                self.handlers.insert(id.clone(), NodeRequestHandler::declining(id.clone(), world));
                 let change = Box::new(decline(id, request, bidder.launcher, world));
                 effects.push(Effect::Decline { request: change, reasons: texts });
             }
@@ -377,7 +377,12 @@ impl Pool {
             self.claims.give_back(node);
         }
         if let Some(error) = error {
-            self.failed_at.insert(id.clone(), world.snapshot.zxid);
+            let revision = match error {
+                // What came between is in the picture already, where that has moved on since the decision.
+                WriteError::Conflict | WriteError::Contended => handler.revision,
+                WriteError::Failed(_) | WriteError::SessionOver => world.snapshot.revision,
+            };
+            self.failed_at.insert(id.clone(), revision);
             self.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
         }
     }

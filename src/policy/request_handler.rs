@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::allocate::{Bidder, Claims};
+use super::allocate::{Bidder, Claims, everybody_declined};
 use super::reason::Reason;
 use crate::model::cloud::HostIdentity;
 use crate::model::ids::{LauncherId, NodeId, RequestId};
@@ -28,6 +28,8 @@ pub struct NodeRequestHandler {
     pub nodes: Vec<NodeId>,
     pub stage: Stage,
     pub since: Timestamp,
+    /// The picture it was decided on.
+    pub revision: u64,
 }
 
 /// The transaction that ends a request well: the request fulfilled and its nodes allocated, together.
@@ -52,11 +54,12 @@ impl NodeRequestHandler {
             .collect();
         let open: BTreeSet<NodeId> = probes.iter().map(|(node, _)| node.clone()).collect();
         let stage = if open.is_empty() { Stage::HandingOut } else { Stage::Probing { open } };
-        (Self { id, nodes, stage, since: world.now }, probes)
+        (Self { id, nodes, stage, since: world.now, revision: world.snapshot.revision }, probes)
     }
 
-    pub fn declining(id: RequestId, now: Timestamp) -> Self {
-        Self { id, nodes: Vec::new(), stage: Stage::Declining, since: now }
+    pub fn declining(id: RequestId, world: &World<'_>) -> Self {
+        let revision = world.snapshot.revision;
+        Self { id, nodes: Vec::new(), stage: Stage::Declining, since: world.now, revision }
     }
 
     /// A node answered; returns whether all have.
@@ -114,12 +117,7 @@ pub fn decline(
         if !record.declined_by.contains(launcher) {
             record.declined_by.push(launcher.clone());
         }
-        let mut online = world.snapshot.pools().filter_map(|(_, pool)| pool.record.id.as_ref());
-        let next = if online.all(|id| record.declined_by.contains(id)) {
-            RequestState::Failed
-        } else {
-            RequestState::Requested
-        };
-        record.set_state(next, world.now);
+        let is_over = everybody_declined(record, world);
+        record.set_state(if is_over { RequestState::Failed } else { RequestState::Requested }, world.now);
     })
 }
