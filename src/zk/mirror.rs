@@ -3,7 +3,7 @@
 //! Events of one session arrive in the order of the transactions, but a read that was sent before an event may be
 //! answered after it. Every read therefore carries a ticket, and a removal takes the ticket back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -17,7 +17,10 @@ use tokio::task::JoinHandle;
 use super::bulk::{self, Picture};
 use super::paths::{self, Place};
 use super::{CreateMode, EventKind, SessionState, Stat, WatchEvent, Zk, ZkError};
-use crate::model::snapshot::{LockView, Snapshot};
+use crate::model::ids::{NodeId, RequestId};
+use crate::model::node::Node;
+use crate::model::request::NodeRequest;
+use crate::model::snapshot::{LockView, Snapshot, Stored};
 
 /// What the mirror follows; the order in which it is read at the start.
 pub const ROOTS: [&str; 4] =
@@ -37,7 +40,35 @@ struct State {
     snapshot: Snapshot,
     reads: HashMap<String, Read>,
     next_ticket: u64,
+    gone: Gone,
     publish: watch::Sender<Arc<Snapshot>>,
+}
+
+/// Records that went a short while ago. Their ids never come back, but the answer to a write may arrive late.
+#[derive(Default)]
+struct Gone {
+    paths: HashSet<String>,
+    order: VecDeque<String>,
+}
+
+impl Gone {
+    /// Far more than go while an answer is on its way.
+    const MOST: usize = 2000;
+
+    fn note(&mut self, path: &str) {
+        if self.paths.insert(path.to_owned()) {
+            self.order.push_back(path.to_owned());
+        }
+        if self.order.len() > Self::MOST
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.paths.remove(&oldest);
+        }
+    }
+
+    fn contains(&self, path: &str) -> bool {
+        self.paths.contains(path)
+    }
 }
 
 /// A read under way, and whether its path changed again since it was sent.
@@ -63,7 +94,13 @@ impl Mirror {
         }
         report_unreadable(&snapshot);
         let (publish, published) = watch::channel(Arc::new(snapshot.clone()));
-        let state = Arc::new(Mutex::new(State { snapshot, reads: HashMap::new(), next_ticket: 0, publish }));
+        let state = Arc::new(Mutex::new(State {
+            snapshot,
+            reads: HashMap::new(),
+            next_ticket: 0,
+            gone: Gone::default(),
+            publish,
+        }));
         let session = zk.session();
         let follower = Follower { zk, state: state.clone(), reads: FuturesUnordered::new() };
         let follower = tokio::spawn(follower.run(events, session));
@@ -102,13 +139,42 @@ impl Fold<'_> {
         &mut self.state.snapshot
     }
 
+    /// A node that was there before the write: where it is not, its removal was heard of before the writer got here.
+    pub fn change_node(&mut self, id: NodeId, stored: Stored<Node>) {
+        if self.state.snapshot.node(&id).is_some() {
+            self.state.snapshot.put_node(id, stored);
+        }
+    }
+
+    /// As for nodes.
+    pub fn change_request(&mut self, id: RequestId, stored: Stored<NodeRequest>) {
+        if self.state.snapshot.request(&id).is_some() {
+            self.state.snapshot.put_request(id, stored);
+        }
+    }
+
+    /// A new node, unless it has gone again already.
+    pub fn add_node(&mut self, id: NodeId, stored: Stored<Node>) {
+        if !self.state.gone.contains(&paths::node(&id)) {
+            self.state.snapshot.put_node(id, stored);
+        }
+    }
+
+    /// As for nodes.
+    pub fn add_request(&mut self, id: RequestId, stored: Stored<NodeRequest>) {
+        if !self.state.gone.contains(&paths::request(&id)) {
+            self.state.snapshot.put_request(id, stored);
+        }
+    }
+
     pub fn remove(&mut self, path: &str) {
         self.state.remove(path);
     }
 }
 
 impl State {
-    fn publish(&self) {
+    fn publish(&mut self) {
+        self.snapshot.revision += 1;
         self.publish.send_replace(Arc::new(self.snapshot.clone()));
     }
 
@@ -116,7 +182,11 @@ impl State {
     fn remove(&mut self, path: &str) {
         self.reads.remove(path);
         self.snapshot.forget_unreadable(path);
-        match paths::parse(path) {
+        let place = paths::parse(path);
+        if matches!(place, Place::Node(_) | Place::Request(_)) {
+            self.gone.note(path);
+        }
+        match place {
             Place::Node(id) => self.snapshot.remove_node(&id),
             Place::NodeLock(id) => self.snapshot.set_node_lock(id, LockView::default()),
             Place::NodeContender(id, name) => self.change_node_lock(id, |view| view.contenders.remove(&name).is_some()),
@@ -134,7 +204,7 @@ impl State {
         }
     }
 
-    fn change_node_lock(&mut self, id: crate::model::ids::NodeId, change: impl FnOnce(&mut LockView) -> bool) {
+    fn change_node_lock(&mut self, id: NodeId, change: impl FnOnce(&mut LockView) -> bool) {
         let mut view = self.snapshot.node_lock(&id);
         if change(&mut view) {
             self.snapshot.set_node_lock(id, view);
@@ -187,13 +257,16 @@ impl Follower {
     }
 
     async fn on_session(&mut self, session: SessionState) {
-        let connected = session == SessionState::Connected;
-        if connected {
+        let is_connected = session == SessionState::Connected;
+        if is_connected {
             for root in ROOTS {
-                self.read_root(root).await;
+                // A picture that may be old is none to decide on; when the connection is lost again, we are told.
+                while !self.read_root(root).await && *self.zk.session().borrow() == SessionState::Connected {
+                    tokio::time::sleep(RETRY_READ).await;
+                }
             }
         }
-        lock(&self.state).snapshot.connected = connected;
+        lock(&self.state).snapshot.connected = is_connected;
     }
 
     async fn on_event(&mut self, event: WatchEvent) {
@@ -202,7 +275,8 @@ impl Follower {
             EventKind::DataChanged => self.on_changed(&event.path),
             EventKind::Deleted => lock(&self.state).remove(&event.path),
             EventKind::ChildrenChanged => {}
-            EventKind::Resync => self.read_root(&event.path).await,
+            // The session says that it is connected again, too, and does not give up.
+            EventKind::Resync => drop(self.read_root(&event.path).await),
         }
     }
 
@@ -282,15 +356,20 @@ impl Follower {
         }
     }
 
-    async fn read_root(&mut self, root: &str) {
+    /// Reads everything below a root; false when that failed.
+    async fn read_root(&mut self, root: &str) -> bool {
         match bulk::read(&self.zk, root).await {
             Ok(picture) => {
                 let mut state = lock(&self.state);
                 state.reads.retain(|path, _| !path.starts_with(root));
                 picture.replace_in(&mut state.snapshot);
                 report_unreadable(&state.snapshot);
+                true
             }
-            Err(error) => tracing::warn!(root, %error, "cannot read again after a reconnect"),
+            Err(error) => {
+                tracing::warn!(root, %error, "cannot read again after a reconnect");
+                false
+            }
         }
     }
 }

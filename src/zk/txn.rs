@@ -149,7 +149,7 @@ impl Store {
         let (path, stat) = created.map_err(|error| refusal(&error))?;
         let id = NodeId::from(paths::name(&path));
         self.mirror.fold(|fold| {
-            fold.snapshot().put_node(id.clone(), stored(node, &stat));
+            fold.add_node(id.clone(), stored(node, &stat));
         });
         Ok(id)
     }
@@ -162,7 +162,7 @@ impl Store {
         let (path, stat) = created.map_err(|error| refusal(&error))?;
         let id = RequestId::from(paths::name(&path));
         self.mirror.fold(|fold| {
-            fold.snapshot().put_request(id.clone(), stored(request, &stat));
+            fold.add_request(id.clone(), stored(request, &stat));
         });
         Ok(id)
     }
@@ -272,10 +272,10 @@ impl Store {
         });
         self.mirror.fold(|fold| {
             for (node, stat) in nodes.into_iter().zip(&mut stats) {
-                fold.snapshot().put_node(node.id, stored(node.record, &stat));
+                fold.change_node(node.id, stored(node.record, &stat));
             }
             if let (Some(request), Some(stat)) = (request, stats.next()) {
-                fold.snapshot().put_request(request.id, stored(request.record, &stat));
+                fold.change_request(request.id, stored(request.record, &stat));
             }
         });
         Ok(())
@@ -307,16 +307,22 @@ impl Store {
                 }
             }
         }
-        let mut all: Vec<Op> = locks.iter().map(Lock::fence).collect();
+        // The locks go in the same transaction: nobody sees a fulfilled request whose nodes are still locked. Where one
+        // was lost, its removal fails, and with it everything else.
+        let mut all: Vec<Op> = locks.iter().map(Lock::release_op).collect();
         let before = all.len();
         all.extend(ops);
-        let answer = self.zk.multi(all).await;
-        for lock in locks {
-            release(lock).await;
-        }
-        match answer {
-            Ok(mut replies) => Ok(replies.split_off(before)),
-            Err(error) => Err(refusal(&error)),
+        match self.zk.multi(all).await {
+            Ok(mut replies) => {
+                locks.into_iter().for_each(Lock::spent);
+                Ok(replies.split_off(before))
+            }
+            Err(error) => {
+                for lock in locks {
+                    release(lock).await;
+                }
+                Err(refusal(&error))
+            }
         }
     }
 
@@ -379,7 +385,7 @@ impl Store {
             Ok([_, OpReply::Set(stat)]) => {
                 let stat = *stat;
                 self.mirror.fold(|fold| {
-                    fold.snapshot().put_request(request.id, stored(request.record, &stat));
+                    fold.change_request(request.id, stored(request.record, &stat));
                 });
                 Ok(stat)
             }
