@@ -1,0 +1,163 @@
+//! What is known about every request and node of a run, and every promise that was broken.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use nodepool::model::ids::{LabelName, NodeId, RequestId};
+use nodepool::model::node::Node;
+use tokio::time::Instant;
+
+/// One slot of one host: two jobs on it at once would be on the same machine.
+pub type Place = (String, i64);
+
+/// Kept by consumers as they go; what the watcher finds in ZooKeeper is added.
+pub struct Book {
+    /// How long the request of the highest rank may wait although there are free slots enough for it.
+    pub limit: Duration,
+    slots: BTreeMap<LabelName, usize>,
+    pages: Mutex<Pages>,
+}
+
+#[derive(Default)]
+struct Pages {
+    open: BTreeMap<RequestId, Vec<LabelName>>,
+    given: BTreeMap<RequestId, Vec<(Place, LabelName)>>,
+    busy: BTreeMap<Place, RequestId>,
+    /// Nodes that were in use: no other request may ever see them.
+    spent: BTreeMap<NodeId, RequestId>,
+    /// The request whose turn it is, since when there is room for it, and whether it was complained about.
+    turn: Option<(RequestId, Instant, bool)>,
+    longest_turn: Duration,
+    served: usize,
+    withdrawn: usize,
+    violations: BTreeSet<String>,
+}
+
+/// The figures of a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    pub served: usize,
+    pub withdrawn: usize,
+    pub longest_turn: Duration,
+}
+
+impl Book {
+    /// `slots`: how many there are per label; every host has one label.
+    pub fn new(limit: Duration, slots: &[(&str, usize)]) -> Book {
+        let slots = slots.iter().map(|(label, count)| (LabelName::from(*label), *count)).collect();
+        Book { limit, slots, pages: Mutex::default() }
+    }
+
+    pub fn violation(&self, text: String) {
+        self.pages().violations.insert(text);
+    }
+
+    pub fn violations(&self) -> Vec<String> {
+        self.pages().violations.iter().cloned().collect()
+    }
+
+    pub fn figures(&self) -> Figures {
+        let pages = self.pages();
+        Figures { served: pages.served, withdrawn: pages.withdrawn, longest_turn: pages.longest_turn }
+    }
+
+    pub fn opened(&self, id: &RequestId, labels: &[LabelName]) {
+        self.pages().open.insert(id.clone(), labels.to_vec());
+    }
+
+    /// Somebody no longer wants what was asked for; to be said before ZooKeeper knows.
+    pub fn withdrawn(&self, id: &RequestId) {
+        let mut pages = self.pages();
+        pages.withdrawn += 1;
+        pages.open.remove(id);
+        pages.free(id);
+    }
+
+    pub fn fulfilled(&self, id: &RequestId, nodes: &[(NodeId, Node)]) {
+        let mut pages = self.pages();
+        pages.served += 1;
+        pages.open.remove(id);
+        for (node, record) in nodes {
+            if let Some(earlier) = pages.spent.get(node) {
+                let text = format!("node {node} was used for {earlier} and is handed out again to {id}");
+                pages.violations.insert(text);
+            }
+            let place = (record.hostname.clone().unwrap_or_default(), record.slot.unwrap_or(-1));
+            if let Some(other) = pages.busy.insert(place.clone(), id.clone()) {
+                let text = format!("slot {} of {} belongs to {other} and was handed out to {id}", place.1, place.0);
+                pages.violations.insert(text);
+            }
+            let label = record.labels.first().cloned().unwrap_or_else(|| LabelName::from(""));
+            pages.given.entry(id.clone()).or_default().push((place, label));
+        }
+    }
+
+    pub fn in_use(&self, id: &RequestId, node: &NodeId) {
+        self.pages().spent.insert(node.clone(), id.clone());
+    }
+
+    /// To be said before ZooKeeper knows.
+    pub fn given_back(&self, id: &RequestId) {
+        self.pages().free(id);
+    }
+
+    /// Looks at the clock of the request whose turn it is.
+    pub fn tick(&self) {
+        let mut pages = self.pages();
+        let Some((id, labels)) = pages.open.first_key_value() else {
+            pages.turn = None;
+            return;
+        };
+        let (id, labels) = (id.clone(), labels.clone());
+        let has_room = labels.iter().all(|label| {
+            let wanted = labels.iter().filter(|other| *other == label).count();
+            let busy = pages.given.values().flatten().filter(|(_, given)| given == label).count();
+            self.slots.get(label).copied().unwrap_or(0) >= busy + wanted
+        });
+        if !has_room {
+            pages.turn = None;
+            return;
+        }
+        let now = Instant::now();
+        let (since, said) = match &pages.turn {
+            Some((turn, since, said)) if *turn == id => (*since, *said),
+            _ => (now, false),
+        };
+        let waited = now - since;
+        pages.longest_turn = pages.longest_turn.max(waited);
+        if waited > self.limit && !said {
+            let text = format!("request {id} for {labels:?} waits {:?} although there is room for it", self.limit);
+            pages.violations.insert(text);
+        }
+        pages.turn = Some((id, since, said || waited > self.limit));
+    }
+
+    /// The launcher is gone: what is promised is promised from here on.
+    pub fn restart_clock(&self) {
+        self.pages().turn = None;
+    }
+
+    /// The open request of the highest rank.
+    pub fn first(&self) -> Option<RequestId> {
+        self.pages().open.first_key_value().map(|(id, _)| id.clone())
+    }
+
+    pub fn is_open(&self, id: &RequestId) -> bool {
+        self.pages().open.contains_key(id)
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().expect("nothing panics while it holds the book")
+    }
+}
+
+impl Pages {
+    fn free(&mut self, id: &RequestId) {
+        for (place, _) in self.given.remove(id).unwrap_or_default() {
+            if self.busy.get(&place) == Some(id) {
+                self.busy.remove(&place);
+            }
+        }
+    }
+}

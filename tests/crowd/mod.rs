@@ -1,0 +1,330 @@
+//! Consumers in numbers on a real ZooKeeper: they ask, cancel, accept, use and give back, over lost connections too.
+#![allow(dead_code)] // Each test binary uses a part of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nodepool::actors::clock;
+use nodepool::model::ids::{LabelName, NodeId, RequestId};
+use nodepool::model::json;
+use nodepool::model::node::{Node, NodeState, Writer};
+use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::zk::lock::{self, Lock};
+use nodepool::zk::{CreateMode, Reply, Zk, ZkError, paths};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+pub mod book;
+pub mod scene;
+pub mod watcher;
+
+use book::Book;
+
+/// What consumers write into their contenders, so that the watcher knows them from a launcher's.
+pub const IDENTIFIER: &str = "consumer";
+
+/// After a request of ours whose outcome is unknown.
+const PAUSE: Duration = Duration::from_millis(50);
+/// As long as Zuul waits for a node's lock.
+const LOCKING: Duration = Duration::from_secs(30);
+/// After that a request counts as forgotten, whatever its rank.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// What the consumers of a crowd want.
+#[derive(Clone)]
+pub struct Wishes {
+    /// The label lists that are asked for, each as often as the others.
+    pub shapes: Vec<Vec<&'static str>>,
+    /// A label that nobody has, asked for now and then: such a request must fail, and soon.
+    pub hopeless: Option<&'static str>,
+    pub consumers: usize,
+    /// How long nodes are used, at most.
+    pub longest_use: Duration,
+}
+
+/// Consumers at work until they are stopped.
+pub struct Crowd {
+    tasks: JoinSet<()>,
+    stop: watch::Sender<bool>,
+}
+
+impl Crowd {
+    pub async fn start(zk: &Zk, book: &Arc<Book>, wishes: Wishes, seed: u64) -> Crowd {
+        for container in ["/nodepool/requests", "/nodepool/nodes"] {
+            lock::make_path(zk, container).await.expect("a server that serves lets us make paths");
+        }
+        let (stop, stopped) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        for number in 0..wishes.consumers {
+            let random = StdRng::seed_from_u64(seed.wrapping_add(number as u64));
+            let mut consumer = Consumer { zk: zk.clone(), book: book.clone(), wishes: wishes.clone(), random };
+            let stopped = stopped.clone();
+            tasks.spawn(async move {
+                while !*stopped.borrow() {
+                    consumer.turn().await;
+                }
+            });
+        }
+        Crowd { tasks, stop }
+    }
+
+    /// Lets everybody finish what they have begun.
+    pub async fn stop(mut self) {
+        self.stop.send_replace(true);
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.expect("a consumer reports what it finds and does not panic");
+        }
+    }
+}
+
+struct Consumer {
+    zk: Zk,
+    book: Arc<Book>,
+    wishes: Wishes,
+    random: StdRng,
+}
+
+/// A node that was handed out, as its consumer knows it.
+struct Held {
+    id: NodeId,
+    record: Node,
+    version: i32,
+}
+
+impl Consumer {
+    /// One request from its beginning to its end, whichever that is.
+    async fn turn(&mut self) {
+        if let Some(label) = self.wishes.hopeless
+            && self.random.gen_ratio(1, 12)
+        {
+            return self.ask_in_vain(label).await;
+        }
+        let shape = self.random.gen_range(0..self.wishes.shapes.len());
+        let labels: Vec<LabelName> = self.wishes.shapes[shape].iter().map(|label| LabelName::from(*label)).collect();
+        let id = self.ask(&labels).await;
+        self.book.opened(&id, &labels);
+        if self.random.gen_ratio(1, 8) {
+            self.rest(60).await;
+            self.withdraw(&id).await;
+            return;
+        }
+        let Some(request) = self.ended(&id).await else {
+            self.book.violation(format!("request {id} for {labels:?} was forgotten: {:?}", self.request(&id).await));
+            self.withdraw(&id).await;
+            return;
+        };
+        if request.state == RequestState::Failed {
+            self.book.violation(format!("request {id} for {labels:?} failed"));
+            self.withdraw(&id).await;
+            return;
+        }
+        let nodes = self.look_at(&id, &request, &labels).await;
+        let records: Vec<(NodeId, Node)> = nodes.iter().map(|held| (held.id.clone(), held.record.clone())).collect();
+        self.book.fulfilled(&id, &records);
+        self.rest(30).await;
+        if self.random.gen_ratio(1, 8) {
+            self.withdraw(&id).await;
+            return;
+        }
+        // Until we do something about it, nothing about it may change.
+        let nodes = self.look_at(&id, &request, &labels).await;
+        self.accept(&id, nodes).await;
+    }
+
+    async fn ask_in_vain(&self, label: &str) {
+        let (began, labels) = (Instant::now(), [LabelName::from(label)]);
+        let id = self.ask(&labels).await;
+        let ended = self.ended(&id).await.map(|request| request.state);
+        if ended != Some(RequestState::Failed) || began.elapsed() > 2 * self.book.limit {
+            self.book.violation(format!("request {id} for {label}: {ended:?} after {:?}", began.elapsed()));
+        }
+        self.withdraw(&id).await;
+    }
+
+    async fn ask(&self, labels: &[LabelName]) -> RequestId {
+        let mut request = NodeRequest::new(labels.to_vec(), "tester", clock::now());
+        request.event_id = Some(uuid::Uuid::new_v4().simple().to_string());
+        let data = Bytes::from(json::to_bytes(&request));
+        loop {
+            let created = self.zk.create(&paths::request_prefix("200"), data.clone(), CreateMode::PersistentSequential);
+            match created.await {
+                Ok((path, _)) => return RequestId::from(paths::name(&path)),
+                Err(ZkError::Unknown(_)) => {
+                    sleep(PAUSE).await;
+                    if let Some(id) = self.find(&request.event_id).await {
+                        return id;
+                    }
+                }
+                Err(error) => panic!("cannot submit a request: {error}"),
+            }
+        }
+    }
+
+    /// The request that may have been created by a call whose answer was lost.
+    async fn find(&self, event: &Option<String>) -> Option<RequestId> {
+        let (names, _) = again(|| self.zk.children("/nodepool/requests")).await.expect("the container is there");
+        for name in names {
+            let id = RequestId::from(name);
+            if self.request(&id).await.is_some_and(|request| request.event_id == *event) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    async fn request(&self, id: &RequestId) -> Option<NodeRequest> {
+        match again(|| self.zk.get(&paths::request(id))).await {
+            Ok((data, _)) => Some(json::from_bytes(&data).expect("what launchers write can be read")),
+            Err(ZkError::NoNode) => None,
+            Err(error) => panic!("cannot read request {id}: {error}"),
+        }
+    }
+
+    /// Waits for the end of a request; `None` when that does not come.
+    async fn ended(&self, id: &RequestId) -> Option<NodeRequest> {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            let changed = match self.zk.exists_and_watch(&paths::request(id)).await {
+                Ok((_, changed)) => changed,
+                Err(ZkError::Unknown(_)) => continue,
+                Err(error) => panic!("cannot watch request {id}: {error}"),
+            };
+            match self.request(id).await {
+                Some(request) if matches!(request.state, RequestState::Fulfilled | RequestState::Failed) => {
+                    return Some(request);
+                }
+                Some(_) => drop(timeout(Duration::from_secs(1), changed).await),
+                None => self.book.violation(format!("request {id} vanished before its requestor took it away")),
+            }
+        }
+        None
+    }
+
+    /// A fulfilled request's nodes: ready, unlocked and allocated to it, in the order of its labels.
+    async fn look_at(&self, id: &RequestId, request: &NodeRequest, labels: &[LabelName]) -> Vec<Held> {
+        let mut nodes = Vec::new();
+        if request.nodes.len() != labels.len() {
+            self.book.violation(format!("request {id} for {labels:?} was given {:?}", request.nodes));
+        }
+        for (node, label) in request.nodes.iter().zip(labels) {
+            match again(|| self.zk.get(&paths::node(node))).await {
+                Ok((data, stat)) => {
+                    let record: Node = json::from_bytes(&data).expect("what launchers write can be read");
+                    let is_ours = record.allocated_to.as_ref() == Some(id) && record.state == NodeState::Ready;
+                    if !is_ours || !record.labels.contains(label) {
+                        self.book
+                            .violation(format!("node {node} of fulfilled request {id} for {labels:?}: {record:?}"));
+                    }
+                    nodes.push(Held { id: node.clone(), record, version: stat.version });
+                }
+                Err(ZkError::NoNode) => self.book.violation(format!("node {node} of fulfilled request {id} is gone")),
+                Err(error) => panic!("cannot read node {node}: {error}"),
+            }
+            match again(|| self.zk.children(&paths::node_lock(node))).await {
+                Ok((names, _)) if !names.is_empty() => {
+                    self.book.violation(format!("node {node} of fulfilled request {id} is locked by {names:?}"));
+                }
+                _ => {}
+            }
+        }
+        nodes
+    }
+
+    /// Takes the request back, or away: the same to whoever looks.
+    async fn withdraw(&self, id: &RequestId) {
+        self.book.withdrawn(id);
+        self.remove(id).await;
+    }
+
+    async fn remove(&self, id: &RequestId) {
+        match again(|| self.zk.delete(&paths::request(id), -1)).await {
+            Ok(()) | Err(ZkError::NoNode) => {}
+            Err(error) => panic!("cannot remove request {id}: {error}"),
+        }
+    }
+
+    /// As Zuul's executor: node locks, then the request goes, in use, used, unlocked.
+    async fn accept(&mut self, id: &RequestId, mut nodes: Vec<Held>) {
+        let mut locks = Vec::new();
+        for held in &nodes {
+            match lock::lock_within(&self.zk, &paths::node_lock(&held.id), IDENTIFIER, LOCKING).await {
+                Ok(Some(lock)) => locks.push(lock),
+                other => self.book.violation(format!("node {} of {id} cannot be locked: {other:?}", held.id)),
+            }
+        }
+        self.remove(id).await;
+        if self.random.gen_ratio(1, 10) {
+            // The build was cancelled before it began.
+            self.book.given_back(id);
+            return self.release(locks).await;
+        }
+        for held in &mut nodes {
+            self.book.in_use(id, &held.id);
+            self.write(id, held, NodeState::InUse).await;
+        }
+        let longest = self.wishes.longest_use.as_millis() as u64;
+        self.rest(longest).await;
+        for (held, lock) in nodes.iter().zip(&locks) {
+            if again(|| self.zk.exists(lock.path())).await == Ok(None) {
+                self.book.violation(format!("somebody took the lock of node {} away from {id}", held.id));
+            }
+        }
+        self.book.given_back(id);
+        for held in &mut nodes {
+            self.write(id, held, NodeState::Used).await;
+        }
+        self.release(locks).await;
+    }
+
+    async fn write(&self, id: &RequestId, held: &mut Held, state: NodeState) {
+        held.record.set_state(state, Writer::Consumer, clock::now());
+        let data = Bytes::from(json::to_bytes(&held.record));
+        let path = paths::node(&held.id);
+        loop {
+            match self.zk.set(&path, data.clone(), held.version).await {
+                Ok(stat) => {
+                    held.version = stat.version;
+                    return;
+                }
+                Err(ZkError::Unknown(_)) => {
+                    sleep(PAUSE).await;
+                    if let Ok((found, stat)) = again(|| self.zk.get(&path)).await
+                        && found == data
+                    {
+                        held.version = stat.version;
+                        return;
+                    }
+                }
+                Err(error) => {
+                    let id = format!("node {} of {id}", held.id);
+                    self.book.violation(format!("{id} changed under its consumer's lock: {state:?}: {error}"));
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn release(&self, locks: Vec<Lock>) {
+        for lock in locks {
+            // What fails now is tried again in the background.
+            let _ = lock.release().await;
+        }
+    }
+
+    async fn rest(&mut self, most_ms: u64) {
+        sleep(Duration::from_millis(self.random.gen_range(0..=most_ms))).await;
+    }
+}
+
+/// Asks until there is an answer; for what may be done twice.
+pub async fn again<T>(mut ask: impl FnMut() -> Reply<T>) -> Result<T, ZkError> {
+    loop {
+        match ask().await {
+            Err(ZkError::Unknown(_)) => sleep(PAUSE).await,
+            answer => return answer,
+        }
+    }
+}

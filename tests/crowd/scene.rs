@@ -1,0 +1,166 @@
+//! Where a crowd works: a launcher process on a real ZooKeeper, its static hosts, and how a run must end.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodepool::model::ids::NodeId;
+use nodepool::model::json;
+use nodepool::model::node::Node;
+use nodepool::zk::session::{ConnectOptions, Server, connect};
+use nodepool::zk::{Zk, paths};
+use tokio::time::Instant;
+
+use super::again;
+use crate::support::real::process::Nodepool;
+use crate::support::real::zookeeper::Options;
+
+/// Nobody connects to these hosts: their keys are not checked.
+#[derive(Clone, Copy)]
+pub struct Host {
+    pub name: &'static str,
+    pub label: &'static str,
+    pub slots: usize,
+}
+
+/// A ZooKeeper, and the launcher that works on it.
+#[derive(Clone)]
+pub struct Scene {
+    /// `host:port,host:port`
+    pub addresses: String,
+    /// Empty for none; exists.
+    pub chroot: String,
+    pub provider: &'static str,
+    pub hosts: &'static [Host],
+    pub session: Duration,
+    /// Bytes that every node's record has more than it needs.
+    pub padding: usize,
+}
+
+/// Servers that grant launchers sessions of a second, and the crowd long ones.
+pub fn options() -> Options {
+    Options { settings: vec!["maxSessionTimeout=60000".to_owned()], ..Options::short_sessions() }
+}
+
+impl Scene {
+    pub fn configuration(&self) -> String {
+        let mut text = "zookeeper-servers:\n".to_owned();
+        let mut line = |line: String| writeln!(text, "{line}").expect("a string takes any text");
+        for address in self.addresses.split(',') {
+            let (host, port) = address.rsplit_once(':').expect("an address ends with its port");
+            line(format!("  - {{host: {host}, port: {port}, chroot: '{}'}}", self.chroot));
+        }
+        line(format!("zookeeper-timeout: {:?}", self.session.as_secs_f64()));
+        line("labels: [{name: a}, {name: b}]".to_owned());
+        line(format!("providers:\n  - name: {}\n    driver: static\n    pools:\n      - name: main", self.provider));
+        line(format!("        node-attributes: {{padding: '{}'}}", "x".repeat(self.padding)));
+        line("        nodes:".to_owned());
+        for Host { name, label, slots } in self.hosts {
+            let rest = format!("max-parallel-jobs: {slots}, host-key-checking: false");
+            line(format!("          - {{name: {name}, labels: {label}, {rest}}}"));
+        }
+        text
+    }
+
+    pub fn launcher(&self) -> Nodepool {
+        let executable = env!("CARGO_BIN_EXE_nodepool-launcher");
+        Nodepool::start(executable, &self.configuration(), &["-d", "--no-webapp"])
+    }
+
+    /// A session that outlives everything that happens in a run.
+    pub async fn connect(&self) -> Zk {
+        let servers = self.addresses.split(',').map(|address| {
+            let (host, port) = address.rsplit_once(':').expect("an address ends with its port");
+            Server { host: host.to_owned(), port: port.parse().expect("a port is a number") }
+        });
+        let options = ConnectOptions {
+            servers: servers.collect(),
+            chroot: self.chroot.clone(),
+            session_timeout: Duration::from_secs(30),
+            ..ConnectOptions::plain("", 0)
+        };
+        let connection = connect(options).await.expect("a server that serves accepts clients");
+        let zk: Zk = connection;
+        zk
+    }
+
+    pub fn slots(&self) -> Vec<(&'static str, usize)> {
+        let labels: std::collections::BTreeSet<&str> = self.hosts.iter().map(|host| host.label).collect();
+        let of = |label: &str| self.hosts.iter().filter(|host| host.label == label).map(|host| host.slots).sum();
+        labels.into_iter().map(|label| (label, of(label))).collect()
+    }
+
+    /// Waits until everything is as it was at the beginning: every slot registered once and free, no lock, no request, this
+    /// many pools registered.
+    pub async fn settles(&self, zk: &Zk, pools: usize, within: Duration) {
+        let began = Instant::now();
+        loop {
+            let Some(unsettled) = self.unsettled(zk, pools).await else { return };
+            assert!(began.elapsed() < within, "after {within:?}: {unsettled}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// What is not as it should be.
+    async fn unsettled(&self, zk: &Zk, pools: usize) -> Option<String> {
+        let mut slots: Vec<(String, i64)> = Vec::new();
+        for name in children(zk, paths::NODES).await {
+            let id = NodeId::from(name);
+            let Ok((data, _)) = again(|| zk.get(&paths::node(&id))).await else { return Some(format!("{id} left")) };
+            let Ok(node) = json::from_bytes::<Node>(&data) else { return Some(format!("{id} is unreadable")) };
+            let contenders = children(zk, &paths::node_lock(&id)).await;
+            if !node.is_idle() || !contenders.is_empty() {
+                return Some(format!("node {id} is not free: {contenders:?} {node:?}"));
+            }
+            slots.push((node.hostname.unwrap_or_default(), node.slot.unwrap_or(-1)));
+        }
+        slots.sort();
+        let expected =
+            self.hosts.iter().flat_map(|host| (0..host.slots as i64).map(|slot| (host.name.to_owned(), slot)));
+        let mut expected: Vec<(String, i64)> = expected.collect();
+        expected.sort();
+        if slots != expected {
+            return Some(format!("the registered slots are {slots:?}"));
+        }
+        let requests = children(zk, paths::REQUESTS).await;
+        if !requests.is_empty() {
+            return Some(format!("requests are left: {requests:?}"));
+        }
+        for request in children(zk, paths::REQUEST_LOCKS).await {
+            let contenders = children(zk, &format!("{}/{request}", paths::REQUEST_LOCKS)).await;
+            if !contenders.is_empty() {
+                return Some(format!("request {request} is locked by {contenders:?}"));
+            }
+        }
+        let registered = children(zk, "/nodepool/components/pool").await;
+        (registered.len() != pools).then(|| format!("registered pools: {registered:?}"))
+    }
+}
+
+async fn children(zk: &Zk, path: &str) -> Vec<String> {
+    again(|| zk.children(path)).await.map(|(names, _)| names).unwrap_or_default()
+}
+
+/// The number from which all chances of a run follow; said, so that the run can be repeated.
+pub fn seed() -> u64 {
+    let seed = match std::env::var("NODEPOOL_SEED") {
+        Ok(text) => text.parse().expect("NODEPOOL_SEED is a number"),
+        Err(_) => rand::random::<u32>().into(),
+    };
+    eprintln!("NODEPOOL_SEED={seed}");
+    seed
+}
+
+/// Fails with everything that was broken, and what the launchers have to say about it.
+pub fn assert_kept(book: &Arc<super::book::Book>, launchers: &[&Nodepool]) {
+    let violations = book.violations();
+    if violations.is_empty() {
+        return;
+    }
+    for launcher in launchers {
+        let log = launcher.log();
+        let lines: Vec<&str> = log.lines().collect();
+        eprintln!("--- launcher {}:\n{}", launcher.pid(), lines[lines.len().saturating_sub(200)..].join("\n"));
+    }
+    panic!("{} promises were broken:\n{}", violations.len(), violations.join("\n"));
+}

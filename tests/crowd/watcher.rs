@@ -1,0 +1,101 @@
+//! Looks at ZooKeeper all the time, knowing nothing of who does what, and writes down what must never be seen.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodepool::model::ids::{NodeId, RequestId};
+use nodepool::model::json;
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::zk::{Zk, paths};
+use tokio::task::JoinHandle;
+
+use super::book::Book;
+use super::{IDENTIFIER, again};
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Looks until it is dropped.
+pub struct Watcher {
+    task: JoinHandle<()>,
+}
+
+impl Watcher {
+    /// Contenders that are not the crowd's are taken for a launcher's.
+    pub fn start(zk: &Zk, book: &Arc<Book>) -> Watcher {
+        let (zk, book) = (zk.clone(), book.clone());
+        let task = tokio::spawn(async move {
+            loop {
+                look(&zk, &book).await;
+                book.tick();
+                tokio::time::sleep(PAUSE).await;
+            }
+        });
+        Watcher { task }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn look(zk: &Zk, book: &Book) {
+    let Ok((names, _)) = again(|| zk.children("/nodepool/requests")).await else { return };
+    let mut owners: BTreeMap<NodeId, RequestId> = BTreeMap::new();
+    for name in names {
+        let id = RequestId::from(name);
+        let Some(request) = read::<NodeRequest>(zk, &paths::request(&id)).await else { continue };
+        if request.state != RequestState::Fulfilled {
+            continue;
+        }
+        for node in &request.nodes {
+            if let Some(other) = owners.insert(node.clone(), id.clone()) {
+                // Ids of requests are used once, so the one that is there now was there all the time.
+                if other == id || (exists(zk, &other).await && exists(zk, &id).await) {
+                    book.violation(format!("node {node} is in the fulfilled requests {other} and {id}"));
+                }
+            }
+            look_at_node(zk, book, &id, node).await;
+        }
+    }
+}
+
+/// As long as a fulfilled request exists, its nodes are ready and allocated to it, and no launcher has them locked.
+async fn look_at_node(zk: &Zk, book: &Book, id: &RequestId, node: &NodeId) {
+    let record = read::<Node>(zk, &paths::node(node)).await;
+    let is_sound = record
+        .as_ref()
+        .is_some_and(|record| record.state == NodeState::Ready && record.allocated_to.as_ref() == Some(id));
+    let stranger = stranger_in(zk, node).await;
+    if (!is_sound || stranger.is_some()) && exists(zk, id).await {
+        let lock = stranger.unwrap_or_else(|| "none".to_owned());
+        book.violation(format!("fulfilled request {id}: node {node} is {record:?}, lock of a launcher: {lock}"));
+    }
+}
+
+async fn stranger_in(zk: &Zk, node: &NodeId) -> Option<String> {
+    let directory = paths::node_lock(node);
+    let (names, _) = again(|| zk.children(&directory)).await.ok()?;
+    for name in names {
+        let path = format!("{directory}/{name}");
+        if let Ok((data, _)) = again(|| zk.get(&path)).await
+            && data != IDENTIFIER.as_bytes()
+        {
+            return Some(name);
+        }
+    }
+    None
+}
+
+async fn exists(zk: &Zk, id: &RequestId) -> bool {
+    matches!(again(|| zk.exists(&paths::request(id))).await, Ok(Some(_)))
+}
+
+async fn read<T: serde::de::DeserializeOwned>(zk: &Zk, path: &str) -> Option<T> {
+    let (data, _) = again(|| zk.get(path)).await.ok()?;
+    json::from_bytes(&data).ok()
+}

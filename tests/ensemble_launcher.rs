@@ -1,0 +1,156 @@
+//! A launcher at work on three servers of which some go away, and whose session ends: nothing is lost, nothing given twice.
+
+mod crowd;
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crowd::book::Book;
+use crowd::scene::{self, Host, Scene};
+use crowd::watcher::Watcher;
+use crowd::{Crowd, Wishes, again};
+use nodepool::zk::Zk;
+use support::real::{
+    self,
+    process::Nodepool,
+    zookeeper::{Ensemble, Options},
+};
+use support::wait;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const PATIENCE: Duration = Duration::from_secs(90);
+const HOSTS: &[Host] =
+    &[Host { name: "fake-a1", label: "a", slots: 5 }, Host { name: "fake-b1", label: "b", slots: 3 }];
+
+fn wishes() -> Wishes {
+    let shapes = vec![vec!["a"], vec!["b"], vec!["a", "a"], vec!["b", "a", "a"]];
+    Wishes { shapes, hopeless: None, consumers: 5, longest_use: Duration::from_millis(80) }
+}
+
+/// What is going on while servers die.
+struct Work {
+    scene: Scene,
+    zk: Zk,
+    book: Arc<Book>,
+    crowd: Crowd,
+    _watcher: Watcher,
+    launcher: Nodepool,
+}
+
+impl Work {
+    async fn begin(ensemble: &Ensemble, session: Duration) -> Work {
+        let scene = Scene {
+            addresses: ensemble.address(),
+            chroot: String::new(),
+            provider: "lab",
+            hosts: HOSTS,
+            session,
+            padding: 0,
+        };
+        let zk = scene.connect().await;
+        // Elections count as time in which nobody can serve, so the watcher is here for what is given twice, and the
+        // consumers' own patience for what is lost.
+        let book = Arc::new(Book::new(PATIENCE, &scene.slots()));
+        let crowd = Crowd::start(&zk, &book, wishes(), scene::seed()).await;
+        let watcher = Watcher::start(&scene.connect().await, &book);
+        let launcher = scene.launcher();
+        let work = Work { scene, zk, book, crowd, _watcher: watcher, launcher };
+        work.goes_on().await;
+        work
+    }
+
+    /// More is served from now on.
+    async fn goes_on(&self) {
+        let before = self.book.figures().served;
+        let what = format!("more to be served than {before}: {:?}", self.book.violations());
+        wait::until(&what, PATIENCE, async || self.book.figures().served > before + 10).await;
+        scene::assert_kept(&self.book, &[&self.launcher]);
+    }
+
+    async fn end(mut self) {
+        self.crowd.stop().await;
+        self.scene.settles(&self.zk, 1, PATIENCE).await;
+        scene::assert_kept(&self.book, &[&self.launcher]);
+        assert!(self.launcher.ended().is_none(), "the launcher lives through all of this");
+        self.launcher.stop(PATIENCE).await;
+    }
+
+    /// The launcher's session: that of its registration.
+    async fn session(&self) -> i64 {
+        let kind = "/nodepool/components/pool";
+        wait::until_some("the launcher's registration", PATIENCE, async || {
+            let (names, _) = again(|| self.zk.children(kind)).await.ok()?;
+            let path = format!("{kind}/{}", names.first()?);
+            Some(again(|| self.zk.exists(&path)).await.ok()??.ephemeral_owner)
+        })
+        .await
+    }
+}
+
+/// The server that a session is connected to.
+async fn home_of(ensemble: &Ensemble, session: i64) -> usize {
+    wait::until_some("the session to be somewhere", PATIENCE, async || {
+        for (index, server) in ensemble.servers.iter().enumerate() {
+            let Ok(mut stream) = tokio::net::TcpStream::connect(server.plain_address()).await else { continue };
+            let mut answer = String::new();
+            let asked = stream.write_all(b"cons").await.is_ok() && stream.read_to_string(&mut answer).await.is_ok();
+            if asked && answer.contains(&format!("sid=0x{session:x}")) {
+                return Some(index);
+            }
+        }
+        None
+    })
+    .await
+}
+
+// zookeeper.md checks 24, 80
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_die_under_a_launcher_cost_neither_nodes_nor_requests() {
+    if real::skipped() {
+        return;
+    }
+    let options = Options { tick: Duration::from_secs(1), ..scene::options() };
+    let mut ensemble = Ensemble::start(3, options).await;
+    // Long enough to live through an election.
+    let work = Work::begin(&ensemble, Duration::from_secs(20)).await;
+    let session = work.session().await;
+
+    let leader = ensemble.leader().await;
+    ensemble.kill(leader);
+    work.goes_on().await;
+    ensemble.start_again(leader).await;
+    work.goes_on().await;
+
+    let home = home_of(&ensemble, work.session().await).await;
+    ensemble.kill(home);
+    work.goes_on().await;
+    ensemble.start_again(home).await;
+    work.goes_on().await;
+    assert_eq!(work.session().await, session, "one session lives through all of it");
+    work.end().await;
+}
+
+// zookeeper.md checks 24, 64, 80
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_launcher_whose_session_ends_under_load_goes_on_with_the_next() {
+    if real::skipped() {
+        return;
+    }
+    let ensemble = Ensemble::start(3, scene::options()).await;
+    let work = Work::begin(&ensemble, Duration::from_secs(1)).await;
+    for _ in 0..3 {
+        let session = work.session().await;
+        // Stopped for longer than its session lasts, it wakes up believing in locks and a picture that are gone.
+        work.launcher.signal(nix::sys::signal::Signal::SIGSTOP);
+        wait::until("the session to expire", PATIENCE, async || {
+            let registered = again(|| work.zk.children("/nodepool/components/pool")).await;
+            registered.is_ok_and(|(names, _)| names.is_empty())
+        })
+        .await;
+        work.launcher.signal(nix::sys::signal::Signal::SIGCONT);
+        work.goes_on().await;
+        assert_ne!(work.session().await, session);
+    }
+    work.end().await;
+}

@@ -1,0 +1,116 @@
+//! A launcher that is killed at any moment leaves nothing undone for the next one: no request, no node, no lock.
+//!
+//! NODEPOOL_KILLS=200 makes it a long run, NODEPOOL_SEED repeats one as far as chance goes.
+
+mod crowd;
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crowd::book::{Book, Figures};
+use crowd::scene::{self, Host, Scene};
+use crowd::watcher::Watcher;
+use crowd::{Crowd, Wishes};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use support::real::{self, zookeeper::Server};
+use support::wait;
+use tokio::time::{Instant, sleep};
+
+/// Kills where nobody asks for more.
+const KILLS: usize = 30;
+/// What is promised beyond the session timeout, within which a dead launcher's locks go.
+const GRACE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const HOSTS: &[Host] = &[
+    Host { name: "fake-a1", label: "a", slots: 4 },
+    Host { name: "fake-a2", label: "a", slots: 3 },
+    Host { name: "fake-a3", label: "a", slots: 1 },
+    Host { name: "fake-b1", label: "b", slots: 2 },
+];
+
+fn wishes() -> Wishes {
+    let shapes = [&["a"][..], &["a"], &["a", "a"], &["b"], &["a", "b"], &["b", "a", "a"], &["a", "a", "a"]];
+    let shapes = shapes.map(<[_]>::to_vec).to_vec();
+    Wishes { shapes, hopeless: Some("z"), consumers: 6, longest_use: Duration::from_millis(80) }
+}
+
+// zookeeper.md checks 64, 72, 80, 100
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_launcher_killed_at_any_moment_leaves_nothing_undone() {
+    if real::skipped() {
+        return;
+    }
+    let kills = std::env::var("NODEPOOL_KILLS").map_or(KILLS, |text| text.parse().expect("NODEPOOL_KILLS is a number"));
+    let seed = scene::seed();
+    let server = Server::start(scene::options()).await;
+    // Several launchers at a time, each with a tree of its own; in a long run one of them has the default session.
+    let lanes = if kills > KILLS { 4 } else { 2 };
+    let mut runs = Vec::new();
+    for lane in 0..lanes {
+        let session = if kills > KILLS && lane == 0 { 10 } else { 1 };
+        // In the second lane three nodes do not fit one transaction, so a launcher can be killed between two.
+        let padding = if lane == 1 { 240_000 } else { 0 };
+        let chroot = server.chroot("kill").await;
+        let (addresses, chroot) = chroot.split_once('/').expect("a chroot begins with a slash");
+        let scene = Scene {
+            addresses: addresses.to_owned(),
+            chroot: format!("/{chroot}"),
+            provider: "lab",
+            hosts: HOSTS,
+            session: Duration::from_secs(session),
+            padding,
+        };
+        let share = kills / lanes + usize::from(lane < kills % lanes);
+        runs.push(kill_again_and_again(scene, share, seed.wrapping_add(1000 * lane as u64)));
+    }
+    for Figures { served, withdrawn, longest_turn } in futures::future::join_all(runs).await {
+        eprintln!("served {served}, withdrawn {withdrawn}, longest wait with room {longest_turn:?}");
+    }
+}
+
+async fn kill_again_and_again(scene: Scene, kills: usize, seed: u64) -> Figures {
+    let mut random = StdRng::seed_from_u64(seed);
+    let zk = scene.connect().await;
+    let book = Arc::new(Book::new(scene.session + GRACE, &scene.slots()));
+    let crowd = Crowd::start(&zk, &book, wishes(), seed).await;
+    let _watcher = Watcher::start(&scene.connect().await, &book);
+    let mut launcher = scene.launcher();
+    let (mut startup, mut early) = (Duration::from_millis(500), 0);
+    for kill in 0..kills {
+        // Half of the moments lie in the start, half in the work; without work in between nothing would be proven.
+        if early < 2 && random.gen_bool(0.5) {
+            early += 1;
+            sleep(startup.mul_f64(random.gen_range(0.0..1.5))).await;
+        } else {
+            early = 0;
+            let (began, before, first) = (Instant::now(), book.figures().served, book.first());
+            let what = format!("launcher {kill} to serve, seed {seed}");
+            wait::until(&what, PATIENCE, async || book.figures().served > before).await;
+            startup = began.elapsed();
+            // Nor may the next launcher heal what this one would have left for ever.
+            let what = format!("{first:?} to be served by launcher {kill}, seed {seed}");
+            wait::until(&what, PATIENCE, async || {
+                scene::assert_kept(&book, &[&launcher]);
+                first.as_ref().is_none_or(|id| !book.is_open(id))
+            })
+            .await;
+            sleep(Duration::from_millis(random.gen_range(0..300))).await;
+        }
+        launcher.kill();
+        scene::assert_kept(&book, &[&launcher]);
+        if random.gen_ratio(1, 8) {
+            // Long enough for the dead one's session to end before there is a new one.
+            sleep(Duration::from_millis(random.gen_range(0..1500))).await;
+        }
+        launcher = scene.launcher();
+        book.restart_clock();
+    }
+    crowd.stop().await;
+    scene::assert_kept(&book, &[&launcher]);
+    scene.settles(&zk, 1, scene.session + GRACE).await;
+    scene::assert_kept(&book, &[&launcher]);
+    launcher.stop(PATIENCE).await;
+    book.figures()
+}
