@@ -107,13 +107,14 @@ impl Store {
     /// A node whose use is over, with its lock directory.
     pub async fn retire(&self, id: &NodeId, version: i32) -> Result<(), WriteError> {
         let path = paths::node(id);
-        let mut ops = self.node_guard(id, After::Remove).proof();
-        let proofs = ops.len();
+        // The version first: where the decision was made on an old record, nobody's lock is touched.
+        let mut ops = vec![Op::check(&*path, version)];
+        ops.extend(self.node_guard(id, After::Remove).proof());
         ops.push(Op::delete(&*path, version));
         match self.zk.multi(ops).await {
             Ok(_) => {}
             // Something is below the record that the mirror does not know, or not yet.
-            Err(ZkError::Multi { index, source }) if index < proofs || *source == ZkError::NotEmpty => {
+            Err(ZkError::Multi { index, .. }) if index > 0 => {
                 self.retire_locked(id, version).await?;
             }
             Err(error) => return Err(refusal(&error)),
@@ -283,12 +284,15 @@ impl Store {
 
     /// Runs the operations while nobody holds the guarded locks; returns the answers to the operations alone.
     async fn commit(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<Vec<OpReply>, WriteError> {
-        let mut all: Vec<Op> = guards.iter().flat_map(Guard::proof).collect();
-        let proofs = all.len();
-        all.extend(ops.iter().cloned());
+        // The writes first: where one was decided on an old record, nobody's lock is touched.
+        let mut all = ops.clone();
+        all.extend(guards.iter().flat_map(Guard::proof));
         match self.zk.multi(all).await {
-            Ok(mut replies) => Ok(replies.split_off(proofs)),
-            Err(ZkError::Multi { index, .. }) if index < proofs => self.commit_locked(guards, ops).await,
+            Ok(mut replies) => {
+                replies.truncate(ops.len());
+                Ok(replies)
+            }
+            Err(ZkError::Multi { index, .. }) if index >= ops.len() => self.commit_locked(guards, ops).await,
             Err(error) => Err(refusal(&error)),
         }
     }
