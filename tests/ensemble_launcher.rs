@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crowd::book::Book;
+use crowd::book::{Book, Launchers};
 use crowd::scene::{self, Host, Scene};
 use crowd::watcher::Watcher;
 use crowd::{Crowd, Wishes, again};
@@ -51,7 +51,7 @@ impl Work {
         let zk = scene.connect().await;
         // Elections count as time in which nobody can serve, so the watcher is here for what is given twice, and the
         // consumers' own patience for what is lost.
-        let book = Arc::new(Book::new(PATIENCE, &scene.slots()));
+        let book = Arc::new(Book::new(PATIENCE, &scene.slots(), Launchers::OnePerProvider));
         let crowd = Crowd::start(&zk, &book, wishes(), scene::seed()).await;
         let watcher = Watcher::start(&scene.connect().await, &book);
         let launcher = scene.launcher();

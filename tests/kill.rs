@@ -8,7 +8,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crowd::book::{Book, Figures};
+use crowd::book::{Book, Figures, Launchers};
 use crowd::scene::{self, Host, Scene};
 use crowd::watcher::Watcher;
 use crowd::{Crowd, Wishes};
@@ -73,7 +73,7 @@ async fn a_launcher_killed_at_any_moment_leaves_nothing_undone() {
 async fn kill_again_and_again(scene: Scene, kills: usize, seed: u64) -> Figures {
     let mut random = StdRng::seed_from_u64(seed);
     let zk = scene.connect().await;
-    let book = Arc::new(Book::new(scene.session + GRACE, &scene.slots()));
+    let book = Arc::new(Book::new(scene.session + GRACE, &scene.slots(), Launchers::OnePerProvider));
     let crowd = Crowd::start(&zk, &book, wishes(), seed).await;
     let _watcher = Watcher::start(&scene.connect().await, &book);
     let mut launcher = scene.launcher();

@@ -16,7 +16,16 @@ pub struct Book {
     /// How long the request of the highest rank may wait although there are free slots enough for it.
     pub limit: Duration,
     slots: BTreeMap<LabelName, usize>,
+    launchers: Launchers,
     pages: Mutex<Pages>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub enum Launchers {
+    OnePerProvider,
+    /// Both may register the same slot, until they notice, and one may try a node's lock while the other hands it out,
+    /// as launchers of any kind do that share nodes; what is true of nodes is true all the same.
+    Twins,
 }
 
 #[derive(Default)]
@@ -30,6 +39,7 @@ struct Pages {
     turn: Option<(RequestId, Instant, bool)>,
     longest_turn: Duration,
     served: usize,
+    by_provider: BTreeMap<String, usize>,
     withdrawn: usize,
     violations: BTreeSet<String>,
 }
@@ -44,13 +54,20 @@ pub struct Figures {
 
 impl Book {
     /// `slots`: how many there are per label; every host has one label.
-    pub fn new(limit: Duration, slots: &[(&str, usize)]) -> Book {
+    pub fn new(limit: Duration, slots: &[(&str, usize)], launchers: Launchers) -> Book {
         let slots = slots.iter().map(|(label, count)| (LabelName::from(*label), *count)).collect();
-        Book { limit, slots, pages: Mutex::default() }
+        Book { limit, slots, launchers, pages: Mutex::default() }
     }
 
     pub fn violation(&self, text: String) {
         self.pages().violations.insert(text);
+    }
+
+    /// A launcher has a node locked that was handed out to this request.
+    pub fn locked_by_launcher(&self, id: &RequestId, node: &NodeId, contender: &str) {
+        if self.launchers == Launchers::OnePerProvider {
+            self.violation(format!("node {node} of fulfilled request {id} is locked by {contender}"));
+        }
     }
 
     pub fn violations(&self) -> Vec<String> {
@@ -60,6 +77,11 @@ impl Book {
     pub fn figures(&self) -> Figures {
         let pages = self.pages();
         Figures { served: pages.served, withdrawn: pages.withdrawn, longest_turn: pages.longest_turn }
+    }
+
+    /// How many nodes of a provider were handed out.
+    pub fn served_by(&self, provider: &str) -> usize {
+        self.pages().by_provider.get(provider).copied().unwrap_or(0)
     }
 
     pub fn opened(&self, id: &RequestId, labels: &[LabelName]) {
@@ -83,8 +105,12 @@ impl Book {
                 let text = format!("node {node} was used for {earlier} and is handed out again to {id}");
                 pages.violations.insert(text);
             }
+            let provider = record.provider.as_ref().map(ToString::to_string).unwrap_or_default();
+            *pages.by_provider.entry(provider).or_insert(0) += 1;
             let place = (record.hostname.clone().unwrap_or_default(), record.slot.unwrap_or(-1));
-            if let Some(other) = pages.busy.insert(place.clone(), id.clone()) {
+            if let Some(other) = pages.busy.insert(place.clone(), id.clone())
+                && self.launchers == Launchers::OnePerProvider
+            {
                 let text = format!("slot {} of {} belongs to {other} and was handed out to {id}", place.1, place.0);
                 pages.violations.insert(text);
             }

@@ -223,11 +223,8 @@ impl Consumer {
                 Err(ZkError::NoNode) => self.book.violation(format!("node {node} of fulfilled request {id} is gone")),
                 Err(error) => panic!("cannot read node {node}: {error}"),
             }
-            match again(|| self.zk.children(&paths::node_lock(node))).await {
-                Ok((names, _)) if !names.is_empty() => {
-                    self.book.violation(format!("node {node} of fulfilled request {id} is locked by {names:?}"));
-                }
-                _ => {}
+            if let Ok((names, _)) = again(|| self.zk.children(&paths::node_lock(node))).await {
+                names.iter().for_each(|name| self.book.locked_by_launcher(id, node, name));
             }
         }
         nodes

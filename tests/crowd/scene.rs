@@ -93,16 +93,19 @@ impl Scene {
     /// Waits until everything is as it was at the beginning: every slot registered once and free, no lock, no request, this
     /// many pools registered.
     pub async fn settles(&self, zk: &Zk, pools: usize, within: Duration) {
-        let began = Instant::now();
-        loop {
-            let Some(unsettled) = self.unsettled(zk, pools).await else { return };
-            assert!(began.elapsed() < within, "after {within:?}: {unsettled}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        soon(within, async || match self.busy_nodes(zk).await {
+            None => left_over(zk, pools).await,
+            busy => busy,
+        })
+        .await;
     }
 
-    /// What is not as it should be.
-    async fn unsettled(&self, zk: &Zk, pools: usize) -> Option<String> {
+    /// The part of it that is about nodes.
+    pub async fn nodes_settle(&self, zk: &Zk, within: Duration) {
+        soon(within, async || self.busy_nodes(zk).await).await;
+    }
+
+    async fn busy_nodes(&self, zk: &Zk) -> Option<String> {
         let mut slots: Vec<(String, i64)> = Vec::new();
         for name in children(zk, paths::NODES).await {
             let id = NodeId::from(name);
@@ -119,22 +122,32 @@ impl Scene {
             self.hosts.iter().flat_map(|host| (0..host.slots as i64).map(|slot| (host.name.to_owned(), slot)));
         let mut expected: Vec<(String, i64)> = expected.collect();
         expected.sort();
-        if slots != expected {
-            return Some(format!("the registered slots are {slots:?}"));
-        }
-        let requests = children(zk, paths::REQUESTS).await;
-        if !requests.is_empty() {
-            return Some(format!("requests are left: {requests:?}"));
-        }
-        for request in children(zk, paths::REQUEST_LOCKS).await {
-            let contenders = children(zk, &format!("{}/{request}", paths::REQUEST_LOCKS)).await;
-            if !contenders.is_empty() {
-                return Some(format!("request {request} is locked by {contenders:?}"));
-            }
-        }
-        let registered = children(zk, "/nodepool/components/pool").await;
-        (registered.len() != pools).then(|| format!("registered pools: {registered:?}"))
+        (slots != expected).then(|| format!("the registered slots are {slots:?}"))
     }
+}
+
+/// Waits until nothing is wrong any more.
+async fn soon(within: Duration, wrong: impl AsyncFn() -> Option<String>) {
+    let began = Instant::now();
+    while let Some(wrong) = wrong().await {
+        assert!(began.elapsed() < within, "after {within:?}: {wrong}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn left_over(zk: &Zk, pools: usize) -> Option<String> {
+    let requests = children(zk, paths::REQUESTS).await;
+    if !requests.is_empty() {
+        return Some(format!("requests are left: {requests:?}"));
+    }
+    for request in children(zk, paths::REQUEST_LOCKS).await {
+        let contenders = children(zk, &format!("{}/{request}", paths::REQUEST_LOCKS)).await;
+        if !contenders.is_empty() {
+            return Some(format!("request {request} is locked by {contenders:?}"));
+        }
+    }
+    let registered = children(zk, "/nodepool/components/pool").await;
+    (registered.len() != pools).then(|| format!("registered pools: {registered:?}"))
 }
 
 async fn children(zk: &Zk, path: &str) -> Vec<String> {

@@ -71,9 +71,14 @@ async fn look_at_node(zk: &Zk, book: &Book, id: &RequestId, node: &NodeId) {
         .as_ref()
         .is_some_and(|record| record.state == NodeState::Ready && record.allocated_to.as_ref() == Some(id));
     let stranger = stranger_in(zk, node).await;
-    if (!is_sound || stranger.is_some()) && exists(zk, id).await {
-        let lock = stranger.unwrap_or_else(|| "none".to_owned());
-        book.violation(format!("fulfilled request {id}: node {node} is {record:?}, lock of a launcher: {lock}"));
+    if (is_sound && stranger.is_none()) || !exists(zk, id).await {
+        return;
+    }
+    if !is_sound {
+        book.violation(format!("fulfilled request {id}: node {node} is {record:?}"));
+    }
+    if let Some(contender) = stranger {
+        book.locked_by_launcher(id, node, &contender);
     }
 }
 

@@ -1,0 +1,380 @@
+//! Our launcher among peers: beside a Python launcher, served to Zuul's own classes, read by Nodepool's.
+
+mod crowd;
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use crowd::book::{Book, Launchers};
+use crowd::scene::{self, Host, Scene};
+use crowd::watcher::Watcher;
+use crowd::{Crowd, Wishes};
+use nodepool::actors::clock;
+use nodepool::model::ids::{LabelName, RequestId};
+use nodepool::model::json as records;
+use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::policy::ready;
+use nodepool::zk::{CreateMode, Zk, ZkError, lock, paths};
+use serde_json::{Value, json};
+use support::real::{
+    self,
+    process::Nodepool,
+    python::{self, Interpreter, Script},
+    reference, tls,
+    zookeeper::{Options, Server},
+};
+use support::wait;
+use tokio::sync::OnceCell;
+
+/// The Python programs are slow to start, more so on a busy machine, and look at most things once a second.
+const SLOW: Duration = Duration::from_secs(120);
+/// Less than the tick of ten seconds at which our launcher looks at everything anew: what is within is due to events.
+const SOON: Duration = Duration::from_secs(5);
+
+async fn server() -> &'static Server {
+    static SERVER: OnceCell<Server> = OnceCell::const_new();
+    SERVER.get_or_init(|| Server::start(Options::tls())).await
+}
+
+/// A tree of its own on the shared server: our launcher's stage, and what Python clients are told.
+struct Place {
+    scene: Scene,
+    /// `host:port/chroot` with TLS.
+    secure: String,
+}
+
+impl Place {
+    async fn new(hosts: &'static [Host]) -> Place {
+        let server = server().await;
+        let secure = server.chroot("peers").await;
+        let (_, chroot) = secure.split_once('/').expect("a chroot begins with a slash");
+        let scene = Scene {
+            addresses: server.plain_address(),
+            chroot: format!("/{chroot}"),
+            provider: "ours",
+            hosts,
+            session: Duration::from_secs(10),
+            padding: 0,
+        };
+        Place { scene, secure }
+    }
+
+    /// The head of a configuration for the Python programs.
+    async fn section(&self) -> String {
+        let chroot = format!("    chroot: {}\nzookeeper-tls:", self.scene.chroot);
+        reference::zookeeper_section(server().await).replacen("zookeeper-tls:", &chroot, 1)
+    }
+
+    fn script(&self, interpreter: Interpreter, script: &str) -> Script {
+        let paths = ["client.pem", "client.key", "ca.pem"].map(|name| tls::file(name).to_string_lossy().into_owned());
+        python::spawn(interpreter, script, &[&self.secure, &paths[0], &paths[1], &paths[2]])
+    }
+}
+
+// --- a Python launcher beside ours ---
+
+const OURS_AND_THEIRS: &[Host] = &[
+    Host { name: "fake-a1", label: "a", slots: 3 },
+    Host { name: "127.0.1.1", label: "a", slots: 1 },
+    Host { name: "127.0.1.2", label: "a", slots: 1 },
+];
+
+// zookeeper.md checks 27, 60, 63
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_python_launcher_and_ours_split_the_requests() {
+    if real::skipped() {
+        return;
+    }
+    let place = Place::new(OURS_AND_THEIRS).await;
+    let ours = Scene { hosts: &OURS_AND_THEIRS[..1], ..place.scene.clone() }.launcher();
+    let sections = reference::static_sections("theirs", "a", &["127.0.1.1", "127.0.1.2"]);
+    let mut python = reference::launcher(&(place.section().await + &sections));
+    let zk = place.scene.connect().await;
+    place.scene.nodes_settle(&zk, SLOW).await;
+
+    // Theirs takes a second for a look and several to register a used host again.
+    let book = Arc::new(Book::new(Duration::from_secs(60), &place.scene.slots(), Launchers::OnePerProvider));
+    let shapes = vec![vec!["a"], vec!["a"], vec!["a", "a"]];
+    let wishes = Wishes { shapes, hopeless: Some("z"), consumers: 6, longest_use: Duration::from_millis(400) };
+    let crowd = Crowd::start(&zk, &book, wishes, scene::seed()).await;
+    let watcher = Watcher::start(&place.scene.connect().await, &book);
+    wait::until("both to serve", SLOW, async || {
+        scene::assert_kept(&book, &[&ours, &python]);
+        book.served_by("ours") >= 20 && book.served_by("theirs") >= 4
+    })
+    .await;
+    crowd.stop().await;
+    drop(watcher);
+    scene::assert_kept(&book, &[&ours, &python]);
+    place.scene.nodes_settle(&zk, SLOW).await;
+
+    both_have_to_decline(&zk, &ours, &python).await;
+    // The Python launcher leaves contenders behind where it locked a request that was gone; they go with its session.
+    python.kill();
+    place.scene.settles(&zk, 1, SLOW).await;
+    eprintln!("ours gave {} nodes, theirs {}", book.served_by("ours"), book.served_by("theirs"));
+}
+
+async fn both_have_to_decline(zk: &Zk, ours: &Nodepool, python: &Nodepool) {
+    let id = submit(zk, "z").await;
+    let request = ended(zk, &id, SLOW).await;
+    assert_eq!(request.state, RequestState::Failed, "{}\n{}", ours.log(), python.log());
+    let declined = |provider: &str| request.declined_by.iter().any(|launcher| launcher.as_str().contains(provider));
+    assert!(request.declined_by.len() == 2 && declined("ours-main") && declined("theirs-main"), "{request:?}");
+    zk.delete(&paths::request(&id), -1).await.unwrap();
+}
+
+async fn submit(zk: &Zk, label: &str) -> RequestId {
+    let request = NodeRequest::new(vec![label.into()], "tester", clock::now());
+    let data = Bytes::from(records::to_bytes(&request));
+    let (path, _) = zk.create(&paths::request_prefix("200"), data, CreateMode::PersistentSequential).await.unwrap();
+    RequestId::from(paths::name(&path))
+}
+
+async fn read(zk: &Zk, id: &RequestId) -> NodeRequest {
+    records::from_bytes(&zk.get(&paths::request(id)).await.unwrap().0).unwrap()
+}
+
+async fn ended(zk: &Zk, id: &RequestId, within: Duration) -> NodeRequest {
+    wait::until_some(&format!("the end of {id}"), within, async || {
+        let request = read(zk, id).await;
+        matches!(request.state, RequestState::Fulfilled | RequestState::Failed).then_some(request)
+    })
+    .await
+}
+
+// --- kazoo's locks on requests ---
+
+// zookeeper.md check 57
+#[tokio::test]
+async fn a_request_that_kazoo_has_locked_waits_and_others_do_not() {
+    if real::skipped() {
+        return;
+    }
+    let place = Place::new(&[Host { name: "fake-a1", label: "a", slots: 2 }]).await;
+    let zk = place.scene.connect().await;
+    let mut kazoo = place.script(Interpreter::Reference, "kazoo_lock.py");
+    for container in ["/nodepool/requests", "/nodepool/requests-lock"] {
+        lock::make_path(&zk, container).await.unwrap();
+    }
+    let locked = submit(&zk, "a").await;
+    let directory = paths::request_lock(&locked);
+    assert_eq!(kazoo.ask(json!({"do": "acquire", "path": directory})).await, true);
+    let _launcher = place.scene.launcher();
+    let other = submit(&zk, "a").await;
+    assert_eq!(ended(&zk, &other, SLOW).await.state, RequestState::Fulfilled);
+    // The launcher has looked at both, and there is a second node.
+    assert_eq!(read(&zk, &locked).await.state, RequestState::Requested);
+    kazoo.ask(json!({"do": "release", "path": directory})).await;
+    assert_eq!(ended(&zk, &locked, SOON).await.state, RequestState::Fulfilled);
+
+    // Locked a moment before or after the launcher looks, again and again: never written under the lock.
+    zk.delete(&paths::request(&locked), -1).await.unwrap();
+    for _ in 0..20 {
+        let id = submit(&zk, "a").await;
+        let directory = paths::request_lock(&id);
+        if kazoo.ask(json!({"do": "acquire", "path": directory, "blocking": false})).await == true {
+            let (before, _) = zk.get(&paths::request(&id)).await.unwrap();
+            let contenders = kazoo.ask(json!({"do": "contenders", "path": directory})).await;
+            let (after, _) = zk.get(&paths::request(&id)).await.unwrap();
+            assert_eq!(before, after, "written while kazoo held the lock: {contenders}");
+            kazoo.ask(json!({"do": "release", "path": directory})).await;
+        }
+        assert_eq!(ended(&zk, &id, SOON).await.state, RequestState::Fulfilled);
+        zk.delete(&paths::request(&id), -1).await.unwrap();
+    }
+}
+
+// --- Zuul's own classes ---
+
+const SMALL: &[Host] = &[Host { name: "fake-1", label: "a", slots: 1 }, Host { name: "fake-2", label: "a", slots: 1 }];
+
+/// Waits until exactly the nodes of these states exist, as Zuul sees them.
+async fn until_states(zuul: &mut Script, expected: &[&str], within: Duration) {
+    wait::until(&format!("the nodes to be {expected:?}"), within, async || {
+        let listed = zuul.ask(json!({"do": "list"})).await["nodes"].take();
+        let mut found: Vec<&str> = listed.as_object().unwrap().values().map(|state| state.as_str().unwrap()).collect();
+        found.sort_unstable();
+        found == expected
+    })
+    .await;
+}
+
+/// Asks for nodes and waits until they are there.
+async fn fulfilled(zuul: &mut Script, labels: &[&str]) -> Value {
+    let request = zuul.ask(json!({"do": "submit", "labels": labels})).await;
+    assert_eq!(zuul.ask(json!({"do": "wait", "request": request})).await, "fulfilled");
+    request
+}
+
+async fn zuul_is_served(interpreter: Interpreter) {
+    let place = Place::new(SMALL).await;
+    let zk = place.scene.connect().await;
+    let mut zuul = place.script(interpreter, "zuul_client.py");
+    let _launcher = place.scene.launcher();
+    until_states(&mut zuul, &["ready", "ready"], SLOW).await;
+    let launchers = zuul.ask(json!({"do": "list"})).await["launchers"].take();
+    assert_eq!(launchers[0]["labels"], json!(["a"]));
+
+    // Requested, fulfilled, locked, used, given back, registered again (check 99).
+    let request = fulfilled(&mut zuul, &["a"]).await;
+    let nodes = zuul.ask(json!({"do": "accept", "request": request})).await;
+    assert_eq!((nodes.as_array().unwrap().len(), &nodes[0]["state"]), (1, &json!("ready")));
+    assert_eq!((&nodes[0]["allocated_to"], &nodes[0]["tenant_name"]), (&request, &json!("tenant")));
+    zuul.ask(json!({"do": "use", "request": request})).await;
+    until_states(&mut zuul, &["in-use", "ready"], SOON).await;
+    zuul.ask(json!({"do": "give_back", "request": request})).await;
+    until_states(&mut zuul, &["ready", "ready"], SOON).await;
+    assert_eq!(zuul.ask(json!({"do": "node", "node": nodes[0]["id"]})).await, Value::Null);
+
+    // Accepted, but the build was cancelled: the same node is free again (check 100).
+    let request = fulfilled(&mut zuul, &["a"]).await;
+    let nodes = zuul.ask(json!({"do": "accept", "request": request})).await;
+    zuul.ask(json!({"do": "unlock", "request": request})).await;
+    wait::until("the node to be free", SOON, async || {
+        zuul.try_ask(&json!({"do": "node", "node": nodes[0]["id"]})).await.unwrap()["allocated_to"] == Value::Null
+    })
+    .await;
+    // Fulfilled, but cancelled before anybody accepted.
+    let request = fulfilled(&mut zuul, &["a", "a"]).await;
+    zuul.ask(json!({"do": "cancel", "request": request})).await;
+    wait_revise_and_hold(&mut zuul, &zk).await;
+}
+
+/// Both hosts are busy, then held: a request waits, is revised meanwhile, and gets the first that comes back.
+async fn wait_revise_and_hold(zuul: &mut Script, zk: &Zk) {
+    let pair = fulfilled(zuul, &["a", "a"]).await;
+    assert_eq!(zuul.ask(json!({"do": "accept", "request": pair})).await.as_array().unwrap().len(), 2);
+    zuul.ask(json!({"do": "use", "request": pair})).await;
+    let waiting = zuul.ask(json!({"do": "submit", "labels": ["a"], "relative_priority": 3})).await;
+    let id = RequestId::from(waiting.as_str().unwrap());
+    let (stale, stat) = zk.get(&paths::request(&id)).await.unwrap();
+    let unserved = zuul.ask(json!({"do": "submit", "labels": ["absent"]})).await;
+    assert_eq!(zuul.ask(json!({"do": "wait", "request": unserved})).await, "failed");
+    // Check 57: a request that waits is not locked, so Zuul can revise it.
+    assert_eq!(zuul.ask(json!({"do": "revise", "request": waiting, "relative_priority": 1})).await, 1);
+    // Check 101: and cannot where it knows an old version.
+    let refused = zk.set(&paths::request(&id), stale, stat.version).await;
+    assert_eq!(refused, Err(ZkError::BadVersion));
+    let hold = zuul.ask(json!({"do": "hold", "request": pair})).await;
+    until_states(zuul, &["hold", "hold"], SOON).await;
+    // Check 88
+    assert_eq!(zuul.ask(json!({"do": "state", "request": waiting})).await, "requested");
+    zuul.ask(json!({"do": "end_hold", "hold": hold})).await;
+    assert_eq!(zuul.ask(json!({"do": "wait", "request": waiting})).await, "fulfilled");
+    let record = zuul.ask(json!({"do": "request", "request": waiting})).await;
+    assert_eq!((&record["relative_priority"], &record["node_types"]), (&json!(1), &json!(["a"])));
+    zuul.ask(json!({"do": "accept", "request": waiting})).await;
+    zuul.ask(json!({"do": "use", "request": waiting})).await;
+    until_states(zuul, &["in-use", "ready"], SOON).await;
+}
+
+// zookeeper.md checks 57, 88, 99, 100, 101
+#[tokio::test]
+async fn zuul_10_is_served() {
+    if !real::skipped() {
+        zuul_is_served(Interpreter::Zuul10).await;
+    }
+}
+
+// zookeeper.md checks 57, 88, 99, 100, 101
+#[tokio::test]
+async fn zuul_13_is_served() {
+    if !real::skipped() {
+        zuul_is_served(Interpreter::Zuul13).await;
+    }
+}
+
+// zookeeper.md check 100: an executor that dies with its nodes in use
+#[tokio::test]
+async fn nodes_of_a_zuul_that_died_come_back() {
+    if real::skipped() {
+        return;
+    }
+    let place = Place::new(SMALL).await;
+    let zk = place.scene.connect().await;
+    let mut zuul = place.script(Interpreter::Zuul13, "zuul_client.py");
+    let _launcher = place.scene.launcher();
+    let request = fulfilled(&mut zuul, &["a", "a"]).await;
+    zuul.ask(json!({"do": "accept", "request": request})).await;
+    zuul.ask(json!({"do": "use", "request": request})).await;
+    zuul.kill();
+    place.scene.settles(&zk, 1, SLOW).await;
+}
+
+// --- our records, read by others ---
+
+// zookeeper.md checks 1, 20 and 102
+#[tokio::test]
+async fn python_reads_our_records_and_would_write_the_same_bytes() {
+    if real::skipped() {
+        return;
+    }
+    let place = Place::new(SMALL).await;
+    let zk = place.scene.connect().await;
+    let mut nodepool = place.script(Interpreter::Reference, "records.py");
+    let _launcher = place.scene.launcher();
+    place.scene.nodes_settle(&zk, SLOW).await;
+    let (names, _) = zk.children("/nodepool/nodes").await.unwrap();
+    for name in &names {
+        let (data, _) = zk.get(&format!("/nodepool/nodes/{name}")).await.unwrap();
+        is_the_same(&mut nodepool, "node", &data, 37).await;
+    }
+    let id = submit(&zk, "a").await;
+    let request = ended(&zk, &id, SLOW).await;
+    let (data, _) = zk.get(&paths::node(&request.nodes[0])).await.unwrap();
+    is_the_same(&mut nodepool, "node", &data, 37).await;
+    // Min-ready requests of ours live too short to be caught, so this is what one is made of.
+    let min_ready = ready::request(&LabelName::from("a"), "0123456789abcdef0123456789abcdef".to_owned(), clock::now());
+    let fulfilled = zk.get(&paths::request(&id)).await.unwrap().0;
+    let failed = submit(&zk, "z").await;
+    ended(&zk, &failed, SLOW).await;
+    let failed = zk.get(&paths::request(&failed)).await.unwrap().0;
+    for data in [fulfilled, failed, records::to_bytes(&min_ready).into()] {
+        is_the_same(&mut nodepool, "request", &data, 13).await;
+        for interpreter in Interpreter::ZUUL {
+            let mut zuul = python::spawn(interpreter, "records.py", &[]);
+            let ours: Value = serde_json::from_slice(&data).unwrap();
+            let read = zuul.ask(json!({"do": "request", "text": text(&data)})).await;
+            assert_eq!(read["labels"], ours["node_types"]);
+            // Zuul makes an object of the data that ours do not carry.
+            let record = read["record"].as_object().unwrap().iter().filter(|(key, _)| *key != "requestor_data");
+            for (key, value) in record {
+                assert_eq!(value, &ours[key], "{interpreter:?}: {key}");
+            }
+        }
+    }
+    our_pool_is_registered(&mut nodepool, &zk).await;
+}
+
+/// Python reads every key, and what it would write is what we have written, byte for byte.
+async fn is_the_same(nodepool: &mut Script, kind: &str, data: &Bytes, keys: usize) {
+    let read = nodepool.ask(json!({"do": kind, "text": text(data)})).await;
+    let ours: Value = serde_json::from_slice(data).unwrap();
+    assert_eq!(ours.as_object().unwrap().len(), keys, "{ours}");
+    assert_eq!(read["record"], ours);
+    assert_eq!(read["written"], text(data));
+}
+
+fn text(data: &Bytes) -> String {
+    String::from_utf8(data.to_vec()).unwrap()
+}
+
+/// The Python registry shows our pool with everything it knows, and does not mind the key that it does not know.
+async fn our_pool_is_registered(nodepool: &mut Script, zk: &Zk) {
+    let (names, _) = zk.children("/nodepool/components/pool").await.unwrap();
+    let path = format!("/nodepool/components/pool/{}", names[0]);
+    let (data, stat) = zk.get(&path).await.unwrap();
+    let mut ours: Value = serde_json::from_slice(&data).unwrap();
+    ours["webapp"] = json!("host.example.org:8005");
+    zk.set(&path, Bytes::from(ours.to_string()), stat.version).await.unwrap();
+    ours["priority"] = json!(7);
+    zk.set(&path, Bytes::from(ours.to_string()), stat.version + 1).await.unwrap();
+    let expected = json!([{
+        "id": ours["id"], "name": "main", "provider": "ours", "labels": ["a"], "priority": 7, "paused": false,
+        "state": "running", "hostname": ours["hostname"],
+    }]);
+    wait::until("Python to see our pool", SLOW, async || nodepool.ask(json!({"do": "pools"})).await == expected).await;
+}

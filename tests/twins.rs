@@ -1,0 +1,59 @@
+//! Two launchers with the same provider, as by mistake while one replaces the other: both serve, nothing is given twice.
+
+mod crowd;
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crowd::book::{Book, Launchers};
+use crowd::scene::{self, Host, Scene};
+use crowd::watcher::Watcher;
+use crowd::{Crowd, Wishes};
+use support::real::{self, zookeeper::Server};
+use support::wait;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const HOSTS: &[Host] =
+    &[Host { name: "fake-a1", label: "a", slots: 4 }, Host { name: "fake-b1", label: "b", slots: 2 }];
+
+// zookeeper.md section 7.3, 10
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_launchers_of_one_provider_hand_out_nothing_twice() {
+    if real::skipped() {
+        return;
+    }
+    let server = Server::start(scene::options()).await;
+    let scene = Scene {
+        addresses: server.address(),
+        chroot: String::new(),
+        provider: "lab",
+        hosts: HOSTS,
+        session: Duration::from_secs(1),
+        padding: 0,
+    };
+    let zk = scene.connect().await;
+    let book = Arc::new(Book::new(Duration::from_secs(6), &scene.slots(), Launchers::Twins));
+    let shapes = vec![vec!["a"], vec!["b"], vec!["a", "a"], vec!["b", "a", "a"]];
+    let wishes = Wishes { shapes, hopeless: Some("z"), consumers: 6, longest_use: Duration::from_millis(50) };
+    let mut launchers = [scene.launcher(), scene.launcher()];
+    let crowd = Crowd::start(&zk, &book, wishes, scene::seed()).await;
+    let _watcher = Watcher::start(&scene.connect().await, &book);
+    for round in 1..=4 {
+        let wanted = 60 * round;
+        wait::until(&format!("{wanted} to be served"), PATIENCE, async || book.figures().served >= wanted).await;
+        scene::assert_kept(&book, &[&launchers[0], &launchers[1]]);
+        // The other one carries on, and gets a new twin.
+        let dead = &mut launchers[round % 2];
+        dead.kill();
+        *dead = scene.launcher();
+    }
+    crowd.stop().await;
+    let [one, other] = &launchers;
+    scene::assert_kept(&book, &[one, other]);
+    scene.settles(&zk, 2, PATIENCE).await;
+    for launcher in &mut launchers {
+        launcher.stop(PATIENCE).await;
+    }
+    assert!(book.figures().served >= 240);
+}
