@@ -89,17 +89,10 @@ fn look(built: &Built) -> (Pool, Vec<Effect>) {
     (pool, effects)
 }
 
-/// Nodes by request, of hand-outs and of those still being probed.
-fn given(effects: &[Effect]) -> BTreeMap<RequestId, Vec<NodeId>> {
-    let mut given: BTreeMap<RequestId, Vec<NodeId>> = BTreeMap::new();
-    for effect in effects {
-        match effect {
-            Effect::HandOut(plan) => drop(given.insert(plan.request.id.clone(), plan.request.record.nodes.clone())),
-            Effect::Probe { request, node, .. } => given.entry(request.clone()).or_default().push(node.clone()),
-            Effect::Decline { .. } | Effect::Retire { .. } => {}
-        }
-    }
-    given
+/// Nodes by request, of hand-outs and of those of which a host is still being probed.
+fn given(pool: &Pool) -> BTreeMap<RequestId, Vec<NodeId>> {
+    let handlers = pool.observe(worlds::NOW).requests.into_iter();
+    handlers.filter(|handler| !handler.nodes.is_empty()).map(|handler| (handler.id, handler.nodes)).collect()
 }
 
 fn apply(built: &mut Built, plan: &HandOut, mzxid: i64) {
@@ -111,15 +104,13 @@ fn apply(built: &mut Built, plan: &HandOut, mzxid: i64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
-
     /// Laws 1, 2: nodes are given once, and only idle ones, with the label that was asked for.
     #[test]
     fn a_node_is_in_at_most_one_request_and_fits_it(spec in specs()) {
         let built = build(&spec);
-        let (_, effects) = look(&built);
+        let (pool, effects) = look(&built);
         let mut seen = BTreeSet::new();
-        for node in given(&effects).into_values().flatten() {
+        for node in given(&pool).into_values().flatten() {
             prop_assert!(seen.insert(node.clone()), "{node} was given twice");
             let record = &built.snapshot.node(&node).unwrap().record;
             prop_assert!(record.is_idle() && !built.snapshot.is_node_locked(&node));
@@ -164,8 +155,8 @@ proptest! {
     #[test]
     fn what_a_request_is_short_of_goes_to_nobody_behind_it(spec in specs()) {
         let built = build(&spec);
-        let (pool, effects) = look(&built);
-        let given = given(&effects);
+        let (pool, _) = look(&built);
+        let given = given(&pool);
         for (rank, _) in built.snapshot.open_requests() {
             let Some(why) = pool.why(&rank.id) else { continue };
             let Some(short) = why.reason.split(" of label ").nth(1).filter(|_| why.reason.contains("idle node")) else { continue };
@@ -187,8 +178,8 @@ proptest! {
     #[test]
     fn nothing_that_fits_waits(spec in specs()) {
         let built = build(&spec);
-        let (pool, effects) = look(&built);
-        let given: BTreeSet<NodeId> = given(&effects).into_values().flatten().collect();
+        let (pool, _) = look(&built);
+        let given: BTreeSet<NodeId> = given(&pool).into_values().flatten().collect();
         let first_waiting = built.snapshot.open_requests().find(|(rank, request)| {
             let waits = pool.why(&rank.id).is_some_and(|why| why.reason.contains("idle node"));
             waits && request.record.node_types.len() == 1
@@ -287,8 +278,8 @@ fn a_waiting_request_keeps_every_label_it_was_ever_short_of() {
     let only_b = build(&world(&["1 host=h1 slot=0 in-use locked", "2 host=h2 slot=0"]));
     assert!(pool.step(Event::Wake, &only_b.world()).is_empty(), "b is kept for 200-1 as well");
     let both = build(&world(&["1 host=h1 slot=0", "2 host=h2 slot=0"]));
-    let effects = pool.step(Event::Wake, &both.world());
-    assert_eq!(given(&effects).keys().cloned().collect::<Vec<_>>(), [request_id("200-1")]);
+    pool.step(Event::Wake, &both.world());
+    assert_eq!(given(&pool).keys().cloned().collect::<Vec<_>>(), [request_id("200-1")]);
     assert!(matches!(both.snapshot.request(&request_id("200-1")).unwrap().record.state, RequestState::Requested));
 }
 
@@ -306,7 +297,7 @@ fn max_concurrency_counts_the_requests_of_the_other_pools() {
     for (elsewhere, expected) in [(0, 2), (1, 1), (2, 0), (7, 0)] {
         let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
         pool.set_busy_elsewhere(elsewhere);
-        let effects = pool.step(Event::Wake, &built.world());
-        assert_eq!(given(&effects).len(), expected, "{elsewhere} elsewhere");
+        pool.step(Event::Wake, &built.world());
+        assert_eq!(given(&pool).len(), expected, "{elsewhere} elsewhere");
     }
 }
