@@ -62,9 +62,14 @@ impl Scene {
         text
     }
 
+    /// Without its ticks, which would catch what events missed: here nothing may be missed.
     pub fn launcher(&self) -> Nodepool {
         let executable = env!("CARGO_BIN_EXE_nodepool-launcher");
-        Nodepool::start(executable, &self.configuration(), &["-d", "--no-webapp"])
+        let mut arguments = vec!["-d", "--no-webapp"];
+        for interval in ["--watermark-sleep", "--cleanup-interval", "--delete-interval"] {
+            arguments.extend([interval, "1000"]);
+        }
+        Nodepool::start(executable, &self.configuration(), &arguments)
     }
 
     /// A session that outlives everything that happens in a run.
