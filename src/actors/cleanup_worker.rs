@@ -116,8 +116,11 @@ impl CleanupWorker {
                         Ok(id) => info!(target: "nodepool.driver.static", node_id = %id, slot = key, "registered"),
                         Err(error) => warn!(target: "nodepool.driver.static", slot = key, %error, "cannot register"),
                     }
+                    let was_done = result.is_ok();
                     act.feed(Event::Registered(key, result), ctx);
-                    act.changes.nudge();
+                    if was_done {
+                        act.changes.nudge();
+                    }
                 }));
             }
             Effect::Inspect { provider, host } => self.check(provider, Some(host), ctx),
@@ -157,7 +160,7 @@ impl CleanupWorker {
         }
         let refused = result.is_err();
         self.feed(Event::Repaired(key, result), ctx);
-        // What was refused is decided again on a newer picture or with the next tick, not on this one.
+        // What was refused is decided again on a newer picture, which the mind minds itself, or with the next tick.
         if !refused {
             self.changes.nudge();
         }

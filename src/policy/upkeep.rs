@@ -1,5 +1,6 @@
 //! Upkeep: the mind of a CleanupWorker. Decides which repairs are due, and remembers those under way.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -53,7 +54,8 @@ const MOST_IN_FLIGHT: usize = 256;
 #[derive(Debug)]
 pub struct Upkeep {
     lock_age: Span,
-    in_flight: BTreeSet<String>,
+    /// What is under way, and the picture it was decided on.
+    in_flight: BTreeMap<String, u64>,
     inspecting: BTreeSet<(ProviderName, HostIdentity)>,
     surveying: BTreeSet<ProviderName>,
     /// When a slot of a host became free last.
@@ -70,7 +72,7 @@ impl Upkeep {
     pub fn new(lock_age: Span) -> Self {
         Self {
             lock_age,
-            in_flight: BTreeSet::new(),
+            in_flight: BTreeMap::new(),
             inspecting: BTreeSet::new(),
             surveying: BTreeSet::new(),
             freed: BTreeMap::new(),
@@ -85,14 +87,8 @@ impl Upkeep {
         match event {
             Event::Wake => self.look(world),
             Event::Sweep => self.sweep(world),
-            Event::Repaired(key, answer) => {
-                self.answered(key, answer.err());
-                Vec::new()
-            }
-            Event::Registered(key, answer) => {
-                self.answered(key, answer.err());
-                Vec::new()
-            }
+            Event::Repaired(key, answer) => self.answered(key, answer.err(), world),
+            Event::Registered(key, answer) => self.answered(key, answer.err(), world),
             Event::Surveyed(provider) => {
                 self.surveying.remove(&provider);
                 self.stood.remove(&provider);
@@ -152,7 +148,7 @@ impl Upkeep {
 
     fn start(&mut self, repairs: Vec<Repair>, world: &World<'_>, effects: &mut Vec<Effect>) {
         for repair in repairs {
-            if self.in_flight.len() >= MOST_IN_FLIGHT || !self.in_flight.insert(repair.key()) {
+            if self.in_flight.len() >= MOST_IN_FLIGHT || !self.begin(repair.key(), world) {
                 continue;
             }
             if let Repair::Retire { node, .. } = &repair {
@@ -198,12 +194,12 @@ impl Upkeep {
             Step::Register(node) => {
                 let host = standing::identity_of(&node).expect("a node that is registered names its host");
                 let key = format!("slot {} of {host} in {provider}", node.slot.unwrap_or(0));
-                if self.in_flight.insert(key.clone()) {
+                if self.begin(key.clone(), world) {
                     effects.push(Effect::Register { key, node });
                 }
             }
             Step::Update { node, version, record } => {
-                if self.in_flight.insert(format!("node {node}")) {
+                if self.begin(format!("node {node}"), world) {
                     effects.push(Effect::Update { node, version, record });
                 }
             }
@@ -218,20 +214,35 @@ impl Upkeep {
         }
     }
 
-    fn answered(&mut self, key: String, error: Option<WriteError>) {
-        assert!(self.in_flight.remove(&key), "an answer for {key}, which nobody asked for");
+    /// False where the same is under way already.
+    fn begin(&mut self, key: String, world: &World<'_>) -> bool {
+        match self.in_flight.entry(key) {
+            Entry::Vacant(place) => {
+                place.insert(world.snapshot.revision);
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
+    }
+
+    fn answered(&mut self, key: String, error: Option<WriteError>, world: &World<'_>) -> Vec<Effect> {
+        let revision = self.in_flight.remove(&key);
+        assert!(revision.is_some(), "an answer for {key}, which nobody asked for");
         self.stood.clear();
+        let Some(error) = error else {
+            *self.counts.entry("done").or_insert(0) += 1;
+            self.failed.remove(&key);
+            return Vec::new();
+        };
+        *self.counts.entry("refused").or_insert(0) += 1;
+        if self.failed.len() < MOST_IN_FLIGHT {
+            self.failed.insert(key, error.to_string());
+        }
+        // A picture that came while this was under way was looked at without it, and may be the last for a long time.
+        let is_outdated = revision != Some(world.snapshot.revision);
         match error {
-            None => {
-                *self.counts.entry("done").or_insert(0) += 1;
-                self.failed.remove(&key);
-            }
-            Some(error) => {
-                *self.counts.entry("refused").or_insert(0) += 1;
-                if self.failed.len() < MOST_IN_FLIGHT {
-                    self.failed.insert(key, error.to_string());
-                }
-            }
+            WriteError::Conflict | WriteError::Contended if is_outdated => self.look(world),
+            _ => Vec::new(),
         }
     }
 }
@@ -251,7 +262,7 @@ impl Upkeep {
     pub fn observe(&self) -> UpkeepView {
         UpkeepView {
             actor: "CleanupWorker",
-            in_flight: self.in_flight.iter().cloned().collect(),
+            in_flight: self.in_flight.keys().cloned().collect(),
             inspecting: self.inspecting.iter().map(|(provider, host)| format!("{host} of {provider}")).collect(),
             counts: self.counts.clone(),
             failed: self.failed.clone(),
