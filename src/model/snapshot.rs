@@ -208,6 +208,10 @@ impl Snapshot {
             .map(|(rank, id)| (rank, self.requests.get(id).expect("an index names only requests that are there")))
     }
 
+    pub fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
     pub fn request_lock(&self, id: &RequestId) -> LockView {
         self.request_locks.get(id).cloned().unwrap_or_default()
     }

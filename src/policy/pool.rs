@@ -119,10 +119,12 @@ impl Pool {
                 self.pass(world)
             }
             Event::HandedOut(id, answer) => {
-                if answer.is_ok() {
-                    self.handed_out += 1;
-                }
+                let is_done = answer.is_ok();
                 self.end_handler(&id, answer.err(), world);
+                if is_done {
+                    self.handed_out += 1;
+                    self.forget(id);
+                }
                 Vec::new()
             }
             Event::Declined(id, answer) => {
@@ -174,45 +176,35 @@ impl Pool {
     /// One look at all open requests, in the order in which they are served (R18).
     fn pass(&mut self, world: &World<'_>) -> Vec<Effect> {
         let Some((provider, pool)) = self.section(world) else { return Vec::new() };
-        self.forget_ended(world);
         if let Some(reason) = self.obstacle(&provider, world) {
             for (rank, _) in world.snapshot.open_requests() {
                 self.record(&rank.id, VerdictKind::Defer, reason.clone(), world.now);
             }
+            self.forget_ended(world);
             return Vec::new();
         }
         let hosts = self.hosts_of(world);
+        let (id, launcher) = (self.id.clone(), self.launcher.clone());
+        let bidder = Bidder { id: &id, launcher: &launcher, provider: &provider, pool: &pool, hosts: &hosts };
         self.claims.begin_pass();
         let mut effects = Vec::new();
         // Those this pool has all labels for come first, then those it may have to decline.
         let mut lacking = Vec::new();
         for (rank, request) in world.snapshot.open_requests() {
-            let missing = missing_labels(&request.record, &pool);
-            if missing > 0 {
-                lacking.push((missing, &rank.id, request));
-            } else {
-                let bidder = Bidder {
-                    id: &self.id.clone(),
-                    launcher: &self.launcher.clone(),
-                    provider: &provider,
-                    pool: &pool,
-                    hosts: &hosts,
-                };
-                self.look_at(&rank.id, request, &bidder, world, &mut effects);
+            if self.handlers.contains_key(&rank.id) {
+                continue;
+            }
+            match missing_labels(&request.record, &pool) {
+                0 => self.look_at(&rank.id, request, &bidder, world, &mut effects),
+                missing => lacking.push((missing, &rank.id, request)),
             }
         }
         lacking.sort_by_key(|(missing, ..)| *missing);
         for (_, id, request) in lacking {
-            let bidder = Bidder {
-                id: &self.id.clone(),
-                launcher: &self.launcher.clone(),
-                provider: &provider,
-                pool: &pool,
-                hosts: &hosts,
-            };
             self.look_at(id, request, &bidder, world, &mut effects);
         }
         self.hosts = Some(hosts);
+        self.forget_ended(world);
         effects
     }
 
@@ -225,7 +217,7 @@ impl Pool {
         effects: &mut Vec<Effect>,
     ) {
         // The same picture would lead to the same failure; a newer one, or the next tick, may not.
-        if self.handlers.contains_key(id) || self.failed_at.get(id) == Some(&world.snapshot.revision) {
+        if self.failed_at.get(id) == Some(&world.snapshot.revision) {
             return;
         }
         let mut decided = verdict(id, request, bidder, &self.claims, world);
@@ -399,7 +391,12 @@ impl Pool {
         }
     }
 
+    /// After a pass every open request has a verdict, so what is more belongs to requests that have ended. Those that
+    /// are being handed out end by themselves, and looking through all verdicts for them would only take time.
     fn forget_ended(&mut self, world: &World<'_>) {
+        if self.verdicts.len() <= world.snapshot.open_count() + self.handlers.len() {
+            return;
+        }
         let is_open = |id: &RequestId| {
             let request = world.snapshot.request(id);
             request
@@ -407,11 +404,15 @@ impl Pool {
         };
         let gone: Vec<RequestId> = self.verdicts.keys().filter(|id| !is_open(id)).cloned().collect();
         for id in gone {
-            self.waiting.remove(&id);
-            self.failed_at.remove(&id);
-            if let Some(recorded) = self.verdicts.remove(&id) {
-                self.ended.push_back((id, recorded));
-            }
+            self.forget(id);
+        }
+    }
+
+    fn forget(&mut self, id: RequestId) {
+        self.waiting.remove(&id);
+        self.failed_at.remove(&id);
+        if let Some(recorded) = self.verdicts.remove(&id) {
+            self.ended.push_back((id, recorded));
         }
         while self.ended.len() > REMEMBERED {
             self.ended.pop_front();

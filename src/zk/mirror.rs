@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, try_join_all};
 use futures::stream::{BoxStream, FuturesUnordered, SelectAll};
 use futures::{FutureExt, StreamExt};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::bulk::{self, Picture};
+use super::echoes::{Announced, Echoes};
 use super::paths::{self, Place};
 use super::{CreateMode, EventKind, SessionState, Stat, WatchEvent, Zk, ZkError};
 use crate::model::ids::{NodeId, RequestId};
@@ -41,6 +42,9 @@ struct State {
     reads: HashMap<String, Read>,
     next_ticket: u64,
     gone: Gone,
+    echoes: Echoes,
+    /// Paths for the follower to read, at most one per write that just ended.
+    unexplained: mpsc::UnboundedSender<String>,
     publish: watch::Sender<Arc<Snapshot>>,
 }
 
@@ -71,6 +75,34 @@ impl Gone {
     }
 }
 
+/// A write of ours that sets records: while it lasts, their events are not taken for those of others. Dropped without
+/// `done` it counts as failed.
+pub struct OwnWrite {
+    state: Arc<Mutex<State>>,
+    announced: Option<Announced>,
+}
+
+impl OwnWrite {
+    /// It was carried out, and its records have been folded in.
+    pub fn done(mut self) {
+        if let Some(announced) = self.announced.take() {
+            let mut state = lock(&self.state);
+            let unexplained = state.echoes.done(announced);
+            state.ask_to_read(unexplained);
+        }
+    }
+}
+
+impl Drop for OwnWrite {
+    fn drop(&mut self) {
+        if let Some(announced) = self.announced.take() {
+            let mut state = lock(&self.state);
+            let unexplained = state.echoes.failed(announced);
+            state.ask_to_read(unexplained);
+        }
+    }
+}
+
 /// A read under way, and whether its path changed again since it was sent.
 struct Read {
     ticket: u64,
@@ -89,20 +121,23 @@ impl Mirror {
         }
         let mut snapshot = Snapshot::default();
         snapshot.connected = true;
-        for root in ROOTS {
-            bulk::read(&zk, root).await?.replace_in(&mut snapshot);
+        for picture in try_join_all(ROOTS.map(|root| bulk::read(&zk, root))).await? {
+            picture.replace_in(&mut snapshot);
         }
         report_unreadable(&snapshot);
         let (publish, published) = watch::channel(Arc::new(snapshot.clone()));
+        let (unexplained, to_read) = mpsc::unbounded_channel();
         let state = Arc::new(Mutex::new(State {
             snapshot,
             reads: HashMap::new(),
             next_ticket: 0,
             gone: Gone::default(),
+            echoes: Echoes::default(),
+            unexplained,
             publish,
         }));
         let session = zk.session();
-        let follower = Follower { zk, state: state.clone(), reads: FuturesUnordered::new() };
+        let follower = Follower { zk, state: state.clone(), reads: FuturesUnordered::new(), to_read };
         let follower = tokio::spawn(follower.run(events, session));
         Ok(Self { state, published, follower })
     }
@@ -113,6 +148,12 @@ impl Mirror {
 
     pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.published.clone()
+    }
+
+    /// To be called before a write is sent that sets the data of these records.
+    pub fn announce(&self, paths: Vec<String>) -> OwnWrite {
+        let announced = Some(lock(&self.state).echoes.announce(paths));
+        OwnWrite { state: self.state.clone(), announced }
     }
 
     /// Takes over what a write of ours has changed, before the writer is told: who has begun three nodes counts three.
@@ -178,9 +219,17 @@ impl State {
         self.publish.send_replace(Arc::new(self.snapshot.clone()));
     }
 
+    fn ask_to_read(&self, paths: Vec<String>) {
+        for path in paths {
+            // Without a follower nobody looks at the picture either.
+            let _ = self.unexplained.send(path);
+        }
+    }
+
     /// The znode at a path is gone; an answer to an earlier read of it must not bring it back.
     fn remove(&mut self, path: &str) {
         self.reads.remove(path);
+        self.echoes.forget(path);
         self.snapshot.forget_unreadable(path);
         let place = paths::parse(path);
         if matches!(place, Place::Node(_) | Place::Request(_)) {
@@ -216,6 +265,7 @@ struct Follower {
     zk: Zk,
     state: Arc<Mutex<State>>,
     reads: FuturesUnordered<BoxFuture<'static, ReadDone>>,
+    to_read: mpsc::UnboundedReceiver<String>,
 }
 
 impl Follower {
@@ -231,6 +281,7 @@ impl Follower {
                     self.on_event(event).await;
                 }
                 Some(done) = self.reads.next(), if !self.reads.is_empty() => self.on_read(done),
+                Some(path) = self.to_read.recv() => self.on_changed(&path),
                 changed = session.changed() => {
                     let state = *session.borrow_and_update();
                     if changed.is_err() || state == SessionState::Expired {
@@ -272,7 +323,12 @@ impl Follower {
     async fn on_event(&mut self, event: WatchEvent) {
         match event.kind {
             EventKind::Created => self.on_created(&event.path),
-            EventKind::DataChanged => self.on_changed(&event.path),
+            EventKind::DataChanged => {
+                let is_echo = lock(&self.state).echoes.hear(&event.path);
+                if !is_echo {
+                    self.on_changed(&event.path);
+                }
+            }
             EventKind::Deleted => lock(&self.state).remove(&event.path),
             EventKind::ChildrenChanged => {}
             // The session says that it is connected again, too, and does not give up.
@@ -358,6 +414,7 @@ impl Follower {
 
     /// Reads everything below a root; false when that failed.
     async fn read_root(&mut self, root: &str) -> bool {
+        lock(&self.state).echoes.start_over();
         match bulk::read(&self.zk, root).await {
             Ok(picture) => {
                 let mut state = lock(&self.state);
@@ -391,11 +448,14 @@ fn report_unreadable(snapshot: &Snapshot) {
     }
 }
 
-/// Makes sure that the containers exist that everybody expects.
+/// Makes sure that the containers exist that everybody expects. Looking first costs one round trip where they do; an
+/// attempt to create what exists would cost a transaction each.
 async fn ensure_roots(zk: &Zk) -> Result<(), ZkError> {
     let components = ["pool", "launcher", "builder"].map(|kind| format!("/nodepool/components/{kind}"));
     let containers = std::iter::once("/nodepool".to_owned()).chain(ROOTS.map(str::to_owned)).chain(components);
-    for path in containers {
+    let containers: Vec<String> = containers.collect();
+    let found = try_join_all(containers.iter().map(|path| zk.exists(path))).await?;
+    for (path, _) in containers.into_iter().zip(found).filter(|(_, found)| found.is_none()) {
         match zk.create(&path, Bytes::new(), CreateMode::Persistent).await {
             Ok(_) | Err(ZkError::NodeExists) => {}
             Err(error) => return Err(error),

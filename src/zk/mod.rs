@@ -13,6 +13,7 @@ use futures::stream::BoxStream;
 pub mod paths;
 pub mod records;
 pub mod bulk;
+mod echoes;
 pub mod mirror;
 pub mod lock;
 pub mod txn;

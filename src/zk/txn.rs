@@ -266,6 +266,7 @@ impl Store {
         if let Some(request) = &request {
             ops.push(Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version));
         }
+        let own = self.mirror.announce(ops.iter().map(|op| op.path().to_owned()).collect());
         let replies = self.commit(guards, ops).await?;
         let mut stats = replies.into_iter().filter_map(|reply| match reply {
             OpReply::Set(stat) => Some(stat),
@@ -279,6 +280,7 @@ impl Store {
                 fold.change_request(request.id, stored(request.record, &stat));
             }
         });
+        own.done();
         Ok(())
     }
 

@@ -1,0 +1,180 @@
+//! Tells the events of our own writes from those of others, so that nobody reads back what he has just written.
+//!
+//! An event says only that a znode changed. Events of one znode come in the order of its changes, one per change, but
+//! they may overtake the answer to the write that caused them. So events are counted: as many as there are successful
+//! writes of ours are taken for echoes, the earliest ones. If anybody else wrote too, at least the last event is left
+//! over, and it leads to a read. A write that failed has no echo.
+
+use std::collections::HashMap;
+
+#[derive(Debug, Default)]
+pub struct Echoes {
+    /// Changes when events may have been lost: what was counted before counts no more.
+    epoch: u64,
+    paths: HashMap<String, Count>,
+}
+
+#[derive(Debug, Default)]
+struct Count {
+    /// Writes that are not answered yet.
+    in_flight: u32,
+    /// Events that came meanwhile; the answer tells whose they were.
+    heard: u32,
+    /// Writes that are answered and whose events are still to come.
+    owed: u32,
+}
+
+/// A write that is about to be sent. It ends in `done` or `failed`.
+#[derive(Debug)]
+pub struct Announced {
+    paths: Vec<String>,
+    epoch: u64,
+}
+
+impl Echoes {
+    /// Before the write is sent: it sets the data of these znodes, each once.
+    pub fn announce(&mut self, paths: Vec<String>) -> Announced {
+        for path in &paths {
+            self.paths.entry(path.clone()).or_default().in_flight += 1;
+        }
+        Announced { paths, epoch: self.epoch }
+    }
+
+    /// An event came. Where this returns true nothing has to be read: it is an echo, or will be asked about later.
+    pub fn hear(&mut self, path: &str) -> bool {
+        let Some(count) = self.paths.get_mut(path) else { return false };
+        if count.owed > 0 {
+            count.owed -= 1;
+        } else if count.in_flight > 0 {
+            count.heard += 1;
+        } else {
+            return false;
+        }
+        self.tidy(path);
+        true
+    }
+
+    /// The write was carried out. Returns the znodes that have to be read because others wrote them too.
+    pub fn done(&mut self, announced: Announced) -> Vec<String> {
+        if announced.epoch != self.epoch {
+            return self.failed(announced);
+        }
+        for path in &announced.paths {
+            let Some(count) = self.paths.get_mut(path) else { continue };
+            match count.heard.checked_sub(1) {
+                Some(rest) => count.heard = rest,
+                None => count.owed += 1,
+            }
+        }
+        self.failed(announced)
+    }
+
+    /// The write was not carried out, or nobody knows. Returns the znodes that have to be read.
+    pub fn failed(&mut self, announced: Announced) -> Vec<String> {
+        let mut unexplained = Vec::new();
+        for path in announced.paths {
+            let Some(count) = self.paths.get_mut(&path) else { continue };
+            count.in_flight = count.in_flight.saturating_sub(1);
+            let is_foreign = count.in_flight == 0 && std::mem::take(&mut count.heard) > 0;
+            self.tidy(&path);
+            if is_foreign {
+                unexplained.push(path);
+            }
+        }
+        unexplained
+    }
+
+    /// The znode is gone, and its events with it.
+    pub fn forget(&mut self, path: &str) {
+        self.paths.remove(path);
+    }
+
+    /// Events may have been lost, and everything is read anew.
+    pub fn start_over(&mut self) {
+        self.epoch += 1;
+        self.paths.retain(|_, count| {
+            (count.heard, count.owed) = (0, 0);
+            count.in_flight > 0
+        });
+    }
+
+    fn tidy(&mut self, path: &str) {
+        let is_over = |count: &Count| count.in_flight == 0 && count.heard == 0 && count.owed == 0;
+        if self.paths.get(path).is_some_and(is_over) {
+            self.paths.remove(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATH: &str = "/nodepool/nodes/0000000001";
+
+    fn announce(echoes: &mut Echoes) -> Announced {
+        echoes.announce(vec![PATH.to_owned()])
+    }
+
+    #[test]
+    fn an_event_before_the_answer_is_an_echo() {
+        let mut echoes = Echoes::default();
+        let write = announce(&mut echoes);
+        assert!(echoes.hear(PATH));
+        assert_eq!(echoes.done(write), Vec::<String>::new());
+        assert!(!echoes.hear(PATH));
+        assert!(echoes.paths.is_empty());
+    }
+
+    #[test]
+    fn an_event_after_the_answer_is_an_echo_once() {
+        let mut echoes = Echoes::default();
+        let write = announce(&mut echoes);
+        assert_eq!(echoes.done(write), Vec::<String>::new());
+        assert!(echoes.hear(PATH));
+        assert!(!echoes.hear(PATH));
+        assert!(echoes.paths.is_empty());
+    }
+
+    #[test]
+    fn a_second_event_means_that_somebody_else_wrote() {
+        let mut echoes = Echoes::default();
+        let write = announce(&mut echoes);
+        assert!(echoes.hear(PATH) && echoes.hear(PATH));
+        assert_eq!(echoes.done(write), [PATH]);
+        assert!(echoes.paths.is_empty());
+    }
+
+    #[test]
+    fn an_event_during_a_write_that_failed_was_somebody_elses() {
+        let mut echoes = Echoes::default();
+        let write = announce(&mut echoes);
+        assert!(echoes.hear(PATH));
+        assert_eq!(echoes.failed(write), [PATH]);
+        let write = announce(&mut echoes);
+        assert_eq!(echoes.failed(write), Vec::<String>::new());
+        assert!(!echoes.hear(PATH));
+    }
+
+    #[test]
+    fn nothing_is_owed_over_a_gap_in_the_events() {
+        let mut echoes = Echoes::default();
+        let (lost, open) = (announce(&mut echoes), announce(&mut echoes));
+        assert_eq!(echoes.done(lost), Vec::<String>::new());
+        echoes.start_over();
+        assert!(echoes.hear(PATH)); // The answer to the open write will tell.
+        assert_eq!(echoes.done(open), [PATH]);
+        assert!(!echoes.hear(PATH));
+        assert!(echoes.paths.is_empty());
+    }
+
+    #[test]
+    fn of_two_writes_at_once_each_has_its_echo() {
+        let mut echoes = Echoes::default();
+        let (first, second) = (announce(&mut echoes), announce(&mut echoes));
+        assert!(echoes.hear(PATH) && echoes.hear(PATH));
+        assert_eq!(echoes.done(first), Vec::<String>::new());
+        assert_eq!(echoes.failed(second), [PATH]);
+        assert!(echoes.paths.is_empty());
+    }
+}
