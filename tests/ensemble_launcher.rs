@@ -1,6 +1,7 @@
 //! A launcher at work on three servers of which some go away, and whose session ends: nothing is lost, nothing given twice.
 
 mod crowd;
+mod grown;
 mod support;
 
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use crowd::book::{Book, Launchers};
 use crowd::scene::{self, Host, Scene};
 use crowd::watcher::Watcher;
 use crowd::{Crowd, Wishes, again};
-use nodepool::zk::Zk;
+use nodepool::actors::shared::SessionEnd;
+use nodepool::zk::{Connection, SessionState, Zk};
 use support::real::{
     self,
     process::Nodepool,
@@ -38,16 +40,13 @@ struct Work {
     launcher: Nodepool,
 }
 
+fn scene_on(ensemble: &Ensemble, session: Duration) -> Scene {
+    Scene { addresses: ensemble.address(), chroot: String::new(), provider: "lab", hosts: HOSTS, session, padding: 0 }
+}
+
 impl Work {
     async fn begin(ensemble: &Ensemble, session: Duration) -> Work {
-        let scene = Scene {
-            addresses: ensemble.address(),
-            chroot: String::new(),
-            provider: "lab",
-            hosts: HOSTS,
-            session,
-            padding: 0,
-        };
+        let scene = scene_on(ensemble, session);
         let zk = scene.connect().await;
         // Elections count as time in which nobody can serve, so the watcher is here for what is given twice, and the
         // consumers' own patience for what is lost.
@@ -153,4 +152,46 @@ async fn a_launcher_whose_session_ends_under_load_goes_on_with_the_next() {
         assert_ne!(work.session().await, session);
     }
     work.end().await;
+}
+
+// zookeeper.md checks 24, 64, 80
+#[test]
+fn a_session_that_somebody_else_ends_is_followed_by_another() {
+    if real::skipped() {
+        return;
+    }
+    // In this process, because only the owner of a session knows what it takes to end it.
+    actix_rt::System::new().block_on(async {
+        let ensemble = Ensemble::start(3, scene::options()).await;
+        let scene = scene_on(&ensemble, Duration::from_secs(4));
+        let zk = scene.connect().await;
+        let book = Arc::new(Book::new(PATIENCE, &scene.slots(), Launchers::OnePerProvider));
+        let crowd = Crowd::start(&zk, &book, wishes(), scene::seed()).await;
+        let _watcher = Watcher::start(&scene.connect().await, &book);
+        let mut process = grown::Process::new(&scene.configuration());
+        for round in 1..=5 {
+            let session = scene.session(scene.session).await;
+            let running = process.run_on(session.clone());
+            wait::until("more to be served", PATIENCE, async || book.figures().served > 10 * round).await;
+            // Our client takes its session back when it can, hence the repetition.
+            let state = session.session();
+            wait::until("the thief to end the session", PATIENCE, async || {
+                let thief =
+                    zookeeper_client::Client::connector().with_session(session.credentials()).with_fail_eagerly();
+                drop(thief.connect(&ensemble.servers[0].address()).await);
+                *state.borrow() == SessionState::Expired
+            })
+            .await;
+            assert_eq!(running.await.unwrap(), SessionEnd::Expired);
+            scene::assert_kept(&book, &[]);
+        }
+        let session = scene.session(scene.session).await;
+        let running = process.run_on(session.clone());
+        crowd.stop().await;
+        scene.settles(&zk, 1, PATIENCE).await;
+        scene::assert_kept(&book, &[]);
+        process.stop();
+        assert_eq!(running.await.unwrap(), SessionEnd::Stopped);
+        session.close().await;
+    });
 }

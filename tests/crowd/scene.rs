@@ -7,7 +7,7 @@ use std::time::Duration;
 use nodepool::model::ids::NodeId;
 use nodepool::model::json;
 use nodepool::model::node::Node;
-use nodepool::zk::session::{ConnectOptions, Server, connect};
+use nodepool::zk::session::{ConnectOptions, RealConnection, Server, connect};
 use nodepool::zk::{Zk, paths};
 use tokio::time::Instant;
 
@@ -74,6 +74,12 @@ impl Scene {
 
     /// A session that outlives everything that happens in a run.
     pub async fn connect(&self) -> Zk {
+        let connection: Zk = self.session(Duration::from_secs(30)).await;
+        connection
+    }
+
+    /// A session of this length.
+    pub async fn session(&self, session_timeout: Duration) -> Arc<RealConnection> {
         let servers = self.addresses.split(',').map(|address| {
             let (host, port) = address.rsplit_once(':').expect("an address ends with its port");
             Server { host: host.to_owned(), port: port.parse().expect("a port is a number") }
@@ -81,12 +87,10 @@ impl Scene {
         let options = ConnectOptions {
             servers: servers.collect(),
             chroot: self.chroot.clone(),
-            session_timeout: Duration::from_secs(30),
+            session_timeout,
             ..ConnectOptions::plain("", 0)
         };
-        let connection = connect(options).await.expect("a server that serves accepts clients");
-        let zk: Zk = connection;
-        zk
+        connect(options).await.expect("a server that serves accepts clients")
     }
 
     pub fn slots(&self) -> Vec<(&'static str, usize)> {

@@ -23,7 +23,7 @@ use nodepool::model::node::{Node, NodeState, Writer};
 use nodepool::model::request::{NodeRequest, RequestState};
 use nodepool::zk::lock::{self, Lock};
 use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::{Connection, CreateMode, Zk, ZkError, paths};
+use nodepool::zk::{CreateMode, Zk, ZkError, paths};
 use tokio::sync::watch;
 
 /// Runs a test on one thread whose clock is virtual: an hour of waiting takes a moment.
@@ -95,7 +95,11 @@ impl Process {
 
     /// Grows a tree on a new session.
     pub fn run(&mut self, zookeeper: &MemoryZooKeeper) -> tokio::task::JoinHandle<SessionEnd> {
-        let connection = zookeeper.connect();
+        self.run_on(zookeeper.connect())
+    }
+
+    /// Grows a tree on a session with any ZooKeeper.
+    pub fn run_on(&mut self, connection: Zk) -> tokio::task::JoinHandle<SessionEnd> {
         self.session_id = connection.session_id();
         let (shared, file) = (self.shared.clone(), self.file.clone());
         actix_rt::spawn(async move {
