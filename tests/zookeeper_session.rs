@@ -236,6 +236,12 @@ async fn closing_and_dropping_end_the_session_at_once() {
     drop(scene);
     tokio::time::timeout(Duration::from_secs(3), gone).await.expect("a dropped session ends long before its timeout");
     assert_eq!(other.exists("/mine").await.unwrap(), None);
+    // Neither does a reply that somebody keeps without awaiting it.
+    let scene = Scene::set(options.clone()).await;
+    let kept = (scene.zk.get("/mine"), scene.zk.exists_and_watch("/mine"));
+    tokio::time::timeout(Duration::from_secs(5), scene.zk.close()).await.expect("closing has a limit");
+    assert_eq!(other.exists("/mine").await.unwrap(), None);
+    drop(kept);
     // A server that hangs holds up nobody for ever.
     let scene = Scene::set(options).await;
     server.freeze();

@@ -155,7 +155,7 @@ impl Connection for RealConnection {
 
     fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Reply<(String, Stat)> {
         if let Err(error) = words::check_size(&self.chroot, &[(path, &data)]) {
-            return refused(error);
+            return keeper::failed(error);
         }
         let path = path.to_owned();
         self.shared.submit(move |live| async move {
@@ -167,7 +167,7 @@ impl Connection for RealConnection {
 
     fn set(&self, path: &str, data: Bytes, version: i32) -> Reply<Stat> {
         if let Err(error) = words::check_size(&self.chroot, &[(path, &data)]) {
-            return refused(error);
+            return keeper::failed(error);
         }
         let path = path.to_owned();
         self.shared.submit(move |live| async move {
@@ -184,7 +184,7 @@ impl Connection for RealConnection {
 
     fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>> {
         if let Err(error) = words::check_ops_size(&self.chroot, &ops) {
-            return refused(error);
+            return keeper::failed(error);
         }
         self.shared.submit(move |live| async move {
             let client = live.client();
@@ -232,8 +232,4 @@ impl Connection for RealConnection {
     fn session(&self) -> watch::Receiver<SessionState> {
         self.shared.state()
     }
-}
-
-fn refused<T: Send + 'static>(error: ZkError) -> Reply<T> {
-    futures::future::ready(Err(error)).boxed()
 }

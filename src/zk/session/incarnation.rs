@@ -2,10 +2,11 @@
 //!
 //! The crate ends the session when its client is dropped, looks for a server at its own growing intervals, and forgets
 //! persistent watches when it finds one. So it is not asked to reconnect: a client that lost its server is dropped
-//! together with its runtime, which sends nothing, and the next one resumes the same session. What the crate hands out
-//! is awaited on that runtime only, so a panic in there is an unknown outcome here and nothing more.
+//! together with its runtime, which sends nothing, and the next one resumes the same session. Watchers are awaited on
+//! that runtime only and a panic in a reply is caught, so what goes wrong in the crate stays there.
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use super::options::{ConnectError, ConnectOptions};
 use super::rewatch::Events;
 use super::tls::Material;
 use super::words;
-use crate::zk::{CreateMode, ZkError};
+use crate::zk::{CreateMode, Reply, ZkError};
 
 /// Why a connection did not come about.
 #[derive(Debug)]
@@ -123,13 +124,12 @@ impl Incarnation {
         }
     }
 
-    /// Ends the session and waits until the server has heard it. The caller has taken the connection away from the
-    /// senders of requests, so that this is the last reference.
-    pub async fn farewell(mut self, patience: Duration) {
+    /// Ends the session and waits until the server has heard it. False when that took too long: the server hangs, or
+    /// somebody keeps a reply that holds on to the client without awaiting it.
+    pub async fn farewell(mut self, patience: Duration) -> bool {
         drop(self.live.take());
         let ended = async { while !self.state.changed().await.is_terminated() {} };
-        // If it cannot be said in time, the server finds out by itself.
-        let _ = tokio::time::timeout(patience, ended).await;
+        tokio::time::timeout(patience, ended).await.is_ok()
     }
 }
 
@@ -148,25 +148,25 @@ impl Live {
         self.client.clone()
     }
 
-    /// Sends a request now and lets the runtime wait for the answer.
-    pub fn perform<T, F>(self: &Arc<Self>, request: F, answer: oneshot::Sender<Result<T, ZkError>>)
+    /// Sends a request now; the answer comes when it is awaited.
+    pub fn start<T, F>(self: &Arc<Self>, request: F) -> Reply<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, ZkError>> + Send + 'static,
     {
-        let mut request = Box::pin(request);
-        // The crate sends at the first poll. Nobody may be waiting for the answer; the request stands all the same.
-        if let Some(result) = request.as_mut().now_or_never() {
-            self.inspect(&result);
-            let _ = answer.send(result);
-            return;
-        }
         let live = self.clone();
-        self.tasks.spawn(async move {
-            let result = request.await;
+        let mut reply = async move {
+            let caught = AssertUnwindSafe(request).catch_unwind().await;
+            let result = caught.unwrap_or_else(|_| Err(ZkError::Protocol("the client panicked at the answer".into())));
             live.inspect(&result);
-            let _ = answer.send(result);
-        });
+            result
+        }
+        .boxed();
+        // The crate sends at the first poll.
+        match (&mut reply).now_or_never() {
+            Some(result) => futures::future::ready(result).boxed(),
+            None => reply,
+        }
     }
 
     /// An outcome that nobody knows means that the connection broke, or that the crate's own task died unnoticed.

@@ -21,7 +21,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often waiting requests are looked through for those that have waited long enough.
 const EXPIRY_TICK: Duration = Duration::from_millis(50);
-/// How long the end of the session is tried to be said.
+/// How long the end of the session is tried to be said: on the connection at hand, then on another one.
+const FAREWELL_PATIENCE: Duration = Duration::from_millis(500);
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 /// A lost connection is complained about this often.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
@@ -78,27 +79,34 @@ impl Shared {
         T: Send + 'static,
         F: Future<Output = Result<T, ZkError>> + Send + 'static,
     {
-        let (answer, reply) = oneshot::channel();
         let mut slot = self.lock();
-        match &mut *slot {
+        let waiting = match &mut *slot {
             Slot::Live(live) => {
                 let live = live.clone();
                 drop(slot);
-                live.perform(request(live.clone()), answer);
+                return live.start(request(live.clone()));
             }
-            Slot::Suspended(waiting) if waiting.len() < WAITING_LIMIT => {
-                let job = move |live: Result<&Arc<Live>, ZkError>| match live {
-                    Ok(live) => live.perform(request(live.clone()), answer),
-                    Err(error) => drop(answer.send(Err(error))),
-                };
-                waiting.push_back(Waiting { until: Instant::now() + self.deadline, job: Box::new(job) });
+            Slot::Suspended(waiting) if waiting.len() < WAITING_LIMIT => waiting,
+            Slot::Suspended(_) => return failed(ZkError::Unknown("too many requests wait for a connection".into())),
+            Slot::Over => return failed(ZkError::SessionExpired),
+        };
+        let (answer, started) = oneshot::channel();
+        let job = move |live: Result<&Arc<Live>, ZkError>| {
+            let reply = match live {
+                Ok(live) => live.start(request(live.clone())),
+                Err(error) => failed(error),
+            };
+            // Nobody may be waiting for the answer; the request stands all the same.
+            drop(answer.send(reply));
+        };
+        waiting.push_back(Waiting { until: Instant::now() + self.deadline, job: Box::new(job) });
+        async move {
+            match started.await {
+                Ok(reply) => reply.await,
+                Err(_) => Err(ZkError::SessionExpired),
             }
-            Slot::Suspended(_) => {
-                drop(answer.send(Err(ZkError::Unknown("too many requests wait for a connection".to_owned()))));
-            }
-            Slot::Over => drop(answer.send(Err(ZkError::SessionExpired))),
         }
-        reply.map(|answer| answer.unwrap_or_else(|_| Err(ZkError::Unknown("the connection broke".to_owned())))).boxed()
+        .boxed()
     }
 
     fn suspend(&self) {
@@ -183,7 +191,9 @@ impl Keeper {
         loop {
             if let Turn::Close(heard) = self.attend(&mut incarnation).await {
                 self.shared.end();
-                incarnation.farewell(CLOSE_PATIENCE).await;
+                if !incarnation.farewell(FAREWELL_PATIENCE).await {
+                    self.close_on_another_connection().await;
+                }
                 return acknowledge(heard);
             }
             self.shared.suspend();
@@ -200,7 +210,7 @@ impl Keeper {
                 }
                 Next::Closed(heard) => {
                     self.shared.end();
-                    self.close_without_connection().await;
+                    self.close_on_another_connection().await;
                     return acknowledge(heard);
                 }
             }
@@ -250,10 +260,11 @@ impl Keeper {
         }
     }
 
-    /// Somebody closed while no server was in reach: one more try, so that the ephemerals go now if they can.
-    async fn close_without_connection(self) {
+    /// One more try to end the session now, where the connection that we had is gone or of no use.
+    async fn close_on_another_connection(self) {
         let attempts = attempts(self.options, self.session, self.shared);
         if let Ok(Some(incarnation)) = tokio::time::timeout(CLOSE_PATIENCE, attempts).await {
+            // After that the server finds out by itself.
             incarnation.farewell(CLOSE_PATIENCE).await;
         }
     }
@@ -306,6 +317,10 @@ pub async fn reason(options: &ConnectOptions, refusal: Refusal) -> String {
         Refusal::Unclear(words) if words.is_empty() => probe::explain(options).await,
         Refusal::Unclear(words) => format!("{} ({words})", probe::explain(options).await),
     }
+}
+
+pub fn failed<T: Send + 'static>(error: ZkError) -> Reply<T> {
+    futures::future::ready(Err(error)).boxed()
 }
 
 fn acknowledge(heard: Option<oneshot::Sender<()>>) {
