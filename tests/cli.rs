@@ -332,8 +332,9 @@ async fn a_killed_consumer_leaves_neither_request_nor_lock() {
     signal(&child, nix::sys::signal::Signal::SIGKILL);
     ended(child).await;
     wait::until("the request to go", DEADLINE, async || shop.children("/nodepool/requests").await.is_empty()).await;
-    // The command outlives us, but not for long: it would keep the test's pipes open.
-    let script = "while kill -0 $PPID 2>/dev/null; do sleep 0.05; done";
+    // The command outlives us, but not for long: it would keep the test's pipes open. An orphan has another parent, while
+    // the number of the one that died may belong to somebody new.
+    let script = "while [ \"$(cut -d' ' -f4 /proc/$$/stat)\" = $PPID ]; do sleep 0.05; done";
     let child = shop.start(&["request", "--label", "a", "--", "sh", "-c", script]);
     shop.fulfil().await;
     let lock = "/nodepool/nodes/0000000000/lock";
