@@ -1,5 +1,6 @@
 //! A node's record: its states, what may follow what, and its JSON exactly as Zuul and older peers read it.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
@@ -285,6 +286,10 @@ impl<'de> Deserialize<'de> for Node {
     }
 }
 
+/// Keys are looked at where they stand in the document; only unknown ones are kept.
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
 struct NodeVisitor;
 
 impl<'de> Visitor<'de> for NodeVisitor {
@@ -297,8 +302,8 @@ impl<'de> Visitor<'de> for NodeVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
         let mut node = Node::blank();
         let (mut state, mut state_time, mut old_port, mut port) = (None, None, None, None);
-        while let Some(key) = map.next_key::<String>()? {
-            match key.as_str() {
+        while let Some(Key(key)) = map.next_key()? {
+            match key.as_ref() {
                 "state" => state = Some(map.next_value::<NodeState>()?),
                 "state_time" => state_time = map.next_value()?,
                 "cloud" => node.cloud = map.next_value()?,
@@ -338,7 +343,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
                 "node_properties" => node.node_properties = map.next_value()?,
                 _ => {
                     let value: Value = map.next_value()?;
-                    node.extra.insert(key, value);
+                    node.extra.insert(key.into_owned(), value);
                 }
             }
         }

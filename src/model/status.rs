@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::ids::{LauncherId, NodeId, PoolName, ProviderName, RequestId};
 use super::node::Node;
@@ -20,19 +20,31 @@ pub struct Column<R> {
 
 /// A list as a table of the given columns.
 pub fn table<R>(columns: &[Column<R>], rows: &[R]) -> Table {
-    let mut table = Table::new(columns.iter().map(|column| column.header));
+    let mut table = empty_table(columns);
     for row in rows {
-        table.push(columns.iter().map(|column| cell((column.value)(row))));
+        table.push(cells(columns, row));
     }
     table
 }
 
+pub fn empty_table<R>(columns: &[Column<R>]) -> Table {
+    Table::new(columns.iter().map(|column| column.header))
+}
+
+/// One row of a table of the given columns.
+pub fn cells<R>(columns: &[Column<R>], row: &R) -> impl Iterator<Item = String> {
+    columns.iter().map(|column| cell((column.value)(row)))
+}
+
 /// A list as an array of objects with a key for each of the given columns.
 pub fn json<R>(columns: &[Column<R>], rows: &[R]) -> Value {
-    let object = |row: &R| -> Map<String, Value> {
-        columns.iter().map(|column| (column.key.to_owned(), (column.value)(row))).collect()
-    };
-    rows.iter().map(|row| Value::Object(object(row))).collect()
+    rows.iter().map(|row| object(columns, row)).collect()
+}
+
+/// One row as an object.
+pub fn object<R>(columns: &[Column<R>], row: &R) -> Value {
+    let entry = |column: &Column<R>| (column.key.to_owned(), (column.value)(row));
+    Value::Object(columns.iter().map(entry).collect())
 }
 
 /// Nothing for null, the entries of a list joined with commas, anything else as Python shows it.

@@ -64,8 +64,15 @@ enum Read<T> {
 
 /// All nodes. Locks are looked at only where a lock directory can exist.
 pub async fn nodes(zk: &dyn Connection) -> Result<Scan<NodeEntry>, ZkError> {
+    let mut found = Vec::new();
+    let unreadable = each_node(zk, |entry| found.push(entry)).await?;
+    Ok(Scan { found, unreadable })
+}
+
+/// All nodes in order of their ids, each as soon as it is read; what is no record is returned at the end.
+pub async fn each_node(zk: &dyn Connection, visit: impl FnMut(NodeEntry)) -> Result<Vec<Unreadable>, ZkError> {
     let ids = sorted_children(zk, paths::NODES).await?;
-    collect(ids, |id| read_node(zk, NodeId::from(id))).await
+    visit_all(ids, |id| read_node(zk, NodeId::from(id)), visit).await
 }
 
 /// One node; `None` where there is none.
@@ -147,21 +154,34 @@ async fn sorted_children(zk: &dyn Connection, path: &str) -> Result<Vec<String>,
     }
 }
 
-/// Reads in order while up to [`IN_FLIGHT`] reads are under way; each is decoded while the others stream in.
-async fn collect<T, F>(names: Vec<String>, mut read: impl FnMut(String) -> F) -> Result<Scan<T>, ZkError>
+async fn collect<T, F>(names: Vec<String>, read: impl FnMut(String) -> F) -> Result<Scan<T>, ZkError>
 where
     F: Future<Output = Result<Read<T>, ZkError>>,
 {
-    let mut scan = Scan { found: Vec::with_capacity(names.len()), unreadable: Vec::new() };
+    let mut found = Vec::with_capacity(names.len());
+    let unreadable = visit_all(names, read, |entry| found.push(entry)).await?;
+    Ok(Scan { found, unreadable })
+}
+
+/// Reads in order while up to [`IN_FLIGHT`] reads are under way; each is decoded while the others stream in.
+async fn visit_all<T, F>(
+    names: Vec<String>,
+    mut read: impl FnMut(String) -> F,
+    mut visit: impl FnMut(T),
+) -> Result<Vec<Unreadable>, ZkError>
+where
+    F: Future<Output = Result<Read<T>, ZkError>>,
+{
+    let mut unreadable = Vec::new();
     let mut reads = stream::iter(names).map(&mut read).buffered(IN_FLIGHT);
     while let Some(read) = reads.try_next().await? {
         match read {
-            Read::Found(entry) => scan.found.push(entry),
-            Read::Unreadable(unreadable) => scan.unreadable.push(unreadable),
+            Read::Found(entry) => visit(entry),
+            Read::Unreadable(reason) => unreadable.push(reason),
             Read::Gone => {}
         }
     }
-    Ok(scan)
+    Ok(unreadable)
 }
 
 fn optional<T>(read: Read<T>) -> Result<Option<Result<T, Unreadable>>, ZkError> {

@@ -15,7 +15,7 @@ use nodepool::zk::scan::{self, NodeEntry};
 use nodepool::zk::{Connection, Op, Zk, ZkError, paths, removal};
 use serde_json::json;
 
-use crate::output::Screen;
+use crate::output::{Screen, Sheet};
 
 /// How long an operator waits for somebody else's lock.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
@@ -38,11 +38,11 @@ impl Detail {
 }
 
 pub async fn list(zk: &dyn Connection, screen: &mut Screen<'_>, detail: Detail) -> anyhow::Result<()> {
-    let scan = scan::nodes(zk).await?;
-    screen.note_unreadable(&scan.unreadable)?;
     let now = clock::now();
-    let rows: Vec<NodeRow> = scan.found.into_iter().map(|entry| row(entry, now)).collect();
-    Ok(screen.list(detail.columns(), &rows)?)
+    let mut sheet = Sheet::new(screen.format, detail.columns());
+    let unreadable = scan::each_node(zk, |entry| sheet.push(&row(entry, now))).await?;
+    screen.note_unreadable(&unreadable)?;
+    Ok(screen.show(sheet)?)
 }
 
 pub async fn hold(zk: &Zk, screen: &mut Screen<'_>, id: &NodeId) -> anyhow::Result<()> {

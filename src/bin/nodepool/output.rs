@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use nodepool::model::status::{self, Column};
-use nodepool::model::table::printable;
+use nodepool::model::table::{Table, printable};
 use nodepool::zk::scan::Unreadable;
 use serde_json::Value;
 
@@ -17,16 +17,54 @@ pub struct Screen<'a> {
     has_outcome: bool,
 }
 
+/// A list in the making: rows are turned into text one by one, so that no record is kept for it.
+pub struct Sheet<R: 'static> {
+    columns: &'static [Column<R>],
+    body: Body,
+}
+
+enum Body {
+    Table(Table),
+    /// Objects, with commas between them.
+    Json(String),
+}
+
+impl<R> Sheet<R> {
+    pub fn new(format: Format, columns: &'static [Column<R>]) -> Self {
+        let body = match format {
+            Format::Table => Body::Table(status::empty_table(columns)),
+            Format::Json => Body::Json(String::new()),
+        };
+        Self { columns, body }
+    }
+
+    pub fn push(&mut self, row: &R) {
+        match &mut self.body {
+            Body::Table(table) => table.push(status::cells(self.columns, row)),
+            Body::Json(rows) => {
+                rows.push_str(if rows.is_empty() { "" } else { "," });
+                rows.push_str(&status::object(self.columns, row).to_string());
+            }
+        }
+    }
+}
+
 impl<'a> Screen<'a> {
     pub fn new(format: Format, out: &'a mut dyn Write, notes: &'a mut dyn Write) -> Self {
         Self { format, out, notes, has_outcome: false }
     }
 
     /// A list, which is an array in JSON.
-    pub fn list<R>(&mut self, columns: &[Column<R>], rows: &[R]) -> io::Result<()> {
-        match self.format {
-            Format::Table => writeln!(self.out, "{}", status::table(columns, rows)),
-            Format::Json => writeln!(self.out, "{}", status::json(columns, rows)),
+    pub fn list<R>(&mut self, columns: &'static [Column<R>], rows: &[R]) -> io::Result<()> {
+        let mut sheet = Sheet::new(self.format, columns);
+        rows.iter().for_each(|row| sheet.push(row));
+        self.show(sheet)
+    }
+
+    pub fn show<R>(&mut self, sheet: Sheet<R>) -> io::Result<()> {
+        match sheet.body {
+            Body::Table(table) => writeln!(self.out, "{table}"),
+            Body::Json(rows) => writeln!(self.out, "[{rows}]"),
         }
     }
 
