@@ -11,8 +11,11 @@ use nix::sys::signal::Signal;
 use support::wait;
 
 async fn standalone(place: &Place, arguments: &[&str]) -> Daemon {
+    // A second start in the same place goes on in the same log.
+    let starts = |log: &str| log.matches("Coordinator 127.0.0.1:").count();
+    let before = starts(&std::fs::read_to_string(place.path("daemon.log")).unwrap_or_default());
     let daemon = place.start(NODEPOOL, &[&["standalone"], arguments].concat());
-    daemon.logs("Coordinator 127.0.0.1:").await;
+    wait::until("the coordinator", SOON, async || starts(&daemon.log()) > before).await;
     daemon
 }
 
