@@ -124,6 +124,8 @@ async fn a_full_disk_ends_the_server_and_loses_nothing_acknowledged() {
     let client = Raw::open(address, 4_000).await;
     let acknowledged = write(client, "/full-".to_owned(), &[b'x'; 50_000]).await;
     assert!(!acknowledged.is_empty());
+    // Waiting closes the standard input, and that would be another reason to end, in good order.
+    let _input = child.stdin.take();
     let ended = tokio::time::timeout(Duration::from_secs(20), child.wait()).await.expect("the server ends");
     assert!(!ended.unwrap().success());
     let (_child, address) = start(directory.path(), "").await;
