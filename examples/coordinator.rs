@@ -17,7 +17,11 @@ async fn main() -> anyhow::Result<()> {
     let closed = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
     tokio::select! {
         _ = closed => {}
-        reason = server.failed() => anyhow::bail!(reason),
+        reason = server.failed() => {
+            eprintln!("{reason}");
+            // The thread that reads standard input would keep the runtime from ending.
+            std::process::exit(1);
+        }
     }
     server.stop().await;
     Ok(())
