@@ -14,7 +14,12 @@ async fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let server = EmbeddedServer::start(EmbeddedOptions { data_dir, first_port, now_ms }).await?;
     println!("{} {}", server.address(), server.tls_address());
-    let closed = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+    let (open, closed) = tokio::sync::oneshot::channel::<()>();
+    // A thread of its own: the runtime would wait for a blocking task, and so the process would outlive a failed server.
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        drop(open);
+    });
     tokio::select! {
         _ = closed => {}
         reason = server.failed() => {
