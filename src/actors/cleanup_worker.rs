@@ -59,7 +59,7 @@ pub struct Reconfigure {
 
 impl CleanupWorker {
     pub fn new(parts: CleanupWorkerParts) -> Self {
-        let mut changes = Changes::new(parts.store.mirror().subscribe());
+        let mut changes = Changes::new(parts.store.mirror().clone());
         changes.follow(parts.providers.values().map(|provider| provider.facts.clone()).collect());
         Self {
             upkeep: Upkeep::new(parts.lock_age),

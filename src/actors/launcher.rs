@@ -88,7 +88,7 @@ pub struct Launcher {
 impl Launcher {
     fn new(shared: Arc<Shared>, store: Store, loaded: Loaded, panics: PanicWatch) -> Self {
         Self {
-            changes: Changes::new(store.mirror().subscribe()),
+            changes: Changes::new(store.mirror().clone()),
             shared,
             store,
             config: loaded.config,

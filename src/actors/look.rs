@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::model::cloud::Facts;
 use crate::model::snapshot::Snapshot;
+use crate::zk::mirror::Mirror;
 
 /// After a look that took some time, so many times that time belongs to others. A look that takes 0.2 ms leaves less
 /// than a millisecond of delay; under load changes gather and one look takes in all of them.
@@ -16,14 +17,15 @@ const REST: u32 = 3;
 /// The changes that an actor looks at.
 #[derive(Clone)]
 pub struct Changes {
+    mirror: Arc<Mirror>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     facts: Vec<watch::Receiver<Arc<Facts>>>,
     nudge: Arc<Notify>,
 }
 
 impl Changes {
-    pub fn new(snapshots: watch::Receiver<Arc<Snapshot>>) -> Self {
-        Self { snapshots, facts: Vec::new(), nudge: Arc::new(Notify::new()) }
+    pub fn new(mirror: Arc<Mirror>) -> Self {
+        Self { snapshots: mirror.subscribe(), mirror, facts: Vec::new(), nudge: Arc::new(Notify::new()) }
     }
 
     /// Looks at these facts from now on, and at once.
@@ -33,11 +35,18 @@ impl Changes {
     }
 
     pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.mirror.snapshot()
+    }
+
+    /// As of the last publication, perhaps without the newest of our own writes.
+    pub fn published(&self) -> Arc<Snapshot> {
         self.snapshots.borrow().clone()
     }
 
     /// What is there now is about to be looked at; only what comes later is a change.
     pub fn mark_seen(&mut self) {
+        // What was folded in since the last publication is part of what is looked at.
+        self.mirror.snapshot();
         self.snapshots.mark_unchanged();
         for facts in &mut self.facts {
             facts.mark_unchanged();

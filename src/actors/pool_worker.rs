@@ -19,7 +19,7 @@ use crate::model::component::{ComponentKind, DEFAULT_PRIORITY, PoolComponent};
 use crate::model::config::Config;
 use crate::model::ids::{LauncherId, NodeId, PoolId, ProviderName, RequestId};
 use crate::model::json;
-use crate::model::snapshot::WriteError;
+use crate::model::snapshot::{Snapshot, WriteError};
 use crate::model::status::Why;
 use crate::model::world::World;
 use crate::policy::pool::{Effect, Event, Pool, Probe};
@@ -78,7 +78,7 @@ pub struct Reconfigure {
 
 impl PoolWorker {
     pub fn new(parts: PoolWorkerParts) -> Self {
-        let mut changes = Changes::new(parts.store.mirror().subscribe());
+        let mut changes = Changes::new(parts.store.mirror().clone());
         changes.follow(vec![parts.provider.facts.clone()]);
         Self {
             pool: Pool::new(parts.id.clone(), parts.launcher.clone()),
@@ -94,8 +94,12 @@ impl PoolWorker {
 
     fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = self.changes.snapshot();
+        self.feed_with(&snapshot, event, ctx);
+    }
+
+    fn feed_with(&mut self, snapshot: &Snapshot, event: Event, ctx: &mut Context<Self>) {
         self.facts.insert(self.parts.id.provider.clone(), self.parts.provider.facts.borrow().clone());
-        let world = World { config: &self.parts.config, snapshot: &snapshot, facts: &self.facts, now: clock::now() };
+        let world = World { config: &self.parts.config, snapshot, facts: &self.facts, now: clock::now() };
         let own = self.pool.busy();
         self.pool.set_busy_elsewhere(self.parts.busy.load(Ordering::Relaxed).saturating_sub(own));
         let effects = self.pool.step(event, &world);
@@ -106,9 +110,11 @@ impl PoolWorker {
         }
     }
 
-    /// An answer may have freed nodes: the pool looks again, with whatever else has happened by then.
+    /// The answer to a write may have freed nodes: the pool looks again, with whatever else has happened by then. The
+    /// answer alone decides nothing, so no new picture is made for it.
     fn answer(&mut self, event: Event, ctx: &mut Context<Self>) {
-        self.feed(event, ctx);
+        let snapshot = self.changes.published();
+        self.feed_with(&snapshot, event, ctx);
         self.changes.nudge();
     }
 
@@ -288,7 +294,8 @@ impl Handler<JobNews> for PoolWorker {
             Ok(_) => Probe::Alive,
             Err(error) => Probe::NotMade(error.to_string()),
         };
-        self.answer(Event::Probed(request, node, found), ctx);
+        self.feed(Event::Probed(request, node, found), ctx);
+        self.changes.nudge();
     }
 }
 

@@ -95,7 +95,10 @@ pub struct Snapshot {
     spent: OrdMap<ProviderName, OrdSet<NodeId>>,
     held: OrdMap<ProviderName, OrdSet<NodeId>>,
     allocated: OrdMap<RequestId, OrdSet<NodeId>>,
-    open: OrdMap<Rank, RequestId>,
+    /// Requests that nodes are allocated to and that are not there.
+    orphaning: OrdSet<RequestId>,
+    open: OrdMap<Rank, Stored<NodeRequest>>,
+    pending: OrdSet<RequestId>,
     pub ledger: Ledger,
 }
 
@@ -180,9 +183,9 @@ impl Snapshot {
         self.allocated.get(request).into_iter().flat_map(|ids| ids.iter())
     }
 
-    /// Requests that nodes are allocated to, whether they exist or not.
-    pub fn allocations(&self) -> impl Iterator<Item = (&RequestId, &OrdSet<NodeId>)> {
-        self.allocated.iter()
+    /// Requests that nodes are allocated to though they do not exist.
+    pub fn orphaning_requests(&self) -> impl Iterator<Item = &RequestId> {
+        self.orphaning.iter()
     }
 
     pub fn node_lock(&self, id: &NodeId) -> LockView {
@@ -203,9 +206,13 @@ impl Snapshot {
 
     /// Requests that are requested or pending, in the order in which they are served.
     pub fn open_requests(&self) -> impl Iterator<Item = (&Rank, &Stored<NodeRequest>)> {
-        self.open
-            .iter()
-            .map(|(rank, id)| (rank, self.requests.get(id).expect("an index names only requests that are there")))
+        self.open.iter()
+    }
+
+    /// Requests that somebody has accepted.
+    pub fn pending_requests(&self) -> impl Iterator<Item = (&RequestId, &Stored<NodeRequest>)> {
+        let stored = |id| self.requests.get(id).expect("an index names only requests that are there");
+        self.pending.iter().map(move |id| (id, stored(id)))
     }
 
     pub fn open_count(&self) -> usize {
@@ -289,8 +296,12 @@ impl Snapshot {
         self.unindex_request(&id);
         self.zxid = self.zxid.max(stored.mzxid);
         if matches!(stored.record.state, RequestState::Requested | RequestState::Pending) {
-            self.open.insert(Rank::of(&id, &stored.record), id.clone());
+            self.open.insert(Rank::of(&id, &stored.record), stored.clone());
         }
+        if stored.record.state == RequestState::Pending {
+            self.pending.insert(id.clone());
+        }
+        self.orphaning.remove(&id);
         self.requests.insert(id, stored);
         true
     }
@@ -298,6 +309,9 @@ impl Snapshot {
     pub fn remove_request(&mut self, id: &RequestId) {
         self.unindex_request(id);
         self.requests.remove(id);
+        if self.allocated.contains_key(id) {
+            self.orphaning.insert(id.clone());
+        }
     }
 
     pub fn set_request_lock(&mut self, id: RequestId, view: LockView) {
@@ -359,6 +373,9 @@ impl Snapshot {
         }
         if let Some(request) = node.allocation() {
             self.allocated.entry(request.clone()).or_default().insert(id.clone());
+            if !self.requests.contains_key(request) {
+                self.orphaning.insert(request.clone());
+            }
         }
         if let (true, false, Some(pool)) = (node.is_idle(), locked, node.pool_id()) {
             let labels = self.idle.entry(pool).or_default();
@@ -379,6 +396,9 @@ impl Snapshot {
         }
         if let Some(request) = node.allocation() {
             remove_from(&mut self.allocated, request, id);
+            if !self.allocated.contains_key(request) {
+                self.orphaning.remove(request);
+            }
         }
         if let (true, Some(pool)) = (node.is_idle(), node.pool_id())
             && let Some(labels) = self.idle.get_mut(&pool)
@@ -392,6 +412,7 @@ impl Snapshot {
     fn unindex_request(&mut self, id: &RequestId) {
         if let Some(stored) = self.requests.get(id) {
             self.open.remove(&Rank::of(id, &stored.record));
+            self.pending.remove(id);
         }
     }
 }

@@ -43,11 +43,8 @@ pub fn spent_nodes(provider: &ProviderName, world: &World<'_>) -> Vec<Repair> {
 /// D2: ready nodes of requests that are gone become free; half-made ones (which the reference forgets) go.
 pub fn orphaned_nodes(is_served: impl Fn(&ProviderName) -> bool, world: &World<'_>) -> Vec<Repair> {
     let mut repairs = Vec::new();
-    for (request, nodes) in world.snapshot.allocations() {
-        if world.snapshot.request(request).is_some() {
-            continue;
-        }
-        for id in nodes {
+    for request in world.snapshot.orphaning_requests() {
+        for id in world.snapshot.nodes_allocated_to(request) {
             let Some(node) = unlocked(id, world.snapshot) else { continue };
             if !node.record.provider.as_ref().is_some_and(&is_served) {
                 continue;
@@ -67,11 +64,10 @@ pub fn orphaned_nodes(is_served: impl Fn(&ProviderName) -> bool, world: &World<'
 
 /// C3: requests that are pending but locked by nobody go back to `requested`; who declined stays known.
 pub fn lost_requests(world: &World<'_>) -> Vec<Repair> {
-    let pending = world.snapshot.open_requests().filter(|(_, request)| request.record.state == RequestState::Pending);
-    let lost = pending.filter(|(rank, _)| !world.snapshot.is_request_locked(&rank.id));
-    lost.filter_map(|(rank, request)| {
+    let lost = world.snapshot.pending_requests().filter(|(id, _)| !world.snapshot.is_request_locked(id));
+    lost.filter_map(|(id, request)| {
         let mut nodes = Vec::new();
-        for id in world.snapshot.nodes_allocated_to(&rank.id) {
+        for id in world.snapshot.nodes_allocated_to(id) {
             // Somebody is at work on this node: the request waits for the next look.
             let node = unlocked(id, world.snapshot)?;
             // Held nodes are the holder's, and the others have other rules.
@@ -80,7 +76,7 @@ pub fn lost_requests(world: &World<'_>) -> Vec<Repair> {
             }
             nodes.push(node.change(id.clone(), |record| freed(record, world.now)));
         }
-        let request = Box::new(request.change(rank.id.clone(), |record| {
+        let request = Box::new(request.change(id.clone(), |record| {
             record.set_state(RequestState::Requested, world.now);
             record.nodes.clear();
         }));

@@ -178,8 +178,12 @@ impl Upkeep {
             if self.stood.get(name).is_some_and(same) {
                 continue;
             }
-            let freed = self.freed.entry(name.clone()).or_default().clone();
-            for step in standing::plan(provider, facts, world.snapshot, &freed, world.now) {
+            // Making a plan of which nothing can be begun takes long with many hosts.
+            if self.in_flight.len() >= MOST_IN_FLIGHT {
+                return;
+            }
+            let freed = self.freed.entry(name.clone()).or_default();
+            for step in standing::plan(provider, facts, world.snapshot, freed, world.now) {
                 if self.in_flight.len() >= MOST_IN_FLIGHT {
                     return;
                 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, try_join_all};
 use futures::stream::{BoxStream, FuturesUnordered, SelectAll};
 use futures::{FutureExt, StreamExt};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::bulk::{self, Picture};
@@ -34,6 +34,8 @@ const RETRY_READ: Duration = Duration::from_millis(200);
 pub struct Mirror {
     state: Arc<Mutex<State>>,
     published: watch::Receiver<Arc<Snapshot>>,
+    /// Something was folded in that nobody has looked at yet.
+    folded: Arc<Notify>,
     follower: JoinHandle<()>,
 }
 
@@ -46,6 +48,8 @@ struct State {
     /// Paths for the follower to read, at most one per write that just ended.
     unexplained: mpsc::UnboundedSender<String>,
     publish: watch::Sender<Arc<Snapshot>>,
+    /// Whether the picture differs from the published one.
+    is_dirty: bool,
 }
 
 /// Records that went a short while ago. Their ids never come back, but the answer to a write may arrive late.
@@ -135,17 +139,31 @@ impl Mirror {
             echoes: Echoes::default(),
             unexplained,
             publish,
+            is_dirty: false,
         }));
         let session = zk.session();
-        let follower = Follower { zk, state: state.clone(), reads: FuturesUnordered::new(), to_read };
+        let folded = Arc::new(Notify::new());
+        let (mirror_state, folds, reads) = (state.clone(), folded.clone(), FuturesUnordered::new());
+        let follower = Follower { zk, state: mirror_state, reads, to_read, folds };
         let follower = tokio::spawn(follower.run(events, session));
-        Ok(Self { state, published, follower })
+        Ok(Self { state, published, folded, follower })
     }
 
+    /// The picture as it is now, with all that was folded in.
     pub fn snapshot(&self) -> Arc<Snapshot> {
+        lock(&self.state).publish();
         self.published.borrow().clone()
     }
 
+    pub fn node_lock(&self, id: &NodeId) -> LockView {
+        lock(&self.state).snapshot.node_lock(id)
+    }
+
+    pub fn request_lock(&self, id: &RequestId) -> LockView {
+        lock(&self.state).snapshot.request_lock(id)
+    }
+
+    /// Tells of changes a little later than `snapshot` shows them: many of them together are one.
     pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.published.clone()
     }
@@ -160,7 +178,9 @@ impl Mirror {
     pub fn fold(&self, change: impl FnOnce(&mut Fold<'_>)) {
         let mut state = lock(&self.state);
         change(&mut Fold { state: &mut state });
-        state.publish();
+        state.is_dirty = true;
+        drop(state);
+        self.folded.notify_one();
     }
 }
 
@@ -215,6 +235,9 @@ impl Fold<'_> {
 
 impl State {
     fn publish(&mut self) {
+        if !std::mem::take(&mut self.is_dirty) {
+            return;
+        }
         self.snapshot.revision += 1;
         self.publish.send_replace(Arc::new(self.snapshot.clone()));
     }
@@ -231,6 +254,7 @@ impl State {
         self.reads.remove(path);
         self.echoes.forget(path);
         self.snapshot.forget_unreadable(path);
+        self.is_dirty = true;
         let place = paths::parse(path);
         if matches!(place, Place::Node(_) | Place::Request(_)) {
             self.gone.note(path);
@@ -256,6 +280,7 @@ impl State {
     fn change_node_lock(&mut self, id: NodeId, change: impl FnOnce(&mut LockView) -> bool) {
         let mut view = self.snapshot.node_lock(&id);
         if change(&mut view) {
+            self.is_dirty = true;
             self.snapshot.set_node_lock(id, view);
         }
     }
@@ -266,6 +291,7 @@ struct Follower {
     state: Arc<Mutex<State>>,
     reads: FuturesUnordered<BoxFuture<'static, ReadDone>>,
     to_read: mpsc::UnboundedReceiver<String>,
+    folds: Arc<Notify>,
 }
 
 impl Follower {
@@ -282,6 +308,7 @@ impl Follower {
                 }
                 Some(done) = self.reads.next(), if !self.reads.is_empty() => self.on_read(done),
                 Some(path) = self.to_read.recv() => self.on_changed(&path),
+                () = self.folds.notified() => {}
                 changed = session.changed() => {
                     let state = *session.borrow_and_update();
                     if changed.is_err() || state == SessionState::Expired {
@@ -304,6 +331,7 @@ impl Follower {
         }
         let mut state = lock(&self.state);
         state.snapshot.connected = false;
+        state.is_dirty = true;
         state.publish();
     }
 
@@ -317,7 +345,9 @@ impl Follower {
                 }
             }
         }
-        lock(&self.state).snapshot.connected = is_connected;
+        let mut state = lock(&self.state);
+        state.snapshot.connected = is_connected;
+        state.is_dirty = true;
     }
 
     async fn on_event(&mut self, event: WatchEvent) {
@@ -350,12 +380,14 @@ impl Follower {
             }),
             Place::RequestLock(id) => {
                 state.snapshot.set_request_lock(id, LockView { exists: true, ..LockView::default() });
+                state.is_dirty = true;
             }
             Place::RequestContender(id, name) => {
                 let mut view = state.snapshot.request_lock(&id);
                 view.exists = true;
                 view.contenders.insert(name);
                 state.snapshot.set_request_lock(id, view);
+                state.is_dirty = true;
             }
             _ => {}
         }
@@ -387,7 +419,10 @@ impl Follower {
         }
         let again = state.reads.remove(&path).is_some_and(|read| read.again);
         match answer {
-            Ok((data, stat)) => apply(&mut state.snapshot, &path, &data, &stat),
+            Ok((data, stat)) => {
+                apply(&mut state.snapshot, &path, &data, &stat);
+                state.is_dirty = true;
+            }
             Err(ZkError::NoNode) => state.remove(&path),
             Err(ZkError::SessionExpired) => {}
             Err(error) => {
@@ -420,6 +455,7 @@ impl Follower {
                 let mut state = lock(&self.state);
                 state.reads.retain(|path, _| !path.starts_with(root));
                 picture.replace_in(&mut state.snapshot);
+                state.is_dirty = true;
                 report_unreadable(&state.snapshot);
                 true
             }

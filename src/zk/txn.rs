@@ -333,15 +333,11 @@ impl Store {
     }
 
     fn node_guard(&self, id: &NodeId, after: After) -> Guard {
-        Guard { directory: paths::node_lock(id), view: self.mirror.snapshot().node_lock(id), after }
+        Guard { directory: paths::node_lock(id), view: self.mirror.node_lock(id), after }
     }
 
     fn request_guard(&self, id: &RequestId) -> Guard {
-        Guard {
-            directory: paths::request_lock(id),
-            view: self.mirror.snapshot().request_lock(id),
-            after: After::Restore,
-        }
+        Guard { directory: paths::request_lock(id), view: self.mirror.request_lock(id), after: After::Restore }
     }
 }
 
