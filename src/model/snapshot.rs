@@ -95,8 +95,8 @@ pub struct Snapshot {
     spent: OrdMap<ProviderName, OrdSet<NodeId>>,
     held: OrdMap<ProviderName, OrdSet<NodeId>>,
     allocated: OrdMap<RequestId, OrdSet<NodeId>>,
-    /// Requests that nodes are allocated to and that are not there.
-    orphaning: OrdSet<RequestId>,
+    /// Unlocked nodes that nobody has taken into use, allocated to requests that are not there.
+    orphans: OrdSet<NodeId>,
     open: OrdMap<Rank, Stored<NodeRequest>>,
     pending: OrdSet<RequestId>,
     pub ledger: Ledger,
@@ -183,9 +183,10 @@ impl Snapshot {
         self.allocated.get(request).into_iter().flat_map(|ids| ids.iter())
     }
 
-    /// Requests that nodes are allocated to though they do not exist.
-    pub fn orphaning_requests(&self) -> impl Iterator<Item = &RequestId> {
-        self.orphaning.iter()
+    /// Unlocked nodes in states before use whose request does not exist (rule D2).
+    pub fn orphaned_nodes(&self) -> impl Iterator<Item = (&NodeId, &Stored<Node>)> {
+        let stored = |id| self.nodes.get(id).expect("an index names only nodes that are there");
+        self.orphans.iter().map(move |id| (id, stored(id)))
     }
 
     pub fn node_lock(&self, id: &NodeId) -> LockView {
@@ -301,16 +302,17 @@ impl Snapshot {
         if stored.record.state == RequestState::Pending {
             self.pending.insert(id.clone());
         }
-        self.orphaning.remove(&id);
-        self.requests.insert(id, stored);
+        let is_new = self.requests.insert(id.clone(), stored).is_none();
+        if is_new {
+            self.index_orphans(&id);
+        }
         true
     }
 
     pub fn remove_request(&mut self, id: &RequestId) {
         self.unindex_request(id);
-        self.requests.remove(id);
-        if self.allocated.contains_key(id) {
-            self.orphaning.insert(id.clone());
+        if self.requests.remove(id).is_some() {
+            self.index_orphans(id);
         }
     }
 
@@ -373,8 +375,8 @@ impl Snapshot {
         }
         if let Some(request) = node.allocation() {
             self.allocated.entry(request.clone()).or_default().insert(id.clone());
-            if !self.requests.contains_key(request) {
-                self.orphaning.insert(request.clone());
+            if self.is_orphan(id) {
+                self.orphans.insert(id.clone());
             }
         }
         if let (true, false, Some(pool)) = (node.is_idle(), locked, node.pool_id()) {
@@ -396,15 +398,32 @@ impl Snapshot {
         }
         if let Some(request) = node.allocation() {
             remove_from(&mut self.allocated, request, id);
-            if !self.allocated.contains_key(request) {
-                self.orphaning.remove(request);
-            }
+            self.orphans.remove(id);
         }
         if let (true, Some(pool)) = (node.is_idle(), node.pool_id())
             && let Some(labels) = self.idle.get_mut(&pool)
         {
             for label in &node.labels {
                 remove_from(labels, label, id);
+            }
+        }
+    }
+
+    fn is_orphan(&self, id: &NodeId) -> bool {
+        self.nodes.get(id).is_some_and(|stored| {
+            let request = stored.record.allocation().filter(|request| !self.requests.contains_key(*request));
+            let is_unused = matches!(stored.record.state, NodeState::Ready | NodeState::Init);
+            is_unused && request.is_some() && !self.is_node_locked(id)
+        })
+    }
+
+    /// A request came or went.
+    fn index_orphans(&mut self, request: &RequestId) {
+        for id in self.allocated.get(request).cloned().unwrap_or_default() {
+            if self.is_orphan(&id) {
+                self.orphans.insert(id);
+            } else {
+                self.orphans.remove(&id);
             }
         }
     }

@@ -43,20 +43,18 @@ pub fn spent_nodes(provider: &ProviderName, world: &World<'_>) -> Vec<Repair> {
 /// D2: ready nodes of requests that are gone become free; half-made ones (which the reference forgets) go.
 pub fn orphaned_nodes(is_served: impl Fn(&ProviderName) -> bool, world: &World<'_>) -> Vec<Repair> {
     let mut repairs = Vec::new();
-    for request in world.snapshot.orphaning_requests() {
-        for id in world.snapshot.nodes_allocated_to(request) {
-            let Some(node) = unlocked(id, world.snapshot) else { continue };
-            if !node.record.provider.as_ref().is_some_and(&is_served) {
-                continue;
+    for (id, node) in world.snapshot.orphaned_nodes() {
+        let Some(request) = node.record.allocation() else { continue };
+        if !node.record.provider.as_ref().is_some_and(&is_served) {
+            continue;
+        }
+        match node.record.state {
+            NodeState::Ready => {
+                let node = Box::new(node.change(id.clone(), |record| record.allocated_to = None));
+                repairs.push(Repair::Release { request: request.clone(), node });
             }
-            match node.record.state {
-                NodeState::Ready => {
-                    let node = Box::new(node.change(id.clone(), |record| record.allocated_to = None));
-                    repairs.push(Repair::Release { request: request.clone(), node });
-                }
-                NodeState::Init => repairs.push(Repair::Retire { node: id.clone(), version: node.version }),
-                _ => {}
-            }
+            NodeState::Init => repairs.push(Repair::Retire { node: id.clone(), version: node.version }),
+            _ => {}
         }
     }
     repairs

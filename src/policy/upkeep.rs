@@ -87,8 +87,14 @@ impl Upkeep {
         match event {
             Event::Wake => self.look(world),
             Event::Sweep => self.sweep(world),
-            Event::Repaired(key, answer) => self.answered(key, answer.err(), world),
-            Event::Registered(key, answer) => self.answered(key, answer.err(), world),
+            Event::Repaired(key, answer) => {
+                self.answered(key, answer.err(), world);
+                Vec::new()
+            }
+            Event::Registered(key, answer) => {
+                self.answered(key, answer.err(), world);
+                Vec::new()
+            }
             Event::Surveyed(provider) => {
                 self.surveying.remove(&provider);
                 self.stood.remove(&provider);
@@ -109,10 +115,10 @@ impl Upkeep {
 
     fn look(&mut self, world: &World<'_>) -> Vec<Effect> {
         let mut effects = Vec::new();
+        self.due = None;
         if !world.snapshot.connected {
             return effects;
         }
-        self.due = None;
         let mut repairs = sweep::lost_requests(world);
         repairs.extend(sweep::orphaned_nodes(|provider| world.config.providers.contains_key(provider), world));
         for provider in world.config.providers.keys() {
@@ -229,14 +235,14 @@ impl Upkeep {
         }
     }
 
-    fn answered(&mut self, key: String, error: Option<WriteError>, world: &World<'_>) -> Vec<Effect> {
+    fn answered(&mut self, key: String, error: Option<WriteError>, world: &World<'_>) {
         let revision = self.in_flight.remove(&key);
         assert!(revision.is_some(), "an answer for {key}, which nobody asked for");
         self.stood.clear();
         let Some(error) = error else {
             *self.counts.entry("done").or_insert(0) += 1;
             self.failed.remove(&key);
-            return Vec::new();
+            return;
         };
         *self.counts.entry("refused").or_insert(0) += 1;
         if self.failed.len() < MOST_IN_FLIGHT {
@@ -244,9 +250,9 @@ impl Upkeep {
         }
         // A picture that came while this was under way was looked at without it, and may be the last for a long time.
         let is_outdated = revision != Some(world.snapshot.revision);
-        match error {
-            WriteError::Conflict | WriteError::Contended if is_outdated => self.look(world),
-            _ => Vec::new(),
+        if is_outdated && matches!(error, WriteError::Conflict | WriteError::Contended) {
+            // One look serves all that are refused together.
+            self.due = Some(world.now);
         }
     }
 }

@@ -5,30 +5,27 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::{BoxFuture, try_join_all};
-use futures::stream::{BoxStream, FuturesUnordered, SelectAll};
-use futures::{FutureExt, StreamExt};
+use futures::future::try_join_all;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::bulk::{self, Picture};
+use self::follower::Follower;
+use super::bulk;
 use super::echoes::{Announced, Echoes};
 use super::paths::{self, Place};
-use super::{CreateMode, EventKind, SessionState, Stat, WatchEvent, Zk, ZkError};
+use super::{CreateMode, Zk, ZkError};
 use crate::model::ids::{NodeId, RequestId};
 use crate::model::node::Node;
 use crate::model::request::NodeRequest;
 use crate::model::snapshot::{LockView, Snapshot, Stored};
 
+mod follower;
+
 /// What the mirror follows; the order in which it is read at the start.
 pub const ROOTS: [&str; 4] =
     ["/nodepool/nodes", "/nodepool/requests", "/nodepool/requests-lock", "/nodepool/components"];
-
-/// After a read whose answer was lost.
-const RETRY_READ: Duration = Duration::from_millis(200);
 
 /// The snapshot as the session sees it, published whenever it changes.
 pub struct Mirror {
@@ -111,18 +108,16 @@ impl Drop for OwnWrite {
 struct Read {
     ticket: u64,
     again: bool,
+    /// Contenders of a node that have gone since.
+    unlocks: Vec<String>,
 }
-
-type ReadDone = (String, u64, Result<(Bytes, Stat), ZkError>);
 
 impl Mirror {
     /// Watches first, then reads everything; returns with the first complete picture.
     pub async fn start(zk: Zk) -> Result<Self, ZkError> {
         ensure_roots(&zk).await?;
-        let mut events = SelectAll::new();
-        for watch in ROOTS.map(|root| zk.watch(root)) {
-            events.push(watch.await?);
-        }
+        // One watch for all, or a change below one root could be heard of before an earlier one below another.
+        let events = zk.watch(paths::ROOT).await?;
         let mut snapshot = Snapshot::default();
         snapshot.connected = true;
         for picture in try_join_all(ROOTS.map(|root| bulk::read(&zk, root))).await? {
@@ -143,8 +138,7 @@ impl Mirror {
         }));
         let session = zk.session();
         let folded = Arc::new(Notify::new());
-        let (mirror_state, folds, reads) = (state.clone(), folded.clone(), FuturesUnordered::new());
-        let follower = Follower { zk, state: mirror_state, reads, to_read, folds };
+        let follower = Follower::new(zk, state.clone(), to_read, folded.clone());
         let follower = tokio::spawn(follower.run(events, session));
         Ok(Self { state, published, folded, follower })
     }
@@ -283,198 +277,6 @@ impl State {
             self.is_dirty = true;
             self.snapshot.set_node_lock(id, view);
         }
-    }
-}
-
-struct Follower {
-    zk: Zk,
-    state: Arc<Mutex<State>>,
-    reads: FuturesUnordered<BoxFuture<'static, ReadDone>>,
-    to_read: mpsc::UnboundedReceiver<String>,
-    folds: Arc<Notify>,
-}
-
-impl Follower {
-    async fn run(
-        mut self,
-        mut events: SelectAll<BoxStream<'static, WatchEvent>>,
-        mut session: watch::Receiver<SessionState>,
-    ) {
-        loop {
-            tokio::select! {
-                event = events.next() => {
-                    let Some(event) = event else { break };
-                    self.on_event(event).await;
-                }
-                Some(done) = self.reads.next(), if !self.reads.is_empty() => self.on_read(done),
-                Some(path) = self.to_read.recv() => self.on_changed(&path),
-                () = self.folds.notified() => {}
-                changed = session.changed() => {
-                    let state = *session.borrow_and_update();
-                    if changed.is_err() || state == SessionState::Expired {
-                        break;
-                    }
-                    self.on_session(state).await;
-                }
-            }
-            // A burst is taken in whole before it is published.
-            loop {
-                if let Some(Some(event)) = events.next().now_or_never() {
-                    self.on_event(event).await;
-                } else if let Some(Some(done)) = self.reads.next().now_or_never() {
-                    self.on_read(done);
-                } else {
-                    break;
-                }
-            }
-            lock(&self.state).publish();
-        }
-        let mut state = lock(&self.state);
-        state.snapshot.connected = false;
-        state.is_dirty = true;
-        state.publish();
-    }
-
-    async fn on_session(&mut self, session: SessionState) {
-        let is_connected = session == SessionState::Connected;
-        if is_connected {
-            for root in ROOTS {
-                // A picture that may be old is none to decide on; when the connection is lost again, we are told.
-                while !self.read_root(root).await && *self.zk.session().borrow() == SessionState::Connected {
-                    tokio::time::sleep(RETRY_READ).await;
-                }
-            }
-        }
-        let mut state = lock(&self.state);
-        state.snapshot.connected = is_connected;
-        state.is_dirty = true;
-    }
-
-    async fn on_event(&mut self, event: WatchEvent) {
-        match event.kind {
-            EventKind::Created => self.on_created(&event.path),
-            EventKind::DataChanged => {
-                let is_echo = lock(&self.state).echoes.hear(&event.path);
-                if !is_echo {
-                    self.on_changed(&event.path);
-                }
-            }
-            EventKind::Deleted => lock(&self.state).remove(&event.path),
-            EventKind::ChildrenChanged => {}
-            // The session says that it is connected again, too, and does not give up.
-            EventKind::Resync => drop(self.read_root(&event.path).await),
-        }
-    }
-
-    fn on_created(&mut self, path: &str) {
-        let mut state = lock(&self.state);
-        match paths::parse(path) {
-            Place::Node(_) | Place::Request(_) | Place::Component { .. } => {
-                drop(state);
-                self.on_changed(path);
-            }
-            Place::NodeLock(id) => state.change_node_lock(id, |view| !std::mem::replace(&mut view.exists, true)),
-            Place::NodeContender(id, name) => state.change_node_lock(id, |view| {
-                view.exists = true;
-                view.contenders.insert(name).is_none()
-            }),
-            Place::RequestLock(id) => {
-                state.snapshot.set_request_lock(id, LockView { exists: true, ..LockView::default() });
-                state.is_dirty = true;
-            }
-            Place::RequestContender(id, name) => {
-                let mut view = state.snapshot.request_lock(&id);
-                view.exists = true;
-                view.contenders.insert(name);
-                state.snapshot.set_request_lock(id, view);
-                state.is_dirty = true;
-            }
-            _ => {}
-        }
-    }
-
-    /// Reads a record again; one read per path is under way at most, and a change meanwhile asks for one more.
-    fn on_changed(&mut self, path: &str) {
-        if !matches!(paths::parse(path), Place::Node(_) | Place::Request(_) | Place::Component { .. }) {
-            return;
-        }
-        let mut state = lock(&self.state);
-        if let Some(read) = state.reads.get_mut(path) {
-            read.again = true;
-            return;
-        }
-        state.next_ticket += 1;
-        let ticket = state.next_ticket;
-        state.reads.insert(path.to_owned(), Read { ticket, again: false });
-        drop(state);
-        let (reply, path) = (self.zk.get(path), path.to_owned());
-        self.reads.push(async move { (path, ticket, reply.await) }.boxed());
-    }
-
-    fn on_read(&mut self, (path, ticket, answer): ReadDone) {
-        let mut state = lock(&self.state);
-        match state.reads.get(&path) {
-            Some(read) if read.ticket == ticket => {}
-            _ => return, // Removed meanwhile.
-        }
-        let again = state.reads.remove(&path).is_some_and(|read| read.again);
-        match answer {
-            Ok((data, stat)) => {
-                apply(&mut state.snapshot, &path, &data, &stat);
-                state.is_dirty = true;
-            }
-            Err(ZkError::NoNode) => state.remove(&path),
-            Err(ZkError::SessionExpired) => {}
-            Err(error) => {
-                tracing::debug!(%path, %error, "cannot read a changed record, trying again");
-                state.reads.insert(path.clone(), Read { ticket, again: false });
-                drop(state);
-                let zk = self.zk.clone();
-                self.reads.push(
-                    async move {
-                        tokio::time::sleep(RETRY_READ).await;
-                        let answer = zk.get(&path).await;
-                        (path, ticket, answer)
-                    }
-                    .boxed(),
-                );
-                return;
-            }
-        }
-        drop(state);
-        if again {
-            self.on_changed(&path);
-        }
-    }
-
-    /// Reads everything below a root; false when that failed.
-    async fn read_root(&mut self, root: &str) -> bool {
-        lock(&self.state).echoes.start_over();
-        match bulk::read(&self.zk, root).await {
-            Ok(picture) => {
-                let mut state = lock(&self.state);
-                state.reads.retain(|path, _| !path.starts_with(root));
-                picture.replace_in(&mut state.snapshot);
-                state.is_dirty = true;
-                report_unreadable(&state.snapshot);
-                true
-            }
-            Err(error) => {
-                tracing::warn!(root, %error, "cannot read again after a reconnect");
-                false
-            }
-        }
-    }
-}
-
-/// Puts what was read of one record into the picture.
-fn apply(snapshot: &mut Snapshot, path: &str, data: &Bytes, stat: &Stat) {
-    snapshot.forget_unreadable(path);
-    let mut picture = Picture::default();
-    picture.take(path, data, stat);
-    let unreadable = picture.merge_into(snapshot);
-    for (path, reason) in unreadable {
-        tracing::warn!(target: "nodepool.zk.ZooKeeper", %path, %reason, "cannot read a record; it is skipped and left alone");
     }
 }
 

@@ -1,0 +1,265 @@
+//! Follows the tree: takes in events and answers to reads in whole batches, so that no picture shows half of one.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, FuturesUnordered};
+use futures::{FutureExt, StreamExt};
+use tokio::sync::{Notify, mpsc, watch};
+
+use super::{ROOTS, Read, State, lock, report_unreadable};
+use crate::model::snapshot::{LockView, Snapshot};
+use crate::zk::bulk::{self, Picture};
+use crate::zk::paths::{self, Place};
+use crate::zk::{EventKind, SessionState, Stat, WatchEvent, Zk, ZkError};
+
+/// After a read whose answer was lost.
+const RETRY_READ: Duration = Duration::from_millis(200);
+
+type ReadDone = (String, u64, Result<(Bytes, Stat), ZkError>);
+
+pub(super) struct Follower {
+    zk: Zk,
+    state: Arc<Mutex<State>>,
+    reads: FuturesUnordered<BoxFuture<'static, ReadDone>>,
+    /// Records that somebody else wrote beside us.
+    to_read: mpsc::UnboundedReceiver<String>,
+    /// Something was folded in.
+    folds: Arc<Notify>,
+}
+
+impl Follower {
+    pub(super) fn new(
+        zk: Zk,
+        state: Arc<Mutex<State>>,
+        to_read: mpsc::UnboundedReceiver<String>,
+        folds: Arc<Notify>,
+    ) -> Self {
+        Self { zk, state, reads: FuturesUnordered::new(), to_read, folds }
+    }
+
+    pub(super) async fn run(
+        mut self,
+        mut events: BoxStream<'static, WatchEvent>,
+        mut session: watch::Receiver<SessionState>,
+    ) {
+        loop {
+            let (mut batch, mut answers, mut unexplained) = (Vec::new(), Vec::new(), Vec::new());
+            tokio::select! {
+                event = events.next() => {
+                    let Some(event) = event else { break };
+                    batch.push(event);
+                }
+                Some(answer) = self.reads.next(), if !self.reads.is_empty() => answers.push(answer),
+                Some(path) = self.to_read.recv() => unexplained.push(path),
+                () = self.folds.notified() => {}
+                changed = session.changed() => {
+                    let state = *session.borrow_and_update();
+                    if changed.is_err() || state == SessionState::Expired {
+                        break;
+                    }
+                    self.on_session(state).await;
+                }
+            }
+            // A burst is taken in whole before it is published.
+            while let Some(Some(event)) = events.next().now_or_never() {
+                batch.push(event);
+            }
+            while let Some(Some(answer)) = self.reads.next().now_or_never() {
+                answers.push(answer);
+            }
+            self.take_in(batch, answers, unexplained).await;
+        }
+        let mut state = lock(&self.state);
+        state.snapshot.connected = false;
+        state.is_dirty = true;
+        state.publish();
+    }
+
+    async fn take_in(&mut self, batch: Vec<WatchEvent>, answers: Vec<ReadDone>, unexplained: Vec<String>) {
+        let has_gap = batch.iter().any(|event| event.kind == EventKind::Resync);
+        let follows = lock(&self.state).take_in(batch, answers, unexplained);
+        for after in follows {
+            match after {
+                After::Read(path, ticket) => {
+                    let reply = self.zk.get(&path);
+                    self.reads.push(async move { (path, ticket, reply.await) }.boxed());
+                }
+                After::Retry(path, ticket) => {
+                    let zk = self.zk.clone();
+                    let retry = async move {
+                        tokio::time::sleep(RETRY_READ).await;
+                        let answer = zk.get(&path).await;
+                        (path, ticket, answer)
+                    };
+                    self.reads.push(retry.boxed());
+                }
+            }
+        }
+        if has_gap {
+            // The session says that it is connected again, too, and does not give up.
+            for root in ROOTS {
+                self.read_root(root).await;
+            }
+        }
+        lock(&self.state).publish();
+    }
+
+    async fn on_session(&mut self, session: SessionState) {
+        let is_connected = session == SessionState::Connected;
+        if is_connected {
+            for root in ROOTS {
+                // A picture that may be old is none to decide on; when the connection is lost again, we are told.
+                while !self.read_root(root).await && *self.zk.session().borrow() == SessionState::Connected {
+                    tokio::time::sleep(RETRY_READ).await;
+                }
+            }
+        }
+        let mut state = lock(&self.state);
+        state.snapshot.connected = is_connected;
+        state.is_dirty = true;
+    }
+
+    /// Reads everything below a root; false when that failed.
+    async fn read_root(&mut self, root: &str) -> bool {
+        lock(&self.state).echoes.start_over();
+        match bulk::read(&self.zk, root).await {
+            Ok(picture) => {
+                let mut state = lock(&self.state);
+                state.reads.retain(|path, _| !path.starts_with(root));
+                picture.replace_in(&mut state.snapshot);
+                state.is_dirty = true;
+                report_unreadable(&state.snapshot);
+                true
+            }
+            Err(error) => {
+                tracing::warn!(root, %error, "cannot read again after a reconnect");
+                false
+            }
+        }
+    }
+}
+
+/// What follows from what was taken in.
+enum After {
+    Read(String, u64),
+    /// The answer to the last try was lost.
+    Retry(String, u64),
+}
+
+impl State {
+    /// Events first: an answer to a read of what is gone is worth nothing.
+    fn take_in(&mut self, batch: Vec<WatchEvent>, answers: Vec<ReadDone>, unexplained: Vec<String>) -> Vec<After> {
+        let mut follows: Vec<After> = unexplained.iter().filter_map(|path| self.begin_read(path)).collect();
+        follows.extend(batch.iter().filter_map(|event| self.on_event(event)));
+        follows.extend(answers.into_iter().filter_map(|answer| self.on_read(answer)));
+        follows
+    }
+
+    fn on_event(&mut self, event: &WatchEvent) -> Option<After> {
+        match event.kind {
+            EventKind::Created => self.on_created(&event.path),
+            EventKind::DataChanged if self.echoes.hear(&event.path) => None,
+            EventKind::DataChanged => self.begin_read(&event.path),
+            EventKind::Deleted => {
+                if !self.unlock_later(&event.path) {
+                    self.remove(&event.path);
+                }
+                None
+            }
+            EventKind::ChildrenChanged | EventKind::Resync => None,
+        }
+    }
+
+    fn on_created(&mut self, path: &str) -> Option<After> {
+        match paths::parse(path) {
+            Place::Node(_) | Place::Request(_) | Place::Component { .. } => return self.begin_read(path),
+            Place::NodeLock(id) => self.change_node_lock(id, |view| !std::mem::replace(&mut view.exists, true)),
+            Place::NodeContender(id, name) => self.change_node_lock(id, |view| {
+                view.exists = true;
+                view.contenders.insert(name).is_none()
+            }),
+            Place::RequestLock(id) => {
+                self.snapshot.set_request_lock(id, LockView { exists: true, ..LockView::default() });
+                self.is_dirty = true;
+            }
+            Place::RequestContender(id, name) => {
+                let mut view = self.snapshot.request_lock(&id);
+                view.exists = true;
+                view.contenders.insert(name);
+                self.snapshot.set_request_lock(id, view);
+                self.is_dirty = true;
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// Reads a record again; one read per path is under way at most, and a change meanwhile asks for one more.
+    fn begin_read(&mut self, path: &str) -> Option<After> {
+        if !matches!(paths::parse(path), Place::Node(_) | Place::Request(_) | Place::Component { .. }) {
+            return None;
+        }
+        if let Some(read) = self.reads.get_mut(path) {
+            read.again = true;
+            return None;
+        }
+        self.next_ticket += 1;
+        self.reads.insert(path.to_owned(), Read { ticket: self.next_ticket, again: false, unlocks: Vec::new() });
+        Some(After::Read(path.to_owned(), self.next_ticket))
+    }
+
+    /// Who unlocks a node has written it just before. Until that is read the picture shows it locked, or we would
+    /// decide on the record of before.
+    fn unlock_later(&mut self, path: &str) -> bool {
+        let Place::NodeContender(id, _) = paths::parse(path) else { return false };
+        let Some(read) = self.reads.get_mut(&paths::node(&id)) else { return false };
+        read.unlocks.push(path.to_owned());
+        true
+    }
+
+    fn on_read(&mut self, (path, ticket, answer): ReadDone) -> Option<After> {
+        match self.reads.get_mut(&path) {
+            Some(read) if read.ticket == ticket => match &answer {
+                Ok(_) | Err(ZkError::NoNode | ZkError::SessionExpired) => {}
+                Err(error) => {
+                    tracing::debug!(%path, %error, "cannot read a changed record, trying again");
+                    read.again = false;
+                    return Some(After::Retry(path, ticket));
+                }
+            },
+            _ => return None, // Removed meanwhile.
+        }
+        match answer {
+            Ok((data, stat)) => {
+                apply(&mut self.snapshot, &path, &data, &stat);
+                self.is_dirty = true;
+            }
+            Err(ZkError::NoNode) => self.remove(&path),
+            Err(_) => {} // The session is over.
+        }
+        let read = self.reads.get_mut(&path)?;
+        if std::mem::take(&mut read.again) {
+            self.next_ticket += 1;
+            read.ticket = self.next_ticket;
+            return Some(After::Read(path, self.next_ticket));
+        }
+        for contender in self.reads.remove(&path).map(|read| read.unlocks).unwrap_or_default() {
+            self.remove(&contender);
+        }
+        None
+    }
+}
+
+/// Puts what was read of one record into the picture.
+fn apply(snapshot: &mut Snapshot, path: &str, data: &Bytes, stat: &Stat) {
+    snapshot.forget_unreadable(path);
+    let mut picture = Picture::default();
+    picture.take(path, data, stat);
+    let unreadable = picture.merge_into(snapshot);
+    for (path, reason) in unreadable {
+        tracing::warn!(target: "nodepool.zk.ZooKeeper", %path, %reason, "cannot read a record; it is skipped and left alone");
+    }
+}
