@@ -63,7 +63,9 @@ fn describe_upkeep(effect: &upkeep::Effect) -> String {
         upkeep::Effect::Register { node, .. } => {
             format!("registers {} slot {}", node.hostname.as_deref().unwrap(), node.slot.unwrap())
         }
-        upkeep::Effect::Update { node, record, .. } => format!("updates {node}: labels {:?}", record.labels),
+        upkeep::Effect::Update { node, record, .. } => {
+            format!("updates {node}: slot {} labels {:?}", record.slot.unwrap(), record.labels)
+        }
         upkeep::Effect::Inspect { host, .. } => format!("inspects {host}"),
         upkeep::Effect::Survey(provider) => format!("surveys {provider}"),
     }

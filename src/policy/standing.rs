@@ -46,7 +46,7 @@ pub fn plan(
         let slots = &table.slots[&host.identity];
         for (slot, node) in slots.iter().enumerate() {
             match node {
-                Some(id) => steps.extend(keep(provider, host, id, snapshot)),
+                Some(id) => steps.extend(keep(provider, host, slot, id, snapshot)),
                 None => steps.extend(occupy(provider, host, slot, freed.get(&host.identity), now)),
             }
         }
@@ -128,7 +128,15 @@ fn occupy(
     Some(Step::Register(Box::new(node)))
 }
 
-fn keep(provider: &ProviderConfig, host: &StandingHost, id: &NodeId, snapshot: &Snapshot) -> Option<Step> {
+/// The record says the slot it fills: one from a peer that knew no slots, or the second of two that were registered at
+/// once, is told its place.
+fn keep(
+    provider: &ProviderConfig,
+    host: &StandingHost,
+    slot: usize,
+    id: &NodeId,
+    snapshot: &Snapshot,
+) -> Option<Step> {
     let node = snapshot.node(id)?;
     if !node.record.is_idle() || snapshot.is_node_locked(id) {
         return None;
@@ -140,6 +148,7 @@ fn keep(provider: &ProviderConfig, host: &StandingHost, id: &NodeId, snapshot: &
         return None;
     }
     let mut record = Node::clone(&node.record);
+    record.slot = Some(slot as i64);
     describe(&mut record, provider, host);
     (record != *node.record).then(|| Step::Update { node: id.clone(), version: node.version, record: Box::new(record) })
 }
@@ -150,7 +159,7 @@ fn retire(id: &NodeId, snapshot: &Snapshot) -> Option<Step> {
         .then(|| Step::Retire { node: id.clone(), version: node.version })
 }
 
-/// What configuration and check say about a node of this host. A slot given earlier stays.
+/// What configuration and check say about a node of this host.
 fn describe(node: &mut Node, provider: &ProviderConfig, host: &StandingHost) {
     let identity = &host.identity;
     node.provider = Some(provider.name.clone());
