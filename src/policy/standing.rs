@@ -130,13 +130,7 @@ fn occupy(
 
 /// The record says the slot it fills: one from a peer that knew no slots, or the second of two that were registered at
 /// once, is told its place.
-fn keep(
-    provider: &ProviderConfig,
-    host: &StandingHost,
-    slot: usize,
-    id: &NodeId,
-    snapshot: &Snapshot,
-) -> Option<Step> {
+fn keep(provider: &ProviderConfig, host: &StandingHost, slot: usize, id: &NodeId, snapshot: &Snapshot) -> Option<Step> {
     let node = snapshot.node(id)?;
     if !node.record.is_idle() || snapshot.is_node_locked(id) {
         return None;

@@ -1,22 +1,40 @@
 //! Reads whole subtrees in pipelined batches: what the mirror begins with and falls back to after a reconnect.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 
 use bytes::Bytes;
-use futures::StreamExt;
-use futures::stream;
+use futures::stream::{self, Stream, StreamExt};
 
 use super::paths::{self, Place};
 use super::records::{Decoded, decode_stored};
-use super::{Stat, Zk, ZkError};
+use super::{Connection, Stat, Zk, ZkError};
 use crate::model::component::{Component, ComponentKind, PoolComponent};
 use crate::model::ids::{NodeId, RequestId};
 use crate::model::node::Node;
 use crate::model::request::NodeRequest;
 use crate::model::snapshot::{LockView, Snapshot, Stored};
 
+/// Znodes read by one request. Records are small; with the largest there are (1 MB) an answer is 64 MB.
+pub const BATCH: usize = 64;
 /// Requests that are under way at once. More does not make ZooKeeper faster, fewer leaves it waiting.
-const WINDOW: usize = 1000;
+pub const WINDOW: usize = 16;
+
+/// What a read of one znode found.
+type Answer = (String, Result<(Bytes, Stat), ZkError>);
+
+/// Reads these znodes, many with one request; the answers come in the order of the paths.
+pub fn read_all<'a>(
+    zk: &'a dyn Connection,
+    paths: Vec<String>,
+) -> impl Stream<Item = Result<Vec<Answer>, ZkError>> + 'a {
+    let batches: Vec<Vec<String>> = paths.chunks(BATCH).map(<[String]>::to_vec).collect();
+    let reads = stream::iter(batches).map(|paths| {
+        let reply = zk.get_many(&paths);
+        async move { Ok(paths.into_iter().zip(reply.await?).collect()) }
+    });
+    reads.buffered(WINDOW)
+}
 
 /// What was read below one root.
 #[derive(Default)]
@@ -49,30 +67,23 @@ pub async fn read(zk: &Zk, root: &str) -> Result<Picture, ZkError> {
 
 async fn read_records(zk: &Zk, parent: &str, picture: &mut Picture) -> Result<(), ZkError> {
     let (names, _) = none_if_missing(zk.children(parent).await)?.unwrap_or_default();
-    let reads = stream::iter(names).map(|name| {
-        let path = format!("{parent}/{name}");
-        let reply = zk.get(&path);
-        async move { (path, reply.await) }
-    });
-    let mut reads = reads.buffer_unordered(WINDOW);
+    let records = names.iter().map(|name| format!("{parent}/{name}")).collect();
+    let mut reads = pin!(read_all(zk.as_ref(), records));
     let mut with_children = Vec::new();
-    while let Some((path, answer)) = reads.next().await {
-        let Some((data, stat)) = none_if_missing(answer)? else { continue };
-        picture.take(&path, &data, &stat);
-        if stat.num_children > 0
-            && let Place::Node(id) = paths::parse(&path)
-        {
-            with_children.push(id);
+    while let Some(batch) = reads.next().await {
+        for (path, answer) in batch? {
+            let Some((data, stat)) = none_if_missing(answer)? else { continue };
+            picture.take(&path, &data, &stat);
+            if stat.num_children > 0
+                && let Place::Node(id) = paths::parse(&path)
+            {
+                with_children.push(paths::node_lock(&id));
+            }
         }
     }
-    let locks = stream::iter(with_children).map(|id| {
-        let reply = zk.children(&paths::node_lock(&id));
-        async move { (id, reply.await) }
-    });
-    let mut locks = locks.buffer_unordered(WINDOW);
-    while let Some((id, answer)) = locks.next().await {
-        if let Some((names, stat)) = none_if_missing(answer)? {
-            picture.node_locks.insert(id, lock_view(names, &stat));
+    for (path, view) in read_locks(zk, with_children).await? {
+        if let Place::NodeLock(id) = paths::parse(&path) {
+            picture.node_locks.insert(id, view);
         }
     }
     Ok(())
@@ -80,18 +91,41 @@ async fn read_records(zk: &Zk, parent: &str, picture: &mut Picture) -> Result<()
 
 async fn read_lock_directories(zk: &Zk, parent: &str, picture: &mut Picture) -> Result<(), ZkError> {
     let (names, _) = none_if_missing(zk.children(parent).await)?.unwrap_or_default();
-    let reads = stream::iter(names).map(|name| {
-        let id = RequestId::from(name);
-        let reply = zk.children(&paths::request_lock(&id));
-        async move { (id, reply.await) }
-    });
-    let mut reads = reads.buffer_unordered(WINDOW);
-    while let Some((id, answer)) = reads.next().await {
-        if let Some((names, stat)) = none_if_missing(answer)? {
-            picture.request_locks.insert(id, lock_view(names, &stat));
+    let directories = names.into_iter().map(|name| paths::request_lock(&RequestId::from(name))).collect();
+    for (path, view) in read_locks(zk, directories).await? {
+        if let Place::RequestLock(id) = paths::parse(&path) {
+            picture.request_locks.insert(id, view);
         }
     }
     Ok(())
+}
+
+/// Who contends for these locks; directories that are not there are left out. Most are empty, and their stat says so.
+async fn read_locks(zk: &Zk, directories: Vec<String>) -> Result<Vec<(String, LockView)>, ZkError> {
+    let mut views = Vec::new();
+    let mut occupied = Vec::new();
+    let mut reads = pin!(read_all(zk.as_ref(), directories));
+    while let Some(batch) = reads.next().await {
+        for (path, answer) in batch? {
+            match none_if_missing(answer)? {
+                Some((_, stat)) if stat.num_children == 0 => views.push((path, lock_view(Vec::new(), &stat))),
+                Some(_) => occupied.push(path),
+                None => {}
+            }
+        }
+    }
+    let mut reads = stream::iter(occupied)
+        .map(|path| {
+            let reply = zk.children(&path);
+            async move { (path, reply.await) }
+        })
+        .buffer_unordered(WINDOW * BATCH);
+    while let Some((path, answer)) = reads.next().await {
+        if let Some((names, stat)) = none_if_missing(answer)? {
+            views.push((path, lock_view(names, &stat)));
+        }
+    }
+    Ok(views)
 }
 
 fn lock_view(names: Vec<String>, stat: &Stat) -> LockView {

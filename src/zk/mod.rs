@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
 use futures::stream::BoxStream;
 
 pub mod paths;
@@ -33,6 +34,11 @@ pub type Reply<T> = BoxFuture<'static, Result<T, ZkError>>;
 /// ZooKeeper's primitives on one session. All paths are absolute and relative to the chroot.
 pub trait Connection: Send + Sync + 'static {
     fn get(&self, path: &str) -> Reply<(Bytes, Stat)>;
+    /// What `get` says of each, in their order. One request to a server that knows how to read many at once.
+    fn get_many(&self, paths: &[String]) -> Reply<Vec<Result<(Bytes, Stat), ZkError>>> {
+        let replies: Vec<_> = paths.iter().map(|path| self.get(path)).collect();
+        join_all(replies).map(Ok).boxed()
+    }
     fn exists(&self, path: &str) -> Reply<Option<Stat>>;
     /// Names of the children, in no particular order.
     fn children(&self, path: &str) -> Reply<(Vec<String>, Stat)>;

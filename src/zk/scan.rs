@@ -2,10 +2,13 @@
 //!
 //! Reading never creates a znode, and what cannot be read is told with its path instead of ending the scan.
 
+use std::pin::pin;
+
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::de::DeserializeOwned;
 
+use super::bulk::{self, BATCH, WINDOW};
 use super::records::{Decoded, decode_stored};
 use super::{Connection, Contenders, Stat, ZkError, paths};
 use crate::model::component::{Component, ComponentKind, PoolComponent};
@@ -14,9 +17,8 @@ use crate::model::node::Node;
 use crate::model::request::NodeRequest;
 use crate::model::snapshot::Stored;
 
-/// Requests under way at a time. Each is small and the server answers in order, so this only has to cover the way
-/// there and back.
-const IN_FLIGHT: usize = 1000;
+/// Small requests under way at a time. The server answers in order, so this only has to cover the way there and back.
+const IN_FLIGHT: usize = WINDOW * BATCH;
 
 /// What was found, sorted by id, and what was found but is no record.
 #[derive(Clone, Debug)]
@@ -62,6 +64,16 @@ enum Read<T> {
     Gone,
 }
 
+impl<T> Read<T> {
+    fn map<U>(self, make: impl FnOnce(T) -> U) -> Read<U> {
+        match self {
+            Read::Found(found) => Read::Found(make(found)),
+            Read::Unreadable(unreadable) => Read::Unreadable(unreadable),
+            Read::Gone => Read::Gone,
+        }
+    }
+}
+
 /// All nodes. Locks are looked at only where a lock directory can exist.
 pub async fn nodes(zk: &dyn Connection) -> Result<Scan<NodeEntry>, ZkError> {
     let mut found = Vec::new();
@@ -70,25 +82,42 @@ pub async fn nodes(zk: &dyn Connection) -> Result<Scan<NodeEntry>, ZkError> {
 }
 
 /// All nodes in order of their ids, each as soon as it is read; what is no record is returned at the end.
-pub async fn each_node(zk: &dyn Connection, visit: impl FnMut(NodeEntry)) -> Result<Vec<Unreadable>, ZkError> {
-    let ids = sorted_children(zk, paths::NODES).await?;
-    visit_all(ids, |id| read_node(zk, NodeId::from(id)), visit).await
+pub async fn each_node(zk: &dyn Connection, mut visit: impl FnMut(NodeEntry)) -> Result<Vec<Unreadable>, ZkError> {
+    let ids: Vec<NodeId> = sorted_children(zk, paths::NODES).await?.into_iter().map(NodeId::from).collect();
+    let mut unreadable = Vec::new();
+    let mut reads = stream::iter(ids.chunks(BATCH)).map(|ids| read_nodes(zk, ids)).buffered(WINDOW);
+    while let Some(batch) = reads.try_next().await? {
+        for read in batch {
+            match read {
+                Read::Found(entry) => visit(entry),
+                Read::Unreadable(reason) => unreadable.push(reason),
+                Read::Gone => {}
+            }
+        }
+    }
+    Ok(unreadable)
 }
 
 /// One node; `None` where there is none.
 pub async fn node(zk: &dyn Connection, id: &NodeId) -> Result<Option<Result<NodeEntry, Unreadable>>, ZkError> {
-    optional(read_node(zk, id.clone()).await?)
+    optional(read_nodes(zk, std::slice::from_ref(id)).await?.pop().unwrap_or(Read::Gone))
 }
 
 /// All requests.
 pub async fn requests(zk: &dyn Connection) -> Result<Scan<RequestEntry>, ZkError> {
     let ids = sorted_children(zk, paths::REQUESTS).await?;
-    collect(ids, |id| read_request(zk, RequestId::from(id))).await
+    let entry = |id, stored| RequestEntry { id: RequestId::from(id), stored };
+    collect(zk, ids, |id| paths::request(&RequestId::from(id)), entry).await
 }
 
 /// One request; `None` where there is none.
 pub async fn request(zk: &dyn Connection, id: &RequestId) -> Result<Option<Result<RequestEntry, Unreadable>>, ZkError> {
-    optional(read_request(zk, id.clone()).await?)
+    let path = paths::request(id);
+    optional(match zk.get(&path).await {
+        Ok((data, stat)) => classify(path, &data, &stat).map(|stored| RequestEntry { id: id.clone(), stored }),
+        Err(ZkError::NoNode) => Read::Gone,
+        Err(error) => return Err(error),
+    })
 }
 
 /// All registered pools.
@@ -139,7 +168,7 @@ async fn components_of<T: DeserializeOwned>(
     kind: ComponentKind,
 ) -> Result<Scan<Stored<T>>, ZkError> {
     let names = sorted_children(zk, &paths::components(kind)).await?;
-    collect(names, |name| read_record(zk, paths::component(kind, &name))).await
+    collect(zk, names, |name| paths::component(kind, name), |_, stored| stored).await
 }
 
 /// The children of a znode in order; none where the znode does not exist.
@@ -154,34 +183,31 @@ async fn sorted_children(zk: &dyn Connection, path: &str) -> Result<Vec<String>,
     }
 }
 
-async fn collect<T, F>(names: Vec<String>, read: impl FnMut(String) -> F) -> Result<Scan<T>, ZkError>
-where
-    F: Future<Output = Result<Read<T>, ZkError>>,
-{
-    let mut found = Vec::with_capacity(names.len());
-    let unreadable = visit_all(names, read, |entry| found.push(entry)).await?;
-    Ok(Scan { found, unreadable })
-}
-
-/// Reads in order while up to [`IN_FLIGHT`] reads are under way; each is decoded while the others stream in.
-async fn visit_all<T, F>(
+/// Reads these records in their order; `make` turns a name and what is stored under it into an entry.
+async fn collect<R: DeserializeOwned, T>(
+    zk: &dyn Connection,
     names: Vec<String>,
-    mut read: impl FnMut(String) -> F,
-    mut visit: impl FnMut(T),
-) -> Result<Vec<Unreadable>, ZkError>
-where
-    F: Future<Output = Result<Read<T>, ZkError>>,
-{
-    let mut unreadable = Vec::new();
-    let mut reads = stream::iter(names).map(&mut read).buffered(IN_FLIGHT);
-    while let Some(read) = reads.try_next().await? {
-        match read {
-            Read::Found(entry) => visit(entry),
-            Read::Unreadable(reason) => unreadable.push(reason),
-            Read::Gone => {}
+    path: impl Fn(&str) -> String,
+    make: impl Fn(String, Stored<R>) -> T,
+) -> Result<Scan<T>, ZkError> {
+    let mut scan = Scan { found: Vec::with_capacity(names.len()), unreadable: Vec::new() };
+    let mut reads = pin!(bulk::read_all(zk, names.iter().map(|name| path(name)).collect()));
+    let mut names = names.into_iter();
+    while let Some(batch) = reads.try_next().await? {
+        for ((path, answer), name) in batch.into_iter().zip(&mut names) {
+            let (data, stat) = match answer {
+                Ok(answer) => answer,
+                Err(ZkError::NoNode) => continue, // Removed since it was listed.
+                Err(error) => return Err(error),
+            };
+            match classify(path, &data, &stat) {
+                Read::Found(stored) => scan.found.push(make(name, stored)),
+                Read::Unreadable(reason) => scan.unreadable.push(reason),
+                Read::Gone => {}
+            }
         }
     }
-    Ok(unreadable)
+    Ok(scan)
 }
 
 fn optional<T>(read: Read<T>) -> Result<Option<Result<T, Unreadable>>, ZkError> {
@@ -192,28 +218,37 @@ fn optional<T>(read: Read<T>) -> Result<Option<Result<T, Unreadable>>, ZkError> 
     }
 }
 
-/// The request for the record leaves when this is called, not when the future is polled.
-fn read_node(zk: &dyn Connection, id: NodeId) -> impl Future<Output = Result<Read<NodeEntry>, ZkError>> {
-    let path = paths::node(&id);
-    let reply = zk.get(&path);
+/// The request for the records leaves when this is called, not when the future is polled.
+fn read_nodes<'a>(
+    zk: &'a dyn Connection,
+    ids: &'a [NodeId],
+) -> impl Future<Output = Result<Vec<Read<NodeEntry>>, ZkError>> + 'a {
+    let paths: Vec<String> = ids.iter().map(paths::node).collect();
+    let reply = zk.get_many(&paths);
     async move {
-        let (data, stat) = match reply.await {
-            Ok(answer) => answer,
-            Err(ZkError::NoNode) => return Ok(Read::Gone),
-            Err(error) => return Err(error),
-        };
         // A node's only child is its lock directory; most of the idle ones never had any.
-        let locks = (stat.num_children > 0).then(|| zk.children(&paths::node_lock(&id)));
-        let stored = match classify::<Node>(path, &data, &stat) {
-            Read::Found(stored) => stored,
-            Read::Unreadable(unreadable) => return Ok(Read::Unreadable(unreadable)),
-            Read::Gone => return Ok(Read::Gone),
+        let with_lock = |(answer, id): (Result<(Bytes, Stat), ZkError>, &NodeId)| {
+            let has_lock = answer.as_ref().is_ok_and(|(_, stat)| stat.num_children > 0);
+            (answer, has_lock.then(|| zk.children(&paths::node_lock(id))))
         };
-        let contenders = match locks {
-            Some(reply) => contenders(reply.await)?,
-            None => Contenders::new(),
-        };
-        Ok(Read::Found(NodeEntry { id, stored, contenders }))
+        let answers: Vec<_> = reply.await?.into_iter().zip(ids).map(with_lock).collect();
+        let mut read = Vec::with_capacity(ids.len());
+        for (((answer, lock), id), path) in answers.into_iter().zip(ids).zip(paths) {
+            let (data, stat) = match answer {
+                Ok(answer) => answer,
+                Err(ZkError::NoNode) => {
+                    read.push(Read::Gone);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let contenders = match lock {
+                Some(reply) => contenders(reply.await)?,
+                None => Contenders::new(),
+            };
+            read.push(classify(path, &data, &stat).map(|stored| NodeEntry { id: id.clone(), stored, contenders }));
+        }
+        Ok(read)
     }
 }
 
@@ -222,31 +257,6 @@ fn contenders(children: Result<(Vec<String>, Stat), ZkError>) -> Result<Contende
         Ok((names, _)) => Ok(names.into_iter().filter(|name| paths::is_contender(name)).collect()),
         Err(ZkError::NoNode) => Ok(Contenders::new()),
         Err(error) => Err(error),
-    }
-}
-
-fn read_request(zk: &dyn Connection, id: RequestId) -> impl Future<Output = Result<Read<RequestEntry>, ZkError>> {
-    let record = read_record(zk, paths::request(&id));
-    async move {
-        Ok(match record.await? {
-            Read::Found(stored) => Read::Found(RequestEntry { id, stored }),
-            Read::Unreadable(unreadable) => Read::Unreadable(unreadable),
-            Read::Gone => Read::Gone,
-        })
-    }
-}
-
-fn read_record<T: DeserializeOwned>(
-    zk: &dyn Connection,
-    path: String,
-) -> impl Future<Output = Result<Read<Stored<T>>, ZkError>> + use<T> {
-    let reply = zk.get(&path);
-    async move {
-        match reply.await {
-            Ok((data, stat)) => Ok(classify(path, &data, &stat)),
-            Err(ZkError::NoNode) => Ok(Read::Gone),
-            Err(error) => Err(error),
-        }
     }
 }
 

@@ -137,6 +137,22 @@ impl Connection for RealConnection {
         })
     }
 
+    fn get_many(&self, paths: &[String]) -> Reply<Vec<Result<(Bytes, Stat), ZkError>>> {
+        let paths = paths.to_vec();
+        self.shared.submit(move |live| async move {
+            let client = live.client();
+            let mut reader = client.new_multi_reader();
+            for path in &paths {
+                reader.add_get_data(path).map_err(words::error)?;
+            }
+            let results = reader.commit().await.map_err(words::error)?;
+            if results.len() != paths.len() {
+                return Err(ZkError::Protocol(format!("{} answers to {} reads", results.len(), paths.len())));
+            }
+            results.into_iter().map(words::read_reply).collect()
+        })
+    }
+
     fn exists(&self, path: &str) -> Reply<Option<Stat>> {
         let path = path.to_owned();
         self.shared.submit(|live| async move {

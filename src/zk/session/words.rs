@@ -120,6 +120,15 @@ pub fn op_reply(result: client::MultiWriteResult) -> Result<OpReply, ZkError> {
     }
 }
 
+/// One of the answers to many reads.
+pub fn read_reply(result: client::MultiReadResult) -> Result<Result<(Bytes, Stat), ZkError>, ZkError> {
+    match result {
+        client::MultiReadResult::Data { data, stat: found } => Ok(Ok((Bytes::from(data), stat(found)))),
+        client::MultiReadResult::Error { err } => Ok(Err(error(err))),
+        other => Err(ZkError::Protocol(format!("unknown part of an answer to many reads: {other:?}"))),
+    }
+}
+
 /// `None` for events about the session, which the keeper handles.
 pub fn event(event: client::WatchedEvent) -> Option<WatchEvent> {
     let kind = match event.event_type {
