@@ -108,6 +108,9 @@ impl PoolWorker {
         for effect in effects {
             self.perform(effect, ctx);
         }
+        if self.pool.has_more() {
+            self.changes.nudge();
+        }
     }
 
     /// The answer to a write may have freed nodes: the pool looks again, with whatever else has happened by then. The

@@ -64,6 +64,9 @@ pub enum Effect {
 
 /// Ended requests whose last verdict is still known.
 const REMEMBERED: usize = 1000;
+/// Requests taken up in one pass. Of thousands that could all be served, the first are on their way while the next are
+/// looked at.
+const MOST_AT_ONCE: usize = 64;
 
 pub struct Pool {
     id: PoolId,
@@ -79,6 +82,8 @@ pub struct Pool {
     /// Requests of which a write failed, and the picture that had led to it.
     failed_at: BTreeMap<RequestId, u64>,
     draining: bool,
+    /// The last pass ended before it had seen every request.
+    has_more: bool,
     /// Requests that the provider's other pools handle at the moment.
     busy_elsewhere: usize,
     handed_out: u64,
@@ -105,6 +110,7 @@ impl Pool {
             retiring: BTreeSet::new(),
             failed_at: BTreeMap::new(),
             draining: false,
+            has_more: false,
             busy_elsewhere: 0,
             handed_out: 0,
         }
@@ -148,6 +154,11 @@ impl Pool {
         self.handlers.len()
     }
 
+    /// Whether another pass has work though nothing has changed.
+    pub fn has_more(&self) -> bool {
+        self.has_more
+    }
+
     pub fn set_busy_elsewhere(&mut self, requests: usize) {
         self.busy_elsewhere = requests;
     }
@@ -175,6 +186,7 @@ impl Pool {
 
     /// One look at all open requests, in the order in which they are served (R18).
     fn pass(&mut self, world: &World<'_>) -> Vec<Effect> {
+        self.has_more = false;
         let Some((provider, pool)) = self.section(world) else { return Vec::new() };
         if let Some(reason) = self.obstacle(&provider, world) {
             for (rank, _) in world.snapshot.open_requests() {
@@ -190,9 +202,15 @@ impl Pool {
         let mut effects = Vec::new();
         // Those this pool has all labels for come first, then those it may have to decline.
         let mut lacking = Vec::new();
+        let busy = self.busy();
         for (rank, request) in world.snapshot.open_requests() {
             if self.handlers.contains_key(&rank.id) {
                 continue;
+            }
+            if self.busy() >= busy + MOST_AT_ONCE {
+                self.has_more = true;
+                lacking.clear();
+                break;
             }
             match missing_labels(&request.record, &pool) {
                 0 => self.look_at(&rank.id, request, &bidder, world, &mut effects),

@@ -1,6 +1,7 @@
 //! Nodes that exist without being launched (static hosts): which records to register, to bring up to date, to retire.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 
 use crate::model::cloud::{Facts, HostCheck, HostIdentity, StandingHost};
 use crate::model::config::ProviderConfig;
@@ -25,10 +26,14 @@ pub enum Step {
     Inspect(HostIdentity),
 }
 
-/// Records by slot: `slots[identity][slot]`; whatever has no place in the table is surplus.
+/// Name, user and port of a host, borrowed: a plan for thousands of nodes copies none of them.
+type Key<'a> = (&'a str, &'a str, u16);
+type Entry<'a> = (&'a NodeId, &'a Stored<Node>);
+
+/// Records by slot: `slots[host][slot]`; whatever has no place in the table is surplus.
 struct Table<'a> {
-    slots: BTreeMap<&'a HostIdentity, Vec<Option<&'a NodeId>>>,
-    surplus: Vec<&'a NodeId>,
+    slots: HashMap<Key<'a>, Vec<Option<Entry<'a>>>>,
+    surplus: Vec<Entry<'a>>,
 }
 
 /// Everything there is to do for one provider. `freed` says when a slot of a host became free last: a check from
@@ -43,17 +48,14 @@ pub fn plan(
     let table = table(provider, facts, snapshot);
     let mut steps = Vec::new();
     for host in &facts.standing {
-        let slots = &table.slots[&host.identity];
-        for (slot, node) in slots.iter().enumerate() {
+        for (slot, node) in table.slots[&key_of_host(host)].iter().enumerate() {
             match node {
-                Some(id) => steps.extend(keep(provider, host, slot, id, snapshot)),
+                Some(entry) => steps.extend(keep(provider, host, slot, *entry, snapshot)),
                 None => steps.extend(occupy(provider, host, slot, freed.get(&host.identity), now)),
             }
         }
     }
-    for id in table.surplus {
-        steps.extend(retire(id, snapshot));
-    }
+    steps.extend(table.surplus.into_iter().filter_map(|entry| retire(entry, snapshot)));
     // One check serves all slots of a host.
     let mut inspected = BTreeSet::new();
     steps.retain(|step| match step {
@@ -64,46 +66,48 @@ pub fn plan(
 }
 
 fn table<'a>(provider: &ProviderConfig, facts: &'a Facts, snapshot: &'a Snapshot) -> Table<'a> {
-    let mut slots: BTreeMap<&HostIdentity, Vec<Option<&NodeId>>> =
-        facts.standing.iter().map(|host| (&host.identity, vec![None; host.slots as usize])).collect();
+    let mut slots: HashMap<Key<'_>, Vec<Option<Entry<'_>>>> =
+        facts.standing.iter().map(|host| (key_of_host(host), vec![None; host.slots as usize])).collect();
     let (mut unslotted, mut surplus) = (Vec::new(), Vec::new());
-    for (id, node) in snapshot.nodes_of(&provider.name) {
-        let record = &node.record;
+    for entry in snapshot.nodes_of(&provider.name) {
+        let record = &entry.1.record;
         // On its way out, or not there yet: neither occupies a slot.
         if matches!(record.state, NodeState::Deleting | NodeState::Deleted | NodeState::Building) {
             continue;
         }
-        let known = identity_of(record).and_then(|identity| slots.get_mut(&identity));
-        let Some(places) = known else {
-            surplus.push(id);
+        let Some(places) = key_of(record).and_then(|key| slots.get_mut(&key)) else {
+            surplus.push(entry);
             continue;
         };
         let place = record.slot.and_then(|slot| usize::try_from(slot).ok());
         match place.map(|place| places.get_mut(place)) {
-            Some(Some(free @ None)) => *free = Some(id),
+            Some(Some(free @ None)) => *free = Some(entry),
             // Twice the same slot, or beyond the end, or from a peer that knew no slots.
-            _ => unslotted.push(id),
+            _ => unslotted.push(entry),
         }
     }
-    for id in unslotted {
-        let identity = snapshot.node(id).and_then(|node| identity_of(&node.record));
-        let free =
-            identity.as_ref().and_then(|identity| slots.get_mut(identity)?.iter_mut().find(|place| place.is_none()));
-        match free {
-            Some(place) => *place = Some(id),
-            None => surplus.push(id),
+    for entry in unslotted {
+        let places = key_of(&entry.1.record).and_then(|key| slots.get_mut(&key));
+        match places.and_then(|places| places.iter_mut().find(|place| place.is_none())) {
+            Some(place) => *place = Some(entry),
+            None => surplus.push(entry),
         }
     }
     Table { slots, surplus }
 }
 
+fn key_of_host(host: &StandingHost) -> Key<'_> {
+    (&host.identity.name, &host.identity.username, host.identity.port)
+}
+
+fn key_of(node: &Node) -> Option<Key<'_>> {
+    Some((node.hostname.as_deref()?, node.username.as_deref()?, u16::try_from(node.port()?).ok()?))
+}
+
 /// The host a record stands for; `None` for one that names none.
 pub fn identity_of(node: &Node) -> Option<HostIdentity> {
-    Some(HostIdentity {
-        name: node.hostname.clone()?,
-        username: node.username.clone()?,
-        port: u16::try_from(node.port()?).ok()?,
-    })
+    let (name, username, port) = key_of(node)?;
+    Some(HostIdentity { name: name.to_owned(), username: username.to_owned(), port })
 }
 
 fn occupy(
@@ -130,25 +134,30 @@ fn occupy(
 
 /// The record says the slot it fills: one from a peer that knew no slots, or the second of two that were registered at
 /// once, is told its place.
-fn keep(provider: &ProviderConfig, host: &StandingHost, slot: usize, id: &NodeId, snapshot: &Snapshot) -> Option<Step> {
-    let node = snapshot.node(id)?;
+fn keep(
+    provider: &ProviderConfig,
+    host: &StandingHost,
+    slot: usize,
+    (id, node): Entry<'_>,
+    snapshot: &Snapshot,
+) -> Option<Step> {
     if !node.record.is_idle() || snapshot.is_node_locked(id) {
         return None;
     }
     if matches!(host.check, HostCheck::Failed { .. }) {
-        return retire(id, snapshot);
+        return retire((id, node), snapshot);
     }
-    if !host.check.is_good() {
+    let slot = Some(slot as i64);
+    if !host.check.is_good() || (node.record.slot == slot && is_described(&node.record, provider, host)) {
         return None;
     }
     let mut record = Node::clone(&node.record);
-    record.slot = Some(slot as i64);
+    record.slot = slot;
     describe(&mut record, provider, host);
-    (record != *node.record).then(|| Step::Update { node: id.clone(), version: node.version, record: Box::new(record) })
+    Some(Step::Update { node: id.clone(), version: node.version, record: Box::new(record) })
 }
 
-fn retire(id: &NodeId, snapshot: &Snapshot) -> Option<Step> {
-    let node: &Stored<Node> = snapshot.node(id)?;
+fn retire((id, node): Entry<'_>, snapshot: &Snapshot) -> Option<Step> {
     (node.record.is_idle() && !snapshot.is_node_locked(id))
         .then(|| Step::Retire { node: id.clone(), version: node.version })
 }
@@ -170,10 +179,103 @@ fn describe(node: &mut Node, provider: &ProviderConfig, host: &StandingHost) {
     node.shell_type = host.shell_type.clone();
     node.host_keys = host.host_keys().unwrap_or_default().to_vec();
     match host.address() {
-        Some(std::net::IpAddr::V4(address)) => node.public_ipv4 = Some(address.to_string()),
-        Some(std::net::IpAddr::V6(address)) => node.public_ipv6 = Some(address.to_string()),
+        Some(IpAddr::V4(address)) => node.public_ipv4 = Some(address.to_string()),
+        Some(IpAddr::V6(address)) => node.public_ipv6 = Some(address.to_string()),
         None => {}
     }
-    node.attributes =
-        provider.pools.get(&host.pool).and_then(|pool| pool.node_attributes.clone()).unwrap_or(Value::Null);
+    node.attributes = attributes(provider, host).cloned().unwrap_or(Value::Null);
+}
+
+/// Whether `describe` would change nothing; found out without a copy.
+fn is_described(node: &Node, provider: &ProviderConfig, host: &StandingHost) -> bool {
+    let identity = &host.identity;
+    let is_at = match host.address() {
+        Some(IpAddr::V4(address)) => node.public_ipv4.as_ref().is_some_and(|text| text.parse() == Ok(address)),
+        Some(IpAddr::V6(address)) => node.public_ipv6.as_ref().is_some_and(|text| text.parse() == Ok(address)),
+        None => true,
+    };
+    let is_named = [&node.hostname, &node.interface_ip].iter().all(|name| name.as_ref() == Some(&identity.name))
+        && node.external_id.as_str() == Some(&*identity.name);
+    is_at
+        && is_named
+        && node.provider.as_ref() == Some(&provider.name)
+        && node.pool.as_ref() == Some(&host.pool)
+        && node.launcher.as_deref() == Some(LAUNCHER)
+        && node.labels == host.labels
+        && node.username.as_ref() == Some(&identity.username)
+        && node.connection_port.as_u64() == Some(identity.port.into())
+        && node.connection_type.as_ref() == Some(&host.connection_type)
+        && node.python_path.as_ref() == Some(&host.python_path)
+        && node.shell_type == host.shell_type
+        && node.host_keys == host.host_keys().unwrap_or_default()
+        && node.attributes == *attributes(provider, host).unwrap_or(&Value::Null)
+}
+
+fn attributes<'a>(provider: &'a ProviderConfig, host: &StandingHost) -> Option<&'a Value> {
+    provider.pools.get(&host.pool)?.node_attributes.as_ref()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ids::ProviderName;
+    use crate::model::resolve::{Source, resolve};
+    use crate::model::time::Span;
+    use crate::model::yaml_parse;
+
+    fn host() -> StandingHost {
+        StandingHost {
+            identity: HostIdentity { name: "h1".to_owned(), username: "zuul".to_owned(), port: 22 },
+            pool: "main".into(),
+            labels: vec!["a".into(), "b".into()],
+            slots: 1,
+            connection_type: "ssh".to_owned(),
+            shell_type: None,
+            python_path: "auto".to_owned(),
+            timeout: Span(5.0),
+            host_key_checking: true,
+            configured_keys: Vec::new(),
+            check: HostCheck::Passed {
+                at: Timestamp(1.0),
+                host_keys: vec!["ssh-ed25519 AAAA".to_owned()],
+                address: "127.0.0.1".parse().ok(),
+            },
+        }
+    }
+
+    #[test]
+    fn a_described_node_is_known_as_one_and_any_difference_is_seen() {
+        let text = "labels: [{name: a}]\nproviders:\n  - name: p\n    driver: static\n    pools:\n      - name: main\n        \
+            node-attributes: {rack: r1}\n        nodes: [{name: h1, labels: a}]\n";
+        let root = yaml_parse::parse(text, &mut Vec::new()).unwrap();
+        let config = resolve(Source { file: "test.yaml", root: &root }, None, &["static"]).config.unwrap();
+        let provider = &config.providers[&ProviderName::from("p")];
+        let mut right = Node::new(NodeState::Ready, Timestamp(1.0));
+        describe(&mut right, provider, &host());
+        assert!(is_described(&right, provider, &host()));
+        let differences: [fn(&mut Node); 15] = [
+            |node| node.provider = None,
+            |node| node.pool = Some("other".into()),
+            |node| node.launcher = None,
+            |node| node.labels.truncate(1),
+            |node| node.external_id = Value::Null,
+            |node| node.hostname = Some("h2".to_owned()),
+            |node| node.interface_ip = Some("h2".to_owned()),
+            |node| node.username = Some("root".to_owned()),
+            |node| node.connection_port = Value::from("22"),
+            |node| node.connection_type = None,
+            |node| node.python_path = Some("/usr/bin/python3".to_owned()),
+            |node| node.shell_type = Some("sh".to_owned()),
+            |node| node.host_keys.clear(),
+            |node| node.public_ipv4 = Some("127.0.0.2".to_owned()),
+            |node| node.attributes = Value::Null,
+        ];
+        for (index, differ) in differences.iter().enumerate() {
+            let mut node = right.clone();
+            differ(&mut node);
+            assert!(!is_described(&node, provider, &host()), "difference {index}");
+            describe(&mut node, provider, &host());
+            assert_eq!(node, right);
+        }
+    }
 }
