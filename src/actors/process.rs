@@ -259,7 +259,7 @@ fn statistics() -> SampleSink {
 }
 
 /// One tree of actors per session, until we are told to stop.
-async fn sessions(shared: &Arc<Shared>, mut loaded: Loaded) -> Result<(), ProcessError> {
+pub async fn sessions(shared: &Arc<Shared>, mut loaded: Loaded) -> Result<(), ProcessError> {
     loop {
         let options = ConnectOptions::from_config(&loaded.config.zookeeper)?;
         let Some(connection) = connect_until(options, stopped(shared.shutdown.clone())).await? else {

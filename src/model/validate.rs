@@ -10,6 +10,13 @@ use super::schema;
 use super::yaml::Place;
 use super::yaml_parse;
 
+/// The line before all that the schema finds, as scripts know it. It stands for no problem of its own.
+const HEADLINE: &str = "Schema validation failed";
+
+pub fn is_headline(problem: &Problem) -> bool {
+    problem.message == HEADLINE
+}
+
 /// Everything that is wrong with the text of a file, after substitution. Errors mean exit status 1.
 pub fn validate(text: &str, file: &str, built: &[&str]) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -24,7 +31,7 @@ pub fn validate(text: &str, file: &str, built: &[&str]) -> Vec<Problem> {
     let schema_problems = schema::check(&root);
     if !schema_problems.is_empty() {
         let help = format!("{} found", schema_problems.len());
-        problems.push(Problem::error(Default::default(), "Schema validation failed").help(help));
+        problems.push(Problem::error(Default::default(), HEADLINE).help(help));
         problems.extend(schema_problems);
     }
     problems.extend(crosscheck::check(&root));

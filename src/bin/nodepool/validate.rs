@@ -6,6 +6,7 @@ use anyhow::bail;
 use nodepool::actors::config_files;
 use nodepool::actors::shared::BUILT;
 use nodepool::model::problem::{Problem, Severity};
+use nodepool::model::validate::is_headline;
 use serde_json::json;
 use tracing::{error, info, warn};
 
@@ -24,9 +25,10 @@ pub async fn config_validate(path: &Path, screen: &mut Screen<'_>) -> anyhow::Re
             Severity::Error => error!(target: LOGGER, "{problem}"),
         }
     }
-    let errors = problems.iter().filter(|problem| problem.is_error()).count();
+    let found: Vec<&Problem> = problems.iter().filter(|problem| !is_headline(problem)).collect();
+    let errors = found.iter().filter(|problem| problem.is_error()).count();
     let outcome = if errors == 0 { "valid" } else { "invalid" };
-    let list: Vec<_> = problems.iter().map(document).collect();
+    let list: Vec<_> = found.into_iter().map(document).collect();
     screen.outcome(json!({"outcome": outcome, "file": path.display().to_string(), "problems": list}))?;
     if errors > 0 {
         bail!("{} is not valid: {errors} error{}", path.display(), if errors == 1 { "" } else { "s" });

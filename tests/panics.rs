@@ -1,0 +1,121 @@
+//! A panic ends one tree of actors, with its session, and not the process; five of them within ten minutes end it.
+
+mod coordinator;
+mod grown;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use grown::{Consumer, Process, on_real_time, until, yaml};
+use nodepool::actors::config_files;
+use nodepool::actors::jobs::ProviderHandle;
+use nodepool::actors::process::{ProcessError, sessions};
+use nodepool::actors::providers::{MoreDrivers, StartProvider};
+use nodepool::drivers::static_nodes::{self, Call, StaticNodes};
+use nodepool::drivers::{BUILT, Driver, OpenDriver};
+use nodepool::model::cloud::{CloudError, Facts, HostCheck, Job};
+use nodepool::model::config::ProviderConfig;
+use nodepool::model::problem::Problem;
+use nodepool::model::request::RequestState;
+use nodepool::policy::machine::Pace;
+use nodepool::zk::embedded::EmbeddedServer;
+use nodepool::zk::session::connect;
+use tokio::task::JoinHandle;
+
+/// The static driver with a bug that shows so many times.
+struct Fragile {
+    driver: StaticNodes,
+    left: Arc<AtomicUsize>,
+}
+
+impl Driver for Fragile {
+    type Call = Call;
+    type Reply = HostCheck;
+    type Machine = <StaticNodes as Driver>::Machine;
+
+    fn facts(&self) -> Facts {
+        self.driver.facts()
+    }
+
+    fn pace(&self) -> Pace {
+        self.driver.pace()
+    }
+
+    fn parts(&self, job: &Job) -> Vec<Job> {
+        self.driver.parts(job)
+    }
+
+    fn begin(&self, job: &Job) -> Self::Machine {
+        let is_due = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+        assert!(!is_due, "a driver with a bug");
+        self.driver.begin(job)
+    }
+
+    async fn call(&self, call: Call) -> Result<HostCheck, CloudError> {
+        self.driver.call(call).await
+    }
+}
+
+struct WithBug(Arc<AtomicUsize>);
+
+impl MoreDrivers for WithBug {
+    fn knows(&self, driver: &str) -> bool {
+        driver == "static"
+    }
+
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+        Ok(start.with(Fragile { driver: static_nodes::open(section)?, left: self.0.clone() }))
+    }
+}
+
+/// A launcher whose driver panics so many times, with the coordinator that it works on.
+async fn launcher(panics: usize) -> (EmbeddedServer, Process, JoinHandle<Result<(), ProcessError>>, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let server = coordinator::start(directory.path()).await;
+    let text = yaml("p", &["name: fake-1, labels: a", "name: fake-2, labels: a"], "");
+    let text = text
+        .replace("host: localhost\n    port: 2181", &format!("host: 127.0.0.1\n    port: {}", server.address().port()));
+    let mut process = Process::new(&text);
+    let bug = WithBug(Arc::new(AtomicUsize::new(panics)));
+    Arc::get_mut(&mut process.shared).expect("nobody else has it yet").drivers = Some(Box::new(bug));
+    let (shared, file) = (process.shared.clone(), process.file.clone());
+    let running = actix_rt::spawn(async move {
+        let loaded = config_files::load(&file, None, BUILT).await.expect("a test's configuration loads");
+        sessions(&shared, loaded).await
+    });
+    (server, process, running, directory)
+}
+
+#[test]
+fn after_a_panic_a_new_tree_on_a_new_session_serves_on() {
+    on_real_time(async {
+        let (server, process, running, _directory) = launcher(1).await;
+        let zk = connect(coordinator::client(server.address().port())).await.unwrap();
+        let consumer = Consumer { zk: zk.clone() };
+        until("the slots to be registered", async || consumer.ready_nodes().await == 2).await;
+        assert_eq!(process.shared.panics.count(), 1);
+        // The pool of the first tree has left with its session.
+        assert_eq!(consumer.count("/nodepool/components/pool").await, 1);
+        let id = consumer.ask(&["a", "a"]).await;
+        let request = consumer.ended(&id).await;
+        assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2));
+        process.stop();
+        assert!(running.await.unwrap().is_ok());
+        zk.close().await;
+        server.stop().await;
+    });
+}
+
+#[test]
+fn five_panics_in_ten_minutes_end_the_process_with_the_reason() {
+    on_real_time(async {
+        let (server, process, running, _directory) = launcher(usize::MAX).await;
+        let end = running.await.unwrap().expect_err("it cannot work");
+        assert_eq!(end.to_string(), "gave up after 5 panics in ten minutes; the log tells where they happened");
+        let zk = connect(coordinator::client(server.address().port())).await.unwrap();
+        assert_eq!(Consumer { zk: zk.clone() }.count("/nodepool/components/pool").await, 0);
+        drop(process);
+        zk.close().await;
+        server.stop().await;
+    });
+}
