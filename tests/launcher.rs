@@ -12,6 +12,7 @@ use nodepool::model::ids::{LabelName, NodeId};
 use nodepool::model::json;
 use nodepool::model::node::{Node, NodeState, Writer};
 use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::model::time::Span;
 use nodepool::zk::memory::Fault;
 use nodepool::zk::{CreateMode, lock, paths};
 
@@ -43,6 +44,22 @@ fn a_ready_node_is_handed_out_in_one_transaction() {
         };
         assert_eq!(labels, ["b", "a"]);
         assert_eq!(consumer.count("/nodepool/requests-lock").await, 0, "nothing is left to clean up");
+    });
+}
+
+/// More than a pool takes up in one pass, and no tick helps.
+#[test]
+fn hundreds_of_requests_are_all_served_by_events_alone() {
+    on_paused_time(async {
+        let text = yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 300"], "");
+        let process = Process::with(&text, |options| options.watermark_sleep = Span(100_000.0));
+        let (_zookeeper, consumer, _process) = grown::grow_process(process, 300).await;
+        let ids = futures::future::join_all((0..300).map(|_| consumer.ask(&["a"]))).await;
+        let mut given = std::collections::BTreeSet::new();
+        for id in ids {
+            given.extend(consumer.ended(&id).await.nodes);
+        }
+        assert_eq!(given.len(), 300);
     });
 }
 

@@ -34,7 +34,8 @@ pub type Reply<T> = BoxFuture<'static, Result<T, ZkError>>;
 /// ZooKeeper's primitives on one session. All paths are absolute and relative to the chroot.
 pub trait Connection: Send + Sync + 'static {
     fn get(&self, path: &str) -> Reply<(Bytes, Stat)>;
-    /// What `get` says of each, in their order. One request to a server that knows how to read many at once.
+    /// What `get` says of each, in their order; one request, where the connection is to a server. For paths that are
+    /// known to be well formed.
     fn get_many(&self, paths: &[String]) -> Reply<Vec<Result<(Bytes, Stat), ZkError>>> {
         let replies: Vec<_> = paths.iter().map(|path| self.get(path)).collect();
         join_all(replies).map(Ok).boxed()

@@ -53,6 +53,7 @@ const CASES: &[(&str, Case)] = &[
     ("a recursive watch tells everything below it in order", |bench| recursive_watch(bench).boxed()),
     ("a one-shot watch resolves at creation, change and removal", |bench| one_shot_watch(bench).boxed()),
     ("two watches of one session on one path both hear of a change", |bench| watches_side_by_side(bench).boxed()),
+    ("many reads at once answer one by one and in order", |bench| many_reads(bench).boxed()),
     ("requests made one after another are carried out in that order", |bench| pipelining(bench).boxed()),
     ("data up to a million bytes is taken, beyond 1 MiB refused", |bench| sizes(bench).boxed()),
     ("bad paths are refused and the session goes on", |bench| bad_paths(bench).boxed()),
@@ -271,6 +272,27 @@ async fn pipelining(bench: Bench<'_>) {
     for (index, reply) in join_all(requests.collect::<Vec<_>>()).await.into_iter().enumerate() {
         assert_eq!(reply.unwrap().0, format!("{prefix}{:010}", index + 1));
     }
+}
+
+async fn many_reads(bench: Bench<'_>) {
+    let zk = &bench.zk;
+    let paths: Vec<String> = (0..100).map(|index| bench.at(&format!("n{index}"))).collect();
+    for (index, path) in paths.iter().enumerate().filter(|(index, _)| index % 3 != 0) {
+        zk.create(path, Bytes::from(index.to_string()), Persistent).await.unwrap();
+    }
+    created(zk, &format!("{}/child", paths[1]), Persistent).await;
+    let answers = zk.get_many(&paths).await.unwrap();
+    assert_eq!(answers.len(), paths.len());
+    for (index, (answer, path)) in answers.into_iter().zip(&paths).enumerate() {
+        assert_eq!(answer, zk.get(path).await, "{path}");
+        match answer {
+            Ok((data, stat)) => {
+                assert_eq!((data, stat.num_children), (Bytes::from(index.to_string()), i32::from(index == 1)));
+            }
+            Err(error) => assert_eq!((error, index % 3), (ZkError::NoNode, 0)),
+        }
+    }
+    assert_eq!(zk.get_many(&[]).await, Ok(Vec::new()));
 }
 
 async fn sizes(bench: Bench<'_>) {
