@@ -8,6 +8,8 @@ use std::path::Path;
 
 use daemon::{Daemon, NODEPOOL, Place, SOON, last_line, text};
 use nix::sys::signal::Signal;
+use nodepool::zk::session::{self, ConnectOptions};
+use nodepool::zk::{Connection, CreateMode};
 use support::wait;
 
 async fn standalone(place: &Place, arguments: &[&str]) -> Daemon {
@@ -100,6 +102,33 @@ async fn why_a_request_waits_is_told_on_the_web_port() {
     holder.signal(Signal::SIGTERM);
     holder.ends().await;
     assert!(waiting.ends().await.success());
+}
+
+#[tokio::test]
+async fn a_coordinator_that_can_no_longer_write_ends_the_process_with_the_reason() {
+    let place = Place::new("");
+    let mut first = standalone(&place, &[]).await; // the store must exist before the disk is full
+    has_ready_nodes(&place, 2).await;
+    first.kill();
+    // In units of 512 bytes: no file may grow beyond 3 MiB, and the write fails instead of ending the process.
+    let script = "trap '' XFSZ; ulimit -f 6144; exec \"$0\" standalone";
+    let mut daemon = place.start("/bin/sh", &["-c", script, NODEPOOL]);
+    has_ready_nodes(&place, 2).await;
+    let log = daemon.log();
+    let starts = log.rsplit("Coordinator 127.0.0.1:").next().expect("a split text has a last part");
+    let port = starts.split(|letter: char| !letter.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
+    let zk = session::connect(ConnectOptions::plain("127.0.0.1", port.unwrap())).await.unwrap();
+    for index in 0..200 {
+        let (path, data) = (format!("/full-{index}"), vec![b'x'; 50_000].into());
+        if zk.create(&path, data, CreateMode::Persistent).await.is_err() {
+            break;
+        }
+    }
+    let status = daemon.ends().await;
+    assert_eq!(status.code(), Some(1), "{}", daemon.log());
+    let log = daemon.log();
+    let last = log.lines().last().unwrap_or_default();
+    assert!(last.starts_with("the coordinator stopped: "), "{log}");
 }
 
 #[tokio::test]

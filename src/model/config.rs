@@ -101,7 +101,7 @@ pub struct ProviderConfig {
     pub pools: BTreeMap<PoolName, Arc<PoolConfig>>,
     /// The top-level images that this provider's labels boot, without what may change under a running provider.
     pub label_images: BTreeMap<ImageName, DiskImage>,
-    /// The whole section as written, for the driver; `driver` is always filled in.
+    /// The section as written, for the driver: without its pools, and with `driver` always filled in.
     pub section: YamlNode,
 }
 

@@ -109,7 +109,7 @@ fn provider(
     findings: &mut Findings,
 ) -> ProviderConfig {
     driver_rules::check_provider(name, facts, section, findings);
-    let section = normalised(section, facts);
+    let mut section = normalised(section, facts);
     let mut pools = BTreeMap::new();
     let mut label_images = BTreeMap::new();
     for pool in findings.mappings(&section, "pools", "a pool") {
@@ -125,14 +125,12 @@ fn provider(
             findings.warning(pool.at, message, "the last definition counts");
         }
     }
-    ProviderConfig {
-        name: name.into(),
-        driver: facts.name.to_owned(),
-        max_concurrency: findings.keep(section.integer("max-concurrency")).unwrap_or(-1),
-        pools,
-        label_images,
-        section,
+    let max_concurrency = findings.keep(section.integer("max-concurrency")).unwrap_or(-1);
+    // Each pool has its own; with thousands of static nodes they are most of the file.
+    if let YamlValue::Map(entries) = &mut section.value {
+        entries.retain(|(key, _)| key.text != "pools");
     }
+    ProviderConfig { name: name.into(), driver: facts.name.to_owned(), max_concurrency, pools, label_images, section }
 }
 
 /// A change of the image that a label boots replaces the provider, except for what only the builder looks at.
