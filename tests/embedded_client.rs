@@ -2,14 +2,22 @@
 
 mod coordinator;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use nodepool::model::ids::RequestId;
+use nodepool::model::json;
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::model::time::Timestamp;
 use nodepool::zk::embedded::{EmbeddedOptions, EmbeddedServer};
+use nodepool::zk::mirror::Mirror;
 use nodepool::zk::session::{ConnectOptions, connect};
-use nodepool::zk::{Connection, CreateMode, EventKind, Op, SessionState, WatchEvent, Zk, ZkError, lock};
+use nodepool::zk::txn::Store;
+use nodepool::zk::{Connection, CreateMode, EventKind, Op, SessionState, WatchEvent, Zk, ZkError, lock, paths};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOCK: &str = "/counting/lock";
@@ -141,5 +149,43 @@ async fn locks_hold_through_restarts_of_the_server_and_leave_nothing() {
         }
     };
     tokio::time::timeout(PATIENCE, emptied).await.expect("no contender stays behind");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_hand_out_of_more_bytes_than_a_packet_takes_goes_in_steps() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = coordinator::start(directory.path()).await;
+    let zk = connect(coordinator::client(server.address().port())).await.unwrap();
+    let store = Store::new(zk.clone(), Arc::new(Mirror::start(zk.clone()).await.unwrap()));
+    let mut record = Node::new(NodeState::Ready, Timestamp(1.0));
+    record.labels = vec!["a".into()];
+    record.attributes = serde_json::Value::from("x".repeat(200_000));
+    let mut nodes = Vec::new();
+    for _ in 0..12 {
+        nodes.push(store.register(record.clone()).await.unwrap());
+    }
+    let wanted = NodeRequest::new(vec!["a".into(); 12], "tester", Timestamp(1.0));
+    let data = Bytes::from(json::to_bytes(&wanted));
+    let (path, _) = zk.create(&paths::request_prefix("200"), data, CreateMode::PersistentSequential).await.unwrap();
+    let request = RequestId::from(paths::name(&path));
+    let mut pictures = store.mirror().subscribe();
+    let seen = pictures.wait_for(|picture| picture.request(&request).is_some());
+    let picture = tokio::time::timeout(PATIENCE, seen).await.unwrap().unwrap().clone();
+    let changes = nodes
+        .iter()
+        .map(|id| picture.node(id).unwrap().change(id.clone(), |record| record.allocated_to = Some(request.clone())));
+    let fulfilled = picture.request(&request).unwrap().change(request.clone(), |record| {
+        record.set_state(RequestState::Fulfilled, Timestamp(2.0));
+        record.nodes = nodes.clone();
+    });
+    store.hand_out(fulfilled, changes.collect()).await.unwrap();
+    for id in &nodes {
+        let (data, _) = zk.get(&paths::node(id)).await.unwrap();
+        assert_eq!(json::from_bytes::<Node>(&data).unwrap().allocated_to.as_ref(), Some(&request));
+    }
+    let (data, _) = zk.get(&path).await.unwrap();
+    assert_eq!(json::from_bytes::<NodeRequest>(&data).unwrap().state, RequestState::Fulfilled);
+    zk.close().await;
     server.stop().await;
 }

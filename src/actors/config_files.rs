@@ -7,12 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde_json::Value;
 use tokio::io::AsyncReadExt;
 
+use super::providers;
+use crate::drivers::BUILT;
 use crate::model::config::Config;
+use crate::model::ids::ProviderName;
 use crate::model::problem::{Problem, Severity};
 use crate::model::resolve::{Source, resolve};
-use crate::model::yaml::{Place, YamlNode, python_quoted};
+use crate::model::yaml::{Place, YamlNode, YamlValue, python_quoted};
 use crate::model::yaml_parse::{self, MAX_BYTES};
 
 /// Somebody may be replacing the file at this very moment.
@@ -67,6 +71,25 @@ pub async fn stamp(main: &Path, secure: Option<&Path>) -> Stamp {
     Stamp { main, secure }
 }
 
+/// The top-level sections of a file but for some, as YAML that says the same; variables stay as they are written.
+pub async fn sections(main: &Path, without: &[&str]) -> Result<String, LoadError> {
+    let name = main.display().to_string();
+    let mut problems = Vec::new();
+    let root = match read(main, ATTEMPTS).await {
+        Ok(file) => parse(&name, &file.text, &mut problems),
+        Err(problem) => {
+            problems.push(problem);
+            None
+        }
+    };
+    let Some(YamlNode { value: YamlValue::Map(entries), .. }) = root else {
+        return Err(LoadError { file: main.to_owned(), problems, stamp: Stamp::default() });
+    };
+    let kept = entries.iter().filter(|(key, _)| !without.contains(&key.text.as_str()));
+    // A JSON text is a YAML text.
+    Ok(kept.map(|(key, node)| format!("{}: {}\n", Value::from(&*key.text), node.to_json())).collect())
+}
+
 /// What `config-validate` has to say; the secure file is none of its business.
 pub async fn validate(main: &Path, built: &[&str]) -> Vec<Problem> {
     let name = main.display().to_string();
@@ -76,7 +99,14 @@ pub async fn validate(main: &Path, built: &[&str]) -> Vec<Problem> {
             let built: Vec<String> = built.iter().map(|name| (*name).to_owned()).collect();
             blocking(move || {
                 let built: Vec<&str> = built.iter().map(String::as_str).collect();
-                crate::model::validate::validate(&text, &name, &built)
+                let mut problems = crate::model::validate::validate(&text, &name, &built);
+                // What the schema allows may still be refused by the driver.
+                if let (Some(config), _) = resolve_texts(&name, &text, None, &built) {
+                    for (_, refused) in refused_sections(&config) {
+                        tell(refused.into_iter().map(|problem| problem.in_file(&name)), &mut problems);
+                    }
+                }
+                problems
             })
             .await
         }
@@ -120,24 +150,62 @@ async fn load_with(
         return Err(LoadError { file: main.to_owned(), problems, stamp });
     };
     let main_name = main.display().to_string();
+    let name = main_name.clone();
     let built: Vec<String> = built.iter().map(|name| (*name).to_owned()).collect();
     // Half a second of work for the largest files, and other actors share this thread.
     let resolved = blocking(move || {
         let built: Vec<&str> = built.iter().map(String::as_str).collect();
         let main_text = substitute(&main_text, &variables);
         let secure = secure_text.map(|(name, text)| (name, substitute(&text, &variables)));
-        resolve_texts(
-            &main_name,
-            &main_text,
-            secure.as_ref().map(|(name, text)| (name.as_str(), text.as_str())),
-            &built,
-        )
+        resolve_texts(&name, &main_text, secure.as_ref().map(|(name, text)| (name.as_str(), text.as_str())), &built)
     })
     .await;
     match resolved {
-        (Some(config), problems) => Ok(Loaded { config, problems, stamp }),
+        (Some(config), mut problems) => {
+            let config = put_out_of_service(config, &main_name, &mut problems);
+            Ok(Loaded { config, problems, stamp })
+        }
         (None, problems) => Err(LoadError { file: main.to_owned(), problems, stamp }),
     }
+}
+
+/// A provider whose driver refuses its section harms no other: it is out of service, and everybody can see why.
+fn put_out_of_service(config: Arc<Config>, file: &str, problems: &mut Vec<Problem>) -> Arc<Config> {
+    let refused = refused_sections(&config);
+    if refused.is_empty() {
+        return config;
+    }
+    let mut config = Arc::unwrap_or_clone(config);
+    for (name, found) in refused {
+        let found: Vec<Problem> = found.into_iter().map(|problem| problem.in_file(file)).collect();
+        let reason: Vec<String> = found.iter().map(ToString::to_string).collect();
+        config.providers.remove(&name);
+        config.out_of_service.insert(name, reason.join("; "));
+        tell(found, problems);
+    }
+    Arc::new(config)
+}
+
+/// What was said of a place already, in the words of the schema, need not be said again in those of a driver.
+fn tell(refused: impl IntoIterator<Item = Problem>, problems: &mut Vec<Problem>) {
+    let news: Vec<Problem> =
+        refused.into_iter().filter(|problem| !problems.iter().any(|told| told.at == problem.at)).collect();
+    problems.extend(news);
+}
+
+/// What the drivers of this program say against their sections, as warnings.
+fn refused_sections(config: &Config) -> Vec<(ProviderName, Vec<Problem>)> {
+    let sections = config.providers.iter().filter(|(_, section)| BUILT.contains(&section.driver.as_str()));
+    let refused = sections.filter_map(|(name, section)| Some((name.clone(), providers::check(section).err()?)));
+    let as_warnings = refused.map(|(name, problems)| {
+        let out = format!("with this the provider {name} is out of service");
+        let say = |mut problem: Problem| {
+            problem.help = if problem.help.is_empty() { out.clone() } else { format!("{}; {out}", problem.help) };
+            problem.at_most(Severity::Warning)
+        };
+        (name, problems.into_iter().map(say).collect())
+    });
+    as_warnings.collect()
 }
 
 fn resolve_texts(

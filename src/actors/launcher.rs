@@ -133,6 +133,12 @@ impl Launcher {
         }
     }
 
+    fn tell_out_of_service(&self) {
+        for (name, reason) in &self.config.out_of_service {
+            warn!(target: "nodepool.ProviderManager", provider = %name, reason, "provider is out of service");
+        }
+    }
+
     fn drain_provider(&mut self, name: &ProviderName) {
         if let Some(handle) = self.providers.remove(name) {
             handle.drain.do_send(Drain);
@@ -219,7 +225,7 @@ impl Launcher {
             if stamp == known || Some(&stamp) == broken.as_ref() {
                 return None;
             }
-            Some(options.load().await)
+            Some(options.load_again().await)
         };
         ctx.spawn(loading.into_actor(self).map(|loaded, act, ctx| {
             act.loading = false;
@@ -242,8 +248,10 @@ impl Launcher {
             warn!(target: "nodepool.NodePool", "{problem}");
         }
         let changes = reload::diff(&self.config, &loaded.config);
+        self.shared.set_in_force(loaded.clone());
         (self.config, self.stamp, self.broken) = (loaded.config, loaded.stamp, None);
         info!(target: "nodepool.NodePool", ?changes, "configuration loaded");
+        self.tell_out_of_service();
         for change in &changes {
             self.apply(change);
         }
@@ -268,15 +276,20 @@ impl Launcher {
             Change::PoolChanged(_) | Change::LabelsChanged | Change::LimitsChanged => {}
             Change::ServersChanged => self.shared.move_session(&self.config),
             Change::NeedsRestart(key) => {
-                warn!(target: "nodepool.NodePool", key, "changed in the file; only a restart applies it");
+                warn!(target: "nodepool.NodePool", key, "changed in the file; a restart applies it, or the next ZooKeeper session");
             }
         }
     }
 
-    /// A provider that could not be started before may have no workers yet.
+    /// A provider that could not be started before may have no workers yet. One that cannot be started now has none: a
+    /// pool that serves nothing must not promise its labels.
     fn start_missing_pools(&mut self, name: &ProviderName) {
         let pools: Vec<PoolId> =
             self.config.providers[name].pools.keys().map(|pool| PoolId::new(name.clone(), pool.clone())).collect();
+        if !self.providers.contains_key(name) {
+            pools.iter().for_each(|id| self.stop_pool(id));
+            return;
+        }
         for id in pools.iter().filter(|id| !self.pools.contains_key(id)).cloned().collect::<Vec<_>>() {
             self.start_pool(&id);
         }
@@ -361,9 +374,7 @@ impl Actor for Launcher {
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.registration = Some(self.shared.registry.register("Launcher", "", ctx.address().downgrade().recipient()));
         self.register(ctx);
-        for (name, reason) in &self.config.out_of_service {
-            warn!(target: "nodepool.ProviderManager", provider = %name, reason, "provider is out of service");
-        }
+        self.tell_out_of_service();
         for name in self.config.providers.keys().cloned().collect::<Vec<_>>() {
             self.start_provider(&name);
             self.start_missing_pools(&name);

@@ -19,6 +19,7 @@ pub mod webapp;
 pub mod launcher;
 pub mod process;
 pub mod identity;
+pub mod home;
 pub mod look;
 pub mod pool_worker;
 pub mod cleanup_worker;

@@ -5,8 +5,8 @@ use std::io;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use actix_rt::{Arbiter, System};
 use tokio::sync::watch;
@@ -229,6 +229,7 @@ pub async fn serve(control: Control, prepared: Prepared) -> Result<(), ProcessEr
         identity,
         drivers: None,
         servers: watch::Sender::new(loaded.config.zookeeper.servers.clone()),
+        in_force: Mutex::new(Some(loaded.clone())),
     });
     let web = match listener {
         Some(listener) => {
@@ -312,13 +313,22 @@ async fn follow_servers(
     }
 }
 
-/// The files as they are now; as they were, where they are broken at the moment.
-async fn newest(shared: &Shared, last: Loaded) -> Loaded {
-    match shared.options.load().await {
-        Ok(loaded) => loaded,
+/// The files as they are now; what was last in force, where they are broken at the moment.
+pub async fn newest(shared: &Shared, last: Loaded) -> Loaded {
+    match shared.options.load_again().await {
+        Ok(loaded) => {
+            for problem in &loaded.problems {
+                warn!("{problem}");
+            }
+            shared.set_in_force(loaded.clone());
+            loaded
+        }
         Err(error) => {
-            error!(%error, "keeping the configuration that was in force");
-            last
+            for problem in &error.problems {
+                error!("Exception in main loop: {problem}");
+            }
+            error!("the configuration cannot be loaded, the one before stays in force");
+            shared.in_force().unwrap_or(last)
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What lives as long as the process, whatever happens to its ZooKeeper sessions.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use actix::ArbiterHandle;
 use tokio::sync::watch;
@@ -17,7 +17,10 @@ use super::registry::Registry;
 use super::samples::SampleSink;
 pub use crate::drivers::BUILT;
 use crate::model::config::{Config, ZooKeeperConfig, ZooKeeperServer};
+use crate::model::problem::Problem;
 use crate::model::time::Span;
+use crate::model::yaml::Place;
+use crate::zk::session::ConnectOptions;
 
 /// What we call ourselves in records, logs and on the command line.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -43,9 +46,19 @@ pub struct Shared {
     pub drivers: Option<Box<dyn MoreDrivers>>,
     /// ZooKeeper servers of a newly loaded configuration, for the session to move to.
     pub servers: watch::Sender<Vec<ZooKeeperServer>>,
+    /// What the running tree works by; the next one begins with it where the files are broken then.
+    pub in_force: Mutex<Option<Loaded>>,
 }
 
 impl Shared {
+    pub fn set_in_force(&self, loaded: Loaded) {
+        *self.in_force.lock().unwrap_or_else(PoisonError::into_inner) = Some(loaded);
+    }
+
+    pub fn in_force(&self) -> Option<Loaded> {
+        self.in_force.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The session moves to the servers of this configuration; it does not end.
     pub fn move_session(&self, config: &Config) {
         self.servers.send_replace(config.zookeeper.servers.clone());
@@ -103,6 +116,19 @@ impl LauncherOptions {
             loaded.config = Arc::new(config);
         }
         Ok(loaded)
+    }
+
+    /// For a load while the process runs: a file that names no usable ZooKeeper is as broken as one that is no YAML.
+    pub async fn load_again(&self) -> Result<Loaded, LoadError> {
+        let loaded = self.load().await?;
+        match ConnectOptions::from_config(&loaded.config.zookeeper) {
+            Ok(_) => Ok(loaded),
+            Err(error) => {
+                let problem = Problem::error(Place::default(), error.to_string());
+                let problems = vec![problem.in_file(&self.config.display().to_string())];
+                Err(LoadError { file: self.config.clone(), problems, stamp: loaded.stamp })
+            }
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tracing::warn;
 
 use super::clock;
-use super::config_files::Loaded;
+use super::config_files::{self, Loaded};
 use super::log::LogPlan;
 use super::process::{self, Control, Prepared, ProcessError};
 use super::shared::{LauncherOptions, VERSION};
@@ -96,7 +96,8 @@ async fn with_own_config(
             config.display()
         );
     }
-    write_config(&options.data_dir, &client_config(coordinator))?;
+    let rest = config_files::sections(config, &["zookeeper-servers", "zookeeper-tls"]).await?;
+    write_config(&options.data_dir, &(client_config(coordinator) + &rest))?;
     launcher.coordinator = Some(own_coordinator(coordinator, &written));
     let loaded = launcher.load().await?;
     let listener = Some(process::bind_webapp(&loaded)?);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use nodepool::actors::home;
 use nodepool::actors::log::Verbosity;
 use nodepool::actors::process::{DaemonOptions, Mode, run_launcher};
 use nodepool::actors::shared::{LauncherOptions, VERSION};
@@ -95,13 +96,7 @@ fn seconds(text: &str) -> Result<Span, String> {
 
 /// With `~` replaced, and independent of the folder, which changes in the background.
 fn absolute(path: &str) -> PathBuf {
-    let expanded = match path.strip_prefix('~') {
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => match std::env::var("HOME") {
-            Ok(home) => format!("{home}{rest}"),
-            Err(_) => path.to_owned(),
-        },
-        _ => path.to_owned(),
-    };
+    let expanded = home::expanded(path);
     // Without a current folder there is nothing to make it absolute with; opening it will say so.
-    std::path::absolute(&expanded).unwrap_or_else(|_| PathBuf::from(expanded))
+    std::path::absolute(&expanded).unwrap_or(expanded)
 }

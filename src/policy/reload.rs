@@ -52,7 +52,9 @@ pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
     if old.zookeeper.servers != new.zookeeper.servers {
         changes.push(Change::ServersChanged);
     }
+    let chroots = |config: &Config| config.zookeeper.servers.iter().map(|server| server.chroot.clone()).max();
     let restarts = [
+        ("the chroot in zookeeper-servers", chroots(old) != chroots(new)),
         ("zookeeper-tls", old.zookeeper.tls != new.zookeeper.tls),
         ("zookeeper-timeout", old.zookeeper.session_timeout != new.zookeeper.session_timeout),
         ("webapp", old.webapp != new.webapp),

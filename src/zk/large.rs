@@ -5,12 +5,15 @@
 
 use super::lock::{self, Lock};
 use super::paths;
-use super::txn::{Store, refusal};
+use super::txn::{LARGEST_TRANSACTION, Store, refusal};
+use crate::model::json;
 use crate::model::request::RequestState;
 use crate::model::snapshot::{NodeChange, RequestChange, WriteError};
 
-/// Nodes per transaction: records are about 1 kB, and ZooKeeper takes 1 MiB.
+/// Nodes per transaction, as long as they fit: records are about 1 kB, and ZooKeeper takes 1 MiB.
 const STEP: usize = 200;
+/// What a node's proofs and paths take beside its record. Rounded up.
+const OVERHEAD: usize = 500;
 
 /// Requested, pending, nodes allocated step by step, fulfilled.
 pub async fn hand_out(store: &Store, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
@@ -47,11 +50,20 @@ pub async fn reset(store: &Store, request: RequestChange, nodes: Vec<NodeChange>
 }
 
 async fn in_steps(store: &Store, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
-    let mut nodes = nodes.into_iter().peekable();
-    while nodes.peek().is_some() {
-        store.write_some(nodes.by_ref().take(STEP).collect()).await?;
+    let (mut step, mut size) = (Vec::new(), 0);
+    for node in nodes {
+        let bytes = json::to_bytes(&node.record).len() + OVERHEAD;
+        if step.len() == STEP || (size + bytes > LARGEST_TRANSACTION && !step.is_empty()) {
+            store.write_some(std::mem::take(&mut step)).await?;
+            size = 0;
+        }
+        step.push(node);
+        size += bytes;
     }
-    Ok(())
+    if step.is_empty() {
+        return Ok(());
+    }
+    store.write_some(step).await
 }
 
 async fn take_lock(store: &Store, request: &RequestChange) -> Result<Lock, WriteError> {

@@ -4,8 +4,12 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
 use super::Stat;
+use crate::model::component::{Component, PoolComponent};
 use crate::model::json;
+use crate::model::node::Node;
+use crate::model::request::NodeRequest;
 use crate::model::snapshot::Stored;
+use crate::model::time::Timestamp;
 
 /// What the data of a znode turned out to be.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,10 +31,39 @@ pub fn decode<T: DeserializeOwned>(data: &[u8]) -> Decoded<T> {
     }
 }
 
+/// A record that a znode holds.
+pub trait Record: DeserializeOwned {
+    /// A record that does not say since when it is in its state is taken to have come into it when it was written;
+    /// beginning with 1970 it would be too old for everything.
+    fn written_at(&mut self, _at: Timestamp) {}
+}
+
+impl Record for Node {
+    fn written_at(&mut self, at: Timestamp) {
+        if self.state_time == Timestamp::default() {
+            self.state_time = at;
+        }
+    }
+}
+
+impl Record for NodeRequest {
+    fn written_at(&mut self, at: Timestamp) {
+        if self.state_time == Timestamp::default() {
+            self.state_time = at;
+        }
+    }
+}
+
+impl Record for PoolComponent {}
+impl Record for Component {}
+
 /// A record with its znode's version and transaction.
-pub fn decode_stored<T: DeserializeOwned>(data: &Bytes, stat: &Stat) -> Decoded<Stored<T>> {
+pub fn decode_stored<T: Record>(data: &Bytes, stat: &Stat) -> Decoded<Stored<T>> {
     match decode::<T>(data) {
-        Decoded::Record(record) => Decoded::Record(stored(record, stat)),
+        Decoded::Record(mut record) => {
+            record.written_at(Timestamp(stat.mtime as f64 / 1000.0));
+            Decoded::Record(stored(record, stat))
+        }
         Decoded::Empty => Decoded::Empty,
         Decoded::Unreadable(reason) => Decoded::Unreadable(reason),
     }
@@ -51,7 +84,17 @@ fn reason(data: &[u8], error: &serde_json::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::node::Node;
+
+    #[test]
+    fn a_record_without_a_state_time_is_as_old_as_its_znode() {
+        let stat = Stat { mtime: 1_700_000_000_500, ..Stat::default() };
+        let state_time = |data: &'static [u8]| match decode_stored::<Node>(&Bytes::from_static(data), &stat) {
+            Decoded::Record(stored) => stored.record.state_time,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(state_time(br#"{"state": "hold"}"#), Timestamp(1_700_000_000.5));
+        assert_eq!(state_time(br#"{"state": "hold", "state_time": 5.0}"#), Timestamp(5.0));
+    }
 
     #[test]
     fn empty_foreign_and_binary_data_are_told_apart() {

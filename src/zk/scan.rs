@@ -6,10 +6,9 @@ use std::pin::pin;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use serde::de::DeserializeOwned;
 
 use super::bulk::{self, BATCH, WINDOW};
-use super::records::{Decoded, decode_stored};
+use super::records::{Decoded, Record, decode_stored};
 use super::{Connection, Contenders, Stat, ZkError, paths};
 use crate::model::component::{Component, ComponentKind, PoolComponent};
 use crate::model::ids::{BuildId, ImageName, NodeId, ProviderName, RequestId, UploadId};
@@ -163,10 +162,7 @@ async fn uploads_of_build(
     Ok(place.map(|_| ProviderBuild { image, build, uploads }))
 }
 
-async fn components_of<T: DeserializeOwned>(
-    zk: &dyn Connection,
-    kind: ComponentKind,
-) -> Result<Scan<Stored<T>>, ZkError> {
+async fn components_of<T: Record>(zk: &dyn Connection, kind: ComponentKind) -> Result<Scan<Stored<T>>, ZkError> {
     let names = sorted_children(zk, &paths::components(kind)).await?;
     collect(zk, names, |name| paths::component(kind, name), |_, stored| stored).await
 }
@@ -184,7 +180,7 @@ async fn sorted_children(zk: &dyn Connection, path: &str) -> Result<Vec<String>,
 }
 
 /// Reads these records in their order; `make` turns a name and what is stored under it into an entry.
-async fn collect<R: DeserializeOwned, T>(
+async fn collect<R: Record, T>(
     zk: &dyn Connection,
     names: Vec<String>,
     path: impl Fn(&str) -> String,
@@ -260,7 +256,7 @@ fn contenders(children: Result<(Vec<String>, Stat), ZkError>) -> Result<Contende
     }
 }
 
-fn classify<T: DeserializeOwned>(path: String, data: &Bytes, stat: &Stat) -> Read<Stored<T>> {
+fn classify<T: Record>(path: String, data: &Bytes, stat: &Stat) -> Read<Stored<T>> {
     match decode_stored(data, stat) {
         Decoded::Record(stored) => Read::Found(stored),
         Decoded::Unreadable(reason) => Read::Unreadable(Unreadable { path, reason }),

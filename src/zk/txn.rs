@@ -44,7 +44,7 @@ enum After {
 }
 
 /// Bytes of one transaction beyond which a hand-out is cut into steps; ZooKeeper takes 1 MiB at most.
-const LARGEST_TRANSACTION: usize = 700_000;
+pub const LARGEST_TRANSACTION: usize = 700_000;
 
 impl Store {
     pub fn new(zk: Zk, mirror: Arc<Mirror>) -> Self {

@@ -89,6 +89,7 @@ impl Process {
             identity: Identity::of_this_host(),
             drivers: None,
             servers: watch::Sender::new(Vec::new()),
+            in_force: Default::default(),
         });
         Self { shared, file, session_id: 0, stop, _folder: folder }
     }

@@ -1,5 +1,6 @@
 //! From tracing's events to log lines: which logger, which handlers, which text.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
@@ -14,6 +15,8 @@ use tracing_subscriber::registry::LookupSpan;
 use super::format::{Format, Record};
 use super::sink::Sink;
 use super::{Level, LogError, LogPlan, LoggerPlan, Propagate, names};
+
+const POOL_WORKER: &str = "nodepool.PoolWorker";
 
 /// A plan with its files open.
 pub struct Routing {
@@ -118,12 +121,16 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for PythonLayer {
             }
         }
         let metadata = event.metadata();
+        let logger = fields.logger(metadata.target());
+        if !self.routing.is_wanted(&logger, Level::of(metadata.level())) {
+            return;
+        }
         let thread = std::thread::current();
         let record = Record {
             // For people, in their own time zone; nothing is decided by it.
             time: chrono::Local::now(),
             level: Level::of(metadata.level()),
-            logger: &names::logger(metadata.target()),
+            logger: &logger,
             message: &fields.message(),
             file: metadata.file().unwrap_or(""),
             line: metadata.line().unwrap_or(0),
@@ -156,11 +163,26 @@ impl Subject {
 #[derive(Default)]
 struct Fields {
     subject: Subject,
+    pool: Option<String>,
     message: String,
     others: String,
 }
 
 impl Fields {
+    /// Each pool's worker has a logger of its own; elsewhere a pool is a value like others.
+    fn logger<'a>(&mut self, target: &'a str) -> Cow<'a, str> {
+        let name = names::logger(target);
+        match self.pool.take() {
+            Some(pool) if name == POOL_WORKER => Cow::Owned(format!("{POOL_WORKER}.{pool}")),
+            Some(pool) => {
+                // Writing to a String cannot fail.
+                let _ = write!(self.others, " pool={pool}");
+                name
+            }
+            None => name,
+        }
+    }
+
     /// `[e: EVENT] [node_request: ID] [node: ID] text name=value …`
     fn message(&self) -> String {
         let Subject { event, request, node } = &self.subject;
@@ -178,7 +200,10 @@ impl Fields {
     fn take(&mut self, name: &str, value: String) {
         match name {
             "message" => self.message = value,
+            // Requests of other consumers than Zuul belong to no event.
+            "event_id" if value.is_empty() => {}
             "event_id" => self.subject.event = Some(value),
+            "pool" => self.pool = Some(value),
             "node_request_id" => self.subject.request = Some(value),
             "node_id" => self.subject.node = Some(value),
             // Writing to a String cannot fail.
@@ -242,6 +267,19 @@ mod tests {
         );
         let expected = "[e: e1] [node_request: 200-0000000001] [node: 0000000007] launch failed attempt=2";
         assert_eq!(text, format!("WARNING nodepool.PoolWorker: {expected}\n"));
+    }
+
+    #[test]
+    fn each_pool_has_a_logger_of_its_own_and_an_unknown_event_is_left_out() {
+        let text = logged(
+            |_| {},
+            || {
+                tracing::info!(target: "nodepool.PoolWorker", pool = "lab-main", event_id = "", "hand-out");
+                tracing::info!(target: "nodepool.Component", pool = "lab-main", "registered");
+            },
+        );
+        let lines = "INFO nodepool.PoolWorker.lab-main: hand-out\nINFO nodepool.Component: registered pool=lab-main\n";
+        assert_eq!(text, lines);
     }
 
     #[test]

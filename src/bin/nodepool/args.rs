@@ -34,7 +34,7 @@ pub struct Global {
     pub secure: Option<PathBuf>,
     /// File that says what is logged
     #[arg(short = 'l', value_name = "LOGCONFIG")]
-    pub logconfig: Option<PathBuf>,
+    pub logconfig: Option<String>,
     /// Log everything
     #[arg(long)]
     pub debug: bool,

@@ -21,6 +21,7 @@ use std::process::exit;
 use std::sync::Arc;
 
 use anyhow::Context;
+use nodepool::actors::home;
 use nodepool::actors::log::{LogPlan, Verbosity};
 use nodepool::zk::Zk;
 use serde_json::json;
@@ -96,7 +97,7 @@ fn work(global: Global, command: Command, screen: &mut Screen<'_>) -> anyhow::Re
 fn log_plan(global: &Global) -> anyhow::Result<LogPlan> {
     match &global.logconfig {
         _ if global.debug => Ok(LogPlan::to_stderr(Verbosity::Debug)),
-        Some(path) => Ok(LogPlan::from_file(path)?),
+        Some(path) => Ok(LogPlan::from_file(&home::expanded(path))?),
         None => Ok(LogPlan::to_stderr(Verbosity::Normal)),
     }
 }

@@ -1,5 +1,6 @@
 //! `nodepool standalone`: from the options to the life of the process.
 
+use nodepool::actors::home;
 use nodepool::actors::log::{LogPlan, Verbosity};
 use nodepool::actors::standalone::{self, StandaloneOptions};
 
@@ -9,7 +10,7 @@ use crate::args::{Global, StandaloneArguments};
 pub fn run(global: Global, arguments: StandaloneArguments) -> u8 {
     let log = match &global.logconfig {
         _ if global.debug => LogPlan::to_stdout(Verbosity::Debug),
-        Some(path) => match LogPlan::from_file(path) {
+        Some(path) => match LogPlan::from_file(&home::expanded(path)) {
             Ok(plan) => plan,
             Err(error) => {
                 eprintln!("nodepool: error: {error}");

@@ -1,0 +1,122 @@
+//! What a changed file does to a launcher that runs: a part that cannot be used harms nothing else.
+
+mod grown;
+
+use grown::{Consumer, Process, grow_process, on_paused_time, until};
+use nodepool::actors::config_files;
+use nodepool::actors::process::newest;
+use nodepool::drivers::BUILT;
+use nodepool::model::request::RequestState;
+
+/// Two providers, each with one pool, one label and these hosts.
+fn two_providers(servers: &str, of_a: &str, of_b: &str) -> String {
+    let provider = |name: &str, hosts: &str| {
+        format!("  - {{name: p-{name}, driver: static, pools: [{{name: main, nodes: [{hosts}]}}]}}\n")
+    };
+    format!(
+        "zookeeper-servers: {servers}\nlabels: [{{name: a}}, {{name: b}}]\nproviders:\n{}{}",
+        provider("a", of_a),
+        provider("b", of_b)
+    )
+}
+
+const SERVERS: &str = "[{host: localhost, port: 2181}]";
+const A: &str = "{name: fake-a, labels: [a], host-key-checking: false}";
+const B: &str = "{name: fake-b, labels: [b], host-key-checking: false}";
+
+async fn pools(consumer: &Consumer) -> Vec<String> {
+    let (names, _) = consumer.zk.children("/nodepool/components/pool").await.unwrap();
+    let mut labels = Vec::new();
+    for name in names {
+        // It may leave between the two looks.
+        let Ok((data, _)) = consumer.zk.get(&format!("/nodepool/components/pool/{name}")).await else { continue };
+        let record: serde_json::Value = serde_json::from_slice(&data).unwrap();
+        labels.push(record["provider_name"].as_str().unwrap().to_owned());
+    }
+    labels.sort();
+    labels
+}
+
+async fn served(consumer: &Consumer, label: &str) -> RequestState {
+    let id = consumer.ask(&[label]).await;
+    let ended = consumer.ended(&id).await;
+    if ended.state == RequestState::Fulfilled {
+        let nodes = consumer.accept(&id).await;
+        consumer.use_up(nodes).await;
+    }
+    ended.state
+}
+
+// config.md section 2.4, zookeeper.md check 65
+#[test]
+fn a_section_that_its_driver_refuses_takes_only_its_own_pools_away() {
+    on_paused_time(async {
+        let process = Process::new(&two_providers(SERVERS, A, B));
+        let (_zookeeper, consumer, process) = grow_process(process, 2).await;
+        assert_eq!(pools(&consumer).await, ["p-a", "p-b"]);
+
+        let twice = format!("{A}, {A}");
+        std::fs::write(&process.file, two_providers(SERVERS, &twice, B)).unwrap();
+        until("the pool to leave", async || pools(&consumer).await == ["p-b"]).await;
+        assert_eq!(served(&consumer, "b").await, RequestState::Fulfilled);
+        assert_eq!(served(&consumer, "a").await, RequestState::Failed, "nobody is left who promises the label");
+        let in_force = process.shared.in_force().unwrap().config;
+        let reason = &in_force.out_of_service["p-a"];
+        assert!(reason.starts_with("static node zuul@fake-a:22 already defined ("), "{reason}");
+
+        std::fs::write(&process.file, two_providers(SERVERS, A, B)).unwrap();
+        until("the pool to come back", async || pools(&consumer).await == ["p-a", "p-b"]).await;
+        assert_eq!(served(&consumer, "a").await, RequestState::Fulfilled);
+    });
+}
+
+// zookeeper.md check 65
+#[test]
+fn a_provider_that_cannot_start_leaves_the_others_alone() {
+    on_paused_time(async {
+        let twice = format!("{A}, {A}");
+        let process = Process::new(&two_providers(SERVERS, &twice, B));
+        let (_zookeeper, consumer, _process) = grow_process(process, 1).await;
+        assert_eq!(pools(&consumer).await, ["p-b"]);
+        assert_eq!(served(&consumer, "b").await, RequestState::Fulfilled);
+    });
+}
+
+#[test]
+fn servers_that_nobody_could_reach_keep_the_running_configuration() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, process) = grow_process(Process::new(&two_providers(SERVERS, A, B)), 2).await;
+        let more = format!("{B}, {{name: fake-c, labels: [b], host-key-checking: false}}");
+        for servers in ["[]", "[{host: a b}]", "[{host: localhost, port: 0}]", "[{host: h, chroot: x//y}]"] {
+            std::fs::write(&process.file, two_providers(servers, A, &more)).unwrap();
+            tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+            assert_eq!(consumer.count("/nodepool/nodes").await, 2, "{servers}");
+            assert_eq!(served(&consumer, "b").await, RequestState::Fulfilled, "{servers}");
+            until("the node to come back", async || consumer.ready_nodes().await == 2).await;
+        }
+        std::fs::write(&process.file, two_providers(SERVERS, A, &more)).unwrap();
+        until("the third node", async || consumer.ready_nodes().await == 3).await;
+    });
+}
+
+#[test]
+fn a_new_session_begins_with_what_was_in_force_where_the_file_is_broken_by_then() {
+    on_paused_time(async {
+        let process = Process::new(&two_providers(SERVERS, A, B));
+        let first = config_files::load(&process.file, None, BUILT).await.unwrap();
+        let (_zookeeper, consumer, process) = grow_process(process, 2).await;
+        let more = format!("{B}, {{name: fake-c, labels: [b], host-key-checking: false}}");
+        std::fs::write(&process.file, two_providers(SERVERS, A, &more)).unwrap();
+        until("the third node", async || consumer.ready_nodes().await == 3).await;
+        for broken in ["providers: [".to_owned(), two_providers("[]", A, B)] {
+            std::fs::write(&process.file, broken).unwrap();
+            let next = newest(&process.shared, first.clone()).await;
+            assert_ne!(next.config, first.config);
+            assert_eq!(next.config, process.shared.in_force().unwrap().config);
+        }
+        std::fs::write(&process.file, two_providers(SERVERS, B, A)).unwrap();
+        let next = newest(&process.shared, first.clone()).await;
+        assert_eq!(next.config, process.shared.in_force().unwrap().config);
+        assert!(next.config.providers["p-a"].pools["main"].labels.contains("b"));
+    });
+}
