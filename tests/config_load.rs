@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nodepool::model::config::{Config, DiskImage, PoolConfig, ProviderConfig};
+use nodepool::model::config::{Config, DiskImage, HostNames, PoolConfig, ProviderConfig};
 use nodepool::model::problem::{Problem, Severity};
 use nodepool::model::resolve::{Resolved, Source, resolve};
 use nodepool::model::yaml_parse::parse;
@@ -193,6 +193,14 @@ fn the_secure_file_replaces_servers_and_tls_and_adds_variables() {
     assert!(errors(&main, Some("diskimages: [{name: fake-image}]"))[0].starts_with("KeyError: 'env-vars'"));
     let resolved = resolve_texts(&main, Some("labels: []"));
     assert!(resolved.problems.iter().any(|problem| problem.message == "key 'labels' has no effect here"));
+}
+
+#[test]
+fn host_names_in_certificates_are_checked_where_the_file_says_so() {
+    let with = |more: &str| load(&format!("zookeeper-tls: {{cert: c, key: k, ca: a{more}}}\n")).zookeeper.host_names;
+    assert_eq!(with(""), HostNames::Ignored);
+    assert_eq!(with(", check-hostname: false"), HostNames::Ignored);
+    assert_eq!(with(", check-hostname: true"), HostNames::Checked);
 }
 
 // config.md check 26

@@ -126,7 +126,7 @@ async fn with_built_in_config(
 fn own_coordinator(coordinator: &EmbeddedServer, written: &Loaded) -> ZooKeeperConfig {
     let address = coordinator.address();
     let server = ZooKeeperServer { host: address.ip().to_string(), port: address.port(), chroot: String::new() };
-    ZooKeeperConfig { servers: vec![server], tls: None, session_timeout: written.config.zookeeper.session_timeout }
+    ZooKeeperConfig { servers: vec![server], tls: None, ..written.config.zookeeper.clone() }
 }
 
 /// How to reach the coordinator. With TLS, because the Python programs know nothing else.

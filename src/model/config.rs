@@ -34,6 +34,7 @@ pub struct Config {
 pub struct ZooKeeperConfig {
     pub servers: Vec<ZooKeeperServer>,
     pub tls: Option<TlsFiles>,
+    pub host_names: HostNames,
     pub session_timeout: Span,
 }
 
@@ -74,6 +75,16 @@ pub struct TlsFiles {
     pub cert: PathBuf,
     pub key: PathBuf,
     pub ca: PathBuf,
+}
+
+/// Whether the name in the server's certificate must be the name it was called by. The certificate chain is always
+/// checked against the authority's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum HostNames {
+    /// As the reference does; many ensembles have certificates without their hosts' names.
+    #[default]
+    Ignored,
+    Checked,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

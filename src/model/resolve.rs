@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::config::{Config, Label, TlsFiles, WebappConfig, ZooKeeperConfig, ZooKeeperServer};
+use super::config::{Config, HostNames, Label, TlsFiles, WebappConfig, ZooKeeperConfig, ZooKeeperServer};
 use super::findings::Findings;
 pub use super::findings::Source;
 use super::ids::{LabelName, TenantName};
@@ -129,7 +129,9 @@ fn zookeeper(root: &YamlNode, secure: Option<Source<'_>>, findings: &mut Finding
         Some(secure) => in_secure(secure, findings, tls),
         None => tls(root, findings),
     };
-    ZooKeeperConfig { servers, tls, session_timeout: session_timeout(root, findings) }
+    let (tls, host_names) = tls.unzip();
+    let host_names = host_names.unwrap_or_default();
+    ZooKeeperConfig { servers, tls, host_names, session_timeout: session_timeout(root, findings) }
 }
 
 /// Does work on the secure file whose problems name that file.
@@ -205,7 +207,7 @@ fn check_chroot(chroot: &str, section: &YamlNode, findings: &mut Findings) {
 
 const TLS_INCOMPLETE: &str = "A TLS ZooKeeper connection is required; please supply the zookeeper-tls config values.";
 
-fn tls(root: &YamlNode, findings: &mut Findings) -> Option<TlsFiles> {
+fn tls(root: &YamlNode, findings: &mut Findings) -> Option<(TlsFiles, HostNames)> {
     findings.keep(root.map("zookeeper-tls").map(|_| ()));
     let section = root.get("zookeeper-tls").filter(|section| section.is_truthy())?;
     let [cert, key, ca] = ["cert", "key", "ca"].map(|file| findings.keep(section.text(file)));
@@ -217,7 +219,11 @@ fn tls(root: &YamlNode, findings: &mut Findings) -> Option<TlsFiles> {
     if !missing.is_empty() {
         findings.error_only_for_loader(section.at, TLS_INCOMPLETE, format!("without {}", missing.join(", ")));
     }
-    Some(TlsFiles { cert: cert?.into(), key: key?.into(), ca: ca?.into() })
+    let host_names = match section.boolean("check-hostname") {
+        Some(true) => HostNames::Checked,
+        Some(false) | None => HostNames::Ignored,
+    };
+    Some((TlsFiles { cert: cert?.into(), key: key?.into(), ca: ca?.into() }, host_names))
 }
 
 fn labels(root: &YamlNode, findings: &mut Findings) -> BTreeMap<LabelName, Label> {

@@ -31,7 +31,10 @@ static WEBAPP: Section = section("webapp", &[&[key("port", Integer), key("listen
 static ZOOKEEPER_SERVER: Section =
     section("a ZooKeeper server", &[&[key("host", Text), key("port", Integer), key("chroot", Text)]]);
 
-static ZOOKEEPER_TLS: Section = section("zookeeper-tls", &[&[key("cert", Text), key("key", Text), key("ca", Text)]]);
+static ZOOKEEPER_TLS: Section = section(
+    "zookeeper-tls",
+    &[&[key("cert", Text), key("key", Text), key("ca", Text), key("check-hostname", Boolean)]],
+);
 
 static LABEL: Section =
     section("a label", &[&[key("name", Text), key("min-ready", Integer), key("max-ready-age", Integer)]]);

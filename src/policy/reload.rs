@@ -53,9 +53,10 @@ pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
         changes.push(Change::ServersChanged);
     }
     let chroots = |config: &Config| config.zookeeper.servers.iter().map(|server| server.chroot.clone()).max();
+    let tls = |config: &Config| (config.zookeeper.tls.clone(), config.zookeeper.host_names);
     let restarts = [
         ("the chroot in zookeeper-servers", chroots(old) != chroots(new)),
-        ("zookeeper-tls", old.zookeeper.tls != new.zookeeper.tls),
+        ("zookeeper-tls", tls(old) != tls(new)),
         ("zookeeper-timeout", old.zookeeper.session_timeout != new.zookeeper.session_timeout),
         ("webapp", old.webapp != new.webapp),
     ];

@@ -29,7 +29,8 @@ mod tls;
 mod words;
 
 pub use self::options::{ConnectError, ConnectOptions, Server};
-pub use self::tls::{HostNames, Tls, TlsError, install_crypto_provider};
+pub use self::tls::{Tls, TlsError, install_crypto_provider};
+pub use crate::model::config::HostNames;
 
 /// First and longest pause between two attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);

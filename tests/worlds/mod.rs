@@ -263,7 +263,12 @@ fn config(spec: &Spec, section: ProviderConfig) -> Config {
         (line.first.into(), limits)
     });
     Config {
-        zookeeper: ZooKeeperConfig { servers: Vec::new(), tls: None, session_timeout: Span(10.0) },
+        zookeeper: ZooKeeperConfig {
+            servers: Vec::new(),
+            tls: None,
+            host_names: Default::default(),
+            session_timeout: Span(10.0),
+        },
         webapp: WebappConfig { port: 8005, listen_address: "127.0.0.1".to_owned() },
         labels: labels.map(|label| (label.name.clone(), label)).collect(),
         providers: BTreeMap::from([(section.name.clone(), Arc::new(section))]),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::tls::{HostNames, Tls, TlsError};
+use super::tls::{Tls, TlsError};
 use crate::model::config::ZooKeeperConfig;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl ConnectOptions {
                 .map(|server| Server { host: unbracketed(&server.host).to_owned(), port: server.port })
                 .collect(),
             chroot: common_chroot(&chroots)?,
-            tls: config.tls.clone().map(|files| Tls { files, host_names: HostNames::default() }),
+            tls: config.tls.clone().map(|files| Tls { files, host_names: config.host_names }),
             session_timeout: config.session_timeout.to_duration(),
             request_deadline: None,
         };
@@ -167,7 +167,7 @@ fn check_chroot(chroot: &str) -> Result<(), ConnectError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::ZooKeeperServer;
+    use crate::model::config::{HostNames, ZooKeeperServer};
     use crate::model::time::Span;
 
     fn check(servers: &[(&str, &str)]) -> Result<(String, String), String> {
@@ -181,6 +181,7 @@ mod tests {
                 })
                 .collect(),
             tls: None,
+            host_names: HostNames::Checked,
             session_timeout: Span::seconds(10.0),
         };
         let options = ConnectOptions::from_config(&config).map_err(|error| error.to_string())?;

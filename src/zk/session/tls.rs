@@ -10,17 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-use crate::model::config::TlsFiles;
-
-/// Whether the name in the server's certificate must be the name it was called by. The certificate chain is always
-/// checked against the authority's file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum HostNames {
-    /// As the reference does; many ensembles have certificates without their hosts' names.
-    #[default]
-    Ignored,
-    Checked,
-}
+use crate::model::config::{HostNames, TlsFiles};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
