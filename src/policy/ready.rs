@@ -90,7 +90,12 @@ impl MinReady {
                 continue;
             };
             let fulfilled = request.record.state == RequestState::Fulfilled;
-            if !fulfilled && request.record.state != RequestState::Failed || !self.finishing.insert(id.clone()) {
+            // Its unlocking is a change and makes us look again.
+            let locked = world.snapshot.nodes_allocated_to(id).any(|node| world.snapshot.is_node_locked(node));
+            if !fulfilled && request.record.state != RequestState::Failed
+                || locked
+                || !self.finishing.insert(id.clone())
+            {
                 continue;
             }
             if fulfilled {

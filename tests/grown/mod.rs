@@ -1,6 +1,8 @@
 //! Launchers as they run, on a ZooKeeper in memory and on paused time, and consumers as Zuul is one.
 #![allow(dead_code)] // Each test binary uses a part of it.
 
+pub mod foreign;
+
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -159,6 +161,14 @@ impl Consumer {
         let (path, _) =
             self.zk.create(&paths::request_prefix("200"), data, CreateMode::PersistentSequential).await.unwrap();
         RequestId::from(paths::name(&path))
+    }
+
+    /// The requests that are there, whoever made them.
+    pub async fn requests(&self) -> Vec<RequestId> {
+        let names = self.zk.children("/nodepool/requests").await.map(|(names, _)| names).unwrap_or_default();
+        let mut ids: Vec<_> = names.into_iter().map(RequestId::from).collect();
+        ids.sort();
+        ids
     }
 
     pub async fn request(&self, id: &RequestId) -> Option<NodeRequest> {
