@@ -1,12 +1,12 @@
 //! Answers to writes that arrive after the news of what others did next: the picture does not go back.
 
+mod late;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::future::BoxFuture;
-use futures::stream::BoxStream;
-use futures::{FutureExt, future::join};
+use futures::future::join;
+use late::late;
 use nodepool::model::ids::{NodeId, RequestId};
 use nodepool::model::json;
 use nodepool::model::node::{Node, NodeState};
@@ -15,67 +15,8 @@ use nodepool::model::time::Timestamp;
 use nodepool::zk::memory::MemoryZooKeeper;
 use nodepool::zk::mirror::Mirror;
 use nodepool::zk::txn::Store;
-use nodepool::zk::{
-    Connection, CreateMode, Op, OpReply, Reply, SessionState, Stat, WatchEvent, Zk, ZkError, lock, paths,
-};
+use nodepool::zk::{CreateMode, Zk, lock, paths};
 use tokio::sync::watch;
-
-/// A session whose answers to writes wait for a word.
-struct Late {
-    zk: Zk,
-    word: watch::Receiver<bool>,
-}
-
-impl Late {
-    fn hold<T: Send + 'static>(&self, reply: Reply<T>) -> Reply<T> {
-        let mut word = self.word.clone();
-        async move {
-            word.wait_for(|given| *given).await.map_err(|_| ZkError::SessionExpired)?;
-            reply.await
-        }
-        .boxed()
-    }
-}
-
-impl Connection for Late {
-    fn get(&self, path: &str) -> Reply<(Bytes, Stat)> {
-        self.zk.get(path)
-    }
-    fn exists(&self, path: &str) -> Reply<Option<Stat>> {
-        self.zk.exists(path)
-    }
-    fn children(&self, path: &str) -> Reply<(Vec<String>, Stat)> {
-        self.zk.children(path)
-    }
-    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Reply<(String, Stat)> {
-        let reply = self.zk.create(path, data, mode);
-        if mode.is_sequential() { self.hold(reply) } else { reply }
-    }
-    fn set(&self, path: &str, data: Bytes, version: i32) -> Reply<Stat> {
-        self.zk.set(path, data, version)
-    }
-    fn delete(&self, path: &str, version: i32) -> Reply<()> {
-        self.zk.delete(path, version)
-    }
-    fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>> {
-        self.hold(self.zk.multi(ops))
-    }
-    fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>> {
-        self.zk.watch(path)
-    }
-    fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)> {
-        self.zk.exists_and_watch(path)
-    }
-    fn sync(&self, path: &str) -> Reply<()> {
-        self.zk.sync(path)
-    }
-    fn session_id(&self) -> i64 {
-        self.zk.session_id()
-    }
-    fn session(&self) -> watch::Receiver<SessionState> {
-        self.zk.session()
-    }
-}
 
 struct World {
     other: Zk,
@@ -89,8 +30,7 @@ async fn world() -> World {
     for container in ["/nodepool/nodes", "/nodepool/requests"] {
         lock::make_path(&other, container).await.unwrap();
     }
-    let (word, given) = watch::channel(false);
-    let zk: Zk = Arc::new(Late { zk: zookeeper.connect(), word: given });
+    let (zk, word) = late(zookeeper.connect(), false);
     let mirror = Mirror::start(zk.clone()).await.unwrap();
     World { other, store: Store::new(zk, Arc::new(mirror)), word }
 }

@@ -1,0 +1,72 @@
+//! A session whose writes take effect at once and whose answers to them wait for a word.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use nodepool::zk::{Connection, CreateMode, Op, OpReply, Reply, SessionState, Stat, WatchEvent, Zk, ZkError};
+use tokio::sync::watch;
+
+struct Late {
+    zk: Zk,
+    word: watch::Receiver<bool>,
+}
+
+/// Answers are held while the word is `false`.
+pub fn late(zk: Zk, word: bool) -> (Zk, watch::Sender<bool>) {
+    let (sender, word) = watch::channel(word);
+    (Arc::new(Late { zk, word }), sender)
+}
+
+impl Late {
+    fn hold<T: Send + 'static>(&self, reply: Reply<T>) -> Reply<T> {
+        let mut word = self.word.clone();
+        async move {
+            word.wait_for(|given| *given).await.map_err(|_| ZkError::SessionExpired)?;
+            reply.await
+        }
+        .boxed()
+    }
+}
+
+impl Connection for Late {
+    fn get(&self, path: &str) -> Reply<(Bytes, Stat)> {
+        self.zk.get(path)
+    }
+    fn exists(&self, path: &str) -> Reply<Option<Stat>> {
+        self.zk.exists(path)
+    }
+    fn children(&self, path: &str) -> Reply<(Vec<String>, Stat)> {
+        self.zk.children(path)
+    }
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Reply<(String, Stat)> {
+        let reply = self.zk.create(path, data, mode);
+        if mode.is_sequential() { self.hold(reply) } else { reply }
+    }
+    fn set(&self, path: &str, data: Bytes, version: i32) -> Reply<Stat> {
+        self.zk.set(path, data, version)
+    }
+    fn delete(&self, path: &str, version: i32) -> Reply<()> {
+        self.zk.delete(path, version)
+    }
+    fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>> {
+        self.hold(self.zk.multi(ops))
+    }
+    fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>> {
+        self.zk.watch(path)
+    }
+    fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)> {
+        self.zk.exists_and_watch(path)
+    }
+    fn sync(&self, path: &str) -> Reply<()> {
+        self.zk.sync(path)
+    }
+    fn session_id(&self) -> i64 {
+        self.zk.session_id()
+    }
+    fn session(&self) -> watch::Receiver<SessionState> {
+        self.zk.session()
+    }
+}
