@@ -155,7 +155,8 @@ pub struct Node {
 
 impl Node {
     pub fn new(state: NodeState, now: Timestamp) -> Self {
-        Self { state, state_time: now, created_time: Some(now), ..Self::blank() }
+        let node_properties = Value::Object(Map::new());
+        Self { state, state_time: now, created_time: Some(now), node_properties, ..Self::blank() }
     }
 
     /// The record that a document with only a state stands for.
@@ -196,7 +197,7 @@ impl Node {
             tenant_name: None,
             driver_data: Value::Null,
             requestor: None,
-            node_properties: Value::Object(Map::new()),
+            node_properties: Value::Null,
             extra: Map::new(),
         }
     }

@@ -1,0 +1,153 @@
+//! What the records of static nodes say, from their registration to their removal.
+
+mod grown;
+mod hosts;
+mod support;
+
+use std::time::Duration;
+
+use grown::{Consumer, Process, grow, grow_process, on_paused_time, on_real_time, until, yaml};
+use nodepool::model::ids::NodeId;
+use nodepool::zk::paths;
+use serde_json::{Value, json};
+use support::real::python::{self, Interpreter};
+use support::real::{self, sshd};
+
+async fn raw(consumer: &Consumer, id: &NodeId) -> Value {
+    serde_json::from_slice(&consumer.zk.get(&paths::node(id)).await.unwrap().0).unwrap()
+}
+
+/// When the node was made and when it came into its state, as they are written.
+async fn times(consumer: &Consumer, id: &NodeId) -> (Value, Value) {
+    let record = raw(consumer, id).await;
+    (record["created_time"].clone(), record["state_time"].clone())
+}
+
+// zookeeper.md check 11
+#[test]
+fn a_new_node_has_an_id_of_ten_digits_and_was_made_when_it_became_ready() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, _process) =
+            grow(&yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 3"], ""), 3).await;
+        let ids: Vec<NodeId> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
+        assert_eq!(ids.iter().map(NodeId::as_str).collect::<Vec<_>>(), ["0000000000", "0000000001", "0000000002"]);
+        for id in &ids {
+            let (_, stat) = consumer.zk.get(&paths::node(id)).await.unwrap();
+            assert_eq!((stat.ephemeral_owner, stat.version), (0, 0), "it outlives the session");
+            let (created, state) = times(&consumer, id).await;
+            assert!(created.is_f64() && created == state, "{created} {state}");
+        }
+    });
+}
+
+// zookeeper.md check 12
+#[test]
+fn only_a_change_of_the_state_moves_its_time_and_nothing_moves_that_of_the_creation() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
+        let id = consumer.nodes().await.remove(0).0;
+        let before = times(&consumer, &id).await;
+        let later = || tokio::time::sleep(Duration::from_secs(100));
+
+        later().await;
+        let request = consumer.ask(&["a"]).await;
+        assert_eq!(consumer.ended(&request).await.nodes, [id.clone()]);
+        assert_eq!(times(&consumer, &id).await, before, "handed out");
+        later().await;
+        consumer.zk.delete(&paths::request(&request), -1).await.unwrap();
+        until("the node to be free", async || consumer.ready_nodes().await == 1).await;
+        assert_eq!(times(&consumer, &id).await, before, "released");
+        later().await;
+        std::fs::write(&process.file, yaml("lab", &["name: fake-h1, labels: [a, b]"], "")).unwrap();
+        until("the second label", async || raw(&consumer, &id).await["type"] == json!(["a", "b"])).await;
+        assert_eq!(times(&consumer, &id).await, before, "brought up to date");
+    });
+}
+
+// zookeeper.md check 2
+#[tokio::test]
+async fn a_record_with_only_a_state_is_completed_as_python_completes_it() {
+    if real::skipped() {
+        return;
+    }
+    let mut nodepool = python::spawn(Interpreter::Reference, "records.py", &[]);
+    for text in [
+        r#"{"state": "ready", "state_time": 1795175600.25}"#,
+        r#"{"state": "hold", "state_time": 5.5, "ssh_port": 2222}"#,
+    ] {
+        let theirs = nodepool.ask(json!({"do": "node", "text": text})).await;
+        let node: nodepool::model::node::Node = nodepool::model::json::from_bytes(text.as_bytes()).unwrap();
+        let ours = String::from_utf8(nodepool::model::json::to_bytes(&node)).unwrap();
+        assert_eq!(ours, theirs["written"].as_str().unwrap());
+    }
+}
+
+/// What Ansible is told of how to reach a node.
+fn connection(record: &Value) -> [&Value; 5] {
+    ["connection_type", "connection_port", "host_keys", "python_path", "shell_type"].map(|key| &record[key])
+}
+
+// zookeeper.md check 49
+#[test]
+fn a_windows_node_keeps_its_port_and_has_no_keys() {
+    on_real_time(async {
+        let (gone, _) = std::sync::mpsc::channel();
+        let address = hosts::listen(hosts::Manners::Silent, gone);
+        let port = address.port();
+        let text = format!(
+            "zookeeper-servers: [{{host: localhost}}]\nlabels: [{{name: a}}]\nproviders:\n  - name: lab\n    driver: \
+             static\n    pools:\n      - name: main\n        nodes:\n          - {{name: 127.0.0.1, labels: [a], \
+             connection-type: winrm, connection-port: {port}, shell-type: powershell, username: Administrator}}\n          \
+             - {{name: fake-w2, labels: [a], connection-type: winrm, connection-port: 5986, python-path: 'C:\\python'}}\n"
+        );
+        let (_zookeeper, consumer, _process) = grow_process(Process::new(&text), 2).await;
+        let mut records = Vec::new();
+        for (id, _) in consumer.nodes().await {
+            records.push(raw(&consumer, &id).await);
+        }
+        records.sort_by_key(|record| record["hostname"].to_string());
+        let (real, fake) = (&records[0], &records[1]);
+        let none = json!([]);
+        assert_eq!(connection(real), [&json!("winrm"), &json!(port), &none, &json!("auto"), &json!("powershell")]);
+        assert_eq!((&real["ssh_port"], &real["username"]), (&json!(port), &json!("Administrator")));
+        assert_eq!(connection(fake), [&json!("winrm"), &json!(5986), &none, &json!("C:\\python"), &Value::Null]);
+    });
+}
+
+// zookeeper.md check 49
+#[test]
+fn a_network_device_shows_its_keys() {
+    if real::skipped() {
+        return;
+    }
+    on_real_time(async {
+        let host = sshd::Host::start(sshd::Options::at(61)).await;
+        let (ip, port) = (host.address().ip(), host.port());
+        let text = format!(
+            "zookeeper-servers: [{{host: localhost}}]\nlabels: [{{name: a}}]\nproviders:\n  - name: lab\n    driver: \
+             static\n    pools:\n      - name: main\n        nodes: [{{name: {ip}, labels: [a], connection-type: \
+             network_cli, connection-port: {port}}}]\n"
+        );
+        let (_zookeeper, consumer, _process) = grow_process(Process::new(&text), 1).await;
+        let record = raw(&consumer, &consumer.nodes().await[0].0).await;
+        let mut keys = host.keys();
+        keys.sort();
+        let mut found: Vec<String> = serde_json::from_value(record["host_keys"].clone()).unwrap();
+        found.sort();
+        assert!(!keys.is_empty() && found == keys, "{found:?}");
+        let expected = [&json!("network_cli"), &json!(port), &record["host_keys"], &json!("auto"), &Value::Null];
+        assert_eq!(connection(&record), expected);
+    });
+}
+
+// zookeeper.md check 49
+#[test]
+fn a_network_device_whose_keys_are_not_checked_has_none() {
+    on_paused_time(async {
+        let line = "name: fake-n1, labels: [a], connection-type: network_cli, connection-port: 2022";
+        let (_zookeeper, consumer, _process) = grow(&yaml("lab", &[line], ""), 1).await;
+        let record = raw(&consumer, &consumer.nodes().await[0].0).await;
+        let expected = [&json!("network_cli"), &json!(2022), &json!([]), &json!("auto"), &Value::Null];
+        assert_eq!(connection(&record), expected);
+    });
+}
