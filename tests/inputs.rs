@@ -1,0 +1,130 @@
+//! Odd and enormous requests: served like any other, and explained in their own words.
+
+mod daemon;
+mod grown;
+mod support;
+
+use daemon::{Coordinator, Place};
+use grown::{Consumer, Process, on_paused_time, until, yaml, zookeeper};
+use nodepool::model::ids::{LabelName, NodeId};
+use nodepool::model::json;
+use nodepool::model::request::RequestState;
+use nodepool::model::status::{VerdictKind, Why};
+use nodepool::zk::paths;
+use serde_json::Value;
+
+fn odd_labels() -> Vec<String> {
+    let short = [
+        "two words",
+        " blanks around ",
+        "Grüße aus Köln",
+        "e\u{301}",
+        "日本語",
+        "🦀👩‍💻",
+        "it's \"quoted\"",
+        "a/b/../c",
+        "..",
+        "back\\slash",
+        "[a, b]",
+        "{b: c}",
+        "- d",
+        "#hash",
+        "null",
+        "7",
+        "%s%n{}",
+        "<b>&amp;</b>",
+        "\u{202e}gnp",
+    ];
+    short.iter().map(ToString::to_string).chain(["long-".repeat(200)]).collect()
+}
+
+fn configuration(port: u16) -> String {
+    // A JSON text is a YAML text in quotes.
+    let quoted: Vec<String> = odd_labels().iter().map(|label| Value::from(label.as_str()).to_string()).collect();
+    let labels: String = quoted.iter().map(|label| format!("  - name: {label}\n")).collect();
+    let nodes = quoted.iter().enumerate();
+    let nodes: String = nodes
+        .map(|(number, label)| {
+            format!("          - {{name: fake-{number}, labels: [{label}], host-key-checking: false}}\n")
+        })
+        .collect();
+    format!(
+        "zookeeper-servers: [{{host: 127.0.0.1, port: {port}}}]\nlabels:\n{labels}providers:\n  - name: lab\n    driver: \
+         static\n    pools:\n      - name: main\n        nodes:\n{nodes}"
+    )
+}
+
+async fn why(place: &Place, id: &nodepool::model::ids::RequestId) -> Vec<Why> {
+    let (status, body) = place.get(&format!("/why/{id}")).await.expect("the launcher answers");
+    assert_eq!(status, 200, "{body}");
+    serde_json::from_str(&body).unwrap()
+}
+
+#[tokio::test]
+async fn labels_of_any_text_are_served_and_named_in_answers_to_why() {
+    let place = Place::new("");
+    let coordinator = Coordinator::start(&place.path("coordinator")).await;
+    place.configure(&configuration(coordinator.port));
+    let _launcher = place.launcher(&["-f"]);
+    let consumer = Consumer { zk: coordinator.session().await };
+    let labels = odd_labels();
+    until("a node of each label", async || consumer.ready_nodes().await == labels.len()).await;
+    for label in &labels {
+        let id = consumer.ask(&[label]).await;
+        let ended = consumer.ended(&id).await;
+        assert_eq!(ended.state, RequestState::Fulfilled, "{label:?}");
+        assert_eq!(ended.node_types, [LabelName::from(label.as_str())]);
+        let node = consumer.node(&ended.nodes[0]).await.unwrap();
+        assert_eq!(node.labels, [LabelName::from(label.as_str())]);
+
+        // There is only one.
+        let waiting = consumer.ask(&[label]).await;
+        let verdict = async || why(&place, &waiting).await.pop();
+        until("a verdict", async || verdict().await.is_some()).await;
+        let verdict = verdict().await.unwrap();
+        assert_eq!(verdict.verdict, VerdictKind::Defer, "{label:?}");
+        assert_eq!(verdict.reason, format!("needs 1 idle node(s) of label {label}, 0 idle"));
+        consumer.zk.delete(&paths::request(&waiting), -1).await.unwrap();
+
+        let unknown = format!("{label}!");
+        let nobodys = consumer.ask(&[&unknown]).await;
+        assert_eq!(consumer.ended(&nobodys).await.state, RequestState::Failed, "{label:?}");
+        let verdict = why(&place, &nobodys).await.pop().expect("a verdict is remembered");
+        assert!(verdict.reason.contains(&unknown), "{label:?}: {}", verdict.reason);
+    }
+}
+
+#[test]
+fn a_request_for_ten_thousand_nodes_is_served() {
+    on_paused_time(async {
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 10000"], ""));
+        process.run(&zookeeper);
+        until("10,000 nodes", async || consumer.count("/nodepool/nodes").await == 10_000).await;
+        let id = consumer.ask(&vec!["a"; 10_000]).await;
+        let ended = consumer.ended(&id).await;
+        assert_eq!((ended.state, ended.nodes.len()), (RequestState::Fulfilled, 10_000));
+        let given: std::collections::BTreeSet<&NodeId> = ended.nodes.iter().collect();
+        assert_eq!(given.len(), 10_000, "each only once");
+        let nodes = consumer.nodes().await;
+        assert!(nodes.iter().all(|(_, node)| node.allocated_to.as_ref() == Some(&id)));
+        let lock = paths::request_lock(&id);
+        until("the request's lock to be free", async || consumer.count(&lock).await == 0).await;
+        let largest = json::to_bytes(&ended).len();
+        assert!(largest < 0xf_ffff, "ZooKeeper takes a record of {largest} bytes");
+
+        consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
+        until("all to be free again", async || {
+            // Looks at the first and the last before it reads all.
+            let ends = [&nodes[0].0, &nodes[9_999].0];
+            for id in ends {
+                if !consumer.node(id).await.unwrap().is_idle() {
+                    return false;
+                }
+            }
+            consumer.ready_nodes().await == 10_000
+        })
+        .await;
+    });
+}
