@@ -129,3 +129,15 @@ async fn the_pid_file_of_a_killed_daemon_is_taken_over() {
     let (next, _) = Background::start(&place).await;
     assert_ne!(next.pid, killed.pid);
 }
+
+#[tokio::test]
+async fn the_pid_file_goes_with_the_daemon_whichever_signal_ends_it() {
+    let (place, _coordinator) = place().await;
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let (daemon, _) = Background::start(&place).await;
+        place.becomes_ready().await;
+        kill(daemon.pid, signal).unwrap();
+        daemon.ends().await;
+        assert!(!place.path("run.pid").exists(), "{signal}");
+    }
+}

@@ -200,3 +200,45 @@ fn a_node_is_released_only_when_its_request_is_really_gone() {
         assert!(case.other.node(&case.node).await.unwrap().is_idle());
     });
 }
+
+// zookeeper.md check 18, quirk K9
+#[test]
+fn a_hand_out_of_a_request_that_vanished_leaves_nothing_behind() {
+    for (is_large, is_strange, is_known) in
+        [(false, false, false), (false, true, false), (false, false, true), (true, false, false), (true, true, true)]
+    {
+        let about = format!("large: {is_large}, strange children: {is_strange}, known: {is_known}");
+        on_paused_time(async {
+            let case = Case::new().await;
+            let request_lock = paths::request_lock(&case.request);
+            if is_strange {
+                for path in [&request_lock, &format!("{request_lock}/strange")] {
+                    case.create(path).await;
+                }
+                case.settle().await;
+            }
+            let (request, mut nodes) = case.hand_out();
+            if is_large {
+                // More than goes into one transaction.
+                let mut record = Node::clone(&nodes[0].record);
+                record.comment = Some("x".repeat(800_000));
+                nodes[0].record = record.into();
+            }
+            case.other.zk.delete(&paths::request(&case.request), -1).await.unwrap();
+            if is_known {
+                case.settle().await;
+            }
+            assert_eq!(case.store.hand_out(request, nodes).await, Err(WriteError::Conflict), "{about}");
+            case.settle().await;
+            assert!(case.other.request(&case.request).await.is_none(), "{about}");
+            assert!(case.other.node(&case.node).await.unwrap().is_idle(), "{about}");
+            for directory in [&request_lock, &paths::node_lock(&case.node)] {
+                let contenders = lock::contenders(&case.other.zk, directory).await.unwrap_or_default();
+                assert!(contenders.is_empty(), "{about}: {contenders:?}");
+            }
+            let is_there = case.other.zk.exists(&request_lock).await.unwrap().is_some();
+            // The steps of a large one begin with a lock, as peers lock; the directory goes when it is old.
+            assert_eq!(is_there, is_strange || is_large, "{about}");
+        });
+    }
+}

@@ -1,0 +1,145 @@
+//! How often the launcher cleans up and from which age on: the rules, and the flags that set them.
+
+mod daemon;
+mod grown;
+mod support;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use daemon::{Coordinator, Place, SOON};
+use grown::{Consumer, Process, grow_process, on_paused_time, yaml};
+use nodepool::actors::clock;
+use nodepool::actors::shared::LauncherOptions;
+use nodepool::model::ids::RequestId;
+use nodepool::model::node::NodeState;
+use nodepool::model::time::Span;
+use nodepool::zk::memory::{Fault, MemoryZooKeeper};
+use nodepool::zk::{CreateMode, Zk, lock, paths};
+use support::wait;
+use tokio::time::sleep;
+
+const EMPTY_NODE: &str = "/nodepool/nodes/0000009999";
+
+async fn launcher(tune: impl FnOnce(&mut LauncherOptions)) -> (MemoryZooKeeper, Consumer, Process) {
+    grow_process(Process::with(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), tune), 1).await
+}
+
+async fn create(zk: &Zk, path: &str) {
+    lock::make_path(zk, paths::parent(path).unwrap()).await.unwrap();
+    zk.create(path, Bytes::new(), CreateMode::Persistent).await.unwrap();
+}
+
+async fn is_there(zk: &Zk, path: &str) -> bool {
+    zk.exists(path).await.unwrap().is_some()
+}
+
+/// How many seconds a znode is still there.
+async fn lasts(zk: &Zk, path: &str) -> f64 {
+    let began = clock::now();
+    while is_there(zk, path).await {
+        sleep(Duration::from_millis(20)).await;
+        assert!((clock::now() - began).0 < 100_000.0, "{path} stays for ever");
+    }
+    (clock::now() - began).0
+}
+
+// zookeeper.md checks 25, 74, rule C1
+#[test]
+fn the_lock_of_a_request_that_is_gone_goes_when_it_is_old_with_its_contender() {
+    on_paused_time(async {
+        let (zookeeper, consumer, _process) = launcher(|options| options.lock_cleanup = Span(1000.0)).await;
+        let peer: Zk = zookeeper.connect();
+        // A Python launcher that locks a request which is gone by then leaves its contender behind.
+        let gone = RequestId::from("200-0000009999");
+        let _left = lock::try_lock(&peer, &paths::request_lock(&gone), "").await.unwrap().unwrap();
+        // Another one has a request that nobody here can serve.
+        let waiting = consumer.ask(&["a", "a"]).await;
+        let _held = lock::try_lock(&peer, &paths::request_lock(&waiting), "").await.unwrap().unwrap();
+        sleep(Duration::from_secs(900)).await;
+        assert_eq!(consumer.count(&paths::request_lock(&gone)).await, 1, "it is younger");
+        sleep(Duration::from_secs(200)).await;
+        assert!(!is_there(&consumer.zk, &paths::request_lock(&gone)).await);
+        sleep(Duration::from_secs(2000)).await;
+        assert_eq!(consumer.count(&paths::request_lock(&waiting)).await, 1, "its request is there");
+    });
+}
+
+// operations.md: --lock-cleanup
+#[test]
+fn lock_cleanup_is_the_age_at_which_locks_of_requests_that_are_gone_go() {
+    for age in [2.5, 30.25] {
+        on_paused_time(async {
+            let tune = |options: &mut LauncherOptions| {
+                (options.lock_cleanup, options.cleanup_interval) = (Span(age), Span(0.25));
+            };
+            let (_zookeeper, consumer, _process) = launcher(tune).await;
+            let stale = paths::request_lock(&RequestId::from("200-0000009999"));
+            create(&consumer.zk, &stale).await;
+            let lasted = lasts(&consumer.zk, &stale).await;
+            assert!((age - 0.05..age + 0.35).contains(&lasted), "{lasted} s instead of {age} s");
+        });
+    }
+}
+
+// operations.md: --cleanup-interval
+#[test]
+fn cleanup_interval_is_the_longest_that_an_empty_node_stays() {
+    for interval in [0.5, 100.25] {
+        on_paused_time(async {
+            let (_zookeeper, consumer, _process) = launcher(|options| options.cleanup_interval = Span(interval)).await;
+            let mut longest: f64 = 0.0;
+            for _ in 0..3 {
+                create(&consumer.zk, EMPTY_NODE).await;
+                longest = longest.max(lasts(&consumer.zk, EMPTY_NODE).await);
+            }
+            assert!((interval * 0.9..interval + 0.1).contains(&longest), "{longest} s instead of {interval} s");
+        });
+    }
+}
+
+// operations.md: --delete-interval
+#[test]
+fn delete_interval_is_when_a_removal_that_failed_is_tried_again() {
+    for interval in [0.75, 40.5] {
+        on_paused_time(async {
+            let tune = |options: &mut LauncherOptions| {
+                (options.delete_interval, options.cleanup_interval) = (Span(interval), Span(100_000.0));
+                options.watermark_sleep = Span(100_000.0);
+            };
+            let (zookeeper, consumer, process) = launcher(tune).await;
+            let mut longest: f64 = 0.0;
+            for _ in 0..3 {
+                let request = consumer.ask(&["a"]).await;
+                consumer.ended(&request).await;
+                let (id, lock) = consumer.accept(&request).await.remove(0);
+                consumer.set_state(&id, NodeState::InUse).await;
+                consumer.set_state(&id, NodeState::Used).await;
+                sleep(Duration::from_millis(interval as u64 * 100)).await;
+                zookeeper.fail_next(process.session_id, 1, Fault::BeforeApplying);
+                lock.release().await.unwrap();
+                longest = longest.max(lasts(&consumer.zk, &paths::node(&id)).await);
+                grown::until("the next node", async || consumer.ready_nodes().await == 1).await;
+            }
+            assert!((interval * 0.2..interval + 0.1).contains(&longest), "{longest} s with {interval} s");
+        });
+    }
+}
+
+// operations.md: --lock-cleanup, --delete-interval and --cleanup-interval, as a process is given them
+#[tokio::test]
+async fn the_flags_for_cleaning_up_take_decimals_and_act() {
+    let place = Place::new("");
+    let coordinator = Coordinator::start(&place.path("coordinator")).await;
+    place.configure(&coordinator.configuration());
+    let flags = ["-f", "--lock-cleanup", "0.5", "--delete-interval", "0.25", "--cleanup-interval", "0.25"];
+    let _launcher = place.launcher(&flags);
+    place.becomes_ready().await;
+    let zk: Zk = coordinator.session().await;
+    let stale = paths::request_lock(&RequestId::from("200-0000009999"));
+    for path in [stale.as_str(), EMPTY_NODE] {
+        create(&zk, path).await;
+    }
+    // By default neither goes within a minute.
+    wait::until("both to go", SOON, async || !is_there(&zk, &stale).await && !is_there(&zk, EMPTY_NODE).await).await;
+}
