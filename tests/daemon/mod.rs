@@ -153,6 +153,15 @@ impl Coordinator {
         configuration(self.port)
     }
 
+    /// What a client that wants TLS is told: `host:port`, and the files with certificate, key and authority.
+    pub fn tls(&self) -> [String; 4] {
+        let server = self.server.as_ref().expect("it runs");
+        let files = server.tls_files();
+        let [certificate, key, authority] =
+            [files.cert, files.key, files.ca].map(|path| path.to_string_lossy().into_owned());
+        [server.tls_address().to_string(), certificate, key, authority]
+    }
+
     pub async fn session(&self) -> Arc<RealConnection> {
         connect(ConnectOptions::plain("127.0.0.1", self.port)).await.unwrap()
     }

@@ -32,7 +32,11 @@ def of_nodepool(hosts=None, certificate=None, key=None, authority=None):
              "priority": pool.priority, "paused": pool.paused, "state": pool.state, "hostname": pool.hostname}
             for pool in COMPONENT_REGISTRY.registry.all("pool")]
 
-    return {"node": reading(Node), "request": reading(NodeRequest), "pools": pools}
+    def launchers():
+        return [{"hostname": launcher.hostname, "state": launcher.state, "version": launcher.version}
+                for launcher in COMPONENT_REGISTRY.registry.all("launcher")]
+
+    return {"node": reading(Node), "request": reading(NodeRequest), "pools": pools, "launchers": launchers}
 
 
 def of_zuul():

@@ -1,0 +1,93 @@
+//! Our registrations in the registry of the Python Nodepool: seen, kept up to date, and gone when they are gone.
+
+mod daemon;
+mod support;
+
+use std::time::Duration;
+
+use daemon::{Coordinator, Place};
+use nix::sys::signal::Signal;
+use nodepool::model::component::ComponentKind;
+use nodepool::zk::session::RealConnection;
+use nodepool::zk::{Connection, paths};
+use serde_json::{Value, json};
+use support::real::python::{self, Interpreter, Script};
+use support::{real, wait};
+
+/// Python programs are slow to start, more so on a busy machine.
+const SLOW: Duration = Duration::from_secs(60);
+
+fn configuration(port: u16, labels: &str) -> String {
+    let provider = format!(
+        "providers: [{{name: ours, driver: static, pools: [{{name: main, nodes: [{{name: fake-1, labels: {labels}, \
+         host-key-checking: false}}]}}]}}]\n"
+    );
+    daemon::configuration(port)
+        .replace("labels: []", "labels: [{name: a}, {name: b}]")
+        .replace("providers: []\n", &provider)
+}
+
+async fn becomes(script: &mut Script, what: &str, expected: Value) {
+    wait::until(&format!("Python to see {what} as {expected}"), SLOW, async || {
+        script.ask(json!({"do": what})).await == expected
+    })
+    .await;
+}
+
+/// The only component of a kind, as it is written.
+async fn record(session: &RealConnection, kind: ComponentKind) -> Value {
+    let (names, _) = session.children(&paths::components(kind)).await.unwrap();
+    assert_eq!(names.len(), 1, "{names:?}");
+    serde_json::from_slice(&session.get(&paths::component(kind, &names[0])).await.unwrap().0).unwrap()
+}
+
+// zookeeper.md check 20
+#[tokio::test]
+async fn our_components_are_listed_with_their_web_port_until_they_are_unregistered() {
+    if real::skipped() {
+        return;
+    }
+    let place = Place::new("");
+    let coordinator = Coordinator::start(&place.path("coordinator")).await;
+    let session = coordinator.session().await;
+    let tls = coordinator.tls();
+    let mut registry = python::spawn(Interpreter::Reference, "records.py", &tls.each_ref().map(String::as_str));
+    place.configure(&configuration(coordinator.port, "[a]"));
+    let mut launcher = place.launcher(&["-f"]);
+    place.becomes_ready().await;
+    wait::until("the pool", SLOW, async || registry.ask(json!({"do": "pools"})).await != json!([])).await;
+
+    let (pool, process) =
+        (record(&session, ComponentKind::Pool).await, record(&session, ComponentKind::Launcher).await);
+    let port = format!(":{}", place.web_port.number);
+    for record in [&pool, &process] {
+        assert!(record["webapp"].as_str().is_some_and(|webapp| webapp.ends_with(&port)), "{record}");
+    }
+    let listed = |labels: Value| {
+        json!([{
+            "id": pool["id"], "name": "main", "provider": "ours", "labels": labels, "priority": 100, "paused": false,
+            "state": "running", "hostname": pool["hostname"],
+        }])
+    };
+    let launchers = json!([{"hostname": process["hostname"], "state": "running", "version": process["version"]}]);
+    becomes(&mut registry, "pools", listed(json!(["a"]))).await;
+    becomes(&mut registry, "launchers", launchers.clone()).await;
+    // Changes come through as well.
+    place.configure(&configuration(coordinator.port, "[a, b]"));
+    becomes(&mut registry, "pools", listed(json!(["a", "b"]))).await;
+
+    // The pool leaves with its provider, and the launcher stays.
+    place.configure(&coordinator.configuration());
+    becomes(&mut registry, "pools", json!([])).await;
+    becomes(&mut registry, "launchers", launchers).await;
+    place.configure(&configuration(coordinator.port, "[a]"));
+    wait::until("another pool", SLOW, async || {
+        let pools = registry.ask(json!({"do": "pools"})).await;
+        pools[0]["labels"] == json!(["a"]) && pools[0]["id"] != pool["id"]
+    })
+    .await;
+    launcher.signal(Signal::SIGTERM);
+    assert!(launcher.ends().await.success());
+    becomes(&mut registry, "pools", json!([])).await;
+    becomes(&mut registry, "launchers", json!([])).await;
+}
