@@ -21,6 +21,7 @@ pub mod process;
 pub mod identity;
 pub mod home;
 pub mod look;
+pub mod memory;
 pub mod pool_worker;
 pub mod cleanup_worker;
 pub mod statsd;

@@ -22,7 +22,7 @@ use super::pidfile::{self, PidFile, PidFileError};
 use super::samples::SampleSink;
 use super::shared::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, VERSION, WhyRegistry};
 use super::statsd::{self, StatsdAddress};
-use super::{clock, dump, launcher, signals, webapp};
+use super::{clock, dump, launcher, memory, signals, webapp};
 use crate::zk::Zk;
 use crate::zk::embedded::EmbeddedError;
 use crate::zk::session::{
@@ -84,6 +84,7 @@ pub struct Prepared {
 
 /// The whole life of `nodepool-launcher`.
 pub fn run_launcher(options: LauncherOptions, daemon: &DaemonOptions) -> ExitCode {
+    memory::share_one_pool();
     ExitCode::from(status(launch(options, daemon)))
 }
 
