@@ -4,13 +4,17 @@ mod daemon;
 mod grown;
 mod support;
 
+use std::time::Duration;
+
+use bytes::Bytes;
 use daemon::{Coordinator, Place};
 use grown::{Consumer, Process, on_paused_time, until, yaml, zookeeper};
 use nodepool::model::ids::{LabelName, NodeId};
 use nodepool::model::json;
+use nodepool::model::node::{Node, NodeState};
 use nodepool::model::request::RequestState;
 use nodepool::model::status::{VerdictKind, Why};
-use nodepool::zk::paths;
+use nodepool::zk::{CreateMode, lock, paths};
 use serde_json::Value;
 
 fn odd_labels() -> Vec<String> {
@@ -92,6 +96,75 @@ async fn labels_of_any_text_are_served_and_named_in_answers_to_why() {
         let verdict = why(&place, &nobodys).await.pop().expect("a verdict is remembered");
         assert!(verdict.reason.contains(&unknown), "{label:?}: {}", verdict.reason);
     }
+}
+
+/// Numbers that a slip, a broken clock or Python's JSON may leave in a record.
+const NUMBERS: [&str; 12] = [
+    "-1",
+    "1e308",
+    "-1e308",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "18446744073709551615",
+    "0.5",
+    "1e18",
+    "4294967296",
+    "NaN",
+    "Infinity",
+    "-Infinity",
+];
+
+#[test]
+fn absurd_numbers_in_the_records_of_others_stop_nobody() {
+    on_paused_time(async {
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        for container in ["nodes", "requests", "components/pool"] {
+            lock::make_path(&consumer.zk, &format!("/nodepool/{container}")).await.unwrap();
+        }
+        let create = async |path: String, text: String| {
+            consumer.zk.create(&path, Bytes::from(text), CreateMode::PersistentSequential).await.unwrap();
+        };
+        let ours = r#""provider": "lab", "pool": "main", "type": ["a"], "hostname": "fake-h1", "username": "zuul""#;
+        for number in NUMBERS {
+            for key in ["state_time", "created_time", "slot", "connection_port", "hold_expiration"] {
+                for state in ["ready", "hold", "used"] {
+                    let text = format!(r#"{{"state": "{state}", "state_time": 1.0, {ours}, "{key}": {number}}}"#);
+                    create(paths::node_prefix(), text).await;
+                }
+            }
+            let text =
+                format!(r#"{{"state": "hold", {ours}, "tenant_name": "t", "resources": {{"instances": {number}}}}}"#);
+            create(paths::node_prefix(), text).await;
+            for key in ["relative_priority", "state_time", "created_time"] {
+                let text =
+                    format!(r#"{{"state": "requested", "node_types": ["a"], "tenant_name": "t", "{key}": {number}}}"#);
+                create(paths::request_prefix("200"), text).await;
+            }
+            let pool = format!(r#"{{"kind": "pool", "id": "x", "priority": {number}, "supported_labels": ["b"]}}"#);
+            create("/nodepool/components/pool/x".to_owned(), pool).await;
+        }
+        let text = yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 3", "name: fake-h2, labels: [c]"], "");
+        let limits = "max-hold-age: 1000\ntenant-resource-limits: [{tenant-name: t, max-servers: 2}]\n";
+        let text = text.replacen("  - name: a\n", "  - name: a\n    max-ready-age: 1000\n", 1) + limits;
+        let mut process = Process::new(&text);
+        let running = process.run(&zookeeper);
+        let id = consumer.ask(&["c"]).await;
+        assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        assert!(!running.is_finished(), "no panic, and the session goes on");
+        for name in consumer.zk.children("/nodepool/nodes").await.unwrap().0 {
+            let (data, _) = consumer.zk.get(&paths::node(&name.into())).await.unwrap();
+            // Whatever can be read is treated by its state.
+            let node = json::from_bytes::<Node>(&data);
+            assert!(node.is_err() || node.is_ok_and(|node| node.state != NodeState::Used), "{data:?}");
+        }
+        // Nobody looks again and again at what cannot be changed.
+        let zxid = zookeeper.last_zxid();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let writes = zookeeper.last_zxid() - zxid;
+        assert!(writes < 100, "{writes} writes in a quiet minute");
+    });
 }
 
 #[test]
