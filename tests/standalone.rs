@@ -70,6 +70,12 @@ async fn the_zookeeper_of_an_own_configuration_is_ignored_with_a_warning() {
     daemon.logs("zookeeper-servers and zookeeper-tls of nodepool.yaml are ignored").await;
     place.becomes_ready().await;
     has_ready_nodes(&place, 1).await;
+    // The commands beside it know its providers.
+    let listed = place.run(NODEPOOL, &["-o", "json", "list"]);
+    let nodes: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let deleted = place.run(NODEPOOL, &["delete", "--now", nodes[0]["id"].as_str().unwrap()]);
+    assert!(deleted.status.success(), "{}", text(&deleted.stderr));
+    has_ready_nodes(&place, 1).await;
     // A changed file is loaded without leaving the own coordinator.
     place.configure(&format!(
         "zookeeper-servers: [{{host: other.invalid, port: 1}}]\n{}",
