@@ -51,7 +51,7 @@ fn only_a_change_of_the_state_moves_its_time_and_nothing_moves_that_of_the_creat
 
         later().await;
         let request = consumer.ask(&["a"]).await;
-        assert_eq!(consumer.ended(&request).await.nodes, [id.clone()]);
+        assert_eq!(consumer.ended(&request).await.nodes, std::slice::from_ref(&id));
         assert_eq!(times(&consumer, &id).await, before, "handed out");
         later().await;
         consumer.zk.delete(&paths::request(&request), -1).await.unwrap();

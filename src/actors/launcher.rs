@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, WrapFuture};
+use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, SpawnHandle, WrapFuture};
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 use uuid::Uuid;
@@ -80,6 +80,8 @@ pub struct Launcher {
     /// Only where statistics are wanted.
     stats: Option<Addr<StatsWorker>>,
     min_ready: MinReady,
+    /// Wakes when a label may be asked for again.
+    due: Option<SpawnHandle>,
     changes: Changes,
     registration: Option<Registration>,
     _guard: PanicGuard,
@@ -101,6 +103,7 @@ impl Launcher {
             cleanup: None,
             stats: None,
             min_ready: MinReady::default(),
+            due: None,
             registration: None,
             _guard: panics.guard("Launcher"),
             panics,
@@ -325,7 +328,8 @@ impl Launcher {
         let snapshot = self.changes.snapshot();
         let facts: BTreeMap<ProviderName, Arc<Facts>> =
             self.providers.iter().map(|(name, provider)| (name.clone(), provider.facts.borrow().clone())).collect();
-        let world = World { config: &self.config, snapshot: &snapshot, facts: &facts, now: clock::now() };
+        let now = clock::now();
+        let world = World { config: &self.config, snapshot: &snapshot, facts: &facts, now };
         let own: BTreeSet<LauncherId> = self.pools.keys().map(|id| self.shared.identity.launcher_id(id)).collect();
         for wish in self.min_ready.plan(&own, &world) {
             match wish {
@@ -340,8 +344,13 @@ impl Launcher {
                 }
             }
         }
-        if let Some(due) = self.min_ready.due(clock::now()) {
-            ctx.run_later((due - clock::now()).to_duration(), |act, _| act.changes.nudge());
+        if let Some(timer) = self.due.take() {
+            ctx.cancel_future(timer);
+        }
+        // What was not due at the moment of the plan is due later, even if its time has come since.
+        if let Some(due) = self.min_ready.due(now) {
+            let wait = (due - clock::now()).to_duration().max(Duration::from_millis(1));
+            self.due = Some(ctx.run_later(wait, |act, _| act.changes.nudge()));
         }
     }
 
