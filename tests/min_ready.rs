@@ -148,6 +148,34 @@ fn a_label_of_standing_hosts_alone_is_asked_of_nobody() {
     });
 }
 
+// zookeeper.md checks 81, 82
+#[test]
+fn of_a_label_that_our_standing_hosts_have_too_new_nodes_are_left_to_others() {
+    on_paused_time(async {
+        let text = wanting(2, "").replace("labels: [a]", "labels: [a, b]");
+        let (zookeeper, consumer, _process) = grown::grow(&text, 1).await;
+        let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
+        let pool = async || {
+            let (names, _) = consumer.zk.children("/nodepool/components/pool").await.unwrap();
+            let ours = names.into_iter().find(|name| !name.starts_with("elsewhere")).unwrap();
+            consumer.zk.get(&format!("/nodepool/components/pool/{ours}")).await.unwrap()
+        };
+        let before = pool().await;
+        // Our own idle node counts, so only one is missing.
+        let id = asked(&consumer, 1).await.remove(0);
+        let request = consumer.request(&id).await.unwrap();
+        assert_eq!(
+            (request.state, request.declined_by.len()),
+            (RequestState::Requested, 1),
+            "ours never waits with it"
+        );
+        assert_ne!(request.declined_by, std::slice::from_ref(&cloud.launcher));
+        assert_eq!(pool().await, before, "and never pauses");
+        cloud.fulfil(&id).await;
+        until("the node to be free", async || consumer.ready_nodes().await == 2).await;
+    });
+}
+
 // zookeeper.md check 81
 #[test]
 fn after_each_failure_the_pause_doubles_up_to_a_minute_and_a_success_ends_it() {
