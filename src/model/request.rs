@@ -1,6 +1,6 @@
 //! A node request's record, its states and its rank among the others.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::ids::{LabelName, LauncherId, NodeId, ProviderName, RequestId, TenantName};
@@ -44,14 +44,14 @@ pub const MIN_READY_PRIORITY: &str = "900";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeRequest {
     pub state: RequestState,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub state_time: Timestamp,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub declined_by: Vec<LauncherId>,
     /// One entry per wanted node; the order matters, repeats are allowed.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub node_types: Vec<LabelName>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub nodes: Vec<NodeId>,
     /// `false` forbids nodes that exist already.
     #[serde(default = "yes")]
@@ -64,7 +64,7 @@ pub struct NodeRequest {
     /// The provider that is preferred as long as it could serve.
     #[serde(default)]
     pub provider: Option<ProviderName>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub relative_priority: i64,
     #[serde(default)]
     pub event_id: Option<String>,
@@ -75,6 +75,11 @@ pub struct NodeRequest {
     /// Keys of others, kept and written back.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
+}
+
+/// What Python wrote as `NaN` or `None` where we expect a value says nothing, as if the key were not there.
+fn null_is_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 fn yes() -> bool {
@@ -151,6 +156,15 @@ mod tests {
     }
 
     // zookeeper.md check 50
+    // zookeeper.md K17
+    #[test]
+    fn python_tokens_that_are_no_numbers_are_read_as_nothing_said() {
+        let text = br#"{"state": "requested", "state_time": NaN, "relative_priority": NaN, "nodes": null}"#;
+        let request: NodeRequest = json::from_bytes(text).unwrap();
+        assert_eq!((request.state_time, request.relative_priority), (Timestamp::default(), 0));
+        assert_eq!(request.nodes, []);
+    }
+
     #[test]
     fn precedence_beats_relative_priority_which_beats_age() {
         let rank = |id: &str, relative| {
