@@ -71,12 +71,12 @@ pub async fn stamp(main: &Path, secure: Option<&Path>) -> Stamp {
     Stamp { main, secure }
 }
 
-/// The top-level sections of a file but for some, as YAML that says the same; variables stay as they are written.
+/// The top-level sections of a file but for some, as YAML that says the same.
 pub async fn sections(main: &Path, without: &[&str]) -> Result<String, LoadError> {
     let name = main.display().to_string();
     let mut problems = Vec::new();
     let root = match read(main, ATTEMPTS).await {
-        Ok(file) => parse(&name, &file.text, &mut problems),
+        Ok(file) => parse(&name, &substitute(&file.text, &environment()), &mut problems),
         Err(problem) => {
             problems.push(problem);
             None

@@ -59,8 +59,9 @@ pub fn detach() -> Result<Detached, DaemonError> {
 }
 
 impl Detached {
-    /// Lets the starter end with success and leads the standard streams nowhere.
-    pub fn ready(mut self) -> Result<(), DaemonError> {
+    /// Lets the starter end with success and leads the standard streams nowhere. Dropped without it, it lets the starter
+    /// end with a failure.
+    pub fn ready(&self) -> Result<(), DaemonError> {
         let nowhere = OpenOptions::new()
             .read(true)
             .write(true)
@@ -71,7 +72,7 @@ impl Detached {
             .and_then(|()| dup2_stderr(&nowhere))
             .map_err(|error| failed("redirect the standard streams", error))?;
         // A starter that was killed meanwhile does not want to know.
-        let _ = self.starter.write_all(b"+");
+        let _ = (&self.starter).write_all(b"+");
         Ok(())
     }
 }

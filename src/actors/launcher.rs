@@ -253,7 +253,9 @@ impl Launcher {
         let changes = reload::diff(&self.config, &loaded.config);
         self.shared.set_in_force(loaded.clone());
         (self.config, self.stamp, self.broken) = (loaded.config, loaded.stamp, None);
-        info!(target: "nodepool.NodePool", ?changes, "configuration loaded");
+        let said: Vec<String> = changes.iter().map(Change::to_string).collect();
+        let said = if said.is_empty() { "nothing that matters changed".to_owned() } else { said.join(", ") };
+        info!(target: "nodepool.NodePool", "configuration loaded: {said}");
         self.tell_out_of_service();
         for change in &changes {
             self.apply(change);

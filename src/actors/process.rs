@@ -85,7 +85,15 @@ pub struct Prepared {
 /// The whole life of `nodepool-launcher`.
 pub fn run_launcher(options: LauncherOptions, daemon: &DaemonOptions) -> ExitCode {
     memory::share_one_pool();
-    ExitCode::from(status(launch(options, daemon)))
+    let detached = match go_to_background(daemon) {
+        Ok(detached) => Arc::new(detached),
+        Err(error) => return ExitCode::from(status(Err(error.into()))),
+    };
+    // Who started us waits on it, and goes on only when all is said.
+    let kept = detached.clone();
+    let status = status(launch(options, daemon, detached));
+    drop(kept);
+    ExitCode::from(status)
 }
 
 /// The exit status. What went wrong is the last line on stderr, after all its causes were told.
@@ -99,7 +107,11 @@ pub fn status(outcome: Result<(), ProcessError>) -> u8 {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);
     while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
+        // Some errors tell their cause themselves.
+        let told = inner.to_string();
+        if !text.ends_with(&told) {
+            text = format!("{text}: {told}");
+        }
         cause = inner.source();
     }
     error!(target: "nodepool.NodePool", "{text}");
@@ -107,8 +119,11 @@ pub fn status(outcome: Result<(), ProcessError>) -> u8 {
     1
 }
 
-fn launch(options: LauncherOptions, daemon: &DaemonOptions) -> Result<(), ProcessError> {
-    let detached = go_to_background(daemon)?;
+fn launch(
+    options: LauncherOptions,
+    daemon: &DaemonOptions,
+    detached: Arc<Option<Detached>>,
+) -> Result<(), ProcessError> {
     let _pid_file = match &daemon.mode {
         Mode::Background { pid_file } => Some(PidFile::acquire(pid_file, pidfile::WAIT)?),
         Mode::Foreground => None,
@@ -117,7 +132,7 @@ fn launch(options: LauncherOptions, daemon: &DaemonOptions) -> Result<(), Proces
     in_system(async move {
         let control = Control::take()?;
         let prepared = prepare(options).await?;
-        if let Some(detached) = detached {
+        if let Some(detached) = &*detached {
             detached.ready()?;
         }
         serve(control, prepared).await

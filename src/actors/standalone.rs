@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use actix_rt::Arbiter;
@@ -50,6 +51,10 @@ fn live(mut options: StandaloneOptions) -> Result<(), ProcessError> {
 
 async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
     let control = Control::take()?;
+    if let Some(config) = &options.config {
+        // What is wrong with it is better said before anything is made or opened.
+        LauncherOptions { secure: options.secure.clone(), ..LauncherOptions::new(config) }.load().await?;
+    }
     let thread = Arbiter::new();
     let coordinator = start_coordinator(&thread, &options.data_dir).await?;
     let prepared = match &options.config {
@@ -179,7 +184,14 @@ fn user_name() -> String {
 fn write_config(data_dir: &Path, text: &str) -> Result<PathBuf, ProcessError> {
     let path = data_dir.join(CONFIG_FILE);
     let new = data_dir.join(format!("{CONFIG_FILE}.new"));
-    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, &path));
+    // It may hold what only its owner shall read.
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let file = options.open(&new).and_then(|mut file| {
+        file.set_permissions(fs::Permissions::from_mode(0o600))?;
+        file.write_all(text.as_bytes())
+    });
+    let written = file.and_then(|()| fs::rename(&new, &path));
     match written {
         Ok(()) => Ok(path),
         Err(source) => Err(ProcessError::Write { path, source }),

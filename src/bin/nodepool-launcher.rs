@@ -12,7 +12,7 @@ use nodepool::model::time::Span;
 
 /// Node pool launcher.
 #[derive(Parser)]
-#[command(name = "nodepool-launcher", disable_version_flag = true, infer_long_args = true)]
+#[command(name = "nodepool-launcher", disable_version_flag = true, infer_long_args = true, args_override_self = true)]
 struct Flags {
     /// path to config file
     #[arg(short = 'c', value_name = "CONFIG", default_value = "/etc/nodepool/nodepool.yaml")]

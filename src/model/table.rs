@@ -63,7 +63,10 @@ fn write_row(f: &mut fmt::Formatter<'_>, cells: &[String], widths: &[usize]) -> 
         f.write_char('|')?;
         for (cell, width) in cells.iter().zip(widths) {
             let text = if height == 1 { cell } else { cell.split('\n').nth(line).unwrap_or("") };
-            write!(f, " {text}{:1$}|", "", width - display_width(text) + 1)?;
+            f.write_char(' ')?;
+            f.write_str(text)?;
+            blanks(f, width - display_width(text) + 1)?;
+            f.write_char('|')?;
         }
         if cells.is_empty() {
             f.write_char('|')?;
@@ -71,6 +74,16 @@ fn write_row(f: &mut fmt::Formatter<'_>, cells: &[String], widths: &[usize]) -> 
         f.write_char('\n')?;
     }
     Ok(())
+}
+
+/// Rust's own padding ends at 65,535 columns, and what a record holds has no such end.
+fn blanks(f: &mut fmt::Formatter<'_>, mut count: usize) -> fmt::Result {
+    const SOME: &str = "                                                                ";
+    while count > SOME.len() {
+        f.write_str(SOME)?;
+        count -= SOME.len();
+    }
+    f.write_str(&SOME[..count])
 }
 
 /// Columns of the widest line.
@@ -226,6 +239,13 @@ mod tests {
 |      | 22  |
 +------+-----+";
         assert_eq!(grid(&["ID", "Age"], &[&["节点", "e\u{301}"], &["a", "1\n22"]]), expected);
+    }
+
+    #[test]
+    fn a_cell_may_be_wider_than_any_screen() {
+        let wide = "x".repeat(100_000);
+        let text = grid(&["ID"], &[&[&wide], &["1"]]);
+        assert!(text.lines().all(|line| line.len() == 100_004), "every line is as wide as the widest");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a new configuration changes: the smallest set of things to start, to replace, to drain.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use crate::model::config::Config;
 use crate::model::ids::{PoolId, ProviderName};
@@ -21,6 +22,23 @@ pub enum Change {
     ServersChanged,
     /// Something that only a restart applies; named for the log.
     NeedsRestart(&'static str),
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::ProviderAdded(name) => write!(f, "provider {name} is new"),
+            Change::ProviderChanged(name) => write!(f, "provider {name} changed"),
+            Change::ProviderRemoved(name) => write!(f, "provider {name} is gone"),
+            Change::PoolAdded(id) => write!(f, "pool {id} is new"),
+            Change::PoolChanged(id) => write!(f, "pool {id} changed"),
+            Change::PoolRemoved(id) => write!(f, "pool {id} is gone"),
+            Change::LabelsChanged => f.write_str("labels changed"),
+            Change::LimitsChanged => f.write_str("limits changed"),
+            Change::ServersChanged => f.write_str("ZooKeeper servers changed"),
+            Change::NeedsRestart(key) => write!(f, "{key} changed"),
+        }
+    }
 }
 
 pub fn diff(old: &Config, new: &Config) -> Vec<Change> {

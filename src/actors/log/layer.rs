@@ -15,6 +15,7 @@ use tracing_subscriber::registry::LookupSpan;
 use super::format::{Format, Record};
 use super::sink::Sink;
 use super::{Level, LogError, LogPlan, LoggerPlan, Propagate, names};
+use crate::model::table::printable;
 
 const POOL_WORKER: &str = "nodepool.PoolWorker";
 
@@ -194,7 +195,8 @@ impl Fields {
         }
         text.push_str(&self.message);
         text.push_str(&self.others);
-        text
+        // Others write records, and a log may be read on a terminal.
+        printable(text)
     }
 
     fn take(&mut self, name: &str, value: String) {

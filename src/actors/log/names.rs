@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// Modules that do what a logger of the reference was for. The longest prefix counts.
-const MODULES: [(&str, &str); 17] = [
+const MODULES: [(&str, &str); 19] = [
     ("nodepool::actors::cleanup_worker", "nodepool.CleanupWorker"),
     ("nodepool::actors::dump", "nodepool.stack_dump"),
     ("nodepool::actors::launcher", "nodepool.NodePool"),
@@ -13,6 +13,8 @@ const MODULES: [(&str, &str); 17] = [
     ("nodepool::actors::signals", "nodepool.NodePool"),
     ("nodepool::actors::standalone", "nodepool.NodePool"),
     ("nodepool::actors::stats_worker", "nodepool.StatsWorker"),
+    ("nodepool::actors::statsd", "nodepool.stats"),
+    ("nodepool::actors::tasks", "nodepool.ProviderManager"),
     ("nodepool::actors::task_manager", "nodepool.ProviderManager"),
     ("nodepool::actors::webapp", "nodepool.WebApp"),
     ("nodepool::drivers::keyscan", "nodepool.utils"),

@@ -15,7 +15,9 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
     version,
     disable_version_flag = true,
     disable_help_subcommand = true,
-    infer_long_args = true
+    infer_long_args = true,
+    // As everywhere in Nodepool, the last one counts.
+    args_override_self = true
 )]
 pub struct Arguments {
     #[command(flatten)]

@@ -8,9 +8,11 @@ use anyhow::bail;
 use nodepool::actors::config_files;
 use nodepool::actors::shared::BUILT;
 use nodepool::model::config::Config;
+use nodepool::model::problem::Severity;
+use nodepool::zk::Connection;
 use nodepool::zk::session::{self, ConnectOptions, RealConnection};
 use tokio::time::Instant;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::args::Global;
 use crate::output::Screen;
@@ -43,11 +45,17 @@ pub fn config_path(global: &Global, screen: &mut Screen<'_>) -> anyhow::Result<P
     Ok(PathBuf::from(STANDALONE_CONFIG))
 }
 
-/// The configuration. What is only remarkable about it is left to the launcher and to `config-validate`.
+/// The configuration, with a warning per problem that does not keep us from using it.
 pub async fn config(global: &Global, screen: &mut Screen<'_>) -> anyhow::Result<Arc<Config>> {
     let path = config_path(global, screen)?;
     match config_files::load(&path, global.secure.as_deref(), BUILT).await {
-        Ok(loaded) => Ok(loaded.config),
+        Ok(loaded) => {
+            debug!(target: "nodepool.NodePool", "configuration {} loaded", path.display());
+            for problem in loaded.problems.iter().filter(|problem| problem.severity >= Severity::Warning) {
+                warn!(target: "nodepool.NodePool", "{problem}");
+            }
+            Ok(loaded.config)
+        }
         Err(error) => {
             // A single one is told by the error itself.
             for problem in error.problems.iter().filter(|_| error.problems.len() > 1) {
@@ -61,6 +69,7 @@ pub async fn config(global: &Global, screen: &mut Screen<'_>) -> anyhow::Result<
 /// A session. Without a limit this tries for ever, and says every ten seconds why there is none yet.
 pub async fn session(config: &Config, limit: Option<Duration>) -> anyhow::Result<Arc<RealConnection>> {
     let options = ConnectOptions::from_config(&config.zookeeper)?;
+    debug!(target: LOGGER, "connecting to ZooKeeper at {}", options.connect_string());
     let started = Instant::now();
     let mut complained: Option<Instant> = None;
     let mut reason = "no server has answered yet".to_owned();
@@ -71,7 +80,10 @@ pub async fn session(config: &Config, limit: Option<Duration>) -> anyhow::Result
             None => Ok(attempt.await),
         };
         match outcome {
-            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Ok(connection)) => {
+                debug!(target: LOGGER, "connected, session {:#x}", connection.session_id());
+                return Ok(connection);
+            }
             Ok(Err(error)) if error.is_final() => return Err(error.into()),
             Ok(Err(error)) => reason = error.to_string(),
             Err(_) => {}

@@ -138,6 +138,18 @@ impl Consumer {
         }
     }
 
+    /// How the request has ended, if it has; without waiting.
+    pub async fn look(&self) -> anyhow::Result<Option<Ended>> {
+        let Some(id) = &self.request else { return Ok(None) };
+        let Some(Ok(entry)) = scan::request(self.zk.as_ref(), id).await? else { return Ok(None) };
+        let record = (*entry.stored.record).clone();
+        Ok(match record.state {
+            RequestState::Fulfilled => Some(Ended::Fulfilled(record)),
+            RequestState::Failed => Some(Ended::Failed(record)),
+            RequestState::Requested | RequestState::Pending => None,
+        })
+    }
+
     /// Waiting costs nothing, so a server that is away is waited for as long as the session may live.
     async fn reconnected(&self) -> anyhow::Result<()> {
         tokio::time::sleep(PAUSE).await;

@@ -14,15 +14,15 @@ pub const COLUMNS: &[Column<Value>] = &[
     Column { key: "port", header: "Port", value: |node| node["port"].clone() },
     Column { key: "user", header: "User", value: |node| node["user"].clone() },
     Column { key: "connection_type", header: "Connection", value: |node| node["connection_type"].clone() },
-    // The keys themselves would be wider than any terminal.
-    Column { key: "host_keys", header: "Host Keys", value: key_types },
+    Column { key: "host_keys", header: "Host Keys", value: keys },
     Column { key: "attributes", header: "Attributes", value: |node| node["attributes"].clone() },
 ];
 
-fn key_types(node: &Value) -> Value {
+/// One below the other: beside each other they would be wider than any terminal.
+fn keys(node: &Value) -> Value {
     let keys = node["host_keys"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let kind = |key: &Value| key.as_str().and_then(|key| key.split(' ').next()).map(str::to_owned);
-    keys.iter().filter_map(kind).map(Value::from).collect()
+    let keys: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
+    Value::from(keys.join("\n"))
 }
 
 /// Whether credentials that stand in place of a port are part of the description.

@@ -2,6 +2,7 @@
 
 mod admin;
 mod args;
+mod claim;
 mod connect;
 mod consumer;
 mod interrupts;
@@ -76,8 +77,9 @@ fn fail(error: &anyhow::Error, screen: &mut Screen<'_>) -> u8 {
     }
     let message = format!("{error:#}");
     let shown = screen.failure(json!({"outcome": "failed", "message": message})).and_then(|()| screen.flush());
-    // There is nobody left to tell that nobody can be told.
-    let _ = shown.and_then(|()| screen.note(format_args!("nodepool: error: {message}")));
+    // A result that could not be shown is the more reason to say so; where that fails, there is nobody left to tell.
+    let _ = screen.note(format_args!("nodepool: error: {message}"));
+    let _ = shown;
     1
 }
 
@@ -143,7 +145,8 @@ async fn with_session(
                 true => Holding::Until(Box::pin(line_of_input())),
                 false => Holding::Never,
             };
-            return request::request(zk, screen, &arguments, &mut interrupts, holding).await;
+            let session_timeout = config.zookeeper.session_timeout.to_duration();
+            return request::request(zk, screen, &arguments, &mut interrupts, holding, session_timeout).await;
         }
         // Answered before there was a session.
         Command::ConfigValidate | Command::Standalone(_) => {}

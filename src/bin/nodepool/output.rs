@@ -105,7 +105,8 @@ impl<'a> Screen<'a> {
 
     /// A remark beside the result.
     pub fn note(&mut self, text: impl std::fmt::Display) -> io::Result<()> {
-        writeln!(self.notes, "{}", printable(text.to_string()))
+        // One remark is one line, whatever a record has made others say.
+        writeln!(self.notes, "{}", printable(text.to_string()).replace('\n', "\\n"))
     }
 
     pub fn note_unreadable(&mut self, unreadable: &[Unreadable]) -> io::Result<()> {

@@ -7,10 +7,11 @@ use futures::future::BoxFuture;
 use nodepool::model::ids::RequestId;
 use nodepool::model::request::NodeRequest;
 use nodepool::model::status;
-use nodepool::zk::{SessionState, Zk, scan};
+use nodepool::zk::{Zk, scan};
 use serde_json::{Value, json};
 
 use crate::args::RequestArguments;
+use crate::claim;
 use crate::consumer::{Consumer, Ended, Order};
 use crate::interrupts::Interrupts;
 use crate::inventory::{self, Credentials};
@@ -21,6 +22,8 @@ use crate::{run, why};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long giving back may take before we end without it.
 const GIVE_BACK: Duration = Duration::from_secs(15);
+/// How long a last look, or an explanation, may take after the time that was given is over.
+const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// What happens with nodes that no command is given for.
 pub enum Holding {
@@ -37,9 +40,10 @@ pub async fn request(
     arguments: &RequestArguments,
     interrupts: &mut Interrupts,
     holding: Holding,
+    session_timeout: Duration,
 ) -> anyhow::Result<u8> {
     let mut consumer = Consumer::new(zk.clone());
-    let result = serve(zk, &mut consumer, screen, arguments, interrupts, holding).await;
+    let result = serve(zk, &mut consumer, screen, arguments, interrupts, holding, session_timeout).await;
     let given_back = tokio::select! {
         returned = tokio::time::timeout(GIVE_BACK, consumer.give_back()) => match returned {
             Ok(returned) => returned,
@@ -63,17 +67,28 @@ async fn serve(
     arguments: &RequestArguments,
     interrupts: &mut Interrupts,
     holding: Holding,
+    session_timeout: Duration,
 ) -> anyhow::Result<u8> {
+    let lost = || async {
+        claim::lost(zk, session_timeout).await;
+        anyhow::anyhow!("the ZooKeeper session is over and with it the request")
+    };
     let id = tokio::select! {
         biased;
         interrupt = interrupts.next() => return Ok(interrupt.status()),
+        error = lost() => return Err(error),
         asked = async { consumer.ask(&order(arguments)).await } => asked?,
     };
-    let ended = tokio::select! {
+    let mut ended = tokio::select! {
         biased;
         interrupt = interrupts.next() => return Ok(interrupt.status()),
+        error = lost() => return Err(error),
         ended = wait(zk, consumer, screen, arguments, &id) => ended?,
     };
+    if ended.is_none() {
+        // It may have been served in the very moment.
+        ended = tokio::time::timeout(LAST_WORDS, consumer.look()).await.ok().and_then(Result::ok).flatten();
+    }
     let fulfilled = match ended {
         Some(Ended::Fulfilled(request)) => request,
         Some(Ended::Failed(request)) => return failed(zk, screen, &id, &request).await,
@@ -87,13 +102,15 @@ async fn serve(
     tokio::select! {
         biased;
         interrupt = interrupts.next() => return Ok(interrupt.status()),
+        error = lost() => return Err(error),
         taken = taken => taken?,
     }
     if arguments.command.is_empty() {
         show(consumer, screen, &id)?;
-        hold(zk, consumer, screen, interrupts, holding).await
+        hold(zk, consumer, screen, interrupts, holding, session_timeout).await
     } else {
-        run::run(zk, consumer.nodes(), &arguments.command, interrupts, screen).await
+        let lost = claim::lost(zk, session_timeout);
+        run::run(lost, consumer.nodes(), &arguments.command, interrupts, screen).await
     }
 }
 
@@ -130,7 +147,13 @@ async fn wait(
         () = tokio::time::sleep(PATIENCE) => {}
     }
     screen.note(format_args!("waiting for request {id}; \"nodepool why {id}\" explains"))?;
-    for label in not_offered(zk, arguments).await? {
+    // A remark that cannot be made is no reason to stop waiting.
+    let missing = tokio::select! {
+        ended = &mut ended => return ended.map(Some),
+        () = &mut limit => return Ok(None),
+        missing = not_offered(zk, arguments) => missing.unwrap_or_default(),
+    };
+    for label in missing {
         screen.note(format_args!("WARNING no launcher offers the label {label}"))?;
     }
     tokio::select! {
@@ -163,8 +186,13 @@ async fn late(zk: &Zk, screen: &mut Screen<'_>, arguments: &RequestArguments, id
     let waited = arguments.wait.unwrap_or_default().as_secs_f64();
     let message = format!("the request {id} was not fulfilled within {waited} s");
     let mut document = json!({"outcome": "not fulfilled in time", "message": message, "request": id});
-    if let Some(Ok(entry)) = scan::request(zk.as_ref(), id).await? {
-        let explained = why::explain(zk, id, &entry.stored.record).await?;
+    let explaining = async {
+        let Some(Ok(entry)) = scan::request(zk.as_ref(), id).await? else { return Ok(None) };
+        why::explain(zk, id, &entry.stored.record).await.map(Some)
+    };
+    // Without a server, or with launchers that do not answer, there is nothing to explain it with.
+    let explained: Option<anyhow::Result<_>> = tokio::time::timeout(LAST_WORDS, explaining).await.ok();
+    if let Some(Ok(Some(explained))) = explained {
         for line in explained.sentences() {
             screen.note(line)?;
         }
@@ -188,6 +216,7 @@ async fn hold(
     screen: &mut Screen<'_>,
     interrupts: &mut Interrupts,
     holding: Holding,
+    session_timeout: Duration,
 ) -> anyhow::Result<u8> {
     let count = match consumer.nodes().len() {
         1 => "the node".to_owned(),
@@ -199,12 +228,11 @@ async fn hold(
         return Ok(0);
     };
     screen.note(format_args!("holding {count}; press Enter to give {count} back"))?;
-    let mut session = zk.session();
     tokio::select! {
         () = input => {}
         // The ordinary end of holding, so it is no failure.
         _ = interrupts.next() => screen.note("")?,
-        _ = session.wait_for(|state| *state == SessionState::Expired) => {
+        () = claim::lost(zk, session_timeout) => {
             bail!("the ZooKeeper session is over and with it the claim to {count}");
         }
     }
@@ -244,7 +272,7 @@ mod tests {
         let zk = world.other();
         let mut status = 1;
         let command = hear(Format::Json, async |screen| {
-            status = request(&zk, screen, &arguments, interrupts, holding).await?;
+            status = request(&zk, screen, &arguments, interrupts, holding, Duration::from_secs(10)).await?;
             Ok(())
         });
         let (said, ()) = futures::join!(command, meanwhile);

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use anyhow::Context;
-use nodepool::zk::{SessionState, Zk};
+use anyhow::{Context, bail};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
@@ -62,7 +62,7 @@ impl Drop for Files {
 
 /// Runs the command to its end and returns its status. It is asked to end when we are, and when the nodes are lost.
 pub async fn run(
-    zk: &Zk,
+    lost: impl Future<Output = ()>,
     nodes: &[HeldNode],
     command: &[OsString],
     interrupts: &mut Interrupts,
@@ -70,14 +70,16 @@ pub async fn run(
 ) -> anyhow::Result<u8> {
     let files = Files::write(nodes)?;
     let (program, arguments) = command.split_first().context("there is no command to run")?;
-    let spawned = Command::new(program)
+    let mut prepared = Command::new(program);
+    prepared
         .args(arguments)
         .envs(inventory::variables(nodes))
         .env("NODEPOOL_NODES", files.path("nodes.json"))
         .env("NODEPOOL_INVENTORY", files.path("inventory.yaml"))
         .env("NODEPOOL_KNOWN_HOSTS", files.path("known_hosts"))
-        .kill_on_drop(true)
-        .spawn();
+        .kill_on_drop(true);
+    die_with_us(&mut prepared);
+    let spawned = prepared.spawn();
     let child = match spawned {
         Ok(child) => child,
         Err(error) => {
@@ -87,19 +89,43 @@ pub async fn run(
             return Ok(status);
         }
     };
-    attend(zk, child, interrupts, screen).await
+    attend(lost, child, interrupts, screen).await
 }
 
-async fn attend(zk: &Zk, mut child: Child, interrupts: &mut Interrupts, screen: &mut Screen<'_>) -> anyhow::Result<u8> {
-    let mut session = zk.session();
+/// Where we are killed, the nodes go to others, and the command must not go on with them.
+#[allow(unsafe_code)]
+fn die_with_us(command: &mut Command) {
+    // SAFETY: between fork and exec the closure makes one system call, which takes no lock and no memory.
+    unsafe {
+        command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?));
+    }
+}
+
+async fn attend(
+    lost: impl Future<Output = ()>,
+    mut child: Child,
+    interrupts: &mut Interrupts,
+    screen: &mut Screen<'_>,
+) -> anyhow::Result<u8> {
+    let mut has_lost = false;
     tokio::select! {
         ended = child.wait() => return Ok(status(ended?)),
         interrupt = interrupts.next() => ask_to_end(&child, interrupt),
-        _ = session.wait_for(|state| *state == SessionState::Expired) => {
+        () = lost => {
             screen.note("WARNING the ZooKeeper session is over and with it the claim to the nodes; ending the command")?;
             ask_to_end(&child, Interrupt::Terminated);
+            has_lost = true;
         }
     }
+    let ended = end(child, interrupts, screen).await?;
+    if has_lost && ended == 0 {
+        bail!("the nodes were lost while the command ran");
+    }
+    Ok(ended)
+}
+
+/// Waits for a command that was asked to end.
+async fn end(mut child: Child, interrupts: &mut Interrupts, screen: &mut Screen<'_>) -> anyhow::Result<u8> {
     let deadline = tokio::time::sleep(GRACE);
     tokio::pin!(deadline);
     loop {

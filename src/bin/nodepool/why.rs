@@ -88,6 +88,9 @@ pub async fn explain(zk: &Zk, id: &RequestId, request: &NodeRequest) -> anyhow::
 /// Web addresses with the host behind each, and launchers that have none.
 type Launchers = (BTreeMap<String, String>, Vec<(String, String)>);
 
+/// The first version whose launchers explain themselves.
+const FIRST_TO_ANSWER: u64 = 12;
+
 async fn launchers(zk: &dyn Connection, pools: &[PoolComponent]) -> anyhow::Result<Launchers> {
     let launchers = scan::launchers(zk).await?.found;
     let mut addresses: BTreeMap<String, String> = BTreeMap::new();
@@ -97,10 +100,12 @@ async fn launchers(zk: &dyn Connection, pools: &[PoolComponent]) -> anyhow::Resu
             Some(address) => drop(addresses.insert(address.clone(), launcher.record.hostname.clone())),
             None => {
                 let version = launcher.record.version.as_deref().unwrap_or("unknown");
-                silent.push((
-                    launcher.record.hostname.clone(),
-                    format!("version {version} does not answer such questions"),
-                ));
+                let is_ours = version.split('.').next().and_then(|major| major.parse().ok()) >= Some(FIRST_TO_ANSWER);
+                let reason = match is_ours {
+                    true => "it runs without a web port, where such questions are answered".to_owned(),
+                    false => format!("version {version} does not answer such questions"),
+                };
+                silent.push((launcher.record.hostname.clone(), reason));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ fn server_config(files: &Files) -> Result<ServerConfig, String> {
 /// The authority's key is forgotten: nobody can add a certificate later, and a lost file means a new set.
 fn generate(files: &Files) -> Result<(), CertificateError> {
     let failed = |source| CertificateError::Write { path: files.directory.clone(), source };
-    fs::create_dir_all(&files.directory).map_err(failed)?;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&files.directory).map_err(failed)?;
     let ca_key = KeyPair::generate()?;
     let mut params = CertificateParams::new(Vec::new())?;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

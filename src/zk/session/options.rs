@@ -133,7 +133,7 @@ impl ConnectOptions {
     }
 
     /// As the client crate wants it. The chroot is left out, because it may have to be created first.
-    pub(super) fn connect_string(&self) -> String {
+    pub fn connect_string(&self) -> String {
         self.servers.iter().map(Server::to_string).collect::<Vec<_>>().join(",")
     }
 }
