@@ -240,6 +240,23 @@ async fn files_that_cannot_be_loaded_end_with_the_reason_and_are_refused_by_the_
 }
 
 #[tokio::test]
+async fn a_result_that_cannot_be_written_is_a_failure_with_its_reason() {
+    let shop = Shop::open().await;
+    for format in ["table", "json"] {
+        let mut command = shop.command(&["-c", "nodepool.yaml", "-o", format, "list"]);
+        command.stdout(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+        let said = ended(command.spawn().unwrap()).await;
+        assert_eq!(said.status, Some(1));
+        assert!(said.last_note().contains("No space left on device"), "{format}: {:?}", said.notes);
+    }
+    // Of flags that are given twice the last one counts.
+    let said = shop.run("--debug --debug -c /nonexistent -c nodepool.yaml list").await;
+    assert_eq!(said.status, Some(0), "{}", said.notes);
+    assert!(said.notes.contains("DEBUG nodepool.zk.ZooKeeperClient: connected"), "{}", said.notes);
+    shop.close().await;
+}
+
+#[tokio::test]
 async fn who_stops_reading_a_long_list_is_not_shouted_at() {
     let shop = Shop::open().await;
     shop.put("/nodepool/nodes/0000000000", br#"{"state": "ready"}"#).await;
@@ -337,16 +354,21 @@ async fn a_killed_consumer_leaves_neither_request_nor_lock() {
     signal(&child, nix::sys::signal::Signal::SIGKILL);
     ended(child).await;
     wait::until("the request to go", DEADLINE, async || shop.children("/nodepool/requests").await.is_empty()).await;
-    // The command outlives us, but not for long: it would keep the test's pipes open. An orphan has another parent, while
-    // the number of the one that died may belong to somebody new.
-    let script = "while [ \"$(cut -d' ' -f4 /proc/$$/stat)\" = $PPID ]; do sleep 0.05; done";
-    let child = shop.start(&["request", "--label", "a", "--", "sh", "-c", script]);
+    let child = shop.start(&["request", "--label", "a", "--", "sh", "-c", "echo $$ >started; exec sleep 600"]);
     shop.fulfil().await;
     let lock = "/nodepool/nodes/0000000000/lock";
     let in_use = async || shop.record("/nodepool/nodes/0000000000").await["state"] == "in-use";
     wait::until("the node in use", DEADLINE, in_use).await;
+    let started = shop.home.path().join("started");
+    let command = wait::until_some("the command", DEADLINE, async || {
+        std::fs::read_to_string(&started).ok()?.trim().parse::<u32>().ok()
+    })
+    .await;
     signal(&child, nix::sys::signal::Signal::SIGKILL);
     ended(child).await;
+    // The node goes to somebody else, and the command must not go on with it. A number may be given again.
+    let is_ours = || std::fs::read_to_string(format!("/proc/{command}/cmdline")).is_ok_and(|line| line.contains("600"));
+    wait::until("the command to end", DEADLINE, async || !is_ours()).await;
     wait::until("the lock to go", DEADLINE, async || shop.children(lock).await.is_empty()).await;
     shop.close().await;
 }

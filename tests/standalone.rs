@@ -4,6 +4,7 @@ mod daemon;
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use daemon::{Daemon, NODEPOOL, Place, SOON, last_line, text};
@@ -83,6 +84,22 @@ async fn the_zookeeper_of_an_own_configuration_is_ignored_with_a_warning() {
     ));
     let moved = async || text(&place.run(NODEPOOL, &["list"]).stdout).contains("| there ");
     wait::until("the node of the new provider", SOON, moved).await;
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.ends().await.success());
+}
+
+#[tokio::test]
+async fn variables_are_replaced_and_what_is_written_is_for_its_owner() {
+    let place = Place::new("");
+    let text = "webapp: {port: %(NODEPOOL_TEST_WEB_PORT), listen_address: 127.0.0.1}\nlabels: []\nproviders: []\n";
+    place.write("with-variable.yaml", text);
+    let mut command = place.command(NODEPOOL, &["standalone", "-c", "with-variable.yaml"]);
+    command.env("NODEPOOL_TEST_WEB_PORT", place.web_port.number.to_string());
+    let mut daemon = place.start_command(command);
+    place.becomes_ready().await;
+    let written = place.path("nodepool-data/nodepool.yaml");
+    assert!(fs::read_to_string(&written).unwrap().contains(&format!("\"port\":{}", place.web_port.number)));
+    assert_eq!(fs::metadata(written).unwrap().permissions().mode() & 0o777, 0o600);
     daemon.signal(Signal::SIGTERM);
     assert!(daemon.ends().await.success());
 }
