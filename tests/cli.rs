@@ -229,12 +229,13 @@ async fn files_that_cannot_be_loaded_end_with_the_reason_and_are_refused_by_the_
             assert!(said.last_note().contains("nodepool.yaml"), "{text} {command}: {}", said.notes);
         }
     }
-    std::fs::write(&file, "{zookeper-timeout: 1, labels: [], providers: []}").unwrap();
+    let servers = "zookeeper-servers: [{host: localhost}]";
+    std::fs::write(&file, format!("{{zookeper-timeout: 1, {servers}, labels: [], providers: []}}")).unwrap();
     let refused = said(nodepool(&["-c", file.to_str().unwrap(), "config-validate", "-o", "json"])).await;
     let document: Value = serde_json::from_str(&refused.out).unwrap();
     assert_eq!(document["problems"].as_array().map(Vec::len), Some(1), "{document}");
     assert!(refused.last_note().ends_with("is not valid: 1 error"), "{}", refused.notes);
-    std::fs::write(&file, "{labels: [], providers: []}").unwrap();
+    std::fs::write(&file, format!("{{{servers}, labels: [], providers: []}}")).unwrap();
     let said = said(nodepool(&["-c", file.to_str().unwrap(), "config-validate"])).await;
     assert_eq!((said.status, said.notes.lines().count()), (Some(0), 1), "{}", said.notes);
 }

@@ -83,6 +83,27 @@ fn a_provider_that_cannot_start_leaves_the_others_alone() {
 }
 
 #[test]
+fn what_makes_a_static_host_useless_is_said_and_harms_nothing() {
+    on_paused_time(async {
+        let odd = "{name: fake-0, labels: [a], max-parallel-jobs: 0, host-key-checking: false}, \
+                   {name: fake-1, labels: [], host-key: nonsense, host-key-checking: false}, \
+                   {name: fake-2, labels: [a], timeout: 0}";
+        let process = Process::new(&two_providers(SERVERS, odd, B));
+        let loaded = config_files::load(&process.file, None, BUILT).await.unwrap();
+        let said: Vec<&str> = loaded.problems.iter().map(|problem| problem.message.as_str()).collect();
+        let expected = [
+            "a static node without slots is never used (zuul@fake-0:22)",
+            "a static node without labels is never used (zuul@fake-1:22)",
+            "a host key that no host can show (zuul@fake-1:22)",
+            "a static node that has no time to answer is never used (zuul@fake-2:22)",
+        ];
+        assert_eq!(said, expected);
+        assert!(loaded.problems.iter().all(|problem| !problem.is_error() && problem.at.line > 0));
+        assert_eq!(config_files::validate(&process.file, BUILT).await, loaded.problems);
+    });
+}
+
+#[test]
 fn servers_that_nobody_could_reach_keep_the_running_configuration() {
     on_paused_time(async {
         let (_zookeeper, consumer, process) = grow_process(Process::new(&two_providers(SERVERS, A, B)), 2).await;

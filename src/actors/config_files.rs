@@ -11,13 +11,14 @@ use serde_json::Value;
 use tokio::io::AsyncReadExt;
 
 use super::providers;
-use crate::drivers::BUILT;
+use crate::drivers::{self, BUILT};
 use crate::model::config::Config;
 use crate::model::ids::ProviderName;
 use crate::model::problem::{Problem, Severity};
 use crate::model::resolve::{Source, resolve};
 use crate::model::yaml::{Place, YamlNode, YamlValue, python_quoted};
 use crate::model::yaml_parse::{self, MAX_BYTES};
+use crate::zk::session::ConnectOptions;
 
 /// Somebody may be replacing the file at this very moment.
 const ATTEMPTS: u32 = 3;
@@ -102,8 +103,11 @@ pub async fn validate(main: &Path, built: &[&str]) -> Vec<Problem> {
                 let mut problems = crate::model::validate::validate(&text, &name, &built);
                 // What the schema allows may still be refused by the driver.
                 if let (Some(config), _) = resolve_texts(&name, &text, None, &built) {
-                    for (_, refused) in refused_sections(&config) {
-                        tell(refused.into_iter().map(|problem| problem.in_file(&name)), &mut problems);
+                    put_out_of_service(config.clone(), &name, &mut problems);
+                    if let Err(error) = ConnectOptions::from_config(&config.zookeeper) {
+                        let problem = Problem::error(Place::default(), error.to_string());
+                        let problem = problem.help("nodepool-launcher would not start with this file");
+                        problems.push(problem.at_most(Severity::Warning).in_file(&name));
                     }
                 }
                 problems
@@ -171,6 +175,9 @@ async fn load_with(
 
 /// A provider whose driver refuses its section harms no other: it is out of service, and everybody can see why.
 fn put_out_of_service(config: Arc<Config>, file: &str, problems: &mut Vec<Problem>) -> Arc<Config> {
+    for section in config.providers.values() {
+        tell(drivers::remarks(section).into_iter().map(|problem| problem.in_file(file)), problems);
+    }
     let refused = refused_sections(&config);
     if refused.is_empty() {
         return config;

@@ -33,6 +33,14 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
     }
 }
 
+/// What a driver finds odd about a section that it can use.
+pub fn remarks(section: &ProviderConfig) -> Vec<Problem> {
+    match section.driver.as_str() {
+        "static" => static_nodes::config::remarks(section),
+        _ => Vec::new(),
+    }
+}
+
 /// One kind of cloud, opened for one provider section.
 pub trait Driver: Send + 'static {
     type Call: ApiCall;

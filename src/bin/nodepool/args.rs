@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
@@ -111,7 +112,7 @@ pub struct StandaloneArguments {
 #[derive(Debug, Args)]
 pub struct RequestArguments {
     /// Label of a node; once per node
-    #[arg(long, required = true, value_name = "LABEL")]
+    #[arg(long, required = true, value_name = "LABEL", value_parser = NonEmptyStringValueParser::new())]
     pub label: Vec<String>,
     /// Give up when the nodes are not there after so long [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]

@@ -18,6 +18,19 @@ const MOST_SLOTS: i64 = 10_000;
 
 /// All hosts of a provider in the order of its pools, or everything that is wrong with them.
 pub fn hosts(provider: &ProviderConfig) -> Result<Vec<Arc<StandingHost>>, Vec<Problem>> {
+    let (hosts, mut findings) = read(provider);
+    findings.problems.retain(Problem::is_error);
+    if findings.problems.is_empty() { Ok(hosts) } else { Err(findings.problems) }
+}
+
+/// What can be used and is hardly meant.
+pub fn remarks(provider: &ProviderConfig) -> Vec<Problem> {
+    let (_, mut findings) = read(provider);
+    findings.problems.retain(|problem| !problem.is_error());
+    findings.problems
+}
+
+fn read(provider: &ProviderConfig) -> (Vec<Arc<StandingHost>>, Findings) {
     let mut findings = Findings::default();
     let mut hosts = Vec::new();
     let mut defined: BTreeMap<HostIdentity, Place> = BTreeMap::new();
@@ -27,11 +40,36 @@ pub fn hosts(provider: &ProviderConfig) -> Result<Vec<Arc<StandingHost>>, Vec<Pr
             if let Some(first) = defined.insert(host.identity.clone(), node.at) {
                 already_defined(&host.identity, node.at, first, &mut findings);
             }
+            doubt(&host, node, &mut findings);
             hosts.push(Arc::new(host));
         }
     }
-    findings.problems.retain(Problem::is_error);
-    if findings.problems.is_empty() { Ok(hosts) } else { Err(findings.problems) }
+    (hosts, findings)
+}
+
+/// Says what makes a host useless though every key of it can be read.
+fn doubt(host: &StandingHost, node: &YamlNode, findings: &mut Findings) {
+    let mut say = |key: &str, message: &str, help: &str| {
+        let at = node.get(key).map_or(node.at, |value| value.at);
+        findings.warning(at, format!("{message} ({})", host.identity), help);
+    };
+    if host.slots == 0 {
+        say("max-parallel-jobs", "a static node without slots is never used", "max-parallel-jobs is 1 or more");
+    }
+    if host.labels.is_empty() {
+        say("labels", "a static node without labels is never used", "name at least one label");
+    }
+    if host.timeout.0 <= 0.0 && host.host_key_checking {
+        say("timeout", "a static node that has no time to answer is never used", "give seconds above 0");
+    }
+    let is_key = |key: &String| key.split_whitespace().count() >= 2;
+    if !host.configured_keys.iter().all(is_key) {
+        say(
+            "host-key",
+            "a host key that no host can show",
+            "write its type and its base64 text, as in ssh-ed25519 AAAA…",
+        );
+    }
 }
 
 fn host(node: &YamlNode, pool: &PoolConfig, findings: &mut Findings) -> Option<StandingHost> {
