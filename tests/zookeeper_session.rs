@@ -168,20 +168,19 @@ async fn a_session_outlives_an_outage_longer_than_the_crate_believes() {
         return;
     }
     let mut server = Server::start(settings()).await;
-    let options = ConnectOptions { session_timeout: Duration::from_secs(1), ..options_of(&server.address()) };
+    let options = ConnectOptions { session_timeout: Duration::from_secs(3), ..options_of(&server.address()) };
     let mut scene = Scene::set(options.clone()).await;
     let (_, changed) = scene.zk.exists_and_watch("/nothing").await.unwrap();
     server.kill();
     scene.reaches(SessionState::Suspended).await;
-    tokio::time::timeout(Duration::from_secs(5), changed).await.expect("one-shot watches resolve with the connection");
+    tokio::time::timeout(Duration::from_secs(15), changed).await.expect("one-shot watches resolve with the connection");
     let started = tokio::time::Instant::now();
     let refused = scene.zk.get("/watched").await;
     assert!(matches!(&refused, Err(ZkError::Unknown(text)) if text.contains("not sent")), "{refused:?}");
-    assert!(started.elapsed() < Duration::from_secs(2), "bounded by the session timeout");
+    assert!(started.elapsed() < Duration::from_secs(20), "bounded by the session timeout");
     // The outage has to last 1.4 session timeouts, which is when the crate gives up by itself.
-    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
     server.start_again().await;
-    // Waits while suspended, in order, as soon as there is time enough for the server to come up.
     // Made while suspended, sent in order as soon as there is a connection, which took less than the session timeout.
     wait::until("a request to get through", PATIENCE, async || {
         let created = scene.zk.create("/watched/late", Bytes::new(), CreateMode::Persistent);

@@ -285,7 +285,8 @@ async fn attempts(options: ConnectOptions, session: SessionInfo, shared: Arc<Sha
             warn!(session = %session.id(), %reason, "no connection to ZooKeeper, trying again");
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        // A server that comes back gives each session one more timeout: there must be time for several tries in it.
+        pause = (pause * 2).min(LONGEST_PAUSE).min(options.session_timeout / 5);
     }
 }
 
