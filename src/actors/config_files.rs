@@ -1,5 +1,6 @@
 //! Configuration files: read, substitute the environment, resolve, and notice that they changed.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::io;
@@ -10,8 +11,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
 
-use super::providers;
-use crate::drivers::{self, BUILT};
+use crate::drivers;
 use crate::model::config::Config;
 use crate::model::ids::ProviderName;
 use crate::model::problem::{Problem, Severity};
@@ -103,7 +103,7 @@ pub async fn validate(main: &Path, built: &[&str]) -> Vec<Problem> {
                 let mut problems = crate::model::validate::validate(&text, &name, &built);
                 // What the schema allows may still be refused by the driver.
                 if let (Some(config), _) = resolve_texts(&name, &text, None, &built) {
-                    put_out_of_service(config.clone(), &name, &mut problems);
+                    ask_drivers(&config, &name, &mut problems);
                     if let Err(error) = ConnectOptions::from_config(&config.zookeeper) {
                         let problem = Problem::error(Place::default(), error.to_string());
                         let problem = problem.help("nodepool-launcher would not start with this file");
@@ -154,65 +154,58 @@ async fn load_with(
         return Err(LoadError { file: main.to_owned(), problems, stamp });
     };
     let main_name = main.display().to_string();
-    let name = main_name.clone();
     let built: Vec<String> = built.iter().map(|name| (*name).to_owned()).collect();
     // Half a second of work for the largest files, and other actors share this thread.
     let resolved = blocking(move || {
         let built: Vec<&str> = built.iter().map(String::as_str).collect();
         let main_text = substitute(&main_text, &variables);
         let secure = secure_text.map(|(name, text)| (name, substitute(&text, &variables)));
-        resolve_texts(&name, &main_text, secure.as_ref().map(|(name, text)| (name.as_str(), text.as_str())), &built)
+        let secure = secure.as_ref().map(|(name, text)| (name.as_str(), text.as_str()));
+        let (config, mut problems) = resolve_texts(&main_name, &main_text, secure, &built);
+        let config = config.map(|config| {
+            let refused = ask_drivers(&config, &main_name, &mut problems);
+            put_out_of_service(config, refused)
+        });
+        (config, problems)
     })
     .await;
     match resolved {
-        (Some(config), mut problems) => {
-            let config = put_out_of_service(config, &main_name, &mut problems);
-            Ok(Loaded { config, problems, stamp })
-        }
+        (Some(config), problems) => Ok(Loaded { config, problems, stamp }),
         (None, problems) => Err(LoadError { file: main.to_owned(), problems, stamp }),
     }
 }
 
 /// A provider whose driver refuses its section harms no other: it is out of service, and everybody can see why.
-fn put_out_of_service(config: Arc<Config>, file: &str, problems: &mut Vec<Problem>) -> Arc<Config> {
-    for section in config.providers.values() {
-        tell(drivers::remarks(section).into_iter().map(|problem| problem.in_file(file)), problems);
+fn put_out_of_service(mut config: Arc<Config>, refused: BTreeMap<ProviderName, String>) -> Arc<Config> {
+    if !refused.is_empty() {
+        let config = Arc::make_mut(&mut config);
+        config.providers.retain(|name, _| !refused.contains_key(name));
+        config.out_of_service.extend(refused);
     }
-    let refused = refused_sections(&config);
-    if refused.is_empty() {
-        return config;
-    }
-    let mut config = Arc::unwrap_or_clone(config);
-    for (name, found) in refused {
-        let found: Vec<Problem> = found.into_iter().map(|problem| problem.in_file(file)).collect();
-        let reason: Vec<String> = found.iter().map(ToString::to_string).collect();
-        config.providers.remove(&name);
-        config.out_of_service.insert(name, reason.join("; "));
-        tell(found, problems);
-    }
-    Arc::new(config)
+    config
 }
 
-/// What was said of a place already, in the words of the schema, need not be said again in those of a driver.
-fn tell(refused: impl IntoIterator<Item = Problem>, problems: &mut Vec<Problem>) {
-    let news: Vec<Problem> =
-        refused.into_iter().filter(|problem| !problems.iter().any(|told| told.at == problem.at)).collect();
-    problems.extend(news);
-}
-
-/// What the drivers of this program say against their sections, as warnings.
-fn refused_sections(config: &Config) -> Vec<(ProviderName, Vec<Problem>)> {
-    let sections = config.providers.iter().filter(|(_, section)| BUILT.contains(&section.driver.as_str()));
-    let refused = sections.filter_map(|(name, section)| Some((name.clone(), providers::check(section).err()?)));
-    let as_warnings = refused.map(|(name, problems)| {
-        let out = format!("with this the provider {name} is out of service");
-        let say = |mut problem: Problem| {
-            problem.help = if problem.help.is_empty() { out.clone() } else { format!("{}; {out}", problem.help) };
-            problem.at_most(Severity::Warning)
-        };
-        (name, problems.into_iter().map(say).collect())
-    });
-    as_warnings.collect()
+/// Tells what the drivers say against their sections, as warnings; returns who cannot be used, and why.
+fn ask_drivers(config: &Config, file: &str, problems: &mut Vec<Problem>) -> BTreeMap<ProviderName, String> {
+    let mut refused = BTreeMap::new();
+    for (name, section) in &config.providers {
+        let (mut reasons, mut said) = (Vec::new(), Vec::new());
+        for mut problem in drivers::check(section) {
+            if problem.is_error() {
+                let out = format!("with this the provider {name} is out of service");
+                problem.help = if problem.help.is_empty() { out } else { format!("{}; {out}", problem.help) };
+                reasons.push(problem.clone().in_file(file).to_string());
+            }
+            said.push(problem.at_most(Severity::Warning).in_file(file));
+        }
+        // What was said of a place already, in the words of the schema, need not be said again in those of a driver.
+        said.retain(|problem| !problems.iter().any(|told| told.at == problem.at));
+        problems.extend(said);
+        if !reasons.is_empty() {
+            refused.insert(name.clone(), reasons.join("; "));
+        }
+    }
+    refused
 }
 
 fn resolve_texts(

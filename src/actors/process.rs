@@ -86,14 +86,11 @@ pub struct Prepared {
 pub fn run_launcher(options: LauncherOptions, daemon: &DaemonOptions) -> ExitCode {
     memory::share_one_pool();
     let detached = match go_to_background(daemon) {
-        Ok(detached) => Arc::new(detached),
+        Ok(detached) => detached,
         Err(error) => return ExitCode::from(status(Err(error.into()))),
     };
-    // Who started us waits on it, and goes on only when all is said.
-    let kept = detached.clone();
-    let status = status(launch(options, daemon, detached));
-    drop(kept);
-    ExitCode::from(status)
+    // Lent only: who started us waits on it, and goes on only when all is said.
+    ExitCode::from(status(launch(options, daemon, detached.as_ref())))
 }
 
 /// The exit status. What went wrong is the last line on stderr, after all its causes were told.
@@ -119,11 +116,7 @@ pub fn status(outcome: Result<(), ProcessError>) -> u8 {
     1
 }
 
-fn launch(
-    options: LauncherOptions,
-    daemon: &DaemonOptions,
-    detached: Arc<Option<Detached>>,
-) -> Result<(), ProcessError> {
+fn launch(options: LauncherOptions, daemon: &DaemonOptions, detached: Option<&Detached>) -> Result<(), ProcessError> {
     let _pid_file = match &daemon.mode {
         Mode::Background { pid_file } => Some(PidFile::acquire(pid_file, pidfile::WAIT)?),
         Mode::Foreground => None,
@@ -132,7 +125,7 @@ fn launch(
     in_system(async move {
         let control = Control::take()?;
         let prepared = prepare(options).await?;
-        if let Some(detached) = &*detached {
+        if let Some(detached) = detached {
             detached.ready()?;
         }
         serve(control, prepared).await

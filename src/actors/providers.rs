@@ -40,16 +40,3 @@ pub fn start(
         None => drivers::open(section, start),
     }
 }
-
-/// What is wrong with the driver's part of a section; nothing is started.
-pub fn check(section: &ProviderConfig) -> Result<(), Vec<Problem>> {
-    drivers::open(section, CheckOnly)
-}
-
-struct CheckOnly;
-
-impl OpenDriver for CheckOnly {
-    type Out = ();
-
-    fn with<D: Driver>(self, _driver: D) {}
-}

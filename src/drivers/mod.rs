@@ -33,10 +33,11 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
     }
 }
 
-/// What a driver finds odd about a section that it can use.
-pub fn remarks(section: &ProviderConfig) -> Vec<Problem> {
+/// What a driver of this version says against its part of a section, without being opened. With an error among it, the
+/// provider cannot be used.
+pub fn check(section: &ProviderConfig) -> Vec<Problem> {
     match section.driver.as_str() {
-        "static" => static_nodes::config::remarks(section),
+        "static" => static_nodes::config::problems(section),
         _ => Vec::new(),
     }
 }

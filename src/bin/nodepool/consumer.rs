@@ -46,6 +46,17 @@ pub enum Ended {
     Gone,
 }
 
+impl Ended {
+    /// `None` for a request that is still open.
+    fn of(request: &NodeRequest) -> Option<Ended> {
+        match request.state {
+            RequestState::Fulfilled => Some(Ended::Fulfilled(request.clone())),
+            RequestState::Failed => Some(Ended::Failed(request.clone())),
+            RequestState::Requested | RequestState::Pending => None,
+        }
+    }
+}
+
 /// Everything held on the way. It must end in [`Consumer::give_back`], which is the reason why no step consumes it.
 pub struct Consumer {
     zk: Zk,
@@ -129,10 +140,9 @@ impl Consumer {
             match found {
                 None => return Ok(Ended::Gone),
                 Some(Err(unreadable)) => bail!("{} cannot be read: {}", unreadable.path, unreadable.reason),
-                Some(Ok(entry)) => match entry.stored.record.state {
-                    RequestState::Fulfilled => return Ok(Ended::Fulfilled((*entry.stored.record).clone())),
-                    RequestState::Failed => return Ok(Ended::Failed((*entry.stored.record).clone())),
-                    RequestState::Requested | RequestState::Pending => changed.await,
+                Some(Ok(entry)) => match Ended::of(&entry.stored.record) {
+                    Some(ended) => return Ok(ended),
+                    None => changed.await,
                 },
             }
         }
@@ -142,12 +152,7 @@ impl Consumer {
     pub async fn look(&self) -> anyhow::Result<Option<Ended>> {
         let Some(id) = &self.request else { return Ok(None) };
         let Some(Ok(entry)) = scan::request(self.zk.as_ref(), id).await? else { return Ok(None) };
-        let record = (*entry.stored.record).clone();
-        Ok(match record.state {
-            RequestState::Fulfilled => Some(Ended::Fulfilled(record)),
-            RequestState::Failed => Some(Ended::Failed(record)),
-            RequestState::Requested | RequestState::Pending => None,
-        })
+        Ok(Ended::of(&entry.stored.record))
     }
 
     /// Waiting costs nothing, so a server that is away is waited for as long as the session may live.

@@ -23,11 +23,9 @@ pub fn hosts(provider: &ProviderConfig) -> Result<Vec<Arc<StandingHost>>, Vec<Pr
     if findings.problems.is_empty() { Ok(hosts) } else { Err(findings.problems) }
 }
 
-/// What can be used and is hardly meant.
-pub fn remarks(provider: &ProviderConfig) -> Vec<Problem> {
-    let (_, mut findings) = read(provider);
-    findings.problems.retain(|problem| !problem.is_error());
-    findings.problems
+/// All that is wrong or odd about them: errors, and warnings of what can be used and is hardly meant.
+pub fn problems(provider: &ProviderConfig) -> Vec<Problem> {
+    read(provider).1.problems
 }
 
 fn read(provider: &ProviderConfig) -> (Vec<Arc<StandingHost>>, Findings) {
