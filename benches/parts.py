@@ -66,8 +66,8 @@ class Process:
         return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))) / 1024
 
     def computed(self):
-        fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        # Linux's number of another process's clock: precise, where /proc counts hundredths of a second.
+        return time.clock_gettime((~self.pid << 3) | 2)
 
 
 class ZooKeeper(Process):

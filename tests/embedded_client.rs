@@ -157,7 +157,8 @@ async fn a_hand_out_of_more_bytes_than_a_packet_takes_goes_in_steps() {
     let directory = tempfile::tempdir().unwrap();
     let server = coordinator::start(directory.path()).await;
     let zk = connect(coordinator::client(server.address().port())).await.unwrap();
-    let store = Store::new(zk.clone(), Arc::new(Mirror::start(zk.clone()).await.unwrap()));
+    let store =
+        Store::new(zk.clone(), Arc::new(Mirror::start(zk.clone(), &tokio::runtime::Handle::current()).await.unwrap()));
     let mut record = Node::new(NodeState::Ready, Timestamp(1.0));
     record.labels = vec!["a".into()];
     record.attributes = serde_json::Value::from("x".repeat(200_000));

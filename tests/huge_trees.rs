@@ -45,7 +45,7 @@ fn a_child_list_larger_than_a_request_may_be_is_read() {
         let blob = Bytes::from(vec![b'['; 1_000_000]);
         zk.create("/nodepool/nodes/0000000000", blob, CreateMode::Persistent).await.unwrap();
 
-        let mirror = Mirror::start(zk.clone()).await.unwrap();
+        let mirror = Mirror::start(zk.clone(), &tokio::runtime::Handle::current()).await.unwrap();
         let snapshot = mirror.snapshot();
         assert_eq!(snapshot.request_locks().count(), DIRECTORIES);
         assert_eq!((snapshot.node_count(), snapshot.unreadable().count()), (0, 1));

@@ -31,7 +31,7 @@ async fn world() -> World {
         lock::make_path(&other, container).await.unwrap();
     }
     let (zk, word) = late(zookeeper.connect(), false);
-    let mirror = Mirror::start(zk.clone()).await.unwrap();
+    let mirror = Mirror::start(zk.clone(), &tokio::runtime::Handle::current()).await.unwrap();
     World { other, store: Store::new(zk, Arc::new(mirror)), word }
 }
 

@@ -12,10 +12,10 @@ use grown::{Consumer, Process, grow, on_paused_time, until, yaml, zookeeper};
 use late::late;
 use nodepool::actors::messages::AskWhy;
 use nodepool::model::component::PoolComponent;
-use nodepool::model::ids::{LauncherId, RequestId};
+use nodepool::model::ids::{LabelName, LauncherId, RequestId};
 use nodepool::model::json;
 use nodepool::model::node::{Node, NodeState};
-use nodepool::model::request::RequestState;
+use nodepool::model::request::{NodeRequest, RequestState};
 use nodepool::model::time::Timestamp;
 use nodepool::zk::{CreateMode, lock, paths};
 use tokio::time::sleep;
@@ -173,5 +173,48 @@ fn nodes_of_a_provider_that_cannot_start_stay_as_they_are() {
         let nodes = consumer.nodes().await;
         let after: Vec<Node> = nodes.into_iter().map(|(_, node)| node).take(4).collect();
         assert_eq!(after, before);
+    });
+}
+
+// zookeeper.md rule R26
+#[test]
+fn a_request_at_its_tenants_limit_is_not_overtaken_in_another_pool() {
+    on_paused_time(async {
+        let limits = "tenant-resource-limits: [{tenant-name: t, max-servers: 3}]\n";
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        lock::make_path(&consumer.zk, "/nodepool/nodes").await.unwrap();
+        // Somebody else's cloud has two servers of the tenant.
+        let mut node = Node::new(NodeState::InUse, Timestamp(1.0));
+        (node.provider, node.pool, node.tenant_name) = (Some("cloud".into()), Some("main".into()), Some("t".into()));
+        node.resources = Some([("instances".to_owned(), 2.into())].into_iter().collect());
+        let data = Bytes::from(json::to_bytes(&node));
+        let create = consumer.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential);
+        let (theirs, _) = create.await.unwrap();
+        let mut process = Process::new(&(two_pools("") + limits));
+        process.run(&zookeeper);
+        until("6 nodes", async || consumer.ready_nodes().await == 6).await;
+
+        let ask = async |labels: &[&str]| {
+            let labels = labels.iter().map(|label| LabelName::from(*label)).collect();
+            let mut request = NodeRequest::new(labels, "tester", Timestamp(1.0));
+            request.tenant_name = Some("t".into());
+            consumer.submit(request).await
+        };
+        let (large, small) = (ask(&["a", "a"]).await, ask(&["b"]).await);
+        sleep(A_WHILE).await;
+        for (id, wants, free) in [(&large, 2, 1), (&small, 1, -1)] {
+            assert_eq!(consumer.request(id).await.unwrap().state, RequestState::Requested);
+            let reason = format!("tenant t is at its limit: needs instances {wants}, free {free}");
+            assert!(reasons(&process, id).await.contains(&reason), "{:?}", reasons(&process, id).await);
+        }
+        // Another tenant's requests go on, whatever their rank.
+        let other = consumer.ask(&["b"]).await;
+        assert_eq!(consumer.ended(&other).await.state, RequestState::Fulfilled);
+
+        consumer.zk.delete(&theirs, -1).await.unwrap();
+        for id in [&large, &small] {
+            assert_eq!(consumer.ended(id).await.state, RequestState::Fulfilled);
+        }
     });
 }

@@ -30,7 +30,8 @@ impl Case {
     async fn new() -> Self {
         let zookeeper = zookeeper();
         let zk: Zk = zookeeper.connect();
-        let store = Store::new(zk.clone(), Arc::new(Mirror::start(zk).await.unwrap()));
+        let store =
+            Store::new(zk.clone(), Arc::new(Mirror::start(zk, &tokio::runtime::Handle::current()).await.unwrap()));
         let mut node = Node::new(NodeState::Ready, clock::now());
         (node.provider, node.pool) = (Some("lab".into()), Some("main".into()));
         node.labels = vec!["a".into()];

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, SpawnHandle, WrapFuture};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 use uuid::Uuid;
@@ -13,7 +14,7 @@ use uuid::Uuid;
 use super::cleanup_worker::{self, CleanupWorker, CleanupWorkerParts};
 use super::config_files::{self, Loaded, Stamp};
 use super::jobs::{Drain, ProviderHandle};
-use super::look::{Changes, rest_after};
+use super::look::{Changes, UNHURRIED, rest_after};
 use super::messages::{Dump, Shutdown};
 use super::panics::{PanicGuard, PanicWatch};
 use super::pool_worker::{self, PoolWorker, PoolWorkerParts};
@@ -31,6 +32,7 @@ use crate::model::snapshot::WriteError;
 use crate::model::world::World;
 use crate::policy::ready::{self, MinReady, Wish};
 use crate::policy::reload::{self, Change};
+use crate::policy::tenants::Board;
 use crate::zk::mirror::Mirror;
 use crate::zk::txn::Store;
 use crate::zk::{SessionState, Zk};
@@ -40,7 +42,7 @@ const CONFIG_CHECK: Duration = Duration::from_secs(1);
 
 /// Grows the tree, and waits for what ends it.
 pub async fn run_session(zk: Zk, shared: Arc<Shared>, loaded: Loaded) -> SessionEnd {
-    let mirror = match Mirror::start(zk.clone()).await {
+    let mirror = match Mirror::start(zk.clone(), &shared.arbiters.runtime).await {
         Ok(mirror) => Arc::new(mirror),
         Err(error) => {
             warn!(target: "nodepool.zk.ZooKeeper", %error, "cannot read the tree; connecting anew");
@@ -76,6 +78,8 @@ pub struct Launcher {
     pools: BTreeMap<PoolId, Addr<PoolWorker>>,
     /// Requests being handled, per provider over all its pools.
     busy: BTreeMap<ProviderName, Arc<AtomicUsize>>,
+    /// What the pools keep for tenants.
+    board: watch::Sender<Board>,
     cleanup: Option<Addr<CleanupWorker>>,
     /// Only where statistics are wanted.
     stats: Option<Addr<StatsWorker>>,
@@ -100,6 +104,7 @@ impl Launcher {
             providers: BTreeMap::new(),
             pools: BTreeMap::new(),
             busy: BTreeMap::new(),
+            board: watch::Sender::default(),
             cleanup: None,
             stats: None,
             min_ready: MinReady::default(),
@@ -159,6 +164,7 @@ impl Launcher {
             config: self.config.clone(),
             provider,
             busy: self.busy.entry(id.provider.clone()).or_default().clone(),
+            board: self.board.clone(),
             store: self.store.clone(),
             tick: self.shared.options.watermark_sleep.to_duration(),
             guard: self.panics.guard(format!("PoolWorker {id}")),
@@ -374,7 +380,7 @@ impl Launcher {
             act.changes.mark_seen();
             let began = Instant::now();
             act.look(ctx);
-            ctx.run_later(rest_after(began), |act, ctx| act.look_on(ctx));
+            ctx.run_later(rest_after(began).max(UNHURRIED), |act, ctx| act.look_on(ctx));
         }));
     }
 }

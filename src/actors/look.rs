@@ -7,12 +7,18 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::model::cloud::Facts;
+use crate::model::ids::PoolId;
 use crate::model::snapshot::Snapshot;
+use crate::policy::tenants::{Board, Kept};
 use crate::zk::mirror::Mirror;
 
 /// After a look that took some time, so many times that time belongs to others. A look that takes 0.2 ms leaves less
 /// than a millisecond of delay; under load changes gather and one look takes in all of them.
 const REST: u32 = 3;
+
+/// The least rest of an actor for which nobody waits: the first change is looked at when it comes, those that follow
+/// it closely are looked at together, or each of them would wake a thread.
+pub const UNHURRIED: Duration = Duration::from_millis(20);
 
 /// The changes that an actor looks at.
 #[derive(Clone)]
@@ -20,18 +26,31 @@ pub struct Changes {
     mirror: Arc<Mirror>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     facts: Vec<watch::Receiver<Arc<Facts>>>,
+    /// What the pools keep for tenants, for those who mind.
+    kept: Option<watch::Receiver<Board>>,
     nudge: Arc<Notify>,
 }
 
 impl Changes {
     pub fn new(mirror: Arc<Mirror>) -> Self {
-        Self { snapshots: mirror.subscribe(), mirror, facts: Vec::new(), nudge: Arc::new(Notify::new()) }
+        Self { snapshots: mirror.subscribe(), mirror, facts: Vec::new(), kept: None, nudge: Arc::new(Notify::new()) }
     }
 
     /// Looks at these facts from now on, and at once.
     pub fn follow(&mut self, facts: Vec<watch::Receiver<Arc<Facts>>>) {
         self.facts = facts;
         self.nudge();
+    }
+
+    /// Looks at what the pools keep, too.
+    pub fn follow_kept(&mut self, kept: watch::Receiver<Board>) {
+        self.kept = Some(kept);
+    }
+
+    /// What the other pools keep for tenants, if that changed since this was last asked.
+    pub fn newly_kept(&mut self, pool: &PoolId) -> Option<Arc<Kept>> {
+        let kept = self.kept.as_mut().filter(|kept| kept.has_changed().unwrap_or(false))?;
+        Some(kept.borrow_and_update().beside(pool))
     }
 
     pub fn snapshot(&self) -> Arc<Snapshot> {
@@ -70,6 +89,12 @@ impl Changes {
             })
         });
         let facts: Vec<_> = facts.collect();
+        let any_kept = async {
+            let Some(kept) = &mut self.kept else { return futures::future::pending().await };
+            if kept.changed().await.is_err() {
+                futures::future::pending::<()>().await;
+            }
+        };
         let any_facts = async {
             if facts.is_empty() {
                 futures::future::pending::<()>().await;
@@ -82,6 +107,7 @@ impl Changes {
                 futures::future::pending::<()>().await;
             },
             () = any_facts => {}
+            () = any_kept => {}
             () = nudge.notified() => {}
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, WrapFuture};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -23,6 +24,7 @@ use crate::model::snapshot::{Snapshot, WriteError};
 use crate::model::status::Why;
 use crate::model::world::World;
 use crate::policy::pool::{Effect, Event, Pool, Probe};
+use crate::policy::tenants::{Board, Kept};
 use crate::zk::txn::Store;
 
 /// What a PoolWorker is given at its start.
@@ -37,6 +39,8 @@ pub struct PoolWorkerParts {
     pub provider: ProviderHandle,
     /// Requests that all pools of the provider handle at the moment.
     pub busy: Arc<AtomicUsize>,
+    /// What the pools of this process keep for tenants.
+    pub board: watch::Sender<Board>,
     pub store: Store,
     pub tick: std::time::Duration,
     pub guard: PanicGuard,
@@ -80,6 +84,7 @@ impl PoolWorker {
     pub fn new(parts: PoolWorkerParts) -> Self {
         let mut changes = Changes::new(parts.store.mirror().clone());
         changes.follow(vec![parts.provider.facts.clone()]);
+        changes.follow_kept(parts.board.subscribe());
         Self {
             pool: Pool::new(parts.id.clone(), parts.launcher.clone()),
             changes,
@@ -94,7 +99,17 @@ impl PoolWorker {
 
     fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = self.changes.snapshot();
+        if let Some(kept) = self.changes.newly_kept(&self.parts.id) {
+            self.pool.set_kept_elsewhere(kept);
+        }
         self.feed_with(&snapshot, event, ctx);
+        if let Some(kept) = self.pool.kept_for_tenants() {
+            let was_changed = self.parts.board.send_if_modified(|board| board.put(&self.parts.id, kept));
+            if was_changed {
+                // Our own change is no news to us.
+                self.changes.newly_kept(&self.parts.id);
+            }
+        }
     }
 
     fn feed_with(&mut self, snapshot: &Snapshot, event: Event, ctx: &mut Context<Self>) {
@@ -283,6 +298,7 @@ impl Actor for PoolWorker {
 impl Drop for PoolWorker {
     fn drop(&mut self) {
         self.parts.busy.fetch_sub(self.pool.busy(), Ordering::Relaxed);
+        self.parts.board.send_if_modified(|board| board.put(&self.parts.id, &Kept::new()));
     }
 }
 

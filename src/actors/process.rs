@@ -9,7 +9,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use actix_rt::{Arbiter, System};
-use tokio::sync::watch;
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
 use tracing::{error, info, warn};
 
 use super::config_files::{LoadError, Loaded};
@@ -234,7 +235,7 @@ pub async fn serve(control: Control, prepared: Prepared) -> Result<(), ProcessEr
         shutdown: control.shutdown.clone(),
         panics: PanicCounter::default(),
         webapp: webapp.map(|address| webapp::advertised(address, &identity.hostname)),
-        arbiters: Arbiters { pools: pools.handle(), clouds: clouds.handle() },
+        arbiters: Arbiters { pools: pools.handle(), runtime: runtime_of(&pools).await?, clouds: clouds.handle() },
         identity,
         drivers: None,
         servers: watch::Sender::new(loaded.config.zookeeper.servers.clone()),
@@ -255,6 +256,16 @@ pub async fn serve(control: Control, prepared: Prepared) -> Result<(), ProcessEr
         web.stop(false).await;
     }
     outcome
+}
+
+async fn runtime_of(arbiter: &Arbiter) -> Result<Handle, ProcessError> {
+    let (answer, runtime) = oneshot::channel();
+    // It lives as long as the process, so it takes the task and carries it out.
+    arbiter.spawn(async move { drop(answer.send(Handle::current())) });
+    runtime.await.map_err(|_| ProcessError::System {
+        action: "start a thread",
+        source: io::Error::other("it ended before it had begun"),
+    })
 }
 
 fn statistics() -> SampleSink {

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use actix::ArbiterHandle;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::config_files::{self, LoadError, Loaded};
@@ -70,6 +71,9 @@ impl Shared {
 pub struct Arbiters {
     /// Pool workers and cleanup.
     pub pools: ArbiterHandle,
+    /// The runtime of `pools`. The mirror is kept up to date there: a change that it hears of is decided on without
+    /// waking another thread.
+    pub runtime: Handle,
     /// Everything that speaks to a cloud or to hosts.
     pub clouds: ArbiterHandle,
 }

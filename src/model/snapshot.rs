@@ -216,6 +216,10 @@ impl Snapshot {
         self.pending.iter().map(move |id| (id, stored(id)))
     }
 
+    pub fn is_open(&self, rank: &Rank) -> bool {
+        self.open.contains_key(rank)
+    }
+
     pub fn open_count(&self) -> usize {
         self.open.len()
     }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use super::matching;
 use super::reason::Reason;
+use super::tenants::TenantClaims;
 use crate::model::cloud::{Facts, HostIdentity};
 use crate::model::config::{PoolConfig, ProviderConfig};
-use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId, TenantName};
+use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
 use crate::model::node::Node;
 use crate::model::quantity::Amounts;
 use crate::model::request::{NodeRequest, RequestState};
@@ -56,7 +57,7 @@ pub struct Claims {
     nodes: BTreeMap<NodeId, Vec<LabelName>>,
     claimed: BTreeMap<LabelName, usize>,
     kept: BTreeMap<LabelName, usize>,
-    tenants: BTreeMap<TenantName, Amounts>,
+    pub tenants: TenantClaims,
     /// Where the last hand-out of a label stopped, so that the hosts take turns.
     last: BTreeMap<LabelName, NodeId>,
 }
@@ -92,10 +93,6 @@ impl Claims {
     /// Requests of lower rank leave so many idle nodes of a label alone.
     pub fn keep(&mut self, label: &LabelName, count: usize) {
         *self.kept.entry(label.clone()).or_insert(0) += count;
-    }
-
-    pub fn keep_for_tenant(&mut self, tenant: &TenantName, amounts: &Amounts) {
-        self.tenants.entry(tenant.clone()).or_insert_with(Amounts::none).add(amounts);
     }
 
     pub fn kept(&self, label: &LabelName) -> usize {
@@ -284,7 +281,7 @@ fn over_tenant_limit(request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims
     let tenant = request.tenant_name.as_ref()?;
     let mut left = world.config.tenant_limits.get(tenant)?.clone();
     left.subtract(&world.snapshot.ledger.used_by_tenant(tenant));
-    if let Some(kept) = claims.tenants.get(tenant) {
+    if let Some(kept) = claims.tenants.kept(tenant) {
         left.subtract(kept);
     }
     let (resource, wanted, left) = left.shortage(&tenant_need(request, bidder))?;

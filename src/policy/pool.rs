@@ -1,6 +1,6 @@
 //! Pool: the mind of one PoolWorker. Looks at open requests by rank and owns those that it has taken up.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -8,10 +8,13 @@ use serde::Serialize;
 use super::allocate::{Bidder, Claims, Hosts, Verdict, counts, fits_tenant, tenant_need, verdict};
 use super::reason::Reason;
 use super::request_handler::{HandOut, NodeRequestHandler, decline};
+use super::tenants::Kept;
+use super::verdicts::Verdicts;
 use crate::model::cloud::HostIdentity;
 use crate::model::config::{PoolConfig, ProviderConfig};
 use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
-use crate::model::request::{NodeRequest, RequestState};
+use crate::model::quantity::Amounts;
+use crate::model::request::{NodeRequest, Rank, RequestState};
 use crate::model::snapshot::{RequestChange, Stored, WriteError};
 use crate::model::status::{VerdictKind, Why};
 use crate::model::time::Timestamp;
@@ -62,8 +65,6 @@ pub enum Effect {
     },
 }
 
-/// Ended requests whose last verdict is still known.
-const REMEMBERED: usize = 1000;
 /// Requests taken up in one pass. Of thousands that could all be served, the first are on their way while the next are
 /// looked at.
 const MOST_AT_ONCE: usize = 64;
@@ -76,8 +77,7 @@ pub struct Pool {
     claims: Claims,
     /// Labels that a waiting request has been short of since it began to wait.
     waiting: BTreeMap<RequestId, BTreeSet<LabelName>>,
-    verdicts: BTreeMap<RequestId, Recorded>,
-    ended: VecDeque<(RequestId, Recorded)>,
+    verdicts: Verdicts,
     retiring: BTreeSet<NodeId>,
     /// Requests of which a write failed, and the picture that had led to it.
     failed_at: BTreeMap<RequestId, u64>,
@@ -86,14 +86,9 @@ pub struct Pool {
     has_more: bool,
     /// Requests that the provider's other pools handle at the moment.
     busy_elsewhere: usize,
+    /// What the other pools of this process keep for tenants.
+    kept_elsewhere: Arc<Kept>,
     handed_out: u64,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-struct Recorded {
-    kind: VerdictKind,
-    reason: Reason,
-    since: Timestamp,
 }
 
 impl Pool {
@@ -105,13 +100,13 @@ impl Pool {
             handlers: BTreeMap::new(),
             claims: Claims::default(),
             waiting: BTreeMap::new(),
-            verdicts: BTreeMap::new(),
-            ended: VecDeque::new(),
+            verdicts: Verdicts::default(),
             retiring: BTreeSet::new(),
             failed_at: BTreeMap::new(),
             draining: false,
             has_more: false,
             busy_elsewhere: 0,
+            kept_elsewhere: Arc::default(),
             handed_out: 0,
         }
     }
@@ -129,7 +124,7 @@ impl Pool {
                 self.end_handler(&id, answer.err(), world);
                 if is_done {
                     self.handed_out += 1;
-                    self.forget(id);
+                    self.forget(&id);
                 }
                 Vec::new()
             }
@@ -163,6 +158,15 @@ impl Pool {
         self.busy_elsewhere = requests;
     }
 
+    pub fn set_kept_elsewhere(&mut self, kept: Arc<Kept>) {
+        self.kept_elsewhere = kept;
+    }
+
+    /// What waiting requests keep for their tenants by the last pass; `None` where that did not come to the end.
+    pub fn kept_for_tenants(&self) -> Option<&Kept> {
+        (!self.has_more).then(|| self.claims.tenants.own())
+    }
+
     /// Nothing is under way: a draining pool may stop.
     pub fn is_idle(&self) -> bool {
         self.handlers.is_empty() && self.retiring.is_empty()
@@ -170,10 +174,7 @@ impl Pool {
 
     /// What was last decided about a request, while it is open or not long ended.
     pub fn why(&self, id: &RequestId) -> Option<Why> {
-        let recorded = self.verdicts.get(id).or_else(|| {
-            let ended = self.ended.iter().rev().find(|(ended, _)| ended == id);
-            ended.map(|(_, recorded)| recorded)
-        })?;
+        let recorded = self.verdicts.last(id)?;
         Some(Why {
             launcher: self.launcher.clone(),
             provider: self.id.provider.clone(),
@@ -187,10 +188,11 @@ impl Pool {
     /// One look at all open requests, in the order in which they are served (R18).
     fn pass(&mut self, world: &World<'_>) -> Vec<Effect> {
         self.has_more = false;
+        self.claims.begin_pass();
         let Some((provider, pool)) = self.section(world) else { return Vec::new() };
         if let Some(reason) = self.obstacle(&provider, world) {
             for (rank, _) in world.snapshot.open_requests() {
-                self.record(&rank.id, VerdictKind::Defer, reason.clone(), world.now);
+                self.verdicts.record(&rank.id, VerdictKind::Defer, reason.clone(), world.now);
             }
             self.forget_ended(world);
             return Vec::new();
@@ -198,8 +200,9 @@ impl Pool {
         let hosts = self.hosts_of(world);
         let (id, launcher) = (self.id.clone(), self.launcher.clone());
         let bidder = Bidder { id: &id, launcher: &launcher, provider: &provider, pool: &pool, hosts: &hosts };
-        self.claims.begin_pass();
         let mut effects = Vec::new();
+        let kept_elsewhere = self.kept_elsewhere.clone();
+        let mut kept_elsewhere = kept_elsewhere.iter().peekable();
         // Those this pool has all labels for come first, then those it may have to decline.
         let mut lacking = Vec::new();
         let busy = self.busy();
@@ -212,14 +215,20 @@ impl Pool {
                 lacking.clear();
                 break;
             }
+            while let Some((before, (tenant, amounts))) = kept_elsewhere.next_if(|(before, _)| *before < rank) {
+                // It may have gone since the other pool looked.
+                if world.snapshot.is_open(before) {
+                    self.claims.tenants.keep_elsewhere(before, tenant, amounts);
+                }
+            }
             match missing_labels(&request.record, &pool) {
-                0 => self.look_at(&rank.id, request, &bidder, world, &mut effects),
-                missing => lacking.push((missing, &rank.id, request)),
+                0 => self.look_at(rank, request, &bidder, world, &mut effects),
+                missing => lacking.push((missing, rank, request)),
             }
         }
         lacking.sort_by_key(|(missing, ..)| *missing);
-        for (_, id, request) in lacking {
-            self.look_at(id, request, &bidder, world, &mut effects);
+        for (_, rank, request) in lacking {
+            self.look_at(rank, request, &bidder, world, &mut effects);
         }
         self.hosts = Some(hosts);
         self.forget_ended(world);
@@ -228,12 +237,13 @@ impl Pool {
 
     fn look_at(
         &mut self,
-        id: &RequestId,
+        rank: &Rank,
         request: &Stored<NodeRequest>,
         bidder: &Bidder<'_>,
         world: &World<'_>,
         effects: &mut Vec<Effect>,
     ) {
+        let id = &rank.id;
         // The same picture would lead to the same failure; a newer one, or the next tick, may not.
         if self.failed_at.get(id) == Some(&world.snapshot.revision) {
             return;
@@ -247,16 +257,16 @@ impl Pool {
         match decided {
             Verdict::Ignore(reason) | Verdict::Yield(reason) => {
                 self.waiting.remove(id);
-                self.record(id, kind, reason, world.now);
+                self.verdicts.record(id, kind, reason, world.now);
             }
             Verdict::Defer(reason) => {
-                self.keep_for(id, &request.record, &reason, bidder, world);
-                self.record(id, kind, reason, world.now);
+                self.keep_for(rank, &request.record, &reason, bidder, world);
+                self.verdicts.record(id, kind, reason, world.now);
             }
             Verdict::Decline(reasons) => {
                 self.waiting.remove(id);
                 let texts = reasons.iter().map(Reason::to_string).collect();
-                self.record(id, kind, reasons.into_iter().next().unwrap_or(Reason::Disabled), world.now);
+                self.verdicts.record(id, kind, reasons.into_iter().next().unwrap_or(Reason::Disabled), world.now);
                 self.handlers.insert(id.clone(), NodeRequestHandler::declining(id.clone(), world));
                 let change = Box::new(decline(id, request, bidder.launcher, world));
                 effects.push(Effect::Decline { request: change, reasons: texts });
@@ -279,7 +289,7 @@ impl Pool {
         }
         self.waiting.remove(id);
         let (handler, probes) = NodeRequestHandler::launch(id.clone(), nodes, bidder, world);
-        self.record(id, VerdictKind::Accept, handler.reason(), world.now);
+        self.verdicts.record(id, VerdictKind::Accept, handler.reason(), world.now);
         if probes.is_empty() {
             let plan = handler.launches_complete(&self.claims, world);
             effects.push(Effect::HandOut(Box::new(plan.expect("the verdict was made on this very snapshot"))));
@@ -303,7 +313,7 @@ impl Pool {
         if let Probe::Dead(why) | Probe::NotMade(why) = answer {
             if self.handlers.contains_key(request) {
                 self.end_handler(request, None, world);
-                self.record(request, VerdictKind::Defer, Reason::DeadHost(why), world.now);
+                self.verdicts.record(request, VerdictKind::Defer, Reason::DeadHost(why), world.now);
             }
             return effects;
         }
@@ -316,7 +326,7 @@ impl Pool {
             Some(plan) => {
                 handler.stage = super::request_handler::Stage::HandingOut;
                 let reason = handler.reason();
-                self.record(request, VerdictKind::Accept, reason, world.now);
+                self.verdicts.record(request, VerdictKind::Accept, reason, world.now);
                 effects.push(Effect::HandOut(Box::new(plan)));
             }
             None => self.end_handler(request, None, world),
@@ -328,7 +338,7 @@ impl Pool {
     /// was ever short of while it waited. What it is not short of goes on to the others.
     fn keep_for(
         &mut self,
-        id: &RequestId,
+        rank: &Rank,
         request: &NodeRequest,
         reason: &Reason,
         bidder: &Bidder<'_>,
@@ -336,7 +346,7 @@ impl Pool {
     ) {
         match reason {
             Reason::NoIdleNode { label, .. } => {
-                let short = self.waiting.entry(id.clone()).or_default();
+                let short = self.waiting.entry(rank.id.clone()).or_default();
                 short.insert(label.clone());
                 for (label, wanted) in counts(request) {
                     if short.contains(label) {
@@ -346,11 +356,10 @@ impl Pool {
             }
             Reason::OverTenantLimit { tenant, resource, .. } if fits_tenant(request, bidder, world) => {
                 let need = tenant_need(request, bidder);
-                let short = crate::model::quantity::Amounts::none().with(resource, need.get(resource));
-                self.claims.keep_for_tenant(tenant, &short);
+                self.claims.tenants.keep(rank, tenant, Amounts::none().with(resource, need.get(resource)));
             }
             // Nothing it could be kept for: it cannot be served before something else changes.
-            _ => drop(self.waiting.remove(id)),
+            _ => drop(self.waiting.remove(&rank.id)),
         }
     }
 
@@ -393,26 +402,14 @@ impl Pool {
                 WriteError::Failed(_) | WriteError::SessionOver => world.snapshot.revision,
             };
             self.failed_at.insert(id.clone(), revision);
-            self.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
-        }
-    }
-
-    fn record(&mut self, id: &RequestId, kind: VerdictKind, reason: Reason, now: Timestamp) {
-        // That it declined before says less than why it did.
-        if reason == Reason::DeclinedBefore && self.verdicts.contains_key(id) {
-            return;
-        }
-        match self.verdicts.get_mut(id) {
-            Some(known) if known.kind == kind && known.reason == reason => {}
-            Some(known) => *known = Recorded { kind, reason, since: now },
-            None => drop(self.verdicts.insert(id.clone(), Recorded { kind, reason, since: now })),
+            self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
         }
     }
 
     /// After a pass every open request has a verdict, so what is more belongs to requests that have ended. Those that
     /// are being handed out end by themselves, and looking through all verdicts for them would only take time.
     fn forget_ended(&mut self, world: &World<'_>) {
-        if self.verdicts.len() <= world.snapshot.open_count() + self.handlers.len() {
+        if self.verdicts.open_count() <= world.snapshot.open_count() + self.handlers.len() {
             return;
         }
         let is_open = |id: &RequestId| {
@@ -420,21 +417,15 @@ impl Pool {
             request
                 .is_some_and(|request| matches!(request.record.state, RequestState::Requested | RequestState::Pending))
         };
-        let gone: Vec<RequestId> = self.verdicts.keys().filter(|id| !is_open(id)).cloned().collect();
-        for id in gone {
-            self.forget(id);
+        for id in self.verdicts.without(is_open) {
+            self.forget(&id);
         }
     }
 
-    fn forget(&mut self, id: RequestId) {
-        self.waiting.remove(&id);
-        self.failed_at.remove(&id);
-        if let Some(recorded) = self.verdicts.remove(&id) {
-            self.ended.push_back((id, recorded));
-        }
-        while self.ended.len() > REMEMBERED {
-            self.ended.pop_front();
-        }
+    fn forget(&mut self, id: &RequestId) {
+        self.waiting.remove(id);
+        self.failed_at.remove(id);
+        self.verdicts.end(id);
     }
 }
 
@@ -479,8 +470,7 @@ impl Pool {
             waiting_for: handler.reason().to_string(),
             nodes: handler.nodes.clone(),
         });
-        let deferred = self.verdicts.iter().filter(|(_, recorded)| recorded.kind == VerdictKind::Defer);
-        let deferred = deferred.map(|(id, recorded)| DeferredView {
+        let deferred = self.verdicts.deferred().map(|(id, recorded)| DeferredView {
             id: id.clone(),
             for_s: (now - recorded.since).0,
             reason: recorded.reason.to_string(),

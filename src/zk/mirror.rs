@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -113,8 +114,9 @@ struct Read {
 }
 
 impl Mirror {
-    /// Watches first, then reads everything; returns with the first complete picture.
-    pub async fn start(zk: Zk) -> Result<Self, ZkError> {
+    /// Watches first, then reads everything here; returns with the first complete picture, which is kept up to date on
+    /// the given runtime.
+    pub async fn start(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
         ensure_roots(&zk).await?;
         // One watch for all, or a change below one root could be heard of before an earlier one below another.
         let events = zk.watch(paths::ROOT).await?;
@@ -139,7 +141,7 @@ impl Mirror {
         let session = zk.session();
         let folded = Arc::new(Notify::new());
         let follower = Follower::new(zk, state.clone(), to_read, folded.clone());
-        let follower = tokio::spawn(follower.run(events, session));
+        let follower = runtime.spawn(follower.run(events, session));
         Ok(Self { state, published, folded, follower })
     }
 

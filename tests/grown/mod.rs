@@ -87,7 +87,7 @@ impl Process {
             shutdown,
             panics: PanicCounter::default(),
             webapp: None,
-            arbiters: Arbiters { pools: here.clone(), clouds: here },
+            arbiters: Arbiters { pools: here.clone(), runtime: tokio::runtime::Handle::current(), clouds: here },
             identity: Identity::of_this_host(),
             drivers: None,
             servers: watch::Sender::new(Vec::new()),
