@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
+use tracing::{error, warn};
 
 use crate::drivers;
 use crate::model::config::Config;
@@ -20,6 +21,8 @@ use crate::model::yaml::{Place, YamlNode, YamlValue, python_quoted};
 use crate::model::yaml_parse::{self, MAX_BYTES};
 use crate::zk::session::ConnectOptions;
 
+/// The logger of the process as a whole.
+const NODEPOOL: &str = "nodepool.NodePool";
 /// Somebody may be replacing the file at this very moment.
 const ATTEMPTS: u32 = 3;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
@@ -30,6 +33,25 @@ pub struct Loaded {
     pub config: Arc<Config>,
     pub problems: Vec<Problem>,
     pub stamp: Stamp,
+}
+
+impl Loaded {
+    /// Puts the warnings into the log.
+    pub fn tell(&self) {
+        for problem in &self.problems {
+            warn!(target: NODEPOOL, "{problem}");
+        }
+    }
+}
+
+impl LoadError {
+    /// Puts into the log why what is in force stays in force.
+    pub fn tell(&self) {
+        for problem in &self.problems {
+            error!(target: NODEPOOL, "Exception in main loop: {problem}");
+        }
+        error!(target: NODEPOOL, "the configuration cannot be loaded, the running one stays in force");
+    }
 }
 
 /// Everything that is wrong with the files, errors and warnings, in the order of the files.

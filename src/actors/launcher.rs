@@ -242,10 +242,7 @@ impl Launcher {
                 None => {}
                 Some(Ok(loaded)) => act.reconfigure(loaded, ctx),
                 Some(Err(failure)) => {
-                    for problem in &failure.problems {
-                        error!(target: "nodepool.NodePool", "Exception in main loop: {problem}");
-                    }
-                    error!(target: "nodepool.NodePool", "the configuration cannot be loaded, the running one stays in force");
+                    failure.tell();
                     act.broken = Some(failure.stamp);
                 }
             }
@@ -253,9 +250,7 @@ impl Launcher {
     }
 
     fn reconfigure(&mut self, loaded: Loaded, ctx: &mut Context<Self>) {
-        for problem in &loaded.problems {
-            warn!(target: "nodepool.NodePool", "{problem}");
-        }
+        loaded.tell();
         let changes = reload::diff(&self.config, &loaded.config);
         self.shared.set_in_force(loaded.clone());
         (self.config, self.stamp, self.broken) = (loaded.config, loaded.stamp, None);

@@ -107,7 +107,7 @@ pub fn status(outcome: Result<(), ProcessError>) -> u8 {
     while let Some(inner) = cause {
         // Some errors tell their cause themselves.
         let told = inner.to_string();
-        if !text.ends_with(&told) {
+        if !text.contains(&told) {
             text = format!("{text}: {told}");
         }
         cause = inner.source();
@@ -218,9 +218,7 @@ pub fn bind_webapp(loaded: &Loaded) -> Result<TcpListener, ProcessError> {
 pub async fn serve(control: Control, prepared: Prepared) -> Result<(), ProcessError> {
     let Prepared { options, loaded, listener } = prepared;
     info!("Nodepool launcher {VERSION} starting");
-    for problem in &loaded.problems {
-        warn!("{problem}");
-    }
+    loaded.tell();
     let (pools, clouds) = (Arbiter::new(), Arbiter::new());
     let identity = Identity::of_this_host();
     let webapp = listener.as_ref().map(TcpListener::local_addr).transpose();
@@ -337,17 +335,12 @@ async fn follow_servers(
 pub async fn newest(shared: &Shared, last: Loaded) -> Loaded {
     match shared.options.load_again().await {
         Ok(loaded) => {
-            for problem in &loaded.problems {
-                warn!("{problem}");
-            }
+            loaded.tell();
             shared.set_in_force(loaded.clone());
             loaded
         }
         Err(error) => {
-            for problem in &error.problems {
-                error!("Exception in main loop: {problem}");
-            }
-            error!("the configuration cannot be loaded, the one before stays in force");
+            error.tell();
             shared.in_force().unwrap_or(last)
         }
     }

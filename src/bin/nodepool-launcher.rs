@@ -42,19 +42,19 @@ struct Flags {
     #[arg(long)]
     version: bool,
     /// seconds between two looks at what no event has told about
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "10")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "10")]
     watermark_sleep: Span,
     /// seconds between two cleanups
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "60")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "60")]
     cleanup_interval: Span,
     /// seconds between two looks for nodes to delete
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "5")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "5")]
     delete_interval: Span,
     /// age in seconds at which the lock of a request that is gone is removed
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "28800")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "28800")]
     lock_cleanup: Span,
     /// calls of one provider's API that may be under way at once
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000), default_value = "10")]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000), allow_negative_numbers = true, default_value = "10")]
     api_concurrency: u16,
 }
 

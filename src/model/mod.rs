@@ -10,6 +10,7 @@ pub mod cloud;
 pub mod yaml_scalar;
 pub mod problem;
 pub mod yaml;
+pub mod yaml_tabs;
 pub mod yaml_parse;
 pub mod config;
 pub mod findings;

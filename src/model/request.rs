@@ -1,5 +1,7 @@
 //! A node request's record, its states and its rank among the others.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
@@ -132,9 +134,40 @@ impl Rank {
     }
 }
 
+/// Labels for people: each once with its number, and no more of them than a line holds.
+pub fn in_words(labels: &[LabelName]) -> String {
+    const MOST: usize = 10;
+    let mut counts: Vec<(&LabelName, usize)> = Vec::new();
+    let mut known = BTreeMap::new();
+    for label in labels {
+        let index = *known.entry(label).or_insert(counts.len());
+        match counts.get_mut(index) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((label, 1)),
+        }
+    }
+    let word = |(label, count): &(&LabelName, usize)| match count {
+        1 => label.to_string(),
+        count => format!("{count} × {label}"),
+    };
+    let shown = counts.iter().take(MOST).map(word).collect::<Vec<_>>().join(", ");
+    match counts.len().saturating_sub(MOST) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_are_told_in_a_line() {
+        let labels = |text: &str| -> Vec<LabelName> { text.split(' ').map(LabelName::from).collect() };
+        assert_eq!(in_words(&labels("b a b")), "2 × b, a");
+        let many: Vec<String> = (0..12).map(|number| format!("l{number}")).collect();
+        assert_eq!(in_words(&labels(&many.join(" "))), "l0, l1, l2, l3, l4, l5, l6, l7, l8, l9 and 2 more");
+    }
     use crate::model::json;
 
     // zookeeper.md check 6

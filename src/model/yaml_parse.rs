@@ -7,6 +7,7 @@ use serde_saphyr::granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle,
 use super::problem::Problem;
 use super::yaml::{KeyKind, YamlKey, YamlNode, YamlValue};
 use super::yaml_scalar::{Place, Scalar, resolve};
+use super::yaml_tabs::Texts;
 
 /// Bytes of a file. The largest real ones, with ten thousand static hosts, have five million.
 pub const MAX_BYTES: usize = 32 << 20;
@@ -28,13 +29,26 @@ pub fn parse(text: &str, problems: &mut Vec<Problem>) -> Result<YamlNode, Proble
     let open_end = text.ends_with(|last: char| !last.is_whitespace()).then(|| text.chars().count());
     let mut builder =
         Builder { open: Vec::new(), anchors: HashMap::new(), root: None, spent: Size::default(), problems };
+    let with_tabs: Option<Vec<char>> = text.contains('\t').then(|| text.chars().collect());
+    let mut texts = Texts::default();
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| match (error.kind(), place_of(error.marker())) {
             (ErrorKind::RecursionLimitExceeded, place) => too_deep(place),
             (kind, place) => Problem::error(place, kind.to_string()).help(syntax_help(text, place)),
         })?;
+        if let (Some(letters), Event::Scalar(_, style, ..)) = (&with_tabs, &event) {
+            let (start, end) = (span.start.index(), span.end.index());
+            match style {
+                ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => texts.quoted(start, end),
+                ScalarStyle::Literal | ScalarStyle::Folded => texts.block(letters, start, end),
+                ScalarStyle::Plain => {}
+            }
+        }
         let ends_unbroken = open_end == Some(span.end.index());
         builder.take(if ends_unbroken { without_last_break(event) } else { event }, place_of(&span.start))?;
+    }
+    if let Some(letters) = with_tabs {
+        texts.refuse_other_tabs(&letters)?;
     }
     Ok(builder.root.unwrap_or(YamlNode::new(Place { line: 1, column: 1 }, YamlValue::Null)))
 }
@@ -356,6 +370,43 @@ mod tests {
 
     fn check(text: &str, expected: &str) {
         assert_eq!(json(text), expected, "{text}");
+    }
+
+    // Outcomes and places are PyYAML's.
+    #[test]
+    fn tabs_stand_in_texts_and_comments_only() {
+        check("a: 'x\ty'", r#"{"a":"x\ty"}"#);
+        check("a: \"x\n \ty\"", r#"{"a":"x y"}"#);
+        check("a: |\n  x\ty\n", r#"{"a":"x\ty\n"}"#);
+        check("a: |\n  x\n  #\tc\nb: 1", r##"{"a":"x\n#\tc\n","b":1}"##);
+        for text in ["a: x # c\t", "# c\tc\na: x", "a: x\n#\tc\n", "a: 'x' #\tc"] {
+            check(text, r#"{"a":"x"}"#);
+        }
+        check("a: | # c\tc\n  x\n", r#"{"a":"x\n"}"#);
+        let refused = |text: &str, line, column| {
+            let problem = parse(text, &mut Vec::new()).expect_err(text);
+            assert!(problem.message.contains("'\\t' that cannot start any token"), "{text:?}: {}", problem.message);
+            assert_eq!((problem.at.line, problem.at.column), (line, column), "{text:?}");
+        };
+        for (text, column) in [
+            ("a:\tx", 3),
+            ("a: x\t", 5),
+            ("a: x\t# c", 5),
+            ("a: x\ty", 5),
+            ("-\ta", 2),
+            ("a: [1,\t2]", 7),
+            ("a: {b:\t1}", 7),
+            ("a: &x\t1", 6),
+            ("a:\t|\n  x", 3),
+            ("a: 1\t\n# c\n", 5),
+            ("a: 'x'\t", 7),
+            ("a: x#\ty", 6),
+        ] {
+            refused(text, 1, column);
+        }
+        refused("- a\n \t\n- b", 2, 2);
+        refused("a: x\n\t# c\n", 2, 1);
+        refused("a: |\n  x\n\nb:\t1", 4, 3);
     }
 
     #[test]

@@ -36,8 +36,14 @@ pub enum Reason {
     HandingOut { nodes: usize },
 }
 
+/// Without blanks, as the reference writes them; of very many the first will do.
 fn join(labels: &[LabelName]) -> String {
-    labels.iter().map(LabelName::as_str).collect::<Vec<_>>().join(",")
+    const MOST: usize = 50;
+    let shown = labels.iter().take(MOST).map(LabelName::as_str).collect::<Vec<_>>().join(",");
+    match labels.len().saturating_sub(MOST) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
 }
 
 impl fmt::Display for Reason {

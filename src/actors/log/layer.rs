@@ -89,8 +89,11 @@ impl PythonLayer {
     }
 
     fn wants(&self, metadata: &Metadata<'_>) -> bool {
-        // Spans carry the ids for the events inside them, so they are always kept.
-        metadata.is_span() || self.routing.is_wanted(&names::logger(metadata.target()), Level::of(metadata.level()))
+        if metadata.is_span() {
+            // Ours carry the ids for the events inside them; those of libraries carry nothing that is shown.
+            return metadata.target().starts_with("nodepool");
+        }
+        self.routing.is_wanted(&names::logger(metadata.target()), level_of(metadata))
     }
 }
 
@@ -123,14 +126,15 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for PythonLayer {
         }
         let metadata = event.metadata();
         let logger = fields.logger(metadata.target());
-        if !self.routing.is_wanted(&logger, Level::of(metadata.level())) {
+        let level = level_of(metadata);
+        if !self.routing.is_wanted(&logger, level) {
             return;
         }
         let thread = std::thread::current();
         let record = Record {
             // For people, in their own time zone; nothing is decided by it.
             time: chrono::Local::now(),
-            level: Level::of(metadata.level()),
+            level,
             logger: &logger,
             message: &fields.message(),
             file: metadata.file().unwrap_or(""),
@@ -139,6 +143,13 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for PythonLayer {
         };
         self.routing.write(&record);
     }
+}
+
+/// The client crate warns of every attempt to connect, several times a second and without a reason. What an operator has
+/// to know of it our session says, so its own words are for those who want to hear more.
+fn level_of(metadata: &Metadata<'_>) -> Level {
+    let level = Level::of(metadata.level());
+    if metadata.target().starts_with("zookeeper_client") { level.min(Level::INFO) } else { level }
 }
 
 /// What an event is about, by the ids that operators search for.
@@ -291,12 +302,13 @@ mod tests {
             || {
                 tracing::debug!(target: "nodepool.NodePool", "hidden");
                 tracing::info!(target: "nodepool.NodePool", "ours");
-                tracing::info!(target: "zookeeper_client::session", "hidden");
-                tracing::warn!(target: "zookeeper_client::session", "theirs");
+                tracing::info!(target: "reqwest::connect", "hidden");
+                tracing::warn!(target: "reqwest::connect", "theirs");
+                tracing::warn!(target: "zookeeper_client::session", "our session says it better");
                 tracing::error!(target: "somebody", "discarded by the root");
             },
         );
-        assert_eq!(text, "INFO nodepool.NodePool: ours\nWARNING zookeeper_client.session: theirs\n");
+        assert_eq!(text, "INFO nodepool.NodePool: ours\nWARNING reqwest.connect: theirs\n");
     }
 
     #[test]

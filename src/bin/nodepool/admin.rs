@@ -60,6 +60,8 @@ pub async fn erase(
         screen.ask(&format!("Erase ZooKeeper data for provider {provider}? [N/y] "))?;
         let mut answer = String::new();
         if answers.read_line(&mut answer).context("cannot read the answer")? == 0 {
+            // The question stands on its line without an end.
+            screen.ask("\n")?;
             bail!("no answer on standard input, no data erased; --force erases without asking");
         }
         if !answer.trim_end_matches(['\r', '\n']).eq_ignore_ascii_case("y") {
@@ -189,7 +191,8 @@ Nodes:
             assert_eq!(said.out, format!("{question}Aborting. No data erased.\n"));
             assert!(said.result.is_none());
         }
-        assert!(erased(&world, "", Confirmation::Ask).await.error().contains("no data erased"));
+        let silent = erased(&world, "", Confirmation::Ask).await;
+        assert!(silent.out.ends_with("[N/y] \n") && silent.error().contains("no data erased"), "{}", silent.out);
         assert!(world.exists("/nodepool/nodes/0000000001").await);
         for answer in ["Y\n", "y"] {
             let said = erased(&world, answer, Confirmation::Ask).await;

@@ -115,7 +115,7 @@ pub struct RequestArguments {
     #[arg(long, required = true, value_name = "LABEL", value_parser = NonEmptyStringValueParser::new())]
     pub label: Vec<String>,
     /// Give up when the nodes are not there after so long [default: never]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub wait: Option<Duration>,
     /// Tenant on whose account the nodes are used
     #[arg(long, value_name = "TENANT")]
@@ -180,13 +180,14 @@ fn help() -> String {
     Arguments::command().render_help().to_string()
 }
 
-/// The usage first and the mistake on the last line, with the prefix that scripts look for.
+/// The usage first, then hints, and the mistake on the last line, with the prefix that scripts look for.
 fn usage_error(rendered: &str) -> String {
     let (message, rest) = rendered.split_once("\nUsage: ").unwrap_or((rendered, ""));
-    let message = message.strip_prefix("error: ").unwrap_or(message);
-    let message: Vec<&str> = message.split_whitespace().collect();
     let usage = rest.lines().next().unwrap_or("nodepool [OPTIONS] [COMMAND]");
-    format!("usage: {usage}\nnodepool: error: {}\n", message.join(" "))
+    let mut paragraphs = message.split("\n\n").map(|lines| lines.split_whitespace().collect::<Vec<_>>().join(" "));
+    let mistake = paragraphs.next().unwrap_or_default();
+    let hints: String = paragraphs.filter(|hint| hint.starts_with("tip: ")).map(|hint| hint + "\n").collect();
+    format!("usage: {usage}\n{hints}nodepool: error: {}\n", mistake.strip_prefix("error: ").unwrap_or(&mistake))
 }
 
 #[cfg(test)]
@@ -218,6 +219,19 @@ mod tests {
             assert!(refusal.status == 2 && last.starts_with("nodepool: error: "), "{line}: {}", refusal.stderr);
             assert!(refusal.stderr.starts_with("usage: nodepool"), "{line}: {}", refusal.stderr);
         }
+        for (line, mistake) in [
+            (
+                "request --label a --wait -1",
+                "invalid value '-1' for '--wait <SECONDS>': not a number of seconds that can be waited",
+            ),
+            ("list -o yaml", "invalid value 'yaml' for '--output <FORMAT>' [possible values: table, json]"),
+            ("standalone --data-dir", "a value is required for '--data-dir <DIRECTORY>' but none was supplied"),
+        ] {
+            let text = typed(&format!("nodepool {line}")).unwrap_err().stderr;
+            assert_eq!(text.lines().last(), Some(format!("nodepool: error: {mistake}").as_str()), "{text}");
+        }
+        let hinted = typed("nodepool list --detial").unwrap_err().stderr;
+        assert!(hinted.contains("\ntip: a similar argument exists: '--detail'\nnodepool: error: "), "{hinted}");
     }
 
     #[test]

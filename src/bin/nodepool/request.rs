@@ -1,11 +1,12 @@
 //! `request`: nodes for a person or a command, who need not think about giving them back.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::bail;
 use futures::future::BoxFuture;
-use nodepool::model::ids::RequestId;
-use nodepool::model::request::NodeRequest;
+use nodepool::model::ids::{LabelName, RequestId};
+use nodepool::model::request::{NodeRequest, in_words};
 use nodepool::model::status;
 use nodepool::zk::{Zk, scan};
 use serde_json::{Value, json};
@@ -153,8 +154,8 @@ async fn wait(
         () = &mut limit => return Ok(None),
         missing = not_offered(zk, arguments) => missing.unwrap_or_default(),
     };
-    for label in missing {
-        screen.note(format_args!("WARNING no launcher offers the label {label}"))?;
+    if !missing.is_empty() {
+        screen.note(format_args!("WARNING no launcher offers the label {}", in_words(&missing)))?;
     }
     tokio::select! {
         ended = ended => ended.map(Some),
@@ -163,13 +164,11 @@ async fn wait(
 }
 
 /// Labels that no registered pool offers, each once.
-async fn not_offered(zk: &Zk, arguments: &RequestArguments) -> anyhow::Result<Vec<String>> {
+async fn not_offered(zk: &Zk, arguments: &RequestArguments) -> anyhow::Result<Vec<LabelName>> {
     let pools = scan::pools(zk.as_ref()).await?.found;
     let offered = |label: &str| pools.iter().any(|pool| pool.record.supported_labels.contains(label));
-    let mut missing: Vec<String> = arguments.label.iter().filter(|label| !offered(label)).cloned().collect();
-    missing.sort();
-    missing.dedup();
-    Ok(missing)
+    let missing: BTreeSet<&String> = arguments.label.iter().filter(|label| !offered(label)).collect();
+    Ok(missing.into_iter().map(|label| label.as_str().into()).collect())
 }
 
 async fn failed(zk: &Zk, screen: &mut Screen<'_>, id: &RequestId, request: &NodeRequest) -> anyhow::Result<u8> {

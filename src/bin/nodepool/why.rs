@@ -1,13 +1,13 @@
 //! `why`: what every launcher last decided about a request, and what the records say, in words.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
 use nodepool::actors::clock;
 use nodepool::model::component::PoolComponent;
 use nodepool::model::ids::{LabelName, LauncherId, RequestId};
-use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::model::request::{NodeRequest, RequestState, in_words};
 use nodepool::model::status::{VerdictKind, Why, age};
 use nodepool::model::time::Timestamp;
 use nodepool::zk::{Connection, Zk, scan};
@@ -168,7 +168,7 @@ impl Explanation {
 
     fn state(&self) -> String {
         let Self { id, request, now, .. } = self;
-        let labels: Vec<&str> = request.node_types.iter().map(LabelName::as_str).collect();
+        let labels = in_words(&request.node_types);
         let since = age(request.state_time, *now);
         let requestor = request.requestor.as_deref().unwrap_or("somebody");
         let fate = match request.state {
@@ -178,7 +178,7 @@ impl Explanation {
             RequestState::Failed => "failed, because nobody could serve it",
         };
         let state = request.state.as_str();
-        format!("{id} of {requestor} for {} {fate} ({state} for {since})", labels.join(", "))
+        format!("{id} of {requestor} for {labels} {fate} ({state} for {since})")
     }
 
     /// Who could still serve the request, or what nobody offers.
@@ -189,11 +189,9 @@ impl Explanation {
         let labels = &self.request.node_types;
         let serves = |pool: &&PoolComponent| labels.iter().all(|label| pool.supported_labels.contains(label));
         let nobody = |label: &&LabelName| !self.pools.iter().any(|pool| pool.supported_labels.contains(*label));
-        let mut missing: Vec<&str> = labels.iter().filter(nobody).map(LabelName::as_str).collect();
-        missing.sort_unstable();
-        missing.dedup();
+        let missing: BTreeSet<LabelName> = labels.iter().filter(nobody).cloned().collect();
         if !missing.is_empty() {
-            return Some(format!("no launcher offers {}", missing.join(", ")));
+            return Some(format!("no launcher offers {}", in_words(&missing.into_iter().collect::<Vec<_>>())));
         }
         let open = |pool: &&PoolComponent| pool.id.as_ref().is_some_and(|id| !self.request.declined_by.contains(id));
         let pools: Vec<String> = self.pools.iter().filter(serves).filter(open).map(pool_name).collect();
