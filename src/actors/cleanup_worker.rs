@@ -10,7 +10,7 @@ use tracing::{debug, info, warn};
 
 use super::clock;
 use super::jobs::{JobNews, ProviderHandle, Submit, Ticket};
-use super::look::{Changes, rest_after};
+use super::look::{A_MOMENT, Changes, rest_after};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::registry::Registration;
@@ -172,7 +172,7 @@ impl CleanupWorker {
             act.changes.mark_seen();
             let began = Instant::now();
             act.feed(Event::Wake, ctx);
-            ctx.run_later(rest_after(began), |act, ctx| act.look_on(ctx));
+            ctx.run_later(rest_after(began).unwrap_or(A_MOMENT), |act, ctx| act.look_on(ctx));
         }));
     }
 }

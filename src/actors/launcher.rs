@@ -375,7 +375,7 @@ impl Launcher {
             act.changes.mark_seen();
             let began = Instant::now();
             act.look(ctx);
-            ctx.run_later(rest_after(began).max(UNHURRIED), |act, ctx| act.look_on(ctx));
+            ctx.run_later(rest_after(began).unwrap_or_default().max(UNHURRIED), |act, ctx| act.look_on(ctx));
         }));
     }
 }

@@ -12,9 +12,15 @@ use crate::model::snapshot::Snapshot;
 use crate::policy::tenants::{Board, Kept};
 use crate::zk::mirror::Mirror;
 
-/// After a look that took some time, so many times that time belongs to others. A look that takes 0.2 ms leaves less
-/// than a millisecond of delay; under load changes gather and one look takes in all of them.
+/// After a look that took some time, so many times that time belongs to others: under load changes gather, and one look
+/// takes in all of them.
 const REST: u32 = 3;
+
+/// Timers end on whole milliseconds: a shorter rest would become ten times as long, and delay whoever asks next.
+const WORTH_A_TIMER: Duration = Duration::from_micros(500);
+
+/// The rest of an actor whose work nobody waits for by the millisecond, but for which many changes come together.
+pub const A_MOMENT: Duration = Duration::from_millis(1);
 
 /// The least rest of an actor for which nobody waits: the first change is looked at when it comes, those that follow
 /// it closely are looked at together, or each of them would wake a thread.
@@ -113,7 +119,7 @@ impl Changes {
     }
 }
 
-/// How long to rest after a look that began then.
-pub fn rest_after(began: Instant) -> Duration {
-    began.elapsed() * REST
+/// How long to rest after a look that began then; `None` where that is not worth a timer.
+pub fn rest_after(began: Instant) -> Option<Duration> {
+    Some(began.elapsed() * REST).filter(|rest| *rest >= WORTH_A_TIMER)
 }

@@ -202,7 +202,10 @@ impl PoolWorker {
             act.changes.mark_seen();
             let began = Instant::now();
             act.feed(Event::Wake, ctx);
-            ctx.run_later(rest_after(began), |act, ctx| act.look_on(ctx));
+            match rest_after(began) {
+                Some(rest) => drop(ctx.run_later(rest, |act, ctx| act.look_on(ctx))),
+                None => act.look_on(ctx),
+            }
         }));
     }
 
