@@ -15,8 +15,8 @@ use nodepool::model::snapshot::{Snapshot, Stored};
 use nodepool::model::time::{Span, Timestamp};
 use nodepool::model::world::World;
 use nodepool::model::yaml_parse;
-use nodepool::policy::allocate::{Bidder, Claims, Hosts};
 use nodepool::policy::allocate::{Verdict, verdict as decide};
+use nodepool::policy::bidder::{Bidder, Claims, Hosts};
 use nodepool::policy::pool::{Effect, Event, Pool};
 
 const NODES: [usize; 4] = [100, 1_000, 10_000, 100_000];
@@ -43,7 +43,6 @@ impl Scene {
         let facts = Arc::new(Facts {
             seen_at: NOW,
             standing: (0..nodes).map(|index| Arc::new(host(index))).collect(),
-            launches: false,
             ..Facts::unseen()
         });
         let mut snapshot = Snapshot::default();

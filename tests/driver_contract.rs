@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodepool::drivers::{self, ApiCall, Driver, OpenDriver};
-use nodepool::model::cloud::{CloudError, ExternalId, HostIdentity, Job, LaunchOrder, News, Outcome};
+use nodepool::model::cloud::{CloudError, ExternalId, HostIdentity, Instance, Job, LaunchOrder, News, Outcome};
 use nodepool::model::config::ProviderConfig;
 use nodepool::policy::machine::{InFlight, Input, Next, StateMachine};
 use provider::{Provider, launch, on_real_time, provider_section};
@@ -20,7 +20,22 @@ struct Case {
 }
 
 fn drivers_under_test() -> Vec<Case> {
-    vec![Case {
+    let fake = Case {
+        driver: "fake",
+        config: "labels: [{name: small}]
+providers:
+  - name: contract
+    driver: fake
+    cloud: fake
+    fake: {max-instances: 2}
+    cloud-images: [{name: image}]
+    pools:
+      - name: main
+        labels: [{name: small, cloud-image: image, flavor-name: Fake Flavor}]
+",
+        host: None,
+    };
+    let statics = Case {
         driver: "static",
         config: "labels: [{name: small}]
 providers:
@@ -33,7 +48,8 @@ providers:
           - {name: 127.0.0.1, labels: small, connection-port: 1, timeout: 1}
 ",
         host: Some(HostIdentity { name: String::from("127.0.0.1"), username: String::from("zuul"), port: 1 }),
-    }]
+    };
+    vec![statics, fake]
 }
 
 /// Every job a provider may be given.
@@ -100,15 +116,18 @@ fn facts_are_unseen_until_a_survey_and_complete_after_it() {
             let mut provider = Provider::of_config(case.config);
             let before = provider.facts();
             assert_eq!(before.seen_at.0, 0.0);
-            let labels = provider_section(case.config).pools.values().next().unwrap().labels.clone();
-            for label in &labels {
-                assert!(before.label_needs.contains_key(label), "{}: what does {label} need?", case.driver);
+            let pool = provider_section(case.config).pools.values().next().unwrap().clone();
+            for label in &pool.labels {
+                let is_known =
+                    before.label_needs.contains_key(label) || before.launch_label(&pool.name, label).is_some();
+                assert!(is_known, "{}: what does {label} need?", case.driver);
             }
             assert!(matches!(provider.run(Job::Survey).await, Ok(Outcome::Surveyed(_))));
             let after = provider.facts();
             assert!(after.seen_at.0 > 0.0);
             assert_eq!(after.standing.len(), before.standing.len());
             assert_eq!(after.label_needs, before.label_needs);
+            assert_eq!(after.launching.is_some(), before.launching.is_some());
         });
     }
 }
@@ -118,9 +137,84 @@ fn a_driver_without_launches_refuses_one_for_good_instead_of_trying() {
     for case in drivers_under_test() {
         on_real_time(async move {
             let mut provider = Provider::of_config(case.config);
-            if !provider.facts().launches {
+            if provider.facts().launching.is_none() {
                 assert!(matches!(provider.run(launch("one")).await, Err(CloudError::Denied(_))), "{}", case.driver);
             }
+        });
+    }
+}
+
+/// The drivers that launch nodes, each with a provider of its own.
+fn launching() -> impl Iterator<Item = Case> {
+    drivers_under_test().into_iter().filter(|case| case.driver != "static")
+}
+
+async fn launched(provider: &mut Provider, hostname: &str) -> Instance {
+    let Job::Launch(mut order) = launch(hostname) else { unreachable!("launch makes a launch") };
+    order.metadata.insert("nodepool_node_id".to_owned(), hostname.to_owned());
+    provider.submit(1, Job::Launch(order));
+    let mut known = None;
+    loop {
+        match provider.next().await.1 {
+            News::Known(id) => known = Some(id),
+            News::Ended(Ok(Outcome::Launched(instance))) => {
+                assert_eq!(known.as_ref(), Some(&instance.external_id), "told before the end");
+                return *instance;
+            }
+            other => panic!("{hostname}: {other:?}"),
+        }
+    }
+}
+
+async fn listed(provider: &mut Provider) -> Vec<Instance> {
+    let Ok(Outcome::Surveyed(facts)) = provider.run(Job::Survey).await else { panic!("the survey fails") };
+    facts.inventory.instances.clone()
+}
+
+#[test]
+fn what_is_launched_is_listed_with_its_metadata_and_deleted_by_its_id() {
+    for case in launching() {
+        on_real_time(async move {
+            let mut provider = Provider::of_config(case.config);
+            let instance = launched(&mut provider, "np0000000001").await;
+            let found = listed(&mut provider).await;
+            let found = found.iter().find(|other| other.external_id == instance.external_id).expect("it is listed");
+            assert_eq!(found.metadata["nodepool_node_id"], "np0000000001");
+            assert!(found.interface_ip.is_some() && !found.amounts.is_empty(), "{}: {found:?}", case.driver);
+            let id = instance.external_id;
+            assert_eq!(provider.run(Job::Delete(id.clone())).await, Ok(Outcome::Deleted));
+            assert!(listed(&mut provider).await.iter().all(|other| other.external_id != id));
+        });
+    }
+}
+
+#[test]
+fn a_launch_of_what_was_found_creates_nothing() {
+    for case in launching() {
+        on_real_time(async move {
+            let mut provider = Provider::of_config(case.config);
+            let instance = launched(&mut provider, "np0000000001").await;
+            let Job::Launch(order) = launch("np0000000001") else { unreachable!("launch makes a launch") };
+            let again = LaunchOrder { found: Some(instance.external_id.clone()), ..*order };
+            let Ok(Outcome::Launched(found)) = provider.run(Job::Launch(Box::new(again))).await else {
+                panic!("{}: it runs, so it can be continued with", case.driver)
+            };
+            assert_eq!(found.external_id, instance.external_id);
+            assert_eq!(listed(&mut provider).await.len(), 1);
+        });
+    }
+}
+
+#[test]
+fn what_is_over_the_quota_is_told_as_that() {
+    for case in launching() {
+        on_real_time(async move {
+            let mut provider = Provider::of_config(case.config);
+            for number in 1..=2 {
+                launched(&mut provider, &format!("np{number}")).await;
+            }
+            let refused = provider.run(launch("np3")).await;
+            assert!(matches!(refused, Err(CloudError::Quota(_))), "{}: {refused:?}", case.driver);
         });
     }
 }

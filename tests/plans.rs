@@ -48,6 +48,7 @@ fn describe_effect(effect: &pool::Effect) -> String {
         pool::Effect::Decline { request, .. } => format!("declines {}: {:?}", request.id, request.record.state),
         pool::Effect::Probe { request, node, host } => format!("probes {host} for node {node} of {request}"),
         pool::Effect::Retire { node, .. } => format!("retires {node}"),
+        other => format!("{other:?}"),
     }
 }
 

@@ -152,7 +152,7 @@ fn the_configuration_alone_says_which_hosts_there_are() {
         let provider = Provider::of_config(&config("- {name: fake-host-1, labels: a}"));
         let facts = provider.facts();
         assert_eq!(check_of(&facts, &identity("fake-host-1", "zuul", 22)), HostCheck::Pending);
-        assert_eq!((facts.seen_at.0, facts.launches), (0.0, false));
+        assert_eq!((facts.seen_at.0, facts.launching.is_none()), (0.0, true));
         assert_eq!(facts.label_needs.len(), 1);
         assert_eq!(facts.label_needs["a"].get("instances"), 1.0);
         assert_eq!(facts.limits.get("instances"), f64::INFINITY);
@@ -255,8 +255,7 @@ fn a_survey_tells_good_hosts_from_bad_ones_and_none_holds_up_another() {
 fn a_host_that_passed_is_registered_while_another_is_still_being_checked() {
     let config = provider::config(&config("- {name: fake-1, labels: a}\n- {name: fake-2, labels: a}"));
     let section = config.providers.values().next().unwrap();
-    let mut facts =
-        Facts { standing: static_nodes::config::hosts(section).unwrap(), launches: false, ..Facts::unseen() };
+    let mut facts = Facts { standing: static_nodes::config::hosts(section).unwrap(), ..Facts::unseen() };
     let check = HostCheck::Passed { at: Timestamp(900.0), host_keys: Vec::new(), address: None };
     facts.note_check(&identity("fake-2", "zuul", 22), check);
     let facts = BTreeMap::from([(section.name.clone(), Arc::new(facts))]);

@@ -15,7 +15,6 @@ use nodepool::drivers::{ApiCall, Driver, OpenDriver};
 use nodepool::model::cloud::{CloudError, ExternalId, Facts, FailureKind, Instance, Inventory, Job, News, Outcome};
 use nodepool::model::config::ProviderConfig;
 use nodepool::model::problem::Problem;
-use nodepool::model::quantity::Amounts;
 use nodepool::model::time::Span;
 use nodepool::policy::machine::{InFlight, Input, Lane, Next, Pace, StateMachine};
 use provider::{Provider, delete, launch, on_paused_time, provider_section};
@@ -70,17 +69,7 @@ impl ApiCall for Call {
 }
 
 fn instance(name: &str) -> Instance {
-    Instance {
-        external_id: ExternalId::text(name),
-        interface_ip: None,
-        public_ipv4: None,
-        public_ipv6: None,
-        private_ipv4: None,
-        zone: None,
-        region: None,
-        metadata: BTreeMap::new(),
-        amounts: Amounts::none(),
-    }
+    Instance::new(ExternalId::text(name))
 }
 
 impl Driver for Cloud {
@@ -203,7 +192,7 @@ impl std::ops::DerefMut for Bench {
     }
 }
 
-const FREE: Pace = Pace { spacing: Span::ZERO, in_flight: InFlight::Adjustable };
+const FREE: Pace = Pace { spacing: Span::ZERO, in_flight: InFlight::Adjustable, observe: Span(1.0) };
 
 impl Bench {
     /// A provider that has made its first survey and does nothing.

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::clock;
+use super::deletions::Deletions;
 use super::jobs::{JobNews, ProviderHandle, Submit, Ticket};
 use super::look::{A_MOMENT, Changes, rest_after};
 use super::messages::{Dump, Shutdown};
@@ -39,11 +40,12 @@ pub struct CleanupWorkerParts {
 }
 
 pub struct CleanupWorker {
-    parts: CleanupWorkerParts,
+    pub(super) parts: CleanupWorkerParts,
     upkeep: Upkeep,
     changes: Changes,
     facts: BTreeMap<ProviderName, Arc<Facts>>,
     checks: BTreeMap<Ticket, (ProviderName, Option<HostIdentity>)>,
+    pub(super) deletions: Deletions,
     next_ticket: u64,
     due: Option<SpawnHandle>,
     registration: Option<Registration>,
@@ -62,10 +64,11 @@ impl CleanupWorker {
         let mut changes = Changes::new(parts.store.mirror().clone());
         changes.follow(parts.providers.values().map(|provider| provider.facts.clone()).collect());
         Self {
-            upkeep: Upkeep::new(parts.lock_age),
+            upkeep: Upkeep::new(parts.lock_age).with_rest(Span(parts.tick.as_secs_f64())),
             changes,
             facts: BTreeMap::new(),
             checks: BTreeMap::new(),
+            deletions: Deletions::new(),
             next_ticket: 0,
             due: None,
             registration: None,
@@ -98,6 +101,9 @@ impl CleanupWorker {
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
         let store = self.parts.store.clone();
         match effect {
+            Effect::Repair(Repair::Delete { node, provider, external_id }) => {
+                self.delete(format!("node {}", node.id), *node, provider, external_id, ctx);
+            }
             Effect::Repair(repair) => {
                 let key = repair.key();
                 let writing = async move { repair_with(&store, repair).await };
@@ -130,16 +136,20 @@ impl CleanupWorker {
 
     /// Has one host checked, or all.
     fn check(&mut self, provider: ProviderName, host: Option<HostIdentity>, ctx: &mut Context<Self>) {
-        let Some(handle) = self.parts.providers.get(&provider) else {
+        let Some(handle) = self.parts.providers.get(&provider).cloned() else {
             self.checked(provider, host, ctx);
             return;
         };
-        self.next_ticket += 1;
-        let ticket = Ticket(self.next_ticket);
+        let ticket = self.ticket();
         let job = host.clone().map_or(Job::Survey, Job::Inspect);
         self.checks.insert(ticket, (provider, host));
         // One per host at a time; a provider that is gone answers by dropping the job.
         handle.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()));
+    }
+
+    pub(super) fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        Ticket(self.next_ticket)
     }
 
     fn checked(&mut self, provider: ProviderName, host: Option<HostIdentity>, ctx: &mut Context<Self>) {
@@ -150,7 +160,7 @@ impl CleanupWorker {
         self.feed(event, ctx);
     }
 
-    fn repaired(&mut self, key: String, result: Result<(), WriteError>, ctx: &mut Context<Self>) {
+    pub(super) fn repaired(&mut self, key: String, result: Result<(), WriteError>, ctx: &mut Context<Self>) {
         match &result {
             Ok(()) => debug!(target: "nodepool.CleanupWorker", repair = key, "done"),
             Err(WriteError::Conflict | WriteError::Contended) => {
@@ -180,6 +190,7 @@ impl CleanupWorker {
 async fn repair_with(store: &Store, repair: Repair) -> Result<(), WriteError> {
     match repair {
         Repair::Retire { node, version } => store.retire(&node, version).await,
+        Repair::Delete { .. } => unreachable!("a deletion goes its own way, over the provider"),
         Repair::Release { request, node } => store.release(&request, *node).await,
         Repair::Reset { request, nodes } => store.reset(*request, nodes).await,
         Repair::RemoveEmpty(node) => store.remove_empty(&node).await,
@@ -203,6 +214,9 @@ impl Handler<JobNews> for CleanupWorker {
     type Result = ();
 
     fn handle(&mut self, message: JobNews, ctx: &mut Context<Self>) {
+        if self.deletion_news(&message, ctx) {
+            return;
+        }
         let News::Ended(result) = message.news else { return };
         let Some((provider, host)) = self.checks.remove(&message.ticket) else { return };
         if let Err(error) = &result {

@@ -6,6 +6,7 @@ use actix::{Message, Recipient};
 use tokio::sync::watch;
 
 use super::messages::Shutdown;
+use crate::drivers::keyscan::Scanner;
 use crate::model::cloud::{CloudError, ExternalId, Facts, Job, News, Outcome};
 use crate::model::ids::ProviderName;
 
@@ -20,6 +21,8 @@ pub struct ProviderHandle {
     /// Stops at once; every job still open is answered with a failure.
     pub stop: Recipient<Shutdown>,
     pub facts: watch::Receiver<Arc<Facts>>,
+    /// For the host keys of its nodes, a bounded number at a time.
+    pub scanner: Arc<Scanner>,
 }
 
 /// The submitter's own number for a job; unique among the jobs it has open.

@@ -168,6 +168,8 @@ impl Launcher {
             store: self.store.clone(),
             tick: self.shared.options.watermark_sleep.to_duration(),
             guard: self.panics.guard(format!("PoolWorker {id}")),
+            samples: self.shared.samples.clone(),
+            clouds: self.shared.arbiters.clouds.clone(),
             dumps: self.shared.registry.clone(),
             whys: self.shared.why.clone(),
         };

@@ -23,6 +23,8 @@ pub mod home;
 pub mod look;
 pub mod memory;
 pub mod pool_worker;
+mod pool_launches;
+mod deletions;
 pub mod cleanup_worker;
 pub mod statsd;
 pub mod stats_worker;

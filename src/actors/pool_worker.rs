@@ -3,8 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, WrapFuture};
+use actix::{
+    Actor, ActorContext, ActorFutureExt, ArbiterHandle, AsyncContext, Context, Handler, Message, SpawnHandle,
+    WrapFuture,
+};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -14,7 +18,9 @@ use super::jobs::{JobNews, ProviderHandle, Submit, Ticket};
 use super::look::{Changes, rest_after};
 use super::messages::{AskWhy, Dump, Shutdown};
 use super::panics::PanicGuard;
+use super::pool_launches::Held;
 use super::registry::Registration;
+use super::samples::SampleSink;
 use crate::model::cloud::{Facts, HostCheck, Job, News, Outcome};
 use crate::model::component::{ComponentKind, DEFAULT_PRIORITY, PoolComponent};
 use crate::model::config::Config;
@@ -22,6 +28,7 @@ use crate::model::ids::{LauncherId, NodeId, PoolId, ProviderName, RequestId};
 use crate::model::json;
 use crate::model::snapshot::{Snapshot, WriteError};
 use crate::model::status::Why;
+use crate::model::time::Timestamp;
 use crate::model::world::World;
 use crate::policy::pool::{Effect, Event, Pool, Probe};
 use crate::policy::tenants::{Board, Kept};
@@ -42,16 +49,22 @@ pub struct PoolWorkerParts {
     /// What the pools of this process keep for tenants.
     pub board: watch::Sender<Board>,
     pub store: Store,
-    pub tick: std::time::Duration,
+    pub tick: Duration,
     pub guard: PanicGuard,
+    pub samples: SampleSink,
+    /// Where scans for host keys run.
+    pub clouds: ArbiterHandle,
     pub dumps: super::dump::Registry,
     pub whys: super::shared::WhyRegistry,
 }
 
 pub struct PoolWorker {
-    parts: PoolWorkerParts,
+    pub(super) parts: PoolWorkerParts,
     pool: Pool,
-    changes: Changes,
+    pub(super) changes: Changes,
+    pub(super) held: Held,
+    /// Wakes for the next moment that a launch waits for.
+    clock: Option<(Timestamp, SpawnHandle)>,
     facts: BTreeMap<ProviderName, Arc<Facts>>,
     component: Component,
     probes: BTreeMap<Ticket, (RequestId, NodeId)>,
@@ -88,6 +101,8 @@ impl PoolWorker {
         Self {
             pool: Pool::new(parts.id.clone(), parts.launcher.clone()),
             changes,
+            held: Held::default(),
+            clock: None,
             facts: BTreeMap::new(),
             component: Component::default(),
             probes: BTreeMap::new(),
@@ -97,7 +112,7 @@ impl PoolWorker {
         }
     }
 
-    fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
+    pub(super) fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = self.changes.snapshot();
         if let Some(kept) = self.changes.newly_kept(&self.parts.id) {
             self.pool.set_kept_elsewhere(kept);
@@ -126,11 +141,35 @@ impl PoolWorker {
         if self.pool.has_more() {
             self.changes.nudge();
         }
+        self.wake_when_due(ctx);
+    }
+
+    fn wake_when_due(&mut self, ctx: &mut Context<Self>) {
+        let due = self.pool.due();
+        if self.clock.as_ref().map(|(time, _)| *time) == due {
+            return;
+        }
+        if let Some((_, timer)) = self.clock.take() {
+            ctx.cancel_future(timer);
+        }
+        self.clock = due.map(|due| {
+            let wait = (due - clock::now()).to_duration().max(Duration::from_millis(1));
+            let timer = ctx.run_later(wait, |act, ctx| {
+                act.clock = None;
+                act.feed(Event::Clock, ctx);
+            });
+            (due, timer)
+        });
+    }
+
+    pub(super) fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        Ticket(self.next_ticket)
     }
 
     /// The answer to a write may have freed nodes: the pool looks again, with whatever else has happened by then. The
     /// answer alone decides nothing, so no new picture is made for it.
-    fn answer(&mut self, event: Event, ctx: &mut Context<Self>) {
+    pub(super) fn answer(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = self.changes.published();
         self.feed_with(&snapshot, event, ctx);
         self.changes.nudge();
@@ -157,13 +196,21 @@ impl PoolWorker {
                 }));
             }
             Effect::Probe { request, node, host } => {
-                self.next_ticket += 1;
-                let ticket = Ticket(self.next_ticket);
+                let ticket = self.ticket();
                 self.probes.insert(ticket, (request, node));
                 let submit = Submit::new(ticket, Job::Probe(host), ctx.address().recipient());
                 // Bounded by the idle nodes of the pool; a provider that is gone answers by dropping the job.
                 self.parts.provider.submit.do_send(submit);
             }
+            Effect::Claim(claim) => self.claim(*claim, ctx),
+            Effect::Begin { request, nodes } => self.begin(request, nodes, ctx),
+            Effect::Save(change) => self.save(*change, ctx),
+            Effect::Finish { request, finish } => self.finish(request, *finish, ctx),
+            Effect::Submit { node, job } => self.submit(node, job, ctx),
+            Effect::Abandon { node } => self.abandon(&node, ctx),
+            Effect::Scan { node, target } => self.scan(node, target, ctx),
+            Effect::Refresh => self.refresh(ctx),
+            Effect::Report { node, result, took } => self.report(&node, result, took),
             Effect::Retire { node, version } => {
                 let id = node.clone();
                 let writing = async move { store.retire(&id, version).await };
@@ -175,7 +222,7 @@ impl PoolWorker {
         }
     }
 
-    fn log_write(
+    pub(super) fn log_write(
         &self,
         what: &str,
         id: &RequestId,
@@ -276,7 +323,7 @@ impl PoolWorker {
         if self.pool.is_idle() {
             self.unregister_and_stop(ctx);
         } else {
-            ctx.run_later(std::time::Duration::from_millis(20), Self::stop_when_idle);
+            ctx.run_later(Duration::from_millis(20), Self::stop_when_idle);
         }
     }
 }
@@ -309,6 +356,9 @@ impl Handler<JobNews> for PoolWorker {
     type Result = ();
 
     fn handle(&mut self, message: JobNews, ctx: &mut Context<Self>) {
+        if self.launch_news(&message, ctx) {
+            return;
+        }
         let News::Ended(result) = message.news else { return };
         let Some((request, node)) = self.probes.remove(&message.ticket) else { return };
         let found = match result {

@@ -27,9 +27,6 @@ use crate::model::time::Span;
 use crate::policy::machine::InFlight;
 use crate::policy::taskqueue::{CallId, TaskQueue, Turn};
 
-/// Machines that wait for an inventory share one listing, which begins this long after the first of them asked.
-const OBSERVE_INTERVAL: Duration = Duration::from_secs(1);
-
 /// What a TaskManager is given besides its driver.
 #[derive(Clone)]
 pub struct Surroundings {
@@ -49,6 +46,8 @@ pub struct TaskManager<D: Driver> {
     tasks: Tasks<D>,
     /// Start of the queue's time.
     born: Instant,
+    /// Between the wish for an inventory and the listing.
+    observe: Duration,
     /// For the next call that has to wait for the rate.
     timer: Option<SpawnHandle>,
     life: Life,
@@ -75,6 +74,7 @@ impl<D: Driver> TaskManager<D> {
             drain: address.clone().recipient(),
             stop: address.recipient(),
             facts,
+            scanner: Arc::default(),
         }
     }
 
@@ -92,6 +92,7 @@ impl<D: Driver> TaskManager<D> {
             driver,
             surroundings,
             born: Instant::now(),
+            observe: pace.observe.to_duration(),
             timer: None,
             life: Life::Serving,
             kept: None,
@@ -105,7 +106,7 @@ impl<D: Driver> TaskManager<D> {
     /// Starts whatever may start. Every handler ends with this.
     fn go_on(&mut self, ctx: &mut Context<Self>) {
         if self.tasks.take_due_listing() {
-            ctx.run_later(OBSERVE_INTERVAL, |act, ctx| {
+            ctx.run_later(self.observe, |act, ctx| {
                 act.tasks.list();
                 act.go_on(ctx);
             });

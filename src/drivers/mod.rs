@@ -9,11 +9,13 @@ use crate::model::problem::Problem;
 use crate::model::time::Span;
 use crate::policy::machine::{Lane, Pace, StateMachine};
 
+pub mod fake;
 pub mod keyscan;
+pub mod servers;
 pub mod static_nodes;
 
 /// The drivers of this version.
-pub const BUILT: &[&str] = &["static"];
+pub const BUILT: &[&str] = &["static", "fake"];
 
 /// What somebody wants to do with a driver whose type only `open` knows.
 pub trait OpenDriver {
@@ -25,6 +27,7 @@ pub trait OpenDriver {
 pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Out, Vec<Problem>> {
     match section.driver.as_str() {
         "static" => Ok(visitor.with(static_nodes::open(section)?)),
+        "fake" => Ok(visitor.with(fake::open(section)?)),
         other => {
             let message = format!("the driver {other} is not part of this version");
             let help = format!("provider {} is out of service; the drivers are: {}", section.name, BUILT.join(", "));
@@ -38,6 +41,7 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
 pub fn check(section: &ProviderConfig) -> Vec<Problem> {
     match section.driver.as_str() {
         "static" => static_nodes::config::problems(section),
+        "fake" => fake::problems(section),
         _ => Vec::new(),
     }
 }

@@ -8,8 +8,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::ids::{LabelName, PoolName};
+use super::ids::{ImageName, LabelName, PoolName};
 use super::quantity::Amounts;
 use super::time::{Span, Timestamp};
 
@@ -57,6 +58,10 @@ pub struct LaunchOrder {
     pub label: LabelName,
     pub hostname: String,
     pub zone: Option<String>,
+    /// The uploaded image to boot, as the cloud knows it; without one, the label's cloud image.
+    pub image: Option<String>,
+    /// The request that the node is for, for properties that quote it.
+    pub request: Value,
     /// Put on the resource at creation, so that an inventory tells whose it is.
     pub metadata: BTreeMap<String, String>,
     /// Continue with this instance of an earlier life instead of creating one.
@@ -164,11 +169,46 @@ pub struct Instance {
     pub public_ipv4: Option<String>,
     pub public_ipv6: Option<String>,
     pub private_ipv4: Option<String>,
+    pub private_ipv6: Option<String>,
+    pub cloud: Option<String>,
     pub zone: Option<String>,
     pub region: Option<String>,
+    /// The hypervisor, as far as the cloud says which.
+    pub host_id: Option<String>,
     pub metadata: BTreeMap<String, String>,
     /// What it takes from the limits.
     pub amounts: Amounts,
+    pub state: InstanceState,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum InstanceState {
+    Starting,
+    Running,
+    /// With the cloud's word for it.
+    Failed(String),
+    Stopping,
+}
+
+impl Instance {
+    /// Of which nothing else is known.
+    pub fn new(external_id: ExternalId) -> Self {
+        Self {
+            external_id,
+            interface_ip: None,
+            public_ipv4: None,
+            public_ipv6: None,
+            private_ipv4: None,
+            private_ipv6: None,
+            cloud: None,
+            zone: None,
+            region: None,
+            host_id: None,
+            metadata: BTreeMap::new(),
+            amounts: Amounts::none(),
+            state: InstanceState::Running,
+        }
+    }
 }
 
 /// Every instance of the provider that could be seen, ours or not; complete, or there is none.
@@ -185,12 +225,66 @@ pub struct Facts {
     pub inventory: Inventory,
     /// Infinite where the cloud names no limit.
     pub limits: Amounts,
+    /// What others use of them, and instances that belong to no node of ours.
+    pub unmanaged: Amounts,
     /// What one node of a label takes.
     pub label_needs: BTreeMap<LabelName, Amounts>,
     /// Nodes that exist without being launched, in the order of the configuration.
     pub standing: Vec<Arc<StandingHost>>,
-    /// Whether nodes can be launched at all; where not, requests are served by reuse only.
-    pub launches: bool,
+    /// How nodes are launched; `None` where requests are served by reuse only.
+    pub launching: Option<Arc<Launching>>,
+}
+
+/// How a provider launches nodes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Launching {
+    /// Attempts for one node; at least one.
+    pub attempts: u32,
+    /// For one attempt, from its beginning to a node that is ready.
+    pub timeout: Span,
+    /// From a running instance to its answer at the connection port.
+    pub boot_timeout: Span,
+    /// Availability zones to choose from; none where the cloud has none, or chooses itself.
+    pub zones: Vec<String>,
+    pub labels: BTreeMap<PoolName, BTreeMap<LabelName, LaunchLabel>>,
+}
+
+/// What is known about one label of one pool.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LaunchLabel {
+    /// What one node takes; `None` until the cloud has said it.
+    pub need: Option<Amounts>,
+    pub image: LabelImage,
+    pub login: Login,
+    pub host_key_checking: bool,
+    /// Why no node of it can be launched.
+    pub trouble: Option<Trouble>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum LabelImage {
+    /// An image that the cloud has, by its name in the configuration.
+    Cloud(String),
+    /// One that the builder makes and uploads.
+    Disk(ImageName),
+}
+
+/// How to log in to nodes of an image.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Login {
+    pub username: Option<String>,
+    pub python_path: Option<String>,
+    pub shell_type: Option<String>,
+    pub connection_type: Option<String>,
+    pub connection_port: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Trouble {
+    /// May pass by itself: its image is not there yet.
+    NotReady(String),
+    /// It can never work with this configuration.
+    Broken(String),
 }
 
 impl Facts {
@@ -200,9 +294,10 @@ impl Facts {
             seen_at: Timestamp::default(),
             inventory: Inventory::default(),
             limits: Amounts::unlimited(),
+            unmanaged: Amounts::none(),
             label_needs: BTreeMap::new(),
             standing: Vec::new(),
-            launches: true,
+            launching: None,
         }
     }
 
@@ -211,6 +306,25 @@ impl Facts {
         if let Some(host) = self.standing.iter_mut().find(|host| host.identity == *identity) {
             Arc::make_mut(host).check = check;
         }
+    }
+
+    /// What is known about launching a label in a pool.
+    pub fn launch_label(&self, pool: &PoolName, label: &LabelName) -> Option<&LaunchLabel> {
+        self.launching.as_ref()?.labels.get(pool)?.get(label)
+    }
+
+    /// What the cloud leaves to this provider's nodes: its limits without what others use.
+    pub fn room(&self) -> Amounts {
+        let mut room = self.limits.clone();
+        room.subtract(&self.unmanaged);
+        room
+    }
+
+    /// What one node takes; one instance where nothing more is known.
+    pub fn need(&self, pool: &PoolName, label: &LabelName) -> Amounts {
+        let launched = self.launch_label(pool, label).and_then(|label| label.need.as_ref());
+        let known = launched.or_else(|| self.label_needs.get(label));
+        known.cloned().unwrap_or_else(|| Amounts::none().with("instances", 1.0))
     }
 
     pub fn standing_host(&self, identity: &HostIdentity) -> Option<&Arc<StandingHost>> {

@@ -6,7 +6,7 @@ use super::schema_azure::{AZURE, IBMVPC};
 use super::schema_common::{EXAMPLE, METASTATIC, STATIC, TEST, TOP_LEVEL};
 use super::schema_pods::{KUBERNETES, OPENSHIFT, OPENSHIFTPODS};
 use super::schema_shape::{Key, Need, Section, Shape};
-use super::schema_virtual::{AWS, GCE, OPENSTACK};
+use super::schema_virtual::{AWS, FAKE, GCE, OPENSTACK};
 use super::yaml::{KeyKind, YamlKey, YamlNode, YamlValue, python_quoted};
 
 /// Everything in a file that the schema does not allow, as errors.
@@ -26,7 +26,8 @@ pub fn of_driver(driver: &str) -> Option<&'static Section> {
         "aws" => &AWS,
         "azure" => &AZURE,
         "example" => &EXAMPLE,
-        "fake" | "openstack" => &OPENSTACK,
+        "fake" => &FAKE,
+        "openstack" => &OPENSTACK,
         "gce" => &GCE,
         "ibmvpc" => &IBMVPC,
         "kubernetes" => &KUBERNETES,

@@ -8,27 +8,45 @@ use super::schema_shape::{Key, Need, Section, exclusive, key, required, section}
 pub const LAUNCH: &[Key] =
     &[key("boot-timeout", Integer), key("launch-timeout", Integer), key("launch-retries", Integer)];
 
-pub static OPENSTACK: Section = section(
-    "an openstack provider",
-    &[
-        PROVIDER,
-        LAUNCH,
-        &[
-            key("region-name", Text),
-            required("cloud", Text),
-            key("image-upload-timeout", Integer),
-            key("nodepool-id", Text),
-            key("rate", Convertible),
-            key("image-name-format", Text),
-            key("clean-floating-ips", Boolean),
-            key("port-cleanup-interval", Integer),
-            key("pools", List(&Map(&OPENSTACK_POOL))),
-            key("diskimages", List(&Map(&OPENSTACK_DISKIMAGE))),
-            key("cloud-images", List(&Map(&OPENSTACK_IMAGE))),
-            key("post-upload-hook", Text),
-        ],
-    ],
+pub static OPENSTACK: Section = section("an openstack provider", &[PROVIDER, LAUNCH, SERVERS]);
+
+/// The same keys, and the knobs of a cloud that is not there.
+pub static FAKE: Section = section("a fake provider", &[PROVIDER, LAUNCH, SERVERS, &[key("fake", Map(&FAKE_CLOUD))]]);
+
+static FAKE_CLOUD: Section = section(
+    "a fake cloud",
+    &[&[
+        key("boot-time", Convertible),
+        key("delete-time", Convertible),
+        key("latency", Convertible),
+        key("create-fails-every", Integer),
+        key("boot-fails-every", Integer),
+        key("delete-fails-every", Integer),
+        key("throttle-every", Integer),
+        key("retry-after", Convertible),
+        key("zones", TEXTS),
+        key("max-cores", Integer),
+        key("max-instances", Integer),
+        key("max-ram", Integer),
+        key("max-volumes", Integer),
+        key("max-volume-gb", Integer),
+    ]],
 );
+
+static SERVERS: &[Key] = &[
+    key("region-name", Text),
+    required("cloud", Text),
+    key("image-upload-timeout", Integer),
+    key("nodepool-id", Text),
+    key("rate", Convertible),
+    key("image-name-format", Text),
+    key("clean-floating-ips", Boolean),
+    key("port-cleanup-interval", Integer),
+    key("pools", List(&Map(&OPENSTACK_POOL))),
+    key("diskimages", List(&Map(&OPENSTACK_DISKIMAGE))),
+    key("cloud-images", List(&Map(&OPENSTACK_IMAGE))),
+    key("post-upload-hook", Text),
+];
 
 static OPENSTACK_DISKIMAGE: Section = section(
     "a diskimage of an openstack provider",

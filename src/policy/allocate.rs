@@ -1,15 +1,13 @@
 //! One request, one pool: serve it, leave it to somebody better placed, wait, or decline.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
+use super::bidder::{Bidder, Choice, Claims, Hosts};
 use super::matching;
 use super::reason::Reason;
-use super::tenants::TenantClaims;
-use crate::model::cloud::{Facts, HostIdentity};
-use crate::model::config::{PoolConfig, ProviderConfig};
-use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
-use crate::model::node::Node;
+use super::room::{assemble, never_launched};
+use crate::model::config::PoolConfig;
+use crate::model::ids::{LabelName, LauncherId, NodeId, RequestId};
 use crate::model::quantity::Amounts;
 use crate::model::request::{NodeRequest, RequestState};
 use crate::model::snapshot::{Stored, distinct_labels};
@@ -26,8 +24,8 @@ pub enum Verdict {
     Defer(Reason),
     /// This pool can never serve it.
     Decline(Vec<Reason>),
-    /// Serve it with these nodes, one per wanted label, in order.
-    Accept(Vec<NodeId>),
+    /// Serve it so, one choice per wanted label, in order.
+    Accept(Vec<Choice>),
 }
 
 impl Verdict {
@@ -39,124 +37,6 @@ impl Verdict {
             Verdict::Decline(_) => VerdictKind::Decline,
             Verdict::Accept(_) => VerdictKind::Accept,
         }
-    }
-}
-
-/// The pool that looks at requests.
-pub struct Bidder<'a> {
-    pub id: &'a PoolId,
-    pub launcher: &'a LauncherId,
-    pub provider: &'a ProviderConfig,
-    pub pool: &'a PoolConfig,
-    pub hosts: &'a Hosts,
-}
-
-/// What is spoken for: nodes of hand-outs under way, and what requests of higher rank wait for.
-#[derive(Clone, Debug, Default)]
-pub struct Claims {
-    nodes: BTreeMap<NodeId, Vec<LabelName>>,
-    claimed: BTreeMap<LabelName, usize>,
-    kept: BTreeMap<LabelName, usize>,
-    pub tenants: TenantClaims,
-    /// Where the last hand-out of a label stopped, so that the hosts take turns.
-    last: BTreeMap<LabelName, NodeId>,
-}
-
-impl Claims {
-    pub fn take(&mut self, id: &NodeId, node: &Node) {
-        if self.nodes.insert(id.clone(), node.labels.clone()).is_none() {
-            for label in &node.labels {
-                *self.claimed.entry(label.clone()).or_insert(0) += 1;
-                self.last.insert(label.clone(), id.clone());
-            }
-        }
-    }
-
-    pub fn give_back(&mut self, id: &NodeId) {
-        for label in self.nodes.remove(id).unwrap_or_default() {
-            if let Some(count) = self.claimed.get_mut(&label) {
-                *count -= 1;
-            }
-        }
-    }
-
-    pub fn has(&self, id: &NodeId) -> bool {
-        self.nodes.contains_key(id)
-    }
-
-    /// A pass decides anew what is kept for whom.
-    pub fn begin_pass(&mut self) {
-        self.kept.clear();
-        self.tenants.clear();
-    }
-
-    /// Requests of lower rank leave so many idle nodes of a label alone.
-    pub fn keep(&mut self, label: &LabelName, count: usize) {
-        *self.kept.entry(label.clone()).or_insert(0) += count;
-    }
-
-    pub fn kept(&self, label: &LabelName) -> usize {
-        self.kept.get(label).copied().unwrap_or(0)
-    }
-
-    fn claimed(&self, label: &LabelName) -> usize {
-        self.claimed.get(label).copied().unwrap_or(0)
-    }
-}
-
-/// The standing hosts of one pool, indexed for decisions; made anew when the provider's facts change.
-#[derive(Clone, Debug)]
-pub struct Hosts {
-    facts: Arc<Facts>,
-    /// Slots per label by configuration, and those on hosts that did not fail their last check.
-    slots: BTreeMap<LabelName, (usize, usize)>,
-    /// Whether a host has to be found alive before each hand-out.
-    probed: BTreeMap<HostIdentity, bool>,
-}
-
-impl Hosts {
-    pub fn of(facts: Arc<Facts>, id: &PoolId) -> Self {
-        let (mut slots, mut probed) = (BTreeMap::<_, (usize, usize)>::new(), BTreeMap::new());
-        for host in facts.standing.iter().filter(|host| host.pool == id.pool) {
-            probed.insert(host.identity.clone(), host.host_key_checking);
-            let usable = !matches!(host.check, crate::model::cloud::HostCheck::Failed { .. });
-            for label in &host.labels {
-                let entry = slots.entry(label.clone()).or_default();
-                entry.0 += host.slots as usize;
-                entry.1 += if usable { host.slots as usize } else { 0 };
-            }
-        }
-        Self { facts, slots, probed }
-    }
-
-    pub fn is_of(&self, facts: &Arc<Facts>) -> bool {
-        Arc::ptr_eq(&self.facts, facts)
-    }
-
-    /// Which standing host a node is, where its pool still has it.
-    pub fn identity(&self, node: &Node) -> Option<HostIdentity> {
-        let identity = HostIdentity {
-            name: node.hostname.clone()?,
-            username: node.username.clone()?,
-            port: u16::try_from(node.port()?).ok()?,
-        };
-        self.probed.contains_key(&identity).then_some(identity)
-    }
-
-    pub fn is_probed(&self, identity: &HostIdentity) -> bool {
-        self.probed.get(identity).copied().unwrap_or(true)
-    }
-
-    fn configured(&self, label: &LabelName) -> usize {
-        self.slots.get(label).map_or(0, |slots| slots.0)
-    }
-
-    fn usable(&self, label: &LabelName) -> usize {
-        self.slots.get(label).map_or(0, |slots| slots.1)
-    }
-
-    fn need(&self, label: &LabelName) -> Amounts {
-        self.facts.label_needs.get(label).cloned().unwrap_or_else(|| Amounts::none().with("instances", 1.0))
     }
 }
 
@@ -197,8 +77,14 @@ pub fn verdict(
     if !declined.is_empty() {
         return Verdict::Decline(declined);
     }
-    match fill(record, bidder, claims, world) {
-        Ok(nodes) => Verdict::Accept(nodes),
+    let filled = match bidder.hosts.launches() {
+        true => assemble(record, bidder, claims, world),
+        false => fill(record, bidder, claims, world).map(|nodes| nodes.into_iter().map(Choice::Reuse).collect()),
+    };
+    match filled {
+        Ok(choices) => Verdict::Accept(choices),
+        // Who keeps nodes in store does not wait for room.
+        Err(reason @ Reason::NoRoom { .. }) if record.is_min_ready() => Verdict::Decline(vec![reason]),
         Err(reason) => Verdict::Defer(reason),
     }
 }
@@ -244,6 +130,9 @@ fn decline_reasons(request: &NodeRequest, bidder: &Bidder<'_>) -> Vec<Reason> {
     let lacking = lacking_labels(&distinct_labels(request), bidder.pool);
     if !lacking.is_empty() {
         return vec![Reason::LabelsNotAvailable(lacking)];
+    }
+    if bidder.hosts.launches() {
+        return never_launched(request, bidder);
     }
     if !request.reuse || request.is_min_ready() {
         return vec![Reason::LaunchesNothing];
@@ -298,7 +187,7 @@ pub fn fits_tenant(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>
 pub fn tenant_need(request: &NodeRequest, bidder: &Bidder<'_>) -> Amounts {
     let mut need = Amounts::none();
     for label in request.node_types.iter().filter(|label| bidder.pool.labels.contains(*label)) {
-        need.add(&bidder.hosts.need(label));
+        need.add(&bidder.hosts.facts.need(&bidder.id.pool, label));
     }
     need
 }

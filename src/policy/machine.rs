@@ -52,6 +52,8 @@ pub struct Pace {
     /// Between the starts of two calls.
     pub spacing: Span,
     pub in_flight: InFlight,
+    /// Machines that wait for an inventory share one listing, which begins so long after the first of them asked.
+    pub observe: Span,
 }
 
 /// How many calls may run at a time.

@@ -3,21 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde::Serialize;
-
-use super::allocate::{Bidder, Claims, Hosts, Verdict, counts, fits_tenant, tenant_need, verdict};
+use super::allocate::{Verdict, counts, fits_tenant, tenant_need, verdict};
+use super::assembly::{Assembly, Claim, Finish};
+use super::bidder::{Bidder, Choice, Claims, Hosts};
+use super::launch::ScanTarget;
 use super::reason::Reason;
 use super::request_handler::{HandOut, NodeRequestHandler, decline};
 use super::tenants::Kept;
 use super::verdicts::Verdicts;
-use crate::model::cloud::HostIdentity;
+use crate::model::cloud::{HostIdentity, Job, News};
 use crate::model::config::{PoolConfig, ProviderConfig};
 use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
 use crate::model::quantity::Amounts;
 use crate::model::request::{NodeRequest, Rank, RequestState};
-use crate::model::snapshot::{RequestChange, Stored, WriteError};
+use crate::model::snapshot::{NodeChange, RequestChange, Stored, WriteError};
 use crate::model::status::{VerdictKind, Why};
-use crate::model::time::Timestamp;
+use crate::model::time::{Span, Timestamp};
 use crate::model::world::World;
 
 /// What a PoolWorker feeds its mind.
@@ -28,6 +29,17 @@ pub enum Event {
     /// The safety net: look again, also at what failed on this very picture.
     Tick,
     HandedOut(RequestId, Result<(), WriteError>),
+    /// A request was taken up, with these new nodes.
+    Claimed(RequestId, Result<Vec<NodeId>, WriteError>),
+    /// Its new nodes are building.
+    Begun(RequestId, Result<(), WriteError>),
+    Saved(NodeId, Result<(), WriteError>),
+    Finished(RequestId, Result<(), WriteError>),
+    /// Of the job of a node that is being launched.
+    News(NodeId, News),
+    Scanned(NodeId, Result<Vec<String>, String>),
+    /// What `due` named has come.
+    Clock,
     Declined(RequestId, Result<(), WriteError>),
     /// A host answered its liveness check, or did not.
     Probed(RequestId, NodeId, Probe),
@@ -49,6 +61,37 @@ pub enum Probe {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     HandOut(Box<HandOut>),
+    Claim(Box<Claim>),
+    Begin {
+        request: RequestId,
+        nodes: Vec<NodeChange>,
+    },
+    /// A node whose lock is held.
+    Save(Box<NodeChange>),
+    Finish {
+        request: RequestId,
+        finish: Box<Finish>,
+    },
+    Submit {
+        node: NodeId,
+        job: Job,
+    },
+    /// The job that was submitted last for this node.
+    Abandon {
+        node: NodeId,
+    },
+    Scan {
+        node: NodeId,
+        target: ScanTarget,
+    },
+    /// What is known of the provider is outdated.
+    Refresh,
+    /// How an attempt ended, for the statistics.
+    Report {
+        node: NodeId,
+        result: &'static str,
+        took: Span,
+    },
     Decline {
         request: Box<RequestChange>,
         reasons: Vec<String>,
@@ -70,25 +113,32 @@ pub enum Effect {
 const MOST_AT_ONCE: usize = 64;
 
 pub struct Pool {
-    id: PoolId,
-    launcher: LauncherId,
+    pub(super) id: PoolId,
+    pub(super) launcher: LauncherId,
     hosts: Option<Hosts>,
-    handlers: BTreeMap<RequestId, NodeRequestHandler>,
-    claims: Claims,
+    pub(super) handlers: BTreeMap<RequestId, NodeRequestHandler>,
+    /// Requests with nodes that are being built.
+    pub(super) assemblies: BTreeMap<RequestId, Assembly>,
+    /// Which of them a new node is for.
+    pub(super) building: BTreeMap<NodeId, RequestId>,
+    pub(super) next_zone: usize,
+    /// Requests that the cloud had no quota for, and when they may be tried again.
+    pub(super) resting: BTreeMap<RequestId, Timestamp>,
+    pub(super) claims: Claims,
     /// Labels that a waiting request has been short of since it began to wait.
     waiting: BTreeMap<RequestId, BTreeSet<LabelName>>,
-    verdicts: Verdicts,
+    pub(super) verdicts: Verdicts,
     retiring: BTreeSet<NodeId>,
     /// Requests of which a write failed, and the picture that had led to it.
-    failed_at: BTreeMap<RequestId, u64>,
-    draining: bool,
+    pub(super) failed_at: BTreeMap<RequestId, u64>,
+    pub(super) draining: bool,
     /// The last pass ended before it had seen every request.
     has_more: bool,
     /// Requests that the provider's other pools handle at the moment.
     busy_elsewhere: usize,
     /// What the other pools of this process keep for tenants.
     kept_elsewhere: Arc<Kept>,
-    handed_out: u64,
+    pub(super) handed_out: u64,
 }
 
 impl Pool {
@@ -98,6 +148,10 @@ impl Pool {
             launcher,
             hosts: None,
             handlers: BTreeMap::new(),
+            assemblies: BTreeMap::new(),
+            building: BTreeMap::new(),
+            next_zone: 0,
+            resting: BTreeMap::new(),
             claims: Claims::default(),
             waiting: BTreeMap::new(),
             verdicts: Verdicts::default(),
@@ -132,6 +186,20 @@ impl Pool {
                 self.end_handler(&id, answer.err(), world);
                 Vec::new()
             }
+            Event::Claimed(id, answer) => self.claimed(&id, answer, world),
+            Event::Begun(id, answer) => self.begun(&id, answer, world),
+            Event::Saved(node, _) => self.saved(&node, world),
+            Event::Finished(id, answer) => {
+                self.finished(&id, answer, world);
+                Vec::new()
+            }
+            Event::News(node, news) => self.news(&node, news, world),
+            Event::Scanned(node, found) => self.scanned(&node, found, world),
+            Event::Clock => {
+                let mut effects = self.clock(world);
+                effects.extend(self.pass(world));
+                effects
+            }
             Event::Probed(request, node, answer) => self.probed(&request, &node, answer, world),
             Event::Retired(node, _) => {
                 self.retiring.remove(&node);
@@ -146,7 +214,7 @@ impl Pool {
 
     /// Requests that this pool handles at the moment; `max-concurrency` counts those of all pools of a provider.
     pub fn busy(&self) -> usize {
-        self.handlers.len()
+        self.handlers.len() + self.assemblies.len()
     }
 
     /// Whether another pass has work though nothing has changed.
@@ -169,7 +237,7 @@ impl Pool {
 
     /// Nothing is under way: a draining pool may stop.
     pub fn is_idle(&self) -> bool {
-        self.handlers.is_empty() && self.retiring.is_empty()
+        self.busy() == 0 && self.retiring.is_empty()
     }
 
     /// What was last decided about a request, while it is open or not long ended.
@@ -188,7 +256,8 @@ impl Pool {
     /// One look at all open requests, in the order in which they are served (R18).
     fn pass(&mut self, world: &World<'_>) -> Vec<Effect> {
         self.has_more = false;
-        self.claims.begin_pass();
+        self.resting.retain(|_, until| *until > world.now);
+        self.claims.begin_pass(Amounts::none());
         let Some((provider, pool)) = self.section(world) else { return Vec::new() };
         if let Some(reason) = self.obstacle(&provider, world) {
             for (rank, _) in world.snapshot.open_requests() {
@@ -200,14 +269,15 @@ impl Pool {
         let hosts = self.hosts_of(world);
         let (id, launcher) = (self.id.clone(), self.launcher.clone());
         let bidder = Bidder { id: &id, launcher: &launcher, provider: &provider, pool: &pool, hosts: &hosts };
-        let mut effects = Vec::new();
+        self.claims.begin_pass(self.unseen_need(&hosts.facts));
+        let mut effects = self.abandon_unwanted(world);
         let kept_elsewhere = self.kept_elsewhere.clone();
         let mut kept_elsewhere = kept_elsewhere.iter().peekable();
         // Those this pool has all labels for come first, then those it may have to decline.
         let mut lacking = Vec::new();
         let busy = self.busy();
         for (rank, request) in world.snapshot.open_requests() {
-            if self.handlers.contains_key(&rank.id) {
+            if self.handlers.contains_key(&rank.id) || self.assemblies.contains_key(&rank.id) {
                 continue;
             }
             if self.busy() >= busy + MOST_AT_ONCE {
@@ -248,6 +318,10 @@ impl Pool {
         if self.failed_at.get(id) == Some(&world.snapshot.revision) {
             return;
         }
+        if self.resting.contains_key(id) {
+            self.verdicts.record(id, VerdictKind::Defer, Reason::OverQuota, world.now);
+            return;
+        }
         let mut decided = verdict(id, request, bidder, &self.claims, world);
         let limit = bidder.provider.max_concurrency;
         if matches!(decided, Verdict::Accept(_)) && limit > 0 && (self.busy() + self.busy_elsewhere) as i64 >= limit {
@@ -271,7 +345,17 @@ impl Pool {
                 let change = Box::new(decline(id, request, bidder.launcher, world));
                 effects.push(Effect::Decline { request: change, reasons: texts });
             }
-            Verdict::Accept(nodes) => self.accept(id, nodes, bidder, world, effects),
+            Verdict::Accept(choices) => {
+                self.waiting.remove(id);
+                let reused = |choice: &Choice| match choice {
+                    Choice::Reuse(node) => Some(node.clone()),
+                    Choice::Build(_) => None,
+                };
+                match choices.iter().map(reused).collect() {
+                    Some(nodes) => self.accept(id, nodes, bidder, world, effects),
+                    None => effects.push(self.assemble(id, request, choices, bidder, world)),
+                }
+            }
         }
     }
 
@@ -287,7 +371,6 @@ impl Pool {
             let stored = world.snapshot.node(node).expect("a verdict names only nodes of its snapshot");
             self.claims.take(node, &stored.record);
         }
-        self.waiting.remove(id);
         let (handler, probes) = NodeRequestHandler::launch(id.clone(), nodes, bidder, world);
         self.verdicts.record(id, VerdictKind::Accept, handler.reason(), world.now);
         if probes.is_empty() {
@@ -358,6 +441,11 @@ impl Pool {
                 let need = tenant_need(request, bidder);
                 self.claims.tenants.keep(rank, tenant, Amounts::none().with(resource, need.get(resource)));
             }
+            Reason::NoRoom { resource, .. } => {
+                let facts = &bidder.hosts.facts;
+                let needs = request.node_types.iter().map(|label| facts.need(&bidder.id.pool, label).get(resource));
+                self.claims.keep_resource(resource, needs.sum());
+            }
             // Nothing it could be kept for: it cannot be served before something else changes.
             _ => drop(self.waiting.remove(&rank.id)),
         }
@@ -409,7 +497,7 @@ impl Pool {
     /// After a pass every open request has a verdict, so what is more belongs to requests that have ended. Those that
     /// are being handed out end by themselves, and looking through all verdicts for them would only take time.
     fn forget_ended(&mut self, world: &World<'_>) {
-        if self.verdicts.open_count() <= world.snapshot.open_count() + self.handlers.len() {
+        if self.verdicts.open_count() <= world.snapshot.open_count() + self.busy() {
             return;
         }
         let is_open = |id: &RequestId| {
@@ -422,9 +510,10 @@ impl Pool {
         }
     }
 
-    fn forget(&mut self, id: &RequestId) {
+    pub(super) fn forget(&mut self, id: &RequestId) {
         self.waiting.remove(id);
         self.failed_at.remove(id);
+        self.resting.remove(id);
         self.verdicts.end(id);
     }
 }
@@ -433,55 +522,5 @@ fn missing_labels(request: &NodeRequest, pool: &PoolConfig) -> usize {
     match request.node_types.as_slice() {
         [only] => usize::from(!pool.labels.contains(only)),
         many => many.iter().collect::<BTreeSet<_>>().iter().filter(|label| !pool.labels.contains(**label)).count(),
-    }
-}
-
-/// What a dump shows of a pool.
-#[derive(Clone, Debug, Serialize)]
-pub struct PoolView {
-    pub actor: &'static str,
-    pub name: String,
-    pub draining: bool,
-    pub handed_out: u64,
-    pub requests: Vec<HandlerView>,
-    pub deferred: Vec<DeferredView>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct HandlerView {
-    pub id: RequestId,
-    pub for_s: f64,
-    pub waiting_for: String,
-    pub nodes: Vec<NodeId>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct DeferredView {
-    pub id: RequestId,
-    pub for_s: f64,
-    pub reason: String,
-}
-
-impl Pool {
-    pub fn observe(&self, now: Timestamp) -> PoolView {
-        let requests = self.handlers.values().map(|handler| HandlerView {
-            id: handler.id.clone(),
-            for_s: (now - handler.since).0,
-            waiting_for: handler.reason().to_string(),
-            nodes: handler.nodes.clone(),
-        });
-        let deferred = self.verdicts.deferred().map(|(id, recorded)| DeferredView {
-            id: id.clone(),
-            for_s: (now - recorded.since).0,
-            reason: recorded.reason.to_string(),
-        });
-        PoolView {
-            actor: "PoolWorker",
-            name: format!("{}/{}", self.id.provider, self.id.pool),
-            draining: self.draining,
-            handed_out: self.handed_out,
-            requests: requests.collect(),
-            deferred: deferred.collect(),
-        }
     }
 }

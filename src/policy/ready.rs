@@ -121,7 +121,8 @@ impl MinReady {
 /// requests that fail. Of other launchers' pools that is not known, so they count.
 fn can_be_launched(label: &LabelName, own: &BTreeSet<LauncherId>, world: &World<'_>) -> bool {
     let ours = world.config.providers.values().any(|provider| {
-        let launches = world.facts.get(&provider.name).is_some_and(|facts| facts.launches && facts.seen_at.0 > 0.0);
+        let launches =
+            world.facts.get(&provider.name).is_some_and(|facts| facts.launching.is_some() && facts.seen_at.0 > 0.0);
         launches && provider.pools.values().any(|pool| pool.labels.contains(label))
     });
     ours || world.snapshot.pools().any(|(_, pool)| {

@@ -13,27 +13,80 @@ pub enum Reason {
     // Somebody else is better placed or busy with it.
     Locked,
     PreferredProvider(ProviderName),
-    PreferredPool { launcher: LauncherId, priority: i64 },
+    PreferredPool {
+        launcher: LauncherId,
+        priority: i64,
+    },
     OthersHaveLabels(Vec<LabelName>),
     // Not now.
     NotConnected,
     NotRegistered,
     NotSurveyed,
     HandlesNothing,
-    Concurrency { limit: i64 },
-    NoIdleNode { label: LabelName, wanted: usize, idle: usize, kept: usize },
-    Unreachable { label: LabelName, wanted: usize, usable: usize },
-    OverTenantLimit { tenant: TenantName, resource: String, wanted: f64, left: f64 },
+    Concurrency {
+        limit: i64,
+    },
+    NoIdleNode {
+        label: LabelName,
+        wanted: usize,
+        idle: usize,
+        kept: usize,
+    },
+    Unreachable {
+        label: LabelName,
+        wanted: usize,
+        usable: usize,
+    },
+    OverTenantLimit {
+        tenant: TenantName,
+        resource: String,
+        wanted: f64,
+        left: f64,
+    },
+    /// Of the provider's limits or the pool's.
+    NoRoom {
+        resource: String,
+        wanted: f64,
+        left: f64,
+    },
+    /// The cloud itself refused for want of quota.
+    OverQuota,
     WriteFailed(String),
     DeadHost(String),
     // Never here.
     Disabled,
     LabelsNotAvailable(Vec<LabelName>),
     LaunchesNothing,
-    ExceedsQuota { label: LabelName, wanted: usize, slots: usize },
+    /// They can never work here, and why the first of them cannot.
+    LabelsBroken {
+        labels: Vec<LabelName>,
+        why: String,
+    },
+    ImagesNotAvailable {
+        labels: Vec<LabelName>,
+        why: String,
+    },
+    NeverFits {
+        resource: String,
+        wanted: f64,
+        limit: f64,
+    },
+    LaunchFailed,
+    ExceedsQuota {
+        label: LabelName,
+        wanted: usize,
+        slots: usize,
+    },
     // It is.
-    Checking { nodes: usize },
-    HandingOut { nodes: usize },
+    Checking {
+        nodes: usize,
+    },
+    HandingOut {
+        nodes: usize,
+    },
+    Launching {
+        nodes: usize,
+    },
 }
 
 /// Without blanks, as the reference writes them; of very many the first will do.
@@ -81,11 +134,23 @@ impl fmt::Display for Reason {
             Reason::OverTenantLimit { tenant, resource, wanted, left } => {
                 write!(f, "tenant {tenant} is at its limit: needs {resource} {wanted}, free {left}")
             }
+            Reason::NoRoom { resource, wanted, left } => {
+                write!(f, "quota: the next node needs {resource} {wanted}, free {left}")
+            }
+            Reason::OverQuota => f.write_str("quota: the cloud refused a node; it is tried again"),
             Reason::WriteFailed(why) => write!(f, "writing to ZooKeeper failed: {why}; it is tried again"),
             Reason::DeadHost(why) => write!(f, "a host failed its check: {why}"),
             // The texts up to the colon are the reference's.
             Reason::Disabled => f.write_str("pool is disabled by max_servers"),
             Reason::LabelsNotAvailable(labels) => write!(f, "node type(s) [{}] not available", join(labels)),
+            Reason::LabelsBroken { labels, why } => write!(f, "node type(s) [{}] not available: {why}", join(labels)),
+            Reason::ImagesNotAvailable { labels, why } => {
+                write!(f, "images are not available: those of [{}]: {why}", join(labels))
+            }
+            Reason::NeverFits { resource, wanted, limit } => {
+                write!(f, "it would exceed quota: needs {resource} {wanted}, the limit is {limit}")
+            }
+            Reason::LaunchFailed => f.write_str("a node could not be launched"),
             Reason::LaunchesNothing => {
                 f.write_str("it would exceed quota: the request wants new nodes and this provider launches none")
             }
@@ -93,6 +158,7 @@ impl fmt::Display for Reason {
                 write!(f, "it would exceed quota: needs {wanted} node(s) of label {label}, the pool has {slots}")
             }
             Reason::Checking { nodes } => write!(f, "checking that {nodes} node(s) are alive"),
+            Reason::Launching { nodes } => write!(f, "launching {nodes} node(s)"),
             Reason::HandingOut { nodes } => write!(f, "handing out {nodes} node(s)"),
         }
     }

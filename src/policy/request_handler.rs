@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::allocate::{Bidder, Claims, everybody_declined};
+use super::allocate::everybody_declined;
+use super::bidder::{Bidder, Claims};
 use super::reason::Reason;
 use crate::model::cloud::HostIdentity;
 use crate::model::ids::{LauncherId, NodeId, RequestId};

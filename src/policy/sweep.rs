@@ -1,7 +1,8 @@
 //! Clean-up rules: one function per rule, each from the whole picture to the repairs that it asks for.
 
+use crate::model::cloud::ExternalId;
 use crate::model::ids::{LabelName, NodeId, ProviderName, RequestId};
-use crate::model::node::{Node, NodeState};
+use crate::model::node::{Node, NodeState, Writer};
 use crate::model::request::RequestState;
 use crate::model::snapshot::{NodeChange, RequestChange, Snapshot, Stored};
 use crate::model::time::{Span, Timestamp};
@@ -11,6 +12,8 @@ use crate::model::world::World;
 pub enum Repair {
     /// The node's use is over: its record goes, or its instance first where it has one.
     Retire { node: NodeId, version: i32 },
+    /// As before, where there is an instance to be deleted first: the record as it shall be meanwhile.
+    Delete { node: Box<NodeChange>, provider: ProviderName, external_id: ExternalId },
     /// A node allocated to a request that is gone; its absence is checked again before the write.
     Release { request: RequestId, node: Box<NodeChange> },
     /// A request that a launcher accepted and left.
@@ -26,6 +29,7 @@ impl Repair {
     pub fn key(&self) -> String {
         match self {
             Repair::Retire { node, .. } => format!("node {node}"),
+            Repair::Delete { node, .. } => format!("node {}", node.id),
             Repair::Release { node, .. } => format!("node {}", node.id),
             Repair::Reset { request, .. } => format!("request {}", request.id),
             Repair::RemoveEmpty(node) => format!("node {node}"),
@@ -36,8 +40,22 @@ impl Repair {
 
 /// D3: unlocked nodes whose use is over.
 pub fn spent_nodes(provider: &ProviderName, world: &World<'_>) -> Vec<Repair> {
-    let spent = world.snapshot.spent_nodes(provider);
-    spent.map(|(id, node)| Repair::Retire { node: id.clone(), version: node.version }).collect()
+    world.snapshot.spent_nodes(provider).map(|(id, node)| removal(id, node, world)).collect()
+}
+
+/// How a node leaves: with its instance, where its provider launches them.
+fn removal(id: &NodeId, node: &Stored<Node>, world: &World<'_>) -> Repair {
+    let facts = node.record.provider.as_ref().and_then(|provider| Some((provider, world.facts.get(provider)?)));
+    let external_id: Option<ExternalId> = serde_json::from_value(node.record.external_id.clone()).ok();
+    match (facts, external_id) {
+        (Some((provider, facts)), Some(external_id)) if facts.launching.is_some() => {
+            let change = node.change(id.clone(), |record| {
+                record.set_state(NodeState::Deleting, Writer::Launcher, world.now);
+            });
+            Repair::Delete { node: Box::new(change), provider: provider.clone(), external_id }
+        }
+        _ => Repair::Retire { node: id.clone(), version: node.version },
+    }
 }
 
 /// D2: ready nodes of requests that are gone become free; half-made ones (which the reference forgets) go.
@@ -53,7 +71,7 @@ pub fn orphaned_nodes(is_served: impl Fn(&ProviderName) -> bool, world: &World<'
                 let node = Box::new(node.change(id.clone(), |record| record.allocated_to = None));
                 repairs.push(Repair::Release { request: request.clone(), node });
             }
-            NodeState::Init => repairs.push(Repair::Retire { node: id.clone(), version: node.version }),
+            NodeState::Init => repairs.push(removal(id, node, world)),
             _ => {}
         }
     }
@@ -86,7 +104,7 @@ pub fn lost_requests(world: &World<'_>) -> Vec<Repair> {
 fn freed(record: &mut Node, now: Timestamp) {
     record.allocated_to = None;
     if record.state == NodeState::Init {
-        record.set_state(NodeState::Deleting, crate::model::node::Writer::Launcher, now);
+        record.set_state(NodeState::Deleting, Writer::Launcher, now);
     }
 }
 
@@ -97,7 +115,7 @@ pub fn old_ready_nodes(provider: &ProviderName, world: &World<'_>) -> (Vec<Repai
     let Some(section) = world.config.providers.get(provider).filter(|_| !limited.is_empty()) else {
         return (Vec::new(), None);
     };
-    let mut ages = Ages::new(world.now);
+    let mut ages = Ages::new(world);
     for pool in section.pools.keys() {
         let pool = crate::model::ids::PoolId { provider: provider.clone(), pool: pool.clone() };
         for (label, limit) in &limited {
@@ -111,7 +129,7 @@ pub fn old_ready_nodes(provider: &ProviderName, world: &World<'_>) -> (Vec<Repai
 
 /// C5: nodes held longer than their own limit or the general one, whichever is smaller.
 pub fn old_held_nodes(provider: &ProviderName, world: &World<'_>) -> (Vec<Repair>, Option<Timestamp>) {
-    let mut ages = Ages::new(world.now);
+    let mut ages = Ages::new(world);
     for (id, node) in world.snapshot.held_nodes(provider) {
         let own = node.record.hold_expiration.filter(|seconds| *seconds > 0).map(|seconds| Span(seconds as f64));
         let limit = match (own, world.config.max_hold_age) {
@@ -143,22 +161,22 @@ fn unlocked<'a>(id: &NodeId, snapshot: &'a Snapshot) -> Option<&'a Stored<Node>>
 }
 
 /// Sorts nodes by whether their time is over, and finds the next one whose time will be.
-struct Ages {
-    now: Timestamp,
+struct Ages<'a> {
+    world: &'a World<'a>,
     over: Vec<Repair>,
     next: Option<Timestamp>,
 }
 
-impl Ages {
-    fn new(now: Timestamp) -> Self {
-        Self { now, over: Vec::new(), next: None }
+impl<'a> Ages<'a> {
+    fn new(world: &'a World<'a>) -> Self {
+        Self { world, over: Vec::new(), next: None }
     }
 
     fn see(&mut self, id: &NodeId, node: Option<&Stored<Node>>, limit: Span) {
         let Some(node) = node else { return };
         let due = node.record.state_time + limit;
-        if due <= self.now {
-            self.over.push(Repair::Retire { node: id.clone(), version: node.version });
+        if due <= self.world.now {
+            self.over.push(removal(id, node, self.world));
         } else if self.next.is_none_or(|next| due < next) {
             self.next = Some(due);
         }

@@ -51,6 +51,9 @@ pub enum Effect {
 /// Repairs under way at once; the rest waits for the next look.
 const MOST_IN_FLIGHT: usize = 256;
 
+/// An instance that could not be deleted is left alone for so long, where nobody says otherwise.
+const REST: Span = Span(5.0);
+
 #[derive(Debug)]
 pub struct Upkeep {
     lock_age: Span,
@@ -64,6 +67,11 @@ pub struct Upkeep {
     stood: BTreeMap<ProviderName, (Arc<Facts>, usize)>,
     /// When the next node reaches its age.
     due: Option<Timestamp>,
+    /// Deletions of instances among them.
+    deleting: BTreeSet<String>,
+    /// Those that failed a moment ago, and when they may be tried again.
+    resting: BTreeMap<String, Timestamp>,
+    rest: Span,
     counts: BTreeMap<&'static str, u64>,
     failed: BTreeMap<String, String>,
 }
@@ -78,9 +86,17 @@ impl Upkeep {
             freed: BTreeMap::new(),
             stood: BTreeMap::new(),
             due: None,
+            deleting: BTreeSet::new(),
+            resting: BTreeMap::new(),
+            rest: REST,
             counts: BTreeMap::new(),
             failed: BTreeMap::new(),
         }
+    }
+
+    /// How long an instance that could not be deleted is left alone.
+    pub fn with_rest(self, rest: Span) -> Self {
+        Self { rest, ..self }
     }
 
     pub fn step(&mut self, event: Event, world: &World<'_>) -> Vec<Effect> {
@@ -115,7 +131,8 @@ impl Upkeep {
 
     fn look(&mut self, world: &World<'_>) -> Vec<Effect> {
         let mut effects = Vec::new();
-        self.due = None;
+        self.resting.retain(|_, until| *until > world.now);
+        self.due = self.resting.values().copied().min();
         if !world.snapshot.connected {
             return effects;
         }
@@ -160,6 +177,9 @@ impl Upkeep {
             if let Repair::Retire { node, .. } = &repair {
                 self.note_freed(node, world);
             }
+            if let Repair::Delete { .. } = &repair {
+                self.deleting.insert(repair.key());
+            }
             effects.push(Effect::Repair(repair));
         }
     }
@@ -174,7 +194,7 @@ impl Upkeep {
 
     fn stand(&mut self, world: &World<'_>, effects: &mut Vec<Effect>) {
         for (name, provider) in &world.config.providers {
-            let Some(facts) = world.facts.get(name).filter(|facts| !facts.launches) else { continue };
+            let Some(facts) = world.facts.get(name).filter(|facts| facts.launching.is_none()) else { continue };
             // Hosts are registered as soon as each has passed, so one that hangs does not hold up the others.
             if facts.seen_at == Timestamp::default() && self.surveying.insert(name.clone()) {
                 effects.push(Effect::Survey(name.clone()));
@@ -224,8 +244,11 @@ impl Upkeep {
         }
     }
 
-    /// False where the same is under way already.
+    /// False where the same is under way already, or failed a moment ago.
     fn begin(&mut self, key: String, world: &World<'_>) -> bool {
+        if self.resting.contains_key(&key) {
+            return false;
+        }
         match self.in_flight.entry(key) {
             Entry::Vacant(place) => {
                 place.insert(world.snapshot.revision);
@@ -236,7 +259,7 @@ impl Upkeep {
     }
 
     fn answered(&mut self, key: String, error: Option<WriteError>, world: &World<'_>) {
-        let revision = self.in_flight.remove(&key);
+        let (revision, was_deletion) = (self.in_flight.remove(&key), self.deleting.remove(&key));
         assert!(revision.is_some(), "an answer for {key}, which nobody asked for");
         self.stood.clear();
         let Some(error) = error else {
@@ -245,6 +268,12 @@ impl Upkeep {
             return;
         };
         *self.counts.entry("refused").or_insert(0) += 1;
+        if was_deletion && matches!(error, WriteError::Failed(_)) {
+            // The lock that is given back would wake us at once.
+            let until = world.now + self.rest;
+            self.resting.insert(key.clone(), until);
+            self.due = [self.due, Some(until)].into_iter().flatten().min();
+        }
         if self.failed.len() < MOST_IN_FLIGHT {
             self.failed.insert(key, error.to_string());
         }

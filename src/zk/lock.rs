@@ -55,6 +55,38 @@ impl Lock {
     }
 }
 
+/// A lock to be taken as part of a transaction, which has to prove as well that nobody else has it. Dropped before its
+/// outcome was told, it counts as perhaps taken and is given back in the background.
+#[derive(Debug)]
+pub struct PlannedLock {
+    contender: Contender,
+}
+
+impl PlannedLock {
+    pub fn new(zk: &Zk, directory: &str) -> Self {
+        let mut contender = Contender::new(zk, directory, CreateMode::EphemeralSequential);
+        contender.state = State::Asked;
+        Self { contender }
+    }
+
+    /// To put into the transaction, after the operations that leave the directory there and empty.
+    pub fn op(&self) -> Op {
+        let prefix = paths::contender_prefix(&self.contender.directory, &self.contender.unique);
+        Op::create(prefix, Bytes::new(), self.contender.mode)
+    }
+
+    /// The transaction went through and made this znode.
+    pub fn taken(mut self, path: String) -> Lock {
+        self.contender.state = State::At(path);
+        Lock { contender: self.contender }
+    }
+
+    /// The transaction did not go through, so nothing is there.
+    pub fn refused(mut self) {
+        self.contender.state = State::Gone;
+    }
+}
+
 /// Takes the lock if nobody has it. `identifier` is what others see as the holder's name; empty is usual.
 ///
 /// A lock directory is created if need be, but never the record it belongs to: `NoNode` means that it is gone.

@@ -19,6 +19,7 @@ pub mod mirror;
 pub mod lock;
 pub mod txn;
 mod large;
+pub mod launches;
 pub mod scan;
 pub mod removal;
 pub mod tree;

@@ -27,14 +27,14 @@ pub struct Store {
 }
 
 /// A lock directory that nobody may hold while the transaction runs.
-struct Guard {
-    directory: String,
+pub(super) struct Guard {
+    pub(super) directory: String,
     view: LockView,
     after: After,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum After {
+pub(super) enum After {
     /// The directory stays, or is there from now on: its next user need not create it.
     Keep,
     /// As it was: a directory that was not there is not there afterwards.
@@ -332,17 +332,17 @@ impl Store {
         }
     }
 
-    fn node_guard(&self, id: &NodeId, after: After) -> Guard {
+    pub(super) fn node_guard(&self, id: &NodeId, after: After) -> Guard {
         Guard { directory: paths::node_lock(id), view: self.mirror.node_lock(id), after }
     }
 
-    fn request_guard(&self, id: &RequestId) -> Guard {
+    pub(super) fn request_guard(&self, id: &RequestId) -> Guard {
         Guard { directory: paths::request_lock(id), view: self.mirror.request_lock(id), after: After::Restore }
     }
 }
 
 impl Guard {
-    fn proof(&self) -> Vec<Op> {
+    pub(super) fn proof(&self) -> Vec<Op> {
         let create = || Op::create(&*self.directory, Bytes::new(), CreateMode::Persistent);
         let delete = || Op::delete(&*self.directory, -1);
         match (self.view.exists, self.after) {
@@ -352,6 +352,17 @@ impl Guard {
             (false, After::Restore) => vec![create(), delete()],
             // The removal of the record itself proves that nothing is below it.
             (false, After::Remove) => Vec::new(),
+        }
+    }
+}
+
+impl Guard {
+    /// Leaves the directory there and empty, for a contender of ours.
+    pub(super) fn opening(&self) -> Vec<Op> {
+        let create = Op::create(&*self.directory, Bytes::new(), CreateMode::Persistent);
+        match self.view.exists {
+            true => vec![Op::delete(&*self.directory, -1), create],
+            false => vec![create],
         }
     }
 }

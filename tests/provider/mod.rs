@@ -129,6 +129,8 @@ pub fn launch(hostname: &str) -> Job {
         label: "small".into(),
         hostname: hostname.to_owned(),
         zone: None,
+        image: None,
+        request: serde_json::Value::Null,
         metadata: BTreeMap::new(),
         found: None,
     }))

@@ -139,8 +139,7 @@ pub fn build(spec: &Spec) -> Built {
         component.paused = line.has("paused");
         snapshot.put_pool(line.first.to_owned(), stored(component, next()));
     }
-    let facts =
-        Facts { seen_at: NOW, standing: hosts.into_iter().map(Arc::new).collect(), launches: false, ..Facts::unseen() };
+    let facts = Facts { seen_at: NOW, standing: hosts.into_iter().map(Arc::new).collect(), ..Facts::unseen() };
     Built {
         config: config(spec, section),
         snapshot,

@@ -31,7 +31,7 @@ pub fn open(section: &ProviderConfig) -> Result<StaticNodes, Vec<Problem>> {
     let labels = section.pools.values().flat_map(|pool| &pool.labels);
     let needs = labels.map(|label| (label.clone(), Amounts::none().with("instances", 1.0)));
     let hosts = standing.iter().map(|host| (host.identity.clone(), host.clone())).collect();
-    let facts = Facts { label_needs: needs.collect(), standing, launches: false, ..Facts::unseen() };
+    let facts = Facts { label_needs: needs.collect(), standing, ..Facts::unseen() };
     Ok(StaticNodes { facts, hosts, scanner: Scanner::default() })
 }
 
@@ -76,7 +76,7 @@ impl Driver for StaticNodes {
     }
 
     fn pace(&self) -> Pace {
-        Pace { spacing: Span::ZERO, in_flight: InFlight::Pinned(IN_FLIGHT) }
+        Pace { spacing: Span::ZERO, in_flight: InFlight::Pinned(IN_FLIGHT), observe: Span(1.0) }
     }
 
     /// Every host on its own, so that one that is slow or down holds up no other.

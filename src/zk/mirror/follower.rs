@@ -182,7 +182,9 @@ impl State {
                 view.contenders.insert(name).is_none()
             }),
             Place::RequestLock(id) => {
-                self.snapshot.set_request_lock(id, LockView { exists: true, ..LockView::default() });
+                // Contenders of ours may be known already.
+                let view = LockView { exists: true, ..self.snapshot.request_lock(&id) };
+                self.snapshot.set_request_lock(id, view);
                 self.is_dirty = true;
             }
             Place::RequestContender(id, name) => {

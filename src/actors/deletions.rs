@@ -1,0 +1,102 @@
+//! The part of a CleanupWorker that deletes instances: the node is locked meanwhile, and its record goes last.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use actix::{ActorFutureExt, AsyncContext, Context, WrapFuture};
+use tracing::{info, warn};
+
+use super::cleanup_worker::CleanupWorker;
+use super::jobs::{Abandon, JobNews, Submit, Ticket};
+use crate::model::cloud::{CloudError, ExternalId, Job, News};
+use crate::model::ids::{NodeId, ProviderName};
+use crate::model::snapshot::{NodeChange, WriteError};
+use crate::zk::lock::Lock;
+
+/// A deletion that takes longer is given up, and begun anew a little later.
+const DELETE_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// A deletion under way: the repair that it is, its node, and the lock that is held for it.
+pub struct Deletion {
+    key: String,
+    node: NodeId,
+    lock: Lock,
+}
+
+/// By the ticket of the job.
+pub type Deletions = BTreeMap<Ticket, Deletion>;
+
+impl CleanupWorker {
+    pub(super) fn delete(
+        &mut self,
+        key: String,
+        change: NodeChange,
+        provider: ProviderName,
+        external_id: ExternalId,
+        ctx: &mut Context<Self>,
+    ) {
+        let (store, node) = (self.parts.store.clone(), change.id.clone());
+        let writing = async move { store.begin(vec![change]).await };
+        ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| match result {
+            Ok(mut locks) => {
+                let Some(lock) = locks.pop() else {
+                    return act.repaired(key, Err(WriteError::Failed("no lock came of it".to_owned())), ctx);
+                };
+                act.delete_instance(Deletion { key, node, lock }, provider, external_id, ctx);
+            }
+            Err(error) => act.repaired(key, Err(error), ctx),
+        }));
+    }
+
+    fn delete_instance(
+        &mut self,
+        deletion: Deletion,
+        provider: ProviderName,
+        external_id: ExternalId,
+        ctx: &mut Context<Self>,
+    ) {
+        let Some(handle) = self.parts.providers.get(&provider).cloned() else {
+            return self.repaired(deletion.key, Err(WriteError::Failed("its provider has gone".to_owned())), ctx);
+        };
+        let ticket = self.ticket();
+        let (abandon, reply) = (handle.abandon.clone(), ctx.address().recipient());
+        handle.submit.do_send(Submit::new(ticket, Job::Delete(external_id), reply.clone()));
+        self.deletions.insert(ticket, deletion);
+        ctx.run_later(DELETE_TIMEOUT, move |act, _| {
+            if act.deletions.contains_key(&ticket) {
+                abandon.do_send(Abandon { ticket, reply });
+            }
+        });
+    }
+
+    /// False where the news are not of a deletion.
+    pub(super) fn deletion_news(&mut self, message: &JobNews, ctx: &mut Context<Self>) -> bool {
+        if !self.deletions.contains_key(&message.ticket) {
+            return false;
+        }
+        let News::Ended(result) = &message.news else { return true };
+        let Some(Deletion { key, node, lock }) = self.deletions.remove(&message.ticket) else { return true };
+        match result {
+            Ok(_) | Err(CloudError::NotFound) => {
+                let store = self.parts.store.clone();
+                let removing = async move { (store.remove_held(lock, &node).await, node) };
+                ctx.spawn(removing.into_actor(self).map(move |(result, node), act, ctx| {
+                    if result.is_ok() {
+                        info!(target: "nodepool.NodeDeleter", node_id = %node, "deleted");
+                    }
+                    act.repaired(key, result, ctx);
+                }));
+            }
+            Err(error) => {
+                warn!(target: "nodepool.NodeDeleter", node_id = %node, %error, "cannot delete its instance; trying again");
+                let error = WriteError::Failed(error.to_string());
+                let releasing = async move {
+                    // Where that fails, it goes on in the background.
+                    let _ = lock.release().await;
+                };
+                ctx.spawn(releasing.into_actor(self).map(move |(), act, ctx| act.repaired(key, Err(error), ctx)));
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,189 @@
+//! The part of a PoolWorker that carries out launches: the locks held meanwhile, jobs of the provider, host keys.
+
+use std::collections::BTreeMap;
+
+use actix::{ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, WrapFuture};
+use tracing::{debug, info, warn};
+
+use super::jobs::{Abandon, JobNews, Submit, Ticket};
+use super::pool_worker::PoolWorker;
+use crate::drivers::keyscan::{self, Gather};
+use crate::model::cloud::{Job, News};
+use crate::model::ids::{NodeId, RequestId};
+use crate::model::metrics::LaunchEnd;
+use crate::model::snapshot::{NodeChange, WriteError};
+use crate::model::time::Span;
+use crate::policy::assembly::{Claim, Finish};
+use crate::policy::launch::ScanTarget;
+use crate::policy::pool::Event;
+use crate::zk::launches::HeldNode;
+use crate::zk::lock::Lock;
+
+/// What a PoolWorker holds for its launches.
+#[derive(Default)]
+pub struct Held {
+    requests: BTreeMap<RequestId, Lock>,
+    nodes: BTreeMap<NodeId, Lock>,
+    jobs: BTreeMap<Ticket, NodeId>,
+    /// The job of a node that was submitted last, and the way to end it.
+    last: BTreeMap<NodeId, (Ticket, Recipient<Abandon>)>,
+}
+
+/// A scan for host keys has ended.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct ScanEnded {
+    node: NodeId,
+    found: Result<Vec<String>, String>,
+}
+
+impl PoolWorker {
+    pub(super) fn claim(&mut self, claim: Claim, ctx: &mut Context<Self>) {
+        let (id, store) = (claim.request.id.clone(), self.parts.store.clone());
+        let event_id = claim.request.record.event_id.clone();
+        let writing = async move { store.claim(claim.request, claim.reuse, claim.build).await };
+        ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+            let answer = result.map(|claimed| {
+                act.held.requests.insert(id.clone(), claimed.lock);
+                claimed.nodes
+            });
+            let told = answer.as_ref().map(drop).map_err(WriteError::clone);
+            let nodes = answer.as_deref().unwrap_or_default();
+            act.log_write("claim", &id, event_id.as_deref(), &format!("{nodes:?}"), &told);
+            act.feed(Event::Claimed(id, answer), ctx);
+        }));
+    }
+
+    pub(super) fn begin(&mut self, request: RequestId, nodes: Vec<NodeChange>, ctx: &mut Context<Self>) {
+        let store = self.parts.store.clone();
+        let ids: Vec<NodeId> = nodes.iter().map(|node| node.id.clone()).collect();
+        let writing = async move { store.begin(nodes).await };
+        ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+            let answer = result.map(|locks| act.held.nodes.extend(ids.into_iter().zip(locks)));
+            if let Err(error) = &answer {
+                warn!(target: "nodepool.PoolWorker", node_request_id = %request, %error, "cannot begin nodes");
+            }
+            act.feed(Event::Begun(request, answer), ctx);
+        }));
+    }
+
+    pub(super) fn save(&mut self, change: NodeChange, ctx: &mut Context<Self>) {
+        let id = change.id.clone();
+        let Some(lock) = self.held.nodes.remove(&id) else {
+            debug_assert!(false, "only nodes whose lock is held are saved");
+            return;
+        };
+        let store = self.parts.store.clone();
+        let writing = async move {
+            let result = store.save_held(&lock, change).await;
+            (lock, result)
+        };
+        ctx.spawn(writing.into_actor(self).map(move |(lock, result), act, ctx| {
+            act.held.nodes.insert(id.clone(), lock);
+            if let Err(error) = &result {
+                warn!(target: "nodepool.NodeLauncher", node_id = %id, %error, "cannot save");
+            }
+            act.feed(Event::Saved(id, result), ctx);
+        }));
+    }
+
+    pub(super) fn finish(&mut self, id: RequestId, finish: Finish, ctx: &mut Context<Self>) {
+        let store = self.parts.store.clone();
+        let (mut held, mut others) = (Vec::new(), Vec::new());
+        for (node, change) in finish.nodes {
+            self.held.last.remove(&node);
+            match (self.held.nodes.remove(&node), change) {
+                (Some(lock), change) => held.push(HeldNode { lock, change }),
+                (None, Some(change)) => others.push(change),
+                (None, None) => {}
+            }
+        }
+        let state = finish.request.as_ref().map_or("gone", |request| request.record.state.as_str());
+        let event_id = finish.request.as_ref().and_then(|request| request.record.event_id.clone());
+        let request = self.held.requests.remove(&id).map(|lock| (lock, finish.request));
+        let writing = async move {
+            // Reused nodes that go back: after the request, so that nobody takes one that it still names.
+            store.finish(request, held).await?;
+            for change in others {
+                store.save(change).await?;
+            }
+            Ok(())
+        };
+        ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+            act.log_write("finish", &id, event_id.as_deref(), state, &result);
+            act.answer(Event::Finished(id, result), ctx);
+        }));
+    }
+
+    pub(super) fn submit(&mut self, node: NodeId, job: Job, ctx: &mut Context<Self>) {
+        let ticket = self.ticket();
+        debug!(target: "nodepool.NodeLauncher", node_id = %node, job = job.name(), "submitted");
+        self.held.jobs.insert(ticket, node.clone());
+        self.held.last.insert(node, (ticket, self.parts.provider.abandon.clone()));
+        // Bounded by the nodes in flight; a provider that is gone answers by dropping the job.
+        self.parts.provider.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()));
+    }
+
+    pub(super) fn abandon(&mut self, node: &NodeId, ctx: &mut Context<Self>) {
+        if let Some((ticket, way)) = self.held.last.get(node) {
+            way.do_send(Abandon { ticket: *ticket, reply: ctx.address().recipient() });
+        }
+    }
+
+    /// News of a job of a launch. False where it is none of those.
+    pub(super) fn launch_news(&mut self, message: &JobNews, ctx: &mut Context<Self>) -> bool {
+        let Some(node) = self.held.jobs.get(&message.ticket).cloned() else { return false };
+        if let News::Ended(result) = &message.news {
+            self.held.jobs.remove(&message.ticket);
+            if let Err(error) = result {
+                info!(target: "nodepool.NodeLauncher", node_id = %node, %error, "job failed");
+            }
+        }
+        self.feed(Event::News(node, message.news.clone()), ctx);
+        true
+    }
+
+    pub(super) fn scan(&mut self, node: NodeId, target: ScanTarget, ctx: &mut Context<Self>) {
+        let (scanner, reply) = (self.parts.provider.scanner.clone(), ctx.address().recipient());
+        let gather = if target.gathers_keys { Gather::Keys } else { Gather::ConnectOnly };
+        let target = keyscan::ScanTarget { host: target.address, port: target.port, deadline: target.timeout, gather };
+        self.parts.clouds.spawn(async move {
+            let found = if target.host.is_empty() {
+                Err("the instance has no address".to_owned())
+            } else {
+                scanner.scan(&target).await.map(|scan| scan.host_keys).map_err(|error| error.to_string())
+            };
+            reply.do_send(ScanEnded { node, found });
+        });
+    }
+
+    /// Has the provider looked at anew; what is found is published, so nobody waits for the end.
+    pub(super) fn refresh(&mut self, ctx: &mut Context<Self>) {
+        let ticket = self.ticket();
+        self.parts.provider.submit.do_send(Submit::new(ticket, Job::Survey, ctx.address().recipient()));
+    }
+
+    pub(super) fn report(&self, node: &NodeId, result: &str, took: Span) {
+        if !self.parts.samples.is_wanted() {
+            return;
+        }
+        let snapshot = self.changes.published();
+        let record = snapshot.node(node).map(|stored| stored.record.clone());
+        let end = LaunchEnd {
+            result,
+            milliseconds: took.0 * 1000.0,
+            provider: &self.parts.id.provider,
+            zone: record.as_ref().and_then(|record| record.az.as_deref()),
+            requestor: record.as_ref().and_then(|record| record.requestor.as_deref()),
+        };
+        end.samples().into_iter().for_each(|sample| self.parts.samples.send(sample));
+    }
+}
+
+impl Handler<ScanEnded> for PoolWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: ScanEnded, ctx: &mut Context<Self>) {
+        self.feed(Event::Scanned(message.node, message.found), ctx);
+    }
+}

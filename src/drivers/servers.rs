@@ -1,0 +1,165 @@
+//! Provider sections of the OpenStack kind, which the fake driver reads as well: images, pools and their labels.
+
+use std::collections::BTreeMap;
+
+use crate::model::cloud::{LabelImage, LaunchLabel, Launching, Login, Trouble};
+use crate::model::config::{DiskImage, PoolConfig, ProviderConfig};
+use crate::model::findings::Findings;
+use crate::model::ids::{ImageName, LabelName, PoolName};
+use crate::model::quantity::Amounts;
+use crate::model::time::Span;
+use crate::model::yaml::{Place, YamlNode};
+
+/// What a section says, before the cloud has been asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Section {
+    /// Between two calls; none where the file gives no rate.
+    pub spacing: Span,
+    attempts: u32,
+    launch_timeout: Span,
+    boot_timeout: Span,
+    labels: BTreeMap<PoolName, BTreeMap<LabelName, Label>>,
+}
+
+/// One label of one pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Label {
+    pub at: Place,
+    pub image: LabelImage,
+    pub login: Login,
+    pub flavor: Option<String>,
+    pub min_ram: i64,
+    pub host_key_checking: bool,
+}
+
+impl Section {
+    /// All labels, with their places in the file.
+    pub fn labels(&self) -> impl Iterator<Item = &Label> {
+        self.labels.values().flat_map(BTreeMap::values)
+    }
+
+    /// How it launches. `need` says what a node of a label takes, or why there can be none.
+    pub fn launching(&self, need: impl Fn(&Label) -> Result<Amounts, Trouble>) -> Launching {
+        let known = |label: &Label| {
+            let (need, trouble) = match uploaded(&label.image).and_then(|()| need(label)) {
+                Ok(need) => (Some(need), None),
+                Err(trouble) => (None, Some(trouble)),
+            };
+            let Label { image, login, host_key_checking, .. } = label.clone();
+            LaunchLabel { need, image, login, host_key_checking, trouble }
+        };
+        let pools = self.labels.iter().map(|(pool, labels)| {
+            (pool.clone(), labels.iter().map(|(name, label)| (name.clone(), known(label))).collect())
+        });
+        Launching {
+            attempts: self.attempts,
+            timeout: self.launch_timeout,
+            boot_timeout: self.boot_timeout,
+            zones: Vec::new(),
+            labels: pools.collect(),
+        }
+    }
+}
+
+/// Images of the builder are not looked at yet.
+fn uploaded(image: &LabelImage) -> Result<(), Trouble> {
+    match image {
+        LabelImage::Cloud(_) => Ok(()),
+        LabelImage::Disk(name) => {
+            Err(Trouble::NotReady(format!("this version does not use images of the builder, such as {name}")))
+        }
+    }
+}
+
+pub fn section(provider: &ProviderConfig, findings: &mut Findings) -> Section {
+    let node = &provider.section;
+    let images = cloud_images(node, findings);
+    let labels = provider.pools.values().map(|pool| (pool.name.clone(), labels(pool, &images, provider, findings)));
+    let labels = labels.collect();
+    Section {
+        // Seconds between two calls; none where the file says nothing.
+        spacing: Span(findings.keep(node.number("rate")).unwrap_or(0.0)),
+        attempts: findings.keep(node.integer("launch-retries")).unwrap_or(3).clamp(1, 1000) as u32,
+        launch_timeout: Span(findings.keep(node.integer("launch-timeout")).unwrap_or(3600) as f64),
+        boot_timeout: Span(findings.keep(node.integer("boot-timeout")).unwrap_or(60) as f64),
+        labels,
+    }
+}
+
+fn cloud_images(node: &YamlNode, findings: &mut Findings) -> BTreeMap<String, Login> {
+    let mut images = BTreeMap::new();
+    for image in findings.mappings(node, "cloud-images", "a cloud image") {
+        let Some(name) = findings.required(image, "name", "a cloud image") else { continue };
+        let login = Login {
+            username: findings.keep(image.text("username")),
+            python_path: Some(findings.keep(image.text("python-path")).unwrap_or_else(|| "auto".to_owned())),
+            shell_type: findings.keep(image.text("shell-type")),
+            ..connection(image, findings)
+        };
+        images.insert(name, login);
+    }
+    images
+}
+
+/// How nodes of an image are reached.
+fn connection(image: &YamlNode, findings: &mut Findings) -> Login {
+    let kind = findings.keep(image.text("connection-type")).unwrap_or_else(|| "ssh".to_owned());
+    let usual = if kind == "winrm" { 5986 } else { 22 };
+    let port = findings.keep(image.integer("connection-port")).unwrap_or(usual);
+    let connection_port = u16::try_from(port).unwrap_or_else(|_| {
+        let at = image.get("connection-port").map_or(image.at, |value| value.at);
+        findings.error(at, "connection-port is out of range".to_owned(), format!("it is {port}, it may be 1 to 65535"));
+        22
+    });
+    Login { connection_type: Some(kind), connection_port, ..Login::default() }
+}
+
+fn labels(
+    pool: &PoolConfig,
+    images: &BTreeMap<String, Login>,
+    provider: &ProviderConfig,
+    findings: &mut Findings,
+) -> BTreeMap<LabelName, Label> {
+    let checking = pool.section.boolean("host-key-checking").unwrap_or(true);
+    let mut labels = BTreeMap::new();
+    for node in findings.mappings(&pool.section, "labels", "a label") {
+        let Some(name) = findings.required(node, "name", "a label") else { continue };
+        let Some((image, login)) = image(node, images, provider, findings) else { continue };
+        let flavor = findings.keep(node.text("flavor-name"));
+        let min_ram = findings.keep(node.integer("min-ram")).unwrap_or(0);
+        let host_key_checking = node.boolean("host-key-checking").unwrap_or(checking);
+        let label = Label { at: node.at, image, login, flavor, min_ram, host_key_checking };
+        labels.insert(LabelName::from(name), label);
+    }
+    labels
+}
+
+fn image(
+    node: &YamlNode,
+    images: &BTreeMap<String, Login>,
+    provider: &ProviderConfig,
+    findings: &mut Findings,
+) -> Option<(LabelImage, Login)> {
+    if let Some(name) = findings.keep(node.text("cloud-image")) {
+        let Some(login) = images.get(&name) else {
+            let at = node.get("cloud-image").map_or(node.at, |value| value.at);
+            let help = "define it in `cloud-images` of the provider".to_owned();
+            findings.error(at, format!("cloud-image {name} does not exist in provider {}", provider.name), help);
+            return None;
+        };
+        return Some((LabelImage::Cloud(name), login.clone()));
+    }
+    let name = findings.keep(node.text("diskimage"))?;
+    let image = ImageName::from(name);
+    let own = findings.mappings(&provider.section, "diskimages", "a diskimage");
+    let own = own.into_iter().find(|own| own.get("name").and_then(YamlNode::as_text) == Some(image.as_str()));
+    let reached = connection(own.unwrap_or(node), findings);
+    let top: Option<&DiskImage> = provider.label_images.get(&image);
+    let login = Login {
+        username: top.map(|image| image.username.clone()),
+        python_path: top.map(|image| image.python_path.clone()),
+        shell_type: top.and_then(|image| image.shell_type.clone()),
+        ..reached
+    };
+    Some((LabelImage::Disk(image), login))
+}

@@ -1,0 +1,428 @@
+//! Assembly: a request that was accepted with nodes of which some are built, from its claim to its end.
+
+use serde::Serialize;
+
+use super::bidder::{Bidder, Choice};
+use super::launch::{Ask, Ending, Input, Launch};
+use super::request_handler::decline;
+use crate::model::cloud::{ExternalId, Instance, LabelImage, LaunchOrder, Launching};
+use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
+use crate::model::node::{Node, NodeState, Writer};
+use crate::model::quantity::Amounts;
+use crate::model::request::{NodeRequest, RequestState};
+use crate::model::snapshot::{NodeChange, RequestChange, Stored};
+use crate::model::time::Timestamp;
+use crate::model::world::World;
+
+/// The transaction that takes a request up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim {
+    pub request: RequestChange,
+    /// Ready nodes for it.
+    pub reuse: Vec<NodeChange>,
+    /// New ones, in the order of the wishes.
+    pub build: Vec<Node>,
+}
+
+/// The transaction that ends it: nodes with their last change, where there is one, and the request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finish {
+    pub request: Option<RequestChange>,
+    pub nodes: Vec<(NodeId, Option<NodeChange>)>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Assembly {
+    pub since: Timestamp,
+    pub stage: Stage,
+    parts: Vec<Part>,
+    #[serde(skip)]
+    zone: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    Claiming,
+    Beginning,
+    Building,
+    Finishing,
+}
+
+/// One node of the request.
+#[derive(Clone, Debug, Serialize)]
+struct Part {
+    /// Known from the claim on.
+    node: Option<NodeId>,
+    label: LabelName,
+    state: PartState,
+    write: Write,
+}
+
+/// One write of a node at a time, or the later would be refused for the version that the earlier made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Write {
+    Idle,
+    UnderWay,
+    /// Under way, and what it wrote is old already.
+    Again,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum PartState {
+    Reused,
+    New,
+    Launching(Box<Launch>),
+    /// What it is to become; written, or to be written with the end of the request.
+    Ready {
+        #[serde(skip)]
+        found: Box<Found>,
+        is_saved: bool,
+    },
+    Failed,
+    Aborted,
+}
+
+/// What a launch has found out about its node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    pub instance: Instance,
+    pub host_keys: Vec<String>,
+}
+
+/// What an assembly asks for about one of its nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    Launch(Ask),
+    Save(Box<NodeChange>),
+}
+
+impl Assembly {
+    pub fn claim(
+        id: &RequestId,
+        request: &Stored<NodeRequest>,
+        choices: Vec<Choice>,
+        zone: Option<String>,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+    ) -> (Self, Claim) {
+        let (mut parts, mut reuse, mut build) = (Vec::new(), Vec::new(), Vec::new());
+        for (choice, wish) in choices.into_iter().zip(&request.record.node_types) {
+            let (node, state) = match choice {
+                Choice::Reuse(node) => {
+                    let stored = world.snapshot.node(&node).expect("a verdict names only nodes of its snapshot");
+                    reuse.push(stored.change(node.clone(), |record| allocate(record, id, &request.record)));
+                    (Some(node), PartState::Reused)
+                }
+                Choice::Build(label) => {
+                    build.push(new_node(id, &request.record, &label, bidder, world.now));
+                    (None, PartState::New)
+                }
+            };
+            parts.push(Part { node, label: wish.clone(), state, write: Write::Idle });
+        }
+        let request = request.change(id.clone(), |record| record.set_state(RequestState::Pending, world.now));
+        (Self { since: world.now, stage: Stage::Claiming, parts, zone }, Claim { request, reuse, build })
+    }
+
+    /// What its nodes take that no picture shows yet.
+    pub fn unseen_need(&self, pool: &PoolId, need: impl Fn(&PoolId, &LabelName) -> Amounts) -> Amounts {
+        let mut total = Amounts::none();
+        if self.stage == Stage::Claiming {
+            for part in self.parts.iter().filter(|part| matches!(part.state, PartState::New)) {
+                total.add(&need(pool, &part.label));
+            }
+        }
+        total
+    }
+
+    pub fn nodes(&self) -> Vec<NodeId> {
+        self.parts.iter().filter_map(|part| part.node.clone()).collect()
+    }
+
+    pub fn has(&self, node: &NodeId) -> bool {
+        self.parts.iter().any(|part| part.node.as_ref() == Some(node))
+    }
+
+    /// The new nodes are there: they become building, with what is known about their image.
+    pub fn claimed(
+        &mut self,
+        nodes: Vec<NodeId>,
+        rules: Option<&Launching>,
+        pool: &PoolId,
+        world: &World<'_>,
+    ) -> Vec<NodeChange> {
+        self.stage = Stage::Beginning;
+        let new = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::New));
+        for (part, node) in new.zip(nodes) {
+            part.node = Some(node);
+        }
+        let changes = self.parts.iter().filter(|part| matches!(part.state, PartState::New)).filter_map(|part| {
+            let id = part.node.clone()?;
+            let label = rules?.labels.get(&pool.pool)?.get(&part.label)?;
+            Some(world.snapshot.node(&id)?.change(id, |record| {
+                record.set_state(NodeState::Building, Writer::Launcher, world.now);
+                if let LabelImage::Cloud(name) = &label.image {
+                    record.image_id = Some(name.clone());
+                }
+                record.username = label.login.username.clone();
+                record.python_path = label.login.python_path.clone();
+                record.shell_type = label.login.shell_type.clone();
+                record.connection_type = label.login.connection_type.clone();
+                record.connection_port = label.login.connection_port.into();
+                record.resources = label.need.as_ref().map(resources);
+            }))
+        });
+        changes.collect()
+    }
+
+    /// The nodes are building: their launches begin.
+    pub fn begun(
+        &mut self,
+        request: &NodeRequest,
+        id: &RequestId,
+        rules: &Launching,
+        pool: &PoolId,
+        world: &World<'_>,
+    ) -> Vec<(NodeId, Ask)> {
+        self.stage = Stage::Building;
+        let about = about(id, request);
+        let mut asks = Vec::new();
+        for part in &mut self.parts {
+            let (PartState::New, Some(node)) = (&part.state, part.node.clone()) else { continue };
+            let Some(label) = rules.labels.get(&pool.pool).and_then(|labels| labels.get(&part.label)) else {
+                // The configuration lost it in this very moment.
+                part.state = PartState::Failed;
+                continue;
+            };
+            let order = LaunchOrder {
+                pool: pool.pool.clone(),
+                label: part.label.clone(),
+                hostname: format!("np{node}"),
+                zone: self.zone.clone(),
+                image: None,
+                request: about.clone(),
+                metadata: [
+                    ("nodepool_node_id", node.to_string()),
+                    ("nodepool_pool_name", pool.pool.to_string()),
+                    ("nodepool_provider_name", pool.provider.to_string()),
+                ]
+                .map(|(key, value)| (key.to_owned(), value))
+                .into(),
+                found: None,
+            };
+            let (launch, first) = Launch::begin(order, label, rules, world.now);
+            part.state = PartState::Launching(Box::new(launch));
+            asks.extend(first.into_iter().map(|ask| (node.clone(), ask)));
+        }
+        asks
+    }
+
+    /// Something happened to one of its launches.
+    pub fn step(&mut self, node: &NodeId, input: Input, world: &World<'_>) -> Vec<Step> {
+        let many = self.parts.iter().filter(|part| !matches!(part.state, PartState::Reused)).count() > 1;
+        let Some(part) = self.parts.iter_mut().find(|part| part.node.as_ref() == Some(node)) else { return Vec::new() };
+        let PartState::Launching(launch) = &mut part.state else { return Vec::new() };
+        let (mut steps, mut needs_write) = (Vec::new(), false);
+        for ask in launch.step(input, world.now) {
+            match ask {
+                Ask::SaveId(_) => needs_write = true,
+                Ask::Ended(Ending::Ready { instance, host_keys }) => {
+                    let found = Box::new(Found { instance: *instance, host_keys });
+                    part.state = PartState::Ready { found, is_saved: false };
+                    // Others of this request are not there yet: what is there is not to be lost with them.
+                    needs_write = many;
+                    break;
+                }
+                Ask::Ended(Ending::Failed(_) | Ending::Dropped) => {
+                    part.state = PartState::Failed;
+                    break;
+                }
+                Ask::Ended(Ending::Aborted(_)) => {
+                    part.state = PartState::Aborted;
+                    break;
+                }
+                ask => steps.push(Step::Launch(ask)),
+            }
+        }
+        if needs_write {
+            steps.extend(part.write_now(node, world).map(|change| Step::Save(Box::new(change))));
+        }
+        steps
+    }
+
+    /// A write of one of its nodes has ended.
+    pub fn saved(&mut self, node: &NodeId, world: &World<'_>) -> Option<NodeChange> {
+        let part = self.parts.iter_mut().find(|part| part.node.as_ref() == Some(node))?;
+        let again = std::mem::replace(&mut part.write, Write::Idle) == Write::Again;
+        if again { part.write_now(node, world) } else { None }
+    }
+
+    /// The cloud refused a node for want of quota.
+    pub fn was_aborted(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.state, PartState::Aborted))
+    }
+
+    /// All launches have ended, well or badly.
+    pub fn launches_complete(&self) -> bool {
+        let is_open =
+            |part: &Part| matches!(part.state, PartState::Launching(_) | PartState::New) || part.write != Write::Idle;
+        self.stage == Stage::Building && !self.parts.iter().any(is_open)
+    }
+
+    pub fn due(&self) -> Option<Timestamp> {
+        let launches = self.parts.iter().filter_map(|part| match &part.state {
+            PartState::Launching(launch) => launch.due(),
+            _ => None,
+        });
+        launches.reduce(|first, other| if other < first { other } else { first })
+    }
+
+    /// Nodes whose launches are under way.
+    pub fn launching(&self) -> Vec<NodeId> {
+        let is_open = |part: &&Part| matches!(part.state, PartState::Launching(_));
+        self.parts.iter().filter(is_open).filter_map(|part| part.node.clone()).collect()
+    }
+
+    /// The end: fulfilled where every node is ready, declined where one failed, given back where one was aborted.
+    pub fn finish(&mut self, id: &RequestId, launcher: &LauncherId, world: &World<'_>) -> Finish {
+        self.stage = Stage::Finishing;
+        let is_good = |part: &Part| matches!(part.state, PartState::Reused | PartState::Ready { .. });
+        let has_failed = self.parts.iter().any(|part| matches!(part.state, PartState::Failed));
+        let request = world.snapshot.request(id);
+        let fulfils = request.is_some() && self.parts.iter().all(is_good);
+        let mut nodes = Vec::new();
+        for part in &self.parts {
+            let Some(node) = &part.node else { continue };
+            let change = match &part.state {
+                PartState::Ready { found, is_saved: false } => ready_change(node, found, world),
+                PartState::Failed => state_change(node, NodeState::Failed, world),
+                PartState::Aborted => state_change(node, NodeState::Aborted, world),
+                // It was not begun, so nothing is behind it.
+                PartState::New => state_change(node, NodeState::Deleting, world),
+                PartState::Reused | PartState::Ready { .. } | PartState::Launching(_) => None,
+            };
+            let freed = !fulfils && is_good(part);
+            let change = match (change, freed) {
+                (change, false) => change,
+                (None, true) => world.snapshot.node(node).map(|stored| stored.change(node.clone(), free)),
+                (Some(mut change), true) => {
+                    free(&mut change.record);
+                    Some(change)
+                }
+            };
+            nodes.push((node.clone(), change));
+        }
+        let request = request.map(|stored| match (fulfils, has_failed) {
+            (true, _) => stored.change(id.clone(), |record| {
+                record.set_state(RequestState::Fulfilled, world.now);
+                record.nodes = self.nodes();
+            }),
+            (false, true) => decline(id, stored, launcher, world),
+            (false, false) => stored.change(id.clone(), |record| record.set_state(RequestState::Requested, world.now)),
+        });
+        Finish { request, nodes }
+    }
+}
+
+impl Part {
+    /// Writes what is known of the node now, or after the write that is under way.
+    fn write_now(&mut self, node: &NodeId, world: &World<'_>) -> Option<NodeChange> {
+        if self.write != Write::Idle {
+            self.write = Write::Again;
+            return None;
+        }
+        let change = match &mut self.state {
+            PartState::Launching(launch) => {
+                let id = launch.external_id()?;
+                world.snapshot.node(node)?.change(node.clone(), |record| record.external_id = id_value(id))
+            }
+            PartState::Ready { found, is_saved } => {
+                *is_saved = true;
+                ready_change(node, found, world)?
+            }
+            PartState::Reused | PartState::New | PartState::Failed | PartState::Aborted => return None,
+        };
+        self.write = Write::UnderWay;
+        Some(change)
+    }
+}
+
+fn allocate(record: &mut Node, id: &RequestId, request: &NodeRequest) {
+    record.allocated_to = Some(id.clone());
+    record.tenant_name = request.tenant_name.clone();
+    record.requestor = request.requestor.clone();
+}
+
+fn free(record: &mut Node) {
+    record.allocated_to = None;
+}
+
+fn new_node(id: &RequestId, request: &NodeRequest, label: &LabelName, bidder: &Bidder<'_>, now: Timestamp) -> Node {
+    let mut node = Node::new(NodeState::Init, now);
+    node.labels = vec![label.clone()];
+    node.provider = Some(bidder.id.provider.clone());
+    node.pool = Some(bidder.id.pool.clone());
+    node.launcher = Some(bidder.launcher.to_string());
+    node.attributes = bidder.pool.node_attributes.clone().unwrap_or_default();
+    allocate(&mut node, id, request);
+    node
+}
+
+/// The request in the words that properties may quote.
+fn about(id: &RequestId, request: &NodeRequest) -> serde_json::Value {
+    serde_json::json!({
+        "id": id, "labels": request.node_types, "requestor": request.requestor,
+        "requestor_data": request.requestor_data, "relative_priority": request.relative_priority,
+        "event_id": request.event_id, "created_time": request.created_time, "tenant_name": request.tenant_name,
+    })
+}
+
+fn id_value(id: &ExternalId) -> serde_json::Value {
+    serde_json::to_value(id).unwrap_or_default()
+}
+
+fn resources(amounts: &Amounts) -> serde_json::Map<String, serde_json::Value> {
+    amounts
+        .iter()
+        .filter(|(_, amount)| amount.is_finite())
+        .map(|(name, amount)| (name.to_owned(), number(amount)))
+        .collect()
+}
+
+/// Whole numbers without a point, as others write them.
+fn number(amount: f64) -> serde_json::Value {
+    if amount.fract() == 0.0 && amount.abs() < 9e15 { (amount as i64).into() } else { amount.into() }
+}
+
+fn state_change(node: &NodeId, state: NodeState, world: &World<'_>) -> Option<NodeChange> {
+    let stored = world.snapshot.node(node)?;
+    // A node that never began cannot have failed.
+    let next = if stored.record.state == NodeState::Init { NodeState::Deleting } else { state };
+    Some(stored.change(node.clone(), |record| record.set_state(next, Writer::Launcher, world.now)))
+}
+
+fn ready_change(node: &NodeId, found: &Found, world: &World<'_>) -> Option<NodeChange> {
+    let stored = world.snapshot.node(node)?;
+    Some(stored.change(node.clone(), |record| {
+        let instance = &found.instance;
+        record.external_id = id_value(&instance.external_id);
+        record.interface_ip = instance.interface_ip.clone();
+        record.public_ipv4 = instance.public_ipv4.clone();
+        record.public_ipv6 = instance.public_ipv6.clone();
+        record.private_ipv4 = instance.private_ipv4.clone();
+        record.cloud = instance.cloud.clone();
+        record.region = instance.region.clone();
+        record.az = instance.zone.clone();
+        record.host_id = instance.host_id.clone();
+        if !instance.amounts.is_empty() {
+            record.resources = Some(resources(&instance.amounts));
+        }
+        if !found.host_keys.is_empty() {
+            record.host_keys = found.host_keys.clone();
+        }
+        record.set_state(NodeState::Ready, Writer::Launcher, world.now);
+    }))
+}

@@ -1,0 +1,233 @@
+//! The part of a pool's mind that minds requests with nodes to be built: from the claim over the launches to the end.
+
+use super::assembly::{Assembly, Step};
+use super::bidder::{Bidder, Choice};
+use super::launch::{Ask, Input};
+use super::pool::{Effect, Pool};
+use super::reason::Reason;
+use crate::model::cloud::{Facts, News};
+use crate::model::ids::{NodeId, RequestId};
+use crate::model::quantity::Amounts;
+use crate::model::request::{NodeRequest, RequestState};
+use crate::model::snapshot::{Stored, WriteError};
+use crate::model::status::VerdictKind;
+use crate::model::time::{Span, Timestamp};
+use crate::model::world::World;
+
+/// A cloud that refused a node for want of quota is asked again after so long.
+const REST_AT_QUOTA: Span = Span(5.0);
+
+impl Pool {
+    /// Takes a request up of which at least one node has to be built.
+    pub(super) fn assemble(
+        &mut self,
+        id: &RequestId,
+        request: &Stored<NodeRequest>,
+        choices: Vec<Choice>,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+    ) -> Effect {
+        for choice in &choices {
+            match choice {
+                Choice::Reuse(node) => {
+                    let stored = world.snapshot.node(node).expect("a verdict names only nodes of its snapshot");
+                    self.claims.take(node, &stored.record);
+                }
+                Choice::Build(label) => self.claims.build(&bidder.hosts.facts.need(&self.id.pool, label)),
+            }
+        }
+        let zone = self.zone_for(&choices, bidder, world);
+        let (assembly, claim) = Assembly::claim(id, request, choices, zone, bidder, world);
+        let nodes = claim.build.len();
+        self.verdicts.record(id, VerdictKind::Accept, Reason::Launching { nodes }, world.now);
+        let earlier = self.assemblies.insert(id.clone(), assembly);
+        assert!(earlier.is_none(), "two assemblies for request {id}");
+        Effect::Claim(Box::new(claim))
+    }
+
+    /// All new nodes of a request share a zone: that of the first reused node, else the next one in turn.
+    fn zone_for(&mut self, choices: &[Choice], bidder: &Bidder<'_>, world: &World<'_>) -> Option<String> {
+        let of_reused = choices.iter().find_map(|choice| match choice {
+            Choice::Reuse(node) => world.snapshot.node(node)?.record.az.clone(),
+            Choice::Build(_) => None,
+        });
+        let known = bidder.hosts.facts.launching.as_ref().map_or(&[][..], |launching| &launching.zones);
+        let zones = if bidder.pool.availability_zones.is_empty() { known } else { &bidder.pool.availability_zones };
+        if of_reused.is_some() || zones.is_empty() {
+            return of_reused;
+        }
+        self.next_zone = self.next_zone.wrapping_add(1);
+        zones.get(self.next_zone % zones.len()).cloned()
+    }
+
+    /// What nodes of claims under way take; no picture shows them yet.
+    pub(super) fn unseen_need(&self, facts: &Facts) -> Amounts {
+        let mut total = Amounts::none();
+        for assembly in self.assemblies.values() {
+            total.add(&assembly.unseen_need(&self.id, |pool, label| facts.need(&pool.pool, label)));
+        }
+        total
+    }
+
+    pub(super) fn claimed(
+        &mut self,
+        id: &RequestId,
+        answer: Result<Vec<NodeId>, WriteError>,
+        world: &World<'_>,
+    ) -> Vec<Effect> {
+        let nodes = match answer {
+            Ok(nodes) => nodes,
+            Err(error) => {
+                let revision = world.snapshot.revision;
+                self.end_assembly(id);
+                self.failed_at.insert(id.clone(), revision);
+                self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
+                return Vec::new();
+            }
+        };
+        let rules = world.facts.get(&self.id.provider).and_then(|facts| facts.launching.clone());
+        let Some(assembly) = self.assemblies.get_mut(id) else { return Vec::new() };
+        for node in &nodes {
+            self.building.insert(node.clone(), id.clone());
+        }
+        let changes = assembly.claimed(nodes, rules.as_deref(), &self.id, world);
+        if changes.is_empty() {
+            // The configuration lost their labels in this very moment.
+            return self.finish(id, world);
+        }
+        vec![Effect::Begin { request: id.clone(), nodes: changes }]
+    }
+
+    pub(super) fn begun(&mut self, id: &RequestId, answer: Result<(), WriteError>, world: &World<'_>) -> Vec<Effect> {
+        if answer.is_err() {
+            // Somebody else holds a lock of ours: everything is given back, and the rules for lost requests apply.
+            return self.finish(id, world);
+        }
+        let rules = world.facts.get(&self.id.provider).and_then(|facts| facts.launching.clone());
+        let request = world.snapshot.request(id).map(|stored| stored.record.clone());
+        let (Some(assembly), Some(rules), Some(request)) = (self.assemblies.get_mut(id), rules, request) else {
+            return self.finish(id, world);
+        };
+        let asks = assembly.begun(&request, id, &rules, &self.id, world);
+        let mut effects: Vec<Effect> = asks.into_iter().filter_map(|(node, ask)| effect_of(node, ask)).collect();
+        effects.extend(self.finish_complete(id, world));
+        effects
+    }
+
+    pub(super) fn news(&mut self, node: &NodeId, news: News, world: &World<'_>) -> Vec<Effect> {
+        self.tell_launch(node, Input::News(news), world)
+    }
+
+    pub(super) fn scanned(
+        &mut self,
+        node: &NodeId,
+        found: Result<Vec<String>, String>,
+        world: &World<'_>,
+    ) -> Vec<Effect> {
+        self.tell_launch(node, Input::Scanned(found), world)
+    }
+
+    pub(super) fn saved(&mut self, node: &NodeId, world: &World<'_>) -> Vec<Effect> {
+        let Some(request) = self.building.get(node).cloned() else { return Vec::new() };
+        let Some(assembly) = self.assemblies.get_mut(&request) else { return Vec::new() };
+        let mut effects: Vec<Effect> =
+            assembly.saved(node, world).map(|change| Effect::Save(Box::new(change))).into_iter().collect();
+        effects.extend(self.finish_complete(&request, world));
+        effects
+    }
+
+    /// Time has passed.
+    pub(super) fn clock(&mut self, world: &World<'_>) -> Vec<Effect> {
+        let due = |launches: &Assembly| launches.due().is_some_and(|due| due <= world.now);
+        let nodes: Vec<NodeId> =
+            self.assemblies.values().filter(|assembly| due(assembly)).flat_map(Assembly::launching).collect();
+        nodes.iter().flat_map(|node| self.tell_launch(node, Input::Clock, world)).collect()
+    }
+
+    /// When `Event::Clock` is wanted at the latest.
+    pub fn due(&self) -> Option<Timestamp> {
+        let all = self.assemblies.values().filter_map(Assembly::due).chain(self.resting.values().copied());
+        all.reduce(|first, other| if other < first { other } else { first })
+    }
+
+    /// R43: requests that are gone want no nodes.
+    pub(super) fn abandon_unwanted(&mut self, world: &World<'_>) -> Vec<Effect> {
+        let gone: Vec<NodeId> = self
+            .assemblies
+            .iter()
+            .filter(|(id, _)| world.snapshot.request(id).is_none())
+            .flat_map(|(_, assembly)| assembly.launching())
+            .collect();
+        gone.iter().flat_map(|node| self.tell_launch(node, Input::Abandon, world)).collect()
+    }
+
+    /// The request is written and everything given back, or somebody else will find it.
+    pub(super) fn finished(&mut self, id: &RequestId, answer: Result<(), WriteError>, world: &World<'_>) {
+        let is_fulfilled =
+            world.snapshot.request(id).is_some_and(|stored| stored.record.state == RequestState::Fulfilled);
+        self.end_assembly(id);
+        match answer {
+            Ok(()) if is_fulfilled => {
+                self.handed_out += 1;
+                self.forget(id);
+            }
+            Ok(()) => {}
+            Err(error) => {
+                let reason = Reason::WriteFailed(error.to_string());
+                self.verdicts.record(id, VerdictKind::Defer, reason, world.now);
+            }
+        }
+    }
+
+    fn tell_launch(&mut self, node: &NodeId, input: Input, world: &World<'_>) -> Vec<Effect> {
+        let Some(request) = self.building.get(node).cloned() else { return Vec::new() };
+        let Some(assembly) = self.assemblies.get_mut(&request) else { return Vec::new() };
+        let mut effects = Vec::new();
+        for step in assembly.step(node, input, world) {
+            match step {
+                Step::Launch(ask) => effects.extend(effect_of(node.clone(), ask)),
+                Step::Save(change) => effects.push(Effect::Save(change)),
+            }
+        }
+        effects.extend(self.finish_complete(&request, world));
+        effects
+    }
+
+    fn finish_complete(&mut self, id: &RequestId, world: &World<'_>) -> Vec<Effect> {
+        match self.assemblies.get(id).is_some_and(Assembly::launches_complete) {
+            true => self.finish(id, world),
+            false => Vec::new(),
+        }
+    }
+
+    fn finish(&mut self, id: &RequestId, world: &World<'_>) -> Vec<Effect> {
+        let Some(assembly) = self.assemblies.get_mut(id) else { return Vec::new() };
+        let finish = assembly.finish(id, &self.launcher, world);
+        let mut effects = Vec::new();
+        if assembly.was_aborted() {
+            self.resting.insert(id.clone(), world.now + REST_AT_QUOTA);
+            effects.push(Effect::Refresh);
+        }
+        effects.push(Effect::Finish { request: id.clone(), finish: Box::new(finish) });
+        effects
+    }
+
+    fn end_assembly(&mut self, id: &RequestId) {
+        let Some(assembly) = self.assemblies.remove(id) else { return };
+        for node in assembly.nodes() {
+            self.claims.give_back(&node);
+            self.building.remove(&node);
+        }
+    }
+}
+
+fn effect_of(node: NodeId, ask: Ask) -> Option<Effect> {
+    match ask {
+        Ask::Submit(job) => Some(Effect::Submit { node, job }),
+        Ask::Abandon => Some(Effect::Abandon { node }),
+        Ask::Scan(target) => Some(Effect::Scan { node, target }),
+        Ask::Report { result, took } => Some(Effect::Report { node, result, took }),
+        // An assembly takes these itself.
+        Ask::SaveId(_) | Ask::Ended(_) => None,
+    }
+}

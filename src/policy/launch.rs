@@ -1,0 +1,483 @@
+//! Launch: one node from building to ready or failed. Attempts, timeouts, host keys, unwinding; and never two instances
+//! for one node: what an attempt left behind is gone before the next one begins.
+
+use serde::Serialize;
+
+use crate::model::cloud::{
+    CloudError, ExternalId, FailureKind, Instance, Job, LaunchLabel, LaunchOrder, Launching, News, Outcome,
+};
+use crate::model::time::{Span, Timestamp};
+
+/// A failed deletion is tried again after so long.
+const RETRY_UNWINDING: Span = Span(5.0);
+
+/// What a launch hears.
+#[derive(Debug)]
+pub enum Input {
+    News(News),
+    /// The host keys, or why there are none.
+    Scanned(Result<Vec<String>, String>),
+    /// Time has passed.
+    Clock,
+    /// Nobody wants the node any more.
+    Abandon,
+}
+
+/// What it asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ask {
+    Submit(Job),
+    /// The job that was submitted last shall end.
+    Abandon,
+    Scan(ScanTarget),
+    /// To be recorded before anything can go wrong.
+    SaveId(ExternalId),
+    /// An attempt has ended: under what it is counted, and how long the launch has taken so far.
+    Report {
+        result: &'static str,
+        took: Span,
+    },
+    Ended(Ending),
+}
+
+/// Where to look for host keys.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ScanTarget {
+    pub address: String,
+    pub port: u16,
+    pub gathers_keys: bool,
+    pub timeout: Span,
+}
+
+/// How a launch ends, once.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ending {
+    Ready {
+        instance: Box<Instance>,
+        host_keys: Vec<String>,
+    },
+    Failed(CloudError),
+    /// Over the cloud's quota: not a failure, it is tried again when there is room.
+    Aborted(String),
+    /// After `Input::Abandon`.
+    Dropped,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Launch {
+    #[serde(skip)]
+    order: LaunchOrder,
+    #[serde(skip)]
+    checks: Checks,
+    attempt: u32,
+    of: u32,
+    began: Timestamp,
+    attempt_began: Timestamp,
+    external_id: Option<ExternalId>,
+    stage: Stage,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Checks {
+    timeout: Span,
+    boot_timeout: Span,
+    /// `None` where the node is taken as it is.
+    port: Option<u16>,
+    gathers_keys: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Stage {
+    Creating,
+    /// It took too long, or nobody wants it; the job has been told to end.
+    Abandoning(Reason),
+    Scanning(#[serde(skip)] Box<Instance>),
+    /// What the failed attempt made is deleted.
+    Unwinding {
+        since: Timestamp,
+        retry_at: Option<Timestamp>,
+    },
+    Over,
+}
+
+/// Why a job was told to end.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Reason {
+    TooLate,
+    Unwanted,
+}
+
+impl Launch {
+    /// Begins; the first thing that it asks for comes along.
+    pub fn begin(order: LaunchOrder, label: &LaunchLabel, rules: &Launching, now: Timestamp) -> (Self, Vec<Ask>) {
+        let checks = Checks {
+            timeout: rules.timeout,
+            boot_timeout: rules.boot_timeout,
+            port: label.host_key_checking.then_some(label.login.connection_port),
+            gathers_keys: matches!(label.login.connection_type.as_deref(), Some("ssh" | "network_cli")),
+        };
+        let job = Job::Launch(Box::new(order.clone()));
+        let launch = Self {
+            external_id: order.found.clone(),
+            order,
+            checks,
+            attempt: 1,
+            of: rules.attempts.max(1),
+            began: now,
+            attempt_began: now,
+            stage: Stage::Creating,
+        };
+        (launch, vec![Ask::Submit(job)])
+    }
+
+    pub fn external_id(&self) -> Option<&ExternalId> {
+        self.external_id.as_ref()
+    }
+
+    pub fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over)
+    }
+
+    /// When `Input::Clock` is wanted at the latest.
+    pub fn due(&self) -> Option<Timestamp> {
+        match self.stage {
+            Stage::Creating | Stage::Scanning(_) => Some(self.attempt_began + self.checks.timeout),
+            Stage::Unwinding { since, retry_at } => {
+                let end = since + self.checks.timeout;
+                Some(retry_at.map_or(end, |at| if at < end { at } else { end }))
+            }
+            Stage::Abandoning(_) | Stage::Over => None,
+        }
+    }
+
+    pub fn step(&mut self, input: Input, now: Timestamp) -> Vec<Ask> {
+        match input {
+            Input::News(News::Known(id)) => self.note_id(id),
+            Input::News(News::Ended(result)) => self.job_ended(result, now),
+            Input::Scanned(result) => self.scanned(result, now),
+            Input::Clock => self.clock(now),
+            Input::Abandon => self.abandon(),
+        }
+    }
+
+    fn note_id(&mut self, id: ExternalId) -> Vec<Ask> {
+        if self.external_id.as_ref() == Some(&id) {
+            return Vec::new();
+        }
+        self.external_id = Some(id.clone());
+        vec![Ask::SaveId(id)]
+    }
+
+    fn job_ended(&mut self, result: Result<Outcome, CloudError>, now: Timestamp) -> Vec<Ask> {
+        match (&self.stage, result) {
+            (Stage::Creating, Ok(Outcome::Launched(instance))) => self.created(instance, now),
+            (Stage::Creating, Err(CloudError::Quota(text))) => {
+                self.stage = Stage::Over;
+                vec![self.report(FailureKind::Quota.statsd_suffix(), now), Ask::Ended(Ending::Aborted(text))]
+            }
+            (Stage::Creating, Err(error)) => self.attempt_failed(error, now),
+            (Stage::Creating, Ok(other)) => {
+                let detail = format!("the driver ended a launch with {other:?}");
+                self.attempt_failed(CloudError::Failed { kind: FailureKind::Unknown, detail }, now)
+            }
+            (Stage::Abandoning(why), result) => {
+                let why = why.clone();
+                let mut asks = match result {
+                    Ok(Outcome::Launched(instance)) => self.note_id(instance.external_id.clone()),
+                    _ => Vec::new(),
+                };
+                match why {
+                    Reason::Unwanted => {
+                        self.stage = Stage::Over;
+                        asks.push(Ask::Ended(Ending::Dropped));
+                    }
+                    Reason::TooLate => asks.extend(self.attempt_failed(too_late(), now)),
+                }
+                asks
+            }
+            (Stage::Unwinding { .. }, Ok(_) | Err(CloudError::NotFound)) => self.next_attempt(now),
+            (Stage::Unwinding { since, .. }, Err(_)) => {
+                self.stage = Stage::Unwinding { since: *since, retry_at: Some(now + RETRY_UNWINDING) };
+                Vec::new()
+            }
+            (Stage::Scanning(_) | Stage::Over, _) => Vec::new(),
+        }
+    }
+
+    fn created(&mut self, instance: Box<Instance>, now: Timestamp) -> Vec<Ask> {
+        let mut asks = self.note_id(instance.external_id.clone());
+        let Some(port) = self.checks.port else {
+            asks.extend(self.ready(instance, Vec::new(), now));
+            return asks;
+        };
+        asks.push(Ask::Scan(ScanTarget {
+            address: instance.interface_ip.clone().unwrap_or_default(),
+            port,
+            gathers_keys: self.checks.gathers_keys,
+            timeout: self.checks.boot_timeout,
+        }));
+        self.stage = Stage::Scanning(instance);
+        asks
+    }
+
+    fn scanned(&mut self, result: Result<Vec<String>, String>, now: Timestamp) -> Vec<Ask> {
+        let Stage::Scanning(instance) = &self.stage else { return Vec::new() };
+        match result {
+            Ok(host_keys) => {
+                let instance = instance.clone();
+                self.ready(instance, host_keys, now)
+            }
+            Err(detail) => self.attempt_failed(CloudError::Failed { kind: FailureKind::KeyScan, detail }, now),
+        }
+    }
+
+    fn report(&self, result: &'static str, now: Timestamp) -> Ask {
+        Ask::Report { result, took: now - self.began }
+    }
+
+    fn ready(&mut self, instance: Box<Instance>, host_keys: Vec<String>, now: Timestamp) -> Vec<Ask> {
+        self.stage = Stage::Over;
+        vec![self.report("ready", now), Ask::Ended(Ending::Ready { instance, host_keys })]
+    }
+
+    fn clock(&mut self, now: Timestamp) -> Vec<Ask> {
+        if self.due().is_none_or(|due| now < due) {
+            return Vec::new();
+        }
+        match self.stage {
+            Stage::Creating => {
+                self.stage = Stage::Abandoning(Reason::TooLate);
+                vec![Ask::Abandon]
+            }
+            Stage::Scanning(_) => self.attempt_failed(too_late(), now),
+            Stage::Unwinding { since, .. } if now >= since + self.checks.timeout => self.failed(too_late()),
+            Stage::Unwinding { since, .. } => {
+                self.stage = Stage::Unwinding { since, retry_at: None };
+                self.external_id.clone().map(|id| Ask::Submit(Job::Delete(id))).into_iter().collect()
+            }
+            Stage::Abandoning(_) | Stage::Over => Vec::new(),
+        }
+    }
+
+    fn abandon(&mut self) -> Vec<Ask> {
+        match self.stage {
+            Stage::Creating => {
+                self.stage = Stage::Abandoning(Reason::Unwanted);
+                vec![Ask::Abandon]
+            }
+            // Whoever deletes the node deletes what belongs to it.
+            Stage::Scanning(_) | Stage::Unwinding { retry_at: Some(_), .. } => {
+                self.stage = Stage::Over;
+                vec![Ask::Ended(Ending::Dropped)]
+            }
+            Stage::Unwinding { .. } => {
+                self.stage = Stage::Abandoning(Reason::Unwanted);
+                vec![Ask::Abandon]
+            }
+            Stage::Abandoning(_) => {
+                self.stage = Stage::Abandoning(Reason::Unwanted);
+                Vec::new()
+            }
+            Stage::Over => Vec::new(),
+        }
+    }
+
+    fn attempt_failed(&mut self, error: CloudError, now: Timestamp) -> Vec<Ask> {
+        let mut asks = vec![self.report(kind_of(&error).statsd_suffix(), now)];
+        if self.attempt >= self.of || matches!(error, CloudError::Denied(_)) {
+            asks.extend(self.failed(error));
+        } else if let Some(id) = self.external_id.clone() {
+            self.stage = Stage::Unwinding { since: now, retry_at: None };
+            asks.push(Ask::Submit(Job::Delete(id)));
+        } else {
+            asks.extend(self.next_attempt(now));
+        }
+        asks
+    }
+
+    fn next_attempt(&mut self, now: Timestamp) -> Vec<Ask> {
+        self.attempt += 1;
+        self.attempt_began = now;
+        self.external_id = None;
+        self.order.found = None;
+        self.stage = Stage::Creating;
+        vec![Ask::Submit(Job::Launch(Box::new(self.order.clone())))]
+    }
+
+    fn failed(&mut self, error: CloudError) -> Vec<Ask> {
+        self.stage = Stage::Over;
+        vec![Ask::Ended(Ending::Failed(error))]
+    }
+}
+
+fn too_late() -> CloudError {
+    CloudError::Failed { kind: FailureKind::ServerCreateTimeout, detail: "launch-timeout passed".to_owned() }
+}
+
+/// Under what a failure is counted.
+pub fn kind_of(error: &CloudError) -> FailureKind {
+    match error {
+        CloudError::Failed { kind, .. } => *kind,
+        CloudError::Quota(_) => FailureKind::Quota,
+        CloudError::Capacity(_) => FailureKind::Capacity,
+        CloudError::NotFound | CloudError::Throttled { .. } | CloudError::Denied(_) | CloudError::Deadline => {
+            FailureKind::Unknown
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::cloud::{LabelImage, Login};
+
+    fn rules() -> Launching {
+        Launching {
+            attempts: 2,
+            timeout: Span(100.0),
+            boot_timeout: Span(60.0),
+            zones: Vec::new(),
+            labels: Default::default(),
+        }
+    }
+
+    fn label(host_key_checking: bool) -> LaunchLabel {
+        let login = Login { connection_type: Some("ssh".to_owned()), connection_port: 22, ..Login::default() };
+        LaunchLabel { need: None, image: LabelImage::Cloud("i".to_owned()), login, host_key_checking, trouble: None }
+    }
+
+    fn order() -> LaunchOrder {
+        LaunchOrder {
+            pool: "main".into(),
+            label: "a".into(),
+            hostname: "np0000000001".to_owned(),
+            zone: None,
+            image: None,
+            request: serde_json::Value::Null,
+            metadata: Default::default(),
+            found: None,
+        }
+    }
+
+    fn begun(host_key_checking: bool) -> Launch {
+        let (launch, asks) = Launch::begin(order(), &label(host_key_checking), &rules(), Timestamp(0.0));
+        assert_eq!(asks, [create()]);
+        launch
+    }
+
+    fn create() -> Ask {
+        Ask::Submit(Job::Launch(Box::new(order())))
+    }
+
+    fn delete(id: &str) -> Ask {
+        Ask::Submit(Job::Delete(ExternalId::text(id)))
+    }
+
+    fn ended(result: Result<Outcome, CloudError>) -> Input {
+        Input::News(News::Ended(result))
+    }
+
+    fn known(id: &str) -> Input {
+        Input::News(News::Known(ExternalId::text(id)))
+    }
+
+    fn report(result: &'static str, took: f64) -> Ask {
+        Ask::Report { result, took: Span(took) }
+    }
+
+    fn failure() -> CloudError {
+        CloudError::Failed { kind: FailureKind::Status, detail: "server in error state".to_owned() }
+    }
+
+    fn launched() -> (Box<Instance>, Input) {
+        let mut instance = Instance::new(ExternalId::text("s1"));
+        instance.interface_ip = Some("127.80.0.5".to_owned());
+        let instance = Box::new(instance);
+        (instance.clone(), ended(Ok(Outcome::Launched(instance))))
+    }
+
+    #[test]
+    fn without_a_check_a_running_instance_is_ready() {
+        let mut launch = begun(false);
+        assert_eq!(launch.step(known("s1"), Timestamp(1.0)), [Ask::SaveId(ExternalId::text("s1"))]);
+        let (instance, input) = launched();
+        let ready = Ask::Ended(Ending::Ready { instance, host_keys: vec![] });
+        assert_eq!(launch.step(input, Timestamp(2.0)), [report("ready", 2.0), ready]);
+        assert!(launch.is_over() && launch.due().is_none());
+    }
+
+    #[test]
+    fn host_keys_come_before_ready() {
+        let mut launch = begun(true);
+        let (instance, input) = launched();
+        let asks = launch.step(input, Timestamp(2.0));
+        let target = ScanTarget { address: "127.80.0.5".to_owned(), port: 22, gathers_keys: true, timeout: Span(60.0) };
+        assert_eq!(asks, [Ask::SaveId(ExternalId::text("s1")), Ask::Scan(target)]);
+        let host_keys = vec!["ssh-ed25519 AAAA".to_owned()];
+        let asks = launch.step(Input::Scanned(Ok(host_keys.clone())), Timestamp(3.0));
+        assert_eq!(asks, [report("ready", 3.0), Ask::Ended(Ending::Ready { instance, host_keys })]);
+    }
+
+    #[test]
+    fn what_a_failed_attempt_made_is_gone_before_the_next_begins() {
+        let mut launch = begun(false);
+        launch.step(known("s1"), Timestamp(1.0));
+        let asks = launch.step(ended(Err(failure())), Timestamp(2.0));
+        assert_eq!(asks, [report("error.status", 2.0), delete("s1")]);
+        // The deletion fails, and is tried again.
+        assert_eq!(launch.step(ended(Err(CloudError::Deadline)), Timestamp(3.0)), []);
+        assert_eq!(launch.due(), Some(Timestamp(8.0)));
+        assert_eq!(launch.step(Input::Clock, Timestamp(7.9)), []);
+        assert_eq!(launch.step(Input::Clock, Timestamp(8.0)), [delete("s1")]);
+        assert_eq!(launch.step(ended(Err(CloudError::NotFound)), Timestamp(9.0)), [create()]);
+        let asks = launch.step(ended(Err(failure())), Timestamp(10.0));
+        assert_eq!(asks, [report("error.status", 10.0), Ask::Ended(Ending::Failed(failure()))]);
+    }
+
+    #[test]
+    fn an_attempt_that_made_nothing_is_followed_by_the_next_at_once() {
+        let mut launch = begun(false);
+        let asks = launch.step(ended(Err(CloudError::Capacity("full".to_owned()))), Timestamp(1.0));
+        assert_eq!(asks, [report("error.capacity", 1.0), create()]);
+    }
+
+    #[test]
+    fn over_quota_is_no_failure() {
+        let mut launch = begun(false);
+        let asks = launch.step(ended(Err(CloudError::Quota("cores".to_owned()))), Timestamp(1.0));
+        assert_eq!(asks, [report("error.quota", 1.0), Ask::Ended(Ending::Aborted("cores".to_owned()))]);
+    }
+
+    #[test]
+    fn an_attempt_that_takes_too_long_is_ended_and_what_it_made_deleted() {
+        let mut launch = begun(false);
+        assert_eq!(launch.step(Input::Clock, Timestamp(100.0)), [Ask::Abandon]);
+        // The instance came all the same.
+        let (_, input) = launched();
+        let asks = launch.step(input, Timestamp(101.0));
+        let expected = [Ask::SaveId(ExternalId::text("s1")), report("error.servercreatetimeout", 101.0), delete("s1")];
+        assert_eq!(asks, expected);
+        // Nothing helps: the node fails, and who deletes it goes on trying.
+        let asks = launch.step(Input::Clock, Timestamp(201.0));
+        assert_eq!(asks, [Ask::Ended(Ending::Failed(too_late()))]);
+    }
+
+    #[test]
+    fn a_scan_that_fails_costs_the_attempt() {
+        let mut launch = begun(true);
+        launch.step(launched().1, Timestamp(1.0));
+        let asks = launch.step(Input::Scanned(Err("refused".to_owned())), Timestamp(61.0));
+        assert_eq!(asks, [report("error.keyscan", 61.0), delete("s1")]);
+    }
+
+    #[test]
+    fn a_node_that_nobody_wants_ends_when_its_job_has() {
+        let mut launch = begun(false);
+        assert_eq!(launch.step(Input::Abandon, Timestamp(1.0)), [Ask::Abandon]);
+        assert_eq!(launch.step(known("s1"), Timestamp(1.5)), [Ask::SaveId(ExternalId::text("s1"))]);
+        let given_up = CloudError::given_up("abandoned");
+        assert_eq!(launch.step(ended(Err(given_up)), Timestamp(2.0)), [Ask::Ended(Ending::Dropped)]);
+    }
+}

@@ -1,0 +1,73 @@
+//! What a dump shows of a pool.
+
+use serde::Serialize;
+
+use super::assembly::Assembly;
+use super::pool::Pool;
+use crate::model::ids::{NodeId, RequestId};
+use crate::model::time::Timestamp;
+
+#[derive(Clone, Debug, Serialize)]
+pub struct PoolView {
+    pub actor: &'static str,
+    pub name: String,
+    pub draining: bool,
+    pub handed_out: u64,
+    pub requests: Vec<HandlerView>,
+    pub launches: Vec<AssemblyView>,
+    pub deferred: Vec<DeferredView>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct HandlerView {
+    pub id: RequestId,
+    pub for_s: f64,
+    pub waiting_for: String,
+    pub nodes: Vec<NodeId>,
+}
+
+/// A request with nodes that are being built.
+#[derive(Clone, Debug, Serialize)]
+pub struct AssemblyView {
+    pub id: RequestId,
+    pub for_s: f64,
+    #[serde(flatten)]
+    pub assembly: Assembly,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct DeferredView {
+    pub id: RequestId,
+    pub for_s: f64,
+    pub reason: String,
+}
+
+impl Pool {
+    pub fn observe(&self, now: Timestamp) -> PoolView {
+        let requests = self.handlers.values().map(|handler| HandlerView {
+            id: handler.id.clone(),
+            for_s: (now - handler.since).0,
+            waiting_for: handler.reason().to_string(),
+            nodes: handler.nodes.clone(),
+        });
+        let deferred = self.verdicts.deferred().map(|(id, recorded)| DeferredView {
+            id: id.clone(),
+            for_s: (now - recorded.since).0,
+            reason: recorded.reason.to_string(),
+        });
+        let launches = self.assemblies.iter().map(|(id, assembly)| AssemblyView {
+            id: id.clone(),
+            for_s: (now - assembly.since).0,
+            assembly: assembly.clone(),
+        });
+        PoolView {
+            actor: "PoolWorker",
+            name: format!("{}/{}", self.id.provider, self.id.pool),
+            draining: self.draining,
+            handed_out: self.handed_out,
+            requests: requests.collect(),
+            launches: launches.collect(),
+            deferred: deferred.collect(),
+        }
+    }
+}

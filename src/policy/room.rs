@@ -1,0 +1,87 @@
+//! Whether there is room for nodes that are launched: the limits of cloud and pool, and what is used and kept of them.
+
+use std::collections::BTreeSet;
+
+use super::bidder::{Bidder, Choice, Claims};
+use super::reason::Reason;
+use crate::model::cloud::Trouble;
+use crate::model::ids::{LabelName, NodeId, PoolId};
+use crate::model::quantity::Amounts;
+use crate::model::request::NodeRequest;
+use crate::model::snapshot::distinct_labels;
+use crate::model::time::Timestamp;
+use crate::model::world::World;
+
+/// R31 for nodes that are launched: labels that cannot work here, images that are missing, and what never fits.
+pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>) -> Vec<Reason> {
+    let facts = &bidder.hosts.facts;
+    let trouble =
+        |label: &LabelName| facts.launch_label(&bidder.id.pool, label).and_then(|known| known.trouble.as_ref());
+    let (mut broken, mut missing) = ((Vec::new(), None), (Vec::new(), None));
+    for label in distinct_labels(request) {
+        let (labels, why, text) = match trouble(label) {
+            Some(Trouble::Broken(text)) => (&mut broken.0, &mut broken.1, text),
+            Some(Trouble::NotReady(text)) => (&mut missing.0, &mut missing.1, text),
+            None => continue,
+        };
+        labels.push(label.clone());
+        why.get_or_insert_with(|| text.clone());
+    }
+    if let (labels, Some(why)) = broken {
+        return vec![Reason::LabelsBroken { labels, why }];
+    }
+    if let (labels, Some(why)) = missing {
+        return vec![Reason::ImagesNotAvailable { labels, why }];
+    }
+    let mut need = Amounts::none();
+    request.node_types.iter().for_each(|label| need.add(&facts.need(&bidder.id.pool, label)));
+    let of_cloud = (!bidder.pool.ignore_provider_quota).then(|| facts.room()).and_then(|room| room.shortage(&need));
+    match bidder.pool.limits.shortage(&need).or(of_cloud) {
+        Some((resource, wanted, limit)) => vec![Reason::NeverFits { resource, wanted, limit }],
+        None => Vec::new(),
+    }
+}
+
+/// Idle nodes where there are any and the request takes them, new ones otherwise as long as there is room.
+pub fn assemble(
+    request: &NodeRequest,
+    bidder: &Bidder<'_>,
+    claims: &Claims,
+    world: &World<'_>,
+) -> Result<Vec<Choice>, Reason> {
+    let facts = &bidder.hosts.facts;
+    if facts.seen_at == Timestamp::default() {
+        return Err(Reason::NotSurveyed);
+    }
+    let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);
+    let mut room = bidder.pool.limits.clone();
+    room.subtract(&world.snapshot.ledger.used_by_pool(bidder.id, |label| need(bidder.id, label)));
+    let mut cloud = if bidder.pool.ignore_provider_quota { Amounts::unlimited() } else { facts.room() };
+    cloud.subtract(&world.snapshot.ledger.used_by_provider(&bidder.id.provider, need));
+    for left in [&mut room, &mut cloud] {
+        left.subtract(&claims.unseen);
+        left.subtract(&claims.resources);
+    }
+    let (mut choices, mut taken, mut zone) = (Vec::new(), BTreeSet::new(), None);
+    for label in &request.node_types {
+        let idle = request.reuse.then(|| world.snapshot.idle_nodes(bidder.id, label)).into_iter().flatten();
+        let mut idle = idle.filter(|id| !taken.contains(*id) && !claims.has(id) && !world.snapshot.is_node_locked(id));
+        // All nodes of a request are of one zone, that of the first which is reused.
+        let zone_of = |id: &NodeId| world.snapshot.node(id).and_then(|node| node.record.az.as_deref());
+        if let Some(node) = idle.find(|id| zone.is_none() || zone_of(id) == zone) {
+            zone = zone.or(zone_of(node));
+            taken.insert(node.clone());
+            choices.push(Choice::Reuse(node.clone()));
+            continue;
+        }
+        let one = facts.need(&bidder.id.pool, label);
+        for left in [&mut room, &mut cloud] {
+            if let Some((resource, wanted, left)) = left.shortage(&one) {
+                return Err(Reason::NoRoom { resource, wanted, left });
+            }
+            left.subtract(&one);
+        }
+        choices.push(Choice::Build(label.clone()));
+    }
+    Ok(choices)
+}

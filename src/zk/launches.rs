@@ -1,0 +1,269 @@
+//! The compound writes of a launch and of a deletion: locks that are held for longer are taken, used and given back in
+//! the same transactions as the records change.
+
+use bytes::Bytes;
+
+use super::lock::{self, Lock, PlannedLock};
+use super::mirror::Fold;
+use super::paths::Place;
+use super::txn::{After, Guard, LARGEST_TRANSACTION, Store, refusal};
+use super::{CreateMode, Op, OpReply, ZkError, paths, removal};
+use crate::model::ids::NodeId;
+use crate::model::json;
+use crate::model::node::Node;
+use crate::model::snapshot::{LockView, NodeChange, RequestChange, WriteError};
+use crate::zk::records::stored;
+
+/// What became of a claim: the request is ours, and these nodes are there for it.
+#[derive(Debug)]
+pub struct Claimed {
+    pub lock: Lock,
+    /// In the order of the records.
+    pub nodes: Vec<NodeId>,
+}
+
+/// A node whose lock is held, on its way back to everybody; where a record is given, it is written as well.
+#[derive(Debug)]
+pub struct HeldNode {
+    pub lock: Lock,
+    pub change: Option<NodeChange>,
+}
+
+impl Store {
+    /// Takes a request up: its lock, its record (pending), ready nodes (allocated) and new ones (init), all or nothing.
+    pub async fn claim(
+        &self,
+        request: RequestChange,
+        reuse: Vec<NodeChange>,
+        nodes: Vec<Node>,
+    ) -> Result<Claimed, WriteError> {
+        let mut ops = vec![Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version)];
+        ops.extend(reuse.iter().map(write));
+        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        ops.extend(reuse.iter().flat_map(|node| self.node_guard(&node.id, After::Keep).proof()));
+        let new_nodes = nodes
+            .iter()
+            .map(|node| Op::create(paths::node_prefix(), json::to_bytes(node), CreateMode::PersistentSequential));
+        ops.extend(new_nodes);
+        let (mut locks, replies) = self.write_and_lock(ops, vec![self.request_guard(&request.id)]).await?;
+        let lock = locks.pop().ok_or_else(unfitting)?;
+        let Some(OpReply::Set(stat)) = replies.first().cloned() else { return Err(unfitting()) };
+        let created = replies.iter().filter_map(|reply| match reply {
+            OpReply::Created { path, stat } => match paths::parse(path) {
+                Place::Node(id) => Some((id, *stat)),
+                _ => None,
+            },
+            _ => None,
+        });
+        let created: Vec<_> = created.collect();
+        if created.len() != nodes.len() {
+            return Err(unfitting());
+        }
+        let ids = created.iter().map(|(id, _)| id.clone()).collect();
+        self.mirror().fold(|fold| {
+            show(fold, lock.path(), true);
+            fold.change_request(request.id, stored(request.record, &stat));
+            for ((id, stat), node) in created.into_iter().zip(nodes) {
+                fold.add_node(id, stored(node, &stat));
+            }
+        });
+        self.fold_nodes(reuse, replies.into_iter().skip(1).collect());
+        own.done();
+        Ok(Claimed { lock, nodes: ids })
+    }
+
+    /// Locks nodes and writes them in the same transaction: those of a claim before their launch, or one whose use is
+    /// over before its deletion. The locks come back in the order of the nodes.
+    pub async fn begin(&self, nodes: Vec<NodeChange>) -> Result<Vec<Lock>, WriteError> {
+        let guards = nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)).collect();
+        let ops: Vec<Op> = nodes.iter().map(write).collect();
+        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        let (locks, replies) = self.write_and_lock(ops, guards).await?;
+        self.mirror().fold(|fold| locks.iter().for_each(|lock| show(fold, lock.path(), true)));
+        self.fold_nodes(nodes, replies);
+        own.done();
+        Ok(locks)
+    }
+
+    /// A node whose lock is held and stays so.
+    pub async fn save_held(&self, lock: &Lock, node: NodeChange) -> Result<(), WriteError> {
+        let ops = vec![lock.fence(), write(&node)];
+        let own = self.mirror().announce(vec![paths::node(&node.id)]);
+        let replies = self.zk().multi(ops).await.map_err(|error| refusal(&error))?;
+        self.fold_nodes(vec![node], replies);
+        own.done();
+        Ok(())
+    }
+
+    /// Writes what has come of a request and of nodes, and gives all their locks back, in one transaction where it
+    /// fits: nobody sees a fulfilled request whose nodes are still locked.
+    pub async fn finish(
+        &self,
+        request: Option<(Lock, Option<RequestChange>)>,
+        nodes: Vec<HeldNode>,
+    ) -> Result<(), WriteError> {
+        let size: usize =
+            nodes.iter().filter_map(|node| node.change.as_ref()).map(|node| json::to_bytes(&node.record).len()).sum();
+        if size <= LARGEST_TRANSACTION {
+            return self.finish_at_once(request, nodes).await;
+        }
+        // First all nodes, then the request: the order in which an interruption does no harm.
+        for node in nodes {
+            self.finish_at_once(None, vec![node]).await?;
+        }
+        self.finish_at_once(request, Vec::new()).await
+    }
+
+    async fn finish_at_once(
+        &self,
+        request: Option<(Lock, Option<RequestChange>)>,
+        nodes: Vec<HeldNode>,
+    ) -> Result<(), WriteError> {
+        let (request_lock, request) = request.unzip();
+        let request = request.flatten();
+        let mut ops: Vec<Op> = nodes.iter().filter_map(|node| node.change.as_ref()).map(write).collect();
+        ops.extend(
+            request
+                .iter()
+                .map(|change| Op::set(paths::request(&change.id), json::to_bytes(&change.record), change.version)),
+        );
+        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        let mut all: Vec<Op> = nodes.iter().map(|node| node.lock.release_op()).collect();
+        all.extend(request_lock.iter().map(Lock::release_op));
+        let releases = all.len();
+        all.extend(ops);
+        let mut replies = self.zk().multi(all).await.map_err(|error| refusal(&error))?;
+        let replies = replies.split_off(releases.min(replies.len()));
+        let (locks, changes): (Vec<Lock>, Vec<Option<NodeChange>>) =
+            nodes.into_iter().map(|node| (node.lock, node.change)).unzip();
+        let locks: Vec<Lock> = locks.into_iter().chain(request_lock).collect();
+        self.mirror().fold(|fold| locks.iter().for_each(|lock| show(fold, lock.path(), false)));
+        locks.into_iter().for_each(Lock::spent);
+        let changes: Vec<NodeChange> = changes.into_iter().flatten().collect();
+        let request_stat = match (&request, replies.last()) {
+            (Some(_), Some(OpReply::Set(stat))) => Some(*stat),
+            _ => None,
+        };
+        self.fold_nodes(changes, replies);
+        if let (Some(request), Some(stat)) = (request, request_stat) {
+            self.mirror().fold(|fold| fold.change_request(request.id, stored(request.record, &stat)));
+        }
+        own.done();
+        Ok(())
+    }
+
+    /// The last of a node: its lock, the lock's directory and its record, together.
+    pub async fn remove_held(&self, lock: Lock, id: &NodeId) -> Result<(), WriteError> {
+        let path = paths::node(id);
+        let ops = vec![lock.release_op(), Op::delete(lock.directory(), -1), Op::delete(&*path, -1)];
+        match self.zk().multi(ops).await {
+            Ok(_) => lock.spent(),
+            // Somebody waits for the lock, or left something beside it: all of it goes with the record.
+            Err(ZkError::Multi { index, .. }) if index > 0 => {
+                let conditions = [lock.fence()];
+                match removal::remove_tree_after(&**self.zk(), &path, &conditions).await {
+                    Ok(()) => lock.spent(),
+                    Err(error) => return Err(refusal(&error)),
+                }
+            }
+            Err(error) => return Err(refusal(&error)),
+        }
+        self.mirror().fold(|fold| fold.remove(&path));
+        Ok(())
+    }
+
+    /// Runs operations and takes the guarded locks, each in a directory that is proven to be empty. Where the tree has
+    /// another shape than the mirror knew, the locks are taken first, as peers take them.
+    async fn write_and_lock(&self, ops: Vec<Op>, guards: Vec<Guard>) -> Result<(Vec<Lock>, Vec<OpReply>), WriteError> {
+        let planned: Vec<PlannedLock> =
+            guards.iter().map(|guard| PlannedLock::new(self.zk(), &guard.directory)).collect();
+        let mut all = ops.clone();
+        all.extend(guards.iter().flat_map(Guard::opening));
+        let before = all.len();
+        all.extend(planned.iter().map(PlannedLock::op));
+        match self.zk().multi(all).await {
+            Ok(mut replies) => {
+                let contenders = replies.split_off(before.min(replies.len()));
+                replies.truncate(ops.len());
+                let paths = contenders.into_iter().filter_map(|reply| match reply {
+                    OpReply::Created { path, .. } => Some(path),
+                    _ => None,
+                });
+                let locks = planned.into_iter().zip(paths).map(|(planned, path)| planned.taken(path)).collect();
+                Ok((locks, replies))
+            }
+            Err(ZkError::Multi { index, source }) => {
+                planned.into_iter().for_each(PlannedLock::refused);
+                if index < ops.len() {
+                    return Err(refusal(&source));
+                }
+                self.lock_and_write(ops, guards).await
+            }
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    async fn lock_and_write(&self, ops: Vec<Op>, guards: Vec<Guard>) -> Result<(Vec<Lock>, Vec<OpReply>), WriteError> {
+        let mut locks: Vec<Lock> = Vec::with_capacity(guards.len());
+        for guard in &guards {
+            // Those taken so far are given back where they are dropped.
+            match lock::try_lock(self.zk(), &guard.directory, "").await {
+                Ok(Some(lock)) => locks.push(lock),
+                Ok(None) => return Err(WriteError::Contended),
+                Err(error) => return Err(refusal(&error)),
+            }
+        }
+        let mut all = ops;
+        let wanted = all.len();
+        all.extend(locks.iter().map(Lock::fence));
+        let mut replies = self.zk().multi(all).await.map_err(|error| refusal(&error))?;
+        replies.truncate(wanted);
+        Ok((locks, replies))
+    }
+
+    /// Takes over nodes that were written, each with the answer to its write in their order.
+    fn fold_nodes(&self, nodes: Vec<NodeChange>, replies: Vec<OpReply>) {
+        let stats = replies.into_iter().filter_map(|reply| match reply {
+            OpReply::Set(stat) => Some(stat),
+            _ => None,
+        });
+        self.mirror().fold(|fold| {
+            for (node, stat) in nodes.into_iter().zip(stats) {
+                fold.change_node(node.id, stored(node.record, &stat));
+            }
+        });
+    }
+}
+
+/// The picture shows a contender of ours as soon as we know of it, and not longer: its events may come later.
+fn show(fold: &mut Fold<'_>, path: &str, is_there: bool) {
+    let change = |view: &mut LockView, name: String| {
+        if is_there {
+            view.exists = true;
+            view.contenders.insert(name);
+        } else {
+            view.contenders.remove(&name);
+        }
+    };
+    match paths::parse(path) {
+        Place::NodeContender(id, name) => {
+            let mut view = fold.snapshot().node_lock(&id);
+            change(&mut view, name);
+            fold.snapshot().set_node_lock(id, view);
+        }
+        Place::RequestContender(id, name) => {
+            let mut view = fold.snapshot().request_lock(&id);
+            change(&mut view, name);
+            fold.snapshot().set_request_lock(id, view);
+        }
+        _ => {}
+    }
+}
+
+fn write(node: &NodeChange) -> Op {
+    Op::set(paths::node(&node.id), Bytes::from(json::to_bytes(&node.record)), node.version)
+}
+
+fn unfitting() -> WriteError {
+    WriteError::Failed("an answer that does not fit the question".to_owned())
+}

@@ -1,0 +1,201 @@
+//! Nodes from a cloud, by the fake one: launched, handed out, used and deleted; attempts, quota, requests that vanish.
+
+mod grown;
+
+use grown::{Consumer, Process, on_paused_time, until, zookeeper};
+use nodepool::actors::messages::AskWhy;
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::request::RequestState;
+use nodepool::zk::paths;
+
+/// One pool of a fake cloud with the labels `a` and `b`.
+fn cloud(pool: &str, provider: &str) -> String {
+    format!(
+        "zookeeper-servers: [{{host: localhost}}]\nlabels: [{{name: a}}, {{name: b}}]\nproviders:\n  - name: lab\n    \
+         driver: fake\n    cloud: fake\n{provider}    cloud-images: [{{name: image, username: zuul}}]\n    pools:\n      \
+         - name: main\n{pool}        labels:\n          - {{name: a, cloud-image: image, flavor-name: Fake Flavor}}\n          \
+         - {{name: b, cloud-image: image, flavor-name: Unreal Flavor}}\n"
+    )
+}
+
+async fn started(yaml: &str) -> (Consumer, Process) {
+    let zookeeper = zookeeper();
+    let consumer = Consumer::of(&zookeeper);
+    let mut process = Process::new(yaml);
+    process.run(&zookeeper);
+    until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
+    (consumer, process)
+}
+
+// zookeeper.md checks of launches: what a launched node's record says
+#[test]
+fn a_request_gets_a_new_node_and_a_used_one_goes_with_its_server() {
+    on_paused_time(async {
+        let (consumer, _process) = started(&cloud("        node-attributes: {rack: r1}\n", "")).await;
+        let id = consumer.ask(&["a"]).await;
+        let request = consumer.ended(&id).await;
+        assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 1));
+        let node = consumer.node(&request.nodes[0]).await.unwrap();
+        assert_eq!((node.state, node.allocated_to.as_ref()), (NodeState::Ready, Some(&id)));
+        assert_eq!(node.host_keys, ["ssh-rsa FAKEKEY"]);
+        assert_eq!(node.interface_ip.as_deref(), Some("fake"));
+        assert_eq!((node.username.as_deref(), node.connection_type.as_deref()), (Some("zuul"), Some("ssh")));
+        assert_eq!(node.image_id.as_deref(), Some("image"));
+        assert!(node.external_id.is_string() && node.az.is_some(), "{node:?}");
+        let resources = serde_json::json!({"cores": 4, "instances": 1, "ram": 8192});
+        assert_eq!(serde_json::Value::from(node.resources.clone().unwrap()), resources);
+        assert_eq!(node.attributes, serde_json::json!({"rack": "r1"}));
+
+        let nodes = consumer.accept(&id).await;
+        consumer.use_up(nodes).await;
+        until("the node is gone", async || consumer.nodes().await.is_empty()).await;
+    });
+}
+
+#[test]
+fn nodes_come_in_the_order_of_the_wishes() {
+    on_paused_time(async {
+        let (consumer, _process) = started(&cloud("", "")).await;
+        let id = consumer.ask(&["b", "a", "b"]).await;
+        let request = consumer.ended(&id).await;
+        let mut labels = Vec::new();
+        for id in &request.nodes {
+            labels.push(consumer.node(id).await.unwrap().labels[0].to_string());
+        }
+        assert_eq!(labels, ["b", "a", "b"]);
+    });
+}
+
+#[test]
+fn where_there_is_no_room_a_request_waits_for_it() {
+    on_paused_time(async {
+        let (consumer, _process) = started(&cloud("        max-servers: 2\n", "")).await;
+        let first = consumer.ask(&["a", "a"]).await;
+        consumer.ended(&first).await;
+        let first_nodes = consumer.accept(&first).await;
+        let second = consumer.ask(&["a"]).await;
+        let third = consumer.ask(&["a", "a", "a"]).await;
+        let third = consumer.ended(&third).await;
+        assert_eq!(third.state, RequestState::Failed, "it can never be served");
+        assert_eq!(consumer.request(&second).await.unwrap().state, RequestState::Requested);
+        consumer.use_up(first_nodes).await;
+        assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
+    });
+}
+
+#[test]
+fn a_server_that_breaks_is_replaced_until_the_attempts_are_used_up() {
+    on_paused_time(async {
+        let every_second = "    fake: {boot-fails-every: 2}\n";
+        let (consumer, _process) = started(&cloud("", every_second)).await;
+        for _ in 0..4 {
+            let id = consumer.ask(&["a"]).await;
+            assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+        }
+    });
+    on_paused_time(async {
+        let (consumer, _process) =
+            started(&cloud("", "    launch-retries: 2\n    fake: {boot-fails-every: 1}\n")).await;
+        let id = consumer.ask(&["a"]).await;
+        let request = consumer.ended(&id).await;
+        assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1));
+        until("the failed node is gone", async || consumer.nodes().await.is_empty()).await;
+    });
+}
+
+#[test]
+fn a_request_that_vanishes_leaves_nothing_behind() {
+    on_paused_time(async {
+        let (consumer, _process) = started(&cloud("", "    fake: {boot-time: 20}\n")).await;
+        let id = consumer.ask(&["a", "b"]).await;
+        let building = async |node: &Node| node.state == NodeState::Building && !node.external_id.is_null();
+        until("both are building", async || {
+            let nodes = consumer.nodes().await;
+            let mut count = 0;
+            for (_, node) in &nodes {
+                count += usize::from(building(node).await);
+            }
+            count == 2
+        })
+        .await;
+        consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
+        until("nothing is left", async || consumer.nodes().await.is_empty()).await;
+    });
+}
+
+#[test]
+fn throttling_fails_nobody() {
+    on_paused_time(async {
+        let (consumer, _process) = started(&cloud("", "    fake: {throttle-every: 2, retry-after: 1}\n")).await;
+        let ids = [consumer.ask(&["a"]).await, consumer.ask(&["a"]).await, consumer.ask(&["b"]).await];
+        for id in &ids {
+            assert_eq!(consumer.ended(id).await.state, RequestState::Fulfilled);
+        }
+    });
+}
+
+// The life of a node: claim, begin, id, ready and fulfilled; deleting, gone.
+#[test]
+fn a_life_cycle_takes_six_transactions() {
+    on_paused_time(async {
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        let mut process = Process::new(&cloud("", ""));
+        process.run(&zookeeper);
+        until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
+        let id = consumer.ask(&["a"]).await;
+        let asked = zookeeper.last_zxid();
+        consumer.ended(&id).await;
+        assert_eq!(zookeeper.last_zxid() - asked, 4);
+        let nodes = consumer.accept(&id).await;
+        consumer.use_up(nodes).await;
+        let used = zookeeper.last_zxid();
+        until("the node is gone", async || consumer.nodes().await.is_empty()).await;
+        assert_eq!(zookeeper.last_zxid() - used, 2);
+    });
+}
+
+#[test]
+fn a_cloud_without_quota_fails_nobody() {
+    on_paused_time(async {
+        let yaml = cloud("        ignore-provider-quota: true\n", "    fake: {max-instances: 1}\n");
+        let (consumer, _process) = started(&yaml).await;
+        let first = consumer.ask(&["a"]).await;
+        consumer.ended(&first).await;
+        let second = consumer.ask(&["b"]).await;
+        tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+        let waiting = consumer.request(&second).await.unwrap();
+        assert_ne!(waiting.state, RequestState::Failed);
+        assert!(waiting.declined_by.is_empty());
+        let nodes = consumer.accept(&first).await;
+        consumer.use_up(nodes).await;
+        assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
+    });
+}
+
+#[test]
+fn a_label_with_an_unknown_flavor_is_declined_with_the_reason_and_others_work() {
+    on_paused_time(async {
+        let yaml = cloud("", "").replace("Unreal Flavor", "No Such Flavor");
+        let (consumer, process) = started(&yaml).await;
+        let (good, bad) = (consumer.ask(&["a"]).await, consumer.ask(&["b"]).await);
+        assert_eq!(consumer.ended(&good).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.ended(&bad).await.state, RequestState::Failed);
+        let asking = process.shared.why.ask_all(AskWhy(bad), std::time::Duration::from_secs(5)).await;
+        let why = asking.into_iter().find_map(|(_, why)| why.ok().flatten()).unwrap().reason;
+        assert!(why.starts_with("node type(s) [b] not available: Unable to find flavor"), "{why}");
+    });
+}
+
+#[test]
+fn a_server_that_cannot_be_deleted_is_tried_again_until_it_goes() {
+    on_paused_time(async {
+        let (consumer, process) = started(&cloud("", "    fake: {delete-fails-every: 2}\n")).await;
+        let first = consumer.ask(&["a", "a", "a"]).await;
+        consumer.ended(&first).await;
+        let nodes = consumer.accept(&first).await;
+        consumer.use_up(nodes).await;
+        until("all are gone", async || consumer.nodes().await.is_empty()).await;
+        drop(process);
+    });
+}
