@@ -59,8 +59,8 @@ impl Driver for Fragile {
 struct WithBug(Arc<AtomicUsize>);
 
 impl MoreDrivers for WithBug {
-    fn knows(&self, driver: &str) -> bool {
-        driver == "static"
+    fn names(&self) -> Vec<&'static str> {
+        vec!["static"]
     }
 
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {

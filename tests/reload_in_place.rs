@@ -19,8 +19,8 @@ use nodepool::zk::Stat;
 struct Counting(Arc<AtomicUsize>);
 
 impl MoreDrivers for Counting {
-    fn knows(&self, driver: &str) -> bool {
-        driver == "static"
+    fn names(&self) -> Vec<&'static str> {
+        vec!["static"]
     }
 
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {

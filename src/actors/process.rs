@@ -20,6 +20,7 @@ use super::log::config::LogConfigError;
 use super::log::{LogError, LogPlan, Verbosity};
 use super::panics::{PanicCounter, Recovery};
 use super::pidfile::{self, PidFile, PidFileError};
+use super::providers::MoreDrivers;
 use super::samples::SampleSink;
 use super::shared::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, VERSION, WhyRegistry};
 use super::statsd::{self, StatsdAddress};
@@ -81,17 +82,24 @@ pub struct Prepared {
     pub options: LauncherOptions,
     pub loaded: Loaded,
     pub listener: Option<TcpListener>,
+    /// Drivers that are not part of this crate.
+    pub drivers: Option<Box<dyn MoreDrivers>>,
 }
 
-/// The whole life of `nodepool-launcher`.
-pub fn run_launcher(options: LauncherOptions, daemon: &DaemonOptions) -> ExitCode {
+/// The whole life of `nodepool-launcher`, with the drivers of a downstream crate beside our own.
+pub fn run_launcher(
+    mut options: LauncherOptions,
+    daemon: &DaemonOptions,
+    drivers: Option<Box<dyn MoreDrivers>>,
+) -> ExitCode {
     memory::share_one_pool();
+    options.more_drivers = drivers.as_ref().map_or_else(Vec::new, |drivers| drivers.names());
     let detached = match go_to_background(daemon) {
         Ok(detached) => detached,
         Err(error) => return ExitCode::from(status(Err(error.into()))),
     };
     // Lent only: who started us waits on it, and goes on only when all is said.
-    ExitCode::from(status(launch(options, daemon, detached.as_ref())))
+    ExitCode::from(status(launch(options, daemon, drivers, detached.as_ref())))
 }
 
 /// The exit status. What went wrong is the last line on stderr, after all its causes were told.
@@ -117,7 +125,12 @@ pub fn status(outcome: Result<(), ProcessError>) -> u8 {
     1
 }
 
-fn launch(options: LauncherOptions, daemon: &DaemonOptions, detached: Option<&Detached>) -> Result<(), ProcessError> {
+fn launch(
+    options: LauncherOptions,
+    daemon: &DaemonOptions,
+    drivers: Option<Box<dyn MoreDrivers>>,
+    detached: Option<&Detached>,
+) -> Result<(), ProcessError> {
     let _pid_file = match &daemon.mode {
         Mode::Background { pid_file } => Some(PidFile::acquire(pid_file, pidfile::WAIT)?),
         Mode::Foreground => None,
@@ -125,7 +138,7 @@ fn launch(options: LauncherOptions, daemon: &DaemonOptions, detached: Option<&De
     install_logging(daemon)?;
     in_system(async move {
         let control = Control::take()?;
-        let prepared = prepare(options).await?;
+        let prepared = Prepared { drivers, ..prepare(options).await? };
         if let Some(detached) = detached {
             detached.ready()?;
         }
@@ -202,7 +215,7 @@ async fn prepare(options: LauncherOptions) -> Result<Prepared, ProcessError> {
     // What is wrong with the servers or the certificates is better said now than after the terminal has gone.
     ConnectOptions::from_config(&loaded.config.zookeeper)?;
     let listener = if options.webapp { Some(bind_webapp(&loaded)?) } else { None };
-    Ok(Prepared { options, loaded, listener })
+    Ok(Prepared { options, loaded, listener, drivers: None })
 }
 
 /// Binds the web port of a configuration.
@@ -216,7 +229,7 @@ pub fn bind_webapp(loaded: &Loaded) -> Result<TcpListener, ProcessError> {
 
 /// The launcher from its first log line to its orderly end; to be called inside a system.
 pub async fn serve(control: Control, prepared: Prepared) -> Result<(), ProcessError> {
-    let Prepared { options, loaded, listener } = prepared;
+    let Prepared { options, loaded, listener, drivers } = prepared;
     info!("Nodepool launcher {VERSION} starting");
     loaded.tell();
     let (pools, clouds) = (Arbiter::new(), Arbiter::new());
@@ -235,7 +248,7 @@ pub async fn serve(control: Control, prepared: Prepared) -> Result<(), ProcessEr
         webapp: webapp.map(|address| webapp::advertised(address, &identity.hostname)),
         arbiters: Arbiters { pools: pools.handle(), runtime: runtime_of(&pools).await?, clouds: clouds.handle() },
         identity,
-        drivers: None,
+        drivers,
         servers: watch::Sender::new(loaded.config.zookeeper.servers.clone()),
         in_force: Mutex::new(Some(loaded.clone())),
     });

@@ -9,7 +9,9 @@ use crate::model::problem::Problem;
 
 /// Drivers that are not part of this crate. They are tried first, so that one of them may replace a driver of ours.
 pub trait MoreDrivers: Send + Sync {
-    fn knows(&self, driver: &str) -> bool;
+    /// Values of a provider's `driver` that it opens. They must be names that Nodepool 11 knows: the rest of the file is read by
+    /// what is known of them.
+    fn names(&self) -> Vec<&'static str>;
     /// Opens its driver for the section and ends with `start.with(driver)`.
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>>;
 }
@@ -35,7 +37,7 @@ pub fn start(
     more: Option<&dyn MoreDrivers>,
 ) -> Result<ProviderHandle, Vec<Problem>> {
     let start = StartProvider { provider: section.name.clone(), surroundings };
-    match more.filter(|more| more.knows(&section.driver)) {
+    match more.filter(|more| more.names().contains(&section.driver.as_str())) {
         Some(more) => more.open(section, start),
         None => drivers::open(section, start),
     }

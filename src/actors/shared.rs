@@ -92,6 +92,8 @@ pub struct LauncherOptions {
     pub lock_cleanup: Span,
     /// Calls in flight per provider, where the driver allows several.
     pub api_concurrency: usize,
+    /// Drivers of a downstream crate, beside our own.
+    pub more_drivers: Vec<&'static str>,
     /// Used instead of what the files say about ZooKeeper: the coordinator inside this process.
     pub coordinator: Option<ZooKeeperConfig>,
 }
@@ -107,13 +109,15 @@ impl LauncherOptions {
             delete_interval: Span(5.0),
             lock_cleanup: Span(28_800.0),
             api_concurrency: 10,
+            more_drivers: Vec::new(),
             coordinator: None,
         }
     }
 
     /// Loads the files; every load of a launcher goes through here.
     pub async fn load(&self) -> Result<Loaded, LoadError> {
-        let mut loaded = config_files::load(&self.config, self.secure.as_deref(), BUILT).await?;
+        let built: Vec<&str> = BUILT.iter().chain(&self.more_drivers).copied().collect();
+        let mut loaded = config_files::load(&self.config, self.secure.as_deref(), &built).await?;
         if let Some(coordinator) = &self.coordinator {
             let mut config = Config::clone(&loaded.config);
             config.zookeeper = coordinator.clone();

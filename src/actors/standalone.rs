@@ -108,7 +108,7 @@ async fn with_own_config(
     launcher.coordinator = Some(own_coordinator(coordinator, &written));
     let loaded = launcher.load().await?;
     let listener = Some(process::bind_webapp(&loaded)?);
-    Ok(Prepared { options: launcher, loaded, listener })
+    Ok(Prepared { options: launcher, loaded, listener, drivers: None })
 }
 
 async fn with_built_in_config(
@@ -126,7 +126,7 @@ async fn with_built_in_config(
     let written = launcher.load().await?;
     launcher.coordinator = Some(own_coordinator(coordinator, &written));
     let loaded = launcher.load().await?;
-    Ok(Prepared { options: launcher, loaded, listener: Some(listener) })
+    Ok(Prepared { options: launcher, loaded, listener: Some(listener), drivers: None })
 }
 
 /// The launcher itself takes the plain port: it speaks to its own process.

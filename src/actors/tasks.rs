@@ -80,7 +80,8 @@ enum Owner {
 /// What a job is waiting for.
 enum Stage<M> {
     Calling(M, CallId),
-    Observing(M),
+    /// For an inventory of a survey with a higher number: one that began earlier does not show what the machine has just done.
+    Observing(M, u64),
     Parts(usize),
 }
 
@@ -232,13 +233,13 @@ impl<D: Driver> Tasks<D> {
             return self.give_up(task);
         }
         let stage = match next {
-            Next::Done(outcome) => return self.end(task, Ok(outcome)),
-            Next::Failed(error) => return self.end(task, Err(error)),
+            Next::Done(outcome) => return self.end(id, task, Ok(outcome)),
+            Next::Failed(error) => return self.end(id, task, Err(error)),
             Next::Observe => {
                 if self.listing == Listing::NotNeeded {
                     self.listing = Listing::Due;
                 }
-                Stage::Observing(machine)
+                Stage::Observing(machine, self.number())
             }
             Next::Call(call) => {
                 let call_id = CallId(self.number());
@@ -252,7 +253,7 @@ impl<D: Driver> Tasks<D> {
     }
 
     /// The job came to its end.
-    fn end(&mut self, task: Task, result: Result<Outcome, CloudError>) {
+    fn end(&mut self, id: TaskId, task: Task, result: Result<Outcome, CloudError>) {
         if let Err(error) = &result {
             debug!(provider = %self.provider, job = task.job.name(), %error, "job failed");
         }
@@ -263,7 +264,8 @@ impl<D: Driver> Tasks<D> {
         };
         if matches!(task.owner, Owner::Ourselves) {
             // Machines that observe and hear nothing this time wait for the next one, and so does everybody at first.
-            let again = surveyed.is_none() && (self.is_observed() || !self.has_surveyed());
+            let seen_by = surveyed.is_some().then_some(id);
+            let again = self.is_observed_beyond(seen_by) || (surveyed.is_none() && !self.has_surveyed());
             self.listing = if again { Listing::Due } else { Listing::NotNeeded };
             self.joined.drain(..).for_each(|answer| answer.ended(result.clone()));
         }
@@ -273,7 +275,7 @@ impl<D: Driver> Tasks<D> {
             Owner::Ourselves => {}
         }
         if let Some(facts) = surveyed {
-            self.wake_observers(&facts);
+            self.wake_observers(id, &facts);
         }
     }
 
@@ -295,7 +297,7 @@ impl<D: Driver> Tasks<D> {
             && let Some(Running { task, .. }) = self.tasks.remove(&whole)
         {
             let facts = Arc::unwrap_or_clone(self.facts.borrow().clone());
-            self.end(task, Ok(Outcome::Surveyed(Arc::new(facts))));
+            self.end(whole, task, Ok(Outcome::Surveyed(Arc::new(facts))));
         }
     }
 
@@ -340,16 +342,19 @@ impl<D: Driver> Tasks<D> {
         self.facts.borrow().seen_at > Timestamp::default()
     }
 
-    fn is_observed(&self) -> bool {
-        self.tasks.values().any(|running| matches!(running.stage, Stage::Observing(_)))
+    /// Whether machines still observe that a survey does not wake; without one, whether any do.
+    fn is_observed_beyond(&self, survey: Option<TaskId>) -> bool {
+        let woken = survey.map_or(0, |survey| survey.0);
+        self.tasks.values().any(|running| matches!(running.stage, Stage::Observing(_, asked) if asked > woken))
     }
 
-    fn wake_observers(&mut self, facts: &Facts) {
-        let is_observing = |running: &Running<D::Machine>| matches!(running.stage, Stage::Observing(_));
+    fn wake_observers(&mut self, survey: TaskId, facts: &Facts) {
+        let is_meant =
+            |running: &Running<D::Machine>| matches!(running.stage, Stage::Observing(_, asked) if asked < survey.0);
         let waiting: Vec<TaskId> =
-            self.tasks.iter().filter(|(_, running)| is_observing(running)).map(|(id, _)| *id).collect();
+            self.tasks.iter().filter(|(_, running)| is_meant(running)).map(|(id, _)| *id).collect();
         for id in waiting {
-            if let Some(Running { task, stage: Stage::Observing(machine) }) = self.tasks.remove(&id) {
+            if let Some(Running { task, stage: Stage::Observing(machine, _) }) = self.tasks.remove(&id) {
                 self.advance(id, task, machine, Input::Seen(&facts.inventory));
             }
         }
@@ -434,7 +439,7 @@ struct JobView {
 
 fn job_view<M: StateMachine>(running: &Running<M>) -> JobView {
     let step = match &running.stage {
-        Stage::Calling(machine, _) | Stage::Observing(machine) => machine.label(),
+        Stage::Calling(machine, _) | Stage::Observing(machine, _) => machine.label(),
         Stage::Parts(_) => "parts",
     };
     JobView { job: running.task.job.name(), step, for_s: running.task.began.elapsed().as_secs_f64() }

@@ -76,6 +76,7 @@ fn main() -> ExitCode {
         delete_interval: flags.delete_interval,
         lock_cleanup: flags.lock_cleanup,
         api_concurrency: usize::from(flags.api_concurrency),
+        more_drivers: Vec::new(),
         coordinator: None,
     };
     let mode = match flags.debug || flags.foreground {
@@ -83,7 +84,8 @@ fn main() -> ExitCode {
         false => Mode::Background { pid_file: absolute(&flags.pid_file) },
     };
     let verbosity = if flags.debug { Verbosity::Debug } else { Verbosity::Normal };
-    run_launcher(options, &DaemonOptions { mode, log_config: flags.log_config.as_deref().map(absolute), verbosity })
+    let daemon = DaemonOptions { mode, log_config: flags.log_config.as_deref().map(absolute), verbosity };
+    run_launcher(options, &daemon, None)
 }
 
 /// Decimals are welcome; a timer needs a span above zero that a clock can count.

@@ -12,6 +12,7 @@ use crate::policy::machine::{Lane, Pace, StateMachine};
 pub mod fake;
 pub mod keyscan;
 pub mod servers;
+pub mod simple;
 pub mod static_nodes;
 
 /// The drivers of this version.

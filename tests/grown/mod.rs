@@ -12,7 +12,6 @@ use std::time::Duration;
 use actix_rt::{Arbiter, System};
 use bytes::Bytes;
 use nodepool::actors::clock;
-use nodepool::actors::config_files;
 use nodepool::actors::dump;
 use nodepool::actors::identity::Identity;
 use nodepool::actors::launcher::run_session;
@@ -104,10 +103,9 @@ impl Process {
     /// Grows a tree on a session with any ZooKeeper.
     pub fn run_on(&mut self, connection: Zk) -> tokio::task::JoinHandle<SessionEnd> {
         self.session_id = connection.session_id();
-        let (shared, file) = (self.shared.clone(), self.file.clone());
+        let shared = self.shared.clone();
         actix_rt::spawn(async move {
-            let loaded =
-                config_files::load(&file, None, nodepool::drivers::BUILT).await.expect("a test's configuration loads");
+            let loaded = shared.options.load().await.expect("a test's configuration loads");
             run_session(connection, shared, loaded).await
         })
     }

@@ -6,15 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::config::Knobs;
-use crate::model::cloud::{CloudError, ExternalId, Instance, InstanceState, Inventory};
+use crate::model::cloud::{CloudError, ExternalId, Instance, InstanceState};
 use crate::model::quantity::Amounts;
-
-/// What one call brings back.
-#[derive(Clone, Debug)]
-pub struct Seen {
-    pub inventory: Inventory,
-    pub limits: Amounts,
-}
 
 #[derive(Debug)]
 pub struct Cloud {
@@ -112,10 +105,13 @@ impl Cloud {
         Ok(())
     }
 
-    pub fn list(&mut self) -> Seen {
+    pub fn list(&mut self) -> Vec<Instance> {
         self.forget_gone();
-        let instances = self.servers.iter().map(|(id, server)| server.instance(id)).collect();
-        Seen { inventory: Inventory { instances }, limits: self.knobs.limits.clone() }
+        self.servers.iter().map(|(id, server)| server.instance(id)).collect()
+    }
+
+    pub fn limits(&self) -> Amounts {
+        self.knobs.limits.clone()
     }
 
     fn forget_gone(&mut self) {

@@ -1,0 +1,251 @@
+//! A launcher with a driver of its own: `gce`, for a cloud with the interface of Google's Compute Engine, made of a
+//! `SimpleAdapter`. It reads the main keys of Nodepool's section of that name and is meant to be copied from: another crate that
+//! depends on `nodepool` can do the same.
+//!
+//! usage: `GCE_ENDPOINT=http://127.0.0.1:PORT GCE_TOKEN=… gce CONFIG`
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use nodepool::actors::jobs::ProviderHandle;
+use nodepool::actors::log::Verbosity;
+use nodepool::actors::process::{DaemonOptions, Mode, run_launcher};
+use nodepool::actors::providers::{MoreDrivers, StartProvider};
+use nodepool::actors::shared::LauncherOptions;
+use nodepool::drivers::OpenDriver;
+use nodepool::drivers::simple::{Simple, SimpleAdapter};
+use nodepool::model::cloud::{
+    CloudError, ExternalId, FailureKind, Instance, InstanceState, LabelImage, LaunchLabel, LaunchOrder, Launching,
+    Login,
+};
+use nodepool::model::config::ProviderConfig;
+use nodepool::model::findings::Findings;
+use nodepool::model::problem::Problem;
+use nodepool::model::quantity::Amounts;
+use nodepool::model::time::Span;
+use nodepool::policy::machine::{InFlight, Pace};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+struct Gce {
+    endpoint: String,
+    token: Option<String>,
+    http: reqwest::Client,
+    project: String,
+    region: String,
+    zone: String,
+    launching: Launching,
+    /// Machine type and source image of each label.
+    labels: BTreeMap<String, (String, String)>,
+}
+
+impl Gce {
+    fn open(section: &ProviderConfig, service: &WithGce) -> Result<Self, Vec<Problem>> {
+        let (mut findings, node) = (Findings::default(), &section.section);
+        let mut text = |key| findings.required(node, key, "a gce provider").unwrap_or_default();
+        let (project, region, zone) = (text("project"), text("region"), text("zone"));
+        let mut images = BTreeMap::new();
+        for image in findings.mappings(node, "cloud-images", "a cloud image") {
+            let Some(name) = findings.required(image, "name", "a cloud image") else { continue };
+            let owner = findings.keep(image.text("image-project")).unwrap_or_else(|| project.clone());
+            let source = match (findings.keep(image.text("image-id")), findings.keep(image.text("image-family"))) {
+                (Some(id), _) => id,
+                (None, Some(family)) => format!("projects/{owner}/global/images/family/{family}"),
+                (None, None) => {
+                    findings.error(
+                        image.at,
+                        format!("cloud image {name} names no image"),
+                        "give image-id or image-family",
+                    );
+                    continue;
+                }
+            };
+            let login = Login {
+                username: findings.keep(image.text("username")),
+                python_path: Some("auto".to_owned()),
+                connection_type: Some("ssh".to_owned()),
+                connection_port: 22,
+                ..Login::default()
+            };
+            images.insert(name, (source, login));
+        }
+        let (mut labels, mut known) = (BTreeMap::new(), BTreeMap::new());
+        for pool in section.pools.values() {
+            let checking = pool.section.boolean("host-key-checking").unwrap_or(true);
+            let mut of_pool = BTreeMap::new();
+            for label in findings.mappings(&pool.section, "labels", "a gce label") {
+                let mut text = |key| findings.required(label, key, "a gce label");
+                let (Some(name), Some(kind), Some(image)) = (text("name"), text("instance-type"), text("cloud-image"))
+                else {
+                    continue;
+                };
+                let Some((source, login)) = images.get(&image) else {
+                    findings.error(label.at, format!("cloud-image {image} is not defined"), "see cloud-images");
+                    continue;
+                };
+                labels.insert(name.clone(), (kind, source.clone()));
+                let label = LaunchLabel {
+                    need: Some(Amounts::none().with("instances", 1.0)),
+                    image: LabelImage::Cloud(image),
+                    login: login.clone(),
+                    host_key_checking: checking,
+                    trouble: None,
+                };
+                of_pool.insert(name.into(), label);
+            }
+            known.insert(pool.name.clone(), of_pool);
+        }
+        let attempts = findings.keep(node.integer("launch-retries")).unwrap_or(3).clamp(1, 100) as u32;
+        let boot_timeout = Span(findings.keep(node.integer("boot-timeout")).unwrap_or(60) as f64);
+        findings.problems.retain(Problem::is_error);
+        if !findings.problems.is_empty() {
+            return Err(findings.problems);
+        }
+        let launching = Launching { attempts, timeout: Span(3600.0), boot_timeout, zones: Vec::new(), labels: known };
+        let (endpoint, token, http) = (service.endpoint.clone(), service.token.clone(), reqwest::Client::new());
+        Ok(Self { endpoint, token, http, project, region, zone, launching, labels })
+    }
+
+    /// One request below the project. Here, and only here, answers are classified by what the caller shall do next.
+    async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, CloudError> {
+        let url = format!("{}/compute/v1/projects/{}/{path}", self.endpoint, self.project);
+        let mut request = self.http.request(method, url);
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        if let Some(body) = &body {
+            request = request.json(body);
+        }
+        let response = request.send().await.map_err(|error| failed(error.without_url().to_string()))?;
+        let status = response.status();
+        let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
+        let answer: Value = response.json().await.map_err(|error| failed(error.without_url().to_string()))?;
+        let reason = answer["error"]["errors"][0]["reason"].as_str().unwrap_or_default();
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        match status {
+            status if status.is_success() => Ok(answer),
+            StatusCode::NOT_FOUND => Err(CloudError::NotFound),
+            StatusCode::TOO_MANY_REQUESTS => {
+                Err(CloudError::Throttled { retry_after: Span(retry_after.unwrap_or(1.0)) })
+            }
+            StatusCode::FORBIDDEN if reason == "quotaExceeded" => Err(CloudError::Quota(message.to_owned())),
+            status => Err(failed(format!("{status}: {message}"))),
+        }
+    }
+
+    fn instances(&self) -> String {
+        format!("zones/{}/instances", self.zone)
+    }
+}
+
+fn failed(detail: String) -> CloudError {
+    CloudError::Failed { kind: FailureKind::Unknown, detail }
+}
+
+impl SimpleAdapter for Gce {
+    /// The name is the id, so a creation whose answer was lost is found again by asking once more.
+    async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
+        let label = self.labels.get(order.label.as_str());
+        let (kind, source) = label.ok_or_else(|| CloudError::Denied(format!("no label {}", order.label)))?;
+        let items: Vec<Value> = order.metadata.iter().map(|(key, value)| json!({"key": key, "value": value})).collect();
+        let body = json!({
+            "name": order.hostname,
+            "machineType": format!("zones/{}/machineTypes/{kind}", self.zone),
+            "disks": [{"boot": true, "autoDelete": true, "initializeParams": {"sourceImage": source}}],
+            "networkInterfaces": [{"network": "global/networks/default", "accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}],
+            "metadata": {"items": items},
+        });
+        let id = ExternalId::text(order.hostname.clone());
+        match self.ask(Method::POST, &self.instances(), Some(body)).await {
+            Ok(_) => Ok(id),
+            Err(CloudError::Failed { detail, .. }) if detail.starts_with("409") => Ok(id),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
+        self.ask(Method::DELETE, &format!("{}/{id}", self.instances()), None).await.map(drop)
+    }
+
+    async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {
+        let (mut instances, mut page) = (Vec::new(), String::new());
+        loop {
+            let answer = self.ask(Method::GET, &format!("{}?pageToken={page}", self.instances()), None).await?;
+            instances.extend(answer["items"].as_array().into_iter().flatten().filter_map(instance));
+            match answer["nextPageToken"].as_str() {
+                Some(next) if next != page => page = next.to_owned(),
+                Some(_) => return Err(failed("the listing goes round in circles".to_owned())),
+                None => return Ok(instances),
+            }
+        }
+    }
+
+    async fn quota_limits(&self) -> Result<Amounts, CloudError> {
+        let answer = self.ask(Method::GET, &format!("regions/{}", self.region), None).await?;
+        let mut limits = Amounts::unlimited();
+        for quota in answer["quotas"].as_array().into_iter().flatten() {
+            if let (Some("INSTANCES"), Some(limit)) = (quota["metric"].as_str(), quota["limit"].as_f64()) {
+                limits.set("instances", limit);
+            }
+        }
+        Ok(limits)
+    }
+
+    fn launching(&self) -> Launching {
+        self.launching.clone()
+    }
+
+    fn pace(&self) -> Pace {
+        Pace { spacing: Span::ZERO, in_flight: InFlight::Adjustable, observe: Span(1.0) }
+    }
+}
+
+fn instance(item: &Value) -> Option<Instance> {
+    let interface = &item["networkInterfaces"][0];
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let public = text(&interface["accessConfigs"][0]["natIP"]);
+    let private = text(&interface["networkIP"]);
+    let metadata = item["metadata"]["items"].as_array().into_iter().flatten();
+    Some(Instance {
+        interface_ip: public.clone().or_else(|| private.clone()),
+        public_ipv4: public,
+        private_ipv4: private,
+        zone: text(&item["zone"]),
+        metadata: metadata.filter_map(|entry| Some((text(&entry["key"])?, text(&entry["value"])?))).collect(),
+        amounts: Amounts::none().with("instances", 1.0),
+        state: match item["status"].as_str()? {
+            "RUNNING" => InstanceState::Running,
+            "PROVISIONING" | "STAGING" => InstanceState::Starting,
+            "STOPPING" => InstanceState::Stopping,
+            other => InstanceState::Failed(other.to_owned()),
+        },
+        ..Instance::new(ExternalId::text(item["name"].as_str()?))
+    })
+}
+
+/// Opens the driver for every section that names it.
+pub struct WithGce {
+    pub endpoint: String,
+    pub token: Option<String>,
+}
+
+impl MoreDrivers for WithGce {
+    fn names(&self) -> Vec<&'static str> {
+        vec!["gce"]
+    }
+
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+        Ok(start.with(Simple::new(section.name.clone(), Gce::open(section, self)?)))
+    }
+}
+
+fn main() -> ExitCode {
+    let Some(config) = std::env::args().nth(1) else {
+        eprintln!("usage: gce CONFIG");
+        return ExitCode::from(2);
+    };
+    let daemon = DaemonOptions { mode: Mode::Foreground, log_config: None, verbosity: Verbosity::Normal };
+    let endpoint = std::env::var("GCE_ENDPOINT").unwrap_or_else(|_| "https://compute.googleapis.com".to_owned());
+    let drivers = WithGce { endpoint, token: std::env::var("GCE_TOKEN").ok() };
+    run_launcher(LauncherOptions::new(config), &daemon, Some(Box::new(drivers)))
+}

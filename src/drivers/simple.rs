@@ -1,0 +1,266 @@
+//! Simple drivers: for clouds where one call creates and one call deletes an instance. An adapter has four calls; `Simple`
+//! makes a driver of it, with the machines for every job.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use super::{ApiCall, Driver};
+use crate::model::cloud::{
+    CloudError, ExternalId, Facts, FailureKind, Instance, InstanceState, Inventory, Job, LaunchOrder, Launching,
+    Outcome,
+};
+use crate::model::ids::ProviderName;
+use crate::model::quantity::Amounts;
+use crate::model::time::Span;
+use crate::policy::machine::{InFlight, Input, Lane, Next, Pace, StateMachine};
+
+/// What a simple cloud can do. All calls are made one after another, unless `pace` says otherwise.
+pub trait SimpleAdapter: Send + 'static {
+    /// Names of the calls for statsd.
+    const KEYS: Keys = Keys {
+        create: "create_instance",
+        delete: "delete_instance",
+        list: "list_instances",
+        limits: "get_quota_limits",
+    };
+
+    /// Creates an instance with all the metadata of the order. Where one of this host name is there already, by a creation whose
+    /// answer was lost, that one is meant.
+    fn create_instance(&self, order: &LaunchOrder) -> impl Future<Output = Result<ExternalId, CloudError>>;
+
+    /// Asks for the removal. `NotFound` is as good as success.
+    fn delete_instance(&self, id: &ExternalId) -> impl Future<Output = Result<(), CloudError>>;
+
+    /// All instances that can be seen, ours or not. A listing that is not complete is an error.
+    fn list_instances(&self) -> impl Future<Output = Result<Vec<Instance>, CloudError>>;
+
+    /// Nothing is limited where a cloud does not say.
+    fn quota_limits(&self) -> impl Future<Output = Result<Amounts, CloudError>> {
+        std::future::ready(Ok(Amounts::unlimited()))
+    }
+
+    /// How nodes are launched, and what is known of each label: from the configuration alone.
+    fn launching(&self) -> Launching;
+
+    fn pace(&self) -> Pace {
+        Pace { spacing: Span::ZERO, in_flight: InFlight::Pinned(1), observe: Span(1.0) }
+    }
+}
+
+/// Names of an adapter's calls.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys {
+    pub create: &'static str,
+    pub delete: &'static str,
+    pub list: &'static str,
+    pub limits: &'static str,
+}
+
+/// Longest time for one call.
+const DEADLINE: Span = Span(60.0);
+
+/// A driver made of an adapter.
+pub struct Simple<A> {
+    adapter: A,
+    provider: ProviderName,
+    facts: Facts,
+}
+
+impl<A: SimpleAdapter> Simple<A> {
+    pub fn new(provider: ProviderName, adapter: A) -> Self {
+        let facts = Facts { launching: Some(Arc::new(adapter.launching())), ..Facts::unseen() };
+        Self { adapter, provider, facts }
+    }
+}
+
+/// One call of an adapter.
+#[derive(Clone, Debug)]
+pub struct Call {
+    key: &'static str,
+    request: Request,
+}
+
+#[derive(Clone, Debug)]
+enum Request {
+    Create(Box<LaunchOrder>),
+    Delete(ExternalId),
+    List,
+    Limits,
+}
+
+#[derive(Debug)]
+pub enum Reply {
+    Created(ExternalId),
+    Accepted,
+    Listed(Vec<Instance>),
+    Limited(Amounts),
+}
+
+impl ApiCall for Call {
+    fn key(&self) -> &'static str {
+        self.key
+    }
+
+    fn lane(&self) -> Lane {
+        match self.request {
+            Request::Create(_) | Request::Delete(_) => Lane::Change,
+            Request::List | Request::Limits => Lane::Look,
+        }
+    }
+
+    fn deadline(&self) -> Span {
+        DEADLINE
+    }
+}
+
+impl<A: SimpleAdapter> Driver for Simple<A> {
+    type Call = Call;
+    type Reply = Reply;
+    type Machine = Machine;
+
+    fn facts(&self) -> Facts {
+        self.facts.clone()
+    }
+
+    fn pace(&self) -> Pace {
+        self.adapter.pace()
+    }
+
+    fn begin(&self, job: &Job) -> Machine {
+        let (step, external_id) = match job {
+            Job::Launch(order) if order.found.is_some() => (Step::Booting, order.found.clone()),
+            Job::Launch(order) => (Step::Create(order.clone()), None),
+            Job::Delete(id) => (Step::Delete(id.clone()), None),
+            Job::Survey => (Step::Survey(Box::new(self.facts.clone()), self.provider.clone()), None),
+            Job::Inspect(_) | Job::Probe(_) => (Step::NoHosts, None),
+        };
+        Machine { keys: A::KEYS, step, external_id }
+    }
+
+    async fn call(&self, call: Call) -> Result<Reply, CloudError> {
+        match call.request {
+            Request::Create(order) => self.adapter.create_instance(&order).await.map(Reply::Created),
+            Request::Delete(id) => self.adapter.delete_instance(&id).await.map(|()| Reply::Accepted),
+            Request::List => self.adapter.list_instances().await.map(Reply::Listed),
+            Request::Limits => self.adapter.quota_limits().await.map(Reply::Limited),
+        }
+    }
+}
+
+/// One job, written down as its steps.
+#[derive(Debug)]
+pub struct Machine {
+    keys: Keys,
+    step: Step,
+    external_id: Option<ExternalId>,
+}
+
+#[derive(Debug)]
+enum Step {
+    Create(Box<LaunchOrder>),
+    Creating,
+    Booting,
+    Delete(ExternalId),
+    Deleting(ExternalId),
+    Going(ExternalId),
+    Survey(Box<Facts>, ProviderName),
+    Listing(Box<Facts>, ProviderName),
+    Limiting(Box<Facts>),
+    NoHosts,
+    Over,
+}
+
+impl StateMachine for Machine {
+    type Call = Call;
+    type Reply = Reply;
+
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        let step = std::mem::replace(&mut self.step, Step::Over);
+        let keys = self.keys;
+        match (step, input) {
+            (_, Input::Reply(Err(error))) => Next::Failed(error),
+            (Step::Create(order), Input::Start) => self.call(Step::Creating, keys.create, Request::Create(order)),
+            (Step::Creating, Input::Reply(Ok(Reply::Created(id)))) => {
+                self.external_id = Some(id);
+                self.observe(Step::Booting)
+            }
+            (Step::Booting, Input::Start) => self.observe(Step::Booting),
+            (Step::Booting, Input::Seen(inventory)) => self.booted(inventory),
+            (Step::Delete(id), Input::Start) => self.call(Step::Deleting(id.clone()), keys.delete, Request::Delete(id)),
+            (Step::Deleting(id), Input::Reply(Ok(Reply::Accepted))) => self.observe(Step::Going(id)),
+            (Step::Going(id), Input::Seen(inventory)) => match find(inventory, &id) {
+                Some(_) => self.observe(Step::Going(id)),
+                None => Next::Done(Outcome::Deleted),
+            },
+            (Step::Survey(facts, provider), Input::Start) => {
+                self.call(Step::Listing(facts, provider), keys.list, Request::List)
+            }
+            (Step::Listing(mut facts, provider), Input::Reply(Ok(Reply::Listed(instances)))) => {
+                facts.inventory = Inventory { instances };
+                facts.unmanaged = unmanaged(&facts.inventory, &provider);
+                self.call(Step::Limiting(facts), keys.limits, Request::Limits)
+            }
+            (Step::Limiting(mut facts), Input::Reply(Ok(Reply::Limited(limits)))) => {
+                facts.limits = limits;
+                Next::Done(Outcome::Surveyed(Arc::new(*facts)))
+            }
+            (Step::NoHosts, Input::Start) => Next::Failed(CloudError::NotFound),
+            (step, input) => unreachable!("{input:?} is no answer to {step:?}"),
+        }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        self.external_id.as_ref()
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Create(_) | Step::Creating => "creating instance",
+            Step::Booting => "booting",
+            Step::Delete(_) | Step::Deleting(_) => "deleting instance",
+            Step::Going(_) => "waiting until it is gone",
+            Step::Survey(..) | Step::Listing(..) | Step::Limiting(_) => "looking at everything",
+            Step::NoHosts | Step::Over => "ended",
+        }
+    }
+}
+
+impl Machine {
+    fn call(&mut self, step: Step, key: &'static str, request: Request) -> Next<Call> {
+        self.step = step;
+        Next::Call(Call { key, request })
+    }
+
+    fn observe(&mut self, step: Step) -> Next<Call> {
+        self.step = step;
+        Next::Observe
+    }
+
+    fn booted(&mut self, inventory: &Inventory) -> Next<Call> {
+        let found = self.external_id.as_ref().and_then(|id| find(inventory, id));
+        match found.map(|instance| (&instance.state, instance)) {
+            Some((InstanceState::Running, instance)) => Next::Done(Outcome::Launched(Box::new(instance.clone()))),
+            Some((InstanceState::Starting, _)) => self.observe(Step::Booting),
+            Some((InstanceState::Failed(fault), _)) => failed(format!("Server in error state: {fault}")),
+            Some((InstanceState::Stopping, _)) | None => failed("the instance has gone".to_owned()),
+        }
+    }
+}
+
+fn failed(detail: String) -> Next<Call> {
+    Next::Failed(CloudError::Failed { kind: FailureKind::Status, detail })
+}
+
+fn find<'a>(inventory: &'a Inventory, id: &ExternalId) -> Option<&'a Instance> {
+    inventory.instances.iter().find(|instance| instance.external_id == *id)
+}
+
+/// What instances of others use.
+fn unmanaged(inventory: &Inventory, provider: &ProviderName) -> Amounts {
+    let is_ours = |instance: &&Instance| {
+        instance.metadata.get("nodepool_provider_name").is_some_and(|name| name == provider.as_str())
+    };
+    let mut total = Amounts::none();
+    inventory.instances.iter().filter(|instance| !is_ours(instance)).for_each(|other| total.add(&other.amounts));
+    total
+}

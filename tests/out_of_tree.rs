@@ -1,0 +1,142 @@
+//! A driver of another crate, the example `gce`: held against a small Compute Engine over HTTP.
+
+#[allow(dead_code)] // its `main`
+#[path = "../examples/gce.rs"]
+mod gce;
+mod grown;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
+use grown::{Consumer, Process, on_real_time, until, zookeeper};
+use nodepool::model::request::RequestState;
+use serde_json::{Value, json};
+
+/// Instances by name, and what was asked.
+#[derive(Default)]
+struct Engine {
+    instances: BTreeMap<String, Value>,
+    creations: usize,
+    tokens: Vec<String>,
+}
+
+type Shared = web::Data<Arc<Mutex<Engine>>>;
+
+async fn serve(engine: Shared, request: HttpRequest, body: web::Bytes) -> HttpResponse {
+    let mut engine = engine.lock().unwrap();
+    let token = request.headers().get("authorization").map(|value| value.to_str().unwrap().to_owned());
+    engine.tokens.extend(token);
+    let path = request.path().strip_prefix("/compute/v1/projects/lab/").expect("it asks about its project").to_owned();
+    let below = path.strip_prefix("zones/z1/instances");
+    match (request.method().as_str(), below) {
+        ("GET", None) => HttpResponse::Ok().json(json!({"quotas": [{"metric": "INSTANCES", "limit": 2.0}]})),
+        ("GET", Some(_)) => {
+            // One page per instance, and every look brings them further.
+            let page: usize = request.query_string().trim_start_matches("pageToken=").parse().unwrap_or(0);
+            let (count, item) = (engine.instances.len(), engine.instances.values_mut().nth(page));
+            let items: Vec<Value> = item
+                .map(|item| {
+                    let shown = item.clone();
+                    item["status"] = json!("RUNNING");
+                    shown
+                })
+                .into_iter()
+                .collect();
+            let next = if page + 1 < count { json!((page + 1).to_string()) } else { Value::Null };
+            HttpResponse::Ok().json(json!({"items": items, "nextPageToken": next}))
+        }
+        ("POST", Some(_)) => {
+            let mut instance: Value = serde_json::from_slice(&body).unwrap();
+            let name = instance["name"].as_str().unwrap().to_owned();
+            engine.creations += 1;
+            if engine.creations == 1 {
+                return HttpResponse::TooManyRequests().insert_header(("retry-after", "1")).json(json!({}));
+            }
+            if engine.instances.len() == 2 {
+                let error = json!({"message": "Quota 'INSTANCES' exceeded", "errors": [{"reason": "quotaExceeded"}]});
+                return HttpResponse::Forbidden().json(json!({"error": error}));
+            }
+            instance["status"] = json!("STAGING");
+            instance["networkInterfaces"][0]["networkIP"] = json!("10.0.0.2");
+            instance["networkInterfaces"][0]["accessConfigs"][0]["natIP"] = json!("fake-address");
+            engine.instances.insert(name, instance);
+            HttpResponse::Ok().json(json!({"kind": "compute#operation"}))
+        }
+        ("DELETE", Some(name)) => match engine.instances.remove(name.trim_start_matches('/')) {
+            Some(_) => HttpResponse::Ok().json(json!({"kind": "compute#operation"})),
+            None => HttpResponse::NotFound().json(json!({"error": {"message": "not found"}})),
+        },
+        (method, _) => panic!("{method} {path}"),
+    }
+}
+
+const CONFIG: &str = "zookeeper-servers: [{host: localhost}]
+labels: [{name: a}]
+providers:
+  - name: compute
+    driver: gce
+    project: lab
+    region: r1
+    zone: z1
+    cloud-images: [{name: debian, image-family: debian-12, image-project: debian-cloud, username: zuul}]
+    pools:
+      - name: main
+        labels: [{name: a, cloud-image: debian, instance-type: n1-standard-1}]
+";
+
+#[test]
+fn a_driver_of_another_crate_launches_and_deletes_nodes() {
+    on_real_time(async {
+        let engine = Arc::new(Mutex::new(Engine::default()));
+        let data = web::Data::new(engine.clone());
+        let server = HttpServer::new(move || App::new().app_data(data.clone()).default_service(web::to(serve)));
+        let server = server.workers(1).disable_signals().bind(("127.0.0.1", 0)).unwrap();
+        let endpoint = format!("http://{}", server.addrs()[0]);
+        let server = server.run();
+        let handle = server.handle();
+        actix_rt::spawn(server);
+
+        let mut process = Process::with(CONFIG, |options| options.more_drivers = vec!["gce"]);
+        let drivers = gce::WithGce { endpoint, token: Some("secret".to_owned()) };
+        Arc::get_mut(&mut process.shared).unwrap().drivers = Some(Box::new(drivers));
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        process.run(&zookeeper);
+        until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
+
+        let id = consumer.ask(&["a", "a"]).await;
+        let request = consumer.ended(&id).await;
+        assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2));
+        for id in &request.nodes {
+            let node = consumer.node(id).await.unwrap();
+            assert_eq!(node.external_id, json!(format!("np{id}")));
+            assert_eq!(node.interface_ip.as_deref(), Some("fake-address"));
+            assert_eq!((node.username.as_deref(), node.host_keys.len()), (Some("zuul"), 1));
+            let engine = engine.lock().unwrap();
+            let item = &engine.instances[&format!("np{id}")];
+            let source = &item["disks"][0]["initializeParams"]["sourceImage"];
+            assert_eq!(source, "projects/debian-cloud/global/images/family/debian-12");
+            assert!(
+                item["metadata"]["items"]
+                    .as_array()
+                    .unwrap()
+                    .contains(&json!({"key": "nodepool_node_id", "value": id}))
+            );
+        }
+        assert!(engine.lock().unwrap().tokens.iter().all(|token| token == "Bearer secret"));
+
+        // The limit of the region keeps the next one waiting until there is room.
+        let second = consumer.ask(&["a"]).await;
+        let nodes = consumer.accept(&id).await;
+        assert_eq!(consumer.request(&second).await.unwrap().state, RequestState::Requested);
+        consumer.use_up(nodes).await;
+        assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
+        let nodes = consumer.accept(&second).await;
+        consumer.use_up(nodes).await;
+        until("all instances are gone", async || engine.lock().unwrap().instances.is_empty()).await;
+        until("all nodes are gone", async || consumer.nodes().await.is_empty()).await;
+        process.stop();
+        handle.stop(false).await;
+    });
+}
