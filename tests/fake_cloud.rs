@@ -199,3 +199,45 @@ fn a_server_that_cannot_be_deleted_is_tried_again_until_it_goes() {
         drop(process);
     });
 }
+
+#[test]
+fn nodes_are_kept_ready_and_new_ones_join_them_in_their_zone() {
+    on_paused_time(async {
+        let yaml = cloud("", "    fake: {boot-time: 5}\n").replace("{name: a}", "{name: a, min-ready: 2}");
+        let (consumer, _process) = started(&yaml).await;
+        until("two are ready", async || consumer.ready_nodes().await == 2).await;
+        let kept: Vec<_> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
+        let id = consumer.ask(&["a", "b", "a"]).await;
+        let request = consumer.ended(&id).await;
+        assert!(kept.contains(&request.nodes[0]), "{kept:?} {:?}", request.nodes);
+        let mut zones = Vec::new();
+        for id in &request.nodes {
+            zones.push(consumer.node(id).await.unwrap().az);
+        }
+        // The zones take turns, but all nodes of a request share the one of its first reused node.
+        assert!(zones[0].is_some() && zones.iter().all(|zone| *zone == zones[0]), "{zones:?}");
+        until("two others are ready", async || {
+            let idle = consumer.nodes().await.into_iter().filter(|(_, node)| node.is_idle()).count();
+            idle == 2
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_cloud_that_is_full_of_others_leaves_what_it_can() {
+    on_paused_time(async {
+        let (consumer, _process) = started(&cloud("", "    fake: {max-cores: 12}\n")).await;
+        let first = consumer.ask(&["a", "a", "a"]).await;
+        assert_eq!(consumer.ended(&first).await.state, RequestState::Fulfilled);
+        let waiting = consumer.ask(&["b"]).await;
+        let never = consumer.ask(&["b", "b", "b", "b"]).await;
+        assert_eq!(consumer.ended(&never).await.state, RequestState::Failed);
+        assert_eq!(consumer.request(&waiting).await.unwrap().state, RequestState::Requested);
+        // It goes away unserved, and nothing waits for it any more.
+        consumer.zk.delete(&paths::request(&waiting), -1).await.unwrap();
+        let nodes = consumer.accept(&first).await;
+        consumer.use_up(nodes).await;
+        until("all are gone", async || consumer.nodes().await.is_empty()).await;
+    });
+}
