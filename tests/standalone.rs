@@ -42,6 +42,13 @@ async fn one_command_serves_and_the_next_one_gets_nodes() {
     let used = place.run(NODEPOOL, &arguments);
     assert!(used.status.success(), "{}", text(&used.stderr));
     assert!(text(&used.stdout).contains("NODEPOOL_NODE_COUNT=2"), "{}", text(&used.stdout));
+    let booted = place.run(NODEPOOL, &["request", "--label", "cloud", "--label", "cloud", "--wait", "20", "--", "env"]);
+    assert!(text(&booted.stdout).contains("NODEPOOL_NODE_COUNT=2"), "{}", text(&booted.stderr));
+    let list = async || {
+        let listed = text(&place.run(NODEPOOL, &["list"]).stdout);
+        !listed.contains("fake-cloud") && listed.contains("this-machine")
+    };
+    wait::until("the servers to be gone", SOON, list).await;
     daemon.signal(Signal::SIGINT);
     assert!(daemon.ends().await.success(), "{}", daemon.log());
 }

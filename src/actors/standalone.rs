@@ -153,17 +153,22 @@ fn client_config(coordinator: &EmbeddedServer) -> String {
     )
 }
 
-/// Two slots on this machine that can be had at once; no SSH server is needed for it.
+/// Two slots on this machine that can be had at once, and a cloud in memory whose nodes can be seen booting; no SSH server is
+/// needed for either.
 fn built_in_config(web_port: u16, user: &str) -> String {
     format!(
         "webapp:\n  listen_address: 127.0.0.1\n  port: {web_port}\n\
-         labels:\n  - name: local\n\
+         labels:\n  - name: local\n  - name: cloud\n\
          providers:\n  - name: this-machine\n    driver: static\n    pools:\n      - name: main\n        nodes:\n\
          \x20         - name: 127.0.0.1\n\
          \x20           labels: [local]\n\
          \x20           username: {}\n\
          \x20           max-parallel-jobs: 2\n\
-         \x20           host-key-checking: false\n",
+         \x20           host-key-checking: false\n\
+         \x20 - name: fake-cloud\n    driver: fake\n    cloud: fake\n    fake: {{boot-time: 3}}\n\
+         \x20   cloud-images:\n      - name: debian\n\
+         \x20   pools:\n      - name: main\n        max-servers: 10\n        labels:\n\
+         \x20         - name: cloud\n            cloud-image: debian\n            flavor-name: Fake Flavor\n",
         quoted(user),
     )
 }
@@ -229,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_built_in_configuration_serves_two_slots() {
+    async fn the_built_in_configuration_serves_two_slots_and_a_cloud() {
         let folder = tempfile::tempdir().unwrap();
         let path = write_config(folder.path(), &built_in_config(8005, "me")).unwrap();
         let loaded = LauncherOptions::new(path).load().await.unwrap();
@@ -237,6 +242,7 @@ mod tests {
         assert!(loaded.config.out_of_service.is_empty());
         assert!(loaded.config.labels.contains_key("local"));
         assert_eq!(loaded.config.providers["this-machine"].pools["main"].labels.len(), 1);
+        assert!(loaded.config.providers["fake-cloud"].pools["main"].labels.contains("cloud"));
         assert_eq!(loaded.config.webapp.listen_address, "127.0.0.1");
     }
 }
