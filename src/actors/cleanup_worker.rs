@@ -101,11 +101,11 @@ impl CleanupWorker {
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
         let store = self.parts.store.clone();
         match effect {
-            Effect::Repair(Repair::Delete { node, provider, external_id }) => {
-                self.delete(format!("node {}", node.id), *node, provider, external_id, ctx);
-            }
             Effect::Repair(repair) => {
                 let key = repair.key();
+                if let Repair::Delete { node, provider, external_id } = repair {
+                    return self.delete(key, *node, provider, external_id, ctx);
+                }
                 let writing = async move { repair_with(&store, repair).await };
                 ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| act.repaired(key, result, ctx)));
             }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::bidder::{Bidder, Choice};
 use super::launch::{Ask, Ending, Input, Launch};
-use super::request_handler::decline;
+use super::request_handler::{allocate, decline};
 use crate::model::cloud::{ExternalId, Instance, LabelImage, LaunchOrder, Launching};
 use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
 use crate::model::node::{Node, NodeState, Writer};
@@ -142,10 +142,6 @@ impl Assembly {
         self.parts.iter().filter_map(|part| part.node.clone()).collect()
     }
 
-    pub fn has(&self, node: &NodeId) -> bool {
-        self.parts.iter().any(|part| part.node.as_ref() == Some(node))
-    }
-
     /// The new nodes are there: they become building, with what is known about their image.
     pub fn claimed(
         &mut self,
@@ -277,7 +273,7 @@ impl Assembly {
             PartState::Launching(launch) => launch.due(),
             _ => None,
         });
-        launches.reduce(|first, other| if other < first { other } else { first })
+        launches.min()
     }
 
     /// Nodes whose launches are under way.
@@ -348,12 +344,6 @@ impl Part {
         self.write = Write::UnderWay;
         Some(change)
     }
-}
-
-fn allocate(record: &mut Node, id: &RequestId, request: &NodeRequest) {
-    record.allocated_to = Some(id.clone());
-    record.tenant_name = request.tenant_name.clone();
-    record.requestor = request.requestor.clone();
 }
 
 fn free(record: &mut Node) {

@@ -146,8 +146,7 @@ impl Pool {
 
     /// When `Event::Clock` is wanted at the latest.
     pub fn due(&self) -> Option<Timestamp> {
-        let all = self.assemblies.values().filter_map(Assembly::due).chain(self.resting.values().copied());
-        all.reduce(|first, other| if other < first { other } else { first })
+        self.assemblies.values().filter_map(Assembly::due).chain(self.resting.values().copied()).min()
     }
 
     /// R43: requests that are gone want no nodes.

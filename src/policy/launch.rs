@@ -146,7 +146,7 @@ impl Launch {
             Stage::Creating | Stage::Scanning(_) => Some(self.attempt_began + self.checks.timeout),
             Stage::Unwinding { since, retry_at } => {
                 let end = since + self.checks.timeout;
-                Some(retry_at.map_or(end, |at| if at < end { at } else { end }))
+                Some(retry_at.map_or(end, |at| at.min(end)))
             }
             Stage::Abandoning(_) | Stage::Over => None,
         }

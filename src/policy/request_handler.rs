@@ -9,6 +9,7 @@ use super::bidder::{Bidder, Claims};
 use super::reason::Reason;
 use crate::model::cloud::HostIdentity;
 use crate::model::ids::{LauncherId, NodeId, RequestId};
+use crate::model::node::Node;
 use crate::model::request::{NodeRequest, RequestState};
 use crate::model::snapshot::{NodeChange, RequestChange, Stored};
 use crate::model::time::Timestamp;
@@ -85,11 +86,7 @@ impl NodeRequestHandler {
             }
             // Ready stays ready, but the moment of a state's assignment is that of the last assignment of a state: an
             // allocation is none.
-            nodes.push(node.change(id.clone(), |record| {
-                record.allocated_to = Some(self.id.clone());
-                record.tenant_name = request.record.tenant_name.clone();
-                record.requestor = request.record.requestor.clone();
-            }));
+            nodes.push(node.change(id.clone(), |record| allocate(record, &self.id, &request.record)));
         }
         let request = request.change(self.id.clone(), |record| {
             record.set_state(RequestState::Fulfilled, world.now);
@@ -105,6 +102,13 @@ impl NodeRequestHandler {
             Stage::Declining => Reason::DeclinedBefore,
         }
     }
+}
+
+/// The node is the request's from now on.
+pub fn allocate(record: &mut Node, id: &RequestId, request: &NodeRequest) {
+    record.allocated_to = Some(id.clone());
+    record.tenant_name = request.tenant_name.clone();
+    record.requestor = request.requestor.clone();
 }
 
 /// R32: our name among those who declined; failed when everybody who is online has.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use super::lock::{self, Lock, PlannedLock};
 use super::mirror::Fold;
 use super::paths::Place;
-use super::txn::{After, Guard, LARGEST_TRANSACTION, Store, refusal};
+use super::txn::{After, Guard, LARGEST_TRANSACTION, Store, refusal, unfitting};
 use super::{CreateMode, Op, OpReply, ZkError, paths, removal};
 use crate::model::ids::NodeId;
 use crate::model::json;
@@ -45,7 +45,7 @@ impl Store {
             .iter()
             .map(|node| Op::create(paths::node_prefix(), json::to_bytes(node), CreateMode::PersistentSequential));
         ops.extend(new_nodes);
-        let (mut locks, replies) = self.write_and_lock(ops, vec![self.request_guard(&request.id)]).await?;
+        let (mut locks, replies) = self.write_and_lock(ops, vec![self.request_guard(&request.id, After::Keep)]).await?;
         let lock = locks.pop().ok_or_else(unfitting)?;
         let Some(OpReply::Set(stat)) = replies.first().cloned() else { return Err(unfitting()) };
         let created = replies.iter().filter_map(|reply| match reply {
@@ -172,13 +172,13 @@ impl Store {
         Ok(())
     }
 
-    /// Runs operations and takes the guarded locks, each in a directory that is proven to be empty. Where the tree has
+    /// Runs operations and takes the guarded locks, each in a directory that is proven to be empty and stays. Where the tree has
     /// another shape than the mirror knew, the locks are taken first, as peers take them.
     async fn write_and_lock(&self, ops: Vec<Op>, guards: Vec<Guard>) -> Result<(Vec<Lock>, Vec<OpReply>), WriteError> {
         let planned: Vec<PlannedLock> =
             guards.iter().map(|guard| PlannedLock::new(self.zk(), &guard.directory)).collect();
         let mut all = ops.clone();
-        all.extend(guards.iter().flat_map(Guard::opening));
+        all.extend(guards.iter().flat_map(Guard::proof));
         let before = all.len();
         all.extend(planned.iter().map(PlannedLock::op));
         match self.zk().multi(all).await {
@@ -262,8 +262,4 @@ fn show(fold: &mut Fold<'_>, path: &str, is_there: bool) {
 
 fn write(node: &NodeChange) -> Op {
     Op::set(paths::node(&node.id), Bytes::from(json::to_bytes(&node.record)), node.version)
-}
-
-fn unfitting() -> WriteError {
-    WriteError::Failed("an answer that does not fit the question".to_owned())
 }

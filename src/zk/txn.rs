@@ -65,14 +65,14 @@ impl Store {
         if writes.iter().map(Bytes::len).sum::<usize>() > LARGEST_TRANSACTION {
             return super::large::hand_out(self, request, nodes).await;
         }
-        let mut guards = vec![self.request_guard(&request.id)];
+        let mut guards = vec![self.request_guard(&request.id, After::Restore)];
         guards.extend(nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)));
         self.write_all(guards, Some(request), nodes, writes).await
     }
 
     /// Our name among those who declined, or the failure of the request.
     pub async fn decline(&self, request: RequestChange) -> Result<(), WriteError> {
-        let guards = vec![self.request_guard(&request.id)];
+        let guards = vec![self.request_guard(&request.id, After::Restore)];
         self.write_all(guards, Some(request), Vec::new(), Vec::new()).await
     }
 
@@ -82,7 +82,7 @@ impl Store {
         if writes.iter().map(Bytes::len).sum::<usize>() > LARGEST_TRANSACTION {
             return super::large::reset(self, request, nodes).await;
         }
-        let mut guards = vec![self.request_guard(&request.id)];
+        let mut guards = vec![self.request_guard(&request.id, After::Restore)];
         guards.extend(nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)));
         self.write_all(guards, Some(request), nodes, writes).await
     }
@@ -336,8 +336,8 @@ impl Store {
         Guard { directory: paths::node_lock(id), view: self.mirror.node_lock(id), after }
     }
 
-    pub(super) fn request_guard(&self, id: &RequestId) -> Guard {
-        Guard { directory: paths::request_lock(id), view: self.mirror.request_lock(id), after: After::Restore }
+    pub(super) fn request_guard(&self, id: &RequestId, after: After) -> Guard {
+        Guard { directory: paths::request_lock(id), view: self.mirror.request_lock(id), after }
     }
 }
 
@@ -356,22 +356,15 @@ impl Guard {
     }
 }
 
-impl Guard {
-    /// Leaves the directory there and empty, for a contender of ours.
-    pub(super) fn opening(&self) -> Vec<Op> {
-        let create = Op::create(&*self.directory, Bytes::new(), CreateMode::Persistent);
-        match self.view.exists {
-            true => vec![Op::delete(&*self.directory, -1), create],
-            false => vec![create],
-        }
-    }
-}
-
 /// Gives a lock back; where that fails the lock goes on trying in the background, and with the session at the latest.
 async fn release(lock: Lock) {
     if let Err(error) = lock.release().await {
         tracing::warn!(%error, "cannot release a lock");
     }
+}
+
+pub(super) fn unfitting() -> WriteError {
+    WriteError::Failed("an answer that does not fit the question".to_owned())
 }
 
 /// What a failure means to whoever decided on the write.
@@ -402,7 +395,7 @@ impl Store {
                 });
                 Ok(stat)
             }
-            Ok(_) => Err(WriteError::Failed("an answer that does not fit the question".to_owned())),
+            Ok(_) => Err(unfitting()),
             Err(error) => Err(refusal(error)),
         }
     }
