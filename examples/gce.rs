@@ -23,7 +23,7 @@ use nodepool::model::findings::Findings;
 use nodepool::model::problem::Problem;
 use nodepool::model::quantity::Amounts;
 use nodepool::model::time::Span;
-use nodepool::policy::machine::{InFlight, Pace};
+use nodepool::policy::machine::{InFlight, Pace, REFRESH};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -196,7 +196,7 @@ impl SimpleAdapter for Gce {
     }
 
     fn pace(&self) -> Pace {
-        Pace { spacing: Span::ZERO, in_flight: InFlight::Adjustable, observe: Span(1.0) }
+        Pace { spacing: Span::ZERO, in_flight: InFlight::Adjustable, observe: Span(1.0), refresh: Some(REFRESH) }
     }
 }
 

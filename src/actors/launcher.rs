@@ -121,6 +121,7 @@ impl Launcher {
             panics: self.panics.clone(),
             samples: self.shared.samples.clone(),
             api_concurrency: self.shared.options.api_concurrency,
+            image_check: self.shared.options.image_check_timeout,
             arbiter: self.shared.arbiters.clouds.clone(),
         }
     }

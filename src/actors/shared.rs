@@ -92,6 +92,8 @@ pub struct LauncherOptions {
     pub lock_cleanup: Span,
     /// Calls in flight per provider, where the driver allows several.
     pub api_concurrency: usize,
+    /// Between looks for an image that is missing in a cloud.
+    pub image_check_timeout: Span,
     /// Drivers of a downstream crate, beside our own.
     pub more_drivers: Vec<&'static str>,
     /// Used instead of what the files say about ZooKeeper: the coordinator inside this process.
@@ -109,6 +111,7 @@ impl LauncherOptions {
             delete_interval: Span(5.0),
             lock_cleanup: Span(28_800.0),
             api_concurrency: 10,
+            image_check_timeout: Span(300.0),
             more_drivers: Vec::new(),
             coordinator: None,
         }

@@ -9,7 +9,6 @@ use actix::{
 };
 use serde::Serialize;
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tracing::{Instrument, debug_span};
 
 use super::dump;
@@ -25,6 +24,7 @@ use crate::model::ids::ProviderName;
 use crate::model::metrics::Sample;
 use crate::model::time::Span;
 use crate::policy::machine::InFlight;
+use crate::policy::surveys::Surveys;
 use crate::policy::taskqueue::{CallId, TaskQueue, Turn};
 
 /// What a TaskManager is given besides its driver.
@@ -35,6 +35,8 @@ pub struct Surroundings {
     pub samples: SampleSink,
     /// Calls in flight, where the driver lets the operator choose.
     pub api_concurrency: usize,
+    /// Between looks for an image that is missing in the cloud.
+    pub image_check: Span,
     /// Where the TaskManager lives.
     pub arbiter: ArbiterHandle,
 }
@@ -44,12 +46,12 @@ pub struct TaskManager<D: Driver> {
     driver: Rc<D>,
     surroundings: Surroundings,
     tasks: Tasks<D>,
-    /// Start of the queue's time.
-    born: Instant,
     /// Between the wish for an inventory and the listing.
     observe: Duration,
     /// For the next call that has to wait for the rate.
     timer: Option<SpawnHandle>,
+    /// For the next survey, with its time.
+    survey: Option<(Span, SpawnHandle)>,
     life: Life,
     kept: Option<(Registration, PanicGuard)>,
 }
@@ -85,26 +87,26 @@ impl<D: Driver> TaskManager<D> {
             InFlight::Adjustable => surroundings.api_concurrency,
         };
         let queue = TaskQueue::new(pace.spacing, in_flight.max(1));
+        let surveys = Surveys::new(pace.refresh, surroundings.image_check);
         let driver = Rc::new(driver);
         Self {
-            tasks: Tasks::new(provider.clone(), driver.clone(), queue, facts),
+            tasks: Tasks::new(provider.clone(), driver.clone(), queue, surveys, facts),
             provider,
             driver,
             surroundings,
-            born: Instant::now(),
             observe: pace.observe.to_duration(),
             timer: None,
+            survey: None,
             life: Life::Serving,
             kept: None,
         }
     }
 
-    fn queue_time(&self) -> Span {
-        Span(self.born.elapsed().as_secs_f64())
-    }
-
     /// Starts whatever may start. Every handler ends with this.
     fn go_on(&mut self, ctx: &mut Context<Self>) {
+        if self.life == Life::Serving {
+            self.survey_when_due(ctx);
+        }
         if self.tasks.take_due_listing() {
             ctx.run_later(self.observe, |act, ctx| {
                 act.tasks.list();
@@ -115,10 +117,10 @@ impl<D: Driver> TaskManager<D> {
             ctx.cancel_future(timer);
         }
         loop {
-            match self.tasks.next(self.queue_time()) {
+            match self.tasks.next() {
                 Turn::Start(id) => self.start_call(id, ctx),
                 Turn::WaitUntil(time) => {
-                    let wait = Span(time.0 - self.queue_time().0).to_duration().max(Duration::from_millis(1));
+                    let wait = self.until(time);
                     self.timer = Some(ctx.run_later(wait, |act, ctx| act.go_on(ctx)));
                     break;
                 }
@@ -128,6 +130,28 @@ impl<D: Driver> TaskManager<D> {
         if self.life == Life::Draining && self.tasks.is_empty() {
             ctx.stop();
         }
+    }
+
+    fn until(&self, time: Span) -> Duration {
+        Span(time.0 - self.tasks.now().0).to_duration().max(Duration::from_millis(1))
+    }
+
+    fn survey_when_due(&mut self, ctx: &mut Context<Self>) {
+        let Some(due) = self.tasks.survey_due() else { return };
+        if due <= self.tasks.now() {
+            return self.tasks.survey();
+        }
+        if let Some((at, timer)) = self.survey {
+            if at == due {
+                return;
+            }
+            ctx.cancel_future(timer);
+        }
+        let timer = ctx.run_later(self.until(due), |act, ctx| {
+            act.survey = None;
+            act.go_on(ctx);
+        });
+        self.survey = Some((due, timer));
     }
 
     /// Wraps the driver's call, once for all drivers: deadline, trace span, and the way back to `call_ended`.
@@ -155,7 +179,7 @@ impl<D: Driver> TaskManager<D> {
             samples.send(Sample::timer(name.clone(), milliseconds));
             samples.send(Sample::counter(name, 1.0));
         }
-        self.tasks.call_ended(id, result, self.queue_time());
+        self.tasks.call_ended(id, result);
         self.go_on(ctx);
     }
 }
@@ -167,7 +191,6 @@ impl<D: Driver> Actor for TaskManager<D> {
         let name = self.provider.to_string();
         let registration = self.surroundings.registry.register("TaskManager", name.clone(), ctx.address());
         self.kept = Some((registration, self.surroundings.panics.guard(format!("TaskManager {name}"))));
-        self.tasks.begin();
         self.go_on(ctx);
     }
 }

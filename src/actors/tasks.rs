@@ -12,10 +12,11 @@ use tracing::{debug, warn};
 use super::clock;
 use super::jobs::{Abandon, Answer};
 use crate::drivers::{ApiCall, Driver};
-use crate::model::cloud::{CloudError, Facts, HostCheck, HostIdentity, Job, Outcome};
+use crate::model::cloud::{CloudError, Facts, HostCheck, HostIdentity, Inventory, Job, Outcome, Trouble};
 use crate::model::ids::ProviderName;
 use crate::model::time::{Span, Timestamp};
 use crate::policy::machine::{Input, Next, StateMachine};
+use crate::policy::surveys::Surveys;
 use crate::policy::taskqueue::{CallId, Queued, TaskQueue, Turn};
 
 /// A call that is throttled this often fails: whoever waits for it shall hear of it.
@@ -26,14 +27,19 @@ const SHOWN: usize = 50;
 pub struct Tasks<D: Driver> {
     provider: ProviderName,
     driver: Rc<D>,
+    /// Start of the time of queue and surveys.
+    born: Instant,
     facts: watch::Sender<Arc<Facts>>,
     queue: TaskQueue,
     calls: BTreeMap<CallId, Call<D::Call>>,
     tasks: BTreeMap<TaskId, Running<D::Machine>>,
     next_number: u64,
     listing: Listing,
-    /// Who asked for a survey while the first one was under way.
+    surveys: Surveys,
+    /// Who hears of the survey that is under way.
     joined: Vec<Answer>,
+    /// Who asked for another one meanwhile.
+    asked: Vec<Answer>,
     survey_error: Option<String>,
 }
 
@@ -80,12 +86,12 @@ enum Owner {
 /// What a job is waiting for.
 enum Stage<M> {
     Calling(M, CallId),
-    /// For an inventory of a survey with a higher number: one that began earlier does not show what the machine has just done.
+    /// For an inventory of a job with a higher number: one that began earlier does not show what the machine has just done.
     Observing(M, u64),
     Parts(usize),
 }
 
-/// The survey that machines in `Stage::Observing` wait for.
+/// The listing that machines in `Stage::Observing` wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listing {
     NotNeeded,
@@ -96,17 +102,26 @@ enum Listing {
 }
 
 impl<D: Driver> Tasks<D> {
-    pub fn new(provider: ProviderName, driver: Rc<D>, queue: TaskQueue, facts: watch::Sender<Arc<Facts>>) -> Self {
+    pub fn new(
+        provider: ProviderName,
+        driver: Rc<D>,
+        queue: TaskQueue,
+        surveys: Surveys,
+        facts: watch::Sender<Arc<Facts>>,
+    ) -> Self {
         Self {
             provider,
             driver,
+            born: Instant::now(),
             facts,
             queue,
             calls: BTreeMap::new(),
             tasks: BTreeMap::new(),
             next_number: 0,
             listing: Listing::NotNeeded,
+            surveys,
             joined: Vec::new(),
+            asked: Vec::new(),
             survey_error: None,
         }
     }
@@ -116,18 +131,25 @@ impl<D: Driver> Tasks<D> {
     }
 
     pub fn submit(&mut self, job: Job, answer: Answer) {
-        // The first survey has nothing to refresh, so one is enough for all who ask.
-        if job == Job::Survey && !self.has_surveyed() && self.listing == Listing::UnderWay {
+        if job != Job::Survey {
+            return self.accept(job, Owner::Submitter(answer));
+        }
+        // The first survey has nothing to refresh, so one is enough for all who ask; later, who asks wants to know
+        // what is new, and one survey that begins from now on is enough for all of them.
+        if self.surveys.is_running() && !self.has_surveyed() {
             self.joined.push(answer);
         } else {
-            self.accept(job, Owner::Submitter(answer));
+            self.asked.push(answer);
+            self.surveys.ask(self.now());
         }
     }
 
     /// The job may have ended meanwhile; the news of that is on its way then.
     pub fn abandon(&mut self, abandon: &Abandon) {
-        if let Some(index) = self.joined.iter().position(|answer| answer.belongs_to(abandon)) {
-            return give_up(self.joined.swap_remove(index));
+        for answers in [&mut self.joined, &mut self.asked] {
+            if let Some(index) = answers.iter().position(|answer| answer.belongs_to(abandon)) {
+                return give_up(answers.swap_remove(index));
+            }
         }
         let meant = self.tasks.iter().find(|(_, running)| match &running.task.owner {
             Owner::Submitter(answer) => answer.belongs_to(abandon),
@@ -138,10 +160,15 @@ impl<D: Driver> Tasks<D> {
         }
     }
 
-    /// The look at everything with which a provider begins.
-    pub fn begin(&mut self) {
-        self.listing = Listing::UnderWay;
-        self.list();
+    /// When the next survey shall begin; `survey` is to be called then.
+    pub fn survey_due(&self) -> Option<Span> {
+        self.surveys.due()
+    }
+
+    pub fn survey(&mut self) {
+        self.surveys.begin(self.now());
+        self.joined = std::mem::take(&mut self.asked);
+        self.accept(Job::Survey, Owner::Ourselves);
     }
 
     /// True once when machines began to wait for an inventory; `list` is then to be called in a moment.
@@ -155,11 +182,22 @@ impl<D: Driver> Tasks<D> {
 
     pub fn list(&mut self) {
         assert_eq!(self.listing, Listing::UnderWay, "a listing is begun by take_due_listing");
-        self.accept(Job::Survey, Owner::Ourselves);
+        if self.is_observed_beyond(None) {
+            self.accept(Job::List, Owner::Ourselves);
+        } else {
+            // A survey came first.
+            self.listing = Listing::NotNeeded;
+        }
+    }
+
+    /// The time of queue and surveys.
+    pub fn now(&self) -> Span {
+        Span(self.born.elapsed().as_secs_f64())
     }
 
     /// Which call may start now.
-    pub fn next(&mut self, now: Span) -> Turn {
+    pub fn next(&mut self) -> Turn {
+        let now = self.now();
         self.queue.next(now)
     }
 
@@ -176,7 +214,8 @@ impl<D: Driver> Tasks<D> {
         Some((call.call.key(), call.started?.elapsed().as_secs_f64() * 1000.0))
     }
 
-    pub fn call_ended(&mut self, id: CallId, result: Result<D::Reply, CloudError>, now: Span) {
+    pub fn call_ended(&mut self, id: CallId, result: Result<D::Reply, CloudError>) {
+        let now = self.now();
         let call = self.calls.get_mut(&id).expect("a call in flight is known until it has ended");
         let task = call.task;
         if let Err(CloudError::Throttled { retry_after }) = &result {
@@ -258,25 +297,33 @@ impl<D: Driver> Tasks<D> {
             debug!(provider = %self.provider, job = task.job.name(), %error, "job failed");
         }
         let result = self.note(&task.job, result);
-        let surveyed = match &result {
-            Ok(Outcome::Surveyed(facts)) => Some(facts.clone()),
+        let seen = match &result {
+            Ok(Outcome::Surveyed(facts)) => Some(facts.inventory.clone()),
+            Ok(Outcome::Listed(inventory)) => Some(inventory.clone()),
             _ => None,
         };
-        if matches!(task.owner, Owner::Ourselves) {
-            // Machines that observe and hear nothing this time wait for the next one, and so does everybody at first.
-            let seen_by = surveyed.is_some().then_some(id);
-            let again = self.is_observed_beyond(seen_by) || (surveyed.is_none() && !self.has_surveyed());
-            self.listing = if again { Listing::Due } else { Listing::NotNeeded };
-            self.joined.drain(..).for_each(|answer| answer.ended(result.clone()));
+        match (task.owner, &task.job) {
+            (Owner::Submitter(answer), _) => answer.ended(result),
+            (Owner::PartOf(whole), _) => self.part_ended(whole),
+            (Owner::Ourselves, Job::Survey) => self.survey_ended(&result),
+            (Owner::Ourselves, _) => {
+                // Machines that observe and hear nothing this time wait for the next one.
+                let again = self.is_observed_beyond(seen.is_some().then_some(id));
+                self.listing = if again { Listing::Due } else { Listing::NotNeeded };
+            }
         }
-        match task.owner {
-            Owner::Submitter(answer) => answer.ended(result),
-            Owner::PartOf(whole) => self.part_ended(whole),
-            Owner::Ourselves => {}
+        if let Some(inventory) = seen {
+            self.wake_observers(id, &inventory);
         }
-        if let Some(facts) = surveyed {
-            self.wake_observers(id, &facts);
+    }
+
+    fn survey_ended(&mut self, result: &Result<Outcome, CloudError>) {
+        let now = self.now();
+        match result {
+            Ok(_) => self.surveys.succeeded(self.facts.borrow().lacks_an_image(), now),
+            Err(_) => self.surveys.failed(now),
         }
+        self.joined.drain(..).for_each(|answer| answer.ended(result.clone()));
     }
 
     /// Ends a job that somebody stopped, so that its end says nothing about the cloud.
@@ -324,14 +371,39 @@ impl<D: Driver> Tasks<D> {
                     Ok(Outcome::Inspected(host.clone(), check))
                 }
                 Job::Survey => {
-                    warn!(provider = %self.provider, %error, "survey failed");
-                    self.survey_error = Some(error.to_string());
+                    self.note_trouble(&error);
                     Err(error)
                 }
-                Job::Launch(_) | Job::Delete(_) | Job::Inspect(_) | Job::Probe(_) => Err(error),
+                Job::Launch(_) => {
+                    self.surveys.doubt(self.now());
+                    Err(error)
+                }
+                Job::Delete(_) | Job::List | Job::Inspect(_) | Job::Probe(_) => Err(error),
             },
-            Ok(outcome @ (Outcome::Launched(_) | Outcome::Deleted | Outcome::Alive(_))) => Ok(outcome),
+            Ok(outcome @ (Outcome::Launched(_) | Outcome::Deleted | Outcome::Alive(_) | Outcome::Listed(_))) => {
+                Ok(outcome)
+            }
         }
+    }
+
+    /// A provider that was never seen waits; one that refuses us is out of service, whatever is known of it.
+    fn note_trouble(&mut self, error: &CloudError) {
+        let text = error.to_string();
+        if self.survey_error.as_ref() != Some(&text) {
+            warn!(provider = %self.provider, %error, "survey failed");
+        }
+        let trouble = match error {
+            CloudError::Denied(why) => Some(Trouble::Broken(why.clone())),
+            _ => (!self.has_surveyed()).then(|| Trouble::NotReady(text.clone())),
+        };
+        self.survey_error = Some(text);
+        self.facts.send_if_modified(|facts| {
+            let changes = trouble.is_some() && facts.trouble != trouble;
+            if changes {
+                Arc::make_mut(facts).trouble = trouble;
+            }
+            changes
+        });
     }
 
     fn note_check(&self, host: &HostIdentity, check: HostCheck) {
@@ -342,20 +414,20 @@ impl<D: Driver> Tasks<D> {
         self.facts.borrow().seen_at > Timestamp::default()
     }
 
-    /// Whether machines still observe that a survey does not wake; without one, whether any do.
-    fn is_observed_beyond(&self, survey: Option<TaskId>) -> bool {
-        let woken = survey.map_or(0, |survey| survey.0);
+    /// Whether machines still observe that a look does not wake; without one, whether any do.
+    fn is_observed_beyond(&self, look: Option<TaskId>) -> bool {
+        let woken = look.map_or(0, |look| look.0);
         self.tasks.values().any(|running| matches!(running.stage, Stage::Observing(_, asked) if asked > woken))
     }
 
-    fn wake_observers(&mut self, survey: TaskId, facts: &Facts) {
+    fn wake_observers(&mut self, look: TaskId, inventory: &Inventory) {
         let is_meant =
-            |running: &Running<D::Machine>| matches!(running.stage, Stage::Observing(_, asked) if asked < survey.0);
+            |running: &Running<D::Machine>| matches!(running.stage, Stage::Observing(_, asked) if asked < look.0);
         let waiting: Vec<TaskId> =
             self.tasks.iter().filter(|(_, running)| is_meant(running)).map(|(id, _)| *id).collect();
         for id in waiting {
             if let Some(Running { task, stage: Stage::Observing(machine, _) }) = self.tasks.remove(&id) {
-                self.advance(id, task, machine, Input::Seen(&facts.inventory));
+                self.advance(id, task, machine, Input::Seen(inventory));
             }
         }
     }

@@ -56,6 +56,9 @@ struct Flags {
     /// calls of one provider's API that may be under way at once
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000), allow_negative_numbers = true, default_value = "10")]
     api_concurrency: u16,
+    /// seconds between two looks for a cloud image that is missing
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "300")]
+    image_check_timeout: Span,
 }
 
 fn main() -> ExitCode {
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         delete_interval: flags.delete_interval,
         lock_cleanup: flags.lock_cleanup,
         api_concurrency: usize::from(flags.api_concurrency),
+        image_check_timeout: flags.image_check_timeout,
         more_drivers: Vec::new(),
         coordinator: None,
     };

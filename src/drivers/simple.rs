@@ -12,7 +12,7 @@ use crate::model::cloud::{
 use crate::model::ids::ProviderName;
 use crate::model::quantity::Amounts;
 use crate::model::time::Span;
-use crate::policy::machine::{InFlight, Input, Lane, Next, Pace, StateMachine};
+use crate::policy::machine::{InFlight, Input, Lane, Next, Pace, REFRESH, StateMachine};
 
 /// What a simple cloud can do. All calls are made one after another, unless `pace` says otherwise.
 pub trait SimpleAdapter: Send + 'static {
@@ -43,7 +43,7 @@ pub trait SimpleAdapter: Send + 'static {
     fn launching(&self) -> Launching;
 
     fn pace(&self) -> Pace {
-        Pace { spacing: Span::ZERO, in_flight: InFlight::Pinned(1), observe: Span(1.0) }
+        Pace { spacing: Span::ZERO, in_flight: InFlight::Pinned(1), observe: Span(1.0), refresh: Some(REFRESH) }
     }
 }
 
@@ -132,6 +132,7 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Job::Launch(order) => (Step::Create(order.clone()), None),
             Job::Delete(id) => (Step::Delete(id.clone()), None),
             Job::Survey => (Step::Survey(Box::new(self.facts.clone()), self.provider.clone()), None),
+            Job::List => (Step::List, None),
             Job::Inspect(_) | Job::Probe(_) => (Step::NoHosts, None),
         };
         Machine { keys: A::KEYS, step, external_id }
@@ -163,6 +164,7 @@ enum Step {
     Delete(ExternalId),
     Deleting(ExternalId),
     Going(ExternalId),
+    List,
     Survey(Box<Facts>, ProviderName),
     Listing(Box<Facts>, ProviderName),
     Limiting(Box<Facts>),
@@ -195,8 +197,12 @@ impl StateMachine for Machine {
             (Step::Survey(facts, provider), Input::Start) => {
                 self.call(Step::Listing(facts, provider), keys.list, Request::List)
             }
+            (Step::List, Input::Start) => self.call(Step::List, keys.list, Request::List),
+            (Step::List, Input::Reply(Ok(Reply::Listed(instances)))) => {
+                Next::Done(Outcome::Listed(Arc::new(Inventory { instances })))
+            }
             (Step::Listing(mut facts, provider), Input::Reply(Ok(Reply::Listed(instances)))) => {
-                facts.inventory = Inventory { instances };
+                facts.inventory = Arc::new(Inventory { instances });
                 facts.unmanaged = unmanaged(&facts.inventory, &provider);
                 self.call(Step::Limiting(facts), keys.limits, Request::Limits)
             }
@@ -219,6 +225,7 @@ impl StateMachine for Machine {
             Step::Booting => "booting",
             Step::Delete(_) | Step::Deleting(_) => "deleting instance",
             Step::Going(_) => "waiting until it is gone",
+            Step::List => "listing",
             Step::Survey(..) | Step::Listing(..) | Step::Limiting(_) => "looking at everything",
             Step::NoHosts | Step::Over => "ended",
         }

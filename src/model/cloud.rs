@@ -30,6 +30,8 @@ pub enum Job {
     Delete(ExternalId),
     /// Refresh the provider's `Facts`. The first one of a provider needs no submit, it is made at the start.
     Survey,
+    /// See every instance, for machines that wait for theirs; cheaper than a survey, and asked for often.
+    List,
     /// Check one standing host as for its registration: reach it and gather its keys where that applies. What was
     /// found is noted in the facts.
     Inspect(HostIdentity),
@@ -45,6 +47,7 @@ impl Job {
             Job::Launch(_) => "launch",
             Job::Delete(_) => "delete",
             Job::Survey => "survey",
+            Job::List => "list",
             Job::Inspect(_) => "inspect",
             Job::Probe(_) => "probe",
         }
@@ -66,6 +69,9 @@ pub struct LaunchOrder {
     pub metadata: BTreeMap<String, String>,
     /// Continue with this instance of an earlier life instead of creating one.
     pub found: Option<ExternalId>,
+    /// An earlier creation may have succeeded though nobody heard of it: look for an instance of this node before
+    /// creating one.
+    pub may_exist: bool,
 }
 
 /// How a job ended well.
@@ -75,6 +81,7 @@ pub enum Outcome {
     Deleted,
     /// The facts as they are now published.
     Surveyed(Arc<Facts>),
+    Listed(Arc<Inventory>),
     /// The check has been made; it may have found the host unusable. An error means that it has not been made.
     Inspected(HostIdentity, HostCheck),
     /// The host answered a probe.
@@ -222,7 +229,10 @@ pub struct Inventory {
 pub struct Facts {
     /// When the last survey ended; the epoch before the first one.
     pub seen_at: Timestamp,
-    pub inventory: Inventory,
+    /// Why the whole provider cannot be used, as its last survey found.
+    pub trouble: Option<Trouble>,
+    /// As the last survey saw it.
+    pub inventory: Arc<Inventory>,
     /// Infinite where the cloud names no limit.
     pub limits: Amounts,
     /// What others use of them, and instances that belong to no node of ours.
@@ -281,10 +291,18 @@ pub struct Login {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Trouble {
-    /// May pass by itself: its image is not there yet.
+    /// May pass by itself: an image is not there yet, the cloud does not answer.
     NotReady(String),
     /// It can never work with this configuration.
     Broken(String),
+}
+
+impl Trouble {
+    pub fn why(&self) -> &str {
+        match self {
+            Trouble::NotReady(why) | Trouble::Broken(why) => why,
+        }
+    }
 }
 
 impl Facts {
@@ -292,7 +310,8 @@ impl Facts {
     pub fn unseen() -> Self {
         Self {
             seen_at: Timestamp::default(),
-            inventory: Inventory::default(),
+            trouble: None,
+            inventory: Arc::default(),
             limits: Amounts::unlimited(),
             unmanaged: Amounts::none(),
             label_needs: BTreeMap::new(),
@@ -311,6 +330,12 @@ impl Facts {
     /// What is known about launching a label in a pool.
     pub fn launch_label(&self, pool: &PoolName, label: &LabelName) -> Option<&LaunchLabel> {
         self.launching.as_ref()?.labels.get(pool)?.get(label)
+    }
+
+    /// Is an image missing that a label wants?
+    pub fn lacks_an_image(&self) -> bool {
+        let labels = self.launching.iter().flat_map(|launching| launching.labels.values().flat_map(BTreeMap::values));
+        labels.into_iter().any(|label| matches!(label.trouble, Some(Trouble::NotReady(_))))
     }
 
     /// What the cloud leaves to this provider's nodes: its limits without what others use.

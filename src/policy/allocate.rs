@@ -195,7 +195,7 @@ pub fn tenant_need(request: &NodeRequest, bidder: &Bidder<'_>) -> Amounts {
 /// Idle nodes for every wanted label, or the first thing that is short.
 fn fill(request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &World<'_>) -> Result<Vec<NodeId>, Reason> {
     if world.facts.get(&bidder.id.provider).is_none_or(|facts| facts.standing.is_empty()) {
-        return Err(Reason::NotSurveyed);
+        return Err(Reason::NotSurveyed(None));
     }
     for (label, wanted) in counts(request) {
         let idle = world.snapshot.idle_count(bidder.id, label).saturating_sub(claims.claimed(label));

@@ -208,6 +208,7 @@ impl Assembly {
                 .map(|(key, value)| (key.to_owned(), value))
                 .into(),
                 found: None,
+                may_exist: false,
             };
             let (launch, first) = Launch::begin(order, label, rules, world.now);
             part.state = PartState::Launching(Box::new(launch));

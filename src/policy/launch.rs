@@ -300,7 +300,7 @@ impl Launch {
     fn next_attempt(&mut self, now: Timestamp) -> Vec<Ask> {
         self.attempt += 1;
         self.attempt_began = now;
-        self.external_id = None;
+        self.order.may_exist = self.external_id.take().is_none();
         self.order.found = None;
         self.stage = Stage::Creating;
         vec![Ask::Submit(Job::Launch(Box::new(self.order.clone())))]
@@ -358,6 +358,7 @@ mod tests {
             request: serde_json::Value::Null,
             metadata: Default::default(),
             found: None,
+            may_exist: false,
         }
     }
 
@@ -440,7 +441,8 @@ mod tests {
     fn an_attempt_that_made_nothing_is_followed_by_the_next_at_once() {
         let mut launch = begun(false);
         let asks = launch.step(ended(Err(CloudError::Capacity("full".to_owned()))), Timestamp(1.0));
-        assert_eq!(asks, [report("error.capacity", 1.0), create()]);
+        let again = Box::new(LaunchOrder { may_exist: true, ..order() });
+        assert_eq!(asks, [report("error.capacity", 1.0), Ask::Submit(Job::Launch(again))]);
     }
 
     #[test]

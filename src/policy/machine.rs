@@ -54,7 +54,12 @@ pub struct Pace {
     pub in_flight: InFlight,
     /// Machines that wait for an inventory share one listing, which begins so long after the first of them asked.
     pub observe: Span,
+    /// From one survey to the next; `None` where nothing changes by itself.
+    pub refresh: Option<Span>,
 }
+
+/// How old limits and what others use of them may become, in Nodepool 11 as well.
+pub const REFRESH: Span = Span(300.0);
 
 /// How many calls may run at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 
 pub mod machine;
 pub mod taskqueue;
+pub mod surveys;
 pub mod reason;
 pub mod matching;
 pub mod tenants;

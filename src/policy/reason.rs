@@ -21,7 +21,8 @@ pub enum Reason {
     // Not now.
     NotConnected,
     NotRegistered,
-    NotSurveyed,
+    /// Nothing is known of the provider yet; with the error of the last look.
+    NotSurveyed(Option<String>),
     HandlesNothing,
     Concurrency {
         limit: i64,
@@ -55,6 +56,7 @@ pub enum Reason {
     DeadHost(String),
     // Never here.
     Disabled,
+    OutOfService(String),
     LabelsNotAvailable(Vec<LabelName>),
     LaunchesNothing,
     /// They can never work here, and why the first of them cannot.
@@ -115,7 +117,9 @@ impl fmt::Display for Reason {
             }
             Reason::NotConnected => f.write_str("ZooKeeper does not answer"),
             Reason::NotRegistered => f.write_str("this pool's registration is not visible yet"),
-            Reason::NotSurveyed => f.write_str("the provider has not been looked at yet"),
+            Reason::NotSurveyed(None) => f.write_str("the provider has not been looked at yet"),
+            Reason::NotSurveyed(Some(why)) => write!(f, "the provider could not be looked at yet: {why}"),
+            Reason::OutOfService(why) => write!(f, "the provider is out of service: {why}"),
             Reason::HandlesNothing => f.write_str("max-concurrency is 0: this provider handles no requests"),
             Reason::Concurrency { limit } => write!(f, "max-concurrency: {limit} requests are being handled"),
             Reason::NoIdleNode { label, wanted, idle, kept: 0 } => {

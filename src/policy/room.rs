@@ -15,6 +15,9 @@ use crate::model::world::World;
 /// R31 for nodes that are launched: labels that cannot work here, images that are missing, and what never fits.
 pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>) -> Vec<Reason> {
     let facts = &bidder.hosts.facts;
+    if let Some(Trouble::Broken(why)) = &facts.trouble {
+        return vec![Reason::OutOfService(why.clone())];
+    }
     let trouble =
         |label: &LabelName| facts.launch_label(&bidder.id.pool, label).and_then(|known| known.trouble.as_ref());
     let (mut broken, mut missing) = ((Vec::new(), None), (Vec::new(), None));
@@ -51,7 +54,7 @@ pub fn assemble(
 ) -> Result<Vec<Choice>, Reason> {
     let facts = &bidder.hosts.facts;
     if facts.seen_at == Timestamp::default() {
-        return Err(Reason::NotSurveyed);
+        return Err(Reason::NotSurveyed(facts.trouble.as_ref().map(|trouble| trouble.why().to_owned())));
     }
     let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);
     let mut room = bidder.pool.limits.clone();

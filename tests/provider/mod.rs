@@ -19,6 +19,7 @@ use nodepool::model::config::{Config, ProviderConfig};
 use nodepool::model::findings::Source;
 use nodepool::model::metrics::Sample;
 use nodepool::model::resolve::resolve;
+use nodepool::model::time::Span;
 use nodepool::model::yaml_parse;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -53,6 +54,7 @@ impl Provider {
             panics: panics.clone(),
             samples: sink,
             api_concurrency: 10,
+            image_check: Span(300.0),
             arbiter: actix::Arbiter::current(),
         });
         let (sender, news) = mpsc::unbounded_channel();
@@ -133,6 +135,7 @@ pub fn launch(hostname: &str) -> Job {
         request: serde_json::Value::Null,
         metadata: BTreeMap::new(),
         found: None,
+        may_exist: false,
     }))
 }
 

@@ -12,7 +12,7 @@ use crate::model::findings::Findings;
 use crate::model::problem::Problem;
 use crate::model::quantity::Amounts;
 use crate::model::time::Span;
-use crate::policy::machine::{InFlight, Pace};
+use crate::policy::machine::{InFlight, Pace, REFRESH};
 
 mod cloud;
 pub mod config;
@@ -103,6 +103,11 @@ impl SimpleAdapter for Fake {
     }
 
     fn pace(&self) -> Pace {
-        Pace { spacing: self.section.spacing, in_flight: InFlight::Adjustable, observe: OBSERVE }
+        Pace {
+            spacing: self.section.spacing,
+            in_flight: InFlight::Adjustable,
+            observe: OBSERVE,
+            refresh: Some(REFRESH),
+        }
     }
 }

@@ -76,14 +76,14 @@ impl Driver for StaticNodes {
     }
 
     fn pace(&self) -> Pace {
-        Pace { spacing: Span::ZERO, in_flight: InFlight::Pinned(IN_FLIGHT), observe: Span(1.0) }
+        Pace { spacing: Span::ZERO, in_flight: InFlight::Pinned(IN_FLIGHT), observe: Span(1.0), refresh: None }
     }
 
     /// Every host on its own, so that one that is slow or down holds up no other.
     fn parts(&self, job: &Job) -> Vec<Job> {
         match job {
             Job::Survey => self.facts.standing.iter().map(|host| Job::Inspect(host.identity.clone())).collect(),
-            Job::Launch(_) | Job::Delete(_) | Job::Inspect(_) | Job::Probe(_) => Vec::new(),
+            Job::Launch(_) | Job::Delete(_) | Job::List | Job::Inspect(_) | Job::Probe(_) => Vec::new(),
         }
     }
 
@@ -95,6 +95,7 @@ impl Driver for StaticNodes {
             }
             // The host stays; that its record goes is all there is to do.
             Job::Delete(_) => OneCall::ended(Ok(Outcome::Deleted)),
+            Job::List => OneCall::ended(Ok(Outcome::Listed(Arc::default()))),
             Job::Survey => OneCall::ended(Ok(Outcome::Surveyed(Arc::new(self.facts.clone())))),
             Job::Inspect(identity) => match self.hosts.get(identity) {
                 Some(host) => inspect(host.clone()),
