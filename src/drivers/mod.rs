@@ -11,6 +11,7 @@ use crate::policy::machine::{Lane, Pace, StateMachine};
 
 pub mod fake;
 pub mod keyscan;
+pub mod openstack;
 pub mod servers;
 pub mod simple;
 pub mod static_nodes;

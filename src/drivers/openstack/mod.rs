@@ -1,0 +1,3 @@
+//! The OpenStack driver: nodes are servers of a cloud that clouds.yaml describes.
+
+pub mod clouds;
