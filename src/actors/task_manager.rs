@@ -117,7 +117,7 @@ impl<D: Driver> TaskManager<D> {
             ctx.cancel_future(timer);
         }
         loop {
-            match self.tasks.next() {
+            match self.tasks.turn() {
                 Turn::Start(id) => self.start_call(id, ctx),
                 Turn::WaitUntil(time) => {
                     let wait = self.until(time);

@@ -196,7 +196,7 @@ impl<D: Driver> Tasks<D> {
     }
 
     /// Which call may start now.
-    pub fn next(&mut self) -> Turn {
+    pub fn turn(&mut self) -> Turn {
         let now = self.now();
         self.queue.next(now)
     }

@@ -10,6 +10,7 @@ use crate::model::time::Span;
 use crate::policy::machine::{Lane, Pace, StateMachine};
 
 pub mod fake;
+pub mod format;
 pub mod keyscan;
 pub mod openstack;
 pub mod servers;
@@ -17,7 +18,7 @@ pub mod simple;
 pub mod static_nodes;
 
 /// The drivers of this version.
-pub const BUILT: &[&str] = &["static", "fake"];
+pub const BUILT: &[&str] = &["static", "fake", "openstack"];
 
 /// What somebody wants to do with a driver whose type only `open` knows.
 pub trait OpenDriver {
@@ -30,6 +31,7 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
     match section.driver.as_str() {
         "static" => Ok(visitor.with(static_nodes::open(section)?)),
         "fake" => Ok(visitor.with(fake::open(section)?)),
+        "openstack" => Ok(visitor.with(openstack::open(section)?)),
         other => {
             let message = format!("the driver {other} is not part of this version");
             let help = format!("provider {} is out of service; the drivers are: {}", section.name, BUILT.join(", "));
@@ -44,6 +46,7 @@ pub fn check(section: &ProviderConfig) -> Vec<Problem> {
     match section.driver.as_str() {
         "static" => static_nodes::config::problems(section),
         "fake" => fake::problems(section),
+        "openstack" => openstack::problems(section),
         _ => Vec::new(),
     }
 }

@@ -39,9 +39,9 @@ impl Section {
     }
 
     /// How it launches. `need` says what a node of a label takes, or why there can be none.
-    pub fn launching(&self, need: impl Fn(&Label) -> Result<Amounts, Trouble>) -> Launching {
-        let known = |label: &Label| {
-            let (need, trouble) = match uploaded(&label.image).and_then(|()| need(label)) {
+    pub fn launching(&self, need: impl Fn(&PoolName, &LabelName, &Label) -> Result<Amounts, Trouble>) -> Launching {
+        let known = |pool: &PoolName, name: &LabelName, label: &Label| {
+            let (need, trouble) = match uploaded(&label.image).and_then(|()| need(pool, name, label)) {
                 Ok(need) => (Some(need), None),
                 Err(trouble) => (None, Some(trouble)),
             };
@@ -49,7 +49,7 @@ impl Section {
             LaunchLabel { need, image, login, host_key_checking, trouble }
         };
         let pools = self.labels.iter().map(|(pool, labels)| {
-            (pool.clone(), labels.iter().map(|(name, label)| (name.clone(), known(label))).collect())
+            (pool.clone(), labels.iter().map(|(name, label)| (name.clone(), known(pool, name, label))).collect())
         });
         Launching {
             attempts: self.attempts,

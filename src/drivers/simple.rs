@@ -203,7 +203,7 @@ impl StateMachine for Machine {
             }
             (Step::Listing(mut facts, provider), Input::Reply(Ok(Reply::Listed(instances)))) => {
                 facts.inventory = Arc::new(Inventory { instances });
-                facts.unmanaged = unmanaged(&facts.inventory, &provider);
+                facts.unmanaged = facts.inventory.used_by_others(&provider);
                 self.call(Step::Limiting(facts), keys.limits, Request::Limits)
             }
             (Step::Limiting(mut facts), Input::Reply(Ok(Reply::Limited(limits)))) => {
@@ -260,14 +260,4 @@ fn failed(detail: String) -> Next<Call> {
 
 fn find<'a>(inventory: &'a Inventory, id: &ExternalId) -> Option<&'a Instance> {
     inventory.instances.iter().find(|instance| instance.external_id == *id)
-}
-
-/// What instances of others use.
-fn unmanaged(inventory: &Inventory, provider: &ProviderName) -> Amounts {
-    let is_ours = |instance: &&Instance| {
-        instance.metadata.get("nodepool_provider_name").is_some_and(|name| name == provider.as_str())
-    };
-    let mut total = Amounts::none();
-    inventory.instances.iter().filter(|instance| !is_ours(instance)).for_each(|other| total.add(&other.amounts));
-    total
 }

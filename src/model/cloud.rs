@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::ids::{ImageName, LabelName, PoolName};
+use super::ids::{ImageName, LabelName, PoolName, ProviderName};
 use super::quantity::Amounts;
 use super::time::{Span, Timestamp};
 
@@ -222,6 +222,18 @@ impl Instance {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Inventory {
     pub instances: Vec<Instance>,
+}
+
+impl Inventory {
+    /// What instances that are not this provider's use of the limits.
+    pub fn used_by_others(&self, provider: &ProviderName) -> Amounts {
+        let is_ours = |instance: &&Instance| {
+            instance.metadata.get("nodepool_provider_name").is_some_and(|name| name == provider.as_str())
+        };
+        let mut total = Amounts::none();
+        self.instances.iter().filter(|instance| !is_ours(instance)).for_each(|other| total.add(&other.amounts));
+        total
+    }
 }
 
 /// What is known about one provider; one immutable value, replaced as a whole.

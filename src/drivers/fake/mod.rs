@@ -99,7 +99,7 @@ impl SimpleAdapter for Fake {
     }
 
     fn launching(&self) -> Launching {
-        Launching { zones: self.zones.clone(), ..self.section.launching(config::need) }
+        Launching { zones: self.zones.clone(), ..self.section.launching(|_, _, label| config::need(label)) }
     }
 
     fn pace(&self) -> Pace {

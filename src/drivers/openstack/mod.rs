@@ -1,3 +1,182 @@
 //! The OpenStack driver: nodes are servers of a cloud that clouds.yaml describes.
+//!
+//! The order below is the order of dependency: a file uses only files above it.
 
 pub mod clouds;
+mod auth;
+mod http;
+mod wire;
+mod calls;
+mod pages;
+mod config;
+mod stock;
+mod instances;
+mod shared;
+mod body;
+mod survey;
+mod listing;
+mod launch;
+mod delete;
+
+use std::sync::Arc;
+
+use self::calls::{Call, Reply, Shape, What};
+use self::clouds::{CloudSettings, Places};
+use self::delete::DeleteServer;
+use self::http::{Connection, Failure, failed};
+use self::launch::LaunchServer;
+use self::listing::ListServers;
+use self::shared::Shared;
+use self::survey::Survey;
+use super::Driver;
+use crate::model::cloud::{CloudError, ExternalId, Facts, Job};
+use crate::model::config::ProviderConfig;
+use crate::model::findings::Findings;
+use crate::model::problem::Problem;
+use crate::model::time::Span;
+use crate::policy::machine::{InFlight, Input, Next, Pace, REFRESH, StateMachine};
+
+/// Between two listings while servers boot.
+const OBSERVE: Span = Span(1.0);
+
+pub struct OpenStack {
+    shared: Arc<Shared>,
+    connection: Connection,
+}
+
+pub fn open(section: &ProviderConfig) -> Result<OpenStack, Vec<Problem>> {
+    let (settings, mut findings) = read(section);
+    let cloud = cloud(section, &settings, &mut findings);
+    findings.problems.retain(Problem::is_error);
+    let Some(cloud) = cloud.filter(|_| findings.problems.is_empty()) else { return Err(findings.problems) };
+    let cloud = Arc::new(cloud);
+    let connection = Connection::new(cloud.clone()).map_err(|error| {
+        let help = format!("provider {} is out of service; clouds.yaml describes its cloud", section.name);
+        vec![Problem::error(section.section.at, error).help(help)]
+    })?;
+    let has_ipv6 = instances::host_has_ipv6();
+    let facts = Facts { launching: Some(Arc::new(survey::unseen(&settings))), ..Facts::unseen() };
+    let shared = Arc::new(Shared::new(section.name.clone(), settings, cloud, has_ipv6, facts));
+    Ok(OpenStack { shared, connection })
+}
+
+/// What is wrong or odd about a section, clouds.yaml aside.
+pub fn problems(section: &ProviderConfig) -> Vec<Problem> {
+    read(section).1.problems
+}
+
+fn read(section: &ProviderConfig) -> (config::Settings, Findings) {
+    let mut findings = Findings::default();
+    (config::read(section, &mut findings), findings)
+}
+
+fn cloud(section: &ProviderConfig, settings: &config::Settings, findings: &mut Findings) -> Option<CloudSettings> {
+    let wanted = clouds::Wanted { cloud: settings.cloud.as_deref(), region: settings.region.as_deref() };
+    match clouds::load(&Places::of_process(), wanted) {
+        Ok(loaded) => Some(loaded.settings),
+        Err(error) => {
+            let at = section.section.get("cloud").map_or(section.section.at, |value| value.at);
+            let help = format!("provider {} is out of service", section.name);
+            findings.error(at, error.to_string(), help);
+            None
+        }
+    }
+}
+
+impl Driver for OpenStack {
+    type Call = Call;
+    type Reply = Reply;
+    type Machine = Machine;
+
+    fn facts(&self) -> Facts {
+        self.shared.facts.clone()
+    }
+
+    fn pace(&self) -> Pace {
+        Pace {
+            spacing: self.shared.settings.section.spacing,
+            in_flight: InFlight::Adjustable,
+            observe: OBSERVE,
+            refresh: Some(REFRESH),
+        }
+    }
+
+    fn begin(&self, job: &Job) -> Machine {
+        let shared = self.shared.clone();
+        match job {
+            Job::Launch(order) => Machine::Launch(LaunchServer::new(shared, (**order).clone())),
+            Job::Delete(id) => Machine::Delete(DeleteServer::new(shared, id.clone())),
+            Job::Survey => Machine::Survey(Survey::new(shared)),
+            Job::List => Machine::List(ListServers::new(shared)),
+            Job::Inspect(_) | Job::Probe(_) => Machine::NoHosts,
+        }
+    }
+
+    async fn call(&self, call: Call) -> Result<Reply, CloudError> {
+        let (request, shape) = match call.what {
+            What::Discover => {
+                let services = self.connection.discover().await;
+                return services.map(Reply::Discovered).map_err(|failure| failure.error);
+            }
+            What::Send(request, shape) => (request, shape),
+        };
+        let body = match self.connection.send(&request).await {
+            Ok(body) => body,
+            Err(Failure { error, may_have_worked: true }) if shape == Shape::Created => return Ok(Reply::Lost(error)),
+            Err(failure) => return Err(failure.error),
+        };
+        let unreadable = |error: serde_json::Error| {
+            failed(format!("the answer to {} /{} cannot be read: {error}", request.method, request.path.join("/")))
+        };
+        match shape {
+            Shape::Nothing => Ok(Reply::Nothing),
+            Shape::Servers => serde_json::from_slice(&body).map(Reply::Servers).map_err(unreadable),
+            Shape::Json => serde_json::from_slice(&body).map(Reply::Json).map_err(unreadable),
+            Shape::Created => {
+                Ok(serde_json::from_slice(&body).map_or_else(|error| Reply::Lost(unreadable(error)), Reply::Json))
+            }
+        }
+    }
+}
+
+/// One job, written down as its steps.
+pub enum Machine {
+    Launch(LaunchServer),
+    Delete(DeleteServer),
+    Survey(Survey),
+    List(ListServers),
+    /// There are no standing hosts in a cloud.
+    NoHosts,
+}
+
+impl StateMachine for Machine {
+    type Call = Call;
+    type Reply = Reply;
+
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match self {
+            Machine::Launch(machine) => machine.step(input),
+            Machine::Delete(machine) => machine.step(input),
+            Machine::Survey(machine) => machine.step(input),
+            Machine::List(machine) => machine.step(input),
+            Machine::NoHosts => Next::Failed(CloudError::NotFound),
+        }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        match self {
+            Machine::Launch(machine) => machine.external_id(),
+            Machine::Delete(_) | Machine::Survey(_) | Machine::List(_) | Machine::NoHosts => None,
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        match self {
+            Machine::Launch(machine) => machine.label(),
+            Machine::Delete(machine) => machine.label(),
+            Machine::Survey(_) => "looking at everything",
+            Machine::List(_) => "listing servers",
+            Machine::NoHosts => "ended",
+        }
+    }
+}

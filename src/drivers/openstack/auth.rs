@@ -1,0 +1,281 @@
+//! Keystone: a token for who we are, the service catalogue that comes with it, and a new token when the old one ends.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use chrono::{DateTime, FixedOffset, Utc};
+use openstack::auth::AuthType;
+use openstack::{EndpointFilters, Error, ErrorKind};
+use reqwest::{Client, RequestBuilder, StatusCode, Url};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use super::clouds::{Auth, CloudSettings, Credential, Domain, Identity, Interface, Scope, Secret, Service, User};
+
+/// A token that ends sooner than this is replaced before it is used.
+const LAST_SECONDS: i64 = 60;
+
+/// How we log in to one cloud. Shared by all calls, so that a new token is asked for once.
+pub struct Keystone {
+    settings: Arc<CloudSettings>,
+    token_url: Url,
+    token: Mutex<Option<Token>>,
+}
+
+#[derive(Clone)]
+struct Token {
+    value: Secret,
+    expires_at: Option<DateTime<FixedOffset>>,
+    catalog: Vec<Entry>,
+}
+
+/// One service of the catalogue. Clouds leave out what they like.
+#[derive(Clone, Debug, Deserialize)]
+struct Entry {
+    #[serde(rename = "type", default)]
+    service_type: String,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    endpoints: Vec<Endpoint>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Endpoint {
+    #[serde(default)]
+    interface: String,
+    #[serde(default)]
+    region: Option<String>,
+    #[serde(default)]
+    region_id: Option<String>,
+    url: String,
+}
+
+#[derive(Deserialize)]
+struct TokenRoot {
+    token: TokenBody,
+}
+
+#[derive(Deserialize)]
+struct TokenBody {
+    #[serde(default)]
+    expires_at: Option<String>,
+    #[serde(default)]
+    catalog: Vec<Entry>,
+}
+
+/// What `openstack` asks when it authenticates a request or looks for an endpoint.
+#[derive(Clone, Debug)]
+pub struct Login(pub Arc<Keystone>);
+
+impl Keystone {
+    pub fn new(settings: Arc<CloudSettings>) -> Result<Self, String> {
+        let url = settings.identity.auth_url.trim_end_matches('/');
+        let base = if url.ends_with("/v3") { url.to_owned() } else { format!("{}/v3", url.trim_end_matches("/v2.0")) };
+        let token_url = Url::parse(&format!("{base}/auth/tokens"))
+            .map_err(|error| format!("auth_url {} is no URL: {error}", settings.identity.auth_url))?;
+        Ok(Self { settings, token_url, token: Mutex::new(None) })
+    }
+
+    /// A token was refused before its time: the next call asks for another one.
+    pub async fn forget(&self, refused: &Secret) {
+        let mut token = self.token.lock().await;
+        if token.as_ref().is_some_and(|token| token.value == *refused) {
+            *token = None;
+        }
+    }
+
+    pub async fn token(&self, client: &Client) -> Result<Secret, Error> {
+        Ok(self.valid(client).await?.value)
+    }
+
+    async fn valid(&self, client: &Client) -> Result<Token, Error> {
+        let mut token = self.token.lock().await;
+        if let Some(token) = token.as_ref().filter(|token| !token.is_ending()) {
+            return Ok(token.clone());
+        }
+        let new = self.ask(client).await?;
+        *token = Some(new.clone());
+        Ok(new)
+    }
+
+    async fn ask(&self, client: &Client) -> Result<Token, Error> {
+        let answer = client.post(self.token_url.clone()).json(&body(&self.settings.identity)).send().await?;
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        if status != StatusCode::CREATED && status != StatusCode::OK {
+            let text = super::http::message(&answer.text().await.unwrap_or_default());
+            let kind =
+                if status.is_server_error() { ErrorKind::InternalServerError } else { ErrorKind::AuthenticationFailed };
+            let url = &self.token_url;
+            return Err(Error::new(kind, format!("Keystone at {url} answers {status}: {text}")).with_status(status));
+        }
+        let value = headers.get("x-subject-token").and_then(|value| value.to_str().ok()).map(Secret::new);
+        let no_token = |what: &str| {
+            Error::new(ErrorKind::InvalidResponse, format!("{} answers without {what}: no Keystone?", self.token_url))
+        };
+        let value = value.ok_or_else(|| no_token("X-Subject-Token"))?;
+        let root: TokenRoot = answer.json().await.map_err(|_| no_token("a token that can be read"))?;
+        let expires_at = root.token.expires_at.and_then(|text| DateTime::parse_from_rfc3339(&text).ok());
+        Ok(Token { value, expires_at, catalog: root.token.catalog })
+    }
+
+    /// The settings of a service and the types by which catalogues know it.
+    fn service(&self, service_type: &str) -> Option<(&Service, Vec<&str>)> {
+        let services = &self.settings.services;
+        let (service, usual): (&Service, &[&str]) = match service_type {
+            "compute" => (&services.compute, &["compute"]),
+            "network" => (&services.network, &["network"]),
+            "image" => (&services.image, &["image"]),
+            "block-storage" => (&services.block_storage, &["block-storage", "volumev3", "block-store", "volume"]),
+            "identity" => (&services.identity, &["identity"]),
+            _ => return None,
+        };
+        let types = service.service_type.as_deref().map_or_else(|| usual.to_vec(), |own| vec![own]);
+        Some((service, types))
+    }
+
+    fn find(&self, token: &Token, service_type: &str) -> Result<Url, Error> {
+        let not_found = |why: String| Error::new(ErrorKind::EndpointNotFound, why);
+        let (service, types) =
+            self.service(service_type).ok_or_else(|| not_found(format!("no service {service_type} is known")))?;
+        let region = service.region.as_deref().or(self.settings.region.as_deref());
+        let is_named = |entry: &&Entry| service.service_name.is_none() || service.service_name == entry.name;
+        let of_type = |wanted: &str| {
+            let entries = token.catalog.iter().filter(move |entry| entry.service_type == wanted).filter(is_named);
+            entries.flat_map(|entry| &entry.endpoints).collect::<Vec<_>>()
+        };
+        let endpoints = types.iter().map(|wanted| of_type(wanted)).find(|endpoints| !endpoints.is_empty());
+        let Some(endpoints) = endpoints else {
+            return Err(not_found(format!("the catalogue has no service of type {}", types.join(" or "))));
+        };
+        let in_region = |endpoint: &&&Endpoint| region.is_none_or(|region| endpoint.is_in(region));
+        let here: Vec<&&Endpoint> = endpoints.iter().filter(in_region).collect();
+        let wanted = service.interfaces.iter();
+        let found = wanted.filter_map(|interface| here.iter().find(|endpoint| endpoint.has(*interface))).next();
+        let Some(found) = found else {
+            let mut regions: Vec<&str> = endpoints.iter().filter_map(|endpoint| endpoint.region()).collect();
+            regions.sort_unstable();
+            regions.dedup();
+            return Err(not_found(format!(
+                "the catalogue has no {service_type} endpoint for region {} and interface {:?}; regions with one: {}",
+                region.unwrap_or("(any)"),
+                service.interfaces,
+                regions.join(", ")
+            )));
+        };
+        Url::parse(&found.url).map_err(|_| {
+            let text = format!("the catalogue's {service_type} endpoint {} is no URL", found.url);
+            Error::new(ErrorKind::InvalidResponse, text)
+        })
+    }
+}
+
+impl Token {
+    fn is_ending(&self) -> bool {
+        // A clock beside a machine's steady one is what the expiry is written in.
+        self.expires_at.is_some_and(|end| (end.with_timezone(&Utc) - Utc::now()).num_seconds() < LAST_SECONDS)
+    }
+}
+
+impl Endpoint {
+    fn region(&self) -> Option<&str> {
+        self.region_id.as_deref().or(self.region.as_deref())
+    }
+
+    fn is_in(&self, region: &str) -> bool {
+        [&self.region_id, &self.region].into_iter().any(|name| name.as_deref() == Some(region))
+    }
+
+    fn has(&self, interface: Interface) -> bool {
+        let name = self.interface.trim_end_matches("URL");
+        match interface {
+            Interface::Public => name == "public",
+            Interface::Internal => name == "internal",
+            Interface::Admin => name == "admin",
+        }
+    }
+}
+
+#[async_trait]
+impl AuthType for Login {
+    async fn authenticate(&self, client: &Client, request: RequestBuilder) -> Result<RequestBuilder, Error> {
+        let token = self.0.token(client).await?;
+        Ok(request.header("x-auth-token", token.expose()))
+    }
+
+    async fn get_endpoint(&self, client: &Client, service: &str, _: &EndpointFilters) -> Result<Url, Error> {
+        if let Some(own) = self.0.service(service).and_then(|(service, _)| service.endpoint.as_deref()) {
+            return Url::parse(own)
+                .map_err(|_| Error::new(ErrorKind::InvalidConfig, format!("{service}_endpoint_override is no URL")));
+        }
+        let token = self.0.valid(client).await?;
+        self.0.find(&token, service)
+    }
+
+    async fn refresh(&self, client: &Client) -> Result<(), Error> {
+        self.0.valid(client).await.map(drop)
+    }
+}
+
+impl fmt::Debug for Keystone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Keystone({})", self.token_url)
+    }
+}
+
+/// The request for a token.
+fn body(identity: &Identity) -> Value {
+    let identity_part = match &identity.auth {
+        Auth::Password { user: who, password } => {
+            let mut user = user(who);
+            user["password"] = password.expose().into();
+            json!({"methods": ["password"], "password": {"user": user}})
+        }
+        Auth::Token { token } => json!({"methods": ["token"], "token": {"id": token.expose()}}),
+        Auth::ApplicationCredential { credential, secret } => {
+            let mut part = match credential {
+                Credential::Id(id) => json!({"id": id}),
+                Credential::Name { name, user: owner } => json!({"name": name, "user": user(owner)}),
+            };
+            part["secret"] = secret.expose().into();
+            json!({"methods": ["application_credential"], "application_credential": part})
+        }
+    };
+    let mut auth = json!({"identity": identity_part});
+    let scope = match &identity.scope {
+        Scope::Default => None,
+        Scope::ProjectId(id) => Some(json!({"project": {"id": id}})),
+        Scope::ProjectName { name, domain: of } => {
+            let mut project = json!({"name": name});
+            if let Some(of) = of {
+                project["domain"] = domain(of);
+            }
+            Some(json!({"project": project}))
+        }
+        Scope::Domain(of) => Some(json!({"domain": domain(of)})),
+        Scope::System => Some(json!({"system": {"all": true}})),
+        Scope::Trust(id) => Some(json!({"OS-TRUST:trust": {"id": id}})),
+    };
+    // Keystone refuses a scope with application credentials: they have theirs.
+    if let Some(scope) = scope.filter(|_| !matches!(identity.auth, Auth::ApplicationCredential { .. })) {
+        auth["scope"] = scope;
+    }
+    json!({"auth": auth})
+}
+
+fn user(user: &User) -> Value {
+    match user {
+        User::Id(id) => json!({"id": id}),
+        User::Name { name, domain: None } => json!({"name": name}),
+        User::Name { name, domain: Some(of) } => json!({"name": name, "domain": domain(of)}),
+    }
+}
+
+fn domain(domain: &Domain) -> Value {
+    match domain {
+        Domain::Id(id) => json!({"id": id}),
+        Domain::Name(name) => json!({"name": name}),
+    }
+}

@@ -1,0 +1,194 @@
+//! The API requests that this driver makes, each with its name for statsd, its lane and its deadline.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::http::{Api, Request, Services};
+use super::wire::ServersPage;
+use crate::drivers::ApiCall;
+use crate::model::cloud::CloudError;
+use crate::model::time::Span;
+use crate::policy::machine::Lane;
+
+/// Entries of one page; what Nova allows unless it is configured otherwise.
+pub const PAGE: usize = 1000;
+
+#[derive(Clone, Debug)]
+pub struct Call {
+    key: &'static str,
+    lane: Lane,
+    deadline: Span,
+    pub what: What,
+}
+
+#[derive(Clone, Debug)]
+pub enum What {
+    /// Which services there are, and Nova's newest microversion.
+    Discover,
+    Send(Box<Request>, Shape),
+}
+
+/// What an answer is read as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    Servers,
+    Json,
+    /// The same, for a creation whose answer may be lost.
+    Created,
+    Nothing,
+}
+
+#[derive(Debug)]
+pub enum Reply {
+    Discovered(Services),
+    Servers(ServersPage),
+    Json(Value),
+    Nothing,
+    /// A creation that may have been carried out though there is no answer to it.
+    Lost(CloudError),
+}
+
+impl ApiCall for Call {
+    fn key(&self) -> &'static str {
+        self.key
+    }
+
+    fn lane(&self) -> Lane {
+        self.lane
+    }
+
+    fn deadline(&self) -> Span {
+        self.deadline
+    }
+}
+
+const SHORT: Span = Span(60.0);
+/// A page of a thousand servers with their ports takes a busy cloud long.
+const LONG: Span = Span(120.0);
+
+pub fn discover() -> Call {
+    Call { key: "identity.GET.discovery", lane: Lane::Look, deadline: SHORT, what: What::Discover }
+}
+
+/// A listing, one page of it: the entries after `marker`.
+#[derive(Clone, Copy, Debug)]
+pub struct Listing {
+    pub key: &'static str,
+    pub api: Api,
+    pub path: &'static [&'static str],
+    /// The key of the list in the answer.
+    pub list: &'static str,
+}
+
+pub const SERVERS: Listing =
+    Listing { key: "compute.GET.servers_detail", api: Api::Compute, path: &["servers", "detail"], list: "servers" };
+pub const FLAVORS: Listing =
+    Listing { key: "compute.GET.flavors_detail", api: Api::Compute, path: &["flavors", "detail"], list: "flavors" };
+pub const NETWORKS: Listing =
+    Listing { key: "network.GET.networks", api: Api::Network, path: &["networks"], list: "networks" };
+pub const SUBNETS: Listing =
+    Listing { key: "network.GET.subnets", api: Api::Network, path: &["subnets"], list: "subnets" };
+pub const ROUTERS: Listing =
+    Listing { key: "network.GET.routers", api: Api::Network, path: &["routers"], list: "routers" };
+pub const PORTS: Listing = Listing { key: "network.GET.ports", api: Api::Network, path: &["ports"], list: "ports" };
+pub const FLOATING_IPS: Listing =
+    Listing { key: "network.GET.floatingips", api: Api::Network, path: &["floatingips"], list: "floatingips" };
+pub const VOLUMES: Listing = Listing {
+    key: "block-storage.GET.volumes_detail",
+    api: Api::BlockStorage,
+    path: &["volumes", "detail"],
+    list: "volumes",
+};
+pub const IMAGES: Listing = Listing { key: "image.GET.images", api: Api::Image, path: &["images"], list: "images" };
+
+impl Listing {
+    pub fn page(&self, marker: Option<&str>, filters: &[(&'static str, &str)]) -> Call {
+        let mut query = vec![("limit", PAGE.to_string())];
+        query.extend(filters.iter().map(|(key, value)| (*key, (*value).to_owned())));
+        query.extend(marker.map(|marker| ("marker", marker.to_owned())));
+        let request = Request { query, ..Request::new(self.api, Method::GET, self.path) };
+        let shape = if self.list == SERVERS.list { Shape::Servers } else { Shape::Json };
+        Call { key: self.key, lane: Lane::Look, deadline: LONG, what: What::Send(Box::new(request), shape) }
+    }
+}
+
+fn look(key: &'static str, api: Api, path: &[&str]) -> Call {
+    let request = Box::new(Request::new(api, Method::GET, path));
+    Call { key, lane: Lane::Look, deadline: SHORT, what: What::Send(request, Shape::Json) }
+}
+
+fn change(key: &'static str, request: Request, shape: Shape) -> Call {
+    Call { key, lane: Lane::Change, deadline: SHORT, what: What::Send(Box::new(request), shape) }
+}
+
+pub fn zones() -> Call {
+    look("compute.GET.os-availability-zone", Api::Compute, &["os-availability-zone"])
+}
+
+pub fn compute_limits() -> Call {
+    look("compute.GET.limits", Api::Compute, &["limits"])
+}
+
+pub fn volume_limits() -> Call {
+    look("block-storage.GET.limits", Api::BlockStorage, &["limits"])
+}
+
+pub fn image(id: &str) -> Call {
+    look("image.GET.image", Api::Image, &["images", id])
+}
+
+/// Somebody waits for it.
+pub fn server(id: &str) -> Call {
+    Call { lane: Lane::Change, ..look("compute.GET.server", Api::Compute, &["servers", id]) }
+}
+
+/// Servers of exactly this name.
+pub fn servers_named(name: &str) -> Call {
+    Call { lane: Lane::Change, ..SERVERS.page(None, &[("name", &format!("^{name}$"))]) }
+}
+
+pub fn create_server(server: Value, microversion: Option<(u16, u16)>) -> Call {
+    let version = microversion.map(|(major, minor)| format!("{major}.{minor}"));
+    let request = Request {
+        body: Some(json!({ "server": server })),
+        version,
+        ..Request::new(Api::Compute, Method::POST, &["servers"])
+    };
+    change("compute.POST.servers", request, Shape::Created)
+}
+
+pub fn delete_server(id: &str) -> Call {
+    change("compute.DELETE.server", Request::new(Api::Compute, Method::DELETE, &["servers", id]), Shape::Nothing)
+}
+
+pub fn ports_of(server: &str) -> Call {
+    Call { lane: Lane::Change, ..PORTS.page(None, &[("device_id", server)]) }
+}
+
+pub fn floating_ips_at(address: &str) -> Call {
+    Call { lane: Lane::Change, ..FLOATING_IPS.page(None, &[("floating_ip_address", address)]) }
+}
+
+pub fn floating_ips_of(port: &str) -> Call {
+    Call { lane: Lane::Change, ..FLOATING_IPS.page(None, &[("port_id", port)]) }
+}
+
+pub fn create_floating_ip(floating_ip: Value) -> Call {
+    let request = Request {
+        body: Some(json!({ "floatingip": floating_ip })),
+        ..Request::new(Api::Network, Method::POST, &["floatingips"])
+    };
+    change("network.POST.floatingips", request, Shape::Created)
+}
+
+pub fn floating_ip(id: &str) -> Call {
+    look("network.GET.floatingip", Api::Network, &["floatingips", id])
+}
+
+pub fn delete_floating_ip(id: &str) -> Call {
+    change(
+        "network.DELETE.floatingip",
+        Request::new(Api::Network, Method::DELETE, &["floatingips", id]),
+        Shape::Nothing,
+    )
+}

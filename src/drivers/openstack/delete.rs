@@ -1,0 +1,122 @@
+//! Deletes a server: its floating addresses first, then itself, and then it is waited until it is gone.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::calls::{self, Call, Reply};
+use super::http::failed;
+use super::instances::floating_addresses;
+use super::shared::Shared;
+use super::wire::{self, FloatingIp, Server};
+use crate::model::cloud::{CloudError, ExternalId, FailureKind, InstanceState, Inventory, Outcome};
+use crate::policy::machine::{Input, Next};
+
+/// A server that is in an error in so many listings after it was to go is not on its way.
+const STUCK: u32 = 3;
+
+pub struct DeleteServer {
+    shared: Arc<Shared>,
+    id: ExternalId,
+    /// Floating addresses that are still to be looked up, and those found.
+    addresses: VecDeque<String>,
+    floating: VecDeque<String>,
+    step: Step,
+}
+
+#[derive(Debug)]
+enum Step {
+    Begin,
+    Asking,
+    LookingUp,
+    Freeing,
+    Deleting,
+    /// With the number of listings that showed it in an error.
+    Going(u32),
+    Over,
+}
+
+impl DeleteServer {
+    pub fn new(shared: Arc<Shared>, id: ExternalId) -> Self {
+        Self { shared, id, addresses: VecDeque::new(), floating: VecDeque::new(), step: Step::Begin }
+    }
+
+    pub fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin | Step::Asking | Step::LookingUp | Step::Freeing => "deleting floating ip",
+            Step::Deleting => "delete server",
+            Step::Going(_) => "deleting server",
+            Step::Over => "complete",
+        }
+    }
+
+    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match (std::mem::replace(&mut self.step, Step::Over), input) {
+            (Step::Begin, Input::Start) => self.begin(),
+            (Step::Asking, Input::Reply(Ok(Reply::Json(answer)))) => {
+                let server =
+                    answer.get("server").cloned().and_then(|server| serde_json::from_value::<Server>(server).ok());
+                self.addresses = server.map(|server| floating_addresses(&server)).unwrap_or_default().into();
+                self.go_on()
+            }
+            (Step::LookingUp, Input::Reply(Ok(Reply::Json(answer)))) => {
+                let found: Vec<FloatingIp> = match wire::list(&answer, "floatingips") {
+                    Ok(found) => found,
+                    Err(error) => return Next::Failed(failed(error)),
+                };
+                self.floating.extend(found.into_iter().map(|floating| floating.id));
+                self.go_on()
+            }
+            (Step::Freeing, Input::Reply(Ok(_) | Err(CloudError::NotFound))) => self.go_on(),
+            (Step::Deleting, Input::Reply(Ok(_))) => self.observe(Step::Going(0)),
+            (Step::Going(seen), Input::Seen(inventory)) => self.going(seen, inventory),
+            (_, Input::Reply(Err(error))) => Next::Failed(error),
+            (step, input) => Next::Failed(failed(format!("{input:?} does not answer {step:?}"))),
+        }
+    }
+
+    fn begin(&mut self) -> Next<Call> {
+        let id = self.id.to_string();
+        match self.shared.floating_addresses_of(&id) {
+            Some(addresses) => self.addresses = addresses.into(),
+            None if self.shared.uses_floating_ips() => return self.call(Step::Asking, calls::server(&id)),
+            None => {}
+        }
+        self.go_on()
+    }
+
+    fn go_on(&mut self) -> Next<Call> {
+        if let Some(floating) = self.floating.pop_front() {
+            return self.call(Step::Freeing, calls::delete_floating_ip(&floating));
+        }
+        if let Some(address) = self.addresses.pop_front() {
+            return self.call(Step::LookingUp, calls::floating_ips_at(&address));
+        }
+        let call = calls::delete_server(&self.id.to_string());
+        self.call(Step::Deleting, call)
+    }
+
+    fn going(&mut self, seen: u32, inventory: &Inventory) -> Next<Call> {
+        let found = inventory.instances.iter().find(|instance| instance.external_id == self.id);
+        match found.map(|instance| &instance.state) {
+            None => Next::Done(Outcome::Deleted),
+            Some(InstanceState::Failed(fault)) if seen + 1 >= STUCK => {
+                let detail = format!("the server could not be deleted: {fault}");
+                Next::Failed(CloudError::Failed { kind: FailureKind::Status, detail })
+            }
+            Some(InstanceState::Failed(_)) => self.observe(Step::Going(seen + 1)),
+            Some(InstanceState::Starting | InstanceState::Running | InstanceState::Stopping) => {
+                self.observe(Step::Going(0))
+            }
+        }
+    }
+
+    fn call(&mut self, step: Step, call: Call) -> Next<Call> {
+        self.step = step;
+        Next::Call(call)
+    }
+
+    fn observe(&mut self, step: Step) -> Next<Call> {
+        self.step = step;
+        Next::Observe
+    }
+}

@@ -1,0 +1,313 @@
+//! One request to a cloud: the endpoint, the token, the answer, and what an error means for the caller.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use openstack::ErrorKind;
+use openstack::session::{ServiceType, Session};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use reqwest::{Certificate, Client, Method, StatusCode, redirect};
+use serde_json::Value;
+use tokio::sync::OnceCell;
+
+use super::auth::{Keystone, Login};
+use super::clouds::{CloudSettings, Verify};
+use crate::model::cloud::{CloudError, FailureKind};
+use crate::model::time::Span;
+
+/// To the point where bytes may flow.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Where the cloud does not say how long to wait.
+const RETRY: Span = Span(1.0);
+/// Of an error's text in our messages.
+const SHOWN: usize = 300;
+
+/// Which service of the cloud.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    Compute,
+    Network,
+    Image,
+    BlockStorage,
+}
+
+/// One request as data.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub api: Api,
+    pub method: Method,
+    pub path: Vec<String>,
+    pub query: Vec<(&'static str, String)>,
+    pub body: Option<Value>,
+    /// Nova's microversion; the oldest of the major version without one.
+    pub version: Option<String>,
+}
+
+impl Request {
+    pub fn new(api: Api, method: Method, path: &[&str]) -> Self {
+        let path = path.iter().map(|part| (*part).to_owned()).collect();
+        Self { api, method, path, query: Vec::new(), body: None, version: None }
+    }
+}
+
+/// The newest microversion of Nova that this driver was written for.
+const NEWEST: (u16, u16) = (2, 93);
+
+/// What a cloud has beside Nova and Glance.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Services {
+    pub network: bool,
+    pub block_storage: bool,
+    /// The newest microversion of Nova that both sides know.
+    pub microversion: Option<(u16, u16)>,
+}
+
+/// What went wrong.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub error: CloudError,
+    /// The request may have been carried out all the same.
+    pub may_have_worked: bool,
+}
+
+impl Failure {
+    fn refused(error: CloudError) -> Self {
+        Self { error, may_have_worked: false }
+    }
+}
+
+/// A cloud, as far as HTTP is concerned.
+pub struct Connection {
+    settings: Arc<CloudSettings>,
+    keystone: Arc<Keystone>,
+    /// Follows redirects, as the discovery of versions needs; our own requests are never repeated elsewhere.
+    discovery: Client,
+    client: Client,
+    session: OnceCell<Session>,
+}
+
+impl Connection {
+    pub fn new(settings: Arc<CloudSettings>) -> Result<Self, String> {
+        let keystone = Arc::new(Keystone::new(settings.clone())?);
+        let discovery = client(&settings, redirect::Policy::limited(3))?;
+        let client = client(&settings, redirect::Policy::none())?;
+        Ok(Self { settings, keystone, discovery, client, session: OnceCell::new() })
+    }
+
+    /// Sends a request; with a token that the cloud no longer takes, once more with a new one. Succeeds with the answer's body.
+    pub async fn send(&self, request: &Request) -> Result<Vec<u8>, Failure> {
+        match self.send_once(request).await {
+            Err(Refusal::Token(used)) => {
+                self.keystone.forget(&used).await;
+                self.send_once(request).await.map_err(|refusal| match refusal {
+                    Refusal::Token(_) => {
+                        let text = "the cloud refuses a token that Keystone has just given".to_owned();
+                        Failure::refused(CloudError::Denied(text))
+                    }
+                    Refusal::Failure(failure) => failure,
+                })
+            }
+            Err(Refusal::Failure(failure)) => Err(failure),
+            Ok(body) => Ok(body),
+        }
+    }
+
+    async fn send_once(&self, request: &Request) -> Result<Vec<u8>, Refusal> {
+        let session = self.session.get_or_try_init(|| self.log_in()).await?;
+        let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
+        let url = match request.api {
+            Api::Compute => session.get_endpoint(osauth::services::COMPUTE, path).await,
+            Api::Network => session.get_endpoint(osauth::services::NETWORK, path).await,
+            Api::Image => session.get_endpoint(osauth::services::IMAGE, path).await,
+            Api::BlockStorage => session.get_endpoint(BlockStorage, path).await,
+        };
+        let url = url.map_err(|error| self.before_sending(&error))?;
+        let token = self.keystone.token(&self.client).await.map_err(|error| self.before_sending(&error))?;
+        let mut sending = self.client.request(request.method.clone(), url).header("x-auth-token", token.expose());
+        if let Some(version) = &request.version {
+            sending = sending
+                .header("x-openstack-nova-api-version", version)
+                .header("openstack-api-version", format!("compute {version}"));
+        }
+        if !request.query.is_empty() {
+            sending = sending.query(&request.query);
+        }
+        if let Some(body) = &request.body {
+            sending = sending.json(body);
+        }
+        let answer = sending.send().await.map_err(|error| unsent(&error))?;
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        let body = answer.bytes().await.map_err(|error| unsent(&error))?;
+        match status {
+            StatusCode::UNAUTHORIZED => Err(Refusal::Token(token)),
+            _ if status.is_success() => Ok(body.into()),
+            _ => Err(refused(status, &headers, &String::from_utf8_lossy(&body)).into()),
+        }
+    }
+
+    async fn log_in(&self) -> Result<Session, Refusal> {
+        let session = Session::new_with_client(self.discovery.clone(), Login(self.keystone.clone())).await;
+        session.map_err(|error| self.before_sending(&error))
+    }
+
+    /// Nothing of the request itself has been sent yet.
+    fn before_sending(&self, error: &openstack::Error) -> Refusal {
+        let cloud = self.settings.cloud.as_deref().unwrap_or("of the environment");
+        let text = format!("cloud {cloud}: {}", chopped(&error.to_string()));
+        Refusal::Failure(Failure::refused(match error.kind() {
+            ErrorKind::AuthenticationFailed | ErrorKind::EndpointNotFound | ErrorKind::InvalidConfig => {
+                CloudError::Denied(text)
+            }
+            _ => failed(text),
+        }))
+    }
+
+    /// Which of the services that a cloud may lack are there. A cloud without Nova is none.
+    pub async fn discover(&self) -> Result<Services, Failure> {
+        let session = self.session.get_or_try_init(|| self.log_in()).await.map_err(Refusal::into_failure)?;
+        let none = osauth::client::NO_PATH;
+        let refused = |error: openstack::Error| self.before_sending(&error).into_failure();
+        session.get_endpoint(osauth::services::COMPUTE, none).await.map_err(refused)?;
+        let is_there = |found: Result<_, openstack::Error>| match found {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::EndpointNotFound => Ok(false),
+            Err(error) => Err(refused(error)),
+        };
+        let newest = session.get_api_versions(osauth::services::COMPUTE).await.map_err(refused)?;
+        Ok(Services {
+            network: is_there(session.get_endpoint(osauth::services::NETWORK, none).await)?,
+            block_storage: is_there(session.get_endpoint(BlockStorage, none).await)?,
+            microversion: newest.map(|(_, cloud)| NEWEST.min((cloud.0, cloud.1))),
+        })
+    }
+}
+
+enum Refusal {
+    /// 401: the token, which may have been revoked.
+    Token(super::clouds::Secret),
+    Failure(Failure),
+}
+
+impl Refusal {
+    fn into_failure(self) -> Failure {
+        match self {
+            Refusal::Failure(failure) => failure,
+            Refusal::Token(_) => Failure::refused(CloudError::Denied("the cloud refuses our token".to_owned())),
+        }
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Refusal::Failure(failure)
+    }
+}
+
+/// Cinder's endpoint carries the project, which the version documents leave out.
+#[derive(Clone, Copy, Debug)]
+struct BlockStorage;
+
+impl ServiceType for BlockStorage {
+    fn catalog_type(&self) -> &'static str {
+        "block-storage"
+    }
+
+    fn version_discovery_supported(&self) -> bool {
+        false
+    }
+}
+
+fn client(settings: &CloudSettings, redirects: redirect::Policy) -> Result<Client, String> {
+    let mut builder = Client::builder().connect_timeout(CONNECT).redirect(redirects).user_agent("nodepool");
+    let read = |path: &std::path::Path| {
+        std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+    };
+    match &settings.verify {
+        Verify::System => {}
+        Verify::Off => builder = builder.danger_accept_invalid_certs(true),
+        Verify::Bundle(path) => {
+            let certificates = Certificate::from_pem_bundle(&read(path)?)
+                .map_err(|error| format!("cacert {} holds no certificates: {error}", path.display()))?;
+            builder = builder.tls_built_in_root_certs(false);
+            builder = certificates.into_iter().fold(builder, |builder, one| builder.add_root_certificate(one));
+        }
+    }
+    if let Some(own) = &settings.certificate {
+        let mut pem = read(&own.certificate)?;
+        if let Some(key) = &own.key {
+            pem.extend(read(key)?);
+        }
+        let identity = reqwest::Identity::from_pem(&pem)
+            .map_err(|error| format!("cert {} cannot be used: {error}", own.certificate.display()))?;
+        builder = builder.identity(identity);
+    }
+    if let Some(limit) = settings.api_timeout {
+        builder = builder.timeout(limit.to_duration());
+    }
+    builder.build().map_err(|error| format!("cannot make an HTTP client: {error}"))
+}
+
+/// No answer, or not a whole one.
+fn unsent(error: &reqwest::Error) -> Refusal {
+    // Their causes say what it was, and no part of them is a secret.
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(next) = cause {
+        text = format!("{text}: {next}");
+        cause = next.source();
+    }
+    let error_is_early = error.is_connect() || error.is_builder();
+    Refusal::Failure(Failure { error: failed(chopped(&text)), may_have_worked: !error_is_early })
+}
+
+/// What an answer that is no success means.
+fn refused(status: StatusCode, headers: &HeaderMap, body: &str) -> Failure {
+    let is_html = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
+    let said = if is_html { "a page instead of an answer".to_owned() } else { message(body) };
+    let text = format!("{status}: {said}");
+    let lower = said.to_lowercase();
+    let over_quota = ["quota exceeded", "exceeds quota", "number of ports exceeded", "quotaexceeded"];
+    let is_quota = over_quota.iter().any(|words| lower.contains(words));
+    let retry_after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok()).map(Span);
+    let error = match status.as_u16() {
+        403 | 409 | 413 if is_quota => CloudError::Quota(said),
+        429 => CloudError::Throttled { retry_after: retry_after.unwrap_or(RETRY) },
+        413 | 503 if retry_after.is_some() => CloudError::Throttled { retry_after: retry_after.unwrap_or(RETRY) },
+        413 => CloudError::Throttled { retry_after: RETRY },
+        403 => CloudError::Denied(text),
+        404 => CloudError::NotFound,
+        409 if lower.contains("no more ip addresses") => CloudError::Capacity(said),
+        _ => failed(text),
+    };
+    // A gateway that gave up says nothing about what is behind it.
+    Failure { may_have_worked: status.is_server_error() && !matches!(error, CloudError::Throttled { .. }), error }
+}
+
+pub fn failed(detail: String) -> CloudError {
+    CloudError::Failed { kind: FailureKind::Unknown, detail }
+}
+
+/// The words of an OpenStack error: `{"forbidden": {"message": …}}` and its relatives; else the text itself.
+pub fn message(body: &str) -> String {
+    let found = serde_json::from_str::<Value>(body).ok().and_then(|value| words(&value, 0));
+    chopped(&found.unwrap_or_else(|| body.to_owned()))
+}
+
+fn words(value: &Value, depth: u8) -> Option<String> {
+    let object = value.as_object().filter(|_| depth < 3)?;
+    for key in ["message", "faultstring", "title", "detail"] {
+        if let Some(text) = object.get(key).and_then(Value::as_str) {
+            return Some(text.to_owned());
+        }
+    }
+    object.values().find_map(|value| words(value, depth + 1))
+}
+
+/// One line of bearable length.
+fn chopped(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}

@@ -1,0 +1,302 @@
+//! Makes a server: created once and once only, waited for, and given a floating address where it needs one.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::calls::{self, Call, Reply};
+use super::config::Wanted;
+use super::http::failed;
+use super::shared::Shared;
+use super::stock::Stock;
+use super::wire::{self, FloatingIp, Port};
+use super::{body, clouds::FloatingIps};
+use crate::model::cloud::{
+    CloudError, ExternalId, FailureKind, Instance, InstanceState, Inventory, LaunchOrder, Outcome, Trouble,
+};
+use crate::policy::machine::{Input, Next};
+
+/// A server whose creation may have worked is looked for in so many listings.
+const LOOKS: u32 = 3;
+/// A server that is missing in so many listings is asked for itself.
+const MISSES: u32 = 3;
+/// A floating address that is not active after so many looks is given up.
+const PATIENCE: u32 = 60;
+
+pub struct LaunchServer {
+    shared: Arc<Shared>,
+    stock: Arc<Stock>,
+    order: LaunchOrder,
+    wanted: Option<Arc<Wanted>>,
+    id: Option<ExternalId>,
+    step: Step,
+}
+
+#[derive(Debug)]
+enum Step {
+    Begin,
+    /// An earlier attempt may have made it.
+    Finding,
+    Creating,
+    /// The answer was lost; with the error and the looks that are left.
+    Searching(CloudError, u32),
+    /// With the number of listings that lacked it.
+    Booting(u32),
+    Asking,
+    Ports(Box<Instance>),
+    Floating(Box<Instance>, Port),
+    /// Its floating address may have been made though nobody heard of it.
+    FindingFloating(Box<Instance>, CloudError),
+    Attaching(Box<Instance>, FloatingIp, u32),
+    Looking(Box<Instance>, FloatingIp, u32),
+    Over,
+}
+
+impl LaunchServer {
+    pub fn new(shared: Arc<Shared>, order: LaunchOrder) -> Self {
+        let (stock, wanted) = (shared.stock(), shared.wanted(&order));
+        let id = order.found.clone();
+        Self { shared, stock, order, wanted, id, step: Step::Begin }
+    }
+
+    pub fn external_id(&self) -> Option<&ExternalId> {
+        self.id.as_ref()
+    }
+
+    pub fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin | Step::Finding | Step::Creating => "submit creating server",
+            Step::Searching(..) | Step::Booting(_) | Step::Asking => "creating server",
+            Step::Ports(_) | Step::Floating(..) | Step::FindingFloating(..) => "creating floating ip",
+            Step::Attaching(..) | Step::Looking(..) => "attaching floating ip",
+            Step::Over => "complete",
+        }
+    }
+
+    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match (std::mem::replace(&mut self.step, Step::Over), input) {
+            (Step::Begin, Input::Start) if self.id.is_some() => self.observe(Step::Booting(0)),
+            (Step::Begin, Input::Start) if self.order.may_exist => self.find(Step::Finding),
+            (Step::Begin, Input::Start) => self.create(),
+            (Step::Finding, Input::Reply(Ok(reply))) => match self.adopted(&reply) {
+                true => self.observe(Step::Booting(0)),
+                false => self.create(),
+            },
+            (Step::Creating, Input::Reply(Ok(Reply::Json(answer)))) => self.created(&answer),
+            (Step::Creating, Input::Reply(Ok(Reply::Lost(error)))) => self.find(Step::Searching(error, LOOKS)),
+            (Step::Creating, Input::Reply(Err(CloudError::Deadline))) => {
+                self.find(Step::Searching(CloudError::Deadline, LOOKS))
+            }
+            (Step::Searching(error, left), Input::Reply(reply)) => {
+                let found = reply.is_ok_and(|reply| self.adopted(&reply));
+                self.observe(if found { Step::Booting(0) } else { Step::Searching(error, left) })
+            }
+            (Step::Searching(error, left), Input::Seen(inventory)) => self.search(error, left, inventory),
+            (Step::Booting(missed), Input::Seen(inventory)) => self.booting(missed, inventory),
+            (Step::Asking, Input::Reply(Ok(_))) => self.observe(Step::Booting(0)),
+            (Step::Asking, Input::Reply(Err(CloudError::NotFound))) => status("the server has gone".to_owned()),
+            (Step::Ports(instance), Input::Reply(Ok(Reply::Json(answer)))) => self.choose_port(instance, &answer),
+            (Step::Floating(instance, _), Input::Reply(Ok(Reply::Json(answer)))) => self.floating(instance, &answer),
+            (Step::Floating(instance, port), Input::Reply(Ok(Reply::Lost(error)))) => {
+                self.call(Step::FindingFloating(instance, error), calls::floating_ips_of(&port.id))
+            }
+            (Step::FindingFloating(instance, error), Input::Reply(Ok(Reply::Json(answer)))) => {
+                let all: Vec<FloatingIp> = wire::list(&answer, "floatingips").unwrap_or_default();
+                match all.into_iter().next() {
+                    Some(found) => self.attach(instance, found, PATIENCE),
+                    None => Next::Failed(error),
+                }
+            }
+            (Step::Attaching(instance, made, left), Input::Seen(_)) => {
+                let call = calls::floating_ip(&made.id);
+                self.call(Step::Looking(instance, made, left), call)
+            }
+            (Step::Looking(instance, made, left), Input::Reply(Ok(Reply::Json(answer)))) => {
+                let now = floating_of(&answer).unwrap_or(made);
+                self.attach(instance, now, left)
+            }
+            (_, Input::Reply(Err(error))) => Next::Failed(error),
+            (step, input) => Next::Failed(failed(format!("{input:?} does not answer {step:?}"))),
+        }
+    }
+
+    fn create(&mut self) -> Next<Call> {
+        let Some(wanted) = &self.wanted else {
+            return Next::Failed(CloudError::Denied(format!("label {} is not configured", self.order.label)));
+        };
+        match body::server(&self.order, wanted, &self.stock, &self.shared.provider) {
+            Ok(server) => {
+                let microversion = self.stock.services.microversion;
+                self.call(Step::Creating, calls::create_server(server, microversion))
+            }
+            Err(Trouble::Broken(why) | Trouble::NotReady(why)) => {
+                Next::Failed(CloudError::Failed { kind: FailureKind::Nodepool, detail: why })
+            }
+        }
+    }
+
+    fn created(&mut self, answer: &Value) -> Next<Call> {
+        match answer.pointer("/server/id").and_then(Value::as_str) {
+            Some(id) => {
+                self.take_id(id.to_owned());
+                self.observe(Step::Booting(0))
+            }
+            // Something was made, and the answer does not say what.
+            None => self.find(Step::Searching(failed("the answer to a creation names no server".to_owned()), LOOKS)),
+        }
+    }
+
+    fn find(&mut self, step: Step) -> Next<Call> {
+        let call = calls::servers_named(&self.order.hostname);
+        self.call(step, call)
+    }
+
+    /// Takes a server of this node from an answer, if there is one.
+    fn adopted(&mut self, reply: &Reply) -> bool {
+        let Reply::Servers(page) = reply else { return false };
+        let of_node = |server: &&wire::Server| {
+            self.order.metadata.iter().all(|(key, value)| server.metadata.get(key) == Some(value))
+        };
+        let found = page.servers.iter().find(of_node).map(|server| server.id.clone());
+        found.map(|id| self.take_id(id)).is_some()
+    }
+
+    fn take_id(&mut self, id: String) {
+        self.shared.made_server(&id);
+        self.id = Some(ExternalId::Text(id));
+    }
+
+    fn search(&mut self, error: CloudError, left: u32, inventory: &Inventory) -> Next<Call> {
+        let of_node = |instance: &&Instance| {
+            self.order.metadata.iter().all(|(key, value)| instance.metadata.get(key) == Some(value))
+        };
+        if let Some(found) = inventory.instances.iter().find(of_node) {
+            self.take_id(found.external_id.to_string());
+            return self.booting(0, inventory);
+        }
+        match left {
+            0 | 1 => Next::Failed(error),
+            _ => self.observe(Step::Searching(error, left - 1)),
+        }
+    }
+
+    fn booting(&mut self, missed: u32, inventory: &Inventory) -> Next<Call> {
+        let found = inventory.instances.iter().find(|instance| Some(&instance.external_id) == self.id.as_ref());
+        let Some(instance) = found else {
+            return match &self.id {
+                Some(id) if missed + 1 >= MISSES => {
+                    let call = calls::server(&id.to_string());
+                    self.call(Step::Asking, call)
+                }
+                _ => self.observe(Step::Booting(missed + 1)),
+            };
+        };
+        match &instance.state {
+            InstanceState::Running => self.running(Box::new(self.sized(instance))),
+            InstanceState::Starting => self.observe(Step::Booting(0)),
+            InstanceState::Stopping => status("the server is being deleted".to_owned()),
+            InstanceState::Failed(fault) if fault.contains("exceeds") && fault.contains("quota") => {
+                Next::Failed(CloudError::Quota(fault.clone()))
+            }
+            InstanceState::Failed(fault) => status(format!("Server in error state: {fault}")),
+        }
+    }
+
+    /// A listing does not say how large volumes are.
+    fn sized(&self, instance: &Instance) -> Instance {
+        let mut instance = instance.clone();
+        if let Some(size) = self.wanted.as_ref().and_then(|wanted| wanted.volume) {
+            instance.amounts.set("volumes", 1.0);
+            instance.amounts.set("volume-gb", size as f64);
+        }
+        instance
+    }
+
+    fn running(&mut self, instance: Box<Instance>) -> Next<Call> {
+        let cloud = &self.shared.cloud;
+        let is_wanted = self.wanted.as_ref().is_some_and(|wanted| wanted.floating_ip);
+        let needs = is_wanted
+            && cloud.floating_ips == FloatingIps::Neutron
+            && cloud.requires_floating_ip != Some(false)
+            && !cloud.private
+            && instance.public_ipv4.is_none()
+            && instance.private_ipv4.is_some()
+            && self.stock.networks().floating.is_some();
+        match needs {
+            true => {
+                let call = calls::ports_of(&instance.external_id.to_string());
+                self.call(Step::Ports(instance), call)
+            }
+            false => Next::Done(Outcome::Launched(instance)),
+        }
+    }
+
+    fn choose_port(&mut self, instance: Box<Instance>, answer: &Value) -> Next<Call> {
+        let mut ports: Vec<Port> = match wire::list(answer, "ports") {
+            Ok(ports) => ports,
+            Err(error) => return Next::Failed(failed(error)),
+        };
+        if ports.len() > 1 {
+            let destinations = &self.stock.networks().destinations;
+            ports.retain(|port| destinations.contains(&port.network_id));
+            ports.sort_by(|one, other| other.created_at.cmp(&one.created_at));
+        }
+        let has_ipv4 = |port: &Port| {
+            let addresses = port.fixed_ips.iter().map(|fixed| fixed.ip_address.clone());
+            addresses.into_iter().find(|address| !address.contains(':') && !address.is_empty())
+        };
+        let found = ports.into_iter().find_map(|port| has_ipv4(&port).map(|address| (port, address)));
+        let (Some((port, address)), Some(network)) = (found, self.stock.networks().floating.clone()) else {
+            return Next::Done(Outcome::Launched(instance));
+        };
+        let request = json!({"floating_network_id": network, "port_id": port.id, "fixed_ip_address": address});
+        self.call(Step::Floating(instance, port), calls::create_floating_ip(request))
+    }
+
+    fn floating(&mut self, instance: Box<Instance>, answer: &Value) -> Next<Call> {
+        match floating_of(answer) {
+            Some(made) => self.attach(instance, made, PATIENCE),
+            None => Next::Failed(failed("the answer to a creation names no floating address".to_owned())),
+        }
+    }
+
+    /// The server is reachable as soon as its address is active; Nova shows it a little later.
+    fn attach(&mut self, mut instance: Box<Instance>, made: FloatingIp, left: u32) -> Next<Call> {
+        let address = made.floating_ip_address.clone();
+        if left == PATIENCE {
+            self.shared.made_floating_ip(&instance.external_id.to_string(), &address);
+        }
+        if made.status.as_deref() == Some("ACTIVE") {
+            if self.stock.networks().default_interface.is_none() && instance.interface_ip == instance.private_ipv4 {
+                instance.interface_ip = Some(address.clone());
+            }
+            instance.public_ipv4 = Some(address);
+            return Next::Done(Outcome::Launched(instance));
+        }
+        match left {
+            0 => {
+                let detail = format!("floating address {address} did not become active");
+                Next::Failed(CloudError::Failed { kind: FailureKind::Network, detail })
+            }
+            _ => self.observe(Step::Attaching(instance, made, left - 1)),
+        }
+    }
+
+    fn call(&mut self, step: Step, call: Call) -> Next<Call> {
+        self.step = step;
+        Next::Call(call)
+    }
+
+    fn observe(&mut self, step: Step) -> Next<Call> {
+        self.step = step;
+        Next::Observe
+    }
+}
+
+fn floating_of(answer: &Value) -> Option<FloatingIp> {
+    serde_json::from_value(answer.get("floatingip")?.clone()).ok()
+}
+
+fn status(detail: String) -> Next<Call> {
+    Next::Failed(CloudError::Failed { kind: FailureKind::Status, detail })
+}

@@ -1,0 +1,105 @@
+//! What the machines of one provider share: its settings, and what they last saw of the cloud.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::clouds::{CloudSettings, FloatingIps};
+use super::config::{Settings, Wanted};
+use super::instances::{View, floating_addresses};
+use super::stock::Stock;
+use super::wire::Server;
+use crate::model::cloud::{Facts, Inventory, LaunchOrder};
+use crate::model::ids::ProviderName;
+
+pub struct Shared {
+    pub provider: ProviderName,
+    pub settings: Settings,
+    pub cloud: Arc<CloudSettings>,
+    pub has_ipv6: bool,
+    pub facts: Facts,
+    shelf: Mutex<Shelf>,
+}
+
+/// What is remembered from one job to the next.
+#[derive(Default)]
+struct Shelf {
+    stock: Arc<Stock>,
+    /// Servers of the last listing, and those made since.
+    servers: HashSet<String>,
+    /// Floating addresses by server: those that Nova showed, and those that we made since.
+    floating: HashMap<String, Vec<String>>,
+}
+
+impl Shared {
+    pub fn new(
+        provider: ProviderName,
+        settings: Settings,
+        cloud: Arc<CloudSettings>,
+        has_ipv6: bool,
+        facts: Facts,
+    ) -> Self {
+        Self { provider, settings, cloud, has_ipv6, facts, shelf: Mutex::default() }
+    }
+
+    pub fn stock(&self) -> Arc<Stock> {
+        self.shelf().stock.clone()
+    }
+
+    pub fn put_stock(&self, stock: Arc<Stock>) {
+        self.shelf().stock = stock;
+    }
+
+    pub fn wanted(&self, order: &LaunchOrder) -> Option<Arc<Wanted>> {
+        self.settings.servers.get(&order.pool)?.get(&order.label).cloned()
+    }
+
+    /// A complete listing as an inventory; what it shows of floating addresses is remembered.
+    pub fn inventory(&self, servers: &[Server], stock: &Stock, sizes: &HashMap<String, f64>) -> Inventory {
+        let view = View { cloud: &self.cloud, region: self.region(), has_ipv6: self.has_ipv6, stock };
+        // Administrators see servers that are gone for a while.
+        let is_there = |server: &&Server| !matches!(server.status.as_str(), "DELETED" | "SOFT_DELETED");
+        let instances = servers.iter().filter(is_there).map(|server| view.instance(server, sizes)).collect();
+        let mut shelf = self.shelf();
+        shelf.servers = servers.iter().map(|server| server.id.clone()).collect();
+        let Shelf { servers: known, floating, .. } = &mut *shelf;
+        floating.retain(|id, _| known.contains(id));
+        for server in servers {
+            let addresses = floating_addresses(server);
+            // What we have just made, Nova shows a little later.
+            if !addresses.is_empty() {
+                floating.insert(server.id.clone(), addresses);
+            }
+        }
+        Inventory { instances }
+    }
+
+    pub fn made_server(&self, id: &str) {
+        self.shelf().servers.insert(id.to_owned());
+    }
+
+    pub fn made_floating_ip(&self, server: &str, address: &str) {
+        self.shelf().floating.entry(server.to_owned()).or_default().push(address.to_owned());
+    }
+
+    /// The floating addresses of a server; `None` for one that was not seen since the start.
+    pub fn floating_addresses_of(&self, server: &str) -> Option<Vec<String>> {
+        let shelf = self.shelf();
+        let known = shelf.servers.contains(server) || shelf.floating.contains_key(server);
+        known.then(|| shelf.floating.get(server).cloned().unwrap_or_default())
+    }
+
+    /// Whether servers of this provider may have floating addresses of Neutron.
+    pub fn uses_floating_ips(&self) -> bool {
+        self.cloud.floating_ips == FloatingIps::Neutron
+            && self.settings.servers.values().flat_map(|labels| labels.values()).any(|wanted| wanted.floating_ip)
+    }
+
+    pub fn region(&self) -> Option<&str> {
+        self.settings.region.as_deref()
+    }
+
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        // Nothing in here is ever half changed.
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,176 @@
+//! What a cloud has to offer, as the last survey found it: flavors, images, networks, zones.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::clouds::{CloudSettings, FloatingIps, NetworkRole};
+use super::config::{Image, Wanted};
+use super::http::Services;
+use super::wire::{Flavor, Network, Router, Subnet};
+use crate::model::cloud::Trouble;
+use crate::model::quantity::Amounts;
+
+#[derive(Clone, Debug, Default)]
+pub struct Stock {
+    pub services: Services,
+    /// By ram, then by name.
+    flavors: Vec<Flavor>,
+    by_id: HashMap<String, usize>,
+    /// The id of each cloud image that labels name; `None` where the cloud has no such image.
+    pub images: BTreeMap<String, Option<String>>,
+    networks: Networks,
+    pub zones: Vec<String>,
+}
+
+/// Networks and what they are good for.
+#[derive(Clone, Debug, Default)]
+pub struct Networks {
+    all: Vec<Network>,
+    /// Names of networks whose addresses can be reached from outside, and of those whose cannot.
+    pub external: BTreeSet<String>,
+    pub internal: BTreeSet<String>,
+    /// Where floating addresses come from, by id.
+    pub floating: Option<String>,
+    /// Networks that floating addresses can lead to, by id.
+    pub destinations: BTreeSet<String>,
+    /// The network whose addresses are used, where the cloud's settings name one.
+    pub default_interface: Option<String>,
+}
+
+impl Stock {
+    pub fn new(services: Services, mut flavors: Vec<Flavor>) -> Self {
+        flavors.sort_by(|one, other| one.ram.total_cmp(&other.ram).then_with(|| one.name.cmp(&other.name)));
+        let by_id = flavors.iter().enumerate().map(|(index, flavor)| (flavor.id.clone(), index)).collect();
+        Self { services, flavors, by_id, ..Self::default() }
+    }
+
+    pub fn with_networks(mut self, networks: Networks) -> Self {
+        self.networks = networks;
+        self
+    }
+
+    pub fn networks(&self) -> &Networks {
+        &self.networks
+    }
+
+    pub fn flavor_with_id(&self, id: &str) -> Option<&Flavor> {
+        self.by_id.get(id).map(|index| &self.flavors[*index])
+    }
+
+    /// With `min-ram` the smallest flavor with at least so much whose name contains `flavor-name`; without, the flavor of
+    /// exactly that name or id.
+    pub fn flavor(&self, wanted: &Wanted) -> Result<&Flavor, Trouble> {
+        let name = wanted.flavor.as_deref().unwrap_or_default();
+        let found = match wanted.min_ram {
+            1.. => self.flavors.iter().find(|flavor| flavor.ram >= wanted.min_ram as f64 && flavor.name.contains(name)),
+            _ => self.flavors.iter().find(|flavor| flavor.name == name || flavor.id == name),
+        };
+        found.ok_or_else(|| {
+            let what = match (wanted.min_ram, &wanted.flavor) {
+                (1.., Some(name)) => format!("with {} MiB and a name that contains {name}", wanted.min_ram),
+                (1.., None) => format!("with {} MiB", wanted.min_ram),
+                (_, name) => format!("named {}", name.as_deref().unwrap_or("(none)")),
+            };
+            Trouble::Broken(format!("Unable to find flavor {what}"))
+        })
+    }
+
+    /// The id of a label's cloud image.
+    pub fn image<'a>(&'a self, wanted: &'a Wanted) -> Result<&'a str, Trouble> {
+        match &wanted.image {
+            Image::Id(id) => Ok(id),
+            Image::Name(name) => self.images.get(name).and_then(Option::as_deref).ok_or_else(|| {
+                Trouble::NotReady(format!("the cloud has no active image {name}; it is looked for again"))
+            }),
+            Image::Uploaded => {
+                let name = &wanted.image_name;
+                Err(Trouble::NotReady(format!("image {name} has not been uploaded to this provider")))
+            }
+        }
+    }
+
+    /// The ids of a label's networks, in its order.
+    pub fn network_ids(&self, wanted: &Wanted) -> Result<Vec<&str>, Trouble> {
+        let id = |name: &String| {
+            let found = self.networks.all.iter().find(|network| network.name == *name || network.id == *name);
+            let missing = || Trouble::Broken(format!("Unable to find network {name}"));
+            found.map(|network| network.id.as_str()).ok_or_else(missing)
+        };
+        wanted.networks.iter().map(id).collect()
+    }
+
+    /// The id of the network that clouds.yaml makes the default.
+    pub fn default_network(&self) -> Option<&str> {
+        let name = self.networks.default_interface.as_ref()?;
+        let found = self.networks.all.iter().find(|network| network.name == *name || network.id == *name)?;
+        Some(&found.id)
+    }
+
+    /// What one server of a label takes, or why there can be none.
+    pub fn need(&self, wanted: &Wanted) -> Result<Amounts, Trouble> {
+        let flavor = self.flavor(wanted)?;
+        self.network_ids(wanted)?;
+        if wanted.image != Image::Uploaded {
+            self.image(wanted)?;
+        }
+        let mut need = amounts(flavor.vcpus, flavor.ram);
+        if let Some(size) = wanted.volume {
+            need.set("volumes", 1.0);
+            need.set("volume-gb", size as f64);
+        }
+        Ok(need)
+    }
+}
+
+/// Of a server: MiB of ram.
+pub fn amounts(vcpus: f64, ram: f64) -> Amounts {
+    Amounts::none().with("cores", vcpus).with("instances", 1.0).with("ram", ram)
+}
+
+impl Networks {
+    /// Sorts networks by what clouds.yaml says about them, and else by what they look like.
+    pub fn new(all: Vec<Network>, subnets: &[Subnet], routers: &[Router], cloud: &CloudSettings) -> Self {
+        let role =
+            |network: &Network| cloud.networks.iter().find(|role| role.name == network.name || role.name == network.id);
+        let mut found = Self::default();
+        for network in &all {
+            let looks_external = network.is_external || network.physical.as_ref().is_some_and(|name| !name.is_empty());
+            let is_external = role(network).map_or(looks_external, |role| role.routes_ipv4_externally);
+            let names = if is_external { &mut found.external } else { &mut found.internal };
+            names.insert(network.name.clone());
+        }
+        let having = |has: fn(&NetworkRole) -> bool| {
+            let marked = cloud.networks.iter().filter(move |role| has(role)).map(|role| role.name.clone());
+            marked.collect::<Vec<_>>()
+        };
+        let ids = |names: &[String]| {
+            let meant = all.iter().filter(|network| names.contains(&network.name) || names.contains(&network.id));
+            meant.map(|network| network.id.clone()).collect::<Vec<_>>()
+        };
+        let sources = having(|role| role.nat_source);
+        if cloud.floating_ips == FloatingIps::Neutron {
+            found.floating = match sources.is_empty() {
+                false => ids(&sources).into_iter().next(),
+                true => external_network(&all, routers),
+            };
+        }
+        let destinations = having(|role| role.nat_destination);
+        found.destinations = match destinations.is_empty() {
+            false => ids(&destinations).into_iter().collect(),
+            true => {
+                let is_external = |id: &String| all.iter().any(|network| network.id == *id && network.is_external);
+                let routed = subnets.iter().filter(|subnet| subnet.gateway_ip.is_some());
+                routed.map(|subnet| subnet.network_id.clone()).filter(|id| !is_external(id)).collect()
+            }
+        };
+        found.default_interface = having(|role| role.default_interface).into_iter().next();
+        found.all = all;
+        found
+    }
+}
+
+fn external_network(all: &[Network], routers: &[Router]) -> Option<String> {
+    let external = all.iter().find(|network| network.is_external).map(|network| network.id.clone());
+    external.or_else(|| {
+        routers.iter().filter(|router| router.is_up).find_map(|router| router.gateway.as_ref()?.network_id.clone())
+    })
+}

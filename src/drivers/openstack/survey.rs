@@ -1,0 +1,279 @@
+//! The survey of a cloud, one request after the other: services, flavors, networks, images, zones, limits, servers.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::calls::{self, Call, Listing, Reply};
+use super::config::{Image, Settings};
+use super::http::{Services, failed};
+use super::pages::{Pages, Step, typed};
+use super::shared::Shared;
+use super::stock::{Networks, Stock};
+use super::wire::{self, Flavor, Network, Router, Server, Subnet, Volume, Zone};
+use crate::drivers::servers::Label;
+use crate::model::cloud::{CloudError, Facts, Launching, Outcome};
+use crate::model::ids::{LabelName, PoolName};
+use crate::model::quantity::Amounts;
+use crate::policy::machine::{Input, Next};
+
+pub struct Survey {
+    shared: Arc<Shared>,
+    todo: VecDeque<Todo>,
+    asked: Option<Asked>,
+    found: Found,
+}
+
+/// What is still to be looked at.
+#[derive(Clone, Debug)]
+enum Todo {
+    Services,
+    List(Listing),
+    /// Active images of a name, which may be an id.
+    ImageNamed(String),
+    ImageWithId(String),
+    Zones,
+    ComputeLimits,
+    VolumeLimits,
+    Servers,
+}
+
+/// The request that is under way.
+enum Asked {
+    One(Todo),
+    Pages(Listing, Pages<Value>),
+    Servers(Pages<Server>),
+}
+
+#[derive(Default)]
+struct Found {
+    services: Services,
+    lists: HashMap<&'static str, Vec<Value>>,
+    images: Vec<(String, Option<String>)>,
+    zones: Vec<String>,
+    limits: Option<Amounts>,
+    volume_limits: Option<Amounts>,
+    servers: Vec<Server>,
+}
+
+impl Survey {
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, todo: VecDeque::from([Todo::Services]), asked: None, found: Found::default() }
+    }
+
+    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        let result = match (input, self.asked.take()) {
+            (Input::Start, _) => Ok(None),
+            (Input::Reply(Ok(reply)), Some(asked)) => self.take(asked, reply),
+            (Input::Reply(Err(error)), Some(asked)) => self.do_without(asked, error),
+            (input, _) => unreachable!("a survey asks before it hears {input:?}"),
+        };
+        match result {
+            Ok(Some(call)) => Next::Call(call),
+            Ok(None) => match self.todo.pop_front() {
+                Some(todo) => Next::Call(self.ask(todo)),
+                None => self.facts().map_or_else(Next::Failed, |facts| Next::Done(Outcome::Surveyed(Arc::new(facts)))),
+            },
+            Err(error) => Next::Failed(error),
+        }
+    }
+
+    fn ask(&mut self, todo: Todo) -> Call {
+        let call = match &todo {
+            Todo::Services => calls::discover(),
+            Todo::List(listing) => {
+                let (pages, call) = Pages::begin(*listing);
+                self.asked = Some(Asked::Pages(*listing, pages));
+                return call;
+            }
+            Todo::Servers => {
+                let (pages, call) = Pages::servers();
+                self.asked = Some(Asked::Servers(pages));
+                return call;
+            }
+            Todo::ImageNamed(name) => calls::IMAGES.page(None, &[("name", name), ("status", "active")]),
+            Todo::ImageWithId(id) => calls::image(id),
+            Todo::Zones => calls::zones(),
+            Todo::ComputeLimits => calls::compute_limits(),
+            Todo::VolumeLimits => calls::volume_limits(),
+        };
+        self.asked = Some(Asked::One(todo));
+        call
+    }
+
+    fn take(&mut self, asked: Asked, reply: Reply) -> Result<Option<Call>, CloudError> {
+        match (asked, reply) {
+            (Asked::One(_), Reply::Discovered(services)) => {
+                self.plan(&services);
+                self.found.services = services;
+            }
+            (Asked::Pages(listing, pages), Reply::Json(answer)) => match pages.take_json(&answer)? {
+                Step::Next(pages, call) => {
+                    self.asked = Some(Asked::Pages(listing, pages));
+                    return Ok(Some(call));
+                }
+                Step::Complete(entries) => {
+                    self.found.lists.insert(listing.list, entries);
+                }
+            },
+            (Asked::Servers(pages), Reply::Servers(page)) => match pages.take_servers(page)? {
+                Step::Next(pages, call) => {
+                    self.asked = Some(Asked::Servers(pages));
+                    return Ok(Some(call));
+                }
+                Step::Complete(servers) => self.take_servers(servers),
+            },
+            (Asked::One(todo), Reply::Json(answer)) => self.take_one(todo, &answer)?,
+            (_, reply) => return Err(failed(format!("{reply:?} does not answer a survey"))),
+        }
+        Ok(None)
+    }
+
+    /// What is to be looked at depends on what the cloud has and the configuration wants.
+    fn plan(&mut self, services: &Services) {
+        let settings = &self.shared.settings;
+        self.todo.push_back(Todo::List(calls::FLAVORS));
+        if services.network {
+            self.todo.push_back(Todo::List(calls::NETWORKS));
+            if self.shared.uses_floating_ips() {
+                self.todo.extend([Todo::List(calls::SUBNETS), Todo::List(calls::ROUTERS)]);
+            }
+        }
+        let images =
+            settings.servers.values().flat_map(|labels| labels.values()).filter_map(|wanted| match &wanted.image {
+                Image::Name(name) => Some(name.clone()),
+                Image::Id(_) | Image::Uploaded => None,
+            });
+        self.todo.extend(images.collect::<BTreeSet<_>>().into_iter().map(Todo::ImageNamed));
+        if settings.wants_zones {
+            self.todo.push_back(Todo::Zones);
+        }
+        self.todo.push_back(Todo::ComputeLimits);
+        if services.block_storage {
+            self.todo.push_back(Todo::VolumeLimits);
+        }
+        self.todo.push_back(Todo::Servers);
+    }
+
+    fn take_servers(&mut self, servers: Vec<Server>) {
+        let has_volumes = servers.iter().any(|server| !server.volumes.is_empty());
+        if has_volumes && self.found.services.block_storage {
+            self.todo.push_back(Todo::List(calls::VOLUMES));
+        }
+        self.found.servers = servers;
+    }
+
+    fn take_one(&mut self, todo: Todo, answer: &Value) -> Result<(), CloudError> {
+        match todo {
+            Todo::ImageNamed(name) => {
+                let images: Vec<wire::Image> = wire::list(answer, "images").map_err(failed)?;
+                // The newest comes first.
+                match images.into_iter().find(|image| image.status == "active") {
+                    Some(image) => self.found.images.push((name, Some(image.id))),
+                    None => self.todo.push_front(Todo::ImageWithId(name)),
+                }
+            }
+            Todo::ImageWithId(name) => {
+                let image: Option<wire::Image> = serde_json::from_value(answer.clone()).ok();
+                let active = image.filter(|image| image.status == "active").map(|image| image.id);
+                self.found.images.push((name, active));
+            }
+            Todo::Zones => {
+                let zones: Vec<Zone> = wire::list(answer, "availabilityZoneInfo").map_err(failed)?;
+                let available = zones.into_iter().filter(|zone| zone.state.available);
+                self.found.zones = available.map(|zone| zone.name).collect();
+            }
+            Todo::ComputeLimits => self.found.limits = Some(limits(answer, &COMPUTE_LIMITS)?),
+            Todo::VolumeLimits => self.found.volume_limits = Some(limits(answer, &VOLUME_LIMITS)?),
+            Todo::Services | Todo::List(_) | Todo::Servers => {
+                return Err(failed("an answer of another kind than asked for".to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a cloud may refuse and still be used.
+    fn do_without(&mut self, asked: Asked, error: CloudError) -> Result<Option<Call>, CloudError> {
+        match (&asked, &error) {
+            (Asked::One(Todo::ImageWithId(name)), CloudError::NotFound | CloudError::Failed { .. }) => {
+                self.found.images.push((name.clone(), None));
+            }
+            (Asked::One(Todo::Zones | Todo::VolumeLimits), _) => {}
+            (Asked::Pages(listing, _), _) if matches!(listing.list, "subnets" | "routers" | "volumes") => {}
+            // The message of a refused listing is about that listing, not about the provider.
+            (_, CloudError::NotFound) => return Err(failed("the cloud has no such service".to_owned())),
+            _ => return Err(error),
+        }
+        Ok(None)
+    }
+
+    fn facts(&mut self) -> Result<Facts, CloudError> {
+        let shared = &self.shared;
+        let mut list = |name: &str| self.found.lists.remove(name).unwrap_or_default();
+        let flavors: Vec<Flavor> = typed(list("flavors"), "flavors")?;
+        let networks: Vec<Network> = typed(list("networks"), "networks")?;
+        let subnets: Vec<Subnet> = typed(list("subnets"), "subnets")?;
+        let routers: Vec<Router> = typed(list("routers"), "routers")?;
+        let volumes: Vec<Volume> = typed(list("volumes"), "volumes")?;
+        let networks = Networks::new(networks, &subnets, &routers, &shared.cloud);
+        let mut stock = Stock::new(self.found.services.clone(), flavors).with_networks(networks);
+        stock.images = self.found.images.drain(..).collect();
+        stock.zones = std::mem::take(&mut self.found.zones);
+        let sizes = volumes.into_iter().map(|volume| (volume.id, volume.size)).collect();
+        let inventory = shared.inventory(&self.found.servers, &stock, &sizes);
+        let mut limits = self.found.limits.take().unwrap_or_else(Amounts::unlimited);
+        match self.found.volume_limits.take() {
+            Some(of_volumes) => of_volumes.iter().for_each(|(name, limit)| limits.set(name, limit)),
+            // What cannot be had at all.
+            None if !stock.services.block_storage => {
+                ["volumes", "volume-gb"].iter().for_each(|name| limits.set(name, 0.0))
+            }
+            None => {}
+        }
+        let facts = Facts {
+            unmanaged: inventory.used_by_others(&shared.provider),
+            inventory: Arc::new(inventory),
+            limits,
+            launching: Some(Arc::new(launching(shared, &stock))),
+            ..shared.facts.clone()
+        };
+        shared.put_stock(Arc::new(stock));
+        Ok(facts)
+    }
+}
+
+/// How the provider launches, as far as this stock goes.
+pub fn launching(shared: &Shared, stock: &Stock) -> Launching {
+    let need = |pool: &PoolName, label: &LabelName, _: &Label| match shared
+        .settings
+        .servers
+        .get(pool)
+        .and_then(|labels| labels.get(label))
+    {
+        Some(wanted) => stock.need(wanted),
+        None => Ok(Amounts::none().with("instances", 1.0)),
+    };
+    Launching { zones: stock.zones.clone(), ..shared.settings.section.launching(need) }
+}
+
+const COMPUTE_LIMITS: [(&str, &str); 3] =
+    [("maxTotalInstances", "instances"), ("maxTotalCores", "cores"), ("maxTotalRAMSize", "ram")];
+const VOLUME_LIMITS: [(&str, &str); 2] = [("maxTotalVolumes", "volumes"), ("maxTotalVolumeGigabytes", "volume-gb")];
+
+/// A negative limit is none, and so is one that is not named.
+fn limits(answer: &Value, names: &[(&str, &str)]) -> Result<Amounts, CloudError> {
+    let absolute = answer.pointer("/limits/absolute").ok_or_else(|| failed("limits without `absolute`".to_owned()))?;
+    let mut limits = Amounts::unlimited();
+    for (key, name) in names {
+        if let Some(limit) = absolute.get(*key).and_then(Value::as_f64).filter(|limit| *limit >= 0.0) {
+            limits.set(name, limit);
+        }
+    }
+    Ok(limits)
+}
+
+/// How it launches before anything has been seen: nothing is known to be missing.
+pub fn unseen(settings: &Settings) -> Launching {
+    settings.section.launching(|_, _, _| Ok(Amounts::none().with("instances", 1.0)))
+}

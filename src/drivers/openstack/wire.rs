@@ -1,0 +1,207 @@
+//! What Nova and its neighbours answer, as far as it is read. Only ids are required: clouds leave out what they like.
+
+use std::collections::BTreeMap;
+
+use serde::de::{Deserializer, Error};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// One page of a listing.
+#[derive(Debug, Deserialize)]
+pub struct ServersPage {
+    pub servers: Vec<Server>,
+    #[serde(default)]
+    pub servers_links: Vec<Link>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Link {
+    #[serde(default)]
+    pub rel: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Server {
+    pub id: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub name: String,
+    #[serde(default, deserialize_with = "lenient")]
+    pub status: String,
+    #[serde(default, rename = "OS-EXT-STS:task_state", deserialize_with = "lenient")]
+    pub task_state: Option<String>,
+    #[serde(default, deserialize_with = "texts")]
+    pub metadata: BTreeMap<String, String>,
+    /// By the names of the networks.
+    #[serde(default, deserialize_with = "lenient")]
+    pub addresses: BTreeMap<String, Vec<Address>>,
+    #[serde(default, rename = "accessIPv4", deserialize_with = "lenient")]
+    pub access_ipv4: Option<String>,
+    #[serde(default, rename = "accessIPv6", deserialize_with = "lenient")]
+    pub access_ipv6: Option<String>,
+    #[serde(default, rename = "OS-EXT-AZ:availability_zone", deserialize_with = "lenient")]
+    pub zone: Option<String>,
+    #[serde(default, rename = "hostId", deserialize_with = "lenient")]
+    pub host_id: Option<String>,
+    #[serde(default, deserialize_with = "lenient")]
+    pub fault: Option<Fault>,
+    #[serde(default, deserialize_with = "lenient")]
+    pub flavor: Option<ServerFlavor>,
+    #[serde(default, rename = "os-extended-volumes:volumes_attached", deserialize_with = "lenient")]
+    pub volumes: Vec<Attached>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Address {
+    pub addr: String,
+    #[serde(default)]
+    pub version: u8,
+    #[serde(default, rename = "OS-EXT-IPS:type")]
+    pub kind: Option<String>,
+    #[serde(default, rename = "OS-EXT-IPS-MAC:mac_addr")]
+    pub mac: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Fault {
+    #[serde(default)]
+    pub message: String,
+}
+
+/// Of a server: an id, or the flavor itself with newer microversions.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ServerFlavor {
+    #[serde(default)]
+    pub id: Option<String>,
+    #[serde(default)]
+    pub vcpus: Option<f64>,
+    #[serde(default)]
+    pub ram: Option<f64>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Attached {
+    pub id: String,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+pub struct Flavor {
+    pub id: String,
+    #[serde(default)]
+    pub name: String,
+    /// MiB.
+    #[serde(default)]
+    pub ram: f64,
+    #[serde(default)]
+    pub vcpus: f64,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+pub struct Network {
+    pub id: String,
+    #[serde(default)]
+    pub name: String,
+    #[serde(default, rename = "router:external", deserialize_with = "lenient")]
+    pub is_external: bool,
+    #[serde(default, rename = "provider:physical_network", deserialize_with = "lenient")]
+    pub physical: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Subnet {
+    #[serde(default)]
+    pub network_id: String,
+    #[serde(default)]
+    pub gateway_ip: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Router {
+    #[serde(default, rename = "admin_state_up", deserialize_with = "lenient")]
+    pub is_up: bool,
+    #[serde(default, rename = "external_gateway_info")]
+    pub gateway: Option<Gateway>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Gateway {
+    #[serde(default)]
+    pub network_id: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Port {
+    pub id: String,
+    #[serde(default)]
+    pub network_id: String,
+    #[serde(default)]
+    pub created_at: Option<String>,
+    #[serde(default)]
+    pub fixed_ips: Vec<FixedIp>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct FixedIp {
+    #[serde(default)]
+    pub ip_address: String,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct FloatingIp {
+    pub id: String,
+    #[serde(default)]
+    pub floating_ip_address: String,
+    #[serde(default)]
+    pub port_id: Option<String>,
+    #[serde(default)]
+    pub status: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Image {
+    pub id: String,
+    #[serde(default)]
+    pub status: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Zone {
+    #[serde(rename = "zoneName")]
+    pub name: String,
+    #[serde(default, rename = "zoneState")]
+    pub state: ZoneState,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ZoneState {
+    #[serde(default)]
+    pub available: bool,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Volume {
+    pub id: String,
+    /// GB.
+    #[serde(default)]
+    pub size: f64,
+}
+
+/// The list under a key of an answer; an answer without it is none.
+pub fn list<T: for<'de> Deserialize<'de>>(answer: &Value, key: &str) -> Result<Vec<T>, String> {
+    let items = answer.get(key).ok_or_else(|| format!("an answer without `{key}`"))?;
+    Vec::deserialize(items).map_err(|error| format!("`{key}` of an answer cannot be read: {error}"))
+}
+
+/// What is there if it can be read, else what the type has for nothing: an odd field must not hide a server.
+fn lenient<'de, D: Deserializer<'de>, T: for<'a> Deserialize<'a> + Default>(deserializer: D) -> Result<T, D::Error> {
+    let value = Value::deserialize(deserializer).map_err(D::Error::custom)?;
+    Ok(T::deserialize(value).unwrap_or_default())
+}
+
+/// Metadata, whose values are texts in every cloud that keeps to the rules.
+fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    let value = Value::deserialize(deserializer).map_err(D::Error::custom)?;
+    let entries = value.as_object().into_iter().flatten();
+    Ok(entries
+        .map(|(key, value)| (key.clone(), value.as_str().map_or_else(|| value.to_string(), str::to_owned)))
+        .collect())
+}
