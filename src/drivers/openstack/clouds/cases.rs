@@ -202,6 +202,14 @@ fn profiles_that_must_be_fetched_are_refused_and_unknown_ones_mentioned() {
 }
 
 #[test]
+fn other_names_of_the_auth_type_have_no_effect_and_are_mentioned() {
+    let files = Files { clouds: file("clouds.yaml", &cloud("auth-type: v3token")), ..Files::default() };
+    let loaded = resolve(&files, Wanted::default()).unwrap();
+    assert_eq!(loaded.settings.identity.api, IdentityApi::Discovered);
+    assert_eq!(loaded.warnings[0].to_string(), "auth-type has no effect (clouds.yaml:4:16): write auth_type");
+}
+
+#[test]
 fn the_environment_is_a_cloud_of_its_own() {
     let login = [("OS_AUTH_URL", "https://env"), ("OS_USERNAME", "u"), ("OS_PASSWORD", "p"), ("OS_TENANT_NAME", "t")];
     let files = |more: &[(&str, &str)]| {
@@ -316,9 +324,38 @@ fn broken_files_are_errors_with_their_place() {
 }
 
 #[test]
+fn nothing_in_a_clouds_file_makes_us_panic() {
+    let words =
+        ["c", "auth", "{", "}", "[", "]", ": ", "-", "\n", "  ", "null", "5", "é", "regions", "networks", "name", "~"];
+    let mut state = 1_u64;
+    for _ in 0..3000 {
+        let mut text = "clouds: {c: {".to_owned();
+        for _ in 0..state % 23 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            text.push_str(words[(state >> 33) as usize % words.len()]);
+        }
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let _ = of_text(&text);
+        let _ = of_text(&format!("{text}}}}}"));
+    }
+    // A value of each type at each key.
+    for key in
+        ["regions", "networks", "auth", "verify", "cert", "interface", "metrics", "private", "profile", "region_name"]
+    {
+        for value in ["null", "5", "[5]", "[{name: 5}]", "{a: {b: c}}", "[[]]", "'{'", "'~'", "true", "''"] {
+            let _ = of_text(&cloud(&format!("{key}: {value}")));
+            let _ = of_text(&format!("clouds: {{c: {{auth: {{auth_url: x, {key}: {value}}}}}}}"));
+        }
+    }
+}
+
+#[test]
 fn settings_may_refer_to_each_other() {
     let text = "region_name: r\nimage_endpoint_override: 'http://{region_name}/{{x}}'";
     assert_eq!(with(text).services.image.endpoint.as_deref(), Some("http://r/{x}"));
-    assert!(refused(&cloud("image_endpoint_override: 'http://{nothing}'")).contains("refers to {nothing}"));
+    assert!(
+        refused(&cloud("image_endpoint_override: 'http://{nothing}'"))
+            .contains("refers to a setting that is not there (clouds.yaml:4:30)")
+    );
     assert!(refused(&cloud("image_endpoint_override: 'http://}'")).contains("single brace"));
 }

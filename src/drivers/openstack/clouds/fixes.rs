@@ -2,6 +2,7 @@
 
 use super::error::CloudsError;
 use super::tree::{Map, Node, Origin, Value};
+use crate::model::problem::{Problem, Severity};
 
 /// Options of `auth` by all their names; of several the last one counts, and beside `auth` more than in it.
 const MOVED: [(&str, &[&str]); 10] = [
@@ -24,10 +25,15 @@ const DOMAINS: [(&str, [&str; 2]); 2] = [
 ];
 
 /// Puts the merged entry of a cloud into the form that everything is read from.
-pub fn fixed(entry: Map, cloud: &Origin) -> Result<Map, CloudsError> {
+pub fn fixed(entry: Map, cloud: &Origin, warnings: &mut Vec<Problem>) -> Result<Map, CloudsError> {
     let mut entry = with_interfaces(with_one_timeout(entry));
-    // `auth_type` has a default, so its old name `auth_plugin` never counts; what is left of it would be a riddle.
-    entry.remove("auth_plugin");
+    // `auth_type` has a default, which is stronger than its other names.
+    for name in ["auth_plugin", "auth-type"] {
+        if let Some(node) = entry.remove(name) {
+            let problem = node.origin.problem(format!("{name} has no effect"), "write auth_type");
+            warnings.push(problem.at_most(Severity::Warning));
+        }
+    }
     let origin = entry.get("auth").map_or_else(|| cloud.clone(), |auth| auth.origin.clone());
     let mut auth = entry.map("auth")?;
     move_options(&mut entry, &mut auth)?;

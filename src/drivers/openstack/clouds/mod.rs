@@ -43,7 +43,7 @@ pub fn resolve(files: &Files, wanted: Wanted<'_>) -> Result<Loaded, CloudsError>
     let mut warnings = Vec::new();
     let clouds = select::Clouds::new(files, &mut warnings)?;
     let entry = clouds.entry(wanted, files, &mut warnings)?;
-    let settings = read::settings(entry, &clouds.root, &files.environment)?;
+    let settings = read::settings(entry, &clouds.root, &files.environment, &mut warnings)?;
     Ok(Loaded { settings, warnings })
 }
 

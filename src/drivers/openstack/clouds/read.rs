@@ -12,16 +12,22 @@ use super::select::Entry;
 use super::settings::{
     ClientCertificate, CloudSettings, FloatingIps, Interface, Scope, Service, Services, Statsd, Verify,
 };
-use super::tree::{Map, Node, Value};
+use super::tree::{Map, Node, Origin, Value};
+use crate::model::problem::Problem;
 use crate::model::time::Span;
 
 /// What the SDK calls the service, and what it has been called.
 const BLOCK_STORAGE: [&str; 5] = ["block_storage", "volumev3", "volumev2", "volume", "block_store"];
 
-pub fn settings(entry: Entry, root: &Map, environment: &Environment) -> Result<CloudSettings, CloudsError> {
+pub fn settings(
+    entry: Entry,
+    root: &Map,
+    environment: &Environment,
+    warnings: &mut Vec<Problem>,
+) -> Result<CloudSettings, CloudsError> {
     let Entry { cloud, origin, map } = entry;
     let networks = networks(&map)?;
-    let mut map = fixed(map, &origin)?;
+    let mut map = fixed(map, &origin, warnings)?;
     let identity = identity(&mut map, cloud.as_deref(), &origin)?;
     fill(&mut map)?;
     let mut services = services(&map)?;
@@ -221,7 +227,7 @@ fn statsd(map: &Map, root: &Map, environment: &Environment) -> Result<Option<Sta
     let number = port.map_or(Ok(8125), |port| {
         let node = of_cloud.get("port").or_else(|| of_all.get("port"));
         let wrong = |node: &Node| node.unfit("the port of statsd", "a number from 1 to 65535");
-        let in_environment = || super::tree::Origin::named("environment variable STATSD_PORT");
+        let in_environment = || Origin::named("environment variable STATSD_PORT");
         port.parse::<u16>().map_err(|_| {
             node.map_or_else(|| in_environment().wrong("the port of statsd is no port", "write a number"), wrong)
         })

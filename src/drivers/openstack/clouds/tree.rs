@@ -243,8 +243,9 @@ impl Map {
                 filled.push_str(brace);
                 rest = after;
             } else if let Some((name, after)) = rest.split_once('}').filter(|_| brace == "{") {
+                // Its name is not shown: braces may stand in a secret that nothing reads.
                 let node =
-                    self.get(name).ok_or_else(|| broken(format!("{what} refers to {{{name}}}, which is not set")))?;
+                    self.get(name).ok_or_else(|| broken(format!("{what} refers to a setting that is not there")))?;
                 filled.push_str(&node.scalar(name)?.unwrap_or_else(|| "None".to_owned()));
                 rest = after;
             } else {

@@ -1,0 +1,174 @@
+//! openstacksdk and we make the same of the same clouds files, variables and profiles.
+//!
+//! Needs the Python environment of the reference: `tests/run` provides it.
+
+mod support;
+
+#[path = "clouds/cases.rs"]
+mod cases;
+#[path = "clouds/compared.rs"]
+mod compared;
+
+use cases::{CASES, Case, Outcome};
+use nodepool::drivers::openstack::clouds::{self, Environment, Places, Wanted, places};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+use support::real::{self, python};
+use tempfile::TempDir;
+
+/// One case, set up: `@` in its texts stands for the directory.
+struct Scene {
+    directory: TempDir,
+    variables: BTreeMap<String, String>,
+}
+
+impl Scene {
+    fn new(case: &Case<'_>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().to_str().unwrap();
+        for folder in ["work", "home"] {
+            std::fs::create_dir(directory.path().join(folder)).unwrap();
+        }
+        for (path, text) in case.files {
+            let path = directory.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text.replace('@', root)).unwrap();
+        }
+        let own = case.variables.iter().chain(&[("HOME", "@/home")]);
+        let variables = own.map(|(name, value)| ((*name).to_owned(), value.replace('@', root))).collect();
+        Self { directory, variables }
+    }
+
+    fn path(&self, folder: &str) -> std::path::PathBuf {
+        self.directory.path().join(folder)
+    }
+
+    fn ours(&self, case: &Case<'_>) -> Result<Value, String> {
+        let directories = places::directories(&self.variables, Some(self.path("work")), Some(self.path("home")));
+        let environment = Environment { variables: self.variables.clone(), home: Some(self.path("home")) };
+        let wanted = Wanted { cloud: case.cloud, region: case.region };
+        let loaded = clouds::load(&Places::new(&directories, environment), wanted);
+        loaded.map(|loaded| compared::json_of(&loaded.settings)).map_err(|error| error.to_string())
+    }
+
+    async fn theirs(&self, sdk: &mut python::Script, case: &Case<'_>) -> Result<Value, String> {
+        let mut wanted = json!({});
+        for (key, value) in [("cloud", case.cloud), ("region-name", case.region)] {
+            if let Some(value) = value {
+                wanted[key] = json!(value);
+            }
+        }
+        let command = json!({
+            "do": "get_one", "directory": self.path("work"), "variables": self.variables, "wanted": wanted,
+        });
+        sdk.try_ask(&command).await
+    }
+}
+
+/// What is to be said against a case, if anything.
+async fn difference(sdk: &mut python::Script, case: &Case<'_>) -> Option<String> {
+    let scene = Scene::new(case);
+    let ours = scene.ours(case);
+    let theirs = scene.theirs(sdk, case).await;
+    let agreed = match (&case.outcome, &ours, &theirs) {
+        (Outcome::Same, Ok(ours), Ok(theirs)) => return first_difference("", ours, theirs),
+        (Outcome::SameBut(exceptions), Ok(ours), Ok(theirs)) => {
+            let mut expected = theirs.clone();
+            for exception in exceptions.iter() {
+                let value: Value = serde_json::from_str(exception.ours).unwrap();
+                let place = expected.pointer_mut(exception.at).unwrap_or_else(|| panic!("no {}", exception.at));
+                assert_ne!(*place, value, "{} is no exception any more: {}", exception.at, exception.why);
+                *place = value;
+            }
+            return first_difference("", ours, &expected);
+        }
+        (Outcome::BothRefuse { ours: text, theirs: other }, Err(ours), Err(theirs)) => {
+            ours.contains(text) && theirs.contains(other)
+        }
+        (Outcome::OnlyWeRefuse { ours: text, .. }, Err(ours), Ok(_)) => ours.contains(text),
+        (Outcome::OnlyTheyRefuse { theirs: text, .. }, Ok(_), Err(theirs)) => theirs.contains(text),
+        _ => false,
+    };
+    (!agreed).then(|| format!("ours   {ours:?}\n  theirs {theirs:?}\n  expected {:?}", case.outcome))
+}
+
+/// The first place where two values differ.
+fn first_difference(at: &str, ours: &Value, theirs: &Value) -> Option<String> {
+    if let (Value::Object(ours), Value::Object(theirs)) = (ours, theirs) {
+        let keys = ours.keys().chain(theirs.keys().filter(|key| !ours.contains_key(*key)));
+        let null = &Value::Null;
+        let value = |of: &serde_json::Map<String, Value>, key| of.get(key).unwrap_or(null).clone();
+        return keys
+            .clone()
+            .find_map(|key| first_difference(&format!("{at}/{key}"), &value(ours, key), &value(theirs, key)));
+    }
+    (ours != theirs).then(|| format!("{at}: ours {ours}, theirs {theirs}"))
+}
+
+fn sdk() -> python::Script {
+    python::spawn(python::Interpreter::Reference, "clouds.py", &[])
+}
+
+#[tokio::test]
+async fn every_case_comes_to_the_same() {
+    if real::skipped() {
+        return;
+    }
+    assert!(!Path::new("/etc/openstack").exists(), "/etc/openstack would be read in every case");
+    let mut sdk = sdk();
+    let mut differences = Vec::new();
+    for case in CASES {
+        if let Some(difference) = difference(&mut sdk, case).await {
+            differences.push(format!("{}:\n  {difference}", case.name));
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[tokio::test]
+async fn every_built_in_profile_comes_to_the_same() {
+    if real::skipped() {
+        return;
+    }
+    let mut sdk = sdk();
+    let profiles = sdk.ask(json!({"do": "profiles"})).await;
+    let profiles = profiles.as_object().unwrap();
+    assert!(profiles.len() > 20, "{profiles:?}");
+    let mut differences = Vec::new();
+    for (name, profile) in profiles {
+        let regions: Vec<Option<&str>> = match profile["regions"].as_array() {
+            Some(regions) => regions.iter().map(|region| region["name"].as_str().or(region.as_str())).collect(),
+            None => vec![None],
+        };
+        for region in regions {
+            let found = profile_difference(&mut sdk, name, profile, region).await;
+            differences.extend(found.map(|found| format!("{name} {region:?}:\n  {found}")));
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+async fn profile_difference(
+    sdk: &mut python::Script,
+    name: &str,
+    profile: &Value,
+    region: Option<&str>,
+) -> Option<String> {
+    let outcome = match name {
+        // The SDK fetches these two from their vendors.
+        _ if profile.get("profile").is_some() => return None,
+        "otc-swiss" => Outcome::SameBut(cases::OTC_SWISS),
+        _ if profile["status"] == "shutdown" => {
+            Outcome::BothRefuse { ours: "a cloud that no longer exists", theirs: "no longer exists" }
+        }
+        _ => Outcome::Same,
+    };
+    let auth = match profile.get("auth") {
+        Some(_) => "{username: u, password: p, project_id: i}",
+        None => "{username: u, password: p, project_id: i, auth_url: 'https://keystone'}",
+    };
+    let text = format!("clouds: {{c: {{profile: {name}, auth: {auth}}}}}");
+    let files: &[(&str, &str)] = &[("work/clouds.yaml", &text)];
+    difference(sdk, &Case { name, files, variables: &[], cloud: Some("c"), region, outcome }).await
+}
