@@ -20,6 +20,8 @@ mod delete;
 
 use std::sync::Arc;
 
+use tracing::warn;
+
 use self::calls::{Call, Reply, Shape, What};
 use self::clouds::{CloudSettings, Places};
 use self::delete::DeleteServer;
@@ -73,11 +75,14 @@ fn read(section: &ProviderConfig) -> (config::Settings, Findings) {
 fn cloud(section: &ProviderConfig, settings: &config::Settings, findings: &mut Findings) -> Option<CloudSettings> {
     let wanted = clouds::Wanted { cloud: settings.cloud.as_deref(), region: settings.region.as_deref() };
     match clouds::load(&Places::of_process(), wanted) {
-        Ok(loaded) => Some(loaded.settings),
+        Ok(loaded) => {
+            // They are about another file, which is read when a provider starts and not before.
+            loaded.warnings.iter().for_each(|warning| warn!(provider = %section.name, "{warning}"));
+            Some(loaded.settings)
+        }
         Err(error) => {
             let at = section.section.get("cloud").map_or(section.section.at, |value| value.at);
-            let help = format!("provider {} is out of service", section.name);
-            findings.error(at, error.to_string(), help);
+            findings.error(at, error.to_string(), format!("provider {} is out of service", section.name));
             None
         }
     }
