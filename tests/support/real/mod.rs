@@ -6,6 +6,7 @@ pub mod ports;
 pub mod process;
 pub mod python;
 pub mod reference;
+pub mod simulated_openstack;
 pub mod sshd;
 pub mod tls;
 pub mod zookeeper;

@@ -1,0 +1,63 @@
+//! What is counted: calls by kind, servers by what became of them, creations for each node.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::call::{Call, Service};
+
+#[derive(Default, Serialize)]
+pub struct Tally {
+    /// All calls of services, refused and faulty ones included.
+    pub calls: u64,
+    calls_by_kind: BTreeMap<Service, BTreeMap<String, u64>>,
+    pub throttled: u64,
+    /// How often each fault struck, in the order of the knob.
+    pub faults_struck: Vec<u64>,
+    /// How many calls each fault has been about.
+    #[serde(skip)]
+    pub faults_concerned: Vec<u64>,
+    pub servers_created: u64,
+    pub servers_left: u64,
+    pub servers_at_once_max: u64,
+    pub creates_by_node: BTreeMap<String, u64>,
+    /// Servers created for a node while another server of that node existed.
+    pub double_creates: u64,
+    pub deletes_accepted: u64,
+    pub quota_refusals: u64,
+    pub images_uploaded: u64,
+    pub bytes_uploaded: u64,
+    pub tokens_issued: u64,
+    #[serde(skip)]
+    present_by_node: BTreeMap<String, u64>,
+}
+
+impl Tally {
+    pub fn call(&mut self, service: Service, call: &Call) {
+        self.calls += 1;
+        *self.calls_by_kind.entry(service).or_default().entry(call.kind()).or_default() += 1;
+    }
+
+    /// `at_once` servers exist now, this one included.
+    pub fn server_came(&mut self, node: Option<&str>, at_once: u64) {
+        self.servers_created += 1;
+        self.servers_at_once_max = self.servers_at_once_max.max(at_once);
+        let Some(node) = node else { return };
+        *self.creates_by_node.entry(node.to_owned()).or_default() += 1;
+        let present = self.present_by_node.entry(node.to_owned()).or_default();
+        *present += 1;
+        if *present > 1 {
+            self.double_creates += 1;
+        }
+    }
+
+    pub fn server_left(&mut self, node: Option<&str>) {
+        self.servers_left += 1;
+        let Some(node) = node else { return };
+        let present = self.present_by_node.get_mut(node).expect("a server that leaves has come");
+        *present -= 1;
+        if *present == 0 {
+            self.present_by_node.remove(node);
+        }
+    }
+}

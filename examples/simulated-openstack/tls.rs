@@ -1,0 +1,37 @@
+//! TLS in front of the plain server: what comes in is decrypted and passed on over loopback.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+pub fn acceptor(certificate: &Path, key: &Path) -> anyhow::Result<TlsAcceptor> {
+    let chain = CertificateDer::pem_file_iter(certificate).and_then(|chain| chain.collect::<Result<Vec<_>, _>>());
+    let chain = chain.with_context(|| format!("cannot read {}", certificate.display()))?;
+    let key = PrivateKeyDer::from_pem_file(key).with_context(|| format!("cannot read {}", key.display()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(TlsAcceptor::from(Arc::new(config.with_no_client_auth().with_single_cert(chain, key)?)))
+}
+
+/// Passes connections on until the process ends.
+pub async fn pass_on(listener: TcpListener, acceptor: TlsAcceptor, to: SocketAddr) {
+    loop {
+        // A connection that is gone before it is accepted is no reason to stop.
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let acceptor = acceptor.clone();
+        // Ends with the connection, so there are as many as there are clients.
+        tokio::spawn(async move {
+            let Ok(mut outer) = acceptor.accept(stream).await else { return };
+            if let Ok(mut inner) = TcpStream::connect(to).await {
+                let _ = tokio::io::copy_bidirectional(&mut outer, &mut inner).await;
+            }
+        });
+    }
+}

@@ -1,0 +1,91 @@
+//! The example `simulated-openstack` in a process of its own, with its knobs and counters at hand.
+
+use super::child::{Output, Running};
+use crate::support::wait;
+use serde_json::Value;
+use std::{path::PathBuf, process::Command, time::Duration};
+use tempfile::TempDir;
+
+/// How long it may take to start on a busy machine.
+const START: Duration = Duration::from_secs(30);
+const LISTENING: &str = "listening on ";
+
+/// A running cloud; dropping it ends it and, when the test fails, shows what it wrote.
+pub struct SimulatedOpenStack {
+    running: Running,
+    home: TempDir,
+    base: String,
+    http: reqwest::Client,
+}
+
+impl SimulatedOpenStack {
+    /// Starts a cloud with these flags, for example `&["--boot-time-s", "0.1"]`, and waits until it listens.
+    pub async fn start(flags: &[&str]) -> SimulatedOpenStack {
+        let home = tempfile::Builder::new().prefix("nodepool-test-cloud-").tempdir();
+        let home = home.expect("the temporary directory is writable");
+        let mut command = Command::new(executable());
+        command.arg("--clouds-yaml").arg(home.path().join("clouds.yaml")).args(flags);
+        let log = home.path().join("log");
+        let mut running = Running::start("simulated-openstack", &mut command, Output::Logged, &log, home.path());
+        let base = wait::until_some("the simulated cloud to listen", START, async || {
+            let log = running.log();
+            assert!(running.ended().is_none(), "the simulated cloud ended: {log}");
+            let line = log.lines().find_map(|line| line.strip_prefix(LISTENING).map(str::to_owned));
+            line.filter(|_| log.ends_with('\n'))
+        })
+        .await;
+        SimulatedOpenStack { running, home, base, http: reqwest::Client::new() }
+    }
+
+    /// `http://127.0.0.1:PORT`; the services are below it: `/identity/v3`, `/compute/v2.1` and so on.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// A clouds.yaml with the clouds `simulated` and `simulated-appcred`.
+    pub fn clouds_yaml(&self) -> PathBuf {
+        self.home.path().join("clouds.yaml")
+    }
+
+    /// Turns knobs, for example `json!({"boot_time_s": 5})`; the others stay as they are.
+    pub async fn knobs(&self, knobs: Value) {
+        let sent = self.http.put(format!("{}/sim/knobs", self.base)).json(&knobs).send().await;
+        let answer = sent.expect("the simulated cloud answers");
+        let status = answer.status();
+        assert!(status.is_success(), "{knobs}: {}", answer.text().await.unwrap_or_default());
+    }
+
+    /// What there is and what was counted.
+    pub async fn state(&self) -> Value {
+        let sent = self.http.get(format!("{}/sim/state", self.base)).send().await;
+        sent.expect("the simulated cloud answers").json().await.expect("the state is JSON")
+    }
+
+    /// Back to the beginning: nothing there, nothing counted, the knobs as they were at the start.
+    pub async fn reset(&self) {
+        self.tell("reset").await;
+    }
+
+    /// No token is good any more.
+    pub async fn revoke_tokens(&self) {
+        self.tell("revoke-tokens").await;
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    async fn tell(&self, what: &str) {
+        let sent = self.http.post(format!("{}/sim/{what}", self.base)).send().await;
+        assert!(sent.expect("the simulated cloud answers").status().is_success(), "{what}");
+    }
+}
+
+/// Cargo builds the examples beside the tests.
+fn executable() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own file");
+    let target = test.ancestors().nth(2).expect("tests lie in target/…/deps");
+    let executable = target.join("examples/simulated-openstack");
+    assert!(executable.is_file(), "{} is missing: cargo build --examples", executable.display());
+    executable
+}
