@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::cleanup_worker::{self, CleanupWorker, CleanupWorkerParts};
 use super::config_files::{self, Loaded, Stamp};
 use super::jobs::{Drain, ProviderHandle};
+use super::leak_worker::{LeakWorker, LeakWorkerParts};
 use super::look::{Changes, UNHURRIED, rest_after};
 use super::messages::{Dump, Shutdown};
 use super::panics::{PanicGuard, PanicWatch};
@@ -81,6 +82,7 @@ pub struct Launcher {
     /// What the pools keep for tenants.
     board: watch::Sender<Board>,
     cleanup: Option<Addr<CleanupWorker>>,
+    leaks: Option<Addr<LeakWorker>>,
     /// Only where statistics are wanted.
     stats: Option<Addr<StatsWorker>>,
     min_ready: MinReady,
@@ -106,6 +108,7 @@ impl Launcher {
             busy: BTreeMap::new(),
             board: watch::Sender::default(),
             cleanup: None,
+            leaks: None,
             stats: None,
             min_ready: MinReady::default(),
             due: None,
@@ -192,6 +195,19 @@ impl Launcher {
         };
         self.cleanup =
             Some(CleanupWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| CleanupWorker::new(parts)));
+    }
+
+    fn start_leaks(&mut self) {
+        let parts = LeakWorkerParts {
+            config: self.config.clone(),
+            providers: self.providers.clone(),
+            store: self.store.clone(),
+            sweep: self.shared.options.cleanup_interval.to_duration(),
+            samples: self.shared.samples.clone(),
+            guard: self.panics.guard("LeakWorker"),
+            dumps: self.shared.registry.clone(),
+        };
+        self.leaks = Some(LeakWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| LeakWorker::new(parts)));
     }
 
     fn start_stats(&mut self) {
@@ -323,6 +339,12 @@ impl Launcher {
                 providers: self.providers.clone(),
             });
         }
+        if let Some(leaks) = &self.leaks {
+            leaks.do_send(cleanup_worker::Reconfigure {
+                config: self.config.clone(),
+                providers: self.providers.clone(),
+            });
+        }
         if let Some(stats) = &self.stats {
             stats.do_send(stats_worker::Reconfigure(self.config.clone()));
         }
@@ -395,6 +417,7 @@ impl Actor for Launcher {
             self.start_missing_pools(&name);
         }
         self.start_cleanup();
+        self.start_leaks();
         self.start_stats();
         self.changes.follow(self.providers.values().map(|provider| provider.facts.clone()).collect());
         self.look(ctx);
@@ -415,6 +438,9 @@ impl Handler<Shutdown> for Launcher {
         }
         if let Some(cleanup) = self.cleanup.take() {
             cleanup.do_send(Shutdown);
+        }
+        if let Some(leaks) = self.leaks.take() {
+            leaks.do_send(Shutdown);
         }
         if let Some(stats) = self.stats.take() {
             stats.do_send(Shutdown);

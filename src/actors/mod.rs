@@ -26,6 +26,7 @@ pub mod pool_worker;
 mod pool_launches;
 mod deletions;
 pub mod cleanup_worker;
+pub mod leak_worker;
 pub mod statsd;
 pub mod stats_worker;
 pub mod standalone;

@@ -13,7 +13,7 @@ use crate::model::ids::{NodeId, RequestId};
 use crate::model::metrics::LaunchEnd;
 use crate::model::snapshot::{NodeChange, WriteError};
 use crate::model::time::Span;
-use crate::policy::assembly::{Claim, Finish};
+use crate::policy::assembly::{Adoption, Claim, Finish};
 use crate::policy::launch::ScanTarget;
 use crate::policy::pool::Event;
 use crate::zk::launches::HeldNode;
@@ -51,6 +51,21 @@ impl PoolWorker {
             let nodes = answer.as_deref().unwrap_or_default();
             act.log_write("claim", &id, event_id.as_deref(), &format!("{nodes:?}"), &told);
             act.feed(Event::Claimed(id, answer), ctx);
+        }));
+    }
+
+    pub(super) fn adopt(&mut self, adoption: Adoption, ctx: &mut Context<Self>) {
+        let (id, store) = (adoption.request.id.clone(), self.parts.store.clone());
+        let event_id = adoption.request.record.event_id.clone();
+        let nodes: Vec<NodeId> = adoption.nodes.iter().map(|node| node.id.clone()).collect();
+        let writing = async move { store.adopt(adoption.request, adoption.nodes).await };
+        ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+            let answer = result.map(|(lock, locks)| {
+                act.held.requests.insert(id.clone(), lock);
+                act.held.nodes.extend(nodes.iter().cloned().zip(locks));
+            });
+            act.log_write("go on", &id, event_id.as_deref(), &format!("{nodes:?}"), &answer);
+            act.feed(Event::Adopted(id, answer), ctx);
         }));
     }
 

@@ -203,6 +203,7 @@ impl PoolWorker {
                 self.parts.provider.submit.do_send(submit);
             }
             Effect::Claim(claim) => self.claim(*claim, ctx),
+            Effect::Adopt(adoption) => self.adopt(*adoption, ctx),
             Effect::Begin { request, nodes } => self.begin(request, nodes, ctx),
             Effect::Save(change) => self.save(*change, ctx),
             Effect::Finish { request, finish } => self.finish(request, *finish, ctx),

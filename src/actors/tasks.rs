@@ -378,11 +378,15 @@ impl<D: Driver> Tasks<D> {
                     self.surveys.doubt(self.now());
                     Err(error)
                 }
-                Job::Delete(_) | Job::List | Job::Inspect(_) | Job::Probe(_) => Err(error),
+                Job::Delete(_) | Job::List | Job::Tidy { .. } | Job::Inspect(_) | Job::Probe(_) => Err(error),
             },
-            Ok(outcome @ (Outcome::Launched(_) | Outcome::Deleted | Outcome::Alive(_) | Outcome::Listed(_))) => {
-                Ok(outcome)
-            }
+            Ok(
+                outcome @ (Outcome::Launched(_)
+                | Outcome::Deleted
+                | Outcome::Alive(_)
+                | Outcome::Listed(_)
+                | Outcome::Tidied { .. }),
+            ) => Ok(outcome),
         }
     }
 

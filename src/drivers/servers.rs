@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::cloud::{LabelImage, LaunchLabel, Launching, Login, Trouble};
+use crate::model::cloud::{LabelImage, LaunchLabel, Launching, Login, Tidy, Trouble};
 use crate::model::config::{DiskImage, PoolConfig, ProviderConfig};
 use crate::model::findings::Findings;
 use crate::model::ids::{ImageName, LabelName, PoolName};
@@ -56,6 +56,7 @@ impl Section {
             timeout: self.launch_timeout,
             boot_timeout: self.boot_timeout,
             zones: Vec::new(),
+            tidy: Tidy::default(),
             labels: pools.collect(),
         }
     }

@@ -133,6 +133,7 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Job::Delete(id) => (Step::Delete(id.clone()), None),
             Job::Survey => (Step::Survey(Box::new(self.facts.clone()), self.provider.clone()), None),
             Job::List => (Step::List, None),
+            Job::Tidy { .. } => (Step::Tidy, None),
             Job::Inspect(_) | Job::Probe(_) => (Step::NoHosts, None),
         };
         Machine { keys: A::KEYS, step, external_id }
@@ -165,6 +166,8 @@ enum Step {
     Deleting(ExternalId),
     Going(ExternalId),
     List,
+    /// There is nothing without a mark.
+    Tidy,
     Survey(Box<Facts>, ProviderName),
     Listing(Box<Facts>, ProviderName),
     Limiting(Box<Facts>),
@@ -210,6 +213,9 @@ impl StateMachine for Machine {
                 facts.limits = limits;
                 Next::Done(Outcome::Surveyed(Arc::new(*facts)))
             }
+            (Step::Tidy, Input::Start) => {
+                Next::Done(Outcome::Tidied { deleted: Default::default(), exceeded: Default::default() })
+            }
             (Step::NoHosts, Input::Start) => Next::Failed(CloudError::NotFound),
             (step, input) => unreachable!("{input:?} is no answer to {step:?}"),
         }
@@ -226,6 +232,7 @@ impl StateMachine for Machine {
             Step::Delete(_) | Step::Deleting(_) => "deleting instance",
             Step::Going(_) => "waiting until it is gone",
             Step::List => "listing",
+            Step::Tidy => "tidying up",
             Step::Survey(..) | Step::Listing(..) | Step::Limiting(_) => "looking at everything",
             Step::NoHosts | Step::Over => "ended",
         }

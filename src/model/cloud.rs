@@ -30,6 +30,11 @@ pub enum Job {
     Delete(ExternalId),
     /// Refresh the provider's `Facts`. The first one of a provider needs no submit, it is made at the start.
     Survey,
+    /// Delete what bears no mark and nobody uses: floating addresses, and ports where it says so. At most so many.
+    Tidy {
+        ports: bool,
+        budget: usize,
+    },
     /// See every instance, for machines that wait for theirs; cheaper than a survey, and asked for often.
     List,
     /// Check one standing host as for its registration: reach it and gather its keys where that applies. What was
@@ -48,6 +53,7 @@ impl Job {
             Job::Delete(_) => "delete",
             Job::Survey => "survey",
             Job::List => "list",
+            Job::Tidy { .. } => "tidy",
             Job::Inspect(_) => "inspect",
             Job::Probe(_) => "probe",
         }
@@ -82,6 +88,11 @@ pub enum Outcome {
     /// The facts as they are now published.
     Surveyed(Arc<Facts>),
     Listed(Arc<Inventory>),
+    /// How many were deleted, by the plural that metrics know them by; and what was too many to be deleted.
+    Tidied {
+        deleted: BTreeMap<&'static str, usize>,
+        exceeded: BTreeMap<&'static str, usize>,
+    },
     /// The check has been made; it may have found the host unusable. An error means that it has not been made.
     Inspected(HostIdentity, HostCheck),
     /// The host answered a probe.
@@ -268,7 +279,16 @@ pub struct Launching {
     pub boot_timeout: Span,
     /// Availability zones to choose from; none where the cloud has none, or chooses itself.
     pub zones: Vec<String>,
+    pub tidy: Tidy,
     pub labels: BTreeMap<PoolName, BTreeMap<LabelName, LaunchLabel>>,
+}
+
+/// What is deleted now and then though it bears no mark of ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Tidy {
+    pub floating_ips: bool,
+    /// Unused ports, seen in two looks so far apart.
+    pub ports: Option<Span>,
 }
 
 /// What is known about one label of one pool.

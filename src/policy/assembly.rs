@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::bidder::{Bidder, Choice};
 use super::launch::{Ask, Ending, Input, Launch};
+use super::left::Left;
 use super::request_handler::{allocate, decline};
 use crate::model::cloud::{ExternalId, Instance, LabelImage, LaunchOrder, Launching};
 use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
@@ -22,6 +23,13 @@ pub struct Claim {
     pub reuse: Vec<NodeChange>,
     /// New ones, in the order of the wishes.
     pub build: Vec<Node>,
+}
+
+/// The transaction that takes a request over that somebody left: it and its nodes that are not ready are locked and written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adoption {
+    pub request: RequestChange,
+    pub nodes: Vec<NodeChange>,
 }
 
 /// The transaction that ends it: nodes with their last change, where there is one, and the request.
@@ -57,6 +65,16 @@ struct Part {
     label: LabelName,
     state: PartState,
     write: Write,
+    /// What an earlier life left of it.
+    left: Option<Leavings>,
+}
+
+/// What there is of a node that somebody began.
+#[derive(Clone, Debug, Serialize)]
+struct Leavings {
+    external_id: Option<ExternalId>,
+    /// Its launch was begun, so there may be an instance without a known id.
+    was_begun: bool,
 }
 
 /// One write of a node at a time, or the later would be refused for the version that the earlier made.
@@ -121,10 +139,33 @@ impl Assembly {
                     (None, PartState::New)
                 }
             };
-            parts.push(Part { node, label: wish.clone(), state, write: Write::Idle });
+            parts.push(Part { node, label: wish.clone(), state, write: Write::Idle, left: None });
         }
         let request = request.change(id.clone(), |record| record.set_state(RequestState::Pending, world.now));
         (Self { since: world.now, stage: Stage::Claiming, parts, zone }, Claim { request, reuse, build })
+    }
+
+    /// Goes on with what somebody left. The changes are those of the nodes that are still to be built.
+    pub fn adopt(
+        request: &NodeRequest,
+        left: &Left,
+        zone: Option<String>,
+        rules: &Launching,
+        world: &World<'_>,
+    ) -> (Self, Vec<NodeChange>) {
+        let parts = left.nodes.iter().zip(&request.node_types).map(|(node, wish)| {
+            let record = world.snapshot.node(node).map(|stored| &stored.record);
+            let is_ready = record.is_some_and(|record| record.state == NodeState::Ready);
+            let leavings = record.map(|record| Leavings {
+                external_id: serde_json::from_value(record.external_id.clone()).ok(),
+                was_begun: record.state == NodeState::Building,
+            });
+            let state = if is_ready { PartState::Reused } else { PartState::New };
+            Part { node: Some(node.clone()), label: wish.clone(), state, write: Write::Idle, left: leavings }
+        });
+        let assembly = Self { since: world.now, stage: Stage::Beginning, parts: parts.collect(), zone };
+        let changes = assembly.building(Some(rules), &left.pool, world);
+        (assembly, changes)
     }
 
     /// What its nodes take that no picture shows yet.
@@ -155,6 +196,11 @@ impl Assembly {
         for (part, node) in new.zip(nodes) {
             part.node = Some(node);
         }
+        self.building(rules, pool, world)
+    }
+
+    /// The changes with which its new nodes become building.
+    fn building(&self, rules: Option<&Launching>, pool: &PoolId, world: &World<'_>) -> Vec<NodeChange> {
         let changes = self.parts.iter().filter(|part| matches!(part.state, PartState::New)).filter_map(|part| {
             let id = part.node.clone()?;
             let label = rules?.labels.get(&pool.pool)?.get(&part.label)?;
@@ -207,8 +253,8 @@ impl Assembly {
                 ]
                 .map(|(key, value)| (key.to_owned(), value))
                 .into(),
-                found: None,
-                may_exist: false,
+                found: part.left.as_ref().and_then(|left| left.external_id.clone()),
+                may_exist: part.left.as_ref().is_some_and(|left| left.was_begun),
             };
             let (launch, first) = Launch::begin(order, label, rules, world.now);
             part.state = PartState::Launching(Box::new(launch));

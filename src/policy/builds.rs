@@ -211,7 +211,7 @@ impl Pool {
         effects
     }
 
-    fn end_assembly(&mut self, id: &RequestId) {
+    pub(super) fn end_assembly(&mut self, id: &RequestId) {
         let Some(assembly) = self.assemblies.remove(id) else { return };
         for node in assembly.nodes() {
             self.claims.give_back(&node);

@@ -339,6 +339,7 @@ mod tests {
             timeout: Span(100.0),
             boot_timeout: Span(60.0),
             zones: Vec::new(),
+            tidy: Default::default(),
             labels: Default::default(),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::allocate::{Verdict, counts, fits_tenant, tenant_need, verdict};
-use super::assembly::{Assembly, Claim, Finish};
+use super::assembly::{Adoption, Assembly, Claim, Finish};
 use super::bidder::{Bidder, Choice, Claims, Hosts};
 use super::launch::ScanTarget;
 use super::reason::Reason;
@@ -31,6 +31,8 @@ pub enum Event {
     HandedOut(RequestId, Result<(), WriteError>),
     /// A request was taken up, with these new nodes.
     Claimed(RequestId, Result<Vec<NodeId>, WriteError>),
+    /// A request that somebody left was taken over.
+    Adopted(RequestId, Result<(), WriteError>),
     /// Its new nodes are building.
     Begun(RequestId, Result<(), WriteError>),
     Saved(NodeId, Result<(), WriteError>),
@@ -62,6 +64,7 @@ pub enum Probe {
 pub enum Effect {
     HandOut(Box<HandOut>),
     Claim(Box<Claim>),
+    Adopt(Box<Adoption>),
     Begin {
         request: RequestId,
         nodes: Vec<NodeChange>,
@@ -132,6 +135,8 @@ pub struct Pool {
     /// Requests of which a write failed, and the picture that had led to it.
     pub(super) failed_at: BTreeMap<RequestId, u64>,
     pub(super) draining: bool,
+    /// Requests that somebody left are to be looked for with the next pass.
+    seeks_left: bool,
     /// The last pass ended before it had seen every request.
     has_more: bool,
     /// Requests that the provider's other pools handle at the moment.
@@ -158,6 +163,7 @@ impl Pool {
             retiring: BTreeSet::new(),
             failed_at: BTreeMap::new(),
             draining: false,
+            seeks_left: true,
             has_more: false,
             busy_elsewhere: 0,
             kept_elsewhere: Arc::default(),
@@ -171,6 +177,7 @@ impl Pool {
             Event::Wake => self.pass(world),
             Event::Tick => {
                 self.failed_at.clear();
+                self.seeks_left = true;
                 self.pass(world)
             }
             Event::HandedOut(id, answer) => {
@@ -187,6 +194,7 @@ impl Pool {
                 Vec::new()
             }
             Event::Claimed(id, answer) => self.claimed(&id, answer, world),
+            Event::Adopted(id, answer) => self.adopted(&id, answer, world),
             Event::Begun(id, answer) => self.begun(&id, answer, world),
             Event::Saved(node, _) => self.saved(&node, world),
             Event::Finished(id, answer) => {
@@ -271,6 +279,10 @@ impl Pool {
         let bidder = Bidder { id: &id, launcher: &launcher, provider: &provider, pool: &pool, hosts: &hosts };
         self.claims.begin_pass(self.unseen_need(&hosts.facts));
         let mut effects = self.abandon_unwanted(world);
+        // What a launch needs to know of the cloud is known after the first survey.
+        if self.seeks_left && hosts.facts.seen_at > Timestamp::default() {
+            self.seeks_left = self.adopt(&bidder, world, &mut effects);
+        }
         let kept_elsewhere = self.kept_elsewhere.clone();
         let mut kept_elsewhere = kept_elsewhere.iter().peekable();
         // Those this pool has all labels for come first, then those it may have to decline.
@@ -300,6 +312,7 @@ impl Pool {
         for (_, rank, request) in lacking {
             self.look_at(rank, request, &bidder, world, &mut effects);
         }
+        self.has_more |= self.seeks_left && hosts.facts.seen_at > Timestamp::default();
         self.hosts = Some(hosts);
         self.forget_ended(world);
         effects

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::left::{self, GRACE};
 use super::standing::{self, Step};
 use super::sweep::{self, Repair};
 use crate::model::cloud::{Facts, HostCheck, HostIdentity};
-use crate::model::ids::{NodeId, ProviderName};
+use crate::model::ids::{NodeId, ProviderName, RequestId};
 use crate::model::node::Node;
 use crate::model::snapshot::WriteError;
 use crate::model::time::{Span, Timestamp};
@@ -72,6 +73,8 @@ pub struct Upkeep {
     /// Those that failed a moment ago, and when they may be tried again.
     resting: BTreeMap<String, Timestamp>,
     rest: Span,
+    /// Requests that a pool can go on with, and since when they have been seen so.
+    left: BTreeMap<RequestId, Timestamp>,
     counts: BTreeMap<&'static str, u64>,
     failed: BTreeMap<String, String>,
 }
@@ -89,6 +92,7 @@ impl Upkeep {
             deleting: BTreeSet::new(),
             resting: BTreeMap::new(),
             rest: REST,
+            left: BTreeMap::new(),
             counts: BTreeMap::new(),
             failed: BTreeMap::new(),
         }
@@ -145,9 +149,29 @@ impl Upkeep {
                 self.due = [self.due, next].into_iter().flatten().min();
             }
         }
+        self.leave_to_pools(&mut repairs, world);
         self.start(repairs, world, &mut effects);
         self.stand(world, &mut effects);
         effects
+    }
+
+    /// Requests that pools can go on with, and their nodes, are theirs for a while.
+    fn leave_to_pools(&mut self, repairs: &mut Vec<Repair>, world: &World<'_>) {
+        let lost = world.snapshot.pending_requests().filter(|(id, request)| left::of(id, request, world).is_some());
+        let before = std::mem::take(&mut self.left);
+        self.left = lost.map(|(id, _)| (id.clone(), before.get(id).copied().unwrap_or(world.now))).collect();
+        let is_theirs = |id: &RequestId| self.left.get(id).is_some_and(|since| world.now < *since + GRACE);
+        repairs.retain(|repair| match repair {
+            Repair::Reset { request, .. } => !is_theirs(&request.id),
+            Repair::Retire { node, .. } => {
+                let stored = world.snapshot.node(node);
+                !stored.and_then(|stored| stored.record.allocation()).is_some_and(is_theirs)
+            }
+            Repair::Delete { node, .. } => !node.record.allocation().is_some_and(is_theirs),
+            Repair::Release { .. } | Repair::RemoveEmpty(_) | Repair::RemoveRequestLock { .. } => true,
+        });
+        let ends = self.left.values().map(|since| *since + GRACE).filter(|end| *end > world.now).min();
+        self.due = [self.due, ends].into_iter().flatten().min();
     }
 
     fn sweep(&mut self, world: &World<'_>) -> Vec<Effect> {

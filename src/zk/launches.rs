@@ -1,6 +1,8 @@
 //! The compound writes of a launch and of a deletion: locks that are held for longer are taken, used and given back in
 //! the same transactions as the records change.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
 use super::lock::{self, Lock, PlannedLock};
@@ -12,7 +14,7 @@ use crate::model::ids::NodeId;
 use crate::model::json;
 use crate::model::node::Node;
 use crate::model::snapshot::{LockView, NodeChange, RequestChange, WriteError};
-use crate::zk::records::stored;
+use crate::zk::records::{self, Decoded, stored};
 
 /// What became of a claim: the request is ours, and these nodes are there for it.
 #[derive(Debug)]
@@ -70,6 +72,29 @@ impl Store {
         self.fold_nodes(reuse, replies.into_iter().skip(1).collect());
         own.done();
         Ok(Claimed { lock, nodes: ids })
+    }
+
+    /// Takes over a request that somebody left, with its nodes that are not ready: all their locks, all or nothing. The locks of
+    /// the nodes come in their order.
+    pub async fn adopt(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(Lock, Vec<Lock>), WriteError> {
+        let mut ops = vec![Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version)];
+        ops.extend(nodes.iter().map(write));
+        let mut guards = vec![self.request_guard(&request.id, After::Keep)];
+        guards.extend(nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)));
+        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        let (mut locks, mut replies) = self.write_and_lock(ops, guards).await?;
+        if locks.is_empty() || replies.is_empty() {
+            return Err(unfitting());
+        }
+        let OpReply::Set(stat) = replies.remove(0) else { return Err(unfitting()) };
+        self.mirror().fold(|fold| {
+            locks.iter().for_each(|lock| show(fold, lock.path(), true));
+            fold.change_request(request.id, stored(request.record, &stat));
+        });
+        self.fold_nodes(nodes, replies);
+        own.done();
+        let lock = locks.remove(0);
+        Ok((lock, locks))
     }
 
     /// Locks nodes and writes them in the same transaction: those of a claim before their launch, or one whose use is
@@ -150,6 +175,27 @@ impl Store {
         }
         own.done();
         Ok(())
+    }
+
+    /// What ZooKeeper's leader says of nodes, after all that was written before now: their records, and `None` for those that are
+    /// gone. Nodes of which it says neither are left out.
+    pub async fn read_anew(&self, nodes: &[NodeId]) -> Result<BTreeMap<NodeId, Option<Box<Node>>>, ZkError> {
+        self.zk().sync(paths::NODES).await?;
+        let paths: Vec<String> = nodes.iter().map(paths::node).collect();
+        let answers = self.zk().get_many(&paths).await?;
+        let mut found = BTreeMap::new();
+        for (id, answer) in nodes.iter().zip(answers) {
+            match answer {
+                Err(ZkError::NoNode) => drop(found.insert(id.clone(), None)),
+                Err(error) => return Err(error),
+                Ok((data, _)) => {
+                    if let Decoded::Record(node) = records::decode::<Node>(&data) {
+                        found.insert(id.clone(), Some(Box::new(node)));
+                    }
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// The last of a node: its lock, the lock's directory and its record, together.

@@ -173,6 +173,10 @@ pub fn floating_ips_of(port: &str) -> Call {
     Call { lane: Lane::Change, ..FLOATING_IPS.page(None, &[("port_id", port)]) }
 }
 
+pub fn delete_port(id: &str) -> Call {
+    change("network.DELETE.port", Request::new(Api::Network, Method::DELETE, &["ports", id]), Shape::Nothing)
+}
+
 pub fn create_floating_ip(floating_ip: Value) -> Call {
     let request = Request {
         body: Some(json!({ "floatingip": floating_ip })),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::super::servers::{self, Section};
+use crate::model::cloud::Tidy;
 use crate::model::config::{PoolConfig, ProviderConfig};
 use crate::model::findings::Findings;
 use crate::model::ids::{LabelName, PoolName};
@@ -22,6 +23,12 @@ pub struct Settings {
     /// A pool names no zones, so the cloud is asked for its own.
     pub wants_zones: bool,
     pub servers: BTreeMap<PoolName, BTreeMap<LabelName, Arc<Wanted>>>,
+}
+
+impl Settings {
+    pub fn tidy(&self) -> Tidy {
+        Tidy { floating_ips: self.clean_floating_ips, ports: self.port_cleanup }
+    }
 }
 
 /// What a label's servers shall be.

@@ -17,6 +17,7 @@ mod survey;
 mod listing;
 mod launch;
 mod delete;
+mod tidy;
 
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ use self::launch::LaunchServer;
 use self::listing::ListServers;
 use self::shared::Shared;
 use self::survey::Survey;
+use self::tidy::TidyUp;
 use super::Driver;
 use crate::model::cloud::{CloudError, ExternalId, Facts, Job};
 use crate::model::config::ProviderConfig;
@@ -113,6 +115,7 @@ impl Driver for OpenStack {
             Job::Delete(id) => Machine::Delete(DeleteServer::new(shared, id.clone())),
             Job::Survey => Machine::Survey(Survey::new(shared)),
             Job::List => Machine::List(ListServers::new(shared)),
+            Job::Tidy { ports, budget } => Machine::Tidy(TidyUp::new(shared, *ports, *budget)),
             Job::Inspect(_) | Job::Probe(_) => Machine::NoHosts,
         }
     }
@@ -150,6 +153,7 @@ pub enum Machine {
     Delete(DeleteServer),
     Survey(Survey),
     List(ListServers),
+    Tidy(TidyUp),
     /// There are no standing hosts in a cloud.
     NoHosts,
 }
@@ -164,6 +168,7 @@ impl StateMachine for Machine {
             Machine::Delete(machine) => machine.step(input),
             Machine::Survey(machine) => machine.step(input),
             Machine::List(machine) => machine.step(input),
+            Machine::Tidy(machine) => machine.step(input),
             Machine::NoHosts => Next::Failed(CloudError::NotFound),
         }
     }
@@ -171,7 +176,7 @@ impl StateMachine for Machine {
     fn external_id(&self) -> Option<&ExternalId> {
         match self {
             Machine::Launch(machine) => machine.external_id(),
-            Machine::Delete(_) | Machine::Survey(_) | Machine::List(_) | Machine::NoHosts => None,
+            Machine::Delete(_) | Machine::Survey(_) | Machine::List(_) | Machine::Tidy(_) | Machine::NoHosts => None,
         }
     }
 
@@ -181,6 +186,7 @@ impl StateMachine for Machine {
             Machine::Delete(machine) => machine.label(),
             Machine::Survey(_) => "looking at everything",
             Machine::List(_) => "listing servers",
+            Machine::Tidy(_) => "tidying up",
             Machine::NoHosts => "ended",
         }
     }

@@ -12,13 +12,18 @@ use crate::model::cloud::CloudError;
 #[derive(Debug)]
 pub struct Pages<T> {
     listing: Listing,
+    filters: &'static [(&'static str, &'static str)],
     entries: Vec<T>,
     marker: Option<String>,
 }
 
 impl<T> Pages<T> {
     pub fn begin(listing: Listing) -> (Self, Call) {
-        (Self { listing, entries: Vec::new(), marker: None }, listing.page(None, &[]))
+        Self::filtered(listing, &[])
+    }
+
+    pub fn filtered(listing: Listing, filters: &'static [(&'static str, &'static str)]) -> (Self, Call) {
+        (Self { listing, filters, entries: Vec::new(), marker: None }, listing.page(None, filters))
     }
 
     /// Takes a page in. `last`: the id of its last entry; a full page has a next one, whatever it says itself.
@@ -30,7 +35,7 @@ impl<T> Pages<T> {
             let path = self.listing.path.join("/");
             return Err(failed(format!("the listing of {path} gives the same page again after {last}")));
         }
-        let call = self.listing.page(Some(&last), &[]);
+        let call = self.listing.page(Some(&last), self.filters);
         self.marker = Some(last);
         Ok(Step::Next(self, call))
     }

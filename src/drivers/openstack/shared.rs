@@ -26,6 +26,8 @@ struct Shelf {
     stock: Arc<Stock>,
     /// Servers of the last listing, and those made since.
     servers: HashSet<String>,
+    /// Ports and floating addresses that nobody used at the last look.
+    unused: HashMap<&'static str, HashSet<String>>,
     /// Floating addresses by server: those that Nova showed, and those that we made since.
     floating: HashMap<String, Vec<String>>,
 }
@@ -86,6 +88,13 @@ impl Shared {
         let shelf = self.shelf();
         let known = shelf.servers.contains(server) || shelf.floating.contains_key(server);
         known.then(|| shelf.floating.get(server).cloned().unwrap_or_default())
+    }
+
+    /// Takes down what nobody uses now; comes back with what nobody used at the look before as well.
+    pub fn unused_twice(&self, what: &'static str, now: Vec<String>) -> Vec<String> {
+        let now: HashSet<String> = now.into_iter().collect();
+        let before = self.shelf().unused.insert(what, now.clone()).unwrap_or_default();
+        now.into_iter().filter(|id| before.contains(id)).collect()
     }
 
     /// Whether servers of this provider may have floating addresses of Neutron.

@@ -254,7 +254,7 @@ pub fn launching(shared: &Shared, stock: &Stock) -> Launching {
         Some(wanted) => stock.need(wanted),
         None => Ok(Amounts::none().with("instances", 1.0)),
     };
-    Launching { zones: stock.zones.clone(), ..shared.settings.section.launching(need) }
+    Launching { zones: stock.zones.clone(), tidy: shared.settings.tidy(), ..shared.settings.section.launching(need) }
 }
 
 const COMPUTE_LIMITS: [(&str, &str); 3] =
@@ -275,5 +275,6 @@ fn limits(answer: &Value, names: &[(&str, &str)]) -> Result<Amounts, CloudError>
 
 /// How it launches before anything has been seen: nothing is known to be missing.
 pub fn unseen(settings: &Settings) -> Launching {
-    settings.section.launching(|_, _, _| Ok(Amounts::none().with("instances", 1.0)))
+    let launching = settings.section.launching(|_, _, _| Ok(Amounts::none().with("instances", 1.0)));
+    Launching { tidy: settings.tidy(), ..launching }
 }

@@ -137,6 +137,8 @@ pub struct Port {
     pub created_at: Option<String>,
     #[serde(default)]
     pub fixed_ips: Vec<FixedIp>,
+    #[serde(default)]
+    pub device_owner: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -1,0 +1,212 @@
+//! LeakWorker: shell of `Leaks`. Lists instances, asks ZooKeeper anew, deletes what is proven to be nobody's.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, WrapFuture};
+use tracing::{error, info, warn};
+
+use super::cleanup_worker::Reconfigure;
+use super::clock;
+use super::jobs::{JobNews, ProviderHandle, Submit, Ticket};
+use super::messages::{Dump, Shutdown};
+use super::panics::PanicGuard;
+use super::registry::Registration;
+use super::samples::SampleSink;
+use crate::model::cloud::{CloudError, Facts, Job, News, Outcome};
+use crate::model::config::Config;
+use crate::model::ids::ProviderName;
+use crate::model::metrics::Sample;
+use crate::model::world::World;
+use crate::policy::leaks::{Effect, Event, Leaks, Suspect};
+use crate::zk::txn::Store;
+
+pub struct LeakWorkerParts {
+    pub config: Arc<Config>,
+    pub providers: BTreeMap<ProviderName, ProviderHandle>,
+    pub store: Store,
+    /// Between two sweeps.
+    pub sweep: Duration,
+    pub samples: SampleSink,
+    pub guard: PanicGuard,
+    pub dumps: super::dump::Registry,
+}
+
+pub struct LeakWorker {
+    parts: LeakWorkerParts,
+    leaks: Leaks,
+    jobs: BTreeMap<Ticket, (ProviderName, Asked)>,
+    next_ticket: u64,
+    registration: Option<Registration>,
+}
+
+/// What a job was submitted for.
+enum Asked {
+    Listing,
+    Deletion(Suspect),
+    Tidying,
+}
+
+/// Names of a report, at most.
+const SHOWN: usize = 20;
+
+impl LeakWorker {
+    pub fn new(parts: LeakWorkerParts) -> Self {
+        Self { parts, leaks: Leaks::default(), jobs: BTreeMap::new(), next_ticket: 0, registration: None }
+    }
+
+    fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
+        let snapshot = self.parts.store.mirror().snapshot();
+        let facts = self.parts.providers.iter().map(|(name, provider)| (name.clone(), provider.facts.borrow().clone()));
+        let facts: BTreeMap<ProviderName, Arc<Facts>> = facts.collect();
+        let world = World { config: &self.parts.config, snapshot: &snapshot, facts: &facts, now: clock::now() };
+        for effect in self.leaks.step(event, &world) {
+            self.perform(effect, ctx);
+        }
+    }
+
+    fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
+        match effect {
+            Effect::List(provider) => self.submit(provider, Job::List, Asked::Listing, ctx),
+            Effect::Prove(provider, nodes) => {
+                let store = self.parts.store.clone();
+                let reading = async move { store.read_anew(&nodes).await };
+                ctx.spawn(reading.into_actor(self).map(move |result, act, ctx| {
+                    let nodes = result.map_err(|error| {
+                        warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot ask ZooKeeper about nodes");
+                    });
+                    act.feed(Event::Proven(provider, nodes.ok()), ctx);
+                }));
+            }
+            Effect::Delete { provider, suspect } => {
+                let Suspect { external_id, node, why } = suspect.clone();
+                let why = why.text();
+                warn!(target: "nodepool.LeakWorker", %provider, %external_id, node_id = %node, why, "deleting leaked instance");
+                self.submit(provider, Job::Delete(external_id), Asked::Deletion(suspect), ctx);
+            }
+            Effect::Exceeded { provider, suspects, budget } => {
+                let count = suspects.len();
+                let shown: Vec<String> =
+                    suspects.iter().take(SHOWN).map(|suspect| suspect.external_id.to_string()).collect();
+                error!(
+                    target: "nodepool.LeakWorker",
+                    %provider, count, budget, first = shown.join(","),
+                    "so many instances seem to be leaked that none is deleted: is this the right ZooKeeper? \
+                     `nodepool alien-list` shows them all"
+                );
+            }
+            Effect::Tidy { provider, ports, budget } => {
+                self.submit(provider, Job::Tidy { ports, budget }, Asked::Tidying, ctx);
+            }
+        }
+    }
+
+    fn submit(&mut self, provider: ProviderName, job: Job, asked: Asked, ctx: &mut Context<Self>) {
+        let Some(handle) = self.parts.providers.get(&provider).cloned() else { return };
+        self.next_ticket += 1;
+        let ticket = Ticket(self.next_ticket);
+        self.jobs.insert(ticket, (provider, asked));
+        // Bounded by the budget; a provider that is gone answers by dropping the job.
+        handle.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()));
+    }
+
+    fn deleted(&self, provider: &ProviderName, suspect: &Suspect, result: Result<Outcome, CloudError>) {
+        let id = &suspect.external_id;
+        match result {
+            Ok(_) | Err(CloudError::NotFound) => {
+                info!(target: "nodepool.LeakWorker", %provider, external_id = %id, "deleted leaked instance");
+                self.count(provider, "instances", 1);
+            }
+            Err(error) => {
+                warn!(target: "nodepool.LeakWorker", %provider, external_id = %id, %error, "cannot delete leaked instance");
+            }
+        }
+    }
+
+    fn tidied(&self, provider: &ProviderName, result: Result<Outcome, CloudError>) {
+        match result {
+            Ok(Outcome::Tidied { deleted, exceeded }) => {
+                for (what, number) in deleted {
+                    info!(target: "nodepool.LeakWorker", %provider, what, number, "deleted what nobody uses");
+                    self.count(provider, what, number);
+                }
+                for (what, number) in exceeded {
+                    error!(
+                        target: "nodepool.LeakWorker",
+                        %provider, what, number,
+                        "so many seem to be unused that none is deleted; look at them and delete them by hand"
+                    );
+                }
+            }
+            Ok(_) | Err(CloudError::NotFound) => {}
+            Err(error) => warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot look for what nobody uses"),
+        }
+    }
+
+    fn count(&self, provider: &ProviderName, what: &str, number: usize) {
+        let name = format!("nodepool.provider.{provider}.leaked.{what}");
+        self.parts.samples.send(Sample::counter(name, number as f64));
+    }
+}
+
+impl Actor for LeakWorker {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.registration = Some(self.parts.dumps.register("LeakWorker", "", ctx.address().downgrade().recipient()));
+        ctx.run_interval(self.parts.sweep, |act, ctx| act.feed(Event::Sweep, ctx));
+    }
+}
+
+impl Handler<JobNews> for LeakWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: JobNews, ctx: &mut Context<Self>) {
+        let News::Ended(result) = message.news else { return };
+        let Some((provider, asked)) = self.jobs.remove(&message.ticket) else { return };
+        match asked {
+            Asked::Deletion(suspect) => self.deleted(&provider, &suspect, result),
+            Asked::Tidying => {
+                self.tidied(&provider, result);
+                self.feed(Event::Tidied(provider), ctx);
+            }
+            Asked::Listing => {
+                let inventory = match result {
+                    Ok(Outcome::Listed(inventory)) => Some(inventory),
+                    Ok(_) => None,
+                    Err(error) => {
+                        warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot look for leaks");
+                        None
+                    }
+                };
+                self.feed(Event::Listed(provider, inventory), ctx);
+            }
+        }
+    }
+}
+
+impl Handler<Reconfigure> for LeakWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
+        self.parts.config = message.config;
+        self.parts.providers = message.providers;
+    }
+}
+
+impl Handler<Shutdown> for LeakWorker {
+    type Result = ();
+
+    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        ctx.stop();
+    }
+}
+
+impl Handler<Dump> for LeakWorker {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        serde_json::to_value(serde_json::json!({"actor": "LeakWorker", "suspects": self.leaks.observe()})).ok()
+    }
+}

@@ -1,0 +1,239 @@
+//! Leaks: instances that bear our mark and belong to no node. They are deleted with proof only.
+//!
+//! The proof: a complete listing shows the instance, ZooKeeper, asked anew after that, has no node for it, and a second
+//! complete listing shows it still. Numbers of nodes are never given twice, and a node's record is there before its instance
+//! is asked for, so an instance without a node was forgotten. More than the budget allows are reported and left alone: so
+//! many at once speak of a wrong ZooKeeper rather than of leaks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use crate::model::cloud::{ExternalId, Instance, InstanceState, Inventory};
+use crate::model::ids::{NodeId, ProviderName};
+use crate::model::node::{Node, NodeState};
+use crate::model::snapshot::Snapshot;
+use crate::model::time::{Span, Timestamp};
+use crate::model::world::World;
+
+/// So many may always be deleted in one sweep.
+const LEAST_BUDGET: usize = 10;
+/// And so many of a hundred instances of ours.
+const BUDGET_PERCENT: usize = 10;
+
+/// Ports, and floating addresses, that may be deleted in one sweep.
+const TIDY_BUDGET: usize = 100;
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The interval of the sweep is over.
+    Sweep,
+    /// A complete listing, or none.
+    Listed(ProviderName, Option<std::sync::Arc<Inventory>>),
+    /// What ZooKeeper, asked anew, says of nodes; nothing where it could not be asked.
+    Proven(ProviderName, Option<BTreeMap<NodeId, Option<Box<Node>>>>),
+    /// The sweep of what bears no mark has ended.
+    Tidied(ProviderName),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    List(ProviderName),
+    Prove(ProviderName, Vec<NodeId>),
+    /// Nobody waits for its end: the next listing tells.
+    Delete {
+        provider: ProviderName,
+        suspect: Suspect,
+    },
+    /// More than the budget allows.
+    Exceeded {
+        provider: ProviderName,
+        suspects: Vec<Suspect>,
+        budget: usize,
+    },
+    /// Ports and floating addresses, at most so many of each.
+    Tidy {
+        provider: ProviderName,
+        ports: bool,
+        budget: usize,
+    },
+}
+
+/// An instance of ours that seems to belong to nobody.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Suspect {
+    pub external_id: ExternalId,
+    pub node: NodeId,
+    pub why: Why,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    NoNode,
+    /// Its node has another instance.
+    NotItsNodes,
+}
+
+impl Why {
+    pub fn text(self) -> &'static str {
+        match self {
+            Why::NoNode => "its node is gone",
+            Why::NotItsNodes => "its node has another instance",
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Leaks {
+    watches: BTreeMap<ProviderName, Watch>,
+}
+
+#[derive(Debug, Default)]
+struct Watch {
+    is_listing: bool,
+    /// By the last listing, and whether ZooKeeper has confirmed it since.
+    suspects: Vec<Suspect>,
+    proven: Vec<Suspect>,
+    is_tidying: bool,
+    ports_at: Option<Timestamp>,
+}
+
+impl Leaks {
+    pub fn step(&mut self, event: Event, world: &World<'_>) -> Vec<Effect> {
+        match event {
+            Event::Sweep => self.sweep(world),
+            Event::Listed(provider, inventory) => self.listed(&provider, inventory.as_deref(), world),
+            Event::Proven(provider, nodes) => {
+                if let Some(watch) = self.watches.get_mut(&provider) {
+                    watch.prove(nodes.unwrap_or_default());
+                }
+                Vec::new()
+            }
+            Event::Tidied(provider) => {
+                if let Some(watch) = self.watches.get_mut(&provider) {
+                    watch.is_tidying = false;
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    fn sweep(&mut self, world: &World<'_>) -> Vec<Effect> {
+        let launches = |provider: &ProviderName| world.facts.get(provider).and_then(|facts| facts.launching.clone());
+        self.watches.retain(|provider, _| launches(provider).is_some());
+        if !world.snapshot.connected {
+            // What was seen before says nothing about what is when it comes back.
+            self.watches.clear();
+            return Vec::new();
+        }
+        let mut effects = Vec::new();
+        for provider in world.config.providers.keys() {
+            let Some(launching) = launches(provider) else { continue };
+            let watch = self.watches.entry(provider.clone()).or_default();
+            if !watch.is_listing {
+                watch.is_listing = true;
+                effects.push(Effect::List(provider.clone()));
+            }
+            let ports = launching.tidy.ports.is_some_and(|interval| watch.ports_are_due(interval, world.now));
+            if (ports || launching.tidy.floating_ips) && !watch.is_tidying {
+                watch.is_tidying = true;
+                if ports {
+                    watch.ports_at = Some(world.now);
+                }
+                effects.push(Effect::Tidy { provider: provider.clone(), ports, budget: TIDY_BUDGET });
+            }
+        }
+        effects
+    }
+
+    fn listed(&mut self, provider: &ProviderName, inventory: Option<&Inventory>, world: &World<'_>) -> Vec<Effect> {
+        let Some(watch) = self.watches.get_mut(provider) else { return Vec::new() };
+        watch.is_listing = false;
+        let Some(inventory) = inventory.filter(|_| world.snapshot.connected) else {
+            *watch = Watch { ports_at: watch.ports_at, is_tidying: watch.is_tidying, ..Watch::default() };
+            return Vec::new();
+        };
+        let found = suspects(provider, inventory, |node| node_of(world.snapshot, node));
+        let confirmed: Vec<Suspect> = found.iter().filter(|suspect| watch.proven.contains(suspect)).cloned().collect();
+        watch.proven.clear();
+        watch.suspects = found;
+        let mut effects = Vec::new();
+        let budget = budget(inventory, provider);
+        if confirmed.len() > budget {
+            effects.push(Effect::Exceeded { provider: provider.clone(), suspects: confirmed, budget });
+        } else {
+            let deletions = confirmed.into_iter().map(|suspect| Effect::Delete { provider: provider.clone(), suspect });
+            effects.extend(deletions);
+        }
+        if !watch.suspects.is_empty() {
+            let nodes: BTreeSet<NodeId> = watch.suspects.iter().map(|suspect| suspect.node.clone()).collect();
+            effects.push(Effect::Prove(provider.clone(), nodes.into_iter().collect()));
+        }
+        effects
+    }
+
+    /// For dumps: what is suspected, by provider.
+    pub fn observe(&self) -> BTreeMap<&ProviderName, &Vec<Suspect>> {
+        self.watches.iter().map(|(provider, watch)| (provider, &watch.suspects)).collect()
+    }
+}
+
+impl Watch {
+    fn prove(&mut self, nodes: BTreeMap<NodeId, Option<Box<Node>>>) {
+        let holds = |suspect: &&Suspect| match nodes.get(&suspect.node) {
+            Some(node) => why(&suspect.external_id, node.as_deref()) == Some(suspect.why),
+            // It could not be asked.
+            None => false,
+        };
+        self.proven = self.suspects.iter().filter(holds).cloned().collect();
+    }
+
+    fn ports_are_due(&self, interval: Span, now: Timestamp) -> bool {
+        self.ports_at.is_none_or(|last| (now - last).0 >= interval.0)
+    }
+}
+
+fn node_of<'a>(snapshot: &'a Snapshot, id: &NodeId) -> Option<&'a Node> {
+    snapshot.node(id).map(|stored| &*stored.record)
+}
+
+/// Instances of this provider that seem to belong to nobody, by what is known of nodes.
+pub fn suspects<'a>(
+    provider: &ProviderName,
+    inventory: &Inventory,
+    node: impl Fn(&NodeId) -> Option<&'a Node>,
+) -> Vec<Suspect> {
+    let suspect = |instance: &Instance| {
+        if instance.metadata.get("nodepool_provider_name").map(String::as_str) != Some(provider.as_str()) {
+            return None;
+        }
+        let id = NodeId::from(instance.metadata.get("nodepool_node_id")?.clone());
+        // It goes already.
+        if instance.state == InstanceState::Stopping {
+            return None;
+        }
+        let why = why(&instance.external_id, node(&id))?;
+        Some(Suspect { external_id: instance.external_id.clone(), node: id, why })
+    };
+    inventory.instances.iter().filter_map(suspect).collect()
+}
+
+/// Why an instance seems to belong to nobody, by the record of its node.
+fn why(instance: &ExternalId, node: Option<&Node>) -> Option<Why> {
+    let Some(node) = node else { return Some(Why::NoNode) };
+    // Of a node that is being made, either instance may turn out to be the right one.
+    if matches!(node.state, NodeState::Init | NodeState::Building) {
+        return None;
+    }
+    let own: Option<ExternalId> = serde_json::from_value(node.external_id.clone()).ok();
+    own.is_some_and(|own| own != *instance).then_some(Why::NotItsNodes)
+}
+
+fn budget(inventory: &Inventory, provider: &ProviderName) -> usize {
+    let is_ours = |instance: &&Instance| {
+        instance.metadata.get("nodepool_provider_name").map(String::as_str) == Some(provider.as_str())
+    };
+    let ours = inventory.instances.iter().filter(is_ours).count();
+    LEAST_BUDGET.max(ours * BUDGET_PERCENT / 100)
+}
