@@ -76,7 +76,7 @@ fn clouds(options: &Options, base: &str) -> String {
     format!(
         "clouds:\n  simulated:\n{common}      username: {USER}\n      password: {PASSWORD}\n      project_name: {PROJECT}\n      \
          user_domain_id: default\n      project_domain_id: default\n  simulated-appcred:\n    auth_type: \
-         v3applicationcredential\n{common}      application_credential_id: {CREDENTIAL_ID}\n      \
+         v3applicationcredential\n{common}      application_credential_id: '{CREDENTIAL_ID}'\n      \
          application_credential_secret: {CREDENTIAL_SECRET}\n"
     )
 }
