@@ -21,6 +21,7 @@ pub type Moment = Duration;
 
 /// What things of a kind have in front of their number, so that an id tells what it is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub enum Kind {
     Server = 0xa000_0000,
     Port = 0xb000_0000,
