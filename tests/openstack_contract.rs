@@ -9,6 +9,7 @@ mod cloud;
 #[path = "openstack_contract/shape.rs"]
 mod shape;
 
+use std::io::Write;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
@@ -49,7 +50,9 @@ async fn an_application_credential_does_as_well_as_a_password() {
 #[tokio::test]
 async fn a_real_cloud_keeps_the_contract() {
     let (Some(file), Ok(name)) = (std::env::var_os("OS_CLIENT_CONFIG_FILE"), std::env::var("OS_CLOUD")) else {
-        eprintln!("no real OpenStack: set OS_CLIENT_CONFIG_FILE and OS_CLOUD to hold one to the contract");
+        // To the stream itself: the test harness swallows what a test prints that passes.
+        let line = "SKIPPED: no real OpenStack (set OS_CLIENT_CONFIG_FILE and OS_CLOUD)\n";
+        std::io::stderr().write_all(line.as_bytes()).expect("standard error is open in a test");
         return;
     };
     hold(Path::new(&file), &name).await;

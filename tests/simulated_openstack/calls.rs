@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::cloud::{Answer, Cloud};
-use crate::support::real::simulated_openstack::SimulatedOpenStack;
+use crate::support::real::simulated_openstack::{SimulatedOpenStack, executable};
 use crate::{fault, server, start};
 
 #[tokio::test]
@@ -123,4 +123,12 @@ async fn unknown_knobs_and_faults_are_refused_and_change_nothing() {
     }
     let knobs: Value = http.get(&url).send().await.unwrap().json().await.unwrap();
     assert_eq!((&knobs["boot_time_s"], &knobs["faults"]), (&json!(1.0), &json!([])));
+}
+
+#[test]
+fn flags_that_cannot_be_are_refused_at_the_start() {
+    for flags in [["--boot-time-s", "-1"], ["--networks", "1,2,3,4,5,6,7,8,9,10"], ["--fault", "nonsense"]] {
+        let ended = std::process::Command::new(executable()).args(flags).output().expect("the example is built");
+        assert!(!ended.status.success() && ended.stdout.is_empty(), "{flags:?}: {ended:?}");
+    }
 }

@@ -93,7 +93,7 @@ impl SimulatedOpenStack {
 }
 
 /// Cargo builds the examples beside the tests.
-fn executable() -> PathBuf {
+pub fn executable() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own file");
     let target = test.ancestors().nth(2).expect("tests lie in target/…/deps");
     let executable = target.join("examples/simulated-openstack");
