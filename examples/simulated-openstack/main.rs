@@ -37,6 +37,7 @@ use crate::simulation::Simulation;
 #[actix_web::main]
 async fn main() -> anyhow::Result<()> {
     let options = Options::parse();
+    options.check()?;
     let listener = listen(options.port)?;
     let address = listener.local_addr()?;
     let acceptor = match (&options.tls_cert, &options.tls_key) {
