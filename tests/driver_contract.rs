@@ -1,15 +1,22 @@
 //! What every driver promises, whatever its cloud: one line per driver in `drivers`, the same cases for all.
 
 mod provider;
+#[path = "stack/roof.rs"]
+mod roof;
+mod support;
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+use nodepool::actors::providers;
 use nodepool::drivers::{self, ApiCall, Driver, OpenDriver};
 use nodepool::model::cloud::{CloudError, ExternalId, HostIdentity, Instance, Job, LaunchOrder, News, Outcome};
-use nodepool::model::config::ProviderConfig;
 use nodepool::policy::machine::{InFlight, Input, Next, StateMachine};
 use provider::{Provider, launch, on_real_time, provider_section};
+use roof::{WithClouds, opened};
+use serde_json::{Value, json};
+use support::real::simulated_openstack::SimulatedOpenStack;
 use tokio::time::{Instant, timeout};
 
 struct Case {
@@ -17,6 +24,43 @@ struct Case {
     config: &'static str,
     /// A host that the configuration names, for drivers that have such.
     host: Option<HostIdentity>,
+    /// Flags of the simulated cloud, for drivers that need one to talk to.
+    cloud: Option<&'static [&'static str]>,
+}
+
+/// A running provider of a case, and its cloud where that is a process of its own.
+struct Bench {
+    provider: Provider,
+    cloud: Option<SimulatedOpenStack>,
+}
+
+impl Case {
+    async fn cloud(&self) -> Option<SimulatedOpenStack> {
+        match self.cloud {
+            Some(flags) => Some(SimulatedOpenStack::start(flags).await),
+            None => None,
+        }
+    }
+
+    async fn start(&self) -> Bench {
+        let cloud = self.cloud().await;
+        let provider = match &cloud {
+            None => Provider::of_config(self.config),
+            Some(cloud) => {
+                let (section, drivers) = (provider_section(self.config), WithClouds(cloud.clouds_yaml()));
+                Provider::new(|surroundings| providers::start(&section, surroundings, Some(&drivers)).unwrap())
+            }
+        };
+        Bench { provider, cloud }
+    }
+
+    fn open<V: OpenDriver>(&self, cloud: Option<&SimulatedOpenStack>, visitor: V) -> V::Out {
+        let section = provider_section(self.config);
+        match cloud {
+            None => drivers::open(&section, visitor).unwrap(),
+            Some(cloud) => visitor.with(opened(&section, &cloud.clouds_yaml()).unwrap()),
+        }
+    }
 }
 
 fn drivers_under_test() -> Vec<Case> {
@@ -34,6 +78,23 @@ providers:
         labels: [{name: small, cloud-image: image, flavor-name: Fake Flavor}]
 ",
         host: None,
+        cloud: None,
+    };
+    let openstack = Case {
+        driver: "openstack",
+        config: "labels: [{name: small}]
+providers:
+  - name: contract
+    driver: openstack
+    cloud: simulated
+    cloud-images: [{name: raw-1M}]
+    pools:
+      - name: main
+        auto-floating-ip: false
+        labels: [{name: small, cloud-image: raw-1M, flavor-name: tiny}]
+",
+        host: None,
+        cloud: Some(&["--boot-time-s", "0.1", "--delete-time-s", "0.1", "--quota-servers", "2"]),
     };
     let statics = Case {
         driver: "static",
@@ -48,8 +109,9 @@ providers:
           - {name: 127.0.0.1, labels: small, connection-port: 1, timeout: 1}
 ",
         host: Some(HostIdentity { name: String::from("127.0.0.1"), username: String::from("zuul"), port: 1 }),
+        cloud: None,
     };
-    vec![statics, fake]
+    vec![statics, fake, openstack]
 }
 
 /// Every job a provider may be given.
@@ -82,7 +144,7 @@ fn every_built_driver_is_held_to_the_contract() {
 fn every_job_ends_exactly_once_and_soon() {
     for case in drivers_under_test() {
         on_real_time(async move {
-            let mut provider = Provider::of_config(case.config);
+            let Bench { mut provider, cloud: _cloud } = case.start().await;
             for job in jobs(&case) {
                 provider.submit(1, job.clone());
                 let end = timeout(Duration::from_secs(30), provider.end()).await;
@@ -99,7 +161,7 @@ fn every_job_ends_exactly_once_and_soon() {
 fn deleting_what_is_not_there_is_no_failure_and_needs_only_the_id() {
     for case in drivers_under_test() {
         on_real_time(async move {
-            let mut provider = Provider::of_config(case.config);
+            let Bench { mut provider, cloud: _cloud } = case.start().await;
             let object = serde_json::from_str(r#"{"name": "no-such-thing"}"#).unwrap();
             for id in [ExternalId::text("no-such-id"), ExternalId::Object(object)] {
                 let result = provider.run(Job::Delete(id)).await;
@@ -113,7 +175,7 @@ fn deleting_what_is_not_there_is_no_failure_and_needs_only_the_id() {
 fn facts_are_unseen_until_a_survey_and_complete_after_it() {
     for case in drivers_under_test() {
         on_real_time(async move {
-            let mut provider = Provider::of_config(case.config);
+            let Bench { mut provider, cloud: _cloud } = case.start().await;
             let before = provider.facts();
             assert_eq!(before.seen_at.0, 0.0);
             let pool = provider_section(case.config).pools.values().next().unwrap().clone();
@@ -136,7 +198,7 @@ fn facts_are_unseen_until_a_survey_and_complete_after_it() {
 fn a_driver_without_launches_refuses_one_for_good_instead_of_trying() {
     for case in drivers_under_test() {
         on_real_time(async move {
-            let mut provider = Provider::of_config(case.config);
+            let Bench { mut provider, cloud: _cloud } = case.start().await;
             if provider.facts().launching.is_none() {
                 assert!(matches!(provider.run(launch("one")).await, Err(CloudError::Denied(_))), "{}", case.driver);
             }
@@ -149,10 +211,20 @@ fn launching() -> impl Iterator<Item = Case> {
     drivers_under_test().into_iter().filter(|case| case.driver != "static")
 }
 
-async fn launched(provider: &mut Provider, hostname: &str) -> Instance {
+fn order(hostname: &str) -> LaunchOrder {
     let Job::Launch(mut order) = launch(hostname) else { unreachable!("launch makes a launch") };
     order.metadata.insert("nodepool_node_id".to_owned(), hostname.to_owned());
-    provider.submit(1, Job::Launch(order));
+    *order
+}
+
+async fn launched(provider: &mut Provider, hostname: &str) -> Instance {
+    provider.surveyed().await;
+    launched_as(provider, order(hostname)).await
+}
+
+async fn launched_as(provider: &mut Provider, order: LaunchOrder) -> Instance {
+    let hostname = order.hostname.clone();
+    provider.submit(1, Job::Launch(Box::new(order)));
     let mut known = None;
     loop {
         match provider.next().await.1 {
@@ -175,7 +247,7 @@ async fn listed(provider: &mut Provider) -> Vec<Instance> {
 fn what_is_launched_is_listed_with_its_metadata_and_deleted_by_its_id() {
     for case in launching() {
         on_real_time(async move {
-            let mut provider = Provider::of_config(case.config);
+            let Bench { mut provider, cloud: _cloud } = case.start().await;
             let instance = launched(&mut provider, "np0000000001").await;
             let found = listed(&mut provider).await;
             let found = found.iter().find(|other| other.external_id == instance.external_id).expect("it is listed");
@@ -192,7 +264,7 @@ fn what_is_launched_is_listed_with_its_metadata_and_deleted_by_its_id() {
 fn a_launch_of_what_was_found_creates_nothing() {
     for case in launching() {
         on_real_time(async move {
-            let mut provider = Provider::of_config(case.config);
+            let Bench { mut provider, cloud: _cloud } = case.start().await;
             let instance = launched(&mut provider, "np0000000001").await;
             let Job::Launch(order) = launch("np0000000001") else { unreachable!("launch makes a launch") };
             let again = LaunchOrder { found: Some(instance.external_id.clone()), ..*order };
@@ -209,7 +281,7 @@ fn a_launch_of_what_was_found_creates_nothing() {
 fn what_is_over_the_quota_is_told_as_that() {
     for case in launching() {
         on_real_time(async move {
-            let mut provider = Provider::of_config(case.config);
+            let Bench { mut provider, cloud: _cloud } = case.start().await;
             for number in 1..=2 {
                 launched(&mut provider, &format!("np{number}")).await;
             }
@@ -220,39 +292,133 @@ fn what_is_over_the_quota_is_told_as_that() {
 }
 
 #[test]
+fn a_launch_that_may_have_happened_finds_its_instance_instead_of_making_another() {
+    for case in launching() {
+        on_real_time(async move {
+            let Bench { mut provider, cloud: _cloud } = case.start().await;
+            let instance = launched(&mut provider, "np0000000001").await;
+            let again = LaunchOrder { may_exist: true, ..order("np0000000001") };
+            assert_eq!(launched_as(&mut provider, again).await.external_id, instance.external_id, "{}", case.driver);
+            assert_eq!(listed(&mut provider).await.len(), 1);
+            let other = LaunchOrder { may_exist: true, ..order("np0000000002") };
+            assert_ne!(launched_as(&mut provider, other).await.external_id, instance.external_id, "{}", case.driver);
+        });
+    }
+}
+
+#[test]
+fn an_id_is_known_before_the_second_call_of_its_launch() {
+    for case in launching() {
+        on_real_time(async move {
+            let cloud = case.cloud().await;
+            case.open(cloud.as_ref(), ByHand).await;
+        });
+    }
+}
+
+/// Leads a launch through its driver without a TaskManager.
+struct ByHand;
+
+impl OpenDriver for ByHand {
+    type Out = LocalBoxFuture<'static, ()>;
+
+    fn with<D: Driver>(self, driver: D) -> Self::Out {
+        async move {
+            ask(&driver, &Job::Survey).await;
+            let mut machine = driver.begin(&Job::Launch(Box::new(order("np0000000001"))));
+            let (mut calls, mut next) = (0, machine.step(Input::Start));
+            loop {
+                next = match next {
+                    Next::Call(call) => {
+                        calls += 1;
+                        assert!(calls == 1 || machine.external_id().is_some(), "{call:?} comes before the id");
+                        machine.step(Input::Reply(driver.call(call).await))
+                    }
+                    Next::Observe => {
+                        let Outcome::Listed(inventory) = ask(&driver, &Job::List).await else { panic!("no list") };
+                        machine.step(Input::Seen(&inventory))
+                    }
+                    Next::Done(_) => return,
+                    Next::Failed(error) => panic!("{error}"),
+                };
+            }
+        }
+        .boxed_local()
+    }
+}
+
+/// A job that only asks.
+async fn ask<D: Driver>(driver: &D, job: &Job) -> Outcome {
+    let mut machine = driver.begin(job);
+    let mut next = machine.step(Input::Start);
+    loop {
+        next = match next {
+            Next::Call(call) => machine.step(Input::Reply(driver.call(call).await)),
+            Next::Done(outcome) => return outcome,
+            Next::Failed(error) => panic!("{job:?}: {error}"),
+            Next::Observe => panic!("{job:?} waits for an inventory"),
+        };
+    }
+}
+
+#[test]
+fn a_list_that_could_not_be_read_completely_is_an_error() {
+    for case in launching().filter(|case| case.cloud.is_some()) {
+        on_real_time(async move {
+            let Bench { mut provider, cloud } = case.start().await;
+            let cloud = cloud.expect("this driver has a cloud of its own");
+            launched(&mut provider, "np0000000001").await;
+            launched(&mut provider, "np0000000002").await;
+            let kinds = ["500 after=1", "404 after=1", "closed after=1", "html after=1", "truncated after=1"];
+            let odd = ["redirect after=1", "missing-fields fields=servers after=1"];
+            for kind in kinds.into_iter().chain(odd) {
+                let faults: Value = json!([format!("{kind} path=/servers/detail$")]);
+                cloud.knobs(json!({"page_size": 1, "faults": faults})).await;
+                let listed = provider.run(Job::List).await;
+                assert!(listed.is_err(), "{}: {kind}: {listed:?}", case.driver);
+            }
+            // A link that leads back does no harm to who knows where a page ended.
+            cloud.knobs(json!({"faults": ["repeated-marker path=/servers/detail$"]})).await;
+            let Ok(Outcome::Listed(inventory)) = provider.run(Job::List).await else { panic!("{}", case.driver) };
+            assert_eq!(inventory.instances.len(), 2, "{}", case.driver);
+        });
+    }
+}
+
+#[test]
 fn calls_end_by_deadlines_they_state_and_have_names_for_statsd() {
     for case in drivers_under_test() {
-        let section = provider_section(case.config);
-        for job in jobs(&case) {
-            drivers::open(&section, CallOf { job, section: section.clone() }).unwrap();
-        }
+        on_real_time(async move {
+            let cloud = case.cloud().await;
+            for job in jobs(&case) {
+                case.open(cloud.as_ref(), FirstCall(job)).await;
+            }
+        });
     }
 }
 
 /// Performs the first call of a job.
-struct CallOf {
-    job: Job,
-    section: Arc<ProviderConfig>,
-}
+struct FirstCall(Job);
 
-impl OpenDriver for CallOf {
-    type Out = ();
+impl OpenDriver for FirstCall {
+    type Out = LocalBoxFuture<'static, ()>;
 
-    fn with<D: Driver>(self, driver: D) {
+    fn with<D: Driver>(self, driver: D) -> Self::Out {
         let pace = driver.pace();
         assert!(pace.spacing.0 >= 0.0 && pace.in_flight != InFlight::Pinned(0));
-        let mut machine = driver.begin(&self.job);
-        let Next::Call(call) = machine.step(Input::Start) else { return };
-        assert!(!machine.label().is_empty());
-        let legal = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
-        assert!(call.key().chars().all(legal) && call.key().contains('.'), "{}", call.key());
-        let deadline = call.deadline();
-        assert!(deadline.0 > 0.0 && deadline.0 < 86_400.0, "{}: {deadline:?}", self.section.driver);
-        on_real_time(async move {
+        async move {
+            let mut machine = driver.begin(&self.0);
+            let Next::Call(call) = machine.step(Input::Start) else { return };
+            assert!(!machine.label().is_empty());
+            let legal = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+            assert!(call.key().chars().all(legal) && call.key().contains('.'), "{}", call.key());
+            let deadline = call.deadline();
+            assert!(deadline.0 > 0.0 && deadline.0 < 86_400.0, "{:?}: {deadline:?}", self.0);
             let began = Instant::now();
             let name = call.key();
             let ended = timeout(deadline.to_duration(), driver.call(call)).await;
             assert!(ended.is_ok(), "{name} is still running after {:?}", began.elapsed());
-        });
+        }
+        .boxed_local()
     }
 }

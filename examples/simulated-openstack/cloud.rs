@@ -21,6 +21,7 @@ pub type Moment = Duration;
 
 /// What things of a kind have in front of their number, so that an id tells what it is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub enum Kind {
     Server = 0xa000_0000,
     Port = 0xb000_0000,
@@ -44,8 +45,8 @@ pub fn number_of(kind: Kind, text: &str) -> Option<u64> {
     (id(kind, number) == text).then_some(number)
 }
 
-pub const PROJECT_ID: &str = "51000000000040008000000000000001";
-pub const USER_ID: &str = "52000000000040008000000000000001";
+pub const PROJECT_ID: &str = "a1b0000000004000800000000000000a";
+pub const USER_ID: &str = "a2b0000000004000800000000000000a";
 
 pub struct Cloud {
     /// `http://127.0.0.1:PORT`.

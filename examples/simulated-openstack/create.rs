@@ -39,6 +39,21 @@ const KEYS: [&str; 24] = [
 /// From here on `networks` is required, and may be `auto` or `none`.
 const NETWORKS_REQUIRED: u32 = 37;
 
+/// One thing that servers take from the quota.
+struct QuotaRow {
+    name: &'static str,
+    each: i64,
+    used: i64,
+    limit: i64,
+}
+
+impl QuotaRow {
+    /// How many servers it lets through.
+    fn room(&self) -> i64 {
+        if self.limit < 0 { i64::MAX } else { (self.limit - self.used).max(0) / self.each }
+    }
+}
+
 fn refused(message: impl AsRef<str>) -> Answer {
     Answer::error(Service::Compute, 400, message.as_ref())
 }
@@ -186,26 +201,23 @@ impl Cloud {
     /// How many the quota lets through; Nova makes fewer than the most before it refuses.
     fn granted(&self, order: &Order, least: i64, most: i64) -> Result<i64, Answer> {
         let flavor = &self.fixtures.flavors[order.flavor];
+        let row = |name, each, used, limit| QuotaRow { name, each, used, limit };
         let rows = [
-            ("cores", flavor.vcpus, self.usage.cores, self.knobs.quota_cores),
-            ("instances", 1, self.usage.servers, self.knobs.quota_servers),
-            ("ram", flavor.ram_mib, self.usage.ram_mib, self.knobs.quota_ram_mib),
+            row("cores", flavor.vcpus, self.usage.cores, self.knobs.quota_cores),
+            row("instances", 1, self.usage.servers, self.knobs.quota_servers),
+            row("ram", flavor.ram_mib, self.usage.ram_mib, self.knobs.quota_ram_mib),
         ];
-        let room = |(_, each, used, limit): &(&str, i64, i64, i64)| {
-            if *limit < 0 { i64::MAX } else { (limit - used).max(0) / each }
-        };
-        let count = rows.iter().map(room).min().expect("there are three").min(most);
+        let count = rows.iter().map(QuotaRow::room).min().expect("there are three").min(most);
         if count < least {
-            let over: Vec<_> = rows.iter().filter(|row| room(row) < least).collect();
-            let join = |number: &dyn Fn(&(&str, i64, i64, i64)) -> String| {
-                over.iter().map(|row| number(row)).collect::<Vec<_>>().join(", ")
-            };
-            let names = join(&|row| row.0.to_owned());
+            let over: Vec<&QuotaRow> = rows.iter().filter(|row| row.room() < least).collect();
+            let join =
+                |shown: &dyn Fn(&QuotaRow) -> String| over.iter().map(|row| shown(row)).collect::<Vec<_>>().join(", ");
+            let names = join(&|row| row.name.to_owned());
             let message = format!(
                 "Quota exceeded for {names}: Requested {}, but already used {} of {} {names}",
-                join(&|row| (row.1 * least).to_string()),
-                join(&|row| row.2.to_string()),
-                join(&|row| row.3.to_string()),
+                join(&|row| (row.each * least).to_string()),
+                join(&|row| row.used.to_string()),
+                join(&|row| row.limit.to_string()),
             );
             return Err(Answer::error(Service::Compute, 403, &message));
         }

@@ -11,7 +11,7 @@ use crate::cloud::{Cloud, Moment, PROJECT_ID, USER_ID};
 pub const USER: &str = "nodepool";
 pub const PASSWORD: &str = "secret";
 pub const PROJECT: &str = "nodepool";
-pub const CREDENTIAL_ID: &str = "53000000000040008000000000000001";
+pub const CREDENTIAL_ID: &str = "a3b0000000004000800000000000000a";
 pub const CREDENTIAL_NAME: &str = "nodepool-credential";
 pub const CREDENTIAL_SECRET: &str = "secret-of-the-credential";
 
@@ -107,7 +107,7 @@ impl Cloud {
             "audit_ids": ["mo8yQ6u6QGejNb4FjN7hMA"], "expires_at": format!("{}Z", self.written_finely(expires)),
             "issued_at": format!("{}Z", self.written_finely(self.now)),
             "project": {"domain": domain, "id": PROJECT_ID, "name": PROJECT}, "is_domain": false,
-            "roles": [{"id": "54000000000040008000000000000001", "name": "member"}], "catalog": self.catalogue(),
+            "roles": [{"id": "a4b0000000004000800000000000000a", "name": "member"}], "catalog": self.catalogue(),
         }})
     }
 
@@ -132,13 +132,13 @@ impl Cloud {
             };
             let endpoint = |(interface, place): (&str, u64)| {
                 json!({
-                    "id": format!("55{:030x}", number * 10 + place), "interface": interface, "url": url,
+                    "id": format!("a5{:030x}", number * 10 + place), "interface": interface, "url": url,
                     "region_id": self.options.region, "region": self.options.region,
                 })
             };
             let endpoints = ["public", "internal", "admin"].into_iter().zip(0..).map(endpoint);
             json!({
-                "id": format!("56{number:030x}"), "type": kind, "name": service.project(),
+                "id": format!("a6{number:030x}"), "type": kind, "name": service.project(),
                 "endpoints": endpoints.collect::<Vec<_>>(),
             })
         });

@@ -123,7 +123,7 @@ impl Cloud {
                     let mut names = wanted["in:".len()..].split(',').map(|name| name.trim_matches('"'));
                     names.any(|name| image[key] == name)
                 }
-                _ => image[key].as_str().map_or_else(|| image[key].to_string() == *wanted, |text| text == wanted),
+                _ => listing::matches(&image[key], wanted),
             })
         };
         let all = self.images.iter().rev().map(|(number, image)| self.shown_image(*number, image));

@@ -1,5 +1,6 @@
 //! Lists: what is on a page, and how the next one is found.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,6 +35,17 @@ pub fn page(call: &Call, mut items: Vec<Value>, longest: u64) -> Result<Page, St
 fn limit(call: &Call, longest: u64) -> usize {
     let asked = call.parameter("limit").and_then(|limit| limit.parse::<u64>().ok()).filter(|limit| *limit > 0);
     usize::try_from(asked.unwrap_or(longest).min(longest)).unwrap_or(usize::MAX)
+}
+
+/// Whether a value is what a filter of a query wants.
+pub fn matches(found: &Value, wanted: &str) -> bool {
+    match found {
+        Value::String(text) => text == wanted,
+        Value::Bool(truth) => wanted.eq_ignore_ascii_case(if *truth { "true" } else { "false" }),
+        Value::Number(number) => number.to_string() == wanted,
+        Value::Null => wanted.is_empty(),
+        Value::Array(_) | Value::Object(_) => false,
+    }
 }
 
 /// The address of the same list from another place on.
@@ -134,7 +146,7 @@ impl Cloud {
         let all = present.chain(self.departed.range(..before));
         let mut found: Vec<_> =
             all.filter_map(|(number, server)| passing((number, server.stage_at(then)), server)).collect();
-        found.sort_by(|one, other| other.0.cmp(&one.0));
+        found.sort_by_key(|(number, _)| Reverse(*number));
         found.truncate(most);
         found
     }

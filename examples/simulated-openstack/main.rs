@@ -37,6 +37,7 @@ use crate::simulation::Simulation;
 #[actix_web::main]
 async fn main() -> anyhow::Result<()> {
     let options = Options::parse();
+    options.check()?;
     let listener = listen(options.port)?;
     let address = listener.local_addr()?;
     let acceptor = match (&options.tls_cert, &options.tls_key) {
@@ -76,7 +77,7 @@ fn clouds(options: &Options, base: &str) -> String {
     format!(
         "clouds:\n  simulated:\n{common}      username: {USER}\n      password: {PASSWORD}\n      project_name: {PROJECT}\n      \
          user_domain_id: default\n      project_domain_id: default\n  simulated-appcred:\n    auth_type: \
-         v3applicationcredential\n{common}      application_credential_id: {CREDENTIAL_ID}\n      \
+         v3applicationcredential\n{common}      application_credential_id: '{CREDENTIAL_ID}'\n      \
          application_credential_secret: {CREDENTIAL_SECRET}\n"
     )
 }

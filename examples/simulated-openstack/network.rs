@@ -78,9 +78,9 @@ impl Cloud {
         let passes = |item: &Value| {
             let filters = call.query.iter().filter(|(key, _)| !MODIFIERS.contains(&key.as_str()));
             // Several values of a filter are alternatives.
-            filters
-                .clone()
-                .all(|(key, _)| filters.clone().any(|(other, value)| other == key && matches(&item[key], value)))
+            filters.clone().all(|(key, _)| {
+                filters.clone().any(|(other, value)| other == key && listing::matches(&item[key], value))
+            })
         };
         let items = items.into_iter().filter(passes).collect();
         match listing::page(call, items, self.knobs.page_size) {
@@ -331,16 +331,6 @@ const EXTENSIONS: [&str; 5] = ["router", "security-group", "external-net", "quot
 
 fn status(active: bool) -> &'static str {
     if active { "ACTIVE" } else { "DOWN" }
-}
-
-fn matches(found: &Value, wanted: &str) -> bool {
-    match found {
-        Value::String(text) => text == wanted,
-        Value::Bool(truth) => wanted.eq_ignore_ascii_case(if *truth { "true" } else { "false" }),
-        Value::Number(number) => number.to_string() == wanted,
-        Value::Null => wanted.is_empty(),
-        Value::Array(_) | Value::Object(_) => false,
-    }
 }
 
 fn missing(collection: &str, id: &str) -> Answer {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
+use serde_json::json;
 
 use crate::call::Service;
 use crate::knobs::Knobs;
@@ -45,6 +46,13 @@ pub struct Options {
 }
 
 impl Options {
+    /// What the flags alone cannot say: times that can pass, and networks that have addresses.
+    pub fn check(&self) -> anyhow::Result<()> {
+        self.knobs.turned(json!({})).map_err(anyhow::Error::msg)?;
+        anyhow::ensure!(self.networks.len() <= 9, "there are addresses for nine networks");
+        Ok(())
+    }
+
     pub fn has(&self, service: Service) -> bool {
         !self.without.contains(&service)
     }

@@ -49,8 +49,13 @@ pub struct OpenStack {
 }
 
 pub fn open(section: &ProviderConfig) -> Result<OpenStack, Vec<Problem>> {
+    open_with(section, &Places::of_process())
+}
+
+/// The same with clouds.yaml and its neighbours at these places, for whoever runs the driver under another roof.
+pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack, Vec<Problem>> {
     let (settings, mut findings) = read(section);
-    let cloud = cloud(section, &settings, &mut findings);
+    let cloud = cloud(section, &settings, places, &mut findings);
     findings.problems.retain(Problem::is_error);
     let Some(cloud) = cloud.filter(|_| findings.problems.is_empty()) else { return Err(findings.problems) };
     let cloud = Arc::new(cloud);
@@ -74,9 +79,14 @@ fn read(section: &ProviderConfig) -> (config::Settings, Findings) {
     (config::read(section, &mut findings), findings)
 }
 
-fn cloud(section: &ProviderConfig, settings: &config::Settings, findings: &mut Findings) -> Option<CloudSettings> {
+fn cloud(
+    section: &ProviderConfig,
+    settings: &config::Settings,
+    places: &Places,
+    findings: &mut Findings,
+) -> Option<CloudSettings> {
     let wanted = clouds::Wanted { cloud: settings.cloud.as_deref(), region: settings.region.as_deref() };
-    match clouds::load(&Places::of_process(), wanted) {
+    match clouds::load(places, wanted) {
         Ok(loaded) => {
             // They are about another file, which is read when a provider starts and not before.
             loaded.warnings.iter().for_each(|warning| warn!(provider = %section.name, "{warning}"));

@@ -21,6 +21,17 @@ pub struct SimulatedOpenStack {
 impl SimulatedOpenStack {
     /// Starts a cloud with these flags, for example `&["--boot-time-s", "0.1"]`, and waits until it listens.
     pub async fn start(flags: &[&str]) -> SimulatedOpenStack {
+        Self::start_for(flags, reqwest::Client::new()).await
+    }
+
+    /// The same for a cloud that serves TLS with a certificate of this authority (PEM).
+    pub async fn start_with_authority(flags: &[&str], authority: &str) -> SimulatedOpenStack {
+        let authority = reqwest::Certificate::from_pem(authority.as_bytes()).expect("an authority is PEM");
+        let http = reqwest::Client::builder().add_root_certificate(authority).build();
+        Self::start_for(flags, http.expect("a client with an authority can be built")).await
+    }
+
+    async fn start_for(flags: &[&str], http: reqwest::Client) -> SimulatedOpenStack {
         let home = tempfile::Builder::new().prefix("nodepool-test-cloud-").tempdir();
         let home = home.expect("the temporary directory is writable");
         let mut command = Command::new(executable());
@@ -34,7 +45,7 @@ impl SimulatedOpenStack {
             line.filter(|_| log.ends_with('\n'))
         })
         .await;
-        SimulatedOpenStack { running, home, base, http: reqwest::Client::new() }
+        SimulatedOpenStack { running, home, base, http }
     }
 
     /// `http://127.0.0.1:PORT`; the services are below it: `/identity/v3`, `/compute/v2.1` and so on.
@@ -82,7 +93,7 @@ impl SimulatedOpenStack {
 }
 
 /// Cargo builds the examples beside the tests.
-fn executable() -> PathBuf {
+pub fn executable() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own file");
     let target = test.ancestors().nth(2).expect("tests lie in target/…/deps");
     let executable = target.join("examples/simulated-openstack");

@@ -1,0 +1,68 @@
+//! One suite for what a node pool expects of an OpenStack: held against the simulated cloud always, and against a real one when
+//! `OS_CLIENT_CONFIG_FILE` and `OS_CLOUD` name it (doc/simulated-openstack.md says what that needs).
+
+mod support;
+#[path = "openstack_contract/cases/mod.rs"]
+mod cases;
+#[path = "openstack_contract/cloud.rs"]
+mod cloud;
+#[path = "openstack_contract/shape.rs"]
+mod shape;
+
+use std::io::Write;
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+use std::sync::Arc;
+
+use cloud::Cloud;
+use futures::FutureExt;
+use support::real::simulated_openstack::SimulatedOpenStack;
+
+/// Runs all cases, one after another, and says which of them failed. Nothing is left in the cloud either way.
+async fn hold(clouds_yaml: &Path, name: &str) {
+    let cloud = Arc::new(Cloud::connect(clouds_yaml, name).await);
+    let mut failed = Vec::new();
+    for (claim, case) in cases::all(&cloud) {
+        // The others run when one panics, whose text is in the output already.
+        if AssertUnwindSafe(case).catch_unwind().await.is_err() {
+            failed.push(claim);
+        }
+    }
+    cloud.clean_up().await;
+    assert!(failed.is_empty(), "{name} fails: {failed:#?}");
+}
+
+#[tokio::test]
+async fn the_simulated_cloud_keeps_the_contract() {
+    let simulated = SimulatedOpenStack::start(&["--networks", "private,dual", "--boot-time-s", "0.3"]).await;
+    hold(&simulated.clouds_yaml(), "simulated").await;
+    let state = simulated.state().await;
+    assert_eq!((&state["servers"], &state["ports"], &state["volumes"]), (&0.into(), &0.into(), &0.into()), "{state}");
+}
+
+#[tokio::test]
+async fn an_application_credential_does_as_well_as_a_password() {
+    let simulated = SimulatedOpenStack::start(&["--boot-time-s", "0.1"]).await;
+    hold(&simulated.clouds_yaml(), "simulated-appcred").await;
+}
+
+/// Only where somebody has a cloud to offer: there is none that a test could install.
+#[tokio::test]
+async fn a_real_cloud_keeps_the_contract() {
+    let (Some(file), Ok(name)) = (std::env::var_os("OS_CLIENT_CONFIG_FILE"), std::env::var("OS_CLOUD")) else {
+        // To the stream itself: the test harness swallows what a test prints that passes.
+        let line = "SKIPPED: no real OpenStack (set OS_CLIENT_CONFIG_FILE and OS_CLOUD)\n";
+        std::io::stderr().write_all(line.as_bytes()).expect("standard error is open in a test");
+        return;
+    };
+    hold(Path::new(&file), &name).await;
+}
+
+/// Not every reader of YAML takes an id of digits only for a text.
+#[tokio::test]
+async fn the_clouds_yaml_is_read_as_it_is_meant() {
+    let simulated = SimulatedOpenStack::start(&["--region", "elsewhere", "--without", "cinder"]).await;
+    let cloud = Cloud::connect(&simulated.clouds_yaml(), "simulated-appcred").await;
+    assert!(cloud.auth_url.starts_with(simulated.base()));
+    assert_eq!(cloud.endpoints.keys().collect::<Vec<_>>(), ["compute", "identity", "image", "network"]);
+}

@@ -1,0 +1,107 @@
+//! What a cloud does not create: unknown, malformed and too much.
+
+use std::sync::Arc;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::NOTHING;
+use crate::cloud::{Answer, Cloud};
+
+/// The message of the refusal of an order with one thing changed.
+async fn refusal(cloud: &Cloud, key: &str, value: Value) -> String {
+    let mut order = cloud.order("refused").await;
+    order[key] = value;
+    let answer = cloud.post("compute", "/servers", &json!({"server": order})).await;
+    if let Some(id) = answer.body["server"]["id"].as_str() {
+        cloud.will_delete("compute", format!("/servers/{id}"));
+    }
+    let answer = answer.expect(400);
+    answer.get("badRequest")["message"].as_str().expect("a refusal says why").to_owned()
+}
+
+pub async fn unknown_things(cloud: Arc<Cloud>) {
+    let unknown = [
+        ("flavorRef", json!("no-such-flavor"), "Flavor no-such-flavor could not be found."),
+        ("imageRef", json!(NOTHING), "Can not find requested image"),
+        ("availability_zone", json!("mars"), "The requested availability zone is not available"),
+        ("key_name", json!("no-such-key"), "Invalid key_name provided."),
+        ("security_groups", json!([{"name": "no-group"}]), "Unable to find security_group with name or id 'no-group'"),
+    ];
+    for (key, value, message) in unknown {
+        assert_eq!(refusal(&cloud, key, value).await, message);
+    }
+    let message = refusal(&cloud, "networks", json!([{"uuid": NOTHING}])).await;
+    assert_eq!(message, format!("Network {NOTHING} could not be found."));
+}
+
+pub async fn malformed(cloud: Arc<Cloud>) {
+    let malformed = [
+        ("imageRef", json!("no-id"), "Invalid input for field/attribute imageRef. Value: no-id."),
+        ("imageRef", json!(""), "Missing imageRef attribute"),
+        ("networks", json!([{"uuid": "no-id"}]), "Bad networks format: network uuid is not in proper format (no-id)"),
+        ("networks", json!("auto"), "Invalid input for field/attribute networks. Value: auto."),
+        ("metadata", json!({"a": 1}), "Invalid input for field/attribute a. Value: 1. 1 is not of type 'string'"),
+        ("no_such_key", json!(1), "Invalid input for field/attribute server."),
+        ("name", json!(""), "Invalid input for field/attribute name."),
+    ];
+    for (key, value, begin) in malformed {
+        let message = refusal(&cloud, key, value).await;
+        assert!(message.starts_with(begin), "{key}: {message}");
+    }
+    let request = cloud.request(Method::POST, "compute", "/servers").header("Content-Type", "application/json");
+    let answer = Answer::of(request.body("no JSON")).await.expect(400);
+    assert_eq!(answer.get("badRequest")["message"], "Malformed request body");
+}
+
+pub async fn quota(cloud: Arc<Cloud>) {
+    let limits = cloud.get("compute", "/limits").await.expect(200);
+    let Some(most) = limits.get("limits")["absolute"]["maxTotalInstances"].as_u64() else { return };
+    let mut order = cloud.order("quota").await;
+    // More than ever fit at least: Nova refuses, and makes none of them.
+    order["min_count"] = json!(most + 1);
+    order["max_count"] = json!(most + 1);
+    let answer = cloud.post("compute", "/servers", &json!({"server": order})).await.expect(403);
+    let message = answer.get("forbidden")["message"].as_str().unwrap();
+    assert!(message.starts_with("Quota exceeded for ") && message.contains("instances"), "{message}");
+    assert!(message.contains(&format!("of {most}")) || message.contains(&format!(", {most}")), "{message}");
+}
+
+pub async fn networks(cloud: Arc<Cloud>) {
+    let mut order = cloud.order("networks").await;
+    order.as_object_mut().unwrap().remove("networks");
+    let modern = |order: Value| {
+        let request =
+            cloud.request(Method::POST, "compute", "/servers").header("OpenStack-API-Version", "compute 2.37");
+        Answer::of(request.json(&json!({"server": order})))
+    };
+    let answer = modern(order.clone()).await.expect(400);
+    assert!(answer.text.contains("'networks' is a required property"), "{}", answer.text);
+
+    // Which network "auto" takes is clear only where there is one.
+    let known = cloud.get("network", "/networks").await.expect(200);
+    let networks = known.get("networks").as_array().unwrap();
+    let own = networks.iter().filter(|network| network["router:external"] == false).count();
+    order["networks"] = json!("auto");
+    let answer = modern(order.clone()).await;
+    if own > 1 {
+        let answer = answer.expect(409);
+        assert!(answer.text.contains("Multiple possible networks found"), "{}", answer.text);
+    } else {
+        remove(&cloud, &answer.expect(202)).await;
+    }
+    order["networks"] = json!("none");
+    let answer = modern(order).await.expect(202);
+    let id = answer.get("server")["id"].as_str().unwrap();
+    cloud.will_delete("compute", format!("/servers/{id}"));
+    assert_eq!(cloud.active(id).await["addresses"], json!({}));
+    cloud.remove(id).await;
+}
+
+async fn remove(cloud: &Cloud, answer: &Answer) {
+    let id = answer.get("server")["id"].as_str().unwrap();
+    cloud.will_delete("compute", format!("/servers/{id}"));
+    let server = cloud.active(id).await;
+    assert_ne!(server["addresses"], json!({}));
+    cloud.remove(id).await;
+}

@@ -1,0 +1,110 @@
+//! Tokens, their end, and the documents that say which versions there are.
+
+use std::sync::Arc;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::cloud::{Answer, Cloud};
+use crate::shape::{Is, check};
+
+async fn token(cloud: &Cloud, auth: &Value) -> Answer {
+    Answer::of(cloud.http.post(format!("{}/auth/tokens", cloud.auth_url)).json(auth)).await
+}
+
+pub async fn wrong_password(cloud: Arc<Cloud>) {
+    let user = json!({"name": "nobody-of-this-name", "domain": {"id": "default"}, "password": "wrong"});
+    let identity = json!({"methods": ["password"], "password": {"user": user}});
+    let answer = token(&cloud, &json!({"auth": {"identity": identity}})).await.expect(401);
+    check("an error", answer.get("error"), &[("code", Is::Number), ("message", Is::Text), ("title", Is::Text)]);
+    token(&cloud, &json!({"auth": {}})).await.expect(400);
+}
+
+pub async fn bad_token(cloud: Arc<Cloud>) {
+    let lists = [("compute", "/servers"), ("image", "/images"), ("network", "/networks"), ("volumev3", "/volumes")];
+    for (service, path) in lists.into_iter().filter(|(service, _)| cloud.has(service)) {
+        for token in ["", "nonsense"] {
+            let request = cloud.http.get(cloud.url(service, path)).header("X-Auth-Token", token);
+            let answer = Answer::of(request).await.expect(401);
+            assert!(answer.headers.contains_key("www-authenticate"), "{service}: {:?}", answer.headers);
+        }
+    }
+}
+
+pub async fn revoked_token(cloud: Arc<Cloud>) {
+    let answer = token(&cloud, &cloud.auth).await.expect(201);
+    let mine = answer.headers["x-subject-token"].to_str().unwrap();
+    let tokens = format!("{}/auth/tokens", cloud.auth_url);
+    let about = |method| {
+        let request = cloud.http.request(method, &tokens).header("X-Auth-Token", &cloud.token);
+        Answer::of(request.header("X-Subject-Token", mine))
+    };
+    let use_it = || Answer::of(cloud.http.get(cloud.url("compute", "/servers")).header("X-Auth-Token", mine));
+    about(Method::GET).await.expect(200);
+    // It is not used before: services remember tokens that they have seen for some minutes.
+    about(Method::DELETE).await.expect(204);
+    use_it().await.expect(401);
+    about(Method::GET).await.expect(404);
+}
+
+pub async fn token_shape(cloud: Arc<Cloud>) {
+    let answer = token(&cloud, &cloud.auth).await.expect(201);
+    let token = answer.get("token");
+    let shape = [
+        ("expires_at", Is::Text),
+        ("issued_at", Is::Text),
+        ("catalog", Is::List),
+        ("project", Is::Object),
+        ("user", Is::Object),
+        ("roles", Is::List),
+        ("methods", Is::List),
+    ];
+    check("a token", token, &shape);
+    assert!(token["expires_at"].as_str().unwrap().ends_with('Z'), "{token}");
+    for service in token["catalog"].as_array().unwrap() {
+        check("a service", service, &[("type", Is::Text), ("name", Is::Text), ("endpoints", Is::List)]);
+        for endpoint in service["endpoints"].as_array().unwrap() {
+            let shape = [("interface", Is::Text), ("region", Is::Text), ("region_id", Is::Text), ("url", Is::Text)];
+            check("an endpoint", endpoint, &shape);
+        }
+    }
+}
+
+pub async fn token_for_token(cloud: Arc<Cloud>) {
+    if cloud.auth["auth"]["scope"].is_null() {
+        // An application credential stands for itself.
+        return;
+    }
+    let identity = json!({"methods": ["token"], "token": {"id": cloud.token}});
+    let auth = json!({"auth": {"identity": identity, "scope": cloud.auth["auth"]["scope"]}});
+    let answer = token(&cloud, &auth).await.expect(201);
+    assert_eq!(answer.get("token")["methods"].as_array().unwrap().last().unwrap(), "token");
+}
+
+pub async fn discovery(cloud: Arc<Cloud>) {
+    let shape = [("id", Is::Text), ("status", Is::Text), ("links", Is::List)];
+    let identity = Answer::of(cloud.http.get(&cloud.auth_url)).await.expect(200);
+    check("the version of identity", identity.get("version"), &shape);
+
+    // Nova says its versions without a token, at the endpoint itself.
+    let compute = Answer::of(cloud.http.get(cloud.url("compute", "/"))).await.expect(200);
+    let version = compute.get("version");
+    check("the version of compute", version, &shape);
+    check("the version of compute", version, &[("version", Is::Text), ("min_version", Is::Text)]);
+
+    for service in ["image", "network"] {
+        let root = cloud.endpoints[service].trim_end_matches('/');
+        let root = root.trim_end_matches("/v2.0").trim_end_matches("/v2");
+        let answer = Answer::of(cloud.http.get(format!("{root}/"))).await;
+        assert!([200, 300].contains(&answer.status), "{service}: {}", answer.status);
+        let versions = answer.get("versions").as_array().unwrap();
+        assert!(!versions.is_empty());
+        versions.iter().for_each(|version| check("a version", version, &shape));
+    }
+    if cloud.has("volumev3") {
+        let (root, _) = cloud.endpoints["volumev3"].split_once("/v3").expect("the endpoint has its version");
+        let answer = cloud.http.get(format!("{root}/v3/")).header("X-Auth-Token", &cloud.token);
+        let answer = Answer::of(answer).await.expect(200);
+        check("the version of volume", &answer.get("versions")[0], &[("version", Is::Text), ("min_version", Is::Text)]);
+    }
+}

@@ -1,0 +1,143 @@
+//! Networks, ports and floating IPs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::NOTHING;
+use crate::cloud::Cloud;
+use crate::shape::{Is, check};
+use crate::support::wait;
+
+const SLOW: Duration = Duration::from_secs(60);
+
+const FLOATING_IP: [(&str, Is); 7] = [
+    ("id", Is::Text),
+    ("floating_ip_address", Is::Text),
+    ("floating_network_id", Is::Text),
+    ("port_id", Is::MaybeText),
+    ("fixed_ip_address", Is::MaybeText),
+    ("router_id", Is::MaybeText),
+    ("status", Is::Text),
+];
+
+async fn external_network(cloud: &Cloud) -> Option<Value> {
+    let answer = cloud.get("network", "/networks?router:external=true").await.expect(200);
+    answer.get("networks").get(0).cloned()
+}
+
+async fn ports_of(cloud: &Cloud, server: &str) -> Vec<Value> {
+    let answer = cloud.get("network", &format!("/ports?device_id={server}")).await.expect(200);
+    answer.get("ports").as_array().unwrap().clone()
+}
+
+pub async fn surroundings(cloud: Arc<Cloud>) {
+    let networks = cloud.get("network", "/networks").await.expect(200);
+    let shape = [("id", Is::Text), ("name", Is::Text), ("router:external", Is::Truth), ("subnets", Is::List)];
+    for network in networks.get("networks").as_array().unwrap() {
+        check("a network", network, &shape);
+        check("a network", network, &[("shared", Is::Truth), ("admin_state_up", Is::Truth), ("status", Is::Text)]);
+        let shown = cloud.get("network", &format!("/networks/{}", network["id"].as_str().unwrap())).await.expect(200);
+        assert_eq!(shown.get("network")["name"], network["name"]);
+    }
+    let subnets = cloud.get("network", "/subnets").await.expect(200);
+    let shape = [
+        ("id", Is::Text),
+        ("network_id", Is::Text),
+        ("ip_version", Is::Number),
+        ("cidr", Is::Text),
+        ("gateway_ip", Is::MaybeText),
+    ];
+    subnets.get("subnets").as_array().unwrap().iter().for_each(|subnet| check("a subnet", subnet, &shape));
+    let routers = cloud.get("network", "/routers").await.expect(200);
+    for router in routers.get("routers").as_array().unwrap() {
+        check("a router", router, &[("id", Is::Text), ("admin_state_up", Is::Truth), ("status", Is::Text)]);
+    }
+    let groups = cloud.get("network", "/security-groups?name=default").await.expect(200);
+    check("a security group", &groups.get("security_groups")[0], &[("id", Is::Text), ("name", Is::Text)]);
+}
+
+pub async fn ports(cloud: Arc<Cloud>) {
+    let id = cloud.create(&cloud.order("ports").await).await;
+    let server = cloud.active(&id).await;
+    let ports = ports_of(&cloud, &id).await;
+    assert_eq!(ports.len(), 1, "{ports:?}");
+    let port = &ports[0];
+    let shape = [
+        ("id", Is::Text),
+        ("network_id", Is::Text),
+        ("mac_address", Is::Text),
+        ("status", Is::Text),
+        ("device_id", Is::Text),
+        ("device_owner", Is::Text),
+        ("fixed_ips", Is::List),
+        ("created_at", Is::Text),
+    ];
+    check("a port", port, &shape);
+    check("a fixed address", &port["fixed_ips"][0], &[("ip_address", Is::Text), ("subnet_id", Is::Text)]);
+    assert!(port["device_owner"].as_str().unwrap().starts_with("compute:"), "{port}");
+    let address = server["addresses"].as_object().unwrap().values().next().unwrap()[0].clone();
+    assert_eq!(
+        (&address["addr"], &address["OS-EXT-IPS-MAC:mac_addr"]),
+        (&port["fixed_ips"][0]["ip_address"], &port["mac_address"])
+    );
+    let query = format!("/ports?device_id={id}&status=DOWN");
+    assert_eq!(cloud.get("network", &query).await.expect(200).get("ports"), &json!([]));
+    cloud.remove(&id).await;
+    assert!(ports_of(&cloud, &id).await.is_empty());
+}
+
+pub async fn floating_ip(cloud: Arc<Cloud>) {
+    let Some(external) = external_network(&cloud).await else { return };
+    let id = cloud.create(&cloud.order("floating").await).await;
+    cloud.active(&id).await;
+    let port = ports_of(&cloud, &id).await.remove(0);
+    let order = json!({"floatingip": {
+        "floating_network_id": external["id"], "port_id": port["id"],
+        "fixed_ip_address": port["fixed_ips"][0]["ip_address"],
+    }});
+    let answer = cloud.post("network", "/floatingips", &order).await.expect(201);
+    let made = answer.get("floatingip");
+    let path = format!("/floatingips/{}", made["id"].as_str().unwrap());
+    cloud.will_delete("network", path.clone());
+    check("a floating IP", made, &FLOATING_IP);
+    assert_eq!((&made["port_id"], &made["fixed_ip_address"]), (&port["id"], &port["fixed_ips"][0]["ip_address"]));
+    wait::until("the floating IP to be ACTIVE", SLOW, async || {
+        cloud.get("network", &path).await.expect(200).get("floatingip")["status"] == "ACTIVE"
+    })
+    .await;
+    let address = made["floating_ip_address"].as_str().unwrap();
+    let shown = wait::until_some("Nova to show the floating IP", SLOW, async || {
+        let server = cloud.server(&id).await;
+        let addresses = server["addresses"].as_object().unwrap().values().next().unwrap().clone();
+        addresses.as_array().unwrap().iter().find(|shown| shown["addr"] == address).cloned()
+    })
+    .await;
+    assert_eq!(shown["OS-EXT-IPS:type"], "floating");
+    assert_eq!(shown["OS-EXT-IPS-MAC:mac_addr"], port["mac_address"]);
+    let found = cloud.get("network", &format!("/floatingips?floating_ip_address={address}")).await.expect(200);
+    assert_eq!(found.get("floatingips").as_array().unwrap().len(), 1);
+
+    // Neither a second one for the same port, nor any after the deletion.
+    let answer = cloud.post("network", "/floatingips", &order).await.expect(409);
+    assert_eq!(answer.get("NeutronError")["type"], "FloatingIPPortAlreadyAssociated");
+    cloud.delete("network", &path).await.expect(204);
+    cloud.get("network", &path).await.expect(404);
+    cloud.remove(&id).await;
+}
+
+pub async fn not_found(cloud: Arc<Cloud>) {
+    for (collection, kind) in [("floatingips", "FloatingIPNotFound"), ("ports", "PortNotFound")] {
+        let path = format!("/{collection}/{NOTHING}");
+        for answer in [cloud.get("network", &path).await, cloud.delete("network", &path).await] {
+            let answer = answer.expect(404);
+            assert_eq!(answer.get("NeutronError")["type"], kind);
+            check("an error", answer.get("NeutronError"), &[("message", Is::Text), ("detail", Is::Text)]);
+        }
+    }
+    let order = json!({"floatingip": {"floating_network_id": NOTHING}});
+    let answer = cloud.post("network", "/floatingips", &order).await;
+    assert!([400, 404].contains(&answer.status), "{}", answer.text);
+    cloud.get("network", "/no-such-thing").await.expect(404);
+}

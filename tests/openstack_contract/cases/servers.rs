@@ -1,0 +1,216 @@
+//! Servers: made, seen, found, failed, deleted; and what surrounds them.
+
+use std::sync::Arc;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::NOTHING;
+use crate::cloud::{Answer, Cloud, PREFIX};
+use crate::shape::{Is, check};
+
+const SERVER: [(&str, Is); 20] = [
+    ("id", Is::Text),
+    ("name", Is::Text),
+    ("status", Is::Text),
+    ("tenant_id", Is::Text),
+    ("metadata", Is::Object),
+    ("hostId", Is::Text),
+    ("flavor", Is::Object),
+    ("created", Is::Text),
+    ("updated", Is::Text),
+    ("addresses", Is::Object),
+    ("accessIPv4", Is::Text),
+    ("accessIPv6", Is::Text),
+    ("links", Is::List),
+    ("OS-EXT-AZ:availability_zone", Is::Text),
+    ("config_drive", Is::Text),
+    ("key_name", Is::MaybeText),
+    ("OS-EXT-STS:task_state", Is::MaybeText),
+    ("OS-EXT-STS:vm_state", Is::Text),
+    ("OS-EXT-STS:power_state", Is::Number),
+    ("os-extended-volumes:volumes_attached", Is::List),
+];
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("{value} is no text"))
+}
+
+/// The entry of a server in the detailed list.
+async fn listed(cloud: &Cloud, id: &str) -> Option<Value> {
+    let answer = cloud.get("compute", "/servers/detail").await.expect(200);
+    answer.get("servers").as_array().unwrap().iter().find(|server| server["id"] == id).cloned()
+}
+
+pub async fn life(cloud: Arc<Cloud>) {
+    let mut order = cloud.order("life").await;
+    order["config_drive"] = json!(true);
+    order["user_data"] = json!("IyEvYmluL3NoCg==");
+    order["metadata"]["groups"] = json!("one,two");
+    let answer = cloud.post("compute", "/servers", &json!({"server": order})).await.expect(202);
+    let made = answer.get("server");
+    let id = text(&made["id"]);
+    cloud.will_delete("compute", format!("/servers/{id}"));
+    check("a new server", made, &[("links", Is::List), ("security_groups", Is::List), ("adminPass", Is::Text)]);
+
+    let seen = cloud.server(id).await;
+    check("a server in BUILD", &seen, &SERVER);
+    assert!(["BUILD", "ACTIVE"].contains(&text(&seen["status"])), "{seen}");
+    let active = cloud.active(id).await;
+    check("an ACTIVE server", &active, &SERVER);
+    assert_eq!(active["metadata"], json!({"nodepool_node_id": "life", "groups": "one,two"}));
+    assert_eq!((&active["OS-EXT-STS:vm_state"], &active["OS-EXT-STS:task_state"]), (&json!("active"), &Value::Null));
+    assert_eq!(active["image"]["id"], order["imageRef"]);
+    assert_eq!(active["flavor"]["id"], order["flavorRef"]);
+    assert!(!text(&active["hostId"]).is_empty() && !text(&active["OS-EXT-AZ:availability_zone"]).is_empty());
+    let addresses = active["addresses"].as_object().unwrap().values().next().expect("it has a network");
+    let shape = [("addr", Is::Text), ("version", Is::Number), ("OS-EXT-IPS:type", Is::Text)];
+    check("an address", &addresses[0], &shape);
+    check("an address", &addresses[0], &[("OS-EXT-IPS-MAC:mac_addr", Is::Text)]);
+    assert_eq!(addresses[0]["OS-EXT-IPS:type"], "fixed");
+
+    let listed_one = listed(&cloud, id).await.expect("a server is in the list");
+    check("a server in a list", &listed_one, &SERVER);
+    assert_eq!(listed_one["metadata"], active["metadata"]);
+    cloud.remove(id).await;
+    assert!(listed(&cloud, id).await.is_none());
+}
+
+pub async fn not_found(cloud: Arc<Cloud>) {
+    let path = format!("/servers/{NOTHING}");
+    for answer in [cloud.get("compute", &path).await, cloud.delete("compute", &path).await] {
+        let answer = answer.expect(404);
+        check("an error", answer.get("itemNotFound"), &[("code", Is::Number), ("message", Is::Text)]);
+    }
+    let action = cloud.post("compute", &format!("{path}/action"), &json!({"os-getConsoleOutput": {}})).await;
+    action.expect(404);
+    cloud.get("compute", "/no-such-thing").await.expect(404);
+}
+
+pub async fn pages(cloud: Arc<Cloud>) {
+    let mut made = Vec::new();
+    for name in ["page-1", "page-2", "page-3"] {
+        made.push(cloud.create(&cloud.order(name).await).await);
+    }
+    // Others may use the cloud, so the pages are those of our own servers.
+    let mut path = format!("/servers/detail?limit=2&name={PREFIX}-page");
+    let (mut found, mut pages) = (Vec::new(), 0);
+    loop {
+        let answer = cloud.get("compute", &path).await.expect(200);
+        let servers = answer.get("servers").as_array().unwrap();
+        assert!(servers.len() <= 2);
+        found.extend(servers.iter().map(|server| text(&server["id"]).to_owned()));
+        pages += 1;
+        let Some(links) = answer.body["servers_links"].as_array() else { break };
+        assert_eq!(links[0]["rel"], "next");
+        let next = text(&links[0]["href"]);
+        let base = cloud.url("compute", "");
+        assert!(next.contains(&format!("marker={}", found.last().unwrap())), "{next}");
+        path = next.strip_prefix(&base).unwrap_or_else(|| panic!("{next} is not below {base}")).to_owned();
+    }
+    assert_eq!(pages, 2);
+    // Newest first.
+    assert_eq!(found, made.iter().rev().cloned().collect::<Vec<_>>());
+    let answer = cloud.get("compute", "/servers/detail?marker=nothing").await.expect(400);
+    assert!(text(&answer.get("badRequest")["message"]).contains("marker"));
+    cloud.get("compute", "/servers/detail?limit=-1").await.expect(400);
+    let short = cloud.get("compute", &format!("/servers?name={PREFIX}-page")).await.expect(200);
+    check("an entry of the short list", &short.get("servers")[0], &[("id", Is::Text), ("name", Is::Text)]);
+    assert!(short.get("servers")[0].get("status").is_none());
+    for id in made {
+        cloud.active(&id).await;
+        cloud.remove(&id).await;
+    }
+}
+
+pub async fn filters(cloud: Arc<Cloud>) {
+    let id = cloud.create(&cloud.order("filtered").await).await;
+    cloud.active(&id).await;
+    let count = async |query: &str| {
+        let answer = cloud.get("compute", &format!("/servers?{query}")).await.expect(200);
+        answer.get("servers").as_array().unwrap().iter().filter(|server| server["id"] == id.as_str()).count()
+    };
+    assert_eq!(count("name=contract-filtered").await, 1);
+    assert_eq!(count(&format!("name=^{PREFIX}-f.*d$&status=ACTIVE")).await, 1);
+    assert_eq!(count("name=something-else").await, 0);
+    assert_eq!(count("status=active").await, 1);
+    assert_eq!(count("status=BUILD").await, 0);
+    cloud.remove(&id).await;
+}
+
+pub async fn microversions(cloud: Arc<Cloud>) {
+    let id = cloud.create(&cloud.order("versions").await).await;
+    cloud.active(&id).await;
+    let old = cloud.get("compute", &format!("/servers/{id}")).await.expect(200);
+    check("an old flavor", &old.get("server")["flavor"], &[("id", Is::Text), ("links", Is::List)]);
+    assert_eq!(old.headers["openstack-api-version"], "compute 2.1");
+    let new = cloud.get_modern(&format!("/servers/{id}")).await.expect(200);
+    let shape = [
+        ("vcpus", Is::Number),
+        ("ram", Is::Number),
+        ("disk", Is::Number),
+        ("original_name", Is::Text),
+        ("extra_specs", Is::Object),
+    ];
+    check("a new flavor", &new.get("server")["flavor"], &shape);
+    let shape = [("locked", Is::Truth), ("description", Is::MaybeText), ("tags", Is::List)];
+    check("a server of a newer microversion", new.get("server"), &shape);
+    assert_eq!(new.headers["openstack-api-version"], "compute 2.79");
+    let unknown = cloud.request(Method::GET, "compute", "/servers").header("OpenStack-API-Version", "compute 2.999");
+    Answer::of(unknown).await.expect(406);
+    cloud.remove(&id).await;
+}
+
+pub async fn fault(cloud: Arc<Cloud>) {
+    if !cloud.obeys_metadata().await {
+        return;
+    }
+    let mut order = cloud.order("fault").await;
+    order["metadata"]["loopback:spawn_error"] = json!("it broke");
+    let id = cloud.create(&order).await;
+    let server = cloud.built(&id).await;
+    assert_eq!(server["status"], "ERROR");
+    check("a fault", &server["fault"], &[("code", Is::Number), ("message", Is::Text), ("created", Is::Text)]);
+    assert!(text(&server["fault"]["message"]).ends_with("aborted: it broke"), "{}", server["fault"]);
+    assert_eq!(server["hostId"], "");
+    let listed = listed(&cloud, &id).await.expect("a failed server is in the list");
+    assert_eq!(listed["fault"]["message"], server["fault"]["message"]);
+    cloud.remove(&id).await;
+}
+
+pub async fn console(cloud: Arc<Cloud>) {
+    let mut order = cloud.order("console").await;
+    order["metadata"]["loopback:console"] = json!("what it said");
+    let id = cloud.create(&order).await;
+    cloud.active(&id).await;
+    let action = json!({"os-getConsoleOutput": {}});
+    let answer = cloud.post("compute", &format!("/servers/{id}/action"), &action).await.expect(200);
+    let output = text(answer.get("output")).to_owned();
+    assert!(!cloud.obeys_metadata().await || output == "what it said", "{output}");
+    cloud.remove(&id).await;
+}
+
+pub async fn surroundings(cloud: Arc<Cloud>) {
+    let flavors = cloud.get("compute", "/flavors/detail").await.expect(200);
+    let shape =
+        [("id", Is::Text), ("name", Is::Text), ("vcpus", Is::Number), ("ram", Is::Number), ("disk", Is::Number)];
+    let flavors = flavors.get("flavors").as_array().unwrap();
+    flavors.iter().for_each(|flavor| check("a flavor", flavor, &shape));
+    let first = cloud.get("compute", "/flavors/detail?limit=1").await.expect(200);
+    assert_eq!(first.get("flavors").as_array().unwrap().len(), 1);
+    assert_eq!(first.get("flavors_links")[0]["rel"], "next");
+
+    let zones = cloud.get("compute", "/os-availability-zone").await.expect(200);
+    let zone = &zones.get("availabilityZoneInfo")[0];
+    check("a zone", zone, &[("zoneName", Is::Text), ("zoneState", Is::Object)]);
+    check("the state of a zone", &zone["zoneState"], &[("available", Is::Truth)]);
+
+    let limits = cloud.get("compute", "/limits").await.expect(200);
+    let keys = ["maxTotalInstances", "maxTotalCores", "maxTotalRAMSize", "totalInstancesUsed", "totalCoresUsed"];
+    check("limits", &limits.get("limits")["absolute"], &keys.map(|key| (key, Is::Number)));
+
+    let keys = cloud.get("compute", "/os-keypairs").await.expect(200);
+    for key in keys.get("keypairs").as_array().unwrap() {
+        check("a key", &key["keypair"], &[("name", Is::Text), ("public_key", Is::Text)]);
+    }
+}

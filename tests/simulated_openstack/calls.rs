@@ -1,0 +1,134 @@
+//! Faults of calls: errors, cut connections, lost and spoilt answers.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::cloud::{Answer, Cloud};
+use crate::support::real::simulated_openstack::{SimulatedOpenStack, executable};
+use crate::{fault, server, start};
+
+#[tokio::test]
+async fn every_nth_call_of_a_pattern_fails_and_no_other() {
+    let (simulated, cloud) = start(&["--fault", "503 every=3 method=GET path=/servers$ times=2"]).await;
+    let mut statuses = Vec::new();
+    for _ in 0..12 {
+        statuses.push(cloud.get("compute", "/servers").await.status);
+        cloud.get("compute", "/servers/detail").await.expect(200);
+    }
+    assert_eq!(statuses, [200, 200, 503, 200, 200, 503, 200, 200, 200, 200, 200, 200]);
+    assert_eq!(simulated.state().await["faults_struck"], json!([2]));
+}
+
+#[tokio::test]
+async fn errors_look_like_those_of_their_service() {
+    let (simulated, cloud) = start(&[]).await;
+    fault(&simulated, "500").await;
+    let body = cloud.get("compute", "/servers").await.expect(500).body;
+    assert_eq!(body["computeFault"]["code"], 500);
+    assert!(cloud.get("network", "/networks").await.expect(500).body["NeutronError"]["message"].is_string());
+    assert!(cloud.get("image", "/images").await.expect(500).text.starts_with("<html>"));
+    fault(&simulated, "html service=compute").await;
+    let answer = cloud.get("compute", "/servers").await.expect(502);
+    assert!(answer.headers["content-type"].to_str().unwrap().starts_with("text/html"), "{:?}", answer.headers);
+    cloud.get("image", "/images").await.expect(200);
+}
+
+#[tokio::test]
+async fn a_redirect_leads_to_the_answer() {
+    let (simulated, cloud) = start(&[]).await;
+    fault(&simulated, "redirect times=1 path=limits$").await;
+    let answer = cloud.get("compute", "/limits").await.expect(307);
+    let location = answer.headers["location"].to_str().unwrap();
+    let followed = Answer::of(cloud.http.get(location).header("X-Auth-Token", &cloud.token)).await.expect(200);
+    assert_eq!(followed.get("limits")["absolute"]["maxTotalInstances"], 100);
+}
+
+/// Whether a call ends without an answer.
+async fn cut(cloud: &Cloud, path: &str) -> bool {
+    let sent = cloud.request(reqwest::Method::GET, "compute", path).send().await;
+    sent.is_err_and(|error| !error.is_timeout() && !error.is_connect())
+}
+
+#[tokio::test]
+async fn connections_are_closed_without_an_answer() {
+    let (simulated, cloud) = start(&[]).await;
+    fault(&simulated, "closed times=1").await;
+    assert!(cut(&cloud, "/servers").await);
+    assert!(!cut(&cloud, "/servers").await);
+}
+
+#[tokio::test]
+async fn connections_hang_before_they_are_closed() {
+    let (simulated, cloud) = start(&["--hang-s", "3600"]).await;
+    fault(&simulated, "hang times=1").await;
+    let request = cloud.request(reqwest::Method::GET, "compute", "/servers").timeout(Duration::from_millis(100));
+    assert!(request.send().await.is_err_and(|error| error.is_timeout()));
+    cloud.get("compute", "/servers").await.expect(200);
+    simulated.knobs(json!({"hang_s": 0.05, "faults": ["hang times=1"]})).await;
+    assert!(cut(&cloud, "/servers").await);
+}
+
+#[tokio::test]
+async fn the_answer_of_a_create_is_lost_but_the_server_is_there() {
+    let (simulated, cloud) = start(&[]).await;
+    let order = json!({"server": cloud.order("lost").await});
+    fault(&simulated, "lost-answer method=POST path=/servers$ times=1").await;
+    let request = cloud.request(reqwest::Method::POST, "compute", "/servers").json(&order);
+    assert!(request.send().await.is_err());
+    let answer = cloud.get("compute", "/servers/detail").await.expect(200);
+    assert_eq!(answer.get("servers")[0]["metadata"]["nodepool_node_id"], "lost");
+    // Who tries again without looking makes another one of the same node, and that is counted.
+    cloud.post("compute", "/servers", &order).await.expect(202);
+    let state = simulated.state().await;
+    assert_eq!((&state["double_creates"], &state["creates_by_node"]["lost"]), (&json!(1), &json!(2)));
+    assert_eq!(state["servers_at_once_max"], 2);
+}
+
+async fn detail(cloud: &Cloud) -> Answer {
+    cloud.get("compute", "/servers/detail").await.expect(200)
+}
+
+#[tokio::test]
+async fn answers_are_truncated_incomplete_or_strange() {
+    let (simulated, cloud) = start(&["--boot-time-s", "0"]).await;
+    server(&cloud, "one").await;
+    fault(&simulated, "truncated path=/servers/").await;
+    let truncated = detail(&cloud).await;
+    assert!(truncated.text.starts_with("{\"servers\":[{") && truncated.body == Value::Null, "{}", truncated.text);
+    fault(&simulated, "missing-fields path=/servers/ fields=status,flavor").await;
+    let one = detail(&cloud).await.get("servers")[0].clone();
+    assert!(one.get("status").is_none() && one.get("flavor").is_none() && one["metadata"].is_object(), "{one}");
+    fault(&simulated, "unknown-state path=/servers/").await;
+    assert_eq!(detail(&cloud).await.get("servers")[0]["status"], "UNHEARD_OF");
+}
+
+#[tokio::test]
+async fn unknown_knobs_and_faults_are_refused_and_change_nothing() {
+    let simulated = SimulatedOpenStack::start(&[]).await;
+    let url = format!("{}/sim/knobs", simulated.base());
+    let http = reqwest::Client::new();
+    let wrong = [
+        json!({"no_such_knob": 1}),
+        json!({"boot_time_s": -1}),
+        json!({"boot_time_s": 5, "faults": ["nonsense"]}),
+        json!({"faults": ["500 every=often"]}),
+        json!({"faults": ["500 path=("]}),
+        json!({"latency_ms": "compute=9-2"}),
+        json!([1]),
+    ];
+    for knobs in wrong {
+        let answer = http.put(&url).json(&knobs).send().await.unwrap();
+        assert_eq!(answer.status(), 400, "{knobs}");
+    }
+    let knobs: Value = http.get(&url).send().await.unwrap().json().await.unwrap();
+    assert_eq!((&knobs["boot_time_s"], &knobs["faults"]), (&json!(1.0), &json!([])));
+}
+
+#[test]
+fn flags_that_cannot_be_are_refused_at_the_start() {
+    for flags in [["--boot-time-s", "-1"], ["--networks", "1,2,3,4,5,6,7,8,9,10"], ["--fault", "nonsense"]] {
+        let ended = std::process::Command::new(executable()).args(flags).output().expect("the example is built");
+        assert!(!ended.status.success() && ended.stdout.is_empty(), "{flags:?}: {ended:?}");
+    }
+}

@@ -1,0 +1,34 @@
+//! The OpenStack driver in the test's own process, with a clouds.yaml of its own instead of what the environment names.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use nodepool::actors::jobs::ProviderHandle;
+use nodepool::actors::providers::{MoreDrivers, StartProvider};
+use nodepool::drivers::OpenDriver;
+use nodepool::drivers::openstack::{self, OpenStack, clouds::Environment, clouds::Places};
+use nodepool::model::config::ProviderConfig;
+use nodepool::model::problem::Problem;
+
+/// Takes the place of the driver of that name.
+pub struct WithClouds(pub PathBuf);
+
+impl MoreDrivers for WithClouds {
+    fn names(&self) -> Vec<&'static str> {
+        vec!["openstack"]
+    }
+
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+        Ok(start.with(opened(section, &self.0)?))
+    }
+}
+
+pub fn opened(section: &ProviderConfig, clouds_yaml: &Path) -> Result<OpenStack, Vec<Problem>> {
+    openstack::open_with(section, &places(clouds_yaml))
+}
+
+pub fn places(clouds_yaml: &Path) -> Places {
+    let named = clouds_yaml.to_str().expect("temporary directories have names in UTF-8").to_owned();
+    let variables = BTreeMap::from([("OS_CLIENT_CONFIG_FILE".to_owned(), named)]);
+    Places::new(&[], Environment { variables, home: None })
+}
