@@ -205,7 +205,10 @@ impl Assembly {
             let id = part.node.clone()?;
             let label = rules?.labels.get(&pool.pool)?.get(&part.label)?;
             Some(world.snapshot.node(&id)?.change(id, |record| {
-                record.set_state(NodeState::Building, Writer::Launcher, world.now);
+                // One that an earlier life began is building already.
+                if record.state != NodeState::Building {
+                    record.set_state(NodeState::Building, Writer::Launcher, world.now);
+                }
                 if let LabelImage::Cloud(name) = &label.image {
                     record.image_id = Some(name.clone());
                 }

@@ -107,7 +107,9 @@ impl Book {
             }
             let provider = record.provider.as_ref().map(ToString::to_string).unwrap_or_default();
             *pages.by_provider.entry(provider).or_insert(0) += 1;
-            let place = (record.hostname.clone().unwrap_or_default(), record.slot.unwrap_or(-1));
+            // Nodes of clouds are places of their own.
+            let host = record.hostname.clone().unwrap_or_else(|| node.to_string());
+            let place = (host, record.slot.unwrap_or(-1));
             if let Some(other) = pages.busy.insert(place.clone(), id.clone())
                 && self.launchers == Launchers::OnePerProvider
             {

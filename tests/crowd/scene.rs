@@ -136,7 +136,7 @@ impl Scene {
 }
 
 /// Waits until nothing is wrong any more.
-async fn soon(within: Duration, wrong: impl AsyncFn() -> Option<String>) {
+pub async fn soon(within: Duration, wrong: impl AsyncFn() -> Option<String>) {
     let began = Instant::now();
     while let Some(wrong) = wrong().await {
         assert!(began.elapsed() < within, "after {within:?}: {wrong}");
@@ -144,7 +144,8 @@ async fn soon(within: Duration, wrong: impl AsyncFn() -> Option<String>) {
     }
 }
 
-async fn left_over(zk: &Zk, pools: usize) -> Option<String> {
+/// What a run left behind beside nodes: requests, locks of them, or another number of pools than this.
+pub async fn left_over(zk: &Zk, pools: usize) -> Option<String> {
     let requests = children(zk, paths::REQUESTS).await;
     if !requests.is_empty() {
         return Some(format!("requests are left: {requests:?}"));
@@ -159,7 +160,7 @@ async fn left_over(zk: &Zk, pools: usize) -> Option<String> {
     (registered.len() != pools).then(|| format!("registered pools: {registered:?}"))
 }
 
-async fn children(zk: &Zk, path: &str) -> Vec<String> {
+pub async fn children(zk: &Zk, path: &str) -> Vec<String> {
     again(|| zk.children(path)).await.map(|(names, _)| names).unwrap_or_default()
 }
 

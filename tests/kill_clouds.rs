@@ -1,0 +1,133 @@
+//! A launcher that is killed at any moment leaves no server without a node, no node without a server, and makes none twice.
+//!
+//! NODEPOOL_KILLS=200 makes it a long run, NODEPOOL_SEED repeats one as far as chance goes.
+
+#[allow(dead_code)] // it is for static hosts as well
+mod crowd;
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crowd::book::{Book, Launchers};
+use crowd::scene::{self, children, left_over, soon};
+use crowd::{Crowd, Wishes};
+use nodepool::zk::{Zk, paths};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use serde_json::json;
+use support::real::process::Nodepool;
+use support::real::simulated_openstack::SimulatedOpenStack;
+use support::real::{self, zookeeper::Server};
+use support::wait;
+use tokio::time::sleep;
+
+const KILLS: usize = 20;
+const PATIENCE: Duration = Duration::from_secs(90);
+
+fn wishes() -> Wishes {
+    let shapes = [&["a"][..], &["a"], &["a", "a"], &["b"], &["a", "b"]].map(<[_]>::to_vec).to_vec();
+    Wishes { shapes, hopeless: Some("z"), consumers: 5, longest_use: Duration::from_millis(80) }
+}
+
+fn configuration(addresses: &str, chroot: &str) -> String {
+    let (host, port) = addresses.rsplit_once(':').expect("an address ends with its port");
+    format!(
+        "zookeeper-servers: [{{host: {host}, port: {port}, chroot: '/{chroot}'}}]
+zookeeper-timeout: 1
+labels: [{{name: a}}, {{name: b}}]
+providers:
+  - name: lab
+    driver: openstack
+    cloud: simulated
+    cloud-images: [{{name: image, image-name: raw-1M, username: zuul}}]
+    pools:
+      - name: main
+        auto-floating-ip: false
+        host-key-checking: false
+        networks: [private]
+        labels:
+          - {{name: a, cloud-image: image, flavor-name: tiny}}
+          - {{name: b, cloud-image: image, flavor-name: small}}
+"
+    )
+}
+
+/// One whose slow rules run often, so that leaks are found within the test.
+fn launcher(cloud: &SimulatedOpenStack, configuration: &str) -> Nodepool {
+    let clouds = cloud.clouds_yaml();
+    let environment = [("OS_CLIENT_CONFIG_FILE", clouds.as_path())];
+    let arguments = ["-d", "--no-webapp", "--cleanup-interval", "2", "--delete-interval", "1"];
+    Nodepool::start_in(&environment, env!("CARGO_BIN_EXE_nodepool-launcher"), configuration, &arguments)
+}
+
+// drivers.md 1.7.5: a restart; what is created is in a record or carries its node's number
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice() {
+    if real::skipped() {
+        return;
+    }
+    let kills = std::env::var("NODEPOOL_KILLS").map_or(KILLS, |text| text.parse().expect("NODEPOOL_KILLS is a number"));
+    let seed = scene::seed();
+    let mut random = StdRng::seed_from_u64(seed);
+    let server = Server::start(scene::options()).await;
+    let chroot = server.chroot("kill-clouds").await;
+    let (addresses, chroot) = chroot.split_once('/').expect("a chroot begins with a slash");
+    let flags = ["--boot-time-s", "0.4", "--delete-time-s", "0.2", "--latency-ms", "compute=5-60"];
+    let cloud = SimulatedOpenStack::start(&flags).await;
+    let configuration = configuration(addresses, chroot);
+    let scene = scene::Scene {
+        addresses: addresses.to_owned(),
+        chroot: format!("/{chroot}"),
+        provider: "lab",
+        hosts: &[],
+        session: Duration::from_secs(1),
+        padding: 0,
+    };
+    let zk = scene.connect().await;
+    let book = Arc::new(Book::new(PATIENCE, &[("a", 100), ("b", 100)], Launchers::OnePerProvider));
+    let crowd = Crowd::start(&zk, &book, wishes(), seed).await;
+    let start = || launcher(&cloud, &configuration);
+    let mut process = start();
+    for kill in 0..kills {
+        if kill % 3 == 0 {
+            let before = book.figures().served;
+            let what = format!("launcher {kill} to serve, seed {seed}");
+            wait::until(&what, PATIENCE, async || book.figures().served > before).await;
+        }
+        sleep(Duration::from_millis(random.gen_range(100..2500))).await;
+        // Some answers to creations get lost on the way as well.
+        let faults =
+            if random.gen_ratio(1, 4) { json!(["lost-answer method=POST path=/servers$ times=2"]) } else { json!([]) };
+        cloud.knobs(json!({ "faults": faults })).await;
+        process.kill();
+        scene::assert_kept(&book, &[&process]);
+        process = start();
+        book.restart_clock();
+    }
+    cloud.knobs(json!({"faults": []})).await;
+    crowd.stop().await;
+    scene::assert_kept(&book, &[&process]);
+    soon(PATIENCE, async || still_there(&zk, &cloud).await).await;
+    let state = cloud.state().await;
+    assert_eq!(state["double_creates"], json!(0), "seed {seed}: {state}\n{}", process.log());
+    scene::assert_kept(&book, &[&process]);
+    process.stop(PATIENCE).await;
+    eprintln!(
+        "served {}, creations {}",
+        book.figures().served,
+        state["creates_by_node"].as_object().map_or(0, |all| all.len())
+    );
+}
+
+/// When everything has been used and given back, nothing is there: no node, no request, no server.
+async fn still_there(zk: &Zk, cloud: &SimulatedOpenStack) -> Option<String> {
+    let nodes = children(zk, paths::NODES).await;
+    if !nodes.is_empty() {
+        return Some(format!("nodes are left: {nodes:?}"));
+    }
+    let state = cloud.state().await;
+    if state["servers"] != json!(0) {
+        return Some(format!("servers are left: {}", state["servers_by_state"]));
+    }
+    left_over(zk, 1).await
+}

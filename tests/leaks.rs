@@ -1,0 +1,168 @@
+//! Leaked instances: what counts as proof, and what is never deleted.
+
+mod worlds;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nodepool::model::cloud::{ExternalId, Facts, Instance, InstanceState, Inventory, Launching, Tidy};
+use nodepool::model::ids::{NodeId, ProviderName};
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::time::{Span, Timestamp};
+use nodepool::policy::leaks::{Effect, Event, Leaks, Why};
+use worlds::{Built, NOW, Spec, build};
+
+fn world(nodes: &[&str]) -> Built {
+    let nodes = nodes.iter().map(|line| (*line).to_owned()).collect();
+    let mut built = build(&Spec { nodes, ..Spec::default() });
+    let launching = Launching {
+        attempts: 1,
+        timeout: Span(60.0),
+        boot_timeout: Span(60.0),
+        zones: Vec::new(),
+        tidy: Tidy::default(),
+        labels: BTreeMap::new(),
+    };
+    let facts = Facts { launching: Some(Arc::new(launching)), seen_at: NOW, ..Facts::unseen() };
+    built.facts = BTreeMap::from([("lab".into(), Arc::new(facts))]);
+    built
+}
+
+fn instance(id: &str, provider: &str, node: &str) -> Instance {
+    let mut instance = Instance::new(ExternalId::text(id));
+    let mark = [("nodepool_provider_name", provider), ("nodepool_node_id", node)];
+    instance.metadata = mark.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    instance
+}
+
+fn lab() -> ProviderName {
+    "lab".into()
+}
+
+fn listed(instances: &[Instance]) -> Event {
+    Event::Listed(lab(), Some(Arc::new(Inventory { instances: instances.to_vec() })))
+}
+
+fn proven(nodes: &[(&str, Option<Node>)]) -> Event {
+    let nodes = nodes.iter().map(|(id, node)| (NodeId::from((*id).to_owned()), node.clone().map(Box::new)));
+    Event::Proven(lab(), Some(nodes.collect()))
+}
+
+/// A sweep, its listing, and what ZooKeeper says after that.
+fn sweep(leaks: &mut Leaks, built: &Built, instances: &[Instance], then: Event) -> Vec<Effect> {
+    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::List(lab())]);
+    let effects = leaks.step(listed(instances), &built.world());
+    leaks.step(then, &built.world());
+    effects
+}
+
+fn deleted(effects: &[Effect]) -> Vec<(String, Why)> {
+    let deletion = |effect: &Effect| match effect {
+        Effect::Delete { suspect, .. } => Some((suspect.external_id.to_string(), suspect.why)),
+        _ => None,
+    };
+    effects.iter().filter_map(deletion).collect()
+}
+
+const GONE: &str = "0000000099";
+
+// drivers.md 1.7.6: the same id in two passes; and with a fresh look into ZooKeeper between them
+#[test]
+fn a_leak_is_seen_twice_with_zookeeper_asked_between() {
+    let (mut leaks, built) = (Leaks::default(), world(&[]));
+    let instances = [instance("a", "lab", GONE)];
+    let first = sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
+    assert_eq!(first, [Effect::Prove(lab(), vec![NodeId::from(GONE.to_owned())])]);
+    let second = sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
+    assert_eq!(deleted(&second), [("a".to_owned(), Why::NoNode)]);
+}
+
+#[test]
+fn what_zookeeper_knows_or_does_not_say_is_left_alone() {
+    let node = Node::new(NodeState::Ready, Timestamp(1.0));
+    for answer in [proven(&[(GONE, Some(node))]), proven(&[]), Event::Proven(lab(), None)] {
+        let (mut leaks, built) = (Leaks::default(), world(&[]));
+        let instances = [instance("a", "lab", GONE)];
+        for _ in 0..3 {
+            let effects = sweep(&mut leaks, &built, &instances, answer.clone());
+            assert_eq!(deleted(&effects), [], "{answer:?}");
+        }
+    }
+}
+
+#[test]
+fn a_listing_that_failed_between_two_takes_the_proof_away() {
+    let (mut leaks, built) = (Leaks::default(), world(&[]));
+    let instances = [instance("a", "lab", GONE)];
+    sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
+    leaks.step(Event::Sweep, &built.world());
+    leaks.step(Event::Listed(lab(), None), &built.world());
+    assert_eq!(deleted(&sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]))), []);
+    assert_eq!(deleted(&sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]))).len(), 1);
+}
+
+#[test]
+fn nothing_is_done_while_zookeeper_is_out_of_reach() {
+    let (mut leaks, mut built) = (Leaks::default(), world(&[]));
+    let instances = [instance("a", "lab", GONE)];
+    sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
+    built.snapshot.connected = false;
+    assert_eq!(leaks.step(Event::Sweep, &built.world()), []);
+    built.snapshot.connected = true;
+    assert_eq!(deleted(&sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]))), []);
+}
+
+#[test]
+fn instances_of_others_and_those_on_their_way_out_are_no_leaks() {
+    let (mut leaks, built) = (Leaks::default(), world(&[]));
+    let mut going = instance("b", "lab", GONE);
+    going.state = InstanceState::Stopping;
+    let instances = [instance("a", "other", GONE), going, Instance::new(ExternalId::text("c"))];
+    for _ in 0..3 {
+        assert_eq!(sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)])), []);
+    }
+}
+
+#[test]
+fn a_second_instance_of_a_node_goes_but_not_while_the_node_is_made() {
+    let mut node = Node::new(NodeState::Ready, Timestamp(1.0));
+    node.external_id = "a".into();
+    for (state, expected) in
+        [(NodeState::Ready, 1), (NodeState::InUse, 1), (NodeState::Building, 0), (NodeState::Init, 0)]
+    {
+        let (mut leaks, mut built) = (Leaks::default(), world(&["1 ready"]));
+        let id = built.snapshot.nodes().next().expect("the world has a node").0.clone();
+        node.state = state;
+        let mut stored = built.snapshot.node(&id).expect("it is there").clone();
+        stored.record = Arc::new(node.clone());
+        built.snapshot.remove_node(&id);
+        built.snapshot.put_node(id.clone(), stored);
+        let instances = [instance("a", "lab", id.as_str()), instance("b", "lab", id.as_str())];
+        let say = || proven(&[(id.as_str(), Some(node.clone()))]);
+        sweep(&mut leaks, &built, &instances, say());
+        let effects = deleted(&sweep(&mut leaks, &built, &instances, say()));
+        assert_eq!(effects.len(), expected, "{state:?}");
+        assert!(effects.iter().all(|(id, why)| id == "b" && *why == Why::NotItsNodes), "{effects:?}");
+    }
+}
+
+#[test]
+fn more_than_the_budget_is_told_and_left_alone() {
+    let (mut leaks, built) = (Leaks::default(), world(&[]));
+    let ids: Vec<String> = (100..120).map(|number| format!("{number:010}")).collect();
+    let instances: Vec<Instance> = ids.iter().map(|id| instance(id, "lab", id)).collect();
+    let gone: Vec<(&str, Option<Node>)> = ids.iter().map(|id| (id.as_str(), None)).collect();
+    sweep(&mut leaks, &built, &instances, proven(&gone));
+    let effects = sweep(&mut leaks, &built, &instances, proven(&gone));
+    assert_eq!(deleted(&effects), []);
+    let told = effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::Exceeded { suspects, budget: 10, .. } if suspects.len() == 20));
+    assert!(told, "{effects:?}");
+    // Of two hundred, twenty are a tenth.
+    let known: Vec<Instance> = (0..180).map(|number| instance(&format!("x{number}"), "lab", "0000000001")).collect();
+    let all: Vec<Instance> = instances.iter().chain(&known).cloned().collect();
+    let built = world(&["1 ready"]);
+    sweep(&mut leaks, &built, &all, proven(&gone));
+    assert_eq!(deleted(&sweep(&mut leaks, &built, &all, proven(&gone))).len(), 20);
+}
