@@ -16,7 +16,7 @@ use nodepool::drivers::OpenDriver;
 use nodepool::drivers::simple::{Simple, SimpleAdapter};
 use nodepool::model::cloud::{
     CloudError, ExternalId, FailureKind, Instance, InstanceState, LabelImage, LaunchLabel, LaunchOrder, Launching,
-    Login,
+    Login, Tidy,
 };
 use nodepool::model::config::ProviderConfig;
 use nodepool::model::findings::Findings;
@@ -101,7 +101,8 @@ impl Gce {
         if !findings.problems.is_empty() {
             return Err(findings.problems);
         }
-        let launching = Launching { attempts, timeout: Span(3600.0), boot_timeout, zones: Vec::new(), labels: known };
+        let (zones, tidy) = (Vec::new(), Tidy::default());
+        let launching = Launching { attempts, timeout: Span(3600.0), boot_timeout, zones, tidy, labels: known };
         let (endpoint, token, http) = (service.endpoint.clone(), service.token.clone(), reqwest::Client::new());
         Ok(Self { endpoint, token, http, project, region, zone, launching, labels })
     }

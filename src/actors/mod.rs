@@ -14,6 +14,7 @@ pub mod jobs;
 pub mod tasks;
 pub mod task_manager;
 pub mod providers;
+pub mod single;
 pub mod signals;
 pub mod webapp;
 pub mod launcher;

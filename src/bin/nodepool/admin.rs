@@ -3,6 +3,7 @@
 use std::io::BufRead;
 
 use anyhow::{Context, bail};
+use nodepool::model::config::Config;
 use nodepool::model::ids::ProviderName;
 use nodepool::model::status::{REQUEST_COLUMNS, RequestRow};
 use nodepool::model::table::{Table, python_text};
@@ -10,6 +11,7 @@ use nodepool::zk::scan::{self, NodeEntry, ProviderBuild};
 use nodepool::zk::{Connection, paths, removal};
 use serde_json::{Map, Value, json};
 
+use crate::clouds;
 use crate::output::Screen;
 
 pub async fn request_list(zk: &dyn Connection, screen: &mut Screen<'_>) -> anyhow::Result<()> {
@@ -20,7 +22,12 @@ pub async fn request_list(zk: &dyn Connection, screen: &mut Screen<'_>) -> anyho
     Ok(screen.list(REQUEST_COLUMNS, &rows)?)
 }
 
-pub async fn info(zk: &dyn Connection, screen: &mut Screen<'_>, provider: &ProviderName) -> anyhow::Result<()> {
+pub async fn info(
+    zk: &dyn Connection,
+    config: &Config,
+    screen: &mut Screen<'_>,
+    provider: &ProviderName,
+) -> anyhow::Result<()> {
     let (builds, nodes) = data_of(zk, screen, provider).await?;
     screen.say(format_args!("ZooKeeper data for provider {provider}\n"))?;
     screen.say("Image data:")?;
@@ -37,7 +44,12 @@ pub async fn info(zk: &dyn Connection, screen: &mut Screen<'_>, provider: &Provi
     }
     screen.say(table)?;
     let outcome = if builds.is_empty() && nodes.is_empty() { "not found" } else { "found" };
-    Ok(screen.outcome(document(outcome, provider, &builds, &nodes))?)
+    let mut shown = document(outcome, provider, &builds, &nodes);
+    let used: Vec<_> = nodes.iter().map(|node| node.stored.record.clone()).collect();
+    if let Some(resources) = clouds::resources(config, screen, provider, &used).await? {
+        shown["cloud"] = resources;
+    }
+    Ok(screen.outcome(shown)?)
 }
 
 /// Whether `erase` may go on without an answer.
@@ -152,7 +164,9 @@ mod tests {
     #[tokio::test]
     async fn exactly_what_is_shown_of_a_provider_is_erased() {
         let world = world().await;
-        let said = hear(Format::Table, async |screen| info(world.zk.as_ref(), screen, &"p".into()).await).await;
+        let config = crate::testing::config("{labels: [], providers: [{name: p, driver: static, pools: []}]}").await;
+        let said =
+            hear(Format::Table, async |screen| info(world.zk.as_ref(), &config, screen, &"p".into()).await).await;
         let expected = "\
 ZooKeeper data for provider p
 
@@ -177,7 +191,7 @@ Nodes:
         assert!(!world.exists(&format!("{BUILDS}/b1/providers/p")).await);
         assert!(world.exists("/nodepool/nodes/0000000002/lock").await);
         assert!(world.exists(&format!("{BUILDS}/b1/providers/other/images/0000000002")).await);
-        let said = hear(Format::Json, async |screen| info(world.zk.as_ref(), screen, &"p".into()).await).await;
+        let said = hear(Format::Json, async |screen| info(world.zk.as_ref(), &config, screen, &"p".into()).await).await;
         assert_eq!(said.json()["outcome"], "not found");
     }
 

@@ -66,7 +66,7 @@ pub enum Command {
         #[arg(long)]
         detail: bool,
     },
-    /// Show what ZooKeeper holds of a provider
+    /// Show what ZooKeeper holds of a provider, and what its cloud has
     Info { provider: String },
     /// List node requests
     RequestList,
@@ -86,6 +86,8 @@ pub enum Command {
         force: bool,
         provider: String,
     },
+    /// List instances in clouds that belong to no node: what a launcher would delete, and why
+    AlienList { provider: Option<String> },
     /// Check a configuration file
     ConfigValidate,
     /// Ask for nodes, use them, give them back

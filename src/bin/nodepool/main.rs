@@ -3,6 +3,7 @@
 mod admin;
 mod args;
 mod claim;
+mod clouds;
 mod connect;
 mod consumer;
 mod interrupts;
@@ -128,7 +129,11 @@ async fn with_session(
     match command {
         Command::List { detail: false } => nodes::list(zk.as_ref(), screen, nodes::Detail::Brief).await?,
         Command::List { detail: true } => nodes::list(zk.as_ref(), screen, nodes::Detail::Full).await?,
-        Command::Info { provider } => admin::info(zk.as_ref(), screen, &provider.into()).await?,
+        Command::Info { provider } => admin::info(zk.as_ref(), config, screen, &provider.into()).await?,
+        Command::AlienList { provider } => {
+            let provider = provider.map(Into::into);
+            clouds::alien_list(zk.as_ref(), config, screen, provider.as_ref()).await?;
+        }
         Command::RequestList => admin::request_list(zk.as_ref(), screen).await?,
         Command::Delete { now: false, id } => nodes::delete(zk, screen, &id.into()).await?,
         Command::Delete { now: true, id } => nodes::delete_now(zk, config, screen, &id.into()).await?,

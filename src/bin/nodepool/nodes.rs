@@ -1,10 +1,11 @@
 //! Commands about nodes: `list`, `hold`, `delete`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use nodepool::actors::clock;
-use nodepool::model::config::Config;
+use nodepool::model::config::{Config, ProviderConfig};
 use nodepool::model::ids::{NodeId, ProviderName};
 use nodepool::model::json;
 use nodepool::model::node::{NodeState, Writer};
@@ -15,6 +16,7 @@ use nodepool::zk::scan::{self, NodeEntry};
 use nodepool::zk::{Connection, Op, Zk, ZkError, paths, removal};
 use serde_json::json;
 
+use crate::clouds;
 use crate::output::{Screen, Sheet};
 
 /// How long an operator waits for somebody else's lock.
@@ -58,6 +60,10 @@ pub async fn delete_now(zk: &Zk, config: &Config, screen: &mut Screen<'_>, id: &
     let Some((node, lock)) = find_and_lock(zk, screen, id).await? else { return Ok(()) };
     let done = match deleter(config, node.stored.record.provider.as_ref()) {
         Deleter::Here => remove(zk.as_ref(), id, &lock).await.map(|()| None),
+        Deleter::Cloud(section) => match delete_instance(&section, &node).await {
+            Ok(()) => remove(zk.as_ref(), id, &lock).await.map(|()| None),
+            Err(error) => Err(error),
+        },
         Deleter::Unknown(provider) => {
             Ok(Some(format!("Provider {provider} for node {id} not defined on this launcher")))
         }
@@ -82,6 +88,8 @@ pub async fn delete_now(zk: &Zk, config: &Config, screen: &mut Screen<'_>, id: &
 /// Who can delete the nodes of a provider.
 enum Deleter {
     Here,
+    /// With its instance first.
+    Cloud(Arc<ProviderConfig>),
     /// Another program could; why this one cannot.
     Elsewhere(String),
     /// The configuration has no such provider; its name as the reference shows it.
@@ -92,11 +100,20 @@ fn deleter(config: &Config, provider: Option<&ProviderName>) -> Deleter {
     let Some(provider) = provider else { return Deleter::Unknown("None".to_owned()) };
     match (config.providers.get(provider), config.out_of_service.get(provider)) {
         (Some(section), _) if section.driver == "static" => Deleter::Here,
-        (Some(section), _) => {
-            Deleter::Elsewhere(format!("provider {provider} needs its driver {} for that", section.driver))
+        (Some(section), _) if section.driver == "fake" => {
+            Deleter::Elsewhere(format!("the cloud of provider {provider} is in the memory of its launcher"))
         }
+        (Some(section), _) => Deleter::Cloud(section.clone()),
         (None, Some(reason)) => Deleter::Elsewhere(format!("provider {provider} is out of service: {reason}")),
         (None, None) => Deleter::Unknown(provider.to_string()),
+    }
+}
+
+async fn delete_instance(section: &Arc<ProviderConfig>, node: &NodeEntry) -> anyhow::Result<()> {
+    match serde_json::from_value(node.stored.record.external_id.clone()) {
+        Ok(external_id) => clouds::delete(section, external_id).await,
+        // Nothing was made of it.
+        Err(_) => Ok(()),
     }
 }
 
@@ -244,8 +261,8 @@ fn row(entry: NodeEntry, now: Timestamp) -> NodeRow {
 mod tests {
     use super::*;
     use crate::args::Format;
+    use crate::testing::config;
     use crate::testing::{Said, World, hear};
-    use nodepool::actors::shared::BUILT;
 
     const READY: &str =
         r#"{"state": "ready", "state_time": 1.0, "provider": "p", "type": ["a", "标签"], "later": {"x": 1}}"#;
@@ -322,13 +339,6 @@ mod tests {
         let said = held(&world, "0000000001").await;
         assert!(said.error().starts_with("/nodepool/nodes/0000000001 cannot be read: no data"), "{}", said.error());
         assert_eq!(world.server.last_zxid(), before);
-    }
-
-    async fn config(text: &str) -> std::sync::Arc<Config> {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), text).unwrap();
-        let loaded = nodepool::actors::config_files::load(file.path(), None, BUILT).await;
-        loaded.unwrap().config
     }
 
     async fn deleted_now(world: &World, config: &Config) -> Said {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use nodepool::actors::shared::BUILT;
+use nodepool::model::config::Config;
 use nodepool::model::node::Node;
 use nodepool::zk::memory::MemoryZooKeeper;
 use nodepool::zk::{CreateMode, Zk};
@@ -132,4 +134,12 @@ impl World {
         }
         self.put("/nodepool/components/pool/nl010000000000", pool.to_string()).await;
     }
+}
+
+/// A configuration from its text.
+pub async fn config(text: &str) -> Arc<Config> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let loaded = nodepool::actors::config_files::load(file.path(), None, BUILT).await;
+    loaded.unwrap().config
 }
