@@ -9,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.request
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 LABEL = "bench"
@@ -141,6 +142,47 @@ def write_config(path, zookeeper, tls, hosts, slots=1, checked_port=None):
     return path
 
 
+class Cloud(Process):
+    """The simulated OpenStack, with everything it is told on its command line."""
+
+    def __init__(self, program, home, *flags):
+        self.home = pathlib.Path(tempfile.mkdtemp(prefix="cloud-", dir=home))
+        self.clouds = self.home / "clouds.yaml"
+        super().__init__([program, "--clouds-yaml", self.clouds, *flags], self.home / "log")
+        self.base = wait_for("the simulated cloud", lambda: next(
+            (line.removeprefix("listening on ") for line in self.log.read_text().splitlines()
+             if line.startswith("listening on ")), None))
+
+    def state(self):
+        with urllib.request.urlopen(f"{self.base}/sim/state", timeout=30) as answer:
+            return json.load(answer)
+
+
+def write_cloud_config(path, zookeeper, tls):
+    """A provider of the simulated cloud, one label, no host keys."""
+    path = write_config(path, zookeeper, tls, 0)
+    text = path.read_text().partition("providers:")[0]
+    path.write_text(text + f"""providers:
+  - name: cloud-bench
+    driver: openstack
+    cloud: simulated
+    cloud-images:
+      - name: image
+        image-name: raw-1M
+        username: zuul
+    pools:
+      - name: main
+        auto-floating-ip: false
+        host-key-checking: false
+        networks: [private]
+        labels:
+          - name: {LABEL}
+            cloud-image: image
+            flavor-name: tiny
+""")
+    return path
+
+
 LOGGING = """\
 version: 1
 formatters: {plain: {format: '%(asctime)s %(levelname)s %(name)s: %(message)s'}}
@@ -164,8 +206,9 @@ class Contestant:
         logging.write_text(LOGGING)
         return [str(self.directory / "nodepool-launcher"), "-f", "--no-webapp", "-l", str(logging), "-c", str(config)]
 
-    def start(self, config, home):
-        return Process(self.command(config, home), pathlib.Path(home) / f"{self.name.replace(' ', '-')}.log", cwd=home)
+    def start(self, config, home, **environment):
+        log = pathlib.Path(home) / f"{self.name.replace(' ', '-')}.log"
+        return Process(self.command(config, home), log, cwd=home, env={**os.environ, **environment})
 
     def list_command(self, config):
         return [str(self.directory / "nodepool"), "-c", str(config), "list"]

@@ -209,6 +209,10 @@ impl PoolWorker {
             Effect::Finish { request, finish } => self.finish(request, *finish, ctx),
             Effect::Submit { node, job } => self.submit(node, job, ctx),
             Effect::Abandon { node } => self.abandon(&node, ctx),
+            Effect::ShowConsole { node, external_id, text } => {
+                info!(target: "nodepool.NodeLauncher", node_id = %node, "Console log from external id {external_id}:");
+                text.lines().for_each(|line| info!(target: "nodepool.NodeLauncher", node_id = %node, "{line}"));
+            }
             Effect::Scan { node, target } => self.scan(node, target, ctx),
             Effect::Refresh => self.refresh(ctx),
             Effect::Report { node, result, took } => self.report(&node, result, took),

@@ -179,6 +179,10 @@ impl<D: Driver> TaskManager<D> {
             samples.send(Sample::timer(name.clone(), milliseconds));
             samples.send(Sample::counter(name, 1.0));
         }
+        let own = self.driver.take_samples();
+        if samples.is_wanted() {
+            own.into_iter().for_each(|sample| samples.send(sample));
+        }
         self.tasks.call_ended(id, result);
         self.go_on(ctx);
     }

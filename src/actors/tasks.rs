@@ -378,13 +378,14 @@ impl<D: Driver> Tasks<D> {
                     self.surveys.doubt(self.now());
                     Err(error)
                 }
-                Job::Delete(_) | Job::List | Job::Tidy { .. } | Job::Inspect(_) | Job::Probe(_) => Err(error),
+                Job::Delete(_) | Job::List | Job::Tidy { .. } | Job::Console(_) | Job::Inspect(_) | Job::Probe(_) => Err(error),
             },
             Ok(
                 outcome @ (Outcome::Launched(_)
                 | Outcome::Deleted
                 | Outcome::Alive(_)
                 | Outcome::Listed(_)
+                | Outcome::Console(_)
                 | Outcome::Tidied { .. }),
             ) => Ok(outcome),
         }

@@ -5,6 +5,7 @@ use std::future::Future;
 
 use crate::model::cloud::{CloudError, Facts, Job};
 use crate::model::config::ProviderConfig;
+use crate::model::metrics::Sample;
 use crate::model::problem::Problem;
 use crate::model::time::Span;
 use crate::policy::machine::{Lane, Pace, StateMachine};
@@ -70,6 +71,11 @@ pub trait Driver: Send + 'static {
 
     /// Starts the machine for a job. Pure.
     fn begin(&self, job: &Job) -> Self::Machine;
+
+    /// What the driver itself has counted since it was asked last, for statsd.
+    fn take_samples(&self) -> Vec<Sample> {
+        Vec::new()
+    }
 
     /// Performs one API request. The only I/O a driver does.
     fn call(&self, call: Self::Call) -> impl Future<Output = Result<Self::Reply, CloudError>>;

@@ -30,6 +30,7 @@ pub struct Label {
     pub flavor: Option<String>,
     pub min_ram: i64,
     pub host_key_checking: bool,
+    pub console_log: bool,
 }
 
 impl Section {
@@ -45,8 +46,8 @@ impl Section {
                 Ok(need) => (Some(need), None),
                 Err(trouble) => (None, Some(trouble)),
             };
-            let Label { image, login, host_key_checking, .. } = label.clone();
-            LaunchLabel { need, image, login, host_key_checking, trouble }
+            let Label { image, login, host_key_checking, console_log, .. } = label.clone();
+            LaunchLabel { need, image, login, host_key_checking, console_log, trouble }
         };
         let pools = self.labels.iter().map(|(pool, labels)| {
             (pool.clone(), labels.iter().map(|(name, label)| (name.clone(), known(pool, name, label))).collect())
@@ -129,7 +130,8 @@ fn labels(
         let flavor = findings.keep(node.text("flavor-name"));
         let min_ram = findings.keep(node.integer("min-ram")).unwrap_or(0);
         let host_key_checking = node.boolean("host-key-checking").unwrap_or(checking);
-        let label = Label { at: node.at, image, login, flavor, min_ram, host_key_checking };
+        let console_log = node.boolean("console-log").unwrap_or(false);
+        let label = Label { at: node.at, image, login, flavor, min_ram, host_key_checking, console_log };
         labels.insert(LabelName::from(name), label);
     }
     labels

@@ -134,7 +134,7 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Job::Survey => (Step::Survey(Box::new(self.facts.clone()), self.provider.clone()), None),
             Job::List => (Step::List, None),
             Job::Tidy { .. } => (Step::Tidy, None),
-            Job::Inspect(_) | Job::Probe(_) => (Step::NoHosts, None),
+            Job::Inspect(_) | Job::Probe(_) | Job::Console(_) => (Step::NoHosts, None),
         };
         Machine { keys: A::KEYS, step, external_id }
     }

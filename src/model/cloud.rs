@@ -40,6 +40,8 @@ pub enum Job {
     /// Check one standing host as for its registration: reach it and gather its keys where that applies. What was
     /// found is noted in the facts.
     Inspect(HostIdentity),
+    /// The text that an instance has written to its console, for the log of a launch that failed.
+    Console(ExternalId),
     /// Is this standing host alive? Reaches it without gathering keys; cheap enough to precede a hand-out. A failure
     /// is noted in the facts, a success changes nothing there.
     Probe(HostIdentity),
@@ -53,6 +55,7 @@ impl Job {
             Job::Delete(_) => "delete",
             Job::Survey => "survey",
             Job::List => "list",
+            Job::Console(_) => "console",
             Job::Tidy { .. } => "tidy",
             Job::Inspect(_) => "inspect",
             Job::Probe(_) => "probe",
@@ -88,6 +91,8 @@ pub enum Outcome {
     /// The facts as they are now published.
     Surveyed(Arc<Facts>),
     Listed(Arc<Inventory>),
+    /// `None` where the cloud has none.
+    Console(Option<String>),
     /// How many were deleted, by the plural that metrics know them by; and what was too many to be deleted.
     Tidied {
         deleted: BTreeMap<&'static str, usize>,
@@ -299,6 +304,8 @@ pub struct LaunchLabel {
     pub image: LabelImage,
     pub login: Login,
     pub host_key_checking: bool,
+    /// After a failed look for host keys the instance's console is logged.
+    pub console_log: bool,
     /// Why no node of it can be launched.
     pub trouble: Option<Trouble>,
 }

@@ -46,6 +46,8 @@ pub struct Assembly {
     parts: Vec<Part>,
     #[serde(skip)]
     zone: Option<String>,
+    /// Why the last node that failed did so.
+    failure: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -142,7 +144,7 @@ impl Assembly {
             parts.push(Part { node, label: wish.clone(), state, write: Write::Idle, left: None });
         }
         let request = request.change(id.clone(), |record| record.set_state(RequestState::Pending, world.now));
-        (Self { since: world.now, stage: Stage::Claiming, parts, zone }, Claim { request, reuse, build })
+        (Self { since: world.now, stage: Stage::Claiming, parts, zone, failure: None }, Claim { request, reuse, build })
     }
 
     /// Goes on with what somebody left. The changes are those of the nodes that are still to be built.
@@ -163,7 +165,7 @@ impl Assembly {
             let state = if is_ready { PartState::Reused } else { PartState::New };
             Part { node: Some(node.clone()), label: wish.clone(), state, write: Write::Idle, left: leavings }
         });
-        let assembly = Self { since: world.now, stage: Stage::Beginning, parts: parts.collect(), zone };
+        let assembly = Self { since: world.now, stage: Stage::Beginning, parts: parts.collect(), zone, failure: None };
         let changes = assembly.building(Some(rules), &left.pool, world);
         (assembly, changes)
     }
@@ -282,7 +284,12 @@ impl Assembly {
                     needs_write = many;
                     break;
                 }
-                Ask::Ended(Ending::Failed(_) | Ending::Dropped) => {
+                Ask::Ended(Ending::Failed(error)) => {
+                    self.failure = Some(error.to_string());
+                    part.state = PartState::Failed;
+                    break;
+                }
+                Ask::Ended(Ending::Dropped) => {
                     part.state = PartState::Failed;
                     break;
                 }
@@ -304,6 +311,11 @@ impl Assembly {
         let part = self.parts.iter_mut().find(|part| part.node.as_ref() == Some(node))?;
         let again = std::mem::replace(&mut part.write, Write::Idle) == Write::Again;
         if again { part.write_now(node, world) } else { None }
+    }
+
+    /// Why the last node that failed did so.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 
     /// The cloud refused a node for want of quota.

@@ -203,6 +203,10 @@ impl Pool {
         let Some(assembly) = self.assemblies.get_mut(id) else { return Vec::new() };
         let finish = assembly.finish(id, &self.launcher, world);
         let mut effects = Vec::new();
+        if let Some(why) = assembly.failure() {
+            let reason = Reason::LaunchFailed(why.to_owned());
+            self.verdicts.record(id, VerdictKind::Decline, reason, world.now);
+        }
         if assembly.was_aborted() {
             self.resting.insert(id.clone(), world.now + REST_AT_QUOTA);
             effects.push(Effect::Refresh);
@@ -225,6 +229,7 @@ fn effect_of(node: NodeId, ask: Ask) -> Option<Effect> {
         Ask::Submit(job) => Some(Effect::Submit { node, job }),
         Ask::Abandon => Some(Effect::Abandon { node }),
         Ask::Scan(target) => Some(Effect::Scan { node, target }),
+        Ask::ShowConsole { external_id, text } => Some(Effect::ShowConsole { node, external_id, text }),
         Ask::Report { result, took } => Some(Effect::Report { node, result, took }),
         // An assembly takes these itself.
         Ask::SaveId(_) | Ask::Ended(_) => None,

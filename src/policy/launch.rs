@@ -30,6 +30,11 @@ pub enum Ask {
     /// The job that was submitted last shall end.
     Abandon,
     Scan(ScanTarget),
+    /// What the instance had to say, for the log.
+    ShowConsole {
+        external_id: ExternalId,
+        text: String,
+    },
     /// To be recorded before anything can go wrong.
     SaveId(ExternalId),
     /// An attempt has ended: under what it is counted, and how long the launch has taken so far.
@@ -84,6 +89,7 @@ struct Checks {
     /// `None` where the node is taken as it is.
     port: Option<u16>,
     gathers_keys: bool,
+    console_log: bool,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -93,6 +99,8 @@ enum Stage {
     /// It took too long, or nobody wants it; the job has been told to end.
     Abandoning(Reason),
     Scanning(#[serde(skip)] Box<Instance>),
+    /// There are no host keys; the console may say why.
+    Consoling(#[serde(skip)] CloudError),
     /// What the failed attempt made is deleted.
     Unwinding {
         since: Timestamp,
@@ -116,6 +124,7 @@ impl Launch {
             timeout: rules.timeout,
             boot_timeout: rules.boot_timeout,
             port: label.host_key_checking.then_some(label.login.connection_port),
+            console_log: label.console_log,
             gathers_keys: matches!(label.login.connection_type.as_deref(), Some("ssh" | "network_cli")),
         };
         let job = Job::Launch(Box::new(order.clone()));
@@ -143,7 +152,7 @@ impl Launch {
     /// When `Input::Clock` is wanted at the latest.
     pub fn due(&self) -> Option<Timestamp> {
         match self.stage {
-            Stage::Creating | Stage::Scanning(_) => Some(self.attempt_began + self.checks.timeout),
+            Stage::Creating | Stage::Scanning(_) | Stage::Consoling(_) => Some(self.attempt_began + self.checks.timeout),
             Stage::Unwinding { since, retry_at } => {
                 let end = since + self.checks.timeout;
                 Some(retry_at.map_or(end, |at| at.min(end)))
@@ -181,6 +190,15 @@ impl Launch {
             (Stage::Creating, Ok(other)) => {
                 let detail = format!("the driver ended a launch with {other:?}");
                 self.attempt_failed(CloudError::Failed { kind: FailureKind::Unknown, detail }, now)
+            }
+            (Stage::Consoling(error), result) => {
+                let error = error.clone();
+                let mut asks = Vec::new();
+                if let (Ok(Outcome::Console(Some(text))), Some(external_id)) = (result, self.external_id.clone()) {
+                    asks.push(Ask::ShowConsole { external_id, text });
+                }
+                asks.extend(self.attempt_failed(error, now));
+                asks
             }
             (Stage::Abandoning(why), result) => {
                 let why = why.clone();
@@ -229,7 +247,16 @@ impl Launch {
                 let instance = instance.clone();
                 self.ready(instance, host_keys, now)
             }
-            Err(detail) => self.attempt_failed(CloudError::Failed { kind: FailureKind::KeyScan, detail }, now),
+            Err(detail) => {
+                let error = CloudError::Failed { kind: FailureKind::KeyScan, detail };
+                match self.external_id.clone().filter(|_| self.checks.console_log) {
+                    Some(id) => {
+                        self.stage = Stage::Consoling(error);
+                        vec![Ask::Submit(Job::Console(id))]
+                    }
+                    None => self.attempt_failed(error, now),
+                }
+            }
         }
     }
 
@@ -252,6 +279,10 @@ impl Launch {
                 vec![Ask::Abandon]
             }
             Stage::Scanning(_) => self.attempt_failed(too_late(), now),
+            Stage::Consoling(_) => {
+                self.stage = Stage::Abandoning(Reason::TooLate);
+                vec![Ask::Abandon]
+            }
             Stage::Unwinding { since, .. } if now >= since + self.checks.timeout => self.failed(too_late()),
             Stage::Unwinding { since, .. } => {
                 self.stage = Stage::Unwinding { since, retry_at: None };
@@ -263,7 +294,7 @@ impl Launch {
 
     fn abandon(&mut self) -> Vec<Ask> {
         match self.stage {
-            Stage::Creating => {
+            Stage::Creating | Stage::Consoling(_) => {
                 self.stage = Stage::Abandoning(Reason::Unwanted);
                 vec![Ask::Abandon]
             }
@@ -346,7 +377,7 @@ mod tests {
 
     fn label(host_key_checking: bool) -> LaunchLabel {
         let login = Login { connection_type: Some("ssh".to_owned()), connection_port: 22, ..Login::default() };
-        LaunchLabel { need: None, image: LabelImage::Cloud("i".to_owned()), login, host_key_checking, trouble: None }
+        LaunchLabel { need: None, image: LabelImage::Cloud("i".to_owned()), login, host_key_checking, console_log: false, trouble: None }
     }
 
     fn order() -> LaunchOrder {

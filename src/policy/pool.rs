@@ -11,7 +11,7 @@ use super::reason::Reason;
 use super::request_handler::{HandOut, NodeRequestHandler, decline};
 use super::tenants::Kept;
 use super::verdicts::Verdicts;
-use crate::model::cloud::{HostIdentity, Job, News};
+use crate::model::cloud::{ExternalId, HostIdentity, Job, News};
 use crate::model::config::{PoolConfig, ProviderConfig};
 use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
 use crate::model::quantity::Amounts;
@@ -86,6 +86,12 @@ pub enum Effect {
     Scan {
         node: NodeId,
         target: ScanTarget,
+    },
+    /// For the log.
+    ShowConsole {
+        node: NodeId,
+        external_id: ExternalId,
+        text: String,
     },
     /// What is known of the provider is outdated.
     Refresh,

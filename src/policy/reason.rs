@@ -73,7 +73,8 @@ pub enum Reason {
         wanted: f64,
         limit: f64,
     },
-    LaunchFailed,
+    /// What the last attempt said.
+    LaunchFailed(String),
     ExceedsQuota {
         label: LabelName,
         wanted: usize,
@@ -154,7 +155,7 @@ impl fmt::Display for Reason {
             Reason::NeverFits { resource, wanted, limit } => {
                 write!(f, "it would exceed quota: needs {resource} {wanted}, the limit is {limit}")
             }
-            Reason::LaunchFailed => f.write_str("a node could not be launched"),
+            Reason::LaunchFailed(why) => write!(f, "a node could not be launched: {why}"),
             Reason::LaunchesNothing => {
                 f.write_str("it would exceed quota: the request wants new nodes and this provider launches none")
             }

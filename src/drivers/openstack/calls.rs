@@ -157,6 +157,14 @@ pub fn create_server(server: Value, microversion: Option<(u16, u16)>) -> Call {
     change("compute.POST.servers", request, Shape::Created)
 }
 
+pub fn console(server: &str) -> Call {
+    let request = Request {
+        body: Some(json!({"os-getConsoleOutput": {}})),
+        ..Request::new(Api::Compute, Method::POST, &["servers", server, "action"])
+    };
+    change("compute.POST.server_action", request, Shape::Json)
+}
+
 pub fn delete_server(id: &str) -> Call {
     change("compute.DELETE.server", Request::new(Api::Compute, Method::DELETE, &["servers", id]), Shape::Nothing)
 }

@@ -68,11 +68,20 @@ pub struct Failure {
     pub error: CloudError,
     /// The request may have been carried out all the same.
     pub may_have_worked: bool,
+    /// Of the answer, where there was one.
+    pub status: Option<u16>,
+}
+
+/// An answer that is a success.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub body: Vec<u8>,
 }
 
 impl Failure {
     fn refused(error: CloudError) -> Self {
-        Self { error, may_have_worked: false }
+        Self { error, may_have_worked: false, status: None }
     }
 }
 
@@ -95,7 +104,7 @@ impl Connection {
     }
 
     /// Sends a request; with a token that the cloud no longer takes, once more with a new one. Succeeds with the answer's body.
-    pub async fn send(&self, request: &Request) -> Result<Vec<u8>, Failure> {
+    pub async fn send(&self, request: &Request) -> Result<Answer, Failure> {
         match self.send_once(request).await {
             Err(Refusal::Token(used)) => {
                 self.keystone.forget(&used).await;
@@ -108,11 +117,11 @@ impl Connection {
                 })
             }
             Err(Refusal::Failure(failure)) => Err(failure),
-            Ok(body) => Ok(body),
+            Ok(answer) => Ok(answer),
         }
     }
 
-    async fn send_once(&self, request: &Request) -> Result<Vec<u8>, Refusal> {
+    async fn send_once(&self, request: &Request) -> Result<Answer, Refusal> {
         let session = self.session.get_or_try_init(|| self.log_in()).await?;
         let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
         let url = match request.api {
@@ -140,7 +149,7 @@ impl Connection {
         let body = answer.bytes().await.map_err(|error| unsent(&error))?;
         match status {
             StatusCode::UNAUTHORIZED => Err(Refusal::Token(token)),
-            _ if status.is_success() => Ok(body.into()),
+            _ if status.is_success() => Ok(Answer { status: status.as_u16(), body: body.into() }),
             _ => Err(refused(status, &headers, &String::from_utf8_lossy(&body)).into()),
         }
     }
@@ -257,7 +266,7 @@ fn unsent(error: &reqwest::Error) -> Refusal {
         cause = next.source();
     }
     let error_is_early = error.is_connect() || error.is_builder();
-    Refusal::Failure(Failure { error: failed(chopped(&text)), may_have_worked: !error_is_early })
+    Refusal::Failure(Failure { error: failed(chopped(&text)), may_have_worked: !error_is_early, status: None })
 }
 
 /// What an answer that is no success means.
@@ -280,7 +289,8 @@ fn refused(status: StatusCode, headers: &HeaderMap, body: &str) -> Failure {
         _ => failed(text),
     };
     // A gateway that gave up says nothing about what is behind it.
-    Failure { may_have_worked: status.is_server_error() && !matches!(error, CloudError::Throttled { .. }), error }
+    let may_have_worked = status.is_server_error() && !matches!(error, CloudError::Throttled { .. });
+    Failure { error, may_have_worked, status: Some(status.as_u16()) }
 }
 
 pub fn failed(detail: String) -> CloudError {

@@ -100,6 +100,10 @@ impl LaunchServer {
             (Step::Floating(instance, port), Input::Reply(Ok(Reply::Lost(error)))) => {
                 self.call(Step::FindingFloating(instance, error), calls::floating_ips_of(&port.id))
             }
+            // An earlier life may have made it a moment ago: then Neutron refuses a second one.
+            (Step::Floating(instance, port), Input::Reply(Err(error @ CloudError::Failed { .. }))) => {
+                self.call(Step::FindingFloating(instance, error), calls::floating_ips_of(&port.id))
+            }
             (Step::FindingFloating(instance, error), Input::Reply(Ok(Reply::Json(answer)))) => {
                 let all: Vec<FloatingIp> = wire::list(&answer, "floatingips").unwrap_or_default();
                 match all.into_iter().next() {

@@ -18,9 +18,11 @@ mod listing;
 mod launch;
 mod delete;
 mod tidy;
+mod timings;
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use tracing::warn;
 
 use self::calls::{Call, Reply, Shape, What};
@@ -32,13 +34,15 @@ use self::listing::ListServers;
 use self::shared::Shared;
 use self::survey::Survey;
 use self::tidy::TidyUp;
-use super::Driver;
-use crate::model::cloud::{CloudError, ExternalId, Facts, Job};
+use self::timings::Timings;
+use super::{ApiCall, Driver};
+use crate::model::cloud::{CloudError, ExternalId, Facts, Job, Outcome};
 use crate::model::config::ProviderConfig;
 use crate::model::findings::Findings;
+use crate::model::metrics::Sample;
 use crate::model::problem::Problem;
 use crate::model::time::Span;
-use crate::policy::machine::{InFlight, Input, Next, Pace, REFRESH, StateMachine};
+use crate::policy::machine::{InFlight, Input, Next, OneCall, Pace, REFRESH, StateMachine};
 
 /// Between two listings while servers boot.
 const OBSERVE: Span = Span(1.0);
@@ -46,6 +50,7 @@ const OBSERVE: Span = Span(1.0);
 pub struct OpenStack {
     shared: Arc<Shared>,
     connection: Connection,
+    timings: Timings,
 }
 
 pub fn open(section: &ProviderConfig) -> Result<OpenStack, Vec<Problem>> {
@@ -66,7 +71,8 @@ pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack,
     let has_ipv6 = instances::host_has_ipv6();
     let facts = Facts { launching: Some(Arc::new(survey::unseen(&settings))), ..Facts::unseen() };
     let shared = Arc::new(Shared::new(section.name.clone(), settings, cloud, has_ipv6, facts));
-    Ok(OpenStack { shared, connection })
+    let timings = Timings::new(&shared.cloud);
+    Ok(OpenStack { shared, connection, timings })
 }
 
 /// What is wrong or odd about a section, clouds.yaml aside.
@@ -125,12 +131,18 @@ impl Driver for OpenStack {
             Job::Delete(id) => Machine::Delete(DeleteServer::new(shared, id.clone())),
             Job::Survey => Machine::Survey(Survey::new(shared)),
             Job::List => Machine::List(ListServers::new(shared)),
+            Job::Console(id) => Machine::Console(OneCall::new("console", calls::console(&id.to_string()), console_of)),
             Job::Tidy { ports, budget } => Machine::Tidy(TidyUp::new(shared, *ports, *budget)),
             Job::Inspect(_) | Job::Probe(_) => Machine::NoHosts,
         }
     }
 
+    fn take_samples(&self) -> Vec<Sample> {
+        self.timings.take()
+    }
+
     async fn call(&self, call: Call) -> Result<Reply, CloudError> {
+        let key = call.key();
         let (request, shape) = match call.what {
             What::Discover => {
                 let services = self.connection.discover().await;
@@ -138,9 +150,13 @@ impl Driver for OpenStack {
             }
             What::Send(request, shape) => (request, shape),
         };
-        let body = match self.connection.send(&request).await {
+        let began = Instant::now();
+        let answered = self.connection.send(&request).await;
+        let status = answered.as_ref().map_or_else(|failure| failure.status, |answer| Some(answer.status));
+        self.timings.note(key, status, began.elapsed());
+        let body = match answered.map(|answer| answer.body) {
             Ok(body) => body,
-            Err(Failure { error, may_have_worked: true }) if shape == Shape::Created => return Ok(Reply::Lost(error)),
+            Err(Failure { error, may_have_worked: true, .. }) if shape == Shape::Created => return Ok(Reply::Lost(error)),
             Err(failure) => return Err(failure.error),
         };
         let unreadable = |error: serde_json::Error| {
@@ -157,6 +173,11 @@ impl Driver for OpenStack {
     }
 }
 
+fn console_of(reply: Reply) -> Result<Outcome, CloudError> {
+    let Reply::Json(answer) = reply else { return Ok(Outcome::Console(None)) };
+    Ok(Outcome::Console(answer.get("output").and_then(|text| text.as_str()).map(str::to_owned)))
+}
+
 /// One job, written down as its steps.
 pub enum Machine {
     Launch(LaunchServer),
@@ -164,6 +185,7 @@ pub enum Machine {
     Survey(Survey),
     List(ListServers),
     Tidy(TidyUp),
+    Console(OneCall<Call, Reply>),
     /// There are no standing hosts in a cloud.
     NoHosts,
 }
@@ -179,6 +201,7 @@ impl StateMachine for Machine {
             Machine::Survey(machine) => machine.step(input),
             Machine::List(machine) => machine.step(input),
             Machine::Tidy(machine) => machine.step(input),
+            Machine::Console(machine) => machine.step(input),
             Machine::NoHosts => Next::Failed(CloudError::NotFound),
         }
     }
@@ -186,7 +209,7 @@ impl StateMachine for Machine {
     fn external_id(&self) -> Option<&ExternalId> {
         match self {
             Machine::Launch(machine) => machine.external_id(),
-            Machine::Delete(_) | Machine::Survey(_) | Machine::List(_) | Machine::Tidy(_) | Machine::NoHosts => None,
+            Machine::Delete(_) | Machine::Survey(_) | Machine::List(_) | Machine::Tidy(_) | Machine::Console(_) | Machine::NoHosts => None,
         }
     }
 
@@ -197,6 +220,7 @@ impl StateMachine for Machine {
             Machine::Survey(_) => "looking at everything",
             Machine::List(_) => "listing servers",
             Machine::Tidy(_) => "tidying up",
+            Machine::Console(_) => "reading the console",
             Machine::NoHosts => "ended",
         }
     }

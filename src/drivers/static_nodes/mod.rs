@@ -83,7 +83,7 @@ impl Driver for StaticNodes {
     fn parts(&self, job: &Job) -> Vec<Job> {
         match job {
             Job::Survey => self.facts.standing.iter().map(|host| Job::Inspect(host.identity.clone())).collect(),
-            Job::Launch(_) | Job::Delete(_) | Job::List | Job::Tidy { .. } | Job::Inspect(_) | Job::Probe(_) => {
+            Job::Launch(_) | Job::Delete(_) | Job::List | Job::Tidy { .. } | Job::Console(_) | Job::Inspect(_) | Job::Probe(_) => {
                 Vec::new()
             }
         }
@@ -97,7 +97,7 @@ impl Driver for StaticNodes {
             }
             // The host stays; that its record goes is all there is to do.
             Job::Delete(_) => OneCall::ended(Ok(Outcome::Deleted)),
-            Job::Tidy { .. } => OneCall::ended(Err(CloudError::NotFound)),
+            Job::Tidy { .. } | Job::Console(_) => OneCall::ended(Err(CloudError::NotFound)),
             Job::List => OneCall::ended(Ok(Outcome::Listed(Arc::default()))),
             Job::Survey => OneCall::ended(Ok(Outcome::Surveyed(Arc::new(self.facts.clone())))),
             Job::Inspect(identity) => match self.hosts.get(identity) {
