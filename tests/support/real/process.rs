@@ -20,12 +20,23 @@ impl Nodepool {
     /// Starts `executable` (for example `env!("CARGO_BIN_EXE_nodepool-launcher")`) with `-c FILE` in front of `arguments`; FILE
     /// holds `configuration`.
     pub fn start(executable: &str, configuration: &str, arguments: &[&str]) -> Nodepool {
+        Self::start_in(&[], executable, configuration, arguments)
+    }
+
+    /// The same with these variables in its environment.
+    pub fn start_in(
+        environment: &[(&str, &Path)],
+        executable: &str,
+        configuration: &str,
+        arguments: &[&str],
+    ) -> Nodepool {
         let home =
             tempfile::Builder::new().prefix("nodepool-test-").tempdir().expect("the temporary directory is writable");
         let file = home.path().join("nodepool.yaml");
         std::fs::write(&file, configuration).expect("a new directory is writable");
         let mut command = Command::new(executable);
         command.arg("-c").arg(&file).args(arguments).current_dir(home.path());
+        command.envs(environment.iter().copied());
         let name = Path::new(executable).file_name().expect("an executable is a file").to_string_lossy().into_owned();
         let running = Running::start(&name, &mut command, Output::Logged, &home.path().join("log"), home.path());
         Nodepool { running, home }
