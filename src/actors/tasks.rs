@@ -378,7 +378,9 @@ impl<D: Driver> Tasks<D> {
                     self.surveys.doubt(self.now());
                     Err(error)
                 }
-                Job::Delete(_) | Job::List | Job::Tidy { .. } | Job::Console(_) | Job::Inspect(_) | Job::Probe(_) => Err(error),
+                Job::Delete(_) | Job::List | Job::Tidy { .. } | Job::Console(_) | Job::Inspect(_) | Job::Probe(_) => {
+                    Err(error)
+                }
             },
             Ok(
                 outcome @ (Outcome::Launched(_)

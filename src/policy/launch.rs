@@ -152,7 +152,9 @@ impl Launch {
     /// When `Input::Clock` is wanted at the latest.
     pub fn due(&self) -> Option<Timestamp> {
         match self.stage {
-            Stage::Creating | Stage::Scanning(_) | Stage::Consoling(_) => Some(self.attempt_began + self.checks.timeout),
+            Stage::Creating | Stage::Scanning(_) | Stage::Consoling(_) => {
+                Some(self.attempt_began + self.checks.timeout)
+            }
             Stage::Unwinding { since, retry_at } => {
                 let end = since + self.checks.timeout;
                 Some(retry_at.map_or(end, |at| at.min(end)))
@@ -377,7 +379,14 @@ mod tests {
 
     fn label(host_key_checking: bool) -> LaunchLabel {
         let login = Login { connection_type: Some("ssh".to_owned()), connection_port: 22, ..Login::default() };
-        LaunchLabel { need: None, image: LabelImage::Cloud("i".to_owned()), login, host_key_checking, console_log: false, trouble: None }
+        LaunchLabel {
+            need: None,
+            image: LabelImage::Cloud("i".to_owned()),
+            login,
+            host_key_checking,
+            console_log: false,
+            trouble: None,
+        }
     }
 
     fn order() -> LaunchOrder {

@@ -106,8 +106,12 @@ impl Keystone {
         let (status, headers) = (answer.status(), answer.headers().clone());
         if status != StatusCode::CREATED && status != StatusCode::OK {
             let text = super::http::message(&answer.text().await.unwrap_or_default());
-            let kind =
-                if status.is_server_error() { ErrorKind::InternalServerError } else { ErrorKind::AuthenticationFailed };
+            let kind = match status.as_u16() {
+                400 | 401 | 403 | 404 => ErrorKind::AuthenticationFailed,
+                // Not now: as `openstack` has it for other requests.
+                408 | 413 | 429 => ErrorKind::InvalidInput,
+                _ => ErrorKind::InternalServerError,
+            };
             let url = &self.token_url;
             return Err(Error::new(kind, format!("Keystone at {url} answers {status}: {text}")).with_status(status));
         }

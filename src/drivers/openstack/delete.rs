@@ -56,7 +56,7 @@ impl DeleteServer {
                 let server =
                     answer.get("server").cloned().and_then(|server| serde_json::from_value::<Server>(server).ok());
                 self.addresses = server.map(|server| floating_addresses(&server)).unwrap_or_default().into();
-                self.go_on()
+                self.look_up()
             }
             (Step::LookingUp, Input::Reply(Ok(Reply::Json(answer)))) => {
                 let found: Vec<FloatingIp> = match wire::list(&answer, "floatingips") {
@@ -81,7 +81,14 @@ impl DeleteServer {
             None if self.shared.uses_floating_ips() => return self.call(Step::Asking, calls::server(&id)),
             None => {}
         }
-        self.go_on()
+        self.look_up()
+    }
+
+    fn look_up(&mut self) -> Next<Call> {
+        match self.shared.port_in_doubt(&self.id.to_string()) {
+            Some(port) => self.call(Step::LookingUp, calls::floating_ips_of(&port)),
+            None => self.go_on(),
+        }
     }
 
     fn go_on(&mut self) -> Next<Call> {
@@ -98,7 +105,10 @@ impl DeleteServer {
     fn going(&mut self, seen: u32, inventory: &Inventory) -> Next<Call> {
         let found = inventory.instances.iter().find(|instance| instance.external_id == self.id);
         match found.map(|instance| &instance.state) {
-            None => Next::Done(Outcome::Deleted),
+            None => {
+                self.shared.deleted_server(&self.id.to_string());
+                Next::Done(Outcome::Deleted)
+            }
             Some(InstanceState::Failed(fault)) if seen + 1 >= STUCK => {
                 let detail = format!("the server could not be deleted: {fault}");
                 Next::Failed(CloudError::Failed { kind: FailureKind::Status, detail })

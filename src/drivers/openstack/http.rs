@@ -167,6 +167,8 @@ impl Connection {
             ErrorKind::AuthenticationFailed | ErrorKind::EndpointNotFound | ErrorKind::InvalidConfig => {
                 CloudError::Denied(text)
             }
+            // A 4xx of which no more is known. For a token or a document of versions it can only mean that we are too many.
+            ErrorKind::InvalidInput => CloudError::Throttled { retry_after: RETRY },
             _ => failed(text),
         }))
     }

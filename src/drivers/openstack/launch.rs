@@ -100,10 +100,11 @@ impl LaunchServer {
             (Step::Floating(instance, port), Input::Reply(Ok(Reply::Lost(error)))) => {
                 self.call(Step::FindingFloating(instance, error), calls::floating_ips_of(&port.id))
             }
-            // An earlier life may have made it a moment ago: then Neutron refuses a second one.
-            (Step::Floating(instance, port), Input::Reply(Err(error @ CloudError::Failed { .. }))) => {
-                self.call(Step::FindingFloating(instance, error), calls::floating_ips_of(&port.id))
-            }
+            // Its answer was lost, or Neutron refuses a second one: an earlier life may have made it a moment ago.
+            (
+                Step::Floating(instance, port),
+                Input::Reply(Err(error @ (CloudError::Failed { .. } | CloudError::Deadline))),
+            ) => self.call(Step::FindingFloating(instance, error), calls::floating_ips_of(&port.id)),
             (Step::FindingFloating(instance, error), Input::Reply(Ok(Reply::Json(answer)))) => {
                 let all: Vec<FloatingIp> = wire::list(&answer, "floatingips").unwrap_or_default();
                 match all.into_iter().next() {
@@ -253,6 +254,7 @@ impl LaunchServer {
         let (Some((port, address)), Some(network)) = (found, self.stock.networks().floating.clone()) else {
             return Next::Done(Outcome::Launched(instance));
         };
+        self.shared.asks_floating_ip(&instance.external_id.to_string(), &port.id);
         let request = json!({"floating_network_id": network, "port_id": port.id, "fixed_ip_address": address});
         self.call(Step::Floating(instance, port), calls::create_floating_ip(request))
     }

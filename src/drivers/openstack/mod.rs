@@ -156,7 +156,9 @@ impl Driver for OpenStack {
         self.timings.note(key, status, began.elapsed());
         let body = match answered.map(|answer| answer.body) {
             Ok(body) => body,
-            Err(Failure { error, may_have_worked: true, .. }) if shape == Shape::Created => return Ok(Reply::Lost(error)),
+            Err(Failure { error, may_have_worked: true, .. }) if shape == Shape::Created => {
+                return Ok(Reply::Lost(error));
+            }
             Err(failure) => return Err(failure.error),
         };
         let unreadable = |error: serde_json::Error| {
@@ -209,7 +211,12 @@ impl StateMachine for Machine {
     fn external_id(&self) -> Option<&ExternalId> {
         match self {
             Machine::Launch(machine) => machine.external_id(),
-            Machine::Delete(_) | Machine::Survey(_) | Machine::List(_) | Machine::Tidy(_) | Machine::Console(_) | Machine::NoHosts => None,
+            Machine::Delete(_)
+            | Machine::Survey(_)
+            | Machine::List(_)
+            | Machine::Tidy(_)
+            | Machine::Console(_)
+            | Machine::NoHosts => None,
         }
     }
 

@@ -30,6 +30,8 @@ struct Shelf {
     unused: HashMap<&'static str, HashSet<String>>,
     /// Floating addresses by server: those that Nova showed, and those that we made since.
     floating: HashMap<String, Vec<String>>,
+    /// Ports by server for which a floating address was asked, until it is among those above.
+    asked: HashMap<String, String>,
 }
 
 impl Shared {
@@ -79,8 +81,24 @@ impl Shared {
         self.shelf().servers.insert(id.to_owned());
     }
 
+    /// To be said before the request goes out: its answer may be lost, or nobody may be there any more to hear it.
+    pub fn asks_floating_ip(&self, server: &str, port: &str) {
+        self.shelf().asked.insert(server.to_owned(), port.to_owned());
+    }
+
     pub fn made_floating_ip(&self, server: &str, address: &str) {
-        self.shelf().floating.entry(server.to_owned()).or_default().push(address.to_owned());
+        let mut shelf = self.shelf();
+        shelf.asked.remove(server);
+        shelf.floating.entry(server.to_owned()).or_default().push(address.to_owned());
+    }
+
+    /// The port at which there may be a floating address that nobody has heard of.
+    pub fn port_in_doubt(&self, server: &str) -> Option<String> {
+        self.shelf().asked.get(server).cloned()
+    }
+
+    pub fn deleted_server(&self, id: &str) {
+        self.shelf().asked.remove(id);
     }
 
     /// The floating addresses of a server; `None` for one that was not seen since the start.

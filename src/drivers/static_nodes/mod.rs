@@ -83,9 +83,13 @@ impl Driver for StaticNodes {
     fn parts(&self, job: &Job) -> Vec<Job> {
         match job {
             Job::Survey => self.facts.standing.iter().map(|host| Job::Inspect(host.identity.clone())).collect(),
-            Job::Launch(_) | Job::Delete(_) | Job::List | Job::Tidy { .. } | Job::Console(_) | Job::Inspect(_) | Job::Probe(_) => {
-                Vec::new()
-            }
+            Job::Launch(_)
+            | Job::Delete(_)
+            | Job::List
+            | Job::Tidy { .. }
+            | Job::Console(_)
+            | Job::Inspect(_)
+            | Job::Probe(_) => Vec::new(),
         }
     }
 

@@ -1,7 +1,12 @@
 //! The Python Nodepool 11.0.0: its launcher beside ours, its command line on our tree.
 
 use super::{process::Nodepool, python::Interpreter, tls, zookeeper::Server};
-use std::{fmt::Write, path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    fmt::Write,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
 
 /// The Python program takes seconds to import what it needs, more on a busy machine.
 const COMMAND: Duration = Duration::from_secs(120);
@@ -34,8 +39,14 @@ pub fn static_sections(provider: &str, label: &str, hosts: &[&str]) -> String {
 /// Starts the Python launcher in the foreground, with debug messages and without its web port. The configuration is that of
 /// `zookeeper_section` and what follows.
 pub fn launcher(configuration: &str) -> Nodepool {
+    launcher_in(&[], configuration)
+}
+
+/// The same with these variables in its environment.
+pub fn launcher_in(environment: &[(&str, &Path)], configuration: &str) -> Nodepool {
     let executable = installed("nodepool-launcher");
-    Nodepool::start(
+    Nodepool::start_in(
+        environment,
         executable.to_str().expect("the cache directory has a name in UTF-8"),
         configuration,
         &["-d", "--no-webapp"],

@@ -89,9 +89,14 @@ pub struct Host {
 
 impl Host {
     pub async fn start(options: Options) -> Host {
+        let port = ports::reserve_at(options.address);
+        Host::start_on(options, port).await
+    }
+
+    /// On a port that somebody had to know before the address.
+    pub async fn start_on(options: Options, port: Port) -> Host {
         let home = tempfile::Builder::new().prefix("nodepool-test-sshd-").tempdir();
         let home = home.expect("the temporary directory is writable");
-        let port = ports::reserve_at(options.address);
         let mut host = Host { options, running: None, port, home };
         host.make_keys();
         host.start_again().await;

@@ -1,0 +1,294 @@
+//! Nodes on OpenStack from request to deletion: the same cases on the simulated cloud and on a real one.
+//!
+//! The real one is what OS_CLIENT_CONFIG_FILE and OS_CLOUD name; without them the simulated cloud is the only one.
+
+mod grown;
+mod stack;
+mod support;
+
+#[path = "openstack_cloud/logins.rs"]
+mod logins;
+#[path = "openstack_cloud/refusals.rs"]
+mod refusals;
+
+use grown::on_real_time;
+use nodepool::model::node::Node;
+use serde_json::{Value, json};
+use stack::scene::{LONG, server_of, with_launcher};
+use stack::{Cloud, clouds};
+use support::real::{self, ports, sshd};
+use support::wait;
+
+/// What Nova has to say of the server of a node.
+fn assert_says_what_nova_says(node: &Node, server: &Value, cloud: &Cloud) {
+    assert_eq!(json!(node.az), server["OS-EXT-AZ:availability_zone"]);
+    assert_eq!(json!(node.host_id), server["hostId"]);
+    let addresses = server["addresses"][&cloud.network].as_array().expect("it is on the network");
+    let address = addresses.iter().find(|address| address["version"] == 4).expect("it has an IPv4 address");
+    assert_eq!(json!(node.private_ipv4), address["addr"]);
+}
+
+#[test]
+fn a_node_has_what_the_label_wants_and_its_record_what_the_cloud_says() {
+    on_real_time(async {
+        for cloud in clouds(&["--zones", "z1,z2"]).await {
+            let configure = |name: &str| {
+                let mut provider = cloud.provider(name);
+                provider["cloud-images"][0]["config-drive"] = json!(true);
+                let pool = &mut provider["pools"][0];
+                pool["security-groups"] = json!(["default"]);
+                pool["node-attributes"] = json!({"rack": "r1"});
+                let label = &mut pool["labels"][0];
+                label["userdata"] = json!("#cloud-config\npackages: [größer]\n");
+                label["instance-properties"] = json!({"site": "lab", "groups": "own,groups"});
+                label["dynamic-instance-properties"] = json!({"for": "{request.requestor} wants {request.labels[0]}"});
+                vec![provider]
+            };
+            with_launcher(&cloud, configure, async |scene| {
+                let (id, nodes) = scene.serve(&["a"]).await;
+                let (node, server) = (&nodes[0], scene.client.server(server_of(&nodes[0])).await);
+                assert_eq!(node.cloud.as_deref(), Some(cloud.name.as_str()));
+                assert_eq!((node.image_id.as_deref(), node.username.as_deref()), (Some("image"), Some("zuul")));
+                assert_eq!((node.region.as_deref(), node.host_keys.len()), (None, 0));
+                assert_eq!(node.attributes, json!({"rack": "r1"}));
+                assert_eq!((&node.interface_ip, &node.public_ipv4), (&node.private_ipv4, &None));
+                assert_says_what_nova_says(node, &server, &cloud);
+                let number = &scene.consumer.request(&id).await.unwrap().nodes[0];
+                assert_eq!(server["name"], json!(format!("np{number}")));
+                assert_eq!(
+                    server["metadata"],
+                    json!({
+                        "groups": "own,groups", "site": "lab", "for": "tester wants a",
+                        "nodepool_node_id": number, "nodepool_pool_name": "main",
+                        "nodepool_provider_name": scene.provider,
+                        "nodepool_image_name": "image", "nodepool_node_label": "a",
+                    })
+                );
+                assert_eq!((&server["config_drive"], &server["key_name"]), (&json!("True"), &Value::Null));
+                assert_eq!(server["security_groups"], json!([{"name": "default"}]));
+                scene.use_up(&id).await;
+                scene.empties().await;
+            })
+            .await;
+        }
+    });
+}
+
+#[test]
+fn flavor_image_and_network_are_found_by_name_and_by_id_and_a_request_stays_in_one_zone() {
+    on_real_time(async {
+        for cloud in clouds(&["--zones", "z1,z2,z3"]).await {
+            let client = cloud.client().await;
+            let flavors = client.get("compute", "/flavors/detail").await;
+            let flavors = flavors["flavors"].as_array().unwrap();
+            let flavor = flavors.iter().find(|flavor| flavor["name"] == *cloud.flavor).expect("the flavor is there");
+            let image = client.id_of("image", "images", &cloud.image).await;
+            let network = client.id_of("network", "networks", &cloud.network).await;
+            let configure = |name: &str| {
+                let mut provider = cloud.provider(name);
+                provider["cloud-images"] = json!([
+                    {"name": "by-id", "image-id": image}, {"name": "id-as-name", "image-name": image},
+                    {"name": cloud.image},
+                ]);
+                // A part of the name is enough beside `min-ram`.
+                let part = &cloud.flavor[..cloud.flavor.len() - 1];
+                provider["pools"][0]["labels"] = json!([
+                    {"name": "a", "cloud-image": "by-id", "flavor-name": flavor["id"], "networks": [network]},
+                    {"name": "b", "cloud-image": "id-as-name", "min-ram": flavor["ram"], "flavor-name": part},
+                    {"name": "c", "cloud-image": cloud.image, "flavor-name": cloud.flavor},
+                ]);
+                vec![provider]
+            };
+            with_launcher(&cloud, configure, async |scene| {
+                let (id, nodes) = scene.serve(&["b", "a", "c"]).await;
+                for (node, label) in nodes.iter().zip(["b", "a", "c"]) {
+                    let server = scene.client.server(server_of(node)).await;
+                    assert_eq!((&server["flavor"]["id"], &server["image"]["id"]), (&flavor["id"], &json!(image)));
+                    assert_eq!(node.labels, [label.into()]);
+                    assert_says_what_nova_says(node, &server, &cloud);
+                    let need = json!({"cores": flavor["vcpus"], "instances": 1, "ram": flavor["ram"]});
+                    assert_eq!(json!(node.resources), need);
+                }
+                assert!(nodes[0].az.is_some() && nodes.iter().all(|node| node.az == nodes[0].az), "{nodes:?}");
+                scene.use_up(&id).await;
+                scene.empties().await;
+            })
+            .await;
+        }
+    });
+}
+
+#[test]
+fn zones_of_a_pool_are_the_only_ones_and_a_zone_that_is_none_fails_its_nodes() {
+    on_real_time(async {
+        let cloud = Cloud::simulated(&["--zones", "z1,z2,z3"]).await;
+        let configure = |name: &str| {
+            let mut provider = cloud.provider(name);
+            provider["launch-retries"] = json!(2);
+            provider["pools"][0]["availability-zones"] = json!(["z3"]);
+            let mut odd = provider["pools"][0].clone();
+            odd["name"] = json!("odd");
+            odd["availability-zones"] = json!(["nowhere"]);
+            odd["labels"][0]["name"] = json!("b");
+            provider["pools"].as_array_mut().unwrap().push(odd);
+            vec![provider]
+        };
+        with_launcher(&cloud, configure, async |scene| {
+            let (id, nodes) = scene.serve(&["a", "a"]).await;
+            assert!(nodes.iter().all(|node| node.az.as_deref() == Some("z3")), "{nodes:?}");
+            let odd = scene.consumer.ask(&["b"]).await;
+            let request = scene.ended(&odd).await;
+            assert!(request.nodes.is_empty() && request.declined_by.len() == 2, "{request:?}");
+            scene.use_up(&id).await;
+            scene.empties().await;
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_key_and_a_second_network_with_ipv6_are_taken_over() {
+    on_real_time(async {
+        for cloud in clouds(&["--networks", "private,dual", "--ipv6"]).await {
+            let client = cloud.client().await;
+            let networks = client.get("network", "/networks?name=dual").await;
+            let has_key = !client.get("compute", "/os-keypairs/test").await.is_null();
+            if networks["networks"].as_array().is_none_or(Vec::is_empty) || !has_key {
+                println!("{} has no network `dual` or no key `test`", cloud.name);
+                continue;
+            }
+            let configure = |name: &str| {
+                let mut provider = cloud.provider(name);
+                let label = &mut provider["pools"][0]["labels"][0];
+                (label["key-name"], label["networks"]) = (json!("test"), json!(["dual"]));
+                vec![provider]
+            };
+            with_launcher(&cloud, configure, async |scene| {
+                let (id, nodes) = scene.serve(&["a"]).await;
+                let server = scene.client.server(server_of(&nodes[0])).await;
+                assert_eq!(server["key_name"], "test");
+                let of_version = |version: u64| {
+                    let all = server["addresses"]["dual"].as_array().unwrap().iter();
+                    all.filter(move |address| address["version"] == version).map(|address| address["addr"].clone())
+                };
+                assert_eq!(json!(nodes[0].private_ipv4), of_version(4).next().unwrap());
+                assert_eq!(json!(nodes[0].public_ipv6), of_version(6).next().unwrap());
+                let reached = json!(nodes[0].interface_ip);
+                assert!(of_version(4).chain(of_version(6)).any(|address| address == reached), "{nodes:?}");
+                scene.use_up(&id).await;
+                scene.empties().await;
+            })
+            .await;
+        }
+    });
+}
+
+#[test]
+fn a_server_that_boots_from_a_volume_takes_the_volume_along() {
+    on_real_time(async {
+        for cloud in clouds(&[]).await {
+            let client = cloud.client().await;
+            if !client.has("volume") {
+                println!("{} has no block storage", cloud.name);
+                continue;
+            }
+            let configure = |name: &str| {
+                let mut provider = cloud.provider(name);
+                let label = &mut provider["pools"][0]["labels"][0];
+                (label["boot-from-volume"], label["volume-size"]) = (json!(true), json!(2));
+                vec![provider]
+            };
+            with_launcher(&cloud, configure, async |scene| {
+                let (id, nodes) = scene.serve(&["a"]).await;
+                let resources = nodes[0].resources.as_ref().unwrap();
+                assert_eq!((&resources["volumes"], &resources["volume-gb"]), (&json!(1), &json!(2)));
+                let server = scene.client.server(server_of(&nodes[0])).await;
+                assert_eq!(server["image"], "");
+                let volume = server["os-extended-volumes:volumes_attached"][0]["id"].as_str().unwrap().to_owned();
+                let volume = format!("/volumes/{volume}");
+                assert_eq!(scene.client.get("volume", &volume).await["volume"]["size"], 2);
+                scene.use_up(&id).await;
+                scene.empties().await;
+                wait::until("the volume to be gone", LONG, async || {
+                    scene.client.get("volume", &volume).await.is_null()
+                })
+                .await;
+            })
+            .await;
+        }
+    });
+}
+
+#[test]
+fn a_floating_address_makes_a_server_public_and_goes_before_it() {
+    on_real_time(async {
+        for cloud in clouds(&[]).await {
+            let client = cloud.client().await;
+            let external = client.get("network", "/networks?router:external=true").await;
+            if external["networks"].as_array().is_none_or(Vec::is_empty) {
+                println!("{} has no network for floating addresses", cloud.name);
+                continue;
+            }
+            let configure = |name: &str| {
+                let mut provider = cloud.provider(name);
+                provider["pools"][0]["auto-floating-ip"] = json!(true);
+                vec![provider]
+            };
+            with_launcher(&cloud, configure, async |scene| {
+                let (id, nodes) = scene.serve(&["a"]).await;
+                let address = nodes[0].public_ipv4.clone().expect("it has a public address");
+                assert_eq!(nodes[0].interface_ip.as_ref(), Some(&address));
+                assert!(nodes[0].private_ipv4.is_some() && nodes[0].private_ipv4.as_ref() != Some(&address));
+                assert_eq!(scene.client.floating_ips_at(&address).await, 1);
+                scene.use_up(&id).await;
+                scene.empties().await;
+                let gone = async || scene.client.floating_ips_at(&address).await == 0;
+                wait::until("the floating address to be gone", LONG, gone).await;
+            })
+            .await;
+        }
+    });
+}
+
+// drivers.md 1.7.8
+#[test]
+fn host_keys_are_those_of_the_sshd_at_the_servers_address() {
+    if real::skipped() {
+        return;
+    }
+    on_real_time(async {
+        for cloud in clouds(&[]).await {
+            let port = ports::reserve();
+            let number = port.number;
+            let configure = |name: &str| {
+                let mut provider = cloud.provider(name);
+                provider["boot-timeout"] = json!(120);
+                provider["cloud-images"][0]["connection-port"] = json!(number);
+                provider["pools"][0]["host-key-checking"] = json!(true);
+                vec![provider]
+            };
+            with_launcher(&cloud, configure, async |scene| {
+                let id = scene.consumer.ask(&["a"]).await;
+                let address = wait::until_some("the server's address", LONG, async || {
+                    let servers = scene.client.servers_of(&scene.provider).await;
+                    let addresses = servers.first()?["addresses"].get(&cloud.network)?.as_array()?.clone();
+                    addresses[0]["addr"].as_str()?.parse::<std::net::IpAddr>().ok()
+                })
+                .await;
+                if !address.is_loopback() {
+                    println!("{} has servers that are elsewhere: {address}", cloud.name);
+                    return;
+                }
+                let host = sshd::Host::start_on(sshd::Options { address, ..Default::default() }, port).await;
+                let nodes = scene.fulfilled(&id).await;
+                let mut keys = nodes[0].host_keys.clone();
+                (keys.sort(), keys.dedup());
+                assert_eq!(keys, host.keys());
+                assert_eq!(nodes[0].connection_port, json!(host.port()));
+                scene.use_up(&id).await;
+                scene.empties().await;
+            })
+            .await;
+        }
+    });
+}

@@ -1,0 +1,198 @@
+//! What a cloud does not have, refuses or breaks: the request is declined with the reason or waits, and nothing is left.
+
+use nodepool::model::request::RequestState;
+use serde_json::json;
+
+use crate::grown::on_real_time;
+use crate::stack::scene::{with_launcher, with_tuned_launcher};
+use crate::stack::{Cloud, clouds};
+use nodepool::model::time::Span;
+
+#[test]
+fn unknown_flavors_and_networks_are_declined_with_that_reason_and_other_labels_work() {
+    on_real_time(async {
+        for cloud in clouds(&[]).await {
+            let configure = |name: &str| {
+                let mut provider = cloud.provider(name);
+                let mut labels = vec![provider["pools"][0]["labels"][0].clone(); 4];
+                (labels[1]["name"], labels[1]["flavor-name"]) = (json!("b"), json!("no-such-flavor"));
+                (labels[2]["name"], labels[2]["networks"]) = (json!("c"), json!(["no-such-network"]));
+                (labels[3]["name"], labels[3]["min-ram"]) = (json!("d"), json!(1_u64 << 40));
+                provider["pools"][0]["labels"] = json!(labels);
+                vec![provider]
+            };
+            with_launcher(&cloud, configure, async |scene| {
+                let good = scene.consumer.ask(&["a"]).await;
+                let reasons = [
+                    ("b", "Unable to find flavor named no-such-flavor"),
+                    ("c", "Unable to find network no-such-network"),
+                    ("d", "Unable to find flavor with 1099511627776 MiB"),
+                ];
+                for (label, reason) in reasons {
+                    let id = scene.consumer.ask(&[label]).await;
+                    assert_eq!(scene.ended(&id).await.state, RequestState::Failed);
+                    scene.says(&id, reason).await;
+                }
+                scene.fulfilled(&good).await;
+                assert_eq!(scene.client.servers_of(&scene.provider).await.len(), 1);
+                scene.use_up(&good).await;
+                scene.empties().await;
+            })
+            .await;
+        }
+    });
+}
+
+#[test]
+fn an_image_that_is_missing_is_declined_and_used_once_it_is_there() {
+    on_real_time(async {
+        for cloud in clouds(&[]).await {
+            let image = format!("test-{}", uuid::Uuid::new_v4().simple());
+            let configure = |name: &str| {
+                let mut provider = cloud.provider(name);
+                provider["cloud-images"][0]["image-name"] = json!(image);
+                vec![provider]
+            };
+            let often = |options: &mut nodepool::actors::shared::LauncherOptions| {
+                options.image_check_timeout = Span(0.5);
+            };
+            with_tuned_launcher(&cloud, configure, often, async |scene| {
+                let early = scene.consumer.ask(&["a"]).await;
+                assert_eq!(scene.ended(&early).await.state, RequestState::Failed);
+                scene.says(&early, &format!("the cloud has no active image {image}")).await;
+                let uploaded = scene.client.upload_image(&image).await;
+                let served = loop {
+                    let id = scene.consumer.ask(&["a"]).await;
+                    if scene.ended(&id).await.state == RequestState::Fulfilled {
+                        break id;
+                    }
+                };
+                scene.use_up(&served).await;
+                scene.empties().await;
+                scene.client.delete_image(&uploaded).await;
+            })
+            .await;
+        }
+    });
+}
+
+#[test]
+fn servers_that_break_are_replaced_until_the_attempts_are_used_up_and_all_are_removed() {
+    on_real_time(async {
+        for cloud in clouds(&[]).await {
+            let client = cloud.client().await;
+            let flavors = client.get("compute", "/flavors").await;
+            if !flavors["flavors"].as_array().unwrap().iter().any(|flavor| flavor["name"] == "broken") {
+                println!("{} has no flavor whose servers break", cloud.name);
+                continue;
+            }
+            let configure = |name: &str| {
+                let mut provider = cloud.provider(name);
+                provider["launch-retries"] = json!(2);
+                provider["pools"][0]["labels"][0]["flavor-name"] = json!("broken");
+                vec![provider]
+            };
+            with_launcher(&cloud, configure, async |scene| {
+                let id = scene.consumer.ask(&["a"]).await;
+                let request = scene.ended(&id).await;
+                assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1));
+                scene.empties().await;
+                if !cloud.is_real() {
+                    let state = cloud.simulation().state().await;
+                    assert_eq!((&state["servers_created"], &state["double_creates"]), (&json!(2), &json!(0)));
+                }
+            })
+            .await;
+        }
+    });
+}
+
+/// The clouds of a small project: four cores, which are two servers of the flavor `medium`.
+async fn small_clouds() -> Vec<Cloud> {
+    let mut clouds = vec![Cloud::simulated(&["--quota-cores", "4", "--quota-servers", "3"]).await];
+    let small = Cloud::real().and_then(|cloud| cloud.sibling(&format!("{}-small", cloud.name)));
+    clouds.extend(small);
+    for cloud in &mut clouds {
+        cloud.flavor = "medium".to_owned();
+    }
+    clouds
+}
+
+#[test]
+fn a_full_project_makes_requests_wait_and_what_never_fits_is_declined() {
+    on_real_time(async {
+        for cloud in small_clouds().await {
+            with_launcher(
+                &cloud,
+                |name| vec![cloud.provider(name)],
+                async |scene| {
+                    let (first, _) = scene.serve(&["a", "a"]).await;
+                    let never = scene.consumer.ask(&["a", "a", "a"]).await;
+                    assert_eq!(scene.ended(&never).await.state, RequestState::Failed);
+                    let waiting = scene.consumer.ask(&["a"]).await;
+                    scene.says(&waiting, "cores").await;
+                    assert_eq!(scene.consumer.request(&waiting).await.unwrap().state, RequestState::Requested);
+                    scene.use_up(&first).await;
+                    scene.fulfilled(&waiting).await;
+                    scene.use_up(&waiting).await;
+                    scene.empties().await;
+                },
+            )
+            .await;
+        }
+    });
+}
+
+#[test]
+fn a_refusal_for_the_quota_that_nobody_expected_delays_a_request_and_fails_nobody() {
+    on_real_time(async {
+        let cloud = Cloud::simulated(&["--quota-floating-ips", "1"]).await;
+        let configure = |name: &str| {
+            let mut provider = cloud.provider(name);
+            provider["pools"][0]["auto-floating-ip"] = json!(true);
+            vec![provider]
+        };
+        with_launcher(&cloud, configure, async |scene| {
+            let (first, _) = scene.serve(&["a"]).await;
+            let second = scene.consumer.ask(&["a"]).await;
+            let refused = async || cloud.simulation().state().await["servers_created"].as_u64() >= Some(2);
+            crate::support::wait::until("a second server", crate::stack::scene::LONG, refused).await;
+            scene.use_up(&first).await;
+            scene.fulfilled(&second).await;
+            scene.use_up(&second).await;
+            scene.empties().await;
+            assert_eq!(cloud.simulation().state().await["floating_ips"], 0);
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_cloud_without_neutron_or_cinder_has_nodes_all_the_same() {
+    on_real_time(async {
+        for missing in ["neutron", "cinder"] {
+            let cloud = Cloud::simulated(&["--without", missing]).await;
+            let configure = |name: &str| {
+                let mut provider = cloud.provider(name);
+                let pool = &mut provider["pools"][0];
+                // Without Neutron nobody knows what a network's name stands for.
+                (pool["networks"], pool["auto-floating-ip"]) = (json!([]), json!(true));
+                let mut volume = pool["labels"][0].clone();
+                (volume["name"], volume["boot-from-volume"]) = (json!("volume"), json!(true));
+                pool["labels"].as_array_mut().unwrap().push(volume);
+                vec![provider]
+            };
+            with_launcher(&cloud, configure, async |scene| {
+                let (id, nodes) = scene.serve(&["a"]).await;
+                assert!(nodes[0].interface_ip.is_some(), "{nodes:?}");
+                if missing == "cinder" {
+                    let never = scene.consumer.ask(&["volume"]).await;
+                    assert_eq!(scene.ended(&never).await.state, RequestState::Failed);
+                }
+                scene.use_up(&id).await;
+                scene.empties().await;
+            })
+            .await;
+        }
+    });
+}

@@ -1,0 +1,179 @@
+//! A launcher of this process on one cloud, with a ZooKeeper in memory: asked for nodes, and cleaned up after.
+
+use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use nodepool::actors::messages::AskWhy;
+use nodepool::actors::shared::{LauncherOptions, SessionEnd};
+use nodepool::model::ids::{NodeId, RequestId};
+use nodepool::model::node::Node;
+use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::zk::memory::MemoryZooKeeper;
+use serde_json::{Value, json};
+
+use super::Cloud;
+use super::client::Client;
+use super::roof::WithClouds;
+use crate::grown::{Consumer, Process, zookeeper};
+use crate::support::wait;
+
+/// A real cloud on a busy machine takes its time.
+pub const LONG: Duration = Duration::from_secs(180);
+
+pub struct Scene {
+    pub client: Client,
+    pub consumer: Consumer,
+    pub process: Process,
+    pub zookeeper: MemoryZooKeeper,
+    /// The name of its first provider, which no other test has.
+    pub provider: String,
+    running: tokio::task::JoinHandle<SessionEnd>,
+}
+
+/// Runs a case with a launcher whose providers `configure` makes of a provider name, and leaves no server behind.
+pub async fn with_launcher(
+    cloud: &Cloud,
+    configure: impl FnOnce(&str) -> Vec<Value>,
+    case: impl AsyncFnOnce(&mut Scene),
+) {
+    with_tuned_launcher(cloud, configure, |_| {}, case).await;
+}
+
+/// The same with other flags.
+pub async fn with_tuned_launcher(
+    cloud: &Cloud,
+    configure: impl FnOnce(&str) -> Vec<Value>,
+    tune: impl FnOnce(&mut LauncherOptions),
+    case: impl AsyncFnOnce(&mut Scene),
+) {
+    println!("--- on the cloud {}", cloud.name);
+    let filter = tracing_subscriber::EnvFilter::new("nodepool=debug");
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
+    let provider = format!("test-{}", uuid::Uuid::new_v4().simple());
+    let mut scene = Scene::start(cloud, configure(&provider), provider, tune).await;
+    let outcome = AssertUnwindSafe(case(&mut scene)).catch_unwind().await;
+    scene.end(outcome.is_ok()).await;
+    if let Err(panic) = outcome {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// A configuration file with these providers and their labels.
+pub fn configuration(providers: &[Value]) -> String {
+    let pools = providers.iter().flat_map(|provider| provider["pools"].as_array().into_iter().flatten());
+    let labels = pools.flat_map(|pool| pool["labels"].as_array().into_iter().flatten());
+    let names: BTreeSet<&str> = labels.filter_map(|label| label["name"].as_str()).collect();
+    let labels: Vec<Value> = names.into_iter().map(|name| json!({"name": name})).collect();
+    json!({"zookeeper-servers": [{"host": "localhost"}], "labels": labels, "providers": providers}).to_string()
+}
+
+impl Scene {
+    async fn start(
+        cloud: &Cloud,
+        providers: Vec<Value>,
+        provider: String,
+        tune: impl FnOnce(&mut LauncherOptions),
+    ) -> Scene {
+        let client = cloud.client().await;
+        let mut process = Process::with(&configuration(&providers), |options| {
+            options.cleanup_interval.0 = 2.0;
+            options.delete_interval.0 = 1.0;
+            tune(options);
+        });
+        let drivers = WithClouds(cloud.clouds_yaml.clone());
+        Arc::get_mut(&mut process.shared).expect("nobody else has it yet").drivers = Some(Box::new(drivers));
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        let running = process.run(&zookeeper);
+        wait::until("a pool to be registered", LONG, async || consumer.count("/nodepool/components/pool").await > 0)
+            .await;
+        Scene { client, consumer, process, zookeeper, provider, running }
+    }
+
+    /// After a case that failed, what its launcher would still have deleted is deleted here.
+    async fn end(&mut self, succeeded: bool) {
+        self.process.stop();
+        let ended = tokio::time::timeout(LONG, &mut self.running).await;
+        let left = self.client.servers_of(&self.provider).await;
+        for server in &left {
+            self.client.delete_server(server["id"].as_str().expect("a server has an id")).await;
+        }
+        if succeeded {
+            assert!(left.is_empty(), "servers are left: {left:?}");
+            let ended = ended.expect("a launcher that was told to stop ends").expect("its task is not aborted");
+            assert_eq!(ended, SessionEnd::Stopped);
+        }
+    }
+
+    pub async fn ended(&self, id: &RequestId) -> NodeRequest {
+        wait::until_some(&format!("the end of request {id}"), LONG, async || {
+            let request = self.consumer.request(id).await.expect("the request is there until we take it away");
+            matches!(request.state, RequestState::Fulfilled | RequestState::Failed).then_some(request)
+        })
+        .await
+    }
+
+    pub async fn fulfilled(&self, id: &RequestId) -> Vec<Node> {
+        let request = self.ended(id).await;
+        assert_eq!(request.state, RequestState::Fulfilled, "{}", self.why(id).await);
+        let mut nodes = Vec::new();
+        for id in &request.nodes {
+            nodes.push(self.node(id).await);
+        }
+        nodes
+    }
+
+    /// Asks for nodes and waits until they are there.
+    pub async fn serve(&self, labels: &[&str]) -> (RequestId, Vec<Node>) {
+        let id = self.consumer.ask(labels).await;
+        let nodes = self.fulfilled(&id).await;
+        (id, nodes)
+    }
+
+    pub async fn node(&self, id: &NodeId) -> Node {
+        self.consumer.node(id).await.unwrap_or_else(|| panic!("node {id} is gone"))
+    }
+
+    /// Accepts a request and gives its nodes back as used.
+    pub async fn use_up(&self, id: &RequestId) {
+        let nodes = self.consumer.accept(id).await;
+        self.consumer.use_up(nodes).await;
+    }
+
+    /// Waits until there is no node any more, and no server of the provider.
+    pub async fn empties(&self) {
+        wait::until("the nodes to be gone", LONG, async || self.consumer.nodes().await.is_empty()).await;
+        wait::until("the servers to be gone", LONG, async || self.client.servers_of(&self.provider).await.is_empty())
+            .await;
+    }
+
+    /// What the first pool that knows the request says of it.
+    pub async fn why(&self, id: &RequestId) -> String {
+        let asked = self.process.shared.why.ask_all(AskWhy(id.clone()), Duration::from_secs(5)).await;
+        let said = asked.into_iter().filter_map(|(_, why)| why.ok().flatten());
+        said.map(|why| why.reason).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Waits until what is said of the request contains a text.
+    pub async fn says(&self, id: &RequestId, text: &str) {
+        let mut said = String::new();
+        let what = format!("{text:?} to be said of request {id}");
+        wait::until(&what, LONG, async || {
+            let now = self.why(id).await;
+            if now != said {
+                println!("request {id}: {now}");
+                said = now;
+            }
+            said.contains(text)
+        })
+        .await;
+    }
+}
+
+/// The server's id of a node.
+pub fn server_of(node: &Node) -> &str {
+    node.external_id.as_str().unwrap_or_else(|| panic!("the node has no server: {node:?}"))
+}
