@@ -85,6 +85,7 @@ impl Gce {
                 };
                 labels.insert(name.clone(), (kind, source.clone()));
                 let label = LaunchLabel {
+                    console_log: false,
                     need: Some(Amounts::none().with("instances", 1.0)),
                     image: LabelImage::Cloud(image),
                     login: login.clone(),
