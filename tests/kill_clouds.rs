@@ -2,7 +2,6 @@
 //!
 //! NODEPOOL_KILLS=200 makes it a long run, NODEPOOL_SEED repeats one as far as chance goes.
 
-#[allow(dead_code)] // it is for static hosts as well
 mod crowd;
 mod support;
 
