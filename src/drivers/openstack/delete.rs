@@ -66,6 +66,10 @@ impl DeleteServer {
                 self.floating.extend(found.into_iter().map(|floating| floating.id));
                 self.go_on()
             }
+            // Not about the server: who hears of it would take the server for deleted.
+            (Step::LookingUp, Input::Reply(Err(CloudError::NotFound))) => {
+                Next::Failed(failed("the list of floating addresses was not found".to_owned()))
+            }
             (Step::Freeing, Input::Reply(Ok(_) | Err(CloudError::NotFound))) => self.go_on(),
             (Step::Deleting, Input::Reply(Ok(_))) => self.observe(Step::Going(0)),
             (Step::Going(seen), Input::Seen(inventory)) => self.going(seen, inventory),
