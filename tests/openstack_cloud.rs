@@ -282,7 +282,8 @@ fn host_keys_are_those_of_the_sshd_at_the_servers_address() {
                 let host = sshd::Host::start_on(sshd::Options { address, ..Default::default() }, port).await;
                 let nodes = scene.fulfilled(&id).await;
                 let mut keys = nodes[0].host_keys.clone();
-                (keys.sort(), keys.dedup());
+                keys.sort();
+                keys.dedup();
                 assert_eq!(keys, host.keys());
                 assert_eq!(nodes[0].connection_port, json!(host.port()));
                 scene.use_up(&id).await;
