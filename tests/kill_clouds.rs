@@ -28,12 +28,13 @@ fn wishes() -> Wishes {
     Wishes { shapes, hopeless: Some("z"), consumers: 5, longest_use: Duration::from_millis(80) }
 }
 
+/// Nodes of requests that were withdrawn are ready for others, and go when nobody wants them.
 fn configuration(addresses: &str, chroot: &str) -> String {
     let (host, port) = addresses.rsplit_once(':').expect("an address ends with its port");
     format!(
         "zookeeper-servers: [{{host: {host}, port: {port}, chroot: '/{chroot}'}}]
 zookeeper-timeout: 1
-labels: [{{name: a}}, {{name: b}}]
+labels: [{{name: a, max-ready-age: 2}}, {{name: b, max-ready-age: 2}}]
 providers:
   - name: lab
     driver: openstack

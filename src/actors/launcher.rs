@@ -16,7 +16,8 @@ use super::config_files::{self, Loaded, Stamp};
 use super::jobs::{Drain, ProviderHandle};
 use super::leak_worker::{LeakWorker, LeakWorkerParts};
 use super::look::{Changes, UNHURRIED, rest_after};
-use super::messages::{Dump, Shutdown};
+use super::messages::{AskWhy, Dump, Shutdown};
+use super::not_started::NotStarted;
 use super::panics::{PanicGuard, PanicWatch};
 use super::pool_worker::{self, PoolWorker, PoolWorkerParts};
 use super::registry::Registration;
@@ -30,6 +31,7 @@ use crate::model::config::Config;
 use crate::model::ids::{LabelName, LauncherId, PoolId, ProviderName, RequestId};
 use crate::model::json;
 use crate::model::snapshot::WriteError;
+use crate::model::status::Why;
 use crate::model::world::World;
 use crate::policy::ready::{self, MinReady, Wish};
 use crate::policy::reload::{self, Change};
@@ -76,6 +78,7 @@ pub struct Launcher {
     loading: bool,
     panics: PanicWatch,
     providers: BTreeMap<ProviderName, ProviderHandle>,
+    not_started: NotStarted,
     pools: BTreeMap<PoolId, Addr<PoolWorker>>,
     /// Requests being handled, per provider over all its pools.
     busy: BTreeMap<ProviderName, Arc<AtomicUsize>>,
@@ -90,6 +93,7 @@ pub struct Launcher {
     due: Option<SpawnHandle>,
     changes: Changes,
     registration: Option<Registration>,
+    answers_why: Option<Registration>,
     _guard: PanicGuard,
 }
 
@@ -104,6 +108,7 @@ impl Launcher {
             broken: None,
             loading: false,
             providers: BTreeMap::new(),
+            not_started: NotStarted::default(),
             pools: BTreeMap::new(),
             busy: BTreeMap::new(),
             board: watch::Sender::default(),
@@ -113,6 +118,7 @@ impl Launcher {
             min_ready: MinReady::default(),
             due: None,
             registration: None,
+            answers_why: None,
             _guard: panics.guard("Launcher"),
             panics,
         }
@@ -134,9 +140,11 @@ impl Launcher {
         match providers::start(&section, self.surroundings(), self.shared.drivers.as_deref()) {
             Ok(handle) => {
                 info!(target: "nodepool.ProviderManager", provider = %name, "provider started");
+                self.not_started.forget(name);
                 self.providers.insert(name.clone(), handle);
             }
             Err(problems) => {
+                self.not_started.failed(name, &problems);
                 // Its pools are neither started nor registered: requests for its labels are others' business.
                 for problem in problems {
                     error!(target: "nodepool.ProviderManager", provider = %name, %problem, "Error starting provider");
@@ -152,6 +160,7 @@ impl Launcher {
     }
 
     fn drain_provider(&mut self, name: &ProviderName) {
+        self.not_started.forget(name);
         if let Some(handle) = self.providers.remove(name) {
             handle.drain.do_send(Drain);
         }
@@ -410,6 +419,7 @@ impl Actor for Launcher {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.registration = Some(self.shared.registry.register("Launcher", "", ctx.address().downgrade().recipient()));
+        self.answers_why = Some(self.shared.why.register("Launcher", "", ctx.address().downgrade().recipient()));
         self.register(ctx);
         self.tell_out_of_service();
         for name in self.config.providers.keys().cloned().collect::<Vec<_>>() {
@@ -452,6 +462,17 @@ impl Handler<Shutdown> for Launcher {
     }
 }
 
+/// For pools that there would be.
+impl Handler<AskWhy> for Launcher {
+    type Result = Option<Why>;
+
+    fn handle(&mut self, message: AskWhy, _: &mut Context<Self>) -> Option<Why> {
+        let snapshot = self.changes.snapshot();
+        let request = snapshot.request(&message.0)?;
+        self.not_started.why(&request.record, &self.config, |id| self.shared.identity.launcher_id(id))
+    }
+}
+
 impl Handler<Dump> for Launcher {
     type Result = Option<serde_json::Value>;
 
@@ -460,6 +481,7 @@ impl Handler<Dump> for Launcher {
             "actor": "Launcher",
             "providers": self.providers.keys().collect::<Vec<_>>(),
             "out_of_service": self.config.out_of_service,
+            "not_started": self.not_started.observe(),
             "pools": self.pools.keys().map(ToString::to_string).collect::<Vec<_>>(),
             "min_ready": self.min_ready.observe(),
             "connected": self.changes.snapshot().connected,

@@ -17,6 +17,7 @@ pub mod providers;
 pub mod single;
 pub mod signals;
 pub mod webapp;
+mod not_started;
 pub mod launcher;
 pub mod process;
 pub mod identity;
