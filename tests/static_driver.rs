@@ -136,14 +136,14 @@ fn every_problem_is_reported_with_its_place_and_remedy() {
 #[test]
 fn a_driver_of_a_later_version_is_refused_by_name() {
     let section = provider_section(&config("- {name: host-1, labels: a}"));
-    let section = ProviderConfig { driver: String::from("openstack"), ..(*section).clone() };
+    let section = ProviderConfig { driver: String::from("aws"), ..(*section).clone() };
     struct Nothing;
     impl drivers::OpenDriver for Nothing {
         type Out = ();
         fn with<D: drivers::Driver>(self, _: D) {}
     }
     let problems = drivers::open(&section, Nothing).unwrap_err();
-    assert!(problems[0].to_string().starts_with("the driver openstack is not part of this version"), "{}", problems[0]);
+    assert!(problems[0].to_string().starts_with("the driver aws is not part of this version"), "{}", problems[0]);
 }
 
 #[test]

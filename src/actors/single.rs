@@ -16,6 +16,7 @@ use crate::model::cloud::{CloudError, Facts, Job, News, Outcome};
 use crate::model::config::ProviderConfig;
 use crate::model::problem::Problem;
 use crate::model::time::Span;
+pub use crate::policy::leaks::{Suspect, suspects};
 
 /// Calls at a time.
 const CONCURRENCY: usize = 10;

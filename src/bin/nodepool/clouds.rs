@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use nodepool::actors::single::Single;
+use nodepool::actors::single::{self, Single, Suspect};
 use nodepool::model::cloud::{CloudError, ExternalId, Facts, Job, Outcome};
 use nodepool::model::config::{Config, ProviderConfig};
 use nodepool::model::ids::{NodeId, ProviderName};
 use nodepool::model::node::Node;
 use nodepool::model::quantity::Amounts;
 use nodepool::model::table::Table;
-use nodepool::policy::leaks::{self, Suspect};
 use nodepool::zk::{Connection, scan};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -177,5 +176,5 @@ async fn suspects(zk: &dyn Connection, section: &Arc<ProviderConfig>) -> anyhow:
             nodes.insert(NodeId::from(id.to_owned()), Arc::new(placeholder));
         }
     }
-    Ok(leaks::suspects(&section.name, &inventory, |id| nodes.get(id).map(|node| &**node)))
+    Ok(single::suspects(&section.name, &inventory, |id| nodes.get(id).map(|node| &**node)))
 }
