@@ -193,7 +193,7 @@ impl StateMachine for Machine {
             (Step::Booting, Input::Seen(inventory)) => self.booted(inventory),
             (Step::Delete(id), Input::Start) => self.call(Step::Deleting(id.clone()), keys.delete, Request::Delete(id)),
             (Step::Deleting(id), Input::Reply(Ok(Reply::Accepted))) => self.observe(Step::Going(id)),
-            (Step::Going(id), Input::Seen(inventory)) => match find(inventory, &id) {
+            (Step::Going(id), Input::Seen(inventory)) => match inventory.find(&id) {
                 Some(_) => self.observe(Step::Going(id)),
                 None => Next::Done(Outcome::Deleted),
             },
@@ -251,7 +251,7 @@ impl Machine {
     }
 
     fn booted(&mut self, inventory: &Inventory) -> Next<Call> {
-        let found = self.external_id.as_ref().and_then(|id| find(inventory, id));
+        let found = self.external_id.as_ref().and_then(|id| inventory.find(id));
         match found.map(|instance| (&instance.state, instance)) {
             Some((InstanceState::Running, instance)) => Next::Done(Outcome::Launched(Box::new(instance.clone()))),
             Some((InstanceState::Starting, _)) => self.observe(Step::Booting),
@@ -263,8 +263,4 @@ impl Machine {
 
 fn failed(detail: String) -> Next<Call> {
     Next::Failed(CloudError::Failed { kind: FailureKind::Status, detail })
-}
-
-fn find<'a>(inventory: &'a Inventory, id: &ExternalId) -> Option<&'a Instance> {
-    inventory.instances.iter().find(|instance| instance.external_id == *id)
 }

@@ -232,6 +232,16 @@ impl Instance {
             state: InstanceState::Running,
         }
     }
+
+    /// Was it made by this provider?
+    pub fn is_of(&self, provider: &ProviderName) -> bool {
+        self.metadata.get("nodepool_provider_name").is_some_and(|name| name == provider.as_str())
+    }
+
+    /// The node that it was made for.
+    pub fn node(&self) -> Option<&str> {
+        self.metadata.get("nodepool_node_id").map(String::as_str)
+    }
 }
 
 /// Every instance of the provider that could be seen, ours or not; complete, or there is none.
@@ -243,12 +253,13 @@ pub struct Inventory {
 impl Inventory {
     /// What instances that are not this provider's use of the limits.
     pub fn used_by_others(&self, provider: &ProviderName) -> Amounts {
-        let is_ours = |instance: &&Instance| {
-            instance.metadata.get("nodepool_provider_name").is_some_and(|name| name == provider.as_str())
-        };
         let mut total = Amounts::none();
-        self.instances.iter().filter(|instance| !is_ours(instance)).for_each(|other| total.add(&other.amounts));
+        self.instances.iter().filter(|instance| !instance.is_of(provider)).for_each(|other| total.add(&other.amounts));
         total
+    }
+
+    pub fn find(&self, id: &ExternalId) -> Option<&Instance> {
+        self.instances.iter().find(|instance| instance.external_id == *id)
     }
 }
 

@@ -62,12 +62,9 @@ impl Pool {
 
     /// Where a node is, by its record or by what the cloud shows of it.
     fn zone_of(&self, node: &NodeId, recorded: &Option<String>, bidder: &Bidder<'_>) -> Option<String> {
-        let of_node = |value: Option<&String>| value.is_some_and(|value| value.as_str() == node.as_str());
         let instances = &bidder.hosts.facts.inventory.instances;
-        recorded.clone().or_else(|| {
-            let found = instances.iter().find(|instance| of_node(instance.metadata.get("nodepool_node_id")));
-            found.and_then(|instance| instance.zone.clone())
-        })
+        let shown = || instances.iter().find(|instance| instance.node() == Some(node.as_str()))?.zone.clone();
+        recorded.clone().or_else(shown)
     }
 
     pub(super) fn adopted(&mut self, id: &RequestId, answer: Result<(), WriteError>, world: &World<'_>) -> Vec<Effect> {

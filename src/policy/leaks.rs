@@ -205,14 +205,11 @@ pub fn suspects<'a>(
     node: impl Fn(&NodeId) -> Option<&'a Node>,
 ) -> Vec<Suspect> {
     let suspect = |instance: &Instance| {
-        if instance.metadata.get("nodepool_provider_name").map(String::as_str) != Some(provider.as_str()) {
+        // One that is stopping goes already.
+        if !instance.is_of(provider) || instance.state == InstanceState::Stopping {
             return None;
         }
-        let id = NodeId::from(instance.metadata.get("nodepool_node_id")?.clone());
-        // It goes already.
-        if instance.state == InstanceState::Stopping {
-            return None;
-        }
+        let id = NodeId::from(instance.node()?.to_owned());
         let why = why(&instance.external_id, node(&id))?;
         Some(Suspect { external_id: instance.external_id.clone(), node: id, why })
     };
@@ -231,9 +228,6 @@ fn why(instance: &ExternalId, node: Option<&Node>) -> Option<Why> {
 }
 
 fn budget(inventory: &Inventory, provider: &ProviderName) -> usize {
-    let is_ours = |instance: &&Instance| {
-        instance.metadata.get("nodepool_provider_name").map(String::as_str) == Some(provider.as_str())
-    };
-    let ours = inventory.instances.iter().filter(is_ours).count();
+    let ours = inventory.instances.iter().filter(|instance| instance.is_of(provider)).count();
     LEAST_BUDGET.max(ours * BUDGET_PERCENT / 100)
 }

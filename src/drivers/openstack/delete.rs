@@ -107,8 +107,7 @@ impl DeleteServer {
     }
 
     fn going(&mut self, seen: u32, inventory: &Inventory) -> Next<Call> {
-        let found = inventory.instances.iter().find(|instance| instance.external_id == self.id);
-        match found.map(|instance| &instance.state) {
+        match inventory.find(&self.id).map(|instance| &instance.state) {
             None => {
                 self.shared.deleted_server(&self.id.to_string());
                 Next::Done(Outcome::Deleted)

@@ -108,13 +108,7 @@ impl Connection {
         match self.send_once(request).await {
             Err(Refusal::Token(used)) => {
                 self.keystone.forget(&used).await;
-                self.send_once(request).await.map_err(|refusal| match refusal {
-                    Refusal::Token(_) => {
-                        let text = "the cloud refuses a token that Keystone has just given".to_owned();
-                        Failure::refused(CloudError::Denied(text))
-                    }
-                    Refusal::Failure(failure) => failure,
-                })
+                self.send_once(request).await.map_err(Refusal::into_failure)
             }
             Err(Refusal::Failure(failure)) => Err(failure),
             Ok(answer) => Ok(answer),
@@ -203,7 +197,10 @@ impl Refusal {
     fn into_failure(self) -> Failure {
         match self {
             Refusal::Failure(failure) => failure,
-            Refusal::Token(_) => Failure::refused(CloudError::Denied("the cloud refuses our token".to_owned())),
+            Refusal::Token(_) => {
+                let text = "the cloud refuses a token that Keystone has just given".to_owned();
+                Failure::refused(CloudError::Denied(text))
+            }
         }
     }
 }

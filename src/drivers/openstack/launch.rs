@@ -1,5 +1,6 @@
 //! Makes a server: created once and once only, waited for, and given a floating address where it needs one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -83,9 +84,8 @@ impl LaunchServer {
                 false => self.create(),
             },
             (Step::Creating, Input::Reply(Ok(Reply::Json(answer)))) => self.created(&answer),
-            (Step::Creating, Input::Reply(Ok(Reply::Lost(error)))) => self.find(Step::Searching(error, LOOKS)),
-            (Step::Creating, Input::Reply(Err(CloudError::Deadline))) => {
-                self.find(Step::Searching(CloudError::Deadline, LOOKS))
+            (Step::Creating, Input::Reply(Ok(Reply::Lost(error)) | Err(error @ CloudError::Deadline))) => {
+                self.find(Step::Searching(error, LOOKS))
             }
             (Step::Searching(error, left), Input::Reply(reply)) => {
                 let found = reply.is_ok_and(|reply| self.adopted(&reply));
@@ -97,13 +97,10 @@ impl LaunchServer {
             (Step::Asking, Input::Reply(Err(CloudError::NotFound))) => status("the server has gone".to_owned()),
             (Step::Ports(instance), Input::Reply(Ok(Reply::Json(answer)))) => self.choose_port(instance, &answer),
             (Step::Floating(instance, _), Input::Reply(Ok(Reply::Json(answer)))) => self.floating(instance, &answer),
-            (Step::Floating(instance, port), Input::Reply(Ok(Reply::Lost(error)))) => {
-                self.call(Step::FindingFloating(instance, error), calls::floating_ips_of(&port.id))
-            }
             // Its answer was lost, or Neutron refuses a second one: an earlier life may have made it a moment ago.
             (
                 Step::Floating(instance, port),
-                Input::Reply(Err(error @ (CloudError::Failed { .. } | CloudError::Deadline))),
+                Input::Reply(Ok(Reply::Lost(error)) | Err(error @ (CloudError::Failed { .. } | CloudError::Deadline))),
             ) => self.call(Step::FindingFloating(instance, error), calls::floating_ips_of(&port.id)),
             (Step::FindingFloating(instance, error), Input::Reply(Ok(Reply::Json(answer)))) => {
                 let all: Vec<FloatingIp> = wire::list(&answer, "floatingips").unwrap_or_default();
@@ -159,11 +156,14 @@ impl LaunchServer {
     /// Takes a server of this node from an answer, if there is one.
     fn adopted(&mut self, reply: &Reply) -> bool {
         let Reply::Servers(page) = reply else { return false };
-        let of_node = |server: &&wire::Server| {
-            self.order.metadata.iter().all(|(key, value)| server.metadata.get(key) == Some(value))
-        };
-        let found = page.servers.iter().find(of_node).map(|server| server.id.clone());
+        let found =
+            page.servers.iter().find(|server| self.is_ordered(&server.metadata)).map(|server| server.id.clone());
         found.map(|id| self.take_id(id)).is_some()
+    }
+
+    /// Does this metadata have all that was ordered? It names the node, so no other server has it.
+    fn is_ordered(&self, metadata: &BTreeMap<String, String>) -> bool {
+        self.order.metadata.iter().all(|(key, value)| metadata.get(key) == Some(value))
     }
 
     fn take_id(&mut self, id: String) {
@@ -172,10 +172,7 @@ impl LaunchServer {
     }
 
     fn search(&mut self, error: CloudError, left: u32, inventory: &Inventory) -> Next<Call> {
-        let of_node = |instance: &&Instance| {
-            self.order.metadata.iter().all(|(key, value)| instance.metadata.get(key) == Some(value))
-        };
-        if let Some(found) = inventory.instances.iter().find(of_node) {
+        if let Some(found) = inventory.instances.iter().find(|instance| self.is_ordered(&instance.metadata)) {
             self.take_id(found.external_id.to_string());
             return self.booting(0, inventory);
         }
@@ -186,8 +183,7 @@ impl LaunchServer {
     }
 
     fn booting(&mut self, missed: u32, inventory: &Inventory) -> Next<Call> {
-        let found = inventory.instances.iter().find(|instance| Some(&instance.external_id) == self.id.as_ref());
-        let Some(instance) = found else {
+        let Some(instance) = self.id.as_ref().and_then(|id| inventory.find(id)) else {
             return match &self.id {
                 Some(id) if missed + 1 >= MISSES => {
                     let call = calls::server(&id.to_string());
