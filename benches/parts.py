@@ -154,12 +154,18 @@ class Cloud(Process):
              if line.startswith("listening on ")), None))
 
     def state(self):
-        with urllib.request.urlopen(f"{self.base}/sim/state", timeout=30) as answer:
+        return self.get("state")
+
+    def history(self):
+        return self.get("history")["servers"]
+
+    def get(self, what):
+        with urllib.request.urlopen(f"{self.base}/sim/{what}", timeout=60) as answer:
             return json.load(answer)
 
 
-def write_cloud_config(path, zookeeper, tls):
-    """A provider of the simulated cloud, one label, no host keys."""
+def write_cloud_config(path, zookeeper, tls, checked_port=None):
+    """A provider of the simulated cloud, one label; with `checked_port`, host keys are gathered there."""
     path = write_config(path, zookeeper, tls, 0)
     text = path.read_text().partition("providers:")[0]
     path.write_text(text + f"""providers:
@@ -170,10 +176,11 @@ def write_cloud_config(path, zookeeper, tls):
       - name: image
         image-name: raw-1M
         username: zuul
+        connection-port: {checked_port or 22}
     pools:
       - name: main
         auto-floating-ip: false
-        host-key-checking: false
+        host-key-checking: {"true" if checked_port else "false"}
         networks: [private]
         labels:
           - name: {LABEL}

@@ -240,7 +240,7 @@ async fn launched_as(provider: &mut Provider, order: LaunchOrder) -> Instance {
 
 async fn listed(provider: &mut Provider) -> Vec<Instance> {
     let Ok(Outcome::Surveyed(facts)) = provider.run(Job::Survey).await else { panic!("the survey fails") };
-    facts.inventory.instances.clone()
+    facts.inventory.instances().to_vec()
 }
 
 #[test]
@@ -380,7 +380,7 @@ fn a_list_that_could_not_be_read_completely_is_an_error() {
             // A link that leads back does no harm to who knows where a page ended.
             cloud.knobs(json!({"faults": ["repeated-marker path=/servers/detail$"]})).await;
             let Ok(Outcome::Listed(inventory)) = provider.run(Job::List).await else { panic!("{}", case.driver) };
-            assert_eq!(inventory.instances.len(), 2, "{}", case.driver);
+            assert_eq!(inventory.instances().len(), 2, "{}", case.driver);
         });
     }
 }

@@ -40,7 +40,7 @@ fn lab() -> ProviderName {
 }
 
 fn listed(instances: &[Instance]) -> Event {
-    Event::Listed(lab(), Some(Arc::new(Inventory { instances: instances.to_vec() })))
+    Event::Listed(lab(), Some(Arc::new(Inventory::new(instances.to_vec()))))
 }
 
 fn proven(nodes: &[(&str, Option<Node>)]) -> Event {

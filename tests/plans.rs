@@ -21,7 +21,7 @@ fn plan(built: &Built) -> String {
     let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
     let effects = pool.step(pool::Event::Wake, &world);
     for (id, _) in built.snapshot.requests() {
-        match pool.why(id) {
+        match pool.why(id, &built.snapshot) {
             Some(why) => writeln!(text, "{id}: {:?}: {}", why.verdict, why.reason).unwrap(),
             None => writeln!(text, "{id}: not looked at").unwrap(),
         }

@@ -157,8 +157,8 @@ proptest! {
         let built = build(&spec);
         let (pool, _) = look(&built);
         let given = given(&pool);
-        for (rank, _) in built.snapshot.open_requests() {
-            let Some(why) = pool.why(&rank.id) else { continue };
+        for (rank, _) in built.snapshot.waiting_requests() {
+            let Some(why) = pool.why(&rank.id, &built.snapshot) else { continue };
             let Some(short) = why.reason.split(" of label ").nth(1).filter(|_| why.reason.contains("idle node")) else { continue };
             let short = LabelName::from(short.split([',', ' ']).next().unwrap());
             for (behind, nodes) in &given {
@@ -180,13 +180,13 @@ proptest! {
         let built = build(&spec);
         let (pool, _) = look(&built);
         let given: BTreeSet<NodeId> = given(&pool).into_values().flatten().collect();
-        let first_waiting = built.snapshot.open_requests().find(|(rank, request)| {
-            let waits = pool.why(&rank.id).is_some_and(|why| why.reason.contains("idle node"));
+        let first_waiting = built.snapshot.waiting_requests().find(|(rank, request)| {
+            let waits = pool.why(&rank.id, &built.snapshot).is_some_and(|why| why.reason.contains("idle node"));
             waits && request.record.node_types.len() == 1
         });
         let Some((rank, request)) = first_waiting else { return Ok(()) };
-        let kept_for_others = built.snapshot.open_requests().take_while(|(other, _)| *other != rank).any(|(other, _)| {
-            pool.why(&other.id).is_some_and(|why| why.verdict == VerdictKind::Defer)
+        let kept_for_others = built.snapshot.waiting_requests().take_while(|(other, _)| *other != rank).any(|(other, _)| {
+            pool.why(&other.id, &built.snapshot).is_some_and(|why| why.verdict == VerdictKind::Defer)
         });
         let label = &request.record.node_types[0];
         let free = built.snapshot.idle_nodes(&pool_id(), label).find(|node| !given.contains(*node));
@@ -198,9 +198,11 @@ proptest! {
     fn every_open_request_has_a_verdict_with_a_reason(spec in specs()) {
         let built = build(&spec);
         let (pool, _) = look(&built);
-        for (rank, _) in built.snapshot.open_requests() {
-            let why = pool.why(&rank.id);
-            prop_assert!(why.is_some_and(|why| !why.reason.is_empty()), "{} has none", rank.id);
+        for (id, request) in built.snapshot.requests() {
+            if matches!(request.record.state, RequestState::Requested | RequestState::Pending) {
+                let why = pool.why(id, &built.snapshot);
+                prop_assert!(why.is_some_and(|why| !why.reason.is_empty()), "{id} has none");
+            }
         }
     }
 

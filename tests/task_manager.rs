@@ -128,7 +128,7 @@ impl Driver for Cloud {
             Call::List => {
                 seen.instances.values_mut().for_each(|listings| *listings = listings.saturating_sub(1));
                 let active = seen.instances.iter().filter(|(_, listings)| **listings == 0);
-                Ok(Reply::Listed(Inventory { instances: active.map(|(name, _)| instance(name)).collect() }))
+                Ok(Reply::Listed(Inventory::new(active.map(|(name, _)| instance(name)).collect())))
             }
         }
     }
@@ -161,7 +161,7 @@ impl StateMachine for Machine {
             (Input::Reply(Ok(Reply::Deleted)), _) => Next::Done(Outcome::Deleted),
             (Input::Seen(inventory), _) => {
                 let active =
-                    inventory.instances.iter().find(|instance| Some(&instance.external_id) == self.id.as_ref());
+                    inventory.instances().iter().find(|instance| Some(&instance.external_id) == self.id.as_ref());
                 active.map_or(Next::Observe, |instance| Next::Done(Outcome::Launched(Box::new(instance.clone()))))
             }
         }
@@ -371,7 +371,7 @@ fn a_survey_replaces_the_facts_and_a_failed_one_leaves_them() {
         let (_, result) = bench.end().await;
         let facts = bench.handle.facts.borrow().clone();
         assert_eq!(result, Ok(Outcome::Surveyed(facts.clone())));
-        assert_eq!(facts.inventory.instances, [instance("old")]);
+        assert_eq!(facts.inventory.instances(), [instance("old")]);
         assert!(facts.seen_at.0 > 1e9, "{:?}", facts.seen_at);
         bench.seen.lock().unwrap().listing_fails = true;
         bench.submit(2, Job::Survey);

@@ -64,6 +64,19 @@ enum Scenario {
         consumers: usize,
         #[arg(long)]
         seconds: u64,
+        /// Where to write when each node was handed out and when it was given back, in seconds since the Unix epoch.
+        #[arg(long)]
+        times: Option<PathBuf>,
+    },
+    /// All requests at once, for nodes that are made for them.
+    Launch {
+        #[command(flatten)]
+        target: Target,
+        #[arg(long)]
+        count: usize,
+        /// End without using the nodes: they stay, ready for others.
+        #[arg(long)]
+        leave: bool,
     },
     /// Waits until so many nodes are ready.
     Await {
@@ -113,7 +126,10 @@ async fn run(scenario: Scenario) -> anyhow::Result<serde_json::Value> {
     match scenario {
         Scenario::One { target, count } => scenarios::one(&target, count).await,
         Scenario::Burst { target, count, bare } => scenarios::burst(&target, count, bare).await,
-        Scenario::Cycle { target, consumers, seconds } => scenarios::cycle(&target, consumers, seconds).await,
+        Scenario::Cycle { target, consumers, seconds, times } => {
+            scenarios::cycle(&target, consumers, seconds, times.as_deref()).await
+        }
+        Scenario::Launch { target, count, leave } => scenarios::launch(&target, count, leave).await,
         Scenario::Await { target, nodes, seconds } => scenarios::await_nodes(&target, nodes, seconds).await,
         Scenario::Start { target, requests, rounds, command } => {
             start::start(&target, requests, rounds, &command).await

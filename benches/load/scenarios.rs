@@ -1,6 +1,7 @@
 //! What is measured of a launcher that runs: one request at a time, all at once, and round after round.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,7 +109,7 @@ pub async fn burst(target: &Target, count: usize, with_bare: bool) -> anyhow::Re
     Ok(report)
 }
 
-pub async fn cycle(target: &Target, count: usize, seconds: u64) -> anyhow::Result<Value> {
+pub async fn cycle(target: &Target, count: usize, seconds: u64, times: Option<&Path>) -> anyhow::Result<Value> {
     let client = Arc::new(connect(&target.zookeeper).await?);
     let consumers = Consumers::start(client.clone(), &target.label).await?;
     let ready = ready_nodes(&client).await?.len();
@@ -116,23 +117,70 @@ pub async fn cycle(target: &Target, count: usize, seconds: u64) -> anyhow::Resul
     let began = Instant::now();
     let end = began + Duration::from_secs(seconds);
     let rounds = (0..count).map(|_| async {
-        let mut rounds = 0;
+        let mut rounds = Vec::new();
         while Instant::now() < end {
             let id = consumers.ask().await?;
-            let Fulfilled { nodes, .. } = consumers.fulfilled(&id).await?;
+            let Fulfilled { nodes, at } = consumers.fulfilled(&id).await?;
             consumers.use_up(&id, &nodes[0]).await?;
-            rounds += 1;
+            rounds.push((nodes[0].clone(), [at, Instant::now()].map(time_of_day)));
         }
         anyhow::Ok(rounds)
     });
-    let rounds: usize = try_join_all(rounds).await?.into_iter().sum();
+    let rounds: Vec<_> = try_join_all(rounds).await?.into_iter().flatten().collect();
     let elapsed = began.elapsed().as_secs_f64();
-    let (transactions, computed) = meter.stop(0, rounds).await?;
+    let (transactions, computed) = meter.stop(0, rounds.len()).await?;
     wait_for_nodes(&client, ready, Duration::from_secs(600)).await?;
+    if let Some(path) = times {
+        std::fs::write(path, json!(rounds.iter().cloned().collect::<BTreeMap<_, _>>()).to_string())?;
+    }
     Ok(json!({
-        "consumers": count, "seconds": elapsed, "per_second": rounds as f64 / elapsed,
+        "consumers": count, "seconds": elapsed, "per_second": rounds.len() as f64 / elapsed,
         "transactions": transactions, "cpu_ms": computed * 1000.0,
     }))
+}
+
+/// Seconds since the Unix epoch.
+fn time_of_day(at: Instant) -> f64 {
+    nodepool::actors::clock::now().0 - at.elapsed().as_secs_f64()
+}
+
+pub async fn launch(target: &Target, count: usize, leave: bool) -> anyhow::Result<Value> {
+    let client = Arc::new(connect(&target.zookeeper).await?);
+    let consumers = Consumers::start(client.clone(), &target.label).await?;
+    let meter = Meter::start(&client, target).await?;
+    let began = Instant::now();
+    let served = try_join_all((0..count).map(|_| async {
+        let id = consumers.ask().await?;
+        let fulfilled = consumers.fulfilled(&id).await?;
+        anyhow::Ok((id, fulfilled))
+    }));
+    let served = served.await?;
+    let last = served.iter().map(|(_, fulfilled)| fulfilled.at).max().expect("at least one request was served");
+    let seconds = (last - began).as_secs_f64();
+    let (transactions, computed) = meter.stop(count, count).await?;
+    let mut report = json!({
+        "count": count, "seconds": seconds, "per_second": count as f64 / seconds,
+        "transactions": transactions, "cpu_ms": computed * 1000.0,
+    });
+    if !leave {
+        let began = Instant::now();
+        give_back(&consumers, &served).await?;
+        wait_for_no_nodes(&client, Duration::from_secs(1200)).await?;
+        report["gone_s"] = json!(began.elapsed().as_secs_f64());
+    }
+    Ok(report)
+}
+
+async fn wait_for_no_nodes(client: &Client, patience: Duration) -> anyhow::Result<()> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let (names, _) = client.get_children(NODES).await?;
+        if names.is_empty() {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "{} nodes are left after {patience:?}", names.len());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 pub async fn await_nodes(target: &Target, nodes: usize, seconds: u64) -> anyhow::Result<Value> {

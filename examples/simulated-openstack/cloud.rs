@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 
 use crate::address::Pool;
 use crate::fixtures::{Fixtures, Flavor};
+use crate::history::History;
 use crate::image::Image;
 use crate::knobs::Knobs;
 use crate::network::{FloatingIp, Port};
@@ -55,7 +56,7 @@ pub struct Cloud {
     pub knobs: Knobs,
     pub fixtures: Fixtures,
     pub now: Moment,
-    started: DateTime<Utc>,
+    pub started: DateTime<Utc>,
     last: u64,
     /// Tokens and when they expire.
     pub tokens: HashMap<String, Moment>,
@@ -71,6 +72,7 @@ pub struct Cloud {
     pub floating_pool: Pool,
     pub usage: Usage,
     pub tally: Tally,
+    pub history: History,
     due: BinaryHeap<Reverse<(Moment, u64, Due)>>,
 }
 
@@ -113,6 +115,7 @@ impl Cloud {
             floating_pool: Pool::external(),
             usage: Usage::default(),
             tally: Tally::default(),
+            history: History::default(),
             due: BinaryHeap::new(),
         };
         cloud.add_standard_images();
@@ -205,6 +208,7 @@ impl Cloud {
     pub fn forget(&mut self, number: u64) {
         let Some(mut server) = self.servers.remove(&number) else { return };
         server.gone = Some(self.now);
+        self.history.gone(number, self.now);
         let flavor = &self.fixtures.flavors[server.flavor];
         self.usage.servers -= 1;
         self.usage.cores -= flavor.vcpus;

@@ -82,6 +82,7 @@ impl Cloud {
             return Answer::empty(204);
         }
         self.tally.deletes_accepted += 1;
+        self.history.delete_asked(number, now);
         let on_no_host = stage.status == Status::Error && server.launched.is_none() && server.delete_failures == 0;
         server.enter(now, Stage { deleting: true, ..stage });
         let time = server.seconds("loopback:delete_seconds").unwrap_or(self.knobs.delete_time_s);

@@ -10,6 +10,7 @@ mod create;
 mod discovery;
 mod fault;
 mod fixtures;
+mod history;
 mod http;
 mod identity;
 mod image;

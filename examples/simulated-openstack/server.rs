@@ -165,6 +165,9 @@ impl Cloud {
     pub fn rendered(&mut self, number: u64, minor: u32) -> Option<Bytes> {
         let server = self.servers.get(&number)?;
         let wanted = shape(minor);
+        if server.stage().status == Status::Active {
+            self.history.shown_active(number, self.now);
+        }
         if let Some((_, bytes)) = server.rendered.iter().find(|(shape, _)| *shape == wanted) {
             return Some(bytes.clone());
         }

@@ -211,6 +211,7 @@ impl Simulation {
                 }
             }
             ("GET", ["sim", "state"]) => Answer::ok(&self.cloud.state()),
+            ("GET", ["sim", "history"]) => Answer::ok(&self.cloud.told()),
             ("POST", ["sim", "reset"]) => {
                 self.cloud.reset();
                 Answer::empty(204)

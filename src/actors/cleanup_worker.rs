@@ -10,6 +10,7 @@ use tracing::{debug, info, warn};
 
 use super::clock;
 use super::deletions::Deletions;
+use super::errands::Errands;
 use super::jobs::{JobNews, ProviderHandle, Submit, Ticket};
 use super::look::{A_MOMENT, Changes, rest_after};
 use super::messages::{Dump, Shutdown};
@@ -46,6 +47,7 @@ pub struct CleanupWorker {
     facts: BTreeMap<ProviderName, Arc<Facts>>,
     checks: BTreeMap<Ticket, (ProviderName, Option<HostIdentity>)>,
     pub(super) deletions: Deletions,
+    pub(super) errands: Errands<Self>,
     next_ticket: u64,
     due: Option<SpawnHandle>,
     registration: Option<Registration>,
@@ -69,6 +71,7 @@ impl CleanupWorker {
             facts: BTreeMap::new(),
             checks: BTreeMap::new(),
             deletions: Deletions::new(),
+            errands: Errands::default(),
             next_ticket: 0,
             due: None,
             registration: None,
@@ -107,17 +110,17 @@ impl CleanupWorker {
                     return self.delete(key, *node, provider, external_id, ctx);
                 }
                 let writing = async move { repair_with(&store, repair).await };
-                ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| act.repaired(key, result, ctx)));
+                self.errands.run(ctx, writing, move |result, act, ctx| act.repaired(key, result, ctx));
             }
             Effect::Update { node, version, record } => {
                 let key = format!("node {node}");
                 let change = NodeChange { id: node, record: *record, version };
                 let writing = async move { store.save(change).await };
-                ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| act.repaired(key, result, ctx)));
+                self.errands.run(ctx, writing, move |result, act, ctx| act.repaired(key, result, ctx));
             }
             Effect::Register { key, node } => {
                 let writing = async move { store.register(*node).await };
-                ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+                self.errands.run(ctx, writing, move |result, act, ctx| {
                     match &result {
                         Ok(id) => info!(target: "nodepool.driver.static", node_id = %id, slot = key, "registered"),
                         Err(error) => warn!(target: "nodepool.driver.static", slot = key, %error, "cannot register"),
@@ -127,7 +130,7 @@ impl CleanupWorker {
                     if was_done {
                         act.changes.nudge();
                     }
-                }));
+                });
             }
             Effect::Inspect { provider, host } => self.check(provider, Some(host), ctx),
             Effect::Survey(provider) => self.check(provider, None, ctx),
@@ -206,7 +209,10 @@ impl Actor for CleanupWorker {
         self.look_on(ctx);
         self.feed(Event::Sweep, ctx);
         ctx.run_interval(self.parts.sweep, |act, ctx| act.feed(Event::Sweep, ctx));
-        ctx.run_interval(self.parts.tick, |act, ctx| act.feed(Event::Wake, ctx));
+        ctx.run_interval(self.parts.tick, |act, ctx| {
+            act.give_up_deletions(ctx);
+            act.feed(Event::Wake, ctx);
+        });
     }
 }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use actix::{ActorFutureExt, AsyncContext, Context, WrapFuture};
+use actix::{AsyncContext, Context, Recipient};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::cleanup_worker::CleanupWorker;
@@ -16,15 +17,22 @@ use crate::zk::lock::Lock;
 /// A deletion that takes longer is given up, and begun anew a little later.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A deletion under way: the repair that it is, its node, and the lock that is held for it.
-pub struct Deletion {
+/// A deletion: the repair that it is, its node, and the lock that is held for it.
+struct Deletion {
     key: String,
     node: NodeId,
     lock: Lock,
 }
 
+/// One whose job has been submitted, and the way to end that.
+pub struct UnderWay {
+    deletion: Deletion,
+    began: Instant,
+    abandon: Recipient<Abandon>,
+}
+
 /// By the ticket of the job.
-pub type Deletions = BTreeMap<Ticket, Deletion>;
+pub type Deletions = BTreeMap<Ticket, UnderWay>;
 
 impl CleanupWorker {
     pub(super) fn delete(
@@ -37,7 +45,7 @@ impl CleanupWorker {
     ) {
         let (store, node) = (self.parts.store.clone(), change.id.clone());
         let writing = async move { store.begin(vec![change]).await };
-        ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| match result {
+        self.errands.run(ctx, writing, move |result, act, ctx| match result {
             Ok(mut locks) => {
                 let Some(lock) = locks.pop() else {
                     return act.repaired(key, Err(WriteError::Failed("no lock came of it".to_owned())), ctx);
@@ -45,7 +53,7 @@ impl CleanupWorker {
                 act.delete_instance(Deletion { key, node, lock }, provider, external_id, ctx);
             }
             Err(error) => act.repaired(key, Err(error), ctx),
-        }));
+        });
     }
 
     fn delete_instance(
@@ -58,15 +66,20 @@ impl CleanupWorker {
         let Some(handle) = self.parts.providers.get(&provider).cloned() else {
             return self.repaired(deletion.key, Err(WriteError::Failed("its provider has gone".to_owned())), ctx);
         };
-        let ticket = self.ticket();
-        let (abandon, reply) = (handle.abandon.clone(), ctx.address().recipient());
-        handle.submit.do_send(Submit::new(ticket, Job::Delete(external_id), reply.clone()));
-        self.deletions.insert(ticket, deletion);
-        ctx.run_later(DELETE_TIMEOUT, move |act, _| {
-            if act.deletions.contains_key(&ticket) {
-                abandon.do_send(Abandon { ticket, reply });
+        let (ticket, reply) = (self.ticket(), ctx.address().recipient());
+        handle.submit.do_send(Submit::new(ticket, Job::Delete(external_id), reply));
+        let under_way = UnderWay { deletion, began: Instant::now(), abandon: handle.abandon.clone() };
+        self.deletions.insert(ticket, under_way);
+    }
+
+    /// Looks for deletions that take too long.
+    pub(super) fn give_up_deletions(&mut self, ctx: &mut Context<Self>) {
+        let reply = ctx.address().recipient();
+        for (ticket, under_way) in &self.deletions {
+            if under_way.began.elapsed() >= DELETE_TIMEOUT {
+                under_way.abandon.do_send(Abandon { ticket: *ticket, reply: reply.clone() });
             }
-        });
+        }
     }
 
     /// False where the news are not of a deletion.
@@ -75,17 +88,20 @@ impl CleanupWorker {
             return false;
         }
         let News::Ended(result) = &message.news else { return true };
-        let Some(Deletion { key, node, lock }) = self.deletions.remove(&message.ticket) else { return true };
+        let Some(UnderWay { deletion: Deletion { key, node, lock }, .. }) = self.deletions.remove(&message.ticket)
+        else {
+            return true;
+        };
         match result {
             Ok(_) | Err(CloudError::NotFound) => {
                 let store = self.parts.store.clone();
                 let removing = async move { (store.remove_held(lock, &node).await, node) };
-                ctx.spawn(removing.into_actor(self).map(move |(result, node), act, ctx| {
+                self.errands.run(ctx, removing, move |(result, node), act, ctx| {
                     if result.is_ok() {
                         info!(target: "nodepool.NodeDeleter", node_id = %node, "deleted");
                     }
                     act.repaired(key, result, ctx);
-                }));
+                });
             }
             Err(error) => {
                 warn!(target: "nodepool.NodeDeleter", node_id = %node, %error, "cannot delete its instance; trying again");
@@ -94,7 +110,7 @@ impl CleanupWorker {
                     // Where that fails, it goes on in the background.
                     let _ = lock.release().await;
                 };
-                ctx.spawn(releasing.into_actor(self).map(move |(), act, ctx| act.repaired(key, Err(error), ctx)));
+                self.errands.run(ctx, releasing, move |(), act, ctx| act.repaired(key, Err(error), ctx));
             }
         }
         true

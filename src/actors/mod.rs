@@ -1,5 +1,6 @@
 //! The cast: actors carry messages and do the I/O that the brains in `policy` asked for.
 pub mod clock;
+mod errands;
 pub mod config_files;
 pub mod messages;
 pub mod registry;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use actix::{ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, WrapFuture};
+use actix::{AsyncContext, Context, Handler, Message, Recipient};
 use tracing::{debug, info, warn};
 
 use super::jobs::{Abandon, JobNews, Submit, Ticket};
@@ -42,7 +42,7 @@ impl PoolWorker {
         let (id, store) = (claim.request.id.clone(), self.parts.store.clone());
         let event_id = claim.request.record.event_id.clone();
         let writing = async move { store.claim(claim.request, claim.reuse, claim.build).await };
-        ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+        self.errands.run(ctx, writing, move |result, act, ctx| {
             let answer = result.map(|claimed| {
                 act.held.requests.insert(id.clone(), claimed.lock);
                 claimed.nodes
@@ -51,7 +51,7 @@ impl PoolWorker {
             let nodes = answer.as_deref().unwrap_or_default();
             act.log_write("claim", &id, event_id.as_deref(), &format!("{nodes:?}"), &told);
             act.feed(Event::Claimed(id, answer), ctx);
-        }));
+        });
     }
 
     pub(super) fn adopt(&mut self, adoption: Adoption, ctx: &mut Context<Self>) {
@@ -59,27 +59,27 @@ impl PoolWorker {
         let event_id = adoption.request.record.event_id.clone();
         let nodes: Vec<NodeId> = adoption.nodes.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.adopt(adoption.request, adoption.nodes).await };
-        ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+        self.errands.run(ctx, writing, move |result, act, ctx| {
             let answer = result.map(|(lock, locks)| {
                 act.held.requests.insert(id.clone(), lock);
                 act.held.nodes.extend(nodes.iter().cloned().zip(locks));
             });
             act.log_write("go on", &id, event_id.as_deref(), &format!("{nodes:?}"), &answer);
             act.feed(Event::Adopted(id, answer), ctx);
-        }));
+        });
     }
 
     pub(super) fn begin(&mut self, request: RequestId, nodes: Vec<NodeChange>, ctx: &mut Context<Self>) {
         let store = self.parts.store.clone();
         let ids: Vec<NodeId> = nodes.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.begin(nodes).await };
-        ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+        self.errands.run(ctx, writing, move |result, act, ctx| {
             let answer = result.map(|locks| act.held.nodes.extend(ids.into_iter().zip(locks)));
             if let Err(error) = &answer {
                 warn!(target: "nodepool.PoolWorker", node_request_id = %request, %error, "cannot begin nodes");
             }
             act.feed(Event::Begun(request, answer), ctx);
-        }));
+        });
     }
 
     pub(super) fn save(&mut self, change: NodeChange, ctx: &mut Context<Self>) {
@@ -93,13 +93,13 @@ impl PoolWorker {
             let result = store.save_held(&lock, change).await;
             (lock, result)
         };
-        ctx.spawn(writing.into_actor(self).map(move |(lock, result), act, ctx| {
+        self.errands.run(ctx, writing, move |(lock, result), act, ctx| {
             act.held.nodes.insert(id.clone(), lock);
             if let Err(error) = &result {
                 warn!(target: "nodepool.NodeLauncher", node_id = %id, %error, "cannot save");
             }
             act.feed(Event::Saved(id, result), ctx);
-        }));
+        });
     }
 
     pub(super) fn finish(&mut self, id: RequestId, finish: Finish, ctx: &mut Context<Self>) {
@@ -124,10 +124,10 @@ impl PoolWorker {
             }
             Ok(())
         };
-        ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+        self.errands.run(ctx, writing, move |result, act, ctx| {
             act.log_write("finish", &id, event_id.as_deref(), state, &result);
             act.answer(Event::Finished(id, result), ctx);
-        }));
+        });
     }
 
     pub(super) fn submit(&mut self, node: NodeId, job: Job, ctx: &mut Context<Self>) {

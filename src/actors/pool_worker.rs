@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::clock;
+use super::errands::Errands;
 use super::jobs::{JobNews, ProviderHandle, Submit, Ticket};
 use super::look::{Changes, rest_after};
 use super::messages::{AskWhy, Dump, Shutdown};
@@ -63,6 +64,7 @@ pub struct PoolWorker {
     pool: Pool,
     pub(super) changes: Changes,
     pub(super) held: Held,
+    pub(super) errands: Errands<Self>,
     /// Wakes for the next moment that a launch waits for.
     clock: Option<(Timestamp, SpawnHandle)>,
     facts: BTreeMap<ProviderName, Arc<Facts>>,
@@ -102,6 +104,7 @@ impl PoolWorker {
             pool: Pool::new(parts.id.clone(), parts.launcher.clone()),
             changes,
             held: Held::default(),
+            errands: Errands::default(),
             clock: None,
             facts: BTreeMap::new(),
             component: Component::default(),
@@ -182,18 +185,18 @@ impl PoolWorker {
                 let (id, nodes) = (plan.request.id.clone(), plan.request.record.nodes.clone());
                 let event_id = plan.request.record.event_id.clone();
                 let writing = async move { store.hand_out(plan.request, plan.nodes).await };
-                ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+                self.errands.run(ctx, writing, move |result, act, ctx| {
                     act.log_write("hand-out", &id, event_id.as_deref(), &format!("{nodes:?}"), &result);
                     act.answer(Event::HandedOut(id, result), ctx);
-                }));
+                });
             }
             Effect::Decline { request, reasons } => {
                 let (id, event_id) = (request.id.clone(), request.record.event_id.clone());
                 let writing = async move { store.decline(*request).await };
-                ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+                self.errands.run(ctx, writing, move |result, act, ctx| {
                     act.log_write("decline", &id, event_id.as_deref(), &reasons.join("; "), &result);
                     act.answer(Event::Declined(id, result), ctx);
-                }));
+                });
             }
             Effect::Probe { request, node, host } => {
                 let ticket = self.ticket();
@@ -219,10 +222,10 @@ impl PoolWorker {
             Effect::Retire { node, version } => {
                 let id = node.clone();
                 let writing = async move { store.retire(&id, version).await };
-                ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+                self.errands.run(ctx, writing, move |result, act, ctx| {
                     warn!(target: "nodepool.driver.static", node_id = %node, ?result, "host is down, node deregistered");
                     act.answer(Event::Retired(node, result), ctx);
-                }));
+                });
             }
         }
     }
@@ -298,7 +301,7 @@ impl PoolWorker {
                 None => store.register_component(ComponentKind::Pool, &hostname, data).await,
             }
         };
-        ctx.spawn(writing.into_actor(self).map(move |result, act, ctx| {
+        self.errands.run(ctx, writing, move |result, act, ctx| {
             act.component.writing = false;
             match result {
                 Ok(path) => {
@@ -309,7 +312,7 @@ impl PoolWorker {
                 // The tick tries again.
                 Err(error) => warn!(target: "nodepool.Component", pool = %act.parts.id, %error, "cannot register"),
             }
-        }));
+        });
     }
 
     fn unregister_and_stop(&mut self, ctx: &mut Context<Self>) {
@@ -321,7 +324,7 @@ impl PoolWorker {
                 warn!(target: "nodepool.Component", %path, %error, "cannot unregister");
             }
         };
-        ctx.spawn(removing.into_actor(self).map(|(), _, ctx| ctx.stop()));
+        self.errands.run(ctx, removing, |(), _, ctx| ctx.stop());
     }
 
     fn stop_when_idle(&mut self, ctx: &mut Context<Self>) {
@@ -409,7 +412,7 @@ impl Handler<AskWhy> for PoolWorker {
     type Result = Option<Why>;
 
     fn handle(&mut self, message: AskWhy, _: &mut Context<Self>) -> Option<Why> {
-        self.pool.why(&message.0)
+        self.pool.why(&message.0, &self.changes.published())
     }
 }
 

@@ -4,14 +4,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{
-    Actor, ActorContext, ActorFutureExt, ArbiterHandle, AsyncContext, Context, Handler, SpawnHandle, WrapFuture,
-};
+use actix::{Actor, ActorContext, ArbiterHandle, AsyncContext, Context, Handler, SpawnHandle};
 use serde::Serialize;
 use tokio::sync::watch;
 use tracing::{Instrument, debug_span};
 
 use super::dump;
+use super::errands::Errands;
 use super::jobs::{Abandon, Drain, ProviderHandle, Submit};
 use super::messages::{Dump, Shutdown};
 use super::panics::{PanicGuard, PanicWatch};
@@ -46,6 +45,7 @@ pub struct TaskManager<D: Driver> {
     driver: Rc<D>,
     surroundings: Surroundings,
     tasks: Tasks<D>,
+    errands: Errands<Self>,
     /// Between the wish for an inventory and the listing.
     observe: Duration,
     /// For the next call that has to wait for the rate.
@@ -91,6 +91,7 @@ impl<D: Driver> TaskManager<D> {
         let driver = Rc::new(driver);
         Self {
             tasks: Tasks::new(provider.clone(), driver.clone(), queue, surveys, facts),
+            errands: Errands::default(),
             provider,
             driver,
             surroundings,
@@ -166,8 +167,7 @@ impl<D: Driver> TaskManager<D> {
                 Err(_) => Err(CloudError::Deadline),
             }
         };
-        let calling = calling.instrument(span).into_actor(self);
-        ctx.spawn(calling.map(move |result, act, ctx| act.call_ended(id, result, ctx)));
+        self.errands.run(ctx, calling.instrument(span), move |result, act, ctx| act.call_ended(id, result, ctx));
     }
 
     fn call_ended(&mut self, id: CallId, result: Result<D::Reply, CloudError>, ctx: &mut Context<Self>) {

@@ -42,7 +42,7 @@ impl Section {
     /// How it launches. `need` says what a node of a label takes, or why there can be none.
     pub fn launching(&self, need: impl Fn(&PoolName, &LabelName, &Label) -> Result<Amounts, Trouble>) -> Launching {
         let known = |pool: &PoolName, name: &LabelName, label: &Label| {
-            let (need, trouble) = match uploaded(&label.image).and_then(|()| need(pool, name, label)) {
+            let (need, trouble) = match need(pool, name, label) {
                 Ok(need) => (Some(need), None),
                 Err(trouble) => (None, Some(trouble)),
             };
@@ -59,16 +59,6 @@ impl Section {
             zones: Vec::new(),
             tidy: Tidy::default(),
             labels: pools.collect(),
-        }
-    }
-}
-
-/// Images of the builder are not looked at yet.
-fn uploaded(image: &LabelImage) -> Result<(), Trouble> {
-    match image {
-        LabelImage::Cloud(_) => Ok(()),
-        LabelImage::Disk(name) => {
-            Err(Trouble::NotReady(format!("this version does not use images of the builder, such as {name}")))
         }
     }
 }

@@ -202,10 +202,10 @@ impl StateMachine for Machine {
             }
             (Step::List, Input::Start) => self.call(Step::List, keys.list, Request::List),
             (Step::List, Input::Reply(Ok(Reply::Listed(instances)))) => {
-                Next::Done(Outcome::Listed(Arc::new(Inventory { instances })))
+                Next::Done(Outcome::Listed(Arc::new(Inventory::new(instances))))
             }
             (Step::Listing(mut facts, provider), Input::Reply(Ok(Reply::Listed(instances)))) => {
-                facts.inventory = Arc::new(Inventory { instances });
+                facts.inventory = Arc::new(Inventory::new(instances));
                 facts.unmanaged = facts.inventory.used_by_others(&provider);
                 self.call(Step::Limiting(facts), keys.limits, Request::Limits)
             }

@@ -2,7 +2,7 @@
 //!
 //! Drivers have no clock. Times in here are stamped by the TaskManager when it hears an answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ pub struct LaunchOrder {
     pub hostname: String,
     pub zone: Option<String>,
     /// The uploaded image to boot, as the cloud knows it; without one, the label's cloud image.
-    pub image: Option<String>,
+    pub image: Option<ExternalId>,
     /// The request that the node is for, for properties that quote it.
     pub request: Value,
     /// Put on the resource at creation, so that an inventory tells whose it is.
@@ -247,10 +247,26 @@ impl Instance {
 /// Every instance of the provider that could be seen, ours or not; complete, or there is none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Inventory {
-    pub instances: Vec<Instance>,
+    instances: Vec<Instance>,
+    /// Where to find those whose id is a text.
+    #[serde(skip)]
+    by_id: HashMap<String, usize>,
 }
 
 impl Inventory {
+    pub fn new(instances: Vec<Instance>) -> Self {
+        let id = |(index, instance): (usize, &Instance)| match &instance.external_id {
+            ExternalId::Text(id) => Some((id.clone(), index)),
+            ExternalId::Object(_) => None,
+        };
+        let by_id = instances.iter().enumerate().filter_map(id).collect();
+        Self { instances, by_id }
+    }
+
+    pub fn instances(&self) -> &[Instance] {
+        &self.instances
+    }
+
     /// What instances that are not this provider's use of the limits.
     pub fn used_by_others(&self, provider: &ProviderName) -> Amounts {
         let mut total = Amounts::none();
@@ -259,7 +275,10 @@ impl Inventory {
     }
 
     pub fn find(&self, id: &ExternalId) -> Option<&Instance> {
-        self.instances.iter().find(|instance| instance.external_id == *id)
+        match id {
+            ExternalId::Text(id) => self.by_id.get(id).map(|index| &self.instances[*index]),
+            ExternalId::Object(_) => self.instances.iter().find(|instance| instance.external_id == *id),
+        }
     }
 }
 

@@ -30,6 +30,7 @@ pub mod validate;
 pub mod node;
 pub mod request;
 pub mod component;
+pub mod upload;
 pub mod ledger;
 pub mod snapshot;
 pub mod table;

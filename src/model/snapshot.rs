@@ -6,10 +6,11 @@ use std::sync::Arc;
 use imbl::{OrdMap, OrdSet};
 
 use super::component::{Component, ComponentKind, PoolComponent};
-use super::ids::{LabelName, NodeId, PoolId, ProviderName, RequestId};
+use super::ids::{ImageName, LabelName, NodeId, PoolId, ProviderName, RequestId};
 use super::ledger::Ledger;
 use super::node::{Node, NodeState};
 use super::request::{NodeRequest, Rank, RequestState};
+use super::upload::{ImageUpload, UploadKey, UploadState};
 
 /// A record with what ZooKeeper knows about its znode.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,6 +87,7 @@ pub struct Snapshot {
     request_locks: OrdMap<RequestId, LockView>,
     pools: OrdMap<String, Stored<PoolComponent>>,
     components: OrdMap<(ComponentKind, String), Stored<Component>>,
+    uploads: OrdMap<(ProviderName, ImageName), OrdMap<UploadKey, Stored<ImageUpload>>>,
     /// Node znodes without data: left by a lock attempt on a record that was just removed.
     empty_nodes: OrdSet<NodeId>,
     /// Records that do not parse, with the reason; reported, skipped, never touched.
@@ -97,8 +99,12 @@ pub struct Snapshot {
     allocated: OrdMap<RequestId, OrdSet<NodeId>>,
     /// Unlocked nodes that nobody has taken into use, allocated to requests that are not there.
     orphans: OrdSet<NodeId>,
-    open: OrdMap<Rank, Stored<NodeRequest>>,
-    pending: OrdSet<RequestId>,
+    /// Nodes that are being made for requests that are not there.
+    unwanted: OrdSet<NodeId>,
+    requested: OrdMap<Rank, Stored<NodeRequest>>,
+    pending: usize,
+    /// Pending requests whose lock nobody holds.
+    unheld: OrdSet<RequestId>,
     pub ledger: Ledger,
 }
 
@@ -189,6 +195,11 @@ impl Snapshot {
         self.orphans.iter().map(move |id| (id, stored(id)))
     }
 
+    /// Nodes in the making whose request does not exist, locked or not.
+    pub fn unwanted_nodes(&self) -> impl Iterator<Item = &NodeId> {
+        self.unwanted.iter()
+    }
+
     pub fn node_lock(&self, id: &NodeId) -> LockView {
         self.node_locks.get(id).cloned().unwrap_or_default()
     }
@@ -205,23 +216,24 @@ impl Snapshot {
         self.requests.iter()
     }
 
-    /// Requests that are requested or pending, in the order in which they are served.
-    pub fn open_requests(&self) -> impl Iterator<Item = (&Rank, &Stored<NodeRequest>)> {
-        self.open.iter()
+    /// Requests that wait for somebody to accept them, in the order in which they are served.
+    pub fn waiting_requests(&self) -> impl Iterator<Item = (&Rank, &Stored<NodeRequest>)> {
+        self.requested.iter()
     }
 
-    /// Requests that somebody has accepted.
-    pub fn pending_requests(&self) -> impl Iterator<Item = (&RequestId, &Stored<NodeRequest>)> {
+    /// Requests that somebody has accepted and nobody holds: their launcher has gone, or is about to write them.
+    pub fn unheld_requests(&self) -> impl Iterator<Item = (&RequestId, &Stored<NodeRequest>)> {
         let stored = |id| self.requests.get(id).expect("an index names only requests that are there");
-        self.pending.iter().map(move |id| (id, stored(id)))
+        self.unheld.iter().map(move |id| (id, stored(id)))
     }
 
-    pub fn is_open(&self, rank: &Rank) -> bool {
-        self.open.contains_key(rank)
+    pub fn is_waiting(&self, rank: &Rank) -> bool {
+        self.requested.contains_key(rank)
     }
 
+    /// Requests that are requested or pending.
     pub fn open_count(&self) -> usize {
-        self.open.len()
+        self.requested.len() + self.pending
     }
 
     pub fn request_lock(&self, id: &RequestId) -> LockView {
@@ -243,6 +255,22 @@ impl Snapshot {
 
     pub fn components(&self) -> impl Iterator<Item = (&(ComponentKind, String), &Stored<Component>)> {
         self.components.iter()
+    }
+
+    pub fn uploads(&self) -> impl Iterator<Item = (&UploadKey, &Stored<ImageUpload>)> {
+        self.uploads.values().flat_map(OrdMap::iter)
+    }
+
+    /// The upload that nodes of an image boot from: the newest that is ready, of whichever build.
+    pub fn newest_upload(
+        &self,
+        provider: &ProviderName,
+        image: &ImageName,
+    ) -> Option<(&UploadKey, &Stored<ImageUpload>)> {
+        let uploads = self.uploads.get(&(provider.clone(), image.clone()))?;
+        let is_usable = |upload: &ImageUpload| upload.state == UploadState::Ready && upload.external_id.is_some();
+        let usable = uploads.iter().filter(|(_, stored)| is_usable(&stored.record));
+        usable.max_by_key(|(_, stored)| (stored.record.state_time, stored.mzxid))
     }
 
     pub fn empty_nodes(&self) -> impl Iterator<Item = &NodeId> {
@@ -300,11 +328,15 @@ impl Snapshot {
         }
         self.unindex_request(&id);
         self.zxid = self.zxid.max(stored.mzxid);
-        if matches!(stored.record.state, RequestState::Requested | RequestState::Pending) {
-            self.open.insert(Rank::of(&id, &stored.record), stored.clone());
-        }
-        if stored.record.state == RequestState::Pending {
-            self.pending.insert(id.clone());
+        match stored.record.state {
+            RequestState::Requested => drop(self.requested.insert(Rank::of(&id, &stored.record), stored.clone())),
+            RequestState::Pending => {
+                self.pending += 1;
+                if !self.is_request_locked(&id) {
+                    self.unheld.insert(id.clone());
+                }
+            }
+            RequestState::Fulfilled | RequestState::Failed => {}
         }
         let is_new = self.requests.insert(id.clone(), stored).is_none();
         if is_new {
@@ -321,11 +353,13 @@ impl Snapshot {
     }
 
     pub fn set_request_lock(&mut self, id: RequestId, view: LockView) {
-        self.request_locks.insert(id, view);
+        self.request_locks.insert(id.clone(), view);
+        self.index_holder(&id);
     }
 
     pub fn remove_request_lock(&mut self, id: &RequestId) {
         self.request_locks.remove(id);
+        self.index_holder(id);
     }
 
     pub fn put_pool(&mut self, name: String, stored: Stored<PoolComponent>) {
@@ -349,6 +383,24 @@ impl Snapshot {
             self.pools.remove(name);
         }
         self.components.remove(&(kind, name.to_owned()));
+    }
+
+    pub fn put_upload(&mut self, key: UploadKey, stored: Stored<ImageUpload>) {
+        let uploads = self.uploads.entry((key.provider.clone(), key.image.clone())).or_default();
+        if uploads.get(&key).is_none_or(|old| old.mzxid < stored.mzxid) {
+            self.zxid = self.zxid.max(stored.mzxid);
+            uploads.insert(key, stored);
+        }
+    }
+
+    pub fn remove_upload(&mut self, key: &UploadKey) {
+        let place = (key.provider.clone(), key.image.clone());
+        if let Some(uploads) = self.uploads.get_mut(&place) {
+            uploads.remove(key);
+            if uploads.is_empty() {
+                self.uploads.remove(&place);
+            }
+        }
     }
 
     /// Remembers a record that does not parse; returns whether this is news.
@@ -382,6 +434,9 @@ impl Snapshot {
             if self.is_orphan(id) {
                 self.orphans.insert(id.clone());
             }
+            if self.is_unwanted(id) {
+                self.unwanted.insert(id.clone());
+            }
         }
         if let (true, false, Some(pool)) = (node.is_idle(), locked, node.pool_id()) {
             let labels = self.idle.entry(pool).or_default();
@@ -403,6 +458,7 @@ impl Snapshot {
         if let Some(request) = node.allocation() {
             remove_from(&mut self.allocated, request, id);
             self.orphans.remove(id);
+            self.unwanted.remove(id);
         }
         if let (true, Some(pool)) = (node.is_idle(), node.pool_id())
             && let Some(labels) = self.idle.get_mut(&pool)
@@ -421,21 +477,46 @@ impl Snapshot {
         })
     }
 
+    fn is_unwanted(&self, id: &NodeId) -> bool {
+        self.nodes.get(id).is_some_and(|stored| {
+            let request = stored.record.allocation().filter(|request| !self.requests.contains_key(*request));
+            matches!(stored.record.state, NodeState::Init | NodeState::Building) && request.is_some()
+        })
+    }
+
     /// A request came or went.
     fn index_orphans(&mut self, request: &RequestId) {
         for id in self.allocated.get(request).cloned().unwrap_or_default() {
+            self.orphans.remove(&id);
+            self.unwanted.remove(&id);
+            if self.is_unwanted(&id) {
+                self.unwanted.insert(id.clone());
+            }
             if self.is_orphan(&id) {
                 self.orphans.insert(id);
-            } else {
-                self.orphans.remove(&id);
             }
         }
     }
 
+    /// The lock of a request changed.
+    fn index_holder(&mut self, id: &RequestId) {
+        let is_pending = |stored: &Stored<NodeRequest>| stored.record.state == RequestState::Pending;
+        if self.requests.get(id).is_some_and(is_pending) && !self.is_request_locked(id) {
+            self.unheld.insert(id.clone());
+        } else {
+            self.unheld.remove(id);
+        }
+    }
+
     fn unindex_request(&mut self, id: &RequestId) {
-        if let Some(stored) = self.requests.get(id) {
-            self.open.remove(&Rank::of(id, &stored.record));
-            self.pending.remove(id);
+        let Some(stored) = self.requests.get(id) else { return };
+        match stored.record.state {
+            RequestState::Requested => drop(self.requested.remove(&Rank::of(id, &stored.record))),
+            RequestState::Pending => {
+                self.pending -= 1;
+                self.unheld.remove(id);
+            }
+            RequestState::Fulfilled | RequestState::Failed => {}
         }
     }
 }

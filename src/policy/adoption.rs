@@ -20,7 +20,7 @@ impl Pool {
     /// Requests of this pool that somebody left. True where there may be more of them.
     pub(super) fn adopt(&mut self, bidder: &Bidder<'_>, world: &World<'_>, effects: &mut Vec<Effect>) -> bool {
         let mut taken = 0;
-        for (id, request) in world.snapshot.pending_requests() {
+        for (id, request) in world.snapshot.unheld_requests() {
             if self.assemblies.contains_key(id) || self.handlers.contains_key(id) {
                 continue;
             }
@@ -62,7 +62,7 @@ impl Pool {
 
     /// Where a node is, by its record or by what the cloud shows of it.
     fn zone_of(&self, node: &NodeId, recorded: &Option<String>, bidder: &Bidder<'_>) -> Option<String> {
-        let instances = &bidder.hosts.facts.inventory.instances;
+        let instances = &bidder.hosts.facts.inventory.instances();
         let shown = || instances.iter().find(|instance| instance.node() == Some(node.as_str()))?.zone.clone();
         recorded.clone().or_else(shown)
     }

@@ -64,7 +64,7 @@ pub fn verdict(
     if let Some(reason) = better_placed(record, bidder, world) {
         return Verdict::Yield(reason);
     }
-    let declined = decline_reasons(record, bidder);
+    let declined = decline_reasons(record, bidder, world);
     if declined.is_empty() {
         // Tenant limits, concurrency and idle nodes are looked at only by a pool that could serve in the end.
         if let Some(reason) = over_tenant_limit(record, bidder, claims, world) {
@@ -123,7 +123,7 @@ fn lacking_labels(wanted: &BTreeSet<&LabelName>, pool: &PoolConfig) -> Vec<Label
 }
 
 /// R31: why this pool can never serve the request; empty where it can.
-fn decline_reasons(request: &NodeRequest, bidder: &Bidder<'_>) -> Vec<Reason> {
+fn decline_reasons(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) -> Vec<Reason> {
     if bidder.pool.max_servers.is_some_and(|most| most <= 0) {
         return vec![Reason::Disabled];
     }
@@ -132,7 +132,7 @@ fn decline_reasons(request: &NodeRequest, bidder: &Bidder<'_>) -> Vec<Reason> {
         return vec![Reason::LabelsNotAvailable(lacking)];
     }
     if bidder.hosts.launches() {
-        return never_launched(request, bidder);
+        return never_launched(request, bidder, world);
     }
     if !request.reuse || request.is_min_ready() {
         return vec![Reason::LaunchesNothing];

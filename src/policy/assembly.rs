@@ -67,6 +67,9 @@ struct Part {
     label: LabelName,
     state: PartState,
     write: Write,
+    /// The upload that it boots from, where its image is the builder's.
+    #[serde(skip)]
+    upload: Option<ExternalId>,
     /// What an earlier life left of it.
     left: Option<Leavings>,
 }
@@ -141,7 +144,7 @@ impl Assembly {
                     (None, PartState::New)
                 }
             };
-            parts.push(Part { node, label: wish.clone(), state, write: Write::Idle, left: None });
+            parts.push(Part { node, label: wish.clone(), state, write: Write::Idle, upload: None, left: None });
         }
         let request = request.change(id.clone(), |record| record.set_state(RequestState::Pending, world.now));
         (Self { since: world.now, stage: Stage::Claiming, parts, zone, failure: None }, Claim { request, reuse, build })
@@ -163,22 +166,19 @@ impl Assembly {
                 was_begun: record.state == NodeState::Building,
             });
             let state = if is_ready { PartState::Reused } else { PartState::New };
-            Part { node: Some(node.clone()), label: wish.clone(), state, write: Write::Idle, left: leavings }
+            Part {
+                node: Some(node.clone()),
+                label: wish.clone(),
+                state,
+                write: Write::Idle,
+                upload: None,
+                left: leavings,
+            }
         });
-        let assembly = Self { since: world.now, stage: Stage::Beginning, parts: parts.collect(), zone, failure: None };
+        let mut assembly =
+            Self { since: world.now, stage: Stage::Beginning, parts: parts.collect(), zone, failure: None };
         let changes = assembly.building(Some(rules), &left.pool, world);
         (assembly, changes)
-    }
-
-    /// What its nodes take that no picture shows yet.
-    pub fn unseen_need(&self, pool: &PoolId, need: impl Fn(&PoolId, &LabelName) -> Amounts) -> Amounts {
-        let mut total = Amounts::none();
-        if self.stage == Stage::Claiming {
-            for part in self.parts.iter().filter(|part| matches!(part.state, PartState::New)) {
-                total.add(&need(pool, &part.label));
-            }
-        }
-        total
     }
 
     pub fn nodes(&self) -> Vec<NodeId> {
@@ -202,18 +202,24 @@ impl Assembly {
     }
 
     /// The changes with which its new nodes become building.
-    fn building(&self, rules: Option<&Launching>, pool: &PoolId, world: &World<'_>) -> Vec<NodeChange> {
-        let changes = self.parts.iter().filter(|part| matches!(part.state, PartState::New)).filter_map(|part| {
+    fn building(&mut self, rules: Option<&Launching>, pool: &PoolId, world: &World<'_>) -> Vec<NodeChange> {
+        let new = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::New));
+        let changes = new.filter_map(|part| {
             let id = part.node.clone()?;
             let label = rules?.labels.get(&pool.pool)?.get(&part.label)?;
+            let image_id = match &label.image {
+                LabelImage::Cloud(name) => Some(name.clone()),
+                LabelImage::Disk(name) => world.snapshot.newest_upload(&pool.provider, name).map(|(key, stored)| {
+                    part.upload = stored.record.external_id.clone();
+                    key.image_id()
+                }),
+            };
             Some(world.snapshot.node(&id)?.change(id, |record| {
                 // One that an earlier life began is building already.
                 if record.state != NodeState::Building {
                     record.set_state(NodeState::Building, Writer::Launcher, world.now);
                 }
-                if let LabelImage::Cloud(name) = &label.image {
-                    record.image_id = Some(name.clone());
-                }
+                record.image_id = image_id;
                 record.username = label.login.username.clone();
                 record.python_path = label.login.python_path.clone();
                 record.shell_type = label.login.shell_type.clone();
@@ -249,7 +255,7 @@ impl Assembly {
                 label: part.label.clone(),
                 hostname: format!("np{node}"),
                 zone: self.zone.clone(),
-                image: None,
+                image: part.upload.clone(),
                 request: about.clone(),
                 metadata: [
                     ("nodepool_node_id", node.to_string()),

@@ -5,7 +5,7 @@ use super::bidder::{Bidder, Choice};
 use super::launch::{Ask, Input};
 use super::pool::{Effect, Pool};
 use super::reason::Reason;
-use crate::model::cloud::{Facts, News};
+use crate::model::cloud::News;
 use crate::model::ids::{NodeId, RequestId};
 use crate::model::quantity::Amounts;
 use crate::model::request::{NodeRequest, RequestState};
@@ -27,15 +27,18 @@ impl Pool {
         bidder: &Bidder<'_>,
         world: &World<'_>,
     ) -> Effect {
+        let mut unseen = Amounts::none();
         for choice in &choices {
             match choice {
                 Choice::Reuse(node) => {
                     let stored = world.snapshot.node(node).expect("a verdict names only nodes of its snapshot");
                     self.claims.take(node, &stored.record);
                 }
-                Choice::Build(label) => self.claims.build(&bidder.hosts.facts.need(&self.id.pool, label)),
+                Choice::Build(label) => unseen.add(&bidder.hosts.facts.need(&self.id.pool, label)),
             }
         }
+        self.claims.build(&unseen);
+        self.claiming.insert(id.clone(), unseen);
         let zone = self.zone_for(&choices, bidder, world);
         let (assembly, claim) = Assembly::claim(id, request, choices, zone, bidder, world);
         let nodes = claim.build.len();
@@ -61,11 +64,9 @@ impl Pool {
     }
 
     /// What nodes of claims under way take; no picture shows them yet.
-    pub(super) fn unseen_need(&self, facts: &Facts) -> Amounts {
+    pub(super) fn unseen_need(&self) -> Amounts {
         let mut total = Amounts::none();
-        for assembly in self.assemblies.values() {
-            total.add(&assembly.unseen_need(&self.id, |pool, label| facts.need(&pool.pool, label)));
-        }
+        self.claiming.values().for_each(|need| total.add(need));
         total
     }
 
@@ -75,6 +76,7 @@ impl Pool {
         answer: Result<Vec<NodeId>, WriteError>,
         world: &World<'_>,
     ) -> Vec<Effect> {
+        self.claiming.remove(id);
         let nodes = match answer {
             Ok(nodes) => nodes,
             Err(error) => {
@@ -109,6 +111,7 @@ impl Pool {
             return self.finish(id, world);
         };
         let asks = assembly.begun(&request, id, &rules, &self.id, world);
+        self.next_due = earlier(self.next_due, assembly.due());
         let mut effects: Vec<Effect> = asks.into_iter().filter_map(|(node, ask)| effect_of(node, ask)).collect();
         effects.extend(self.finish_complete(id, world));
         effects
@@ -141,22 +144,21 @@ impl Pool {
         let due = |launches: &Assembly| launches.due().is_some_and(|due| due <= world.now);
         let nodes: Vec<NodeId> =
             self.assemblies.values().filter(|assembly| due(assembly)).flat_map(Assembly::launching).collect();
-        nodes.iter().flat_map(|node| self.tell_launch(node, Input::Clock, world)).collect()
+        let effects = nodes.iter().flat_map(|node| self.tell_launch(node, Input::Clock, world)).collect();
+        self.next_due = self.assemblies.values().filter_map(Assembly::due).min();
+        effects
     }
 
-    /// When `Event::Clock` is wanted at the latest.
+    /// When `Event::Clock` is wanted at the latest. It may come too soon: of thousands of launches only the one that
+    /// something happens to is looked at.
     pub fn due(&self) -> Option<Timestamp> {
-        self.assemblies.values().filter_map(Assembly::due).chain(self.resting.values().copied()).min()
+        self.resting.values().copied().chain(self.next_due).min()
     }
 
     /// R43: requests that are gone want no nodes.
     pub(super) fn abandon_unwanted(&mut self, world: &World<'_>) -> Vec<Effect> {
-        let gone: Vec<NodeId> = self
-            .assemblies
-            .iter()
-            .filter(|(id, _)| world.snapshot.request(id).is_none())
-            .flat_map(|(_, assembly)| assembly.launching())
-            .collect();
+        let gone: Vec<NodeId> =
+            world.snapshot.unwanted_nodes().filter(|node| self.building.contains_key(*node)).cloned().collect();
         gone.iter().flat_map(|node| self.tell_launch(node, Input::Abandon, world)).collect()
     }
 
@@ -188,6 +190,7 @@ impl Pool {
                 Step::Save(change) => effects.push(Effect::Save(change)),
             }
         }
+        self.next_due = earlier(self.next_due, assembly.due());
         effects.extend(self.finish_complete(&request, world));
         effects
     }
@@ -222,6 +225,10 @@ impl Pool {
             self.building.remove(&node);
         }
     }
+}
+
+fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    one.into_iter().chain(other).min()
 }
 
 fn effect_of(node: NodeId, ask: Ask) -> Option<Effect> {

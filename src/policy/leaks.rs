@@ -213,7 +213,7 @@ pub fn suspects<'a>(
         let why = why(&instance.external_id, node(&id))?;
         Some(Suspect { external_id: instance.external_id.clone(), node: id, why })
     };
-    inventory.instances.iter().filter_map(suspect).collect()
+    inventory.instances().iter().filter_map(suspect).collect()
 }
 
 /// Why an instance seems to belong to nobody, by the record of its node.
@@ -228,6 +228,6 @@ fn why(instance: &ExternalId, node: Option<&Node>) -> Option<Why> {
 }
 
 fn budget(inventory: &Inventory, provider: &ProviderName) -> usize {
-    let ours = inventory.instances.iter().filter(|instance| instance.is_of(provider)).count();
+    let ours = inventory.instances().iter().filter(|instance| instance.is_of(provider)).count();
     LEAST_BUDGET.max(ours * BUDGET_PERCENT / 100)
 }

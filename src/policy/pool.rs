@@ -16,7 +16,7 @@ use crate::model::config::{PoolConfig, ProviderConfig};
 use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
 use crate::model::quantity::Amounts;
 use crate::model::request::{NodeRequest, Rank, RequestState};
-use crate::model::snapshot::{NodeChange, RequestChange, Stored, WriteError};
+use crate::model::snapshot::{NodeChange, RequestChange, Snapshot, Stored, WriteError};
 use crate::model::status::{VerdictKind, Why};
 use crate::model::time::{Span, Timestamp};
 use crate::model::world::World;
@@ -130,6 +130,10 @@ pub struct Pool {
     pub(super) assemblies: BTreeMap<RequestId, Assembly>,
     /// Which of them a new node is for.
     pub(super) building: BTreeMap<NodeId, RequestId>,
+    /// What the nodes of claims under way take; no picture shows them yet.
+    pub(super) claiming: BTreeMap<RequestId, Amounts>,
+    /// Not after the first moment that a launch waits for.
+    pub(super) next_due: Option<Timestamp>,
     pub(super) next_zone: usize,
     /// Requests that the cloud had no quota for, and when they may be tried again.
     pub(super) resting: BTreeMap<RequestId, Timestamp>,
@@ -161,6 +165,8 @@ impl Pool {
             handlers: BTreeMap::new(),
             assemblies: BTreeMap::new(),
             building: BTreeMap::new(),
+            claiming: BTreeMap::new(),
+            next_due: None,
             next_zone: 0,
             resting: BTreeMap::new(),
             claims: Claims::default(),
@@ -255,26 +261,27 @@ impl Pool {
     }
 
     /// What was last decided about a request, while it is open or not long ended.
-    pub fn why(&self, id: &RequestId) -> Option<Why> {
-        let recorded = self.verdicts.last(id)?;
-        Some(Why {
-            launcher: self.launcher.clone(),
-            provider: self.id.provider.clone(),
-            pool: self.id.pool.clone(),
-            verdict: recorded.kind,
-            reason: recorded.reason.to_string(),
-            since: recorded.since,
-        })
+    pub fn why(&self, id: &RequestId, snapshot: &Snapshot) -> Option<Why> {
+        let is_ours = self.handlers.contains_key(id) || self.assemblies.contains_key(id);
+        let pending = snapshot.request(id).filter(|stored| stored.record.state == RequestState::Pending && !is_ours);
+        let (verdict, reason, since) = match (pending, self.verdicts.last(id)) {
+            // A pass does not look at what others have accepted.
+            (Some(stored), _) => (VerdictKind::Ignore, Reason::BeingServed.to_string(), stored.record.state_time),
+            (None, Some(recorded)) => (recorded.kind, recorded.reason.to_string(), recorded.since),
+            (None, None) => return None,
+        };
+        let (provider, pool) = (self.id.provider.clone(), self.id.pool.clone());
+        Some(Why { launcher: self.launcher.clone(), provider, pool, verdict, reason, since })
     }
 
     /// One look at all open requests, in the order in which they are served (R18).
     fn pass(&mut self, world: &World<'_>) -> Vec<Effect> {
         self.has_more = false;
         self.resting.retain(|_, until| *until > world.now);
-        self.claims.begin_pass(Amounts::none());
+        self.claims.begin_pass(self.unseen_need());
         let Some((provider, pool)) = self.section(world) else { return Vec::new() };
         if let Some(reason) = self.obstacle(&provider, world) {
-            for (rank, _) in world.snapshot.open_requests() {
+            for (rank, _) in world.snapshot.waiting_requests() {
                 self.verdicts.record(&rank.id, VerdictKind::Defer, reason.clone(), world.now);
             }
             self.forget_ended(world);
@@ -283,7 +290,6 @@ impl Pool {
         let hosts = self.hosts_of(world);
         let (id, launcher) = (self.id.clone(), self.launcher.clone());
         let bidder = Bidder { id: &id, launcher: &launcher, provider: &provider, pool: &pool, hosts: &hosts };
-        self.claims.begin_pass(self.unseen_need(&hosts.facts));
         let mut effects = self.abandon_unwanted(world);
         // What a launch needs to know of the cloud is known after the first survey.
         if self.seeks_left && hosts.facts.seen_at > Timestamp::default() {
@@ -294,7 +300,7 @@ impl Pool {
         // Those this pool has all labels for come first, then those it may have to decline.
         let mut lacking = Vec::new();
         let busy = self.busy();
-        for (rank, request) in world.snapshot.open_requests() {
+        for (rank, request) in world.snapshot.waiting_requests() {
             if self.handlers.contains_key(&rank.id) || self.assemblies.contains_key(&rank.id) {
                 continue;
             }
@@ -305,7 +311,7 @@ impl Pool {
             }
             while let Some((before, (tenant, amounts))) = kept_elsewhere.next_if(|(before, _)| *before < rank) {
                 // It may have gone since the other pool looked.
-                if world.snapshot.is_open(before) {
+                if world.snapshot.is_waiting(before) {
                     self.claims.tenants.keep_elsewhere(before, tenant, amounts);
                 }
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::bidder::{Bidder, Choice, Claims};
 use super::reason::Reason;
-use crate::model::cloud::Trouble;
+use crate::model::cloud::{LabelImage, Trouble};
 use crate::model::ids::{LabelName, NodeId, PoolId};
 use crate::model::quantity::Amounts;
 use crate::model::request::NodeRequest;
@@ -13,13 +13,15 @@ use crate::model::time::Timestamp;
 use crate::model::world::World;
 
 /// R31 for nodes that are launched: labels that cannot work here, images that are missing, and what never fits.
-pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>) -> Vec<Reason> {
+pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) -> Vec<Reason> {
     let facts = &bidder.hosts.facts;
     if let Some(Trouble::Broken(why)) = &facts.trouble {
         return vec![Reason::OutOfService(why.clone())];
     }
-    let trouble =
-        |label: &LabelName| facts.launch_label(&bidder.id.pool, label).and_then(|known| known.trouble.as_ref());
+    let trouble = |name: &LabelName| {
+        let label = facts.launch_label(&bidder.id.pool, name)?;
+        label.trouble.clone().or_else(|| lacks_upload(&label.image, bidder, world))
+    };
     let (mut broken, mut missing) = ((Vec::new(), None), (Vec::new(), None));
     for label in distinct_labels(request) {
         let (labels, why, text) = match trouble(label) {
@@ -28,7 +30,7 @@ pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>) -> Vec<Reason>
             None => continue,
         };
         labels.push(label.clone());
-        why.get_or_insert_with(|| text.clone());
+        why.get_or_insert(text);
     }
     if let (labels, Some(why)) = broken {
         return vec![Reason::LabelsBroken { labels, why }];
@@ -43,6 +45,13 @@ pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>) -> Vec<Reason>
         Some((resource, wanted, limit)) => vec![Reason::NeverFits { resource, wanted, limit }],
         None => Vec::new(),
     }
+}
+
+/// An image of the builder that has not been uploaded to this provider.
+fn lacks_upload(image: &LabelImage, bidder: &Bidder<'_>, world: &World<'_>) -> Option<Trouble> {
+    let LabelImage::Disk(name) = image else { return None };
+    let upload = world.snapshot.newest_upload(&bidder.id.provider, name);
+    upload.is_none().then(|| Trouble::NotReady(format!("image {name} has not been uploaded to this provider")))
 }
 
 /// Idle nodes where there are any and the request takes them, new ones otherwise as long as there is room.

@@ -80,8 +80,7 @@ pub fn orphaned_nodes(is_served: impl Fn(&ProviderName) -> bool, world: &World<'
 
 /// C3: requests that are pending but locked by nobody go back to `requested`; who declined stays known.
 pub fn lost_requests(world: &World<'_>) -> Vec<Repair> {
-    let lost = world.snapshot.pending_requests().filter(|(id, _)| !world.snapshot.is_request_locked(id));
-    lost.filter_map(|(id, request)| {
+    let repairs = world.snapshot.unheld_requests().filter_map(|(id, request)| {
         let mut nodes = Vec::new();
         for id in world.snapshot.nodes_allocated_to(id) {
             // Somebody is at work on this node: the request waits for the next look.
@@ -97,8 +96,8 @@ pub fn lost_requests(world: &World<'_>) -> Vec<Repair> {
             record.nodes.clear();
         }));
         Some(Repair::Reset { request, nodes })
-    })
-    .collect()
+    });
+    repairs.collect()
 }
 
 fn freed(record: &mut Node, now: Timestamp) {

@@ -49,8 +49,11 @@ pub enum Effect {
     Survey(ProviderName),
 }
 
-/// Repairs under way at once; the rest waits for the next look.
+/// Writes under way at once; the rest waits for the next look.
 const MOST_IN_FLIGHT: usize = 256;
+
+/// Deletions of instances under way at once. Clouds take seconds for each, and the provider's queue bounds its calls anyway.
+const MOST_DELETIONS: usize = 10_000;
 
 /// An instance that could not be deleted is left alone for so long, where nobody says otherwise.
 const REST: Span = Span(5.0);
@@ -157,7 +160,7 @@ impl Upkeep {
 
     /// Requests that pools can go on with, and their nodes, are theirs for a while.
     fn leave_to_pools(&mut self, repairs: &mut Vec<Repair>, world: &World<'_>) {
-        let lost = world.snapshot.pending_requests().filter(|(id, request)| left::of(id, request, world).is_some());
+        let lost = world.snapshot.unheld_requests().filter(|(id, request)| left::of(id, request, world).is_some());
         let before = std::mem::take(&mut self.left);
         self.left = lost.map(|(id, _)| (id.clone(), before.get(id).copied().unwrap_or(world.now))).collect();
         let is_theirs = |id: &RequestId| self.left.get(id).is_some_and(|since| world.now < *since + GRACE);
@@ -195,7 +198,11 @@ impl Upkeep {
 
     fn start(&mut self, repairs: Vec<Repair>, world: &World<'_>, effects: &mut Vec<Effect>) {
         for repair in repairs {
-            if self.in_flight.len() >= MOST_IN_FLIGHT || !self.begin(repair.key(), world) {
+            let is_full = match repair {
+                Repair::Delete { .. } => self.deleting.len() >= MOST_DELETIONS,
+                _ => self.is_writing_enough(),
+            };
+            if is_full || !self.begin(repair.key(), world) {
                 continue;
             }
             if let Repair::Retire { node, .. } = &repair {
@@ -206,6 +213,10 @@ impl Upkeep {
             }
             effects.push(Effect::Repair(repair));
         }
+    }
+
+    fn is_writing_enough(&self) -> bool {
+        self.in_flight.len() - self.deleting.len() >= MOST_IN_FLIGHT
     }
 
     /// A host is checked anew before the slot of this node is registered again.
@@ -229,12 +240,12 @@ impl Upkeep {
                 continue;
             }
             // Making a plan of which nothing can be begun takes long with many hosts.
-            if self.in_flight.len() >= MOST_IN_FLIGHT {
+            if self.is_writing_enough() {
                 return;
             }
             let freed = self.freed.entry(name.clone()).or_default();
             for step in standing::plan(provider, facts, world.snapshot, freed, world.now) {
-                if self.in_flight.len() >= MOST_IN_FLIGHT {
+                if self.is_writing_enough() {
                     return;
                 }
                 self.take_step(name, step, world, effects);

@@ -14,6 +14,7 @@ use crate::model::ids::{NodeId, RequestId};
 use crate::model::node::Node;
 use crate::model::request::NodeRequest;
 use crate::model::snapshot::{LockView, Snapshot, Stored};
+use crate::model::upload::{ImageUpload, UploadKey};
 
 /// Znodes read by one request. Records are small; with the largest there are (1 MB) an answer is 64 MB.
 pub const BATCH: usize = 64;
@@ -47,6 +48,8 @@ pub struct Picture {
     request_locks: BTreeMap<RequestId, LockView>,
     pools: BTreeMap<String, Stored<PoolComponent>>,
     components: BTreeMap<(ComponentKind, String), Stored<Component>>,
+    /// `None` where the znode is there and holds nothing.
+    uploads: BTreeMap<UploadKey, Option<Stored<ImageUpload>>>,
     unreadable: BTreeMap<String, String>,
 }
 
@@ -54,8 +57,9 @@ pub struct Picture {
 pub async fn read(zk: &Zk, root: &str) -> Result<Picture, ZkError> {
     let mut picture = Picture { root: root.to_owned(), ..Picture::default() };
     match root {
-        "/nodepool/requests-lock" => read_lock_directories(zk, root, &mut picture).await?,
-        "/nodepool/components" => {
+        paths::IMAGES => read_uploads(zk, &mut picture).await?,
+        paths::REQUEST_LOCKS => read_lock_directories(zk, root, &mut picture).await?,
+        paths::COMPONENTS => {
             for kind in ComponentKind::ALL {
                 read_records(zk, &paths::components(kind), &mut picture).await?;
             }
@@ -98,6 +102,38 @@ async fn read_lock_directories(zk: &Zk, parent: &str, picture: &mut Picture) -> 
         }
     }
     Ok(())
+}
+
+/// Uploads lie deep, below image, build and provider; there are few of them.
+async fn read_uploads(zk: &Zk, picture: &mut Picture) -> Result<(), ZkError> {
+    let mut found = vec![paths::IMAGES.to_owned()];
+    for container in ["/builds", "/providers", "/images", ""] {
+        found = read_names(zk, found, container).await?;
+    }
+    let mut reads = pin!(read_all(zk.as_ref(), found));
+    while let Some(batch) = reads.next().await {
+        for (path, answer) in batch? {
+            if let Some((data, stat)) = none_if_missing(answer)? {
+                picture.take(&path, &data, &stat);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The children of these znodes, each with the name of a container of its own behind it.
+async fn read_names(zk: &Zk, parents: Vec<String>, container: &str) -> Result<Vec<String>, ZkError> {
+    let reads = stream::iter(parents).map(|parent| {
+        let reply = zk.children(&parent);
+        async move { (parent, reply.await) }
+    });
+    let mut reads = reads.buffer_unordered(WINDOW * BATCH);
+    let mut found = Vec::new();
+    while let Some((parent, answer)) = reads.next().await {
+        let (names, _) = none_if_missing(answer)?.unwrap_or_default();
+        found.extend(names.into_iter().map(|name| format!("{parent}/{name}{container}")));
+    }
+    Ok(found)
 }
 
 /// Who contends for these locks; directories that are not there are left out. Most are empty, and their stat says so.
@@ -157,6 +193,11 @@ impl Picture {
                 Decoded::Unreadable(reason) => drop(self.unreadable.insert(path.to_owned(), reason)),
             },
             Place::Component { kind, name } => self.take_component(path, kind, name, data, stat),
+            Place::ImageUpload(key) => match decode_stored::<ImageUpload>(data, stat) {
+                Decoded::Record(stored) => drop(self.uploads.insert(key, Some(stored))),
+                Decoded::Empty => drop(self.uploads.insert(key, None)),
+                Decoded::Unreadable(reason) => drop(self.unreadable.insert(path.to_owned(), reason)),
+            },
             _ => {}
         }
     }
@@ -197,6 +238,12 @@ impl Picture {
         for ((kind, name), stored) in self.components {
             snapshot.put_component(kind, name, stored);
         }
+        for (key, stored) in self.uploads {
+            match stored {
+                Some(stored) => snapshot.put_upload(key, stored),
+                None => snapshot.remove_upload(&key),
+            }
+        }
         let mut news = Vec::new();
         for (path, reason) in self.unreadable {
             // What it said before is no longer true.
@@ -204,6 +251,7 @@ impl Picture {
                 Place::Node(id) => snapshot.remove_node(&id),
                 Place::Request(id) => snapshot.remove_request(&id),
                 Place::Component { kind, name } => snapshot.remove_component(kind, &name),
+                Place::ImageUpload(key) => snapshot.remove_upload(&key),
                 _ => {}
             }
             if snapshot.put_unreadable(&path, reason.clone()) {
@@ -216,7 +264,7 @@ impl Picture {
     /// Makes the picture's root look exactly as it was read: what was not seen is gone.
     pub fn replace_in(self, snapshot: &mut Snapshot) {
         match self.root.as_str() {
-            "/nodepool/nodes" => {
+            paths::NODES => {
                 let known: Vec<NodeId> =
                     snapshot.nodes().map(|(id, _)| id.clone()).chain(snapshot.empty_nodes().cloned()).collect();
                 for id in known {
@@ -227,16 +275,22 @@ impl Picture {
                     }
                 }
             }
-            "/nodepool/requests" => {
+            paths::REQUESTS => {
                 let known: Vec<RequestId> = snapshot.requests().map(|(id, _)| id.clone()).collect();
                 for id in known.iter().filter(|id| !self.requests.contains_key(*id)) {
                     snapshot.remove_request(id);
                 }
             }
-            "/nodepool/requests-lock" => {
+            paths::REQUEST_LOCKS => {
                 let known: Vec<RequestId> = snapshot.request_locks().map(|(id, _)| id.clone()).collect();
                 for id in known.iter().filter(|id| !self.request_locks.contains_key(*id)) {
                     snapshot.remove_request_lock(id);
+                }
+            }
+            paths::IMAGES => {
+                let known: Vec<UploadKey> = snapshot.uploads().map(|(key, _)| key.clone()).collect();
+                for key in known.iter().filter(|key| !self.uploads.contains_key(*key)) {
+                    snapshot.remove_upload(key);
                 }
             }
             _ => {

@@ -25,8 +25,7 @@ use crate::model::snapshot::{LockView, Snapshot, Stored};
 mod follower;
 
 /// What the mirror follows; the order in which it is read at the start.
-pub const ROOTS: [&str; 4] =
-    ["/nodepool/nodes", "/nodepool/requests", "/nodepool/requests-lock", "/nodepool/components"];
+pub const ROOTS: [&str; 5] = [paths::NODES, paths::REQUESTS, paths::REQUEST_LOCKS, paths::COMPONENTS, paths::IMAGES];
 
 /// The snapshot as the session sees it, published whenever it changes.
 pub struct Mirror {
@@ -269,6 +268,7 @@ impl State {
                 }
             }
             Place::Component { kind, name } => self.snapshot.remove_component(kind, &name),
+            Place::ImageUpload(key) => self.snapshot.remove_upload(&key),
             _ => {}
         }
     }
@@ -292,7 +292,9 @@ fn report_unreadable(snapshot: &Snapshot) {
 /// attempt to create what exists would cost a transaction each.
 async fn ensure_roots(zk: &Zk) -> Result<(), ZkError> {
     let components = ["pool", "launcher", "builder"].map(|kind| format!("/nodepool/components/{kind}"));
-    let containers = std::iter::once("/nodepool".to_owned()).chain(ROOTS.map(str::to_owned)).chain(components);
+    // Builders make theirs when they build something.
+    let kept = ROOTS.into_iter().filter(|root| *root != paths::IMAGES).map(str::to_owned);
+    let containers = std::iter::once("/nodepool".to_owned()).chain(kept).chain(components);
     let containers: Vec<String> = containers.collect();
     let found = try_join_all(containers.iter().map(|path| zk.exists(path))).await?;
     for (path, _) in containers.into_iter().zip(found).filter(|(_, found)| found.is_none()) {

@@ -4,7 +4,8 @@
 //! sequential create: ZooKeeper appends ten digits to it.
 
 use crate::model::component::ComponentKind;
-use crate::model::ids::{BuildId, ImageName, NodeId, ProviderName, RequestId, UploadId};
+use crate::model::ids::{BuildId, ImageName, NodeId, ProviderName, RequestId};
+use crate::model::upload::UploadKey;
 
 pub const ROOT: &str = "/nodepool";
 pub const NODES: &str = "/nodepool/nodes";
@@ -103,16 +104,16 @@ pub fn image_uploads_lock(image: &ImageName, build: &BuildId, provider: &Provide
 }
 
 /// The path of an upload is also what a node's `image_id` says.
-pub fn image_upload(image: &ImageName, build: &BuildId, provider: &ProviderName, upload: &UploadId) -> String {
-    format!("{}/{upload}", image_uploads(image, build, provider))
+pub fn image_upload(key: &UploadKey) -> String {
+    key.image_id()
 }
 
 pub fn image_upload_prefix(image: &ImageName, build: &BuildId, provider: &ProviderName) -> String {
     format!("{}/", image_uploads(image, build, provider))
 }
 
-pub fn image_upload_lock(image: &ImageName, build: &BuildId, provider: &ProviderName, upload: &UploadId) -> String {
-    format!("{}/{LOCK}", image_upload(image, build, provider, upload))
+pub fn image_upload_lock(key: &UploadKey) -> String {
+    format!("{}/{LOCK}", image_upload(key))
 }
 
 /// What a path is for. Containers of records (`/nodepool/nodes`), flags of other programs and anything unknown are
@@ -137,9 +138,9 @@ pub enum Place {
     ImageProvider(ImageName, BuildId, ProviderName),
     ImageUploadsLock(ImageName, BuildId, ProviderName),
     ImageUploadsContender(ImageName, BuildId, ProviderName, String),
-    ImageUpload(ImageName, BuildId, ProviderName, UploadId),
-    ImageUploadLock(ImageName, BuildId, ProviderName, UploadId),
-    ImageUploadContender(ImageName, BuildId, ProviderName, UploadId, String),
+    ImageUpload(UploadKey),
+    ImageUploadLock(UploadKey),
+    ImageUploadContender(UploadKey, String),
     Other,
 }
 
@@ -188,15 +189,19 @@ fn parse_image(image: ImageName, below: &[&str]) -> Place {
 }
 
 fn parse_upload(image: ImageName, build: BuildId, provider: ProviderName, below: &[&str]) -> Place {
+    let key = |upload: &str| UploadKey {
+        provider: provider.clone(),
+        image: image.clone(),
+        build: build.clone(),
+        upload: upload.into(),
+    };
     match *below {
         [LOCK] => Place::ImageUploadsLock(image, build, provider),
         [LOCK, name] if is_contender(name) => Place::ImageUploadsContender(image, build, provider, name.into()),
         [LOCK, ..] => Place::Other,
-        [upload] => Place::ImageUpload(image, build, provider, upload.into()),
-        [upload, LOCK] => Place::ImageUploadLock(image, build, provider, upload.into()),
-        [upload, LOCK, name] if is_contender(name) => {
-            Place::ImageUploadContender(image, build, provider, upload.into(), name.into())
-        }
+        [upload] => Place::ImageUpload(key(upload)),
+        [upload, LOCK] => Place::ImageUploadLock(key(upload)),
+        [upload, LOCK, name] if is_contender(name) => Place::ImageUploadContender(key(upload), name.into()),
         _ => Place::Other,
     }
 }
@@ -236,6 +241,7 @@ pub fn name(path: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ids::UploadId;
 
     const CONTENDER: &str = "0123456789abcdef0123456789abcdef__lock__0000000007";
 
@@ -305,13 +311,11 @@ mod tests {
         check(image_uploads_lock(&debian, &build, &rax), &below("/images/lock"), place);
         let place = Place::ImageUploadsContender(debian.clone(), build.clone(), rax.clone(), CONTENDER.into());
         assert_eq!(parse(&below(&format!("/images/lock/{CONTENDER}"))), place);
-        let place = Place::ImageUpload(debian.clone(), build.clone(), rax.clone(), upload.clone());
-        check(image_upload(&debian, &build, &rax, &upload), &below("/images/0000000001"), place);
-        let place = Place::ImageUploadLock(debian.clone(), build.clone(), rax.clone(), upload.clone());
-        check(image_upload_lock(&debian, &build, &rax, &upload), &below("/images/0000000001/lock"), place);
+        let key = UploadKey { provider: rax.clone(), image: debian.clone(), build: build.clone(), upload };
+        check(image_upload(&key), &below("/images/0000000001"), Place::ImageUpload(key.clone()));
+        check(image_upload_lock(&key), &below("/images/0000000001/lock"), Place::ImageUploadLock(key.clone()));
         let path = below(&format!("/images/0000000001/lock/{CONTENDER}"));
-        let place = Place::ImageUploadContender(debian.clone(), build.clone(), rax.clone(), upload, CONTENDER.into());
-        assert_eq!(parse(&path), place);
+        assert_eq!(parse(&path), Place::ImageUploadContender(key, CONTENDER.into()));
         assert_eq!(image_upload_prefix(&debian, &build, &rax), below("/images/"));
     }
 

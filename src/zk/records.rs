@@ -10,6 +10,7 @@ use crate::model::node::Node;
 use crate::model::request::NodeRequest;
 use crate::model::snapshot::Stored;
 use crate::model::time::Timestamp;
+use crate::model::upload::ImageUpload;
 
 /// What the data of a znode turned out to be.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +48,14 @@ impl Record for Node {
 }
 
 impl Record for NodeRequest {
+    fn written_at(&mut self, at: Timestamp) {
+        if self.state_time == Timestamp::default() {
+            self.state_time = at;
+        }
+    }
+}
+
+impl Record for ImageUpload {
     fn written_at(&mut self, at: Timestamp) {
         if self.state_time == Timestamp::default() {
             self.state_time = at;

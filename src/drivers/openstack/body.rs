@@ -19,8 +19,8 @@ const NAMES_NETWORKS: (u16, u16) = (2, 37);
 pub fn server(order: &LaunchOrder, wanted: &Wanted, stock: &Stock, provider: &ProviderName) -> Result<Value, Trouble> {
     let flavor = stock.flavor(wanted)?;
     let image = match &order.image {
-        Some(uploaded) => uploaded,
-        None => stock.image(wanted)?,
+        Some(uploaded) => uploaded.to_string(),
+        None => stock.image(wanted)?.to_owned(),
     };
     let mut server = json!({
         "name": order.hostname,

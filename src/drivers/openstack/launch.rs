@@ -172,7 +172,7 @@ impl LaunchServer {
     }
 
     fn search(&mut self, error: CloudError, left: u32, inventory: &Inventory) -> Next<Call> {
-        if let Some(found) = inventory.instances.iter().find(|instance| self.is_ordered(&instance.metadata)) {
+        if let Some(found) = inventory.instances().iter().find(|instance| self.is_ordered(&instance.metadata)) {
             self.take_id(found.external_id.to_string());
             return self.booting(0, inventory);
         }

@@ -74,7 +74,7 @@ impl Shared {
                 floating.insert(server.id.clone(), addresses);
             }
         }
-        Inventory { instances }
+        Inventory::new(instances)
     }
 
     pub fn made_server(&self, id: &str) {

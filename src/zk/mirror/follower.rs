@@ -175,7 +175,9 @@ impl State {
 
     fn on_created(&mut self, path: &str) -> Option<After> {
         match paths::parse(path) {
-            Place::Node(_) | Place::Request(_) | Place::Component { .. } => return self.begin_read(path),
+            Place::Node(_) | Place::Request(_) | Place::Component { .. } | Place::ImageUpload(_) => {
+                return self.begin_read(path);
+            }
             Place::NodeLock(id) => self.change_node_lock(id, |view| !std::mem::replace(&mut view.exists, true)),
             Place::NodeContender(id, name) => self.change_node_lock(id, |view| {
                 view.exists = true;
@@ -201,7 +203,8 @@ impl State {
 
     /// Reads a record again; one read per path is under way at most, and a change meanwhile asks for one more.
     fn begin_read(&mut self, path: &str) -> Option<After> {
-        if !matches!(paths::parse(path), Place::Node(_) | Place::Request(_) | Place::Component { .. }) {
+        let place = paths::parse(path);
+        if !matches!(place, Place::Node(_) | Place::Request(_) | Place::Component { .. } | Place::ImageUpload(_)) {
             return None;
         }
         if let Some(read) = self.reads.get_mut(path) {
