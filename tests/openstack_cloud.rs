@@ -10,6 +10,8 @@ mod support;
 mod logins;
 #[path = "openstack_cloud/refusals.rs"]
 mod refusals;
+#[path = "openstack_cloud/uploads.rs"]
+mod uploads;
 
 use grown::on_real_time;
 use nodepool::model::node::Node;

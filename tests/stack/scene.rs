@@ -67,7 +67,12 @@ pub fn configuration(providers: &[Value]) -> String {
     let labels = pools.flat_map(|pool| pool["labels"].as_array().into_iter().flatten());
     let names: BTreeSet<&str> = labels.filter_map(|label| label["name"].as_str()).collect();
     let labels: Vec<Value> = names.into_iter().map(|name| json!({"name": name})).collect();
-    json!({"zookeeper-servers": [{"host": "localhost"}], "labels": labels, "providers": providers}).to_string()
+    let images = providers.iter().flat_map(|provider| provider["diskimages"].as_array().into_iter().flatten());
+    let images: Vec<Value> = images.map(|image| json!({"name": image["name"], "elements": ["vm"]})).collect();
+    json!({
+        "zookeeper-servers": [{"host": "localhost"}], "labels": labels, "providers": providers, "diskimages": images,
+    })
+    .to_string()
 }
 
 impl Scene {

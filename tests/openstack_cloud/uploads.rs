@@ -1,0 +1,96 @@
+//! Labels whose image the builder makes: nodes boot from its newest upload.
+
+use nodepool::model::cloud::ExternalId;
+use nodepool::model::json;
+use nodepool::model::request::RequestState;
+use nodepool::model::time::Timestamp;
+use nodepool::model::upload::{ImageUpload, UploadKey, UploadState};
+use nodepool::zk::{Connection, CreateMode, paths};
+use serde_json::json;
+
+use crate::grown::on_real_time;
+use crate::stack::clouds;
+use crate::stack::scene::{Scene, server_of, with_launcher};
+
+fn key(scene: &Scene, build: &str) -> UploadKey {
+    let (provider, image) = (scene.provider.as_str().into(), "debian".into());
+    UploadKey { provider, image, build: build.into(), upload: "0000000001".into() }
+}
+
+/// Records an upload as a builder does.
+async fn record(scene: &Scene, build: &str, state: UploadState, at: f64, image: Option<&str>) -> UploadKey {
+    let (key, zk) = (key(scene, build), scene.zookeeper.connect());
+    let upload = ImageUpload {
+        state,
+        state_time: Timestamp(at),
+        external_id: image.map(|id| ExternalId::Text(id.to_owned())),
+        external_name: None,
+        format: Some("raw".to_owned()),
+        username: Some("somebody".to_owned()),
+        python_path: Some("auto".to_owned()),
+        shell_type: None,
+    };
+    let path = paths::image_upload(&key);
+    for (at, _) in path.match_indices('/').skip(1) {
+        let _ = zk.create(&path[..at], Default::default(), CreateMode::Persistent).await;
+    }
+    let data: bytes::Bytes = json::to_bytes(&upload).into();
+    if zk.create(&path, data.clone(), CreateMode::Persistent).await.is_err() {
+        zk.set(&path, data, -1).await.expect("an upload can be written");
+    }
+    key
+}
+
+// zookeeper.md, checks 26 (a node's image_id and login) and 30 (no upload here).
+#[test]
+fn nodes_boot_from_the_newest_upload_that_is_ready() {
+    on_real_time(async {
+        for cloud in clouds(&[]).await {
+            let client = cloud.client().await;
+            let image = client.id_of("image", "images", &cloud.image).await;
+            let configure = |name: &str| {
+                let mut provider = cloud.provider(name);
+                provider["diskimages"] = json!([{"name": "debian", "connection-port": 2222}]);
+                let label = &mut provider["pools"][0]["labels"][0];
+                label["diskimage"] = json!("debian");
+                label.as_object_mut().unwrap().remove("cloud-image");
+                vec![provider]
+            };
+            with_launcher(&cloud, configure, async |scene| {
+                let id = scene.consumer.ask(&["a"]).await;
+                assert_eq!(scene.ended(&id).await.state, RequestState::Failed);
+                scene.says(&id, "image debian has not been uploaded to this provider").await;
+
+                let nowhere = "00000000-0000-4000-8000-000000000000";
+                record(scene, "b1", UploadState::Ready, 1000.0, Some(&image)).await;
+                record(scene, "b2", UploadState::Uploading, 3000.0, None).await;
+                record(scene, "b3", UploadState::Deleting, 4000.0, Some(nowhere)).await;
+                let newest = record(scene, "b0", UploadState::Ready, 2000.0, Some(&image)).await;
+                let (id, nodes) = scene.serve(&["a"]).await;
+                let node = &nodes[0];
+                let path = format!("/nodepool/images/debian/builds/b0/providers/{}/images/0000000001", scene.provider);
+                assert_eq!(node.image_id.as_deref(), Some(path.as_str()));
+                // What the configuration says of the image, and not what the upload does.
+                assert_eq!((node.username.as_deref(), node.port()), (Some("zuul"), Some(2222)));
+                let server = scene.client.server(server_of(node)).await;
+                assert_eq!(server["image"]["id"], json!(image));
+                assert_eq!(server["metadata"]["nodepool_image_name"], json!("debian"));
+                scene.use_up(&id).await;
+
+                // It is to go: the one before it is used again.
+                record(scene, "b0", UploadState::Deleting, 5000.0, Some(nowhere)).await;
+                let (id, nodes) = scene.serve(&["a"]).await;
+                assert_eq!(nodes[0].image_id.as_deref(), Some(path.replace("/b0/", "/b1/").as_str()));
+                scene.use_up(&id).await;
+                let zk = scene.zookeeper.connect();
+                for key in [newest, key(scene, "b1")] {
+                    zk.delete(&paths::image_upload(&key), -1).await.expect("the upload is there");
+                }
+                let id = scene.consumer.ask(&["a"]).await;
+                assert_eq!(scene.ended(&id).await.state, RequestState::Failed);
+                scene.empties().await;
+            })
+            .await;
+        }
+    });
+}
