@@ -159,6 +159,10 @@ class Cloud(Process):
     def history(self):
         return self.get("history")["servers"]
 
+    def turn(self, **knobs):
+        request = urllib.request.Request(f"{self.base}/sim/knobs", json.dumps(knobs).encode(), method="PUT")
+        urllib.request.urlopen(request, timeout=60).close()
+
     def get(self, what):
         with urllib.request.urlopen(f"{self.base}/sim/{what}", timeout=60) as answer:
             return json.load(answer)

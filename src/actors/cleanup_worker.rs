@@ -80,7 +80,13 @@ impl CleanupWorker {
     }
 
     fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
-        let snapshot = self.changes.snapshot();
+        let snapshot = match event {
+            Event::Wake | Event::Sweep => self.changes.snapshot(),
+            // Answers decide nothing, so no new picture is made for them.
+            Event::Repaired(..) | Event::Registered(..) | Event::Inspected(..) | Event::Surveyed(_) => {
+                self.changes.published()
+            }
+        };
         let facts = self.parts.providers.iter().map(|(name, provider)| (name.clone(), provider.facts.borrow().clone()));
         self.facts = facts.collect();
         let world = World { config: &self.parts.config, snapshot: &snapshot, facts: &self.facts, now: clock::now() };

@@ -63,6 +63,11 @@ impl Changes {
         self.mirror.snapshot()
     }
 
+    /// A short look at the picture as it is now.
+    pub fn look<T>(&self, at: impl FnOnce(&Snapshot) -> T) -> T {
+        self.mirror.look(at)
+    }
+
     /// As of the last publication, perhaps without the newest of our own writes.
     pub fn published(&self) -> Arc<Snapshot> {
         self.snapshots.borrow().clone()

@@ -49,8 +49,8 @@ impl PoolWorker {
             });
             let told = answer.as_ref().map(drop).map_err(WriteError::clone);
             let nodes = answer.as_deref().unwrap_or_default();
-            act.log_write("claim", &id, event_id.as_deref(), &format!("{nodes:?}"), &told);
-            act.feed(Event::Claimed(id, answer), ctx);
+            act.log_write("claim", &id, event_id.as_deref(), format_args!("{nodes:?}"), &told);
+            act.tell(Event::Claimed(id, answer), ctx);
         });
     }
 
@@ -64,8 +64,8 @@ impl PoolWorker {
                 act.held.requests.insert(id.clone(), lock);
                 act.held.nodes.extend(nodes.iter().cloned().zip(locks));
             });
-            act.log_write("go on", &id, event_id.as_deref(), &format!("{nodes:?}"), &answer);
-            act.feed(Event::Adopted(id, answer), ctx);
+            act.log_write("go on", &id, event_id.as_deref(), format_args!("{nodes:?}"), &answer);
+            act.tell(Event::Adopted(id, answer), ctx);
         });
     }
 
@@ -78,7 +78,7 @@ impl PoolWorker {
             if let Err(error) = &answer {
                 warn!(target: "nodepool.PoolWorker", node_request_id = %request, %error, "cannot begin nodes");
             }
-            act.feed(Event::Begun(request, answer), ctx);
+            act.tell(Event::Begun(request, answer), ctx);
         });
     }
 
@@ -98,7 +98,7 @@ impl PoolWorker {
             if let Err(error) = &result {
                 warn!(target: "nodepool.NodeLauncher", node_id = %id, %error, "cannot save");
             }
-            act.feed(Event::Saved(id, result), ctx);
+            act.tell(Event::Saved(id, result), ctx);
         });
     }
 
@@ -125,7 +125,7 @@ impl PoolWorker {
             Ok(())
         };
         self.errands.run(ctx, writing, move |result, act, ctx| {
-            act.log_write("finish", &id, event_id.as_deref(), state, &result);
+            act.log_write("finish", &id, event_id.as_deref(), format_args!("{state}"), &result);
             act.answer(Event::Finished(id, result), ctx);
         });
     }
@@ -154,7 +154,7 @@ impl PoolWorker {
                 info!(target: "nodepool.NodeLauncher", node_id = %node, %error, "job failed");
             }
         }
-        self.feed(Event::News(node, message.news.clone()), ctx);
+        self.tell(Event::News(node, message.news.clone()), ctx);
         true
     }
 
@@ -199,6 +199,6 @@ impl Handler<ScanEnded> for PoolWorker {
     type Result = ();
 
     fn handle(&mut self, message: ScanEnded, ctx: &mut Context<Self>) {
-        self.feed(Event::Scanned(message.node, message.found), ctx);
+        self.tell(Event::Scanned(message.node, message.found), ctx);
     }
 }

@@ -1,6 +1,7 @@
 //! PoolWorker: shell of `Pool`. Feeds it what happens and carries out what it asks for.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -120,7 +121,8 @@ impl PoolWorker {
         if let Some(kept) = self.changes.newly_kept(&self.parts.id) {
             self.pool.set_kept_elsewhere(kept);
         }
-        self.feed_with(&snapshot, event, ctx);
+        let effects = self.decide(&snapshot, event);
+        self.carry_out(effects, ctx);
         if let Some(kept) = self.pool.kept_for_tenants() {
             let was_changed = self.parts.board.send_if_modified(|board| board.put(&self.parts.id, kept));
             if was_changed {
@@ -130,7 +132,15 @@ impl PoolWorker {
         }
     }
 
-    fn feed_with(&mut self, snapshot: &Snapshot, event: Event, ctx: &mut Context<Self>) {
+    /// What happens to one launch is decided on the picture as it is, of which nothing is copied for that: with
+    /// thousands of launches it would be most of the work.
+    pub(super) fn tell(&mut self, event: Event, ctx: &mut Context<Self>) {
+        let changes = self.changes.clone();
+        let effects = changes.look(|snapshot| self.decide(snapshot, event));
+        self.carry_out(effects, ctx);
+    }
+
+    fn decide(&mut self, snapshot: &Snapshot, event: Event) -> Vec<Effect> {
         self.facts.insert(self.parts.id.provider.clone(), self.parts.provider.facts.borrow().clone());
         let world = World { config: &self.parts.config, snapshot, facts: &self.facts, now: clock::now() };
         let own = self.pool.busy();
@@ -138,6 +148,10 @@ impl PoolWorker {
         let effects = self.pool.step(event, &world);
         // All pools live on one thread, so nobody counts in between.
         self.parts.busy.fetch_add(self.pool.busy().wrapping_sub(own), Ordering::Relaxed);
+        effects
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>, ctx: &mut Context<Self>) {
         for effect in effects {
             self.perform(effect, ctx);
         }
@@ -170,11 +184,9 @@ impl PoolWorker {
         Ticket(self.next_ticket)
     }
 
-    /// The answer to a write may have freed nodes: the pool looks again, with whatever else has happened by then. The
-    /// answer alone decides nothing, so no new picture is made for it.
+    /// The answer to a write may have freed nodes: the pool looks again, with whatever else has happened by then.
     pub(super) fn answer(&mut self, event: Event, ctx: &mut Context<Self>) {
-        let snapshot = self.changes.published();
-        self.feed_with(&snapshot, event, ctx);
+        self.tell(event, ctx);
         self.changes.nudge();
     }
 
@@ -186,7 +198,7 @@ impl PoolWorker {
                 let event_id = plan.request.record.event_id.clone();
                 let writing = async move { store.hand_out(plan.request, plan.nodes).await };
                 self.errands.run(ctx, writing, move |result, act, ctx| {
-                    act.log_write("hand-out", &id, event_id.as_deref(), &format!("{nodes:?}"), &result);
+                    act.log_write("hand-out", &id, event_id.as_deref(), format_args!("{nodes:?}"), &result);
                     act.answer(Event::HandedOut(id, result), ctx);
                 });
             }
@@ -194,7 +206,7 @@ impl PoolWorker {
                 let (id, event_id) = (request.id.clone(), request.record.event_id.clone());
                 let writing = async move { store.decline(*request).await };
                 self.errands.run(ctx, writing, move |result, act, ctx| {
-                    act.log_write("decline", &id, event_id.as_deref(), &reasons.join("; "), &result);
+                    act.log_write("decline", &id, event_id.as_deref(), format_args!("{}", reasons.join("; ")), &result);
                     act.answer(Event::Declined(id, result), ctx);
                 });
             }
@@ -235,17 +247,17 @@ impl PoolWorker {
         what: &str,
         id: &RequestId,
         event_id: Option<&str>,
-        detail: &str,
+        detail: fmt::Arguments<'_>,
         result: &Result<(), WriteError>,
     ) {
         let (pool, event_id) = (&self.parts.id, event_id.unwrap_or_default());
         match result {
-            Ok(()) => info!(target: "nodepool.PoolWorker", %pool, node_request_id = %id, event_id, detail, "{what}"),
+            Ok(()) => info!(target: "nodepool.PoolWorker", %pool, node_request_id = %id, event_id, %detail, "{what}"),
             Err(WriteError::Conflict | WriteError::Contended) => {
-                debug!(target: "nodepool.PoolWorker", %pool, node_request_id = %id, event_id, detail, "{what}: others were faster");
+                debug!(target: "nodepool.PoolWorker", %pool, node_request_id = %id, event_id, %detail, "{what}: others were faster");
             }
             Err(error) => {
-                warn!(target: "nodepool.PoolWorker", %pool, node_request_id = %id, event_id, detail, %error, "{what} failed");
+                warn!(target: "nodepool.PoolWorker", %pool, node_request_id = %id, event_id, %detail, %error, "{what} failed");
             }
         }
     }

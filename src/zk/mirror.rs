@@ -150,6 +150,12 @@ impl Mirror {
         self.published.borrow().clone()
     }
 
+    /// Shows the picture as it is now, without publishing it: each publication makes the next change copy parts of it.
+    /// Nothing is heard of ZooKeeper meanwhile, so this is for short looks.
+    pub fn look<T>(&self, at: impl FnOnce(&Snapshot) -> T) -> T {
+        at(&lock(&self.state).snapshot)
+    }
+
     pub fn node_lock(&self, id: &NodeId) -> LockView {
         lock(&self.state).snapshot.node_lock(id)
     }

@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::http::{Api, Request, Services};
-use super::wire::ServersPage;
+use super::wire::{Server, ServersPage};
 use crate::drivers::ApiCall;
 use crate::model::cloud::CloudError;
 use crate::model::time::Span;
@@ -32,6 +32,7 @@ pub enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     Servers,
+    OneServer,
     Json,
     /// The same, for a creation whose answer may be lost.
     Created,
@@ -42,6 +43,7 @@ pub enum Shape {
 pub enum Reply {
     Discovered(Services),
     Servers(ServersPage),
+    Server(Box<Server>),
     Json(Value),
     Nothing,
     /// A creation that may have been carried out though there is no answer to it.
@@ -139,7 +141,9 @@ pub fn image(id: &str) -> Call {
 
 /// Somebody waits for it.
 pub fn server(id: &str) -> Call {
-    Call { lane: Lane::Change, ..look("compute.GET.server", Api::Compute, &["servers", id]) }
+    let request = Box::new(Request::new(Api::Compute, Method::GET, &["servers", id]));
+    let what = What::Send(request, Shape::OneServer);
+    Call { key: "compute.GET.server", lane: Lane::Change, deadline: SHORT, what }
 }
 
 /// Servers of exactly this name.

@@ -7,7 +7,7 @@ use super::calls::{self, Call, Reply};
 use super::http::failed;
 use super::instances::floating_addresses;
 use super::shared::Shared;
-use super::wire::{self, FloatingIp, Server};
+use super::wire::{self, FloatingIp};
 use crate::model::cloud::{CloudError, ExternalId, FailureKind, InstanceState, Inventory, Outcome};
 use crate::policy::machine::{Input, Next};
 
@@ -52,10 +52,8 @@ impl DeleteServer {
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Over), input) {
             (Step::Begin, Input::Start) => self.begin(),
-            (Step::Asking, Input::Reply(Ok(Reply::Json(answer)))) => {
-                let server =
-                    answer.get("server").cloned().and_then(|server| serde_json::from_value::<Server>(server).ok());
-                self.addresses = server.map(|server| floating_addresses(&server)).unwrap_or_default().into();
+            (Step::Asking, Input::Reply(Ok(Reply::Server(server)))) => {
+                self.addresses = floating_addresses(&server).into();
                 self.look_up()
             }
             (Step::LookingUp, Input::Reply(Ok(Reply::Json(answer)))) => {

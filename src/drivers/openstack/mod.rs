@@ -35,6 +35,7 @@ use self::shared::Shared;
 use self::survey::Survey;
 use self::tidy::TidyUp;
 use self::timings::Timings;
+use self::wire::OneServer;
 use super::{ApiCall, Driver};
 use crate::model::cloud::{CloudError, ExternalId, Facts, Job, Outcome};
 use crate::model::config::ProviderConfig;
@@ -167,6 +168,10 @@ impl Driver for OpenStack {
         match shape {
             Shape::Nothing => Ok(Reply::Nothing),
             Shape::Servers => serde_json::from_slice(&body).map(Reply::Servers).map_err(unreadable),
+            Shape::OneServer => {
+                let shown = serde_json::from_slice::<OneServer>(&body).map_err(unreadable)?;
+                Ok(Reply::Server(Box::new(shown.server)))
+            }
             Shape::Json => serde_json::from_slice(&body).map(Reply::Json).map_err(unreadable),
             Shape::Created => {
                 Ok(serde_json::from_slice(&body).map_or_else(|error| Reply::Lost(unreadable(error)), Reply::Json))

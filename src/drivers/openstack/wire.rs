@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// One page of a listing.
 #[derive(Debug, Deserialize)]
@@ -12,6 +13,12 @@ pub struct ServersPage {
     pub servers: Vec<Server>,
     #[serde(default)]
     pub servers_links: Vec<Link>,
+}
+
+/// The answer to a question for one server.
+#[derive(Debug, Deserialize)]
+pub struct OneServer {
+    pub server: Server,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -23,30 +30,30 @@ pub struct Link {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Server {
     pub id: String,
-    #[serde(default, deserialize_with = "lenient")]
+    #[serde(default, deserialize_with = "forgiving")]
     pub name: String,
-    #[serde(default, deserialize_with = "lenient")]
+    #[serde(default, deserialize_with = "forgiving")]
     pub status: String,
-    #[serde(default, rename = "OS-EXT-STS:task_state", deserialize_with = "lenient")]
+    #[serde(default, rename = "OS-EXT-STS:task_state", deserialize_with = "forgiving")]
     pub task_state: Option<String>,
     #[serde(default, deserialize_with = "texts")]
     pub metadata: BTreeMap<String, String>,
     /// By the names of the networks.
-    #[serde(default, deserialize_with = "lenient")]
+    #[serde(default, deserialize_with = "forgiving")]
     pub addresses: BTreeMap<String, Vec<Address>>,
-    #[serde(default, rename = "accessIPv4", deserialize_with = "lenient")]
+    #[serde(default, rename = "accessIPv4", deserialize_with = "forgiving")]
     pub access_ipv4: Option<String>,
-    #[serde(default, rename = "accessIPv6", deserialize_with = "lenient")]
+    #[serde(default, rename = "accessIPv6", deserialize_with = "forgiving")]
     pub access_ipv6: Option<String>,
-    #[serde(default, rename = "OS-EXT-AZ:availability_zone", deserialize_with = "lenient")]
+    #[serde(default, rename = "OS-EXT-AZ:availability_zone", deserialize_with = "forgiving")]
     pub zone: Option<String>,
-    #[serde(default, rename = "hostId", deserialize_with = "lenient")]
+    #[serde(default, rename = "hostId", deserialize_with = "forgiving")]
     pub host_id: Option<String>,
-    #[serde(default, deserialize_with = "lenient")]
+    #[serde(default, deserialize_with = "forgiving")]
     pub fault: Option<Fault>,
-    #[serde(default, deserialize_with = "lenient")]
+    #[serde(default, deserialize_with = "forgiving")]
     pub flavor: Option<ServerFlavor>,
-    #[serde(default, rename = "os-extended-volumes:volumes_attached", deserialize_with = "lenient")]
+    #[serde(default, rename = "os-extended-volumes:volumes_attached", deserialize_with = "forgiving")]
     pub volumes: Vec<Attached>,
 }
 
@@ -199,11 +206,42 @@ fn lenient<'de, D: Deserializer<'de>, T: for<'a> Deserialize<'a> + Default>(dese
     Ok(T::deserialize(value).unwrap_or_default())
 }
 
+/// The same from the text of an answer, which makes nothing of it but what is asked for: there are thousands of servers.
+fn forgiving<'de, D: Deserializer<'de>, T: for<'a> Deserialize<'a> + Default>(deserializer: D) -> Result<T, D::Error> {
+    let text = <&RawValue>::deserialize(deserializer)?;
+    Ok(serde_json::from_str(text.get()).unwrap_or_default())
+}
+
 /// Metadata, whose values are texts in every cloud that keeps to the rules.
 fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
-    let value = Value::deserialize(deserializer).map_err(D::Error::custom)?;
+    let text = <&RawValue>::deserialize(deserializer)?.get();
+    if let Ok(texts) = serde_json::from_str(text) {
+        return Ok(texts);
+    }
+    let value: Value = serde_json::from_str(text).unwrap_or_default();
     let entries = value.as_object().into_iter().flatten();
     Ok(entries
         .map(|(key, value)| (key.clone(), value.as_str().map_or_else(|| value.to_string(), str::to_owned)))
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_fields_hide_no_server() {
+        let text =
+            br#"{"servers": [{"id": "a", "name": 5, "status": null, "addresses": [], "metadata": {"n": 7, "t": "x"},
+            "fault": "none", "flavor": {"id": 1}, "hostId": {}, "OS-EXT-STS:task_state": "spawning"},
+            {"id": "b", "metadata": {"k": "v"}}, {"id": "c", "metadata": "none", "accessIPv4": "192.0.2.1"}]}"#;
+        let page: ServersPage = serde_json::from_slice(text).unwrap();
+        let [a, b, c] = &page.servers[..] else { panic!("{page:?}") };
+        assert_eq!((a.name.as_str(), a.status.as_str(), a.task_state.as_deref()), ("", "", Some("spawning")));
+        assert!(a.addresses.is_empty() && a.fault.is_none() && a.flavor.is_none() && a.host_id.is_none());
+        assert_eq!(a.metadata, BTreeMap::from([("n".to_owned(), "7".to_owned()), ("t".to_owned(), "x".to_owned())]));
+        assert_eq!(b.metadata["k"], "v");
+        assert!(c.metadata.is_empty());
+        assert_eq!(c.access_ipv4.as_deref(), Some("192.0.2.1"));
+    }
 }
