@@ -5,6 +5,7 @@ mod provider;
 mod roof;
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -117,12 +118,12 @@ providers:
 /// Every job a provider may be given.
 fn jobs(case: &Case) -> Vec<Job> {
     let Job::Launch(order) = launch("contract-0000000001") else { unreachable!("launch makes a launch") };
-    let found = LaunchOrder { found: Some(ExternalId::text("no-such-id")), ..*order.clone() };
+    let found = LaunchOrder { found: Some(ExternalId::text("no-such-id")), ..LaunchOrder::clone(&order) };
     let stranger = HostIdentity { name: String::from("stranger"), username: String::from("nobody"), port: 22 };
     let mut jobs = vec![
         Job::Survey,
         Job::Launch(order),
-        Job::Launch(Box::new(found)),
+        Job::Launch(Arc::new(found)),
         Job::Delete(ExternalId::text("no-such-id")),
         Job::Inspect(stranger.clone()),
         Job::Probe(stranger),
@@ -184,7 +185,7 @@ fn facts_are_unseen_until_a_survey_and_complete_after_it() {
                     before.label_needs.contains_key(label) || before.launch_label(&pool.name, label).is_some();
                 assert!(is_known, "{}: what does {label} need?", case.driver);
             }
-            assert!(matches!(provider.run(Job::Survey).await, Ok(Outcome::Surveyed(_))));
+            assert!(matches!(provider.run(Job::Survey).await, Ok(Outcome::Surveyed(..))));
             let after = provider.facts();
             assert!(after.seen_at.0 > 0.0);
             assert_eq!(after.standing.len(), before.standing.len());
@@ -212,9 +213,10 @@ fn launching() -> impl Iterator<Item = Case> {
 }
 
 fn order(hostname: &str) -> LaunchOrder {
-    let Job::Launch(mut order) = launch(hostname) else { unreachable!("launch makes a launch") };
+    let Job::Launch(order) = launch(hostname) else { unreachable!("launch makes a launch") };
+    let mut order = Arc::unwrap_or_clone(order);
     order.metadata.insert("nodepool_node_id".to_owned(), hostname.to_owned());
-    *order
+    order
 }
 
 async fn launched(provider: &mut Provider, hostname: &str) -> Instance {
@@ -224,7 +226,7 @@ async fn launched(provider: &mut Provider, hostname: &str) -> Instance {
 
 async fn launched_as(provider: &mut Provider, order: LaunchOrder) -> Instance {
     let hostname = order.hostname.clone();
-    provider.submit(1, Job::Launch(Box::new(order)));
+    provider.submit(1, Job::Launch(Arc::new(order)));
     let mut known = None;
     loop {
         match provider.next().await.1 {
@@ -239,8 +241,8 @@ async fn launched_as(provider: &mut Provider, order: LaunchOrder) -> Instance {
 }
 
 async fn listed(provider: &mut Provider) -> Vec<Instance> {
-    let Ok(Outcome::Surveyed(facts)) = provider.run(Job::Survey).await else { panic!("the survey fails") };
-    facts.inventory.instances().to_vec()
+    let Ok(Outcome::Surveyed(_, inventory)) = provider.run(Job::Survey).await else { panic!("the survey fails") };
+    inventory.instances().to_vec()
 }
 
 #[test]
@@ -267,8 +269,8 @@ fn a_launch_of_what_was_found_creates_nothing() {
             let Bench { mut provider, cloud: _cloud } = case.start().await;
             let instance = launched(&mut provider, "np0000000001").await;
             let Job::Launch(order) = launch("np0000000001") else { unreachable!("launch makes a launch") };
-            let again = LaunchOrder { found: Some(instance.external_id.clone()), ..*order };
-            let Ok(Outcome::Launched(found)) = provider.run(Job::Launch(Box::new(again))).await else {
+            let again = LaunchOrder { found: Some(instance.external_id.clone()), ..LaunchOrder::clone(&order) };
+            let Ok(Outcome::Launched(found)) = provider.run(Job::Launch(Arc::new(again))).await else {
                 panic!("{}: it runs, so it can be continued with", case.driver)
             };
             assert_eq!(found.external_id, instance.external_id);
@@ -325,7 +327,7 @@ impl OpenDriver for ByHand {
     fn with<D: Driver>(self, driver: D) -> Self::Out {
         async move {
             ask(&driver, &Job::Survey).await;
-            let mut machine = driver.begin(&Job::Launch(Box::new(order("np0000000001"))));
+            let mut machine = driver.begin(&Job::Launch(Arc::new(order("np0000000001"))));
             let (mut calls, mut next) = (0, machine.step(Input::Start));
             loop {
                 next = match next {

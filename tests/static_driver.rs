@@ -169,7 +169,7 @@ fn fake_hosts_pass_with_a_fake_key_and_without_an_address() {
         ));
         let result = provider.run(Job::Survey).await;
         let facts = provider.facts();
-        assert_eq!(result, Ok(Outcome::Surveyed(facts.clone())));
+        assert_eq!(result, Ok(Outcome::Surveyed(facts.clone(), Default::default())));
         assert!(facts.seen_at.0 > 0.0);
         let [first, second, third] = &facts.standing[..] else { panic!("three hosts") };
         assert_eq!(first.host_keys(), Some(&[String::from("ssh-rsa FAKEKEY")][..]));

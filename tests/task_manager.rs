@@ -156,7 +156,7 @@ impl StateMachine for Machine {
             (Input::Reply(Ok(Reply::Listed(inventory))), Job::List) => Next::Done(Outcome::Listed(Arc::new(inventory))),
             (Input::Reply(Ok(Reply::Listed(inventory))), _) => {
                 let inventory = Arc::new(inventory);
-                Next::Done(Outcome::Surveyed(Arc::new(Facts { inventory, ..Facts::unseen() })))
+                Next::Done(Outcome::Surveyed(Arc::new(Facts::unseen()), inventory))
             }
             (Input::Reply(Ok(Reply::Deleted)), _) => Next::Done(Outcome::Deleted),
             (Input::Seen(inventory), _) => {
@@ -355,7 +355,7 @@ fn who_asks_for_a_survey_while_the_first_is_under_way_shares_it() {
             ends.push(bench.end().await);
         }
         ends.sort_by_key(|(ticket, _)| *ticket);
-        let facts = Ok(Outcome::Surveyed(bench.facts()));
+        let facts = Ok(Outcome::Surveyed(bench.facts(), Arc::default()));
         assert_eq!((&ends[0], &ends[2]), (&(1, facts.clone()), &(3, facts)));
         assert_given_up(&ends[1].1);
         assert_eq!(bench.starts().len(), 1);
@@ -370,8 +370,8 @@ fn a_survey_replaces_the_facts_and_a_failed_one_leaves_them() {
         bench.submit(1, Job::Survey);
         let (_, result) = bench.end().await;
         let facts = bench.handle.facts.borrow().clone();
-        assert_eq!(result, Ok(Outcome::Surveyed(facts.clone())));
-        assert_eq!(facts.inventory.instances(), [instance("old")]);
+        let inventory = Arc::new(Inventory::new(vec![instance("old")]));
+        assert_eq!(result, Ok(Outcome::Surveyed(facts.clone(), inventory)));
         assert!(facts.seen_at.0 > 1e9, "{:?}", facts.seen_at);
         bench.seen.lock().unwrap().listing_fails = true;
         bench.submit(2, Job::Survey);

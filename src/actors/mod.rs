@@ -24,7 +24,6 @@ pub mod process;
 pub mod identity;
 pub mod home;
 pub mod look;
-pub mod memory;
 pub mod pool_worker;
 mod pool_launches;
 mod deletions;

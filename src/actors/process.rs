@@ -24,7 +24,7 @@ use super::providers::MoreDrivers;
 use super::samples::SampleSink;
 use super::shared::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, VERSION, WhyRegistry};
 use super::statsd::{self, StatsdAddress};
-use super::{clock, dump, launcher, memory, signals, webapp};
+use super::{clock, dump, launcher, signals, webapp};
 use crate::zk::Zk;
 use crate::zk::embedded::EmbeddedError;
 use crate::zk::session::{
@@ -92,7 +92,6 @@ pub fn run_launcher(
     daemon: &DaemonOptions,
     drivers: Option<Box<dyn MoreDrivers>>,
 ) -> ExitCode {
-    memory::share_one_pool();
     options.more_drivers = drivers.as_ref().map_or_else(Vec::new, |drivers| drivers.names());
     let detached = match go_to_background(daemon) {
         Ok(detached) => detached,

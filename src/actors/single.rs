@@ -70,7 +70,7 @@ impl Single {
     /// What the first survey found.
     pub async fn survey(&self) -> Result<Arc<Facts>, CloudError> {
         match self.run(Job::Survey).await? {
-            Outcome::Surveyed(facts) => Ok(facts),
+            Outcome::Surveyed(facts, _) => Ok(facts),
             _ => Ok(self.facts.borrow().clone()),
         }
     }

@@ -13,7 +13,6 @@ use tracing::warn;
 use super::clock;
 use super::config_files::{self, Loaded};
 use super::log::LogPlan;
-use super::memory;
 use super::process::{self, Control, Prepared, ProcessError};
 use super::shared::{LauncherOptions, VERSION};
 use super::webapp;
@@ -37,7 +36,6 @@ pub struct StandaloneOptions {
 
 /// The whole life of `nodepool standalone`; returns the exit status.
 pub fn run(options: StandaloneOptions) -> u8 {
-    memory::share_one_pool();
     process::status(live(options))
 }
 

@@ -298,8 +298,7 @@ impl<D: Driver> Tasks<D> {
         }
         let result = self.note(&task.job, result);
         let seen = match &result {
-            Ok(Outcome::Surveyed(facts)) => Some(facts.inventory.clone()),
-            Ok(Outcome::Listed(inventory)) => Some(inventory.clone()),
+            Ok(Outcome::Surveyed(_, inventory) | Outcome::Listed(inventory)) => Some(inventory.clone()),
             _ => None,
         };
         match (task.owner, &task.job) {
@@ -344,7 +343,7 @@ impl<D: Driver> Tasks<D> {
             && let Some(Running { task, .. }) = self.tasks.remove(&whole)
         {
             let facts = Arc::unwrap_or_clone(self.facts.borrow().clone());
-            self.end(whole, task, Ok(Outcome::Surveyed(Arc::new(facts))));
+            self.end(whole, task, Ok(Outcome::Surveyed(Arc::new(facts), Arc::default())));
         }
     }
 
@@ -352,11 +351,12 @@ impl<D: Driver> Tasks<D> {
     fn note(&mut self, job: &Job, result: Result<Outcome, CloudError>) -> Result<Outcome, CloudError> {
         let now = clock::now();
         match result {
-            Ok(Outcome::Surveyed(facts)) => {
-                let facts = Arc::new(Facts { seen_at: now, ..Arc::unwrap_or_clone(facts) });
+            Ok(Outcome::Surveyed(facts, inventory)) => {
+                let zones = inventory.zones(&self.provider);
+                let facts = Arc::new(Facts { seen_at: now, zones, ..Arc::unwrap_or_clone(facts) });
                 self.facts.send_replace(facts.clone());
                 self.survey_error = None;
-                Ok(Outcome::Surveyed(facts))
+                Ok(Outcome::Surveyed(facts, inventory))
             }
             Ok(Outcome::Inspected(host, check)) => {
                 let check = check.stamped(now);

@@ -10,6 +10,10 @@ use nodepool::actors::process::{DaemonOptions, Mode, run_launcher};
 use nodepool::actors::shared::{LauncherOptions, VERSION};
 use nodepool::model::time::Span;
 
+/// Launches come and go by the thousand, and so do the lists of a cloud's servers (doc/decisions/0016-allocator.md).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Node pool launcher.
 #[derive(Parser)]
 #[command(name = "nodepool-launcher", disable_version_flag = true, infer_long_args = true, args_override_self = true)]

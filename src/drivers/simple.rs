@@ -82,7 +82,7 @@ pub struct Call {
 
 #[derive(Clone, Debug)]
 enum Request {
-    Create(Box<LaunchOrder>),
+    Create(Arc<LaunchOrder>),
     Delete(ExternalId),
     List,
     Limits,
@@ -159,7 +159,7 @@ pub struct Machine {
 
 #[derive(Debug)]
 enum Step {
-    Create(Box<LaunchOrder>),
+    Create(Arc<LaunchOrder>),
     Creating,
     Booting,
     Delete(ExternalId),
@@ -170,7 +170,7 @@ enum Step {
     Tidy,
     Survey(Box<Facts>, ProviderName),
     Listing(Box<Facts>, ProviderName),
-    Limiting(Box<Facts>),
+    Limiting(Box<Facts>, Inventory),
     NoHosts,
     Over,
 }
@@ -205,13 +205,13 @@ impl StateMachine for Machine {
                 Next::Done(Outcome::Listed(Arc::new(Inventory::new(instances))))
             }
             (Step::Listing(mut facts, provider), Input::Reply(Ok(Reply::Listed(instances)))) => {
-                facts.inventory = Arc::new(Inventory::new(instances));
-                facts.unmanaged = facts.inventory.used_by_others(&provider);
-                self.call(Step::Limiting(facts), keys.limits, Request::Limits)
+                let inventory = Inventory::new(instances);
+                facts.unmanaged = inventory.used_by_others(&provider);
+                self.call(Step::Limiting(facts, inventory), keys.limits, Request::Limits)
             }
-            (Step::Limiting(mut facts), Input::Reply(Ok(Reply::Limited(limits)))) => {
+            (Step::Limiting(mut facts, inventory), Input::Reply(Ok(Reply::Limited(limits)))) => {
                 facts.limits = limits;
-                Next::Done(Outcome::Surveyed(Arc::new(*facts)))
+                Next::Done(Outcome::Surveyed(Arc::new(*facts), Arc::new(inventory)))
             }
             (Step::Tidy, Input::Start) => {
                 Next::Done(Outcome::Tidied { deleted: Default::default(), exceeded: Default::default() })
@@ -233,7 +233,7 @@ impl StateMachine for Machine {
             Step::Going(_) => "waiting until it is gone",
             Step::List => "listing",
             Step::Tidy => "tidying up",
-            Step::Survey(..) | Step::Listing(..) | Step::Limiting(_) => "looking at everything",
+            Step::Survey(..) | Step::Listing(..) | Step::Limiting(..) => "looking at everything",
             Step::NoHosts | Step::Over => "ended",
         }
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::ids::{ImageName, LabelName, PoolName, ProviderName};
+use super::ids::{ImageName, LabelName, NodeId, PoolName, ProviderName};
 use super::quantity::Amounts;
 use super::time::{Span, Timestamp};
 
@@ -25,7 +25,7 @@ pub enum ExternalId {
 /// One thing that a provider is asked to do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Job {
-    Launch(Box<LaunchOrder>),
+    Launch(Arc<LaunchOrder>),
     /// Ends with `Outcome::Deleted` or `CloudError::NotFound`, which is as good.
     Delete(ExternalId),
     /// Refresh the provider's `Facts`. The first one of a provider needs no submit, it is made at the start.
@@ -88,8 +88,8 @@ pub struct LaunchOrder {
 pub enum Outcome {
     Launched(Box<Instance>),
     Deleted,
-    /// The facts as they are now published.
-    Surveyed(Arc<Facts>),
+    /// The facts as they are now published, and what was seen.
+    Surveyed(Arc<Facts>, Arc<Inventory>),
     Listed(Arc<Inventory>),
     /// `None` where the cloud has none.
     Console(Option<String>),
@@ -274,6 +274,12 @@ impl Inventory {
         total
     }
 
+    /// Where the nodes of a provider are.
+    pub fn zones(&self, provider: &ProviderName) -> BTreeMap<NodeId, String> {
+        let ours = self.instances.iter().filter(|instance| instance.is_of(provider));
+        ours.filter_map(|instance| Some((NodeId::from(instance.node()?), instance.zone.clone()?))).collect()
+    }
+
     pub fn find(&self, id: &ExternalId) -> Option<&Instance> {
         match id {
             ExternalId::Text(id) => self.by_id.get(id).map(|index| &self.instances[*index]),
@@ -289,8 +295,8 @@ pub struct Facts {
     pub seen_at: Timestamp,
     /// Why the whole provider cannot be used, as its last survey found.
     pub trouble: Option<Trouble>,
-    /// As the last survey saw it.
-    pub inventory: Arc<Inventory>,
+    /// Where the instances of our nodes were seen, by the numbers of the nodes.
+    pub zones: BTreeMap<NodeId, String>,
     /// Infinite where the cloud names no limit.
     pub limits: Amounts,
     /// What others use of them, and instances that belong to no node of ours.
@@ -380,7 +386,7 @@ impl Facts {
         Self {
             seen_at: Timestamp::default(),
             trouble: None,
-            inventory: Arc::default(),
+            zones: BTreeMap::new(),
             limits: Amounts::unlimited(),
             unmanaged: Amounts::none(),
             label_needs: BTreeMap::new(),

@@ -1,25 +1,36 @@
 //! Amounts of named resources, with a default for names that are absent: 0 for use and need, infinity for limits.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 
 use serde::{Serialize, Serializer};
 
 /// Cores, ram (MiB), instances and whatever else a driver counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Amounts {
-    named: BTreeMap<String, f64>,
+    /// By name. There are few names and many amounts: each instance of a cloud has its own.
+    named: Vec<(Name, f64)>,
     default: f64,
+}
+
+type Name = Cow<'static, str>;
+
+/// Most resources have one of these names, which need no memory then.
+const NAMES: [&str; 5] = ["cores", "instances", "ram", "volumes", "volume-gb"];
+
+fn named(name: &str) -> Name {
+    let known = NAMES.into_iter().find(|known| *known == name);
+    known.map_or_else(|| Cow::Owned(name.to_owned()), Cow::Borrowed)
 }
 
 impl Amounts {
     /// Nothing used, nothing needed.
     pub fn none() -> Self {
-        Self { named: BTreeMap::new(), default: 0.0 }
+        Self { named: Vec::new(), default: 0.0 }
     }
 
     /// No limit on anything.
     pub fn unlimited() -> Self {
-        Self { named: BTreeMap::new(), default: f64::INFINITY }
+        Self { named: Vec::new(), default: f64::INFINITY }
     }
 
     pub fn with(mut self, name: &str, amount: f64) -> Self {
@@ -28,19 +39,26 @@ impl Amounts {
     }
 
     pub fn set(&mut self, name: &str, amount: f64) {
-        self.named.insert(name.to_owned(), amount);
+        match self.place(name) {
+            Ok(place) => self.named[place].1 = amount,
+            Err(place) => self.named.insert(place, (named(name), amount)),
+        }
     }
 
     pub fn get(&self, name: &str) -> f64 {
-        self.named.get(name).copied().unwrap_or(self.default)
+        self.place(name).map_or(self.default, |place| self.named[place].1)
+    }
+
+    fn place(&self, name: &str) -> Result<usize, usize> {
+        self.named.binary_search_by(|(known, _)| (**known).cmp(name))
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.named.keys().map(String::as_str)
+        self.named.iter().map(|(name, _)| &**name)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
-        self.named.iter().map(|(name, amount)| (name.as_str(), *amount))
+        self.named.iter().map(|(name, amount)| (&**name, *amount))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -63,13 +81,12 @@ impl Amounts {
     }
 
     fn combine(&mut self, other: &Amounts, operation: impl Fn(f64, f64) -> f64) {
-        for name in other.named.keys() {
-            let own = self.get(name);
-            self.named.insert(name.clone(), operation(own, other.get(name)));
-        }
         for (name, own) in &mut self.named {
-            if !other.named.contains_key(name) {
-                *own = operation(*own, other.default);
+            *own = operation(*own, other.get(name));
+        }
+        for (name, theirs) in &other.named {
+            if let Err(place) = self.place(name) {
+                self.named.insert(place, (name.clone(), operation(self.default, *theirs)));
             }
         }
     }
@@ -77,14 +94,16 @@ impl Amounts {
 
 impl FromIterator<(String, f64)> for Amounts {
     fn from_iter<I: IntoIterator<Item = (String, f64)>>(pairs: I) -> Self {
-        Self { named: pairs.into_iter().collect(), default: 0.0 }
+        let mut amounts = Self::none();
+        pairs.into_iter().for_each(|(name, amount)| amounts.set(&name, amount));
+        amounts
     }
 }
 
 /// For dumps: the named amounts, `null` for those without a limit.
 impl Serialize for Amounts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.named.iter().map(|(name, amount)| (name, amount.is_finite().then_some(amount))))
+        serializer.collect_map(self.iter().map(|(name, amount)| (name, amount.is_finite().then_some(amount))))
     }
 }
 

@@ -62,7 +62,8 @@ pub enum WriteError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockView {
     pub exists: bool,
-    pub contenders: OrdSet<String>,
+    /// One or none, mostly, for which a persistent set takes a page.
+    pub contenders: BTreeSet<String>,
     /// Milliseconds since the epoch at which the directory changed last, where it was read.
     pub mtime_ms: i64,
 }
@@ -96,7 +97,7 @@ pub struct Snapshot {
     by_provider: OrdMap<ProviderName, OrdSet<NodeId>>,
     spent: OrdMap<ProviderName, OrdSet<NodeId>>,
     held: OrdMap<ProviderName, OrdSet<NodeId>>,
-    allocated: OrdMap<RequestId, OrdSet<NodeId>>,
+    allocated: OrdMap<RequestId, Vec<NodeId>>,
     /// Unlocked nodes that nobody has taken into use, allocated to requests that are not there.
     orphans: OrdSet<NodeId>,
     /// Nodes that are being made for requests that are not there.
@@ -430,7 +431,10 @@ impl Snapshot {
             }
         }
         if let Some(request) = node.allocation() {
-            self.allocated.entry(request.clone()).or_default().insert(id.clone());
+            let nodes = self.allocated.entry(request.clone()).or_default();
+            if let Err(place) = nodes.binary_search(id) {
+                nodes.insert(place, id.clone());
+            }
             if self.is_orphan(id) {
                 self.orphans.insert(id.clone());
             }
@@ -456,7 +460,12 @@ impl Snapshot {
             remove_from(&mut self.held, provider, id);
         }
         if let Some(request) = node.allocation() {
-            remove_from(&mut self.allocated, request, id);
+            if let Some(nodes) = self.allocated.get_mut(request) {
+                nodes.retain(|node| node != id);
+                if nodes.is_empty() {
+                    self.allocated.remove(request);
+                }
+            }
             self.orphans.remove(id);
             self.unwanted.remove(id);
         }

@@ -62,8 +62,7 @@ impl Pool {
 
     /// Where a node is, by its record or by what the cloud shows of it.
     fn zone_of(&self, node: &NodeId, recorded: &Option<String>, bidder: &Bidder<'_>) -> Option<String> {
-        let instances = &bidder.hosts.facts.inventory.instances();
-        let shown = || instances.iter().find(|instance| instance.node() == Some(node.as_str()))?.zone.clone();
+        let shown = || bidder.hosts.facts.zones.get(node).cloned();
         recorded.clone().or_else(shown)
     }
 

@@ -1,6 +1,8 @@
 //! Launch: one node from building to ready or failed. Attempts, timeouts, host keys, unwinding; and never two instances
 //! for one node: what an attempt left behind is gone before the next one begins.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use crate::model::cloud::{
@@ -71,7 +73,7 @@ pub enum Ending {
 #[derive(Clone, Debug, Serialize)]
 pub struct Launch {
     #[serde(skip)]
-    order: LaunchOrder,
+    order: Arc<LaunchOrder>,
     #[serde(skip)]
     checks: Checks,
     attempt: u32,
@@ -127,7 +129,8 @@ impl Launch {
             console_log: label.console_log,
             gathers_keys: matches!(label.login.connection_type.as_deref(), Some("ssh" | "network_cli")),
         };
-        let job = Job::Launch(Box::new(order.clone()));
+        let order = Arc::new(order);
+        let job = Job::Launch(order.clone());
         let launch = Self {
             external_id: order.found.clone(),
             order,
@@ -333,10 +336,11 @@ impl Launch {
     fn next_attempt(&mut self, now: Timestamp) -> Vec<Ask> {
         self.attempt += 1;
         self.attempt_began = now;
-        self.order.may_exist = self.external_id.take().is_none();
-        self.order.found = None;
+        let may_exist = self.external_id.take().is_none();
+        let order = Arc::make_mut(&mut self.order);
+        (order.may_exist, order.found) = (may_exist, None);
         self.stage = Stage::Creating;
-        vec![Ask::Submit(Job::Launch(Box::new(self.order.clone())))]
+        vec![Ask::Submit(Job::Launch(self.order.clone()))]
     }
 
     fn failed(&mut self, error: CloudError) -> Vec<Ask> {
@@ -410,7 +414,7 @@ mod tests {
     }
 
     fn create() -> Ask {
-        Ask::Submit(Job::Launch(Box::new(order())))
+        Ask::Submit(Job::Launch(Arc::new(order())))
     }
 
     fn delete(id: &str) -> Ask {
@@ -482,7 +486,7 @@ mod tests {
     fn an_attempt_that_made_nothing_is_followed_by_the_next_at_once() {
         let mut launch = begun(false);
         let asks = launch.step(ended(Err(CloudError::Capacity("full".to_owned()))), Timestamp(1.0));
-        let again = Box::new(LaunchOrder { may_exist: true, ..order() });
+        let again = Arc::new(LaunchOrder { may_exist: true, ..order() });
         assert_eq!(asks, [report("error.capacity", 1.0), Ask::Submit(Job::Launch(again))]);
     }
 

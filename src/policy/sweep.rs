@@ -38,9 +38,14 @@ impl Repair {
     }
 }
 
-/// D3: unlocked nodes whose use is over.
-pub fn spent_nodes(provider: &ProviderName, world: &World<'_>) -> Vec<Repair> {
-    world.snapshot.spent_nodes(provider).map(|(id, node)| removal(id, node, world)).collect()
+/// D3: unlocked nodes whose use is over, as far as they are wanted. There may be thousands, of which few can begin now.
+pub fn spent_nodes<'a>(
+    provider: &ProviderName,
+    is_wanted: impl Fn(&NodeId, &Node) -> bool + 'a,
+    world: &'a World<'_>,
+) -> impl Iterator<Item = Repair> + 'a {
+    let nodes = world.snapshot.spent_nodes(provider).filter(move |(id, node)| is_wanted(id, &node.record));
+    nodes.map(|(id, node)| removal(id, node, world))
 }
 
 /// How a node leaves: with its instance, where its provider launches them.
@@ -58,29 +63,31 @@ fn removal(id: &NodeId, node: &Stored<Node>, world: &World<'_>) -> Repair {
     }
 }
 
-/// D2: ready nodes of requests that are gone become free; half-made ones (which the reference forgets) go.
-pub fn orphaned_nodes(is_served: impl Fn(&ProviderName) -> bool, world: &World<'_>) -> Vec<Repair> {
-    let mut repairs = Vec::new();
-    for (id, node) in world.snapshot.orphaned_nodes() {
-        let Some(request) = node.record.allocation() else { continue };
-        if !node.record.provider.as_ref().is_some_and(&is_served) {
-            continue;
-        }
+/// D2: ready nodes of requests that are gone become free; half-made ones (which the reference forgets) go. As far as they are
+/// wanted.
+pub fn orphaned_nodes<'a>(
+    is_wanted: impl Fn(&NodeId, &Node) -> bool + 'a,
+    world: &'a World<'_>,
+) -> impl Iterator<Item = Repair> + 'a {
+    let is_served = |provider: &ProviderName| world.config.providers.contains_key(provider);
+    let nodes = world.snapshot.orphaned_nodes().filter(move |(id, node)| is_wanted(id, &node.record));
+    nodes.filter_map(move |(id, node)| {
+        let request = node.record.allocation()?;
+        node.record.provider.as_ref().filter(|provider| is_served(provider))?;
         match node.record.state {
             NodeState::Ready => {
                 let node = Box::new(node.change(id.clone(), |record| record.allocated_to = None));
-                repairs.push(Repair::Release { request: request.clone(), node });
+                Some(Repair::Release { request: request.clone(), node })
             }
-            NodeState::Init => repairs.push(removal(id, node, world)),
-            _ => {}
+            NodeState::Init => Some(removal(id, node, world)),
+            _ => None,
         }
-    }
-    repairs
+    })
 }
 
 /// C3: requests that are pending but locked by nobody go back to `requested`; who declined stays known.
-pub fn lost_requests(world: &World<'_>) -> Vec<Repair> {
-    let repairs = world.snapshot.unheld_requests().filter_map(|(id, request)| {
+pub fn lost_requests(is_wanted: impl Fn(&RequestId) -> bool, world: &World<'_>) -> Vec<Repair> {
+    let repairs = world.snapshot.unheld_requests().filter(|(id, _)| is_wanted(id)).filter_map(|(id, request)| {
         let mut nodes = Vec::new();
         for id in world.snapshot.nodes_allocated_to(id) {
             // Somebody is at work on this node: the request waits for the next look.

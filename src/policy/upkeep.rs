@@ -143,36 +143,36 @@ impl Upkeep {
         if !world.snapshot.connected {
             return effects;
         }
-        let mut repairs = sweep::lost_requests(world);
-        repairs.extend(sweep::orphaned_nodes(|provider| world.config.providers.contains_key(provider), world));
+        self.see_left(world);
+        let is_left_to_pools =
+            |request: &RequestId| self.left.get(request).is_some_and(|since| world.now < *since + GRACE);
+        // More cannot begin now, and what is under way needs no second time.
+        let is_wanted = |id: &NodeId, node: &Node| {
+            let key = format!("node {id}");
+            let is_free = !self.in_flight.contains_key(&key) && !self.resting.contains_key(&key);
+            is_free && !node.allocation().is_some_and(is_left_to_pools)
+        };
+        let mut repairs = sweep::lost_requests(|request| !is_left_to_pools(request), world);
+        repairs.extend(sweep::orphaned_nodes(is_wanted, world).take(MOST_IN_FLIGHT));
+        let mut due = self.due;
         for provider in world.config.providers.keys() {
-            repairs.extend(sweep::spent_nodes(provider, world));
+            repairs.extend(sweep::spent_nodes(provider, is_wanted, world).take(MOST_IN_FLIGHT));
             for (old, next) in [sweep::old_ready_nodes(provider, world), sweep::old_held_nodes(provider, world)] {
                 repairs.extend(old);
-                self.due = [self.due, next].into_iter().flatten().min();
+                due = [due, next].into_iter().flatten().min();
             }
         }
-        self.leave_to_pools(&mut repairs, world);
+        self.due = due;
         self.start(repairs, world, &mut effects);
         self.stand(world, &mut effects);
         effects
     }
 
     /// Requests that pools can go on with, and their nodes, are theirs for a while.
-    fn leave_to_pools(&mut self, repairs: &mut Vec<Repair>, world: &World<'_>) {
-        let lost = world.snapshot.unheld_requests().filter(|(id, request)| left::of(id, request, world).is_some());
+    fn see_left(&mut self, world: &World<'_>) {
+        let left = world.snapshot.unheld_requests().filter(|(id, request)| left::of(id, request, world).is_some());
         let before = std::mem::take(&mut self.left);
-        self.left = lost.map(|(id, _)| (id.clone(), before.get(id).copied().unwrap_or(world.now))).collect();
-        let is_theirs = |id: &RequestId| self.left.get(id).is_some_and(|since| world.now < *since + GRACE);
-        repairs.retain(|repair| match repair {
-            Repair::Reset { request, .. } => !is_theirs(&request.id),
-            Repair::Retire { node, .. } => {
-                let stored = world.snapshot.node(node);
-                !stored.and_then(|stored| stored.record.allocation()).is_some_and(is_theirs)
-            }
-            Repair::Delete { node, .. } => !node.record.allocation().is_some_and(is_theirs),
-            Repair::Release { .. } | Repair::RemoveEmpty(_) | Repair::RemoveRequestLock { .. } => true,
-        });
+        self.left = left.map(|(id, _)| (id.clone(), before.get(id).copied().unwrap_or(world.now))).collect();
         let ends = self.left.values().map(|since| *since + GRACE).filter(|end| *end > world.now).min();
         self.due = [self.due, ends].into_iter().flatten().min();
     }

@@ -263,7 +263,7 @@ impl State {
         match place {
             Place::Node(id) => self.snapshot.remove_node(&id),
             Place::NodeLock(id) => self.snapshot.set_node_lock(id, LockView::default()),
-            Place::NodeContender(id, name) => self.change_node_lock(id, |view| view.contenders.remove(&name).is_some()),
+            Place::NodeContender(id, name) => self.change_node_lock(id, |view| view.contenders.remove(&name)),
             Place::Request(id) => self.snapshot.remove_request(&id),
             Place::RequestLock(id) => self.snapshot.remove_request_lock(&id),
             Place::RequestContender(id, name) => {

@@ -126,7 +126,7 @@ pub fn config(yaml: &str) -> Arc<Config> {
 }
 
 pub fn launch(hostname: &str) -> Job {
-    Job::Launch(Box::new(LaunchOrder {
+    Job::Launch(Arc::new(LaunchOrder {
         pool: "main".into(),
         label: "small".into(),
         hostname: hostname.to_owned(),

@@ -33,6 +33,10 @@ use interrupts::Interrupts;
 use output::Screen;
 use request::Holding;
 
+/// For `standalone`, which launches (doc/decisions/0016-allocator.md).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() {
     let status = match args::parse(std::env::args_os()) {
         Ok((global, command)) => start(global, command),

@@ -21,24 +21,25 @@ pub struct View<'a> {
 
 impl View<'_> {
     /// `sizes`: volumes and their GB, where they are known.
-    pub fn instance(&self, server: &Server, sizes: &HashMap<String, f64>) -> Instance {
-        let public_ipv4 = self.public_ipv4(server);
-        let private_ipv4 = self.private_ipv4(server);
-        let public_ipv6 = self.public_ipv6(server);
-        let interface_ip = self.interface_ip(server, &public_ipv4, &private_ipv4, &public_ipv6);
+    pub fn instance(&self, server: Server, sizes: &HashMap<String, f64>) -> Instance {
+        let public_ipv4 = self.public_ipv4(&server);
+        let private_ipv4 = self.private_ipv4(&server);
+        let public_ipv6 = self.public_ipv6(&server);
+        let (amounts, state) = (self.amounts(&server, sizes), state(&server));
+        let interface_ip = self.interface_ip(&server, &public_ipv4, &private_ipv4, &public_ipv6);
         Instance {
             interface_ip,
             private_ipv4: private_ipv4.or_else(|| public_ipv4.clone()),
             public_ipv4,
             public_ipv6,
             cloud: self.cloud.cloud.clone(),
-            zone: server.zone.clone().filter(|zone| !zone.is_empty()),
+            zone: server.zone.filter(|zone| !zone.is_empty()),
             region: self.region.map(str::to_owned),
-            host_id: server.host_id.clone().filter(|id| !id.is_empty()),
-            metadata: server.metadata.clone(),
-            amounts: self.amounts(server, sizes),
-            state: state(server),
-            ..Instance::new(ExternalId::text(server.id.clone()))
+            host_id: server.host_id.filter(|id| !id.is_empty()),
+            metadata: server.metadata,
+            amounts,
+            state,
+            ..Instance::new(ExternalId::text(server.id))
         }
     }
 

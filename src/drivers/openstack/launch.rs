@@ -27,7 +27,7 @@ const PATIENCE: u32 = 60;
 pub struct LaunchServer {
     shared: Arc<Shared>,
     stock: Arc<Stock>,
-    order: LaunchOrder,
+    order: Arc<LaunchOrder>,
     wanted: Option<Arc<Wanted>>,
     id: Option<ExternalId>,
     step: Step,
@@ -54,7 +54,7 @@ enum Step {
 }
 
 impl LaunchServer {
-    pub fn new(shared: Arc<Shared>, order: LaunchOrder) -> Self {
+    pub fn new(shared: Arc<Shared>, order: Arc<LaunchOrder>) -> Self {
         let (stock, wanted) = (shared.stock(), shared.wanted(&order));
         let id = order.found.clone();
         Self { shared, stock, order, wanted, id, step: Step::Begin }

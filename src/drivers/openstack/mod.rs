@@ -128,7 +128,7 @@ impl Driver for OpenStack {
     fn begin(&self, job: &Job) -> Machine {
         let shared = self.shared.clone();
         match job {
-            Job::Launch(order) => Machine::Launch(LaunchServer::new(shared, (**order).clone())),
+            Job::Launch(order) => Machine::Launch(LaunchServer::new(shared, order.clone())),
             Job::Delete(id) => Machine::Delete(DeleteServer::new(shared, id.clone())),
             Job::Survey => Machine::Survey(Survey::new(shared)),
             Job::List => Machine::List(ListServers::new(shared)),

@@ -47,6 +47,13 @@ pub enum Step<T> {
     Complete(Vec<T>),
 }
 
+impl<T> Pages<T> {
+    /// What has come so far, for whoever does not need to keep it.
+    pub fn drain(&mut self) -> Vec<T> {
+        std::mem::take(&mut self.entries)
+    }
+}
+
 impl Pages<Server> {
     pub fn servers() -> (Self, Call) {
         Self::begin(SERVERS)

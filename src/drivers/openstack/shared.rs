@@ -8,7 +8,7 @@ use super::config::{Settings, Wanted};
 use super::instances::{View, floating_addresses};
 use super::stock::Stock;
 use super::wire::Server;
-use crate::model::cloud::{Facts, Inventory, LaunchOrder};
+use crate::model::cloud::{Facts, Instance, Inventory, LaunchOrder};
 use crate::model::ids::ProviderName;
 
 pub struct Shared {
@@ -34,6 +34,31 @@ struct Shelf {
     asked: HashMap<String, String>,
 }
 
+/// What a listing has shown so far. Thousands of servers are much to keep as Nova writes them.
+#[derive(Default)]
+pub struct Gathered {
+    instances: Vec<Instance>,
+    ids: HashSet<String>,
+    floating: HashMap<String, Vec<String>>,
+}
+
+impl Gathered {
+    pub fn add(&mut self, servers: Vec<Server>, view: &View<'_>, sizes: &HashMap<String, f64>) {
+        for server in servers {
+            let addresses = floating_addresses(&server);
+            // What we have just made, Nova shows a little later.
+            if !addresses.is_empty() {
+                self.floating.insert(server.id.clone(), addresses);
+            }
+            self.ids.insert(server.id.clone());
+            // Administrators see servers that are gone for a while.
+            if !matches!(server.status.as_str(), "DELETED" | "SOFT_DELETED") {
+                self.instances.push(view.instance(server, sizes));
+            }
+        }
+    }
+}
+
 impl Shared {
     pub fn new(
         provider: ProviderName,
@@ -57,24 +82,18 @@ impl Shared {
         self.settings.servers.get(&order.pool)?.get(&order.label).cloned()
     }
 
+    pub fn view<'a>(&'a self, stock: &'a Stock) -> View<'a> {
+        View { cloud: &self.cloud, region: self.region(), has_ipv6: self.has_ipv6, stock }
+    }
+
     /// A complete listing as an inventory; what it shows of floating addresses is remembered.
-    pub fn inventory(&self, servers: &[Server], stock: &Stock, sizes: &HashMap<String, f64>) -> Inventory {
-        let view = View { cloud: &self.cloud, region: self.region(), has_ipv6: self.has_ipv6, stock };
-        // Administrators see servers that are gone for a while.
-        let is_there = |server: &&Server| !matches!(server.status.as_str(), "DELETED" | "SOFT_DELETED");
-        let instances = servers.iter().filter(is_there).map(|server| view.instance(server, sizes)).collect();
+    pub fn inventory(&self, gathered: Gathered) -> Inventory {
         let mut shelf = self.shelf();
-        shelf.servers = servers.iter().map(|server| server.id.clone()).collect();
+        shelf.servers = gathered.ids;
         let Shelf { servers: known, floating, .. } = &mut *shelf;
         floating.retain(|id, _| known.contains(id));
-        for server in servers {
-            let addresses = floating_addresses(server);
-            // What we have just made, Nova shows a little later.
-            if !addresses.is_empty() {
-                floating.insert(server.id.clone(), addresses);
-            }
-        }
-        Inventory::new(instances)
+        floating.extend(gathered.floating);
+        Inventory::new(gathered.instances)
     }
 
     pub fn made_server(&self, id: &str) {

@@ -9,11 +9,11 @@ use super::calls::{self, Call, Listing, Reply};
 use super::config::{Image, Settings};
 use super::http::{Services, failed};
 use super::pages::{Pages, Step, typed};
-use super::shared::Shared;
+use super::shared::{Gathered, Shared};
 use super::stock::{Networks, Stock};
 use super::wire::{self, Flavor, Network, Router, Server, Subnet, Volume, Zone};
 use crate::drivers::servers::Label;
-use crate::model::cloud::{CloudError, Facts, Launching, Outcome};
+use crate::model::cloud::{CloudError, Facts, Inventory, Launching, Outcome};
 use crate::model::ids::{LabelName, PoolName};
 use crate::model::quantity::Amounts;
 use crate::policy::machine::{Input, Next};
@@ -73,7 +73,10 @@ impl Survey {
             Ok(Some(call)) => Next::Call(call),
             Ok(None) => match self.todo.pop_front() {
                 Some(todo) => Next::Call(self.ask(todo)),
-                None => self.facts().map_or_else(Next::Failed, |facts| Next::Done(Outcome::Surveyed(Arc::new(facts)))),
+                None => match self.facts() {
+                    Ok((facts, inventory)) => Next::Done(Outcome::Surveyed(Arc::new(facts), Arc::new(inventory))),
+                    Err(error) => Next::Failed(error),
+                },
             },
             Err(error) => Next::Failed(error),
         }
@@ -208,7 +211,7 @@ impl Survey {
         Ok(None)
     }
 
-    fn facts(&mut self) -> Result<Facts, CloudError> {
+    fn facts(&mut self) -> Result<(Facts, Inventory), CloudError> {
         let shared = &self.shared;
         let mut list = |name: &str| self.found.lists.remove(name).unwrap_or_default();
         let flavors: Vec<Flavor> = typed(list("flavors"), "flavors")?;
@@ -221,7 +224,9 @@ impl Survey {
         stock.images = self.found.images.drain(..).collect();
         stock.zones = std::mem::take(&mut self.found.zones);
         let sizes = volumes.into_iter().map(|volume| (volume.id, volume.size)).collect();
-        let inventory = shared.inventory(&self.found.servers, &stock, &sizes);
+        let mut gathered = Gathered::default();
+        gathered.add(std::mem::take(&mut self.found.servers), &shared.view(&stock), &sizes);
+        let inventory = shared.inventory(gathered);
         let mut limits = self.found.limits.take().unwrap_or_else(Amounts::unlimited);
         match self.found.volume_limits.take() {
             Some(of_volumes) => of_volumes.iter().for_each(|(name, limit)| limits.set(name, limit)),
@@ -233,13 +238,12 @@ impl Survey {
         }
         let facts = Facts {
             unmanaged: inventory.used_by_others(&shared.provider),
-            inventory: Arc::new(inventory),
             limits,
             launching: Some(Arc::new(launching(shared, &stock))),
             ..shared.facts.clone()
         };
         shared.put_stock(Arc::new(stock));
-        Ok(facts)
+        Ok((facts, inventory))
     }
 }
 

@@ -103,7 +103,7 @@ impl Driver for StaticNodes {
             Job::Delete(_) => OneCall::ended(Ok(Outcome::Deleted)),
             Job::Tidy { .. } | Job::Console(_) => OneCall::ended(Err(CloudError::NotFound)),
             Job::List => OneCall::ended(Ok(Outcome::Listed(Arc::default()))),
-            Job::Survey => OneCall::ended(Ok(Outcome::Surveyed(Arc::new(self.facts.clone())))),
+            Job::Survey => OneCall::ended(Ok(Outcome::Surveyed(Arc::new(self.facts.clone()), Arc::default()))),
             Job::Inspect(identity) => match self.hosts.get(identity) {
                 Some(host) => inspect(host.clone()),
                 None => OneCall::ended(Err(CloudError::NotFound)),

@@ -181,7 +181,7 @@ impl State {
             Place::NodeLock(id) => self.change_node_lock(id, |view| !std::mem::replace(&mut view.exists, true)),
             Place::NodeContender(id, name) => self.change_node_lock(id, |view| {
                 view.exists = true;
-                view.contenders.insert(name).is_none()
+                view.contenders.insert(name)
             }),
             Place::RequestLock(id) => {
                 // Contenders of ours may be known already.
