@@ -50,7 +50,7 @@ fn nodes_boot_from_the_newest_upload_that_is_ready() {
             let image = client.id_of("image", "images", &cloud.image).await;
             let configure = |name: &str| {
                 let mut provider = cloud.provider(name);
-                provider["diskimages"] = json!([{"name": "debian", "connection-port": 2222}]);
+                provider["diskimages"] = json!([{"name": "debian", "connection-port": 2222, "config-drive": true}]);
                 let label = &mut provider["pools"][0]["labels"][0];
                 label["diskimage"] = json!("debian");
                 label.as_object_mut().unwrap().remove("cloud-image");
@@ -74,7 +74,10 @@ fn nodes_boot_from_the_newest_upload_that_is_ready() {
                 assert_eq!((node.username.as_deref(), node.port()), (Some("zuul"), Some(2222)));
                 let server = scene.client.server(server_of(node)).await;
                 assert_eq!(server["image"]["id"], json!(image));
-                assert_eq!(server["metadata"]["nodepool_image_name"], json!("debian"));
+                assert_eq!(
+                    (&server["metadata"]["nodepool_image_name"], &server["config_drive"]),
+                    (&json!("debian"), &json!("True"))
+                );
                 scene.use_up(&id).await;
 
                 // It is to go: the one before it is used again.

@@ -67,7 +67,7 @@ pub fn read(provider: &ProviderConfig, findings: &mut Findings) -> Settings {
     let section = servers::section(provider, findings);
     let node = &provider.section;
     let interval = findings.keep(node.integer("port-cleanup-interval")).unwrap_or(600);
-    let images = images(node, findings);
+    let images = Images::of(node, findings);
     let pools = provider.pools.values();
     Settings {
         section,
@@ -80,18 +80,28 @@ pub fn read(provider: &ProviderConfig, findings: &mut Findings) -> Settings {
     }
 }
 
-/// An image and its `config-drive`.
-type Images = BTreeMap<String, (Image, Option<bool>)>;
+/// What a provider says of the images that its labels name: which it is, and its `config-drive`.
+struct Images {
+    cloud: BTreeMap<String, (Image, Option<bool>)>,
+    /// Those of the builder.
+    disk: BTreeMap<String, Option<bool>>,
+}
 
-fn images(node: &YamlNode, findings: &mut Findings) -> Images {
-    let mut images = Images::new();
-    for image in findings.mappings(node, "cloud-images", "a cloud image") {
-        let Some(name) = findings.keep(image.text("name")) else { continue };
-        let id = findings.keep(image.text("image-id")).map(Image::Id);
-        let named = findings.keep(image.text("image-name")).unwrap_or_else(|| name.clone());
-        images.insert(name, (id.unwrap_or(Image::Name(named)), image.boolean("config-drive")));
+impl Images {
+    fn of(node: &YamlNode, findings: &mut Findings) -> Self {
+        let (mut cloud, mut disk) = (BTreeMap::new(), BTreeMap::new());
+        for image in findings.mappings(node, "cloud-images", "a cloud image") {
+            let Some(name) = findings.keep(image.text("name")) else { continue };
+            let id = findings.keep(image.text("image-id")).map(Image::Id);
+            let named = findings.keep(image.text("image-name")).unwrap_or_else(|| name.clone());
+            cloud.insert(name, (id.unwrap_or(Image::Name(named)), image.boolean("config-drive")));
+        }
+        for image in findings.mappings(node, "diskimages", "a diskimage") {
+            let Some(name) = findings.keep(image.text("name")) else { continue };
+            disk.insert(name, image.boolean("config-drive"));
+        }
+        Self { cloud, disk }
     }
-    images
 }
 
 fn wanted(pool: &PoolConfig, images: &Images, findings: &mut Findings) -> BTreeMap<LabelName, Arc<Wanted>> {
@@ -104,10 +114,14 @@ fn wanted(pool: &PoolConfig, images: &Images, findings: &mut Findings) -> BTreeM
         let Some(name) = findings.keep(label.text("name")) else { continue };
         let (image_name, (image, config_drive)) = match findings.keep(label.text("cloud-image")) {
             Some(name) => {
-                let known = images.get(&name).cloned();
+                let known = images.cloud.get(&name).cloned();
                 (name.clone(), known.unwrap_or((Image::Name(name), None)))
             }
-            None => (findings.keep(label.text("diskimage")).unwrap_or_default(), (Image::Uploaded, None)),
+            None => {
+                let name = findings.keep(label.text("diskimage")).unwrap_or_default();
+                let config_drive = images.disk.get(&name).copied().flatten();
+                (name, (Image::Uploaded, config_drive))
+            }
         };
         let boots_from_volume = label.boolean("boot-from-volume").unwrap_or(false);
         let size = findings.keep(label.integer("volume-size")).unwrap_or(50);
