@@ -83,6 +83,50 @@ fn where_there_is_no_room_a_request_waits_for_it() {
     });
 }
 
+// zookeeper.md R38
+#[test]
+fn the_oldest_node_that_nobody_uses_makes_room() {
+    on_paused_time(async {
+        let (consumer, _process) = started(&cloud("        max-servers: 3\n", "")).await;
+        let (mut requests, mut idle) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            let id = consumer.ask(&["a"]).await;
+            idle.extend(consumer.ended(&id).await.nodes);
+            requests.push(id);
+        }
+        for id in &requests {
+            consumer.zk.delete(&paths::request(id), -1).await.unwrap();
+        }
+        until("all are idle", async || consumer.ready_nodes().await == 3).await;
+        let id = consumer.ask(&["b"]).await;
+        let request = consumer.ended(&id).await;
+        assert_eq!(request.state, RequestState::Fulfilled);
+        let left: Vec<_> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
+        assert_eq!(left, [idle[1].clone(), idle[2].clone(), request.nodes[0].clone()], "only the oldest has gone");
+    });
+}
+
+// zookeeper.md R38: not one that the request itself is going to take.
+#[test]
+fn a_node_that_the_request_will_use_stays() {
+    on_paused_time(async {
+        let (consumer, _process) = started(&cloud("        max-servers: 2\n", "")).await;
+        let busy = consumer.ask(&["b"]).await;
+        consumer.ended(&busy).await;
+        let nodes = consumer.accept(&busy).await;
+        let first = consumer.ask(&["a"]).await;
+        let idle = consumer.ended(&first).await.nodes;
+        consumer.zk.delete(&paths::request(&first), -1).await.unwrap();
+        until("it is idle", async || consumer.ready_nodes().await == 1).await;
+        let id = consumer.ask(&["a", "b"]).await;
+        tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+        assert_eq!(consumer.node(&idle[0]).await.unwrap().state, NodeState::Ready);
+        consumer.use_up(nodes).await;
+        let request = consumer.ended(&id).await;
+        assert_eq!((request.state, &request.nodes[0]), (RequestState::Fulfilled, &idle[0]));
+    });
+}
+
 #[test]
 fn a_server_that_breaks_is_replaced_until_the_attempts_are_used_up() {
     on_paused_time(async {

@@ -231,6 +231,14 @@ impl PoolWorker {
             Effect::Scan { node, target } => self.scan(node, target, ctx),
             Effect::Refresh => self.refresh(ctx),
             Effect::Report { node, result, took } => self.report(&node, result, took),
+            Effect::Evict(change) => {
+                let node = change.id.clone();
+                let writing = async move { store.save(*change).await };
+                self.errands.run(ctx, writing, move |result, act, ctx| {
+                    info!(target: "nodepool.PoolWorker", node_id = %node, ?result, "deleting an unused node to make room");
+                    act.answer(Event::Evicted(result), ctx);
+                });
+            }
             Effect::Retire { node, version } => {
                 let id = node.clone();
                 let writing = async move { store.retire(&id, version).await };

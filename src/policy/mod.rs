@@ -20,6 +20,7 @@ pub mod assembly;
 pub mod pool;
 mod builds;
 mod adoption;
+mod eviction;
 mod pool_view;
 pub mod ready;
 pub mod standing;

@@ -46,6 +46,7 @@ pub enum Event {
     /// A host answered its liveness check, or did not.
     Probed(RequestId, NodeId, Probe),
     Retired(NodeId, Result<(), WriteError>),
+    Evicted(Result<(), WriteError>),
     /// Take up nothing new.
     Draining,
 }
@@ -115,6 +116,8 @@ pub enum Effect {
         node: NodeId,
         version: i32,
     },
+    /// An idle node goes to make room.
+    Evict(Box<NodeChange>),
 }
 
 /// Requests taken up in one pass. Of thousands that could all be served, the first are on their way while the next are
@@ -142,6 +145,8 @@ pub struct Pool {
     waiting: BTreeMap<RequestId, BTreeSet<LabelName>>,
     pub(super) verdicts: Verdicts,
     retiring: BTreeSet<NodeId>,
+    /// An idle node that is about to go, so that there is room.
+    pub(super) evicting: Option<NodeId>,
     /// Requests of which a write failed, and the picture that had led to it.
     pub(super) failed_at: BTreeMap<RequestId, u64>,
     pub(super) draining: bool,
@@ -173,6 +178,7 @@ impl Pool {
             waiting: BTreeMap::new(),
             verdicts: Verdicts::default(),
             retiring: BTreeSet::new(),
+            evicting: None,
             failed_at: BTreeMap::new(),
             draining: false,
             seeks_left: true,
@@ -225,6 +231,10 @@ impl Pool {
                 self.retiring.remove(&node);
                 Vec::new()
             }
+            Event::Evicted(_) => {
+                self.evicting = None;
+                Vec::new()
+            }
             Event::Draining => {
                 self.draining = true;
                 Vec::new()
@@ -257,7 +267,7 @@ impl Pool {
 
     /// Nothing is under way: a draining pool may stop.
     pub fn is_idle(&self) -> bool {
-        self.busy() == 0 && self.retiring.is_empty()
+        self.busy() == 0 && self.retiring.is_empty() && self.evicting.is_none()
     }
 
     /// What was last decided about a request, while it is open or not long ended.
@@ -360,6 +370,9 @@ impl Pool {
             }
             Verdict::Defer(reason) => {
                 self.keep_for(rank, &request.record, &reason, bidder, world);
+                if let Reason::NoRoom { .. } = reason {
+                    effects.extend(self.make_room(&request.record, bidder, world));
+                }
                 self.verdicts.record(id, kind, reason, world.now);
             }
             Verdict::Decline(reasons) => {

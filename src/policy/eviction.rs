@@ -1,0 +1,61 @@
+//! The part of a pool's mind that makes room: where there is none for a request, the oldest node that nobody uses goes (R38).
+
+use super::bidder::Bidder;
+use super::pool::{Effect, Pool};
+use crate::model::ids::NodeId;
+use crate::model::node::{Node, NodeState, Writer};
+use crate::model::request::NodeRequest;
+use crate::model::snapshot::Stored;
+use crate::model::time::Span;
+use crate::model::world::World;
+
+/// A node of the pool that began to go so lately is waited for: its room comes. Nodepool 11 means to wait as long, and does not.
+const PATIENCE: Span = Span(300.0);
+
+impl Pool {
+    /// For a request that this pool could serve if there were room.
+    pub(super) fn make_room(
+        &mut self,
+        request: &NodeRequest,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+    ) -> Option<Effect> {
+        if self.evicting.is_some() || !bidder.hosts.launches() {
+            return None;
+        }
+        let (id, node) = self.oldest_idle(request, bidder, world)?;
+        let mut nodes = world.snapshot.nodes_of(&bidder.id.provider);
+        if nodes.any(|(_, other)| is_leaving(&other.record, bidder, world)) {
+            return None;
+        }
+        self.evicting = Some(id.clone());
+        let change =
+            node.change(id.clone(), |record| record.set_state(NodeState::Deleting, Writer::Launcher, world.now));
+        Some(Effect::Evict(Box::new(change)))
+    }
+
+    /// Of the nodes that neither this request nor one of higher rank could take.
+    fn oldest_idle<'a>(
+        &self,
+        request: &NodeRequest,
+        bidder: &Bidder<'_>,
+        world: &World<'a>,
+    ) -> Option<(&'a NodeId, &'a Stored<Node>)> {
+        let labels = bidder.pool.labels.iter();
+        let idle = labels.flat_map(|label| world.snapshot.idle_nodes(bidder.id, label));
+        let nodes = idle.filter_map(|id| Some((id, world.snapshot.node(id)?)));
+        let is_spoken_for = |id: &NodeId, node: &Node| {
+            let is_wanted = |label| request.reuse && request.node_types.contains(label);
+            self.claims.has(id) || node.labels.iter().any(|label| is_wanted(label) || self.claims.kept(label) > 0)
+        };
+        let free = nodes.filter(|(id, node)| !is_spoken_for(id, &node.record));
+        free.min_by_key(|(id, node)| (node.record.state_time, (*id).clone()))
+    }
+}
+
+fn is_leaving(node: &Node, bidder: &Bidder<'_>, world: &World<'_>) -> bool {
+    use NodeState::{Aborted, Deleted, Deleting, Failed, Used};
+    let is_ours = node.pool.as_ref() == Some(&bidder.id.pool);
+    let is_lately = (world.now - node.state_time).0 < PATIENCE.0;
+    is_ours && is_lately && matches!(node.state, Used | Failed | Aborted | Deleting | Deleted)
+}
