@@ -81,15 +81,7 @@ pub async fn burst(target: &Target, count: usize, with_bare: bool) -> anyhow::Re
     let ready = ready_nodes(&client).await?.len();
     ensure!(ready >= count, "{ready} nodes are ready, {count} are wanted");
     let meter = Meter::start(&client, target).await?;
-    let began = Instant::now();
-    let requests = try_join_all((0..count).map(|_| async {
-        let id = consumers.ask().await?;
-        let fulfilled = consumers.fulfilled(&id).await?;
-        anyhow::Ok((id, fulfilled))
-    }));
-    let served = requests.await?;
-    let last = served.iter().map(|(_, fulfilled)| fulfilled.at).max().expect("at least one request was served");
-    let seconds = (last - began).as_secs_f64();
+    let (served, seconds) = serve_all(&consumers, count).await?;
     let (transactions, computed) = meter.stop(count, count).await?;
     let distinct: BTreeSet<&String> = served.iter().flat_map(|(_, fulfilled)| &fulfilled.nodes).collect();
     ensure!(distinct.len() == count, "{count} requests got {} different nodes", distinct.len());
@@ -148,15 +140,7 @@ pub async fn launch(target: &Target, count: usize, leave: bool) -> anyhow::Resul
     let client = Arc::new(connect(&target.zookeeper).await?);
     let consumers = Consumers::start(client.clone(), &target.label).await?;
     let meter = Meter::start(&client, target).await?;
-    let began = Instant::now();
-    let served = try_join_all((0..count).map(|_| async {
-        let id = consumers.ask().await?;
-        let fulfilled = consumers.fulfilled(&id).await?;
-        anyhow::Ok((id, fulfilled))
-    }));
-    let served = served.await?;
-    let last = served.iter().map(|(_, fulfilled)| fulfilled.at).max().expect("at least one request was served");
-    let seconds = (last - began).as_secs_f64();
+    let (served, seconds) = serve_all(&consumers, count).await?;
     let (transactions, computed) = meter.stop(count, count).await?;
     let mut report = json!({
         "count": count, "seconds": seconds, "per_second": count as f64 / seconds,
@@ -188,6 +172,19 @@ pub async fn await_nodes(target: &Target, nodes: usize, seconds: u64) -> anyhow:
     let began = Instant::now();
     wait_for_nodes(&client, nodes, Duration::from_secs(seconds)).await?;
     Ok(json!({"nodes": nodes, "seconds": began.elapsed().as_secs_f64()}))
+}
+
+/// Asks for all at once; also says how long it took until the last one was served.
+async fn serve_all(consumers: &Consumers, count: usize) -> anyhow::Result<(Vec<(String, Fulfilled)>, f64)> {
+    let began = Instant::now();
+    let requests = (0..count).map(|_| async {
+        let id = consumers.ask().await?;
+        let fulfilled = consumers.fulfilled(&id).await?;
+        anyhow::Ok((id, fulfilled))
+    });
+    let served = try_join_all(requests).await?;
+    let last = served.iter().map(|(_, fulfilled)| fulfilled.at).max().expect("at least one request was served");
+    Ok((served, (last - began).as_secs_f64()))
 }
 
 async fn give_back(consumers: &Consumers, served: &[(String, Fulfilled)]) -> anyhow::Result<()> {

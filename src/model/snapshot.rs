@@ -479,17 +479,18 @@ impl Snapshot {
     }
 
     fn is_orphan(&self, id: &NodeId) -> bool {
-        self.nodes.get(id).is_some_and(|stored| {
-            let request = stored.record.allocation().filter(|request| !self.requests.contains_key(*request));
-            let is_unused = matches!(stored.record.state, NodeState::Ready | NodeState::Init);
-            is_unused && request.is_some() && !self.is_node_locked(id)
-        })
+        self.is_forsaken(id, &[NodeState::Ready, NodeState::Init]) && !self.is_node_locked(id)
     }
 
     fn is_unwanted(&self, id: &NodeId) -> bool {
+        self.is_forsaken(id, &[NodeState::Init, NodeState::Building])
+    }
+
+    /// In one of these states, and allocated to a request that is not there.
+    fn is_forsaken(&self, id: &NodeId, states: &[NodeState]) -> bool {
         self.nodes.get(id).is_some_and(|stored| {
             let request = stored.record.allocation().filter(|request| !self.requests.contains_key(*request));
-            matches!(stored.record.state, NodeState::Init | NodeState::Building) && request.is_some()
+            states.contains(&stored.record.state) && request.is_some()
         })
     }
 

@@ -34,32 +34,27 @@ pub fn decode<T: DeserializeOwned>(data: &[u8]) -> Decoded<T> {
 
 /// A record that a znode holds.
 pub trait Record: DeserializeOwned {
-    /// A record that does not say since when it is in its state is taken to have come into it when it was written;
-    /// beginning with 1970 it would be too old for everything.
-    fn written_at(&mut self, _at: Timestamp) {}
+    /// Since when it is in its state, for records that have one.
+    fn state_time(&mut self) -> Option<&mut Timestamp> {
+        None
+    }
 }
 
 impl Record for Node {
-    fn written_at(&mut self, at: Timestamp) {
-        if self.state_time == Timestamp::default() {
-            self.state_time = at;
-        }
+    fn state_time(&mut self) -> Option<&mut Timestamp> {
+        Some(&mut self.state_time)
     }
 }
 
 impl Record for NodeRequest {
-    fn written_at(&mut self, at: Timestamp) {
-        if self.state_time == Timestamp::default() {
-            self.state_time = at;
-        }
+    fn state_time(&mut self) -> Option<&mut Timestamp> {
+        Some(&mut self.state_time)
     }
 }
 
 impl Record for ImageUpload {
-    fn written_at(&mut self, at: Timestamp) {
-        if self.state_time == Timestamp::default() {
-            self.state_time = at;
-        }
+    fn state_time(&mut self) -> Option<&mut Timestamp> {
+        Some(&mut self.state_time)
     }
 }
 
@@ -70,7 +65,11 @@ impl Record for Component {}
 pub fn decode_stored<T: Record>(data: &Bytes, stat: &Stat) -> Decoded<Stored<T>> {
     match decode::<T>(data) {
         Decoded::Record(mut record) => {
-            record.written_at(Timestamp(stat.mtime as f64 / 1000.0));
+            // One that does not say it is taken to have come into its state when it was written; beginning with 1970 it would be
+            // too old for everything.
+            if let Some(time) = record.state_time().filter(|time| **time == Timestamp::default()) {
+                *time = Timestamp(stat.mtime as f64 / 1000.0);
+            }
             Decoded::Record(stored(record, stat))
         }
         Decoded::Empty => Decoded::Empty,
