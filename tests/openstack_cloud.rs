@@ -10,6 +10,8 @@ mod support;
 mod logins;
 #[path = "openstack_cloud/refusals.rs"]
 mod refusals;
+#[path = "openstack_cloud/timings.rs"]
+mod timings;
 #[path = "openstack_cloud/uploads.rs"]
 mod uploads;
 

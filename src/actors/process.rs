@@ -23,8 +23,9 @@ use super::pidfile::{self, PidFile, PidFileError};
 use super::providers::MoreDrivers;
 use super::samples::SampleSink;
 use super::shared::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, VERSION, WhyRegistry};
-use super::statsd::{self, StatsdAddress};
+use super::statsd;
 use super::{clock, dump, launcher, signals, webapp};
+use crate::model::metrics::StatsdAddress;
 use crate::zk::Zk;
 use crate::zk::embedded::EmbeddedError;
 use crate::zk::session::{

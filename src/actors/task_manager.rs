@@ -16,6 +16,7 @@ use super::messages::{Dump, Shutdown};
 use super::panics::{PanicGuard, PanicWatch};
 use super::registry::Registration;
 use super::samples::SampleSink;
+use super::statsd;
 use super::tasks::{self, Tasks};
 use crate::drivers::{ApiCall, Driver};
 use crate::model::cloud::{CloudError, Facts};
@@ -43,6 +44,8 @@ pub struct Surroundings {
 pub struct TaskManager<D: Driver> {
     provider: ProviderName,
     driver: Rc<D>,
+    /// Where what the driver counts goes.
+    own_samples: SampleSink,
     surroundings: Surroundings,
     tasks: Tasks<D>,
     errands: Errands<Self>,
@@ -88,8 +91,10 @@ impl<D: Driver> TaskManager<D> {
         };
         let queue = TaskQueue::new(pace.spacing, in_flight.max(1));
         let surveys = Surveys::new(pace.refresh, surroundings.image_check);
+        let own_samples = driver.samples_to().map_or_else(|| surroundings.samples.clone(), statsd::start);
         let driver = Rc::new(driver);
         Self {
+            own_samples,
             tasks: Tasks::new(provider.clone(), driver.clone(), queue, surveys, facts),
             errands: Errands::default(),
             provider,
@@ -179,10 +184,7 @@ impl<D: Driver> TaskManager<D> {
             samples.send(Sample::timer(name.clone(), milliseconds));
             samples.send(Sample::counter(name, 1.0));
         }
-        let own = self.driver.take_samples();
-        if samples.is_wanted() {
-            own.into_iter().for_each(|sample| samples.send(sample));
-        }
+        self.driver.take_samples().into_iter().for_each(|sample| self.own_samples.send(sample));
         self.tasks.call_ended(id, result);
         self.go_on(ctx);
     }

@@ -5,7 +5,7 @@ use std::future::Future;
 
 use crate::model::cloud::{CloudError, Facts, Job};
 use crate::model::config::ProviderConfig;
-use crate::model::metrics::Sample;
+use crate::model::metrics::{Sample, StatsdAddress};
 use crate::model::problem::Problem;
 use crate::model::time::Span;
 use crate::policy::machine::{Lane, Pace, StateMachine};
@@ -71,6 +71,11 @@ pub trait Driver: Send + 'static {
 
     /// Starts the machine for a job. Pure.
     fn begin(&self, job: &Job) -> Self::Machine;
+
+    /// The statsd of this cloud, where its samples go instead of to nobody or to that of the process. Asked once.
+    fn samples_to(&self) -> Option<StatsdAddress> {
+        None
+    }
 
     /// What the driver itself has counted since it was asked last, for statsd.
     fn take_samples(&self) -> Vec<Sample> {

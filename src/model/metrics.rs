@@ -39,6 +39,34 @@ impl Sample {
     }
 }
 
+/// Where statsd listens, if nothing else is said.
+pub const STATSD_PORT: u16 = 8125;
+
+/// Where samples go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatsdAddress {
+    pub host: String,
+    pub port: u16,
+}
+
+impl StatsdAddress {
+    /// By `STATSD_HOST` and `STATSD_PORT`; either of them turns statsd on. `Ok(None)` where nobody wants statistics; the error says which variable is wrong.
+    pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let (host, port) = (set("STATSD_HOST"), set("STATSD_PORT"));
+        if host.is_none() && port.is_none() {
+            return Ok(None);
+        }
+        let port = match port {
+            Some(text) => text.trim().parse().ok().filter(|port| *port != 0).ok_or_else(|| {
+                format!("STATSD_PORT must be a port between 1 and 65535, not `{text}`; no statistics are sent")
+            })?,
+            None => STATSD_PORT,
+        };
+        Ok(Some(Self { host: host.unwrap_or_else(|| "localhost".to_owned()), port }))
+    }
+}
+
 /// How one attempt to launch a node ended, and for whom.
 pub struct LaunchEnd<'a> {
     /// `ready`, or `error.` and the kind of failure.
@@ -183,6 +211,27 @@ fn normalised(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn address(host: Option<&str>, port: Option<&str>) -> Result<Option<StatsdAddress>, String> {
+        StatsdAddress::from_environment(|name| match name {
+            "STATSD_HOST" => host.map(str::to_owned),
+            "STATSD_PORT" => port.map(str::to_owned),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn either_variable_turns_statistics_on() {
+        let given = |host: &str, port| Ok(Some(StatsdAddress { host: host.to_owned(), port }));
+        assert_eq!(address(None, None), Ok(None));
+        assert_eq!(address(Some(""), Some("")), Ok(None));
+        assert_eq!(address(Some("graphs"), None), given("graphs", 8125));
+        assert_eq!(address(None, Some("9125")), given("localhost", 9125));
+        for port in ["x", "0", "70000", "-1"] {
+            assert!(address(None, Some(port)).unwrap_err().contains("STATSD_PORT"), "{port}");
+        }
+    }
+
     use crate::model::component::PoolComponent;
     use crate::model::ids::{NodeId, RequestId};
     use crate::model::json;

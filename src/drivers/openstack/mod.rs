@@ -40,7 +40,7 @@ use super::{ApiCall, Driver};
 use crate::model::cloud::{CloudError, ExternalId, Facts, Job, Outcome};
 use crate::model::config::ProviderConfig;
 use crate::model::findings::Findings;
-use crate::model::metrics::Sample;
+use crate::model::metrics::{Sample, StatsdAddress};
 use crate::model::problem::Problem;
 use crate::model::time::Span;
 use crate::policy::machine::{InFlight, Input, Next, OneCall, Pace, REFRESH, StateMachine};
@@ -136,6 +136,10 @@ impl Driver for OpenStack {
             Job::Tidy { ports, budget } => Machine::Tidy(TidyUp::new(shared, *ports, *budget)),
             Job::Inspect(_) | Job::Probe(_) => Machine::NoHosts,
         }
+    }
+
+    fn samples_to(&self) -> Option<StatsdAddress> {
+        self.shared.cloud.statsd.as_ref().map(|statsd| statsd.address.clone())
     }
 
     fn take_samples(&self) -> Vec<Sample> {

@@ -6,25 +6,24 @@ use std::time::Duration;
 use super::clouds::CloudSettings;
 use crate::model::metrics::Sample;
 
-/// Where neither `STATSD_PREFIX` nor clouds.yaml names another one.
-const PREFIX: &str = "openstack.api";
 /// Slower requests are counted apart.
 const SLOW_MS: f64 = 1000.0;
 
 pub struct Timings {
-    prefix: String,
+    /// `None` where no statsd is named: nobody wants to know.
+    prefix: Option<String>,
     samples: Mutex<Vec<Sample>>,
 }
 
 impl Timings {
     pub fn new(cloud: &CloudSettings) -> Self {
-        let prefix = cloud.statsd.as_ref().map(|statsd| statsd.prefix.clone()).filter(|prefix| !prefix.is_empty());
-        Self { prefix: prefix.unwrap_or_else(|| PREFIX.to_owned()), samples: Mutex::default() }
+        Self { prefix: cloud.statsd.as_ref().map(|statsd| statsd.prefix.clone()), samples: Mutex::default() }
     }
 
     /// A request has ended: with the status of its answer, or without one.
     pub fn note(&self, key: &str, status: Option<u16>, took: Duration) {
-        let key = format!("{}.{key}", self.prefix);
+        let Some(prefix) = &self.prefix else { return };
+        let key = format!("{prefix}.{key}");
         let took_ms = took.as_secs_f64() * 1000.0;
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         match status {
@@ -50,7 +49,7 @@ mod tests {
     use super::*;
 
     fn timings() -> Timings {
-        Timings { prefix: PREFIX.to_owned(), samples: Mutex::default() }
+        Timings { prefix: Some("openstack.api".to_owned()), samples: Mutex::default() }
     }
 
     fn names(timings: &Timings) -> Vec<String> {

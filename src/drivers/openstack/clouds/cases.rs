@@ -279,7 +279,10 @@ fn floating_addresses_may_come_from_nowhere() {
     assert_eq!(with("floating_ip_source: None").floating_ips, FloatingIps::None);
     assert_eq!(with("floating_ip_source: None").requires_floating_ip, Some(false));
     assert_eq!(with("floating_ip_source: null").floating_ips, FloatingIps::None);
-    assert_eq!(with("floating_ip_source: NOVA").floating_ips, FloatingIps::Nova);
+    let files = Files { clouds: file("clouds.yaml", &cloud("floating_ip_source: NOVA")), ..Files::default() };
+    let of_nova = resolve(&files, Wanted::default()).unwrap();
+    assert_eq!(of_nova.settings.floating_ips, FloatingIps::Nova);
+    assert!(of_nova.warnings[0].to_string().contains("write neutron"), "{:?}", of_nova.warnings);
     assert!(refused(&cloud("floating_ip_source: novas")).contains("write neutron, nova or None"));
 }
 
@@ -295,11 +298,14 @@ fn ipv4_can_be_forced_for_one_cloud_or_for_all() {
 fn statsd_is_named_for_all_clouds_or_for_one() {
     let text = format!("{}metrics: {{statsd: {{host: h, port: 1}}}}\n", cloud("metrics: {statsd: {prefix: p}}"));
     let statsd = of_text(&text).unwrap().statsd.unwrap();
-    assert_eq!((statsd.host.as_str(), statsd.port, statsd.prefix.as_str()), ("h", 1, "p"));
+    assert_eq!((statsd.address.host.as_str(), statsd.address.port, statsd.prefix.as_str()), ("h", 1, "p"));
     let clouds = file("clouds.yaml", &cloud(""));
     let files = Files { clouds, environment: environment(&[("STATSD_HOST", "e")]), ..Files::default() };
     let statsd = of_files(&files, None).unwrap().statsd.unwrap();
-    assert_eq!((statsd.host.as_str(), statsd.port, statsd.prefix.as_str()), ("e", 8125, "openstack.api"));
+    assert_eq!(
+        (statsd.address.host.as_str(), statsd.address.port, statsd.prefix.as_str()),
+        ("e", 8125, "openstack.api")
+    );
 }
 
 #[test]

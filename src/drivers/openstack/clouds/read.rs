@@ -13,7 +13,8 @@ use super::settings::{
     ClientCertificate, CloudSettings, FloatingIps, Interface, Scope, Service, Services, Statsd, Verify,
 };
 use super::tree::{Map, Node, Origin, Value};
-use crate::model::problem::Problem;
+use crate::model::metrics::{STATSD_PORT, StatsdAddress};
+use crate::model::problem::{Problem, Severity};
 use crate::model::time::Span;
 
 /// What the SDK calls the service, and what it has been called.
@@ -44,7 +45,7 @@ pub fn settings(
         image_format: map.text("image_format")?.unwrap_or_else(|| "qcow2".to_owned()),
         image_api_use_tasks: map.flag_or("image_api_use_tasks", false)?,
         image_properties: texts(&map, "disable_vendor_agent")?,
-        floating_ips: floating_ips(&map)?,
+        floating_ips: floating_ips(&map, warnings)?,
         requires_floating_ip: match (source.as_deref(), map.given("requires_floating_ip")) {
             (Some("None"), _) => Some(false),
             (_, None) => None,
@@ -182,11 +183,17 @@ fn texts(map: &Map, key: &str) -> Result<BTreeMap<String, String>, CloudsError> 
     Ok(texts)
 }
 
-fn floating_ips(map: &Map) -> Result<FloatingIps, CloudsError> {
+fn floating_ips(map: &Map, warnings: &mut Vec<Problem>) -> Result<FloatingIps, CloudsError> {
     let Some(node) = map.given("floating_ip_source") else { return Ok(FloatingIps::None) };
     match node.scalar("floating_ip_source")?.unwrap_or_default().to_lowercase().as_str() {
         "neutron" => Ok(FloatingIps::Neutron),
-        "nova" => Ok(FloatingIps::Nova),
+        "nova" => {
+            let help =
+                "Nova's own network ended with the release Rocky; write neutron, or None for no floating addresses";
+            let warning = node.origin.problem("floating addresses of Nova are not used", help);
+            warnings.push(warning.at_most(Severity::Warning));
+            Ok(FloatingIps::Nova)
+        }
         "none" | "" => Ok(FloatingIps::None),
         other => {
             let message = format!("there is no floating_ip_source {other}");
@@ -224,7 +231,7 @@ fn statsd(map: &Map, root: &Map, environment: &Environment) -> Result<Option<Sta
     if host.is_none() && port.is_none() {
         return Ok(None);
     }
-    let number = port.map_or(Ok(8125), |port| {
+    let number = port.map_or(Ok(STATSD_PORT), |port| {
         let node = of_cloud.get("port").or_else(|| of_all.get("port"));
         let wrong = |node: &Node| node.unfit("the port of statsd", "a number from 1 to 65535");
         let in_environment = || Origin::named("environment variable STATSD_PORT");
@@ -233,8 +240,7 @@ fn statsd(map: &Map, root: &Map, environment: &Environment) -> Result<Option<Sta
         })
     })?;
     Ok(Some(Statsd {
-        host: host.unwrap_or_else(|| "localhost".to_owned()),
-        port: number,
-        prefix: prefix.unwrap_or_else(|| "openstack.api".to_owned()),
+        address: StatsdAddress { host: host.unwrap_or_else(|| "localhost".to_owned()), port: number },
+        prefix: prefix.filter(|prefix| !prefix.is_empty()).unwrap_or_else(|| "openstack.api".to_owned()),
     }))
 }

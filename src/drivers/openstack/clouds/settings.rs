@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::secret::Secret;
+use crate::model::metrics::StatsdAddress;
 use crate::model::time::Span;
 
 /// Two of them are equal when a provider that uses the one may go on with the other.
@@ -153,6 +154,7 @@ pub enum Interface {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FloatingIps {
     Neutron,
+    /// Nova had a network of its own until Rocky; its addresses are not used.
     Nova,
     None,
 }
@@ -175,7 +177,6 @@ pub struct NetworkRole {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Statsd {
-    pub host: String,
-    pub port: u16,
+    pub address: StatsdAddress,
     pub prefix: String,
 }

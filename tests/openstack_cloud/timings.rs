@@ -1,0 +1,60 @@
+//! How long the cloud's answers took, told to the statsd that its clouds.yaml names.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tokio::net::UdpSocket;
+
+use crate::grown::on_real_time;
+use crate::stack::scene::{LONG, with_launcher};
+use crate::stack::{Cloud, clouds};
+
+/// The cloud with a statsd of its own.
+fn with_statsd(cloud: &mut Cloud, folder: &Path, statsd: &UdpSocket) {
+    let text = std::fs::read_to_string(&cloud.clouds_yaml).unwrap();
+    let mut file: Value = serde_yaml::from_str(&text).unwrap();
+    let port = statsd.local_addr().unwrap().port();
+    file["metrics"] = json!({"statsd": {"prefix": "of.all", "host": "nowhere.invalid"}});
+    file["clouds"][&cloud.name]["metrics"] = json!({"statsd": {"host": "127.0.0.1", "port": port, "prefix": "of.one"}});
+    cloud.clouds_yaml = folder.join("clouds.yaml");
+    std::fs::write(&cloud.clouds_yaml, file.to_string()).unwrap();
+}
+
+// operations.md 4.4
+#[test]
+fn the_statsd_of_a_cloud_hears_of_each_kind_of_request() {
+    on_real_time(async {
+        for mut cloud in clouds(&[]).await {
+            let (folder, statsd) = (tempfile::tempdir().unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
+            with_statsd(&mut cloud, folder.path(), &statsd);
+            with_launcher(
+                &cloud,
+                |name| vec![cloud.provider(name)],
+                async |scene| {
+                    let (id, _) = scene.serve(&["a"]).await;
+                    scene.use_up(&id).await;
+                    scene.empties().await;
+                },
+            )
+            .await;
+            let mut wanted = vec![
+                "of.one.compute.GET.flavors_detail.200:1|c",
+                "of.one.compute.GET.flavors_detail.attempted:1|c",
+                "of.one.compute.POST.servers.202:1|c",
+                "of.one.compute.GET.servers_detail.200:1|c",
+                "of.one.compute.DELETE.server.204:1|c",
+            ];
+            let (mut buffer, mut is_timed) = ([0; 2048], false);
+            while !wanted.is_empty() || !is_timed {
+                let heard = tokio::time::timeout(LONG.into(), statsd.recv(&mut buffer)).await;
+                let length = heard.unwrap_or_else(|_| panic!("{}: {wanted:?} come", cloud.name)).unwrap();
+                let datagram = std::str::from_utf8(&buffer[..length]).unwrap();
+                assert!(datagram.lines().all(|line| line.starts_with("of.one.")), "{datagram}");
+                wanted.retain(|line| !datagram.lines().any(|sent| sent == *line));
+                is_timed |= datagram
+                    .lines()
+                    .any(|line| line.starts_with("of.one.compute.POST.servers.202:") && line.ends_with("|ms"));
+            }
+        }
+    });
+}
