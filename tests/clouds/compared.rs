@@ -38,7 +38,7 @@ pub fn json_of(settings: &CloudSettings) -> Value {
         "private": settings.private,
         "force_ipv4": settings.force_ipv4,
         "statsd": settings.statsd.as_ref().map(|statsd| json!({
-            "host": statsd.host, "port": statsd.port, "prefix": statsd.prefix,
+            "host": statsd.address.host, "port": statsd.address.port, "prefix": statsd.prefix,
         })),
         "services": {
             "compute": service(&services.compute),
