@@ -146,6 +146,11 @@ pub fn server(id: &str) -> Call {
     Call { key: "compute.GET.server", lane: Lane::Change, deadline: SHORT, what }
 }
 
+/// The same where nobody waits for it.
+pub fn is_there(id: &str) -> Call {
+    Call { lane: Lane::Look, ..server(id) }
+}
+
 /// Servers of exactly this name.
 pub fn servers_named(name: &str) -> Call {
     Call { lane: Lane::Change, ..SERVERS.page(None, &[("name", &format!("^{name}$"))]) }

@@ -1,16 +1,16 @@
 //! Deletes what bears no mark and nobody uses: ports that carry nothing, floating addresses that lead nowhere.
 //!
-//! Each must have been so at the look before as well. More of a kind than the budget allows are left alone: they are shared
-//! with everybody in the project.
+//! Each must have been so at the look before as well, and the server of a port must be gone. More of a kind than the budget
+//! allows are left alone: they are shared with everybody in the project.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::calls::{self, Call, Listing, Reply};
 use super::http::failed;
-use super::pages::{Pages, Step, typed};
+use super::pages::{self, Pages, typed};
 use super::shared::Shared;
 use super::wire::{FloatingIp, Port};
 use crate::model::cloud::{CloudError, Outcome};
@@ -20,11 +20,24 @@ pub struct TidyUp {
     shared: Arc<Shared>,
     budget: usize,
     todo: VecDeque<Listing>,
-    listing: Option<(Listing, Pages<Value>)>,
-    deletions: VecDeque<(&'static str, String)>,
-    deleting: Option<&'static str>,
+    unused: VecDeque<Unused>,
+    step: Step,
     deleted: BTreeMap<&'static str, usize>,
     exceeded: BTreeMap<&'static str, usize>,
+}
+
+enum Unused {
+    FloatingIp(String),
+    /// With the server that it was made for, if any.
+    Port(String, Option<String>),
+}
+
+enum Step {
+    Idle,
+    Listing(Listing, Pages<Value>),
+    /// Whether the server of a port is still there.
+    Asking(String),
+    Deleting(&'static str),
 }
 
 impl TidyUp {
@@ -39,26 +52,33 @@ impl TidyUp {
             shared,
             budget,
             todo,
-            listing: None,
-            deletions: VecDeque::new(),
-            deleting: None,
+            unused: VecDeque::new(),
+            step: Step::Idle,
             deleted: BTreeMap::new(),
             exceeded: BTreeMap::new(),
         }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        let result = match (input, self.deleting.take(), self.listing.take()) {
-            (Input::Start, ..) => Ok(None),
-            (Input::Reply(Ok(_)), Some(what), _) => {
+        let result = match (std::mem::replace(&mut self.step, Step::Idle), input) {
+            (Step::Idle, Input::Start) => Ok(None),
+            (Step::Listing(listing, pages), Input::Reply(Ok(Reply::Json(answer)))) => {
+                self.take(listing, pages, &answer)
+            }
+            // The port of a server that is being built, or has been stopped, is down as well.
+            (Step::Asking(_), Input::Reply(Ok(Reply::Server(_)))) => Ok(None),
+            (Step::Asking(port), Input::Reply(Err(CloudError::NotFound))) => {
+                self.step = Step::Deleting("ports");
+                Ok(Some(calls::delete_port(&port)))
+            }
+            (Step::Deleting(what), Input::Reply(Ok(_))) => {
                 *self.deleted.entry(what).or_default() += 1;
                 Ok(None)
             }
             // Somebody was faster, or uses it after all: either way it is not ours to worry about.
-            (Input::Reply(Err(CloudError::NotFound | CloudError::Failed { .. })), Some(_), _) => Ok(None),
-            (Input::Reply(Ok(Reply::Json(answer))), None, Some((listing, pages))) => self.take(listing, pages, &answer),
-            (Input::Reply(Err(error)), ..) => Err(error),
-            (input, ..) => Err(failed(format!("{input:?} does not answer a look for what nobody uses"))),
+            (Step::Deleting(_), Input::Reply(Err(CloudError::NotFound | CloudError::Failed { .. }))) => Ok(None),
+            (_, Input::Reply(Err(error))) => Err(error),
+            (_, input) => Err(failed(format!("{input:?} does not answer a look for what nobody uses"))),
         };
         match result {
             Ok(Some(call)) => Next::Call(call),
@@ -69,49 +89,57 @@ impl TidyUp {
 
     fn take(&mut self, listing: Listing, pages: Pages<Value>, answer: &Value) -> Result<Option<Call>, CloudError> {
         match pages.take_json(answer)? {
-            Step::Next(pages, call) => {
-                self.listing = Some((listing, pages));
+            pages::Step::Next(pages, call) => {
+                self.step = Step::Listing(listing, pages);
                 return Ok(Some(call));
             }
-            Step::Complete(entries) if listing.list == calls::PORTS.list => {
+            pages::Step::Complete(entries) if listing.list == calls::PORTS.list => {
                 let ports: Vec<Port> = typed(entries, "ports")?;
-                let is_of_server = |port: &&Port| {
+                let is_of_server = |port: &Port| {
                     let owner = port.device_owner.as_deref().unwrap_or_default();
                     owner.is_empty() || owner.starts_with("compute:")
                 };
-                let unused = ports.iter().filter(is_of_server).map(|port| port.id.clone()).collect();
-                self.plan("ports", unused);
+                let mut servers: HashMap<String, Option<String>> =
+                    ports.into_iter().filter(is_of_server).map(|port| (port.id, port.device_id)).collect();
+                for id in self.planned("ports", servers.keys().cloned().collect()) {
+                    let server = servers.remove(&id).flatten().filter(|server| !server.is_empty());
+                    self.unused.push_back(Unused::Port(id, server));
+                }
             }
-            Step::Complete(entries) => {
+            pages::Step::Complete(entries) => {
                 let floating: Vec<FloatingIp> = typed(entries, "floatingips")?;
                 let unused = floating.into_iter().filter(|floating| floating.port_id.is_none());
-                self.plan("floatingips", unused.map(|floating| floating.id).collect());
+                let unused = self.planned("floatingips", unused.map(|floating| floating.id).collect());
+                self.unused.extend(unused.into_iter().map(Unused::FloatingIp));
             }
         }
         Ok(None)
     }
 
-    fn plan(&mut self, what: &'static str, unused: Vec<String>) {
+    /// Those that were unused at the look before as well, unless they are more than may go.
+    fn planned(&mut self, what: &'static str, unused: Vec<String>) -> Vec<String> {
         let unused = self.shared.unused_twice(what, unused);
-        if unused.len() > self.budget {
-            self.exceeded.insert(what, unused.len());
-        } else {
-            self.deletions.extend(unused.into_iter().map(|id| (what, id)));
+        if unused.len() <= self.budget {
+            return unused;
         }
+        self.exceeded.insert(what, unused.len());
+        Vec::new()
     }
 
     fn go_on(&mut self) -> Next<Call> {
-        if let Some((what, id)) = self.deletions.pop_front() {
-            self.deleting = Some(what);
-            return Next::Call(match what {
-                "ports" => calls::delete_port(&id),
-                _ => calls::delete_floating_ip(&id),
-            });
+        if let Some(unused) = self.unused.pop_front() {
+            let (step, call) = match unused {
+                Unused::FloatingIp(id) => (Step::Deleting("floatingips"), calls::delete_floating_ip(&id)),
+                Unused::Port(id, None) => (Step::Deleting("ports"), calls::delete_port(&id)),
+                Unused::Port(id, Some(server)) => (Step::Asking(id), calls::is_there(&server)),
+            };
+            self.step = step;
+            return Next::Call(call);
         }
         if let Some(listing) = self.todo.pop_front() {
             let filters: &'static [_] = if listing.list == calls::PORTS.list { &[("status", "DOWN")] } else { &[] };
             let (pages, call) = Pages::filtered(listing, filters);
-            self.listing = Some((listing, pages));
+            self.step = Step::Listing(listing, pages);
             return Next::Call(call);
         }
         let (deleted, exceeded) = (std::mem::take(&mut self.deleted), std::mem::take(&mut self.exceeded));

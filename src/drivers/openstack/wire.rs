@@ -146,6 +146,8 @@ pub struct Port {
     pub fixed_ips: Vec<FixedIp>,
     #[serde(default)]
     pub device_owner: Option<String>,
+    #[serde(default)]
+    pub device_id: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
