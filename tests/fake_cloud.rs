@@ -3,10 +3,13 @@
 mod grown;
 
 use grown::{Consumer, Process, on_paused_time, until, zookeeper};
+use nodepool::actors::clock;
 use nodepool::actors::messages::AskWhy;
+use nodepool::model::ids::NodeId;
+use nodepool::model::json;
 use nodepool::model::node::{Node, NodeState};
 use nodepool::model::request::RequestState;
-use nodepool::zk::paths;
+use nodepool::zk::{CreateMode, lock, paths};
 
 /// One pool of a fake cloud with the labels `a` and `b`.
 fn cloud(pool: &str, provider: &str) -> String {
@@ -283,5 +286,25 @@ fn a_cloud_that_is_full_of_others_leaves_what_it_can() {
         let nodes = consumer.accept(&first).await;
         consumer.use_up(nodes).await;
         until("all are gone", async || consumer.nodes().await.is_empty()).await;
+    });
+}
+
+#[test]
+fn nodes_of_a_provider_that_cannot_be_opened_are_kept_until_it_can() {
+    on_paused_time(async {
+        let yaml = cloud("", "") + "  - {name: shut, driver: openstack, cloud: nobody-has-this-cloud, pools: []}\n";
+        let (consumer, _process) = started(&yaml).await;
+        let used = async |provider: &str| {
+            let mut node = Node::new(NodeState::Used, clock::now());
+            (node.provider, node.external_id) = (Some(provider.into()), "a-server".into());
+            lock::make_path(&consumer.zk, "/nodepool/nodes").await.unwrap();
+            let data = json::to_bytes(&node).into();
+            let (path, _) =
+                consumer.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await.unwrap();
+            NodeId::from(paths::name(&path))
+        };
+        let (of_shut, of_lab) = (used("shut").await, used("lab").await);
+        until("the node of the other provider is gone", async || consumer.node(&of_lab).await.is_none()).await;
+        assert_eq!(consumer.node(&of_shut).await.map(|node| node.state), Some(NodeState::Used));
     });
 }

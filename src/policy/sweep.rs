@@ -45,11 +45,12 @@ pub fn spent_nodes<'a>(
     world: &'a World<'_>,
 ) -> impl Iterator<Item = Repair> + 'a {
     let nodes = world.snapshot.spent_nodes(provider).filter(move |(id, node)| is_wanted(id, &node.record));
-    nodes.map(|(id, node)| removal(id, node, world))
+    nodes.filter_map(|(id, node)| removal(id, node, world))
 }
 
-/// How a node leaves: with its instance, where its provider launches them.
-fn removal(id: &NodeId, node: &Stored<Node>, world: &World<'_>) -> Repair {
+/// How a node leaves: with its instance, where its provider launches them. While nobody knows the provider, because it could not be
+/// opened, what may have an instance stays: without its record nobody would delete that.
+fn removal(id: &NodeId, node: &Stored<Node>, world: &World<'_>) -> Option<Repair> {
     let facts = node.record.provider.as_ref().and_then(|provider| Some((provider, world.facts.get(provider)?)));
     let external_id: Option<ExternalId> = serde_json::from_value(node.record.external_id.clone()).ok();
     match (facts, external_id) {
@@ -57,9 +58,10 @@ fn removal(id: &NodeId, node: &Stored<Node>, world: &World<'_>) -> Repair {
             let change = node.change(id.clone(), |record| {
                 record.set_state(NodeState::Deleting, Writer::Launcher, world.now);
             });
-            Repair::Delete { node: Box::new(change), provider: provider.clone(), external_id }
+            Some(Repair::Delete { node: Box::new(change), provider: provider.clone(), external_id })
         }
-        _ => Repair::Retire { node: id.clone(), version: node.version },
+        (None, Some(_)) => None,
+        _ => Some(Repair::Retire { node: id.clone(), version: node.version }),
     }
 }
 
@@ -79,7 +81,7 @@ pub fn orphaned_nodes<'a>(
                 let node = Box::new(node.change(id.clone(), |record| record.allocated_to = None));
                 Some(Repair::Release { request: request.clone(), node })
             }
-            NodeState::Init => Some(removal(id, node, world)),
+            NodeState::Init => removal(id, node, world),
             _ => None,
         }
     })
@@ -182,7 +184,7 @@ impl<'a> Ages<'a> {
         let Some(node) = node else { return };
         let due = node.record.state_time + limit;
         if due <= self.world.now {
-            self.over.push(removal(id, node, self.world));
+            self.over.extend(removal(id, node, self.world));
         } else if self.next.is_none_or(|next| due < next) {
             self.next = Some(due);
         }
