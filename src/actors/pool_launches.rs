@@ -34,6 +34,7 @@ pub struct Held {
 #[rtype(result = "()")]
 pub struct ScanEnded {
     node: NodeId,
+    attempt: u32,
     found: Result<Vec<String>, String>,
 }
 
@@ -159,6 +160,7 @@ impl PoolWorker {
     }
 
     pub(super) fn scan(&mut self, node: NodeId, target: ScanTarget, ctx: &mut Context<Self>) {
+        let attempt = target.attempt;
         let (scanner, reply) = (self.parts.provider.scanner.clone(), ctx.address().recipient());
         let gather = if target.gathers_keys { Gather::Keys } else { Gather::ConnectOnly };
         let target = keyscan::ScanTarget { host: target.address, port: target.port, deadline: target.timeout, gather };
@@ -168,7 +170,7 @@ impl PoolWorker {
             } else {
                 scanner.scan(&target).await.map(|scan| scan.host_keys).map_err(|error| error.to_string())
             };
-            reply.do_send(ScanEnded { node, found });
+            reply.do_send(ScanEnded { node, attempt, found });
         });
     }
 
@@ -178,7 +180,7 @@ impl PoolWorker {
         self.parts.provider.submit.do_send(Submit::new(ticket, Job::Survey, ctx.address().recipient()));
     }
 
-    pub(super) fn report(&self, node: &NodeId, result: &str, took: Span) {
+    pub(super) fn report(&self, node: &NodeId, result: &str, took: Span, zone: Option<String>) {
         if !self.parts.samples.is_wanted() {
             return;
         }
@@ -188,7 +190,7 @@ impl PoolWorker {
             result,
             milliseconds: took.0 * 1000.0,
             provider: &self.parts.id.provider,
-            zone: record.as_ref().and_then(|record| record.az.as_deref()),
+            zone: zone.as_deref().or_else(|| record.as_ref()?.az.as_deref()),
             requestor: record.as_ref().and_then(|record| record.requestor.as_deref()),
         };
         end.samples().into_iter().for_each(|sample| self.parts.samples.send(sample));
@@ -199,6 +201,6 @@ impl Handler<ScanEnded> for PoolWorker {
     type Result = ();
 
     fn handle(&mut self, message: ScanEnded, ctx: &mut Context<Self>) {
-        self.tell(Event::Scanned(message.node, message.found), ctx);
+        self.tell(Event::Scanned(message.node, message.attempt, message.found), ctx);
     }
 }

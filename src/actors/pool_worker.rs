@@ -230,7 +230,7 @@ impl PoolWorker {
             }
             Effect::Scan { node, target } => self.scan(node, target, ctx),
             Effect::Refresh => self.refresh(ctx),
-            Effect::Report { node, result, took } => self.report(&node, result, took),
+            Effect::Report { node, result, took, zone } => self.report(&node, result, took, zone),
             Effect::Evict(change) => {
                 let node = change.id.clone();
                 let writing = async move { store.save(*change).await };

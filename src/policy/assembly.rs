@@ -104,7 +104,8 @@ enum PartState {
         found: Box<Found>,
         is_saved: bool,
     },
-    Failed,
+    /// With what may still be there of it.
+    Failed(#[serde(skip)] Option<ExternalId>),
     Aborted,
 }
 
@@ -247,7 +248,7 @@ impl Assembly {
             let (PartState::New, Some(node)) = (&part.state, part.node.clone()) else { continue };
             let Some(label) = rules.labels.get(&pool.pool).and_then(|labels| labels.get(&part.label)) else {
                 // The configuration lost it in this very moment.
-                part.state = PartState::Failed;
+                part.state = PartState::Failed(None);
                 continue;
             };
             let order = LaunchOrder {
@@ -280,7 +281,9 @@ impl Assembly {
         let Some(part) = self.parts.iter_mut().find(|part| part.node.as_ref() == Some(node)) else { return Vec::new() };
         let PartState::Launching(launch) = &mut part.state else { return Vec::new() };
         let (mut steps, mut needs_write) = (Vec::new(), false);
-        for ask in launch.step(input, world.now) {
+        let asks = launch.step(input, world.now);
+        let made = launch.external_id().cloned();
+        for ask in asks {
             match ask {
                 Ask::SaveId(_) => needs_write = true,
                 Ask::Ended(Ending::Ready { instance, host_keys }) => {
@@ -292,11 +295,11 @@ impl Assembly {
                 }
                 Ask::Ended(Ending::Failed(error)) => {
                     self.failure = Some(error.to_string());
-                    part.state = PartState::Failed;
+                    part.state = PartState::Failed(made);
                     break;
                 }
                 Ask::Ended(Ending::Dropped) => {
-                    part.state = PartState::Failed;
+                    part.state = PartState::Failed(made);
                     break;
                 }
                 Ask::Ended(Ending::Aborted(_)) => {
@@ -312,9 +315,12 @@ impl Assembly {
         steps
     }
 
-    /// A write of one of its nodes has ended.
-    pub fn saved(&mut self, node: &NodeId, world: &World<'_>) -> Option<NodeChange> {
+    /// A write of one of its nodes has ended. What it was to say is said at the end of the request at the latest.
+    pub fn saved(&mut self, node: &NodeId, is_written: bool, world: &World<'_>) -> Option<NodeChange> {
         let part = self.parts.iter_mut().find(|part| part.node.as_ref() == Some(node))?;
+        if let PartState::Ready { is_saved, .. } = &mut part.state {
+            *is_saved &= is_written;
+        }
         let again = std::mem::replace(&mut part.write, Write::Idle) == Write::Again;
         if again { part.write_now(node, world) } else { None }
     }
@@ -354,7 +360,7 @@ impl Assembly {
     pub fn finish(&mut self, id: &RequestId, launcher: &LauncherId, world: &World<'_>) -> Finish {
         self.stage = Stage::Finishing;
         let is_good = |part: &Part| matches!(part.state, PartState::Reused | PartState::Ready { .. });
-        let has_failed = self.parts.iter().any(|part| matches!(part.state, PartState::Failed));
+        let has_failed = self.parts.iter().any(|part| matches!(part.state, PartState::Failed(_)));
         let request = world.snapshot.request(id);
         let fulfils = request.is_some() && self.parts.iter().all(is_good);
         let mut nodes = Vec::new();
@@ -362,7 +368,13 @@ impl Assembly {
             let Some(node) = &part.node else { continue };
             let change = match &part.state {
                 PartState::Ready { found, is_saved: false } => ready_change(node, found, world),
-                PartState::Failed => state_change(node, NodeState::Failed, world),
+                PartState::Failed(made) => state_change(node, NodeState::Failed, world).map(|mut change| {
+                    // The write that was to say so may have failed.
+                    if let Some(id) = made {
+                        change.record.external_id = id_value(id);
+                    }
+                    change
+                }),
                 PartState::Aborted => state_change(node, NodeState::Aborted, world),
                 // It was not begun, so nothing is behind it.
                 PartState::New => state_change(node, NodeState::Deleting, world),
@@ -407,7 +419,7 @@ impl Part {
                 *is_saved = true;
                 ready_change(node, found, world)?
             }
-            PartState::Reused | PartState::New | PartState::Failed | PartState::Aborted => return None,
+            PartState::Reused | PartState::New | PartState::Failed(_) | PartState::Aborted => return None,
         };
         self.write = Write::UnderWay;
         Some(change)

@@ -124,17 +124,18 @@ impl Pool {
     pub(super) fn scanned(
         &mut self,
         node: &NodeId,
+        attempt: u32,
         found: Result<Vec<String>, String>,
         world: &World<'_>,
     ) -> Vec<Effect> {
-        self.tell_launch(node, Input::Scanned(found), world)
+        self.tell_launch(node, Input::Scanned(attempt, found), world)
     }
 
-    pub(super) fn saved(&mut self, node: &NodeId, world: &World<'_>) -> Vec<Effect> {
+    pub(super) fn saved(&mut self, node: &NodeId, is_written: bool, world: &World<'_>) -> Vec<Effect> {
         let Some(request) = self.building.get(node).cloned() else { return Vec::new() };
         let Some(assembly) = self.assemblies.get_mut(&request) else { return Vec::new() };
         let mut effects: Vec<Effect> =
-            assembly.saved(node, world).map(|change| Effect::Save(Box::new(change))).into_iter().collect();
+            assembly.saved(node, is_written, world).map(|change| Effect::Save(Box::new(change))).into_iter().collect();
         effects.extend(self.finish_complete(&request, world));
         effects
     }
@@ -237,7 +238,7 @@ fn effect_of(node: NodeId, ask: Ask) -> Option<Effect> {
         Ask::Abandon => Some(Effect::Abandon { node }),
         Ask::Scan(target) => Some(Effect::Scan { node, target }),
         Ask::ShowConsole { external_id, text } => Some(Effect::ShowConsole { node, external_id, text }),
-        Ask::Report { result, took } => Some(Effect::Report { node, result, took }),
+        Ask::Report { result, took, zone } => Some(Effect::Report { node, result, took, zone }),
         // An assembly takes these itself.
         Ask::SaveId(_) | Ask::Ended(_) => None,
     }

@@ -17,8 +17,8 @@ const RETRY_UNWINDING: Span = Span(5.0);
 #[derive(Debug)]
 pub enum Input {
     News(News),
-    /// The host keys, or why there are none.
-    Scanned(Result<Vec<String>, String>),
+    /// The host keys of the attempt of this number, or why there are none.
+    Scanned(u32, Result<Vec<String>, String>),
     /// Time has passed.
     Clock,
     /// Nobody wants the node any more.
@@ -39,10 +39,11 @@ pub enum Ask {
     },
     /// To be recorded before anything can go wrong.
     SaveId(ExternalId),
-    /// An attempt has ended: under what it is counted, and how long the launch has taken so far.
+    /// An attempt has ended: under what it is counted, how long the launch has taken so far, and where its instance is.
     Report {
         result: &'static str,
         took: Span,
+        zone: Option<String>,
     },
     Ended(Ending),
 }
@@ -50,6 +51,7 @@ pub enum Ask {
 /// Where to look for host keys.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScanTarget {
+    pub attempt: u32,
     pub address: String,
     pub port: u16,
     pub gathers_keys: bool,
@@ -170,7 +172,9 @@ impl Launch {
         match input {
             Input::News(News::Known(id)) => self.note_id(id),
             Input::News(News::Ended(result)) => self.job_ended(result, now),
-            Input::Scanned(result) => self.scanned(result, now),
+            // An attempt that was given up may have left a scan behind, of an address that is another server's now.
+            Input::Scanned(attempt, result) if attempt == self.attempt => self.scanned(result, now),
+            Input::Scanned(..) => Vec::new(),
             Input::Clock => self.clock(now),
             Input::Abandon => self.abandon(),
         }
@@ -236,6 +240,7 @@ impl Launch {
             return asks;
         };
         asks.push(Ask::Scan(ScanTarget {
+            attempt: self.attempt,
             address: instance.interface_ip.clone().unwrap_or_default(),
             port,
             gathers_keys: self.checks.gathers_keys,
@@ -266,12 +271,13 @@ impl Launch {
     }
 
     fn report(&self, result: &'static str, now: Timestamp) -> Ask {
-        Ask::Report { result, took: now - self.began }
+        Ask::Report { result, took: now - self.began, zone: None }
     }
 
     fn ready(&mut self, instance: Box<Instance>, host_keys: Vec<String>, now: Timestamp) -> Vec<Ask> {
         self.stage = Stage::Over;
-        vec![self.report("ready", now), Ask::Ended(Ending::Ready { instance, host_keys })]
+        let report = Ask::Report { result: "ready", took: now - self.began, zone: instance.zone.clone() };
+        vec![report, Ask::Ended(Ending::Ready { instance, host_keys })]
     }
 
     fn clock(&mut self, now: Timestamp) -> Vec<Ask> {
@@ -336,7 +342,8 @@ impl Launch {
     fn next_attempt(&mut self, now: Timestamp) -> Vec<Ask> {
         self.attempt += 1;
         self.attempt_began = now;
-        let may_exist = self.external_id.take().is_none();
+        // Of an attempt of an earlier life only the server that was known at its end has been looked for.
+        let may_exist = self.external_id.take().is_none() || self.order.found.is_some();
         let order = Arc::make_mut(&mut self.order);
         (order.may_exist, order.found) = (may_exist, None);
         self.stage = Stage::Creating;
@@ -430,7 +437,7 @@ mod tests {
     }
 
     fn report(result: &'static str, took: f64) -> Ask {
-        Ask::Report { result, took: Span(took) }
+        Ask::Report { result, took: Span(took), zone: None }
     }
 
     fn failure() -> CloudError {
@@ -459,10 +466,16 @@ mod tests {
         let mut launch = begun(true);
         let (instance, input) = launched();
         let asks = launch.step(input, Timestamp(2.0));
-        let target = ScanTarget { address: "127.80.0.5".to_owned(), port: 22, gathers_keys: true, timeout: Span(60.0) };
+        let target = ScanTarget {
+            attempt: 1,
+            address: "127.80.0.5".to_owned(),
+            port: 22,
+            gathers_keys: true,
+            timeout: Span(60.0),
+        };
         assert_eq!(asks, [Ask::SaveId(ExternalId::text("s1")), Ask::Scan(target)]);
         let host_keys = vec!["ssh-ed25519 AAAA".to_owned()];
-        let asks = launch.step(Input::Scanned(Ok(host_keys.clone())), Timestamp(3.0));
+        let asks = launch.step(Input::Scanned(1, Ok(host_keys.clone())), Timestamp(3.0));
         assert_eq!(asks, [report("ready", 3.0), Ask::Ended(Ending::Ready { instance, host_keys })]);
     }
 
@@ -515,8 +528,31 @@ mod tests {
     fn a_scan_that_fails_costs_the_attempt() {
         let mut launch = begun(true);
         launch.step(launched().1, Timestamp(1.0));
-        let asks = launch.step(Input::Scanned(Err("refused".to_owned())), Timestamp(61.0));
+        let asks = launch.step(Input::Scanned(1, Err("refused".to_owned())), Timestamp(61.0));
         assert_eq!(asks, [report("error.keyscan", 61.0), delete("s1")]);
+    }
+
+    #[test]
+    fn a_scan_of_an_attempt_that_was_given_up_says_nothing_of_the_next() {
+        let mut launch = begun(true);
+        launch.step(launched().1, Timestamp(1.0));
+        let asks = launch.step(Input::Clock, Timestamp(100.0));
+        assert_eq!(asks, [report("error.servercreatetimeout", 100.0), delete("s1")]);
+        assert_eq!(launch.step(ended(Ok(Outcome::Deleted)), Timestamp(101.0)), [create()]);
+        launch.step(launched().1, Timestamp(102.0));
+        assert_eq!(launch.step(Input::Scanned(1, Err("timeout".to_owned())), Timestamp(103.0)), []);
+        assert_eq!(launch.step(Input::Scanned(2, Ok(Vec::new())), Timestamp(104.0)).len(), 2);
+    }
+
+    // drivers.md 1.7: of a launcher that died, one server may be known, and another one have been made since.
+    #[test]
+    fn what_an_earlier_life_may_have_made_is_looked_for_after_what_it_knew() {
+        let known = LaunchOrder { found: Some(ExternalId::text("s1")), may_exist: true, ..order() };
+        let (mut launch, _) = Launch::begin(known, &label(false), &rules(), Timestamp(0.0));
+        assert_eq!(launch.step(ended(Err(CloudError::NotFound)), Timestamp(1.0))[1..], [delete("s1")]);
+        let again = Arc::new(LaunchOrder { may_exist: true, ..order() });
+        let asks = launch.step(ended(Err(CloudError::NotFound)), Timestamp(2.0));
+        assert_eq!(asks, [Ask::Submit(Job::Launch(again))]);
     }
 
     #[test]

@@ -39,7 +39,8 @@ pub enum Event {
     Finished(RequestId, Result<(), WriteError>),
     /// Of the job of a node that is being launched.
     News(NodeId, News),
-    Scanned(NodeId, Result<Vec<String>, String>),
+    /// A scan of this attempt of a node's launch.
+    Scanned(NodeId, u32, Result<Vec<String>, String>),
     /// What `due` named has come.
     Clock,
     Declined(RequestId, Result<(), WriteError>),
@@ -101,6 +102,7 @@ pub enum Effect {
         node: NodeId,
         result: &'static str,
         took: Span,
+        zone: Option<String>,
     },
     Decline {
         request: Box<RequestChange>,
@@ -214,13 +216,13 @@ impl Pool {
             Event::Claimed(id, answer) => self.claimed(&id, answer, world),
             Event::Adopted(id, answer) => self.adopted(&id, answer, world),
             Event::Begun(id, answer) => self.begun(&id, answer, world),
-            Event::Saved(node, _) => self.saved(&node, world),
+            Event::Saved(node, answer) => self.saved(&node, answer.is_ok(), world),
             Event::Finished(id, answer) => {
                 self.finished(&id, answer, world);
                 Vec::new()
             }
             Event::News(node, news) => self.news(&node, news, world),
-            Event::Scanned(node, found) => self.scanned(&node, found, world),
+            Event::Scanned(node, attempt, found) => self.scanned(&node, attempt, found, world),
             Event::Clock => {
                 let mut effects = self.clock(world);
                 effects.extend(self.pass(world));
