@@ -5,17 +5,18 @@ mod worlds;
 use std::sync::Arc;
 
 use nodepool::model::cloud::{
-    ExternalId, Facts, Instance, LabelImage, LaunchLabel, Launching, Login, News, Outcome, Tidy,
+    CloudError, ExternalId, Facts, Instance, LabelImage, LaunchLabel, Launching, Login, News, Outcome, Tidy,
 };
 use nodepool::model::ids::{LauncherId, NodeId, RequestId};
 use nodepool::model::node::NodeState;
+use nodepool::model::request::RequestState;
 use nodepool::model::snapshot::{NodeChange, Stored, WriteError};
 use nodepool::model::time::Span;
 use nodepool::policy::assembly::Finish;
 use nodepool::policy::pool::{Effect, Event, Pool};
 use worlds::{Built, LAUNCHER, NOW, Spec, build, node_id, pool_id, request_id};
 
-/// A pool whose label is that of a host, whose provider launches, without a check, and a request for so many.
+/// A pool that launches nodes of the label `a`, without a check, and a request for some.
 struct Scene {
     built: Built,
     pool: Pool,
@@ -116,4 +117,63 @@ fn a_node_whose_write_failed_is_ready_by_the_end_of_its_request() {
     let again = again.as_ref().expect("the first is written now");
     assert_eq!((again.record.state, &again.record.external_id), (NodeState::Ready, &"server-0".into()));
     assert_eq!(*written, None);
+}
+
+// zookeeper.md check 37 and R45
+#[test]
+fn what_the_cloud_has_no_quota_for_goes_and_the_other_nodes_wait_for_it() {
+    let mut scene = Scene::new("a,a");
+    scene.begin();
+    let [Effect::Save(first)] = &scene.launched(0)[..] else { panic!("what is ready is not to be lost") };
+    scene.apply(first);
+    assert_eq!(scene.step(Event::Saved(scene.nodes[0].clone(), Ok(()))), []);
+    let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
+    let effects = scene.step(Event::News(scene.nodes[1].clone(), refused));
+    let released = effects.iter().find_map(|effect| match effect {
+        Effect::Release(nodes) => Some(nodes.clone()),
+        _ => None,
+    });
+    let [(node, Some(aborted))] = &released.expect("the second goes")[..] else { panic!("and only that") };
+    assert_eq!((node, aborted.record.state), (&scene.nodes[1], NodeState::Aborted));
+    assert!(
+        effects.contains(&Effect::Refresh) && !effects.iter().any(|effect| matches!(effect, Effect::Finish { .. }))
+    );
+    assert!(scene.pool.is_paused());
+    scene.built.snapshot.remove_node(node);
+
+    assert_eq!(scene.step(Event::Wake), [], "not at once");
+    scene.built.now = NOW + Span(5.0);
+    let effects = scene.step(Event::Clock);
+    let [Effect::Extend { reuse, build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
+    assert_eq!((reuse.len(), build.len()), (0, 1));
+    let another = node_id("3");
+    let stored = Stored { record: Arc::new(build[0].clone()), version: 0, mzxid: 2 };
+    scene.built.snapshot.put_node(another.clone(), stored);
+    scene.nodes[1] = another;
+    let request = scene.request.clone();
+    let begun = scene.step(Event::Claimed(request.clone(), Ok(vec![scene.nodes[1].clone()])));
+    let [Effect::Begin { nodes, .. }] = &begun[..] else { panic!("it is building next: {begun:?}") };
+    scene.apply(&nodes[0].clone());
+    assert_eq!(scene.step(Event::Begun(request, Ok(()))).len(), 1);
+    let [Effect::Save(second)] = &scene.launched(1)[..] else { panic!("the same for the second") };
+    scene.apply(second);
+    let effects = scene.step(Event::Saved(scene.nodes[1].clone(), Ok(())));
+    let finish = the_finish(&effects).request.as_ref().expect("the request is still there");
+    assert_eq!((finish.record.state, &finish.record.nodes), (RequestState::Fulfilled, &scene.nodes));
+}
+
+#[test]
+fn an_extension_that_failed_is_tried_again_on_the_next_picture() {
+    let mut scene = Scene::new("a");
+    scene.begin();
+    let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
+    scene.step(Event::News(scene.nodes[0].clone(), refused));
+    scene.built.snapshot.remove_node(&scene.nodes[0]);
+    scene.built.now = NOW + Span(5.0);
+    assert!(matches!(&scene.step(Event::Clock)[..], [Effect::Extend { .. }]));
+    let request = scene.request.clone();
+    assert_eq!(scene.step(Event::Claimed(request, Err(WriteError::Conflict))), []);
+    assert_eq!(scene.step(Event::Wake), [], "the same picture");
+    scene.built.snapshot.revision += 1;
+    assert!(matches!(&scene.step(Event::Wake)[..], [Effect::Extend { .. }]));
 }

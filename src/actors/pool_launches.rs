@@ -11,6 +11,7 @@ use crate::drivers::keyscan::{self, Gather};
 use crate::model::cloud::{Job, News};
 use crate::model::ids::{NodeId, RequestId};
 use crate::model::metrics::LaunchEnd;
+use crate::model::node::Node;
 use crate::model::snapshot::{NodeChange, WriteError};
 use crate::model::time::Span;
 use crate::policy::assembly::{Adoption, Claim, Finish};
@@ -52,6 +53,43 @@ impl PoolWorker {
             let nodes = answer.as_deref().unwrap_or_default();
             act.log_write("claim", &id, event_id.as_deref(), format_args!("{nodes:?}"), &told);
             act.tell(Event::Claimed(id, answer), ctx);
+        });
+    }
+
+    /// More nodes for a request whose lock is held.
+    pub(super) fn extend(&mut self, id: RequestId, reuse: Vec<NodeChange>, build: Vec<Node>, ctx: &mut Context<Self>) {
+        let Some(lock) = self.held.requests.remove(&id) else {
+            debug_assert!(false, "only requests whose lock is held are extended");
+            return;
+        };
+        let store = self.parts.store.clone();
+        let writing = async move {
+            let result = store.extend(&lock, reuse, build).await;
+            (lock, result)
+        };
+        self.errands.run(ctx, writing, move |(lock, result), act, ctx| {
+            act.held.requests.insert(id.clone(), lock);
+            let told = result.as_ref().map(drop).map_err(WriteError::clone);
+            let nodes = result.as_deref().unwrap_or_default();
+            act.log_write("there is room", &id, None, format_args!("{nodes:?}"), &told);
+            act.tell(Event::Claimed(id, result), ctx);
+        });
+    }
+
+    /// Gives up nodes of a request that goes on.
+    pub(super) fn release(&mut self, nodes: Vec<(NodeId, Option<NodeChange>)>, ctx: &mut Context<Self>) {
+        let mut held = Vec::new();
+        for (node, change) in nodes {
+            self.held.last.remove(&node);
+            held.extend(self.held.nodes.remove(&node).map(|lock| HeldNode { lock, change }));
+        }
+        let store = self.parts.store.clone();
+        let writing = async move { store.finish(None, held).await };
+        self.errands.run(ctx, writing, move |result, _, _| {
+            // Their locks are gone with the failure, and nodes that nobody builds are deleted.
+            if let Err(error) = result {
+                warn!(target: "nodepool.NodeLauncher", %error, "cannot give nodes back");
+            }
         });
     }
 

@@ -123,6 +123,9 @@ impl PoolWorker {
         }
         let effects = self.decide(&snapshot, event);
         self.carry_out(effects, ctx);
+        if self.component.written.as_ref().is_some_and(|written| written.paused != self.pool.is_paused()) {
+            self.register(ctx);
+        }
         if let Some(kept) = self.pool.kept_for_tenants() {
             let was_changed = self.parts.board.send_if_modified(|board| board.put(&self.parts.id, kept));
             if was_changed {
@@ -219,6 +222,8 @@ impl PoolWorker {
             }
             Effect::Claim(claim) => self.claim(*claim, ctx),
             Effect::Adopt(adoption) => self.adopt(*adoption, ctx),
+            Effect::Extend { request, reuse, build } => self.extend(request, reuse, build, ctx),
+            Effect::Release(nodes) => self.release(nodes, ctx),
             Effect::Begin { request, nodes } => self.begin(request, nodes, ctx),
             Effect::Save(change) => self.save(*change, ctx),
             Effect::Finish { request, finish } => self.finish(request, *finish, ctx),
@@ -294,7 +299,7 @@ impl PoolWorker {
             kind: ComponentKind::Pool,
             model_api: 0,
             name: Some(self.parts.id.pool.clone()),
-            paused: false,
+            paused: self.pool.is_paused(),
             priority: pool.map_or(DEFAULT_PRIORITY, |pool| pool.priority),
             provider_name: Some(self.parts.id.provider.clone()),
             state: "running".to_owned(),

@@ -78,7 +78,7 @@ pub fn verdict(
         return Verdict::Decline(declined);
     }
     let filled = match bidder.hosts.launches() {
-        true => assemble(record, bidder, claims, world),
+        true => assemble(record, bidder, claims, None, world),
         false => fill(record, bidder, claims, world).map(|nodes| nodes.into_iter().map(Choice::Reuse).collect()),
     };
     match filled {
@@ -118,12 +118,20 @@ fn better_placed(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) 
     (!lacking.is_empty() && !candidates.is_empty()).then_some(Reason::OthersHaveLabels(lacking))
 }
 
+/// A pool besides this one has the labels, has not declined, and has room as far as it says.
+pub(super) fn others_could_serve(request: &NodeRequest, launcher: &LauncherId, world: &World<'_>) -> bool {
+    let wanted = distinct_labels(request);
+    let others = world.snapshot.pools().filter_map(|(_, stored)| Some((stored.record.id.as_ref()?, &stored.record)));
+    let mut others = others.filter(|(id, _)| *id != launcher && !request.declined_by.contains(id));
+    others.any(|(_, pool)| !pool.paused && pool.serves(&wanted))
+}
+
 fn lacking_labels(wanted: &BTreeSet<&LabelName>, pool: &PoolConfig) -> Vec<LabelName> {
     wanted.iter().filter(|label| !pool.labels.contains(**label)).map(|label| (*label).clone()).collect()
 }
 
 /// R31: why this pool can never serve the request; empty where it can.
-fn decline_reasons(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) -> Vec<Reason> {
+pub(super) fn decline_reasons(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) -> Vec<Reason> {
     if bidder.pool.max_servers.is_some_and(|most| most <= 0) {
         return vec![Reason::Disabled];
     }
@@ -166,7 +174,12 @@ pub fn counts(request: &NodeRequest) -> BTreeMap<&LabelName, usize> {
 }
 
 /// R26: what the tenant of the request is short of. Labels that this pool does not know count nothing.
-fn over_tenant_limit(request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &World<'_>) -> Option<Reason> {
+pub(super) fn over_tenant_limit(
+    request: &NodeRequest,
+    bidder: &Bidder<'_>,
+    claims: &Claims,
+    world: &World<'_>,
+) -> Option<Reason> {
     let tenant = request.tenant_name.as_ref()?;
     let mut left = world.config.tenant_limits.get(tenant)?.clone();
     left.subtract(&world.snapshot.ledger.used_by_tenant(tenant));

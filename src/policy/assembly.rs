@@ -5,11 +5,11 @@ use serde::Serialize;
 use super::bidder::{Bidder, Choice};
 use super::launch::{Ask, Ending, Input, Launch};
 use super::left::Left;
+use super::node_changes::{Found, about, free, id_value, new_node, ready_change, resources, state_change};
 use super::request_handler::{allocate, decline};
-use crate::model::cloud::{ExternalId, Instance, LabelImage, LaunchOrder, Launching};
+use crate::model::cloud::{ExternalId, LabelImage, LaunchOrder, Launching};
 use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
 use crate::model::node::{Node, NodeState, Writer};
-use crate::model::quantity::Amounts;
 use crate::model::request::{NodeRequest, RequestState};
 use crate::model::snapshot::{NodeChange, RequestChange, Stored};
 use crate::model::time::Timestamp;
@@ -54,6 +54,10 @@ pub struct Assembly {
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     Claiming,
+    /// There is no room for all nodes; what it has is kept.
+    Waiting,
+    /// There is room now: what it lacks is being claimed.
+    Extending,
     Beginning,
     Building,
     Finishing,
@@ -95,6 +99,8 @@ enum Write {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum PartState {
+    /// There is no node for it, because there is no room.
+    Wanted,
     Reused,
     New,
     Launching(Box<Launch>),
@@ -107,13 +113,6 @@ enum PartState {
     /// With what may still be there of it.
     Failed(#[serde(skip)] Option<ExternalId>),
     Aborted,
-}
-
-/// What a launch has found out about its node.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Found {
-    pub instance: Instance,
-    pub host_keys: Vec<String>,
 }
 
 /// What an assembly asks for about one of its nodes.
@@ -151,6 +150,22 @@ impl Assembly {
         (Self { since: world.now, stage: Stage::Claiming, parts, zone, failure: None }, Claim { request, reuse, build })
     }
 
+    /// Takes a request up for which there is no room yet.
+    pub fn wait(id: &RequestId, request: &Stored<NodeRequest>, world: &World<'_>) -> (Self, Claim) {
+        let parts = request.record.node_types.iter().map(|label| Part {
+            node: None,
+            label: label.clone(),
+            state: PartState::Wanted,
+            write: Write::Idle,
+            upload: None,
+            left: None,
+        });
+        let assembly =
+            Self { since: world.now, stage: Stage::Claiming, parts: parts.collect(), zone: None, failure: None };
+        let request = request.change(id.clone(), |record| record.set_state(RequestState::Pending, world.now));
+        (assembly, Claim { request, reuse: Vec::new(), build: Vec::new() })
+    }
+
     /// Goes on with what somebody left. The changes are those of the nodes that are still to be built.
     pub fn adopt(
         request: &NodeRequest,
@@ -186,6 +201,90 @@ impl Assembly {
         self.parts.iter().filter_map(|part| part.node.clone()).collect()
     }
 
+    /// Takes these for what it lacks: nodes to reuse, and records of new ones.
+    pub fn extend(
+        &mut self,
+        id: &RequestId,
+        request: &NodeRequest,
+        choices: Vec<Choice>,
+        zone: Option<String>,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+    ) -> (Vec<NodeChange>, Vec<Node>) {
+        let (mut reuse, mut build) = (Vec::new(), Vec::new());
+        let wanted = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::Wanted));
+        for (part, choice) in wanted.zip(choices) {
+            match choice {
+                Choice::Reuse(node) => {
+                    let stored = world.snapshot.node(&node).expect("a verdict names only nodes of its snapshot");
+                    reuse.push(stored.change(node.clone(), |record| allocate(record, id, request)));
+                    (part.node, part.state) = (Some(node), PartState::Reused);
+                }
+                Choice::Build(label) => {
+                    build.push(new_node(id, request, &label, bidder, world.now));
+                    part.state = PartState::New;
+                }
+            }
+        }
+        (self.stage, self.zone) = (Stage::Extending, zone);
+        (reuse, build)
+    }
+
+    /// It could not have what it was to be extended by: `reused` were not taken, and new ones were not made.
+    pub fn not_extended(&mut self, reused: impl Fn(&NodeId) -> bool) {
+        for part in &mut self.parts {
+            let is_back = match &part.state {
+                PartState::Reused => part.node.as_ref().is_some_and(&reused),
+                PartState::New => true,
+                _ => false,
+            };
+            if is_back {
+                (part.node, part.state) = (None, PartState::Wanted);
+            }
+        }
+        self.stage = Stage::Waiting;
+    }
+
+    /// The nodes that the cloud had no quota for, with their last change. It waits for others in their place.
+    pub fn retreat(&mut self, world: &World<'_>) -> Vec<(NodeId, Option<NodeChange>)> {
+        let mut gone = Vec::new();
+        for part in self.parts.iter_mut().filter(|part| matches!(part.state, PartState::Aborted)) {
+            part.state = PartState::Wanted;
+            let node = part.node.take();
+            gone.extend(node.map(|node| (node.clone(), state_change(&node, NodeState::Aborted, world))));
+        }
+        self.stage = Stage::Waiting;
+        gone
+    }
+
+    /// It will never have what it lacks.
+    pub fn give_up(&mut self, why: String) {
+        for part in self.parts.iter_mut().filter(|part| matches!(part.state, PartState::Wanted)) {
+            part.state = PartState::Failed(None);
+        }
+        self.failure = Some(why);
+    }
+
+    /// The request as if it wanted no more than it lacks.
+    pub fn rest_of(&self, request: &NodeRequest) -> NodeRequest {
+        let wanted = self.parts.iter().filter(|part| matches!(part.state, PartState::Wanted));
+        NodeRequest { node_types: wanted.map(|part| part.label.clone()).collect(), ..request.clone() }
+    }
+
+    /// There is no room for all its nodes, as far as is known.
+    pub fn is_short(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.state, PartState::Wanted))
+    }
+
+    /// It can go on as soon as there is room.
+    pub fn is_waiting(&self) -> bool {
+        self.stage == Stage::Waiting
+    }
+
+    pub fn zone(&self) -> Option<&str> {
+        self.zone.as_deref()
+    }
+
     /// The new nodes are there: they become building, with what is known about their image.
     pub fn claimed(
         &mut self,
@@ -194,6 +293,10 @@ impl Assembly {
         pool: &PoolId,
         world: &World<'_>,
     ) -> Vec<NodeChange> {
+        if self.is_short() {
+            self.stage = Stage::Waiting;
+            return Vec::new();
+        }
         self.stage = Stage::Beginning;
         let new = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::New));
         for (part, node) in new.zip(nodes) {
@@ -335,6 +438,15 @@ impl Assembly {
         self.parts.iter().any(|part| matches!(part.state, PartState::Aborted))
     }
 
+    pub fn has_failed(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.state, PartState::Failed(_)))
+    }
+
+    /// Some of its nodes are there, and would be lost with it.
+    pub fn has_good_nodes(&self) -> bool {
+        self.parts.iter().any(is_good)
+    }
+
     /// All launches have ended, well or badly.
     pub fn launches_complete(&self) -> bool {
         let is_open =
@@ -359,8 +471,7 @@ impl Assembly {
     /// The end: fulfilled where every node is ready, declined where one failed, given back where one was aborted.
     pub fn finish(&mut self, id: &RequestId, launcher: &LauncherId, world: &World<'_>) -> Finish {
         self.stage = Stage::Finishing;
-        let is_good = |part: &Part| matches!(part.state, PartState::Reused | PartState::Ready { .. });
-        let has_failed = self.parts.iter().any(|part| matches!(part.state, PartState::Failed(_)));
+        let has_failed = self.has_failed();
         let request = world.snapshot.request(id);
         let fulfils = request.is_some() && self.parts.iter().all(is_good);
         let mut nodes = Vec::new();
@@ -378,7 +489,7 @@ impl Assembly {
                 PartState::Aborted => state_change(node, NodeState::Aborted, world),
                 // It was not begun, so nothing is behind it.
                 PartState::New => state_change(node, NodeState::Deleting, world),
-                PartState::Reused | PartState::Ready { .. } | PartState::Launching(_) => None,
+                PartState::Wanted | PartState::Reused | PartState::Ready { .. } | PartState::Launching(_) => None,
             };
             let freed = !fulfils && is_good(part);
             let change = match (change, freed) {
@@ -419,80 +530,15 @@ impl Part {
                 *is_saved = true;
                 ready_change(node, found, world)?
             }
-            PartState::Reused | PartState::New | PartState::Failed(_) | PartState::Aborted => return None,
+            PartState::Wanted | PartState::Reused | PartState::New | PartState::Failed(_) | PartState::Aborted => {
+                return None;
+            }
         };
         self.write = Write::UnderWay;
         Some(change)
     }
 }
 
-fn free(record: &mut Node) {
-    record.allocated_to = None;
-}
-
-fn new_node(id: &RequestId, request: &NodeRequest, label: &LabelName, bidder: &Bidder<'_>, now: Timestamp) -> Node {
-    let mut node = Node::new(NodeState::Init, now);
-    node.labels = vec![label.clone()];
-    node.provider = Some(bidder.id.provider.clone());
-    node.pool = Some(bidder.id.pool.clone());
-    node.launcher = Some(bidder.launcher.to_string());
-    node.attributes = bidder.pool.node_attributes.clone().unwrap_or_default();
-    allocate(&mut node, id, request);
-    node
-}
-
-/// The request in the words that properties may quote.
-fn about(id: &RequestId, request: &NodeRequest) -> serde_json::Value {
-    serde_json::json!({
-        "id": id, "labels": request.node_types, "requestor": request.requestor,
-        "requestor_data": request.requestor_data, "relative_priority": request.relative_priority,
-        "event_id": request.event_id, "created_time": request.created_time, "tenant_name": request.tenant_name,
-    })
-}
-
-fn id_value(id: &ExternalId) -> serde_json::Value {
-    serde_json::to_value(id).unwrap_or_default()
-}
-
-fn resources(amounts: &Amounts) -> serde_json::Map<String, serde_json::Value> {
-    amounts
-        .iter()
-        .filter(|(_, amount)| amount.is_finite())
-        .map(|(name, amount)| (name.to_owned(), number(amount)))
-        .collect()
-}
-
-/// Whole numbers without a point, as others write them.
-fn number(amount: f64) -> serde_json::Value {
-    if amount.fract() == 0.0 && amount.abs() < 9e15 { (amount as i64).into() } else { amount.into() }
-}
-
-fn state_change(node: &NodeId, state: NodeState, world: &World<'_>) -> Option<NodeChange> {
-    let stored = world.snapshot.node(node)?;
-    // A node that never began cannot have failed.
-    let next = if stored.record.state == NodeState::Init { NodeState::Deleting } else { state };
-    Some(stored.change(node.clone(), |record| record.set_state(next, Writer::Launcher, world.now)))
-}
-
-fn ready_change(node: &NodeId, found: &Found, world: &World<'_>) -> Option<NodeChange> {
-    let stored = world.snapshot.node(node)?;
-    Some(stored.change(node.clone(), |record| {
-        let instance = &found.instance;
-        record.external_id = id_value(&instance.external_id);
-        record.interface_ip = instance.interface_ip.clone();
-        record.public_ipv4 = instance.public_ipv4.clone();
-        record.public_ipv6 = instance.public_ipv6.clone();
-        record.private_ipv4 = instance.private_ipv4.clone();
-        record.cloud = instance.cloud.clone();
-        record.region = instance.region.clone();
-        record.az = instance.zone.clone();
-        record.host_id = instance.host_id.clone();
-        if !instance.amounts.is_empty() {
-            record.resources = Some(resources(&instance.amounts));
-        }
-        if !found.host_keys.is_empty() {
-            record.host_keys = found.host_keys.clone();
-        }
-        record.set_state(NodeState::Ready, Writer::Launcher, world.now);
-    }))
+fn is_good(part: &Part) -> bool {
+    matches!(part.state, PartState::Reused | PartState::Ready { .. })
 }

@@ -1,21 +1,19 @@
 //! The part of a pool's mind that minds requests with nodes to be built: from the claim over the launches to the end.
 
-use super::assembly::{Assembly, Step};
+use super::assembly::{Assembly, Stage, Step};
 use super::bidder::{Bidder, Choice};
 use super::launch::{Ask, Input};
 use super::pool::{Effect, Pool};
 use super::reason::Reason;
+use super::waiting::REST_AT_QUOTA;
 use crate::model::cloud::News;
 use crate::model::ids::{NodeId, RequestId};
 use crate::model::quantity::Amounts;
 use crate::model::request::{NodeRequest, RequestState};
 use crate::model::snapshot::{Stored, WriteError};
 use crate::model::status::VerdictKind;
-use crate::model::time::{Span, Timestamp};
+use crate::model::time::Timestamp;
 use crate::model::world::World;
-
-/// A cloud that refused a node for want of quota is asked again after so long.
-const REST_AT_QUOTA: Span = Span(5.0);
 
 impl Pool {
     /// Takes a request up of which at least one node has to be built.
@@ -27,8 +25,39 @@ impl Pool {
         bidder: &Bidder<'_>,
         world: &World<'_>,
     ) -> Effect {
+        self.take(id, &choices, bidder, world);
+        let zone = self.zone_for(&choices, bidder, world);
+        let (assembly, claim) = Assembly::claim(id, request, choices, zone, bidder, world);
+        let nodes = claim.build.len();
+        self.verdicts.record(id, VerdictKind::Accept, Reason::Launching { nodes }, world.now);
+        let earlier = self.assemblies.insert(id.clone(), assembly);
+        assert!(earlier.is_none(), "two assemblies for request {id}");
+        Effect::Claim(Box::new(claim))
+    }
+
+    /// Takes for a request that has waited what there is room for now.
+    pub(super) fn extend(
+        &mut self,
+        id: &RequestId,
+        request: &NodeRequest,
+        choices: Vec<Choice>,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+    ) -> Effect {
+        self.take(id, &choices, bidder, world);
+        let known = self.assemblies.get(id).and_then(|assembly| assembly.zone().map(str::to_owned));
+        let zone = known.or_else(|| self.zone_for(&choices, bidder, world));
+        let nodes = choices.iter().filter(|choice| matches!(choice, Choice::Build(_))).count();
+        self.verdicts.record(id, VerdictKind::Accept, Reason::Launching { nodes }, world.now);
+        let assembly = self.assemblies.get_mut(id).expect("only a request that was taken up is extended");
+        let (reuse, build) = assembly.extend(id, request, choices, zone, bidder, world);
+        Effect::Extend { request: id.clone(), reuse, build }
+    }
+
+    /// What these choices take is not there for others, though no picture shows it yet.
+    fn take(&mut self, id: &RequestId, choices: &[Choice], bidder: &Bidder<'_>, world: &World<'_>) {
         let mut unseen = Amounts::none();
-        for choice in &choices {
+        for choice in choices {
             match choice {
                 Choice::Reuse(node) => {
                     let stored = world.snapshot.node(node).expect("a verdict names only nodes of its snapshot");
@@ -39,13 +68,6 @@ impl Pool {
         }
         self.claims.build(&unseen);
         self.claiming.insert(id.clone(), unseen);
-        let zone = self.zone_for(&choices, bidder, world);
-        let (assembly, claim) = Assembly::claim(id, request, choices, zone, bidder, world);
-        let nodes = claim.build.len();
-        self.verdicts.record(id, VerdictKind::Accept, Reason::Launching { nodes }, world.now);
-        let earlier = self.assemblies.insert(id.clone(), assembly);
-        assert!(earlier.is_none(), "two assemblies for request {id}");
-        Effect::Claim(Box::new(claim))
     }
 
     /// All new nodes of a request share a zone: that of the first reused node, else the next one in turn.
@@ -81,7 +103,7 @@ impl Pool {
             Ok(nodes) => nodes,
             Err(error) => {
                 let revision = world.snapshot.revision;
-                self.end_assembly(id);
+                self.not_claimed(id, world);
                 self.failed_at.insert(id.clone(), revision);
                 self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
                 return Vec::new();
@@ -93,11 +115,31 @@ impl Pool {
             self.building.insert(node.clone(), id.clone());
         }
         let changes = assembly.claimed(nodes, rules.as_deref(), &self.id, world);
+        if assembly.is_waiting() {
+            return if self.draining { self.finish(id, world) } else { Vec::new() };
+        }
         if changes.is_empty() {
             // The configuration lost their labels in this very moment.
             return self.finish(id, world);
         }
         vec![Effect::Begin { request: id.clone(), nodes: changes }]
+    }
+
+    /// A request that has its lock waits on, with what it had before; another one was not taken up.
+    fn not_claimed(&mut self, id: &RequestId, world: &World<'_>) {
+        let Some(assembly) = self.assemblies.get_mut(id).filter(|assembly| assembly.stage == Stage::Extending) else {
+            return self.end_assembly(id);
+        };
+        let is_back = |node: &NodeId| {
+            let record = world.snapshot.node(node).map(|stored| &stored.record);
+            record.is_none_or(|record| record.allocated_to.as_ref() != Some(id))
+        };
+        let had = assembly.nodes();
+        assembly.not_extended(is_back);
+        let has: Vec<NodeId> = assembly.nodes();
+        for node in had.iter().filter(|node| !has.contains(node)) {
+            self.claims.give_back(node);
+        }
     }
 
     pub(super) fn begun(&mut self, id: &RequestId, answer: Result<(), WriteError>, world: &World<'_>) -> Vec<Effect> {
@@ -197,13 +239,13 @@ impl Pool {
     }
 
     fn finish_complete(&mut self, id: &RequestId, world: &World<'_>) -> Vec<Effect> {
-        match self.assemblies.get(id).is_some_and(Assembly::launches_complete) {
-            true => self.finish(id, world),
-            false => Vec::new(),
+        if !self.assemblies.get(id).is_some_and(Assembly::launches_complete) {
+            return Vec::new();
         }
+        self.retreat(id, world).unwrap_or_else(|| self.finish(id, world))
     }
 
-    fn finish(&mut self, id: &RequestId, world: &World<'_>) -> Vec<Effect> {
+    pub(super) fn finish(&mut self, id: &RequestId, world: &World<'_>) -> Vec<Effect> {
         let Some(assembly) = self.assemblies.get_mut(id) else { return Vec::new() };
         let finish = assembly.finish(id, &self.launcher, world);
         let mut effects = Vec::new();

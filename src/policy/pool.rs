@@ -14,6 +14,7 @@ use super::verdicts::Verdicts;
 use crate::model::cloud::{ExternalId, HostIdentity, Job, News};
 use crate::model::config::{PoolConfig, ProviderConfig};
 use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
+use crate::model::node::Node;
 use crate::model::quantity::Amounts;
 use crate::model::request::{NodeRequest, Rank, RequestState};
 use crate::model::snapshot::{NodeChange, RequestChange, Snapshot, Stored, WriteError};
@@ -67,6 +68,14 @@ pub enum Effect {
     HandOut(Box<HandOut>),
     Claim(Box<Claim>),
     Adopt(Box<Adoption>),
+    /// More nodes for a request whose lock is held; answered as a claim.
+    Extend {
+        request: RequestId,
+        reuse: Vec<NodeChange>,
+        build: Vec<Node>,
+    },
+    /// The last changes of nodes whose locks are held, and the locks given back. Nothing is answered.
+    Release(Vec<(NodeId, Option<NodeChange>)>),
     Begin {
         request: RequestId,
         nodes: Vec<NodeChange>,
@@ -156,6 +165,8 @@ pub struct Pool {
     seeks_left: bool,
     /// The last pass ended before it had seen every request.
     has_more: bool,
+    /// In the last pass a request had no room.
+    pub(super) lacks_room: bool,
     /// Requests that the provider's other pools handle at the moment.
     busy_elsewhere: usize,
     /// What the other pools of this process keep for tenants.
@@ -185,6 +196,7 @@ impl Pool {
             draining: false,
             seeks_left: true,
             has_more: false,
+            lacks_room: false,
             busy_elsewhere: 0,
             kept_elsewhere: Arc::default(),
             handed_out: 0,
@@ -239,14 +251,14 @@ impl Pool {
             }
             Event::Draining => {
                 self.draining = true;
-                Vec::new()
+                self.give_back_waiting(world)
             }
         }
     }
 
     /// Requests that this pool handles at the moment; `max-concurrency` counts those of all pools of a provider.
     pub fn busy(&self) -> usize {
-        self.handlers.len() + self.assemblies.len()
+        self.handlers.len() + self.assemblies.values().filter(|assembly| !assembly.is_waiting()).count()
     }
 
     /// Whether another pass has work though nothing has changed.
@@ -269,7 +281,7 @@ impl Pool {
 
     /// Nothing is under way: a draining pool may stop.
     pub fn is_idle(&self) -> bool {
-        self.busy() == 0 && self.retiring.is_empty() && self.evicting.is_none()
+        self.handlers.is_empty() && self.assemblies.is_empty() && self.retiring.is_empty() && self.evicting.is_none()
     }
 
     /// What was last decided about a request, while it is open or not long ended.
@@ -307,6 +319,8 @@ impl Pool {
         if self.seeks_left && hosts.facts.seen_at > Timestamp::default() {
             self.seeks_left = self.adopt(&bidder, world, &mut effects);
         }
+        self.resume(&bidder, world, &mut effects);
+        let lacked_room = std::mem::take(&mut self.lacks_room);
         let kept_elsewhere = self.kept_elsewhere.clone();
         let mut kept_elsewhere = kept_elsewhere.iter().peekable();
         // Those this pool has all labels for come first, then those it may have to decline.
@@ -318,6 +332,7 @@ impl Pool {
             }
             if self.busy() >= busy + MOST_AT_ONCE {
                 self.has_more = true;
+                self.lacks_room |= lacked_room;
                 lacking.clear();
                 break;
             }
@@ -373,7 +388,9 @@ impl Pool {
             Verdict::Defer(reason) => {
                 self.keep_for(rank, &request.record, &reason, bidder, world);
                 if let Reason::NoRoom { .. } = reason {
+                    self.lacks_room = true;
                     effects.extend(self.make_room(&request.record, bidder, world));
+                    effects.extend(self.wait_for_room(id, request, bidder, world));
                 }
                 self.verdicts.record(id, kind, reason, world.now);
             }
@@ -459,7 +476,7 @@ impl Pool {
 
     /// A waiting request keeps what it is short of from those behind it, so that it cannot starve: every label that it
     /// was ever short of while it waited. What it is not short of goes on to the others.
-    fn keep_for(
+    pub(super) fn keep_for(
         &mut self,
         rank: &Rank,
         request: &NodeRequest,
@@ -537,7 +554,7 @@ impl Pool {
     /// After a pass every open request has a verdict, so what is more belongs to requests that have ended. Those that
     /// are being handed out end by themselves, and looking through all verdicts for them would only take time.
     fn forget_ended(&mut self, world: &World<'_>) {
-        if self.verdicts.open_count() <= world.snapshot.open_count() + self.busy() {
+        if self.verdicts.open_count() <= world.snapshot.open_count() + self.handlers.len() + self.assemblies.len() {
             return;
         }
         let is_open = |id: &RequestId| {

@@ -12,6 +12,8 @@ pub struct PoolView {
     pub actor: &'static str,
     pub name: String,
     pub draining: bool,
+    /// A request waits for room.
+    pub paused: bool,
     pub handed_out: u64,
     pub requests: Vec<HandlerView>,
     pub launches: Vec<AssemblyView>,
@@ -64,6 +66,7 @@ impl Pool {
             actor: "PoolWorker",
             name: format!("{}/{}", self.id.provider, self.id.pool),
             draining: self.draining,
+            paused: self.is_paused(),
             handed_out: self.handed_out,
             requests: requests.collect(),
             launches: launches.collect(),

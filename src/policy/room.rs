@@ -54,11 +54,13 @@ fn lacks_upload(image: &LabelImage, bidder: &Bidder<'_>, world: &World<'_>) -> O
     upload.is_none().then(|| Trouble::NotReady(format!("image {name} has not been uploaded to this provider")))
 }
 
-/// Idle nodes where there are any and the request takes them, new ones otherwise as long as there is room.
+/// Idle nodes where there are any and the request takes them, new ones otherwise as long as there is room. Where a zone is given
+/// the nodes are of that.
 pub fn assemble(
     request: &NodeRequest,
     bidder: &Bidder<'_>,
     claims: &Claims,
+    zone: Option<&str>,
     world: &World<'_>,
 ) -> Result<Vec<Choice>, Reason> {
     let facts = &bidder.hosts.facts;
@@ -74,7 +76,7 @@ pub fn assemble(
         left.subtract(&claims.unseen);
         left.subtract(&claims.resources);
     }
-    let (mut choices, mut taken, mut zone) = (Vec::new(), BTreeSet::new(), None);
+    let (mut choices, mut taken, mut zone) = (Vec::new(), BTreeSet::new(), zone);
     for label in &request.node_types {
         let idle = request.reuse.then(|| world.snapshot.idle_nodes(bidder.id, label)).into_iter().flatten();
         let mut idle = idle.filter(|id| !taken.contains(*id) && !claims.has(id) && !world.snapshot.is_node_locked(id));

@@ -43,35 +43,38 @@ impl Store {
         ops.extend(reuse.iter().map(write));
         let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
         ops.extend(reuse.iter().flat_map(|node| self.node_guard(&node.id, After::Keep).proof()));
-        let new_nodes = nodes
-            .iter()
-            .map(|node| Op::create(paths::node_prefix(), json::to_bytes(node), CreateMode::PersistentSequential));
-        ops.extend(new_nodes);
+        ops.extend(nodes.iter().map(create));
         let (mut locks, replies) = self.write_and_lock(ops, vec![self.request_guard(&request.id, After::Keep)]).await?;
         let lock = locks.pop().ok_or_else(unfitting)?;
         let Some(OpReply::Set(stat)) = replies.first().cloned() else { return Err(unfitting()) };
-        let created = replies.iter().filter_map(|reply| match reply {
-            OpReply::Created { path, stat } => match paths::parse(path) {
-                Place::Node(id) => Some((id, *stat)),
-                _ => None,
-            },
-            _ => None,
-        });
-        let created: Vec<_> = created.collect();
-        if created.len() != nodes.len() {
-            return Err(unfitting());
-        }
-        let ids = created.iter().map(|(id, _)| id.clone()).collect();
         self.mirror().fold(|fold| {
             show(fold, lock.path(), true);
             fold.change_request(request.id, stored(request.record, &stat));
-            for ((id, stat), node) in created.into_iter().zip(nodes) {
-                fold.add_node(id, stored(node, &stat));
-            }
         });
+        let ids = self.fold_new(nodes, &replies)?;
         self.fold_nodes(reuse, replies.into_iter().skip(1).collect());
         own.done();
         Ok(Claimed { lock, nodes: ids })
+    }
+
+    /// More nodes for a request that was taken up before: ready ones (allocated) and new ones (init), all or nothing. Those that are new
+    /// come in the order of the records.
+    pub async fn extend(
+        &self,
+        request: &Lock,
+        reuse: Vec<NodeChange>,
+        nodes: Vec<Node>,
+    ) -> Result<Vec<NodeId>, WriteError> {
+        let mut ops: Vec<Op> = reuse.iter().map(write).collect();
+        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        ops.push(request.fence());
+        ops.extend(reuse.iter().flat_map(|node| self.node_guard(&node.id, After::Keep).proof()));
+        ops.extend(nodes.iter().map(create));
+        let replies = self.zk().multi(ops).await.map_err(|error| refusal(&error))?;
+        let ids = self.fold_new(nodes, &replies)?;
+        self.fold_nodes(reuse, replies);
+        own.done();
+        Ok(ids)
     }
 
     /// Takes over a request that somebody left, with its nodes that are not ready: all their locks, all or nothing. The locks of
@@ -267,6 +270,28 @@ impl Store {
         Ok((locks, replies))
     }
 
+    /// Takes over nodes that were created, each with its place among the answers; their ids.
+    fn fold_new(&self, nodes: Vec<Node>, replies: &[OpReply]) -> Result<Vec<NodeId>, WriteError> {
+        let created = replies.iter().filter_map(|reply| match reply {
+            OpReply::Created { path, stat } => match paths::parse(path) {
+                Place::Node(id) => Some((id, *stat)),
+                _ => None,
+            },
+            _ => None,
+        });
+        let created: Vec<_> = created.collect();
+        if created.len() != nodes.len() {
+            return Err(unfitting());
+        }
+        let ids = created.iter().map(|(id, _)| id.clone()).collect();
+        self.mirror().fold(|fold| {
+            for ((id, stat), node) in created.into_iter().zip(nodes) {
+                fold.add_node(id, stored(node, &stat));
+            }
+        });
+        Ok(ids)
+    }
+
     /// Takes over nodes that were written, each with the answer to its write in their order.
     fn fold_nodes(&self, nodes: Vec<NodeChange>, replies: Vec<OpReply>) {
         let stats = replies.into_iter().filter_map(|reply| match reply {
@@ -304,6 +329,10 @@ fn show(fold: &mut Fold<'_>, path: &str, is_there: bool) {
         }
         _ => {}
     }
+}
+
+fn create(node: &Node) -> Op {
+    Op::create(paths::node_prefix(), json::to_bytes(node), CreateMode::PersistentSequential)
 }
 
 fn write(node: &NodeChange) -> Op {

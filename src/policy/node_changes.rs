@@ -1,0 +1,96 @@
+//! What is written into the record of a node while it is launched.
+
+use super::bidder::Bidder;
+use super::request_handler::allocate;
+use crate::model::cloud::{ExternalId, Instance};
+use crate::model::ids::{LabelName, NodeId, RequestId};
+use crate::model::node::{Node, NodeState, Writer};
+use crate::model::quantity::Amounts;
+use crate::model::request::NodeRequest;
+use crate::model::snapshot::NodeChange;
+use crate::model::time::Timestamp;
+use crate::model::world::World;
+
+/// What a launch has found out about its node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    pub instance: Instance,
+    pub host_keys: Vec<String>,
+}
+
+pub(super) fn free(record: &mut Node) {
+    record.allocated_to = None;
+}
+
+pub(super) fn new_node(
+    id: &RequestId,
+    request: &NodeRequest,
+    label: &LabelName,
+    bidder: &Bidder<'_>,
+    now: Timestamp,
+) -> Node {
+    let mut node = Node::new(NodeState::Init, now);
+    node.labels = vec![label.clone()];
+    node.provider = Some(bidder.id.provider.clone());
+    node.pool = Some(bidder.id.pool.clone());
+    node.launcher = Some(bidder.launcher.to_string());
+    node.attributes = bidder.pool.node_attributes.clone().unwrap_or_default();
+    allocate(&mut node, id, request);
+    node
+}
+
+/// The request in the words that properties may quote.
+pub(super) fn about(id: &RequestId, request: &NodeRequest) -> serde_json::Value {
+    serde_json::json!({
+        "id": id, "labels": request.node_types, "requestor": request.requestor,
+        "requestor_data": request.requestor_data, "relative_priority": request.relative_priority,
+        "event_id": request.event_id, "created_time": request.created_time, "tenant_name": request.tenant_name,
+    })
+}
+
+pub(super) fn id_value(id: &ExternalId) -> serde_json::Value {
+    serde_json::to_value(id).unwrap_or_default()
+}
+
+pub(super) fn resources(amounts: &Amounts) -> serde_json::Map<String, serde_json::Value> {
+    amounts
+        .iter()
+        .filter(|(_, amount)| amount.is_finite())
+        .map(|(name, amount)| (name.to_owned(), number(amount)))
+        .collect()
+}
+
+/// Whole numbers without a point, as others write them.
+fn number(amount: f64) -> serde_json::Value {
+    if amount.fract() == 0.0 && amount.abs() < 9e15 { (amount as i64).into() } else { amount.into() }
+}
+
+pub(super) fn state_change(node: &NodeId, state: NodeState, world: &World<'_>) -> Option<NodeChange> {
+    let stored = world.snapshot.node(node)?;
+    // A node that never began cannot have failed.
+    let next = if stored.record.state == NodeState::Init { NodeState::Deleting } else { state };
+    Some(stored.change(node.clone(), |record| record.set_state(next, Writer::Launcher, world.now)))
+}
+
+pub(super) fn ready_change(node: &NodeId, found: &Found, world: &World<'_>) -> Option<NodeChange> {
+    let stored = world.snapshot.node(node)?;
+    Some(stored.change(node.clone(), |record| {
+        let instance = &found.instance;
+        record.external_id = id_value(&instance.external_id);
+        record.interface_ip = instance.interface_ip.clone();
+        record.public_ipv4 = instance.public_ipv4.clone();
+        record.public_ipv6 = instance.public_ipv6.clone();
+        record.private_ipv4 = instance.private_ipv4.clone();
+        record.cloud = instance.cloud.clone();
+        record.region = instance.region.clone();
+        record.az = instance.zone.clone();
+        record.host_id = instance.host_id.clone();
+        if !instance.amounts.is_empty() {
+            record.resources = Some(resources(&instance.amounts));
+        }
+        if !found.host_keys.is_empty() {
+            record.host_keys = found.host_keys.clone();
+        }
+        record.set_state(NodeState::Ready, Writer::Launcher, world.now);
+    }))
+}

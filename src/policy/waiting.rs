@@ -1,0 +1,114 @@
+//! The part of a pool's mind that keeps a request for which there is no room: pending and locked, so that nobody else begins
+//! it, with the nodes that it has, until there is room for the others (R38, R45).
+
+use super::allocate::{decline_reasons, others_could_serve, over_tenant_limit};
+use super::assembly::Assembly;
+use super::bidder::Bidder;
+use super::pool::{Effect, Pool};
+use super::reason::Reason;
+use super::room::assemble;
+use crate::model::ids::RequestId;
+use crate::model::request::{NodeRequest, Rank};
+use crate::model::snapshot::Stored;
+use crate::model::status::VerdictKind;
+use crate::model::time::Span;
+use crate::model::world::World;
+
+/// A cloud that refused a node for want of quota is asked again after so long.
+pub(super) const REST_AT_QUOTA: Span = Span(5.0);
+
+impl Pool {
+    /// Takes up a request that has no room, where no other pool could serve it now. One at a time, the first by rank.
+    pub(super) fn wait_for_room(
+        &mut self,
+        id: &RequestId,
+        request: &Stored<NodeRequest>,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+    ) -> Option<Effect> {
+        let is_first = !self.assemblies.values().any(Assembly::is_short);
+        if !is_first || !bidder.hosts.launches() || others_could_serve(&request.record, &self.launcher, world) {
+            return None;
+        }
+        let (assembly, claim) = Assembly::wait(id, request, world);
+        self.assemblies.insert(id.clone(), assembly);
+        Some(Effect::Claim(Box::new(claim)))
+    }
+
+    /// Goes on with the requests that wait, by rank. They come before those that nobody has taken up.
+    pub(super) fn resume(&mut self, bidder: &Bidder<'_>, world: &World<'_>, effects: &mut Vec<Effect>) {
+        let waiting: Vec<RequestId> =
+            self.assemblies.iter().filter(|(_, assembly)| assembly.is_waiting()).map(|(id, _)| id.clone()).collect();
+        let mut ranks = Vec::with_capacity(waiting.len());
+        for id in waiting {
+            match world.snapshot.request(&id) {
+                Some(request) => ranks.push(Rank::of(&id, &request.record)),
+                None => effects.extend(self.finish(&id, world)),
+            }
+        }
+        ranks.sort();
+        for rank in ranks {
+            effects.extend(self.resume_one(&rank, bidder, world));
+        }
+    }
+
+    fn resume_one(&mut self, rank: &Rank, bidder: &Bidder<'_>, world: &World<'_>) -> Vec<Effect> {
+        let (Some(request), Some(assembly)) = (world.snapshot.request(&rank.id), self.assemblies.get_mut(&rank.id))
+        else {
+            return Vec::new();
+        };
+        if let Some(reason) = decline_reasons(&request.record, bidder, world).first() {
+            assembly.give_up(reason.to_string());
+            return self.finish(&rank.id, world);
+        }
+        let rest = assembly.rest_of(&request.record);
+        let decided = if self.resting.contains_key(&rank.id) {
+            Err(Reason::OverQuota)
+        } else if let Some(reason) = over_tenant_limit(&rest, bidder, &self.claims, world) {
+            Err(reason)
+        } else {
+            assemble(&rest, bidder, &self.claims, assembly.zone(), world)
+        };
+        match decided {
+            // The same picture would lead to the same failure.
+            Ok(_) if self.failed_at.get(&rank.id) == Some(&world.snapshot.revision) => Vec::new(),
+            Ok(choices) => vec![self.extend(&rank.id, &request.record, choices, bidder, world)],
+            Err(reason) => {
+                self.keep_for(rank, &rest, &reason, bidder, world);
+                let room = matches!(reason, Reason::NoRoom { .. }).then(|| self.make_room(&rest, bidder, world));
+                self.verdicts.record(&rank.id, VerdictKind::Defer, reason, world.now);
+                room.flatten().into_iter().collect()
+            }
+        }
+    }
+
+    /// The cloud refused nodes for want of quota: they go, the others stay, and the request waits for room. Where it has none
+    /// and somebody else could serve it, it is given back instead.
+    pub(super) fn retreat(&mut self, id: &RequestId, world: &World<'_>) -> Option<Vec<Effect>> {
+        let request = world.snapshot.request(id)?;
+        let assembly = self.assemblies.get_mut(id).filter(|assembly| assembly.was_aborted())?;
+        let has_left = !assembly.has_good_nodes() && others_could_serve(&request.record, &self.launcher, world);
+        if has_left || self.draining || assembly.has_failed() {
+            return None;
+        }
+        let nodes = assembly.retreat(world);
+        for (node, _) in &nodes {
+            self.building.remove(node);
+        }
+        self.resting.insert(id.clone(), world.now + REST_AT_QUOTA);
+        self.verdicts.record(id, VerdictKind::Defer, Reason::OverQuota, world.now);
+        Some(vec![Effect::Refresh, Effect::Release(nodes)])
+    }
+
+    /// A pool that takes up nothing new keeps nobody waiting.
+    pub(super) fn give_back_waiting(&mut self, world: &World<'_>) -> Vec<Effect> {
+        let waiting: Vec<RequestId> =
+            self.assemblies.iter().filter(|(_, assembly)| assembly.is_waiting()).map(|(id, _)| id.clone()).collect();
+        waiting.iter().flat_map(|id| self.finish(id, world)).collect()
+    }
+
+    /// Whether a request waits for room here. Others may take what they would else leave to this pool.
+    pub fn is_paused(&self) -> bool {
+        self.lacks_room || self.assemblies.values().any(Assembly::is_short)
+    }
+}
