@@ -141,3 +141,33 @@ fn a_new_session_begins_with_what_was_in_force_where_the_file_is_broken_by_then(
         assert!(next.config.providers["p-a"].pools["main"].labels.contains("b"));
     });
 }
+
+/// A cloud whose instances take half a minute, with one attempt for each node.
+fn slow_cloud(more: &str) -> String {
+    format!(
+        "zookeeper-servers: {SERVERS}\nlabels: [{{name: a}}]\nproviders:\n  - name: lab\n    driver: fake\n    cloud: fake\n    \
+         launch-retries: 1\n    fake: {{boot-time: 30}}\n{more}    cloud-images: [{{name: image, username: zuul}}]\n    pools:\n      \
+         - {{name: main, labels: [{{name: a, cloud-image: image, flavor-name: Fake Flavor}}]}}\n"
+    )
+}
+
+// drivers.md 1.9, zookeeper.md R5
+#[test]
+fn nodes_that_are_booting_are_finished_when_their_provider_is_replaced_or_removed() {
+    on_paused_time(async {
+        let without = format!("zookeeper-servers: {SERVERS}\nlabels: [{{name: a}}]\nproviders: []\n");
+        for changed in [slow_cloud("    boot-timeout: 77\n"), without] {
+            let (_zookeeper, consumer, process) = grow_process(Process::new(&slow_cloud("")), 0).await;
+            until("the pool is there", async || consumer.count("/nodepool/components/pool").await == 1).await;
+            let id = consumer.ask(&["a", "a"]).await;
+            until("its nodes are booting", async || {
+                consumer.nodes().await.iter().filter(|(_, node)| node.external_id.is_string()).count() == 2
+            })
+            .await;
+            std::fs::write(&process.file, &changed).unwrap();
+            let request = consumer.ended(&id).await;
+            assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2), "{changed}");
+            assert_eq!(consumer.nodes().await.len(), 2, "and nothing was begun anew");
+        }
+    });
+}

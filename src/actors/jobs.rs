@@ -16,7 +16,8 @@ pub struct ProviderHandle {
     pub provider: ProviderName,
     pub submit: Recipient<Submit>,
     pub abandon: Recipient<Abandon>,
-    /// Jobs in flight end, new ones are refused, and then the TaskManager stops.
+    /// It is replaced or removed: no survey any more, and the TaskManager stops when nothing is in flight and nobody has this
+    /// handle, for requests that were begun with it end with it.
     pub drain: Recipient<Drain>,
     /// Stops at once; every job still open is answered with a failure.
     pub stop: Recipient<Shutdown>,

@@ -56,8 +56,13 @@ pub struct TaskManager<D: Driver> {
     /// For the next survey, with its time.
     survey: Option<(Span, SpawnHandle)>,
     life: Life,
+    /// Looks whether anybody still has the handle.
+    lingering: Option<SpawnHandle>,
     kept: Option<(Registration, PanicGuard)>,
 }
+
+/// Between looks whether a provider that is drained may go.
+const LINGER: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -104,6 +109,7 @@ impl<D: Driver> TaskManager<D> {
             timer: None,
             survey: None,
             life: Life::Serving,
+            lingering: None,
             kept: None,
         }
     }
@@ -134,7 +140,19 @@ impl<D: Driver> TaskManager<D> {
             }
         }
         if self.life == Life::Draining && self.tasks.is_empty() {
+            self.stop_when_unused(ctx);
+        }
+    }
+
+    /// Requests that were begun before the provider was replaced or removed end with it: it goes when nobody has its handle.
+    fn stop_when_unused(&mut self, ctx: &mut Context<Self>) {
+        if !self.tasks.has_watchers() {
             ctx.stop();
+        } else if self.lingering.is_none() {
+            self.lingering = Some(ctx.run_later(LINGER, |act, ctx| {
+                act.lingering = None;
+                act.go_on(ctx);
+            }));
         }
     }
 
@@ -205,13 +223,8 @@ impl<D: Driver> Handler<Submit> for TaskManager<D> {
     type Result = ();
 
     fn handle(&mut self, submit: Submit, ctx: &mut Self::Context) {
-        match self.life {
-            Life::Draining => submit.answer.ended(Err(CloudError::given_up("the provider is being shut down"))),
-            Life::Serving => {
-                self.tasks.submit(submit.job, submit.answer);
-                self.go_on(ctx);
-            }
-        }
+        self.tasks.submit(submit.job, submit.answer);
+        self.go_on(ctx);
     }
 }
 

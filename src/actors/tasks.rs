@@ -417,6 +417,11 @@ impl<D: Driver> Tasks<D> {
         self.facts.send_modify(|facts| Arc::make_mut(facts).note_check(host, check));
     }
 
+    /// Whether anybody but us has a handle of this provider: each watches the facts.
+    pub fn has_watchers(&self) -> bool {
+        self.facts.receiver_count() > 0
+    }
+
     fn has_surveyed(&self) -> bool {
         self.facts.borrow().seen_at > Timestamp::default()
     }
