@@ -50,6 +50,7 @@ impl Pool {
         let nodes = choices.iter().filter(|choice| matches!(choice, Choice::Build(_))).count();
         self.verdicts.record(id, VerdictKind::Accept, Reason::Launching { nodes }, world.now);
         let assembly = self.assemblies.get_mut(id).expect("only a request that was taken up is extended");
+        self.short.remove(id);
         let (reuse, build) = assembly.extend(id, request, choices, zone, bidder, world);
         Effect::Extend { request: id.clone(), reuse, build }
     }
@@ -134,6 +135,7 @@ impl Pool {
             let record = world.snapshot.node(node).map(|stored| &stored.record);
             record.is_none_or(|record| record.allocated_to.as_ref() != Some(id))
         };
+        self.short.insert(id.clone());
         let had = assembly.nodes();
         assembly.not_extended(is_back);
         let has: Vec<NodeId> = assembly.nodes();
@@ -263,6 +265,7 @@ impl Pool {
 
     pub(super) fn end_assembly(&mut self, id: &RequestId) {
         let Some(assembly) = self.assemblies.remove(id) else { return };
+        self.short.remove(id);
         for node in assembly.nodes() {
             self.claims.give_back(&node);
             self.building.remove(&node);

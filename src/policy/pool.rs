@@ -144,6 +144,8 @@ pub struct Pool {
     pub(super) assemblies: BTreeMap<RequestId, Assembly>,
     /// Which of them a new node is for.
     pub(super) building: BTreeMap<NodeId, RequestId>,
+    /// Which of them there is no room for, as far as is known.
+    pub(super) short: BTreeSet<RequestId>,
     /// What the nodes of claims under way take; no picture shows them yet.
     pub(super) claiming: BTreeMap<RequestId, Amounts>,
     /// Not after the first moment that a launch waits for.
@@ -167,7 +169,7 @@ pub struct Pool {
     has_more: bool,
     /// In the last pass a request had no room.
     pub(super) lacks_room: bool,
-    /// Requests that the provider's other pools handle at the moment.
+    /// What the provider's other pools are busy with at the moment.
     busy_elsewhere: usize,
     /// What the other pools of this process keep for tenants.
     kept_elsewhere: Arc<Kept>,
@@ -183,6 +185,7 @@ impl Pool {
             handlers: BTreeMap::new(),
             assemblies: BTreeMap::new(),
             building: BTreeMap::new(),
+            short: BTreeSet::new(),
             claiming: BTreeMap::new(),
             next_due: None,
             next_zone: 0,
@@ -256,9 +259,10 @@ impl Pool {
         }
     }
 
-    /// Requests that this pool handles at the moment; `max-concurrency` counts those of all pools of a provider.
+    /// What this pool is busy with at the moment: hand-outs and nodes that are launched. `max-concurrency` counts those of all
+    /// pools of a provider.
     pub fn busy(&self) -> usize {
-        self.handlers.len() + self.assemblies.values().filter(|assembly| !assembly.is_waiting()).count()
+        self.handlers.len() + self.claiming.len() + self.building.len()
     }
 
     /// Whether another pass has work though nothing has changed.
@@ -266,8 +270,8 @@ impl Pool {
         self.has_more
     }
 
-    pub fn set_busy_elsewhere(&mut self, requests: usize) {
-        self.busy_elsewhere = requests;
+    pub fn set_busy_elsewhere(&mut self, busy: usize) {
+        self.busy_elsewhere = busy;
     }
 
     pub fn set_kept_elsewhere(&mut self, kept: Arc<Kept>) {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::room::lacks_upload;
 use crate::model::ids::{LabelName, LauncherId, RequestId};
 use crate::model::request::{NodeRequest, RequestState};
 use crate::model::snapshot::NodeChange;
@@ -121,9 +122,15 @@ impl MinReady {
 /// requests that fail. Of other launchers' pools that is not known, so they count.
 fn can_be_launched(label: &LabelName, own: &BTreeSet<LauncherId>, world: &World<'_>) -> bool {
     let ours = world.config.providers.values().any(|provider| {
-        let launches =
-            world.facts.get(&provider.name).is_some_and(|facts| facts.launching.is_some() && facts.seen_at.0 > 0.0);
-        launches && provider.pools.values().any(|pool| pool.labels.contains(label))
+        let facts = world.facts.get(&provider.name).filter(|facts| facts.launching.is_some() && facts.seen_at.0 > 0.0);
+        let mut pools = provider.pools.iter().filter(|(_, pool)| pool.labels.contains(label));
+        facts.is_some_and(|facts| {
+            pools.any(|(pool, _)| {
+                facts.launch_label(pool, label).is_some_and(|known| {
+                    known.trouble.is_none() && lacks_upload(&known.image, &provider.name, world).is_none()
+                })
+            })
+        })
     });
     ours || world.snapshot.pools().any(|(_, pool)| {
         pool.record.supported_labels.contains(label) && pool.record.id.as_ref().is_some_and(|id| !own.contains(id))

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::bidder::{Bidder, Choice, Claims};
 use super::reason::Reason;
 use crate::model::cloud::{LabelImage, Trouble};
-use crate::model::ids::{LabelName, NodeId, PoolId};
+use crate::model::ids::{LabelName, NodeId, PoolId, ProviderName};
 use crate::model::quantity::Amounts;
 use crate::model::request::NodeRequest;
 use crate::model::snapshot::distinct_labels;
@@ -20,7 +20,7 @@ pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<
     }
     let trouble = |name: &LabelName| {
         let label = facts.launch_label(&bidder.id.pool, name)?;
-        label.trouble.clone().or_else(|| lacks_upload(&label.image, bidder, world))
+        label.trouble.clone().or_else(|| lacks_upload(&label.image, &bidder.id.provider, world))
     };
     let (mut broken, mut missing) = ((Vec::new(), None), (Vec::new(), None));
     for label in distinct_labels(request) {
@@ -48,9 +48,9 @@ pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<
 }
 
 /// An image of the builder that has not been uploaded to this provider.
-fn lacks_upload(image: &LabelImage, bidder: &Bidder<'_>, world: &World<'_>) -> Option<Trouble> {
+pub(super) fn lacks_upload(image: &LabelImage, provider: &ProviderName, world: &World<'_>) -> Option<Trouble> {
     let LabelImage::Disk(name) = image else { return None };
-    let upload = world.snapshot.newest_upload(&bidder.id.provider, name);
+    let upload = world.snapshot.newest_upload(provider, name);
     upload.is_none().then(|| Trouble::NotReady(format!("image {name} has not been uploaded to this provider")))
 }
 

@@ -26,21 +26,22 @@ impl Pool {
         bidder: &Bidder<'_>,
         world: &World<'_>,
     ) -> Option<Effect> {
-        let is_first = !self.assemblies.values().any(Assembly::is_short);
-        if !is_first || !bidder.hosts.launches() || others_could_serve(&request.record, &self.launcher, world) {
+        if !self.short.is_empty()
+            || !bidder.hosts.launches()
+            || others_could_serve(&request.record, &self.launcher, world)
+        {
             return None;
         }
         let (assembly, claim) = Assembly::wait(id, request, world);
         self.assemblies.insert(id.clone(), assembly);
+        self.short.insert(id.clone());
         Some(Effect::Claim(Box::new(claim)))
     }
 
     /// Goes on with the requests that wait, by rank. They come before those that nobody has taken up.
     pub(super) fn resume(&mut self, bidder: &Bidder<'_>, world: &World<'_>, effects: &mut Vec<Effect>) {
-        let waiting: Vec<RequestId> =
-            self.assemblies.iter().filter(|(_, assembly)| assembly.is_waiting()).map(|(id, _)| id.clone()).collect();
-        let mut ranks = Vec::with_capacity(waiting.len());
-        for id in waiting {
+        let mut ranks = Vec::new();
+        for id in self.waiting_requests() {
             match world.snapshot.request(&id) {
                 Some(request) => ranks.push(Rank::of(&id, &request.record)),
                 None => effects.extend(self.finish(&id, world)),
@@ -92,9 +93,10 @@ impl Pool {
             return None;
         }
         let nodes = assembly.retreat(world);
-        for (node, _) in &nodes {
+        for node in assembly.nodes().iter().chain(nodes.iter().map(|(node, _)| node)) {
             self.building.remove(node);
         }
+        self.short.insert(id.clone());
         self.resting.insert(id.clone(), world.now + REST_AT_QUOTA);
         self.verdicts.record(id, VerdictKind::Defer, Reason::OverQuota, world.now);
         Some(vec![Effect::Refresh, Effect::Release(nodes)])
@@ -102,13 +104,17 @@ impl Pool {
 
     /// A pool that takes up nothing new keeps nobody waiting.
     pub(super) fn give_back_waiting(&mut self, world: &World<'_>) -> Vec<Effect> {
-        let waiting: Vec<RequestId> =
-            self.assemblies.iter().filter(|(_, assembly)| assembly.is_waiting()).map(|(id, _)| id.clone()).collect();
-        waiting.iter().flat_map(|id| self.finish(id, world)).collect()
+        self.waiting_requests().iter().flat_map(|id| self.finish(id, world)).collect()
+    }
+
+    /// Those that can go on as soon as there is room; others are on their way to that, or on from it.
+    fn waiting_requests(&self) -> Vec<RequestId> {
+        let is_waiting = |id: &&RequestId| self.assemblies.get(*id).is_some_and(Assembly::is_waiting);
+        self.short.iter().filter(is_waiting).cloned().collect()
     }
 
     /// Whether a request waits for room here. Others may take what they would else leave to this pool.
     pub fn is_paused(&self) -> bool {
-        self.lacks_room || self.assemblies.values().any(Assembly::is_short)
+        self.lacks_room || !self.short.is_empty()
     }
 }
