@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::cleanup_worker::CleanupWorker;
-use super::jobs::{Abandon, JobNews, Submit, Ticket};
-use crate::model::cloud::{CloudError, ExternalId, Job, News};
+use super::jobs::{Abandon, JobNews, Notify, Submit, Ticket};
+use crate::model::cloud::{CloudError, ExternalId, Job, News, Notification};
 use crate::model::ids::{NodeId, ProviderName};
 use crate::model::snapshot::{NodeChange, WriteError};
 use crate::zk::lock::Lock;
@@ -29,6 +29,7 @@ pub struct UnderWay {
     deletion: Deletion,
     began: Instant,
     abandon: Recipient<Abandon>,
+    notify: Option<Recipient<Notify>>,
 }
 
 /// By the ticket of the job.
@@ -68,7 +69,12 @@ impl CleanupWorker {
         };
         let (ticket, reply) = (self.ticket(), ctx.address().recipient());
         handle.submit.do_send(Submit::new(ticket, Job::Delete(external_id), reply));
-        let under_way = UnderWay { deletion, began: Instant::now(), abandon: handle.abandon.clone() };
+        let under_way = UnderWay {
+            deletion,
+            began: Instant::now(),
+            abandon: handle.abandon.clone(),
+            notify: handle.notify.clone(),
+        };
         self.deletions.insert(ticket, under_way);
     }
 
@@ -88,7 +94,8 @@ impl CleanupWorker {
             return false;
         }
         let News::Ended(result) = &message.news else { return true };
-        let Some(UnderWay { deletion: Deletion { key, node, lock }, .. }) = self.deletions.remove(&message.ticket)
+        let Some(UnderWay { deletion: Deletion { key, node, lock }, notify, .. }) =
+            self.deletions.remove(&message.ticket)
         else {
             return true;
         };
@@ -99,6 +106,9 @@ impl CleanupWorker {
                 self.errands.run(ctx, removing, move |(result, node), act, ctx| {
                     if result.is_ok() {
                         info!(target: "nodepool.NodeDeleter", node_id = %node, "deleted");
+                        if let Some(notify) = notify {
+                            notify.do_send(Notify(Notification::NodeDeleted(node)));
+                        }
                     }
                     act.repaired(key, result, ctx);
                 });

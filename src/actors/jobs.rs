@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::messages::Shutdown;
 use crate::drivers::keyscan::Scanner;
-use crate::model::cloud::{CloudError, ExternalId, Facts, Job, News, Outcome};
+use crate::model::cloud::{CloudError, ExternalId, Facts, Job, News, Notification, Outcome};
 use crate::model::ids::ProviderName;
 
 /// A running provider, as the others see it: where to submit jobs, and what is known. Hides the driver's type.
@@ -21,10 +21,17 @@ pub struct ProviderHandle {
     pub drain: Recipient<Drain>,
     /// Stops at once; every job still open is answered with a failure.
     pub stop: Recipient<Shutdown>,
+    /// Only where the driver listens.
+    pub notify: Option<Recipient<Notify>>,
     pub facts: watch::Receiver<Arc<Facts>>,
     /// For the host keys of its nodes, a bounded number at a time.
     pub scanner: Arc<Scanner>,
 }
+
+/// News for a driver.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Notify(pub Notification);
 
 /// The submitter's own number for a job; unique among the jobs it has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use actix::{AsyncContext, Context, Handler, Message, Recipient};
 use tracing::{debug, info, warn};
 
-use super::jobs::{Abandon, JobNews, Submit, Ticket};
+use super::jobs::{Abandon, JobNews, Notify, Submit, Ticket};
 use super::pool_worker::PoolWorker;
 use crate::drivers::keyscan::{self, Gather};
-use crate::model::cloud::{Job, News};
+use crate::model::cloud::{Job, News, Notification};
 use crate::model::ids::{NodeId, RequestId};
 use crate::model::metrics::LaunchEnd;
 use crate::model::node::Node;
@@ -43,9 +43,11 @@ impl PoolWorker {
     pub(super) fn claim(&mut self, claim: Claim, ctx: &mut Context<Self>) {
         let (id, store) = (claim.request.id.clone(), self.parts.store.clone());
         let event_id = claim.request.record.event_id.clone();
+        let reused: Vec<NodeId> = claim.reuse.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.claim(claim.request, claim.reuse, claim.build).await };
         self.errands.run(ctx, writing, move |result, act, ctx| {
             let answer = result.map(|claimed| {
+                act.tell_reused(&reused);
                 act.held.requests.insert(id.clone(), claimed.lock);
                 claimed.nodes
             });
@@ -63,17 +65,26 @@ impl PoolWorker {
             return;
         };
         let store = self.parts.store.clone();
+        let reused: Vec<NodeId> = reuse.iter().map(|node| node.id.clone()).collect();
         let writing = async move {
             let result = store.extend(&lock, reuse, build).await;
             (lock, result)
         };
         self.errands.run(ctx, writing, move |(lock, result), act, ctx| {
             act.held.requests.insert(id.clone(), lock);
+            if result.is_ok() {
+                act.tell_reused(&reused);
+            }
             let told = result.as_ref().map(drop).map_err(WriteError::clone);
             let nodes = result.as_deref().unwrap_or_default();
             act.log_write("there is room", &id, None, format_args!("{nodes:?}"), &told);
             act.tell(Event::Claimed(id, result), ctx);
         });
+    }
+
+    pub(super) fn tell_reused(&self, nodes: &[NodeId]) {
+        let Some(notify) = &self.parts.provider.notify else { return };
+        nodes.iter().for_each(|node| notify.do_send(Notify(Notification::NodeReused(node.clone()))));
     }
 
     /// Gives up nodes of a request that goes on.

@@ -201,6 +201,9 @@ impl PoolWorker {
                 let event_id = plan.request.record.event_id.clone();
                 let writing = async move { store.hand_out(plan.request, plan.nodes).await };
                 self.errands.run(ctx, writing, move |result, act, ctx| {
+                    if result.is_ok() {
+                        act.tell_reused(&nodes);
+                    }
                     act.log_write("hand-out", &id, event_id.as_deref(), format_args!("{nodes:?}"), &result);
                     act.answer(Event::HandedOut(id, result), ctx);
                 });

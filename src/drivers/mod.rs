@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 
-use crate::model::cloud::{CloudError, Facts, Job};
+use crate::model::cloud::{CloudError, Facts, Job, Notification};
 use crate::model::config::ProviderConfig;
 use crate::model::metrics::{Sample, StatsdAddress};
 use crate::model::problem::Problem;
@@ -81,6 +81,12 @@ pub trait Driver: Send + 'static {
     fn take_samples(&self) -> Vec<Sample> {
         Vec::new()
     }
+
+    /// Whether `notified` does anything: nobody is told anything in vain.
+    const LISTENS: bool = false;
+
+    /// Hears what became of a node. What is to be done about it is another job's.
+    fn notified(&self, _notification: &Notification) {}
 
     /// Performs one API request. The only I/O a driver does.
     fn call(&self, call: Self::Call) -> impl Future<Output = Result<Self::Reply, CloudError>>;

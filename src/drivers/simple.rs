@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{ApiCall, Driver};
 use crate::model::cloud::{
     CloudError, ExternalId, Facts, FailureKind, Instance, InstanceState, Inventory, Job, LaunchOrder, Launching,
-    Outcome,
+    Notification, Outcome,
 };
 use crate::model::ids::ProviderName;
 use crate::model::quantity::Amounts;
@@ -41,6 +41,12 @@ pub trait SimpleAdapter: Send + 'static {
 
     /// How nodes are launched, and what is known of each label: from the configuration alone.
     fn launching(&self) -> Launching;
+
+    /// Whether `notified` does anything.
+    const LISTENS: bool = false;
+
+    /// Hears what became of a node.
+    fn notified(&self, _notification: &Notification) {}
 
     fn pace(&self) -> Pace {
         Pace { spacing: Span::ZERO, in_flight: InFlight::Pinned(1), observe: Span(1.0), refresh: Some(REFRESH) }
@@ -117,6 +123,12 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
     type Call = Call;
     type Reply = Reply;
     type Machine = Machine;
+
+    const LISTENS: bool = A::LISTENS;
+
+    fn notified(&self, notification: &Notification) {
+        self.adapter.notified(notification);
+    }
 
     fn facts(&self) -> Facts {
         self.facts.clone()

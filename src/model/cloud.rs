@@ -288,6 +288,15 @@ impl Inventory {
     }
 }
 
+/// What became of a node of a provider outside the jobs of its driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notification {
+    /// Its record is gone, and its instance before that.
+    NodeDeleted(NodeId),
+    /// A request takes it that it was not launched for.
+    NodeReused(NodeId),
+}
+
 /// What is known about one provider; one immutable value, replaced as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Facts {
