@@ -167,6 +167,30 @@ fn a_refusal_for_the_quota_that_nobody_expected_delays_a_request_and_fails_nobod
     });
 }
 
+// drivers.md 2.1.4
+#[test]
+fn a_server_that_fails_for_the_quota_in_any_words_delays_a_request_and_fails_nobody() {
+    on_real_time(async {
+        let fault = "Quota exceeded for cores: Requested 1, but already used 20 of 20 cores";
+        let cloud = Cloud::simulated(&["--boot-fails-every", "1", "--boot-failure", fault]).await;
+        let configure = |name: &str| {
+            let mut provider = cloud.provider(name);
+            provider["launch-retries"] = json!(1);
+            vec![provider]
+        };
+        with_launcher(&cloud, configure, async |scene| {
+            let id = scene.consumer.ask(&["a"]).await;
+            let refused = async || cloud.simulation().state().await["servers_created"].as_u64() >= Some(2);
+            crate::support::wait::until("a second attempt", crate::stack::scene::LONG, refused).await;
+            cloud.simulation().knobs(json!({"boot_fails_every": 0})).await;
+            scene.fulfilled(&id).await;
+            scene.use_up(&id).await;
+            scene.empties().await;
+        })
+        .await;
+    });
+}
+
 #[test]
 fn a_cloud_without_neutron_or_cinder_has_nodes_all_the_same() {
     on_real_time(async {

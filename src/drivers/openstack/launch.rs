@@ -196,9 +196,7 @@ impl LaunchServer {
             InstanceState::Running => self.running(Box::new(self.sized(instance))),
             InstanceState::Starting => self.observe(Step::Booting(0)),
             InstanceState::Stopping => status("the server is being deleted".to_owned()),
-            InstanceState::Failed(fault) if fault.contains("exceeds") && fault.contains("quota") => {
-                Next::Failed(CloudError::Quota(fault.clone()))
-            }
+            InstanceState::Failed(fault) if is_quota(fault) => Next::Failed(CloudError::Quota(fault.clone())),
             InstanceState::Failed(fault) => status(format!("Server in error state: {fault}")),
         }
     }
@@ -299,6 +297,31 @@ fn floating_of(answer: &Value) -> Option<FloatingIp> {
     serde_json::from_value(answer.get("floatingip")?.clone()).ok()
 }
 
+/// Whether a server failed for want of room in the project: Nova and its neighbours say so in words and cases of their own.
+fn is_quota(fault: &str) -> bool {
+    let fault = fault.to_lowercase();
+    ["quota", "number of ports exceeded"].iter().any(|words| fault.contains(words))
+}
+
 fn status(detail: String) -> Next<Call> {
     Next::Failed(CloudError::Failed { kind: FailureKind::Status, detail })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // drivers.md 2.1.4
+    #[test]
+    fn a_fault_that_speaks_of_a_quota_is_one_of_quota_in_every_case_and_wording() {
+        let quota = [
+            "Quota exceeded for cores: Requested 4, but already used 398 of 400 cores",
+            "VolumeSizeExceedsAvailableQuota: Requested volume exceeds allowed gigabytes quota.",
+            "Volume Exceeds Quota",
+            "Maximum number of ports exceeded",
+        ];
+        assert!(quota.into_iter().all(is_quota));
+        let others = ["No valid host was found. There are not enough hosts available.", "Timeout exceeded", ""];
+        assert!(!others.into_iter().any(is_quota));
+    }
 }
