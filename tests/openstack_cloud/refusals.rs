@@ -76,6 +76,40 @@ fn an_image_that_is_missing_is_declined_and_used_once_it_is_there() {
     });
 }
 
+// The catalogue does not have it, or it is not for us.
+#[test]
+fn a_cloud_whose_glance_cannot_be_asked_boots_images_that_are_named_by_id() {
+    on_real_time(async {
+        // Each simulated cloud gives it the same id.
+        let known = Cloud::simulated(&[]).await.client().await.id_of("image", "images", "raw-1M").await;
+        let images = ["--fault", "403 service=image path=/images"];
+        for (flags, reason) in [(["--without", "image"], "no service of type image"), (images, "403")] {
+            let cloud = Cloud::simulated(&flags).await;
+            let configure = |name: &str| {
+                let mut provider = cloud.provider(name);
+                let mut by_id = provider["cloud-images"][0].clone();
+                (by_id["name"], by_id["image-id"]) = (json!("by-id"), json!(known));
+                by_id.as_object_mut().unwrap().remove("image-name");
+                provider["cloud-images"].as_array_mut().unwrap().push(by_id);
+                let mut label = provider["pools"][0]["labels"][0].clone();
+                (label["name"], label["cloud-image"]) = (json!("b"), json!("by-id"));
+                provider["pools"][0]["labels"].as_array_mut().unwrap().push(label);
+                vec![provider]
+            };
+            with_launcher(&cloud, configure, async |scene| {
+                let named = scene.consumer.ask(&["a"]).await;
+                assert_eq!(scene.ended(&named).await.state, RequestState::Failed);
+                scene.says(&named, "image raw-1M cannot be looked up").await;
+                scene.says(&named, reason).await;
+                let (id, _) = scene.serve(&["b"]).await;
+                scene.use_up(&id).await;
+                scene.empties().await;
+            })
+            .await;
+        }
+    });
+}
+
 #[test]
 fn servers_that_break_are_replaced_until_the_attempts_are_used_up_and_all_are_removed() {
     on_real_time(async {

@@ -15,8 +15,8 @@ pub struct Stock {
     /// By ram, then by name.
     flavors: Vec<Flavor>,
     by_id: HashMap<String, usize>,
-    /// The id of each cloud image that labels name; `None` where the cloud has no such image.
-    pub images: BTreeMap<String, Option<String>>,
+    /// The id of each cloud image that labels name, or why there is none.
+    pub images: BTreeMap<String, Result<String, String>>,
     networks: Networks,
     pub zones: Vec<String>,
 }
@@ -78,9 +78,11 @@ impl Stock {
     pub fn image<'a>(&'a self, wanted: &'a Wanted) -> Result<&'a str, Trouble> {
         match &wanted.image {
             Image::Id(id) => Ok(id),
-            Image::Name(name) => self.images.get(name).and_then(Option::as_deref).ok_or_else(|| {
-                Trouble::NotReady(format!("the cloud has no active image {name}; it is looked for again"))
-            }),
+            Image::Name(name) => match self.images.get(name) {
+                Some(Ok(id)) => Ok(id),
+                Some(Err(why)) => Err(Trouble::NotReady(why.clone())),
+                None => Err(Trouble::NotReady(format!("image {name} has not been looked for yet"))),
+            },
             Image::Uploaded => {
                 let name = &wanted.image_name;
                 Err(Trouble::NotReady(format!("image {name} has not been uploaded to this provider")))

@@ -50,7 +50,7 @@ enum Asked {
 struct Found {
     services: Services,
     lists: HashMap<&'static str, Vec<Value>>,
-    images: Vec<(String, Option<String>)>,
+    images: Vec<(String, Result<String, String>)>,
     zones: Vec<String>,
     limits: Option<Amounts>,
     volume_limits: Option<Amounts>,
@@ -173,14 +173,15 @@ impl Survey {
                 let images: Vec<wire::Image> = wire::list(answer, "images").map_err(failed)?;
                 // The newest comes first.
                 match images.into_iter().find(|image| image.status == "active") {
-                    Some(image) => self.found.images.push((name, Some(image.id))),
+                    Some(image) => self.found.images.push((name, Ok(image.id))),
                     None => self.todo.push_front(Todo::ImageWithId(name)),
                 }
             }
             Todo::ImageWithId(name) => {
                 let image: Option<wire::Image> = serde_json::from_value(answer.clone()).ok();
-                let active = image.filter(|image| image.status == "active").map(|image| image.id);
-                self.found.images.push((name, active));
+                let active = image.filter(|image| image.status == "active");
+                let id = active.map(|image| image.id).ok_or_else(|| no_image(&name));
+                self.found.images.push((name, id));
             }
             Todo::Zones => {
                 let zones: Vec<Zone> = wire::list(answer, "availabilityZoneInfo").map_err(failed)?;
@@ -200,7 +201,15 @@ impl Survey {
     fn do_without(&mut self, asked: Asked, error: CloudError) -> Result<Option<Call>, CloudError> {
         match (&asked, &error) {
             (Asked::One(Todo::ImageWithId(name)), CloudError::NotFound | CloudError::Failed { .. }) => {
-                self.found.images.push((name.clone(), None));
+                self.found.images.push((name.clone(), Err(no_image(name))));
+            }
+            // There is no Glance, or none for us: that is about labels whose image has to be looked up, and no others.
+            (
+                Asked::One(Todo::ImageNamed(name) | Todo::ImageWithId(name)),
+                CloudError::NotFound | CloudError::Denied(_),
+            ) => {
+                let why = format!("image {name} cannot be looked up ({error}); an image-id does without a look");
+                self.found.images.push((name.clone(), Err(why)));
             }
             (Asked::One(Todo::Zones | Todo::VolumeLimits), _) => {}
             (Asked::Pages(listing, _), _) if matches!(listing.list, "subnets" | "routers" | "volumes") => {}
@@ -245,6 +254,10 @@ impl Survey {
         shared.put_stock(Arc::new(stock));
         Ok((facts, inventory))
     }
+}
+
+fn no_image(name: &str) -> String {
+    format!("the cloud has no active image {name}; it is looked for again")
 }
 
 /// How the provider launches, as far as this stock goes.
