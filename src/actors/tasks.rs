@@ -319,6 +319,7 @@ impl<D: Driver> Tasks<D> {
     fn survey_ended(&mut self, result: &Result<Outcome, CloudError>) {
         let now = self.now();
         match result {
+            Ok(_) if !self.facts.borrow().unanswered.is_empty() => self.surveys.answered_in_part(now),
             Ok(_) => self.surveys.succeeded(self.facts.borrow().lacks_an_image(), now),
             Err(_) => self.surveys.failed(now),
         }
@@ -355,7 +356,7 @@ impl<D: Driver> Tasks<D> {
                 let zones = inventory.zones(&self.provider);
                 let facts = Arc::new(Facts { seen_at: now, zones, ..Arc::unwrap_or_clone(facts) });
                 self.facts.send_replace(facts.clone());
-                self.survey_error = None;
+                self.note_unanswered(&facts.unanswered);
                 Ok(Outcome::Surveyed(facts, inventory))
             }
             Ok(Outcome::Inspected(host, check)) => {
@@ -391,6 +392,14 @@ impl<D: Driver> Tasks<D> {
                 | Outcome::Tidied { .. }),
             ) => Ok(outcome),
         }
+    }
+
+    fn note_unanswered(&mut self, unanswered: &[&str]) {
+        let error = (!unanswered.is_empty()).then(|| format!("no answer to: {}", unanswered.join(", ")));
+        if let Some(error) = error.as_ref().filter(|error| self.survey_error.as_ref() != Some(error)) {
+            warn!(provider = %self.provider, %error, "survey lacks something");
+        }
+        self.survey_error = error;
     }
 
     /// A provider that was never seen waits; one that refuses us is out of service, whatever is known of it.

@@ -307,6 +307,8 @@ pub struct Facts {
     pub standing: Vec<Arc<StandingHost>>,
     /// How nodes are launched; `None` where requests are served by reuse only.
     pub launching: Option<Arc<Launching>>,
+    /// What the last survey had to do without. Of it is known what it was before, and it is asked for again soon.
+    pub unanswered: Vec<&'static str>,
 }
 
 /// How a provider launches nodes.
@@ -392,6 +394,7 @@ impl Facts {
             label_needs: BTreeMap::new(),
             standing: Vec::new(),
             launching: None,
+            unanswered: Vec::new(),
         }
     }
 

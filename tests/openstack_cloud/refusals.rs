@@ -254,3 +254,26 @@ fn a_cloud_without_neutron_or_cinder_has_nodes_all_the_same() {
         }
     });
 }
+
+/// What decides about floating addresses fails while the launcher starts: servers wait for it and are not given out without.
+#[test]
+fn servers_with_several_ports_wait_for_the_listing_that_says_which_gets_the_floating_address() {
+    on_real_time(async {
+        let flags = ["--networks", "private,second", "--fault", "500 times=2 service=network path=/subnets$"];
+        let cloud = Cloud::simulated(&flags).await;
+        let configure = |name: &str| {
+            let mut provider = cloud.provider(name);
+            let pool = &mut provider["pools"][0];
+            (pool["networks"], pool["auto-floating-ip"]) = (json!(["private", "second"]), json!(true));
+            vec![provider]
+        };
+        with_launcher(&cloud, configure, async |scene| {
+            let (id, nodes) = scene.serve(&["a"]).await;
+            assert!(nodes[0].public_ipv4.is_some(), "{nodes:?}");
+            assert_eq!(cloud.simulation().state().await["servers_created"], 1);
+            scene.use_up(&id).await;
+            scene.empties().await;
+        })
+        .await;
+    });
+}

@@ -9,7 +9,7 @@ use super::calls::{self, Call, Reply};
 use super::config::Wanted;
 use super::http::failed;
 use super::shared::Shared;
-use super::stock::Stock;
+use super::stock::{Source, Stock};
 use super::wire::{self, FloatingIp, Port};
 use super::{body, clouds::FloatingIps};
 use crate::model::cloud::{
@@ -219,15 +219,21 @@ impl LaunchServer {
             && cloud.requires_floating_ip != Some(false)
             && !cloud.private
             && instance.public_ipv4.is_none()
-            && instance.private_ipv4.is_some()
-            && self.stock.networks().floating.is_some();
-        match needs {
-            true => {
+            && instance.private_ipv4.is_some();
+        match &self.stock.networks().floating {
+            Source::Network(_) if needs => {
                 let call = calls::ports_of(&instance.external_id.to_string());
                 self.call(Step::Ports(instance), call)
             }
-            false => Next::Done(Outcome::Launched(instance)),
+            Source::Unknown if needs => self.wait_for_survey(),
+            Source::Network(_) | Source::Nowhere | Source::Unknown => Next::Done(Outcome::Launched(instance)),
         }
+    }
+
+    /// What the cloud has left open is asked for again soon; without it nobody can tell whether the server is reachable.
+    fn wait_for_survey(&mut self) -> Next<Call> {
+        self.stock = self.shared.stock();
+        self.observe(Step::Booting(0))
     }
 
     fn choose_port(&mut self, instance: Box<Instance>, answer: &Value) -> Next<Call> {
@@ -236,7 +242,7 @@ impl LaunchServer {
             Err(error) => return Next::Failed(failed(error)),
         };
         if ports.len() > 1 {
-            let destinations = &self.stock.networks().destinations;
+            let Some(destinations) = &self.stock.networks().destinations else { return self.wait_for_survey() };
             ports.retain(|port| destinations.contains(&port.network_id));
             ports.sort_by(|one, other| other.created_at.cmp(&one.created_at));
         }
@@ -245,7 +251,7 @@ impl LaunchServer {
             addresses.into_iter().find(|address| !address.contains(':') && !address.is_empty())
         };
         let found = ports.into_iter().find_map(|port| has_ipv4(&port).map(|address| (port, address)));
-        let (Some((port, address)), Some(network)) = (found, self.stock.networks().floating.clone()) else {
+        let (Some((port, address)), Source::Network(network)) = (found, self.stock.networks().floating.clone()) else {
             return Next::Done(Outcome::Launched(instance));
         };
         self.shared.asks_floating_ip(&instance.external_id.to_string(), &port.id);

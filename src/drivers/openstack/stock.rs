@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::clouds::{CloudSettings, FloatingIps, NetworkRole};
 use super::config::{Image, Wanted};
 use super::http::Services;
-use super::wire::{Flavor, Network, Router, Subnet};
+use super::wire::{Flavor, Network, Router, Subnet, Volume};
 use crate::model::cloud::Trouble;
 use crate::model::quantity::Amounts;
 
@@ -19,6 +19,15 @@ pub struct Stock {
     pub images: BTreeMap<String, Result<String, String>>,
     networks: Networks,
     pub zones: Vec<String>,
+    pub kept: Kept,
+}
+
+/// What a survey goes on with where the cloud does not answer: what it said the last time. `None`: it never said it.
+#[derive(Clone, Debug, Default)]
+pub struct Kept {
+    pub subnets: Option<Vec<Subnet>>,
+    pub routers: Option<Vec<Router>>,
+    pub volumes: Option<Vec<Volume>>,
 }
 
 /// Networks and what they are good for.
@@ -28,12 +37,22 @@ pub struct Networks {
     /// Names of networks whose addresses can be reached from outside, and of those whose cannot.
     pub external: BTreeSet<String>,
     pub internal: BTreeSet<String>,
-    /// Where floating addresses come from, by id.
-    pub floating: Option<String>,
-    /// Networks that floating addresses can lead to, by id.
-    pub destinations: BTreeSet<String>,
+    pub floating: Source,
+    /// Networks that floating addresses can lead to, by id; `None` while nobody has told.
+    pub destinations: Option<BTreeSet<String>>,
     /// The network whose addresses are used, where the cloud's settings name one.
     pub default_interface: Option<String>,
+}
+
+/// Where floating addresses come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Source {
+    /// From the network with this id.
+    Network(String),
+    Nowhere,
+    /// The cloud has not said it yet.
+    #[default]
+    Unknown,
 }
 
 impl Stock {
@@ -130,7 +149,12 @@ pub fn amounts(vcpus: f64, ram: f64) -> Amounts {
 
 impl Networks {
     /// Sorts networks by what clouds.yaml says about them, and else by what they look like.
-    pub fn new(all: Vec<Network>, subnets: &[Subnet], routers: &[Router], cloud: &CloudSettings) -> Self {
+    pub fn new(
+        all: Vec<Network>,
+        subnets: Option<&[Subnet]>,
+        routers: Option<&[Router]>,
+        cloud: &CloudSettings,
+    ) -> Self {
         let role =
             |network: &Network| cloud.networks.iter().find(|role| role.name == network.name || role.name == network.id);
         let mut found = Self::default();
@@ -149,20 +173,19 @@ impl Networks {
             meant.map(|network| network.id.clone()).collect::<Vec<_>>()
         };
         let sources = having(|role| role.nat_source);
-        if cloud.floating_ips == FloatingIps::Neutron {
-            found.floating = match sources.is_empty() {
-                false => ids(&sources).into_iter().next(),
-                true => external_network(&all, routers),
-            };
-        }
+        found.floating = match (cloud.floating_ips, sources.is_empty()) {
+            (FloatingIps::Neutron, false) => ids(&sources).into_iter().next().map_or(Source::Nowhere, Source::Network),
+            (FloatingIps::Neutron, true) => external_network(&all, routers),
+            (FloatingIps::Nova | FloatingIps::None, _) => Source::Nowhere,
+        };
         let destinations = having(|role| role.nat_destination);
         found.destinations = match destinations.is_empty() {
-            false => ids(&destinations).into_iter().collect(),
-            true => {
+            false => Some(ids(&destinations).into_iter().collect()),
+            true => subnets.map(|subnets| {
                 let is_external = |id: &String| all.iter().any(|network| network.id == *id && network.is_external);
                 let routed = subnets.iter().filter(|subnet| subnet.gateway_ip.is_some());
                 routed.map(|subnet| subnet.network_id.clone()).filter(|id| !is_external(id)).collect()
-            }
+            }),
         };
         found.default_interface = having(|role| role.default_interface).into_iter().next();
         found.all = all;
@@ -170,9 +193,11 @@ impl Networks {
     }
 }
 
-fn external_network(all: &[Network], routers: &[Router]) -> Option<String> {
-    let external = all.iter().find(|network| network.is_external).map(|network| network.id.clone());
-    external.or_else(|| {
-        routers.iter().filter(|router| router.is_up).find_map(|router| router.gateway.as_ref()?.network_id.clone())
-    })
+fn external_network(all: &[Network], routers: Option<&[Router]>) -> Source {
+    if let Some(external) = all.iter().find(|network| network.is_external) {
+        return Source::Network(external.id.clone());
+    }
+    let Some(routers) = routers else { return Source::Unknown };
+    let mut gateways = routers.iter().filter(|router| router.is_up).filter_map(|router| router.gateway.as_ref());
+    gateways.find_map(|gateway| gateway.network_id.clone()).map_or(Source::Nowhere, Source::Network)
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::calls::{self, Call, Listing, Reply};
@@ -10,8 +11,8 @@ use super::config::{Image, Settings};
 use super::http::{Services, failed};
 use super::pages::{Pages, Step, typed};
 use super::shared::{Gathered, Shared};
-use super::stock::{Networks, Stock};
-use super::wire::{self, Flavor, Network, Router, Server, Subnet, Volume, Zone};
+use super::stock::{Kept, Networks, Stock};
+use super::wire::{self, Flavor, Network, Server, Zone};
 use crate::drivers::servers::Label;
 use crate::model::cloud::{CloudError, Facts, Inventory, Launching, Outcome};
 use crate::model::ids::{LabelName, PoolName};
@@ -23,6 +24,8 @@ pub struct Survey {
     todo: VecDeque<Todo>,
     asked: Option<Asked>,
     found: Found,
+    /// What the survey before found.
+    before: Arc<Stock>,
 }
 
 /// What is still to be looked at.
@@ -55,11 +58,13 @@ struct Found {
     limits: Option<Amounts>,
     volume_limits: Option<Amounts>,
     servers: Vec<Server>,
+    unanswered: Vec<&'static str>,
 }
 
 impl Survey {
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, todo: VecDeque::from([Todo::Services]), asked: None, found: Found::default() }
+        let before = shared.stock();
+        Self { shared, todo: VecDeque::from([Todo::Services]), asked: None, found: Found::default(), before }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
@@ -212,7 +217,19 @@ impl Survey {
                 self.found.images.push((name.clone(), Err(why)));
             }
             (Asked::One(Todo::Zones | Todo::VolumeLimits), _) => {}
-            (Asked::Pages(listing, _), _) if matches!(listing.list, "subnets" | "routers" | "volumes") => {}
+            // What is refused will be refused tomorrow; what has failed is asked for again soon.
+            (Asked::Pages(listing, _), _) if matches!(listing.list, "subnets" | "routers" | "volumes") => {
+                match &error {
+                    CloudError::Denied(_) | CloudError::NotFound => {
+                        self.found.lists.insert(listing.list, Vec::new());
+                    }
+                    _ => self.found.unanswered.push(listing.list),
+                }
+            }
+            (Asked::One(Todo::ImageNamed(name) | Todo::ImageWithId(name)), _) if self.knew_image(name) => {
+                self.found.images.extend(self.before.images.get_key_value(name).map(|(k, v)| (k.clone(), v.clone())));
+                self.found.unanswered.push("images");
+            }
             // The message of a refused listing is about that listing, not about the provider.
             (_, CloudError::NotFound) => return Err(failed("the cloud has no such service".to_owned())),
             _ => return Err(error),
@@ -220,19 +237,27 @@ impl Survey {
         Ok(None)
     }
 
+    fn knew_image(&self, name: &str) -> bool {
+        self.before.images.get(name).is_some_and(Result::is_ok)
+    }
+
     fn facts(&mut self) -> Result<(Facts, Inventory), CloudError> {
+        let before = self.before.clone();
+        let kept = Kept {
+            subnets: self.known("subnets", &before.kept.subnets)?,
+            routers: self.known("routers", &before.kept.routers)?,
+            volumes: self.known("volumes", &before.kept.volumes)?,
+        };
         let shared = &self.shared;
         let mut list = |name: &str| self.found.lists.remove(name).unwrap_or_default();
         let flavors: Vec<Flavor> = typed(list("flavors"), "flavors")?;
         let networks: Vec<Network> = typed(list("networks"), "networks")?;
-        let subnets: Vec<Subnet> = typed(list("subnets"), "subnets")?;
-        let routers: Vec<Router> = typed(list("routers"), "routers")?;
-        let volumes: Vec<Volume> = typed(list("volumes"), "volumes")?;
-        let networks = Networks::new(networks, &subnets, &routers, &shared.cloud);
+        let networks = Networks::new(networks, kept.subnets.as_deref(), kept.routers.as_deref(), &shared.cloud);
         let mut stock = Stock::new(self.found.services.clone(), flavors).with_networks(networks);
+        let sizes = kept.volumes.iter().flatten().map(|volume| (volume.id.clone(), volume.size)).collect();
+        stock.kept = kept;
         stock.images = self.found.images.drain(..).collect();
         stock.zones = std::mem::take(&mut self.found.zones);
-        let sizes = volumes.into_iter().map(|volume| (volume.id, volume.size)).collect();
         let mut gathered = Gathered::default();
         gathered.add(std::mem::take(&mut self.found.servers), &shared.view(&stock), &sizes);
         let inventory = shared.inventory(gathered);
@@ -249,10 +274,24 @@ impl Survey {
             unmanaged: inventory.used_by_others(&shared.provider),
             limits,
             launching: Some(Arc::new(launching(shared, &stock))),
+            unanswered: std::mem::take(&mut self.found.unanswered),
             ..shared.facts.clone()
         };
         shared.put_stock(Arc::new(stock));
         Ok((facts, inventory))
+    }
+
+    /// A listing, or where the cloud did not answer what it said the last time. Nothing where nobody asked.
+    fn known<T: for<'de> Deserialize<'de> + Clone>(
+        &mut self,
+        list: &'static str,
+        before: &Option<Vec<T>>,
+    ) -> Result<Option<Vec<T>>, CloudError> {
+        match self.found.lists.remove(list) {
+            Some(entries) => typed(entries, list).map(Some),
+            None if self.found.unanswered.contains(&list) => Ok(before.clone()),
+            None => Ok(Some(Vec::new())),
+        }
     }
 }
 
