@@ -277,3 +277,75 @@ fn servers_with_several_ports_wait_for_the_listing_that_says_which_gets_the_floa
         .await;
     });
 }
+
+// drivers.md 1.3
+#[test]
+fn limits_that_cannot_be_had_concern_only_pools_that_heed_them() {
+    on_real_time(async {
+        for status in ["403", "404", "500"] {
+            let fault = format!("{status} service=compute path=/limits$");
+            let cloud = Cloud::simulated(&["--fault", &fault]).await;
+            let configure = |name: &str| {
+                let mut ignoring = cloud.provider(name);
+                ignoring["pools"][0]["ignore-provider-quota"] = json!(true);
+                let mut heeding = ignoring["pools"][0].clone();
+                (heeding["name"], heeding["labels"][0]["name"]) = (json!("second"), json!("b"));
+                heeding["ignore-provider-quota"] = json!(false);
+                ignoring["pools"].as_array_mut().unwrap().push(heeding.clone());
+                let mut all_heed = cloud.provider(&format!("{name}-heeding"));
+                heeding["labels"][0]["name"] = json!("c");
+                all_heed["pools"] = json!([heeding]);
+                vec![ignoring, all_heed]
+            };
+            with_launcher(&cloud, configure, async |scene| {
+                let (id, _) = scene.serve(&["a"]).await;
+                let second = scene.consumer.ask(&["b"]).await;
+                assert_eq!(scene.ended(&second).await.state, RequestState::Failed);
+                scene.says(&second, "the cloud does not tell its limits").await;
+                let third = scene.consumer.ask(&["c"]).await;
+                scene.says(&third, "the cloud does not tell its limits").await;
+                // Refused is refused, while a failure may pass.
+                match status {
+                    "500" => {
+                        cloud.simulation().knobs(json!({"faults": []})).await;
+                        scene.fulfilled(&third).await;
+                        scene.use_up(&third).await;
+                    }
+                    _ => assert_eq!(scene.ended(&third).await.state, RequestState::Failed),
+                }
+                scene.use_up(&id).await;
+                scene.empties().await;
+            })
+            .await;
+        }
+    });
+}
+
+// drivers.md 1.3: an old value is as good
+#[test]
+fn limits_that_were_known_stay_when_they_cannot_be_had_any_more() {
+    on_real_time(async {
+        let faults = ["--fault", "403 after=1 service=compute path=/limits$"];
+        let cloud =
+            Cloud::simulated(&[&faults[..], &["--quota-servers", "1", "--boot-fails-every", "1"]].concat()).await;
+        with_launcher(
+            &cloud,
+            |name| vec![cloud.provider(name)],
+            async |scene| {
+                // A launch that fails is followed by a survey.
+                let id = scene.consumer.ask(&["a"]).await;
+                assert_eq!(scene.ended(&id).await.state, RequestState::Failed);
+                let struck = async || cloud.simulation().state().await["faults_struck"].to_string().contains('1');
+                crate::support::wait::until("the limits to be refused", crate::stack::scene::LONG, struck).await;
+                cloud.simulation().knobs(json!({"boot_fails_every": 0})).await;
+                let never = scene.consumer.ask(&["a", "a"]).await;
+                assert_eq!(scene.ended(&never).await.state, RequestState::Failed);
+                scene.says(&never, "needs instances 2, the limit is 1").await;
+                let (id, _) = scene.serve(&["a"]).await;
+                scene.use_up(&id).await;
+                scene.empties().await;
+            },
+        )
+        .await;
+    });
+}

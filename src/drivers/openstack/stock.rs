@@ -19,6 +19,8 @@ pub struct Stock {
     pub images: BTreeMap<String, Result<String, String>>,
     networks: Networks,
     pub zones: Vec<String>,
+    /// Why no pool that heeds the limits can be used.
+    pub limits_trouble: Option<Trouble>,
     pub kept: Kept,
 }
 
@@ -28,6 +30,9 @@ pub struct Kept {
     pub subnets: Option<Vec<Subnet>>,
     pub routers: Option<Vec<Router>>,
     pub volumes: Option<Vec<Volume>>,
+    /// Of Nova and of Cinder.
+    pub limits: Option<Amounts>,
+    pub volume_limits: Option<Amounts>,
 }
 
 /// Networks and what they are good for.
@@ -124,6 +129,20 @@ impl Stock {
         let name = self.networks.default_interface.as_ref()?;
         let found = self.networks.all.iter().find(|network| network.name == *name || network.id == *name)?;
         Some(&found.id)
+    }
+
+    /// What the project may have of everything; infinite where the cloud has said nothing.
+    pub fn limits(&self) -> Amounts {
+        let mut limits = self.kept.limits.clone().unwrap_or_else(Amounts::unlimited);
+        match &self.kept.volume_limits {
+            Some(of_volumes) => of_volumes.iter().for_each(|(name, limit)| limits.set(name, limit)),
+            // What cannot be had at all.
+            None if !self.services.block_storage => {
+                ["volumes", "volume-gb"].iter().for_each(|name| limits.set(name, 0.0))
+            }
+            None => {}
+        }
+        limits
     }
 
     /// What one server of a label takes, or why there can be none.

@@ -14,7 +14,7 @@ use super::shared::{Gathered, Shared};
 use super::stock::{Kept, Networks, Stock};
 use super::wire::{self, Flavor, Network, Server, Zone};
 use crate::drivers::servers::Label;
-use crate::model::cloud::{CloudError, Facts, Inventory, Launching, Outcome};
+use crate::model::cloud::{CloudError, Facts, Inventory, Launching, Outcome, Trouble};
 use crate::model::ids::{LabelName, PoolName};
 use crate::model::quantity::Amounts;
 use crate::policy::machine::{Input, Next};
@@ -57,6 +57,7 @@ struct Found {
     zones: Vec<String>,
     limits: Option<Amounts>,
     volume_limits: Option<Amounts>,
+    limits_trouble: Option<Trouble>,
     servers: Vec<Server>,
     unanswered: Vec<&'static str>,
 }
@@ -216,14 +217,19 @@ impl Survey {
                 let why = format!("image {name} cannot be looked up ({error}); an image-id does without a look");
                 self.found.images.push((name.clone(), Err(why)));
             }
-            (Asked::One(Todo::Zones | Todo::VolumeLimits), _) => {}
+            (Asked::One(Todo::Zones), _) => {}
+            (Asked::One(Todo::ComputeLimits), _) => self.do_without_limits(&error)?,
+            (Asked::One(Todo::VolumeLimits), _) => {
+                self.found.volume_limits = self.before.kept.volume_limits.clone();
+                if !is_refusal(&error) && !self.shared.settings.ignores_limits() {
+                    self.found.unanswered.push("volume limits");
+                }
+            }
             // What is refused will be refused tomorrow; what has failed is asked for again soon.
             (Asked::Pages(listing, _), _) if matches!(listing.list, "subnets" | "routers" | "volumes") => {
-                match &error {
-                    CloudError::Denied(_) | CloudError::NotFound => {
-                        self.found.lists.insert(listing.list, Vec::new());
-                    }
-                    _ => self.found.unanswered.push(listing.list),
+                match is_refusal(&error) {
+                    true => drop(self.found.lists.insert(listing.list, Vec::new())),
+                    false => self.found.unanswered.push(listing.list),
                 }
             }
             (Asked::One(Todo::ImageNamed(name) | Todo::ImageWithId(name)), _) if self.knew_image(name) => {
@@ -237,6 +243,26 @@ impl Survey {
         Ok(None)
     }
 
+    /// They do not matter to pools with `ignore-provider-quota`; others go by what they were, and without that wait or decline.
+    fn do_without_limits(&mut self, error: &CloudError) -> Result<(), CloudError> {
+        let settings = &self.shared.settings;
+        if settings.ignores_limits() {
+            return Ok(());
+        }
+        self.found.unanswered.push("limits");
+        if self.before.kept.limits.is_some() {
+            self.found.limits = self.before.kept.limits.clone();
+            return Ok(());
+        }
+        let why =
+            format!("the cloud does not tell its limits ({error}); ignore-provider-quota: true does without them");
+        if settings.limited.len() < settings.servers.len() {
+            self.found.limits_trouble = Some(Trouble::Broken(why));
+            return Ok(());
+        }
+        Err(if is_refusal(error) { CloudError::Denied(why) } else { failed(why) })
+    }
+
     fn knew_image(&self, name: &str) -> bool {
         self.before.images.get(name).is_some_and(Result::is_ok)
     }
@@ -247,6 +273,8 @@ impl Survey {
             subnets: self.known("subnets", &before.kept.subnets)?,
             routers: self.known("routers", &before.kept.routers)?,
             volumes: self.known("volumes", &before.kept.volumes)?,
+            limits: self.found.limits.take(),
+            volume_limits: self.found.volume_limits.take(),
         };
         let shared = &self.shared;
         let mut list = |name: &str| self.found.lists.remove(name).unwrap_or_default();
@@ -256,20 +284,13 @@ impl Survey {
         let mut stock = Stock::new(self.found.services.clone(), flavors).with_networks(networks);
         let sizes = kept.volumes.iter().flatten().map(|volume| (volume.id.clone(), volume.size)).collect();
         stock.kept = kept;
+        stock.limits_trouble = self.found.limits_trouble.take();
         stock.images = self.found.images.drain(..).collect();
         stock.zones = std::mem::take(&mut self.found.zones);
         let mut gathered = Gathered::default();
         gathered.add(std::mem::take(&mut self.found.servers), &shared.view(&stock), &sizes);
         let inventory = shared.inventory(gathered);
-        let mut limits = self.found.limits.take().unwrap_or_else(Amounts::unlimited);
-        match self.found.volume_limits.take() {
-            Some(of_volumes) => of_volumes.iter().for_each(|(name, limit)| limits.set(name, limit)),
-            // What cannot be had at all.
-            None if !stock.services.block_storage => {
-                ["volumes", "volume-gb"].iter().for_each(|name| limits.set(name, 0.0))
-            }
-            None => {}
-        }
+        let limits = stock.limits();
         let facts = Facts {
             unmanaged: inventory.used_by_others(&shared.provider),
             limits,
@@ -295,22 +316,28 @@ impl Survey {
     }
 }
 
+/// What the cloud refuses today it will refuse tomorrow; what has failed may work in a moment.
+fn is_refusal(error: &CloudError) -> bool {
+    matches!(error, CloudError::Denied(_) | CloudError::NotFound)
+}
+
 fn no_image(name: &str) -> String {
     format!("the cloud has no active image {name}; it is looked for again")
 }
 
 /// How the provider launches, as far as this stock goes.
 pub fn launching(shared: &Shared, stock: &Stock) -> Launching {
-    let need = |pool: &PoolName, label: &LabelName, _: &Label| match shared
-        .settings
-        .servers
-        .get(pool)
-        .and_then(|labels| labels.get(label))
-    {
-        Some(wanted) => stock.need(wanted),
-        None => Ok(Amounts::none().with("instances", 1.0)),
+    let settings = &shared.settings;
+    let need = |pool: &PoolName, label: &LabelName, _: &Label| {
+        if let Some(trouble) = stock.limits_trouble.as_ref().filter(|_| settings.limited.contains(pool)) {
+            return Err(trouble.clone());
+        }
+        match settings.servers.get(pool).and_then(|labels| labels.get(label)) {
+            Some(wanted) => stock.need(wanted),
+            None => Ok(Amounts::none().with("instances", 1.0)),
+        }
     };
-    Launching { zones: stock.zones.clone(), tidy: shared.settings.tidy(), ..shared.settings.section.launching(need) }
+    Launching { zones: stock.zones.clone(), tidy: settings.tidy(), ..settings.section.launching(need) }
 }
 
 const COMPUTE_LIMITS: [(&str, &str); 3] =
