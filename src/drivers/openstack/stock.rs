@@ -126,9 +126,18 @@ impl Stock {
 
     /// The id of the network that clouds.yaml makes the default.
     pub fn default_network(&self) -> Option<&str> {
-        let name = self.networks.default_interface.as_ref()?;
-        let found = self.networks.all.iter().find(|network| network.name == *name || network.id == *name)?;
-        Some(&found.id)
+        self.default_interface().map(|network| network.id.as_str())
+    }
+
+    /// Its name, by which Nova shows its addresses. Without Neutron nobody knows more than what is written.
+    pub fn default_network_name(&self) -> Option<&str> {
+        let written = self.networks.default_interface.as_deref()?;
+        Some(self.default_interface().map_or(written, |network| network.name.as_str()))
+    }
+
+    fn default_interface(&self) -> Option<&Network> {
+        let written = self.networks.default_interface.as_ref()?;
+        self.networks.all.iter().find(|network| network.name == *written || network.id == *written)
     }
 
     /// What the project may have of everything; infinite where the cloud has said nothing.
@@ -219,4 +228,100 @@ fn external_network(all: &[Network], routers: Option<&[Router]>) -> Source {
     let Some(routers) = routers else { return Source::Unknown };
     let mut gateways = routers.iter().filter(|router| router.is_up).filter_map(|router| router.gateway.as_ref());
     gateways.find_map(|gateway| gateway.network_id.clone()).map_or(Source::Nowhere, Source::Network)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::clouds::cases::with;
+    use super::*;
+    use serde_json::json;
+
+    /// Networks `a` and `b`, and whatever else is given; a subnet with a gateway on `a` (id `1`) and on what is external.
+    fn networks(keys: &str, more: serde_json::Value, routers: Option<serde_json::Value>) -> Networks {
+        let mut all = vec![json!({"id": "1", "name": "a"}), json!({"id": "2", "name": "b"})];
+        all.extend(more.as_array().unwrap().clone());
+        let all: Vec<Network> = serde_json::from_value(json!(all)).unwrap();
+        let subnets = json!([
+            {"network_id": "1", "gateway_ip": "10.0.0.1"}, {"network_id": "2", "gateway_ip": null},
+            {"network_id": "3", "gateway_ip": "198.51.100.1"},
+        ]);
+        let subnets: Vec<Subnet> = serde_json::from_value(subnets).unwrap();
+        let routers: Option<Vec<Router>> = routers.map(|routers| serde_json::from_value(routers).unwrap());
+        Networks::new(all, Some(&subnets), routers.as_deref(), &with(keys))
+    }
+
+    fn outside() -> serde_json::Value {
+        json!([{"id": "3", "name": "outside", "router:external": true}])
+    }
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn from(id: &str) -> Source {
+        Source::Network(id.to_owned())
+    }
+
+    // drivers.md 2.1.4
+    #[test]
+    fn floating_addresses_come_from_the_nat_source_else_the_external_network_else_a_routers_gateway() {
+        let gateway = |up: bool| {
+            let up = json!({"admin_state_up": up, "external_gateway_info": {"network_id": "9"}});
+            json!([{"admin_state_up": true, "external_gateway_info": null}, up])
+        };
+        let source = |keys: &str, more, routers| networks(keys, more, routers).floating;
+        for named in ["b", "'2'"] {
+            let keys = format!("networks: [{{name: {named}, nat_source: true}}]");
+            assert_eq!(source(&keys, outside(), None), from("2"), "{named}");
+        }
+        assert_eq!(source("networks: [{name: gone, nat_source: true}]", outside(), None), Source::Nowhere);
+        assert_eq!(source("", outside(), Some(gateway(true))), from("3"));
+        assert_eq!(source("", json!([]), Some(gateway(true))), from("9"));
+        assert_eq!(source("", json!([]), Some(gateway(false))), Source::Nowhere);
+        assert_eq!(source("", json!([]), Some(json!([]))), Source::Nowhere);
+        assert_eq!(source("floating_ip_source: None", outside(), Some(gateway(true))), Source::Nowhere);
+    }
+
+    #[test]
+    fn a_source_that_only_a_router_could_tell_is_unknown_while_routers_are() {
+        assert_eq!(networks("", json!([]), None).floating, Source::Unknown);
+        assert_eq!(networks("", outside(), None).floating, from("3"));
+        assert_eq!(networks("floating_ip_source: None", json!([]), None).floating, Source::Nowhere);
+    }
+
+    #[test]
+    fn floating_addresses_lead_to_the_nat_destination_else_to_networks_of_our_own_with_a_gateway() {
+        let destinations = |keys: &str| networks(keys, outside(), None).destinations;
+        assert_eq!(destinations(""), Some(set(&["1"])));
+        for named in ["b", "'2'"] {
+            let keys = format!("networks: [{{name: {named}, nat_destination: true}}]");
+            assert_eq!(destinations(&keys), Some(set(&["2"])), "{named}");
+        }
+        let all: Vec<Network> = serde_json::from_value(outside()).unwrap();
+        assert_eq!(Networks::new(all.clone(), None, None, &with("")).destinations, None);
+        let keys = "networks: [{name: outside, nat_destination: true}]";
+        assert_eq!(Networks::new(all, None, None, &with(keys)).destinations, Some(set(&["3"])));
+    }
+
+    #[test]
+    fn networks_are_external_by_their_role_or_by_their_looks() {
+        let physical = json!([{"id": "4", "name": "wire", "provider:physical_network": "eth0"}]);
+        let found = networks("networks: [{name: b, routes_externally: true}, {name: '3'}]", outside(), None);
+        assert_eq!((found.external, found.internal), (set(&["b"]), set(&["a", "outside"])));
+        let found = networks("", physical, None);
+        assert_eq!((found.external, found.internal), (set(&["wire"]), set(&["a", "b"])));
+    }
+
+    #[test]
+    fn the_default_network_is_known_by_name_and_id_and_by_what_is_written_where_there_is_no_other_knowledge() {
+        let default = |keys: &str| {
+            let stock = Stock::default().with_networks(networks(keys, json!([]), None));
+            (stock.default_network().map(str::to_owned), stock.default_network_name().map(str::to_owned))
+        };
+        let b = (Some("2".to_owned()), Some("b".to_owned()));
+        assert_eq!(default("networks: [{name: b, default_interface: true}]"), b);
+        assert_eq!(default("networks: [{name: '2', default_interface: true}]"), b);
+        assert_eq!(default("networks: [{name: c, default_interface: true}]"), (None, Some("c".to_owned())));
+        assert_eq!(default(""), (None, None));
+    }
 }
