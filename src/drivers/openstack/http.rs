@@ -6,7 +6,7 @@ use std::time::Duration;
 use openstack::ErrorKind;
 use openstack::session::{ServiceType, Session};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
-use reqwest::{Certificate, Client, Method, StatusCode, redirect};
+use reqwest::{Certificate, Client, Identity, Method, StatusCode, redirect};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
@@ -241,11 +241,8 @@ fn client(settings: &CloudSettings, redirects: redirect::Policy) -> Result<Clien
         }
     }
     if let Some(own) = &settings.certificate {
-        let mut pem = read(&own.certificate)?;
-        if let Some(key) = &own.key {
-            pem.extend(read(key)?);
-        }
-        let identity = reqwest::Identity::from_pem(&pem)
+        let key = own.key.as_deref().map(read).transpose()?;
+        let identity = identity(read(&own.certificate)?, key)
             .map_err(|error| format!("cert {} cannot be used: {error}", own.certificate.display()))?;
         builder = builder.identity(identity);
     }
@@ -253,6 +250,15 @@ fn client(settings: &CloudSettings, redirects: redirect::Policy) -> Result<Clien
         builder = builder.timeout(limit.to_duration());
     }
     builder.build().map_err(|error| format!("cannot make an HTTP client: {error}"))
+}
+
+/// Who we are by certificate. Files need not end with their last line: the key begins a line of its own all the same.
+fn identity(mut pem: Vec<u8>, key: Option<Vec<u8>>) -> reqwest::Result<Identity> {
+    if let Some(key) = key {
+        pem.push(b'\n');
+        pem.extend(key);
+    }
+    Identity::from_pem(&pem)
 }
 
 /// No answer, or not a whole one.
@@ -318,5 +324,20 @@ fn chopped(text: &str) -> String {
     match line.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_and_its_key_may_come_from_two_files_that_do_not_end_with_a_line() {
+        let made = rcgen::generate_simple_self_signed(["nodepool".to_owned()]).unwrap();
+        let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        for (certificate, key) in [(certificate.trim_end(), key.trim_end()), (&certificate, &key)] {
+            identity(certificate.into(), Some(key.into())).unwrap();
+        }
+        identity(format!("{certificate}{key}").into(), None).unwrap();
     }
 }
