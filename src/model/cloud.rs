@@ -93,10 +93,12 @@ pub enum Outcome {
     Listed(Arc<Inventory>),
     /// `None` where the cloud has none.
     Console(Option<String>),
-    /// How many were deleted, by the plural that metrics know them by; and what was too many to be deleted.
+    /// How many were deleted, by the plural that metrics know them by; what was too many to be deleted; and of what not all
+    /// could be listed or deleted, with the first error.
     Tidied {
         deleted: BTreeMap<&'static str, usize>,
         exceeded: BTreeMap<&'static str, usize>,
+        failed: BTreeMap<&'static str, String>,
     },
     /// The check has been made; it may have found the host unusable. An error means that it has not been made.
     Inspected(HostIdentity, HostCheck),
