@@ -126,7 +126,7 @@ pub enum CloudError {
     /// The cloud is full; counts as an attempt.
     #[error("no capacity: {0}")]
     Capacity(String),
-    /// Slow down. The TaskManager does so and repeats the call; a submitter hears of it only when that went on for long.
+    /// Slow down. The TaskManager does so and repeats the call for as long as somebody wants it; no submitter hears of it.
     #[error("throttled, retry after {} s", retry_after.0)]
     Throttled { retry_after: Span },
     /// The label can never work: it is taken out of service.
