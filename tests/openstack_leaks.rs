@@ -144,3 +144,23 @@ fn ports_that_servers_left_behind_go_and_those_in_use_stay() {
         }
     });
 }
+
+#[test]
+fn ports_go_though_floating_ips_cannot_be_listed_and_one_of_the_ports_may_not_go() {
+    on_real_time(async {
+        let faults = ["404 path=/floatingips$", "403 times=1 method=DELETE path=/ports/"];
+        let flags = ["--port-stays-every", "1", "--fault", faults[0], "--fault", faults[1]];
+        let cloud = Cloud::simulated(&flags).await;
+        let change = |provider: &mut Value| {
+            (provider["port-cleanup-interval"], provider["clean-floating-ips"]) = (json!(1), json!(true));
+        };
+        let test = async |scene: &mut Scene| {
+            let (id, _) = scene.serve(&["a", "a"]).await;
+            scene.use_up(&id).await;
+            scene.empties().await;
+            let are_gone = async || scene.client.get("network", "/ports").await["ports"] == json!([]);
+            wait::until("the ports to be gone", LONG, are_gone).await;
+        };
+        swept(&cloud, change, test).await;
+    });
+}

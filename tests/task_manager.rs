@@ -295,11 +295,25 @@ fn a_throttled_call_is_repeated_and_nobody_is_told() {
 }
 
 #[test]
-fn a_cloud_that_throttles_for_ever_fails_the_job() {
+fn a_cloud_that_throttles_for_long_fails_no_job() {
+    on_paused_time(async {
+        let mut bench = Bench::new(FREE).await;
+        bench.submit(1, launch("busy-50"));
+        assert!(matches!(bench.end().await, (1, Ok(Outcome::Launched(_)))));
+        assert_eq!(bench.seen.lock().unwrap().refusals, 50);
+    });
+}
+
+#[test]
+fn a_job_that_is_throttled_for_ever_ends_when_its_submitter_gives_it_up() {
     on_paused_time(async {
         let mut bench = Bench::new(FREE).await;
         bench.submit(1, delete("always-busy"));
-        assert_eq!(bench.end().await, (1, Err(CloudError::Throttled { retry_after: Span(5.0) })));
+        bench.until(|seen| seen.refusals >= 20).await;
+        bench.abandon(1);
+        assert_given_up(&bench.end().await.1);
+        bench.submit(2, delete("gone"));
+        assert_eq!(bench.end().await, (2, Err(CloudError::NotFound)));
     });
 }
 

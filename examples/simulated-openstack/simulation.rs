@@ -55,7 +55,11 @@ impl Simulation {
         for fault in self.striking(call) {
             let fate = match fault.kind {
                 FaultKind::Status(status) => {
-                    Fate::Answered(Answer::error(service, status, "The simulated cloud was told to fail."))
+                    let answer = Answer::error(service, status, "The simulated cloud was told to fail.");
+                    Fate::Answered(match status {
+                        429 => answer.with("Retry-After", self.cloud.knobs.retry_after_s.to_string()),
+                        _ => answer,
+                    })
                 }
                 FaultKind::Html => Fate::Answered(Answer::html(502, "The proxy could not reach the service.")),
                 FaultKind::Redirect => Fate::Answered(self.redirected(call)),

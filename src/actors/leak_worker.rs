@@ -126,7 +126,10 @@ impl LeakWorker {
 
     fn tidied(&self, provider: &ProviderName, result: Result<Outcome, CloudError>) {
         match result {
-            Ok(Outcome::Tidied { deleted, exceeded }) => {
+            Ok(Outcome::Tidied { deleted, exceeded, failed }) => {
+                for (what, error) in failed {
+                    warn!(target: "nodepool.LeakWorker", %provider, what, %error, "cannot tidy up all that nobody uses");
+                }
                 for (what, number) in deleted {
                     info!(target: "nodepool.LeakWorker", %provider, what, number, "deleted what nobody uses");
                     self.count(provider, what, number);

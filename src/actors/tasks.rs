@@ -19,8 +19,6 @@ use crate::policy::machine::{Input, Next, StateMachine};
 use crate::policy::surveys::Surveys;
 use crate::policy::taskqueue::{CallId, Queued, TaskQueue, Turn};
 
-/// A call that is throttled this often fails: whoever waits for it shall hear of it.
-const MAX_THROTTLES: u32 = 10;
 /// Jobs and hosts shown in a dump; a provider with more of them is described well enough by the first.
 const SHOWN: usize = 50;
 
@@ -50,7 +48,6 @@ struct TaskId(u64);
 struct Call<C> {
     task: TaskId,
     call: C,
-    throttles: u32,
     started: Option<Instant>,
 }
 
@@ -218,15 +215,21 @@ impl<D: Driver> Tasks<D> {
         let now = self.now();
         let call = self.calls.get_mut(&id).expect("a call in flight is known until it has ended");
         let task = call.task;
-        if let Err(CloudError::Throttled { retry_after }) = &result {
-            let wanted = self.tasks.get(&task).is_some_and(|running| running.task.wanted == Wanted::Yes);
-            if wanted && call.throttles < MAX_THROTTLES {
-                call.throttles += 1;
+        if let Err(error @ CloudError::Throttled { retry_after }) = &result {
+            self.queue.throttled(id, now, *retry_after);
+            let running = self.tasks.get(&task).expect("a task lives as long as its call");
+            if running.task.wanted == Wanted::Yes {
                 call.started = None;
-                return self.queue.throttled(id, now, *retry_after);
+                // Nobody else would say why a provider knows nothing yet.
+                if running.task.job == Job::Survey {
+                    self.note_trouble(error);
+                }
+                return;
             }
+            self.queue.cancel(id);
+        } else {
+            self.queue.ended(id);
         }
-        self.queue.ended(id);
         self.calls.remove(&id);
         let running = self.tasks.remove(&task).expect("a task lives as long as its call");
         let Stage::Calling(machine, call_id) = running.stage else { unreachable!("{task:?} waits for its call") };
@@ -283,7 +286,7 @@ impl<D: Driver> Tasks<D> {
             Next::Call(call) => {
                 let call_id = CallId(self.number());
                 self.queue.push(call_id, call.lane());
-                self.calls.insert(call_id, Call { task: id, call, throttles: 0, started: None });
+                self.calls.insert(call_id, Call { task: id, call, started: None });
                 Stage::Calling(machine, call_id)
             }
         };
@@ -319,6 +322,7 @@ impl<D: Driver> Tasks<D> {
     fn survey_ended(&mut self, result: &Result<Outcome, CloudError>) {
         let now = self.now();
         match result {
+            Ok(_) if !self.facts.borrow().unanswered.is_empty() => self.surveys.answered_in_part(now),
             Ok(_) => self.surveys.succeeded(self.facts.borrow().lacks_an_image(), now),
             Err(_) => self.surveys.failed(now),
         }
@@ -355,7 +359,7 @@ impl<D: Driver> Tasks<D> {
                 let zones = inventory.zones(&self.provider);
                 let facts = Arc::new(Facts { seen_at: now, zones, ..Arc::unwrap_or_clone(facts) });
                 self.facts.send_replace(facts.clone());
-                self.survey_error = None;
+                self.note_unanswered(&facts.unanswered);
                 Ok(Outcome::Surveyed(facts, inventory))
             }
             Ok(Outcome::Inspected(host, check)) => {
@@ -391,6 +395,14 @@ impl<D: Driver> Tasks<D> {
                 | Outcome::Tidied { .. }),
             ) => Ok(outcome),
         }
+    }
+
+    fn note_unanswered(&mut self, unanswered: &[&str]) {
+        let error = (!unanswered.is_empty()).then(|| format!("no answer to: {}", unanswered.join(", ")));
+        if let Some(error) = error.as_ref().filter(|error| self.survey_error.as_ref() != Some(error)) {
+            warn!(provider = %self.provider, %error, "survey lacks something");
+        }
+        self.survey_error = error;
     }
 
     /// A provider that was never seen waits; one that refuses us is out of service, whatever is known of it.

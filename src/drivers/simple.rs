@@ -226,7 +226,8 @@ impl StateMachine for Machine {
                 Next::Done(Outcome::Surveyed(Arc::new(*facts), Arc::new(inventory)))
             }
             (Step::Tidy, Input::Start) => {
-                Next::Done(Outcome::Tidied { deleted: Default::default(), exceeded: Default::default() })
+                let (deleted, exceeded, failed) = Default::default();
+                Next::Done(Outcome::Tidied { deleted, exceeded, failed })
             }
             (Step::NoHosts, Input::Start) => Next::Failed(CloudError::NotFound),
             (step, input) => unreachable!("{input:?} is no answer to {step:?}"),

@@ -93,10 +93,12 @@ pub enum Outcome {
     Listed(Arc<Inventory>),
     /// `None` where the cloud has none.
     Console(Option<String>),
-    /// How many were deleted, by the plural that metrics know them by; and what was too many to be deleted.
+    /// How many were deleted, by the plural that metrics know them by; what was too many to be deleted; and of what not all
+    /// could be listed or deleted, with the first error.
     Tidied {
         deleted: BTreeMap<&'static str, usize>,
         exceeded: BTreeMap<&'static str, usize>,
+        failed: BTreeMap<&'static str, String>,
     },
     /// The check has been made; it may have found the host unusable. An error means that it has not been made.
     Inspected(HostIdentity, HostCheck),
@@ -124,7 +126,7 @@ pub enum CloudError {
     /// The cloud is full; counts as an attempt.
     #[error("no capacity: {0}")]
     Capacity(String),
-    /// Slow down. The TaskManager does so and repeats the call; a submitter hears of it only when that went on for long.
+    /// Slow down. The TaskManager does so and repeats the call for as long as somebody wants it; no submitter hears of it.
     #[error("throttled, retry after {} s", retry_after.0)]
     Throttled { retry_after: Span },
     /// The label can never work: it is taken out of service.
@@ -316,6 +318,8 @@ pub struct Facts {
     pub standing: Vec<Arc<StandingHost>>,
     /// How nodes are launched; `None` where requests are served by reuse only.
     pub launching: Option<Arc<Launching>>,
+    /// What the last survey had to do without. Of it is known what it was before, and it is asked for again soon.
+    pub unanswered: Vec<&'static str>,
 }
 
 /// How a provider launches nodes.
@@ -401,6 +405,7 @@ impl Facts {
             label_needs: BTreeMap::new(),
             standing: Vec::new(),
             launching: None,
+            unanswered: Vec::new(),
         }
     }
 

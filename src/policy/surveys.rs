@@ -60,6 +60,11 @@ impl Surveys {
         self.retry = Span((self.retry.0 * 2.0).min(LONGEST_RETRY.0));
     }
 
+    /// It ended well, but the cloud did not answer everything: it is repeated as if it had failed.
+    pub fn answered_in_part(&mut self, now: Span) {
+        self.failed(now);
+    }
+
     /// Somebody wants to know now.
     pub fn ask(&mut self, now: Span) {
         self.want(now);
@@ -134,6 +139,14 @@ mod tests {
         assert_eq!(surveys.due(), Some(Span(21.0)));
         surveys.doubt(Span(40.0));
         assert_eq!(surveys.due(), Some(Span(21.0)));
+    }
+
+    #[test]
+    fn a_survey_that_lacks_answers_is_repeated_soon() {
+        let mut surveys = surveyed(false);
+        surveys.begin(Span(302.0));
+        surveys.answered_in_part(Span(303.0));
+        assert_eq!(surveys.due(), Some(Span(304.0)));
     }
 
     #[test]

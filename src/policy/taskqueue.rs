@@ -51,6 +51,8 @@ pub struct TaskQueue {
 const LANES: [Lane; 3] = [Lane::Change, Lane::Look, Lane::Bulk];
 const FIRST_BACK_OFF: Span = Span(1.0);
 const LONGEST_BACK_OFF: Span = Span(60.0);
+/// What a cloud asks for beyond this is taken for a mistake.
+const LONGEST_PAUSE: Span = Span(3600.0);
 
 impl TaskQueue {
     pub fn new(spacing: Span, max_in_flight: usize) -> Self {
@@ -101,7 +103,7 @@ impl TaskQueue {
     pub fn throttled(&mut self, call: CallId, now: Span, retry_after: Span) {
         let lane = self.in_flight.remove(&call).expect("only a call that was started can be throttled");
         self.lanes[lane as usize].push_front(call);
-        let pause = retry_after.0.max(self.back_off.0).min(LONGEST_BACK_OFF.0);
+        let pause = retry_after.0.min(LONGEST_PAUSE.0).max(self.back_off.0);
         self.not_before = Span(self.not_before.0.max(now.0 + pause));
         self.back_off = Span((self.back_off.0 * 2.0).min(LONGEST_BACK_OFF.0));
     }
@@ -235,8 +237,11 @@ mod tests {
         assert_eq!(queue.next(Span(4.0)), Turn::Start(CallId(1)));
         queue.ended(CallId(1));
         assert_eq!(queue.next(Span(4.0)), Turn::Start(CallId(2)));
-        queue.throttled(CallId(2), Span(5.0), Span(1e9));
-        assert_eq!(queue.next(Span(5.0)), Turn::WaitUntil(Span(65.0)));
+        queue.throttled(CallId(2), Span(5.0), Span(120.0));
+        assert_eq!(queue.next(Span(5.0)), Turn::WaitUntil(Span(125.0)));
+        assert_eq!(queue.next(Span(125.0)), Turn::Start(CallId(2)));
+        queue.throttled(CallId(2), Span(125.0), Span(1e9));
+        assert_eq!(queue.next(Span(125.0)), Turn::WaitUntil(Span(3725.0)));
     }
 
     #[test]

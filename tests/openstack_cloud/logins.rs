@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::grown::on_real_time;
 use crate::stack::scene::{server_of, with_launcher};
 use crate::stack::{Cloud, clouds};
+use crate::support::real;
 
 #[test]
 fn an_application_credential_is_as_good_as_a_password() {
@@ -25,6 +26,130 @@ fn an_application_credential_is_as_good_as_a_password() {
             })
             .await;
         }
+    });
+}
+
+#[test]
+fn a_token_is_as_good_as_a_password_as_long_as_it_lasts() {
+    on_real_time(async {
+        let cloud = Cloud::simulated(&[]).await;
+        let token = cloud.client().await.token();
+        let auth_url = format!("{}/identity/v3", cloud.simulation().base());
+        cloud.add(
+            "with-token",
+            json!({"auth_type": "token", "auth": {"auth_url": auth_url, "token": token,
+            "project_name": "nodepool", "project_domain_id": "default"}}),
+        );
+        let configure = |name: &str| {
+            let mut provider = cloud.provider(name);
+            provider["cloud"] = json!("with-token");
+            vec![provider]
+        };
+        with_launcher(&cloud, configure, async |scene| {
+            let (id, nodes) = scene.serve(&["a"]).await;
+            assert_eq!(nodes[0].cloud.as_deref(), Some("with-token"));
+            scene.use_up(&id).await;
+            scene.empties().await;
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_region_that_the_catalogue_has_is_used_and_named_in_the_record() {
+    on_real_time(async {
+        let cloud = Cloud::simulated(&["--region", "north"]).await;
+        // The first one is that of a provider which names none.
+        cloud.set("regions", json!(["south", "north"]));
+        let configure = |name: &str| {
+            let mut provider = cloud.provider(name);
+            provider["region-name"] = json!("north");
+            vec![provider]
+        };
+        with_launcher(&cloud, configure, async |scene| {
+            let (id, nodes) = scene.serve(&["a"]).await;
+            assert_eq!(nodes[0].region.as_deref(), Some("north"));
+            scene.use_up(&id).await;
+            scene.empties().await;
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_keystone_that_is_busy_is_asked_again_when_it_wants_to_be() {
+    on_real_time(async {
+        let fault = "429 times=1 path=^/identity/v3/auth/tokens$";
+        let cloud = Cloud::simulated(&["--retry-after-s", "4", "--fault", fault]).await;
+        let began = std::time::Instant::now();
+        with_launcher(
+            &cloud,
+            |name| vec![cloud.provider(name)],
+            async |scene| {
+                let (id, _) = scene.serve(&["a"]).await;
+                assert!(began.elapsed().as_secs() >= 4, "it waits as long as it was told to");
+                scene.use_up(&id).await;
+                scene.empties().await;
+            },
+        )
+        .await;
+    });
+}
+
+/// An authority that has signed nothing.
+fn other_authority(folder: &std::path::Path) -> std::path::PathBuf {
+    let path = folder.join("other-ca.pem");
+    let made = rcgen::generate_simple_self_signed(["other".to_owned()]).unwrap();
+    std::fs::write(&path, made.cert.pem()).unwrap();
+    path
+}
+
+#[test]
+fn tls_is_by_the_authority_that_clouds_yaml_names_and_who_is_not_known_by_it_is_out_of_service() {
+    if real::skipped() {
+        return;
+    }
+    on_real_time(async {
+        let (cloud, folder) = (Cloud::simulated_with_tls(&[]).await, tempfile::tempdir().unwrap());
+        let text = std::fs::read_to_string(&cloud.clouds_yaml).unwrap();
+        let mut file: Value = serde_yaml::from_str(&text).unwrap();
+        let good = file["clouds"][&cloud.name].take();
+        let with = |key: &str, value: Value| {
+            let mut changed = good.clone();
+            changed[key] = value;
+            changed
+        };
+        let mut unchecked = with("verify", json!(false));
+        unchecked.as_object_mut().unwrap().remove("cacert");
+        let mut unknown = good.clone();
+        unknown.as_object_mut().unwrap().remove("cacert");
+        let mut nameless = good.clone();
+        nameless["auth"]["auth_url"] = json!("https://keystone.invalid/v3");
+        let other = with("cacert", json!(other_authority(folder.path())));
+        let all = [("unchecked", unchecked), ("unknown", unknown), ("nameless", nameless), ("other", other)];
+        all.into_iter().for_each(|(name, entry)| cloud.add(name, entry));
+        let configure = |name: &str| {
+            let strangers = ["unchecked", "unknown", "nameless", "other"].map(|named| {
+                let mut provider = cloud.provider(&format!("{name}-{named}"));
+                provider["cloud"] = json!(named);
+                provider["pools"][0]["labels"][0]["name"] = json!(named);
+                provider
+            });
+            std::iter::once(cloud.provider(name)).chain(strangers).collect()
+        };
+        with_launcher(&cloud, configure, async |scene| {
+            for label in ["a", "unchecked"] {
+                let (id, _) = scene.serve(&[label]).await;
+                scene.use_up(&id).await;
+            }
+            for (label, reason) in [("unknown", "certificate"), ("other", "certificate"), ("nameless", "dns error")] {
+                let id = scene.consumer.ask(&[label]).await;
+                scene.says(&id, &format!("cloud {label}: ")).await;
+                scene.says(&id, reason).await;
+            }
+            scene.empties().await;
+        })
+        .await;
     });
 }
 

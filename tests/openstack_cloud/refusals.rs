@@ -76,6 +76,40 @@ fn an_image_that_is_missing_is_declined_and_used_once_it_is_there() {
     });
 }
 
+// The catalogue does not have it, or it is not for us.
+#[test]
+fn a_cloud_whose_glance_cannot_be_asked_boots_images_that_are_named_by_id() {
+    on_real_time(async {
+        // Each simulated cloud gives it the same id.
+        let known = Cloud::simulated(&[]).await.client().await.id_of("image", "images", "raw-1M").await;
+        let images = ["--fault", "403 service=image path=/images"];
+        for (flags, reason) in [(["--without", "image"], "no service of type image"), (images, "403")] {
+            let cloud = Cloud::simulated(&flags).await;
+            let configure = |name: &str| {
+                let mut provider = cloud.provider(name);
+                let mut by_id = provider["cloud-images"][0].clone();
+                (by_id["name"], by_id["image-id"]) = (json!("by-id"), json!(known));
+                by_id.as_object_mut().unwrap().remove("image-name");
+                provider["cloud-images"].as_array_mut().unwrap().push(by_id);
+                let mut label = provider["pools"][0]["labels"][0].clone();
+                (label["name"], label["cloud-image"]) = (json!("b"), json!("by-id"));
+                provider["pools"][0]["labels"].as_array_mut().unwrap().push(label);
+                vec![provider]
+            };
+            with_launcher(&cloud, configure, async |scene| {
+                let named = scene.consumer.ask(&["a"]).await;
+                assert_eq!(scene.ended(&named).await.state, RequestState::Failed);
+                scene.says(&named, "image raw-1M cannot be looked up").await;
+                scene.says(&named, reason).await;
+                let (id, _) = scene.serve(&["b"]).await;
+                scene.use_up(&id).await;
+                scene.empties().await;
+            })
+            .await;
+        }
+    });
+}
+
 #[test]
 fn servers_that_break_are_replaced_until_the_attempts_are_used_up_and_all_are_removed() {
     on_real_time(async {
@@ -167,6 +201,30 @@ fn a_refusal_for_the_quota_that_nobody_expected_delays_a_request_and_fails_nobod
     });
 }
 
+// drivers.md 2.1.4
+#[test]
+fn a_server_that_fails_for_the_quota_in_any_words_delays_a_request_and_fails_nobody() {
+    on_real_time(async {
+        let fault = "Quota exceeded for cores: Requested 1, but already used 20 of 20 cores";
+        let cloud = Cloud::simulated(&["--boot-fails-every", "1", "--boot-failure", fault]).await;
+        let configure = |name: &str| {
+            let mut provider = cloud.provider(name);
+            provider["launch-retries"] = json!(1);
+            vec![provider]
+        };
+        with_launcher(&cloud, configure, async |scene| {
+            let id = scene.consumer.ask(&["a"]).await;
+            let refused = async || cloud.simulation().state().await["servers_created"].as_u64() >= Some(2);
+            crate::support::wait::until("a second attempt", crate::stack::scene::LONG, refused).await;
+            cloud.simulation().knobs(json!({"boot_fails_every": 0})).await;
+            scene.fulfilled(&id).await;
+            scene.use_up(&id).await;
+            scene.empties().await;
+        })
+        .await;
+    });
+}
+
 #[test]
 fn a_cloud_without_neutron_or_cinder_has_nodes_all_the_same() {
     on_real_time(async {
@@ -194,5 +252,100 @@ fn a_cloud_without_neutron_or_cinder_has_nodes_all_the_same() {
             })
             .await;
         }
+    });
+}
+
+/// What decides about floating addresses fails while the launcher starts: servers wait for it and are not given out without.
+#[test]
+fn servers_with_several_ports_wait_for_the_listing_that_says_which_gets_the_floating_address() {
+    on_real_time(async {
+        let flags = ["--networks", "private,second", "--fault", "500 times=2 service=network path=/subnets$"];
+        let cloud = Cloud::simulated(&flags).await;
+        let configure = |name: &str| {
+            let mut provider = cloud.provider(name);
+            let pool = &mut provider["pools"][0];
+            (pool["networks"], pool["auto-floating-ip"]) = (json!(["private", "second"]), json!(true));
+            vec![provider]
+        };
+        with_launcher(&cloud, configure, async |scene| {
+            let (id, nodes) = scene.serve(&["a"]).await;
+            assert!(nodes[0].public_ipv4.is_some(), "{nodes:?}");
+            assert_eq!(cloud.simulation().state().await["servers_created"], 1);
+            scene.use_up(&id).await;
+            scene.empties().await;
+        })
+        .await;
+    });
+}
+
+// drivers.md 1.3
+#[test]
+fn limits_that_cannot_be_had_concern_only_pools_that_heed_them() {
+    on_real_time(async {
+        for status in ["403", "404", "500"] {
+            let fault = format!("{status} service=compute path=/limits$");
+            let cloud = Cloud::simulated(&["--fault", &fault]).await;
+            let configure = |name: &str| {
+                let mut ignoring = cloud.provider(name);
+                ignoring["pools"][0]["ignore-provider-quota"] = json!(true);
+                let mut heeding = ignoring["pools"][0].clone();
+                (heeding["name"], heeding["labels"][0]["name"]) = (json!("second"), json!("b"));
+                heeding["ignore-provider-quota"] = json!(false);
+                ignoring["pools"].as_array_mut().unwrap().push(heeding.clone());
+                let mut all_heed = cloud.provider(&format!("{name}-heeding"));
+                heeding["labels"][0]["name"] = json!("c");
+                all_heed["pools"] = json!([heeding]);
+                vec![ignoring, all_heed]
+            };
+            with_launcher(&cloud, configure, async |scene| {
+                let (id, _) = scene.serve(&["a"]).await;
+                let second = scene.consumer.ask(&["b"]).await;
+                assert_eq!(scene.ended(&second).await.state, RequestState::Failed);
+                scene.says(&second, "the cloud does not tell its limits").await;
+                let third = scene.consumer.ask(&["c"]).await;
+                scene.says(&third, "the cloud does not tell its limits").await;
+                // Refused is refused, while a failure may pass.
+                match status {
+                    "500" => {
+                        cloud.simulation().knobs(json!({"faults": []})).await;
+                        scene.fulfilled(&third).await;
+                        scene.use_up(&third).await;
+                    }
+                    _ => assert_eq!(scene.ended(&third).await.state, RequestState::Failed),
+                }
+                scene.use_up(&id).await;
+                scene.empties().await;
+            })
+            .await;
+        }
+    });
+}
+
+// drivers.md 1.3: an old value is as good
+#[test]
+fn limits_that_were_known_stay_when_they_cannot_be_had_any_more() {
+    on_real_time(async {
+        let faults = ["--fault", "403 after=1 service=compute path=/limits$"];
+        let cloud =
+            Cloud::simulated(&[&faults[..], &["--quota-servers", "1", "--boot-fails-every", "1"]].concat()).await;
+        with_launcher(
+            &cloud,
+            |name| vec![cloud.provider(name)],
+            async |scene| {
+                // A launch that fails is followed by a survey.
+                let id = scene.consumer.ask(&["a"]).await;
+                assert_eq!(scene.ended(&id).await.state, RequestState::Failed);
+                let struck = async || cloud.simulation().state().await["faults_struck"].to_string().contains('1');
+                crate::support::wait::until("the limits to be refused", crate::stack::scene::LONG, struck).await;
+                cloud.simulation().knobs(json!({"boot_fails_every": 0})).await;
+                let never = scene.consumer.ask(&["a", "a"]).await;
+                assert_eq!(scene.ended(&never).await.state, RequestState::Failed);
+                scene.says(&never, "needs instances 2, the limit is 1").await;
+                let (id, _) = scene.serve(&["a"]).await;
+                scene.use_up(&id).await;
+                scene.empties().await;
+            },
+        )
+        .await;
     });
 }

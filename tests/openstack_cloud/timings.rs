@@ -38,6 +38,10 @@ fn the_statsd_of_a_cloud_hears_of_each_kind_of_request() {
             )
             .await;
             let mut wanted = vec![
+                "of.one.identity.POST.tokens.201:1|c",
+                "of.one.identity.POST.tokens.attempted:1|c",
+                "of.one.identity.GET.discovery.200:1|c",
+                "of.one.identity.GET.discovery.attempted:1|c",
                 "of.one.compute.GET.flavors_detail.200:1|c",
                 "of.one.compute.GET.flavors_detail.attempted:1|c",
                 "of.one.compute.POST.servers.202:1|c",

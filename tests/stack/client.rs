@@ -36,7 +36,13 @@ impl Client {
         }});
         let base = auth["auth_url"].as_str().unwrap_or_else(|| panic!("clouds.yaml has no auth_url for {cloud}"));
         let url = format!("{}/v3/auth/tokens", base.trim_end_matches('/').trim_end_matches("/v3"));
-        let (http, login) = (reqwest::Client::new(), Login { url: below(root, &url), body });
+        let mut http = reqwest::Client::builder();
+        if let Some(authority) = file["clouds"][cloud]["cacert"].as_str() {
+            let authority = std::fs::read(authority).expect("cacert can be read");
+            http = http.add_root_certificate(reqwest::Certificate::from_pem(&authority).expect("cacert is PEM"));
+        }
+        let http = http.build().expect("a client with an authority can be built");
+        let login = Login { url: below(root, &url), body };
         let (token, catalog) = login.token(&http).await;
         Client { http, login, root, token: Mutex::new(token), catalog }
     }
@@ -49,6 +55,11 @@ impl Client {
         let entry = self.catalog.iter().find(|entry| types.iter().any(|kind| entry["type"] == *kind))?;
         let endpoint = entry["endpoints"].as_array()?.iter().find(|endpoint| endpoint["interface"] == "public")?;
         Some(below(self.root, endpoint["url"].as_str()?.trim_end_matches('/')))
+    }
+
+    /// Good for whoever wants to log in with one.
+    pub fn token(&self) -> String {
+        self.token.lock().expect("nobody panics with it").clone()
     }
 
     pub fn has(&self, service: &str) -> bool {

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use client::Client;
 
 use crate::support::real::simulated_openstack::SimulatedOpenStack;
+use crate::support::real::tls;
 
 /// A cloud, and what it is known to have.
 pub struct Cloud {
@@ -28,10 +29,20 @@ pub struct Cloud {
 impl Cloud {
     /// A simulated cloud with these flags, whose servers boot quickly unless they say otherwise.
     pub async fn simulated(flags: &[&str]) -> Cloud {
-        let quick = ["--boot-time-s", "0.2", "--delete-time-s", "0.1"];
-        let given = |flag: &str| flags.contains(&flag);
-        let quick = quick.chunks(2).filter(|pair| !given(pair[0])).flatten().copied();
-        let simulation = SimulatedOpenStack::start(&quick.chain(flags.iter().copied()).collect::<Vec<_>>()).await;
+        Self::of(SimulatedOpenStack::start(&quick(flags)).await)
+    }
+
+    /// The same with TLS, by the authority of the test certificates.
+    pub async fn simulated_with_tls(flags: &[&str]) -> Cloud {
+        let (certificate, key) = (tls::file("server.pem"), tls::file("server.key"));
+        let own = ["--tls-cert", certificate.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
+        let flags = [&quick(flags)[..], &own].concat();
+        let cloud = Self::of(SimulatedOpenStack::start_with_authority(&flags, &tls::text("ca.pem")).await);
+        cloud.set("cacert", json!(tls::file("ca.pem")));
+        cloud
+    }
+
+    fn of(simulation: SimulatedOpenStack) -> Cloud {
         Cloud {
             clouds_yaml: simulation.clouds_yaml(),
             name: "simulated".to_owned(),
@@ -69,10 +80,19 @@ impl Cloud {
 
     /// Writes a setting into the cloud's own clouds.yaml.
     pub fn set(&self, key: &str, value: Value) {
+        self.write(|clouds| clouds[&self.name][key] = value);
+    }
+
+    /// Writes another cloud into it.
+    pub fn add(&self, name: &str, cloud: Value) {
+        self.write(|clouds| clouds[name] = cloud);
+    }
+
+    fn write(&self, change: impl FnOnce(&mut Value)) {
         assert!(!self.is_real(), "nobody's own clouds.yaml is written to");
         let text = std::fs::read_to_string(&self.clouds_yaml).expect("clouds.yaml can be read");
         let mut file: Value = serde_yaml::from_str(&text).expect("clouds.yaml is YAML");
-        file["clouds"][&self.name][key] = value;
+        change(&mut file["clouds"]);
         std::fs::write(&self.clouds_yaml, file.to_string()).expect("the simulated cloud's clouds.yaml is ours");
     }
 
@@ -102,6 +122,12 @@ impl Cloud {
             }],
         })
     }
+}
+
+fn quick<'a>(flags: &[&'a str]) -> Vec<&'a str> {
+    let quick = ["--boot-time-s", "0.2", "--delete-time-s", "0.1"];
+    let missing = quick.chunks(2).filter(|pair| !flags.contains(&pair[0])).flatten().copied();
+    missing.chain(flags.iter().copied()).collect()
 }
 
 /// The clouds of a case: a simulated one with these flags, and the real one.

@@ -1,7 +1,7 @@
 //! Keystone: a token for who we are, the service catalogue that comes with it, and a new token when the old one ends.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use async_trait::async_trait;
 use chrono::{DateTime, FixedOffset, Utc};
@@ -11,8 +11,11 @@ use reqwest::{Client, RequestBuilder, StatusCode, Url};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::clouds::{Auth, CloudSettings, Credential, Domain, Identity, Interface, Scope, Secret, Service, User};
+use super::timings::Timings;
+use crate::model::time::Span;
 
 /// A token that ends sooner than this is replaced before it is used.
 const LAST_SECONDS: i64 = 60;
@@ -22,6 +25,9 @@ pub struct Keystone {
     settings: Arc<CloudSettings>,
     token_url: Url,
     token: Mutex<Option<Token>>,
+    /// What Keystone wanted us to wait; the errors of `openstack` have no room for it.
+    wait: std::sync::Mutex<Option<Span>>,
+    timings: Arc<Timings>,
 }
 
 #[derive(Clone)]
@@ -71,12 +77,12 @@ struct TokenBody {
 pub struct Login(pub Arc<Keystone>);
 
 impl Keystone {
-    pub fn new(settings: Arc<CloudSettings>) -> Result<Self, String> {
+    pub fn new(settings: Arc<CloudSettings>, timings: Arc<Timings>) -> Result<Self, String> {
         let url = settings.identity.auth_url.trim_end_matches('/');
         let base = if url.ends_with("/v3") { url.to_owned() } else { format!("{}/v3", url.trim_end_matches("/v2.0")) };
         let token_url = Url::parse(&format!("{base}/auth/tokens"))
             .map_err(|error| format!("auth_url {} is no URL: {error}", settings.identity.auth_url))?;
-        Ok(Self { settings, token_url, token: Mutex::new(None) })
+        Ok(Self { settings, token_url, token: Mutex::new(None), wait: std::sync::Mutex::new(None), timings })
     }
 
     /// A token was refused before its time: the next call asks for another one.
@@ -85,6 +91,11 @@ impl Keystone {
         if token.as_ref().is_some_and(|token| token.value == *refused) {
             *token = None;
         }
+    }
+
+    /// How long Keystone wants us to wait, if it has just said so.
+    pub fn take_wait(&self) -> Option<Span> {
+        self.wait.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     pub async fn token(&self, client: &Client) -> Result<Secret, Error> {
@@ -102,16 +113,23 @@ impl Keystone {
     }
 
     async fn ask(&self, client: &Client) -> Result<Token, Error> {
-        let answer = client.post(self.token_url.clone()).json(&body(&self.settings.identity)).send().await?;
+        let began = Instant::now();
+        let sent = client.post(self.token_url.clone()).json(&body(&self.settings.identity)).send().await;
+        let answered = sent.as_ref().ok().map(|answer| answer.status().as_u16());
+        self.timings.note("identity.POST.tokens", answered, began.elapsed());
+        let answer = sent.map_err(|error| Error::new(ErrorKind::ProtocolError, super::http::with_causes(&error)))?;
         let (status, headers) = (answer.status(), answer.headers().clone());
         if status != StatusCode::CREATED && status != StatusCode::OK {
             let text = super::http::message(&answer.text().await.unwrap_or_default());
+            let wait = super::http::wait(&headers);
             let kind = match status.as_u16() {
+                503 if wait.is_some() => ErrorKind::InvalidInput,
                 400 | 401 | 403 | 404 => ErrorKind::AuthenticationFailed,
                 // Not now: as `openstack` has it for other requests.
                 408 | 413 | 429 => ErrorKind::InvalidInput,
                 _ => ErrorKind::InternalServerError,
             };
+            *self.wait.lock().unwrap_or_else(PoisonError::into_inner) = wait;
             let url = &self.token_url;
             return Err(Error::new(kind, format!("Keystone at {url} answers {status}: {text}")).with_status(status));
         }

@@ -1,6 +1,6 @@
 //! What only this driver understands of a provider section: the cloud, and what servers are made of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::super::servers::{self, Section};
@@ -23,9 +23,16 @@ pub struct Settings {
     /// A pool names no zones, so the cloud is asked for its own.
     pub wants_zones: bool,
     pub servers: BTreeMap<PoolName, BTreeMap<LabelName, Arc<Wanted>>>,
+    /// Pools that heed the limits of the cloud.
+    pub limited: BTreeSet<PoolName>,
 }
 
 impl Settings {
+    /// Nobody minds what limits the cloud has.
+    pub fn ignores_limits(&self) -> bool {
+        self.limited.is_empty()
+    }
+
     pub fn tidy(&self) -> Tidy {
         Tidy { floating_ips: self.clean_floating_ips, ports: self.port_cleanup }
     }
@@ -69,6 +76,7 @@ pub fn read(provider: &ProviderConfig, findings: &mut Findings) -> Settings {
     let interval = findings.keep(node.integer("port-cleanup-interval")).unwrap_or(600);
     let images = Images::of(node, findings);
     let pools = provider.pools.values();
+    let limited = pools.clone().filter(|pool| !pool.ignore_provider_quota).map(|pool| pool.name.clone()).collect();
     Settings {
         section,
         cloud: findings.keep(node.text("cloud")),
@@ -77,6 +85,7 @@ pub fn read(provider: &ProviderConfig, findings: &mut Findings) -> Settings {
         port_cleanup: (interval > 0).then_some(Span(interval as f64)),
         wants_zones: provider.pools.values().any(|pool| pool.availability_zones.is_empty()),
         servers: pools.map(|pool| (pool.name.clone(), wanted(pool, &images, findings))).collect(),
+        limited,
     }
 }
 

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use openstack::ErrorKind;
 use openstack::session::{ServiceType, Session};
-use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
-use reqwest::{Certificate, Client, Method, StatusCode, redirect};
+use reqwest::header::{CONTENT_TYPE, DATE, HeaderMap, HeaderName, RETRY_AFTER};
+use reqwest::{Certificate, Client, Identity, Method, StatusCode, redirect};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use super::auth::{Keystone, Login};
 use super::clouds::{CloudSettings, Verify};
+use super::timings::Timings;
 use crate::model::cloud::{CloudError, FailureKind};
 use crate::model::time::Span;
 
@@ -96,8 +98,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub fn new(settings: Arc<CloudSettings>) -> Result<Self, String> {
-        let keystone = Arc::new(Keystone::new(settings.clone())?);
+    pub fn new(settings: Arc<CloudSettings>, timings: Arc<Timings>) -> Result<Self, String> {
+        let keystone = Arc::new(Keystone::new(settings.clone(), timings)?);
         let discovery = client(&settings, redirect::Policy::limited(3))?;
         let client = client(&settings, redirect::Policy::none())?;
         Ok(Self { settings, keystone, discovery, client, session: OnceCell::new() })
@@ -162,7 +164,9 @@ impl Connection {
                 CloudError::Denied(text)
             }
             // A 4xx of which no more is known. For a token or a document of versions it can only mean that we are too many.
-            ErrorKind::InvalidInput => CloudError::Throttled { retry_after: RETRY },
+            ErrorKind::InvalidInput => {
+                CloudError::Throttled { retry_after: self.keystone.take_wait().unwrap_or(RETRY) }
+            }
             _ => failed(text),
         }))
     }
@@ -241,11 +245,8 @@ fn client(settings: &CloudSettings, redirects: redirect::Policy) -> Result<Clien
         }
     }
     if let Some(own) = &settings.certificate {
-        let mut pem = read(&own.certificate)?;
-        if let Some(key) = &own.key {
-            pem.extend(read(key)?);
-        }
-        let identity = reqwest::Identity::from_pem(&pem)
+        let key = own.key.as_deref().map(read).transpose()?;
+        let identity = identity(read(&own.certificate)?, key)
             .map_err(|error| format!("cert {} cannot be used: {error}", own.certificate.display()))?;
         builder = builder.identity(identity);
     }
@@ -255,17 +256,31 @@ fn client(settings: &CloudSettings, redirects: redirect::Policy) -> Result<Clien
     builder.build().map_err(|error| format!("cannot make an HTTP client: {error}"))
 }
 
+/// Who we are by certificate. Files need not end with their last line: the key begins a line of its own all the same.
+fn identity(mut pem: Vec<u8>, key: Option<Vec<u8>>) -> reqwest::Result<Identity> {
+    if let Some(key) = key {
+        pem.push(b'\n');
+        pem.extend(key);
+    }
+    Identity::from_pem(&pem)
+}
+
 /// No answer, or not a whole one.
 fn unsent(error: &reqwest::Error) -> Refusal {
-    // Their causes say what it was, and no part of them is a secret.
+    let text = chopped(&with_causes(error));
+    let error_is_early = error.is_connect() || error.is_builder();
+    Refusal::Failure(Failure { error: failed(text), may_have_worked: !error_is_early, status: None })
+}
+
+/// The causes of an error say what it was, a name or a certificate, and no part of them is a secret.
+pub fn with_causes(error: &reqwest::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(next) = cause {
         text = format!("{text}: {next}");
         cause = next.source();
     }
-    let error_is_early = error.is_connect() || error.is_builder();
-    Refusal::Failure(Failure { error: failed(chopped(&text)), may_have_worked: !error_is_early, status: None })
+    text
 }
 
 /// What an answer that is no success means.
@@ -276,12 +291,18 @@ fn refused(status: StatusCode, headers: &HeaderMap, body: &str) -> Failure {
     let lower = said.to_lowercase();
     let over_quota = ["quota exceeded", "exceeds quota", "number of ports exceeded", "quotaexceeded"];
     let is_quota = over_quota.iter().any(|words| lower.contains(words));
-    let retry_after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok()).map(Span);
+    let wait = wait(headers);
+    // 413 is Nova's word of old for too many requests; without that word, and a time to wait, the request is too large.
+    let is_throttle = match status.as_u16() {
+        429 => true,
+        413 => wait.is_some() || body.contains("overLimit"),
+        503 => wait.is_some(),
+        _ => false,
+    };
     let error = match status.as_u16() {
-        403 | 409 | 413 if is_quota => CloudError::Quota(said),
-        429 => CloudError::Throttled { retry_after: retry_after.unwrap_or(RETRY) },
-        413 | 503 if retry_after.is_some() => CloudError::Throttled { retry_after: retry_after.unwrap_or(RETRY) },
-        413 => CloudError::Throttled { retry_after: RETRY },
+        403 | 409 if is_quota => CloudError::Quota(said),
+        413 if lower.contains("quota") => CloudError::Quota(said),
+        _ if is_throttle => CloudError::Throttled { retry_after: wait.unwrap_or(RETRY) },
         403 => CloudError::Denied(text),
         404 => CloudError::NotFound,
         409 if lower.contains("no more ip addresses") => CloudError::Capacity(said),
@@ -290,6 +311,19 @@ fn refused(status: StatusCode, headers: &HeaderMap, body: &str) -> Failure {
     // A gateway that gave up says nothing about what is behind it.
     let may_have_worked = status.is_server_error() && !matches!(error, CloudError::Throttled { .. });
     Failure { error, may_have_worked, status: Some(status.as_u16()) }
+}
+
+/// How long the cloud wants us to wait: a number of seconds, or the time from its own date to another one.
+pub fn wait(headers: &HeaderMap) -> Option<Span> {
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    let asked = text(RETRY_AFTER)?;
+    if let Ok(seconds) = asked.parse::<f64>() {
+        return (seconds.is_finite() && seconds >= 0.0).then_some(Span(seconds));
+    }
+    let until = DateTime::parse_from_rfc2822(asked).ok()?;
+    let now = text(DATE).and_then(|date| DateTime::parse_from_rfc2822(date).ok());
+    let now = now.map_or_else(Utc::now, |now| now.with_timezone(&Utc));
+    Some(Span((until.with_timezone(&Utc) - now).num_seconds().max(0) as f64))
 }
 
 pub fn failed(detail: String) -> CloudError {
@@ -318,5 +352,56 @@ fn chopped(text: &str) -> String {
     match line.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_and_its_key_may_come_from_two_files_that_do_not_end_with_a_line() {
+        let made = rcgen::generate_simple_self_signed(["nodepool".to_owned()]).unwrap();
+        let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        for (certificate, key) in [(certificate.trim_end(), key.trim_end()), (&certificate, &key)] {
+            identity(certificate.into(), Some(key.into())).unwrap();
+        }
+        identity(format!("{certificate}{key}").into(), None).unwrap();
+    }
+
+    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+        let parsed = lines.iter().map(|(name, value)| (name.parse::<HeaderName>().unwrap(), value.parse().unwrap()));
+        parsed.collect()
+    }
+
+    #[test]
+    fn a_time_to_wait_is_a_number_or_a_date() {
+        let asked = |lines: &[(&str, &str)]| wait(&headers(lines)).map(|wait| wait.0);
+        let date = ("date", "Wed, 21 Oct 2015 07:28:00 GMT");
+        assert_eq!(asked(&[("retry-after", "120")]), Some(120.0));
+        assert_eq!(asked(&[date, ("retry-after", "Wed, 21 Oct 2015 07:29:30 GMT")]), Some(90.0));
+        // Long past by this host's clock.
+        assert_eq!(asked(&[("retry-after", "Wed, 21 Oct 2015 07:29:30 GMT")]), Some(0.0));
+        assert_eq!(asked(&[("retry-after", "soon")]), None);
+        assert_eq!(asked(&[("retry-after", "-5")]), None);
+        assert_eq!(asked(&[date]), None);
+    }
+
+    #[test]
+    fn too_many_requests_are_told_from_too_large_ones_and_from_quotas() {
+        let meant = |status: u16, lines: &[(&str, &str)], body: &str| {
+            refused(StatusCode::from_u16(status).unwrap(), &headers(lines), body).error
+        };
+        let throttled = |seconds: f64| CloudError::Throttled { retry_after: Span(seconds) };
+        let later = [("retry-after", "7")];
+        assert_eq!(meant(429, &[], "{}"), throttled(1.0));
+        assert_eq!(meant(429, &later, "{}"), throttled(7.0));
+        assert_eq!(meant(413, &later, "{}"), throttled(7.0));
+        assert_eq!(meant(413, &[], r#"{"overLimit": {"message": "This request was rate-limited."}}"#), throttled(1.0));
+        assert_eq!(meant(503, &later, ""), throttled(7.0));
+        assert!(matches!(meant(503, &[], ""), CloudError::Failed { .. }));
+        assert!(matches!(meant(413, &[], "<html>Request Entity Too Large</html>"), CloudError::Failed { .. }));
+        let full = "Maximum number of volumes allowed (10) exceeded for quota 'volumes'.";
+        assert!(matches!(meant(413, &later, full), CloudError::Quota(_)));
     }
 }

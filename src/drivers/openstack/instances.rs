@@ -101,9 +101,11 @@ impl View<'_> {
         private_ipv4: &Option<String>,
         public_ipv6: &Option<String>,
     ) -> Option<String> {
-        if let Some(name) = &self.stock.networks().default_interface {
-            let found = server.addresses.get(name).and_then(|all| all.first());
-            if let Some(address) = found {
+        if let Some(name) = self.stock.default_network_name() {
+            let on_it = server.addresses.get(name).into_iter().flatten();
+            let of_version = |version: u8| on_it.clone().find(move |address| address.version == version);
+            let ipv6 = of_version(6).filter(|_| self.has_ipv6 && !self.cloud.force_ipv4);
+            if let Some(address) = ipv6.or_else(|| of_version(4)) {
                 return Some(address.addr.clone());
             }
         }
@@ -163,4 +165,115 @@ pub fn host_has_ipv6() -> bool {
         let is_default = fields.first().is_some_and(|to| to.bytes().all(|digit| digit == b'0'));
         is_default && fields.get(1) == Some(&"00") && fields.last() != Some(&"lo")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::clouds::cases::with;
+    use super::super::http::Services;
+    use super::super::stock::Networks;
+    use super::super::wire::Network;
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// Networks `net` (id `n1`) and `other` (id `n2`), and `outside` (id `n3`), which is external.
+    fn stock(cloud: &CloudSettings) -> Stock {
+        let networks = json!([
+            {"id": "n1", "name": "net"}, {"id": "n2", "name": "other"},
+            {"id": "n3", "name": "outside", "router:external": true},
+        ]);
+        let networks: Vec<Network> = serde_json::from_value(networks).unwrap();
+        Stock::new(Services::default(), Vec::new()).with_networks(Networks::new(networks, None, None, cloud))
+    }
+
+    fn fixed(address: &str) -> Value {
+        json!({"addr": address, "version": if address.contains(':') { 6 } else { 4 }, "OS-EXT-IPS:type": "fixed"})
+    }
+
+    fn floating(address: &str) -> Value {
+        json!({"addr": address, "version": 4, "OS-EXT-IPS:type": "floating"})
+    }
+
+    fn instance(keys: &str, has_ipv6: bool, server: Value) -> Instance {
+        let cloud = with(keys);
+        let stock = stock(&cloud);
+        let mut all = json!({"id": "s", "status": "ACTIVE"});
+        all.as_object_mut().unwrap().extend(server.as_object().unwrap().clone());
+        let view = View { cloud: &cloud, region: None, has_ipv6, stock: &stock };
+        view.instance(serde_json::from_str(&all.to_string()).unwrap(), &HashMap::new())
+    }
+
+    /// `interface_ip`, `private_ipv4`, `public_ipv4`, `public_ipv6`; `-` for none.
+    fn reached(keys: &str, has_ipv6: bool, server: Value) -> [String; 4] {
+        let Instance { interface_ip, private_ipv4, public_ipv4, public_ipv6, .. } = instance(keys, has_ipv6, server);
+        [interface_ip, private_ipv4, public_ipv4, public_ipv6].map(|ip| ip.unwrap_or_else(|| "-".to_owned()))
+    }
+
+    // drivers.md 2.1.6, all of them
+    #[test]
+    fn a_private_address_is_the_last_resort_and_the_first_choice_of_a_private_cloud() {
+        let server = json!({"addresses": {"net": [fixed("10.0.0.5"), floating("198.51.100.7")]}});
+        assert_eq!(reached("", false, server.clone()), ["198.51.100.7", "10.0.0.5", "198.51.100.7", "-"]);
+        assert_eq!(reached("private: true", false, server), ["10.0.0.5", "10.0.0.5", "198.51.100.7", "-"]);
+        let alone = json!({"addresses": {"net": [fixed("10.0.0.5")]}});
+        assert_eq!(reached("", false, alone), ["10.0.0.5", "10.0.0.5", "-", "-"]);
+    }
+
+    #[test]
+    fn ipv6_is_used_where_this_host_reaches_it_and_the_cloud_does_not_force_ipv4() {
+        let server = json!({"addresses": {"outside": [fixed("2001:db8::5"), fixed("198.51.100.5")]}});
+        let public = "198.51.100.5";
+        assert_eq!(reached("", true, server.clone()), ["2001:db8::5", public, public, "2001:db8::5"]);
+        assert_eq!(reached("", false, server.clone()), [public, public, public, "2001:db8::5"]);
+        assert_eq!(reached("force_ipv4: true", true, server), [public, public, public, "-"]);
+    }
+
+    #[test]
+    fn the_address_that_a_server_names_itself_goes_first() {
+        let server = json!({"addresses": {"outside": [fixed("198.51.100.5")]}, "accessIPv4": "203.0.113.1",
+            "accessIPv6": "2001:db8::1"});
+        assert_eq!(reached("", true, server), ["2001:db8::1", "203.0.113.1", "203.0.113.1", "2001:db8::1"]);
+        let empty = json!({"addresses": {"outside": [fixed("198.51.100.5")]}, "accessIPv4": "", "accessIPv6": ""});
+        assert_eq!(reached("", true, empty)[0], "198.51.100.5");
+    }
+
+    #[test]
+    fn the_default_interface_is_found_by_name_and_by_id_and_its_version_is_one_that_is_reached() {
+        let server = json!({"addresses": {"other": [fixed("fd00::9"), fixed("10.2.0.9")],
+            "outside": [fixed("198.51.100.5")]}});
+        for named in ["other", "n2"] {
+            let keys = format!("networks: [{{name: {named}, default_interface: true}}]");
+            assert_eq!(reached(&keys, false, server.clone())[0], "10.2.0.9", "{named}");
+            assert_eq!(reached(&keys, true, server.clone())[0], "fd00::9", "{named}");
+            assert_eq!(reached(&format!("{keys}\nforce_ipv4: true"), true, server.clone())[0], "10.2.0.9", "{named}");
+        }
+        let elsewhere = "networks: [{name: net, default_interface: true}]";
+        assert_eq!(reached(elsewhere, false, server)[0], "198.51.100.5");
+    }
+
+    #[test]
+    fn of_several_fixed_addresses_the_private_one_is_that_of_the_floating_address() {
+        let with_mac = |mut address: Value, mac: &str| {
+            address["OS-EXT-IPS-MAC:mac_addr"] = json!(mac);
+            address
+        };
+        let server = json!({"addresses": {"net": [with_mac(fixed("10.0.0.5"), "a")],
+            "other": [with_mac(fixed("10.2.0.9"), "b"), with_mac(floating("198.51.100.7"), "b")]}});
+        assert_eq!(reached("", false, server), ["198.51.100.7", "10.2.0.9", "198.51.100.7", "-"]);
+    }
+
+    #[test]
+    fn networks_count_as_clouds_yaml_says_and_not_as_they_look() {
+        let server = json!({"addresses": {"net": [fixed("10.0.0.5")], "other": [fixed("10.2.0.9")]}});
+        let keys = "networks: [{name: n2, routes_externally: true}]";
+        assert_eq!(reached(keys, false, server), ["10.2.0.9", "10.0.0.5", "10.2.0.9", "-"]);
+    }
+
+    #[test]
+    fn without_a_hint_the_first_routable_address_is_public() {
+        let server = json!({"addresses": {"unknown": [fixed("10.0.0.5"), fixed("8.8.8.8")]}});
+        assert_eq!(reached("", false, server), ["8.8.8.8", "8.8.8.8", "8.8.8.8", "-"]);
+        let named = json!({"addresses": {"public": [fixed("10.0.0.5")], "private": [fixed("10.9.0.5")]}});
+        assert_eq!(reached("", false, named), ["10.0.0.5", "10.9.0.5", "10.0.0.5", "-"]);
+    }
 }

@@ -9,7 +9,7 @@ use super::calls::{self, Call, Reply};
 use super::config::Wanted;
 use super::http::failed;
 use super::shared::Shared;
-use super::stock::Stock;
+use super::stock::{Source, Stock};
 use super::wire::{self, FloatingIp, Port};
 use super::{body, clouds::FloatingIps};
 use crate::model::cloud::{
@@ -196,9 +196,7 @@ impl LaunchServer {
             InstanceState::Running => self.running(Box::new(self.sized(instance))),
             InstanceState::Starting => self.observe(Step::Booting(0)),
             InstanceState::Stopping => status("the server is being deleted".to_owned()),
-            InstanceState::Failed(fault) if fault.contains("exceeds") && fault.contains("quota") => {
-                Next::Failed(CloudError::Quota(fault.clone()))
-            }
+            InstanceState::Failed(fault) if is_quota(fault) => Next::Failed(CloudError::Quota(fault.clone())),
             InstanceState::Failed(fault) => status(format!("Server in error state: {fault}")),
         }
     }
@@ -221,15 +219,21 @@ impl LaunchServer {
             && cloud.requires_floating_ip != Some(false)
             && !cloud.private
             && instance.public_ipv4.is_none()
-            && instance.private_ipv4.is_some()
-            && self.stock.networks().floating.is_some();
-        match needs {
-            true => {
+            && instance.private_ipv4.is_some();
+        match &self.stock.networks().floating {
+            Source::Network(_) if needs => {
                 let call = calls::ports_of(&instance.external_id.to_string());
                 self.call(Step::Ports(instance), call)
             }
-            false => Next::Done(Outcome::Launched(instance)),
+            Source::Unknown if needs => self.wait_for_survey(),
+            Source::Network(_) | Source::Nowhere | Source::Unknown => Next::Done(Outcome::Launched(instance)),
         }
+    }
+
+    /// What the cloud has left open is asked for again soon; without it nobody can tell whether the server is reachable.
+    fn wait_for_survey(&mut self) -> Next<Call> {
+        self.stock = self.shared.stock();
+        self.observe(Step::Booting(0))
     }
 
     fn choose_port(&mut self, instance: Box<Instance>, answer: &Value) -> Next<Call> {
@@ -238,7 +242,7 @@ impl LaunchServer {
             Err(error) => return Next::Failed(failed(error)),
         };
         if ports.len() > 1 {
-            let destinations = &self.stock.networks().destinations;
+            let Some(destinations) = &self.stock.networks().destinations else { return self.wait_for_survey() };
             ports.retain(|port| destinations.contains(&port.network_id));
             ports.sort_by(|one, other| other.created_at.cmp(&one.created_at));
         }
@@ -247,7 +251,7 @@ impl LaunchServer {
             addresses.into_iter().find(|address| !address.contains(':') && !address.is_empty())
         };
         let found = ports.into_iter().find_map(|port| has_ipv4(&port).map(|address| (port, address)));
-        let (Some((port, address)), Some(network)) = (found, self.stock.networks().floating.clone()) else {
+        let (Some((port, address)), Source::Network(network)) = (found, self.stock.networks().floating.clone()) else {
             return Next::Done(Outcome::Launched(instance));
         };
         self.shared.asks_floating_ip(&instance.external_id.to_string(), &port.id);
@@ -299,6 +303,31 @@ fn floating_of(answer: &Value) -> Option<FloatingIp> {
     serde_json::from_value(answer.get("floatingip")?.clone()).ok()
 }
 
+/// Whether a server failed for want of room in the project: Nova and its neighbours say so in words and cases of their own.
+fn is_quota(fault: &str) -> bool {
+    let fault = fault.to_lowercase();
+    ["quota", "number of ports exceeded"].iter().any(|words| fault.contains(words))
+}
+
 fn status(detail: String) -> Next<Call> {
     Next::Failed(CloudError::Failed { kind: FailureKind::Status, detail })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // drivers.md 2.1.4
+    #[test]
+    fn a_fault_that_speaks_of_a_quota_is_one_of_quota_in_every_case_and_wording() {
+        let quota = [
+            "Quota exceeded for cores: Requested 4, but already used 398 of 400 cores",
+            "VolumeSizeExceedsAvailableQuota: Requested volume exceeds allowed gigabytes quota.",
+            "Volume Exceeds Quota",
+            "Maximum number of ports exceeded",
+        ];
+        assert!(quota.into_iter().all(is_quota));
+        let others = ["No valid host was found. There are not enough hosts available.", "Timeout exceeded", ""];
+        assert!(!others.into_iter().any(is_quota));
+    }
 }

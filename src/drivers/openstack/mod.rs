@@ -3,6 +3,7 @@
 //! The order below is the order of dependency: a file uses only files above it.
 
 pub mod clouds;
+mod timings;
 mod auth;
 mod http;
 mod wire;
@@ -18,7 +19,6 @@ mod listing;
 mod launch;
 mod delete;
 mod tidy;
-mod timings;
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ const OBSERVE: Span = Span(1.0);
 pub struct OpenStack {
     shared: Arc<Shared>,
     connection: Connection,
-    timings: Timings,
+    timings: Arc<Timings>,
 }
 
 pub fn open(section: &ProviderConfig) -> Result<OpenStack, Vec<Problem>> {
@@ -65,14 +65,14 @@ pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack,
     findings.problems.retain(Problem::is_error);
     let Some(cloud) = cloud.filter(|_| findings.problems.is_empty()) else { return Err(findings.problems) };
     let cloud = Arc::new(cloud);
-    let connection = Connection::new(cloud.clone()).map_err(|error| {
+    let timings = Arc::new(Timings::new(&cloud));
+    let connection = Connection::new(cloud.clone(), timings.clone()).map_err(|error| {
         let help = format!("provider {} is out of service; clouds.yaml describes its cloud", section.name);
         vec![Problem::error(section.section.at, error).help(help)]
     })?;
     let has_ipv6 = instances::host_has_ipv6();
     let facts = Facts { launching: Some(Arc::new(survey::unseen(&settings))), ..Facts::unseen() };
     let shared = Arc::new(Shared::new(section.name.clone(), settings, cloud, has_ipv6, facts));
-    let timings = Timings::new(&shared.cloud);
     Ok(OpenStack { shared, connection, timings })
 }
 
@@ -147,15 +147,16 @@ impl Driver for OpenStack {
     }
 
     async fn call(&self, call: Call) -> Result<Reply, CloudError> {
-        let key = call.key();
+        let (key, began) = (call.key(), Instant::now());
         let (request, shape) = match call.what {
             What::Discover => {
                 let services = self.connection.discover().await;
+                let status = services.as_ref().map_or_else(|failure| failure.status, |_| Some(200));
+                self.timings.note(key, status, began.elapsed());
                 return services.map(Reply::Discovered).map_err(|failure| failure.error);
             }
             What::Send(request, shape) => (request, shape),
         };
-        let began = Instant::now();
         let answered = self.connection.send(&request).await;
         let status = answered.as_ref().map_or_else(|failure| failure.status, |answer| Some(answer.status));
         self.timings.note(key, status, began.elapsed());

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::clouds::{CloudSettings, FloatingIps, NetworkRole};
 use super::config::{Image, Wanted};
 use super::http::Services;
-use super::wire::{Flavor, Network, Router, Subnet};
+use super::wire::{Flavor, Network, Router, Subnet, Volume};
 use crate::model::cloud::Trouble;
 use crate::model::quantity::Amounts;
 
@@ -15,10 +15,24 @@ pub struct Stock {
     /// By ram, then by name.
     flavors: Vec<Flavor>,
     by_id: HashMap<String, usize>,
-    /// The id of each cloud image that labels name; `None` where the cloud has no such image.
-    pub images: BTreeMap<String, Option<String>>,
+    /// The id of each cloud image that labels name, or why there is none.
+    pub images: BTreeMap<String, Result<String, String>>,
     networks: Networks,
     pub zones: Vec<String>,
+    /// Why no pool that heeds the limits can be used.
+    pub limits_trouble: Option<Trouble>,
+    pub kept: Kept,
+}
+
+/// What a survey goes on with where the cloud does not answer: what it said the last time. `None`: it never said it.
+#[derive(Clone, Debug, Default)]
+pub struct Kept {
+    pub subnets: Option<Vec<Subnet>>,
+    pub routers: Option<Vec<Router>>,
+    pub volumes: Option<Vec<Volume>>,
+    /// Of Nova and of Cinder.
+    pub limits: Option<Amounts>,
+    pub volume_limits: Option<Amounts>,
 }
 
 /// Networks and what they are good for.
@@ -28,12 +42,22 @@ pub struct Networks {
     /// Names of networks whose addresses can be reached from outside, and of those whose cannot.
     pub external: BTreeSet<String>,
     pub internal: BTreeSet<String>,
-    /// Where floating addresses come from, by id.
-    pub floating: Option<String>,
-    /// Networks that floating addresses can lead to, by id.
-    pub destinations: BTreeSet<String>,
+    pub floating: Source,
+    /// Networks that floating addresses can lead to, by id; `None` while nobody has told.
+    pub destinations: Option<BTreeSet<String>>,
     /// The network whose addresses are used, where the cloud's settings name one.
     pub default_interface: Option<String>,
+}
+
+/// Where floating addresses come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Source {
+    /// From the network with this id.
+    Network(String),
+    Nowhere,
+    /// The cloud has not said it yet.
+    #[default]
+    Unknown,
 }
 
 impl Stock {
@@ -78,9 +102,11 @@ impl Stock {
     pub fn image<'a>(&'a self, wanted: &'a Wanted) -> Result<&'a str, Trouble> {
         match &wanted.image {
             Image::Id(id) => Ok(id),
-            Image::Name(name) => self.images.get(name).and_then(Option::as_deref).ok_or_else(|| {
-                Trouble::NotReady(format!("the cloud has no active image {name}; it is looked for again"))
-            }),
+            Image::Name(name) => match self.images.get(name) {
+                Some(Ok(id)) => Ok(id),
+                Some(Err(why)) => Err(Trouble::NotReady(why.clone())),
+                None => Err(Trouble::NotReady(format!("image {name} has not been looked for yet"))),
+            },
             Image::Uploaded => {
                 let name = &wanted.image_name;
                 Err(Trouble::NotReady(format!("image {name} has not been uploaded to this provider")))
@@ -100,9 +126,32 @@ impl Stock {
 
     /// The id of the network that clouds.yaml makes the default.
     pub fn default_network(&self) -> Option<&str> {
-        let name = self.networks.default_interface.as_ref()?;
-        let found = self.networks.all.iter().find(|network| network.name == *name || network.id == *name)?;
-        Some(&found.id)
+        self.default_interface().map(|network| network.id.as_str())
+    }
+
+    /// Its name, by which Nova shows its addresses. Without Neutron nobody knows more than what is written.
+    pub fn default_network_name(&self) -> Option<&str> {
+        let written = self.networks.default_interface.as_deref()?;
+        Some(self.default_interface().map_or(written, |network| network.name.as_str()))
+    }
+
+    fn default_interface(&self) -> Option<&Network> {
+        let written = self.networks.default_interface.as_ref()?;
+        self.networks.all.iter().find(|network| network.name == *written || network.id == *written)
+    }
+
+    /// What the project may have of everything; infinite where the cloud has said nothing.
+    pub fn limits(&self) -> Amounts {
+        let mut limits = self.kept.limits.clone().unwrap_or_else(Amounts::unlimited);
+        match &self.kept.volume_limits {
+            Some(of_volumes) => of_volumes.iter().for_each(|(name, limit)| limits.set(name, limit)),
+            // What cannot be had at all.
+            None if !self.services.block_storage => {
+                ["volumes", "volume-gb"].iter().for_each(|name| limits.set(name, 0.0))
+            }
+            None => {}
+        }
+        limits
     }
 
     /// What one server of a label takes, or why there can be none.
@@ -128,7 +177,12 @@ pub fn amounts(vcpus: f64, ram: f64) -> Amounts {
 
 impl Networks {
     /// Sorts networks by what clouds.yaml says about them, and else by what they look like.
-    pub fn new(all: Vec<Network>, subnets: &[Subnet], routers: &[Router], cloud: &CloudSettings) -> Self {
+    pub fn new(
+        all: Vec<Network>,
+        subnets: Option<&[Subnet]>,
+        routers: Option<&[Router]>,
+        cloud: &CloudSettings,
+    ) -> Self {
         let role =
             |network: &Network| cloud.networks.iter().find(|role| role.name == network.name || role.name == network.id);
         let mut found = Self::default();
@@ -147,20 +201,19 @@ impl Networks {
             meant.map(|network| network.id.clone()).collect::<Vec<_>>()
         };
         let sources = having(|role| role.nat_source);
-        if cloud.floating_ips == FloatingIps::Neutron {
-            found.floating = match sources.is_empty() {
-                false => ids(&sources).into_iter().next(),
-                true => external_network(&all, routers),
-            };
-        }
+        found.floating = match (cloud.floating_ips, sources.is_empty()) {
+            (FloatingIps::Neutron, false) => ids(&sources).into_iter().next().map_or(Source::Nowhere, Source::Network),
+            (FloatingIps::Neutron, true) => external_network(&all, routers),
+            (FloatingIps::Nova | FloatingIps::None, _) => Source::Nowhere,
+        };
         let destinations = having(|role| role.nat_destination);
         found.destinations = match destinations.is_empty() {
-            false => ids(&destinations).into_iter().collect(),
-            true => {
+            false => Some(ids(&destinations).into_iter().collect()),
+            true => subnets.map(|subnets| {
                 let is_external = |id: &String| all.iter().any(|network| network.id == *id && network.is_external);
                 let routed = subnets.iter().filter(|subnet| subnet.gateway_ip.is_some());
                 routed.map(|subnet| subnet.network_id.clone()).filter(|id| !is_external(id)).collect()
-            }
+            }),
         };
         found.default_interface = having(|role| role.default_interface).into_iter().next();
         found.all = all;
@@ -168,9 +221,107 @@ impl Networks {
     }
 }
 
-fn external_network(all: &[Network], routers: &[Router]) -> Option<String> {
-    let external = all.iter().find(|network| network.is_external).map(|network| network.id.clone());
-    external.or_else(|| {
-        routers.iter().filter(|router| router.is_up).find_map(|router| router.gateway.as_ref()?.network_id.clone())
-    })
+fn external_network(all: &[Network], routers: Option<&[Router]>) -> Source {
+    if let Some(external) = all.iter().find(|network| network.is_external) {
+        return Source::Network(external.id.clone());
+    }
+    let Some(routers) = routers else { return Source::Unknown };
+    let mut gateways = routers.iter().filter(|router| router.is_up).filter_map(|router| router.gateway.as_ref());
+    gateways.find_map(|gateway| gateway.network_id.clone()).map_or(Source::Nowhere, Source::Network)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::clouds::cases::with;
+    use super::*;
+    use serde_json::json;
+
+    /// Networks `a` and `b`, and whatever else is given; a subnet with a gateway on `a` (id `1`) and on what is external.
+    fn networks(keys: &str, more: serde_json::Value, routers: Option<serde_json::Value>) -> Networks {
+        let mut all = vec![json!({"id": "1", "name": "a"}), json!({"id": "2", "name": "b"})];
+        all.extend(more.as_array().unwrap().clone());
+        let all: Vec<Network> = serde_json::from_value(json!(all)).unwrap();
+        let subnets = json!([
+            {"network_id": "1", "gateway_ip": "10.0.0.1"}, {"network_id": "2", "gateway_ip": null},
+            {"network_id": "3", "gateway_ip": "198.51.100.1"},
+        ]);
+        let subnets: Vec<Subnet> = serde_json::from_value(subnets).unwrap();
+        let routers: Option<Vec<Router>> = routers.map(|routers| serde_json::from_value(routers).unwrap());
+        Networks::new(all, Some(&subnets), routers.as_deref(), &with(keys))
+    }
+
+    fn outside() -> serde_json::Value {
+        json!([{"id": "3", "name": "outside", "router:external": true}])
+    }
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn from(id: &str) -> Source {
+        Source::Network(id.to_owned())
+    }
+
+    // drivers.md 2.1.4
+    #[test]
+    fn floating_addresses_come_from_the_nat_source_else_the_external_network_else_a_routers_gateway() {
+        let gateway = |up: bool| {
+            let up = json!({"admin_state_up": up, "external_gateway_info": {"network_id": "9"}});
+            json!([{"admin_state_up": true, "external_gateway_info": null}, up])
+        };
+        let source = |keys: &str, more, routers| networks(keys, more, routers).floating;
+        for named in ["b", "'2'"] {
+            let keys = format!("networks: [{{name: {named}, nat_source: true}}]");
+            assert_eq!(source(&keys, outside(), None), from("2"), "{named}");
+        }
+        assert_eq!(source("networks: [{name: gone, nat_source: true}]", outside(), None), Source::Nowhere);
+        assert_eq!(source("", outside(), Some(gateway(true))), from("3"));
+        assert_eq!(source("", json!([]), Some(gateway(true))), from("9"));
+        assert_eq!(source("", json!([]), Some(gateway(false))), Source::Nowhere);
+        assert_eq!(source("", json!([]), Some(json!([]))), Source::Nowhere);
+        assert_eq!(source("floating_ip_source: None", outside(), Some(gateway(true))), Source::Nowhere);
+    }
+
+    #[test]
+    fn a_source_that_only_a_router_could_tell_is_unknown_while_routers_are() {
+        assert_eq!(networks("", json!([]), None).floating, Source::Unknown);
+        assert_eq!(networks("", outside(), None).floating, from("3"));
+        assert_eq!(networks("floating_ip_source: None", json!([]), None).floating, Source::Nowhere);
+    }
+
+    #[test]
+    fn floating_addresses_lead_to_the_nat_destination_else_to_networks_of_our_own_with_a_gateway() {
+        let destinations = |keys: &str| networks(keys, outside(), None).destinations;
+        assert_eq!(destinations(""), Some(set(&["1"])));
+        for named in ["b", "'2'"] {
+            let keys = format!("networks: [{{name: {named}, nat_destination: true}}]");
+            assert_eq!(destinations(&keys), Some(set(&["2"])), "{named}");
+        }
+        let all: Vec<Network> = serde_json::from_value(outside()).unwrap();
+        assert_eq!(Networks::new(all.clone(), None, None, &with("")).destinations, None);
+        let keys = "networks: [{name: outside, nat_destination: true}]";
+        assert_eq!(Networks::new(all, None, None, &with(keys)).destinations, Some(set(&["3"])));
+    }
+
+    #[test]
+    fn networks_are_external_by_their_role_or_by_their_looks() {
+        let physical = json!([{"id": "4", "name": "wire", "provider:physical_network": "eth0"}]);
+        let found = networks("networks: [{name: b, routes_externally: true}, {name: '3'}]", outside(), None);
+        assert_eq!((found.external, found.internal), (set(&["b"]), set(&["a", "outside"])));
+        let found = networks("", physical, None);
+        assert_eq!((found.external, found.internal), (set(&["wire"]), set(&["a", "b"])));
+    }
+
+    #[test]
+    fn the_default_network_is_known_by_name_and_id_and_by_what_is_written_where_there_is_no_other_knowledge() {
+        let default = |keys: &str| {
+            let stock = Stock::default().with_networks(networks(keys, json!([]), None));
+            (stock.default_network().map(str::to_owned), stock.default_network_name().map(str::to_owned))
+        };
+        let b = (Some("2".to_owned()), Some("b".to_owned()));
+        assert_eq!(default("networks: [{name: b, default_interface: true}]"), b);
+        assert_eq!(default("networks: [{name: '2', default_interface: true}]"), b);
+        assert_eq!(default("networks: [{name: c, default_interface: true}]"), (None, Some("c".to_owned())));
+        assert_eq!(default(""), (None, None));
+    }
 }

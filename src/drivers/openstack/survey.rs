@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::calls::{self, Call, Listing, Reply};
@@ -10,10 +11,10 @@ use super::config::{Image, Settings};
 use super::http::{Services, failed};
 use super::pages::{Pages, Step, typed};
 use super::shared::{Gathered, Shared};
-use super::stock::{Networks, Stock};
-use super::wire::{self, Flavor, Network, Router, Server, Subnet, Volume, Zone};
+use super::stock::{Kept, Networks, Stock};
+use super::wire::{self, Flavor, Network, Server, Zone};
 use crate::drivers::servers::Label;
-use crate::model::cloud::{CloudError, Facts, Inventory, Launching, Outcome};
+use crate::model::cloud::{CloudError, Facts, Inventory, Launching, Outcome, Trouble};
 use crate::model::ids::{LabelName, PoolName};
 use crate::model::quantity::Amounts;
 use crate::policy::machine::{Input, Next};
@@ -23,6 +24,8 @@ pub struct Survey {
     todo: VecDeque<Todo>,
     asked: Option<Asked>,
     found: Found,
+    /// What the survey before found.
+    before: Arc<Stock>,
 }
 
 /// What is still to be looked at.
@@ -50,16 +53,19 @@ enum Asked {
 struct Found {
     services: Services,
     lists: HashMap<&'static str, Vec<Value>>,
-    images: Vec<(String, Option<String>)>,
+    images: Vec<(String, Result<String, String>)>,
     zones: Vec<String>,
     limits: Option<Amounts>,
     volume_limits: Option<Amounts>,
+    limits_trouble: Option<Trouble>,
     servers: Vec<Server>,
+    unanswered: Vec<&'static str>,
 }
 
 impl Survey {
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, todo: VecDeque::from([Todo::Services]), asked: None, found: Found::default() }
+        let before = shared.stock();
+        Self { shared, todo: VecDeque::from([Todo::Services]), asked: None, found: Found::default(), before }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
@@ -173,14 +179,15 @@ impl Survey {
                 let images: Vec<wire::Image> = wire::list(answer, "images").map_err(failed)?;
                 // The newest comes first.
                 match images.into_iter().find(|image| image.status == "active") {
-                    Some(image) => self.found.images.push((name, Some(image.id))),
+                    Some(image) => self.found.images.push((name, Ok(image.id))),
                     None => self.todo.push_front(Todo::ImageWithId(name)),
                 }
             }
             Todo::ImageWithId(name) => {
                 let image: Option<wire::Image> = serde_json::from_value(answer.clone()).ok();
-                let active = image.filter(|image| image.status == "active").map(|image| image.id);
-                self.found.images.push((name, active));
+                let active = image.filter(|image| image.status == "active");
+                let id = active.map(|image| image.id).ok_or_else(|| no_image(&name));
+                self.found.images.push((name, id));
             }
             Todo::Zones => {
                 let zones: Vec<Zone> = wire::list(answer, "availabilityZoneInfo").map_err(failed)?;
@@ -200,10 +207,35 @@ impl Survey {
     fn do_without(&mut self, asked: Asked, error: CloudError) -> Result<Option<Call>, CloudError> {
         match (&asked, &error) {
             (Asked::One(Todo::ImageWithId(name)), CloudError::NotFound | CloudError::Failed { .. }) => {
-                self.found.images.push((name.clone(), None));
+                self.found.images.push((name.clone(), Err(no_image(name))));
             }
-            (Asked::One(Todo::Zones | Todo::VolumeLimits), _) => {}
-            (Asked::Pages(listing, _), _) if matches!(listing.list, "subnets" | "routers" | "volumes") => {}
+            // There is no Glance, or none for us: that is about labels whose image has to be looked up, and no others.
+            (
+                Asked::One(Todo::ImageNamed(name) | Todo::ImageWithId(name)),
+                CloudError::NotFound | CloudError::Denied(_),
+            ) => {
+                let why = format!("image {name} cannot be looked up ({error}); an image-id does without a look");
+                self.found.images.push((name.clone(), Err(why)));
+            }
+            (Asked::One(Todo::Zones), _) => {}
+            (Asked::One(Todo::ComputeLimits), _) => self.do_without_limits(&error)?,
+            (Asked::One(Todo::VolumeLimits), _) => {
+                self.found.volume_limits = self.before.kept.volume_limits.clone();
+                if !is_refusal(&error) && !self.shared.settings.ignores_limits() {
+                    self.found.unanswered.push("volume limits");
+                }
+            }
+            // What is refused will be refused tomorrow; what has failed is asked for again soon.
+            (Asked::Pages(listing, _), _) if matches!(listing.list, "subnets" | "routers" | "volumes") => {
+                match is_refusal(&error) {
+                    true => drop(self.found.lists.insert(listing.list, Vec::new())),
+                    false => self.found.unanswered.push(listing.list),
+                }
+            }
+            (Asked::One(Todo::ImageNamed(name) | Todo::ImageWithId(name)), _) if self.knew_image(name) => {
+                self.found.images.extend(self.before.images.get_key_value(name).map(|(k, v)| (k.clone(), v.clone())));
+                self.found.unanswered.push("images");
+            }
             // The message of a refused listing is about that listing, not about the provider.
             (_, CloudError::NotFound) => return Err(failed("the cloud has no such service".to_owned())),
             _ => return Err(error),
@@ -211,54 +243,101 @@ impl Survey {
         Ok(None)
     }
 
+    /// They do not matter to pools with `ignore-provider-quota`; others go by what they were, and without that wait or decline.
+    fn do_without_limits(&mut self, error: &CloudError) -> Result<(), CloudError> {
+        let settings = &self.shared.settings;
+        if settings.ignores_limits() {
+            return Ok(());
+        }
+        self.found.unanswered.push("limits");
+        if self.before.kept.limits.is_some() {
+            self.found.limits = self.before.kept.limits.clone();
+            return Ok(());
+        }
+        let why =
+            format!("the cloud does not tell its limits ({error}); ignore-provider-quota: true does without them");
+        if settings.limited.len() < settings.servers.len() {
+            self.found.limits_trouble = Some(Trouble::Broken(why));
+            return Ok(());
+        }
+        Err(if is_refusal(error) { CloudError::Denied(why) } else { failed(why) })
+    }
+
+    fn knew_image(&self, name: &str) -> bool {
+        self.before.images.get(name).is_some_and(Result::is_ok)
+    }
+
     fn facts(&mut self) -> Result<(Facts, Inventory), CloudError> {
+        let before = self.before.clone();
+        let kept = Kept {
+            subnets: self.known("subnets", &before.kept.subnets)?,
+            routers: self.known("routers", &before.kept.routers)?,
+            volumes: self.known("volumes", &before.kept.volumes)?,
+            limits: self.found.limits.take(),
+            volume_limits: self.found.volume_limits.take(),
+        };
         let shared = &self.shared;
         let mut list = |name: &str| self.found.lists.remove(name).unwrap_or_default();
         let flavors: Vec<Flavor> = typed(list("flavors"), "flavors")?;
         let networks: Vec<Network> = typed(list("networks"), "networks")?;
-        let subnets: Vec<Subnet> = typed(list("subnets"), "subnets")?;
-        let routers: Vec<Router> = typed(list("routers"), "routers")?;
-        let volumes: Vec<Volume> = typed(list("volumes"), "volumes")?;
-        let networks = Networks::new(networks, &subnets, &routers, &shared.cloud);
+        let networks = Networks::new(networks, kept.subnets.as_deref(), kept.routers.as_deref(), &shared.cloud);
         let mut stock = Stock::new(self.found.services.clone(), flavors).with_networks(networks);
+        let sizes = kept.volumes.iter().flatten().map(|volume| (volume.id.clone(), volume.size)).collect();
+        stock.kept = kept;
+        stock.limits_trouble = self.found.limits_trouble.take();
         stock.images = self.found.images.drain(..).collect();
         stock.zones = std::mem::take(&mut self.found.zones);
-        let sizes = volumes.into_iter().map(|volume| (volume.id, volume.size)).collect();
         let mut gathered = Gathered::default();
         gathered.add(std::mem::take(&mut self.found.servers), &shared.view(&stock), &sizes);
         let inventory = shared.inventory(gathered);
-        let mut limits = self.found.limits.take().unwrap_or_else(Amounts::unlimited);
-        match self.found.volume_limits.take() {
-            Some(of_volumes) => of_volumes.iter().for_each(|(name, limit)| limits.set(name, limit)),
-            // What cannot be had at all.
-            None if !stock.services.block_storage => {
-                ["volumes", "volume-gb"].iter().for_each(|name| limits.set(name, 0.0))
-            }
-            None => {}
-        }
+        let limits = stock.limits();
         let facts = Facts {
             unmanaged: inventory.used_by_others(&shared.provider),
             limits,
             launching: Some(Arc::new(launching(shared, &stock))),
+            unanswered: std::mem::take(&mut self.found.unanswered),
             ..shared.facts.clone()
         };
         shared.put_stock(Arc::new(stock));
         Ok((facts, inventory))
     }
+
+    /// A listing, or where the cloud did not answer what it said the last time. Nothing where nobody asked.
+    fn known<T: for<'de> Deserialize<'de> + Clone>(
+        &mut self,
+        list: &'static str,
+        before: &Option<Vec<T>>,
+    ) -> Result<Option<Vec<T>>, CloudError> {
+        match self.found.lists.remove(list) {
+            Some(entries) => typed(entries, list).map(Some),
+            None if self.found.unanswered.contains(&list) => Ok(before.clone()),
+            None => Ok(Some(Vec::new())),
+        }
+    }
+}
+
+/// What the cloud refuses today it will refuse tomorrow; what has failed may work in a moment.
+fn is_refusal(error: &CloudError) -> bool {
+    matches!(error, CloudError::Denied(_) | CloudError::NotFound)
+}
+
+fn no_image(name: &str) -> String {
+    format!("the cloud has no active image {name}; it is looked for again")
 }
 
 /// How the provider launches, as far as this stock goes.
 pub fn launching(shared: &Shared, stock: &Stock) -> Launching {
-    let need = |pool: &PoolName, label: &LabelName, _: &Label| match shared
-        .settings
-        .servers
-        .get(pool)
-        .and_then(|labels| labels.get(label))
-    {
-        Some(wanted) => stock.need(wanted),
-        None => Ok(Amounts::none().with("instances", 1.0)),
+    let settings = &shared.settings;
+    let need = |pool: &PoolName, label: &LabelName, _: &Label| {
+        if let Some(trouble) = stock.limits_trouble.as_ref().filter(|_| settings.limited.contains(pool)) {
+            return Err(trouble.clone());
+        }
+        match settings.servers.get(pool).and_then(|labels| labels.get(label)) {
+            Some(wanted) => stock.need(wanted),
+            None => Ok(Amounts::none().with("instances", 1.0)),
+        }
     };
-    Launching { zones: stock.zones.clone(), tidy: shared.settings.tidy(), ..shared.settings.section.launching(need) }
+    Launching { zones: stock.zones.clone(), tidy: settings.tidy(), ..settings.section.launching(need) }
 }
 
 const COMPUTE_LIMITS: [(&str, &str); 3] =

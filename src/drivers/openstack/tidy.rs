@@ -24,6 +24,7 @@ pub struct TidyUp {
     step: Step,
     deleted: BTreeMap<&'static str, usize>,
     exceeded: BTreeMap<&'static str, usize>,
+    failed: BTreeMap<&'static str, String>,
 }
 
 enum Unused {
@@ -56,34 +57,45 @@ impl TidyUp {
             step: Step::Idle,
             deleted: BTreeMap::new(),
             exceeded: BTreeMap::new(),
+            failed: BTreeMap::new(),
         }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        let result = match (std::mem::replace(&mut self.step, Step::Idle), input) {
-            (Step::Idle, Input::Start) => Ok(None),
+        let (what, result) = match (std::mem::replace(&mut self.step, Step::Idle), input) {
+            (Step::Idle, Input::Start) => ("start", Ok(None)),
             (Step::Listing(listing, pages), Input::Reply(Ok(Reply::Json(answer)))) => {
-                self.take(listing, pages, &answer)
+                (listing.list, self.take(listing, pages, &answer))
             }
+            (Step::Listing(listing, _), Input::Reply(Err(error))) => (listing.list, Err(error)),
             // The port of a server that is being built, or has been stopped, is down as well.
-            (Step::Asking(_), Input::Reply(Ok(Reply::Server(_)))) => Ok(None),
+            (Step::Asking(_), Input::Reply(Ok(Reply::Server(_)))) => ("ports", Ok(None)),
             (Step::Asking(port), Input::Reply(Err(CloudError::NotFound))) => {
                 self.step = Step::Deleting("ports");
-                Ok(Some(calls::delete_port(&port)))
+                ("ports", Ok(Some(calls::delete_port(&port))))
             }
+            (Step::Asking(_), Input::Reply(Err(error))) => ("ports", Err(error)),
             (Step::Deleting(what), Input::Reply(Ok(_))) => {
                 *self.deleted.entry(what).or_default() += 1;
-                Ok(None)
+                (what, Ok(None))
             }
             // Somebody was faster, or uses it after all: either way it is not ours to worry about.
-            (Step::Deleting(_), Input::Reply(Err(CloudError::NotFound | CloudError::Failed { .. }))) => Ok(None),
-            (_, Input::Reply(Err(error))) => Err(error),
-            (_, input) => Err(failed(format!("{input:?} does not answer a look for what nobody uses"))),
+            (Step::Deleting(what), Input::Reply(Err(CloudError::NotFound | CloudError::Failed { .. }))) => {
+                (what, Ok(None))
+            }
+            (Step::Deleting(what), Input::Reply(Err(error))) => (what, Err(error)),
+            (_, input) => {
+                return Next::Failed(failed(format!("{input:?} does not answer a look for what nobody uses")));
+            }
         };
         match result {
             Ok(Some(call)) => Next::Call(call),
             Ok(None) => self.go_on(),
-            Err(error) => Next::Failed(error),
+            // What cannot be tidied keeps nothing else from being tidied; the first error of a kind is told in the end.
+            Err(error) => {
+                self.failed.entry(what).or_insert_with(|| error.to_string());
+                self.go_on()
+            }
         }
     }
 
@@ -143,6 +155,6 @@ impl TidyUp {
             return Next::Call(call);
         }
         let (deleted, exceeded) = (std::mem::take(&mut self.deleted), std::mem::take(&mut self.exceeded));
-        Next::Done(Outcome::Tidied { deleted, exceeded })
+        Next::Done(Outcome::Tidied { deleted, exceeded, failed: std::mem::take(&mut self.failed) })
     }
 }

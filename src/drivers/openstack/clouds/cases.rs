@@ -24,7 +24,7 @@ fn of_text(text: &str) -> Result<CloudSettings, CloudsError> {
 }
 
 /// The cloud `c` with a login and these keys.
-fn with(keys: &str) -> CloudSettings {
+pub fn with(keys: &str) -> CloudSettings {
     of_text(&cloud(keys)).unwrap()
 }
 

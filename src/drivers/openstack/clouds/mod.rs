@@ -48,4 +48,4 @@ pub fn resolve(files: &Files, wanted: Wanted<'_>) -> Result<Loaded, CloudsError>
 }
 
 #[cfg(test)]
-mod cases;
+pub mod cases;
