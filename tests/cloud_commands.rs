@@ -1,4 +1,4 @@
-//! What operators see of a cloud: `info` and `delete --now` as they are typed, and the launcher's log.
+//! What operators see of a cloud: `info`, `alien-list` and `delete --now` as they are typed, and the launcher's log.
 
 mod daemon;
 mod grown;
@@ -96,6 +96,24 @@ impl Shop {
             "flavorRef": self.client.id_of("compute", "flavors", &self.cloud.flavor).await,
         });
         self.create("compute", "/servers", "server", body).await
+    }
+
+    /// A floating IP that leads nowhere.
+    async fn floating_ip(&self) -> String {
+        let network = self.client.id_of("network", "networks", "outside").await;
+        self.create("network", "/floatingips", "floatingip", json!({"floating_network_id": network})).await
+    }
+
+    /// The port of a server that is gone.
+    async fn port(&self) -> String {
+        self.cloud.simulation().knobs(json!({"port_stays_every": 1})).await;
+        let server = self.server("somebody", "0000000097").await;
+        self.client.delete_server(&server).await;
+        let is_gone = async || !self.is_there("compute", &format!("/servers/{server}")).await;
+        wait::until("the server to be gone", SOON, is_gone).await;
+        self.cloud.simulation().knobs(json!({"port_stays_every": 0})).await;
+        let left = self.client.get("network", &format!("/ports?device_id={server}")).await;
+        left["ports"][0]["id"].as_str().expect("its port is left").to_owned()
     }
 
     async fn is_there(&self, service: &str, path: &str) -> bool {
@@ -226,4 +244,50 @@ async fn delete_now_deletes_the_instance_with_its_node() {
     assert_eq!(ended.status.code(), Some(0), "{ended:?}");
     assert!(!shop.is_there("compute", &format!("/servers/{server}")).await, "it has waited for the end");
     assert_eq!(shop.zk.exists("/nodepool/nodes/0000000001").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn alien_list_tells_what_a_launcher_would_delete_and_deletes_nothing() {
+    let shop = Shop::open().await;
+    let mut provider = shop.cloud.provider("p");
+    shop.configure(&[provider.clone(), shop.cloud.provider("q")], &Value::Null);
+    let forgotten = shop.server("p", "0000000099").await;
+    let exchanged = shop.server("p", "0000000001").await;
+    let own = shop.server("p", "0000000001").await;
+    shop.put_node("0000000001", json!({"state": "in-use", "provider": "p", "external_id": own})).await;
+    let of_others = shop.server("somebody", "0000000098").await;
+    let (address, port) = (shop.floating_ip().await, shop.port().await);
+    let booted = async || shop.client.server(&own).await["status"] == "ACTIVE";
+    wait::until("the server to run", SOON, booted).await;
+
+    let header = row(&["Provider", "Server ID", "Node ID", "Why"]);
+    let mut expected = vec![
+        header,
+        row(&["p", &forgotten, "0000000099", "its node is gone"]),
+        row(&["p", &exchanged, "0000000001", "its node has another instance"]),
+    ];
+    let mut listed = rows(&text(&shop.run("alien-list").await.stdout));
+    listed[1..].sort_by_key(|row| row.contains("another"));
+    assert_eq!(listed, expected, "without a word of what this provider does not tidy up");
+
+    (provider["clean-floating-ips"], provider["port-cleanup-interval"]) = (json!(true), json!(600));
+    shop.configure(&[provider, shop.cloud.provider("q")], &Value::Null);
+    expected.extend([
+        row(&["Provider", "What", "Number", "Why"]),
+        row(&["p", "floatingips", "1", "they lead nowhere"]),
+        row(&["p", "ports", "1", "they are down; those whose servers are still there stay"]),
+    ]);
+    let mut listed = rows(&text(&shop.run("alien-list").await.stdout));
+    listed[1..3].sort_by_key(|row| row.contains("another"));
+    assert_eq!(listed, expected);
+    let found = shop.json("alien-list p").await;
+    let of = |what: &str| found.as_array().unwrap().iter().find(|one| one["what"] == what).cloned();
+    assert_eq!(of("ports").unwrap()["number"], 1);
+    assert_eq!(shop.json("alien-list q").await, json!([]));
+
+    for server in [forgotten, exchanged, own, of_others] {
+        assert!(shop.is_there("compute", &format!("/servers/{server}")).await);
+    }
+    assert!(shop.is_there("network", &format!("/floatingips/{address}")).await);
+    assert!(shop.is_there("network", &format!("/ports/{port}")).await);
 }
