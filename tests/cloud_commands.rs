@@ -1,4 +1,4 @@
-//! What operators see of a cloud: `info`, `alien-list` and `delete --now` as they are typed, and the launcher's log.
+//! What operators see of a cloud: `info`, `alien-list` and `delete --now` as they are typed, the launcher's log, its statistics.
 
 mod daemon;
 mod grown;
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use stack::client::Client;
 use stack::{Cloud, scene};
 use support::wait;
+use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
 /// A simulated cloud, a coordinator, and a directory with a configuration that names both.
@@ -290,4 +291,50 @@ async fn alien_list_tells_what_a_launcher_would_delete_and_deletes_nothing() {
     }
     assert!(shop.is_there("network", &format!("/floatingips/{address}")).await);
     assert!(shop.is_there("network", &format!("/ports/{port}")).await);
+}
+
+// operations.md 4.2 and 4.4
+#[tokio::test]
+async fn launches_calls_and_leaks_are_counted_at_the_statsd_server() {
+    let shop = Shop::open().await;
+    let mut provider = shop.cloud.provider("p");
+    (provider["clean-floating-ips"], provider["port-cleanup-interval"]) = (json!(true), json!(1));
+    provider["launch-retries"] = json!(1);
+    let mut broken = provider["pools"][0]["labels"][0].clone();
+    (broken["name"], broken["flavor-name"]) = (json!("b"), json!("broken"));
+    provider["pools"][0]["labels"].as_array_mut().unwrap().push(broken);
+    shop.configure(&[provider], &json!({"a": {"min-ready": 1}, "b": {"min-ready": 1}}));
+    shop.server("p", "0000000099").await;
+    shop.floating_ip().await;
+    shop.port().await;
+    let statsd = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut command = shop.command(LAUNCHER, &["-f", "--cleanup-interval", "0.3"]);
+    command.env("STATSD_HOST", "127.0.0.1").env("STATSD_PORT", statsd.local_addr().unwrap().port().to_string());
+    let launcher = shop.place.start_command(command);
+    let counters = [
+        "nodepool.launch.ready",
+        "nodepool.launch.provider.p.ready",
+        "nodepool.launch.requestor.NodePool_min-ready.ready",
+        "nodepool.launch.error.status",
+        "nodepool.launch.provider.p.error.status",
+        "nodepool.task.p.compute.POST.servers",
+        "nodepool.task.p.network.DELETE.port",
+        "nodepool.provider.p.leaked.instances",
+        "nodepool.provider.p.leaked.ports",
+        "nodepool.provider.p.leaked.floatingips",
+    ];
+    let mut wanted: Vec<String> = counters.iter().map(|name| format!("{name}:1|c")).collect();
+    // Launches and calls are timed as well.
+    let mut timed: Vec<String> = counters[..7].iter().map(|name| format!("{name}:")).collect();
+    let hearing = async {
+        let mut buffer = [0; 2048];
+        while !wanted.is_empty() || !timed.is_empty() {
+            let length = statsd.recv(&mut buffer).await.unwrap();
+            let datagram = text(&buffer[..length]);
+            wanted.retain(|line| !datagram.lines().any(|sent| sent == line));
+            timed.retain(|name| !datagram.lines().any(|sent| sent.starts_with(name) && sent.ends_with("|ms")));
+        }
+    };
+    let heard = timeout(SOON, hearing).await;
+    assert!(heard.is_ok(), "{wanted:?} {timed:?} have not come\n{}", launcher.log());
 }
