@@ -8,8 +8,15 @@ mod grown;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use actix_web::dev::ServerHandle;
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 use grown::{Consumer, Process, on_real_time, until, zookeeper};
+use nodepool::actors::config_files;
+use nodepool::actors::jobs::ProviderHandle;
+use nodepool::actors::providers::{MoreDrivers, StartProvider};
+use nodepool::drivers::BUILT;
+use nodepool::model::config::ProviderConfig;
+use nodepool::model::problem::Problem;
 use nodepool::model::request::RequestState;
 use serde_json::{Value, json};
 
@@ -85,20 +92,24 @@ providers:
         labels: [{name: a, cloud-image: debian, instance-type: n1-standard-1}]
 ";
 
+/// A running engine, and the driver that finds it.
+fn start() -> (Arc<Mutex<Engine>>, gce::WithGce, ServerHandle) {
+    let engine = Arc::new(Mutex::new(Engine::default()));
+    let data = web::Data::new(engine.clone());
+    let server = HttpServer::new(move || App::new().app_data(data.clone()).default_service(web::to(serve)));
+    let server = server.workers(1).disable_signals().bind(("127.0.0.1", 0)).unwrap();
+    let endpoint = format!("http://{}", server.addrs()[0]);
+    let server = server.run();
+    let handle = server.handle();
+    actix_rt::spawn(server);
+    (engine, gce::WithGce { endpoint, token: Some("secret".to_owned()) }, handle)
+}
+
 #[test]
 fn a_driver_of_another_crate_launches_and_deletes_nodes() {
     on_real_time(async {
-        let engine = Arc::new(Mutex::new(Engine::default()));
-        let data = web::Data::new(engine.clone());
-        let server = HttpServer::new(move || App::new().app_data(data.clone()).default_service(web::to(serve)));
-        let server = server.workers(1).disable_signals().bind(("127.0.0.1", 0)).unwrap();
-        let endpoint = format!("http://{}", server.addrs()[0]);
-        let server = server.run();
-        let handle = server.handle();
-        actix_rt::spawn(server);
-
+        let (engine, drivers, handle) = start();
         let mut process = Process::with(CONFIG, |options| options.more_drivers = vec!["gce"]);
-        let drivers = gce::WithGce { endpoint, token: Some("secret".to_owned()) };
         Arc::get_mut(&mut process.shared).unwrap().drivers = Some(Box::new(drivers));
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
@@ -136,6 +147,53 @@ fn a_driver_of_another_crate_launches_and_deletes_nodes() {
         consumer.use_up(nodes).await;
         until("all instances are gone", async || engine.lock().unwrap().instances.is_empty()).await;
         until("all nodes are gone", async || consumer.nodes().await.is_empty()).await;
+        process.stop();
+        handle.stop(false).await;
+    });
+}
+
+/// The same driver under a name that no Nodepool has ever had.
+struct Acme(gce::WithGce);
+
+impl MoreDrivers for Acme {
+    fn names(&self) -> Vec<&'static str> {
+        vec!["acme"]
+    }
+
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+        assert_eq!((section.driver.as_str(), section.section.integer("warp-factor")), ("acme", Ok(Some(9))));
+        self.0.open(section, start)
+    }
+}
+
+// A driver could only take the place of one of Nodepool 11's own.
+#[test]
+fn a_driver_of_another_crate_brings_its_name_and_its_keys() {
+    on_real_time(async {
+        let (_engine, drivers, handle) = start();
+        let config = CONFIG.replace("driver: gce", "driver: acme\n    warp-factor: 9");
+        let mut process = Process::with(&config, |options| options.more_drivers = vec!["acme"]);
+        Arc::get_mut(&mut process.shared).unwrap().drivers = Some(Box::new(Acme(drivers)));
+        assert_eq!(process.shared.options.load().await.unwrap().problems, []);
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        process.run(&zookeeper);
+        until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
+        let id = consumer.ask(&["a"]).await;
+        assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+        let nodes = consumer.accept(&id).await;
+        consumer.use_up(nodes).await;
+        until("the node is gone", async || consumer.nodes().await.is_empty()).await;
+
+        // A program without that driver refuses it, and one with it what it does not have.
+        for (known, driver, help) in
+            [(BUILT, "acme", "the drivers are aws, "), (&["acme"], "akme", "did you mean acme?")]
+        {
+            std::fs::write(&process.file, config.replace("acme", driver)).unwrap();
+            let problems = config_files::validate(&process.file, known).await;
+            let unknown = problems.iter().find(|problem| problem.message == format!("{driver}: unknown driver"));
+            assert!(unknown.is_some_and(|problem| problem.is_error() && problem.help.contains(help)), "{problems:?}");
+        }
         process.stop();
         handle.stop(false).await;
     });

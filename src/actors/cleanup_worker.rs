@@ -12,6 +12,7 @@ use super::clock;
 use super::deletions::Deletions;
 use super::errands::Errands;
 use super::jobs::{JobNews, ProviderHandle, Submit, Ticket};
+use super::label_troubles;
 use super::look::{A_MOMENT, Changes, rest_after};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
@@ -88,7 +89,8 @@ impl CleanupWorker {
             }
         };
         let facts = self.parts.providers.iter().map(|(name, provider)| (name.clone(), provider.facts.borrow().clone()));
-        self.facts = facts.collect();
+        let before = std::mem::replace(&mut self.facts, facts.collect());
+        label_troubles::tell(&before, &self.facts);
         let world = World { config: &self.parts.config, snapshot: &snapshot, facts: &self.facts, now: clock::now() };
         for effect in self.upkeep.step(event, &world) {
             self.perform(effect, ctx);

@@ -12,6 +12,7 @@ pub mod log;
 pub mod pidfile;
 pub mod daemon;
 pub mod jobs;
+mod label_troubles;
 pub mod tasks;
 pub mod task_manager;
 pub mod providers;

@@ -9,8 +9,8 @@ use crate::model::problem::Problem;
 
 /// Drivers that are not part of this crate. They are tried first, so that one of them may replace a driver of ours.
 pub trait MoreDrivers: Send + Sync {
-    /// Values of a provider's `driver` that it opens. They must be names that Nodepool 11 knows: the rest of the file is read by
-    /// what is known of them.
+    /// Values of a provider's `driver` that it opens. Of a section whose driver Nodepool 11 does not know, everything that is not
+    /// common to all drivers is left to `open`: which keys there are, and what they mean.
     fn names(&self) -> Vec<&'static str>;
     /// Opens its driver for the section and ends with `start.with(driver)`.
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>>;

@@ -6,6 +6,7 @@ use super::yaml::YamlNode;
 /// One driver of Nodepool 11.
 #[derive(Debug)]
 pub struct DriverFacts {
+    /// Empty for a driver that Nodepool 11 does not know.
     pub name: &'static str,
     pub label_style: LabelStyle,
     pub manages_images: bool,
@@ -39,6 +40,12 @@ pub fn find(name: &str) -> Option<&'static DriverFacts> {
     DRIVERS.iter().find(|driver| driver.name == name)
 }
 
+/// A driver of this program that Nodepool 11 does not know: labels and `max-servers` are where most have them, everything else is
+/// its own.
+pub fn find_in(program: &[&str], name: &str) -> Option<&'static DriverFacts> {
+    find(name).or_else(|| program.contains(&name).then_some(&FOREIGN))
+}
+
 pub fn names() -> impl Iterator<Item = &'static str> {
     DRIVERS.iter().map(|driver| driver.name)
 }
@@ -53,11 +60,15 @@ pub fn driver_name(section: &YamlNode) -> String {
     }
 }
 
-pub fn unknown_driver(section: &YamlNode, name: &str) -> Problem {
+/// `program` names the drivers that this program has, among them perhaps some that Nodepool 11 does not know.
+pub fn unknown_driver(section: &YamlNode, name: &str, program: &[&str]) -> Problem {
     let at = section.get("driver").map_or(section.at, |node| node.at);
-    let help = match nearest(name, names()) {
+    let foreign = program.iter().copied().filter(|name| find(name).is_none());
+    let mut known: Vec<&str> = names().collect();
+    known.extend(foreign);
+    let help = match nearest(name, known.iter().copied()) {
         Some(close) => format!("did you mean {close}?"),
-        None => format!("the drivers are {}", names().collect::<Vec<_>>().join(", ")),
+        None => format!("the drivers are {}", known.join(", ")),
     };
     Problem::error(at, format!("{name}: unknown driver")).help(help)
 }
@@ -97,6 +108,8 @@ const KUBERNETES: DriverFacts = DriverFacts {
     pools_inherit_limits: true,
     ..PLAIN
 };
+
+static FOREIGN: DriverFacts = PLAIN;
 
 static DRIVERS: [DriverFacts; 13] = [
     DriverFacts {

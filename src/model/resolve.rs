@@ -25,7 +25,7 @@ pub struct Resolved {
 /// Loads a configuration the way the daemons do. `built` names the drivers of this program.
 pub fn resolve(main: Source<'_>, secure: Option<Source<'_>>, built: &[&str]) -> Resolved {
     // What the validator alone rejects is no reason not to run.
-    let rejected = schema::check(main.root).into_iter().chain(crosscheck::check(main.root));
+    let rejected = schema::check(main.root, built).into_iter().chain(crosscheck::check(main.root));
     let mut problems: Vec<Problem> = rejected.map(|problem| problem.at_most(Severity::Warning)).collect();
     let (config, findings) = assemble(main, secure, built);
     let found: Vec<Problem> = findings.problems.into_iter().chain(findings.not_for_validator).collect();

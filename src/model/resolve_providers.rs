@@ -35,7 +35,7 @@ pub(super) fn resolve(
     let mut sections = Vec::new();
     for section in findings.mappings(root, "providers", "a provider") {
         let name = findings.required(section, "name", "a provider");
-        let facts = driver_of(section, findings);
+        let facts = driver_of(section, built, findings);
         if let (Some(name), Some(facts)) = (name, facts) {
             add_formats(section, facts, diskimages, findings);
             sections.push((name, facts, section));
@@ -50,10 +50,10 @@ pub(super) fn resolve(
         if known {
             findings.warning(section.at, format!("provider {name} already defined"), "the last definition counts");
         }
-        if built.contains(&facts.name) {
+        if built.contains(&provider.driver.as_str()) {
             result.providers.insert(name, Arc::new(provider));
         } else {
-            let reason = format!("the driver {} is not part of this version", facts.name);
+            let reason = format!("the driver {} is not part of this version", provider.driver);
             findings.notice(section.at, format!("provider {name} is out of service"), reason.clone());
             result.out_of_service.insert(name, reason);
         }
@@ -61,11 +61,11 @@ pub(super) fn resolve(
     result
 }
 
-fn driver_of(section: &YamlNode, findings: &mut Findings) -> Option<&'static DriverFacts> {
+fn driver_of(section: &YamlNode, built: &[&str], findings: &mut Findings) -> Option<&'static DriverFacts> {
     let name = driver_name(section);
-    let facts = driver_facts::find(&name);
+    let facts = driver_facts::find_in(built, &name);
     if facts.is_none() {
-        findings.problems.push(driver_facts::unknown_driver(section, &name));
+        findings.problems.push(driver_facts::unknown_driver(section, &name, built));
     }
     facts
 }
@@ -130,7 +130,7 @@ fn provider(
     if let YamlValue::Map(entries) = &mut section.value {
         entries.retain(|(key, _)| key.text != "pools");
     }
-    ProviderConfig { name: name.into(), driver: facts.name.to_owned(), max_concurrency, pools, label_images, section }
+    ProviderConfig { name: name.into(), driver: driver_name(&section), max_concurrency, pools, label_images, section }
 }
 
 /// A change of the image that a label boots replaces the provider, except for what only the builder looks at.
@@ -285,7 +285,8 @@ fn label_text(item: &YamlNode, findings: &mut Findings) -> Option<(String, Place
 /// The section with the defaults that the reference writes into it before it compares.
 fn normalised(section: &YamlNode, facts: &DriverFacts) -> YamlNode {
     let mut section = section.clone();
-    set(&mut section, "driver", facts.name);
+    let driver = driver_name(&section);
+    set(&mut section, "driver", &driver);
     if let Some(label_type) = facts.forced_label_type
         && let Some(YamlValue::List(pools)) = value_mut(&mut section, "pools")
     {

@@ -28,7 +28,7 @@ pub fn validate(text: &str, file: &str, built: &[&str]) -> Vec<Problem> {
             return problems.into_iter().map(|problem| problem.in_file(file)).collect();
         }
     };
-    let schema_problems = schema::check(&root);
+    let schema_problems = schema::check(&root, built);
     if !schema_problems.is_empty() {
         let help = format!("{} found", schema_problems.len());
         problems.push(Problem::error(Default::default(), HEADLINE).help(help));

@@ -196,9 +196,9 @@ impl Cloud {
 /// What the newest of our drivers asks for at most.
 const MODERN: &str = "compute 2.79";
 
-/// What stands for a thing in another cloud: `NODEPOOL_TEST_OPENSTACK_FLAVOR` and so on.
+/// What stands for a thing in another cloud: `NODEPOOL_TEST_OS_FLAVOR` and so on.
 fn setting(name: &str, otherwise: &str) -> String {
-    std::env::var(format!("NODEPOOL_TEST_OPENSTACK_{name}")).unwrap_or_else(|_| otherwise.to_owned())
+    std::env::var(format!("NODEPOOL_TEST_OS_{name}")).unwrap_or_else(|_| otherwise.to_owned())
 }
 
 fn identity(given: &Value) -> Value {

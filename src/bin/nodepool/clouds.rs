@@ -123,7 +123,8 @@ fn show(screen: &mut Screen<'_>, facts: &Facts, own: &Amounts) -> anyhow::Result
     Ok(Some(json!({"resources": resources, "labels_out_of_service": troubles})))
 }
 
-/// Shows instances of ours that belong to no node: what a launcher would delete, and why. Deletes nothing.
+/// Shows what a launcher would delete because nobody uses it, and why: instances of ours that belong to no node, and what bears
+/// no mark. Deletes nothing.
 pub async fn alien_list(
     zk: &dyn Connection,
     config: &Config,
@@ -136,31 +137,83 @@ pub async fn alien_list(
         let why = config.out_of_service.get(name).map_or("it is not configured", String::as_str);
         return Err(anyhow!("provider {name} cannot be asked: {why}"));
     }
-    let mut table = Table::new(["Provider", "Server ID", "Node ID", "Why"]);
+    let mut instances = Table::new(["Provider", "Server ID", "Node ID", "Why"]);
+    let mut others = Table::new(["Provider", "What", "Number", "Why"]);
     let mut found = Vec::new();
     for (name, section) in &config.providers {
         if section.driver == "static" || wanted.is_some_and(|wanted| wanted != name) {
             continue;
         }
         // As in the list of alien images: one cloud that does not answer hides no other.
-        let suspects = match suspects(zk, section).await {
-            Ok(suspects) => suspects,
+        let (suspects, unused) = match look(zk, section).await {
+            Ok(found) => found,
             Err(error) => {
                 screen.note(format_args!("WARNING: cannot list the instances of {name}: {error:#}"))?;
                 continue;
             }
         };
         for Suspect { external_id, node, why } in suspects {
-            table.push([name.to_string(), external_id.to_string(), node.to_string(), why.text().to_owned()]);
+            instances.push([name.to_string(), external_id.to_string(), node.to_string(), why.text().to_owned()]);
             found.push(json!({"provider": name, "server_id": external_id, "node_id": node, "why": why}));
         }
+        let unused = unused.or_else(|error| {
+            screen.note(format_args!("WARNING: cannot look for what nobody uses in {name}: {error:#}"))?;
+            Ok::<_, std::io::Error>(BTreeMap::new())
+        })?;
+        for (what, number) in unused {
+            let why = why_unused(what);
+            others.push([name.to_string(), what.to_owned(), number.to_string(), why.to_owned()]);
+            found.push(json!({"provider": name, "what": what, "number": number, "why": why}));
+        }
     }
-    screen.say(table)?;
+    screen.say(instances)?;
+    if found.iter().any(|one| one.get("what").is_some()) {
+        screen.say("\nIn use by nobody:")?;
+        screen.say(others)?;
+    }
     Ok(screen.outcome(json!(found))?)
 }
 
-async fn suspects(zk: &dyn Connection, section: &Arc<ProviderConfig>) -> anyhow::Result<Vec<Suspect>> {
+/// Instances that are nobody's, and how many there are of each kind that bears no mark and nobody uses.
+type Found = (Vec<Suspect>, anyhow::Result<BTreeMap<&'static str, usize>>);
+
+async fn look(zk: &dyn Connection, section: &Arc<ProviderConfig>) -> anyhow::Result<Found> {
     let provider = open(section).await?;
+    let suspects = suspects(zk, section, &provider).await?;
+    Ok((suspects, unused(&provider).await))
+}
+
+fn why_unused(what: &str) -> &'static str {
+    match what {
+        "floatingips" => "they lead nowhere",
+        // Each one's server is asked for only before the port is deleted.
+        "ports" => "they are down; those whose servers are still there stay",
+        _ => "nobody uses them",
+    }
+}
+
+/// What the provider's launcher is told to tidy up, as far as it does.
+async fn unused(provider: &Single) -> anyhow::Result<BTreeMap<&'static str, usize>> {
+    let facts = in_time(provider.survey(), PATIENCE).await?;
+    let tidy = facts.launching.as_ref().map(|launching| launching.tidy).unwrap_or_default();
+    let mut unused = BTreeMap::new();
+    if tidy.floating_ips || tidy.ports.is_some() {
+        // Unused is what was so at the look before as well. Of a budget of nothing everything is too much to be deleted.
+        for _ in 0..2 {
+            let job = Job::Tidy { ports: tidy.ports.is_some(), budget: 0 };
+            if let Outcome::Tidied { exceeded, .. } = in_time(provider.run(job), PATIENCE).await? {
+                unused = exceeded;
+            }
+        }
+    }
+    Ok(unused)
+}
+
+async fn suspects(
+    zk: &dyn Connection,
+    section: &Arc<ProviderConfig>,
+    provider: &Single,
+) -> anyhow::Result<Vec<Suspect>> {
     let Outcome::Listed(inventory) = in_time(provider.run(Job::List), PATIENCE).await? else {
         return Err(anyhow!("its driver lists nothing"));
     };

@@ -1,0 +1,340 @@
+//! What operators see of a cloud: `info`, `alien-list` and `delete --now` as they are typed, the launcher's log, its statistics.
+
+mod daemon;
+mod grown;
+mod stack;
+mod support;
+
+use std::process::Output;
+use std::sync::Arc;
+
+use daemon::{Coordinator, Daemon, LAUNCHER, NODEPOOL, Place, SOON, last_line, text};
+use nodepool::zk::session::RealConnection;
+use nodepool::zk::{Connection, CreateMode};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use stack::client::Client;
+use stack::{Cloud, scene};
+use support::wait;
+use tokio::net::UdpSocket;
+use tokio::time::timeout;
+
+/// A simulated cloud, a coordinator, and a directory with a configuration that names both.
+struct Shop {
+    place: Place,
+    coordinator: Coordinator,
+    cloud: Cloud,
+    client: Client,
+    zk: Arc<RealConnection>,
+}
+
+impl Shop {
+    async fn open() -> Shop {
+        let place = Place::new("");
+        let coordinator = Coordinator::start(&place.path("store")).await;
+        let cloud = Cloud::simulated(&[]).await;
+        let (client, zk) = (cloud.client().await, coordinator.session().await);
+        Shop { place, coordinator, cloud, client, zk }
+    }
+
+    /// Writes a configuration with these providers and their labels.
+    fn configure(&self, providers: &[Value], labels: &Value) {
+        let mut file: Value = serde_json::from_str(&scene::configuration(providers)).unwrap();
+        file["zookeeper-servers"] = json!([{"host": "127.0.0.1", "port": self.coordinator.port}]);
+        for label in file["labels"].as_array_mut().unwrap() {
+            let more = labels[label["name"].as_str().unwrap()].as_object().cloned().unwrap_or_default();
+            label.as_object_mut().unwrap().extend(more);
+        }
+        file.as_object_mut().unwrap().shift_remove("diskimages");
+        let lines: Vec<String> =
+            file.as_object().unwrap().iter().map(|(key, value)| format!("{key}: {value}\n")).collect();
+        self.place.configure(&lines.concat());
+    }
+
+    fn command(&self, executable: &str, arguments: &[&str]) -> std::process::Command {
+        let mut command = self.place.command(executable, &[&["-c", "nodepool.yaml"], arguments].concat());
+        command.env("OS_CLIENT_CONFIG_FILE", &self.cloud.clouds_yaml);
+        command
+    }
+
+    /// Runs `nodepool` to its end; the coordinator goes on meanwhile.
+    async fn run(&self, line: &str) -> Output {
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut command = tokio::process::Command::from(self.command(NODEPOOL, &words));
+        timeout(scene::LONG, command.output()).await.unwrap().unwrap()
+    }
+
+    async fn json(&self, line: &str) -> Value {
+        let ended = self.run(&format!("{line} -o json")).await;
+        serde_json::from_slice(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {ended:?}"))
+    }
+
+    fn launcher(&self, arguments: &[&str]) -> Daemon {
+        self.place.start_command(self.command(LAUNCHER, &[&["-f"], arguments].concat()))
+    }
+
+    async fn put_node(&self, id: &str, record: Value) {
+        for path in ["/nodepool", "/nodepool/nodes"] {
+            // It may be there already.
+            let _ = self.zk.create(path, Vec::new().into(), CreateMode::Persistent).await;
+        }
+        let path = format!("/nodepool/nodes/{id}");
+        self.zk.create(&path, record.to_string().into(), CreateMode::Persistent).await.unwrap();
+    }
+
+    async fn create(&self, service: &str, list: &str, kind: &str, body: Value) -> String {
+        let (status, answer) = self.client.call(Method::POST, service, list, Some(json!({kind: body}))).await;
+        assert!(status.is_success(), "{answer}");
+        answer[kind]["id"].as_str().unwrap().to_owned()
+    }
+
+    /// A server with the mark of a provider and a node.
+    async fn server(&self, provider: &str, node: &str) -> String {
+        let body = json!({
+            "name": node, "metadata": {"nodepool_provider_name": provider, "nodepool_node_id": node},
+            "networks": [{"uuid": self.client.id_of("network", "networks", &self.cloud.network).await}],
+            "imageRef": self.client.id_of("image", "images", &self.cloud.image).await,
+            "flavorRef": self.client.id_of("compute", "flavors", &self.cloud.flavor).await,
+        });
+        self.create("compute", "/servers", "server", body).await
+    }
+
+    /// A floating IP that leads nowhere.
+    async fn floating_ip(&self) -> String {
+        let network = self.client.id_of("network", "networks", "outside").await;
+        self.create("network", "/floatingips", "floatingip", json!({"floating_network_id": network})).await
+    }
+
+    /// The port of a server that is gone.
+    async fn port(&self) -> String {
+        self.cloud.simulation().knobs(json!({"port_stays_every": 1})).await;
+        let server = self.server("somebody", "0000000097").await;
+        self.client.delete_server(&server).await;
+        let is_gone = async || !self.is_there("compute", &format!("/servers/{server}")).await;
+        wait::until("the server to be gone", SOON, is_gone).await;
+        self.cloud.simulation().knobs(json!({"port_stays_every": 0})).await;
+        let left = self.client.get("network", &format!("/ports?device_id={server}")).await;
+        left["ports"][0]["id"].as_str().expect("its port is left").to_owned()
+    }
+
+    async fn is_there(&self, service: &str, path: &str) -> bool {
+        self.client.call(Method::GET, service, path, None).await.0 != StatusCode::NOT_FOUND
+    }
+
+    /// From now on the cloud knows another password than clouds.yaml.
+    fn forget_password(&self) {
+        let clouds: Value = serde_yaml::from_str(&std::fs::read_to_string(&self.cloud.clouds_yaml).unwrap()).unwrap();
+        let mut auth = clouds["clouds"][&self.cloud.name]["auth"].clone();
+        auth["password"] = json!("forgotten");
+        self.cloud.set("auth", auth);
+    }
+}
+
+/// A line of a table.
+fn row(cells: &[&str]) -> String {
+    cells.join("|")
+}
+
+/// The lines of a table without its frame, and without blanks around what is in it.
+fn rows(out: &str) -> Vec<String> {
+    let lines = out.lines().filter_map(|line| line.strip_prefix('|')?.strip_suffix('|'));
+    lines.map(|line| line.split('|').map(str::trim).collect::<Vec<_>>().join("|")).collect()
+}
+
+fn assert_row(out: &str, cells: &[&str]) {
+    assert!(rows(out).contains(&row(cells)), "{cells:?} is not in\n{out}");
+}
+
+#[tokio::test]
+async fn info_and_the_launchers_log_tell_which_labels_cannot_be_launched_and_why() {
+    let shop = Shop::open().await;
+    let mut provider = shop.cloud.provider("p");
+    let image = json!({"name": "lost", "image-name": "no-such-image", "username": "zuul"});
+    provider["cloud-images"].as_array_mut().unwrap().push(image);
+    let label =
+        |name: &str, image: &str, flavor: &str| json!({"name": name, "cloud-image": image, "flavor-name": flavor});
+    let labels = [label("a", "image", "tiny"), label("b", "image", "gigantic"), label("c", "lost", "tiny")];
+    provider["pools"][0]["labels"] = json!(labels);
+    let mut second = provider["pools"][0].clone();
+    (second["name"], second["networks"]) = (json!("second"), json!(["nowhere"]));
+    second["labels"] = json!([label("d", "image", "tiny")]);
+    provider["pools"].as_array_mut().unwrap().push(second);
+    shop.configure(&[provider], &Value::Null);
+    let resources = json!({"instances": 1, "cores": 2, "ram": 512});
+    shop.put_node("0000000001", json!({"state": "in-use", "provider": "p", "resources": resources})).await;
+    shop.server("other", "0000000001").await;
+
+    let reasons = [
+        ("main", "b", "Unable to find flavor named gigantic"),
+        ("main", "c", "the cloud has no active image no-such-image; it is looked for again"),
+        ("second", "d", "Unable to find network nowhere"),
+    ];
+    let info = shop.run("info p").await;
+    let out = text(&info.stdout);
+    assert_eq!((info.status.code(), text(&info.stderr)), (Some(0), String::new()));
+    assert_row(&out, &["Resource", "Limit", "Used By Nodes", "Used By Others", "Free"]);
+    assert_row(&out, &["cores", "400", "2", "1", "397"]);
+    assert_row(&out, &["instances", "100", "1", "1", "98"]);
+    for (pool, label, why) in reasons {
+        assert_row(&out, &[pool, label, why]);
+    }
+    assert!(!rows(&out).iter().any(|row| row.starts_with("main|a|")), "{out}");
+    let document = shop.json("info p").await;
+    assert_eq!(
+        document["cloud"]["resources"]["cores"],
+        json!({"limit": 400.0, "nodes": 2.0, "others": 1.0, "free": 397.0})
+    );
+    assert_eq!(document["cloud"]["labels_out_of_service"].as_array().unwrap().len(), 3);
+
+    let launcher = shop.launcher(&[]);
+    for (pool, label, why) in reasons {
+        let told = |line: &str| {
+            [
+                "WARNING",
+                "label is out of service",
+                "provider=p",
+                &format!("pool={pool}"),
+                &format!("label={label}"),
+                why,
+            ]
+            .iter()
+            .all(|part| line.contains(part))
+        };
+        wait::until(&format!("{label} in the log"), SOON, async || launcher.log().lines().any(told)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_named_by_info_the_launchers_log_and_delete_now() {
+    let shop = Shop::open().await;
+    shop.configure(&[shop.cloud.provider("p")], &Value::Null);
+    let server = shop.server("p", "0000000001").await;
+    shop.put_node("0000000001", json!({"state": "ready", "provider": "p", "external_id": server})).await;
+    shop.forget_password();
+    let refused = "cloud simulated: Failed to authenticate";
+    let info = shop.run("info p").await;
+    assert_eq!(info.status.code(), Some(0));
+    let note = last_line(&info);
+    assert!(note.starts_with("the cloud of provider p cannot be asked: ") && note.contains(refused), "{note}");
+    let document = shop.json("info p").await;
+    assert!(document["cloud"]["error"].as_str().is_some_and(|error| error.contains(refused)), "{document}");
+    let deletion = shop.run("delete --now 0000000001").await;
+    assert_eq!(deletion.status.code(), Some(1));
+    let note = last_line(&deletion);
+    assert!(
+        note.contains(&format!("cannot delete instance {server} of provider p")) && note.contains(refused),
+        "{note}"
+    );
+    let (locks, _) = shop.zk.children("/nodepool/nodes/0000000001/lock").await.unwrap();
+    assert_eq!(locks, Vec::<String>::new(), "the lock is given back");
+    let aliens = shop.run("alien-list").await;
+    assert!(last_line(&aliens).starts_with("WARNING: cannot list the instances of p: "), "{aliens:?}");
+
+    let launcher = shop.launcher(&[]);
+    let told = |line: &str| line.contains("survey failed") && line.contains("provider=p") && line.contains(refused);
+    wait::until("the password in the log", SOON, async || launcher.log().lines().any(told)).await;
+}
+
+#[tokio::test]
+async fn delete_now_deletes_the_instance_with_its_node() {
+    let shop = Shop::open().await;
+    shop.configure(&[shop.cloud.provider("p")], &Value::Null);
+    let server = shop.server("p", "0000000001").await;
+    shop.put_node("0000000001", json!({"state": "in-use", "provider": "p", "external_id": server})).await;
+    let ended = shop.run("delete --now 0000000001").await;
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    assert!(!shop.is_there("compute", &format!("/servers/{server}")).await, "it has waited for the end");
+    assert_eq!(shop.zk.exists("/nodepool/nodes/0000000001").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn alien_list_tells_what_a_launcher_would_delete_and_deletes_nothing() {
+    let shop = Shop::open().await;
+    let mut provider = shop.cloud.provider("p");
+    shop.configure(&[provider.clone(), shop.cloud.provider("q")], &Value::Null);
+    let forgotten = shop.server("p", "0000000099").await;
+    let exchanged = shop.server("p", "0000000001").await;
+    let own = shop.server("p", "0000000001").await;
+    shop.put_node("0000000001", json!({"state": "in-use", "provider": "p", "external_id": own})).await;
+    let of_others = shop.server("somebody", "0000000098").await;
+    let (address, port) = (shop.floating_ip().await, shop.port().await);
+    let booted = async || shop.client.server(&own).await["status"] == "ACTIVE";
+    wait::until("the server to run", SOON, booted).await;
+
+    let header = row(&["Provider", "Server ID", "Node ID", "Why"]);
+    let mut expected = vec![
+        header,
+        row(&["p", &forgotten, "0000000099", "its node is gone"]),
+        row(&["p", &exchanged, "0000000001", "its node has another instance"]),
+    ];
+    let mut listed = rows(&text(&shop.run("alien-list").await.stdout));
+    listed[1..].sort_by_key(|row| row.contains("another"));
+    assert_eq!(listed, expected, "without a word of what this provider does not tidy up");
+
+    (provider["clean-floating-ips"], provider["port-cleanup-interval"]) = (json!(true), json!(600));
+    shop.configure(&[provider, shop.cloud.provider("q")], &Value::Null);
+    expected.extend([
+        row(&["Provider", "What", "Number", "Why"]),
+        row(&["p", "floatingips", "1", "they lead nowhere"]),
+        row(&["p", "ports", "1", "they are down; those whose servers are still there stay"]),
+    ]);
+    let mut listed = rows(&text(&shop.run("alien-list").await.stdout));
+    listed[1..3].sort_by_key(|row| row.contains("another"));
+    assert_eq!(listed, expected);
+    let found = shop.json("alien-list p").await;
+    let of = |what: &str| found.as_array().unwrap().iter().find(|one| one["what"] == what).cloned();
+    assert_eq!(of("ports").unwrap()["number"], 1);
+    assert_eq!(shop.json("alien-list q").await, json!([]));
+
+    for server in [forgotten, exchanged, own, of_others] {
+        assert!(shop.is_there("compute", &format!("/servers/{server}")).await);
+    }
+    assert!(shop.is_there("network", &format!("/floatingips/{address}")).await);
+    assert!(shop.is_there("network", &format!("/ports/{port}")).await);
+}
+
+// operations.md 4.2 and 4.4
+#[tokio::test]
+async fn launches_calls_and_leaks_are_counted_at_the_statsd_server() {
+    let shop = Shop::open().await;
+    let mut provider = shop.cloud.provider("p");
+    (provider["clean-floating-ips"], provider["port-cleanup-interval"]) = (json!(true), json!(1));
+    provider["launch-retries"] = json!(1);
+    let mut broken = provider["pools"][0]["labels"][0].clone();
+    (broken["name"], broken["flavor-name"]) = (json!("b"), json!("broken"));
+    provider["pools"][0]["labels"].as_array_mut().unwrap().push(broken);
+    shop.configure(&[provider], &json!({"a": {"min-ready": 1}, "b": {"min-ready": 1}}));
+    shop.server("p", "0000000099").await;
+    shop.floating_ip().await;
+    shop.port().await;
+    let statsd = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut command = shop.command(LAUNCHER, &["-f", "--cleanup-interval", "0.3"]);
+    command.env("STATSD_HOST", "127.0.0.1").env("STATSD_PORT", statsd.local_addr().unwrap().port().to_string());
+    let launcher = shop.place.start_command(command);
+    let counters = [
+        "nodepool.launch.ready",
+        "nodepool.launch.provider.p.ready",
+        "nodepool.launch.requestor.NodePool_min-ready.ready",
+        "nodepool.launch.error.status",
+        "nodepool.launch.provider.p.error.status",
+        "nodepool.task.p.compute.POST.servers",
+        "nodepool.task.p.network.DELETE.port",
+        "nodepool.provider.p.leaked.instances",
+        "nodepool.provider.p.leaked.ports",
+        "nodepool.provider.p.leaked.floatingips",
+    ];
+    let mut wanted: Vec<String> = counters.iter().map(|name| format!("{name}:1|c")).collect();
+    // Launches and calls are timed as well.
+    let mut timed: Vec<String> = counters[..7].iter().map(|name| format!("{name}:")).collect();
+    let hearing = async {
+        let mut buffer = [0; 2048];
+        while !wanted.is_empty() || !timed.is_empty() {
+            let length = statsd.recv(&mut buffer).await.unwrap();
+            let datagram = text(&buffer[..length]);
+            wanted.retain(|line| !datagram.lines().any(|sent| sent == line));
+            timed.retain(|name| !datagram.lines().any(|sent| sent.starts_with(name) && sent.ends_with("|ms")));
+        }
+    };
+    let heard = timeout(SOON, hearing).await;
+    assert!(heard.is_ok(), "{wanted:?} {timed:?} have not come\n{}", launcher.log());
+}
