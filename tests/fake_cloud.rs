@@ -80,7 +80,8 @@ fn where_there_is_no_room_a_request_waits_for_it() {
         let third = consumer.ask(&["a", "a", "a"]).await;
         let third = consumer.ended(&third).await;
         assert_eq!(third.state, RequestState::Failed, "it can never be served");
-        assert_eq!(consumer.request(&second).await.unwrap().state, RequestState::Pending);
+        let is_pending = async || consumer.request(&second).await.unwrap().state == RequestState::Pending;
+        until("the second waits for room", is_pending).await;
         consumer.use_up(first_nodes).await;
         assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
     });
@@ -280,7 +281,8 @@ fn a_cloud_that_is_full_of_others_leaves_what_it_can() {
         let waiting = consumer.ask(&["b"]).await;
         let never = consumer.ask(&["b", "b", "b", "b"]).await;
         assert_eq!(consumer.ended(&never).await.state, RequestState::Failed);
-        assert_eq!(consumer.request(&waiting).await.unwrap().state, RequestState::Pending);
+        let is_pending = async || consumer.request(&waiting).await.unwrap().state == RequestState::Pending;
+        until("it waits for room", is_pending).await;
         // It goes away unserved, and nothing waits for it any more.
         consumer.zk.delete(&paths::request(&waiting), -1).await.unwrap();
         let nodes = consumer.accept(&first).await;

@@ -140,7 +140,8 @@ fn a_driver_of_another_crate_launches_and_deletes_nodes() {
         // The limit of the region keeps the next one waiting until there is room.
         let second = consumer.ask(&["a"]).await;
         let nodes = consumer.accept(&id).await;
-        assert_eq!(consumer.request(&second).await.unwrap().state, RequestState::Requested);
+        let is_pending = async || consumer.request(&second).await.unwrap().state == RequestState::Pending;
+        until("it waits for room", is_pending).await;
         consumer.use_up(nodes).await;
         assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
         let nodes = consumer.accept(&second).await;

@@ -81,7 +81,7 @@ fn a_keystone_that_is_busy_is_asked_again_when_it_wants_to_be() {
     on_real_time(async {
         let fault = "429 times=1 path=^/identity/v3/auth/tokens$";
         let cloud = Cloud::simulated(&["--retry-after-s", "4", "--fault", fault]).await;
-        let began = std::time::Instant::now();
+        let began = tokio::time::Instant::now();
         with_launcher(
             &cloud,
             |name| vec![cloud.provider(name)],

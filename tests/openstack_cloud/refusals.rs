@@ -165,7 +165,9 @@ fn a_full_project_makes_requests_wait_and_what_never_fits_is_declined() {
                     assert_eq!(scene.ended(&never).await.state, RequestState::Failed);
                     let waiting = scene.consumer.ask(&["a"]).await;
                     scene.says(&waiting, "cores").await;
-                    assert_eq!(scene.consumer.request(&waiting).await.unwrap().state, RequestState::Pending);
+                    let request = async || scene.consumer.request(&waiting).await.unwrap();
+                    let is_pending = async || request().await.state == RequestState::Pending;
+                    crate::support::wait::until("it waits for room", crate::stack::scene::LONG, is_pending).await;
                     scene.use_up(&first).await;
                     scene.fulfilled(&waiting).await;
                     scene.use_up(&waiting).await;

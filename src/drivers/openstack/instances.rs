@@ -169,7 +169,7 @@ pub fn host_has_ipv6() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::clouds::cases::with;
+    use super::super::clouds::with;
     use super::super::http::Services;
     use super::super::stock::Networks;
     use super::super::wire::Network;

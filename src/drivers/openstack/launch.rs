@@ -17,8 +17,9 @@ use crate::model::cloud::{
 };
 use crate::policy::machine::{Input, Next};
 
-/// A server whose creation may have worked is looked for in so many listings.
-const LOOKS: u32 = 3;
+/// A server whose creation may have worked is looked for in so many listings, a second apart: a cloud that answers late may also
+/// make it late.
+const LOOKS: u32 = 10;
 /// A server that is missing in so many listings is asked for itself.
 const MISSES: u32 = 3;
 /// A floating address that is not active after so many looks is given up.

@@ -232,7 +232,7 @@ fn external_network(all: &[Network], routers: Option<&[Router]>) -> Source {
 
 #[cfg(test)]
 mod tests {
-    use super::super::clouds::cases::with;
+    use super::super::clouds::with;
     use super::*;
     use serde_json::json;
 

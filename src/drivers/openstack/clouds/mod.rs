@@ -48,4 +48,6 @@ pub fn resolve(files: &Files, wanted: Wanted<'_>) -> Result<Loaded, CloudsError>
 }
 
 #[cfg(test)]
-pub mod cases;
+mod cases;
+#[cfg(test)]
+pub use cases::with;
