@@ -297,3 +297,34 @@ fn host_keys_are_those_of_the_sshd_at_the_servers_address() {
         }
     });
 }
+
+// architecture.md 6, drivers.md 1.7
+#[test]
+fn servers_that_boot_while_the_launcher_is_restarted_are_gone_on_with() {
+    on_real_time(async {
+        for cloud in clouds(&["--boot-time-s", "3"]).await {
+            with_launcher(
+                &cloud,
+                |name| vec![cloud.provider(name)],
+                async |scene| {
+                    let id = scene.consumer.ask(&["a", "a"]).await;
+                    let mut known = Vec::new();
+                    wait::until("its servers to be known", LONG, async || {
+                        let nodes = scene.consumer.nodes().await;
+                        known =
+                            nodes.iter().filter_map(|(_, node)| node.external_id.as_str().map(str::to_owned)).collect();
+                        known.len() == 2
+                    })
+                    .await;
+                    scene.restart(&cloud).await;
+                    let nodes = scene.fulfilled(&id).await;
+                    assert_eq!(nodes.iter().map(server_of).collect::<Vec<_>>(), known);
+                    assert_eq!(scene.client.servers_of(&scene.provider).await.len(), 2);
+                    scene.use_up(&id).await;
+                    scene.empties().await;
+                },
+            )
+            .await;
+        }
+    });
+}

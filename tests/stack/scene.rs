@@ -75,6 +75,18 @@ pub fn configuration(providers: &[Value]) -> String {
     .to_string()
 }
 
+/// Not running yet.
+fn launcher(cloud: &Cloud, yaml: &str, tune: impl FnOnce(&mut LauncherOptions)) -> Process {
+    let mut process = Process::with(yaml, |options| {
+        options.cleanup_interval.0 = 2.0;
+        options.delete_interval.0 = 1.0;
+        tune(options);
+    });
+    let drivers = WithClouds(cloud.clouds_yaml.clone());
+    Arc::get_mut(&mut process.shared).expect("nobody else has it yet").drivers = Some(Box::new(drivers));
+    process
+}
+
 impl Scene {
     async fn start(
         cloud: &Cloud,
@@ -83,19 +95,22 @@ impl Scene {
         tune: impl FnOnce(&mut LauncherOptions),
     ) -> Scene {
         let client = cloud.client().await;
-        let mut process = Process::with(&configuration(&providers), |options| {
-            options.cleanup_interval.0 = 2.0;
-            options.delete_interval.0 = 1.0;
-            tune(options);
-        });
-        let drivers = WithClouds(cloud.clouds_yaml.clone());
-        Arc::get_mut(&mut process.shared).expect("nobody else has it yet").drivers = Some(Box::new(drivers));
+        let mut process = launcher(cloud, &configuration(&providers), tune);
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
         let running = process.run(&zookeeper);
         wait::until("a pool to be registered", LONG, async || consumer.count("/nodepool/components/pool").await > 0)
             .await;
         Scene { client, consumer, process, zookeeper, provider, running }
+    }
+
+    /// Ends the launcher, with whatever it is doing, and starts another one.
+    pub async fn restart(&mut self, cloud: &Cloud) {
+        self.process.stop();
+        (&mut self.running).await.expect("its task is not aborted");
+        let yaml = std::fs::read_to_string(&self.process.file).expect("the file is there as long as its process");
+        self.process = launcher(cloud, &yaml, |_| {});
+        self.running = self.process.run(&self.zookeeper);
     }
 
     /// After a case that failed, what its launcher would still have deleted is deleted here.
