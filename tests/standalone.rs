@@ -157,8 +157,8 @@ async fn a_coordinator_that_can_no_longer_write_ends_the_process_with_the_reason
     let status = daemon.ends().await;
     assert_eq!(status.code(), Some(1), "{}", daemon.log());
     let log = daemon.log();
-    let last = log.lines().last().unwrap_or_default();
-    assert!(last.starts_with("the coordinator stopped: "), "{log}");
+    // Threads that still try to reach it may have their say after that.
+    assert!(log.lines().any(|line| line.starts_with("the coordinator stopped: ")), "{log}");
 }
 
 #[tokio::test]
