@@ -6,6 +6,7 @@ use super::bidder::{Bidder, Choice, Claims, Hosts};
 use super::matching;
 use super::reason::Reason;
 use super::room::{assemble, never_launched};
+use crate::model::component::PoolComponent;
 use crate::model::config::PoolConfig;
 use crate::model::ids::{LabelName, LauncherId, NodeId, RequestId};
 use crate::model::quantity::Amounts;
@@ -97,12 +98,7 @@ pub fn everybody_declined(request: &NodeRequest, world: &World<'_>) -> bool {
 /// R21 to R24: another pool is preferred, as long as it is online and has not declined.
 fn better_placed(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) -> Option<Reason> {
     let wanted = distinct_labels(request);
-    let candidates: Vec<_> = world
-        .snapshot
-        .pools()
-        .map(|(_, stored)| &*stored.record)
-        .filter(|pool| pool.serves(&wanted) && pool.id.as_ref().is_none_or(|id| !request.declined_by.contains(id)))
-        .collect();
+    let candidates: Vec<_> = candidates(request, &wanted, world).collect();
     if let Some(preferred) = &request.provider
         && *preferred != bidder.id.provider
         && candidates.iter().any(|pool| pool.provider_name.as_ref() == Some(preferred))
@@ -118,12 +114,22 @@ fn better_placed(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) 
     (!lacking.is_empty() && !candidates.is_empty()).then_some(Reason::OthersHaveLabels(lacking))
 }
 
+/// Pools that have the labels and have not declined.
+fn candidates<'a>(
+    request: &NodeRequest,
+    wanted: &BTreeSet<&LabelName>,
+    world: &World<'a>,
+) -> impl Iterator<Item = &'a PoolComponent> {
+    let has_declined = |pool: &PoolComponent| pool.id.as_ref().is_some_and(|id| request.declined_by.contains(id));
+    let pools = world.snapshot.pools().map(|(_, stored)| &*stored.record);
+    pools.filter(move |pool| pool.serves(wanted) && !has_declined(pool))
+}
+
 /// A pool besides this one has the labels, has not declined, and has room as far as it says.
 pub(super) fn others_could_serve(request: &NodeRequest, launcher: &LauncherId, world: &World<'_>) -> bool {
     let wanted = distinct_labels(request);
-    let others = world.snapshot.pools().filter_map(|(_, stored)| Some((stored.record.id.as_ref()?, &stored.record)));
-    let mut others = others.filter(|(id, _)| *id != launcher && !request.declined_by.contains(id));
-    others.any(|(_, pool)| !pool.paused && pool.serves(&wanted))
+    let is_other = |pool: &PoolComponent| pool.id.as_ref().is_some_and(|id| id != launcher);
+    candidates(request, &wanted, world).any(|pool| is_other(pool) && !pool.paused)
 }
 
 fn lacking_labels(wanted: &BTreeSet<&LabelName>, pool: &PoolConfig) -> Vec<LabelName> {

@@ -131,23 +131,10 @@ impl Assembly {
         bidder: &Bidder<'_>,
         world: &World<'_>,
     ) -> (Self, Claim) {
-        let (mut parts, mut reuse, mut build) = (Vec::new(), Vec::new(), Vec::new());
-        for (choice, wish) in choices.into_iter().zip(&request.record.node_types) {
-            let (node, state) = match choice {
-                Choice::Reuse(node) => {
-                    let stored = world.snapshot.node(&node).expect("a verdict names only nodes of its snapshot");
-                    reuse.push(stored.change(node.clone(), |record| allocate(record, id, &request.record)));
-                    (Some(node), PartState::Reused)
-                }
-                Choice::Build(label) => {
-                    build.push(new_node(id, &request.record, &label, bidder, world.now));
-                    (None, PartState::New)
-                }
-            };
-            parts.push(Part { node, label: wish.clone(), state, write: Write::Idle, upload: None, left: None });
-        }
-        let request = request.change(id.clone(), |record| record.set_state(RequestState::Pending, world.now));
-        (Self { since: world.now, stage: Stage::Claiming, parts, zone, failure: None }, Claim { request, reuse, build })
+        let (mut assembly, claim) = Self::wait(id, request, world);
+        let (reuse, build) = assembly.extend(id, &request.record, choices, zone, bidder, world);
+        assembly.stage = Stage::Claiming;
+        (assembly, Claim { reuse, build, ..claim })
     }
 
     /// Takes a request up for which there is no room yet.
