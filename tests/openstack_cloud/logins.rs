@@ -155,20 +155,19 @@ fn tls_is_by_the_authority_that_clouds_yaml_names_and_who_is_not_known_by_it_is_
 
 /// The cloud with others in its clouds.yaml that nobody can log in to.
 fn with_strangers(cloud: &mut Cloud, folder: &std::path::Path) {
-    let text = std::fs::read_to_string(&cloud.clouds_yaml).unwrap();
-    let mut file: Value = serde_yaml::from_str(&text).unwrap();
-    let good = file["clouds"][&cloud.name].clone();
-    let mut wrong = good.clone();
-    wrong["auth"]["password"] = json!("wrong");
-    let mut elsewhere = good.clone();
-    elsewhere["region_name"] = json!("Nowhere");
-    let mut dead = good;
-    dead["auth"]["auth_url"] = json!("http://127.0.0.1:1/v3");
-    for (name, cloud) in [("wrong-password", wrong), ("elsewhere", elsewhere), ("dead", dead)] {
-        file["clouds"][name] = cloud;
-    }
-    cloud.clouds_yaml = folder.join("clouds.yaml");
-    std::fs::write(&cloud.clouds_yaml, file.to_string()).unwrap();
+    let name = cloud.name.clone();
+    cloud.copy_clouds_yaml(folder, |file| {
+        let good = file["clouds"][name].clone();
+        let mut wrong = good.clone();
+        wrong["auth"]["password"] = json!("wrong");
+        let mut elsewhere = good.clone();
+        elsewhere["region_name"] = json!("Nowhere");
+        let mut dead = good;
+        dead["auth"]["auth_url"] = json!("http://127.0.0.1:1/v3");
+        for (name, cloud) in [("wrong-password", wrong), ("elsewhere", elsewhere), ("dead", dead)] {
+            file["clouds"][name] = cloud;
+        }
+    });
 }
 
 #[test]

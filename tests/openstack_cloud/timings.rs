@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::net::UdpSocket;
 
 use crate::grown::on_real_time;
@@ -11,13 +11,11 @@ use crate::stack::{Cloud, clouds};
 
 /// The cloud with a statsd of its own.
 fn with_statsd(cloud: &mut Cloud, folder: &Path, statsd: &UdpSocket) {
-    let text = std::fs::read_to_string(&cloud.clouds_yaml).unwrap();
-    let mut file: Value = serde_yaml::from_str(&text).unwrap();
-    let port = statsd.local_addr().unwrap().port();
-    file["metrics"] = json!({"statsd": {"prefix": "of.all", "host": "nowhere.invalid"}});
-    file["clouds"][&cloud.name]["metrics"] = json!({"statsd": {"host": "127.0.0.1", "port": port, "prefix": "of.one"}});
-    cloud.clouds_yaml = folder.join("clouds.yaml");
-    std::fs::write(&cloud.clouds_yaml, file.to_string()).unwrap();
+    let (name, port) = (cloud.name.clone(), statsd.local_addr().unwrap().port());
+    cloud.copy_clouds_yaml(folder, |file| {
+        file["metrics"] = json!({"statsd": {"prefix": "of.all", "host": "nowhere.invalid"}});
+        file["clouds"][name]["metrics"] = json!({"statsd": {"host": "127.0.0.1", "port": port, "prefix": "of.one"}});
+    });
 }
 
 // operations.md 4.4

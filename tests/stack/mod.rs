@@ -5,7 +5,7 @@ pub mod client;
 pub mod roof;
 pub mod scene;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -90,10 +90,21 @@ impl Cloud {
 
     fn write(&self, change: impl FnOnce(&mut Value)) {
         assert!(!self.is_real(), "nobody's own clouds.yaml is written to");
+        self.write_to(&self.clouds_yaml, |file| change(&mut file["clouds"]));
+    }
+
+    /// Goes on with a changed copy of its clouds.yaml, in this folder.
+    pub fn copy_clouds_yaml(&mut self, folder: &Path, change: impl FnOnce(&mut Value)) {
+        let copy = folder.join("clouds.yaml");
+        self.write_to(&copy, change);
+        self.clouds_yaml = copy;
+    }
+
+    fn write_to(&self, path: &Path, change: impl FnOnce(&mut Value)) {
         let text = std::fs::read_to_string(&self.clouds_yaml).expect("clouds.yaml can be read");
         let mut file: Value = serde_yaml::from_str(&text).expect("clouds.yaml is YAML");
-        change(&mut file["clouds"]);
-        std::fs::write(&self.clouds_yaml, file.to_string()).expect("the simulated cloud's clouds.yaml is ours");
+        change(&mut file);
+        std::fs::write(path, file.to_string()).expect("a clouds.yaml of ours can be written");
     }
 
     pub async fn client(&self) -> Client {
