@@ -16,12 +16,13 @@ use nodepool::drivers::OpenDriver;
 use nodepool::drivers::simple::{Simple, SimpleAdapter};
 use nodepool::model::cloud::{
     CloudError, ExternalId, FailureKind, Instance, InstanceState, LabelImage, LaunchLabel, LaunchOrder, Launching,
-    Login, Tidy,
+    Login,
 };
 use nodepool::model::config::ProviderConfig;
 use nodepool::model::findings::Findings;
 use nodepool::model::problem::Problem;
 use nodepool::model::quantity::Amounts;
+use nodepool::model::tidying::Tidy;
 use nodepool::model::time::Span;
 use nodepool::policy::machine::{InFlight, Pace, REFRESH};
 use reqwest::{Method, StatusCode};

@@ -274,16 +274,16 @@ async fn alien_list_tells_what_a_launcher_would_delete_and_deletes_nothing() {
     (provider["clean-floating-ips"], provider["port-cleanup-interval"]) = (json!(true), json!(600));
     shop.configure(&[provider, shop.cloud.provider("q")], &Value::Null);
     expected.extend([
-        row(&["Provider", "What", "Number", "Why"]),
-        row(&["p", "floatingips", "1", "they lead nowhere"]),
-        row(&["p", "ports", "1", "they are down; those whose servers are still there stay"]),
+        row(&["Provider", "What", "ID", "Why"]),
+        row(&["p", "floatingips", &address, "it leads nowhere"]),
+        row(&["p", "ports", &port, "it is down, and its server is gone"]),
     ]);
     let mut listed = rows(&text(&shop.run("alien-list").await.stdout));
     listed[1..3].sort_by_key(|row| row.contains("another"));
     assert_eq!(listed, expected);
     let found = shop.json("alien-list p").await;
     let of = |what: &str| found.as_array().unwrap().iter().find(|one| one["what"] == what).cloned();
-    assert_eq!(of("ports").unwrap()["number"], 1);
+    assert_eq!(of("ports").unwrap()["id"], json!(port));
     assert_eq!(shop.json("alien-list q").await, json!([]));
 
     for server in [forgotten, exchanged, own, of_others] {

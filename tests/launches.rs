@@ -5,12 +5,13 @@ mod worlds;
 use std::sync::Arc;
 
 use nodepool::model::cloud::{
-    CloudError, ExternalId, Facts, Instance, LabelImage, LaunchLabel, Launching, Login, News, Outcome, Tidy,
+    CloudError, ExternalId, Facts, Instance, LabelImage, LaunchLabel, Launching, Login, News, Outcome,
 };
 use nodepool::model::ids::{LauncherId, NodeId, RequestId};
 use nodepool::model::node::NodeState;
 use nodepool::model::request::RequestState;
 use nodepool::model::snapshot::{NodeChange, Stored, WriteError};
+use nodepool::model::tidying::Tidy;
 use nodepool::model::time::Span;
 use nodepool::policy::assembly::Finish;
 use nodepool::policy::pool::{Effect, Event, Pool};

@@ -5,9 +5,11 @@ mod worlds;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nodepool::model::cloud::{ExternalId, Facts, Instance, InstanceState, Inventory, Launching, Tidy};
+use nodepool::model::cloud::{ExternalId, Facts, Instance, InstanceState, Inventory, Launching};
 use nodepool::model::ids::{NodeId, ProviderName};
 use nodepool::model::node::{Node, NodeState};
+use nodepool::model::quantity::Amounts;
+use nodepool::model::tidying::Tidy;
 use nodepool::model::time::{Span, Timestamp};
 use nodepool::policy::leaks::{Effect, Event, Leaks, Why};
 use worlds::{Built, NOW, Spec, build};
@@ -121,6 +123,31 @@ fn instances_of_others_and_those_on_their_way_out_are_no_leaks() {
     for _ in 0..3 {
         assert_eq!(sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)])), []);
     }
+}
+
+// drivers.md 1.7.7: what leaked instances take is no room; but the one of a node that has just gone may be seen once more
+#[test]
+fn leaked_instances_take_of_the_limits_until_they_are_gone() {
+    let (mut leaks, mut built) = (Leaks::default(), world(&[]));
+    let amounts = Amounts::none().with("cores", 4.0).with("instances", 1.0);
+    let mut leaked = Instance { amounts: amounts.clone(), ..instance("a", "lab", GONE) };
+    let another = Instance { amounts: amounts.clone(), ..instance("b", "other", GONE) };
+    let accounted = |effects: &[Effect]| {
+        effects.iter().find_map(|effect| match effect {
+            Effect::Account(provider, amounts) => Some((provider.clone(), amounts.clone())),
+            _ => None,
+        })
+    };
+    let mut look = |built: &Built, instances: &[Instance]| {
+        accounted(&sweep(&mut leaks, built, instances, proven(&[(GONE, None)])))
+    };
+    assert_eq!(look(&built, &[leaked.clone(), another.clone()]), None, "seen once");
+    assert_eq!(look(&built, &[leaked.clone(), another.clone()]), Some((lab(), amounts.clone())));
+    let known = Facts { leaked: amounts, ..Facts::clone(&built.facts[&lab()]) };
+    built.facts = BTreeMap::from([(lab(), Arc::new(known))]);
+    leaked.state = InstanceState::Stopping;
+    assert_eq!(look(&built, &[leaked, another.clone()]), None, "it is going, but there, and that is known");
+    assert_eq!(look(&built, &[another]), Some((lab(), Amounts::none())));
 }
 
 #[test]

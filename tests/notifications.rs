@@ -11,12 +11,13 @@ use nodepool::drivers::OpenDriver;
 use nodepool::drivers::simple::{Simple, SimpleAdapter};
 use nodepool::model::cloud::{
     CloudError, ExternalId, Instance, InstanceState, LabelImage, LaunchLabel, LaunchOrder, Launching, Login,
-    Notification, Tidy,
+    Notification,
 };
 use nodepool::model::config::ProviderConfig;
 use nodepool::model::problem::Problem;
 use nodepool::model::quantity::Amounts;
 use nodepool::model::request::RequestState;
+use nodepool::model::tidying::Tidy;
 use nodepool::model::time::Span;
 use nodepool::zk::paths;
 

@@ -9,6 +9,7 @@ use super::messages::Shutdown;
 use crate::drivers::keyscan::Scanner;
 use crate::model::cloud::{CloudError, ExternalId, Facts, Job, News, Notification, Outcome};
 use crate::model::ids::ProviderName;
+use crate::model::quantity::Amounts;
 
 /// A running provider, as the others see it: where to submit jobs, and what is known. Hides the driver's type.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub struct ProviderHandle {
     pub drain: Recipient<Drain>,
     /// Stops at once; every job still open is answered with a failure.
     pub stop: Recipient<Shutdown>,
+    /// Hears what leaked instances take.
+    pub account: Recipient<Account>,
     /// Only where the driver listens.
     pub notify: Option<Recipient<Notify>>,
     pub facts: watch::Receiver<Arc<Facts>>,
@@ -32,6 +35,11 @@ pub struct ProviderHandle {
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Notify(pub Notification);
+
+/// What leaked instances take of a provider's limits.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Account(pub Amounts);
 
 /// The submitter's own number for a job; unique among the jobs it has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -9,7 +9,7 @@ use tracing::{error, info, warn};
 
 use super::cleanup_worker::Reconfigure;
 use super::clock;
-use super::jobs::{JobNews, ProviderHandle, Submit, Ticket};
+use super::jobs::{Account, JobNews, ProviderHandle, Submit, Ticket};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::registry::Registration;
@@ -18,6 +18,7 @@ use crate::model::cloud::{CloudError, Facts, Job, News, Outcome};
 use crate::model::config::Config;
 use crate::model::ids::ProviderName;
 use crate::model::metrics::Sample;
+use crate::model::tidying::{Tidied, Tidying};
 use crate::model::world::World;
 use crate::policy::leaks::{Effect, Event, Leaks, Suspect};
 use crate::zk::txn::Store;
@@ -79,6 +80,11 @@ impl LeakWorker {
                     act.feed(Event::Proven(provider, nodes.ok()), ctx);
                 }));
             }
+            Effect::Account(provider, amounts) => {
+                if let Some(handle) = self.parts.providers.get(&provider) {
+                    handle.account.do_send(Account(amounts));
+                }
+            }
             Effect::Delete { provider, suspect } => {
                 let Suspect { external_id, node, why } = suspect.clone();
                 let why = why.text();
@@ -97,7 +103,7 @@ impl LeakWorker {
                 );
             }
             Effect::Tidy { provider, ports, budget } => {
-                self.submit(provider, Job::Tidy { ports, budget }, Asked::Tidying, ctx);
+                self.submit(provider, Job::Tidy { ports, doing: Tidying::Delete { budget } }, Asked::Tidying, ctx);
             }
         }
     }
@@ -126,7 +132,7 @@ impl LeakWorker {
 
     fn tidied(&self, provider: &ProviderName, result: Result<Outcome, CloudError>) {
         match result {
-            Ok(Outcome::Tidied { deleted, exceeded, failed }) => {
+            Ok(Outcome::Tidied(Tidied { deleted, exceeded, failed, .. })) => {
                 for (what, error) in failed {
                     warn!(target: "nodepool.LeakWorker", %provider, what, %error, "cannot tidy up all that nobody uses");
                 }

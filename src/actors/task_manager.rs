@@ -11,7 +11,7 @@ use tracing::{Instrument, debug_span};
 
 use super::dump;
 use super::errands::Errands;
-use super::jobs::{Abandon, Drain, Notify, ProviderHandle, Submit};
+use super::jobs::{Abandon, Account, Drain, Notify, ProviderHandle, Submit};
 use super::messages::{Dump, Shutdown};
 use super::panics::{PanicGuard, PanicWatch};
 use super::registry::Registration;
@@ -82,6 +82,7 @@ impl<D: Driver> TaskManager<D> {
             submit: address.clone().recipient(),
             abandon: address.clone().recipient(),
             drain: address.clone().recipient(),
+            account: address.clone().recipient(),
             notify: D::LISTENS.then(|| address.clone().recipient()),
             stop: address.recipient(),
             facts,
@@ -235,6 +236,14 @@ impl<D: Driver> Handler<Abandon> for TaskManager<D> {
     fn handle(&mut self, abandon: Abandon, ctx: &mut Self::Context) {
         self.tasks.abandon(&abandon);
         self.go_on(ctx);
+    }
+}
+
+impl<D: Driver> Handler<Account> for TaskManager<D> {
+    type Result = ();
+
+    fn handle(&mut self, account: Account, _: &mut Self::Context) {
+        self.tasks.account(account.0);
     }
 }
 

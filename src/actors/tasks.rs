@@ -14,6 +14,7 @@ use super::jobs::{Abandon, Answer};
 use crate::drivers::{ApiCall, Driver};
 use crate::model::cloud::{CloudError, Facts, HostCheck, HostIdentity, Inventory, Job, Outcome, Trouble};
 use crate::model::ids::ProviderName;
+use crate::model::quantity::Amounts;
 use crate::model::time::{Span, Timestamp};
 use crate::policy::machine::{Input, Next, StateMachine};
 use crate::policy::surveys::Surveys;
@@ -357,7 +358,9 @@ impl<D: Driver> Tasks<D> {
         match result {
             Ok(Outcome::Surveyed(facts, inventory)) => {
                 let zones = inventory.zones(&self.provider);
-                let facts = Arc::new(Facts { seen_at: now, zones, ..Arc::unwrap_or_clone(facts) });
+                // A survey knows nothing of leaks.
+                let leaked = self.facts.borrow().leaked.clone();
+                let facts = Arc::new(Facts { seen_at: now, zones, leaked, ..Arc::unwrap_or_clone(facts) });
                 self.facts.send_replace(facts.clone());
                 self.note_unanswered(&facts.unanswered);
                 Ok(Outcome::Surveyed(facts, inventory))
@@ -392,7 +395,7 @@ impl<D: Driver> Tasks<D> {
                 | Outcome::Alive(_)
                 | Outcome::Listed(_)
                 | Outcome::Console(_)
-                | Outcome::Tidied { .. }),
+                | Outcome::Tidied(_)),
             ) => Ok(outcome),
         }
     }
@@ -423,6 +426,11 @@ impl<D: Driver> Tasks<D> {
             }
             changes
         });
+    }
+
+    /// What leaked instances take of the limits.
+    pub fn account(&self, leaked: Amounts) {
+        self.facts.send_modify(|facts| Arc::make_mut(facts).leaked = leaked);
     }
 
     fn note_check(&self, host: &HostIdentity, check: HostCheck) {

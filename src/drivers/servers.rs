@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::cloud::{LabelImage, LaunchLabel, Launching, Login, Tidy, Trouble};
+use crate::model::cloud::{LabelImage, LaunchLabel, Launching, Login, Trouble};
 use crate::model::config::{DiskImage, PoolConfig, ProviderConfig};
 use crate::model::findings::Findings;
 use crate::model::ids::{ImageName, LabelName, PoolName};
 use crate::model::quantity::Amounts;
+use crate::model::tidying::Tidy;
 use crate::model::time::Span;
 use crate::model::yaml::{Place, YamlNode};
 

@@ -11,6 +11,7 @@ use crate::model::cloud::{
 };
 use crate::model::ids::ProviderName;
 use crate::model::quantity::Amounts;
+use crate::model::tidying::Tidied;
 use crate::model::time::Span;
 use crate::policy::machine::{InFlight, Input, Lane, Next, Pace, REFRESH, StateMachine};
 
@@ -225,10 +226,7 @@ impl StateMachine for Machine {
                 facts.limits = limits;
                 Next::Done(Outcome::Surveyed(Arc::new(*facts), Arc::new(inventory)))
             }
-            (Step::Tidy, Input::Start) => {
-                let (deleted, exceeded, failed) = Default::default();
-                Next::Done(Outcome::Tidied { deleted, exceeded, failed })
-            }
+            (Step::Tidy, Input::Start) => Next::Done(Outcome::Tidied(Tidied::default())),
             (Step::NoHosts, Input::Start) => Next::Failed(CloudError::NotFound),
             (step, input) => unreachable!("{input:?} is no answer to {step:?}"),
         }

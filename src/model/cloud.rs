@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::ids::{ImageName, LabelName, NodeId, PoolName, ProviderName};
 use super::quantity::Amounts;
+use super::tidying::{Tidied, Tidy, Tidying};
 use super::time::{Span, Timestamp};
 
 /// How a driver finds its resource again: text, or a JSON object where one text does not say enough.
@@ -30,10 +31,10 @@ pub enum Job {
     Delete(ExternalId),
     /// Refresh the provider's `Facts`. The first one of a provider needs no submit, it is made at the start.
     Survey,
-    /// Delete what bears no mark and nobody uses: floating addresses, and ports where it says so. At most so many.
+    /// Delete what bears no mark and nobody uses: floating addresses, and ports where it says so.
     Tidy {
         ports: bool,
-        budget: usize,
+        doing: Tidying,
     },
     /// See every instance, for machines that wait for theirs; cheaper than a survey, and asked for often.
     List,
@@ -93,13 +94,7 @@ pub enum Outcome {
     Listed(Arc<Inventory>),
     /// `None` where the cloud has none.
     Console(Option<String>),
-    /// How many were deleted, by the plural that metrics know them by; what was too many to be deleted; and of what not all
-    /// could be listed or deleted, with the first error.
-    Tidied {
-        deleted: BTreeMap<&'static str, usize>,
-        exceeded: BTreeMap<&'static str, usize>,
-        failed: BTreeMap<&'static str, String>,
-    },
+    Tidied(Tidied),
     /// The check has been made; it may have found the host unusable. An error means that it has not been made.
     Inspected(HostIdentity, HostCheck),
     /// The host answered a probe.
@@ -310,8 +305,10 @@ pub struct Facts {
     pub zones: BTreeMap<NodeId, String>,
     /// Infinite where the cloud names no limit.
     pub limits: Amounts,
-    /// What others use of them, and instances that belong to no node of ours.
+    /// What others use of them.
     pub unmanaged: Amounts,
+    /// What leaked instances of ours use of them, as the last look for leaks found.
+    pub leaked: Amounts,
     /// What one node of a label takes.
     pub label_needs: BTreeMap<LabelName, Amounts>,
     /// Nodes that exist without being launched, in the order of the configuration.
@@ -335,14 +332,6 @@ pub struct Launching {
     pub zones: Vec<String>,
     pub tidy: Tidy,
     pub labels: BTreeMap<PoolName, BTreeMap<LabelName, LaunchLabel>>,
-}
-
-/// What is deleted now and then though it bears no mark of ours.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Tidy {
-    pub floating_ips: bool,
-    /// Unused ports, seen in two looks so far apart.
-    pub ports: Option<Span>,
 }
 
 /// What is known about one label of one pool.
@@ -402,6 +391,7 @@ impl Facts {
             zones: BTreeMap::new(),
             limits: Amounts::unlimited(),
             unmanaged: Amounts::none(),
+            leaked: Amounts::none(),
             label_needs: BTreeMap::new(),
             standing: Vec::new(),
             launching: None,
@@ -427,11 +417,19 @@ impl Facts {
         labels.into_iter().any(|label| matches!(label.trouble, Some(Trouble::NotReady(_))))
     }
 
-    /// What the cloud leaves to this provider's nodes: its limits without what others use.
+    /// What the cloud leaves to this provider's nodes: its limits without what others and leaked instances use.
     pub fn room(&self) -> Amounts {
         let mut room = self.limits.clone();
         room.subtract(&self.unmanaged);
+        room.subtract(&self.leaked);
         room
+    }
+
+    /// What may ever be free: leaked instances go, and the network's resources are in use by whoever comes first.
+    pub fn most(&self) -> Amounts {
+        let mut most = self.limits.clone();
+        most.subtract(&self.unmanaged.recorded(true));
+        most
     }
 
     /// What one node takes; one instance where nothing more is known.

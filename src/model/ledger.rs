@@ -7,10 +7,12 @@ use super::ids::{LabelName, PoolId, ProviderName, TenantName};
 use super::node::Node;
 use super::quantity::Amounts;
 
-/// What the nodes of one pool use: sized ones by their records, the others by count of their first label.
+/// What the nodes of one pool use: sized ones by their records, the others by count of their first label. By count of that, the
+/// sized ones too use what no record names.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct PoolUse {
     sized: OrdMap<String, f64>,
+    sized_nodes: OrdMap<LabelName, i64>,
     unsized_nodes: OrdMap<LabelName, i64>,
 }
 
@@ -35,8 +37,10 @@ impl Ledger {
         if let Some(pool_use) = self.pools.get(pool) {
             total.add(&pool_use.sized.iter().map(|(name, amount)| (name.clone(), *amount)).collect());
             for (label, count) in &pool_use.unsized_nodes {
-                let one = need(label);
-                total.add(&one.iter().map(|(name, amount)| (name.to_owned(), amount * *count as f64)).collect());
+                total.add(&need(label).times(*count as f64));
+            }
+            for (label, count) in &pool_use.sized_nodes {
+                total.add(&need(label).recorded(false).times(*count as f64));
             }
         }
         total
@@ -62,10 +66,12 @@ impl Ledger {
         let sized = node.resources.as_ref().filter(|resources| !resources.is_empty());
         if let Some(pool) = node.pool_id() {
             let mut pool_use = self.pools.get(&pool).cloned().unwrap_or_default();
-            match (sized, node.labels.first()) {
-                (Some(resources), _) => post_amounts(&mut pool_use.sized, resources, sign),
-                (None, Some(label)) => post_count(&mut pool_use.unsized_nodes, label, sign as i64),
-                (None, None) => {}
+            if let Some(resources) = sized {
+                post_amounts(&mut pool_use.sized, resources, sign);
+            }
+            if let Some(label) = node.labels.first() {
+                let counts = if sized.is_some() { &mut pool_use.sized_nodes } else { &mut pool_use.unsized_nodes };
+                post_count(counts, label, sign as i64);
             }
             if pool_use == PoolUse::default() {
                 self.pools.remove(&pool)

@@ -6,6 +6,7 @@ pub mod ids;
 pub mod time;
 pub mod json;
 pub mod quantity;
+pub mod tidying;
 pub mod cloud;
 pub mod yaml_scalar;
 pub mod problem;

@@ -15,7 +15,12 @@ pub struct Amounts {
 type Name = Cow<'static, str>;
 
 /// Most resources have one of these names, which need no memory then.
-const NAMES: [&str; 5] = ["cores", "instances", "ram", "volumes", "volume-gb"];
+const NAMES: [&str; 7] = ["cores", "instances", "ram", "volumes", "volume-gb", PORTS, FLOATING_IPS];
+
+/// Resources of a network that are counted and never written into a record: a Nodepool in Python finds no limit for such in its
+/// cloud, takes that for a limit of nothing, and launches no more.
+pub const PORTS: &str = "ports";
+pub const FLOATING_IPS: &str = "floating-ips";
 
 fn named(name: &str) -> Name {
     let known = NAMES.into_iter().find(|known| *known == name);
@@ -59,6 +64,19 @@ impl Amounts {
 
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         self.named.iter().map(|(name, amount)| (&**name, *amount))
+    }
+
+    /// Of these those that records do not name, or those that they do.
+    pub fn recorded(&self, recorded: bool) -> Amounts {
+        let is_recorded = |name: &str| ![PORTS, FLOATING_IPS].contains(&name);
+        self.iter()
+            .filter(|(name, _)| is_recorded(name) == recorded)
+            .map(|(name, amount)| (name.to_owned(), amount))
+            .collect()
+    }
+
+    pub fn times(&self, count: f64) -> Amounts {
+        self.iter().map(|(name, amount)| (name.to_owned(), amount * count)).collect()
     }
 
     pub fn is_empty(&self) -> bool {

@@ -294,7 +294,10 @@ impl Launch {
                 self.stage = Stage::Abandoning(Reason::TooLate);
                 vec![Ask::Abandon]
             }
-            Stage::Unwinding { since, .. } if now >= since + self.checks.timeout => self.failed(too_late()),
+            Stage::Unwinding { since, .. } if now >= since + self.checks.timeout => {
+                let report = self.report(FailureKind::ServerCreateTimeout.statsd_suffix(), now);
+                [report].into_iter().chain(self.failed(too_late())).collect()
+            }
             Stage::Unwinding { since, .. } => {
                 self.stage = Stage::Unwinding { since, retry_at: None };
                 self.external_id.clone().map(|id| Ask::Submit(Job::Delete(id))).into_iter().collect()
@@ -521,7 +524,7 @@ mod tests {
         assert_eq!(asks, expected);
         // Nothing helps: the node fails, and who deletes it goes on trying.
         let asks = launch.step(Input::Clock, Timestamp(201.0));
-        assert_eq!(asks, [Ask::Ended(Ending::Failed(too_late()))]);
+        assert_eq!(asks, [report("error.servercreatetimeout", 201.0), Ask::Ended(Ending::Failed(too_late()))]);
     }
 
     #[test]

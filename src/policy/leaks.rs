@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::model::cloud::{ExternalId, Instance, InstanceState, Inventory};
 use crate::model::ids::{NodeId, ProviderName};
 use crate::model::node::{Node, NodeState};
+use crate::model::quantity::Amounts;
 use crate::model::snapshot::Snapshot;
 use crate::model::time::{Span, Timestamp};
 use crate::model::world::World;
@@ -40,6 +41,8 @@ pub enum Event {
 pub enum Effect {
     List(ProviderName),
     Prove(ProviderName, Vec<NodeId>),
+    /// What instances that belong to no node take of the cloud's limits; other than what is known of it.
+    Account(ProviderName, Amounts),
     /// Nobody waits for its end: the next listing tells.
     Delete {
         provider: ProviderName,
@@ -95,6 +98,8 @@ struct Watch {
     /// By the last listing, and whether ZooKeeper has confirmed it since.
     suspects: Vec<Suspect>,
     proven: Vec<Suspect>,
+    /// Whatever the last listing showed that belongs to no node.
+    unowned: BTreeSet<String>,
     is_tidying: bool,
     ports_at: Option<Timestamp>,
 }
@@ -159,6 +164,10 @@ impl Leaks {
         watch.proven.clear();
         watch.suspects = found;
         let mut effects = Vec::new();
+        let taken = watch.account(provider, inventory, |node| node_of(world.snapshot, node));
+        if world.facts.get(provider).is_some_and(|facts| facts.leaked != taken) {
+            effects.push(Effect::Account(provider.clone(), taken));
+        }
         let budget = budget(inventory, provider);
         if confirmed.len() > budget {
             effects.push(Effect::Exceeded { provider: provider.clone(), suspects: confirmed, budget });
@@ -187,6 +196,26 @@ impl Watch {
             None => false,
         };
         self.proven = self.suspects.iter().filter(holds).cloned().collect();
+    }
+
+    /// What instances take that were nobody's at the last look as well, those that are going among them. One look is not
+    /// enough: of a node that has just been deleted, a listing may still show the instance.
+    fn account<'a>(
+        &mut self,
+        provider: &ProviderName,
+        inventory: &Inventory,
+        node: impl Fn(&NodeId) -> Option<&'a Node>,
+    ) -> Amounts {
+        let is_nobodys = |instance: &&Instance| {
+            let id = instance.node().filter(|_| instance.is_of(provider)).map(NodeId::from);
+            id.is_some_and(|id| why(&instance.external_id, node(&id)).is_some())
+        };
+        let nobodys: Vec<&Instance> = inventory.instances().iter().filter(is_nobodys).collect();
+        let still = nobodys.iter().filter(|instance| self.unowned.contains(&instance.external_id.to_string()));
+        let mut taken = Amounts::none();
+        still.for_each(|instance| taken.add(&instance.amounts));
+        self.unowned = nobodys.into_iter().map(|instance| instance.external_id.to_string()).collect();
+        taken
     }
 
     fn ports_are_due(&self, interval: Span, now: Timestamp) -> bool {

@@ -54,6 +54,7 @@ pub(super) fn id_value(id: &ExternalId) -> serde_json::Value {
 
 pub(super) fn resources(amounts: &Amounts) -> serde_json::Map<String, serde_json::Value> {
     amounts
+        .recorded(true)
         .iter()
         .filter(|(_, amount)| amount.is_finite())
         .map(|(name, amount)| (name.to_owned(), number(amount)))

@@ -40,7 +40,7 @@ pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<
     }
     let mut need = Amounts::none();
     request.node_types.iter().for_each(|label| need.add(&facts.need(&bidder.id.pool, label)));
-    let of_cloud = (!bidder.pool.ignore_provider_quota).then(|| facts.room()).and_then(|room| room.shortage(&need));
+    let of_cloud = (!bidder.pool.ignore_provider_quota).then(|| facts.most()).and_then(|most| most.shortage(&need));
     match bidder.pool.limits.shortage(&need).or(of_cloud) {
         Some((resource, wanted, limit)) => vec![Reason::NeverFits { resource, wanted, limit }],
         None => Vec::new(),

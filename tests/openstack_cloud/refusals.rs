@@ -152,30 +152,47 @@ async fn small_clouds() -> Vec<Cloud> {
     clouds
 }
 
+/// Two servers fill the project: a third one waits until there is enough of what is short, and three at once never come.
+async fn fills(cloud: &Cloud, short: &str) {
+    with_launcher(
+        cloud,
+        |name| vec![cloud.provider(name)],
+        async |scene| {
+            let (first, nodes) = scene.serve(&["a", "a"]).await;
+            let recorded: Vec<&String> = nodes[0].resources.iter().flatten().map(|(name, _)| name).collect();
+            assert_eq!(recorded, ["cores", "instances", "ram"]);
+            let never = scene.consumer.ask(&["a", "a", "a"]).await;
+            assert_eq!(scene.ended(&never).await.state, RequestState::Failed);
+            let waiting = scene.consumer.ask(&["a"]).await;
+            scene.says(&waiting, short).await;
+            let request = async || scene.consumer.request(&waiting).await.unwrap();
+            let is_pending = async || request().await.state == RequestState::Pending;
+            crate::support::wait::until("it waits for room", crate::stack::scene::LONG, is_pending).await;
+            scene.use_up(&first).await;
+            scene.fulfilled(&waiting).await;
+            scene.use_up(&waiting).await;
+            scene.empties().await;
+        },
+    )
+    .await;
+}
+
+// zookeeper.md checks 32 and 34
 #[test]
 fn a_full_project_makes_requests_wait_and_what_never_fits_is_declined() {
     on_real_time(async {
         for cloud in small_clouds().await {
-            with_launcher(
-                &cloud,
-                |name| vec![cloud.provider(name)],
-                async |scene| {
-                    let (first, _) = scene.serve(&["a", "a"]).await;
-                    let never = scene.consumer.ask(&["a", "a", "a"]).await;
-                    assert_eq!(scene.ended(&never).await.state, RequestState::Failed);
-                    let waiting = scene.consumer.ask(&["a"]).await;
-                    scene.says(&waiting, "cores").await;
-                    let request = async || scene.consumer.request(&waiting).await.unwrap();
-                    let is_pending = async || request().await.state == RequestState::Pending;
-                    crate::support::wait::until("it waits for room", crate::stack::scene::LONG, is_pending).await;
-                    scene.use_up(&first).await;
-                    scene.fulfilled(&waiting).await;
-                    scene.use_up(&waiting).await;
-                    scene.empties().await;
-                },
-            )
-            .await;
+            fills(&cloud, "cores").await;
         }
+    });
+}
+
+#[test]
+fn a_network_without_ports_makes_requests_wait_and_refuses_nothing() {
+    on_real_time(async {
+        let cloud = Cloud::simulated(&["--quota-ports", "2"]).await;
+        fills(&cloud, "ports").await;
+        assert_eq!(cloud.simulation().state().await["quota_refusals"], 0);
     });
 }
 
@@ -193,6 +210,8 @@ fn a_refusal_for_the_quota_that_nobody_expected_delays_a_request_and_fails_nobod
             let second = scene.consumer.ask(&["a"]).await;
             let refused = async || cloud.simulation().state().await["servers_created"].as_u64() >= Some(2);
             crate::support::wait::until("a second server", crate::stack::scene::LONG, refused).await;
+            // From then on it is known that servers of this label take floating addresses.
+            scene.says(&second, "floating-ips").await;
             scene.use_up(&first).await;
             scene.fulfilled(&second).await;
             scene.use_up(&second).await;

@@ -12,6 +12,7 @@ use nodepool::model::ids::{NodeId, ProviderName};
 use nodepool::model::node::Node;
 use nodepool::model::quantity::Amounts;
 use nodepool::model::table::Table;
+use nodepool::model::tidying::{Tidied, Tidying};
 use nodepool::zk::{Connection, scan};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -78,6 +79,9 @@ pub async fn resources(
     for node in used {
         let need = node.resources.iter().flatten().filter_map(|(name, value)| Some((name.clone(), value.as_f64()?)));
         own.add(&need.collect());
+        if let (Some(pool), Some(label)) = (&node.pool, node.labels.first()) {
+            own.add(&facts.need(pool, label).recorded(false));
+        }
     }
     show(screen, &facts, &own)
 }
@@ -138,7 +142,7 @@ pub async fn alien_list(
         return Err(anyhow!("provider {name} cannot be asked: {why}"));
     }
     let mut instances = Table::new(["Provider", "Server ID", "Node ID", "Why"]);
-    let mut others = Table::new(["Provider", "What", "Number", "Why"]);
+    let mut others = Table::new(["Provider", "What", "ID", "Why"]);
     let mut found = Vec::new();
     for (name, section) in &config.providers {
         if section.driver == "static" || wanted.is_some_and(|wanted| wanted != name) {
@@ -156,14 +160,17 @@ pub async fn alien_list(
             instances.push([name.to_string(), external_id.to_string(), node.to_string(), why.text().to_owned()]);
             found.push(json!({"provider": name, "server_id": external_id, "node_id": node, "why": why}));
         }
-        let unused = unused.or_else(|error| {
-            screen.note(format_args!("WARNING: cannot look for what nobody uses in {name}: {error:#}"))?;
-            Ok::<_, std::io::Error>(BTreeMap::new())
-        })?;
-        for (what, number) in unused {
+        let mut unused = unused.unwrap_or_else(|error| Tidied {
+            failed: BTreeMap::from([("all", format!("{error:#}"))]),
+            ..Tidied::default()
+        });
+        for (what, error) in std::mem::take(&mut unused.failed) {
+            screen.note(format_args!("WARNING: cannot look for what nobody uses in {name} ({what}): {error}"))?;
+        }
+        for (what, id) in unused.unused.into_iter().flat_map(|(what, ids)| ids.into_iter().map(move |id| (what, id))) {
             let why = why_unused(what);
-            others.push([name.to_string(), what.to_owned(), number.to_string(), why.to_owned()]);
-            found.push(json!({"provider": name, "what": what, "number": number, "why": why}));
+            others.push([name.to_string(), what.to_owned(), id.clone(), why.to_owned()]);
+            found.push(json!({"provider": name, "what": what, "id": id, "why": why}));
         }
     }
     screen.say(instances)?;
@@ -174,8 +181,8 @@ pub async fn alien_list(
     Ok(screen.outcome(json!(found))?)
 }
 
-/// Instances that are nobody's, and how many there are of each kind that bears no mark and nobody uses.
-type Found = (Vec<Suspect>, anyhow::Result<BTreeMap<&'static str, usize>>);
+/// Instances that are nobody's, and what bears no mark and nobody uses.
+type Found = (Vec<Suspect>, anyhow::Result<Tidied>);
 
 async fn look(zk: &dyn Connection, section: &Arc<ProviderConfig>) -> anyhow::Result<Found> {
     let provider = open(section).await?;
@@ -185,24 +192,23 @@ async fn look(zk: &dyn Connection, section: &Arc<ProviderConfig>) -> anyhow::Res
 
 fn why_unused(what: &str) -> &'static str {
     match what {
-        "floatingips" => "they lead nowhere",
-        // Each one's server is asked for only before the port is deleted.
-        "ports" => "they are down; those whose servers are still there stay",
-        _ => "nobody uses them",
+        "floatingips" => "it leads nowhere",
+        "ports" => "it is down, and its server is gone",
+        _ => "nobody uses it",
     }
 }
 
 /// What the provider's launcher is told to tidy up, as far as it does.
-async fn unused(provider: &Single) -> anyhow::Result<BTreeMap<&'static str, usize>> {
+async fn unused(provider: &Single) -> anyhow::Result<Tidied> {
     let facts = in_time(provider.survey(), PATIENCE).await?;
     let tidy = facts.launching.as_ref().map(|launching| launching.tidy).unwrap_or_default();
-    let mut unused = BTreeMap::new();
+    let mut unused = Tidied::default();
     if tidy.floating_ips || tidy.ports.is_some() {
-        // Unused is what was so at the look before as well. Of a budget of nothing everything is too much to be deleted.
+        // Unused is what was so at the look before as well.
         for _ in 0..2 {
-            let job = Job::Tidy { ports: tidy.ports.is_some(), budget: 0 };
-            if let Outcome::Tidied { exceeded, .. } = in_time(provider.run(job), PATIENCE).await? {
-                unused = exceeded;
+            let job = Job::Tidy { ports: tidy.ports.is_some(), doing: Tidying::Look };
+            if let Outcome::Tidied(tidied) = in_time(provider.run(job), PATIENCE).await? {
+                unused = tidied;
             }
         }
     }

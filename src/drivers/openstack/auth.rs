@@ -35,6 +35,7 @@ struct Token {
     value: Secret,
     expires_at: Option<DateTime<FixedOffset>>,
     catalog: Vec<Entry>,
+    project: Option<String>,
 }
 
 /// One service of the catalogue. Clouds leave out what they like.
@@ -70,6 +71,13 @@ struct TokenBody {
     expires_at: Option<String>,
     #[serde(default)]
     catalog: Vec<Entry>,
+    #[serde(default)]
+    project: Option<Project>,
+}
+
+#[derive(Deserialize)]
+struct Project {
+    id: String,
 }
 
 /// What `openstack` asks when it authenticates a request or looks for an endpoint.
@@ -100,6 +108,12 @@ impl Keystone {
 
     pub async fn token(&self, client: &Client) -> Result<Secret, Error> {
         Ok(self.valid(client).await?.value)
+    }
+
+    /// The id of the project that a token is for.
+    pub async fn project(&self, client: &Client) -> Result<String, Error> {
+        let none = || Error::new(ErrorKind::EndpointNotFound, "the token is for no project".to_owned());
+        self.valid(client).await?.project.ok_or_else(none)
     }
 
     async fn valid(&self, client: &Client) -> Result<Token, Error> {
@@ -140,7 +154,12 @@ impl Keystone {
         let value = value.ok_or_else(|| no_token("X-Subject-Token"))?;
         let root: TokenRoot = answer.json().await.map_err(|_| no_token("a token that can be read"))?;
         let expires_at = root.token.expires_at.and_then(|text| DateTime::parse_from_rfc3339(&text).ok());
-        Ok(Token { value, expires_at, catalog: root.token.catalog })
+        Ok(Token {
+            value,
+            expires_at,
+            catalog: root.token.catalog,
+            project: root.token.project.map(|project| project.id),
+        })
     }
 
     /// The settings of a service and the types by which catalogues know it.

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::http::{Api, Request, Services};
+use super::http::{Api, PROJECT, Request, Services};
 use super::wire::{Server, ServersPage};
 use crate::drivers::ApiCall;
 use crate::model::cloud::CloudError;
@@ -83,9 +83,9 @@ pub struct Listing {
 }
 
 pub const SERVERS: Listing =
-    Listing { key: "compute.GET.servers_detail", api: Api::Compute, path: &["servers", "detail"], list: "servers" };
+    Listing { key: "compute.GET.servers.detail", api: Api::Compute, path: &["servers", "detail"], list: "servers" };
 pub const FLAVORS: Listing =
-    Listing { key: "compute.GET.flavors_detail", api: Api::Compute, path: &["flavors", "detail"], list: "flavors" };
+    Listing { key: "compute.GET.flavors.detail", api: Api::Compute, path: &["flavors", "detail"], list: "flavors" };
 pub const NETWORKS: Listing =
     Listing { key: "network.GET.networks", api: Api::Network, path: &["networks"], list: "networks" };
 pub const SUBNETS: Listing =
@@ -96,7 +96,7 @@ pub const PORTS: Listing = Listing { key: "network.GET.ports", api: Api::Network
 pub const FLOATING_IPS: Listing =
     Listing { key: "network.GET.floatingips", api: Api::Network, path: &["floatingips"], list: "floatingips" };
 pub const VOLUMES: Listing = Listing {
-    key: "block-storage.GET.volumes_detail",
+    key: "block-storage.GET.volumes.detail",
     api: Api::BlockStorage,
     path: &["volumes", "detail"],
     list: "volumes",
@@ -135,6 +135,11 @@ pub fn volume_limits() -> Call {
     look("block-storage.GET.limits", Api::BlockStorage, &["limits"])
 }
 
+/// What the project may have of the network's resources, and has.
+pub fn network_quota() -> Call {
+    look("network.GET.quota.details", Api::Network, &["quotas", PROJECT, "details"])
+}
+
 pub fn image(id: &str) -> Call {
     look("image.GET.image", Api::Image, &["images", id])
 }
@@ -171,7 +176,7 @@ pub fn console(server: &str) -> Call {
         body: Some(json!({"os-getConsoleOutput": {}})),
         ..Request::new(Api::Compute, Method::POST, &["servers", server, "action"])
     };
-    change("compute.POST.server_action", request, Shape::Json)
+    change("compute.POST.server.action", request, Shape::Json)
 }
 
 pub fn delete_server(id: &str) -> Call {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::super::servers::{self, Section};
-use crate::model::cloud::Tidy;
 use crate::model::config::{PoolConfig, ProviderConfig};
 use crate::model::findings::Findings;
 use crate::model::ids::{LabelName, PoolName};
+use crate::model::tidying::Tidy;
 use crate::model::time::Span;
 use crate::model::yaml::YamlNode;
 

@@ -33,6 +33,9 @@ pub enum Api {
     BlockStorage,
 }
 
+/// In a path: the id of the project that the token is for.
+pub const PROJECT: &str = "{project}";
+
 /// One request as data.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -119,7 +122,12 @@ impl Connection {
 
     async fn send_once(&self, request: &Request) -> Result<Answer, Refusal> {
         let session = self.session.get_or_try_init(|| self.log_in()).await?;
-        let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
+        let project = match request.path.iter().any(|part| part == PROJECT) {
+            true => self.keystone.project(&self.client).await.map_err(|error| self.before_sending(&error))?,
+            false => String::new(),
+        };
+        let path = request.path.iter().map(|part| if part == PROJECT { &project } else { part }.as_str());
+        let path: Vec<&str> = path.collect();
         let url = match request.api {
             Api::Compute => session.get_endpoint(osauth::services::COMPUTE, path).await,
             Api::Network => session.get_endpoint(osauth::services::NETWORK, path).await,

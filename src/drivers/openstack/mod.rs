@@ -133,7 +133,7 @@ impl Driver for OpenStack {
             Job::Survey => Machine::Survey(Survey::new(shared)),
             Job::List => Machine::List(ListServers::new(shared)),
             Job::Console(id) => Machine::Console(OneCall::new("console", calls::console(&id.to_string()), console_of)),
-            Job::Tidy { ports, budget } => Machine::Tidy(TidyUp::new(shared, *ports, *budget)),
+            Job::Tidy { ports, doing } => Machine::Tidy(TidyUp::new(shared, *ports, *doing)),
             Job::Inspect(_) | Job::Probe(_) => Machine::NoHosts,
         }
     }

@@ -1,6 +1,6 @@
 //! What the machines of one provider share: its settings, and what they last saw of the cloud.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::clouds::{CloudSettings, FloatingIps};
@@ -9,7 +9,7 @@ use super::instances::{View, floating_addresses};
 use super::stock::Stock;
 use super::wire::Server;
 use crate::model::cloud::{Facts, Instance, Inventory, LaunchOrder};
-use crate::model::ids::ProviderName;
+use crate::model::ids::{LabelName, PoolName, ProviderName};
 
 pub struct Shared {
     pub provider: ProviderName,
@@ -80,6 +80,15 @@ impl Shared {
 
     pub fn wanted(&self, order: &LaunchOrder) -> Option<Arc<Wanted>> {
         self.settings.servers.get(&order.pool)?.get(&order.label).cloned()
+    }
+
+    /// Of which pool and label a server of this provider is, by its metadata.
+    pub fn label_of(&self, metadata: &BTreeMap<String, String>) -> Option<(&PoolName, &Wanted)> {
+        let given = |key: &str| metadata.get(key).map(String::as_str);
+        let (pool, label) = (given("nodepool_pool_name")?, given("nodepool_node_label")?);
+        let is_ours = given("nodepool_provider_name")? == self.provider.as_str();
+        let (pool, labels) = self.settings.servers.get_key_value(&PoolName::from(pool)).filter(|_| is_ours)?;
+        Some((pool, labels.get(&LabelName::from(label))?))
     }
 
     pub fn view<'a>(&'a self, stock: &'a Stock) -> View<'a> {

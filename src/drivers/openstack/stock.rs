@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use serde_json::Value;
+
 use super::clouds::{CloudSettings, FloatingIps, NetworkRole};
 use super::config::{Image, Wanted};
 use super::http::Services;
 use super::wire::{Flavor, Network, Router, Subnet, Volume};
 use crate::model::cloud::Trouble;
-use crate::model::quantity::Amounts;
+use crate::model::ids::{LabelName, PoolName};
+use crate::model::quantity::{Amounts, FLOATING_IPS, PORTS};
 
 #[derive(Clone, Debug, Default)]
 pub struct Stock {
@@ -19,6 +22,8 @@ pub struct Stock {
     pub images: BTreeMap<String, Result<String, String>>,
     networks: Networks,
     pub zones: Vec<String>,
+    /// Labels whose servers have been seen with a floating address: whether one needs it shows when it runs.
+    pub floating_labels: BTreeSet<(PoolName, LabelName)>,
     /// Why no pool that heeds the limits can be used.
     pub limits_trouble: Option<Trouble>,
     pub kept: Kept,
@@ -33,6 +38,29 @@ pub struct Kept {
     /// Of Nova and of Cinder.
     pub limits: Option<Amounts>,
     pub volume_limits: Option<Amounts>,
+    pub network: Option<NetworkQuota>,
+}
+
+/// What a project may have of the network's resources, as far as that is limited, and what it has.
+#[derive(Clone, Debug)]
+pub struct NetworkQuota {
+    pub limits: Amounts,
+    pub used: Amounts,
+}
+
+impl NetworkQuota {
+    /// From Neutron's details of a quota.
+    pub fn of(answer: &Value) -> Self {
+        let (mut limits, mut used) = (Amounts::unlimited(), Amounts::none());
+        for (theirs, ours) in [("port", PORTS), ("floatingip", FLOATING_IPS)] {
+            let number = |key: &str| answer.pointer(&format!("/quota/{theirs}/{key}")).and_then(Value::as_f64);
+            if let (Some(limit), Some(number)) = (number("limit").filter(|limit| *limit >= 0.0), number("used")) {
+                limits.set(ours, limit);
+                used.set(ours, number);
+            }
+        }
+        Self { limits, used }
+    }
 }
 
 /// Networks and what they are good for.
@@ -151,11 +179,32 @@ impl Stock {
             }
             None => {}
         }
+        if let Some(network) = &self.kept.network {
+            network.limits.iter().for_each(|(name, limit)| limits.set(name, limit));
+        }
         limits
     }
 
+    /// What a server of a label takes of what is limited in the network.
+    fn network_need(&self, pool: &PoolName, wanted: &Wanted) -> Amounts {
+        let has_floating_ip = self.floating_labels.contains(&(pool.clone(), wanted.label.clone()));
+        let need = [(PORTS, wanted.networks.len().max(1)), (FLOATING_IPS, usize::from(has_floating_ip))];
+        let limited = self.kept.network.iter().flat_map(|network| network.limits.names());
+        let need = |name: &str| need.iter().find(|(known, _)| *known == name).map_or(0, |(_, number)| *number);
+        limited.map(|name| (name.to_owned(), need(name) as f64)).collect()
+    }
+
+    /// What the project has of the network's resources beside what servers of ours take.
+    pub fn network_use_of_others<'a>(&self, ours: impl Iterator<Item = (&'a PoolName, &'a Wanted)>) -> Amounts {
+        let Some(network) = &self.kept.network else { return Amounts::none() };
+        let mut others = network.used.clone();
+        ours.for_each(|(pool, wanted)| others.subtract(&self.network_need(pool, wanted)));
+        // Servers that are just being made have no ports yet.
+        others.iter().map(|(name, amount)| (name.to_owned(), amount.max(0.0))).collect()
+    }
+
     /// What one server of a label takes, or why there can be none.
-    pub fn need(&self, wanted: &Wanted) -> Result<Amounts, Trouble> {
+    pub fn need(&self, pool: &PoolName, wanted: &Wanted) -> Result<Amounts, Trouble> {
         let flavor = self.flavor(wanted)?;
         self.network_ids(wanted)?;
         if wanted.image != Image::Uploaded {
@@ -166,6 +215,7 @@ impl Stock {
             need.set("volumes", 1.0);
             need.set("volume-gb", size as f64);
         }
+        need.add(&self.network_need(pool, wanted));
         Ok(need)
     }
 }

@@ -9,9 +9,10 @@ use serde_json::Value;
 use super::calls::{self, Call, Listing, Reply};
 use super::config::{Image, Settings};
 use super::http::{Services, failed};
+use super::instances::floating_addresses;
 use super::pages::{Pages, Step, typed};
 use super::shared::{Gathered, Shared};
-use super::stock::{Kept, Networks, Stock};
+use super::stock::{Kept, NetworkQuota, Networks, Stock};
 use super::wire::{self, Flavor, Network, Server, Zone};
 use crate::drivers::servers::Label;
 use crate::model::cloud::{CloudError, Facts, Inventory, Launching, Outcome, Trouble};
@@ -39,6 +40,7 @@ enum Todo {
     Zones,
     ComputeLimits,
     VolumeLimits,
+    NetworkQuota,
     Servers,
 }
 
@@ -57,6 +59,7 @@ struct Found {
     zones: Vec<String>,
     limits: Option<Amounts>,
     volume_limits: Option<Amounts>,
+    network: Option<NetworkQuota>,
     limits_trouble: Option<Trouble>,
     servers: Vec<Server>,
     unanswered: Vec<&'static str>,
@@ -106,6 +109,7 @@ impl Survey {
             Todo::Zones => calls::zones(),
             Todo::ComputeLimits => calls::compute_limits(),
             Todo::VolumeLimits => calls::volume_limits(),
+            Todo::NetworkQuota => calls::network_quota(),
         };
         self.asked = Some(Asked::One(todo));
         call
@@ -162,6 +166,9 @@ impl Survey {
         if services.block_storage {
             self.todo.push_back(Todo::VolumeLimits);
         }
+        if services.network && !settings.ignores_limits() {
+            self.todo.push_back(Todo::NetworkQuota);
+        }
         self.todo.push_back(Todo::Servers);
     }
 
@@ -196,6 +203,7 @@ impl Survey {
             }
             Todo::ComputeLimits => self.found.limits = Some(limits(answer, &COMPUTE_LIMITS)?),
             Todo::VolumeLimits => self.found.volume_limits = Some(limits(answer, &VOLUME_LIMITS)?),
+            Todo::NetworkQuota => self.found.network = Some(NetworkQuota::of(answer)),
             Todo::Services | Todo::List(_) | Todo::Servers => {
                 return Err(failed("an answer of another kind than asked for".to_owned()));
             }
@@ -223,6 +231,13 @@ impl Survey {
                 self.found.volume_limits = self.before.kept.volume_limits.clone();
                 if !is_refusal(&error) && !self.shared.settings.ignores_limits() {
                     self.found.unanswered.push("volume limits");
+                }
+            }
+            // A Neutron that does not tell them refuses what is too much all the same.
+            (Asked::One(Todo::NetworkQuota), _) => {
+                self.found.network = self.before.kept.network.clone();
+                if !is_refusal(&error) {
+                    self.found.unanswered.push("network limits");
                 }
             }
             // What is refused will be refused tomorrow; what has failed is asked for again soon.
@@ -275,6 +290,7 @@ impl Survey {
             volumes: self.known("volumes", &before.kept.volumes)?,
             limits: self.found.limits.take(),
             volume_limits: self.found.volume_limits.take(),
+            network: self.found.network.take(),
         };
         let shared = &self.shared;
         let mut list = |name: &str| self.found.lists.remove(name).unwrap_or_default();
@@ -287,12 +303,19 @@ impl Survey {
         stock.limits_trouble = self.found.limits_trouble.take();
         stock.images = self.found.images.drain(..).collect();
         stock.zones = std::mem::take(&mut self.found.zones);
+        let floating = self.found.servers.iter().filter(|server| !floating_addresses(server).is_empty());
+        let floating = floating.filter_map(|server| shared.label_of(&server.metadata));
+        let floating = floating.map(|(pool, wanted)| (pool.clone(), wanted.label.clone()));
+        stock.floating_labels = before.floating_labels.iter().cloned().chain(floating).collect();
         let mut gathered = Gathered::default();
         gathered.add(std::mem::take(&mut self.found.servers), &shared.view(&stock), &sizes);
         let inventory = shared.inventory(gathered);
         let limits = stock.limits();
+        let mut unmanaged = inventory.used_by_others(&shared.provider);
+        let ours = inventory.instances().iter().filter_map(|instance| shared.label_of(&instance.metadata));
+        unmanaged.add(&stock.network_use_of_others(ours));
         let facts = Facts {
-            unmanaged: inventory.used_by_others(&shared.provider),
+            unmanaged,
             limits,
             launching: Some(Arc::new(launching(shared, &stock))),
             unanswered: std::mem::take(&mut self.found.unanswered),
@@ -333,7 +356,7 @@ pub fn launching(shared: &Shared, stock: &Stock) -> Launching {
             return Err(trouble.clone());
         }
         match settings.servers.get(pool).and_then(|labels| labels.get(label)) {
-            Some(wanted) => stock.need(wanted),
+            Some(wanted) => stock.need(pool, wanted),
             None => Ok(Amounts::none().with("instances", 1.0)),
         }
     };

@@ -3,7 +3,7 @@
 //! Each must have been so at the look before as well, and the server of a port must be gone. More of a kind than the budget
 //! allows are left alone: they are shared with everybody in the project.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -14,17 +14,16 @@ use super::pages::{self, Pages, typed};
 use super::shared::Shared;
 use super::wire::{FloatingIp, Port};
 use crate::model::cloud::{CloudError, Outcome};
+use crate::model::tidying::{Tidied, Tidying};
 use crate::policy::machine::{Input, Next};
 
 pub struct TidyUp {
     shared: Arc<Shared>,
-    budget: usize,
+    doing: Tidying,
     todo: VecDeque<Listing>,
     unused: VecDeque<Unused>,
     step: Step,
-    deleted: BTreeMap<&'static str, usize>,
-    exceeded: BTreeMap<&'static str, usize>,
-    failed: BTreeMap<&'static str, String>,
+    done: Tidied,
 }
 
 enum Unused {
@@ -42,23 +41,14 @@ enum Step {
 }
 
 impl TidyUp {
-    pub fn new(shared: Arc<Shared>, ports: bool, budget: usize) -> Self {
+    pub fn new(shared: Arc<Shared>, ports: bool, doing: Tidying) -> Self {
         let stock = shared.stock();
         let mut todo = VecDeque::new();
         if stock.services.network {
             todo.extend(shared.settings.clean_floating_ips.then_some(calls::FLOATING_IPS));
             todo.extend(ports.then_some(calls::PORTS));
         }
-        Self {
-            shared,
-            budget,
-            todo,
-            unused: VecDeque::new(),
-            step: Step::Idle,
-            deleted: BTreeMap::new(),
-            exceeded: BTreeMap::new(),
-            failed: BTreeMap::new(),
-        }
+        Self { shared, doing, todo, unused: VecDeque::new(), step: Step::Idle, done: Tidied::default() }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
@@ -70,13 +60,10 @@ impl TidyUp {
             (Step::Listing(listing, _), Input::Reply(Err(error))) => (listing.list, Err(error)),
             // The port of a server that is being built, or has been stopped, is down as well.
             (Step::Asking(_), Input::Reply(Ok(Reply::Server(_)))) => ("ports", Ok(None)),
-            (Step::Asking(port), Input::Reply(Err(CloudError::NotFound))) => {
-                self.step = Step::Deleting("ports");
-                ("ports", Ok(Some(calls::delete_port(&port))))
-            }
+            (Step::Asking(port), Input::Reply(Err(CloudError::NotFound))) => ("ports", Ok(self.delete("ports", port))),
             (Step::Asking(_), Input::Reply(Err(error))) => ("ports", Err(error)),
             (Step::Deleting(what), Input::Reply(Ok(_))) => {
-                *self.deleted.entry(what).or_default() += 1;
+                *self.done.deleted.entry(what).or_default() += 1;
                 (what, Ok(None))
             }
             // Somebody was faster, or uses it after all: either way it is not ours to worry about.
@@ -93,7 +80,7 @@ impl TidyUp {
             Ok(None) => self.go_on(),
             // What cannot be tidied keeps nothing else from being tidied; the first error of a kind is told in the end.
             Err(error) => {
-                self.failed.entry(what).or_insert_with(|| error.to_string());
+                self.done.failed.entry(what).or_insert_with(|| error.to_string());
                 self.go_on()
             }
         }
@@ -131,22 +118,28 @@ impl TidyUp {
     /// Those that were unused at the look before as well, unless they are more than may go.
     fn planned(&mut self, what: &'static str, unused: Vec<String>) -> Vec<String> {
         let unused = self.shared.unused_twice(what, unused);
-        if unused.len() <= self.budget {
-            return unused;
+        match self.doing {
+            Tidying::Delete { budget } if unused.len() > budget => {
+                self.done.exceeded.insert(what, unused.len());
+                Vec::new()
+            }
+            Tidying::Delete { .. } | Tidying::Look => unused,
         }
-        self.exceeded.insert(what, unused.len());
-        Vec::new()
     }
 
     fn go_on(&mut self) -> Next<Call> {
-        if let Some(unused) = self.unused.pop_front() {
-            let (step, call) = match unused {
-                Unused::FloatingIp(id) => (Step::Deleting("floatingips"), calls::delete_floating_ip(&id)),
-                Unused::Port(id, None) => (Step::Deleting("ports"), calls::delete_port(&id)),
-                Unused::Port(id, Some(server)) => (Step::Asking(id), calls::is_there(&server)),
+        while let Some(unused) = self.unused.pop_front() {
+            let call = match unused {
+                Unused::FloatingIp(id) => self.delete("floatingips", id),
+                Unused::Port(id, None) => self.delete("ports", id),
+                Unused::Port(id, Some(server)) => {
+                    self.step = Step::Asking(id);
+                    Some(calls::is_there(&server))
+                }
             };
-            self.step = step;
-            return Next::Call(call);
+            if let Some(call) = call {
+                return Next::Call(call);
+            }
         }
         if let Some(listing) = self.todo.pop_front() {
             let filters: &'static [_] = if listing.list == calls::PORTS.list { &[("status", "DOWN")] } else { &[] };
@@ -154,7 +147,16 @@ impl TidyUp {
             self.step = Step::Listing(listing, pages);
             return Next::Call(call);
         }
-        let (deleted, exceeded) = (std::mem::take(&mut self.deleted), std::mem::take(&mut self.exceeded));
-        Next::Done(Outcome::Tidied { deleted, exceeded, failed: std::mem::take(&mut self.failed) })
+        Next::Done(Outcome::Tidied(std::mem::take(&mut self.done)))
+    }
+
+    /// Nobody uses it. A mere look notes that.
+    fn delete(&mut self, what: &'static str, id: String) -> Option<Call> {
+        if self.doing == Tidying::Look {
+            self.done.unused.entry(what).or_default().push(id);
+            return None;
+        }
+        self.step = Step::Deleting(what);
+        Some(if what == "ports" { calls::delete_port(&id) } else { calls::delete_floating_ip(&id) })
     }
 }
