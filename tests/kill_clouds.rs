@@ -24,21 +24,24 @@ const KILLS: usize = 20;
 const PATIENCE: Duration = Duration::from_secs(90);
 
 fn wishes() -> Wishes {
-    let shapes = [&["a"][..], &["a"], &["a", "a"], &["b"], &["a", "b"]].map(<[_]>::to_vec).to_vec();
+    let shapes = [&["a"][..], &["a"], &["a", "a"], &["b"], &["a", "b"], &["c"]].map(<[_]>::to_vec).to_vec();
     Wishes { shapes, hopeless: Some("z"), consumers: 5, longest_use: Duration::from_millis(80) }
 }
 
-/// Nodes of requests that were withdrawn are ready for others, and go when nobody wants them.
+/// Nodes of requests that were withdrawn are ready for others, and go when nobody wants them. Servers that break are replaced until
+/// one boots.
 fn configuration(addresses: &str, chroot: &str) -> String {
     let (host, port) = addresses.rsplit_once(':').expect("an address ends with its port");
     format!(
         "zookeeper-servers: [{{host: {host}, port: {port}, chroot: '/{chroot}'}}]
 zookeeper-timeout: 1
-labels: [{{name: a, max-ready-age: 2}}, {{name: b, max-ready-age: 2}}]
+labels: [{{name: a, max-ready-age: 2}}, {{name: b, max-ready-age: 2}}, {{name: c, max-ready-age: 2}}]
 providers:
   - name: lab
     driver: openstack
     cloud: simulated
+    launch-retries: 20
+    clean-floating-ips: true
     cloud-images: [{{name: image, image-name: raw-1M, username: zuul}}]
     pools:
       - name: main
@@ -48,6 +51,11 @@ providers:
         labels:
           - {{name: a, cloud-image: image, flavor-name: tiny}}
           - {{name: b, cloud-image: image, flavor-name: small}}
+      - name: public
+        host-key-checking: false
+        networks: [private]
+        labels:
+          - {{name: c, cloud-image: image, flavor-name: tiny}}
 "
     )
 }
@@ -84,7 +92,7 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
         padding: 0,
     };
     let zk = scene.connect().await;
-    let book = Arc::new(Book::new(PATIENCE, &[("a", 100), ("b", 100)], Launchers::OnePerProvider));
+    let book = Arc::new(Book::new(PATIENCE, &["a", "b", "c"].map(|label| (label, 100)), Launchers::OnePerProvider));
     let crowd = Crowd::start(&zk, &book, wishes(), seed).await;
     let start = || launcher(&cloud, &configuration);
     let mut process = start();
@@ -95,16 +103,20 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
             wait::until(&what, PATIENCE, async || book.figures().served > before).await;
         }
         sleep(Duration::from_millis(random.gen_range(100..2500))).await;
-        // Some answers to creations get lost on the way as well.
-        let faults =
-            if random.gen_ratio(1, 4) { json!(["lost-answer method=POST path=/servers$ times=2"]) } else { json!([]) };
-        cloud.knobs(json!({ "faults": faults })).await;
+        // Some answers to creations get lost on the way as well, and some servers break.
+        let faults = match random.gen_range(0..8) {
+            0 | 1 => json!(["lost-answer method=POST path=/servers$ times=2"]),
+            2 => json!(["lost-answer method=POST path=/floatingips$ times=2"]),
+            _ => json!([]),
+        };
+        let boot_fails_every = if random.gen_ratio(1, 3) { 3 } else { 0 };
+        cloud.knobs(json!({ "faults": faults, "boot_fails_every": boot_fails_every })).await;
         process.kill();
         scene::assert_kept(&book, &[&process]);
         process = start();
         book.restart_clock();
     }
-    cloud.knobs(json!({"faults": []})).await;
+    cloud.knobs(json!({"faults": [], "boot_fails_every": 0})).await;
     crowd.stop().await;
     scene::assert_kept(&book, &[&process]);
     soon(PATIENCE, async || still_there(&zk, &cloud).await).await;
@@ -119,7 +131,7 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
     );
 }
 
-/// When everything has been used and given back, nothing is there: no node, no request, no server.
+/// When everything has been used and given back, nothing is there: no node, no request, no server, no floating IP.
 async fn still_there(zk: &Zk, cloud: &SimulatedOpenStack) -> Option<String> {
     let nodes = children(zk, paths::NODES).await;
     if !nodes.is_empty() {
@@ -129,5 +141,8 @@ async fn still_there(zk: &Zk, cloud: &SimulatedOpenStack) -> Option<String> {
     if state["servers"] != json!(0) {
         return Some(format!("servers are left: {}", state["servers_by_state"]));
     }
-    left_over(zk, 1).await
+    if state["floating_ips"] != json!(0) {
+        return Some(format!("floating IPs are left: {}", state["floating_ips"]));
+    }
+    left_over(zk, 2).await
 }
