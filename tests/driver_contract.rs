@@ -73,7 +73,7 @@ providers:
     driver: fake
     cloud: fake
     fake: {max-instances: 2}
-    cloud-images: [{name: image}]
+    cloud-images: [{name: image, image-name: Fake Precise}]
     pools:
       - name: main
         labels: [{name: small, cloud-image: image, flavor-name: Fake Flavor}]

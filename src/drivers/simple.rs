@@ -1,7 +1,9 @@
-//! Simple drivers: for clouds where one call creates and one call deletes an instance. An adapter has four calls; `Simple`
-//! makes a driver of it, with the machines for every job.
+//! Simple drivers: for clouds where one call creates and one call deletes an instance. An adapter has four calls, and more
+//! where its cloud has more; `Simple` makes a driver of it, with the machines for every job.
 
-use std::future::Future;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::future::{Future, ready};
 use std::sync::Arc;
 
 use super::{ApiCall, Driver};
@@ -22,6 +24,9 @@ pub trait SimpleAdapter: Send + 'static {
         delete: "delete_instance",
         list: "list_instances",
         limits: "get_quota_limits",
+        ports: "list_ports",
+        delete_port: "delete_port",
+        console: "get_console",
     };
 
     /// Creates an instance with all the metadata of the order. Where one of this host name is there already, by a creation whose
@@ -36,7 +41,22 @@ pub trait SimpleAdapter: Send + 'static {
 
     /// Nothing is limited where a cloud does not say.
     fn quota_limits(&self) -> impl Future<Output = Result<Amounts, CloudError>> {
-        std::future::ready(Ok(Amounts::unlimited()))
+        ready(Ok(Amounts::unlimited()))
+    }
+
+    /// Ports that carry nothing now. Those that carried nothing at the look before either are deleted. Asked for as often as
+    /// `launching` says.
+    fn unused_ports(&self) -> impl Future<Output = Result<Vec<String>, CloudError>> {
+        ready(Ok(Vec::new()))
+    }
+
+    fn delete_port(&self, _port: &str) -> impl Future<Output = Result<(), CloudError>> {
+        ready(Err(CloudError::NotFound))
+    }
+
+    /// What an instance has written to its console, for the log of a launch that failed.
+    fn console(&self, _id: &ExternalId) -> impl Future<Output = Result<Option<String>, CloudError>> {
+        ready(Ok(None))
     }
 
     /// How nodes are launched, and what is known of each label: from the configuration alone.
@@ -60,6 +80,9 @@ pub struct Keys {
     pub delete: &'static str,
     pub list: &'static str,
     pub limits: &'static str,
+    pub ports: &'static str,
+    pub delete_port: &'static str,
+    pub console: &'static str,
 }
 
 /// Longest time for one call.
@@ -70,12 +93,14 @@ pub struct Simple<A> {
     adapter: A,
     provider: ProviderName,
     facts: Facts,
+    /// At the last look.
+    unused_ports: RefCell<BTreeSet<String>>,
 }
 
 impl<A: SimpleAdapter> Simple<A> {
     pub fn new(provider: ProviderName, adapter: A) -> Self {
         let facts = Facts { launching: Some(Arc::new(adapter.launching())), ..Facts::unseen() };
-        Self { adapter, provider, facts }
+        Self { adapter, provider, facts, unused_ports: RefCell::default() }
     }
 }
 
@@ -92,6 +117,9 @@ enum Request {
     Delete(ExternalId),
     List,
     Limits,
+    Ports,
+    DeletePort(String),
+    Console(ExternalId),
 }
 
 #[derive(Debug)]
@@ -100,6 +128,9 @@ pub enum Reply {
     Accepted,
     Listed(Vec<Instance>),
     Limited(Amounts),
+    /// Ports that were unused at the look before as well.
+    Unused(Vec<String>),
+    Console(Option<String>),
 }
 
 impl ApiCall for Call {
@@ -109,8 +140,8 @@ impl ApiCall for Call {
 
     fn lane(&self) -> Lane {
         match self.request {
-            Request::Create(_) | Request::Delete(_) => Lane::Change,
-            Request::List | Request::Limits => Lane::Look,
+            Request::Create(_) | Request::Delete(_) | Request::DeletePort(_) => Lane::Change,
+            Request::List | Request::Limits | Request::Ports | Request::Console(_) => Lane::Look,
         }
     }
 
@@ -145,8 +176,9 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Job::Delete(id) => (Step::Delete(id.clone()), None),
             Job::Survey => (Step::Survey(Box::new(self.facts.clone()), self.provider.clone()), None),
             Job::List => (Step::List, None),
-            Job::Tidy { .. } => (Step::Tidy, None),
-            Job::Inspect(_) | Job::Probe(_) | Job::Console(_) => (Step::NoHosts, None),
+            Job::Tidy { ports, budget } => (Step::Tidy { ports: *ports, budget: *budget }, None),
+            Job::Console(id) => (Step::Console(id.clone()), None),
+            Job::Inspect(_) | Job::Probe(_) => (Step::NoHosts, None),
         };
         Machine { keys: A::KEYS, step, external_id }
     }
@@ -157,7 +189,18 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Request::Delete(id) => self.adapter.delete_instance(&id).await.map(|()| Reply::Accepted),
             Request::List => self.adapter.list_instances().await.map(Reply::Listed),
             Request::Limits => self.adapter.quota_limits().await.map(Reply::Limited),
+            Request::Ports => self.adapter.unused_ports().await.map(|ports| Reply::Unused(self.unused_twice(ports))),
+            Request::DeletePort(port) => self.adapter.delete_port(&port).await.map(|()| Reply::Accepted),
+            Request::Console(id) => self.adapter.console(&id).await.map(Reply::Console),
         }
+    }
+}
+
+impl<A> Simple<A> {
+    /// Notes which ports are unused now. A port that is just being made carries nothing for a moment, so one look is not enough.
+    fn unused_twice(&self, ports: Vec<String>) -> Vec<String> {
+        let before = self.unused_ports.replace(ports.iter().cloned().collect());
+        ports.into_iter().filter(|port| before.contains(port)).collect()
     }
 }
 
@@ -178,13 +221,24 @@ enum Step {
     Deleting(ExternalId),
     Going(ExternalId),
     List,
-    /// There is nothing without a mark.
-    Tidy,
+    Tidy { ports: bool, budget: usize },
+    DeletingPorts(Ports),
+    Console(ExternalId),
     Survey(Box<Facts>, ProviderName),
     Listing(Box<Facts>, ProviderName),
     Limiting(Box<Facts>, Inventory),
     NoHosts,
     Over,
+}
+
+/// How far a look for unused ports has come.
+#[derive(Debug, Default)]
+struct Ports {
+    left: Vec<String>,
+    deleted: usize,
+    /// So many that none is deleted.
+    exceeded: Option<usize>,
+    failed: Option<CloudError>,
 }
 
 impl StateMachine for Machine {
@@ -195,6 +249,7 @@ impl StateMachine for Machine {
         let step = std::mem::replace(&mut self.step, Step::Over);
         let keys = self.keys;
         match (step, input) {
+            (Step::DeletingPorts(ports), Input::Reply(result)) => self.port_deleted(ports, result),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (Step::Create(order), Input::Start) => self.call(Step::Creating, keys.create, Request::Create(order)),
             (Step::Creating, Input::Reply(Ok(Reply::Created(id)))) => {
@@ -225,10 +280,16 @@ impl StateMachine for Machine {
                 facts.limits = limits;
                 Next::Done(Outcome::Surveyed(Arc::new(*facts), Arc::new(inventory)))
             }
-            (Step::Tidy, Input::Start) => {
-                let (deleted, exceeded, failed) = Default::default();
-                Next::Done(Outcome::Tidied { deleted, exceeded, failed })
+            (Step::Tidy { ports: false, .. }, Input::Start) => self.next_port(Ports::default()),
+            (step @ Step::Tidy { .. }, Input::Start) => self.call(step, keys.ports, Request::Ports),
+            (Step::Tidy { budget, .. }, Input::Reply(Ok(Reply::Unused(left)))) => self.next_port(match left.len() {
+                number if number > budget => Ports { exceeded: Some(number), ..Ports::default() },
+                _ => Ports { left, ..Ports::default() },
+            }),
+            (Step::Console(id), Input::Start) => {
+                self.call(Step::Console(id.clone()), keys.console, Request::Console(id))
             }
+            (Step::Console(_), Input::Reply(Ok(Reply::Console(text)))) => Next::Done(Outcome::Console(text)),
             (Step::NoHosts, Input::Start) => Next::Failed(CloudError::NotFound),
             (step, input) => unreachable!("{input:?} is no answer to {step:?}"),
         }
@@ -245,7 +306,8 @@ impl StateMachine for Machine {
             Step::Delete(_) | Step::Deleting(_) => "deleting instance",
             Step::Going(_) => "waiting until it is gone",
             Step::List => "listing",
-            Step::Tidy => "tidying up",
+            Step::Tidy { .. } | Step::DeletingPorts(_) => "tidying up",
+            Step::Console(_) => "reading the console",
             Step::Survey(..) | Step::Listing(..) | Step::Limiting(..) => "looking at everything",
             Step::NoHosts | Step::Over => "ended",
         }
@@ -268,9 +330,35 @@ impl Machine {
         match found.map(|instance| (&instance.state, instance)) {
             Some((InstanceState::Running, instance)) => Next::Done(Outcome::Launched(Box::new(instance.clone()))),
             Some((InstanceState::Starting, _)) => self.observe(Step::Booting),
+            // Some clouds accept what is over a quota and let it fail.
+            Some((InstanceState::Failed(fault), _)) if fault.to_lowercase().contains("quota") => {
+                Next::Failed(CloudError::Quota(fault.clone()))
+            }
             Some((InstanceState::Failed(fault), _)) => failed(format!("Server in error state: {fault}")),
             Some((InstanceState::Stopping, _)) | None => failed("the instance has gone".to_owned()),
         }
+    }
+
+    fn port_deleted(&mut self, mut ports: Ports, result: Result<Reply, CloudError>) -> Next<Call> {
+        match result {
+            Ok(_) => ports.deleted += 1,
+            // Somebody was faster.
+            Err(CloudError::NotFound) => {}
+            // One that cannot be deleted keeps no other from it; the first error is told in the end.
+            Err(error) => drop(ports.failed.get_or_insert(error)),
+        }
+        self.next_port(ports)
+    }
+
+    fn next_port(&mut self, mut ports: Ports) -> Next<Call> {
+        if let Some(port) = ports.left.pop() {
+            return self.call(Step::DeletingPorts(ports), self.keys.delete_port, Request::DeletePort(port));
+        }
+        Next::Done(Outcome::Tidied {
+            deleted: (ports.deleted > 0).then_some(("ports", ports.deleted)).into_iter().collect(),
+            exceeded: ports.exceeded.map(|number| ("ports", number)).into_iter().collect(),
+            failed: ports.failed.map(|error| ("ports", error.to_string())).into_iter().collect(),
+        })
     }
 }
 
