@@ -1,4 +1,5 @@
-//! Provider sections of the OpenStack kind, which the fake driver reads as well: images, pools and their labels.
+//! Provider sections of the OpenStack kind, which the fake driver reads as well: images, pools and their labels. Cloud images are
+//! the same for others, too.
 
 use std::collections::BTreeMap;
 
@@ -103,9 +104,9 @@ pub fn section(provider: &ProviderConfig, findings: &mut Findings) -> Section {
 }
 
 /// What a provider says of the images of its cloud: which they are, and how to log in.
-type CloudImages = BTreeMap<String, (Image, Login)>;
+pub type CloudImages = BTreeMap<String, (Image, Login)>;
 
-fn cloud_images(node: &YamlNode, findings: &mut Findings) -> CloudImages {
+pub fn cloud_images(node: &YamlNode, findings: &mut Findings) -> CloudImages {
     let mut images = BTreeMap::new();
     for image in findings.mappings(node, "cloud-images", "a cloud image") {
         let Some(name) = findings.required(image, "name", "a cloud image") else { continue };
