@@ -31,8 +31,7 @@ pub struct Example {
 }
 
 pub fn open(section: &ProviderConfig) -> Result<Example, Vec<Problem>> {
-    let mut findings = Findings::default();
-    let settings = config::read(section, &mut findings);
+    let (settings, mut findings) = read(section);
     findings.problems.retain(Problem::is_error);
     if !findings.problems.is_empty() {
         return Err(findings.problems);
@@ -43,9 +42,12 @@ pub fn open(section: &ProviderConfig) -> Result<Example, Vec<Problem>> {
 
 /// All that is wrong or odd about a section.
 pub fn problems(section: &ProviderConfig) -> Vec<Problem> {
+    read(section).1.problems
+}
+
+fn read(section: &ProviderConfig) -> (Settings, Findings) {
     let mut findings = Findings::default();
-    config::read(section, &mut findings);
-    findings.problems
+    (config::read(section, &mut findings), findings)
 }
 
 /// Every request that this driver makes.

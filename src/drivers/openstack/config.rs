@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use super::super::servers::Image;
 use super::super::servers::{self, Section};
 use crate::model::cloud::{LabelImage, Tidy};
 use crate::model::config::{PoolConfig, ProviderConfig};
@@ -34,8 +35,6 @@ impl Settings {
         Tidy { floating_ips: self.clean_floating_ips, ports: self.section.port_cleanup }
     }
 }
-
-pub use super::super::servers::Image;
 
 /// What a label's servers shall be.
 #[derive(Clone, Debug, PartialEq)]
