@@ -6,7 +6,7 @@ mod provider;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grown::{Consumer, Process, on_paused_time, until, zookeeper};
+use grown::{Consumer, Process, on_paused_time, on_real_time, until, zookeeper};
 use nodepool::actors::messages::AskWhy;
 use nodepool::actors::samples::SampleSink;
 use nodepool::model::cloud::{CloudError, Instance, Job, LaunchOrder, Outcome};
@@ -236,6 +236,25 @@ fn consoles_and_addresses_are_as_configured() {
         assert_eq!(console, Ok(Outcome::Console(Some("no network".to_owned()))));
         provider.run(Job::Delete(instance.external_id.clone())).await.unwrap();
         assert_eq!(provider.run(Job::Console(instance.external_id)).await, Err(CloudError::NotFound));
+    });
+}
+
+#[test]
+fn the_console_of_a_server_whose_host_keys_cannot_be_read_is_asked_for() {
+    on_real_time(async {
+        let knobs = "    boot-timeout: 1\n    launch-retries: 1\n    fake: {address: 127.0.0.1, console: no network}\n";
+        let yaml = cloud(knobs, "", ", console-log: true").replace("Precise}", "Precise, connection-port: 1}");
+        let (sink, mut samples) = SampleSink::channel();
+        let mut process = Process::new(&yaml);
+        Arc::get_mut(&mut process.shared).unwrap().samples = sink;
+        let (consumer, _process) = started_as(process).await;
+        let id = consumer.ask(&["small"]).await;
+        assert_eq!(consumer.ended(&id).await.state, RequestState::Failed);
+        let mut calls = Vec::new();
+        while let Ok(sample) = samples.try_recv() {
+            calls.push(sample.name);
+        }
+        assert!(calls.iter().any(|name| name == "nodepool.task.lab.compute.POST.servers.action"), "{calls:?}");
     });
 }
 
