@@ -27,6 +27,8 @@ struct Case {
     host: Option<HostIdentity>,
     /// Flags of the simulated cloud, for drivers that need one to talk to.
     cloud: Option<&'static [&'static str]>,
+    /// It has room for two instances.
+    is_limited: bool,
 }
 
 /// A running provider of a case, and its cloud where that is a process of its own.
@@ -73,13 +75,14 @@ providers:
     driver: fake
     cloud: fake
     fake: {max-instances: 2}
-    cloud-images: [{name: image}]
+    cloud-images: [{name: image, image-name: Fake Precise}]
     pools:
       - name: main
         labels: [{name: small, cloud-image: image, flavor-name: Fake Flavor}]
 ",
         host: None,
         cloud: None,
+        is_limited: true,
     };
     let openstack = Case {
         driver: "openstack",
@@ -96,6 +99,25 @@ providers:
 ",
         host: None,
         cloud: Some(&["--boot-time-s", "0.1", "--delete-time-s", "0.1", "--quota-servers", "2"]),
+        is_limited: true,
+    };
+    let example = Case {
+        driver: "example",
+        config: "labels: [{name: small}]
+providers:
+  - name: contract
+    driver: example
+    region: region
+    project: project
+    rate-limit: 100
+    cloud-images: [{name: image}]
+    pools:
+      - name: main
+        labels: [{name: small, cloud-image: image, instance-type: large}]
+",
+        host: None,
+        cloud: None,
+        is_limited: false,
     };
     let statics = Case {
         driver: "static",
@@ -111,8 +133,9 @@ providers:
 ",
         host: Some(HostIdentity { name: String::from("127.0.0.1"), username: String::from("zuul"), port: 1 }),
         cloud: None,
+        is_limited: false,
     };
-    vec![statics, fake, openstack]
+    vec![statics, fake, openstack, example]
 }
 
 /// Every job a provider may be given.
@@ -281,7 +304,7 @@ fn a_launch_of_what_was_found_creates_nothing() {
 
 #[test]
 fn what_is_over_the_quota_is_told_as_that() {
-    for case in launching() {
+    for case in launching().filter(|case| case.is_limited) {
         on_real_time(async move {
             let Bench { mut provider, cloud: _cloud } = case.start().await;
             for number in 1..=2 {

@@ -15,7 +15,7 @@ use nodepool::zk::{CreateMode, lock, paths};
 fn cloud(pool: &str, provider: &str) -> String {
     format!(
         "zookeeper-servers: [{{host: localhost}}]\nlabels: [{{name: a}}, {{name: b}}]\nproviders:\n  - name: lab\n    \
-         driver: fake\n    cloud: fake\n{provider}    cloud-images: [{{name: image, username: zuul}}]\n    pools:\n      \
+         driver: fake\n    cloud: fake\n{provider}    cloud-images: [{{name: image, image-name: Fake Precise, username: zuul}}]\n    pools:\n      \
          - name: main\n{pool}        labels:\n          - {{name: a, cloud-image: image, flavor-name: Fake Flavor}}\n          \
          - {{name: b, cloud-image: image, flavor-name: Unreal Flavor}}\n"
     )

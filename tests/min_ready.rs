@@ -284,7 +284,7 @@ fn a_node_that_is_locked_is_freed_when_it_is_unlocked_and_not_hammered_before() 
 fn nothing_is_asked_for_that_cannot_be_launched() {
     on_paused_time(async {
         let yaml = "zookeeper-servers: [{host: localhost}]\nlabels: [{name: a, min-ready: 1}, {name: b, min-ready: 1}]\nproviders:\n  \
-                    - name: lab\n    driver: fake\n    cloud: fake\n    cloud-images: [{name: image, username: zuul}]\n    pools:\n      \
+                    - name: lab\n    driver: fake\n    cloud: fake\n    cloud-images: [{name: image, image-name: Fake Precise, username: zuul}]\n    pools:\n      \
                     - name: main\n        labels:\n          - {name: a, cloud-image: image, flavor-name: Fake Flavor}\n          \
                     - {name: b, cloud-image: image, flavor-name: No Such Flavor}\n";
         let zookeeper = zookeeper();

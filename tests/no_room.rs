@@ -24,7 +24,7 @@ async fn started(zookeeper: &MemoryZooKeeper, pools: &[(&str, i64, usize)]) -> (
         .collect();
     let yaml = format!(
         "zookeeper-servers: [{{host: localhost}}]\nlabels: [{{name: a}}]\nproviders:\n  - name: lab\n    driver: fake\n    cloud: \
-         fake\n    cloud-images: [{{name: image, username: zuul}}]\n    pools:\n{}",
+         fake\n    cloud-images: [{{name: image, image-name: Fake Precise, username: zuul}}]\n    pools:\n{}",
         pools.concat()
     );
     let count = pools.len();

@@ -91,7 +91,7 @@ impl MoreDrivers for Quicks {
 fn a_driver_hears_of_nodes_that_are_reused_and_of_those_that_are_gone() {
     on_paused_time(async {
         let yaml = "zookeeper-servers: [{host: localhost}]\nlabels: [{name: a}]\nproviders:\n  - name: lab\n    driver: fake\n    cloud: \
-                    fake\n    cloud-images: [{name: image, username: zuul}]\n    pools:\n      - name: main\n        labels: [{name: a, \
+                    fake\n    cloud-images: [{name: image, image-name: Fake Precise, username: zuul}]\n    pools:\n      - name: main\n        labels: [{name: a, \
                     cloud-image: image, flavor-name: Fake Flavor}]\n";
         let (zookeeper, heard) = (zookeeper(), Heard::default());
         let consumer = Consumer::of(&zookeeper);

@@ -146,7 +146,7 @@ fn a_new_session_begins_with_what_was_in_force_where_the_file_is_broken_by_then(
 fn slow_cloud(more: &str) -> String {
     format!(
         "zookeeper-servers: {SERVERS}\nlabels: [{{name: a}}]\nproviders:\n  - name: lab\n    driver: fake\n    cloud: fake\n    \
-         launch-retries: 1\n    fake: {{boot-time: 30}}\n{more}    cloud-images: [{{name: image, username: zuul}}]\n    pools:\n      \
+         launch-retries: 1\n    fake: {{boot-time: 30}}\n{more}    cloud-images: [{{name: image, image-name: Fake Precise, username: zuul}}]\n    pools:\n      \
          - {{name: main, labels: [{{name: a, cloud-image: image, flavor-name: Fake Flavor}}]}}\n"
     )
 }

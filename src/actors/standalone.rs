@@ -164,7 +164,7 @@ fn built_in_config(web_port: u16, user: &str) -> String {
          \x20           max-parallel-jobs: 2\n\
          \x20           host-key-checking: false\n\
          \x20 - name: fake-cloud\n    driver: fake\n    cloud: fake\n    fake: {{boot-time: 3}}\n\
-         \x20   cloud-images:\n      - name: debian\n\
+         \x20   cloud-images:\n      - name: debian\n        image-name: Fake Precise\n\
          \x20   pools:\n      - name: main\n        max-servers: 10\n        labels:\n\
          \x20         - name: cloud\n            cloud-image: debian\n            flavor-name: Fake Flavor\n",
         quoted(user),

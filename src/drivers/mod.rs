@@ -10,6 +10,7 @@ use crate::model::problem::Problem;
 use crate::model::time::Span;
 use crate::policy::machine::{Lane, Pace, StateMachine};
 
+pub mod example;
 pub mod fake;
 pub mod format;
 pub mod keyscan;
@@ -19,7 +20,7 @@ pub mod simple;
 pub mod static_nodes;
 
 /// The drivers of this version.
-pub const BUILT: &[&str] = &["static", "fake", "openstack"];
+pub const BUILT: &[&str] = &["static", "fake", "openstack", "example"];
 
 /// What somebody wants to do with a driver whose type only `open` knows.
 pub trait OpenDriver {
@@ -33,6 +34,7 @@ pub fn open<V: OpenDriver>(section: &ProviderConfig, visitor: V) -> Result<V::Ou
         "static" => Ok(visitor.with(static_nodes::open(section)?)),
         "fake" => Ok(visitor.with(fake::open(section)?)),
         "openstack" => Ok(visitor.with(openstack::open(section)?)),
+        "example" => Ok(visitor.with(example::open(section)?)),
         other => {
             let message = format!("the driver {other} is not part of this version");
             let help = format!("provider {} is out of service; the drivers are: {}", section.name, BUILT.join(", "));
@@ -48,6 +50,7 @@ pub fn check(section: &ProviderConfig) -> Vec<Problem> {
         "static" => static_nodes::config::problems(section),
         "fake" => fake::problems(section),
         "openstack" => openstack::problems(section),
+        "example" => example::problems(section),
         _ => Vec::new(),
     }
 }

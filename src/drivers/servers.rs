@@ -1,4 +1,5 @@
-//! Provider sections of the OpenStack kind, which the fake driver reads as well: images, pools and their labels.
+//! Provider sections of the OpenStack kind, which the fake driver reads as well: images, pools and their labels. Cloud images are
+//! the same for others, too.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,8 @@ pub struct Section {
     attempts: u32,
     launch_timeout: Span,
     boot_timeout: Span,
+    /// Between two looks for unused ports; none where the file says 0.
+    pub port_cleanup: Option<Span>,
     labels: BTreeMap<PoolName, BTreeMap<LabelName, Label>>,
 }
 
@@ -27,17 +30,37 @@ pub struct Section {
 pub struct Label {
     pub at: Place,
     pub image: LabelImage,
+    /// The same as the cloud knows it.
+    pub source: Image,
     pub login: Login,
     pub flavor: Option<String>,
     pub min_ram: i64,
+    /// Its own, or those of the pool.
+    pub networks: Vec<String>,
+    /// The size of the volume in GB, where it boots from one.
+    pub volume: Option<i64>,
     pub host_key_checking: bool,
     pub console_log: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Image {
+    /// Taken as it is.
+    Id(String),
+    /// Looked up; an id is accepted as well.
+    Name(String),
+    /// Uploaded by the builder.
+    Uploaded,
 }
 
 impl Section {
     /// All labels, with their places in the file.
     pub fn labels(&self) -> impl Iterator<Item = &Label> {
         self.labels.values().flat_map(BTreeMap::values)
+    }
+
+    pub fn label(&self, pool: &PoolName, label: &LabelName) -> Option<&Label> {
+        self.labels.get(pool)?.get(label)
     }
 
     /// How it launches. `need` says what a node of a label takes, or why there can be none.
@@ -58,7 +81,7 @@ impl Section {
             timeout: self.launch_timeout,
             boot_timeout: self.boot_timeout,
             zones: Vec::new(),
-            tidy: Tidy::default(),
+            tidy: Tidy { ports: self.port_cleanup, ..Tidy::default() },
             labels: pools.collect(),
         }
     }
@@ -69,17 +92,22 @@ pub fn section(provider: &ProviderConfig, findings: &mut Findings) -> Section {
     let images = cloud_images(node, findings);
     let labels = provider.pools.values().map(|pool| (pool.name.clone(), labels(pool, &images, provider, findings)));
     let labels = labels.collect();
+    let port_cleanup = findings.keep(node.integer("port-cleanup-interval")).unwrap_or(600);
     Section {
         // Seconds between two calls; none where the file says nothing.
         spacing: Span(findings.keep(node.number("rate")).unwrap_or(0.0)),
         attempts: findings.keep(node.integer("launch-retries")).unwrap_or(3).clamp(1, 1000) as u32,
         launch_timeout: Span(findings.keep(node.integer("launch-timeout")).unwrap_or(3600) as f64),
         boot_timeout: Span(findings.keep(node.integer("boot-timeout")).unwrap_or(60) as f64),
+        port_cleanup: (port_cleanup > 0).then_some(Span(port_cleanup as f64)),
         labels,
     }
 }
 
-fn cloud_images(node: &YamlNode, findings: &mut Findings) -> BTreeMap<String, Login> {
+/// What a provider says of the images of its cloud: which they are, and how to log in.
+pub type CloudImages = BTreeMap<String, (Image, Login)>;
+
+pub fn cloud_images(node: &YamlNode, findings: &mut Findings) -> CloudImages {
     let mut images = BTreeMap::new();
     for image in findings.mappings(node, "cloud-images", "a cloud image") {
         let Some(name) = findings.required(image, "name", "a cloud image") else { continue };
@@ -89,7 +117,9 @@ fn cloud_images(node: &YamlNode, findings: &mut Findings) -> BTreeMap<String, Lo
             shell_type: findings.keep(image.text("shell-type")),
             ..connection(image, findings)
         };
-        images.insert(name, login);
+        let id = findings.keep(image.text("image-id")).map(Image::Id);
+        let named = findings.keep(image.text("image-name")).unwrap_or_else(|| name.clone());
+        images.insert(name, (id.unwrap_or(Image::Name(named)), login));
     }
     images
 }
@@ -109,20 +139,34 @@ fn connection(image: &YamlNode, findings: &mut Findings) -> Login {
 
 fn labels(
     pool: &PoolConfig,
-    images: &BTreeMap<String, Login>,
+    images: &CloudImages,
     provider: &ProviderConfig,
     findings: &mut Findings,
 ) -> BTreeMap<LabelName, Label> {
     let checking = pool.section.boolean("host-key-checking").unwrap_or(true);
+    let networks = findings.keep(pool.section.texts("networks"));
     let mut labels = BTreeMap::new();
     for node in findings.mappings(&pool.section, "labels", "a label") {
         let Some(name) = findings.required(node, "name", "a label") else { continue };
-        let Some((image, login)) = image(node, images, provider, findings) else { continue };
+        let Some((image, source, login)) = image(node, images, provider, findings) else { continue };
         let flavor = findings.keep(node.text("flavor-name"));
         let min_ram = findings.keep(node.integer("min-ram")).unwrap_or(0);
         let host_key_checking = node.boolean("host-key-checking").unwrap_or(checking);
         let console_log = node.boolean("console-log").unwrap_or(false);
-        let label = Label { at: node.at, image, login, flavor, min_ram, host_key_checking, console_log };
+        let own_networks = node.given("networks").map(|_| findings.keep(node.texts("networks")));
+        let size = findings.keep(node.integer("volume-size")).unwrap_or(50);
+        let label = Label {
+            at: node.at,
+            image,
+            source,
+            login,
+            flavor,
+            min_ram,
+            networks: own_networks.unwrap_or_else(|| networks.clone()),
+            volume: node.boolean("boot-from-volume").unwrap_or(false).then_some(size),
+            host_key_checking,
+            console_log,
+        };
         labels.insert(LabelName::from(name), label);
     }
     labels
@@ -130,18 +174,18 @@ fn labels(
 
 fn image(
     node: &YamlNode,
-    images: &BTreeMap<String, Login>,
+    images: &CloudImages,
     provider: &ProviderConfig,
     findings: &mut Findings,
-) -> Option<(LabelImage, Login)> {
+) -> Option<(LabelImage, Image, Login)> {
     if let Some(name) = findings.keep(node.text("cloud-image")) {
-        let Some(login) = images.get(&name) else {
+        let Some((source, login)) = images.get(&name) else {
             let at = node.get("cloud-image").map_or(node.at, |value| value.at);
             let help = "define it in `cloud-images` of the provider".to_owned();
             findings.error(at, format!("cloud-image {name} does not exist in provider {}", provider.name), help);
             return None;
         };
-        return Some((LabelImage::Cloud(name), login.clone()));
+        return Some((LabelImage::Cloud(name), source.clone(), login.clone()));
     }
     let name = findings.keep(node.text("diskimage"))?;
     let image = ImageName::from(name);
@@ -155,5 +199,5 @@ fn image(
         shell_type: top.and_then(|image| image.shell_type.clone()),
         ..reached
     };
-    Some((LabelImage::Disk(image), login))
+    Some((LabelImage::Disk(image), Image::Uploaded, login))
 }

@@ -1,7 +1,9 @@
-//! Simple drivers: for clouds where one call creates and one call deletes an instance. An adapter has four calls; `Simple`
-//! makes a driver of it, with the machines for every job.
+//! Simple drivers: for clouds where one call creates and one call deletes an instance. An adapter has four calls, and more
+//! where its cloud has more; `Simple` makes a driver of it, with the machines for every job.
 
-use std::future::Future;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::future::{Future, ready};
 use std::sync::Arc;
 
 use super::{ApiCall, Driver};
@@ -11,7 +13,7 @@ use crate::model::cloud::{
 };
 use crate::model::ids::ProviderName;
 use crate::model::quantity::Amounts;
-use crate::model::tidying::Tidied;
+use crate::model::tidying::{Tidied, Tidying};
 use crate::model::time::Span;
 use crate::policy::machine::{InFlight, Input, Lane, Next, Pace, REFRESH, StateMachine};
 
@@ -23,6 +25,9 @@ pub trait SimpleAdapter: Send + 'static {
         delete: "delete_instance",
         list: "list_instances",
         limits: "get_quota_limits",
+        ports: "list_ports",
+        delete_port: "delete_port",
+        console: "get_console",
     };
 
     /// Creates an instance with all the metadata of the order. Where one of this host name is there already, by a creation whose
@@ -37,7 +42,22 @@ pub trait SimpleAdapter: Send + 'static {
 
     /// Nothing is limited where a cloud does not say.
     fn quota_limits(&self) -> impl Future<Output = Result<Amounts, CloudError>> {
-        std::future::ready(Ok(Amounts::unlimited()))
+        ready(Ok(Amounts::unlimited()))
+    }
+
+    /// Ports that carry nothing now. Those that carried nothing at the look before either are deleted. Asked for as often as
+    /// `launching` says.
+    fn unused_ports(&self) -> impl Future<Output = Result<Vec<String>, CloudError>> {
+        ready(Ok(Vec::new()))
+    }
+
+    fn delete_port(&self, _port: &str) -> impl Future<Output = Result<(), CloudError>> {
+        ready(Err(CloudError::NotFound))
+    }
+
+    /// What an instance has written to its console, for the log of a launch that failed.
+    fn console(&self, _id: &ExternalId) -> impl Future<Output = Result<Option<String>, CloudError>> {
+        ready(Ok(None))
     }
 
     /// How nodes are launched, and what is known of each label: from the configuration alone.
@@ -61,7 +81,13 @@ pub struct Keys {
     pub delete: &'static str,
     pub list: &'static str,
     pub limits: &'static str,
+    pub ports: &'static str,
+    pub delete_port: &'static str,
+    pub console: &'static str,
 }
+
+/// As metrics know them.
+const PORTS: &str = "ports";
 
 /// Longest time for one call.
 const DEADLINE: Span = Span(60.0);
@@ -71,12 +97,14 @@ pub struct Simple<A> {
     adapter: A,
     provider: ProviderName,
     facts: Facts,
+    /// At the last look.
+    unused_ports: RefCell<BTreeSet<String>>,
 }
 
 impl<A: SimpleAdapter> Simple<A> {
     pub fn new(provider: ProviderName, adapter: A) -> Self {
         let facts = Facts { launching: Some(Arc::new(adapter.launching())), ..Facts::unseen() };
-        Self { adapter, provider, facts }
+        Self { adapter, provider, facts, unused_ports: RefCell::default() }
     }
 }
 
@@ -93,6 +121,9 @@ enum Request {
     Delete(ExternalId),
     List,
     Limits,
+    Ports,
+    DeletePort(String),
+    Console(ExternalId),
 }
 
 #[derive(Debug)]
@@ -101,6 +132,9 @@ pub enum Reply {
     Accepted,
     Listed(Vec<Instance>),
     Limited(Amounts),
+    /// Ports that were unused at the look before as well.
+    Unused(Vec<String>),
+    Console(Option<String>),
 }
 
 impl ApiCall for Call {
@@ -110,8 +144,8 @@ impl ApiCall for Call {
 
     fn lane(&self) -> Lane {
         match self.request {
-            Request::Create(_) | Request::Delete(_) => Lane::Change,
-            Request::List | Request::Limits => Lane::Look,
+            Request::Create(_) | Request::Delete(_) | Request::DeletePort(_) => Lane::Change,
+            Request::List | Request::Limits | Request::Ports | Request::Console(_) => Lane::Look,
         }
     }
 
@@ -146,8 +180,9 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Job::Delete(id) => (Step::Delete(id.clone()), None),
             Job::Survey => (Step::Survey(Box::new(self.facts.clone()), self.provider.clone()), None),
             Job::List => (Step::List, None),
-            Job::Tidy { .. } => (Step::Tidy, None),
-            Job::Inspect(_) | Job::Probe(_) | Job::Console(_) => (Step::NoHosts, None),
+            Job::Tidy { ports, doing } => (Step::Tidy { ports: *ports, doing: *doing }, None),
+            Job::Console(id) => (Step::Console(id.clone()), None),
+            Job::Inspect(_) | Job::Probe(_) => (Step::NoHosts, None),
         };
         Machine { keys: A::KEYS, step, external_id }
     }
@@ -158,7 +193,18 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Request::Delete(id) => self.adapter.delete_instance(&id).await.map(|()| Reply::Accepted),
             Request::List => self.adapter.list_instances().await.map(Reply::Listed),
             Request::Limits => self.adapter.quota_limits().await.map(Reply::Limited),
+            Request::Ports => self.adapter.unused_ports().await.map(|ports| Reply::Unused(self.unused_twice(ports))),
+            Request::DeletePort(port) => self.adapter.delete_port(&port).await.map(|()| Reply::Accepted),
+            Request::Console(id) => self.adapter.console(&id).await.map(Reply::Console),
         }
+    }
+}
+
+impl<A> Simple<A> {
+    /// Notes which ports are unused now. A port that is just being made carries nothing for a moment, so one look is not enough.
+    fn unused_twice(&self, ports: Vec<String>) -> Vec<String> {
+        let before = self.unused_ports.replace(ports.iter().cloned().collect());
+        ports.into_iter().filter(|port| before.contains(port)).collect()
     }
 }
 
@@ -179,8 +225,13 @@ enum Step {
     Deleting(ExternalId),
     Going(ExternalId),
     List,
-    /// There is nothing without a mark.
-    Tidy,
+    Tidy {
+        ports: bool,
+        doing: Tidying,
+    },
+    /// The ports that are left, and what has been done.
+    DeletingPorts(Vec<String>, Tidied),
+    Console(ExternalId),
     Survey(Box<Facts>, ProviderName),
     Listing(Box<Facts>, ProviderName),
     Limiting(Box<Facts>, Inventory),
@@ -196,6 +247,7 @@ impl StateMachine for Machine {
         let step = std::mem::replace(&mut self.step, Step::Over);
         let keys = self.keys;
         match (step, input) {
+            (Step::DeletingPorts(left, done), Input::Reply(result)) => self.port_deleted(left, done, result),
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (Step::Create(order), Input::Start) => self.call(Step::Creating, keys.create, Request::Create(order)),
             (Step::Creating, Input::Reply(Ok(Reply::Created(id)))) => {
@@ -226,7 +278,13 @@ impl StateMachine for Machine {
                 facts.limits = limits;
                 Next::Done(Outcome::Surveyed(Arc::new(*facts), Arc::new(inventory)))
             }
-            (Step::Tidy, Input::Start) => Next::Done(Outcome::Tidied(Tidied::default())),
+            (Step::Tidy { ports: false, .. }, Input::Start) => Next::Done(Outcome::Tidied(Tidied::default())),
+            (step @ Step::Tidy { .. }, Input::Start) => self.call(step, keys.ports, Request::Ports),
+            (Step::Tidy { doing, .. }, Input::Reply(Ok(Reply::Unused(unused)))) => self.tidy(doing, unused),
+            (Step::Console(id), Input::Start) => {
+                self.call(Step::Console(id.clone()), keys.console, Request::Console(id))
+            }
+            (Step::Console(_), Input::Reply(Ok(Reply::Console(text)))) => Next::Done(Outcome::Console(text)),
             (Step::NoHosts, Input::Start) => Next::Failed(CloudError::NotFound),
             (step, input) => unreachable!("{input:?} is no answer to {step:?}"),
         }
@@ -243,7 +301,8 @@ impl StateMachine for Machine {
             Step::Delete(_) | Step::Deleting(_) => "deleting instance",
             Step::Going(_) => "waiting until it is gone",
             Step::List => "listing",
-            Step::Tidy => "tidying up",
+            Step::Tidy { .. } | Step::DeletingPorts(..) => "tidying up",
+            Step::Console(_) => "reading the console",
             Step::Survey(..) | Step::Listing(..) | Step::Limiting(..) => "looking at everything",
             Step::NoHosts | Step::Over => "ended",
         }
@@ -266,8 +325,40 @@ impl Machine {
         match found.map(|instance| (&instance.state, instance)) {
             Some((InstanceState::Running, instance)) => Next::Done(Outcome::Launched(Box::new(instance.clone()))),
             Some((InstanceState::Starting, _)) => self.observe(Step::Booting),
+            // Some clouds accept what is over a quota and let it fail.
+            Some((InstanceState::Failed(fault), _)) if fault.to_lowercase().contains("quota") => {
+                Next::Failed(CloudError::Quota(fault.clone()))
+            }
             Some((InstanceState::Failed(fault), _)) => failed(format!("Server in error state: {fault}")),
             Some((InstanceState::Stopping, _)) | None => failed("the instance has gone".to_owned()),
+        }
+    }
+
+    fn tidy(&mut self, doing: Tidying, unused: Vec<String>) -> Next<Call> {
+        let mut done = Tidied::default();
+        match doing {
+            Tidying::Delete { budget } if unused.len() <= budget => return self.next_port(unused, done),
+            Tidying::Delete { .. } => drop(done.exceeded.insert(PORTS, unused.len())),
+            Tidying::Look => drop(done.unused.insert(PORTS, unused)),
+        }
+        Next::Done(Outcome::Tidied(done))
+    }
+
+    fn port_deleted(&mut self, left: Vec<String>, mut done: Tidied, result: Result<Reply, CloudError>) -> Next<Call> {
+        match result {
+            Ok(_) => *done.deleted.entry(PORTS).or_default() += 1,
+            // Somebody was faster.
+            Err(CloudError::NotFound) => {}
+            // One that cannot be deleted keeps no other from it; the first error is told in the end.
+            Err(error) => drop(done.failed.entry(PORTS).or_insert_with(|| error.to_string())),
+        }
+        self.next_port(left, done)
+    }
+
+    fn next_port(&mut self, mut left: Vec<String>, done: Tidied) -> Next<Call> {
+        match left.pop() {
+            Some(port) => self.call(Step::DeletingPorts(left, done), self.keys.delete_port, Request::DeletePort(port)),
+            None => Next::Done(Outcome::Tidied(done)),
         }
     }
 }

@@ -1,19 +1,25 @@
-//! A cloud in memory: flavors, zones, limits, servers that boot and go, and knobs for what can go wrong.
+//! A cloud in memory: zones, limits, servers that boot and go, ports that were left behind, and what its knobs let go wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::config::Knobs;
-use crate::model::cloud::{CloudError, ExternalId, Instance, InstanceState};
+use crate::model::cloud::{CloudError, ExternalId, FailureKind, Instance, InstanceState};
 use crate::model::quantity::Amounts;
+
+/// Servers on it have an IPv6 address and are reached there.
+const IPV6_NETWORK: &str = "fake-ipv6-network-name";
+/// Servers on it have no public address.
+const NO_AUTO_IP_NETWORK: &str = "no-auto-ip-network-name";
 
 #[derive(Debug)]
 pub struct Cloud {
     knobs: Knobs,
     servers: BTreeMap<String, Server>,
-    /// Creations so far, for the knobs that fail every so many.
+    unused_ports: BTreeSet<String>,
+    /// So far, for what goes wrong every so many times.
     created: u64,
     deleted: u64,
     calls: u64,
@@ -21,13 +27,19 @@ pub struct Cloud {
 
 #[derive(Clone, Debug)]
 struct Server {
-    name: String,
+    order: Order,
     zone: Option<String>,
-    metadata: BTreeMap<String, String>,
-    amounts: Amounts,
     boots_until: Instant,
-    fails: bool,
+    fate: Fate,
     goes_at: Option<Instant>,
+}
+
+/// What becomes of a server after its boot time.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Runs,
+    Hangs,
+    Fails(&'static str),
 }
 
 /// What a server shall be.
@@ -35,13 +47,15 @@ struct Server {
 pub struct Order {
     pub name: String,
     pub zone: Option<String>,
+    pub networks: Vec<String>,
     pub metadata: BTreeMap<String, String>,
     pub amounts: Amounts,
 }
 
 impl Cloud {
     pub fn new(knobs: Knobs) -> Self {
-        Self { knobs, servers: BTreeMap::new(), created: 0, deleted: 0, calls: 0 }
+        let unused_ports = (1..=2).map(|_| new_id()).collect();
+        Self { knobs, servers: BTreeMap::new(), unused_ports, created: 0, deleted: 0, calls: 0 }
     }
 
     pub fn latency(&self) -> Duration {
@@ -51,52 +65,66 @@ impl Cloud {
     /// Some calls are refused because they come too fast.
     pub fn throttle(&mut self) -> Result<(), CloudError> {
         self.calls += 1;
-        match is_nth(self.calls, self.knobs.throttle_every) {
+        match is_nth(self.calls, self.knobs.faults.throttle) {
             true => Err(CloudError::Throttled { retry_after: self.knobs.retry_after }),
             false => Ok(()),
         }
     }
 
+    /// The server of an earlier creation of this name, or a new one.
     pub fn create(&mut self, order: Order) -> Result<ExternalId, CloudError> {
+        self.forget_gone();
+        if let Some((id, _)) = self.servers.iter().find(|(_, server)| server.order.name == order.name) {
+            return Ok(ExternalId::text(id.clone()));
+        }
         if let Some(zone) = &order.zone
             && !self.knobs.zones.contains(zone)
         {
             return Err(failed(format!("The requested availability zone is not available: {zone}")));
         }
-        self.forget_gone();
         let mut room = self.knobs.limits.clone();
-        self.servers.values().for_each(|server| room.subtract(&server.amounts));
+        self.servers.values().for_each(|server| room.subtract(&server.order.amounts));
         if let Some((resource, ..)) = room.shortage(&order.amounts) {
             return Err(CloudError::Quota(format!("Quota exceeded for {resource}")));
         }
         self.created += 1;
-        if is_nth(self.created, self.knobs.create_fails_every) {
-            return Err(failed("the fake cloud was told to refuse this server".to_owned()));
+        if is_nth(self.created, self.knobs.faults.create_fails) {
+            return Err(failed("the fake cloud was told to refuse this server"));
         }
-        let id = uuid::Uuid::new_v4().to_string();
+        let id = new_id();
         let server = Server {
-            name: order.name,
-            zone: order.zone.or_else(|| self.knobs.zones.first().cloned()),
-            metadata: order.metadata,
-            amounts: order.amounts,
+            zone: order.zone.clone().or_else(|| self.knobs.zones.first().cloned()),
+            order,
             boots_until: Instant::now() + self.knobs.boot_time.to_duration(),
-            fails: is_nth(self.created, self.knobs.boot_fails_every),
+            fate: self.fate(),
             goes_at: None,
         };
         self.servers.insert(id.clone(), server);
-        Ok(ExternalId::text(id))
+        match is_nth(self.created, self.knobs.faults.create_answer_lost) {
+            true => Err(failed("the fake cloud was told to keep quiet about this server")),
+            false => Ok(ExternalId::text(id)),
+        }
     }
 
-    /// The server of an earlier creation whose answer was lost.
-    pub fn find(&self, name: &str) -> Option<ExternalId> {
-        self.servers.iter().find(|(_, server)| server.name == name).map(|(id, _)| ExternalId::text(id.clone()))
+    fn fate(&self) -> Fate {
+        let faults = &self.knobs.faults;
+        let is_meant = |every| is_nth(self.created, every);
+        if is_meant(faults.boot_fails) {
+            Fate::Fails("the fake cloud was told to break this server")
+        } else if is_meant(faults.boot_quota) {
+            Fate::Fails("this server exceeds the quota, as the fake cloud was told")
+        } else if is_meant(faults.boot_hangs) {
+            Fate::Hangs
+        } else {
+            Fate::Runs
+        }
     }
 
     pub fn delete(&mut self, id: &ExternalId) -> Result<(), CloudError> {
         self.forget_gone();
         self.deleted += 1;
-        if is_nth(self.deleted, self.knobs.delete_fails_every) {
-            return Err(failed("the fake cloud was told to keep this server".to_owned()));
+        if is_nth(self.deleted, self.knobs.faults.delete_fails) {
+            return Err(failed("the fake cloud was told to keep this server"));
         }
         let goes_at = Instant::now() + self.knobs.delete_time.to_duration();
         let server = self.servers.get_mut(&id.to_string()).ok_or(CloudError::NotFound)?;
@@ -107,11 +135,26 @@ impl Cloud {
 
     pub fn list(&mut self) -> Vec<Instance> {
         self.forget_gone();
-        self.servers.iter().map(|(id, server)| server.instance(id)).collect()
+        self.servers.iter().map(|(id, server)| server.instance(id, &self.knobs.address)).collect()
     }
 
     pub fn limits(&self) -> Amounts {
         self.knobs.limits.clone()
+    }
+
+    pub fn unused_ports(&self) -> Vec<String> {
+        self.unused_ports.iter().cloned().collect()
+    }
+
+    pub fn delete_port(&mut self, port: &str) -> Result<(), CloudError> {
+        self.unused_ports.remove(port).then_some(()).ok_or(CloudError::NotFound)
+    }
+
+    pub fn console(&self, id: &ExternalId) -> Result<Option<String>, CloudError> {
+        match self.servers.contains_key(&id.to_string()) {
+            true => Ok(self.knobs.console.clone()),
+            false => Err(CloudError::NotFound),
+        }
     }
 
     fn forget_gone(&mut self) {
@@ -121,26 +164,35 @@ impl Cloud {
 }
 
 impl Server {
-    fn instance(&self, id: &str) -> Instance {
-        let state = match Instant::now() < self.boots_until {
+    fn instance(&self, id: &str, address: &str) -> Instance {
+        let boots = Instant::now() < self.boots_until;
+        let state = match self.fate {
             _ if self.goes_at.is_some() => InstanceState::Stopping,
-            true => InstanceState::Starting,
-            false if self.fails => InstanceState::Failed("the fake cloud was told to break this server".to_owned()),
-            false => InstanceState::Running,
+            _ if boots => InstanceState::Starting,
+            Fate::Hangs => InstanceState::Starting,
+            Fate::Fails(fault) => InstanceState::Failed(fault.to_owned()),
+            Fate::Runs => InstanceState::Running,
         };
+        let is_on = |network: &str| self.order.networks.iter().any(|name| name == network);
+        let public_ipv6 = is_on(IPV6_NETWORK).then(|| "fake_v6".to_owned());
+        let is_public = public_ipv6.is_some() || !is_on(NO_AUTO_IP_NETWORK);
         Instance {
-            // Addresses that contain `fake` are never connected to.
-            interface_ip: Some("fake".to_owned()),
-            public_ipv4: Some("fake".to_owned()),
-            private_ipv4: Some("fake".to_owned()),
+            interface_ip: public_ipv6.clone().or_else(|| Some(address.to_owned())),
+            public_ipv4: is_public.then(|| address.to_owned()),
+            host_id: Some(if public_ipv6.is_some() { "fake_host_id" } else { "fake" }.to_owned()),
+            public_ipv6,
+            private_ipv4: Some(address.to_owned()),
             zone: self.zone.clone(),
-            host_id: Some("fake".to_owned()),
-            metadata: self.metadata.clone(),
-            amounts: self.amounts.clone(),
+            metadata: self.order.metadata.clone(),
+            amounts: self.order.amounts.clone(),
             state,
             ..Instance::new(ExternalId::text(id))
         }
     }
+}
+
+fn new_id() -> String {
+    uuid::Uuid::new_v4().to_string()
 }
 
 /// 0 is never.
@@ -148,6 +200,6 @@ fn is_nth(count: u64, every: u64) -> bool {
     every > 0 && count.is_multiple_of(every)
 }
 
-fn failed(detail: String) -> CloudError {
-    CloudError::Failed { kind: crate::model::cloud::FailureKind::Unknown, detail }
+fn failed(detail: impl Into<String>) -> CloudError {
+    CloudError::Failed { kind: FailureKind::Unknown, detail: detail.into() }
 }

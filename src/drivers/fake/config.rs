@@ -1,6 +1,6 @@
 //! The fake driver's own part of a provider section: the mapping `fake`, with the knobs of its cloud.
 
-use crate::drivers::servers::Label;
+use crate::drivers::servers::{Image, Label};
 use crate::model::cloud::Trouble;
 use crate::model::config::ProviderConfig;
 use crate::model::findings::Findings;
@@ -19,16 +19,33 @@ pub struct Knobs {
     pub delete_time: Span,
     /// Of every call.
     pub latency: Span,
-    /// Every so many creations are refused; 0 is none. So are the others.
-    pub create_fails_every: u64,
-    /// Every so many servers end in an error.
-    pub boot_fails_every: u64,
-    pub delete_fails_every: u64,
-    /// Every so many calls are told to come again after `retry_after`.
-    pub throttle_every: u64,
+    pub faults: Faults,
+    /// A call that comes too fast shall be made again after so long.
     pub retry_after: Span,
     pub zones: Vec<String>,
+    /// By name or id.
+    pub images: Vec<String>,
     pub limits: Amounts,
+    /// Of every server.
+    pub address: String,
+    pub console: Option<String>,
+}
+
+/// What goes wrong at every so many of them; 0 is never.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Faults {
+    /// A creation is refused.
+    pub create_fails: u64,
+    /// There is a server, and who wanted it does not hear of it.
+    pub create_answer_lost: u64,
+    /// A server ends in an error.
+    pub boot_fails: u64,
+    /// The same, for want of quota.
+    pub boot_quota: u64,
+    /// A server boots for ever.
+    pub boot_hangs: u64,
+    pub delete_fails: u64,
+    pub throttle: u64,
 }
 
 impl Default for Knobs {
@@ -44,39 +61,49 @@ impl Default for Knobs {
             boot_time: Span(0.1),
             delete_time: Span::ZERO,
             latency: Span::ZERO,
-            create_fails_every: 0,
-            boot_fails_every: 0,
-            delete_fails_every: 0,
-            throttle_every: 0,
+            faults: Faults::default(),
             retry_after: Span(1.0),
-            zones: vec!["az1".to_owned(), "az2".to_owned()],
+            zones: ["az1", "az2"].map(str::to_owned).into(),
+            images: ["Fake Precise", "fake-image-id"].map(str::to_owned).into(),
             limits: limits.into_iter().fold(Amounts::unlimited(), |limits, (name, amount)| limits.with(name, amount)),
+            // Addresses that contain `fake` are never connected to.
+            address: "fake".to_owned(),
+            console: None,
         }
     }
 }
 
-/// What every server takes.
-pub fn server_needs() -> Amounts {
-    Amounts::none().with("cores", 4.0).with("instances", 1.0).with("ram", RAM)
+/// What a node of a label takes, or why there can be none.
+pub fn need(label: &Label, knobs: &Knobs) -> Result<Amounts, Trouble> {
+    if let Image::Name(name) = &label.source
+        && !knobs.images.contains(name)
+    {
+        let has = knobs.images.join(", ");
+        return Err(Trouble::NotReady(format!("Unable to find image {name}: the fake cloud has {has}")));
+    }
+    has_flavor(label)?;
+    let need = Amounts::none().with("cores", 4.0).with("instances", 1.0).with("ram", RAM);
+    Ok(match label.volume {
+        Some(size) => need.with("volumes", 1.0).with("volume-gb", size as f64),
+        None => need,
+    })
 }
 
-/// What a node of a label takes. With `min-ram` a part of the flavor's name is enough.
-pub fn need(label: &Label) -> Result<Amounts, Trouble> {
+/// With `min-ram` a part of the flavor's name is enough.
+fn has_flavor(label: &Label) -> Result<(), Trouble> {
     let wanted = label.flavor.as_deref();
     let fits = |flavor: &&str| match label.min_ram > 0 {
         true => wanted.is_none_or(|part| flavor.contains(part)) && label.min_ram as f64 <= RAM,
         false => wanted == Some(*flavor),
     };
     if FLAVORS.iter().any(fits) {
-        return Ok(server_needs());
+        return Ok(());
     }
     let wanted = wanted.map_or_else(String::new, |name| format!(" named {name:?}"));
     let ram = if label.min_ram > 0 { format!(" with {} MiB", label.min_ram) } else { String::new() };
     let has = FLAVORS.join(" and ");
     Err(Trouble::Broken(format!("Unable to find flavor{wanted}{ram}: the fake cloud has {has} with {RAM} MiB")))
 }
-
-const SPANS: &str = "seconds, 0 or more";
 
 pub fn knobs(section: &ProviderConfig, findings: &mut Findings) -> Knobs {
     let mut knobs = Knobs::default();
@@ -88,24 +115,31 @@ pub fn knobs(section: &ProviderConfig, findings: &mut Findings) -> Knobs {
         ("retry-after", &mut knobs.retry_after),
     ];
     for (key, span) in spans {
-        read(node, key, SPANS, findings, |seconds| *span = Span(seconds));
+        read(node, key, "seconds, 0 or more", findings, |seconds| *span = Span(seconds));
     }
-    let rates = [
-        ("create-fails-every", &mut knobs.create_fails_every),
-        ("boot-fails-every", &mut knobs.boot_fails_every),
-        ("delete-fails-every", &mut knobs.delete_fails_every),
-        ("throttle-every", &mut knobs.throttle_every),
+    let faults = [
+        ("create-fails-every", &mut knobs.faults.create_fails),
+        ("create-answer-lost-every", &mut knobs.faults.create_answer_lost),
+        ("boot-fails-every", &mut knobs.faults.boot_fails),
+        ("boot-quota-every", &mut knobs.faults.boot_quota),
+        ("boot-hangs-every", &mut knobs.faults.boot_hangs),
+        ("delete-fails-every", &mut knobs.faults.delete_fails),
+        ("throttle-every", &mut knobs.faults.throttle),
     ];
-    for (key, rate) in rates {
-        read(node, key, "a whole number, 0 for never", findings, |number| *rate = number as u64);
+    for (key, every) in faults {
+        read(node, key, "a whole number, 0 for never", findings, |number| *every = number as u64);
     }
     for resource in ["cores", "instances", "ram", "volumes", "volume-gb"] {
         let limits = &mut knobs.limits;
         read(node, &format!("max-{resource}"), "a number", findings, |number| limits.set(resource, number));
     }
-    if node.given("zones").is_some() {
-        knobs.zones = findings.keep(node.texts("zones"));
+    for (key, names) in [("zones", &mut knobs.zones), ("images", &mut knobs.images)] {
+        if node.given(key).is_some() {
+            *names = findings.keep(node.texts(key));
+        }
     }
+    knobs.address = findings.keep(node.text("address")).unwrap_or(knobs.address);
+    knobs.console = findings.keep(node.text("console"));
     knobs
 }
 

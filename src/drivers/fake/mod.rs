@@ -18,13 +18,14 @@ mod cloud;
 pub mod config;
 
 use self::cloud::{Cloud, Order};
+use self::config::Knobs;
 
 /// It answers faster than any real one, so it may be asked more often.
 const OBSERVE: Span = Span(0.05);
 
 pub struct Fake {
     section: Section,
-    zones: Vec<String>,
+    knobs: Knobs,
     cloud: RefCell<Cloud>,
 }
 
@@ -34,8 +35,8 @@ pub fn open(section: &ProviderConfig) -> Result<Simple<Fake>, Vec<Problem>> {
     if !findings.problems.is_empty() {
         return Err(findings.problems);
     }
-    let fake = Fake { section: parts, zones: knobs.zones.clone(), cloud: RefCell::new(Cloud::new(knobs)) };
-    Ok(Simple::new(section.name.clone(), fake))
+    let cloud = RefCell::new(Cloud::new(knobs.clone()));
+    Ok(Simple::new(section.name.clone(), Fake { section: parts, knobs, cloud }))
 }
 
 /// All that is wrong or odd about a section.
@@ -43,12 +44,12 @@ pub fn problems(section: &ProviderConfig) -> Vec<Problem> {
     read(section).2.problems
 }
 
-fn read(section: &ProviderConfig) -> (Section, config::Knobs, Findings) {
+fn read(section: &ProviderConfig) -> (Section, Knobs, Findings) {
     let mut findings = Findings::default();
     let parts = servers::section(section, &mut findings);
     let knobs = config::knobs(section, &mut findings);
     for label in parts.labels() {
-        if let Err(Trouble::Broken(why) | Trouble::NotReady(why)) = config::need(label) {
+        if let Err(Trouble::Broken(why) | Trouble::NotReady(why)) = config::need(label, &knobs) {
             findings.warning(label.at, why, "no node of this label can be launched");
         }
     }
@@ -74,16 +75,24 @@ impl SimpleAdapter for Fake {
         delete: "compute.DELETE.servers",
         list: "compute.GET.servers",
         limits: "compute.GET.limits",
+        ports: "network.GET.ports",
+        delete_port: "network.DELETE.ports",
+        console: "compute.POST.servers.action",
     };
 
     async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
+        let label = self.section.label(&order.pool, &order.label);
+        let label =
+            label.ok_or_else(|| CloudError::Denied(format!("pool {} has no label {}", order.pool, order.label)))?;
         let order = Order {
             name: order.hostname.clone(),
             zone: order.zone.clone(),
+            networks: label.networks.clone(),
             metadata: order.metadata.clone(),
-            amounts: config::server_needs(),
+            amounts: config::need(label, &self.knobs)
+                .map_err(|trouble| CloudError::Denied(trouble.why().to_owned()))?,
         };
-        self.answer(|cloud| cloud.find(&order.name).map_or_else(|| cloud.create(order), Ok)).await
+        self.answer(|cloud| cloud.create(order)).await
     }
 
     async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
@@ -98,8 +107,21 @@ impl SimpleAdapter for Fake {
         self.answer(|cloud| Ok(cloud.limits())).await
     }
 
+    async fn unused_ports(&self) -> Result<Vec<String>, CloudError> {
+        self.answer(|cloud| Ok(cloud.unused_ports())).await
+    }
+
+    async fn delete_port(&self, port: &str) -> Result<(), CloudError> {
+        self.answer(|cloud| cloud.delete_port(port)).await
+    }
+
+    async fn console(&self, id: &ExternalId) -> Result<Option<String>, CloudError> {
+        self.answer(|cloud| cloud.console(id)).await
+    }
+
     fn launching(&self) -> Launching {
-        Launching { zones: self.zones.clone(), ..self.section.launching(|_, _, label| config::need(label)) }
+        let launching = self.section.launching(|_, _, label| config::need(label, &self.knobs));
+        Launching { zones: self.knobs.zones.clone(), ..launching }
     }
 
     fn pace(&self) -> Pace {

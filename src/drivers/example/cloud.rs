@@ -1,0 +1,70 @@
+//! The example's cloud: VMs in memory, by name. A real driver has a client of its cloud's API here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::config::VmType;
+use crate::model::cloud::{CloudError, ExternalId, Instance, InstanceState};
+use crate::model::quantity::Amounts;
+
+const BOOT_TIME: Duration = Duration::from_millis(100);
+
+#[derive(Default)]
+pub struct Cloud {
+    vms: BTreeMap<String, Vm>,
+}
+
+struct Vm {
+    order: Arc<VmOrder>,
+    boots_until: Instant,
+}
+
+/// The body of the call that creates a VM.
+#[derive(Debug)]
+pub struct VmOrder {
+    pub name: String,
+    pub project: String,
+    pub region: String,
+    pub kind: VmType,
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl Cloud {
+    /// Names are unique, so asking twice, because the first answer was lost, makes one VM.
+    pub fn create(&mut self, order: Arc<VmOrder>) {
+        let boots_until = Instant::now() + BOOT_TIME;
+        self.vms.entry(order.name.clone()).or_insert(Vm { order, boots_until });
+    }
+
+    pub fn delete(&mut self, id: &ExternalId) -> Result<(), CloudError> {
+        self.vms.remove(&id.to_string()).map(drop).ok_or(CloudError::NotFound)
+    }
+
+    /// All VMs, with the metadata by which leaks are found, and with what they take from the limits.
+    pub fn list(&self) -> Vec<Instance> {
+        self.vms.values().map(Vm::instance).collect()
+    }
+}
+
+impl Vm {
+    fn instance(&self) -> Instance {
+        let boots = Instant::now() < self.boots_until;
+        // Addresses that contain `fake` are never connected to.
+        let address = || Some("fake".to_owned());
+        Instance {
+            interface_ip: address(),
+            public_ipv4: address(),
+            public_ipv6: address(),
+            private_ipv4: address(),
+            region: Some(self.order.region.clone()),
+            zone: Some("az".to_owned()),
+            metadata: self.order.metadata.clone(),
+            amounts: Amounts::none().with("instances", 1.0),
+            state: if boots { InstanceState::Starting } else { InstanceState::Running },
+            ..Instance::new(ExternalId::text(self.order.name.clone()))
+        }
+    }
+}

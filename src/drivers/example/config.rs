@@ -1,0 +1,89 @@
+//! The example driver's section: what it says of the cloud, and of each label what its VMs are made of.
+
+use std::collections::BTreeMap;
+
+use crate::drivers::servers::{self, CloudImages, Image};
+use crate::model::cloud::{LabelImage, LaunchLabel, Launching};
+use crate::model::config::{PoolConfig, ProviderConfig};
+use crate::model::findings::Findings;
+use crate::model::ids::{LabelName, PoolName};
+use crate::model::quantity::Amounts;
+use crate::model::tidying::Tidy;
+use crate::model::time::Span;
+
+pub struct Settings {
+    pub project: String,
+    pub region: String,
+    /// Between two calls.
+    pub spacing: Span,
+    pub vms: BTreeMap<(PoolName, LabelName), VmType>,
+    /// The same labels as the framework wants to know them.
+    pub launching: Launching,
+}
+
+/// What a label's VMs are.
+#[derive(Clone, Debug)]
+pub struct VmType {
+    pub instance_type: String,
+    pub image: Image,
+    pub use_internal_ip: bool,
+}
+
+/// Reads all of it, and notes everything that is wrong instead of stopping at the first.
+pub fn read(provider: &ProviderConfig, findings: &mut Findings) -> Settings {
+    let node = &provider.section;
+    let mut required = |key| findings.required(node, key, "an example provider").unwrap_or_default();
+    let (project, region) = (required("project"), required("region"));
+    let rate = findings.keep(node.number("rate-limit")).unwrap_or(1.0);
+    if rate <= 0.0 {
+        let at = node.get("rate-limit").map_or(node.at, |value| value.at);
+        findings.error(at, "rate-limit is out of range", format!("it is {rate}, expected calls per second, 1 or more"));
+    }
+    let images = servers::cloud_images(node, findings);
+    let (mut vms, mut labels) = (BTreeMap::new(), BTreeMap::new());
+    for pool in provider.pools.values() {
+        labels.insert(pool.name.clone(), read_pool(pool, &images, &mut vms, findings));
+    }
+    let launching = Launching {
+        attempts: findings.keep(node.integer("launch-retries")).unwrap_or(3).clamp(1, 1000) as u32,
+        timeout: Span(3600.0),
+        boot_timeout: Span(findings.keep(node.integer("boot-timeout")).unwrap_or(60) as f64),
+        zones: Vec::new(),
+        tidy: Tidy::default(),
+        labels,
+    };
+    Settings { project, region, spacing: Span(1.0 / rate), vms, launching }
+}
+
+fn read_pool(
+    pool: &PoolConfig,
+    images: &CloudImages,
+    vms: &mut BTreeMap<(PoolName, LabelName), VmType>,
+    findings: &mut Findings,
+) -> BTreeMap<LabelName, LaunchLabel> {
+    let use_internal_ip = pool.section.boolean("use-internal-ip").unwrap_or(false);
+    let host_key_checking = pool.section.boolean("host-key-checking").unwrap_or(true);
+    let mut labels = BTreeMap::new();
+    for node in findings.mappings(&pool.section, "labels", "a label") {
+        let mut required = |key| findings.required(node, key, "a label of an example pool");
+        let (name, image, kind) = (required("name"), required("cloud-image"), required("instance-type"));
+        let (Some(name), Some(image), Some(instance_type)) = (name, image, kind) else { continue };
+        let Some((source, login)) = images.get(&image) else {
+            findings.error(node.at, format!("cloud-image {image} does not exist"), "define it in `cloud-images`");
+            continue;
+        };
+        let name = LabelName::from(name);
+        let vm = VmType { instance_type, image: source.clone(), use_internal_ip };
+        vms.insert((pool.name.clone(), name.clone()), vm);
+        let label = LaunchLabel {
+            need: Some(Amounts::none().with("instances", 1.0)),
+            image: LabelImage::Cloud(image),
+            login: login.clone(),
+            host_key_checking,
+            console_log: false,
+            trouble: None,
+        };
+        labels.insert(name, label);
+    }
+    labels
+}

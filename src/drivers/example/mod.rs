@@ -1,0 +1,194 @@
+//! A driver that writes its own machines, as small as it can be: kept as documentation of what `Simple` hides.
+//!
+//! `config.rs` reads the section, `cloud.rs` stands for a client of the cloud's API, `create.rs` is the machine of a launch. Here
+//! are the calls as data, and the `Driver`, which holds it all together.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use super::{ApiCall, Driver};
+use crate::model::cloud::{CloudError, ExternalId, Facts, Instance, Inventory, Job, LaunchOrder, Outcome};
+use crate::model::config::ProviderConfig;
+use crate::model::findings::Findings;
+use crate::model::ids::ProviderName;
+use crate::model::problem::Problem;
+use crate::model::time::Span;
+use crate::policy::machine::{InFlight, Input, Lane, Next, OneCall, Pace, REFRESH, StateMachine};
+
+mod cloud;
+mod config;
+mod create;
+
+use self::cloud::{Cloud, VmOrder};
+use self::config::Settings;
+use self::create::CreateVm;
+
+pub struct Example {
+    provider: ProviderName,
+    settings: Settings,
+    facts: Facts,
+    cloud: RefCell<Cloud>,
+}
+
+pub fn open(section: &ProviderConfig) -> Result<Example, Vec<Problem>> {
+    let (settings, mut findings) = read(section);
+    findings.problems.retain(Problem::is_error);
+    if !findings.problems.is_empty() {
+        return Err(findings.problems);
+    }
+    let facts = Facts { launching: Some(Arc::new(settings.launching.clone())), ..Facts::unseen() };
+    Ok(Example { provider: section.name.clone(), settings, facts, cloud: RefCell::default() })
+}
+
+/// All that is wrong or odd about a section.
+pub fn problems(section: &ProviderConfig) -> Vec<Problem> {
+    read(section).1.problems
+}
+
+fn read(section: &ProviderConfig) -> (Settings, Findings) {
+    let mut findings = Findings::default();
+    (config::read(section, &mut findings), findings)
+}
+
+/// Every request that this driver makes.
+#[derive(Clone, Debug)]
+pub enum Call {
+    Create(Arc<VmOrder>),
+    Delete(ExternalId),
+    List,
+}
+
+#[derive(Debug)]
+pub enum Reply {
+    Accepted,
+    Listed(Vec<Instance>),
+}
+
+impl ApiCall for Call {
+    fn key(&self) -> &'static str {
+        match self {
+            Call::Create(_) => "vm.create",
+            Call::Delete(_) => "vm.delete",
+            Call::List => "vm.list",
+        }
+    }
+
+    fn lane(&self) -> Lane {
+        match self {
+            Call::Create(_) | Call::Delete(_) => Lane::Change,
+            Call::List => Lane::Look,
+        }
+    }
+
+    fn deadline(&self) -> Span {
+        Span(60.0)
+    }
+}
+
+impl Driver for Example {
+    type Call = Call;
+    type Reply = Reply;
+    type Machine = Machine;
+
+    fn facts(&self) -> Facts {
+        self.facts.clone()
+    }
+
+    fn pace(&self) -> Pace {
+        Pace {
+            spacing: self.settings.spacing,
+            in_flight: InFlight::Adjustable,
+            observe: Span(1.0),
+            refresh: Some(REFRESH),
+        }
+    }
+
+    fn begin(&self, job: &Job) -> Machine {
+        Machine::OneCall(match job {
+            Job::Launch(order) => match (self.vm_order(order), &order.found) {
+                (Ok(vm), None) => return Machine::Create(CreateVm::new(vm)),
+                (Ok(vm), Some(found)) => return Machine::Create(CreateVm::of_found(vm, found.clone())),
+                (Err(error), _) => OneCall::ended(Err(error)),
+            },
+            Job::Delete(id) => OneCall::new("deleting vm", Call::Delete(id.clone()), |_| Ok(Outcome::Deleted)),
+            Job::List => {
+                OneCall::new("listing vms", Call::List, |reply| Ok(Outcome::Listed(Arc::new(inventory(reply)))))
+            }
+            Job::Survey => {
+                let (facts, provider) = (self.facts(), self.provider.clone());
+                OneCall::new("looking at everything", Call::List, move |reply| {
+                    let inventory = inventory(reply);
+                    let facts = Facts { unmanaged: inventory.used_by_others(&provider), ..facts };
+                    Ok(Outcome::Surveyed(Arc::new(facts), Arc::new(inventory)))
+                })
+            }
+            // Everything in this cloud bears a mark; it has no consoles and no standing hosts.
+            Job::Tidy { .. } | Job::Console(_) | Job::Inspect(_) | Job::Probe(_) => {
+                OneCall::ended(Err(CloudError::NotFound))
+            }
+        })
+    }
+
+    async fn call(&self, call: Call) -> Result<Reply, CloudError> {
+        let mut cloud = self.cloud.borrow_mut();
+        match call {
+            Call::Create(order) => cloud.create(order),
+            Call::Delete(id) => cloud.delete(&id)?,
+            Call::List => return Ok(Reply::Listed(cloud.list())),
+        }
+        Ok(Reply::Accepted)
+    }
+}
+
+impl Example {
+    fn vm_order(&self, order: &LaunchOrder) -> Result<VmOrder, CloudError> {
+        let kind = self.settings.vms.get(&(order.pool.clone(), order.label.clone()));
+        let unknown = || CloudError::Denied(format!("pool {} has no label {}", order.pool, order.label));
+        Ok(VmOrder {
+            name: order.hostname.clone(),
+            project: self.settings.project.clone(),
+            region: self.settings.region.clone(),
+            kind: kind.ok_or_else(unknown)?.clone(),
+            metadata: order.metadata.clone(),
+        })
+    }
+}
+
+fn inventory(reply: Reply) -> Inventory {
+    match reply {
+        Reply::Listed(vms) => Inventory::new(vms),
+        Reply::Accepted => unreachable!("a list is answered with a list"),
+    }
+}
+
+/// A job on its way: a launch has several steps, all others have one.
+pub enum Machine {
+    Create(CreateVm),
+    OneCall(OneCall<Call, Reply>),
+}
+
+impl StateMachine for Machine {
+    type Call = Call;
+    type Reply = Reply;
+
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match self {
+            Machine::Create(machine) => machine.step(input),
+            Machine::OneCall(machine) => machine.step(input),
+        }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        match self {
+            Machine::Create(machine) => machine.external_id(),
+            Machine::OneCall(machine) => machine.external_id(),
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        match self {
+            Machine::Create(machine) => machine.label(),
+            Machine::OneCall(machine) => machine.label(),
+        }
+    }
+}
