@@ -2,10 +2,9 @@
 
 mod grown;
 
+use grown::fake::is_paused;
 use grown::{Consumer, Process, on_paused_time, until, zookeeper};
-use nodepool::model::component::PoolComponent;
 use nodepool::model::ids::RequestId;
-use nodepool::model::json;
 use nodepool::model::request::RequestState;
 use nodepool::zk::memory::MemoryZooKeeper;
 use nodepool::zk::paths;
@@ -36,18 +35,6 @@ async fn started(zookeeper: &MemoryZooKeeper, pools: &[(&str, i64, usize)]) -> (
     (consumer, process, ended)
 }
 
-async fn paused(consumer: &Consumer, pool: &str) -> bool {
-    let (names, _) = consumer.zk.children("/nodepool/components/pool").await.unwrap();
-    for name in names {
-        let (data, _) = consumer.zk.get(&format!("/nodepool/components/pool/{name}")).await.unwrap();
-        let component: PoolComponent = json::from_bytes(&data).unwrap();
-        if component.name.is_some_and(|name| name.as_str() == pool) {
-            return component.paused;
-        }
-    }
-    panic!("there is no pool {pool}");
-}
-
 async fn state(consumer: &Consumer, id: &RequestId) -> RequestState {
     consumer.request(id).await.unwrap().state
 }
@@ -64,10 +51,10 @@ fn the_first_request_without_room_is_pending_and_the_pool_paused_until_it_is_ser
         let first = consumer.ask(&["a", "a"]).await;
         consumer.ended(&first).await;
         let used = consumer.accept(&first).await;
-        assert!(!paused(&consumer, "main").await);
+        assert!(!is_paused(&consumer, "main").await);
         let second = consumer.ask(&["a"]).await;
         becomes(&consumer, &second, RequestState::Pending).await;
-        until("the pool is paused", async || paused(&consumer, "main").await).await;
+        until("the pool is paused", async || is_paused(&consumer, "main").await).await;
         let third = consumer.ask(&["a", "a"]).await;
         let unknown = consumer.ask(&["unheard-of"]).await;
         assert_eq!(consumer.ended(&unknown).await.state, RequestState::Failed);
@@ -81,7 +68,7 @@ fn the_first_request_without_room_is_pending_and_the_pool_paused_until_it_is_ser
         let used = consumer.accept(&second).await;
         consumer.use_up(used).await;
         assert_eq!(consumer.ended(&third).await.state, RequestState::Fulfilled);
-        until("the pool goes on", async || !paused(&consumer, "main").await).await;
+        until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
     });
 }
 
@@ -116,7 +103,7 @@ fn a_request_that_vanishes_while_it_waits_holds_up_nobody() {
         let second = consumer.ask(&["a"]).await;
         becomes(&consumer, &second, RequestState::Pending).await;
         consumer.zk.delete(&paths::request(&second), -1).await.unwrap();
-        until("the pool goes on", async || !paused(&consumer, "main").await).await;
+        until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
         let third = consumer.ask(&["a"]).await;
         becomes(&consumer, &third, RequestState::Pending).await;
         consumer.use_up(used).await;

@@ -1,6 +1,7 @@
 //! Launchers as they run, on a ZooKeeper in memory and on paused time, and consumers as Zuul is one.
 #![allow(dead_code)] // Each test binary uses a part of it.
 
+pub mod fake;
 pub mod foreign;
 
 use std::future::Future;
@@ -155,9 +156,13 @@ impl Consumer {
     }
 
     pub async fn submit(&self, request: NodeRequest) -> RequestId {
-        let data = Bytes::from(json::to_bytes(&request));
-        let (path, _) =
-            self.zk.create(&paths::request_prefix("200"), data, CreateMode::PersistentSequential).await.unwrap();
+        self.submit_as("200", request).await
+    }
+
+    /// Of this precedence: the lower, the sooner.
+    pub async fn submit_as(&self, precedence: &str, request: NodeRequest) -> RequestId {
+        let (prefix, data) = (paths::request_prefix(precedence), Bytes::from(json::to_bytes(&request)));
+        let (path, _) = self.zk.create(&prefix, data, CreateMode::PersistentSequential).await.unwrap();
         RequestId::from(paths::name(&path))
     }
 

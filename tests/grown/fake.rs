@@ -1,0 +1,61 @@
+//! Launchers of the fake cloud: their configuration, and what they register.
+
+use nodepool::model::component::PoolComponent;
+use nodepool::model::json;
+use nodepool::zk::memory::MemoryZooKeeper;
+use serde_json::{Value, json};
+
+use super::{Consumer, Process, until, zookeeper};
+
+/// A provider of the fake cloud with one pool, which has the labels `a` and `b`; these keys are added to both.
+pub fn provider(name: &str, of_provider: Value, of_pool: Value) -> Value {
+    let label = |name: &str, flavor: &str| json!({"name": name, "cloud-image": "image", "flavor-name": flavor});
+    let mut pool = json!({"name": "main", "labels": [label("a", "Fake Flavor"), label("b", "Unreal Flavor")]});
+    add(&mut pool, of_pool);
+    let images = json!([{"name": "image", "username": "zuul"}]);
+    let mut provider =
+        json!({"name": name, "driver": "fake", "cloud": "fake", "cloud-images": images, "pools": [pool]});
+    add(&mut provider, of_provider);
+    provider
+}
+
+fn add(to: &mut Value, more: Value) {
+    let Value::Object(more) = more else { panic!("keys and values are added: {more}") };
+    to.as_object_mut().expect("a section is a mapping").extend(more);
+}
+
+/// A configuration of these providers, with the labels `a` and `b`.
+pub fn configuration(providers: &[Value]) -> Value {
+    let labels = json!([{"name": "a"}, {"name": "b"}]);
+    json!({"zookeeper-servers": [{"host": "localhost"}], "labels": labels, "providers": providers})
+}
+
+/// The configuration of one provider.
+pub fn cloud(of_provider: Value, of_pool: Value) -> Value {
+    configuration(&[provider("lab", of_provider, of_pool)])
+}
+
+/// A launcher whose pools are registered.
+pub async fn started(configuration: &Value) -> (MemoryZooKeeper, Consumer, Process) {
+    let zookeeper = zookeeper();
+    let consumer = Consumer::of(&zookeeper);
+    let mut process = Process::new(&configuration.to_string());
+    process.run(&zookeeper);
+    let providers = configuration["providers"].as_array().into_iter().flatten();
+    let pools: usize = providers.map(|provider| provider["pools"].as_array().map_or(0, Vec::len)).sum();
+    until("its pools are registered", async || consumer.count("/nodepool/components/pool").await == pools).await;
+    (zookeeper, consumer, process)
+}
+
+/// Whether a pool says that a request waits in it.
+pub async fn is_paused(consumer: &Consumer, pool: &str) -> bool {
+    let (names, _) = consumer.zk.children("/nodepool/components/pool").await.unwrap();
+    for name in names {
+        let (data, _) = consumer.zk.get(&format!("/nodepool/components/pool/{name}")).await.unwrap();
+        let component: PoolComponent = json::from_bytes(&data).unwrap();
+        if component.name.is_some_and(|name| name.as_str() == pool) {
+            return component.paused;
+        }
+    }
+    panic!("there is no pool {pool}");
+}
