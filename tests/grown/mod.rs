@@ -1,6 +1,7 @@
 //! Launchers as they run, on a ZooKeeper in memory and on paused time, and consumers as Zuul is one.
 #![allow(dead_code)] // Each test binary uses a part of it.
 
+pub mod builder;
 pub mod fake;
 pub mod foreign;
 

@@ -1,13 +1,11 @@
 //! Labels whose image the builder makes: nodes boot from its newest upload.
 
-use nodepool::model::cloud::ExternalId;
-use nodepool::model::json;
 use nodepool::model::request::RequestState;
-use nodepool::model::time::Timestamp;
-use nodepool::model::upload::{ImageUpload, UploadKey, UploadState};
-use nodepool::zk::{Connection, CreateMode, paths};
+use nodepool::model::upload::{UploadKey, UploadState};
+use nodepool::zk::{Connection, paths};
 use serde_json::json;
 
+use crate::grown::builder::upload;
 use crate::grown::on_real_time;
 use crate::stack::clouds;
 use crate::stack::scene::{Scene, server_of, with_launcher};
@@ -19,25 +17,8 @@ fn key(scene: &Scene, build: &str) -> UploadKey {
 
 /// Records an upload as a builder does.
 async fn record(scene: &Scene, build: &str, state: UploadState, at: f64, image: Option<&str>) -> UploadKey {
-    let (key, zk) = (key(scene, build), scene.zookeeper.connect());
-    let upload = ImageUpload {
-        state,
-        state_time: Timestamp(at),
-        external_id: image.map(|id| ExternalId::Text(id.to_owned())),
-        external_name: None,
-        format: Some("raw".to_owned()),
-        username: Some("somebody".to_owned()),
-        python_path: Some("auto".to_owned()),
-        shell_type: None,
-    };
-    let path = paths::image_upload(&key);
-    for (at, _) in path.match_indices('/').skip(1) {
-        let _ = zk.create(&path[..at], Default::default(), CreateMode::Persistent).await;
-    }
-    let data: bytes::Bytes = json::to_bytes(&upload).into();
-    if zk.create(&path, data.clone(), CreateMode::Persistent).await.is_err() {
-        zk.set(&path, data, -1).await.expect("an upload can be written");
-    }
+    let key = key(scene, build);
+    upload(&scene.zookeeper.connect(), &key, state, at, image).await;
     key
 }
 

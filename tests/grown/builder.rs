@@ -1,0 +1,29 @@
+//! What a builder writes, played by a test.
+
+use nodepool::model::cloud::ExternalId;
+use nodepool::model::json;
+use nodepool::model::time::Timestamp;
+use nodepool::model::upload::{ImageUpload, UploadKey, UploadState};
+use nodepool::zk::{CreateMode, Zk, paths};
+
+/// Records an upload, or writes over it.
+pub async fn upload(zk: &Zk, key: &UploadKey, state: UploadState, at: f64, image: Option<&str>) {
+    let upload = ImageUpload {
+        state,
+        state_time: Timestamp(at),
+        external_id: image.map(|id| ExternalId::Text(id.to_owned())),
+        external_name: None,
+        format: Some("raw".to_owned()),
+        username: Some("somebody".to_owned()),
+        python_path: Some("auto".to_owned()),
+        shell_type: None,
+    };
+    let path = paths::image_upload(key);
+    for (at, _) in path.match_indices('/').skip(1) {
+        let _ = zk.create(&path[..at], Default::default(), CreateMode::Persistent).await;
+    }
+    let data: bytes::Bytes = json::to_bytes(&upload).into();
+    if zk.create(&path, data.clone(), CreateMode::Persistent).await.is_err() {
+        zk.set(&path, data, -1).await.expect("an upload can be written");
+    }
+}
