@@ -54,6 +54,10 @@ fn removal(id: &NodeId, node: &Stored<Node>, world: &World<'_>) -> Option<Repair
     let facts = node.record.provider.as_ref().and_then(|provider| Some((provider, world.facts.get(provider)?)));
     let external_id: Option<ExternalId> = serde_json::from_value(node.record.external_id.clone()).ok();
     match (facts, external_id) {
+        // D4: whoever wrote that had seen the instance go, and was about to remove the record.
+        _ if node.record.state == NodeState::Deleted => {
+            Some(Repair::Retire { node: id.clone(), version: node.version })
+        }
         (Some((provider, facts)), Some(external_id)) if facts.launching.is_some() => {
             let change = node.change(id.clone(), |record| {
                 record.set_state(NodeState::Deleting, Writer::Launcher, world.now);
