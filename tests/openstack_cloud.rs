@@ -6,10 +6,14 @@ mod grown;
 mod stack;
 mod support;
 
+#[path = "openstack_cloud/limits.rs"]
+mod limits;
 #[path = "openstack_cloud/logins.rs"]
 mod logins;
 #[path = "openstack_cloud/refusals.rs"]
 mod refusals;
+#[path = "openstack_cloud/scans.rs"]
+mod scans;
 #[path = "openstack_cloud/timings.rs"]
 mod timings;
 #[path = "openstack_cloud/uploads.rs"]

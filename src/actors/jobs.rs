@@ -6,6 +6,7 @@ use actix::{Message, Recipient};
 use tokio::sync::watch;
 
 use super::messages::Shutdown;
+use crate::drivers::Outdated;
 use crate::drivers::keyscan::Scanner;
 use crate::model::cloud::{CloudError, ExternalId, Facts, Job, News, Notification, Outcome};
 use crate::model::ids::ProviderName;
@@ -27,6 +28,8 @@ pub struct ProviderHandle {
     /// Only where the driver listens.
     pub notify: Option<Recipient<Notify>>,
     pub facts: watch::Receiver<Arc<Facts>>,
+    /// Only where the driver reads more than its section.
+    pub outdated: Option<Outdated>,
     /// For the host keys of its nodes, a bounded number at a time.
     pub scanner: Arc<Scanner>,
 }

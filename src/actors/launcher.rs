@@ -279,7 +279,8 @@ impl Launcher {
 
     fn reconfigure(&mut self, loaded: Loaded, ctx: &mut Context<Self>) {
         loaded.tell();
-        let changes = reload::diff(&self.config, &loaded.config);
+        let mut changes = reload::diff(&self.config, &loaded.config);
+        changes.extend(self.to_be_opened_anew(&loaded.config));
         self.shared.set_in_force(loaded.clone());
         (self.config, self.stamp, self.broken) = (loaded.config, loaded.stamp, None);
         let said: Vec<String> = changes.iter().map(Change::to_string).collect();
@@ -293,6 +294,17 @@ impl Launcher {
             self.tell_children();
             self.look(ctx);
         }
+    }
+
+    /// Providers whose section is as before: those of which the driver has read something else that changed, and those that could
+    /// not be started, which may be possible by now.
+    fn to_be_opened_anew(&self, config: &Config) -> Vec<Change> {
+        let same = config.providers.iter().filter(|(name, section)| self.config.providers.get(*name) == Some(*section));
+        let is_outdated = |name: &ProviderName| match self.providers.get(name) {
+            Some(handle) => handle.outdated.as_ref().is_some_and(|outdated| (outdated.0)()),
+            None => true,
+        };
+        same.map(|(name, _)| name).filter(|name| is_outdated(name)).cloned().map(Change::ProviderChanged).collect()
     }
 
     fn apply(&mut self, change: &Change) {

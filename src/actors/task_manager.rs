@@ -75,6 +75,7 @@ impl<D: Driver> TaskManager<D> {
     /// Starts the TaskManager on its arbiter.
     pub fn launch(provider: ProviderName, driver: D, surroundings: Surroundings) -> ProviderHandle {
         let (sender, facts) = watch::channel(Arc::new(driver.facts()));
+        let outdated = driver.outdated();
         let (name, arbiter) = (provider.clone(), surroundings.arbiter.clone());
         let address = Self::start_in_arbiter(&arbiter, move |_| Self::new(name, driver, surroundings, sender));
         ProviderHandle {
@@ -86,6 +87,7 @@ impl<D: Driver> TaskManager<D> {
             notify: D::LISTENS.then(|| address.clone().recipient()),
             stop: address.recipient(),
             facts,
+            outdated,
             scanner: Arc::default(),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 
 use crate::model::cloud::{CloudError, Facts, Job, Notification};
 use crate::model::config::ProviderConfig;
@@ -80,6 +81,12 @@ pub trait Driver: Send + 'static {
         None
     }
 
+    /// How to find out whether the driver would be another one if it were opened again for the same section: where it reads
+    /// more than that. Asked once; the answer is used at each load of the configuration.
+    fn outdated(&self) -> Option<Outdated> {
+        None
+    }
+
     /// What the driver itself has counted since it was asked last, for statsd.
     fn take_samples(&self) -> Vec<Sample> {
         Vec::new()
@@ -93,6 +100,16 @@ pub trait Driver: Send + 'static {
 
     /// Performs one API request. The only I/O a driver does.
     fn call(&self, call: Self::Call) -> impl Future<Output = Result<Self::Reply, CloudError>>;
+}
+
+/// Whether what a driver has read besides its section says something else by now.
+#[derive(Clone)]
+pub struct Outdated(pub Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl fmt::Debug for Outdated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outdated").finish_non_exhaustive()
+    }
 }
 
 /// One API request as data. It is cloned because a throttled request is sent again.

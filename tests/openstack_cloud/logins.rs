@@ -1,12 +1,13 @@
 //! Who may log in and where: passwords, application credentials, regions; and that a provider that cannot harms no other.
 
+use nodepool::model::ids::RequestId;
 use nodepool::model::request::RequestState;
 use serde_json::{Value, json};
 
 use crate::grown::on_real_time;
-use crate::stack::scene::{server_of, with_launcher};
+use crate::stack::scene::{LONG, Scene, server_of, with_launcher};
 use crate::stack::{Cloud, clouds};
-use crate::support::real;
+use crate::support::{real, wait};
 
 #[test]
 fn an_application_credential_is_as_good_as_a_password() {
@@ -218,5 +219,83 @@ fn a_provider_that_cannot_log_in_says_so_and_others_work() {
             })
             .await;
         }
+    });
+}
+
+/// Loads the configuration again, with this change or as it is.
+fn load_again(scene: &Scene, change: impl FnOnce(&mut Value)) {
+    let text = std::fs::read_to_string(&scene.process.file).unwrap();
+    let mut file: Value = serde_json::from_str(&text).unwrap();
+    change(&mut file);
+    std::fs::write(&scene.process.file, file.to_string()).unwrap();
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(3600);
+    std::fs::File::options().append(true).open(&scene.process.file).unwrap().set_modified(later).unwrap();
+}
+
+/// Asks until a request is not refused any more.
+async fn served_in_the_end(scene: &Scene, label: &str) -> RequestId {
+    wait::until_some(&format!("label {label} to be served"), LONG, async || {
+        let id = scene.consumer.ask(&[label]).await;
+        (scene.ended(&id).await.state == RequestState::Fulfilled).then_some(id)
+    })
+    .await
+}
+
+// config.md check 42 and section 3, rule 3
+#[test]
+fn a_changed_clouds_yaml_counts_from_the_next_load_of_the_configuration_on() {
+    on_real_time(async {
+        let cloud = Cloud::simulated(&[]).await;
+        let text = std::fs::read_to_string(&cloud.clouds_yaml).unwrap();
+        let mut file: Value = serde_yaml::from_str(&text).unwrap();
+        let good = file["clouds"][&cloud.name].take();
+        let mut wrong = good.clone();
+        wrong["auth"]["password"] = json!("wrong");
+        cloud.add("changing", wrong.clone());
+        let configure = |name: &str| {
+            let mut provider = cloud.provider(name);
+            provider["cloud"] = json!("changing");
+            let mut unknown = provider.clone();
+            (unknown["name"], unknown["cloud"]) = (json!(format!("{name}-later")), json!("later"));
+            unknown["pools"][0]["labels"][0]["name"] = json!("b");
+            vec![provider, unknown]
+        };
+        with_launcher(&cloud, configure, async |scene| {
+            let id = scene.consumer.ask(&["a"]).await;
+            scene.says(&id, "401").await;
+            cloud.add("changing", good.clone());
+            cloud.add("later", good.clone());
+            // It goes on trying, with what it has read.
+            let tries = async || cloud.simulation().state().await["calls"].as_u64();
+            let before = tries().await;
+            wait::until("another try", LONG, async || tries().await > before).await;
+            let id = scene.consumer.ask(&["a"]).await;
+            scene.says(&id, "401").await;
+            load_again(scene, |_| {});
+            // What could not be started before has its cloud now, too.
+            for label in ["a", "b"] {
+                let id = served_in_the_end(scene, label).await;
+                scene.use_up(&id).await;
+            }
+            scene.empties().await;
+
+            cloud.add("changing", wrong.clone());
+            load_again(scene, |file| file["providers"][0]["rate"] = json!(0.5));
+            wait::until("the new password to be used", LONG, async || {
+                let id = scene.consumer.ask(&["a"]).await;
+                let state = scene.ended(&id).await.state;
+                match state {
+                    RequestState::Fulfilled => scene.use_up(&id).await,
+                    _ => scene.says(&id, "401").await,
+                }
+                state == RequestState::Failed
+            })
+            .await;
+            // Whoever cannot log in cannot delete either.
+            cloud.add("changing", good.clone());
+            load_again(scene, |_| {});
+            scene.empties().await;
+        })
+        .await;
     });
 }

@@ -76,6 +76,29 @@ fn an_image_that_is_missing_is_declined_and_used_once_it_is_there() {
     });
 }
 
+// config.md check 44
+#[test]
+fn a_provider_without_its_image_fails_its_own_labels_only() {
+    on_real_time(async {
+        for cloud in clouds(&[]).await {
+            let configure = |name: &str| {
+                let mut broken = cloud.provider(&format!("{name}-broken"));
+                broken["cloud-images"][0]["image-name"] = json!("no-such-image");
+                broken["pools"][0]["labels"][0]["name"] = json!("b");
+                vec![cloud.provider(name), broken]
+            };
+            with_launcher(&cloud, configure, async |scene| {
+                let bad = scene.consumer.ask(&["b"]).await;
+                let (good, _) = scene.serve(&["a"]).await;
+                assert_eq!(scene.ended(&bad).await.state, RequestState::Failed);
+                scene.use_up(&good).await;
+                scene.empties().await;
+            })
+            .await;
+        }
+    });
+}
+
 // The catalogue does not have it, or it is not for us.
 #[test]
 fn a_cloud_whose_glance_cannot_be_asked_boots_images_that_are_named_by_id() {

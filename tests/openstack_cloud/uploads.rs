@@ -18,7 +18,7 @@ fn key(scene: &Scene, build: &str) -> UploadKey {
 /// Records an upload as a builder does.
 async fn record(scene: &Scene, build: &str, state: UploadState, at: f64, image: Option<&str>) -> UploadKey {
     let key = key(scene, build);
-    upload(&scene.zookeeper.connect(), &key, state, at, image).await;
+    upload(&scene.consumer.zk, &key, state, at, image).await;
     key
 }
 

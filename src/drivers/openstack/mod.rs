@@ -36,7 +36,7 @@ use self::survey::Survey;
 use self::tidy::TidyUp;
 use self::timings::Timings;
 use self::wire::OneServer;
-use super::{ApiCall, Driver};
+use super::{ApiCall, Driver, Outdated};
 use crate::model::cloud::{CloudError, ExternalId, Facts, Job, Outcome};
 use crate::model::config::ProviderConfig;
 use crate::model::findings::Findings;
@@ -52,6 +52,7 @@ pub struct OpenStack {
     shared: Arc<Shared>,
     connection: Connection,
     timings: Arc<Timings>,
+    places: Places,
 }
 
 pub fn open(section: &ProviderConfig) -> Result<OpenStack, Vec<Problem>> {
@@ -73,7 +74,7 @@ pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack,
     let has_ipv6 = instances::host_has_ipv6();
     let facts = Facts { launching: Some(Arc::new(survey::unseen(&settings))), ..Facts::unseen() };
     let shared = Arc::new(Shared::new(section.name.clone(), settings, cloud, has_ipv6, facts));
-    Ok(OpenStack { shared, connection, timings })
+    Ok(OpenStack { shared, connection, timings, places: places.clone() })
 }
 
 /// What is wrong or odd about a section, clouds.yaml aside.
@@ -136,6 +137,16 @@ impl Driver for OpenStack {
             Job::Tidy { ports, doing } => Machine::Tidy(TidyUp::new(shared, *ports, *doing)),
             Job::Inspect(_) | Job::Probe(_) => Machine::NoHosts,
         }
+    }
+
+    fn outdated(&self) -> Option<Outdated> {
+        let (shared, places) = (self.shared.clone(), self.places.clone());
+        Some(Outdated(Arc::new(move || {
+            let (cloud, region) = (shared.settings.cloud.as_deref(), shared.settings.region.as_deref());
+            // A file that cannot be used now is nothing that a provider could go on with.
+            let now = clouds::load(&places, clouds::Wanted { cloud, region });
+            now.is_ok_and(|loaded| loaded.settings != *shared.cloud)
+        })))
     }
 
     fn samples_to(&self) -> Option<StatsdAddress> {

@@ -1,0 +1,127 @@
+//! Limits that need a real inventory: volumes, limits that are ignored, and what others use of the project.
+
+use nodepool::model::ids::RequestId;
+use nodepool::model::request::RequestState;
+use serde_json::{Value, json};
+
+use crate::grown::on_real_time;
+use crate::stack::Cloud;
+use crate::stack::scene::{LONG, Scene, with_launcher};
+use crate::support::wait;
+
+async fn is_pending(scene: &Scene, id: &RequestId) {
+    let request = async || scene.consumer.request(id).await.expect("it is there").state;
+    wait::until("the request to wait", LONG, async || request().await == RequestState::Pending).await;
+}
+
+/// With room for one volume, a request for two never fits, and the second of two requests waits.
+async fn second_volume_waits(flags: &[&str], of_pool: Value, reason: &str) {
+    let cloud = Cloud::simulated(flags).await;
+    let configure = |name: &str| {
+        let mut provider = cloud.provider(name);
+        let pool = &mut provider["pools"][0];
+        pool.as_object_mut().unwrap().extend(of_pool.as_object().unwrap().clone());
+        let label = &mut pool["labels"][0];
+        (label["boot-from-volume"], label["volume-size"]) = (json!(true), json!(2));
+        vec![provider]
+    };
+    with_launcher(&cloud, configure, async |scene| {
+        let (first, _) = scene.serve(&["a"]).await;
+        let never = scene.consumer.ask(&["a", "a"]).await;
+        assert_eq!(scene.ended(&never).await.state, RequestState::Failed, "{reason}");
+        scene.says(&never, reason).await;
+        let second = scene.consumer.ask(&["a"]).await;
+        is_pending(scene, &second).await;
+        scene.says(&second, reason).await;
+        assert_eq!(cloud.simulation().state().await["servers_created"], 1, "{reason}");
+        scene.use_up(&first).await;
+        scene.fulfilled(&second).await;
+        scene.use_up(&second).await;
+        scene.empties().await;
+    })
+    .await;
+}
+
+// zookeeper.md check 33, drivers.md 1.3: volumes of a pool, their size too
+#[test]
+fn a_pool_has_so_many_volumes_and_so_much_of_them() {
+    on_real_time(async {
+        second_volume_waits(&[], json!({"max-volumes": 1}), "volumes").await;
+        second_volume_waits(&[], json!({"max-volume-gb": 3}), "volume-gb").await;
+    });
+}
+
+// zookeeper.md check 34, drivers.md 2.1.7: those of the project
+#[test]
+fn a_project_has_so_many_volumes_and_so_much_of_them() {
+    on_real_time(async {
+        second_volume_waits(&["--quota-volumes", "1"], json!({}), "volumes").await;
+        second_volume_waits(&["--quota-gigabytes", "3"], json!({}), "volume-gb").await;
+    });
+}
+
+// zookeeper.md check 35
+#[test]
+fn a_limit_that_was_raised_unnoticed_stops_only_pools_that_heed_it() {
+    on_real_time(async {
+        let cloud = Cloud::simulated(&["--quota-servers", "1"]).await;
+        let configure = |name: &str| {
+            let mut provider = cloud.provider(name);
+            provider["pools"][0]["ignore-provider-quota"] = json!(false);
+            let mut ignoring = provider["pools"][0].clone();
+            (ignoring["name"], ignoring["ignore-provider-quota"]) = (json!("second"), json!(true));
+            ignoring["labels"][0]["name"] = json!("b");
+            provider["pools"].as_array_mut().unwrap().push(ignoring);
+            vec![provider]
+        };
+        with_launcher(&cloud, configure, async |scene| {
+            let (first, _) = scene.serve(&["a"]).await;
+            cloud.simulation().knobs(json!({"quota_servers": 5})).await;
+            let heeding = scene.consumer.ask(&["a"]).await;
+            is_pending(scene, &heeding).await;
+            let (ignoring, _) = scene.serve(&["b", "b"]).await;
+            assert_eq!(scene.consumer.request(&heeding).await.unwrap().state, RequestState::Pending);
+            scene.use_up(&ignoring).await;
+            scene.use_up(&first).await;
+            scene.fulfilled(&heeding).await;
+            scene.use_up(&heeding).await;
+            scene.empties().await;
+        })
+        .await;
+    });
+}
+
+// drivers.md 1.3 and 1.7.7
+#[test]
+fn servers_of_others_in_the_project_take_their_part_of_its_limits() {
+    on_real_time(async {
+        let cloud = Cloud::simulated(&["--quota-servers", "2"]).await;
+        let client = cloud.client().await;
+        let image = client.id_of("image", "images", &cloud.image).await;
+        let flavor = client.id_of("compute", "flavors", &cloud.flavor).await;
+        let network = client.id_of("network", "networks", &cloud.network).await;
+        let foreign = json!({"server": {"name": "of-others", "flavorRef": flavor, "imageRef": image,
+            "networks": [{"uuid": network}]}});
+        let (status, answer) = client.call(reqwest::Method::POST, "compute", "/servers", Some(foreign)).await;
+        assert!(status.is_success(), "{answer}");
+        let foreign = answer["server"]["id"].as_str().expect("a server has an id").to_owned();
+        with_launcher(
+            &cloud,
+            |name| vec![cloud.provider(name)],
+            async |scene| {
+                let never = scene.consumer.ask(&["a", "a"]).await;
+                assert_eq!(scene.ended(&never).await.state, RequestState::Failed);
+                scene.says(&never, "needs instances 2, the limit is 1").await;
+                let (first, _) = scene.serve(&["a"]).await;
+                let second = scene.consumer.ask(&["a"]).await;
+                is_pending(scene, &second).await;
+                scene.use_up(&first).await;
+                scene.fulfilled(&second).await;
+                scene.use_up(&second).await;
+                scene.empties().await;
+            },
+        )
+        .await;
+        client.delete_server(&foreign).await;
+    });
+}

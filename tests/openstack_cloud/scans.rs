@@ -1,0 +1,98 @@
+//! Host keys of servers as a launch asks for them: never there, there at the second attempt, and of servers that have gone.
+
+use nodepool::model::request::RequestState;
+use serde_json::{Value, json};
+
+use crate::grown::on_real_time;
+use crate::stack::Cloud;
+use crate::stack::scene::{LONG, Scene, server_of, with_launcher};
+use crate::support::real::{self, ports, sshd};
+use crate::support::wait;
+
+/// A provider whose servers are asked for their keys at this port, for so many seconds.
+fn checked(cloud: &Cloud, name: &str, port: u16, seconds: u64) -> Value {
+    let mut provider = cloud.provider(name);
+    (provider["boot-timeout"], provider["launch-retries"]) = (json!(seconds), json!(2));
+    provider["cloud-images"][0]["connection-port"] = json!(port);
+    provider["pools"][0]["host-key-checking"] = json!(true);
+    provider
+}
+
+// zookeeper.md check 47, drivers.md 1.7.8: nobody answers
+#[test]
+fn servers_whose_keys_cannot_be_had_fail_the_request_and_go() {
+    on_real_time(async {
+        let (cloud, port) = (Cloud::simulated(&[]).await, ports::reserve());
+        let configure = |name: &str| vec![checked(&cloud, name, port.number, 1)];
+        with_launcher(&cloud, configure, async |scene| {
+            let id = scene.consumer.ask(&["a"]).await;
+            let request = scene.ended(&id).await;
+            assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1));
+            assert_eq!(cloud.simulation().state().await["servers_created"], 2, "both attempts were made");
+            scene.empties().await;
+        })
+        .await;
+    });
+}
+
+/// The address of the server that is there, other than this one.
+async fn address_of_another(scene: &Scene, cloud: &Cloud, than: Option<&str>) -> (String, std::net::IpAddr) {
+    wait::until_some("a server with an address", LONG, async || {
+        let servers = scene.client.servers_of(&scene.provider).await;
+        let server = servers.iter().find(|server| server["id"].as_str() != than)?;
+        let address = server["addresses"].get(&cloud.network)?[0]["addr"].as_str()?.parse().ok()?;
+        Some((server["id"].as_str()?.to_owned(), address))
+    })
+    .await
+}
+
+// zookeeper.md check 47, drivers.md 1.7.8: nobody answers at the first server, and an sshd does at the second
+#[test]
+fn a_scan_that_failed_once_is_made_again_with_another_server() {
+    if real::skipped() {
+        return;
+    }
+    on_real_time(async {
+        let (cloud, port) = (Cloud::simulated(&[]).await, ports::reserve());
+        let number = port.number;
+        let configure = |name: &str| vec![checked(&cloud, name, number, 8)];
+        with_launcher(&cloud, configure, async |scene| {
+            let id = scene.consumer.ask(&["a"]).await;
+            let (first, _) = address_of_another(scene, &cloud, None).await;
+            let (second, address) = address_of_another(scene, &cloud, Some(&first)).await;
+            let host = sshd::Host::start_on(sshd::Options { address, ..Default::default() }, port).await;
+            let nodes = scene.fulfilled(&id).await;
+            assert_eq!(server_of(&nodes[0]), second);
+            let mut keys = nodes[0].host_keys.clone();
+            keys.sort();
+            assert_eq!(keys, host.keys());
+            let state = cloud.simulation().state().await;
+            assert_eq!((&state["servers_created"], &state["double_creates"]), (&json!(2), &json!(0)));
+            scene.use_up(&id).await;
+            scene.empties().await;
+        })
+        .await;
+    });
+}
+
+// zookeeper.md check 68, drivers.md 1.7.4
+#[test]
+fn a_node_whose_server_somebody_else_deleted_goes_as_well() {
+    on_real_time(async {
+        for cloud in crate::stack::clouds(&[]).await {
+            with_launcher(
+                &cloud,
+                |name| vec![cloud.provider(name)],
+                async |scene| {
+                    let (id, nodes) = scene.serve(&["a"]).await;
+                    scene.client.delete_server(server_of(&nodes[0])).await;
+                    let servers = async || scene.client.servers_of(&scene.provider).await;
+                    wait::until("the server to be gone", LONG, async || servers().await.is_empty()).await;
+                    scene.use_up(&id).await;
+                    scene.empties().await;
+                },
+            )
+            .await;
+        }
+    });
+}
