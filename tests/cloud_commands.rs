@@ -293,7 +293,7 @@ async fn alien_list_tells_what_a_launcher_would_delete_and_deletes_nothing() {
     assert!(shop.is_there("network", &format!("/ports/{port}")).await);
 }
 
-// operations.md 4.2 and 4.4
+// operations.md 4.2 and 4.4, drivers.md 1.4 and 1.7.6
 #[tokio::test]
 async fn launches_calls_and_leaks_are_counted_at_the_statsd_server() {
     let shop = Shop::open().await;
@@ -314,6 +314,7 @@ async fn launches_calls_and_leaks_are_counted_at_the_statsd_server() {
     let counters = [
         "nodepool.launch.ready",
         "nodepool.launch.provider.p.ready",
+        "nodepool.launch.provider.p.nova.ready",
         "nodepool.launch.requestor.NodePool_min-ready.ready",
         "nodepool.launch.error.status",
         "nodepool.launch.provider.p.error.status",
@@ -325,7 +326,7 @@ async fn launches_calls_and_leaks_are_counted_at_the_statsd_server() {
     ];
     let mut wanted: Vec<String> = counters.iter().map(|name| format!("{name}:1|c")).collect();
     // Launches and calls are timed as well.
-    let mut timed: Vec<String> = counters[..7].iter().map(|name| format!("{name}:")).collect();
+    let mut timed: Vec<String> = counters[..8].iter().map(|name| format!("{name}:")).collect();
     let hearing = async {
         let mut buffer = [0; 2048];
         while !wanted.is_empty() || !timed.is_empty() {

@@ -30,7 +30,7 @@ async fn started(yaml: &str) -> (Consumer, Process) {
     (consumer, process)
 }
 
-// zookeeper.md checks of launches: what a launched node's record says
+// zookeeper.md check 26, drivers.md 1.7.3: what a launched node's record says
 #[test]
 fn a_request_gets_a_new_node_and_a_used_one_goes_with_its_server() {
     on_paused_time(async {
@@ -55,6 +55,7 @@ fn a_request_gets_a_new_node_and_a_used_one_goes_with_its_server() {
     });
 }
 
+// zookeeper.md check 28
 #[test]
 fn nodes_come_in_the_order_of_the_wishes() {
     on_paused_time(async {
@@ -69,6 +70,7 @@ fn nodes_come_in_the_order_of_the_wishes() {
     });
 }
 
+// zookeeper.md checks 32 and 33
 #[test]
 fn where_there_is_no_room_a_request_waits_for_it() {
     on_paused_time(async {
@@ -87,7 +89,7 @@ fn where_there_is_no_room_a_request_waits_for_it() {
     });
 }
 
-// zookeeper.md R38
+// zookeeper.md check 40 and R38
 #[test]
 fn the_oldest_node_that_nobody_uses_makes_room() {
     on_paused_time(async {
@@ -131,6 +133,7 @@ fn a_node_that_the_request_will_use_stays() {
     });
 }
 
+// zookeeper.md check 43, drivers.md 1.7.3
 #[test]
 fn a_server_that_breaks_is_replaced_until_the_attempts_are_used_up() {
     on_paused_time(async {
@@ -151,6 +154,7 @@ fn a_server_that_breaks_is_replaced_until_the_attempts_are_used_up() {
     });
 }
 
+// zookeeper.md check 55, as architecture.md has it: nobody waits for nodes that nobody wants
 #[test]
 fn a_request_that_vanishes_leaves_nothing_behind() {
     on_paused_time(async {
@@ -182,7 +186,7 @@ fn throttling_fails_nobody() {
     });
 }
 
-// The life of a node: claim, begin, id, ready and fulfilled; deleting, gone.
+// zookeeper.md check 27. The life of a node: claim, begin, id, ready and fulfilled; deleting, gone.
 #[test]
 fn a_life_cycle_takes_six_transactions() {
     on_paused_time(async {
@@ -203,6 +207,7 @@ fn a_life_cycle_takes_six_transactions() {
     });
 }
 
+// zookeeper.md checks 35 and 37
 #[test]
 fn a_cloud_without_quota_fails_nobody() {
     on_paused_time(async {
@@ -235,6 +240,7 @@ fn a_label_with_an_unknown_flavor_is_declined_with_the_reason_and_others_work() 
     });
 }
 
+// zookeeper.md check 69
 #[test]
 fn a_server_that_cannot_be_deleted_is_tried_again_until_it_goes() {
     on_paused_time(async {
@@ -248,12 +254,14 @@ fn a_server_that_cannot_be_deleted_is_tried_again_until_it_goes() {
     });
 }
 
+// zookeeper.md checks 52, 53 and 81
 #[test]
 fn nodes_are_kept_ready_and_new_ones_join_them_in_their_zone() {
     on_paused_time(async {
         let yaml = cloud("", "    fake: {boot-time: 5}\n").replace("{name: a}", "{name: a, min-ready: 2}");
         let (consumer, _process) = started(&yaml).await;
         until("two are ready", async || consumer.ready_nodes().await == 2).await;
+        until("no request is left of that", async || consumer.requests().await.is_empty()).await;
         let kept: Vec<_> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
         let id = consumer.ask(&["a", "b", "a"]).await;
         let request = consumer.ended(&id).await;
@@ -272,6 +280,7 @@ fn nodes_are_kept_ready_and_new_ones_join_them_in_their_zone() {
     });
 }
 
+// zookeeper.md checks 32 and 34
 #[test]
 fn a_cloud_that_is_full_of_others_leaves_what_it_can() {
     on_paused_time(async {
@@ -291,6 +300,7 @@ fn a_cloud_that_is_full_of_others_leaves_what_it_can() {
     });
 }
 
+// zookeeper.md checks 65 and 70
 #[test]
 fn nodes_of_a_provider_that_cannot_be_opened_are_kept_until_it_can() {
     on_paused_time(async {

@@ -35,6 +35,7 @@ fn ssh_keyscan(address: SocketAddr) -> Vec<String> {
     text.lines().filter_map(|line| line.split_once(' ')).map(|(_, key)| key.to_owned()).collect()
 }
 
+// drivers.md 1.7.8
 #[tokio::test]
 async fn a_scan_finds_what_ssh_keyscan_finds() {
     if skipped() {
@@ -62,6 +63,7 @@ async fn every_curve_is_asked_for_and_missing_types_are_skipped() {
     assert_eq!(scan(host.address(), 20.0).await.unwrap().host_keys, host.keys());
 }
 
+// drivers.md 1.7.8
 #[tokio::test]
 async fn a_host_that_comes_up_late_is_waited_for() {
     if skipped() {
@@ -93,6 +95,7 @@ async fn many_hosts_are_scanned_at_a_time() {
     }
 }
 
+// drivers.md 1.7.8
 #[tokio::test]
 async fn a_port_where_nothing_listens_ends_by_the_deadline() {
     let address = free_address("127.0.0.1");
@@ -116,6 +119,7 @@ async fn no_manners_make_a_scan_outlive_its_deadline_or_leave_a_connection_behin
     }
 }
 
+// drivers.md 1.7.8
 #[tokio::test]
 async fn a_connection_is_enough_where_no_keys_are_wanted() {
     let (gone, _hears) = std::sync::mpsc::channel();
@@ -127,6 +131,7 @@ async fn a_connection_is_enough_where_no_keys_are_wanted() {
     assert!(matches!(Scanner::default().scan(&nobody).await, Err(ScanError::Timeout { .. })));
 }
 
+// drivers.md 1.7.8
 #[tokio::test]
 async fn a_fake_host_has_a_fake_key_and_is_never_connected_to() {
     let mut target = target(free_address("127.0.0.1"), 0.0);

@@ -105,6 +105,28 @@ fn a_node_whose_instance_cannot_be_deleted_stays_deleting_and_unlocked_between_a
     });
 }
 
+// drivers.md 1.7.4: a deletion is given up after ten minutes, and another one is begun
+#[test]
+fn a_deletion_that_takes_too_long_is_given_up_and_begun_anew() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, _process) = started(&cloud(json!({"fake": {"delete-time": 900}}), json!({}))).await;
+        let nodes = taken(&consumer, 1).await;
+        let id = nodes[0].0.clone();
+        consumer.use_up(nodes).await;
+        let began = clock::now();
+        until("it is being deleted", async || is_locked(&consumer, &id).await).await;
+        sleep(Duration::from_secs(590)).await;
+        assert!(is_locked(&consumer, &id).await, "ten minutes are not over");
+        until("it is given up", async || !is_locked(&consumer, &id).await).await;
+        assert_eq!(state(&consumer, &id).await, Some(NodeState::Deleting));
+        until("another deletion is begun", async || is_locked(&consumer, &id).await).await;
+        sleep(Duration::from_secs(250)).await;
+        until("it is gone", async || consumer.node(&id).await.is_none()).await;
+        let took = (clock::now() - began).0;
+        assert!((900.0..920.0).contains(&took), "{took} s");
+    });
+}
+
 // zookeeper.md checks 72 and 73
 #[test]
 fn a_request_that_was_left_with_too_few_nodes_is_begun_anew_with_those_that_are_ready() {

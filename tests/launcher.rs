@@ -234,7 +234,7 @@ fn empty_nodes_go_and_lock_directories_only_when_they_are_old() {
     });
 }
 
-// zookeeper.md checks 75, 76
+// zookeeper.md checks 75, 76, config.md check 50
 #[test]
 fn held_nodes_expire_at_the_moment_they_are_due() {
     on_paused_time(async {

@@ -5,7 +5,7 @@ mod worlds;
 use std::sync::Arc;
 
 use nodepool::model::cloud::{
-    CloudError, ExternalId, Facts, Instance, LabelImage, LaunchLabel, Launching, Login, News, Outcome,
+    CloudError, ExternalId, Facts, FailureKind, Instance, LabelImage, LaunchLabel, Launching, Login, News, Outcome,
 };
 use nodepool::model::ids::{LauncherId, NodeId, RequestId};
 use nodepool::model::node::NodeState;
@@ -177,4 +177,37 @@ fn an_extension_that_failed_is_tried_again_on_the_next_picture() {
     assert_eq!(scene.step(Event::Wake), [], "the same picture");
     scene.built.snapshot.revision += 1;
     assert!(matches!(&scene.step(Event::Wake)[..], [Effect::Extend { .. }]));
+}
+
+// drivers.md 1.4: under what an attempt that failed is counted, and what becomes of the node
+#[test]
+fn every_kind_of_failure_is_counted_under_its_own_key() {
+    let failed = |kind| CloudError::Failed { kind, detail: "no luck".to_owned() };
+    let cases = [
+        (failed(FailureKind::Nodepool), "error.nodepool"),
+        (failed(FailureKind::Status), "error.status"),
+        (failed(FailureKind::Network), "error.network"),
+        (failed(FailureKind::Unknown), "error.unknown"),
+        (CloudError::Capacity("full".to_owned()), "error.capacity"),
+        (CloudError::Quota("cores".to_owned()), "error.quota"),
+        (CloudError::Deadline, "error.unknown"),
+        (CloudError::NotFound, "error.unknown"),
+        (CloudError::Denied("never".to_owned()), "error.unknown"),
+    ];
+    for (error, expected) in cases {
+        let mut scene = Scene::new("a");
+        scene.begin();
+        let is_quota = matches!(error, CloudError::Quota(_));
+        let effects = scene.step(Event::News(scene.nodes[0].clone(), News::Ended(Err(error))));
+        let reported: Vec<_> = effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Report { node, result, .. } => Some((node, *result)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(reported, [(&scene.nodes[0], expected)]);
+        let is_over = effects.iter().any(|effect| matches!(effect, Effect::Finish { .. }));
+        assert_eq!((is_over, scene.pool.is_paused()), (!is_quota, is_quota), "{expected}");
+    }
 }

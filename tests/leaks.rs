@@ -68,7 +68,7 @@ fn deleted(effects: &[Effect]) -> Vec<(String, Why)> {
 
 const GONE: &str = "0000000099";
 
-// drivers.md 1.7.6: the same id in two passes; and with a fresh look into ZooKeeper between them
+// zookeeper.md check 78, drivers.md 1.7.6: the same id in two passes; and with a fresh look into ZooKeeper between them
 #[test]
 fn a_leak_is_seen_twice_with_zookeeper_asked_between() {
     let (mut leaks, built) = (Leaks::default(), world(&[]));
@@ -114,6 +114,7 @@ fn nothing_is_done_while_zookeeper_is_out_of_reach() {
     assert_eq!(deleted(&sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]))), []);
 }
 
+// zookeeper.md check 78, drivers.md 1.7.6
 #[test]
 fn instances_of_others_and_those_on_their_way_out_are_no_leaks() {
     let (mut leaks, built) = (Leaks::default(), world(&[]));

@@ -72,7 +72,7 @@ fn the_first_request_without_room_is_pending_and_the_pool_paused_until_it_is_ser
     });
 }
 
-// zookeeper.md checks 33 and 62
+// zookeeper.md checks 33 and 62, config.md check 49
 #[test]
 fn what_a_full_pool_of_better_priority_has_no_room_for_goes_to_the_next() {
     on_paused_time(async {

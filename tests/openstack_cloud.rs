@@ -36,6 +36,7 @@ fn assert_says_what_nova_says(node: &Node, server: &Value, cloud: &Cloud) {
     assert_eq!(json!(node.private_ipv4), address["addr"]);
 }
 
+// zookeeper.md checks 26 and 48, drivers.md 2.1.3 and 2.1.6
 #[test]
 fn a_node_has_what_the_label_wants_and_its_record_what_the_cloud_says() {
     on_real_time(async {
@@ -82,6 +83,7 @@ fn a_node_has_what_the_label_wants_and_its_record_what_the_cloud_says() {
     });
 }
 
+// zookeeper.md check 53, config.md check 29, drivers.md 2.1.2
 #[test]
 fn flavor_image_and_network_are_found_by_name_and_by_id_and_a_request_stays_in_one_zone() {
     on_real_time(async {
@@ -126,6 +128,7 @@ fn flavor_image_and_network_are_found_by_name_and_by_id_and_a_request_stays_in_o
     });
 }
 
+// zookeeper.md check 53, drivers.md 1.7.3
 #[test]
 fn zones_of_a_pool_are_the_only_ones_and_a_zone_that_is_none_fails_its_nodes() {
     on_real_time(async {
@@ -154,6 +157,7 @@ fn zones_of_a_pool_are_the_only_ones_and_a_zone_that_is_none_fails_its_nodes() {
     });
 }
 
+// config.md check 33, drivers.md 2.1.6
 #[test]
 fn a_key_and_a_second_network_with_ipv6_are_taken_over() {
     on_real_time(async {
@@ -175,6 +179,8 @@ fn a_key_and_a_second_network_with_ipv6_are_taken_over() {
                 let (id, nodes) = scene.serve(&["a"]).await;
                 let server = scene.client.server(server_of(&nodes[0])).await;
                 assert_eq!(server["key_name"], "test");
+                let networks: Vec<&String> = server["addresses"].as_object().unwrap().keys().collect();
+                assert_eq!(networks, ["dual"], "the label's networks take the place of the pool's");
                 let of_version = |version: u64| {
                     let all = server["addresses"]["dual"].as_array().unwrap().iter();
                     all.filter(move |address| address["version"] == version).map(|address| address["addr"].clone())
@@ -191,6 +197,7 @@ fn a_key_and_a_second_network_with_ipv6_are_taken_over() {
     });
 }
 
+// drivers.md 2.1.4, 2.1.5 and 2.1.7
 #[test]
 fn a_server_that_boots_from_a_volume_takes_the_volume_along() {
     on_real_time(async {
@@ -227,6 +234,7 @@ fn a_server_that_boots_from_a_volume_takes_the_volume_along() {
     });
 }
 
+// drivers.md 2.1.4 and 2.1.5
 #[test]
 fn a_floating_address_makes_a_server_public_and_goes_before_it() {
     on_real_time(async {
@@ -302,7 +310,7 @@ fn host_keys_are_those_of_the_sshd_at_the_servers_address() {
     });
 }
 
-// architecture.md 6, drivers.md 1.7
+// architecture.md 6, drivers.md 1.7.5
 #[test]
 fn servers_that_boot_while_the_launcher_is_restarted_are_gone_on_with() {
     on_real_time(async {

@@ -207,6 +207,7 @@ async fn is_declined(what: &str, knobs: Value) {
     .await;
 }
 
+// zookeeper.md checks 43, 44 and 45
 #[test]
 fn a_cloud_that_does_not_recover_fails_the_request_and_no_other() {
     on_real_time(async {
@@ -225,6 +226,7 @@ fn a_cloud_that_does_not_recover_fails_the_request_and_no_other() {
     });
 }
 
+// zookeeper.md check 69, drivers.md 2.1.5
 #[test]
 fn a_server_that_stays_though_it_was_deleted_holds_up_nobody_else() {
     on_real_time(async {

@@ -77,7 +77,7 @@ async fn swept(cloud: &Cloud, change: impl Fn(&mut Value), test: impl AsyncFnOnc
     with_tuned_launcher(cloud, configure, |options| options.cleanup_interval = Span(0.5), test).await;
 }
 
-// drivers.md 1.7.6, 2.1.8
+// zookeeper.md check 78, drivers.md 1.7.6, 2.1.8
 #[test]
 fn a_forgotten_server_goes_and_those_of_others_stay() {
     on_real_time(async {
@@ -98,6 +98,7 @@ fn a_forgotten_server_goes_and_those_of_others_stay() {
     });
 }
 
+// drivers.md 2.1.8
 #[test]
 fn unattached_floating_ips_go_where_the_file_says_so_and_attached_ones_stay() {
     on_real_time(async {
@@ -121,6 +122,7 @@ fn unattached_floating_ips_go_where_the_file_says_so_and_attached_ones_stay() {
     });
 }
 
+// drivers.md 2.1.8
 #[test]
 fn ports_that_servers_left_behind_go_and_those_in_use_stay() {
     on_real_time(async {

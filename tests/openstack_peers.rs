@@ -62,6 +62,7 @@ fn zuul(interpreter: Interpreter, server: &Server) -> Script {
     python::spawn(interpreter, "zuul_client.py", &[&server.address(), &paths[0], &paths[1], &paths[2]])
 }
 
+// zookeeper.md checks 26 and 99
 #[tokio::test]
 async fn zuul_10_and_13_use_nodes_of_a_cloud() {
     if real::skipped() {
@@ -126,6 +127,7 @@ async fn consume(consumer: Consumer, book: Arc<Mutex<Book>>) {
     }
 }
 
+// zookeeper.md check 63
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_python_launcher_and_ours_share_a_cloud_and_its_requests() {
     if real::skipped() {

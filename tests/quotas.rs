@@ -74,7 +74,7 @@ async fn ask_as(consumer: &Consumer, tenant: Option<&str>, precedence: &str, lab
     consumer.submit_as(precedence, request).await
 }
 
-// zookeeper.md check 38
+// zookeeper.md checks 38 and 50
 #[test]
 fn requests_without_room_are_served_by_rank_behind_the_one_that_waits_already() {
     on_paused_time(async {

@@ -153,6 +153,30 @@ fn lock_directories_with_strange_children_are_served_by_the_slow_path() {
     });
 }
 
+// zookeeper.md check 58
+#[test]
+fn a_request_that_ended_meanwhile_is_neither_handed_out_nor_claimed() {
+    on_paused_time(async {
+        let case = Case::new().await;
+        let (request, nodes) = case.hand_out();
+        let snapshot = case.store.mirror().snapshot();
+        let claimed = snapshot.request(&case.request).unwrap().change(case.request.clone(), |record| {
+            record.set_state(RequestState::Pending, clock::now());
+        });
+        let mut failed = case.other.request(&case.request).await.unwrap();
+        failed.set_state(RequestState::Failed, clock::now());
+        case.other.zk.set(&paths::request(&case.request), Bytes::from(json::to_bytes(&failed)), -1).await.unwrap();
+        assert_eq!(case.store.hand_out(request, nodes).await, Err(WriteError::Conflict));
+        let new = Node::new(NodeState::Init, clock::now());
+        assert_eq!(case.store.claim(claimed, Vec::new(), vec![new]).await.unwrap_err(), WriteError::Conflict);
+        assert_eq!(case.other.request(&case.request).await.unwrap(), failed);
+        assert_eq!(case.other.nodes().await.len(), 1, "no node is made");
+        let contenders = lock::contenders(&case.other.zk, &paths::request_lock(&case.request)).await;
+        assert!(contenders.unwrap_or_default().is_empty(), "nor is it locked");
+    });
+}
+
+// zookeeper.md check 54
 #[test]
 fn a_record_that_changed_meanwhile_is_a_conflict() {
     on_paused_time(async {

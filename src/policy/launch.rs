@@ -464,6 +464,7 @@ mod tests {
         assert!(launch.is_over() && launch.due().is_none());
     }
 
+    // drivers.md 1.7.3 and 1.7.8
     #[test]
     fn host_keys_come_before_ready() {
         let mut launch = begun(true);
@@ -482,6 +483,7 @@ mod tests {
         assert_eq!(asks, [report("ready", 3.0), Ask::Ended(Ending::Ready { instance, host_keys })]);
     }
 
+    // zookeeper.md check 45, drivers.md 1.4 and 1.7.3
     #[test]
     fn what_a_failed_attempt_made_is_gone_before_the_next_begins() {
         let mut launch = begun(false);
@@ -498,6 +500,7 @@ mod tests {
         assert_eq!(asks, [report("error.status", 10.0), Ask::Ended(Ending::Failed(failure()))]);
     }
 
+    // drivers.md 1.4
     #[test]
     fn an_attempt_that_made_nothing_is_followed_by_the_next_at_once() {
         let mut launch = begun(false);
@@ -506,6 +509,7 @@ mod tests {
         assert_eq!(asks, [report("error.capacity", 1.0), Ask::Submit(Job::Launch(again))]);
     }
 
+    // zookeeper.md check 37, drivers.md 1.4
     #[test]
     fn over_quota_is_no_failure() {
         let mut launch = begun(false);
@@ -513,6 +517,7 @@ mod tests {
         assert_eq!(asks, [report("error.quota", 1.0), Ask::Ended(Ending::Aborted("cores".to_owned()))]);
     }
 
+    // zookeeper.md check 44, drivers.md 1.4 and 1.7.3
     #[test]
     fn an_attempt_that_takes_too_long_is_ended_and_what_it_made_deleted() {
         let mut launch = begun(false);
@@ -527,6 +532,7 @@ mod tests {
         assert_eq!(asks, [report("error.servercreatetimeout", 201.0), Ask::Ended(Ending::Failed(too_late()))]);
     }
 
+    // zookeeper.md check 47, drivers.md 1.4
     #[test]
     fn a_scan_that_fails_costs_the_attempt() {
         let mut launch = begun(true);

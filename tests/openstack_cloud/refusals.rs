@@ -8,6 +8,7 @@ use crate::stack::scene::{with_launcher, with_tuned_launcher};
 use crate::stack::{Cloud, clouds};
 use nodepool::model::time::Span;
 
+// drivers.md 2.1.2
 #[test]
 fn unknown_flavors_and_networks_are_declined_with_that_reason_and_other_labels_work() {
     on_real_time(async {
@@ -43,6 +44,7 @@ fn unknown_flavors_and_networks_are_declined_with_that_reason_and_other_labels_w
     });
 }
 
+// drivers.md 2.1.2
 #[test]
 fn an_image_that_is_missing_is_declined_and_used_once_it_is_there() {
     on_real_time(async {
@@ -133,6 +135,7 @@ fn a_cloud_whose_glance_cannot_be_asked_boots_images_that_are_named_by_id() {
     });
 }
 
+// zookeeper.md checks 43 and 45, drivers.md 1.7.3
 #[test]
 fn servers_that_break_are_replaced_until_the_attempts_are_used_up_and_all_are_removed() {
     on_real_time(async {
@@ -200,7 +203,7 @@ async fn fills(cloud: &Cloud, short: &str) {
     .await;
 }
 
-// zookeeper.md checks 32 and 34
+// zookeeper.md checks 32 and 34, drivers.md 2.1.7
 #[test]
 fn a_full_project_makes_requests_wait_and_what_never_fits_is_declined() {
     on_real_time(async {
@@ -210,6 +213,7 @@ fn a_full_project_makes_requests_wait_and_what_never_fits_is_declined() {
     });
 }
 
+// zookeeper.md check 34, drivers.md 2.1.7
 #[test]
 fn a_network_without_ports_makes_requests_wait_and_refuses_nothing() {
     on_real_time(async {
@@ -219,6 +223,7 @@ fn a_network_without_ports_makes_requests_wait_and_refuses_nothing() {
     });
 }
 
+// zookeeper.md check 37, drivers.md 2.1.4
 #[test]
 fn a_refusal_for_the_quota_that_nobody_expected_delays_a_request_and_fails_nobody() {
     on_real_time(async {
@@ -245,7 +250,7 @@ fn a_refusal_for_the_quota_that_nobody_expected_delays_a_request_and_fails_nobod
     });
 }
 
-// drivers.md 2.1.4
+// zookeeper.md check 37, drivers.md 2.1.4
 #[test]
 fn a_server_that_fails_for_the_quota_in_any_words_delays_a_request_and_fails_nobody() {
     on_real_time(async {
@@ -269,6 +274,7 @@ fn a_server_that_fails_for_the_quota_in_any_words_delays_a_request_and_fails_nob
     });
 }
 
+// drivers.md 2.1.7
 #[test]
 fn a_cloud_without_neutron_or_cinder_has_nodes_all_the_same() {
     on_real_time(async {
@@ -322,7 +328,7 @@ fn servers_with_several_ports_wait_for_the_listing_that_says_which_gets_the_floa
     });
 }
 
-// drivers.md 1.3
+// zookeeper.md check 35, drivers.md 1.3
 #[test]
 fn limits_that_cannot_be_had_concern_only_pools_that_heed_them() {
     on_real_time(async {
