@@ -122,6 +122,82 @@ fn a_request_that_waits_is_declined_when_its_label_breaks_and_the_pool_goes_on()
     });
 }
 
+// drivers.md 1.3: the cloud's limits are those of all pools together, a pool's are its own
+#[test]
+fn pools_of_a_provider_share_the_limits_of_its_cloud_and_not_each_others() {
+    for (limit, is_shared) in [(json!({"max-servers": 1}), false), (json!({}), true)] {
+        on_paused_time(async {
+            let of_provider = if is_shared { json!({"fake": {"max-cores": 7}}) } else { json!({}) };
+            let mut configuration = cloud(of_provider, limit.clone());
+            let mut second = configuration["providers"][0]["pools"][0].clone();
+            second["name"] = json!("second");
+            let labels = second["labels"].as_array_mut().unwrap();
+            labels.remove(0);
+            configuration["providers"][0]["pools"][0]["labels"].as_array_mut().unwrap().remove(1);
+            configuration["providers"][0]["pools"].as_array_mut().unwrap().push(second);
+            let (_zookeeper, consumer, _process) = started(&configuration).await;
+            let first = consumer.ask(&["a"]).await;
+            assert_eq!(consumer.ended(&first).await.state, RequestState::Fulfilled);
+            let used = consumer.accept(&first).await;
+            let second = consumer.ask(&["b"]).await;
+            if is_shared {
+                becomes(&consumer, &second, RequestState::Pending).await;
+                assert!(!is_paused(&consumer, "main").await);
+                consumer.use_up(used).await;
+            }
+            assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
+        });
+    }
+}
+
+// zookeeper.md R5: whoever waits is told of the new limits
+#[test]
+fn a_request_that_waits_is_served_when_its_pool_may_have_more() {
+    on_paused_time(async {
+        let mut configuration = cloud(json!({}), json!({"max-servers": 1}));
+        let (_zookeeper, consumer, process) = started(&configuration).await;
+        let first = consumer.ask(&["a"]).await;
+        consumer.ended(&first).await;
+        let _in_use = consumer.accept(&first).await;
+        let waiting = consumer.ask(&["b"]).await;
+        becomes(&consumer, &waiting, RequestState::Pending).await;
+        configuration["providers"][0]["pools"][0]["max-servers"] = json!(2);
+        std::fs::write(&process.file, configuration.to_string()).unwrap();
+        assert_eq!(consumer.ended(&waiting).await.state, RequestState::Fulfilled);
+        until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
+    });
+}
+
+// zookeeper.md R14 and K3: nodes that are ready do not count, those that boot do
+#[test]
+fn no_more_is_launched_at_a_time_than_max_concurrency_says() {
+    on_paused_time(async {
+        let slow = json!({"max-concurrency": 1, "fake": {"boot-time": 20}});
+        let (_zookeeper, consumer, _process) = started(&cloud(slow, json!({}))).await;
+        let mut asked = Vec::new();
+        for label in ["a", "b", "a"] {
+            asked.push(consumer.ask(&[label]).await);
+        }
+        until("all are served", async || {
+            let nodes = consumer.nodes().await;
+            assert!(nodes.iter().filter(|(_, node)| node.state == NodeState::Building).count() <= 1);
+            let mut served = 0;
+            for id in &asked {
+                served += usize::from(state(&consumer, id).await == RequestState::Fulfilled);
+            }
+            served == asked.len()
+        })
+        .await;
+    });
+    on_paused_time(async {
+        let (_zookeeper, consumer, _process) = started(&cloud(json!({"max-concurrency": 0}), json!({}))).await;
+        let id = consumer.ask(&["a"]).await;
+        sleep(A_WHILE).await;
+        let request = consumer.request(&id).await.unwrap();
+        assert_eq!((request.state, request.declined_by), (RequestState::Requested, vec![]));
+    });
+}
+
 // zookeeper.md check 41
 #[test]
 fn a_tenant_at_its_limit_waits_untouched_and_others_are_served() {
