@@ -15,6 +15,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use stack::client::Client;
 use stack::{Cloud, scene};
+use support::real::ports;
 use support::wait;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
@@ -233,6 +234,26 @@ async fn a_wrong_password_is_named_by_info_the_launchers_log_and_delete_now() {
     let launcher = shop.launcher(&[]);
     let told = |line: &str| line.contains("survey failed") && line.contains("provider=p") && line.contains(refused);
     wait::until("the password in the log", SOON, async || launcher.log().lines().any(told)).await;
+}
+
+// drivers.md 1.7.3 and 2.1.9
+#[tokio::test]
+async fn the_console_of_a_server_without_host_keys_is_in_the_launchers_log_line_by_line() {
+    let (shop, port) = (Shop::open().await, ports::reserve());
+    let mut provider = shop.cloud.provider("p");
+    (provider["boot-timeout"], provider["launch-retries"]) = (json!(1), json!(1));
+    provider["cloud-images"][0]["connection-port"] = json!(port.number);
+    let pool = &mut provider["pools"][0];
+    (pool["host-key-checking"], pool["labels"][0]["console-log"]) = (json!(true), json!(true));
+    shop.configure(&[provider], &json!({"a": {"min-ready": 1}}));
+    let launcher = shop.launcher(&[]);
+    let said = ["Console log from external id ", "FAKE CONSOLE OUTPUT", "ANOTHER", "LAST LINE"];
+    wait::until("the console in the log", SOON, async || {
+        let log = launcher.log();
+        let mut lines = log.lines().filter(|line| line.contains("nodepool.NodeLauncher"));
+        said.iter().all(|text| lines.any(|line| line.contains(text)))
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -197,6 +197,33 @@ fn a_key_and_a_second_network_with_ipv6_are_taken_over() {
     });
 }
 
+// drivers.md 2.1.4
+#[test]
+fn without_networks_the_cloud_chooses_unless_clouds_yaml_has_a_default() {
+    on_real_time(async {
+        for (networks, expected) in [("private", "private"), ("private,second", "second")] {
+            let cloud = Cloud::simulated(&["--networks", networks]).await;
+            if networks != expected {
+                cloud.set("networks", json!([{"name": expected, "default_interface": true}]));
+            }
+            let configure = |name: &str| {
+                let mut provider = cloud.provider(name);
+                provider["pools"][0]["networks"] = json!([]);
+                vec![provider]
+            };
+            with_launcher(&cloud, configure, async |scene| {
+                let (id, nodes) = scene.serve(&["a"]).await;
+                let server = scene.client.server(server_of(&nodes[0])).await;
+                let on: Vec<&String> = server["addresses"].as_object().unwrap().keys().collect();
+                assert_eq!(on, [expected]);
+                scene.use_up(&id).await;
+                scene.empties().await;
+            })
+            .await;
+        }
+    });
+}
+
 // drivers.md 2.1.4, 2.1.5 and 2.1.7
 #[test]
 fn a_server_that_boots_from_a_volume_takes_the_volume_along() {

@@ -541,6 +541,27 @@ mod tests {
         assert_eq!(asks, [report("error.keyscan", 61.0), delete("s1")]);
     }
 
+    // drivers.md 1.7.3: the console is asked for before its server goes, and no answer is one too
+    #[test]
+    fn where_the_label_wants_it_the_console_of_a_failed_scan_is_shown() {
+        for (answer, shown) in [(Ok(Outcome::Console(Some("panic".to_owned()))), 1), (Err(CloudError::Deadline), 0)] {
+            let label = LaunchLabel { console_log: true, ..label(true) };
+            let (mut launch, _) = Launch::begin(order(), &label, &rules(), Timestamp(0.0));
+            launch.step(launched().1, Timestamp(1.0));
+            let asks = launch.step(Input::Scanned(1, Err("refused".to_owned())), Timestamp(61.0));
+            assert_eq!(asks, [Ask::Submit(Job::Console(ExternalId::text("s1")))]);
+            let asks = launch.step(ended(answer), Timestamp(62.0));
+            assert_eq!(asks[shown..], [report("error.keyscan", 62.0), delete("s1")]);
+            let external_id = ExternalId::text("s1");
+            let text = "panic".to_owned();
+            assert!(
+                asks[..shown]
+                    .iter()
+                    .all(|ask| *ask == Ask::ShowConsole { external_id: external_id.clone(), text: text.clone() })
+            );
+        }
+    }
+
     #[test]
     fn a_scan_of_an_attempt_that_was_given_up_says_nothing_of_the_next() {
         let mut launch = begun(true);
