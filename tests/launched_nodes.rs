@@ -292,10 +292,9 @@ fn host_keys_are_those_that_connection_and_switches_ask_for() {
         unchecked["host-key-checking"] = json!(false);
         let names = ["plain", "windows", "ported", "switch"];
         let labels: Vec<Value> = names.iter().map(|name| label(name, name)).chain([unchecked]).collect();
-        let mut of_pool = label("unchecked-pool", "plain");
         let mut lab = fake::provider("lab", json!({"cloud-images": images}), json!({"labels": labels}));
-        of_pool["name"] = json!("unchecked-pool");
-        let second = json!({"name": "second", "host-key-checking": false, "labels": [of_pool]});
+        let second =
+            json!({"name": "second", "host-key-checking": false, "labels": [label("unchecked-pool", "plain")]});
         lab["pools"].as_array_mut().unwrap().push(second);
         let mut all = configuration(&[lab]);
         let names = names.iter().chain(&["unchecked", "unchecked-pool"]);
