@@ -277,7 +277,7 @@ fn of_two_nodes_of_which_one_fails_the_other_is_free_at_once() {
 fn host_keys_are_those_that_connection_and_switches_ask_for() {
     on_paused_time(async {
         let image = |name: &str, more: Value| {
-            let mut image = json!({"name": name});
+            let mut image = json!({"name": name, "image-name": "Fake Precise"});
             image.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             image
         };

@@ -12,7 +12,7 @@ pub fn provider(name: &str, of_provider: Value, of_pool: Value) -> Value {
     let label = |name: &str, flavor: &str| json!({"name": name, "cloud-image": "image", "flavor-name": flavor});
     let mut pool = json!({"name": "main", "labels": [label("a", "Fake Flavor"), label("b", "Unreal Flavor")]});
     add(&mut pool, of_pool);
-    let images = json!([{"name": "image", "username": "zuul"}]);
+    let images = json!([{"name": "image", "image-name": "Fake Precise", "username": "zuul"}]);
     let mut provider =
         json!({"name": name, "driver": "fake", "cloud": "fake", "cloud-images": images, "pools": [pool]});
     add(&mut provider, of_provider);
