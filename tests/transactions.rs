@@ -165,11 +165,12 @@ fn a_request_that_ended_meanwhile_is_neither_handed_out_nor_claimed() {
         });
         let mut failed = case.other.request(&case.request).await.unwrap();
         failed.set_state(RequestState::Failed, clock::now());
-        case.other.zk.set(&paths::request(&case.request), Bytes::from(json::to_bytes(&failed)), -1).await.unwrap();
+        let (path, failed) = (paths::request(&case.request), Bytes::from(json::to_bytes(&failed)));
+        case.other.zk.set(&path, failed.clone(), -1).await.unwrap();
         assert_eq!(case.store.hand_out(request, nodes).await, Err(WriteError::Conflict));
         let new = Node::new(NodeState::Init, clock::now());
         assert_eq!(case.store.claim(claimed, Vec::new(), vec![new]).await.unwrap_err(), WriteError::Conflict);
-        assert_eq!(case.other.request(&case.request).await.unwrap(), failed);
+        assert_eq!(case.other.zk.get(&path).await.unwrap().0, failed);
         assert_eq!(case.other.nodes().await.len(), 1, "no node is made");
         let contenders = lock::contenders(&case.other.zk, &paths::request_lock(&case.request)).await;
         assert!(contenders.unwrap_or_default().is_empty(), "nor is it locked");
