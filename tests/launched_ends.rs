@@ -14,6 +14,7 @@ use nodepool::model::json;
 use nodepool::model::node::{Node, NodeState};
 use nodepool::model::request::{NodeRequest, RequestState};
 use nodepool::zk::lock::Lock;
+use nodepool::zk::memory::MemoryZooKeeper;
 use nodepool::zk::{CreateMode, lock, paths};
 use serde_json::json;
 use tokio::time::sleep;
@@ -277,4 +278,51 @@ fn nodes_of_our_provider_that_lack_a_pool_or_a_label_hold_up_nobody() {
         let id = consumer.ask(&["a", "b"]).await;
         assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
     });
+}
+
+/// A launcher that boots a node for a request; and both.
+async fn booting() -> (MemoryZooKeeper, Consumer, Process, RequestId, NodeId) {
+    let (zookeeper, consumer, process) = started(&cloud(json!({"fake": {"boot-time": 20}}), json!({}))).await;
+    let id = consumer.ask(&["a"]).await;
+    let is_booting = async || consumer.nodes().await.iter().any(|(_, node)| node.external_id.is_string());
+    until("its node is booting", is_booting).await;
+    let node = consumer.nodes().await.remove(0).0;
+    (zookeeper, consumer, process, id, node)
+}
+
+// zookeeper.md check 58
+#[test]
+fn who_minds_no_locks_is_left_what_he_took_and_the_request_gets_another() {
+    for taken in [NodeState::Hold, NodeState::Used, NodeState::Deleting, NodeState::Deleted] {
+        on_paused_time(async {
+            let (_zookeeper, consumer, process, id, node) = booting().await;
+            change(&consumer, &node, |record| record.state = taken).await;
+            let request = consumer.ended(&id).await;
+            assert_eq!(request.state, RequestState::Fulfilled, "{taken}");
+            assert!(!request.nodes.contains(&node), "{taken}");
+            match taken {
+                NodeState::Hold => assert_eq!(state(&consumer, &node).await, Some(taken)),
+                _ => until("it is gone", async || consumer.node(&node).await.is_none()).await,
+            }
+            assert_eq!(process.shared.panics.count(), 0, "{taken}");
+        });
+    }
+}
+
+// zookeeper.md check 58
+#[test]
+fn a_request_that_somebody_else_ends_stays_ended_and_its_node_is_free() {
+    for state in [RequestState::Failed, RequestState::Fulfilled] {
+        on_paused_time(async {
+            let (_zookeeper, consumer, process, id, node) = booting().await;
+            let mut request = consumer.request(&id).await.unwrap();
+            request.state = state;
+            consumer.zk.set(&paths::request(&id), Bytes::from(json::to_bytes(&request)), -1).await.unwrap();
+            until("its node is free", async || consumer.node(&node).await.is_some_and(|node| node.is_idle())).await;
+            assert_eq!(consumer.request(&id).await.unwrap().state, state);
+            let again = consumer.ask(&["a"]).await;
+            assert_eq!(consumer.ended(&again).await.nodes, [node]);
+            assert_eq!(process.shared.panics.count(), 0, "{state:?}");
+        });
+    }
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::bidder::{Bidder, Choice};
 use super::launch::{Ask, Ending, Input, Launch};
 use super::left::Left;
-use super::node_changes::{Found, about, free, id_value, new_node, ready_change, resources, state_change};
+use super::node_changes::{Found, about, free, id_value, is_ours, new_node, ready_change, resources, state_change};
 use super::request_handler::{allocate, decline};
 use crate::model::cloud::{ExternalId, LabelImage, LaunchOrder, Launching};
 use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
@@ -307,7 +307,7 @@ impl Assembly {
             };
             Some(world.snapshot.node(&id)?.change(id, |record| {
                 // One that an earlier life began is building already.
-                if record.state != NodeState::Building {
+                if record.state.may_become(NodeState::Building, Writer::Launcher) {
                     record.set_state(NodeState::Building, Writer::Launcher, world.now);
                 }
                 record.image_id = image_id;
@@ -459,8 +459,11 @@ impl Assembly {
     pub fn finish(&mut self, id: &RequestId, launcher: &LauncherId, world: &World<'_>) -> Finish {
         self.stage = Stage::Finishing;
         let has_failed = self.has_failed();
-        let request = world.snapshot.request(id);
-        let fulfils = request.is_some() && self.parts.iter().all(is_good);
+        // One that somebody else has ended is as good as gone.
+        let is_open = |stored: &&Stored<NodeRequest>| stored.record.state.may_become(RequestState::Requested);
+        let request = world.snapshot.request(id).filter(is_open);
+        let is_there = |part: &Part| part.node.as_ref().is_some_and(|node| is_ours(node, world));
+        let fulfils = request.is_some() && self.parts.iter().all(|part| is_good(part) && is_there(part));
         let mut nodes = Vec::new();
         for part in &self.parts {
             let Some(node) = &part.node else { continue };
@@ -478,7 +481,7 @@ impl Assembly {
                 PartState::New => state_change(node, NodeState::Deleting, world),
                 PartState::Wanted | PartState::Reused | PartState::Ready { .. } | PartState::Launching(_) => None,
             };
-            let freed = !fulfils && is_good(part);
+            let freed = !fulfils && is_good(part) && is_there(part);
             let change = match (change, freed) {
                 (change, false) => change,
                 (None, true) => world.snapshot.node(node).map(|stored| stored.change(node.clone(), free)),

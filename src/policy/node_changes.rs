@@ -66,15 +66,23 @@ fn number(amount: f64) -> serde_json::Value {
     if amount.fract() == 0.0 && amount.abs() < 9e15 { (amount as i64).into() } else { amount.into() }
 }
 
+/// Nothing where somebody who minds no locks has put the node into a state that is not ours to end.
 pub(super) fn state_change(node: &NodeId, state: NodeState, world: &World<'_>) -> Option<NodeChange> {
     let stored = world.snapshot.node(node)?;
     // A node that never began cannot have failed.
     let next = if stored.record.state == NodeState::Init { NodeState::Deleting } else { state };
+    stored.record.state.may_become(next, Writer::Launcher).then_some(())?;
     Some(stored.change(node.clone(), |record| record.set_state(next, Writer::Launcher, world.now)))
 }
 
+/// Whether a node is still there, and not in a state of somebody who minds no locks.
+pub(super) fn is_ours(node: &NodeId, world: &World<'_>) -> bool {
+    let stored = world.snapshot.node(node);
+    stored.is_some_and(|stored| stored.record.state.may_become(NodeState::Ready, Writer::Launcher))
+}
+
 pub(super) fn ready_change(node: &NodeId, found: &Found, world: &World<'_>) -> Option<NodeChange> {
-    let stored = world.snapshot.node(node)?;
+    let stored = world.snapshot.node(node).filter(|_| is_ours(node, world))?;
     Some(stored.change(node.clone(), |record| {
         let instance = &found.instance;
         record.external_id = id_value(&instance.external_id);

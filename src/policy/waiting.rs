@@ -8,7 +8,7 @@ use super::pool::{Effect, Pool};
 use super::reason::Reason;
 use super::room::assemble;
 use crate::model::ids::RequestId;
-use crate::model::request::{NodeRequest, Rank};
+use crate::model::request::{NodeRequest, Rank, RequestState};
 use crate::model::snapshot::Stored;
 use crate::model::status::VerdictKind;
 use crate::model::time::Span;
@@ -42,7 +42,9 @@ impl Pool {
     pub(super) fn resume(&mut self, bidder: &Bidder<'_>, world: &World<'_>, effects: &mut Vec<Effect>) {
         let mut ranks = Vec::new();
         for id in self.waiting_requests() {
-            match world.snapshot.request(&id) {
+            // One that somebody else has ended is as good as gone.
+            let open = |request: &&Stored<NodeRequest>| request.record.state.may_become(RequestState::Pending);
+            match world.snapshot.request(&id).filter(open) {
                 Some(request) => ranks.push(Rank::of(&id, &request.record)),
                 None => effects.extend(self.finish(&id, world)),
             }
