@@ -186,7 +186,7 @@ fn a_held_node_is_nobody_elses_until_its_time_is_over_and_it_goes() {
             let waiting = consumer.ask(&["a"]).await;
             let request = consumer.ended(&waiting).await;
             assert_eq!(request.state, RequestState::Fulfilled);
-            assert_ne!(request.nodes, [id.clone()]);
+            assert_ne!(request.nodes, std::slice::from_ref(&id));
             assert_eq!(state(&consumer, &id).await, None);
             let took = (clock::now() - began).0;
             assert!((expected..expected + 6.0).contains(&took), "{took} s instead of {expected} s");
