@@ -5,7 +5,8 @@ mod worlds;
 use std::sync::Arc;
 
 use nodepool::model::cloud::{
-    CloudError, ExternalId, Facts, FailureKind, Instance, LabelImage, LaunchLabel, Launching, Login, News, Outcome,
+    CloudError, ExternalId, Facts, FailureKind, Instance, Job, LabelImage, LaunchLabel, LaunchOrder, Launching, Login,
+    News, Outcome,
 };
 use nodepool::model::ids::{LauncherId, NodeId, RequestId};
 use nodepool::model::node::NodeState;
@@ -86,6 +87,26 @@ impl Scene {
         assert!(submitted.iter().all(|effect| matches!(effect, Effect::Submit { .. })), "{submitted:?}");
     }
 
+    /// Five seconds later it gets another node in the place of the last one.
+    fn extend(&mut self) -> Arc<LaunchOrder> {
+        self.built.now = self.built.now + Span(5.0);
+        let effects = self.step(Event::Clock);
+        let [Effect::Extend { reuse, build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
+        assert_eq!((reuse.len(), build.len()), (0, 1));
+        let another = node_id(&format!("{}", self.built.snapshot.nodes().count() + 20));
+        let stored = Stored { record: Arc::new(build[0].clone()), version: 0, mzxid: 2 };
+        self.built.snapshot.put_node(another.clone(), stored);
+        *self.nodes.last_mut().unwrap() = another.clone();
+        let request = self.request.clone();
+        let begun = self.step(Event::Claimed(request.clone(), Ok(vec![another])));
+        let [Effect::Begin { nodes, .. }] = &begun[..] else { panic!("it is building next: {begun:?}") };
+        self.apply(&nodes[0].clone());
+        match &self.step(Event::Begun(request, Ok(())))[..] {
+            [Effect::Submit { job: Job::Launch(order), .. }] => order.clone(),
+            other => panic!("it is launched: {other:?}"),
+        }
+    }
+
     /// The cloud has launched the node's instance.
     fn launched(&mut self, node: usize) -> Vec<Effect> {
         let instance = Instance::new(ExternalId::text(format!("server-{node}")));
@@ -120,6 +141,34 @@ fn a_node_whose_write_failed_is_ready_by_the_end_of_its_request() {
     assert_eq!(*written, None);
 }
 
+/// The zones are tried one after another, each once.
+#[test]
+fn a_request_whose_zones_have_gone_gets_others_as_long_as_there_are_some() {
+    let mut scene = Scene::new("a");
+    let mut facts = Facts::clone(&scene.built.facts["lab"]);
+    let launching = Launching::clone(facts.launching.as_ref().unwrap());
+    facts.launching = Some(Arc::new(Launching { zones: vec!["z1".to_owned(), "z2".to_owned()], ..launching }));
+    scene.built.facts.insert("lab".into(), Arc::new(facts));
+    scene.begin();
+    let refuse = |scene: &mut Scene, zone: &str| {
+        let refused = News::Ended(Err(CloudError::NoZone(zone.to_owned())));
+        scene.step(Event::News(scene.nodes[0].clone(), refused))
+    };
+    for (gone, next) in [("z2", "z1"), ("z1", "z2")] {
+        let effects = refuse(&mut scene, gone);
+        assert!(effects.contains(&Effect::Refresh), "the zones are looked up again: {effects:?}");
+        let node = scene.nodes[0].clone();
+        scene.built.snapshot.remove_node(&node);
+        assert_eq!(scene.extend().zone.as_deref(), Some(next));
+    }
+    let effects = refuse(&mut scene, "z2");
+    let finish = effects.iter().find_map(|effect| match effect {
+        Effect::Finish { finish, .. } => Some(finish),
+        _ => None,
+    });
+    assert_eq!(finish.unwrap().request.as_ref().unwrap().record.state, RequestState::Failed);
+}
+
 // zookeeper.md check 37 and R45
 #[test]
 fn what_the_cloud_has_no_quota_for_goes_and_the_other_nodes_wait_for_it() {
@@ -143,19 +192,7 @@ fn what_the_cloud_has_no_quota_for_goes_and_the_other_nodes_wait_for_it() {
     scene.built.snapshot.remove_node(node);
 
     assert_eq!(scene.step(Event::Wake), [], "not at once");
-    scene.built.now = NOW + Span(5.0);
-    let effects = scene.step(Event::Clock);
-    let [Effect::Extend { reuse, build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
-    assert_eq!((reuse.len(), build.len()), (0, 1));
-    let another = node_id("3");
-    let stored = Stored { record: Arc::new(build[0].clone()), version: 0, mzxid: 2 };
-    scene.built.snapshot.put_node(another.clone(), stored);
-    scene.nodes[1] = another;
-    let request = scene.request.clone();
-    let begun = scene.step(Event::Claimed(request.clone(), Ok(vec![scene.nodes[1].clone()])));
-    let [Effect::Begin { nodes, .. }] = &begun[..] else { panic!("it is building next: {begun:?}") };
-    scene.apply(&nodes[0].clone());
-    assert_eq!(scene.step(Event::Begun(request, Ok(()))).len(), 1);
+    scene.extend();
     let [Effect::Save(second)] = &scene.launched(1)[..] else { panic!("the same for the second") };
     scene.apply(second);
     let effects = scene.step(Event::Saved(scene.nodes[1].clone(), Ok(())));

@@ -160,7 +160,7 @@ impl Cloud {
 
     fn zones(&self) -> Answer {
         let zone = |name: &String| json!({"zoneName": name, "zoneState": {"available": true}, "hosts": null});
-        Answer::ok(&json!({"availabilityZoneInfo": self.options.zones.iter().map(zone).collect::<Vec<_>>()}))
+        Answer::ok(&json!({"availabilityZoneInfo": self.knobs.zones.iter().map(zone).collect::<Vec<_>>()}))
     }
 
     fn compute_limits(&self, minor: u32) -> Answer {

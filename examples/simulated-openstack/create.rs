@@ -92,7 +92,7 @@ impl Cloud {
         let flavor = flavor.ok_or_else(|| refused(format!("Flavor {wanted} could not be found.")))?;
         let (image, volume) = self.boot_source(server)?;
         let zone = text("availability_zone").map(str::to_owned);
-        if zone.as_ref().is_some_and(|zone| !self.options.zones.contains(zone)) {
+        if zone.as_ref().is_some_and(|zone| !self.knobs.zones.contains(zone)) {
             return Err(refused("The requested availability zone is not available"));
         }
         let key_name = text("key_name").map(str::to_owned);
@@ -247,7 +247,7 @@ impl Cloud {
 
     fn add_server(&mut self, order: &Order, name: String) -> u64 {
         let number = self.next_number();
-        let zone = order.zone.clone().unwrap_or_else(|| self.options.zones[0].clone());
+        let zone = order.zone.clone().unwrap_or_else(|| self.knobs.zones[0].clone());
         let mut server = Server::new(id(Kind::Server, number), order, name, zone, self.now);
         let flavor = &self.fixtures.flavors[order.flavor];
         self.usage.servers += 1;

@@ -28,6 +28,10 @@ pub struct Knobs {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 
+    /// The availability zones.
+    #[arg(long, value_delimiter = ',', default_value = "nova")]
+    pub zones: Vec<String>,
+
     /// Refuse every n-th call.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub throttle_every: u64,
@@ -104,6 +108,9 @@ impl Knobs {
         let times = [knobs.boot_time_s, knobs.delete_time_s, knobs.token_lifetime_s, knobs.vanish_after_s];
         if times.iter().chain([&knobs.stale_lists_s, &knobs.hang_s]).any(|time| !(0.0..1e9).contains(time)) {
             return Err("a time is a number of seconds, not negative".to_owned());
+        }
+        if knobs.zones.is_empty() {
+            return Err("there is at least one availability zone".to_owned());
         }
         if knobs.page_size == 0 || !(400..500).contains(&knobs.throttle_status) {
             return Err("page_size begins at 1, throttle_status is 4xx".to_owned());

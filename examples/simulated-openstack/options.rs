@@ -29,9 +29,6 @@ pub struct Options {
     /// The name of the region.
     #[arg(long, default_value = "RegionOne")]
     pub region: String,
-    /// The availability zones.
-    #[arg(long, value_delimiter = ',', default_value = "nova")]
-    pub zones: Vec<String>,
     /// The networks of the project; the first has the addresses 127.80.0.0/16, the next 127.81.0.0/16 and so on.
     #[arg(long, value_delimiter = ',', default_value = "private")]
     pub networks: Vec<String>,

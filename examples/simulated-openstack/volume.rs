@@ -33,7 +33,7 @@ impl Cloud {
             ("GET", ["volumes"] | ["volumes", "detail"]) => self.list_volumes(call),
             ("GET", ["os-availability-zone"]) => {
                 let zone = |name: &String| json!({"zoneName": name, "zoneState": {"available": true}});
-                Answer::ok(&json!({"availabilityZoneInfo": self.options.zones.iter().map(zone).collect::<Vec<_>>()}))
+                Answer::ok(&json!({"availabilityZoneInfo": self.knobs.zones.iter().map(zone).collect::<Vec<_>>()}))
             }
             ("POST", ["volumes"]) => {
                 let body: Value = serde_json::from_slice(body).unwrap_or_default();
@@ -132,7 +132,7 @@ impl Cloud {
         });
         json!({
             "id": id, "status": if volume.server.is_some() { "in-use" } else { "available" }, "size": volume.size_gb,
-            "availability_zone": self.options.zones[0], "created_at": at, "updated_at": at, "name": "",
+            "availability_zone": self.knobs.zones[0], "created_at": at, "updated_at": at, "name": "",
             "description": "", "volume_type": "__DEFAULT__", "snapshot_id": null, "source_volid": null, "metadata": {},
             "links": [{"rel": "self", "href": format!("{}/volume/v3/{PROJECT_ID}/volumes/{id}", self.base)}],
             "user_id": USER_ID, "bootable": if volume.server.is_some() { "true" } else { "false" }, "encrypted": false,

@@ -118,6 +118,9 @@ pub enum CloudError {
     /// Not a failed attempt: the node is aborted and the facts are refreshed.
     #[error("over quota: {0}")]
     Quota(String),
+    /// The zone that was asked for is not there any more: no failed attempt either, and another zone is chosen.
+    #[error("availability zone {0} is not there any more")]
+    NoZone(String),
     /// The cloud is full; counts as an attempt.
     #[error("no capacity: {0}")]
     Capacity(String),

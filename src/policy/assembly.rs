@@ -6,8 +6,9 @@ use super::bidder::{Bidder, Choice};
 use super::launch::{Ask, Ending, Input, Launch};
 use super::left::Left;
 use super::node_changes::{Found, about, free, id_value, is_ours, new_node, ready_change, resources, state_change};
+use super::reason::Reason;
 use super::request_handler::{allocate, decline};
-use crate::model::cloud::{ExternalId, LabelImage, LaunchOrder, Launching};
+use crate::model::cloud::{CloudError, ExternalId, LabelImage, LaunchOrder, Launching};
 use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
 use crate::model::node::{Node, NodeState, Writer};
 use crate::model::request::{NodeRequest, RequestState};
@@ -46,6 +47,9 @@ pub struct Assembly {
     parts: Vec<Part>,
     #[serde(skip)]
     zone: Option<String>,
+    /// Zones that the cloud had when they were chosen, and not when servers were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lost_zones: Vec<String>,
     /// Why the last node that failed did so.
     failure: Option<String>,
 }
@@ -147,8 +151,14 @@ impl Assembly {
             upload: None,
             left: None,
         });
-        let assembly =
-            Self { since: world.now, stage: Stage::Claiming, parts: parts.collect(), zone: None, failure: None };
+        let assembly = Self {
+            since: world.now,
+            stage: Stage::Claiming,
+            parts: parts.collect(),
+            zone: None,
+            lost_zones: Vec::new(),
+            failure: None,
+        };
         let request = request.change(id.clone(), |record| record.set_state(RequestState::Pending, world.now));
         (assembly, Claim { request, reuse: Vec::new(), build: Vec::new() })
     }
@@ -178,8 +188,14 @@ impl Assembly {
                 left: leavings,
             }
         });
-        let mut assembly =
-            Self { since: world.now, stage: Stage::Beginning, parts: parts.collect(), zone, failure: None };
+        let mut assembly = Self {
+            since: world.now,
+            stage: Stage::Beginning,
+            parts: parts.collect(),
+            zone,
+            lost_zones: Vec::new(),
+            failure: None,
+        };
         let changes = assembly.building(Some(rules), &left.pool, world);
         (assembly, changes)
     }
@@ -396,6 +412,17 @@ impl Assembly {
                     part.state = PartState::Aborted;
                     break;
                 }
+                // All nodes of a round have one zone, and the first of them says that it has gone.
+                Ask::Ended(Ending::NoZone(zone)) if self.zone.is_some() && self.lost_zones.contains(&zone) => {
+                    self.failure = Some(CloudError::NoZone(zone).to_string());
+                    part.state = PartState::Failed(made);
+                    break;
+                }
+                Ask::Ended(Ending::NoZone(zone)) => {
+                    self.lost_zones.extend(self.zone.take().map(|_| zone));
+                    part.state = PartState::Aborted;
+                    break;
+                }
                 ask => steps.push(Step::Launch(ask)),
             }
         }
@@ -420,7 +447,15 @@ impl Assembly {
         self.failure.as_deref()
     }
 
-    /// The cloud refused a node for want of quota.
+    /// Why a node was aborted.
+    pub fn refusal(&self) -> Reason {
+        match self.lost_zones.last().filter(|_| self.zone.is_none()) {
+            Some(zone) => Reason::NoZone(zone.clone()),
+            None => Reason::OverQuota,
+        }
+    }
+
+    /// The cloud refused a node for want of quota, or of its zone.
     pub fn was_aborted(&self) -> bool {
         self.parts.iter().any(|part| matches!(part.state, PartState::Aborted))
     }

@@ -68,6 +68,8 @@ pub enum Ending {
     Failed(CloudError),
     /// Over the cloud's quota: not a failure, it is tried again when there is room.
     Aborted(String),
+    /// The zone has gone: the same, in another zone.
+    NoZone(String),
     /// After `Input::Abandon`.
     Dropped,
 }
@@ -194,6 +196,10 @@ impl Launch {
             (Stage::Creating, Err(CloudError::Quota(text))) => {
                 self.stage = Stage::Over;
                 vec![self.report(FailureKind::Quota.statsd_suffix(), now), Ask::Ended(Ending::Aborted(text))]
+            }
+            (Stage::Creating, Err(CloudError::NoZone(zone))) => {
+                self.stage = Stage::Over;
+                vec![self.report(FailureKind::Unknown.statsd_suffix(), now), Ask::Ended(Ending::NoZone(zone))]
             }
             (Stage::Creating, Err(error)) => self.attempt_failed(error, now),
             (Stage::Creating, Ok(other)) => {
@@ -369,9 +375,11 @@ pub fn kind_of(error: &CloudError) -> FailureKind {
         CloudError::Failed { kind, .. } => *kind,
         CloudError::Quota(_) => FailureKind::Quota,
         CloudError::Capacity(_) => FailureKind::Capacity,
-        CloudError::NotFound | CloudError::Throttled { .. } | CloudError::Denied(_) | CloudError::Deadline => {
-            FailureKind::Unknown
-        }
+        CloudError::NotFound
+        | CloudError::NoZone(_)
+        | CloudError::Throttled { .. }
+        | CloudError::Denied(_)
+        | CloudError::Deadline => FailureKind::Unknown,
     }
 }
 
@@ -552,13 +560,8 @@ mod tests {
             assert_eq!(asks, [Ask::Submit(Job::Console(ExternalId::text("s1")))]);
             let asks = launch.step(ended(answer), Timestamp(62.0));
             assert_eq!(asks[shown..], [report("error.keyscan", 62.0), delete("s1")]);
-            let external_id = ExternalId::text("s1");
-            let text = "panic".to_owned();
-            assert!(
-                asks[..shown]
-                    .iter()
-                    .all(|ask| *ask == Ask::ShowConsole { external_id: external_id.clone(), text: text.clone() })
-            );
+            let show = Ask::ShowConsole { external_id: ExternalId::text("s1"), text: "panic".to_owned() };
+            assert!(asks[..shown].iter().all(|ask| *ask == show));
         }
     }
 

@@ -52,6 +52,8 @@ pub enum Reason {
     },
     /// The cloud itself refused for want of quota.
     OverQuota,
+    /// The zone that was chosen has gone.
+    NoZone(String),
     WriteFailed(String),
     DeadHost(String),
     // Never here.
@@ -143,6 +145,7 @@ impl fmt::Display for Reason {
                 write!(f, "quota: the next node needs {resource} {wanted}, free {left}")
             }
             Reason::OverQuota => f.write_str("quota: the cloud refused a node; it is tried again"),
+            Reason::NoZone(zone) => write!(f, "the cloud has no zone {zone} any more; another one is tried"),
             Reason::WriteFailed(why) => write!(f, "writing to ZooKeeper failed: {why}; it is tried again"),
             Reason::DeadHost(why) => write!(f, "a host failed its check: {why}"),
             // The texts up to the colon are the reference's.

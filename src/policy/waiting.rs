@@ -66,7 +66,7 @@ impl Pool {
         }
         let rest = assembly.rest_of(&request.record);
         let decided = if self.resting.contains_key(&rank.id) {
-            Err(Reason::OverQuota)
+            Err(assembly.refusal())
         } else if let Some(reason) = over_tenant_limit(&rest, bidder, &self.claims, world) {
             Err(reason)
         } else {
@@ -94,13 +94,13 @@ impl Pool {
         if has_left || self.draining || assembly.has_failed() {
             return None;
         }
-        let nodes = assembly.retreat(world);
+        let (nodes, refusal) = (assembly.retreat(world), assembly.refusal());
         for node in assembly.nodes().iter().chain(nodes.iter().map(|(node, _)| node)) {
             self.building.remove(node);
         }
         self.short.insert(id.clone());
         self.resting.insert(id.clone(), world.now + REST_AT_QUOTA);
-        self.verdicts.record(id, VerdictKind::Defer, Reason::OverQuota, world.now);
+        self.verdicts.record(id, VerdictKind::Defer, refusal, world.now);
         Some(vec![Effect::Refresh, Effect::Release(nodes)])
     }
 

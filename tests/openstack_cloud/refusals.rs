@@ -215,6 +215,29 @@ fn a_full_project_makes_requests_wait_and_what_never_fits_is_declined() {
 
 // zookeeper.md check 34, drivers.md 2.1.7
 #[test]
+fn a_zone_that_vanishes_fails_nobody() {
+    on_real_time(async {
+        let cloud = Cloud::simulated(&["--zones", "z1,z2"]).await;
+        with_launcher(
+            &cloud,
+            |name| vec![cloud.provider(name)],
+            async |scene| {
+                let (first, nodes) = scene.serve(&["a"]).await;
+                // The next request would be given the other one.
+                let left = nodes[0].az.clone().unwrap();
+                cloud.simulation().knobs(json!({"zones": [left]})).await;
+                let (second, nodes) = scene.serve(&["a", "a"]).await;
+                assert!(nodes.iter().all(|node| node.az.as_ref() == Some(&left)), "{nodes:?}");
+                scene.use_up(&first).await;
+                scene.use_up(&second).await;
+                scene.empties().await;
+            },
+        )
+        .await;
+    });
+}
+
+#[test]
 fn a_network_without_ports_makes_requests_wait_and_refuses_nothing() {
     on_real_time(async {
         let cloud = Cloud::simulated(&["--quota-ports", "2"]).await;

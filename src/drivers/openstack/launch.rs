@@ -88,6 +88,7 @@ impl LaunchServer {
             (Step::Creating, Input::Reply(Ok(Reply::Lost(error)) | Err(error @ CloudError::Deadline))) => {
                 self.find(Step::Searching(error, LOOKS))
             }
+            (Step::Creating, Input::Reply(Err(error))) => Next::Failed(self.lost_zone(&error).unwrap_or(error)),
             (Step::Searching(error, left), Input::Reply(reply)) => {
                 let found = reply.is_ok_and(|reply| self.adopted(&reply));
                 self.observe(if found { Step::Booting(0) } else { Step::Searching(error, left) })
@@ -136,6 +137,14 @@ impl LaunchServer {
                 Next::Failed(CloudError::Failed { kind: FailureKind::Nodepool, detail: why })
             }
         }
+    }
+
+    /// The zone that is refused was there at the last survey. Where there is no other, it is a failure like any other.
+    fn lost_zone(&self, error: &CloudError) -> Option<CloudError> {
+        let CloudError::Failed { detail, .. } = error else { return None };
+        let zone = self.order.zone.as_ref().filter(|zone| self.stock.zones.contains(*zone))?;
+        let is_meant = self.stock.zones.len() > 1 && detail.to_lowercase().contains("availability zone");
+        is_meant.then(|| CloudError::NoZone(zone.clone()))
     }
 
     fn created(&mut self, answer: &Value) -> Next<Call> {
