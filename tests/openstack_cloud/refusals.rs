@@ -214,6 +214,34 @@ fn a_full_project_makes_requests_wait_and_what_never_fits_is_declined() {
 }
 
 // zookeeper.md check 34, drivers.md 2.1.7
+// drivers.md 2.1.4: what is known is outdated where a creation is answered by a 400
+#[test]
+fn an_image_that_is_replaced_by_another_of_its_name_fails_nobody() {
+    on_real_time(async {
+        for mut cloud in clouds(&[]).await {
+            let client = cloud.client().await;
+            cloud.image = format!("replaced-{}", uuid::Uuid::new_v4().simple());
+            let first = client.upload_image(&cloud.image).await;
+            let served = with_launcher(
+                &cloud,
+                |name| vec![cloud.provider(name)],
+                async |scene| {
+                    let (id, _) = scene.serve(&["a"]).await;
+                    scene.use_up(&id).await;
+                    scene.empties().await;
+                    client.delete_image(&first).await;
+                    client.upload_image(&cloud.image).await;
+                    let (id, _) = scene.serve(&["a"]).await;
+                    scene.use_up(&id).await;
+                    scene.empties().await;
+                },
+            );
+            served.await;
+            client.delete_image(&client.id_of("image", "images", &cloud.image).await).await;
+        }
+    });
+}
+
 #[test]
 fn a_zone_that_vanishes_fails_nobody() {
     on_real_time(async {

@@ -22,6 +22,8 @@ use crate::policy::machine::{Input, Next};
 const LOOKS: u32 = 10;
 /// A server that is missing in so many listings is asked for itself.
 const MISSES: u32 = 3;
+/// A server that was refused is asked for again with what the next survey finds, or without it after so many looks.
+const SURVEY_LOOKS: u32 = 30;
 /// A floating address that is not active after so many looks is given up.
 const PATIENCE: u32 = 60;
 
@@ -37,6 +39,8 @@ pub struct LaunchServer {
 #[derive(Debug)]
 enum Step {
     Begin,
+    /// For another survey, for so many looks.
+    Waiting(u32),
     /// An earlier attempt may have made it.
     Finding,
     Creating,
@@ -67,7 +71,7 @@ impl LaunchServer {
 
     pub fn label(&self) -> &'static str {
         match self.step {
-            Step::Begin | Step::Finding | Step::Creating => "submit creating server",
+            Step::Begin | Step::Waiting(_) | Step::Finding | Step::Creating => "submit creating server",
             Step::Searching(..) | Step::Booting(_) | Step::Asking => "creating server",
             Step::Ports(_) | Step::Floating(..) | Step::FindingFloating(..) => "creating floating ip",
             Step::Attaching(..) | Step::Looking(..) => "attaching floating ip",
@@ -79,16 +83,18 @@ impl LaunchServer {
         match (std::mem::replace(&mut self.step, Step::Over), input) {
             (Step::Begin, Input::Start) if self.id.is_some() => self.observe(Step::Booting(0)),
             (Step::Begin, Input::Start) if self.order.may_exist => self.find(Step::Finding),
-            (Step::Begin, Input::Start) => self.create(),
+            (Step::Begin, Input::Start) => self.begin(),
+            (Step::Waiting(0), Input::Seen(_)) => self.create(),
+            (Step::Waiting(left), Input::Seen(_)) => self.wait(left - 1),
             (Step::Finding, Input::Reply(Ok(reply))) => match self.adopted(&reply) {
                 true => self.observe(Step::Booting(0)),
-                false => self.create(),
+                false => self.begin(),
             },
             (Step::Creating, Input::Reply(Ok(Reply::Json(answer)))) => self.created(&answer),
             (Step::Creating, Input::Reply(Ok(Reply::Lost(error)) | Err(error @ CloudError::Deadline))) => {
                 self.find(Step::Searching(error, LOOKS))
             }
-            (Step::Creating, Input::Reply(Err(error))) => Next::Failed(self.lost_zone(&error).unwrap_or(error)),
+            (Step::Creating, Input::Reply(Err(error))) => Next::Failed(self.refused(error)),
             (Step::Searching(error, left), Input::Reply(reply)) => {
                 let found = reply.is_ok_and(|reply| self.adopted(&reply));
                 self.observe(if found { Step::Booting(0) } else { Step::Searching(error, left) })
@@ -124,6 +130,19 @@ impl LaunchServer {
         }
     }
 
+    fn begin(&mut self) -> Next<Call> {
+        self.wait(SURVEY_LOOKS)
+    }
+
+    /// An image, say, that was replaced by another one of its name is known by its new id after the next survey.
+    fn wait(&mut self, left: u32) -> Next<Call> {
+        if self.shared.was_refused(&self.order.hostname) {
+            return self.observe(Step::Waiting(left));
+        }
+        self.stock = self.shared.stock();
+        self.create()
+    }
+
     fn create(&mut self) -> Next<Call> {
         let Some(wanted) = &self.wanted else {
             return Next::Failed(CloudError::Denied(format!("label {} is not configured", self.order.label)));
@@ -137,6 +156,17 @@ impl LaunchServer {
                 Next::Failed(CloudError::Failed { kind: FailureKind::Nodepool, detail: why })
             }
         }
+    }
+
+    fn refused(&self, error: CloudError) -> CloudError {
+        if let Some(lost) = self.lost_zone(&error) {
+            return lost;
+        }
+        let is_wrong = |detail: &str| detail.starts_with("400");
+        if matches!(&error, CloudError::Failed { detail, .. } if is_wrong(detail)) {
+            self.shared.refused_server(&self.order.hostname);
+        }
+        error
     }
 
     /// The zone that is refused was there at the last survey. Where there is no other, it is a failure like any other.

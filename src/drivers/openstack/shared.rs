@@ -30,6 +30,8 @@ struct Shelf {
     unused: HashMap<&'static str, HashSet<String>>,
     /// Floating addresses by server: those that Nova showed, and those that we made since.
     floating: HashMap<String, Vec<String>>,
+    /// Names of servers that were refused for what the stock says of images, flavors and networks, until there is another stock.
+    refused: HashSet<String>,
     /// Ports by server for which a floating address was asked, until it is among those above.
     asked: HashMap<String, String>,
 }
@@ -75,7 +77,18 @@ impl Shared {
     }
 
     pub fn put_stock(&self, stock: Arc<Stock>) {
-        self.shelf().stock = stock;
+        let mut shelf = self.shelf();
+        shelf.stock = stock;
+        shelf.refused.clear();
+    }
+
+    /// The cloud found something wrong with what was asked for: what is known of it may be outdated.
+    pub fn refused_server(&self, name: &str) {
+        self.shelf().refused.insert(name.to_owned());
+    }
+
+    pub fn was_refused(&self, name: &str) -> bool {
+        self.shelf().refused.contains(name)
     }
 
     pub fn wanted(&self, order: &LaunchOrder) -> Option<Arc<Wanted>> {
