@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::bidder::{Bidder, Choice};
 use super::launch::{Ask, Ending, Input, Launch};
 use super::left::Left;
-use super::node_changes::{Found, about, free, id_value, is_ours, new_node, ready_change, resources, state_change};
+use super::node_changes::{Found, about, free, id_value, new_node, ours, ready_change, resources, state_change};
 use super::reason::Reason;
 use super::request_handler::{allocate, decline};
 use crate::model::cloud::{CloudError, ExternalId, LabelImage, LaunchOrder, Launching};
@@ -497,7 +497,7 @@ impl Assembly {
         // One that somebody else has ended is as good as gone.
         let is_open = |stored: &&Stored<NodeRequest>| stored.record.state.may_become(RequestState::Requested);
         let request = world.snapshot.request(id).filter(is_open);
-        let is_there = |part: &Part| part.node.as_ref().is_some_and(|node| is_ours(node, world));
+        let is_there = |part: &Part| part.node.as_ref().is_some_and(|node| ours(node, world).is_some());
         let fulfils = request.is_some() && self.parts.iter().all(|part| is_good(part) && is_there(part));
         let mut nodes = Vec::new();
         for part in &self.parts {

@@ -7,7 +7,7 @@ use crate::model::ids::{LabelName, NodeId, RequestId};
 use crate::model::node::{Node, NodeState, Writer};
 use crate::model::quantity::Amounts;
 use crate::model::request::NodeRequest;
-use crate::model::snapshot::NodeChange;
+use crate::model::snapshot::{NodeChange, Stored};
 use crate::model::time::Timestamp;
 use crate::model::world::World;
 
@@ -75,14 +75,14 @@ pub(super) fn state_change(node: &NodeId, state: NodeState, world: &World<'_>) -
     Some(stored.change(node.clone(), |record| record.set_state(next, Writer::Launcher, world.now)))
 }
 
-/// Whether a node is still there, and not in a state of somebody who minds no locks.
-pub(super) fn is_ours(node: &NodeId, world: &World<'_>) -> bool {
-    let stored = world.snapshot.node(node);
-    stored.is_some_and(|stored| stored.record.state.may_become(NodeState::Ready, Writer::Launcher))
+/// A node that is still there, and not in a state of somebody who minds no locks.
+pub(super) fn ours<'a>(node: &NodeId, world: &World<'a>) -> Option<&'a Stored<Node>> {
+    let is_ours = |stored: &&Stored<Node>| stored.record.state.may_become(NodeState::Ready, Writer::Launcher);
+    world.snapshot.node(node).filter(is_ours)
 }
 
 pub(super) fn ready_change(node: &NodeId, found: &Found, world: &World<'_>) -> Option<NodeChange> {
-    let stored = world.snapshot.node(node).filter(|_| is_ours(node, world))?;
+    let stored = ours(node, world)?;
     Some(stored.change(node.clone(), |record| {
         let instance = &found.instance;
         record.external_id = id_value(&instance.external_id);
