@@ -19,6 +19,7 @@ fn plan(built: &Built) -> String {
     let mut text = String::new();
     let world = built.world();
     let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
+    pool.set_board(&built.board);
     let effects = pool.step(pool::Event::Wake, &world);
     for (id, _) in built.snapshot.requests() {
         match pool.why(id, &built.snapshot) {

@@ -33,9 +33,9 @@ use crate::model::json;
 use crate::model::snapshot::WriteError;
 use crate::model::status::Why;
 use crate::model::world::World;
+use crate::policy::board::Board;
 use crate::policy::ready::{self, MinReady, Wish};
 use crate::policy::reload::{self, Change};
-use crate::policy::tenants::Board;
 use crate::zk::mirror::Mirror;
 use crate::zk::txn::Store;
 use crate::zk::{SessionState, Zk};
@@ -166,8 +166,20 @@ impl Launcher {
         }
     }
 
-    fn start_pool(&mut self, id: &PoolId) {
-        let Some(provider) = self.providers.get(&id.provider).cloned() else { return };
+    /// All that the providers in service have. Each knows of all the others before the first one starts, so that none
+    /// declines what another one will serve.
+    fn start_missing_pools(&mut self) {
+        let is_missing = |id: &PoolId| self.providers.contains_key(&id.provider) && !self.pools.contains_key(id);
+        let missing: Vec<PoolId> = self.config.pools().filter(is_missing).collect();
+        self.board.send_modify(|board| {
+            missing.iter().for_each(|id| board.enrol(self.shared.identity.launcher_id(id)));
+        });
+        for id in &missing {
+            self.start_pool(id, self.providers[&id.provider].clone());
+        }
+    }
+
+    fn start_pool(&mut self, id: &PoolId, provider: ProviderHandle) {
         let parts = PoolWorkerParts {
             id: id.clone(),
             launcher: self.shared.identity.launcher_id(id),
@@ -291,6 +303,8 @@ impl Launcher {
             self.apply(change);
         }
         if !changes.is_empty() {
+            self.stop_pools_without_provider();
+            self.start_missing_pools();
             self.tell_children();
             self.look(ctx);
         }
@@ -313,13 +327,11 @@ impl Launcher {
             Change::ProviderChanged(name) => {
                 self.drain_provider(name);
                 self.start_provider(name);
-                self.start_missing_pools(name);
             }
             Change::ProviderRemoved(name) => self.drain_provider(name),
-            Change::PoolAdded(id) => self.start_pool(id),
             Change::PoolRemoved(id) => self.stop_pool(id),
-            // Whoever stays is told of the new configuration as a whole.
-            Change::PoolChanged(_) | Change::LabelsChanged | Change::LimitsChanged => {}
+            // Whoever stays is told of the new configuration as a whole, and who is missing is started with it.
+            Change::PoolAdded(_) | Change::PoolChanged(_) | Change::LabelsChanged | Change::LimitsChanged => {}
             Change::ServersChanged => self.shared.move_session(&self.config),
             Change::NeedsRestart(key) => {
                 warn!(target: "nodepool.NodePool", key, "changed in the file; a restart applies it, or the next ZooKeeper session");
@@ -327,23 +339,17 @@ impl Launcher {
         }
     }
 
-    /// A provider that could not be started before may have no workers yet. One that cannot be started now has none: a
-    /// pool that serves nothing must not promise its labels.
-    fn start_missing_pools(&mut self, name: &ProviderName) {
-        let pools: Vec<PoolId> =
-            self.config.providers[name].pools.keys().map(|pool| PoolId::new(name.clone(), pool.clone())).collect();
-        if !self.providers.contains_key(name) {
-            pools.iter().for_each(|id| self.stop_pool(id));
-            return;
-        }
-        for id in pools.iter().filter(|id| !self.pools.contains_key(id)).cloned().collect::<Vec<_>>() {
-            self.start_pool(&id);
-        }
+    /// A provider that cannot be started has no workers: a pool that serves nothing must not promise its labels.
+    fn stop_pools_without_provider(&mut self) {
+        let ended: Vec<PoolId> =
+            self.pools.keys().filter(|id| !self.providers.contains_key(&id.provider)).cloned().collect();
+        ended.iter().for_each(|id| self.stop_pool(id));
     }
 
     fn stop_pool(&mut self, id: &PoolId) {
         if let Some(worker) = self.pools.remove(id) {
             worker.do_send(Shutdown);
+            self.board.send_modify(|board| board.strike(&self.shared.identity.launcher_id(id)));
         }
         self.shared.identity.forget(id);
     }
@@ -434,10 +440,9 @@ impl Actor for Launcher {
         self.answers_why = Some(self.shared.why.register("Launcher", "", ctx.address().downgrade().recipient()));
         self.register(ctx);
         self.tell_out_of_service();
-        for name in self.config.providers.keys().cloned().collect::<Vec<_>>() {
-            self.start_provider(&name);
-            self.start_missing_pools(&name);
-        }
+        let config = self.config.clone();
+        config.providers.keys().for_each(|name| self.start_provider(name));
+        self.start_missing_pools();
         self.start_cleanup();
         self.start_leaks();
         self.start_stats();

@@ -7,9 +7,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::model::cloud::Facts;
-use crate::model::ids::PoolId;
 use crate::model::snapshot::Snapshot;
-use crate::policy::tenants::{Board, Kept};
+use crate::policy::board::Board;
 use crate::zk::mirror::Mirror;
 
 /// After a look that took some time, so many times that time belongs to others: under load changes gather, and one look
@@ -32,14 +31,14 @@ pub struct Changes {
     mirror: Arc<Mirror>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     facts: Vec<watch::Receiver<Arc<Facts>>>,
-    /// What the pools keep for tenants, for those who mind.
-    kept: Option<watch::Receiver<Board>>,
+    /// What the pools show each other, for those who mind.
+    board: Option<watch::Receiver<Board>>,
     nudge: Arc<Notify>,
 }
 
 impl Changes {
     pub fn new(mirror: Arc<Mirror>) -> Self {
-        Self { snapshots: mirror.subscribe(), mirror, facts: Vec::new(), kept: None, nudge: Arc::new(Notify::new()) }
+        Self { snapshots: mirror.subscribe(), mirror, facts: Vec::new(), board: None, nudge: Arc::new(Notify::new()) }
     }
 
     /// Looks at these facts from now on, and at once.
@@ -48,15 +47,16 @@ impl Changes {
         self.nudge();
     }
 
-    /// Looks at what the pools keep, too.
-    pub fn follow_kept(&mut self, kept: watch::Receiver<Board>) {
-        self.kept = Some(kept);
+    /// Looks at what the pools show each other, too, and at what is there already.
+    pub fn follow_board(&mut self, mut board: watch::Receiver<Board>) {
+        board.mark_changed();
+        self.board = Some(board);
     }
 
-    /// What the other pools keep for tenants, if that changed since this was last asked.
-    pub fn newly_kept(&mut self, pool: &PoolId) -> Option<Arc<Kept>> {
-        let kept = self.kept.as_mut().filter(|kept| kept.has_changed().unwrap_or(false))?;
-        Some(kept.borrow_and_update().beside(pool))
+    /// What the pools show each other, if that changed since this was last asked.
+    pub fn new_board(&mut self) -> Option<watch::Ref<'_, Board>> {
+        let board = self.board.as_mut().filter(|board| board.has_changed().unwrap_or(false))?;
+        Some(board.borrow_and_update())
     }
 
     pub fn snapshot(&self) -> Arc<Snapshot> {
@@ -100,9 +100,9 @@ impl Changes {
             })
         });
         let facts: Vec<_> = facts.collect();
-        let any_kept = async {
-            let Some(kept) = &mut self.kept else { return futures::future::pending().await };
-            if kept.changed().await.is_err() {
+        let any_shown = async {
+            let Some(board) = &mut self.board else { return futures::future::pending().await };
+            if board.changed().await.is_err() {
                 futures::future::pending::<()>().await;
             }
         };
@@ -118,7 +118,7 @@ impl Changes {
                 futures::future::pending::<()>().await;
             },
             () = any_facts => {}
-            () = any_kept => {}
+            () = any_shown => {}
             () = nudge.notified() => {}
         }
     }

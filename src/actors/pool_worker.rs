@@ -32,8 +32,9 @@ use crate::model::snapshot::{Snapshot, WriteError};
 use crate::model::status::Why;
 use crate::model::time::Timestamp;
 use crate::model::world::World;
+use crate::policy::board::Board;
 use crate::policy::pool::{Effect, Event, Pool, Probe};
-use crate::policy::tenants::{Board, Kept};
+use crate::policy::tenants::Kept;
 use crate::zk::txn::Store;
 
 /// What a PoolWorker is given at its start.
@@ -48,7 +49,7 @@ pub struct PoolWorkerParts {
     pub provider: ProviderHandle,
     /// Requests that all pools of the provider handle at the moment.
     pub busy: Arc<AtomicUsize>,
-    /// What the pools of this process keep for tenants.
+    /// What the pools of this process show each other.
     pub board: watch::Sender<Board>,
     pub store: Store,
     pub tick: Duration,
@@ -100,7 +101,7 @@ impl PoolWorker {
     pub fn new(parts: PoolWorkerParts) -> Self {
         let mut changes = Changes::new(parts.store.mirror().clone());
         changes.follow(vec![parts.provider.facts.clone()]);
-        changes.follow_kept(parts.board.subscribe());
+        changes.follow_board(parts.board.subscribe());
         Self {
             pool: Pool::new(parts.id.clone(), parts.launcher.clone()),
             changes,
@@ -118,8 +119,8 @@ impl PoolWorker {
 
     pub(super) fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = self.changes.snapshot();
-        if let Some(kept) = self.changes.newly_kept(&self.parts.id) {
-            self.pool.set_kept_elsewhere(kept);
+        if let Some(board) = self.changes.new_board() {
+            self.pool.set_board(&board);
         }
         let effects = self.decide(&snapshot, event);
         self.carry_out(effects, ctx);
@@ -130,7 +131,7 @@ impl PoolWorker {
             let was_changed = self.parts.board.send_if_modified(|board| board.put(&self.parts.id, kept));
             if was_changed {
                 // Our own change is no news to us.
-                self.changes.newly_kept(&self.parts.id);
+                self.changes.new_board();
             }
         }
     }

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::ids::{ImageName, LabelName, PoolName, ProviderName, TenantName};
+use super::ids::{ImageName, LabelName, PoolId, PoolName, ProviderName, TenantName};
 use super::quantity::Amounts;
 use super::time::Span;
 use super::yaml::YamlNode;
@@ -28,6 +28,16 @@ pub struct Config {
     pub build_log_dir: Option<PathBuf>,
     /// Build logs kept per image; negative keeps all.
     pub build_log_retention: i64,
+}
+
+impl Config {
+    pub fn pools(&self) -> impl Iterator<Item = PoolId> {
+        let of = |(name, provider): (&ProviderName, &Arc<ProviderConfig>)| {
+            let ids = provider.pools.keys().map(|pool| PoolId::new(name.clone(), pool.clone()));
+            ids.collect::<Vec<_>>()
+        };
+        self.providers.iter().flat_map(of)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

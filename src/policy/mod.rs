@@ -8,6 +8,7 @@ pub mod surveys;
 pub mod reason;
 pub mod matching;
 pub mod tenants;
+pub mod board;
 pub mod bidder;
 pub mod room;
 pub mod allocate;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::allocate::{Verdict, counts, fits_tenant, tenant_need, verdict};
 use super::assembly::{Adoption, Assembly, Claim, Finish};
 use super::bidder::{Bidder, Choice, Claims, Hosts};
+use super::board::Board;
 use super::launch::ScanTarget;
 use super::reason::Reason;
 use super::request_handler::{HandOut, NodeRequestHandler, decline};
@@ -173,6 +174,8 @@ pub struct Pool {
     busy_elsewhere: usize,
     /// What the other pools of this process keep for tenants.
     kept_elsewhere: Arc<Kept>,
+    /// The pools of this process.
+    started: Arc<BTreeSet<LauncherId>>,
     pub(super) handed_out: u64,
 }
 
@@ -202,6 +205,7 @@ impl Pool {
             lacks_room: false,
             busy_elsewhere: 0,
             kept_elsewhere: Arc::default(),
+            started: Arc::default(),
             handed_out: 0,
         }
     }
@@ -274,8 +278,9 @@ impl Pool {
         self.busy_elsewhere = busy;
     }
 
-    pub fn set_kept_elsewhere(&mut self, kept: Arc<Kept>) {
-        self.kept_elsewhere = kept;
+    pub fn set_board(&mut self, board: &Board) {
+        self.kept_elsewhere = board.beside(&self.id);
+        self.started = board.started().clone();
     }
 
     /// What waiting requests keep for their tenants by the last pass; `None` where that did not come to the end.
@@ -525,9 +530,12 @@ impl Pool {
         if provider.max_concurrency == 0 {
             return Some(Reason::HandlesNothing);
         }
-        // R7: deciding with a registry that does not show ourselves would fail requests wrongly.
-        let registered = world.snapshot.pools().any(|(_, pool)| pool.record.id.as_ref() == Some(&self.launcher));
-        (!registered).then_some(Reason::NotRegistered)
+        // R7: deciding with a registry that does not show ourselves would fail requests wrongly; so would deciding before
+        // the pools that start with us are there.
+        let pools: BTreeSet<&LauncherId> =
+            world.snapshot.pools().filter_map(|(_, pool)| pool.record.id.as_ref()).collect();
+        let is_complete = pools.contains(&self.launcher) && self.started.iter().all(|pool| pools.contains(pool));
+        (!is_complete).then_some(Reason::NotRegistered)
     }
 
     fn hosts_of(&mut self, world: &World<'_>) -> Hosts {

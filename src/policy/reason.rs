@@ -119,7 +119,7 @@ impl fmt::Display for Reason {
                 write!(f, "this pool lacks [{}], another pool has all labels", join(labels))
             }
             Reason::NotConnected => f.write_str("ZooKeeper does not answer"),
-            Reason::NotRegistered => f.write_str("this pool's registration is not visible yet"),
+            Reason::NotRegistered => f.write_str("the registrations of this launcher's pools are not visible yet"),
             Reason::NotSurveyed(None) => f.write_str("the provider has not been looked at yet"),
             Reason::NotSurveyed(Some(why)) => write!(f, "the provider could not be looked at yet: {why}"),
             Reason::OutOfService(why) => write!(f, "the provider is out of service: {why}"),

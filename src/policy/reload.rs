@@ -53,7 +53,7 @@ pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
             Some(_) => {}
         }
     }
-    let (before, after) = (pools(old), pools(new));
+    let (before, after): (BTreeSet<PoolId>, BTreeSet<PoolId>) = (old.pools().collect(), new.pools().collect());
     changes.extend(before.difference(&after).cloned().map(Change::PoolRemoved));
     changes.extend(after.difference(&before).cloned().map(Change::PoolAdded));
     for id in before.intersection(&after) {
@@ -80,11 +80,4 @@ pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
     ];
     changes.extend(restarts.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| Change::NeedsRestart(key)));
     changes
-}
-
-fn pools(config: &Config) -> BTreeSet<PoolId> {
-    let pools = config.providers.iter().flat_map(|(name, provider)| {
-        provider.pools.keys().map(|pool| PoolId { provider: name.clone(), pool: pool.clone() })
-    });
-    pools.collect()
 }

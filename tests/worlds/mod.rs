@@ -15,6 +15,7 @@ use nodepool::model::snapshot::{LockView, Snapshot, Stored};
 use nodepool::model::time::{Span, Timestamp};
 use nodepool::model::world::World;
 use nodepool::model::yaml::{Place, YamlNode, YamlValue};
+use nodepool::policy::board::Board;
 use serde::Deserialize;
 
 pub const NOW: Timestamp = Timestamp(10_000.0);
@@ -41,6 +42,8 @@ pub struct Spec {
     pub max_hold_age: Option<f64>,
     pub disconnected: bool,
     pub unregistered: bool,
+    /// Launchers of this process beside the own one.
+    pub started: Vec<String>,
     pub expect: String,
 }
 
@@ -48,6 +51,7 @@ pub struct Built {
     pub config: Config,
     pub snapshot: Snapshot,
     pub facts: BTreeMap<ProviderName, Arc<Facts>>,
+    pub board: Board,
     pub now: Timestamp,
 }
 
@@ -140,10 +144,13 @@ pub fn build(spec: &Spec) -> Built {
         snapshot.put_pool(line.first.to_owned(), stored(component, next()));
     }
     let facts = Facts { seen_at: NOW, standing: hosts.into_iter().map(Arc::new).collect(), ..Facts::unseen() };
+    let mut board = Board::default();
+    spec.started.iter().for_each(|launcher| board.enrol(launcher.as_str().into()));
     Built {
         config: config(spec, section),
         snapshot,
         facts: BTreeMap::from([(ProviderName::from("lab"), Arc::new(facts))]),
+        board,
         now: NOW,
     }
 }
