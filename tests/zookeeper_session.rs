@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use nodepool::zk::session::{self, ConnectError, ConnectOptions, connect, connect_until};
-use nodepool::zk::{Connection, CreateMode, EventKind, SessionState, Zk, ZkError};
+use nodepool::zk::{Connection, CreateMode, EventKind, Reply, SessionState, Zk, ZkError};
 use support::real;
 use support::real::zookeeper::{Ensemble, Options, Server};
 use support::wait;
@@ -103,29 +103,45 @@ impl Scene {
     }
 
     async fn hears(&mut self, kind: EventKind, path: &str) {
-        let heard = async {
-            while let Some(event) = self.stream.next().await {
-                if (event.kind, event.path.as_str()) == (kind, path) {
-                    return;
-                }
-            }
-            panic!("the stream ended");
-        };
-        tokio::time::timeout(Duration::from_secs(40), heard).await.unwrap_or_else(|_| panic!("no {kind:?} {path}"));
+        let heard = tokio::time::timeout(Duration::from_secs(40), self.next_of(kind, path)).await;
+        heard.unwrap_or_else(|_| panic!("no {kind:?} {path}"));
     }
 
-    /// Same session, ephemeral still there, events come again.
+    async fn next_of(&mut self, kind: EventKind, path: &str) {
+        while let Some(event) = self.stream.next().await {
+            if (event.kind, event.path.as_str()) == (kind, path) {
+                return;
+            }
+        }
+        panic!("the stream ended");
+    }
+
+    /// Same session, ephemeral still there, events come again. Servers that have just found each other may part once more,
+    /// so whatever a connection was lost for is tried again, within the session.
     async fn is_whole(&mut self, options: ConnectOptions) {
         self.hears(EventKind::Resync, "/watched").await;
         assert_eq!(self.zk.session_id(), self.session_id);
-        let stat = self.zk.exists(&self.ephemeral).await.unwrap().expect("the ephemeral survives");
+        let stat = again(|| self.zk.exists(&self.ephemeral)).await.unwrap().expect("the ephemeral survives");
         assert_eq!(stat.ephemeral_owner, self.session_id);
-        let other = connect(options).await.unwrap();
-        let name = "/watched/n-";
-        let (path, _) = other.create(name, Bytes::new(), CreateMode::PersistentSequential).await.unwrap();
-        self.hears(EventKind::Created, &path).await;
+        let other = wait::until_some("another session", PATIENCE, async || connect(options.clone()).await.ok()).await;
+        wait::until("an event of another session's write", PATIENCE, async || {
+            let name = "/watched/n-";
+            let (path, _) = again(|| other.create(name, Bytes::new(), CreateMode::PersistentSequential)).await.unwrap();
+            // What is written while the connection is away is told by a resync, not by an event.
+            tokio::time::timeout(Duration::from_secs(5), self.next_of(EventKind::Created, &path)).await.is_ok()
+        })
+        .await;
         other.close().await;
     }
+}
+
+/// Asks until there is an answer; for what may be done twice.
+async fn again<T>(mut ask: impl FnMut() -> Reply<T>) -> Result<T, ZkError> {
+    wait::until_some("an answer", PATIENCE, async || match ask().await {
+        Err(ZkError::Unknown(_)) => None,
+        answer => Some(answer),
+    })
+    .await
 }
 
 #[tokio::test]
