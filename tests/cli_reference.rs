@@ -123,9 +123,9 @@ fn node() -> Node {
     node.provider = Some("p".into());
     node.pool = Some("main".into());
     node.labels = vec!["a".into(), "标签".into()];
-    node.external_id = serde_json::json!({"pod": "x'y", "n": [1, 2.5, null, true]});
-    node.user_data = serde_json::json!({"zuul_system": "z", "project_name": "é"});
-    node.driver_data = Value::String("text \"quoted\"".to_owned());
+    node.external_id = serde_json::json!({"pod": "x'y", "n": [1, 2.5, null, true]}).into();
+    node.user_data = serde_json::json!({"zuul_system": "z", "project_name": "é"}).into();
+    node.driver_data = Value::String("text \"quoted\"".to_owned()).into();
     node.comment = Some("two\nlines".to_owned());
     node.public_ipv4 = Some("127.0.0.1".to_owned());
     node.username = None;
@@ -144,9 +144,9 @@ async fn both_show_the_same_of_the_same_tree() {
     }
     both.put_node("0000000000", &node()).await;
     let mut container = node();
-    container.connection_port = serde_json::json!({"token": "secret"});
+    container.connection_port = serde_json::json!({"token": "secret"}).into();
     container.allocated_to = Some("200-0000000000".into());
-    container.external_id = Value::Null;
+    container.external_id = Value::Null.into();
     both.put_node("0000000001", &container).await;
     let session: nodepool::zk::Zk = both.zk.clone();
     let held = lock::try_lock(&session, "/nodepool/nodes/0000000001/lock", "").await.unwrap().unwrap();

@@ -161,7 +161,7 @@ async fn a_hand_out_of_more_bytes_than_a_packet_takes_goes_in_steps() {
         Store::new(zk.clone(), Arc::new(Mirror::start(zk.clone(), &tokio::runtime::Handle::current()).await.unwrap()));
     let mut record = Node::new(NodeState::Ready, Timestamp(1.0));
     record.labels = vec!["a".into()];
-    record.attributes = serde_json::Value::from("x".repeat(200_000));
+    record.attributes = serde_json::Value::from("x".repeat(200_000)).into();
     let mut nodes = Vec::new();
     for _ in 0..12 {
         nodes.push(store.register(record.clone()).await.unwrap());

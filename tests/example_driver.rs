@@ -48,7 +48,7 @@ fn a_request_is_served_by_a_vm_which_goes_when_its_node_is_used() {
         let addresses = [&node.interface_ip, &node.public_ipv4, &node.public_ipv6, &node.private_ipv4];
         assert_eq!(addresses.map(Option::as_deref), [Some("fake"); 4]);
         assert_eq!((node.username.as_deref(), node.host_keys.len()), (Some("zuul"), 1));
-        assert_eq!(node.external_id, format!("np{}", request.nodes[0]), "the name is the id");
+        assert_eq!(*node.external_id, format!("np{}", request.nodes[0]), "the name is the id");
 
         let nodes = consumer.accept(&id).await;
         consumer.use_up(nodes).await;

@@ -46,8 +46,8 @@ fn a_request_gets_a_new_node_and_a_used_one_goes_with_its_server() {
         assert_eq!(node.image_id.as_deref(), Some("image"));
         assert!(node.external_id.is_string() && node.az.is_some(), "{node:?}");
         let resources = serde_json::json!({"cores": 4, "instances": 1, "ram": 8192});
-        assert_eq!(serde_json::Value::from(node.resources.clone().unwrap()), resources);
-        assert_eq!(node.attributes, serde_json::json!({"rack": "r1"}));
+        assert_eq!(serde_json::json!(node.resources.clone().unwrap()), resources);
+        assert_eq!(*node.attributes, serde_json::json!({"rack": "r1"}));
 
         let nodes = consumer.accept(&id).await;
         consumer.use_up(nodes).await;

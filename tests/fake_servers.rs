@@ -124,7 +124,7 @@ fn a_server_that_boots_from_a_volume_takes_it_from_the_limits() {
         let (consumer, _process) = started(&yaml).await;
         let node = got(&consumer, "small").await;
         let resources = serde_json::json!({"cores": 4, "instances": 1, "ram": 8192, "volumes": 1, "volume-gb": 9});
-        assert_eq!(serde_json::Value::from(node.resources.unwrap()), resources);
+        assert_eq!(serde_json::json!(node.resources.unwrap()), resources);
         let two = consumer.ask(&["small", "small"]).await;
         assert_eq!(consumer.ended(&two).await.state, RequestState::Failed, "there is one volume");
     });

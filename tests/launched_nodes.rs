@@ -85,7 +85,7 @@ fn idle_nodes_are_taken_in_the_order_of_the_wishes_unless_new_ones_are_wanted() 
         let (_zookeeper, consumer, _process) = started(&both).await;
         let (of_a, of_b) = (idle(&consumer, "a").await, idle(&consumer, "b").await);
         let mut elsewhere = node(&consumer, &of_a).await;
-        (elsewhere.pool, elsewhere.external_id) = (Some("other".into()), Value::Null);
+        (elsewhere.pool, elsewhere.external_id) = (Some("other".into()), Value::Null.into());
         let data = Bytes::from(json::to_bytes(&elsewhere));
         let (path, _) =
             consumer.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await.unwrap();

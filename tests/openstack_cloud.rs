@@ -59,7 +59,7 @@ fn a_node_has_what_the_label_wants_and_its_record_what_the_cloud_says() {
                 assert_eq!(node.cloud.as_deref(), Some(cloud.name.as_str()));
                 assert_eq!((node.image_id.as_deref(), node.username.as_deref()), (Some("image"), Some("zuul")));
                 assert_eq!((node.region.as_deref(), node.host_keys.len()), (None, 0));
-                assert_eq!(node.attributes, json!({"rack": "r1"}));
+                assert_eq!(*node.attributes, json!({"rack": "r1"}));
                 assert_eq!((&node.interface_ip, &node.public_ipv4), (&node.private_ipv4, &None));
                 assert_says_what_nova_says(node, &server, &cloud);
                 let number = &scene.consumer.request(&id).await.unwrap().nodes[0];
@@ -328,7 +328,7 @@ fn host_keys_are_those_of_the_sshd_at_the_servers_address() {
                 keys.sort();
                 keys.dedup();
                 assert_eq!(keys, host.keys());
-                assert_eq!(nodes[0].connection_port, json!(host.port()));
+                assert_eq!(*nodes[0].connection_port, json!(host.port()));
                 scene.use_up(&id).await;
                 scene.empties().await;
             })

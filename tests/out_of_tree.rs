@@ -121,7 +121,7 @@ fn a_driver_of_another_crate_launches_and_deletes_nodes() {
         assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2));
         for id in &request.nodes {
             let node = consumer.node(id).await.unwrap();
-            assert_eq!(node.external_id, json!(format!("np{id}")));
+            assert_eq!(*node.external_id, json!(format!("np{id}")));
             assert_eq!(node.interface_ip.as_deref(), Some("fake-address"));
             assert_eq!((node.username.as_deref(), node.host_keys.len()), (Some("zuul"), 1));
             let engine = engine.lock().unwrap();

@@ -187,7 +187,7 @@ fn a_request_at_its_tenants_limit_is_not_overtaken_in_another_pool() {
         // Somebody else's cloud has two servers of the tenant.
         let mut node = Node::new(NodeState::InUse, Timestamp(1.0));
         (node.provider, node.pool, node.tenant_name) = (Some("cloud".into()), Some("main".into()), Some("t".into()));
-        node.resources = Some([("instances".to_owned(), 2.into())].into_iter().collect());
+        node.resources = Some(serde_json::Map::from_iter([("instances".to_owned(), 2.into())]).into());
         let data = Bytes::from(json::to_bytes(&node));
         let create = consumer.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential);
         let (theirs, _) = create.await.unwrap();

@@ -74,7 +74,7 @@ fn a_host_that_died_is_passed_over_and_comes_back_when_it_answers() {
         assert_eq!((state, ports), (RequestState::Fulfilled, vec![second.port().to_string()]));
         until("the dead host to be deregistered", async || {
             // Whoever asks for it finds out.
-            consumer.nodes().await.iter().all(|(_, node)| node.connection_port != first.port()) || {
+            consumer.nodes().await.iter().all(|(_, node)| *node.connection_port != first.port()) || {
                 let id = consumer.ask(&["a"]).await;
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 consumer.zk.delete(&nodepool::zk::paths::request(&id), -1).await.unwrap();
@@ -84,7 +84,7 @@ fn a_host_that_died_is_passed_over_and_comes_back_when_it_answers() {
         .await;
         first.start_again().await;
         until("the host to be registered again", async || {
-            consumer.nodes().await.iter().any(|(_, node)| node.connection_port == first.port() && node.is_idle())
+            consumer.nodes().await.iter().any(|(_, node)| *node.connection_port == first.port() && node.is_idle())
         })
         .await;
     });
@@ -127,10 +127,10 @@ fn changed_keys_are_taken_over_unless_the_configuration_names_others() {
             let nodes = consumer.nodes().await;
             nodes
                 .iter()
-                .any(|(_, node)| node.connection_port == free.port() && node.host_keys.contains(&free.keys()[0]))
+                .any(|(_, node)| *node.connection_port == free.port() && node.host_keys.contains(&free.keys()[0]))
         })
         .await;
-        let strangers = consumer.nodes().await.into_iter().filter(|(_, node)| node.connection_port == pinned.port());
+        let strangers = consumer.nodes().await.into_iter().filter(|(_, node)| *node.connection_port == pinned.port());
         assert_eq!(
             strangers.filter(|(_, node)| node.is_idle()).count(),
             0,

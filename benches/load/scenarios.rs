@@ -121,7 +121,11 @@ pub async fn cycle(target: &Target, count: usize, seconds: u64, times: Option<&P
     let rounds: Vec<_> = try_join_all(rounds).await?.into_iter().flatten().collect();
     let elapsed = began.elapsed().as_secs_f64();
     let (transactions, computed) = meter.stop(0, rounds.len()).await?;
-    wait_for_nodes(&client, ready, Duration::from_secs(600)).await?;
+    // What is still being deleted would be counted with whatever is measured next.
+    match ready {
+        0 => wait_for_no_nodes(&client, Duration::from_secs(600)).await?,
+        _ => wait_for_nodes(&client, ready, Duration::from_secs(600)).await?,
+    }
     if let Some(path) = times {
         std::fs::write(path, json!(rounds.iter().cloned().collect::<BTreeMap<_, _>>()).to_string())?;
     }

@@ -548,6 +548,11 @@ impl ExternalId {
     pub fn text(text: impl Into<String>) -> Self {
         ExternalId::Text(text.into())
     }
+
+    /// As a record has it; nothing where nothing was made.
+    pub fn of(recorded: &serde_json::Value) -> Option<Self> {
+        Self::deserialize(recorded).ok()
+    }
 }
 
 impl fmt::Display for ExternalId {

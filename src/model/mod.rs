@@ -3,6 +3,7 @@
 //! The order below is the order of dependency: a file uses only files above it.
 
 pub mod ids;
+pub mod shared;
 pub mod time;
 pub mod json;
 pub mod quantity;

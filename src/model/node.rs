@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::ids::{LabelName, PoolId, PoolName, ProviderName, RequestId, TenantName};
+use super::shared::{Json, JsonMap};
 use super::time::Timestamp;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -125,15 +126,15 @@ pub struct Node {
     pub host_id: Option<String>,
     pub interface_ip: Option<String>,
     /// A number, or credentials of a container driver, or null after Zuul blanked them.
-    pub connection_port: Value,
+    pub connection_port: Json,
     pub image_id: Option<String>,
     pub launcher: Option<String>,
     pub created_time: Option<Timestamp>,
     /// Text or an object, as the driver chose; null has nothing to delete in a cloud.
-    pub external_id: Value,
+    pub external_id: Json,
     pub hostname: Option<String>,
     pub comment: Option<String>,
-    pub user_data: Value,
+    pub user_data: Json,
     pub hold_job: Option<String>,
     pub host_keys: Vec<String>,
     pub username: Option<String>,
@@ -141,21 +142,21 @@ pub struct Node {
     pub shell_type: Option<String>,
     /// Seconds in `hold`; 0 is no limit of its own.
     pub hold_expiration: Option<i64>,
-    pub resources: Option<Map<String, Value>>,
+    pub resources: Option<JsonMap>,
     pub slot: Option<i64>,
-    pub attributes: Value,
+    pub attributes: Json,
     pub python_path: Option<String>,
     pub tenant_name: Option<TenantName>,
-    pub driver_data: Value,
+    pub driver_data: Json,
     pub requestor: Option<String>,
-    pub node_properties: Value,
+    pub node_properties: Json,
     /// Keys of others (Zuul adds `id`), kept and written back.
-    pub extra: Map<String, Value>,
+    pub extra: JsonMap,
 }
 
 impl Node {
     pub fn new(state: NodeState, now: Timestamp) -> Self {
-        let node_properties = Value::Object(Map::new());
+        let node_properties = Value::Object(Map::new()).into();
         Self { state, state_time: now, created_time: Some(now), node_properties, ..Self::blank() }
     }
 
@@ -176,14 +177,14 @@ impl Node {
             public_ipv6: None,
             host_id: None,
             interface_ip: None,
-            connection_port: Value::from(22),
+            connection_port: Value::from(22).into(),
             image_id: None,
             launcher: None,
             created_time: None,
-            external_id: Value::Null,
+            external_id: Json::default(),
             hostname: None,
             comment: None,
-            user_data: Value::Null,
+            user_data: Json::default(),
             hold_job: None,
             host_keys: Vec::new(),
             username: Some("zuul".to_owned()),
@@ -192,13 +193,30 @@ impl Node {
             hold_expiration: None,
             resources: None,
             slot: None,
-            attributes: Value::Null,
+            attributes: Json::default(),
             python_path: None,
             tenant_name: None,
-            driver_data: Value::Null,
+            driver_data: Json::default(),
             requestor: None,
-            node_properties: Value::Null,
-            extra: Map::new(),
+            node_properties: Json::default(),
+            extra: JsonMap::default(),
+        }
+    }
+
+    /// Keeps what both say the same way in one place. Nodes of one label differ in little.
+    pub fn share_with(&mut self, other: &Node) {
+        for (own, other) in [
+            (&mut self.connection_port, &other.connection_port),
+            (&mut self.user_data, &other.user_data),
+            (&mut self.attributes, &other.attributes),
+            (&mut self.driver_data, &other.driver_data),
+            (&mut self.node_properties, &other.node_properties),
+        ] {
+            own.share_with(other);
+        }
+        self.extra.share_with(&other.extra);
+        if let (Some(own), Some(other)) = (&mut self.resources, &other.resources) {
+            own.share_with(other);
         }
     }
 
@@ -225,7 +243,7 @@ impl Node {
 
     /// The port as a number; `None` for credentials of container drivers, which are never shown.
     pub fn port(&self) -> Option<i64> {
-        match &self.connection_port {
+        match &*self.connection_port {
             Value::Number(number) => number.as_i64(),
             Value::String(text) => text.parse().ok(),
             _ => None,
@@ -274,7 +292,7 @@ impl Serialize for Node {
         map.serialize_entry("driver_data", &self.driver_data)?;
         map.serialize_entry("requestor", &self.requestor)?;
         map.serialize_entry("node_properties", &self.node_properties)?;
-        for (key, value) in &self.extra {
+        for (key, value) in &*self.extra {
             map.serialize_entry(key, value)?;
         }
         map.end()
@@ -303,6 +321,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
         let mut node = Node::blank();
         let (mut state, mut state_time, mut old_port, mut port) = (None, None, None, None);
+        let mut extra = Map::new();
         while let Some(Key(key)) = map.next_key()? {
             match key.as_ref() {
                 "state" => state = Some(map.next_value::<NodeState>()?),
@@ -344,13 +363,14 @@ impl<'de> Visitor<'de> for NodeVisitor {
                 "node_properties" => node.node_properties = map.next_value()?,
                 _ => {
                     let value: Value = map.next_value()?;
-                    node.extra.insert(key.into_owned(), value);
+                    extra.insert(key.into_owned(), value);
                 }
             }
         }
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
         node.state = state.ok_or_else(|| A::Error::missing_field("state"))?;
         node.state_time = state_time.unwrap_or_default();
+        node.extra = extra.into();
         node.connection_port = port.or(old_port).unwrap_or(node.connection_port);
         Ok(node)
     }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Map, Value};
 
 use super::ids::{LabelName, LauncherId, NodeId, ProviderName, RequestId, TenantName};
+use super::shared::{Json, JsonMap};
 use super::time::Timestamp;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -62,7 +62,7 @@ pub struct NodeRequest {
     pub requestor: Option<String>,
     /// Opaque to us and kept unchanged.
     #[serde(default)]
-    pub requestor_data: Value,
+    pub requestor_data: Json,
     /// The provider that is preferred as long as it could serve.
     #[serde(default)]
     pub provider: Option<ProviderName>,
@@ -76,7 +76,7 @@ pub struct NodeRequest {
     pub tenant_name: Option<TenantName>,
     /// Keys of others, kept and written back.
     #[serde(flatten)]
-    pub extra: Map<String, Value>,
+    pub extra: JsonMap,
 }
 
 /// What Python wrote as `NaN` or `None` where we expect a value says nothing, as if the key were not there.
@@ -98,13 +98,13 @@ impl NodeRequest {
             nodes: Vec::new(),
             reuse: true,
             requestor: Some(requestor.to_owned()),
-            requestor_data: Value::Null,
+            requestor_data: Json::default(),
             provider: None,
             relative_priority: 0,
             event_id: None,
             created_time: None,
             tenant_name: None,
-            extra: Map::new(),
+            extra: JsonMap::default(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! An immutable picture of ZooKeeper with the indexes that decisions need, so that none of them scans all nodes.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
@@ -286,9 +287,15 @@ impl Snapshot {
 // Changing; only the mirror and tests do.
 impl Snapshot {
     /// Newer transactions win; returns whether the picture changed.
-    pub fn put_node(&mut self, id: NodeId, stored: Stored<Node>) -> bool {
-        if self.nodes.get(&id).is_some_and(|old| old.mzxid >= stored.mzxid) {
+    pub fn put_node(&mut self, id: NodeId, mut stored: Stored<Node>) -> bool {
+        let old = self.nodes.get(&id);
+        if old.is_some_and(|old| old.mzxid >= stored.mzxid) {
             return false;
+        }
+        if let Some(record) = Arc::get_mut(&mut stored.record) {
+            let before = self.nodes.range::<_, NodeId>((Bound::Unbounded, Bound::Excluded(&id))).next_back();
+            let alike = before.map(|(_, neighbour)| neighbour).into_iter().chain(old);
+            alike.for_each(|other| record.share_with(&other.record));
         }
         self.unindex_node(&id);
         self.empty_nodes.remove(&id);
@@ -552,4 +559,27 @@ pub fn nodes_by_state(snapshot: &Snapshot) -> Vec<(NodeState, usize)> {
         counts[stored.record.state as usize] += 1;
     }
     NodeState::ALL.into_iter().zip(counts).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_that_are_alike_share_what_they_have_in_common() {
+        let record =
+            r#"{"state": "ready", "connection_port": 22, "resources": {"cores": 2}, "attributes": {"a": 1}, "x": 5}"#;
+        let node =
+            |mzxid| Stored { record: Arc::new(serde_json::from_str::<Node>(record).unwrap()), version: 0, mzxid };
+        let mut snapshot = Snapshot::default();
+        let ids: [NodeId; 2] = ["0000000001".into(), "0000000002".into()];
+        ids.iter().for_each(|id| drop(snapshot.put_node(id.clone(), node(1))));
+        // A later version of the first one as read from a server shares with the one before.
+        assert!(snapshot.put_node(ids[0].clone(), node(2)));
+        let [one, other] = ids.map(|id| snapshot.node(&id).unwrap().record.clone());
+        assert_eq!(one, other);
+        assert!(std::ptr::eq(&**one.resources.as_ref().unwrap(), &**other.resources.as_ref().unwrap()));
+        assert!(std::ptr::eq(&*one.attributes, &*other.attributes) && std::ptr::eq(&*one.extra, &*other.extra));
+        assert!(std::ptr::eq(&*one.connection_port, &*other.connection_port));
+    }
 }

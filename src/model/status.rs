@@ -73,7 +73,7 @@ pub const NODE_COLUMNS: &[Column<NodeRow>] = &[
     Column { key: "id", header: "ID", value: |row| json!(row.id) },
     Column { key: "provider", header: "Provider", value: |row| json!(row.node.provider) },
     Column { key: "label", header: "Label", value: |row| json!(row.node.labels) },
-    Column { key: "server_id", header: "Server ID", value: |row| row.node.external_id.clone() },
+    Column { key: "server_id", header: "Server ID", value: |row| Value::clone(&row.node.external_id) },
     Column { key: "public_ipv4", header: "Public IPv4", value: |row| json!(row.node.public_ipv4) },
     Column { key: "ipv6", header: "IPv6", value: |row| json!(row.node.public_ipv6) },
     Column { key: "state", header: "State", value: |row| json!(row.node.state) },
@@ -89,8 +89,8 @@ pub const NODE_COLUMNS: &[Column<NodeRow>] = &[
     Column { key: "allocated_to", header: "Allocated To", value: |row| json!(row.node.allocated_to) },
     Column { key: "hold_job", header: "Hold Job", value: |row| json!(row.node.hold_job) },
     Column { key: "comment", header: "Comment", value: |row| json!(row.node.comment) },
-    Column { key: "user_data", header: "User Data", value: |row| row.node.user_data.clone() },
-    Column { key: "driver_data", header: "Driver Data", value: |row| row.node.driver_data.clone() },
+    Column { key: "user_data", header: "User Data", value: |row| Value::clone(&row.node.user_data) },
+    Column { key: "driver_data", header: "Driver Data", value: |row| Value::clone(&row.node.driver_data) },
 ];
 
 pub const NODE_COLUMNS_BRIEF: usize = 9;

@@ -175,7 +175,7 @@ impl Assembly {
             let record = world.snapshot.node(node).map(|stored| &stored.record);
             let is_ready = record.is_some_and(|record| record.state == NodeState::Ready);
             let leavings = record.map(|record| Leavings {
-                external_id: serde_json::from_value(record.external_id.clone()).ok(),
+                external_id: ExternalId::of(&record.external_id),
                 was_begun: record.state == NodeState::Building,
             });
             let state = if is_ready { PartState::Reused } else { PartState::New };
@@ -331,7 +331,7 @@ impl Assembly {
                 record.python_path = label.login.python_path.clone();
                 record.shell_type = label.login.shell_type.clone();
                 record.connection_type = label.login.connection_type.clone();
-                record.connection_port = label.login.connection_port.into();
+                record.connection_port = serde_json::Value::from(label.login.connection_port).into();
                 record.resources = label.need.as_ref().map(resources);
             }))
         });

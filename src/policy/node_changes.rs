@@ -7,6 +7,7 @@ use crate::model::ids::{LabelName, NodeId, RequestId};
 use crate::model::node::{Node, NodeState, Writer};
 use crate::model::quantity::Amounts;
 use crate::model::request::NodeRequest;
+use crate::model::shared::{Json, JsonMap};
 use crate::model::snapshot::{NodeChange, Stored};
 use crate::model::time::Timestamp;
 use crate::model::world::World;
@@ -34,7 +35,7 @@ pub(super) fn new_node(
     node.provider = Some(bidder.id.provider.clone());
     node.pool = Some(bidder.id.pool.clone());
     node.launcher = Some(bidder.launcher.to_string());
-    node.attributes = bidder.pool.node_attributes.clone().unwrap_or_default();
+    node.attributes = bidder.pool.node_attributes.clone().unwrap_or_default().into();
     allocate(&mut node, id, request);
     node
 }
@@ -48,17 +49,18 @@ pub(super) fn about(id: &RequestId, request: &NodeRequest) -> serde_json::Value 
     })
 }
 
-pub(super) fn id_value(id: &ExternalId) -> serde_json::Value {
-    serde_json::to_value(id).unwrap_or_default()
+pub(super) fn id_value(id: &ExternalId) -> Json {
+    serde_json::to_value(id).unwrap_or_default().into()
 }
 
-pub(super) fn resources(amounts: &Amounts) -> serde_json::Map<String, serde_json::Value> {
-    amounts
+pub(super) fn resources(amounts: &Amounts) -> JsonMap {
+    let numbers = amounts
         .recorded(true)
         .iter()
         .filter(|(_, amount)| amount.is_finite())
         .map(|(name, amount)| (name.to_owned(), number(amount)))
-        .collect()
+        .collect::<serde_json::Map<_, _>>();
+    numbers.into()
 }
 
 /// Whole numbers without a point, as others write them.

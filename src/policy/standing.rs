@@ -169,11 +169,11 @@ fn describe(node: &mut Node, provider: &ProviderConfig, host: &StandingHost) {
     node.pool = Some(host.pool.clone());
     node.launcher = Some(LAUNCHER.to_owned());
     node.labels = host.labels.clone();
-    node.external_id = Value::from(identity.name.clone());
+    node.external_id = Value::from(identity.name.clone()).into();
     node.hostname = Some(identity.name.clone());
     node.interface_ip = Some(identity.name.clone());
     node.username = Some(identity.username.clone());
-    node.connection_port = Value::from(identity.port);
+    node.connection_port = Value::from(identity.port).into();
     node.connection_type = Some(host.connection_type.clone());
     node.python_path = Some(host.python_path.clone());
     node.shell_type = host.shell_type.clone();
@@ -183,7 +183,7 @@ fn describe(node: &mut Node, provider: &ProviderConfig, host: &StandingHost) {
         Some(IpAddr::V6(address)) => node.public_ipv6 = Some(address.to_string()),
         None => {}
     }
-    node.attributes = attributes(provider, host).cloned().unwrap_or(Value::Null);
+    node.attributes = attributes(provider, host).cloned().unwrap_or(Value::Null).into();
 }
 
 /// Whether `describe` would change nothing; found out without a copy.
@@ -208,7 +208,7 @@ fn is_described(node: &Node, provider: &ProviderConfig, host: &StandingHost) -> 
         && node.python_path.as_ref() == Some(&host.python_path)
         && node.shell_type == host.shell_type
         && node.host_keys == host.host_keys().unwrap_or_default()
-        && node.attributes == *attributes(provider, host).unwrap_or(&Value::Null)
+        && *node.attributes == *attributes(provider, host).unwrap_or(&Value::Null)
 }
 
 fn attributes<'a>(provider: &'a ProviderConfig, host: &StandingHost) -> Option<&'a Value> {
@@ -258,17 +258,17 @@ mod tests {
             |node| node.pool = Some("other".into()),
             |node| node.launcher = None,
             |node| node.labels.truncate(1),
-            |node| node.external_id = Value::Null,
+            |node| node.external_id = Value::Null.into(),
             |node| node.hostname = Some("h2".to_owned()),
             |node| node.interface_ip = Some("h2".to_owned()),
             |node| node.username = Some("root".to_owned()),
-            |node| node.connection_port = Value::from("22"),
+            |node| node.connection_port = Value::from("22").into(),
             |node| node.connection_type = None,
             |node| node.python_path = Some("/usr/bin/python3".to_owned()),
             |node| node.shell_type = Some("sh".to_owned()),
             |node| node.host_keys.clear(),
             |node| node.public_ipv4 = Some("127.0.0.2".to_owned()),
-            |node| node.attributes = Value::Null,
+            |node| node.attributes = Value::Null.into(),
         ];
         for (index, differ) in differences.iter().enumerate() {
             let mut node = right.clone();

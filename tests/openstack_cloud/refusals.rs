@@ -185,7 +185,7 @@ async fn fills(cloud: &Cloud, short: &str) {
         |name| vec![cloud.provider(name)],
         async |scene| {
             let (first, nodes) = scene.serve(&["a", "a"]).await;
-            let recorded: Vec<&String> = nodes[0].resources.iter().flatten().map(|(name, _)| name).collect();
+            let recorded: Vec<&String> = nodes[0].resources.iter().flat_map(|all| all.keys()).collect();
             assert_eq!(recorded, ["cores", "instances", "ram"]);
             let never = scene.consumer.ask(&["a", "a", "a"]).await;
             assert_eq!(scene.ended(&never).await.state, RequestState::Failed);

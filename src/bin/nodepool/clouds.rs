@@ -77,7 +77,8 @@ pub async fn resources(
     };
     let mut own = Amounts::none();
     for node in used {
-        let need = node.resources.iter().flatten().filter_map(|(name, value)| Some((name.clone(), value.as_f64()?)));
+        let recorded = node.resources.iter().flat_map(|resources| resources.iter());
+        let need = recorded.filter_map(|(name, value)| Some((name.clone(), value.as_f64()?)));
         own.add(&need.collect());
         if let (Some(pool), Some(label)) = (&node.pool, node.labels.first()) {
             own.add(&facts.need(pool, label).recorded(false));

@@ -91,7 +91,7 @@ impl Consumer {
         request.created_time = Some(clock::now());
         request.tenant_name = order.tenant.clone();
         request.provider = order.provider.clone();
-        request.requestor_data = json!({"tenant_name": order.tenant, "job_name": null});
+        request.requestor_data = json!({"tenant_name": order.tenant, "job_name": null}).into();
         let id = self.create(&paths::request_prefix(&order.priority), &request, &event).await?;
         self.request = Some(id.clone());
         Ok(id)

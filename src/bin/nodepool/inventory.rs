@@ -36,7 +36,7 @@ pub enum Credentials {
 pub fn describe(held: &HeldNode, credentials: Credentials) -> Value {
     let node = &held.node;
     let port = match credentials {
-        Credentials::Given if node.port().is_none() => node.connection_port.clone(),
+        Credentials::Given if node.port().is_none() => Value::clone(&node.connection_port),
         _ => port_or_redacted(node),
     };
     json!({

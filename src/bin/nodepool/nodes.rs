@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use nodepool::actors::clock;
+use nodepool::model::cloud::ExternalId;
 use nodepool::model::config::{Config, ProviderConfig};
 use nodepool::model::ids::{NodeId, ProviderName};
 use nodepool::model::json;
@@ -110,10 +111,10 @@ fn deleter(config: &Config, provider: Option<&ProviderName>) -> Deleter {
 }
 
 async fn delete_instance(section: &Arc<ProviderConfig>, node: &NodeEntry) -> anyhow::Result<()> {
-    match serde_json::from_value(node.stored.record.external_id.clone()) {
-        Ok(external_id) => clouds::delete(section, external_id).await,
+    match ExternalId::of(&node.stored.record.external_id) {
+        Some(external_id) => clouds::delete(section, external_id).await,
         // Nothing was made of it.
-        Err(_) => Ok(()),
+        None => Ok(()),
     }
 }
 
