@@ -119,9 +119,7 @@ impl PoolWorker {
 
     pub(super) fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = self.changes.snapshot();
-        if let Some(board) = self.changes.new_board() {
-            self.pool.set_board(&board);
-        }
+        self.read_board();
         let effects = self.decide(&snapshot, event);
         self.carry_out(effects, ctx);
         if self.component.written.as_ref().is_some_and(|written| written.paused != self.pool.is_paused()) {
@@ -131,8 +129,14 @@ impl PoolWorker {
             let was_changed = self.parts.board.send_if_modified(|board| board.put(&self.parts.id, kept));
             if was_changed {
                 // Our own change is no news to us.
-                self.changes.new_board();
+                self.read_board();
             }
+        }
+    }
+
+    fn read_board(&mut self) {
+        if let Some(board) = self.changes.new_board() {
+            self.pool.set_board(&board);
         }
     }
 
