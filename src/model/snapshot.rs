@@ -573,7 +573,7 @@ mod tests {
             |mzxid| Stored { record: Arc::new(serde_json::from_str::<Node>(record).unwrap()), version: 0, mzxid };
         let mut snapshot = Snapshot::default();
         let ids: [NodeId; 2] = ["0000000001".into(), "0000000002".into()];
-        ids.iter().for_each(|id| drop(snapshot.put_node(id.clone(), node(1))));
+        assert!(ids.iter().all(|id| snapshot.put_node(id.clone(), node(1))));
         // A later version of the first one as read from a server shares with the one before.
         assert!(snapshot.put_node(ids[0].clone(), node(2)));
         let [one, other] = ids.map(|id| snapshot.node(&id).unwrap().record.clone());

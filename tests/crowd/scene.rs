@@ -1,5 +1,6 @@
 //! Where a crowd works: a launcher process on a real ZooKeeper, its static hosts, and how a run must end.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,7 +95,7 @@ impl Scene {
     }
 
     pub fn slots(&self) -> Vec<(&'static str, usize)> {
-        let labels: std::collections::BTreeSet<&str> = self.hosts.iter().map(|host| host.label).collect();
+        let labels: BTreeSet<&str> = self.hosts.iter().map(|host| host.label).collect();
         let of = |label: &str| self.hosts.iter().filter(|host| host.label == label).map(|host| host.slots).sum();
         labels.into_iter().map(|label| (label, of(label))).collect()
     }
@@ -174,16 +175,29 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// Fails with everything that was broken, and what the launchers have to say about it.
+/// Fails with everything that was broken, and what the launchers have to say about it, the first one first.
 pub fn assert_kept(book: &Arc<super::book::Book>, launchers: &[&Nodepool]) {
     let violations = book.violations();
     if violations.is_empty() {
         return;
     }
-    for launcher in launchers {
-        let log = launcher.log();
-        let lines: Vec<&str> = log.lines().collect();
-        eprintln!("--- launcher {}:\n{}", launcher.pid(), lines[lines.len().saturating_sub(200)..].join("\n"));
-    }
+    let logs: Vec<String> = launchers.iter().map(|launcher| launcher.log()).collect();
+    let all: Vec<&str> = logs.iter().flat_map(|log| log.lines()).collect();
+    let mut ids = numbers(violations.iter().map(String::as_str));
+    // The nodes that were meant for them.
+    ids.extend(numbers(all.iter().copied().filter(|line| line.contains("claim") && names_any(line, &ids))));
+    let told = all.iter().filter(|line| names_any(line, &ids) || line.contains(" starting"));
+    eprintln!("--- of {} launchers:\n{}", logs.len(), told.copied().collect::<Vec<_>>().join("\n"));
+    eprintln!("--- the last of them:\n{}", all[all.len().saturating_sub(200)..].join("\n"));
     panic!("{} promises were broken:\n{}", violations.len(), violations.join("\n"));
+}
+
+/// Numbers of ten digits, which requests and nodes have.
+fn numbers<'a>(texts: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+    let words = texts.flat_map(|text| text.split(|character: char| !character.is_ascii_digit()));
+    words.filter(|word| word.len() == 10).map(str::to_owned).collect()
+}
+
+fn names_any(line: &str, ids: &BTreeSet<String>) -> bool {
+    !numbers(std::iter::once(line)).is_disjoint(ids)
 }
