@@ -199,3 +199,12 @@ fn a_driver_of_another_crate_brings_its_name_and_its_keys() {
         handle.stop(false).await;
     });
 }
+
+#[test]
+fn the_developers_guide_shows_the_whole_of_the_smallest_driver() {
+    let guide = include_str!("../doc/devguide.md");
+    assert!(
+        guide.contains(include_str!("../examples/shelf.rs")),
+        "examples/shelf.rs has changed: change doc/devguide.md as well"
+    );
+}

@@ -1,0 +1,101 @@
+//! The smallest driver of another crate: its cloud is a map in memory. doc/devguide.md shows this file whole.
+//!
+//! `shelf CONFIG` is a launcher in the foreground.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Mutex;
+
+use nodepool::actors::jobs::ProviderHandle;
+use nodepool::actors::log::Verbosity;
+use nodepool::actors::process::{DaemonOptions, Mode, run_launcher};
+use nodepool::actors::providers::{MoreDrivers, StartProvider};
+use nodepool::actors::shared::LauncherOptions;
+use nodepool::drivers::OpenDriver;
+use nodepool::drivers::simple::{Simple, SimpleAdapter};
+use nodepool::model::cloud::{
+    CloudError, ExternalId, Instance, LabelImage, LaunchLabel, LaunchOrder, Launching, Login,
+};
+use nodepool::model::config::ProviderConfig;
+use nodepool::model::findings::Findings;
+use nodepool::model::problem::Problem;
+use nodepool::model::quantity::Amounts;
+use nodepool::model::tidying::Tidy;
+use nodepool::model::time::Span;
+
+struct Shelf {
+    address: String,
+    /// The metadata of each instance, by its name.
+    instances: Mutex<BTreeMap<String, BTreeMap<String, String>>>,
+    launching: Launching,
+}
+
+fn need() -> Amounts {
+    Amounts::none().with("instances", 1.0).with("cores", 2.0).with("ram", 4096.0)
+}
+
+impl SimpleAdapter for Shelf {
+    async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
+        self.instances.lock().unwrap().insert(order.hostname.clone(), order.metadata.clone());
+        Ok(ExternalId::text(&order.hostname))
+    }
+
+    async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
+        self.instances.lock().unwrap().remove(&id.to_string()).map(drop).ok_or(CloudError::NotFound)
+    }
+
+    async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {
+        let instance = |(name, metadata): (&String, &BTreeMap<String, String>)| Instance {
+            interface_ip: Some(self.address.clone()),
+            metadata: metadata.clone(),
+            amounts: need(),
+            ..Instance::new(ExternalId::text(name))
+        };
+        Ok(self.instances.lock().unwrap().iter().map(instance).collect())
+    }
+
+    fn launching(&self) -> Launching {
+        self.launching.clone()
+    }
+}
+
+struct ShelfDriver;
+
+impl MoreDrivers for ShelfDriver {
+    fn names(&self) -> Vec<&'static str> {
+        vec!["shelf"]
+    }
+
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+        let mut findings = Findings::default();
+        let address = findings.required(&section.section, "address", "a provider of the driver shelf");
+        let Some(address) = address.filter(|_| findings.problems.is_empty()) else { return Err(findings.problems) };
+        let label = LaunchLabel {
+            need: Some(need()),
+            image: LabelImage::Cloud("debian-12".to_owned()),
+            login: Login { connection_type: Some("ssh".to_owned()), connection_port: 22, ..Login::default() },
+            host_key_checking: false,
+            console_log: false,
+            trouble: None,
+        };
+        let pools = section
+            .pools
+            .iter()
+            .map(|(name, pool)| (name.clone(), pool.labels.iter().map(|name| (name.clone(), label.clone())).collect()));
+        let launching = Launching {
+            attempts: 3,
+            timeout: Span(3600.0),
+            boot_timeout: Span(60.0),
+            zones: Vec::new(),
+            tidy: Tidy::default(),
+            labels: pools.collect(),
+        };
+        Ok(start.with(Simple::new(section.name.clone(), Shelf { address, instances: Mutex::default(), launching })))
+    }
+}
+
+fn main() -> ExitCode {
+    let config = std::env::args().nth(1).unwrap_or_else(|| "/etc/nodepool/nodepool.yaml".to_owned());
+    let daemon = DaemonOptions { mode: Mode::Foreground, log_config: None, verbosity: Verbosity::Normal };
+    run_launcher(LauncherOptions::new(config), &daemon, Some(Box::new(ShelfDriver)))
+}
