@@ -14,8 +14,9 @@ use nodepool::model::time::Span;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The number of `mi_option_purge_delay`, which the crate has no name for.
+/// The numbers of `mi_option_purge_delay` and `mi_option_page_max_candidates`, which the crate has no names for.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+const PAGE_CANDIDATES: libmimalloc_sys::mi_option_t = 37;
 
 /// Node pool launcher.
 #[derive(Parser)]
@@ -69,7 +70,7 @@ struct Flags {
 }
 
 fn main() -> ExitCode {
-    give_back_at_once();
+    keep_little_memory();
     let flags = Flags::parse();
     if flags.version {
         println!("Nodepool version: {VERSION}");
@@ -101,11 +102,15 @@ fn main() -> ExitCode {
 }
 
 /// What a burst needed goes back to the system when it is free, not a second later as mimalloc has it: what the next launches
-/// took meanwhile kept a quarter more of it resident. `MIMALLOC_PURGE_DELAY` in the environment wins.
+/// took meanwhile kept a quarter more of it resident. And what is taken is taken from the fullest of many pages instead of
+/// four, so that others become free. `MIMALLOC_PURGE_DELAY` and `MIMALLOC_PAGE_MAX_CANDIDATES` in the environment win.
 #[allow(unsafe_code)]
-fn give_back_at_once() {
-    // SAFETY: writes one number of mimalloc's table of options, which are read anew each time.
-    unsafe { libmimalloc_sys::mi_option_set_default(PURGE_DELAY, 0) }
+fn keep_little_memory() {
+    // SAFETY: writes two numbers of mimalloc's table of options, which are read anew each time.
+    unsafe {
+        libmimalloc_sys::mi_option_set_default(PURGE_DELAY, 0);
+        libmimalloc_sys::mi_option_set_default(PAGE_CANDIDATES, 64);
+    }
 }
 
 /// Decimals are welcome; a timer needs a span above zero that a clock can count.
