@@ -128,7 +128,7 @@ impl PoolWorker {
         if let Some(kept) = self.pool.kept_for_tenants() {
             let was_changed = self.parts.board.send_if_modified(|board| board.put(&self.parts.id, kept));
             if was_changed {
-                // Our own change is no news to us.
+                // Our own change is no reason to look again; what others put up meanwhile is read with it.
                 self.read_board();
             }
         }

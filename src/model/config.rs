@@ -32,11 +32,9 @@ pub struct Config {
 
 impl Config {
     pub fn pools(&self) -> impl Iterator<Item = PoolId> {
-        let of = |(name, provider): (&ProviderName, &Arc<ProviderConfig>)| {
-            let ids = provider.pools.keys().map(|pool| PoolId::new(name.clone(), pool.clone()));
-            ids.collect::<Vec<_>>()
-        };
-        self.providers.iter().flat_map(of)
+        self.providers
+            .iter()
+            .flat_map(|(name, provider)| provider.pools.keys().map(move |pool| PoolId::new(name.clone(), pool.clone())))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::LazyLock;
 
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::ser::SerializeMap;
@@ -107,6 +108,9 @@ impl fmt::Display for NodeState {
     }
 }
 
+/// What a record without a port means; one for all, because every record that is read begins with it.
+static SSH_PORT: LazyLock<Json> = LazyLock::new(|| Value::from(22).into());
+
 /// Record of one node. Its id is its path and not part of the record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
@@ -177,7 +181,7 @@ impl Node {
             public_ipv6: None,
             host_id: None,
             interface_ip: None,
-            connection_port: Value::from(22).into(),
+            connection_port: SSH_PORT.clone(),
             image_id: None,
             launcher: None,
             created_time: None,

@@ -252,7 +252,7 @@ fn why(instance: &ExternalId, node: Option<&Node>) -> Option<Why> {
     if matches!(node.state, NodeState::Init | NodeState::Building) {
         return None;
     }
-    let own: Option<ExternalId> = ExternalId::of(&node.external_id);
+    let own = ExternalId::of(&node.external_id);
     own.is_some_and(|own| own != *instance).then_some(Why::NotItsNodes)
 }
 

@@ -52,7 +52,7 @@ pub fn spent_nodes<'a>(
 /// opened, what may have an instance stays: without its record nobody would delete that.
 fn removal(id: &NodeId, node: &Stored<Node>, world: &World<'_>) -> Option<Repair> {
     let facts = node.record.provider.as_ref().and_then(|provider| Some((provider, world.facts.get(provider)?)));
-    let external_id: Option<ExternalId> = ExternalId::of(&node.record.external_id);
+    let external_id = ExternalId::of(&node.record.external_id);
     match (facts, external_id) {
         // D4: whoever wrote that had seen the instance go, and was about to remove the record.
         _ if node.record.state == NodeState::Deleted => {
