@@ -5,6 +5,7 @@ mod provider;
 mod roof;
 mod support;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -148,6 +149,8 @@ fn jobs(case: &Case) -> Vec<Job> {
         Job::Launch(order),
         Job::Launch(Arc::new(found)),
         Job::Delete(ExternalId::text("no-such-id")),
+        Job::List,
+        Job::RollCall,
         Job::Inspect(stranger.clone()),
         Job::Probe(stranger),
     ];
@@ -401,11 +404,39 @@ fn a_list_that_could_not_be_read_completely_is_an_error() {
                 cloud.knobs(json!({"page_size": 1, "faults": faults})).await;
                 let listed = provider.run(Job::List).await;
                 assert!(listed.is_err(), "{}: {kind}: {listed:?}", case.driver);
+                let faults: Value = json!([format!("{kind} path=/servers$")]);
+                cloud.knobs(json!({"page_size": 1, "faults": faults})).await;
+                let called = provider.run(Job::RollCall).await;
+                assert!(called.is_err(), "{}: {kind}: {called:?}", case.driver);
             }
             // A link that leads back does no harm to who knows where a page ended.
             cloud.knobs(json!({"faults": ["repeated-marker path=/servers/detail$"]})).await;
             let Ok(Outcome::Listed(inventory)) = provider.run(Job::List).await else { panic!("{}", case.driver) };
             assert_eq!(inventory.instances().len(), 2, "{}", case.driver);
+        });
+    }
+}
+
+#[test]
+fn a_roll_call_names_every_instance() {
+    for case in launching() {
+        on_real_time(async move {
+            let Bench { mut provider, cloud } = case.start().await;
+            for name in ["np0000000001", "np0000000002"] {
+                launched(&mut provider, name).await;
+            }
+            if let Some(cloud) = &cloud {
+                cloud.knobs(json!({"page_size": 1})).await;
+            }
+            let listed = provider.run(Job::List).await;
+            let Ok(Outcome::Listed(inventory)) = listed else { panic!("{}: {listed:?}", case.driver) };
+            let all: Vec<String> = inventory.instances().iter().map(|one| one.external_id.to_string()).collect();
+            match provider.run(Job::RollCall).await {
+                Ok(Outcome::Called(ids)) => assert_eq!(BTreeSet::from_iter(ids), BTreeSet::from_iter(all)),
+                Ok(Outcome::Listed(same)) => assert_eq!(same.instances().len(), all.len(), "{}", case.driver),
+                other => panic!("{}: {other:?}", case.driver),
+            }
+            assert!(inventory.instances().len() >= 2, "{}", case.driver);
         });
     }
 }

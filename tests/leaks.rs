@@ -9,6 +9,7 @@ use nodepool::model::cloud::{ExternalId, Facts, Instance, InstanceState, Invento
 use nodepool::model::ids::{NodeId, ProviderName};
 use nodepool::model::node::{Node, NodeState};
 use nodepool::model::quantity::Amounts;
+use nodepool::model::snapshot::Stored;
 use nodepool::model::tidying::Tidy;
 use nodepool::model::time::{Span, Timestamp};
 use nodepool::policy::leaks::{Effect, Event, Leaks, Why};
@@ -45,14 +46,25 @@ fn listed(instances: &[Instance]) -> Event {
     Event::Listed(lab(), Some(Arc::new(Inventory::new(instances.to_vec()))))
 }
 
+fn called(instances: &[Instance]) -> Event {
+    Event::Called(lab(), instances.iter().map(|instance| instance.external_id.to_string()).collect())
+}
+
 fn proven(nodes: &[(&str, Option<Node>)]) -> Event {
     let nodes = nodes.iter().map(|(id, node)| (NodeId::from((*id).to_owned()), node.clone().map(Box::new)));
     Event::Proven(lab(), Some(nodes.collect()))
 }
 
-/// A sweep, its listing, and what ZooKeeper says after that.
+/// A sweep, its listing, and what ZooKeeper says after that. Nothing where the roll call showed that there is nothing to find.
 fn sweep(leaks: &mut Leaks, built: &Built, instances: &[Instance], then: Event) -> Vec<Effect> {
-    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::List(lab())]);
+    let mut looks = leaks.step(Event::Sweep, &built.world());
+    if looks == [Effect::CallTheRoll(lab())] {
+        looks = leaks.step(called(instances), &built.world());
+        if looks.is_empty() {
+            return Vec::new();
+        }
+    }
+    assert_eq!(looks, [Effect::List(lab())]);
     let effects = leaks.step(listed(instances), &built.world());
     leaks.step(then, &built.world());
     effects
@@ -77,6 +89,49 @@ fn a_leak_is_seen_twice_with_zookeeper_asked_between() {
     assert_eq!(first, [Effect::Prove(lab(), vec![NodeId::from(GONE.to_owned())])]);
     let second = sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
     assert_eq!(deleted(&second), [("a".to_owned(), Why::NoNode)]);
+}
+
+/// A node of the world "1 ready", with this instance.
+fn ready_with(id: &str) -> Built {
+    let mut built = world(&["1 ready"]);
+    let (node, stored) =
+        built.snapshot.nodes().next().map(|(id, stored)| (id.clone(), stored.clone())).expect("a node");
+    let mut record = Node::clone(&stored.record);
+    record.external_id = id.into();
+    built.snapshot.remove_node(&node);
+    built.snapshot.put_node(node, Stored { record: Arc::new(record), ..stored });
+    built
+}
+
+#[test]
+fn where_nothing_is_suspected_the_ids_alone_are_looked_at_until_one_is_new() {
+    let (mut leaks, mut built) = (Leaks::default(), ready_with("a"));
+    let known = [instance("a", "lab", "0000000001"), instance("b", "other", GONE)];
+    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::List(lab())], "nothing is known yet");
+    assert_eq!(leaks.step(listed(&known), &built.world()), []);
+    for _ in 0..3 {
+        assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::CallTheRoll(lab())]);
+        assert_eq!(leaks.step(called(&known), &built.world()), []);
+    }
+    let all = [known.as_slice(), &[instance("c", "lab", GONE)]].concat();
+    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::CallTheRoll(lab())]);
+    assert_eq!(leaks.step(called(&all), &built.world()), [Effect::List(lab())], "an instance that nobody knows");
+    assert_eq!(leaks.step(listed(&all), &built.world()), [Effect::Prove(lab(), vec![NodeId::from(GONE.to_owned())])]);
+    leaks.step(proven(&[(GONE, None)]), &built.world());
+    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::List(lab())], "a suspect is looked at closely");
+    assert_eq!(deleted(&leaks.step(listed(&all), &built.world())).len(), 1);
+    leaks.step(proven(&[(GONE, None)]), &built.world());
+    leaks.step(Event::Sweep, &built.world());
+    leaks.step(listed(&known), &built.world());
+    // Of a node that is gone, the instance is nobody's, and a roll call that fails tells nothing.
+    let id = built.snapshot.nodes().next().expect("a node").0.clone();
+    leaks.step(Event::Sweep, &built.world());
+    leaks.step(Event::Listed(lab(), None), &built.world());
+    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::List(lab())]);
+    leaks.step(listed(&known), &built.world());
+    built.snapshot.remove_node(&id);
+    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::CallTheRoll(lab())]);
+    assert_eq!(leaks.step(called(&known), &built.world()), [Effect::List(lab())]);
 }
 
 #[test]

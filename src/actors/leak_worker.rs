@@ -69,6 +69,7 @@ impl LeakWorker {
 
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
         match effect {
+            Effect::CallTheRoll(provider) => self.submit(provider, Job::RollCall, Asked::Listing, ctx),
             Effect::List(provider) => self.submit(provider, Job::List, Asked::Listing, ctx),
             Effect::Prove(provider, nodes) => {
                 let store = self.parts.store.clone();
@@ -181,15 +182,16 @@ impl Handler<JobNews> for LeakWorker {
                 self.feed(Event::Tidied(provider), ctx);
             }
             Asked::Listing => {
-                let inventory = match result {
-                    Ok(Outcome::Listed(inventory)) => Some(inventory),
-                    Ok(_) => None,
+                let event = match result {
+                    Ok(Outcome::Called(ids)) => Event::Called(provider, ids),
+                    Ok(Outcome::Listed(inventory)) => Event::Listed(provider, Some(inventory)),
+                    Ok(_) => Event::Listed(provider, None),
                     Err(error) => {
                         warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot look for leaks");
-                        None
+                        Event::Listed(provider, None)
                     }
                 };
-                self.feed(Event::Listed(provider, inventory), ctx);
+                self.feed(event, ctx);
             }
         }
     }

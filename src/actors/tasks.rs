@@ -385,15 +385,20 @@ impl<D: Driver> Tasks<D> {
                     self.surveys.doubt(self.now());
                     Err(error)
                 }
-                Job::Delete(_) | Job::List | Job::Tidy { .. } | Job::Console(_) | Job::Inspect(_) | Job::Probe(_) => {
-                    Err(error)
-                }
+                Job::Delete(_)
+                | Job::List
+                | Job::RollCall
+                | Job::Tidy { .. }
+                | Job::Console(_)
+                | Job::Inspect(_)
+                | Job::Probe(_) => Err(error),
             },
             Ok(
                 outcome @ (Outcome::Launched(_)
                 | Outcome::Deleted
                 | Outcome::Alive(_)
                 | Outcome::Listed(_)
+                | Outcome::Called(_)
                 | Outcome::Console(_)
                 | Outcome::Tidied(_)),
             ) => Ok(outcome),

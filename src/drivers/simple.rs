@@ -179,7 +179,7 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Job::Launch(order) => (Step::Create(order.clone()), None),
             Job::Delete(id) => (Step::Delete(id.clone()), None),
             Job::Survey => (Step::Survey(Box::new(self.facts.clone()), self.provider.clone()), None),
-            Job::List => (Step::List, None),
+            Job::List | Job::RollCall => (Step::List, None),
             Job::Tidy { ports, doing } => (Step::Tidy { ports: *ports, doing: *doing }, None),
             Job::Console(id) => (Step::Console(id.clone()), None),
             Job::Inspect(_) | Job::Probe(_) => (Step::NoHosts, None),

@@ -38,6 +38,9 @@ pub enum Job {
     },
     /// See every instance, for machines that wait for theirs; cheaper than a survey, and asked for often.
     List,
+    /// Which instances there are, and no more of them than a cloud tells cheaply. Ends with `Outcome::Listed` where that is
+    /// all the same to it.
+    RollCall,
     /// Check one standing host as for its registration: reach it and gather its keys where that applies. What was
     /// found is noted in the facts.
     Inspect(HostIdentity),
@@ -56,6 +59,7 @@ impl Job {
             Job::Delete(_) => "delete",
             Job::Survey => "survey",
             Job::List => "list",
+            Job::RollCall => "roll call",
             Job::Console(_) => "console",
             Job::Tidy { .. } => "tidy",
             Job::Inspect(_) => "inspect",
@@ -92,6 +96,8 @@ pub enum Outcome {
     /// The facts as they are now published, and what was seen.
     Surveyed(Arc<Facts>, Arc<Inventory>),
     Listed(Arc<Inventory>),
+    /// The ids of all.
+    Called(Vec<String>),
     /// `None` where the cloud has none.
     Console(Option<String>),
     Tidied(Tidied),

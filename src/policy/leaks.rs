@@ -4,8 +4,11 @@
 //! complete listing shows it still. Numbers of nodes are never given twice, and a node's record is there before its instance
 //! is asked for, so an instance without a node was forgotten. More than the budget allows are reported and left alone: so
 //! many at once speak of a wrong ZooKeeper rather than of leaks.
+//!
+//! Nearly always there is nothing to find. Where the last listing showed no suspects, the next look is at the ids alone: each is
+//! that of a node or of an instance that was seen to be somebody else's, or all are listed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde::Serialize;
 
@@ -22,6 +25,9 @@ const LEAST_BUDGET: usize = 10;
 /// And so many of a hundred instances of ours.
 const BUDGET_PERCENT: usize = 10;
 
+/// Between two listings though the ids alone show nothing: marks of instances can be changed.
+const LISTING_EVERY: Span = Span(600.0);
+
 /// Ports, and floating addresses, that may be deleted in one sweep.
 const TIDY_BUDGET: usize = 100;
 
@@ -29,6 +35,8 @@ const TIDY_BUDGET: usize = 100;
 pub enum Event {
     /// The interval of the sweep is over.
     Sweep,
+    /// The ids of all instances.
+    Called(ProviderName, Vec<String>),
     /// A complete listing, or none.
     Listed(ProviderName, Option<std::sync::Arc<Inventory>>),
     /// What ZooKeeper, asked anew, says of nodes; nothing where it could not be asked.
@@ -39,6 +47,8 @@ pub enum Event {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
+    /// For the ids of all instances, or for all of them.
+    CallTheRoll(ProviderName),
     List(ProviderName),
     Prove(ProviderName, Vec<NodeId>),
     /// What instances that belong to no node take of the cloud's limits; other than what is known of it.
@@ -100,6 +110,9 @@ struct Watch {
     proven: Vec<Suspect>,
     /// Whatever the last listing showed that belongs to no node.
     unowned: BTreeSet<String>,
+    /// Instances of others, by the last listing.
+    others: HashSet<String>,
+    listed_at: Option<Timestamp>,
     is_tidying: bool,
     ports_at: Option<Timestamp>,
 }
@@ -108,6 +121,7 @@ impl Leaks {
     pub fn step(&mut self, event: Event, world: &World<'_>) -> Vec<Effect> {
         match event {
             Event::Sweep => self.sweep(world),
+            Event::Called(provider, ids) => self.called(provider, &ids, world),
             Event::Listed(provider, inventory) => self.listed(&provider, inventory.as_deref(), world),
             Event::Proven(provider, nodes) => {
                 if let Some(watch) = self.watches.get_mut(&provider) {
@@ -138,7 +152,9 @@ impl Leaks {
             let watch = self.watches.entry(provider.clone()).or_default();
             if !watch.is_listing {
                 watch.is_listing = true;
-                effects.push(Effect::List(provider.clone()));
+                let is_quiet = watch.was_clean() && !watch.listing_is_due(world.now);
+                let look = if is_quiet { Effect::CallTheRoll } else { Effect::List };
+                effects.push(look(provider.clone()));
             }
             let ports = launching.tidy.ports.is_some_and(|interval| watch.ports_are_due(interval, world.now));
             if (ports || launching.tidy.floating_ips) && !watch.is_tidying {
@@ -152,6 +168,18 @@ impl Leaks {
         effects
     }
 
+    fn called(&mut self, provider: ProviderName, ids: &[String], world: &World<'_>) -> Vec<Effect> {
+        let Some(watch) = self.watches.get_mut(&provider) else { return Vec::new() };
+        let own = world.snapshot.nodes_of(&provider).filter_map(|(_, node)| node.record.external_id.as_str());
+        let own: HashSet<&str> = own.collect();
+        let is_known = |id: &String| own.contains(id.as_str()) || watch.others.contains(id);
+        if world.snapshot.connected && !ids.iter().all(is_known) {
+            return vec![Effect::List(provider)];
+        }
+        watch.is_listing = false;
+        Vec::new()
+    }
+
     fn listed(&mut self, provider: &ProviderName, inventory: Option<&Inventory>, world: &World<'_>) -> Vec<Effect> {
         let Some(watch) = self.watches.get_mut(provider) else { return Vec::new() };
         watch.is_listing = false;
@@ -163,6 +191,9 @@ impl Leaks {
         let confirmed: Vec<Suspect> = found.iter().filter(|suspect| watch.proven.contains(suspect)).cloned().collect();
         watch.proven.clear();
         watch.suspects = found;
+        watch.listed_at = Some(world.now);
+        let others = inventory.instances().iter().filter(|instance| !instance.is_of(provider));
+        watch.others = others.map(|instance| instance.external_id.to_string()).collect();
         let mut effects = Vec::new();
         let taken = watch.account(provider, inventory, |node| node_of(world.snapshot, node));
         if world.facts.get(provider).is_some_and(|facts| facts.leaked != taken) {
@@ -216,6 +247,15 @@ impl Watch {
         still.for_each(|instance| taken.add(&instance.amounts));
         self.unowned = nobodys.into_iter().map(|instance| instance.external_id.to_string()).collect();
         taken
+    }
+
+    /// Whether the last listing showed nothing to be looked at again.
+    fn was_clean(&self) -> bool {
+        self.suspects.is_empty() && self.proven.is_empty() && self.unowned.is_empty()
+    }
+
+    fn listing_is_due(&self, now: Timestamp) -> bool {
+        self.listed_at.is_none_or(|last| (now - last).0 >= LISTING_EVERY.0)
     }
 
     fn ports_are_due(&self, interval: Span, now: Timestamp) -> bool {

@@ -111,7 +111,7 @@ impl Driver for Example {
                 (Err(error), _) => OneCall::ended(Err(error)),
             },
             Job::Delete(id) => OneCall::new("deleting vm", Call::Delete(id.clone()), |_| Ok(Outcome::Deleted)),
-            Job::List => {
+            Job::List | Job::RollCall => {
                 OneCall::new("listing vms", Call::List, |reply| Ok(Outcome::Listed(Arc::new(inventory(reply)))))
             }
             Job::Survey => {

@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::http::{Api, PROJECT, Request, Services};
-use super::wire::{Server, ServersPage};
+use super::wire::{Roll, Server, ServersPage};
 use crate::drivers::ApiCall;
 use crate::model::cloud::CloudError;
 use crate::model::time::Span;
@@ -33,6 +33,7 @@ pub enum What {
 pub enum Shape {
     Servers,
     OneServer,
+    Roll,
     Json,
     /// The same, for a creation whose answer may be lost.
     Created,
@@ -43,6 +44,7 @@ pub enum Shape {
 pub enum Reply {
     Discovered(Services),
     Servers(ServersPage),
+    Roll(Roll),
     Server(Box<Server>),
     Json(Value),
     Nothing,
@@ -84,6 +86,9 @@ pub struct Listing {
 
 pub const SERVERS: Listing =
     Listing { key: "compute.GET.servers.detail", api: Api::Compute, path: &["servers", "detail"], list: "servers" };
+/// The same with nothing but ids, names and links.
+pub const ROLL: Listing =
+    Listing { key: "compute.GET.servers", api: Api::Compute, path: &["servers"], list: "servers" };
 pub const FLAVORS: Listing =
     Listing { key: "compute.GET.flavors.detail", api: Api::Compute, path: &["flavors", "detail"], list: "flavors" };
 pub const NETWORKS: Listing =
@@ -109,7 +114,11 @@ impl Listing {
         query.extend(filters.iter().map(|(key, value)| (*key, (*value).to_owned())));
         query.extend(marker.map(|marker| ("marker", marker.to_owned())));
         let request = Request { query, ..Request::new(self.api, Method::GET, self.path) };
-        let shape = if self.list == SERVERS.list { Shape::Servers } else { Shape::Json };
+        let shape = match self.path {
+            path if path == SERVERS.path => Shape::Servers,
+            path if path == ROLL.path => Shape::Roll,
+            _ => Shape::Json,
+        };
         Call { key: self.key, lane: Lane::Look, deadline: LONG, what: What::Send(Box::new(request), shape) }
     }
 }

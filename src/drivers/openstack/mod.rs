@@ -30,7 +30,7 @@ use self::clouds::{CloudSettings, Places};
 use self::delete::DeleteServer;
 use self::http::{Connection, Failure, failed};
 use self::launch::LaunchServer;
-use self::listing::ListServers;
+use self::listing::{CallTheRoll, ListServers};
 use self::shared::Shared;
 use self::survey::Survey;
 use self::tidy::TidyUp;
@@ -133,6 +133,7 @@ impl Driver for OpenStack {
             Job::Delete(id) => Machine::Delete(DeleteServer::new(shared, id.clone())),
             Job::Survey => Machine::Survey(Survey::new(shared)),
             Job::List => Machine::List(ListServers::new(shared)),
+            Job::RollCall => Machine::RollCall(CallTheRoll::new()),
             Job::Console(id) => Machine::Console(OneCall::new("console", calls::console(&id.to_string()), console_of)),
             Job::Tidy { ports, doing } => Machine::Tidy(TidyUp::new(shared, *ports, *doing)),
             Job::Inspect(_) | Job::Probe(_) => Machine::NoHosts,
@@ -184,6 +185,7 @@ impl Driver for OpenStack {
         match shape {
             Shape::Nothing => Ok(Reply::Nothing),
             Shape::Servers => serde_json::from_slice(&body).map(Reply::Servers).map_err(unreadable),
+            Shape::Roll => serde_json::from_slice(&body).map(Reply::Roll).map_err(unreadable),
             Shape::OneServer => {
                 let shown = serde_json::from_slice::<OneServer>(&body).map_err(unreadable)?;
                 Ok(Reply::Server(Box::new(shown.server)))
@@ -207,6 +209,7 @@ pub enum Machine {
     Delete(DeleteServer),
     Survey(Survey),
     List(ListServers),
+    RollCall(CallTheRoll),
     Tidy(TidyUp),
     Console(OneCall<Call, Reply>),
     /// There are no standing hosts in a cloud.
@@ -223,6 +226,7 @@ impl StateMachine for Machine {
             Machine::Delete(machine) => machine.step(input),
             Machine::Survey(machine) => machine.step(input),
             Machine::List(machine) => machine.step(input),
+            Machine::RollCall(machine) => machine.step(input),
             Machine::Tidy(machine) => machine.step(input),
             Machine::Console(machine) => machine.step(input),
             Machine::NoHosts => Next::Failed(CloudError::NotFound),
@@ -235,6 +239,7 @@ impl StateMachine for Machine {
             Machine::Delete(_)
             | Machine::Survey(_)
             | Machine::List(_)
+            | Machine::RollCall(_)
             | Machine::Tidy(_)
             | Machine::Console(_)
             | Machine::NoHosts => None,
@@ -247,6 +252,7 @@ impl StateMachine for Machine {
             Machine::Delete(machine) => machine.label(),
             Machine::Survey(_) => "looking at everything",
             Machine::List(_) => "listing servers",
+            Machine::RollCall(_) => "calling the roll",
             Machine::Tidy(_) => "tidying up",
             Machine::Console(_) => "reading the console",
             Machine::NoHosts => "ended",

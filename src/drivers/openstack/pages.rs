@@ -3,9 +3,9 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::calls::{Call, Listing, PAGE, SERVERS};
+use super::calls::{Call, Listing, PAGE, ROLL, SERVERS};
 use super::http::failed;
-use super::wire::{self, Server, ServersPage};
+use super::wire::{self, Called, Roll, Server, ServersPage};
 use crate::model::cloud::CloudError;
 
 /// A listing under way.
@@ -60,6 +60,18 @@ impl Pages<Server> {
     }
 
     pub fn take_servers(self, page: ServersPage) -> Result<Step<Server>, CloudError> {
+        let last = page.servers.last().map(|server| server.id.clone());
+        let has_more = page.servers_links.iter().any(|link| link.rel == "next");
+        self.take(page.servers, last, has_more)
+    }
+}
+
+impl Pages<Called> {
+    pub fn roll() -> (Self, Call) {
+        Self::begin(ROLL)
+    }
+
+    pub fn take_roll(self, page: Roll) -> Result<Step<Called>, CloudError> {
         let last = page.servers.last().map(|server| server.id.clone());
         let has_more = page.servers_links.iter().any(|link| link.rel == "next");
         self.take(page.servers, last, has_more)

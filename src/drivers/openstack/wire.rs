@@ -15,6 +15,19 @@ pub struct ServersPage {
     pub servers_links: Vec<Link>,
 }
 
+/// One page of the listing of ids.
+#[derive(Debug, Deserialize)]
+pub struct Roll {
+    pub servers: Vec<Called>,
+    #[serde(default)]
+    pub servers_links: Vec<Link>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Called {
+    pub id: String,
+}
+
 /// The answer to a question for one server.
 #[derive(Debug, Deserialize)]
 pub struct OneServer {

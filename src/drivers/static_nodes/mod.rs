@@ -86,6 +86,7 @@ impl Driver for StaticNodes {
             Job::Launch(_)
             | Job::Delete(_)
             | Job::List
+            | Job::RollCall
             | Job::Tidy { .. }
             | Job::Console(_)
             | Job::Inspect(_)
@@ -102,7 +103,7 @@ impl Driver for StaticNodes {
             // The host stays; that its record goes is all there is to do.
             Job::Delete(_) => OneCall::ended(Ok(Outcome::Deleted)),
             Job::Tidy { .. } | Job::Console(_) => OneCall::ended(Err(CloudError::NotFound)),
-            Job::List => OneCall::ended(Ok(Outcome::Listed(Arc::default()))),
+            Job::List | Job::RollCall => OneCall::ended(Ok(Outcome::Listed(Arc::default()))),
             Job::Survey => OneCall::ended(Ok(Outcome::Surveyed(Arc::new(self.facts.clone()), Arc::default()))),
             Job::Inspect(identity) => match self.hosts.get(identity) {
                 Some(host) => inspect(host.clone()),
