@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use grown::{Consumer, Process, on_real_time, until, yaml};
 use nodepool::actors::config_files;
 use nodepool::actors::jobs::ProviderHandle;
-use nodepool::actors::process::{ProcessError, sessions};
+use nodepool::actors::process::{ProcessError, Tree, sessions};
 use nodepool::actors::providers::{MoreDrivers, StartProvider};
 use nodepool::drivers::static_nodes::{self, Call, StaticNodes};
 use nodepool::drivers::{BUILT, Driver, OpenDriver};
@@ -81,7 +81,7 @@ async fn launcher(panics: usize) -> (EmbeddedServer, Process, JoinHandle<Result<
     let (shared, file) = (process.shared.clone(), process.file.clone());
     let running = actix_rt::spawn(async move {
         let loaded = config_files::load(&file, None, BUILT).await.expect("a test's configuration loads");
-        sessions(&shared, loaded).await
+        sessions(&shared, loaded, &Tree::Launcher).await
     });
     (server, process, running, directory)
 }

@@ -12,7 +12,8 @@ use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::cleanup_worker::{self, CleanupWorker, CleanupWorkerParts};
-use super::config_files::{self, Loaded, Stamp};
+use super::config_files::Loaded;
+use super::config_watch::ConfigWatch;
 use super::jobs::{Drain, ProviderHandle};
 use super::leak_worker::{LeakWorker, LeakWorkerParts};
 use super::look::{Changes, UNHURRIED, rest_after};
@@ -23,7 +24,7 @@ use super::pool_worker::{self, PoolWorker, PoolWorkerParts};
 use super::registry::Registration;
 use super::shared::{SessionEnd, Shared};
 use super::stats_worker::{self, StatsWorker};
-use super::task_manager::Surroundings;
+use super::task_manager::{Surroundings, Surveying};
 use super::{clock, providers};
 use crate::model::cloud::Facts;
 use crate::model::component::{Component, ComponentKind};
@@ -41,7 +42,7 @@ use crate::zk::txn::Store;
 use crate::zk::{SessionState, Zk};
 
 /// How often the files are looked at; as the reference does.
-const CONFIG_CHECK: Duration = Duration::from_secs(1);
+pub const CONFIG_CHECK: Duration = Duration::from_secs(1);
 
 /// Grows the tree, and waits for what ends it.
 pub async fn run_session(zk: Zk, shared: Arc<Shared>, loaded: Loaded) -> SessionEnd {
@@ -72,10 +73,7 @@ pub struct Launcher {
     shared: Arc<Shared>,
     store: Store,
     config: Arc<Config>,
-    stamp: Stamp,
-    /// A file that could not be loaded; said once, not every second.
-    broken: Option<Stamp>,
-    loading: bool,
+    watch: ConfigWatch,
     panics: PanicWatch,
     providers: BTreeMap<ProviderName, ProviderHandle>,
     not_started: NotStarted,
@@ -103,10 +101,8 @@ impl Launcher {
             changes: Changes::new(store.mirror().clone()),
             shared,
             store,
+            watch: ConfigWatch::new(&loaded),
             config: loaded.config,
-            stamp: loaded.stamp,
-            broken: None,
-            loading: false,
             providers: BTreeMap::new(),
             not_started: NotStarted::default(),
             pools: BTreeMap::new(),
@@ -132,6 +128,7 @@ impl Launcher {
             api_concurrency: self.shared.options.api_concurrency,
             image_check: self.shared.options.image_check_timeout,
             arbiter: self.shared.arbiters.clouds.clone(),
+            surveying: Surveying::Regularly,
         }
     }
 
@@ -261,40 +258,20 @@ impl Launcher {
         }));
     }
 
-    /// Looks whether the files changed, and loads them if they did. A broken file keeps the running configuration.
     fn check_config(&mut self, ctx: &mut Context<Self>) {
-        if self.loading {
-            return;
-        }
-        self.loading = true;
-        let options = self.shared.options.clone();
-        let (known, broken) = (self.stamp.clone(), self.broken.clone());
-        let loading = async move {
-            let stamp = config_files::stamp(&options.config, options.secure.as_deref()).await;
-            if stamp == known || Some(&stamp) == broken.as_ref() {
-                return None;
-            }
-            Some(options.load_again().await)
-        };
-        ctx.spawn(loading.into_actor(self).map(|loaded, act, ctx| {
-            act.loading = false;
-            match loaded {
-                None => {}
-                Some(Ok(loaded)) => act.reconfigure(loaded, ctx),
-                Some(Err(failure)) => {
-                    failure.tell();
-                    act.broken = Some(failure.stamp);
-                }
+        let Some(looking) = self.watch.look(&self.shared.options) else { return };
+        ctx.spawn(looking.into_actor(self).map(|look, act, ctx| {
+            if let Some(loaded) = act.watch.seen(look) {
+                act.reconfigure(loaded, ctx);
             }
         }));
     }
 
     fn reconfigure(&mut self, loaded: Loaded, ctx: &mut Context<Self>) {
-        loaded.tell();
         let mut changes = reload::diff(&self.config, &loaded.config);
         changes.extend(self.to_be_opened_anew(&loaded.config));
         self.shared.set_in_force(loaded.clone());
-        (self.config, self.stamp, self.broken) = (loaded.config, loaded.stamp, None);
+        self.config = loaded.config;
         let said: Vec<String> = changes.iter().map(Change::to_string).collect();
         let said = if said.is_empty() { "nothing that matters changed".to_owned() } else { said.join(", ") };
         info!(target: "nodepool.NodePool", "configuration loaded: {said}");
@@ -503,7 +480,7 @@ impl Handler<Dump> for Launcher {
             "min_ready": self.min_ready.observe(),
             "connected": self.changes.snapshot().connected,
             "nodes": self.changes.snapshot().node_count(),
-            "config_broken": self.broken.is_some(),
+            "config_broken": self.watch.is_broken(),
         }))
     }
 }

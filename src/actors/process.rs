@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tracing::{error, info, warn};
 
+use super::builder::{self, BuilderLife, BuilderOptions};
 use super::config_files::{LoadError, Loaded};
 use super::daemon::{self, DaemonError, Detached};
 use super::identity::Identity;
@@ -23,8 +24,10 @@ use super::pidfile::{self, PidFile, PidFileError};
 use super::providers::MoreDrivers;
 use super::samples::SampleSink;
 use super::shared::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, VERSION, WhyRegistry};
+use super::signals::Patience;
 use super::statsd;
 use super::{clock, dump, launcher, signals, webapp};
+use crate::drivers::image_files::ImagesDir;
 use crate::model::metrics::StatsdAddress;
 use crate::zk::Zk;
 use crate::zk::embedded::EmbeddedError;
@@ -33,6 +36,7 @@ use crate::zk::session::{
 };
 
 const LAUNCHER_LOG_FILE: &str = "/var/log/nodepool/nodepool.log";
+const BUILDER_LOG_FILE: &str = "/var/log/nodepool/nodepool-builder.log";
 
 /// How a daemon is started, apart from its work.
 #[derive(Clone, Debug)]
@@ -74,6 +78,10 @@ pub enum ProcessError {
     CoordinatorFailed(String),
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
+    #[error("No images-dir specified in config.")]
+    NoImagesDir,
+    #[error("images-dir {} has to be a folder that this program may write to", path.display())]
+    ImagesDir { path: PathBuf, source: io::Error },
     #[error("gave up after {0} panics in ten minutes; the log tells where they happened")]
     Panics(usize),
 }
@@ -94,12 +102,63 @@ pub fn run_launcher(
     drivers: Option<Box<dyn MoreDrivers>>,
 ) -> ExitCode {
     options.more_drivers = drivers.as_ref().map_or_else(Vec::new, |drivers| drivers.names());
+    run_daemon(daemon, LAUNCHER_LOG_FILE, async move |ready| {
+        let control = Control::take(Patience::Seconds)?;
+        let prepared = Prepared { drivers, ..prepare(options).await? };
+        ready.tell()?;
+        serve(control, prepared).await
+    })
+}
+
+/// The whole life of `nodepool-builder`.
+pub fn run_builder(options: LauncherOptions, builder: BuilderOptions, daemon: &DaemonOptions) -> ExitCode {
+    run_daemon(daemon, BUILDER_LOG_FILE, async move |ready| {
+        let control = Control::take(Patience::Hours)?;
+        let prepared = prepare(options).await?;
+        let life = BuilderLife { builder_id: builder_id(&prepared.loaded)?, options: builder };
+        ready.tell()?;
+        info!("Nodepool builder {VERSION} starting");
+        prepared.loaded.tell();
+        let loaded = prepared.loaded.clone();
+        let grown = Grown::of(&control, prepared).await?;
+        sessions(&grown.shared, loaded, &Tree::Builder(life)).await
+    })
+}
+
+/// Whoever started a daemon waits until this is told.
+struct Ready<'a>(Option<&'a Detached>);
+
+impl Ready<'_> {
+    fn tell(&self) -> Result<(), DaemonError> {
+        self.0.map_or(Ok(()), Detached::ready)
+    }
+}
+
+fn run_daemon(
+    daemon: &DaemonOptions,
+    log_file: &str,
+    work: impl AsyncFnOnce(Ready<'_>) -> Result<(), ProcessError>,
+) -> ExitCode {
     let detached = match go_to_background(daemon) {
         Ok(detached) => detached,
         Err(error) => return ExitCode::from(status(Err(error.into()))),
     };
-    // Lent only: who started us waits on it, and goes on only when all is said.
-    ExitCode::from(status(launch(options, daemon, drivers, detached.as_ref())))
+    let live = || {
+        let _pid_file = match &daemon.mode {
+            Mode::Background { pid_file } => Some(PidFile::acquire(pid_file, pidfile::WAIT)?),
+            Mode::Foreground => None,
+        };
+        install_logging(daemon, log_file)?;
+        // Lent only: who started us waits on it, and goes on only when all is said.
+        in_system(work(Ready(detached.as_ref())))?
+    };
+    ExitCode::from(status(live()))
+}
+
+/// What tells this builder from others; a builder without a place for images is none.
+fn builder_id(loaded: &Loaded) -> Result<String, ProcessError> {
+    let Some(path) = &loaded.config.images_dir else { return Err(ProcessError::NoImagesDir) };
+    ImagesDir::new(path).builder_id().map_err(|source| ProcessError::ImagesDir { path: path.clone(), source })
 }
 
 /// The exit status. What went wrong is the last line on stderr, after all its causes were told.
@@ -125,27 +184,6 @@ pub fn status(outcome: Result<(), ProcessError>) -> u8 {
     1
 }
 
-fn launch(
-    options: LauncherOptions,
-    daemon: &DaemonOptions,
-    drivers: Option<Box<dyn MoreDrivers>>,
-    detached: Option<&Detached>,
-) -> Result<(), ProcessError> {
-    let _pid_file = match &daemon.mode {
-        Mode::Background { pid_file } => Some(PidFile::acquire(pid_file, pidfile::WAIT)?),
-        Mode::Foreground => None,
-    };
-    install_logging(daemon)?;
-    in_system(async move {
-        let control = Control::take()?;
-        let prepared = Prepared { drivers, ..prepare(options).await? };
-        if let Some(detached) = detached {
-            detached.ready()?;
-        }
-        serve(control, prepared).await
-    })?
-}
-
 /// Taken before anything else is begun: from then on a signal ends us in order, however far we have come.
 pub struct Control {
     registry: dump::Registry,
@@ -155,9 +193,9 @@ pub struct Control {
 }
 
 impl Control {
-    pub fn take() -> Result<Self, ProcessError> {
+    pub fn take(patience: Patience) -> Result<Self, ProcessError> {
         let (registry, thread) = (dump::Registry::default(), Arbiter::new());
-        let shutdown = signals::listen(&thread.handle(), registry.clone())
+        let shutdown = signals::listen(&thread.handle(), registry.clone(), patience)
             .map_err(|source| ProcessError::System { action: "take over signals", source })?;
         Ok(Self { registry, shutdown, _thread: thread })
     }
@@ -173,11 +211,11 @@ fn go_to_background(daemon: &DaemonOptions) -> Result<Option<Detached>, DaemonEr
     }
 }
 
-fn install_logging(daemon: &DaemonOptions) -> Result<(), ProcessError> {
+fn install_logging(daemon: &DaemonOptions, log_file: &str) -> Result<(), ProcessError> {
     let plan = match (&daemon.log_config, &daemon.mode) {
         (Some(path), _) => LogPlan::from_file(path)?,
         (None, Mode::Foreground) => LogPlan::to_stdout(daemon.verbosity),
-        (None, Mode::Background { .. }) => LogPlan::to_file(LAUNCHER_LOG_FILE, daemon.verbosity),
+        (None, Mode::Background { .. }) => LogPlan::to_file(log_file, daemon.verbosity),
     };
     install_plan(plan)
 }
@@ -228,33 +266,17 @@ pub fn bind_webapp(loaded: &Loaded) -> Result<TcpListener, ProcessError> {
 }
 
 /// The launcher from its first log line to its orderly end; to be called inside a system.
-pub async fn serve(control: Control, prepared: Prepared) -> Result<(), ProcessError> {
-    let Prepared { options, loaded, listener, drivers } = prepared;
+pub async fn serve(control: Control, mut prepared: Prepared) -> Result<(), ProcessError> {
     info!("Nodepool launcher {VERSION} starting");
-    loaded.tell();
-    let (pools, clouds) = (Arbiter::new(), Arbiter::new());
-    let identity = Identity::of_this_host();
+    prepared.loaded.tell();
+    let (listener, loaded) = (prepared.listener.take(), prepared.loaded.clone());
     let webapp = listener.as_ref().map(TcpListener::local_addr).transpose();
     let webapp =
         webapp.map_err(|source| ProcessError::System { action: "ask for the web server's address", source })?;
-    let shared = Arc::new(Shared {
-        options,
-        registry: control.registry.clone(),
-        why: WhyRegistry::default(),
-        samples: statistics(),
-        ready: AtomicBool::new(false),
-        shutdown: control.shutdown.clone(),
-        panics: PanicCounter::default(),
-        webapp: webapp.map(|address| webapp::advertised(address, &identity.hostname)),
-        arbiters: Arbiters { pools: pools.handle(), runtime: runtime_of(&pools).await?, clouds: clouds.handle() },
-        identity,
-        drivers,
-        servers: watch::Sender::new(loaded.config.zookeeper.servers.clone()),
-        in_force: Mutex::new(Some(loaded.clone())),
-    });
+    let grown = Grown::with_web(&control, prepared, webapp).await?;
     let web = match listener {
         Some(listener) => {
-            let server = webapp::serve(listener, shared.clone())
+            let server = webapp::serve(listener, grown.shared.clone())
                 .map_err(|source| ProcessError::System { action: "start the web server", source })?;
             let handle = server.handle();
             actix_rt::spawn(server);
@@ -262,11 +284,45 @@ pub async fn serve(control: Control, prepared: Prepared) -> Result<(), ProcessEr
         }
         None => None,
     };
-    let outcome = sessions(&shared, loaded).await;
+    let outcome = sessions(&grown.shared, loaded, &Tree::Launcher).await;
     if let Some(web) = web {
         web.stop(false).await;
     }
     outcome
+}
+
+/// What lives as long as the process, with its threads.
+struct Grown {
+    shared: Arc<Shared>,
+    _threads: [Arbiter; 2],
+}
+
+impl Grown {
+    async fn of(control: &Control, prepared: Prepared) -> Result<Self, ProcessError> {
+        Self::with_web(control, prepared, None).await
+    }
+
+    async fn with_web(control: &Control, prepared: Prepared, web: Option<SocketAddr>) -> Result<Self, ProcessError> {
+        let Prepared { options, loaded, drivers, listener: _ } = prepared;
+        let (pools, clouds) = (Arbiter::new(), Arbiter::new());
+        let identity = Identity::of_this_host();
+        let shared = Arc::new(Shared {
+            options,
+            registry: control.registry.clone(),
+            why: WhyRegistry::default(),
+            samples: statistics(),
+            ready: AtomicBool::new(false),
+            shutdown: control.shutdown.clone(),
+            panics: PanicCounter::default(),
+            webapp: web.map(|address| webapp::advertised(address, &identity.hostname)),
+            arbiters: Arbiters { pools: pools.handle(), runtime: runtime_of(&pools).await?, clouds: clouds.handle() },
+            identity,
+            drivers,
+            servers: watch::Sender::new(loaded.config.zookeeper.servers.clone()),
+            in_force: Mutex::new(Some(loaded)),
+        });
+        Ok(Self { shared, _threads: [pools, clouds] })
+    }
 }
 
 async fn runtime_of(arbiter: &Arbiter) -> Result<Handle, ProcessError> {
@@ -290,14 +346,29 @@ fn statistics() -> SampleSink {
     }
 }
 
+/// What is grown anew with each session.
+pub enum Tree {
+    Launcher,
+    Builder(BuilderLife),
+}
+
+impl Tree {
+    fn name(&self) -> &'static str {
+        match self {
+            Tree::Launcher => "Launcher",
+            Tree::Builder(_) => "Builder",
+        }
+    }
+}
+
 /// One tree of actors per session, until we are told to stop.
-pub async fn sessions(shared: &Arc<Shared>, mut loaded: Loaded) -> Result<(), ProcessError> {
+pub async fn sessions(shared: &Arc<Shared>, mut loaded: Loaded, tree: &Tree) -> Result<(), ProcessError> {
     loop {
         let options = ConnectOptions::from_config(&loaded.config.zookeeper)?;
         let Some(connection) = connect_until(options, stopped(shared.shutdown.clone())).await? else {
             return Ok(());
         };
-        let end = one_session(connection, shared, loaded.clone()).await;
+        let end = one_session(connection, shared, loaded.clone(), tree).await;
         match end {
             SessionEnd::Stopped => {
                 info!("stopped");
@@ -315,14 +386,15 @@ pub async fn sessions(shared: &Arc<Shared>, mut loaded: Loaded) -> Result<(), Pr
     }
 }
 
-async fn one_session(connection: Arc<RealConnection>, shared: &Arc<Shared>, loaded: Loaded) -> SessionEnd {
+async fn one_session(connection: Arc<RealConnection>, shared: &Arc<Shared>, loaded: Loaded, tree: &Tree) -> SessionEnd {
     let moves = actix_rt::spawn(follow_servers(connection.clone(), shared.servers.subscribe()));
     let zk: Zk = connection.clone();
     // A task of its own, so that a panic in the root itself ends no more than one in any other actor.
-    let end = match actix_rt::spawn(launcher::run_session(zk, shared.clone(), loaded)).await {
-        Ok(end) => end,
-        Err(_) => SessionEnd::Panicked("Launcher".to_owned()),
+    let running = match tree {
+        Tree::Launcher => actix_rt::spawn(launcher::run_session(zk, shared.clone(), loaded)),
+        Tree::Builder(life) => actix_rt::spawn(builder::run_session(zk, shared.clone(), life.clone(), loaded)),
     };
+    let end = running.await.unwrap_or_else(|_| SessionEnd::Panicked(tree.name().to_owned()));
     moves.abort();
     // Whatever still holds on to the session: from here on it owns nothing in ZooKeeper any more.
     connection.close().await;

@@ -147,6 +147,8 @@ impl LauncherOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stop {
     pub signal: &'static str,
+    /// What takes hours may be finished first.
+    pub has_time: bool,
 }
 
 /// How the tree of one ZooKeeper session ended.

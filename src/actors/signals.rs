@@ -14,6 +14,13 @@ use super::shared::Stop;
 /// Who sent SIGTERM will not wait much longer than this before it kills.
 pub const STOP_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Whether SIGINT leaves time for what takes hours, until there is a second signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    Seconds,
+    Hours,
+}
+
 /// The signals we answer, on a thread that nothing else can block.
 struct Listeners {
     interrupt: Signal,
@@ -23,7 +30,11 @@ struct Listeners {
 }
 
 /// Takes the signals over; from here on they do not kill. What it returns is set by the first one that stops us.
-pub fn listen(arbiter: &ArbiterHandle, registry: dump::Registry) -> io::Result<watch::Receiver<Option<Stop>>> {
+pub fn listen(
+    arbiter: &ArbiterHandle,
+    registry: dump::Registry,
+    patience: Patience,
+) -> io::Result<watch::Receiver<Option<Stop>>> {
     let (stop, stopped) = watch::channel(None);
     let (outcome, installed) = std::sync::mpsc::channel();
     arbiter.spawn(async move {
@@ -31,7 +42,7 @@ pub fn listen(arbiter: &ArbiterHandle, registry: dump::Registry) -> io::Result<w
             Ok(listeners) => {
                 // The other end waits for it right below.
                 let _ = outcome.send(Ok(()));
-                listeners.serve(stop, registry).await;
+                listeners.serve(stop, registry, patience).await;
             }
             Err(error) => drop(outcome.send(Err(error))),
         }
@@ -52,7 +63,7 @@ impl Listeners {
         })
     }
 
-    async fn serve(self, stop: watch::Sender<Option<Stop>>, registry: dump::Registry) {
+    async fn serve(self, stop: watch::Sender<Option<Stop>>, registry: dump::Registry, patience: Patience) {
         let Listeners { mut interrupt, mut user, mut terminate, dump: mut dump_asked } = self;
         actix_rt::spawn(async move {
             while dump_asked.recv().await.is_some() {
@@ -61,13 +72,21 @@ impl Listeners {
                 let _ = futures::FutureExt::now_or_never(dump_asked.recv());
             }
         });
-        let signal = tokio::select! {
-            _ = interrupt.recv() => "SIGINT",
-            _ = user.recv() => "SIGUSR1",
-            _ = terminate.recv() => "SIGTERM",
+        let mut next = async || {
+            tokio::select! {
+                _ = interrupt.recv() => "SIGINT",
+                _ = user.recv() => "SIGUSR1",
+                _ = terminate.recv() => "SIGTERM",
+            }
         };
+        let mut signal = next().await;
         info!(signal, "stopping");
-        stop.send_replace(Some(Stop { signal }));
+        if signal == "SIGINT" && patience == Patience::Hours {
+            stop.send_replace(Some(Stop { signal, has_time: true }));
+            signal = next().await;
+            info!(signal, "stopping at once");
+        }
+        stop.send_replace(Some(Stop { signal, has_time: false }));
         tokio::time::sleep(STOP_DEADLINE).await;
         error!(deadline_s = STOP_DEADLINE.as_secs(), "not everything ended in time, leaving it");
         // What is left behind goes with the ZooKeeper session and is cleaned up by whoever comes next.

@@ -11,7 +11,7 @@ use super::jobs::{JobNews, ProviderHandle, Submit, Ticket};
 use super::panics::PanicWatch;
 use super::providers;
 use super::samples::SampleSink;
-use super::task_manager::Surroundings;
+use super::task_manager::{Surroundings, Surveying};
 use crate::model::cloud::{CloudError, Facts, Job, News, Outcome};
 use crate::model::config::ProviderConfig;
 use crate::model::problem::Problem;
@@ -42,6 +42,7 @@ impl Single {
                     api_concurrency: CONCURRENCY,
                     image_check: Span(f64::INFINITY),
                     arbiter: actix::Arbiter::current(),
+                    surveying: Surveying::Regularly,
                 };
                 let started = providers::start(&section, surroundings, None).map(|provider| {
                     let facts = provider.facts.clone();

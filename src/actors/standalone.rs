@@ -15,6 +15,7 @@ use super::config_files::{self, Loaded};
 use super::log::LogPlan;
 use super::process::{self, Control, Prepared, ProcessError};
 use super::shared::{LauncherOptions, VERSION};
+use super::signals::Patience;
 use super::webapp;
 use crate::model::config::{TlsFiles, ZooKeeperConfig, ZooKeeperServer};
 use crate::zk::embedded::{EmbeddedOptions, EmbeddedServer};
@@ -48,7 +49,7 @@ fn live(mut options: StandaloneOptions) -> Result<(), ProcessError> {
 }
 
 async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
-    let control = Control::take()?;
+    let control = Control::take(Patience::Seconds)?;
     if let Some(config) = &options.config {
         // What is wrong with it is better said before anything is made or opened.
         LauncherOptions { secure: options.secure.clone(), ..LauncherOptions::new(config) }.load().await?;

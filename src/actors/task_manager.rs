@@ -27,6 +27,15 @@ use crate::policy::machine::InFlight;
 use crate::policy::surveys::Surveys;
 use crate::policy::taskqueue::{CallId, TaskQueue, Turn};
 
+/// Whether a provider is looked at as a whole, again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Surveying {
+    /// As its driver says.
+    Regularly,
+    /// Who only uploads images need not know what else there is.
+    Never,
+}
+
 /// What a TaskManager is given besides its driver.
 #[derive(Clone)]
 pub struct Surroundings {
@@ -39,6 +48,7 @@ pub struct Surroundings {
     pub image_check: Span,
     /// Where the TaskManager lives.
     pub arbiter: ArbiterHandle,
+    pub surveying: Surveying,
 }
 
 pub struct TaskManager<D: Driver> {
@@ -120,7 +130,7 @@ impl<D: Driver> TaskManager<D> {
 
     /// Starts whatever may start. Every handler ends with this.
     fn go_on(&mut self, ctx: &mut Context<Self>) {
-        if self.life == Life::Serving {
+        if self.life == Life::Serving && self.surroundings.surveying == Surveying::Regularly {
             self.survey_when_due(ctx);
         }
         if self.tasks.take_due_listing() {

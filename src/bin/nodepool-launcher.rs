@@ -1,10 +1,9 @@
 //! `nodepool-launcher`: its flags, and off it goes.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use nodepool::actors::home;
+use nodepool::actors::flags::{absolute, seconds};
 use nodepool::actors::log::Verbosity;
 use nodepool::actors::process::{DaemonOptions, Mode, run_launcher};
 use nodepool::actors::shared::{LauncherOptions, VERSION};
@@ -111,19 +110,4 @@ fn keep_little_memory() {
         libmimalloc_sys::mi_option_set_default(PURGE_DELAY, 0);
         libmimalloc_sys::mi_option_set_default(PAGE_CANDIDATES, 64);
     }
-}
-
-/// Decimals are welcome; a timer needs a span above zero that a clock can count.
-fn seconds(text: &str) -> Result<Span, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if seconds.is_finite() && (0.001..=1e9).contains(&seconds) => Ok(Span(seconds)),
-        _ => Err("a number of seconds above 0 is expected, such as 10 or 0.5".to_owned()),
-    }
-}
-
-/// With `~` replaced, and independent of the folder, which changes in the background.
-fn absolute(path: &str) -> PathBuf {
-    let expanded = home::expanded(path);
-    // Without a current folder there is nothing to make it absolute with; opening it will say so.
-    std::path::absolute(&expanded).unwrap_or(expanded)
 }

@@ -11,9 +11,11 @@ use crate::model::problem::Problem;
 use crate::model::time::Span;
 use crate::policy::machine::{Lane, Pace, StateMachine};
 
+pub mod dib;
 pub mod example;
 pub mod fake;
 pub mod format;
+pub mod image_files;
 pub mod keyscan;
 pub mod openstack;
 pub mod servers;

@@ -10,7 +10,11 @@ use crate::model::ids::{ImageName, LabelName, PoolName};
 use crate::model::quantity::Amounts;
 use crate::model::tidying::Tidy;
 use crate::model::time::Span;
+use crate::model::uploading::{UploadEntry, Uploading};
 use crate::model::yaml::{Place, YamlNode};
+
+/// The name of an uploaded image where the section does not say.
+const IMAGE_NAME: &str = "{image_name}-{timestamp}";
 
 /// What a section says, before the cloud has been asked.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +27,10 @@ pub struct Section {
     /// Between two looks for unused ports; none where the file says 0.
     pub port_cleanup: Option<Span>,
     labels: BTreeMap<PoolName, BTreeMap<LabelName, Label>>,
+    /// Which images it takes, by their names.
+    uploads: BTreeMap<ImageName, UploadEntry>,
+    image_name_format: String,
+    post_upload_hook: Option<String>,
 }
 
 /// One label of one pool.
@@ -63,6 +71,16 @@ impl Section {
         self.labels.get(pool)?.get(label)
     }
 
+    /// How it takes images, in the format of its cloud.
+    pub fn uploading(&self, format: &str) -> Uploading {
+        Uploading {
+            format: format.to_owned(),
+            name_format: self.image_name_format.clone(),
+            hook: self.post_upload_hook.clone(),
+            images: self.uploads.clone(),
+        }
+    }
+
     /// How it launches. `need` says what a node of a label takes, or why there can be none.
     pub fn launching(&self, need: impl Fn(&PoolName, &LabelName, &Label) -> Result<Amounts, Trouble>) -> Launching {
         let known = |pool: &PoolName, name: &LabelName, label: &Label| {
@@ -101,7 +119,23 @@ pub fn section(provider: &ProviderConfig, findings: &mut Findings) -> Section {
         boot_timeout: Span(findings.keep(node.integer("boot-timeout")).unwrap_or(60) as f64),
         port_cleanup: (port_cleanup > 0).then_some(Span(port_cleanup as f64)),
         labels,
+        uploads: uploads(node, findings),
+        image_name_format: findings.keep(node.text("image-name-format")).unwrap_or_else(|| IMAGE_NAME.to_owned()),
+        post_upload_hook: findings.keep(node.text("post-upload-hook")),
     }
+}
+
+/// The images of the top level that a provider takes.
+fn uploads(node: &YamlNode, findings: &mut Findings) -> BTreeMap<ImageName, UploadEntry> {
+    let mut uploads = BTreeMap::new();
+    for entry in findings.mappings(node, "diskimages", "a provider's diskimage") {
+        let Some(name) = findings.required(entry, "name", "a provider's diskimage") else { continue };
+        let meta = findings.keep(entry.map("meta").map(<[_]>::to_vec));
+        let meta = meta.iter().map(|(key, value)| (key.text.clone(), value.to_json())).collect();
+        let paused = entry.boolean("pause").unwrap_or(false);
+        uploads.insert(ImageName::from(name), UploadEntry { paused, meta });
+    }
+    uploads
 }
 
 /// What a provider says of the images of its cloud: which they are, and how to log in.

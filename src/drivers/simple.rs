@@ -15,6 +15,7 @@ use crate::model::ids::ProviderName;
 use crate::model::quantity::Amounts;
 use crate::model::tidying::{Tidied, Tidying};
 use crate::model::time::Span;
+use crate::model::uploading::Uploading;
 use crate::policy::machine::{InFlight, Input, Lane, Next, Pace, REFRESH, StateMachine};
 
 /// What a simple cloud can do. All calls are made one after another, unless `pace` says otherwise.
@@ -63,6 +64,11 @@ pub trait SimpleAdapter: Send + 'static {
     /// How nodes are launched, and what is known of each label: from the configuration alone.
     fn launching(&self) -> Launching;
 
+    /// How images are taken: from the configuration alone.
+    fn uploading(&self) -> Option<Uploading> {
+        None
+    }
+
     /// Whether `notified` does anything.
     const LISTENS: bool = false;
 
@@ -103,7 +109,11 @@ pub struct Simple<A> {
 
 impl<A: SimpleAdapter> Simple<A> {
     pub fn new(provider: ProviderName, adapter: A) -> Self {
-        let facts = Facts { launching: Some(Arc::new(adapter.launching())), ..Facts::unseen() };
+        let facts = Facts {
+            launching: Some(Arc::new(adapter.launching())),
+            uploading: adapter.uploading().map(Arc::new),
+            ..Facts::unseen()
+        };
         Self { adapter, provider, facts, unused_ports: RefCell::default() }
     }
 }

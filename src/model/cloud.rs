@@ -4,16 +4,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use super::hosts::{HostCheck, HostIdentity, StandingHost};
 use super::ids::{ImageName, LabelName, NodeId, PoolName, ProviderName};
 use super::quantity::Amounts;
 use super::tidying::{Tidied, Tidy, Tidying};
 use super::time::{Span, Timestamp};
+use super::uploading::Uploading;
 
 /// How a driver finds its resource again: text, or a JSON object where one text does not say enough.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -324,6 +325,8 @@ pub struct Facts {
     pub standing: Vec<Arc<StandingHost>>,
     /// How nodes are launched; `None` where requests are served by reuse only.
     pub launching: Option<Arc<Launching>>,
+    /// How it takes images; `None` where it takes none.
+    pub uploading: Option<Arc<Uploading>>,
     /// What the last survey had to do without. Of it is known what it was before, and it is asked for again soon.
     pub unanswered: Vec<&'static str>,
 }
@@ -404,6 +407,7 @@ impl Facts {
             label_needs: BTreeMap::new(),
             standing: Vec::new(),
             launching: None,
+            uploading: None,
             unanswered: Vec::new(),
         }
     }
@@ -450,103 +454,6 @@ impl Facts {
 
     pub fn standing_host(&self, identity: &HostIdentity) -> Option<&Arc<StandingHost>> {
         self.standing.iter().find(|host| host.identity == *identity)
-    }
-}
-
-/// Which host, seen by whom: the same machine under two user names is two.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct HostIdentity {
-    /// Host name or address, as configured.
-    pub name: String,
-    pub username: String,
-    pub port: u16,
-}
-
-impl fmt::Display for HostIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.name.contains(':') {
-            write!(f, "{}@[{}]:{}", self.username, self.name, self.port)
-        } else {
-            write!(f, "{}@{}:{}", self.username, self.name, self.port)
-        }
-    }
-}
-
-/// A host that is there by configuration, and what the last check of it found.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct StandingHost {
-    pub identity: HostIdentity,
-    pub pool: PoolName,
-    pub labels: Vec<LabelName>,
-    /// How many nodes it serves as at a time.
-    pub slots: u32,
-    pub connection_type: String,
-    pub shell_type: Option<String>,
-    pub python_path: String,
-    /// For one check of it.
-    pub timeout: Span,
-    pub host_key_checking: bool,
-    pub configured_keys: Vec<String>,
-    pub check: HostCheck,
-}
-
-impl StandingHost {
-    /// Keys are gathered only where an SSH server is expected.
-    pub fn gathers_keys(&self) -> bool {
-        matches!(self.connection_type.as_str(), "ssh" | "network_cli")
-    }
-
-    /// The keys for its nodes, once it may be registered.
-    pub fn host_keys(&self) -> Option<&[String]> {
-        match &self.check {
-            HostCheck::NotNeeded { .. } => Some(&self.configured_keys),
-            HostCheck::Passed { host_keys, .. } => Some(host_keys),
-            HostCheck::Pending | HostCheck::Failed { .. } => None,
-        }
-    }
-
-    /// The address its name stands for, once it may be registered and where it was looked up.
-    pub fn address(&self) -> Option<IpAddr> {
-        match &self.check {
-            HostCheck::NotNeeded { address } | HostCheck::Passed { address, .. } => *address,
-            HostCheck::Pending | HostCheck::Failed { .. } => None,
-        }
-    }
-}
-
-/// What is known about reaching a standing host.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub enum HostCheck {
-    /// Not checked since the provider started.
-    Pending,
-    /// Its keys are taken from the configuration and no connection is made.
-    NotNeeded {
-        address: Option<IpAddr>,
-    },
-    Passed {
-        at: Timestamp,
-        host_keys: Vec<String>,
-        address: Option<IpAddr>,
-    },
-    Failed {
-        at: Timestamp,
-        reason: String,
-    },
-}
-
-impl HostCheck {
-    /// The same finding, made at this time.
-    pub fn stamped(mut self, now: Timestamp) -> Self {
-        match &mut self {
-            HostCheck::Passed { at, .. } | HostCheck::Failed { at, .. } => *at = now,
-            HostCheck::Pending | HostCheck::NotNeeded { .. } => {}
-        }
-        self
-    }
-
-    /// May nodes of this host be handed out?
-    pub fn is_good(&self) -> bool {
-        matches!(self, HostCheck::NotNeeded { .. } | HostCheck::Passed { .. })
     }
 }
 

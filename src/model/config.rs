@@ -162,3 +162,26 @@ pub struct DiskImage {
     pub delete_after_upload: bool,
     pub metadata: BTreeMap<String, serde_json::Value>,
 }
+
+impl DiskImage {
+    /// With nothing but a name.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: ImageName::from(name),
+            elements: Vec::new(),
+            formats: BTreeSet::new(),
+            keep_formats: BTreeSet::new(),
+            env_vars: BTreeMap::new(),
+            release: String::new(),
+            rebuild_age: Span(86_400.0),
+            build_timeout: Span(28_800.0),
+            dib_cmd: "disk-image-create".to_owned(),
+            pause: false,
+            username: "zuul".to_owned(),
+            python_path: "auto".to_owned(),
+            shell_type: None,
+            delete_after_upload: false,
+            metadata: BTreeMap::new(),
+        }
+    }
+}

@@ -24,7 +24,7 @@ pub(super) fn resolve(root: &YamlNode, findings: &mut Findings) -> BTreeMap<Imag
     }
     let mut images = BTreeMap::new();
     for (name, section) in concrete {
-        let mut image = new_image(&name);
+        let mut image = DiskImage::new(&name);
         for layer in lineage(&name, section, &sections, findings).into_iter().rev() {
             apply(&mut image, layer, findings);
         }
@@ -52,26 +52,6 @@ pub(super) fn apply_secure(secure: Source<'_>, images: &mut BTreeMap<ImageName, 
                 findings.error(section.at, format!("{}: unknown diskimage {name}", secure.file), help);
             }
         }
-    }
-}
-
-fn new_image(name: &str) -> DiskImage {
-    DiskImage {
-        name: ImageName::from(name),
-        elements: Vec::new(),
-        formats: BTreeSet::new(),
-        keep_formats: BTreeSet::new(),
-        env_vars: BTreeMap::new(),
-        release: String::new(),
-        rebuild_age: Span(86_400.0),
-        build_timeout: Span(28_800.0),
-        dib_cmd: "disk-image-create".to_owned(),
-        pause: false,
-        username: "zuul".to_owned(),
-        python_path: "auto".to_owned(),
-        shell_type: None,
-        delete_after_upload: false,
-        metadata: BTreeMap::new(),
     }
 }
 

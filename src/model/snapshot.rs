@@ -7,73 +7,12 @@ use std::sync::Arc;
 use imbl::{OrdMap, OrdSet};
 
 use super::component::{Component, ComponentKind, PoolComponent};
-use super::ids::{ImageName, LabelName, NodeId, PoolId, ProviderName, RequestId};
+use super::ids::{LabelName, NodeId, PoolId, ProviderName, RequestId};
+use super::images::Images;
 use super::ledger::Ledger;
 use super::node::{Node, NodeState};
 use super::request::{NodeRequest, Rank, RequestState};
-use super::upload::{ImageUpload, UploadKey, UploadState};
-
-/// A record with what ZooKeeper knows about its znode.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Stored<T> {
-    pub record: Arc<T>,
-    pub version: i32,
-    /// Transaction that wrote it last.
-    pub mzxid: i64,
-}
-
-/// A record as it shall be, and the version it was made from: the write fails if somebody else was faster.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Change<I, T> {
-    pub id: I,
-    pub record: T,
-    pub version: i32,
-}
-
-pub type NodeChange = Change<NodeId, Node>;
-pub type RequestChange = Change<RequestId, NodeRequest>;
-
-impl<T: Clone> Stored<T> {
-    /// A copy to be changed and written back.
-    pub fn change<I>(&self, id: I, edit: impl FnOnce(&mut T)) -> Change<I, T> {
-        let mut record = T::clone(&self.record);
-        edit(&mut record);
-        Change { id, record, version: self.version }
-    }
-}
-
-/// Why a write of ours did not happen, by what follows from it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WriteError {
-    /// The picture it was decided on was old. Nothing was written; decide again.
-    #[error("somebody else changed it first")]
-    Conflict,
-    /// Nothing was written; the holder of the lock will be done some time.
-    #[error("locked by somebody else")]
-    Contended,
-    /// Perhaps written, perhaps not; the next picture tells.
-    #[error("{0}")]
-    Failed(String),
-    #[error("the ZooKeeper session is over")]
-    SessionOver,
-}
-
-/// A lock directory: absent, or there with its contenders. Empty and there is not the same as absent for a
-/// transaction that has to prove that nobody contends.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LockView {
-    pub exists: bool,
-    /// One or none, mostly, for which a persistent set takes a page.
-    pub contenders: BTreeSet<String>,
-    /// Milliseconds since the epoch at which the directory changed last, where it was read.
-    pub mtime_ms: i64,
-}
-
-impl LockView {
-    pub fn is_held(&self) -> bool {
-        !self.contenders.is_empty()
-    }
-}
+pub use super::stored::{Change, LockView, NodeChange, RequestChange, Stored, WriteError};
 
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -89,7 +28,7 @@ pub struct Snapshot {
     request_locks: OrdMap<RequestId, LockView>,
     pools: OrdMap<String, Stored<PoolComponent>>,
     components: OrdMap<(ComponentKind, String), Stored<Component>>,
-    uploads: OrdMap<(ProviderName, ImageName), OrdMap<UploadKey, Stored<ImageUpload>>>,
+    pub images: Images,
     /// Node znodes without data: left by a lock attempt on a record that was just removed.
     empty_nodes: OrdSet<NodeId>,
     /// Records that do not parse, with the reason; reported, skipped, never touched.
@@ -259,22 +198,6 @@ impl Snapshot {
         self.components.iter()
     }
 
-    pub fn uploads(&self) -> impl Iterator<Item = (&UploadKey, &Stored<ImageUpload>)> {
-        self.uploads.values().flat_map(OrdMap::iter)
-    }
-
-    /// The upload that nodes of an image boot from: the newest that is ready, of whichever build.
-    pub fn newest_upload(
-        &self,
-        provider: &ProviderName,
-        image: &ImageName,
-    ) -> Option<(&UploadKey, &Stored<ImageUpload>)> {
-        let uploads = self.uploads.get(&(provider.clone(), image.clone()))?;
-        let is_usable = |upload: &ImageUpload| upload.state == UploadState::Ready && upload.external_id.is_some();
-        let usable = uploads.iter().filter(|(_, stored)| is_usable(&stored.record));
-        usable.max_by_key(|(_, stored)| (stored.record.state_time, stored.mzxid))
-    }
-
     pub fn empty_nodes(&self) -> impl Iterator<Item = &NodeId> {
         self.empty_nodes.iter()
     }
@@ -391,24 +314,6 @@ impl Snapshot {
             self.pools.remove(name);
         }
         self.components.remove(&(kind, name.to_owned()));
-    }
-
-    pub fn put_upload(&mut self, key: UploadKey, stored: Stored<ImageUpload>) {
-        let uploads = self.uploads.entry((key.provider.clone(), key.image.clone())).or_default();
-        if uploads.get(&key).is_none_or(|old| old.mzxid < stored.mzxid) {
-            self.zxid = self.zxid.max(stored.mzxid);
-            uploads.insert(key, stored);
-        }
-    }
-
-    pub fn remove_upload(&mut self, key: &UploadKey) {
-        let place = (key.provider.clone(), key.image.clone());
-        if let Some(uploads) = self.uploads.get_mut(&place) {
-            uploads.remove(key);
-            if uploads.is_empty() {
-                self.uploads.remove(&place);
-            }
-        }
     }
 
     /// Remembers a record that does not parse; returns whether this is news.

@@ -316,10 +316,12 @@ impl Assembly {
             let label = rules?.labels.get(&pool.pool)?.get(&part.label)?;
             let image_id = match &label.image {
                 LabelImage::Cloud(name) => Some(name.clone()),
-                LabelImage::Disk(name) => world.snapshot.newest_upload(&pool.provider, name).map(|(key, stored)| {
-                    part.upload = stored.record.external_id.clone();
-                    key.image_id()
-                }),
+                LabelImage::Disk(name) => {
+                    world.snapshot.images.newest_upload(&pool.provider, name).map(|(key, stored)| {
+                        part.upload = stored.record.external_id.clone();
+                        key.image_id()
+                    })
+                }
             };
             Some(world.snapshot.node(&id)?.change(id, |record| {
                 // One that an earlier life began is building already.

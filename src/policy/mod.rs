@@ -30,3 +30,4 @@ pub mod standing;
 pub mod sweep;
 pub mod upkeep;
 pub mod leaks;
+pub mod bake;

@@ -50,7 +50,7 @@ pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<
 /// An image of the builder that has not been uploaded to this provider.
 pub(super) fn lacks_upload(image: &LabelImage, provider: &ProviderName, world: &World<'_>) -> Option<Trouble> {
     let LabelImage::Disk(name) = image else { return None };
-    let upload = world.snapshot.newest_upload(provider, name);
+    let upload = world.snapshot.images.newest_upload(provider, name);
     upload.is_none().then(|| Trouble::NotReady(format!("image {name} has not been uploaded to this provider")))
 }
 

@@ -6,15 +6,17 @@ use std::pin::pin;
 use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt};
 
+use super::bulk_images::{self, ImagesPicture};
 use super::paths::{self, Place};
 use super::records::{Decoded, decode_stored};
 use super::{Connection, Stat, Zk, ZkError};
+use crate::model::build::BuildKey;
 use crate::model::component::{Component, ComponentKind, PoolComponent};
 use crate::model::ids::{NodeId, RequestId};
+use crate::model::images::Images;
 use crate::model::node::Node;
 use crate::model::request::NodeRequest;
 use crate::model::snapshot::{LockView, Snapshot, Stored};
-use crate::model::upload::{ImageUpload, UploadKey};
 
 /// Znodes read by one request. Records are small; with the largest there are (1 MB) an answer is 64 MB.
 pub const BATCH: usize = 64;
@@ -48,8 +50,7 @@ pub struct Picture {
     request_locks: BTreeMap<RequestId, LockView>,
     pools: BTreeMap<String, Stored<PoolComponent>>,
     components: BTreeMap<(ComponentKind, String), Stored<Component>>,
-    /// `None` where the znode is there and holds nothing.
-    uploads: BTreeMap<UploadKey, Option<Stored<ImageUpload>>>,
+    images: ImagesPicture,
     unreadable: BTreeMap<String, String>,
 }
 
@@ -57,7 +58,7 @@ pub struct Picture {
 pub async fn read(zk: &Zk, root: &str) -> Result<Picture, ZkError> {
     let mut picture = Picture { root: root.to_owned(), ..Picture::default() };
     match root {
-        paths::IMAGES => read_uploads(zk, &mut picture).await?,
+        paths::IMAGES => (picture.images, picture.unreadable) = bulk_images::read(zk).await?,
         paths::REQUEST_LOCKS => read_lock_directories(zk, root, &mut picture).await?,
         paths::COMPONENTS => {
             for kind in ComponentKind::ALL {
@@ -104,40 +105,8 @@ async fn read_lock_directories(zk: &Zk, parent: &str, picture: &mut Picture) -> 
     Ok(())
 }
 
-/// Uploads lie deep, below image, build and provider; there are few of them.
-async fn read_uploads(zk: &Zk, picture: &mut Picture) -> Result<(), ZkError> {
-    let mut found = vec![paths::IMAGES.to_owned()];
-    for container in ["/builds", "/providers", "/images", ""] {
-        found = read_names(zk, found, container).await?;
-    }
-    let mut reads = pin!(read_all(zk.as_ref(), found));
-    while let Some(batch) = reads.next().await {
-        for (path, answer) in batch? {
-            if let Some((data, stat)) = none_if_missing(answer)? {
-                picture.take(&path, &data, &stat);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The children of these znodes, each with the name of a container of its own behind it.
-async fn read_names(zk: &Zk, parents: Vec<String>, container: &str) -> Result<Vec<String>, ZkError> {
-    let reads = stream::iter(parents).map(|parent| {
-        let reply = zk.children(&parent);
-        async move { (parent, reply.await) }
-    });
-    let mut reads = reads.buffer_unordered(WINDOW * BATCH);
-    let mut found = Vec::new();
-    while let Some((parent, answer)) = reads.next().await {
-        let (names, _) = none_if_missing(answer)?.unwrap_or_default();
-        found.extend(names.into_iter().map(|name| format!("{parent}/{name}{container}")));
-    }
-    Ok(found)
-}
-
 /// Who contends for these locks; directories that are not there are left out. Most are empty, and their stat says so.
-async fn read_locks(zk: &Zk, directories: Vec<String>) -> Result<Vec<(String, LockView)>, ZkError> {
+pub(super) async fn read_locks(zk: &Zk, directories: Vec<String>) -> Result<Vec<(String, LockView)>, ZkError> {
     let mut views = Vec::new();
     let mut occupied = Vec::new();
     let mut reads = pin!(read_all(zk.as_ref(), directories));
@@ -170,7 +139,7 @@ fn lock_view(names: Vec<String>, stat: &Stat) -> LockView {
 }
 
 /// What vanished between its listing and its read is simply not there.
-fn none_if_missing<T>(answer: Result<T, ZkError>) -> Result<Option<T>, ZkError> {
+pub(super) fn none_if_missing<T>(answer: Result<T, ZkError>) -> Result<Option<T>, ZkError> {
     match answer {
         Ok(value) => Ok(Some(value)),
         Err(ZkError::NoNode) => Ok(None),
@@ -193,12 +162,11 @@ impl Picture {
                 Decoded::Unreadable(reason) => drop(self.unreadable.insert(path.to_owned(), reason)),
             },
             Place::Component { kind, name } => self.take_component(path, kind, name, data, stat),
-            Place::ImageUpload(key) => match decode_stored::<ImageUpload>(data, stat) {
-                Decoded::Record(stored) => drop(self.uploads.insert(key, Some(stored))),
-                Decoded::Empty => drop(self.uploads.insert(key, None)),
-                Decoded::Unreadable(reason) => drop(self.unreadable.insert(path.to_owned(), reason)),
-            },
-            _ => {}
+            _ => {
+                if let Some(reason) = self.images.take(path, data, stat) {
+                    self.unreadable.insert(path.to_owned(), reason);
+                }
+            }
         }
     }
 
@@ -238,12 +206,7 @@ impl Picture {
         for ((kind, name), stored) in self.components {
             snapshot.put_component(kind, name, stored);
         }
-        for (key, stored) in self.uploads {
-            match stored {
-                Some(stored) => snapshot.put_upload(key, stored),
-                None => snapshot.remove_upload(&key),
-            }
-        }
+        self.images.merge_into(&mut snapshot.images);
         let mut news = Vec::new();
         for (path, reason) in self.unreadable {
             // What it said before is no longer true.
@@ -251,7 +214,8 @@ impl Picture {
                 Place::Node(id) => snapshot.remove_node(&id),
                 Place::Request(id) => snapshot.remove_request(&id),
                 Place::Component { kind, name } => snapshot.remove_component(kind, &name),
-                Place::ImageUpload(key) => snapshot.remove_upload(&key),
+                Place::ImageBuild(image, build) => snapshot.images.remove_build(&BuildKey { image, build }),
+                Place::ImageUpload(key) => snapshot.images.remove_upload(&key),
                 _ => {}
             }
             if snapshot.put_unreadable(&path, reason.clone()) {
@@ -288,10 +252,8 @@ impl Picture {
                 }
             }
             paths::IMAGES => {
-                let known: Vec<UploadKey> = snapshot.uploads().map(|(key, _)| key.clone()).collect();
-                for key in known.iter().filter(|key| !self.uploads.contains_key(*key)) {
-                    snapshot.remove_upload(key);
-                }
+                // There are few, and no index of anything else hangs on them.
+                snapshot.images = Images::default();
             }
             _ => {
                 let known: Vec<(ComponentKind, String)> = snapshot.components().map(|(key, _)| key.clone()).collect();

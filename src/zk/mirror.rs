@@ -17,7 +17,9 @@ use super::bulk;
 use super::echoes::{Announced, Echoes};
 use super::paths::{self, Place};
 use super::{CreateMode, Zk, ZkError};
+use crate::model::build::BuildKey;
 use crate::model::ids::{NodeId, RequestId};
+use crate::model::images::UploadPlace;
 use crate::model::node::Node;
 use crate::model::request::NodeRequest;
 use crate::model::snapshot::{LockView, Snapshot, Stored};
@@ -118,10 +120,20 @@ impl Mirror {
     pub async fn start(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
         ensure_roots(&zk).await?;
         // One watch for all, or a change below one root could be heard of before an earlier one below another.
-        let events = zk.watch(paths::ROOT).await?;
+        Self::follow(zk, runtime, paths::ROOT, &ROOTS).await
+    }
+
+    /// The same of images alone: what builders need.
+    pub async fn of_images(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
+        ensure_roots(&zk).await?;
+        Self::follow(zk, runtime, paths::IMAGES, &[paths::IMAGES]).await
+    }
+
+    async fn follow(zk: Zk, runtime: &Handle, watched: &str, roots: &'static [&'static str]) -> Result<Self, ZkError> {
+        let events = zk.watch(watched).await?;
         let mut snapshot = Snapshot::default();
         snapshot.connected = true;
-        for picture in try_join_all(ROOTS.map(|root| bulk::read(&zk, root))).await? {
+        for picture in try_join_all(roots.iter().map(|root| bulk::read(&zk, root))).await? {
             picture.replace_in(&mut snapshot);
         }
         report_unreadable(&snapshot);
@@ -139,7 +151,7 @@ impl Mirror {
         }));
         let session = zk.session();
         let folded = Arc::new(Notify::new());
-        let follower = Follower::new(zk, state.clone(), to_read, folded.clone());
+        let follower = Follower::new(zk, roots, state.clone(), to_read, folded.clone());
         let follower = runtime.spawn(follower.run(events, session));
         Ok(Self { state, published, folded, follower })
     }
@@ -274,7 +286,28 @@ impl State {
                 }
             }
             Place::Component { kind, name } => self.snapshot.remove_component(kind, &name),
-            Place::ImageUpload(key) => self.snapshot.remove_upload(&key),
+            place => self.remove_of_image(place),
+        }
+    }
+
+    fn remove_of_image(&mut self, place: Place) {
+        let images = &mut self.snapshot.images;
+        match place {
+            Place::Image(name) => images.remove_image(&name),
+            Place::ImagePause(name) => images.set_paused(&name, false),
+            Place::ImageBuildRequest(name) => images.set_requested(&name, None),
+            Place::ImageBuildsLock(name) => images.set_lock(&name, LockView::default()),
+            Place::ImageBuildsContender(name, contender) => images.contend(&name, &contender, false),
+            Place::ImageBuild(image, build) => images.remove_build(&BuildKey { image, build }),
+            Place::ImageUploadsLock(image, build, provider) => {
+                let place = UploadPlace { build: BuildKey { image, build }, provider };
+                images.set_upload_lock(place, LockView::default());
+            }
+            Place::ImageUploadsContender(image, build, provider, contender) => {
+                let place = UploadPlace { build: BuildKey { image, build }, provider };
+                images.contend_upload(place, &contender, false);
+            }
+            Place::ImageUpload(key) => images.remove_upload(&key),
             _ => {}
         }
     }

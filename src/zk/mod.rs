@@ -13,15 +13,18 @@ use futures::stream::BoxStream;
 
 pub mod paths;
 pub mod records;
+mod bulk_images;
 pub mod bulk;
 mod echoes;
 pub mod mirror;
 pub mod lock;
 pub mod txn;
+pub mod builds;
 mod large;
 pub mod launches;
 pub mod scan;
 pub mod removal;
+pub mod transfer;
 pub mod tree;
 pub mod memory;
 pub mod embedded;

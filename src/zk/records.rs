@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
 use super::Stat;
+use crate::model::build::ImageBuild;
 use crate::model::component::{Component, PoolComponent};
 use crate::model::json;
 use crate::model::node::Node;
@@ -47,6 +48,12 @@ impl Record for Node {
 }
 
 impl Record for NodeRequest {
+    fn state_time(&mut self) -> Option<&mut Timestamp> {
+        Some(&mut self.state_time)
+    }
+}
+
+impl Record for ImageBuild {
     fn state_time(&mut self) -> Option<&mut Timestamp> {
         Some(&mut self.state_time)
     }

@@ -357,7 +357,7 @@ impl Guard {
 }
 
 /// Gives a lock back; where that fails the lock goes on trying in the background, and with the session at the latest.
-async fn release(lock: Lock) {
+pub(super) async fn release(lock: Lock) {
     if let Err(error) = lock.release().await {
         tracing::warn!(%error, "cannot release a lock");
     }

@@ -112,8 +112,13 @@ impl Process {
         })
     }
 
+    /// As SIGINT stops a builder.
+    pub fn stop_with_time(&self) {
+        self.stop.send_replace(Some(Stop { signal: "SIGINT", has_time: true }));
+    }
+
     pub fn stop(&self) {
-        self.stop.send_replace(Some(Stop { signal: "SIGTERM" }));
+        self.stop.send_replace(Some(Stop { signal: "SIGTERM", has_time: false }));
     }
 }
 

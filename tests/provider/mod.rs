@@ -12,7 +12,7 @@ use nodepool::actors::jobs::{Abandon, JobNews, ProviderHandle, Submit, Ticket};
 use nodepool::actors::panics::PanicWatch;
 use nodepool::actors::providers;
 use nodepool::actors::samples::SampleSink;
-use nodepool::actors::task_manager::Surroundings;
+use nodepool::actors::task_manager::{Surroundings, Surveying};
 use nodepool::drivers::BUILT;
 use nodepool::model::cloud::{CloudError, ExternalId, Facts, Job, LaunchOrder, News, Outcome};
 use nodepool::model::config::{Config, ProviderConfig};
@@ -56,6 +56,7 @@ impl Provider {
             api_concurrency: 10,
             image_check: Span(300.0),
             arbiter: actix::Arbiter::current(),
+            surveying: Surveying::Regularly,
         });
         let (sender, news) = mpsc::unbounded_channel();
         Self { handle, samples, registry, panics, submitter: Submitter(sender).start(), news }

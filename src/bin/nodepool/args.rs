@@ -88,6 +88,35 @@ pub enum Command {
     },
     /// List instances in clouds that belong to no node: what a launcher would delete, and why
     AlienList { provider: Option<String> },
+    /// List builds of images
+    DibImageList,
+    /// List uploads of images
+    ImageList,
+    /// Show which images are paused, and which builds are asked for
+    ImageStatus,
+    /// Ask for a build of an image
+    ImageBuild { image: String },
+    /// Begin no builds of an image until it is unpaused
+    ImagePause { image: String },
+    /// Let builds of an image begin again
+    ImageUnpause { image: String },
+    /// Mark a build for deletion, with its uploads and files
+    DibImageDelete { id: String },
+    /// Mark an upload for deletion
+    ImageDelete {
+        #[arg(long)]
+        provider: String,
+        #[arg(long)]
+        image: String,
+        #[arg(long)]
+        build_id: String,
+        #[arg(long)]
+        upload_id: String,
+    },
+    /// Write what ZooKeeper holds of images to a file
+    ExportImageData { path: PathBuf },
+    /// Write what a file of export-image-data holds to ZooKeeper; to be used while no daemon runs
+    ImportImageData { path: PathBuf },
     /// Check a configuration file
     ConfigValidate,
     /// Ask for nodes, use them, give them back

@@ -6,6 +6,7 @@ mod claim;
 mod clouds;
 mod connect;
 mod consumer;
+mod images;
 mod interrupts;
 mod inventory;
 mod nodes;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use nodepool::actors::home;
 use nodepool::actors::log::{LogPlan, Verbosity};
+use nodepool::model::upload::UploadKey;
 use nodepool::zk::Zk;
 use serde_json::json;
 
@@ -147,6 +149,20 @@ async fn with_session(
             let mut answers = std::io::stdin().lock();
             admin::erase(zk.as_ref(), screen, &mut answers, &provider.into(), confirmation).await?;
         }
+        Command::DibImageList => images::dib_image_list(zk, screen).await?,
+        Command::ImageList => images::image_list(zk, screen).await?,
+        Command::ImageStatus => images::image_status(zk, screen).await?,
+        Command::ImageBuild { image } => images::image_build(zk, config, screen, &image.into()).await?,
+        Command::ImagePause { image } => images::image_pause(zk, screen, &image.into()).await?,
+        Command::ImageUnpause { image } => images::image_unpause(zk, screen, &image.into()).await?,
+        Command::DibImageDelete { id } => images::dib_image_delete(zk, screen, &id).await?,
+        Command::ImageDelete { provider, image, build_id, upload_id } => {
+            let (build, upload) = (build_id.into(), upload_id.into());
+            let key = UploadKey { provider: provider.into(), image: image.into(), build, upload };
+            images::image_delete(zk, screen, &key).await?;
+        }
+        Command::ExportImageData { path } => images::export_image_data(zk, screen, &path).await?,
+        Command::ImportImageData { path } => images::import_image_data(zk, screen, &path).await?,
         Command::Why { request } => why::why(zk, screen, &request.into()).await?,
         Command::Request(arguments) => {
             let mut interrupts = Interrupts::listen().context("cannot listen to signals")?;

@@ -12,6 +12,7 @@ use crate::model::findings::Findings;
 use crate::model::problem::Problem;
 use crate::model::quantity::Amounts;
 use crate::model::time::Span;
+use crate::model::uploading::Uploading;
 use crate::policy::machine::{InFlight, Pace, REFRESH};
 
 mod cloud;
@@ -22,6 +23,8 @@ use self::config::Knobs;
 
 /// It answers faster than any real one, so it may be asked more often.
 const OBSERVE: Span = Span(0.05);
+/// Of the images that its cloud takes.
+const FORMAT: &str = "qcow2";
 
 pub struct Fake {
     section: Section,
@@ -122,6 +125,10 @@ impl SimpleAdapter for Fake {
     fn launching(&self) -> Launching {
         let launching = self.section.launching(|_, _, label| config::need(label, &self.knobs));
         Launching { zones: self.knobs.zones.clone(), ..launching }
+    }
+
+    fn uploading(&self) -> Option<Uploading> {
+        Some(self.section.uploading(FORMAT))
     }
 
     fn pace(&self) -> Pace {

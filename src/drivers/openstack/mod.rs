@@ -72,7 +72,11 @@ pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack,
         vec![Problem::error(section.section.at, error).help(help)]
     })?;
     let has_ipv6 = instances::host_has_ipv6();
-    let facts = Facts { launching: Some(Arc::new(survey::unseen(&settings))), ..Facts::unseen() };
+    let facts = Facts {
+        launching: Some(Arc::new(survey::unseen(&settings))),
+        uploading: Some(Arc::new(settings.section.uploading(&cloud.image_format))),
+        ..Facts::unseen()
+    };
     let shared = Arc::new(Shared::new(section.name.clone(), settings, cloud, has_ipv6, facts));
     Ok(OpenStack { shared, connection, timings, places: places.clone() })
 }

@@ -9,7 +9,9 @@ use futures::stream::{BoxStream, FuturesUnordered};
 use futures::{FutureExt, StreamExt};
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::{ROOTS, Read, State, lock, report_unreadable};
+use super::{Read, State, lock, report_unreadable};
+use crate::model::build::BuildKey;
+use crate::model::images::UploadPlace;
 use crate::model::snapshot::{LockView, Snapshot};
 use crate::zk::bulk::{self, Picture};
 use crate::zk::paths::{self, Place};
@@ -22,6 +24,7 @@ type ReadDone = (String, u64, Result<(Bytes, Stat), ZkError>);
 
 pub(super) struct Follower {
     zk: Zk,
+    roots: &'static [&'static str],
     state: Arc<Mutex<State>>,
     reads: FuturesUnordered<BoxFuture<'static, ReadDone>>,
     /// Records that somebody else wrote beside us.
@@ -33,11 +36,12 @@ pub(super) struct Follower {
 impl Follower {
     pub(super) fn new(
         zk: Zk,
+        roots: &'static [&'static str],
         state: Arc<Mutex<State>>,
         to_read: mpsc::UnboundedReceiver<String>,
         folds: Arc<Notify>,
     ) -> Self {
-        Self { zk, state, reads: FuturesUnordered::new(), to_read, folds }
+        Self { zk, roots, state, reads: FuturesUnordered::new(), to_read, folds }
     }
 
     pub(super) async fn run(
@@ -100,7 +104,7 @@ impl Follower {
         }
         if has_gap {
             // The session says that it is connected again, too, and does not give up.
-            for root in ROOTS {
+            for root in self.roots {
                 self.read_root(root).await;
             }
         }
@@ -110,7 +114,7 @@ impl Follower {
     async fn on_session(&mut self, session: SessionState) {
         let is_connected = session == SessionState::Connected;
         if is_connected {
-            for root in ROOTS {
+            for root in self.roots {
                 // A picture that may be old is none to decide on; when the connection is lost again, we are told.
                 while !self.read_root(root).await && *self.zk.session().borrow() == SessionState::Connected {
                     tokio::time::sleep(RETRY_READ).await;
@@ -175,9 +179,7 @@ impl State {
 
     fn on_created(&mut self, path: &str) -> Option<After> {
         match paths::parse(path) {
-            Place::Node(_) | Place::Request(_) | Place::Component { .. } | Place::ImageUpload(_) => {
-                return self.begin_read(path);
-            }
+            place if is_read(&place) => return self.begin_read(path),
             Place::NodeLock(id) => self.change_node_lock(id, |view| !std::mem::replace(&mut view.exists, true)),
             Place::NodeContender(id, name) => self.change_node_lock(id, |view| {
                 view.exists = true;
@@ -196,15 +198,28 @@ impl State {
                 self.snapshot.set_request_lock(id, view);
                 self.is_dirty = true;
             }
-            _ => {}
+            place => self.on_created_of_image(place),
         }
         None
+    }
+
+    fn on_created_of_image(&mut self, place: Place) {
+        let images = &mut self.snapshot.images;
+        match place {
+            Place::Image(name) => images.add_image(name),
+            Place::ImageBuildsContender(name, contender) => images.contend(&name, &contender, true),
+            Place::ImageUploadsContender(image, build, provider, contender) => {
+                images.contend_upload(UploadPlace { build: BuildKey { image, build }, provider }, &contender, true);
+            }
+            _ => return,
+        }
+        self.is_dirty = true;
     }
 
     /// Reads a record again; one read per path is under way at most, and a change meanwhile asks for one more.
     fn begin_read(&mut self, path: &str) -> Option<After> {
         let place = paths::parse(path);
-        if !matches!(place, Place::Node(_) | Place::Request(_) | Place::Component { .. } | Place::ImageUpload(_)) {
+        if !is_read(&place) {
             return None;
         }
         if let Some(read) = self.reads.get_mut(path) {
@@ -256,6 +271,16 @@ impl State {
         }
         None
     }
+}
+
+/// What the picture shows the content of, or the time.
+fn is_read(place: &Place) -> bool {
+    let is_of_nodes = matches!(place, Place::Node(_) | Place::Request(_) | Place::Component { .. });
+    is_of_nodes
+        || matches!(
+            place,
+            Place::ImagePause(_) | Place::ImageBuildRequest(_) | Place::ImageBuild(..) | Place::ImageUpload(_)
+        )
 }
 
 /// Puts what was read of one record into the picture.

@@ -1,0 +1,213 @@
+//! BuildWorker: takes the first image that is due and builds it, one at a time.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, SpawnHandle, WrapFuture};
+use serde_json::json;
+use tokio::sync::watch;
+use tracing::warn;
+
+use super::building::{self, Built, Recipe, Workshop};
+use super::clock;
+use super::desk::{Claim, Desk, Work};
+use super::errands::Errands;
+use super::look::{Changes, UNHURRIED};
+use super::messages::{Dump, Shutdown};
+use super::panics::PanicGuard;
+use super::registry::Registration;
+use crate::drivers::image_files::ImagesDir;
+use crate::model::cloud::Facts;
+use crate::model::config::Config;
+use crate::model::ids::ProviderName;
+use crate::model::time::{Span, Timestamp};
+use crate::model::world::World;
+use crate::policy::bake::{self, Order};
+use crate::zk::txn::Store;
+
+/// Where logs of builds are written if the configuration does not say.
+const LOG_DIR: &str = "/var/log/nodepool/builds";
+
+pub type FactsOfProviders = BTreeMap<ProviderName, watch::Receiver<Arc<Facts>>>;
+
+pub struct BuildWorkerParts {
+    /// From 0, for logs and dumps.
+    pub number: usize,
+    pub config: Arc<Config>,
+    pub facts: FactsOfProviders,
+    pub store: Store,
+    pub desk: Desk,
+    pub workshop: Workshop,
+    /// Used for every image in place of its own.
+    pub dib_cmd: Option<String>,
+    /// Before an image whose build has failed is built again; and the safety net behind the events.
+    pub interval: Span,
+    pub guard: PanicGuard,
+    pub dumps: super::dump::Registry,
+}
+
+pub struct BuildWorker {
+    parts: BuildWorkerParts,
+    changes: Changes,
+    errands: Errands<Self>,
+    building: Option<(Order, Timestamp)>,
+    /// Images that cannot be built under their name; told once.
+    odd: BTreeMap<String, &'static str>,
+    due: Option<SpawnHandle>,
+    registration: Option<Registration>,
+}
+
+/// The configuration changed, and with it perhaps the providers.
+#[derive(Clone, Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure {
+    pub config: Arc<Config>,
+    pub facts: FactsOfProviders,
+}
+
+impl BuildWorker {
+    pub fn new(parts: BuildWorkerParts) -> Self {
+        let mut changes = Changes::new(parts.store.mirror().clone());
+        changes.follow(parts.facts.values().cloned().collect());
+        Self {
+            parts,
+            changes,
+            errands: Errands::default(),
+            building: None,
+            odd: BTreeMap::new(),
+            due: None,
+            registration: None,
+        }
+    }
+
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        if self.building.is_some() {
+            return;
+        }
+        let snapshot = self.changes.snapshot();
+        let facts = self.parts.facts.iter().map(|(name, facts)| (name.clone(), facts.borrow().clone())).collect();
+        let config = self.parts.config.clone();
+        let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: clock::now() };
+        if snapshot.connected {
+            for order in bake::due(&world) {
+                if self.is_odd(&order) {
+                    continue;
+                }
+                if let Some(claim) = self.parts.desk.claim(Work::Build(order.image.clone()), world.now) {
+                    return self.begin(order, claim, ctx);
+                }
+            }
+        }
+        self.wake_at(bake::next_due(&world).into_iter().chain(self.parts.desk.next_due(world.now)).min(), ctx);
+    }
+
+    fn wake_at(&mut self, due: Option<Timestamp>, ctx: &mut Context<Self>) {
+        if let Some(timer) = self.due.take() {
+            ctx.cancel_future(timer);
+        }
+        if let Some(due) = due {
+            let wait = (due - clock::now()).to_duration().max(Duration::from_millis(1));
+            self.due = Some(ctx.run_later(wait, |act, _| act.changes.nudge()));
+        }
+    }
+
+    fn is_odd(&mut self, order: &Order) -> bool {
+        let trouble = bake::name_trouble(&order.image);
+        if let Some(trouble) = trouble
+            && self.odd.insert(order.image.to_string(), trouble).is_none()
+        {
+            warn!(
+                target: "nodepool.builder.BuildWorker",
+                image = %order.image, trouble, "an image of this name cannot be built; give it another one"
+            );
+        }
+        trouble.is_some()
+    }
+
+    fn begin(&mut self, order: Order, claim: Claim, ctx: &mut Context<Self>) {
+        let config = &self.parts.config;
+        let mut image = config.diskimages[&order.image].clone();
+        if let Some(command) = &self.parts.dib_cmd {
+            Arc::make_mut(&mut image).dib_cmd = command.clone();
+        }
+        let recipe = Recipe {
+            image,
+            elements_dir: config.elements_dir.clone(),
+            log_dir: config.build_log_dir.clone().unwrap_or_else(|| PathBuf::from(LOG_DIR)),
+            log_retention: config.build_log_retention,
+        };
+        self.building = Some((order.clone(), clock::now()));
+        let building = building::build(self.parts.store.clone(), self.parts.workshop.clone(), order, recipe);
+        self.errands.run(ctx, building, |built, act, ctx| act.built(built, claim, ctx));
+    }
+
+    fn built(&mut self, built: Built, claim: Claim, ctx: &mut Context<Self>) {
+        if built == Built::Failed {
+            claim.rest_until(clock::now() + self.parts.interval);
+        }
+        drop(claim);
+        self.building = None;
+        match built {
+            // Who has it will tell by what he writes.
+            Built::NotOurs => self.wake_at(Some(clock::now() + Span(UNHURRIED.as_secs_f64())), ctx),
+            Built::Ready | Built::Failed => self.look(ctx),
+        }
+    }
+
+    fn look_on(&mut self, ctx: &mut Context<Self>) {
+        let waiting = self.changes.clone().next();
+        ctx.spawn(waiting.into_actor(self).map(|(), act, ctx| {
+            act.changes.mark_seen();
+            act.look(ctx);
+            ctx.run_later(UNHURRIED, |act, ctx| act.look_on(ctx));
+        }));
+    }
+}
+
+impl Actor for BuildWorker {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        let number = self.parts.number.to_string();
+        self.registration =
+            Some(self.parts.dumps.register("BuildWorker", number, ctx.address().downgrade().recipient()));
+        self.look(ctx);
+        self.look_on(ctx);
+        ctx.run_interval(self.parts.interval.to_duration(), |act, ctx| act.look(ctx));
+    }
+}
+
+impl Handler<Reconfigure> for BuildWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
+        self.changes.follow(message.facts.values().cloned().collect());
+        if let Some(images) = &message.config.images_dir {
+            self.parts.workshop.images = ImagesDir::new(images);
+        }
+        (self.parts.config, self.parts.facts) = (message.config, message.facts);
+    }
+}
+
+impl Handler<Shutdown> for BuildWorker {
+    type Result = ();
+
+    /// A build that is under way ends with its worker, and with it all its processes.
+    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        ctx.stop();
+    }
+}
+
+impl Handler<Dump> for BuildWorker {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let building = self
+            .building
+            .as_ref()
+            .map(|(order, since)| json!({"image": order.image, "why": order.why, "for_s": (clock::now() - *since).0}));
+        Some(json!({"actor": "BuildWorker", "name": self.parts.number.to_string(), "building": building}))
+    }
+}

@@ -1,0 +1,312 @@
+//! Builder: root of the builder's tree of one ZooKeeper session. Configuration, providers, workers, the builder's own record.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, WrapFuture};
+use tracing::{error, info, warn};
+
+use super::build_worker::{self, BuildWorker, BuildWorkerParts, FactsOfProviders};
+use super::building::Workshop;
+use super::config_files::Loaded;
+use super::config_watch::ConfigWatch;
+use super::desk::Desk;
+use super::fake_dib;
+use super::jobs::{Drain, ProviderHandle};
+use super::launcher::CONFIG_CHECK;
+use super::messages::{Dump, Shutdown};
+use super::panics::{PanicGuard, PanicWatch};
+use super::providers;
+use super::registry::Registration;
+use super::shared::{SessionEnd, Shared, Stop};
+use super::task_manager::{Surroundings, Surveying};
+use crate::drivers::image_files::ImagesDir;
+use crate::model::component::{Component, ComponentKind};
+use crate::model::config::{Config, ProviderConfig};
+use crate::model::driver_facts;
+use crate::model::ids::ProviderName;
+use crate::model::json;
+use crate::model::time::Span;
+use crate::policy::reload::{self, Change};
+use crate::zk::mirror::Mirror;
+use crate::zk::txn::Store;
+use crate::zk::{SessionState, Zk};
+
+/// Flags and tunables of the builder, apart from those that it shares with the launcher.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BuilderOptions {
+    pub build_workers: usize,
+    /// Before an image whose build has failed is built again.
+    pub build_interval: Span,
+    /// Used for every image in place of its own: what makes no image but the files of one.
+    pub dib_cmd: Option<String>,
+}
+
+impl Default for BuilderOptions {
+    fn default() -> Self {
+        Self { build_workers: 1, build_interval: Span(10.0), dib_cmd: None }
+    }
+}
+
+impl BuilderOptions {
+    /// The same with small files in place of images.
+    pub fn faked(self) -> Self {
+        Self { dib_cmd: Some(fake_dib::command()), ..self }
+    }
+}
+
+/// What a builder is over its sessions.
+#[derive(Clone)]
+pub struct BuilderLife {
+    pub options: BuilderOptions,
+    /// Made at the first start, kept in the images directory.
+    pub builder_id: String,
+}
+
+/// Grows the tree, and waits for what ends it.
+pub async fn run_session(zk: Zk, shared: Arc<Shared>, life: BuilderLife, loaded: Loaded) -> SessionEnd {
+    let mirror = match Mirror::of_images(zk.clone(), &shared.arbiters.runtime).await {
+        Ok(mirror) => Arc::new(mirror),
+        Err(error) => {
+            warn!(target: "nodepool.zk.ZooKeeper", %error, "cannot read the tree; connecting anew");
+            return SessionEnd::Expired;
+        }
+    };
+    let (panics, desk) = (PanicWatch::new(), Desk::default());
+    let store = Store::new(zk.clone(), mirror);
+    let builder = Builder::new(shared.clone(), life, store, loaded, panics.clone(), desk.clone()).start();
+    let (mut session, mut shutdown) = (zk.session(), shared.shutdown.clone());
+    let end = tokio::select! {
+        actor = panics.panicked() => SessionEnd::Panicked(actor),
+        _ = session.wait_for(|state| *state == SessionState::Expired) => SessionEnd::Expired,
+        () = stopped(&mut shutdown, &desk) => SessionEnd::Stopped,
+    };
+    if builder.send(Shutdown).await.is_err() {
+        warn!(target: "nodepool.builder.NodePoolBuilder", "the builder was gone already");
+    }
+    end
+}
+
+/// A stop that has time waits for builds that are under way; one that has none, or a second one, does not.
+async fn stopped(shutdown: &mut tokio::sync::watch::Receiver<Option<Stop>>, desk: &Desk) {
+    let is_patient = match shutdown.wait_for(Option::is_some).await {
+        Ok(stop) => stop.as_ref().is_some_and(|stop| stop.has_time),
+        // Nobody can stop us in order any more.
+        Err(_) => false,
+    };
+    if is_patient {
+        info!(target: "nodepool.builder.NodePoolBuilder", "waiting for builds that are under way; a second signal ends them");
+        tokio::select! {
+            () = desk.finish_builds() => {}
+            _ = shutdown.wait_for(|stop| stop.as_ref().is_some_and(|stop| !stop.has_time)) => {}
+        }
+    }
+}
+
+pub struct Builder {
+    shared: Arc<Shared>,
+    life: BuilderLife,
+    store: Store,
+    config: Arc<Config>,
+    watch: ConfigWatch,
+    panics: PanicWatch,
+    desk: Desk,
+    providers: BTreeMap<ProviderName, ProviderHandle>,
+    build_workers: Vec<Addr<BuildWorker>>,
+    registration: Option<Registration>,
+    _guard: PanicGuard,
+}
+
+impl Builder {
+    fn new(
+        shared: Arc<Shared>,
+        life: BuilderLife,
+        store: Store,
+        loaded: Loaded,
+        panics: PanicWatch,
+        desk: Desk,
+    ) -> Self {
+        Self {
+            watch: ConfigWatch::new(&loaded),
+            config: loaded.config,
+            shared,
+            life,
+            store,
+            desk,
+            providers: BTreeMap::new(),
+            build_workers: Vec::new(),
+            registration: None,
+            _guard: panics.guard("Builder"),
+            panics,
+        }
+    }
+
+    fn start_provider(&mut self, name: &ProviderName) {
+        let section = self.config.providers[name].clone();
+        if !takes_images(&section) {
+            return;
+        }
+        let surroundings = Surroundings {
+            registry: self.shared.registry.clone(),
+            panics: self.panics.clone(),
+            samples: self.shared.samples.clone(),
+            api_concurrency: self.shared.options.api_concurrency,
+            image_check: Span(f64::INFINITY),
+            arbiter: self.shared.arbiters.clouds.clone(),
+            surveying: Surveying::Never,
+        };
+        match providers::start(&section, surroundings, self.shared.drivers.as_deref()) {
+            Ok(handle) => {
+                info!(target: "nodepool.ProviderManager", provider = %name, "provider started");
+                self.providers.insert(name.clone(), handle);
+            }
+            Err(problems) => {
+                for problem in problems {
+                    error!(target: "nodepool.ProviderManager", provider = %name, %problem, "Error starting provider");
+                }
+            }
+        }
+    }
+
+    fn drain_provider(&mut self, name: &ProviderName) {
+        if let Some(handle) = self.providers.remove(name) {
+            handle.drain.do_send(Drain);
+        }
+    }
+
+    fn facts(&self) -> FactsOfProviders {
+        self.providers.iter().map(|(name, handle)| (name.clone(), handle.facts.clone())).collect()
+    }
+
+    fn start_build_workers(&mut self) {
+        let Some(images) = self.config.images_dir.clone() else { return };
+        for number in 0..self.life.options.build_workers {
+            let parts = BuildWorkerParts {
+                number,
+                config: self.config.clone(),
+                facts: self.facts(),
+                store: self.store.clone(),
+                desk: self.desk.clone(),
+                workshop: Workshop {
+                    builder: self.shared.identity.fqdn.clone(),
+                    builder_id: self.life.builder_id.clone(),
+                    images: ImagesDir::new(images.clone()),
+                    samples: self.shared.samples.clone(),
+                },
+                dib_cmd: self.life.options.dib_cmd.clone(),
+                interval: self.life.options.build_interval,
+                guard: self.panics.guard(format!("BuildWorker {number}")),
+                dumps: self.shared.registry.clone(),
+            };
+            let worker = BuildWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| BuildWorker::new(parts));
+            self.build_workers.push(worker);
+        }
+    }
+
+    /// Builders of Nodepool 11 stay `stopped` all their lives, and nobody minds.
+    fn register(&self, ctx: &mut Context<Self>) {
+        let record = Component {
+            hostname: self.shared.identity.hostname.clone(),
+            kind: ComponentKind::Builder,
+            model_api: 0,
+            state: "running".to_owned(),
+            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            webapp: None,
+        };
+        let (store, hostname) = (self.store.clone(), record.hostname.clone());
+        let writing =
+            async move { store.register_component(ComponentKind::Builder, &hostname, json::to_bytes(&record)).await };
+        ctx.spawn(writing.into_actor(self).map(|result, _, ctx| {
+            if let Err(error) = result {
+                warn!(target: "nodepool.Component", %error, "cannot register; trying again");
+                ctx.run_later(CONFIG_CHECK, |act, ctx| act.register(ctx));
+            }
+        }));
+    }
+
+    fn check_config(&mut self, ctx: &mut Context<Self>) {
+        let Some(looking) = self.watch.look(&self.shared.options) else { return };
+        ctx.spawn(looking.into_actor(self).map(|look, act, _| {
+            if let Some(loaded) = act.watch.seen(look) {
+                act.reconfigure(loaded);
+            }
+        }));
+    }
+
+    fn reconfigure(&mut self, loaded: Loaded) {
+        let changes = reload::diff(&self.config, &loaded.config);
+        self.shared.set_in_force(loaded.clone());
+        self.config = loaded.config;
+        info!(target: "nodepool.builder.NodePoolBuilder", "configuration loaded");
+        for change in &changes {
+            match change {
+                // Who is missing is started below, and who could not be started before is tried again.
+                Change::ProviderChanged(name) | Change::ProviderRemoved(name) => self.drain_provider(name),
+                Change::ServersChanged => self.shared.move_session(&self.config),
+                Change::NeedsRestart(key) => {
+                    warn!(target: "nodepool.builder.NodePoolBuilder", key, "changed in the file; a restart applies it");
+                }
+                // Nothing of a builder.
+                Change::ProviderAdded(_)
+                | Change::PoolAdded(_)
+                | Change::PoolChanged(_)
+                | Change::PoolRemoved(_)
+                | Change::LabelsChanged
+                | Change::LimitsChanged => {}
+            }
+        }
+        let config = self.config.clone();
+        for name in config.providers.keys() {
+            if !self.providers.contains_key(name) {
+                self.start_provider(name);
+            }
+        }
+        let news = build_worker::Reconfigure { config: self.config.clone(), facts: self.facts() };
+        self.build_workers.iter().for_each(|worker| worker.do_send(news.clone()));
+    }
+}
+
+/// Whether a provider takes images at all, whichever.
+fn takes_images(section: &ProviderConfig) -> bool {
+    driver_facts::find(&section.driver).is_some_and(|facts| facts.manages_images)
+}
+
+impl Actor for Builder {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.registration = Some(self.shared.registry.register("Builder", "", ctx.address().downgrade().recipient()));
+        self.register(ctx);
+        let config = self.config.clone();
+        config.providers.keys().for_each(|name| self.start_provider(name));
+        self.start_build_workers();
+        ctx.run_interval(CONFIG_CHECK, |act, ctx| act.check_config(ctx));
+    }
+}
+
+impl Handler<Shutdown> for Builder {
+    type Result = ();
+
+    /// The session is over or about to be closed: everybody stops where they are.
+    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        self.build_workers.drain(..).for_each(|worker| worker.do_send(Shutdown));
+        for provider in std::mem::take(&mut self.providers).into_values() {
+            provider.stop.do_send(Shutdown);
+        }
+        ctx.stop();
+    }
+}
+
+impl Handler<Dump> for Builder {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        Some(serde_json::json!({
+            "actor": "Builder",
+            "builder_id": self.life.builder_id,
+            "providers": self.providers.keys().collect::<Vec<_>>(),
+            "images": self.config.diskimages.keys().collect::<Vec<_>>(),
+            "config_broken": self.watch.is_broken(),
+        }))
+    }
+}

@@ -1,0 +1,227 @@
+//! One build from its lock to its record: what a BuildWorker does with an order.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+use uuid::Uuid;
+
+use super::clock;
+use super::samples::SampleSink;
+use crate::drivers::dib::{self, DibEnd, DibRun};
+use crate::drivers::image_files::{self, ImagesDir};
+use crate::model::build::{BuildKey, BuildState, ImageBuild};
+use crate::model::config::DiskImage;
+use crate::model::ids::BuildId;
+use crate::model::image_metrics;
+use crate::model::snapshot::WriteError;
+use crate::policy::bake::{Order, Why};
+use crate::zk::SessionState;
+use crate::zk::builds::{Asked, BuildGrant};
+use crate::zk::txn::Store;
+
+/// Between two attempts to record an end that ZooKeeper has not taken.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// Who builds, where, and what is said of it.
+#[derive(Clone)]
+pub struct Workshop {
+    pub builder: String,
+    pub builder_id: String,
+    pub images: ImagesDir,
+    pub samples: SampleSink,
+}
+
+/// What the configuration says of the build of one image, at its beginning.
+#[derive(Clone)]
+pub struct Recipe {
+    pub image: Arc<DiskImage>,
+    pub elements_dir: Option<String>,
+    pub log_dir: PathBuf,
+    pub log_retention: i64,
+}
+
+/// How an order ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Built {
+    /// Somebody else builds it, or there is no need any more.
+    NotOurs,
+    Ready,
+    Failed,
+}
+
+pub async fn build(store: Store, workshop: Workshop, order: Order, recipe: Recipe) -> Built {
+    let key = BuildKey { image: order.image.clone(), build: BuildId::from(Uuid::new_v4().simple().to_string()) };
+    let begun = ImageBuild::begun(&workshop.builder, &workshop.builder_id, order.formats.clone(), clock::now());
+    let asked = if order.why == Why::Asked { Asked::Yes } else { Asked::No };
+    let mut grant = match store.begin_build(key.clone(), begun.clone(), order.newest.as_ref(), asked).await {
+        Ok(grant) => grant,
+        Err(WriteError::Contended | WriteError::Conflict) => return Built::NotOurs,
+        Err(error) => {
+            warn!(target: "nodepool.builder.BuildWorker", image = %key.image, %error, "cannot begin a build");
+            return Built::Failed;
+        }
+    };
+    info!(target: "nodepool.builder.BuildWorker", image = %key.image, build = %key.build, why = order.why.text(), "building");
+    let made = make(&workshop, &key, &order, &recipe).await;
+    let image = &recipe.image;
+    let record = match &made {
+        Ok(()) => ImageBuild {
+            state: BuildState::Ready,
+            state_time: clock::now(),
+            username: Some(image.username.clone()),
+            python_path: Some(image.python_path.clone()),
+            shell_type: image.shell_type.clone(),
+            ..begun
+        },
+        Err(_) => {
+            ImageBuild { state: BuildState::Failed, state_time: clock::now(), formats: Default::default(), ..begun }
+        }
+    };
+    let recorded = record_end(&store, &mut grant, &record, asked).await;
+    match (made, recorded) {
+        (Ok(()), Ok(())) => {
+            info!(target: "nodepool.builder.BuildWorker", build = %key.build, "DIB image {} is built", key.image);
+            Built::Ready
+        }
+        (Ok(()), Err(error)) => {
+            error!(
+                target: "nodepool.builder.BuildWorker",
+                image = %key.image, build = %key.build, %error,
+                "the build cannot be recorded, so its files are removed"
+            );
+            remove_files(&workshop.images, &key).await;
+            Built::Failed
+        }
+        (Err(reason), _) => {
+            error!(target: "nodepool.builder.BuildWorker", image = %key.image, build = %key.build, "{reason}");
+            Built::Failed
+        }
+    }
+}
+
+/// Over lost connections, as long as the session lives: with it the lock goes, and then the build is nobody's.
+async fn record_end(
+    store: &Store,
+    grant: &mut BuildGrant,
+    record: &ImageBuild,
+    asked: Asked,
+) -> Result<(), WriteError> {
+    let mut session = store.zk().session();
+    loop {
+        match store.finish_build(grant, record, asked).await {
+            Err(WriteError::Failed(error)) => {
+                warn!(target: "nodepool.builder.BuildWorker", image = %grant.key.image, error, "ZooKeeper suspended during build. Waiting");
+                match session.wait_for(|state| *state != SessionState::Suspended).await {
+                    Ok(state) if *state == SessionState::Connected => {}
+                    _ => return Err(WriteError::SessionOver),
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+            ended => return ended,
+        }
+    }
+}
+
+/// Runs the command; an error is the reason for the log.
+async fn make(workshop: &Workshop, key: &BuildKey, order: &Order, recipe: &Recipe) -> Result<(), String> {
+    let base = workshop.images.base(key);
+    let run = DibRun {
+        command: dib::command(&recipe.image, &order.formats, &base)?,
+        environment: dib::environment(&recipe.image, &base, recipe.elements_dir.as_deref()),
+        log: recipe.log_dir.join(format!("{}.log", key.file_name())),
+        timeout: recipe.image.build_timeout,
+    };
+    prepare(workshop, key, recipe).await?;
+    info!(target: "nodepool.builder.BuildWorker", "Running {}", shown(&run.command));
+    info!(target: "nodepool.builder.BuildWorker", "Logging to {}", run.log.display());
+    let began = Instant::now();
+    let ended = dib::run(&run).await.map_err(|error| error.to_string())?;
+    let (code, timed_out) = match ended {
+        DibEnd::Status(code) => (code, false),
+        DibEnd::TimedOut => (1, true),
+    };
+    let duration_ms = began.elapsed().as_secs_f64() * 1000.0;
+    image_metrics::build_ended(&key.image, duration_ms, code, clock::now())
+        .into_iter()
+        .for_each(|sample| workshop.samples.send(sample));
+    if timed_out {
+        let (image, build, log) = (&key.image, &key.build, run.log.display());
+        error!(target: "nodepool.builder.BuildWorker", "Build timeout for image {image}, build {build} (log: {log})");
+    }
+    if code != 0 {
+        return Err(format!("DIB failed creating {} ({code}) (timeout={})", key.image, python_bool(timed_out)));
+    }
+    let sizes = measure(workshop, key, order).await?;
+    sizes.into_iter().for_each(|(format, bytes)| {
+        workshop.samples.send(image_metrics::size(&key.image, &format, bytes));
+    });
+    Ok(())
+}
+
+/// On one line: a script is worth no more than a mention.
+fn shown(command: &[String]) -> String {
+    let word = |word: &String| if word.contains('\n') { "<script>".to_owned() } else { word.clone() };
+    command.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+async fn prepare(workshop: &Workshop, key: &BuildKey, recipe: &Recipe) -> Result<(), String> {
+    let (images, key) = (workshop.images.clone(), key.clone());
+    let (logs, retention) = (recipe.log_dir.clone(), recipe.log_retention);
+    let image = key.image.clone();
+    on_a_thread_that_may_wait(move || {
+        let place = images.path().display().to_string();
+        images.claim(&key).map_err(|error| format!("cannot write to images-dir {place}: {error}"))?;
+        match image_files::prune_logs(&logs, &image, retention) {
+            Ok(pruned) => {
+                for log in pruned {
+                    info!(target: "nodepool.builder.BuildWorker", "Deleting old build log {}", log.display());
+                }
+            }
+            // The build can do without; whether its own log can be written is seen when it is.
+            Err(error) => warn!(target: "nodepool.builder.BuildWorker", %error, "cannot remove old build logs"),
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// The bytes on disk of each format; a format without a file is no build.
+async fn measure(workshop: &Workshop, key: &BuildKey, order: &Order) -> Result<Vec<(String, u64)>, String> {
+    let (images, key, formats) = (workshop.images.clone(), key.clone(), order.formats.clone());
+    on_a_thread_that_may_wait(move || {
+        let size = |format: String| match images.size(&key, &format) {
+            Ok(bytes) => Ok((format, bytes)),
+            Err(error) => {
+                let file = images.file(&key, &format);
+                Err(format!("the build of {} has succeeded without {}: {error}", key.image, file.display()))
+            }
+        };
+        formats.into_iter().map(size).collect()
+    })
+    .await
+}
+
+pub async fn remove_files(images: &ImagesDir, key: &BuildKey) {
+    let (images, key) = (images.clone(), key.clone());
+    let removed = on_a_thread_that_may_wait(move || {
+        images.remove(&key).map_err(|error| format!("cannot remove all files of {}: {error}", key.file_name()))
+    });
+    if let Err(error) = removed.await {
+        warn!(target: "nodepool.builder", "{error}");
+    }
+}
+
+/// For what asks the disk.
+async fn on_a_thread_that_may_wait<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(format!("the thread for files ended: {error}")))
+}
+
+fn python_bool(value: bool) -> &'static str {
+    if value { "True" } else { "False" }
+}

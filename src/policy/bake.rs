@@ -1,0 +1,112 @@
+//! Which images are to be built: missing, too old, without a format that is wanted, or asked for.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::model::config::DiskImage;
+use crate::model::ids::{BuildId, ImageName};
+use crate::model::images::Image;
+use crate::model::time::Timestamp;
+use crate::model::world::World;
+
+/// One image to be built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    pub image: ImageName,
+    pub formats: BTreeSet<String>,
+    pub why: Why,
+    /// The build that was the newest when this was decided: where there is another one, it is decided again.
+    pub newest: Option<BuildId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    Missing,
+    Old,
+    LacksFormats,
+    Asked,
+}
+
+impl Why {
+    pub fn text(self) -> &'static str {
+        match self {
+            Why::Missing => "there is no build that can be used",
+            Why::Old => "the newest build is older than rebuild-age",
+            Why::LacksFormats => "the newest build lacks a format",
+            Why::Asked => "a build was asked for",
+        }
+    }
+}
+
+/// All that may be built now: scheduled builds first, then those that somebody asked for.
+pub fn due(world: &World<'_>) -> Vec<Order> {
+    let order = |image: &DiskImage, why: Why, newest: Option<BuildId>| Order {
+        image: image.name.clone(),
+        formats: wanted_formats(image, world),
+        why,
+        newest,
+    };
+    let (mut scheduled, mut asked) = (Vec::new(), Vec::new());
+    for image in world.config.diskimages.values().filter(|image| may_be_built(image, world)) {
+        let view = world.snapshot.images.image(&image.name);
+        let newest = view.and_then(|view| view.ready().first().map(|(id, _)| (*id).clone()));
+        if let Some(why) = why_scheduled(image, view, world) {
+            scheduled.push(order(image, why, newest));
+        } else if view.is_some_and(|view| view.requested_ms.is_some()) {
+            asked.push(order(image, Why::Asked, newest));
+        }
+    }
+    scheduled.extend(asked);
+    scheduled
+}
+
+/// When the next image comes of age. Everything else is heard of.
+pub fn next_due(world: &World<'_>) -> Option<Timestamp> {
+    let images = world.config.diskimages.values().filter(|image| may_be_built(image, world));
+    let ages = images.filter_map(|image| {
+        let view = world.snapshot.images.image(&image.name)?;
+        let due = view.ready().first()?.1.record.state_time + image.rebuild_age;
+        (due > world.now).then_some(due)
+    });
+    ages.min()
+}
+
+/// Those of the image itself, and those of all providers that take it, paused or not.
+pub fn wanted_formats(image: &DiskImage, world: &World<'_>) -> BTreeSet<String> {
+    let takers = world.facts.values().filter_map(|facts| facts.uploading.as_ref());
+    let takers = takers.filter(|uploading| uploading.images.contains_key(&image.name));
+    image.formats.iter().cloned().chain(takers.map(|uploading| uploading.format.clone())).collect()
+}
+
+fn may_be_built(image: &DiskImage, world: &World<'_>) -> bool {
+    let view = world.snapshot.images.image(&image.name);
+    let is_free = view.is_none_or(|view| !view.paused && !view.lock.is_held());
+    is_free && !image.pause && !wanted_formats(image, world).is_empty()
+}
+
+fn why_scheduled(image: &DiskImage, view: Option<&Image>, world: &World<'_>) -> Option<Why> {
+    let ready = view.map(Image::ready).unwrap_or_default();
+    let Some((_, newest)) = ready.first() else { return Some(Why::Missing) };
+    if world.now - newest.record.state_time >= image.rebuild_age {
+        return Some(Why::Old);
+    }
+    let lacks = !newest.record.formats.is_superset(&wanted_formats(image, world));
+    lacks.then_some(Why::LacksFormats)
+}
+
+/// Whether an image's name can be part of a file's name and of a znode's path; else what is wrong with it.
+pub fn name_trouble(name: &ImageName) -> Option<&'static str> {
+    let text = name.as_str();
+    if text.is_empty() || text == "." || text == ".." {
+        return Some("it names a folder");
+    }
+    if text.contains('/') {
+        return Some("it contains a /");
+    }
+    if text.chars().any(char::is_control) {
+        return Some("it contains a control character");
+    }
+    text.starts_with('-').then_some("it begins like an option")
+}

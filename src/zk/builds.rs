@@ -1,0 +1,166 @@
+//! Writes of a builder about builds: the record of one that begins, of one that has ended, and what goes with it.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::lock::{self, Lock};
+use super::paths;
+use super::records::{Decoded, decode_stored, stored};
+use super::txn::{Store, refusal, release, unfitting};
+use super::{CreateMode, Op, OpReply, ZkError};
+use crate::model::build::{BuildKey, BuildState, ImageBuild};
+use crate::model::ids::{BuildId, ImageName};
+use crate::model::json;
+use crate::model::snapshot::{Stored, WriteError};
+
+/// The right to build an image: nobody else does while this is held.
+#[derive(Debug)]
+pub struct BuildGrant {
+    pub key: BuildKey,
+    /// Until the build has ended.
+    lock: Option<Lock>,
+    version: i32,
+}
+
+/// Whether somebody waits for the build; their request goes when it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    Yes,
+    No,
+}
+
+impl Store {
+    /// Takes the lock of an image and records a new build of it. `Contended`: somebody else builds it. `Conflict`: the newest build
+    /// is not the one that the decision was made on, or the request is gone.
+    pub async fn begin_build(
+        &self,
+        key: BuildKey,
+        record: ImageBuild,
+        newest: Option<&BuildId>,
+        asked: Asked,
+    ) -> Result<BuildGrant, WriteError> {
+        let locked = lock::try_lock(self.zk(), &paths::image_builds_lock(&key.image), "").await;
+        let Some(lock) = locked.map_err(|error| refusal(&error))? else { return Err(WriteError::Contended) };
+        match self.record_begun(&lock, &key, record, newest, asked).await {
+            Ok(version) => Ok(BuildGrant { key, lock: Some(lock), version }),
+            Err(error) => {
+                release(lock).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn record_begun(
+        &self,
+        lock: &Lock,
+        key: &BuildKey,
+        record: ImageBuild,
+        newest: Option<&BuildId>,
+        asked: Asked,
+    ) -> Result<i32, WriteError> {
+        // The picture may be older than the lock.
+        let builds = self.read_builds(&key.image).await.map_err(|error| refusal(&error))?;
+        let ready = builds.iter().filter(|(_, stored)| stored.record.state == BuildState::Ready);
+        let found = ready.max_by_key(|(_, stored)| (stored.record.state_time, stored.mzxid)).map(|(id, _)| id);
+        if found != newest {
+            return Err(WriteError::Conflict);
+        }
+        if asked == Asked::Yes {
+            let request = self.zk().exists(&paths::image_build_request(&key.image)).await;
+            request.map_err(|error| refusal(&error))?.ok_or(WriteError::Conflict)?;
+        }
+        let path = paths::image_build(&key.image, &key.build);
+        let ops = vec![lock.fence(), Op::create(path, json::to_bytes(&record), CreateMode::Persistent)];
+        match self.zk().multi(ops).await.as_deref() {
+            Ok([_, OpReply::Created { stat, .. }]) => {
+                let stat = *stat;
+                self.mirror().fold(|fold| fold.snapshot().images.put_build(key, stored(record, &stat)));
+                Ok(stat.version)
+            }
+            Ok(_) => Err(unfitting()),
+            Err(error) => Err(refusal(error)),
+        }
+    }
+
+    /// The builds of an image as ZooKeeper has them now; what does not parse is left out.
+    pub async fn read_builds(&self, image: &ImageName) -> Result<BTreeMap<BuildId, Stored<ImageBuild>>, ZkError> {
+        let (names, _) = match self.zk().children(&paths::image_builds(image)).await {
+            Err(ZkError::NoNode) => return Ok(BTreeMap::new()),
+            answer => answer?,
+        };
+        let ids: Vec<BuildId> = names.into_iter().filter(|name| name != "lock").map(BuildId::from).collect();
+        let paths: Vec<String> = ids.iter().map(|id| paths::image_build(image, id)).collect();
+        let mut builds = BTreeMap::new();
+        for (id, answer) in ids.into_iter().zip(self.zk().get_many(&paths).await?) {
+            match answer {
+                Ok((data, stat)) => {
+                    if let Decoded::Record(stored) = decode_stored::<ImageBuild>(&data, &stat) {
+                        builds.insert(id, stored);
+                    }
+                }
+                Err(ZkError::NoNode) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(builds)
+    }
+
+    /// The end of a build, and with it of the lock. `Conflict`: the record is gone or somebody changed it, so nobody will ever use
+    /// what was built. After `Failed` the lock is still held and this may be tried again.
+    pub async fn finish_build(
+        &self,
+        grant: &mut BuildGrant,
+        record: &ImageBuild,
+        asked: Asked,
+    ) -> Result<(), WriteError> {
+        let Some(lock) = &grant.lock else { return Err(WriteError::Conflict) };
+        let (path, request) =
+            (paths::image_build(&grant.key.image, &grant.key.build), paths::image_build_request(&grant.key.image));
+        let mut ends_request = asked == Asked::Yes && record.state == BuildState::Ready;
+        let data = Bytes::from(json::to_bytes(record));
+        loop {
+            let mut ops = vec![Op::set(&*path, data.clone(), grant.version), lock.release_op()];
+            if ends_request {
+                ops.push(Op::delete(&*request, -1));
+            }
+            let own = self.mirror().announce(vec![path.clone()]);
+            match self.zk().multi(ops).await {
+                Ok(replies) => {
+                    let Some(OpReply::Set(stat)) = replies.first() else { return Err(unfitting()) };
+                    self.mirror().fold(|fold| {
+                        fold.snapshot().images.put_build(&grant.key, stored(record.clone(), stat));
+                        if ends_request {
+                            fold.snapshot().images.set_requested(&grant.key.image, None);
+                        }
+                    });
+                    own.done();
+                    grant.lock.take().into_iter().for_each(Lock::spent);
+                    return Ok(());
+                }
+                // Somebody took it back meanwhile.
+                Err(ZkError::Multi { index: 2, source }) if *source == ZkError::NoNode => ends_request = false,
+                Err(error) => return self.not_finished(grant, record, &path, refusal(&error)).await,
+            }
+        }
+    }
+
+    /// An answer may have been lost: then the record is as it shall be.
+    async fn not_finished(
+        &self,
+        grant: &mut BuildGrant,
+        record: &ImageBuild,
+        path: &str,
+        error: WriteError,
+    ) -> Result<(), WriteError> {
+        if error != WriteError::Conflict {
+            return Err(error);
+        }
+        let (data, _) = self.zk().get(path).await.map_err(|error| refusal(&error))?;
+        let is_ours = data == json::to_bytes(record);
+        if let Some(lock) = grant.lock.take() {
+            release(lock).await;
+        }
+        if is_ours { Ok(()) } else { Err(error) }
+    }
+}

@@ -1,0 +1,134 @@
+//! Export and import of what ZooKeeper holds of images: paths and the texts at them, as one JSON object.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+use super::bulk_images;
+use super::lock::make_path;
+use super::paths::{self, Place};
+use super::records::{Decoded, decode};
+use super::{CreateMode, Zk, ZkError};
+use crate::model::build::ImageBuild;
+use crate::model::images::Images;
+use crate::model::upload::ImageUpload;
+
+/// Everything that is known of images, and the records that cannot be read.
+pub async fn images(zk: &Zk) -> Result<(Images, BTreeMap<String, String>), ZkError> {
+    let (picture, unreadable) = bulk_images::read(zk).await?;
+    let mut images = Images::default();
+    picture.merge_into(&mut images);
+    Ok((images, unreadable))
+}
+
+/// Pause flags, builds and uploads; requests and locks are not part of it.
+pub async fn export(zk: &Zk) -> Result<Map<String, Value>, ZkError> {
+    let (images, _) = images(zk).await?;
+    let pauses = images.names().filter(|name| images.image(name).is_some_and(|image| image.paused));
+    let mut paths: Vec<String> = pauses.map(paths::image_pause).collect();
+    paths.extend(images.builds().map(|(key, _)| paths::image_build(&key.image, &key.build)));
+    paths.extend(images.uploads().map(|(key, _)| paths::image_upload(key)));
+    paths.sort();
+    let mut found = Map::new();
+    for path in paths {
+        match zk.get(&path).await {
+            Ok((data, _)) => {
+                let text = String::from_utf8_lossy(&data).into_owned();
+                found.insert(path, Value::String(text));
+            }
+            // It went meanwhile.
+            Err(ZkError::NoNode) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// The paths and texts of an exported file, or what is wrong with it: nothing is written of a file that is not all right.
+pub fn check(document: &Value) -> Result<BTreeMap<String, String>, String> {
+    let entries = document.as_object().ok_or("it is no JSON object of paths and texts")?;
+    let mut checked = BTreeMap::new();
+    for (path, value) in entries {
+        let text = value.as_str().ok_or_else(|| format!("what it has for {path} is no text"))?;
+        let trouble = match paths::parse(path) {
+            Place::ImagePause(_) => None,
+            Place::ImageBuild(..) => unreadable(decode::<ImageBuild>(text.as_bytes())),
+            Place::ImageUpload(_) => unreadable(decode::<ImageUpload>(text.as_bytes())),
+            _ => return Err(format!("{path} is no place of an image's data")),
+        };
+        if let Some(trouble) = trouble {
+            return Err(format!("the record for {path} cannot be read: {trouble}"));
+        }
+        checked.insert(path.clone(), text.to_owned());
+    }
+    Ok(checked)
+}
+
+fn unreadable<T>(decoded: Decoded<T>) -> Option<String> {
+    match decoded {
+        Decoded::Record(_) => None,
+        Decoded::Empty => Some("it is empty".to_owned()),
+        Decoded::Unreadable(reason) => Some(reason),
+    }
+}
+
+/// Writes what was exported; what is there besides is left alone. Numbers of later uploads follow those that are imported.
+pub async fn import(zk: &Zk, entries: &BTreeMap<String, String>) -> Result<(), ZkError> {
+    let uploads = entries.keys().filter(|path| matches!(paths::parse(path), Place::ImageUpload(_)));
+    let mut numbers: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for path in uploads {
+        let parent = paths::parent(path).unwrap_or(path).to_owned();
+        numbers.entry(parent).or_default().insert(paths::name(path).to_owned());
+    }
+    // A build comes before what lies below it.
+    for (path, text) in entries {
+        write(zk, path, text).await?;
+    }
+    for (parent, names) in &numbers {
+        use_up(zk, parent, names).await?;
+    }
+    Ok(())
+}
+
+async fn write(zk: &Zk, path: &str, text: &str) -> Result<(), ZkError> {
+    let data = Bytes::copy_from_slice(text.as_bytes());
+    for _ in 0..2 {
+        match zk.create(path, data.clone(), CreateMode::Persistent).await {
+            Ok(_) => return Ok(()),
+            Err(ZkError::NodeExists) => return zk.set(path, data, -1).await.map(drop),
+            Err(ZkError::NoNode) => make_parents(zk, path).await?,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(ZkError::NoNode)
+}
+
+/// Of an upload whose build is not part of the data, too: it had a record once, or will.
+async fn make_parents(zk: &Zk, path: &str) -> Result<(), ZkError> {
+    for (end, _) in path.match_indices('/').skip(1) {
+        match make_path(zk, &path[..end]).await {
+            Ok(()) => {}
+            Err(ZkError::NoNode) => match zk.create(&path[..end], Bytes::new(), CreateMode::Persistent).await {
+                Ok(_) | Err(ZkError::NodeExists) => {}
+                Err(error) => return Err(error),
+            },
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Has ZooKeeper count beyond the highest number that was imported.
+async fn use_up(zk: &Zk, parent: &str, imported: &BTreeSet<String>) -> Result<(), ZkError> {
+    let highest = imported.iter().filter_map(|name| name.parse::<u64>().ok()).max().unwrap_or(0);
+    loop {
+        let prefix = format!("{parent}/placeholder-");
+        let (path, _) = zk.create(&prefix, Bytes::new(), CreateMode::PersistentSequential).await?;
+        zk.delete(&path, -1).await?;
+        let number = paths::name(&path).trim_start_matches("placeholder-").parse::<u64>();
+        if number.is_ok_and(|number| number >= highest) {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Builds of images: when one is begun, what the command is given, and what is recorded of its end.
+
+mod grown;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use grown::{Process, on_real_time, until, zookeeper};
+use nodepool::actors::builder::{BuilderLife, BuilderOptions, run_session};
+use nodepool::actors::clock;
+use nodepool::actors::shared::SessionEnd;
+use nodepool::model::build::{BuildState, ImageBuild};
+use nodepool::model::ids::{BuildId, ImageName};
+use nodepool::model::time::{Span, Timestamp};
+use nodepool::zk::lock::{make_path, try_lock};
+use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::zk::{Connection, CreateMode, Zk, paths};
+use tokio::task::JoinHandle;
+
+/// Writes down what it is given, and makes a file of each format unless it is told otherwise by a file of the scene.
+const RECORDING_DIB: &str = r#"#!/bin/sh
+here=$(dirname "$0")
+echo "$@" >> "$here/calls"
+echo "DIB_RELEASE=$DIB_RELEASE DIB_IMAGE_NAME=$DIB_IMAGE_NAME DIB_IMAGE_FILENAME=$DIB_IMAGE_FILENAME ELEMENTS_PATH=$ELEMENTS_PATH COLOUR=$COLOUR" >> "$here/environment"
+echo "building $DIB_IMAGE_NAME"
+while [ -e "$here/hang" ]; do sleep 0.01; done
+[ -e "$here/fail" ] && exit 127
+while [ $# -gt 0 ]; do
+    case "$1" in -o) out=$2; shift ;; -t) formats=$2; shift ;; esac
+    shift
+done
+[ -e "$here/empty" ] && exit 0
+mkdir -p "$out.d"
+for format in $(echo "$formats" | tr , ' '); do echo image > "$out.$format"; done
+"#;
+
+struct Scene {
+    folder: tempfile::TempDir,
+    zookeeper: MemoryZooKeeper,
+    zk: Zk,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("images")).unwrap();
+        let dib = folder.path().join("dib");
+        std::fs::write(&dib, RECORDING_DIB).unwrap();
+        std::fs::set_permissions(&dib, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let zookeeper = zookeeper();
+        let zk: Zk = zookeeper.connect();
+        Self { folder, zookeeper, zk }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// With diskimages in flow style, each with the recording command.
+    fn yaml(&self, images: &[&str]) -> String {
+        let (images_dir, logs) = (self.path("images"), self.path("logs"));
+        let dib = self.path("dib");
+        let images: String = images
+            .iter()
+            .map(|image| format!("  - {{{image}, dib-cmd: {}, env-vars: {{COLOUR: blue}}}}\n", dib.display()))
+            .collect();
+        format!(
+            "zookeeper-servers:\n  - host: localhost\n    port: 2181\nimages-dir: {}\nbuild-log-dir: {}\n\
+             elements-dir: /elements\ndiskimages:\n{images}",
+            images_dir.display(),
+            logs.display(),
+        )
+    }
+
+    fn start(&self, images: &[&str]) -> Builder {
+        self.start_with(images, |_| {})
+    }
+
+    fn start_with(&self, images: &[&str], tune: impl FnOnce(&mut BuilderOptions)) -> Builder {
+        let process = Process::new(&self.yaml(images));
+        let mut options = BuilderOptions { build_interval: Span(0.2), ..BuilderOptions::default() };
+        tune(&mut options);
+        let life = BuilderLife { options, builder_id: "705c8f5d-6bcc-4bb5-bd96-f61902760199".to_owned() };
+        let connection = self.zookeeper.connect();
+        let (session_id, shared) = (connection.session_id(), process.shared.clone());
+        let running = actix_rt::spawn(async move {
+            let loaded = shared.options.load().await.expect("a test's configuration loads");
+            run_session(connection, shared, life, loaded).await
+        });
+        Builder { process, session_id, running }
+    }
+
+    async fn builds(&self, image: &str) -> Vec<(BuildId, ImageBuild)> {
+        let image = ImageName::from(image);
+        let Ok((names, _)) = self.zk.children(&paths::image_builds(&image)).await else { return Vec::new() };
+        let mut builds = Vec::new();
+        for name in names.into_iter().filter(|name| name != "lock") {
+            let id = BuildId::from(name);
+            if let Ok((data, _)) = self.zk.get(&paths::image_build(&image, &id)).await {
+                builds.push((id, serde_json::from_slice::<ImageBuild>(&data).unwrap()));
+            }
+        }
+        builds.sort_by_key(|(_, build)| build.state_time);
+        builds
+    }
+
+    async fn count(&self, image: &str, state: BuildState) -> usize {
+        self.builds(image).await.iter().filter(|(_, build)| build.state == state).count()
+    }
+
+    async fn until_built(&self, image: &str, number: usize) -> Vec<(BuildId, ImageBuild)> {
+        until(&format!("{number} builds of {image}"), async || self.count(image, BuildState::Ready).await == number)
+            .await;
+        self.builds(image).await
+    }
+
+    async fn ask(&self, image: &str) {
+        let path = paths::image_build_request(&image.into());
+        make_path(&self.zk, paths::parent(&path).unwrap()).await.unwrap();
+        self.zk.create(&path, Bytes::new(), CreateMode::Persistent).await.unwrap();
+    }
+
+    async fn is_asked(&self, image: &str) -> bool {
+        self.zk.exists(&paths::image_build_request(&image.into())).await.unwrap().is_some()
+    }
+
+    /// A build of somebody else.
+    async fn put_build(&self, image: &str, age: f64, formats: &[&str]) {
+        let time = Timestamp(clock::now().0 - age);
+        let formats = formats.iter().map(|format| (*format).to_owned()).collect();
+        let mut build = ImageBuild::begun("elsewhere", "other", formats, time);
+        build.state = BuildState::Ready;
+        let path = paths::image_build(&image.into(), &BuildId::from(format!("{:032x}", age as u64)));
+        make_path(&self.zk, paths::parent(&path).unwrap()).await.unwrap();
+        let data = nodepool::model::json::to_bytes(&build);
+        self.zk.create(&path, Bytes::from(data), CreateMode::Persistent).await.unwrap();
+    }
+
+    fn set(&self, mark: &str) {
+        std::fs::write(self.path(mark), "").unwrap();
+    }
+
+    fn unset(&self, mark: &str) {
+        std::fs::remove_file(self.path(mark)).unwrap();
+    }
+
+    fn calls(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.path("calls")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+struct Builder {
+    process: Process,
+    session_id: i64,
+    running: JoinHandle<SessionEnd>,
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+// operations.md checks 42, 44, 51 and §5.4; zookeeper.md check 98
+#[test]
+fn an_image_without_a_build_is_built_as_the_original_does() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let _builder = scene
+            .start(&["name: debian, formats: [qcow2, raw], elements: [debian, vm], release: 12, python-path: /py"]);
+        let builds = scene.until_built("debian", 1).await;
+        let [(id, build)] = &builds[..] else { panic!("{builds:?}") };
+        assert!(id.as_str().len() == 32 && id.as_str().bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
+        assert_eq!(build.builder_id.as_deref(), Some("705c8f5d-6bcc-4bb5-bd96-f61902760199"));
+        assert_eq!(build.formats, BTreeSet::from(["qcow2", "raw"].map(str::to_owned)));
+        assert_eq!((build.username.as_deref(), build.python_path.as_deref()), (Some("zuul"), Some("/py")));
+        let base = scene.path("images").join(format!("debian-{id}"));
+        let base = base.display();
+        let options = "-x -t qcow2,raw --checksum --no-tmpfs --qemu-img-options compat=0.10";
+        assert_eq!(scene.calls(), [format!("{options} -o {base} debian vm")]);
+        let environment = std::fs::read_to_string(scene.path("environment")).unwrap();
+        let expected = format!(
+            "DIB_RELEASE=12 DIB_IMAGE_NAME=debian DIB_IMAGE_FILENAME={base} ELEMENTS_PATH=/elements COLOUR=blue\n"
+        );
+        assert_eq!(environment, expected);
+        let log = std::fs::read_to_string(scene.path("logs").join(format!("debian-{id}.log"))).unwrap();
+        assert_eq!(log, "building debian\nExit code: 0\n");
+        assert!(names(&scene.path("images")).contains(&format!("debian-{id}.qcow2")));
+    });
+}
+
+// operations.md checks 10, 52 and §5.3.3; zookeeper.md check 89
+#[test]
+fn a_request_is_served_and_goes_only_when_its_build_is_there() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.put_build("debian", 10.0, &["raw"]).await;
+        scene.set("fail");
+        let _builder = scene.start(&["name: debian, formats: [raw]"]);
+        scene.ask("debian").await;
+        until("two failures", async || scene.count("debian", BuildState::Failed).await >= 2).await;
+        assert!(scene.is_asked("debian").await);
+        let failed = scene.builds("debian").await.into_iter().find(|(_, build)| build.state == BuildState::Failed);
+        assert!(failed.unwrap().1.formats.is_empty());
+        scene.unset("fail");
+        scene.until_built("debian", 2).await;
+        until("the request to go", async || !scene.is_asked("debian").await).await;
+        let calls = scene.calls().len();
+        scene.ask("other").await;
+        tokio::task::yield_now().await;
+        assert_eq!(scene.calls().len(), calls);
+    });
+}
+
+// operations.md §5.7, check 9; zookeeper.md check 89
+#[test]
+fn what_is_paused_is_not_built_until_it_is_let_go() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let pause = paths::image_pause(&"held".into());
+        make_path(&scene.zk, paths::parent(&pause).unwrap()).await.unwrap();
+        scene.zk.create(&pause, Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let _builder = scene.start(&[
+            "name: held, formats: [raw]",
+            "name: never, formats: [raw], pause: true",
+            "name: free, formats: [raw]",
+        ]);
+        scene.ask("never").await;
+        scene.until_built("free", 1).await;
+        assert_eq!((scene.builds("held").await.len(), scene.builds("never").await.len()), (0, 0));
+        scene.zk.delete(&pause, -1).await.unwrap();
+        scene.until_built("held", 1).await;
+        assert_eq!(scene.builds("never").await.len(), 0);
+        assert!(scene.is_asked("never").await);
+    });
+}
+
+// operations.md §5.3.2, check 38
+#[test]
+fn an_old_build_and_one_without_a_format_are_followed_by_another_one() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.put_build("fresh", 10.0, &["raw", "vhd"]).await;
+        scene.put_build("old", 100.0, &["raw"]).await;
+        scene.put_build("lacking", 10.0, &["vhd"]).await;
+        let _builder = scene.start(&[
+            "name: fresh, formats: [raw], rebuild-age: 60",
+            "name: old, formats: [raw], rebuild-age: 60",
+            "name: lacking, formats: [raw], rebuild-age: 60",
+        ]);
+        scene.until_built("old", 2).await;
+        scene.until_built("lacking", 2).await;
+        assert_eq!(scene.builds("fresh").await.len(), 1);
+    });
+}
+
+#[test]
+fn a_build_comes_of_age_without_anything_else_happening() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let _builder = scene.start_with(&["name: debian, formats: [raw], rebuild-age: 1"], |options| {
+            options.build_interval = Span(1000.0);
+        });
+        scene.until_built("debian", 3).await;
+    });
+}
+
+// operations.md §5.3.4
+#[test]
+fn nobody_builds_what_another_one_builds() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let directory = paths::image_builds_lock(&"debian".into());
+        let lock = try_lock(&scene.zk, &directory, "").await.unwrap().expect("nobody has it");
+        let two = [(); 2].map(|()| {
+            let images = ["name: debian, formats: [raw]", "name: other, formats: [raw]"];
+            scene.start_with(&images, |options| options.build_workers = 3)
+        });
+        scene.until_built("other", 1).await;
+        assert_eq!(scene.builds("debian").await.len(), 0);
+        lock.release().await.unwrap();
+        scene.until_built("debian", 1).await;
+        assert_eq!(scene.calls().len(), two.len(), "{:?}", scene.calls());
+    });
+}
+
+// operations.md checks 41, 45 and §4.2
+#[test]
+fn builds_that_fail_time_out_or_leave_no_file_are_recorded_as_failed() {
+    on_real_time(async {
+        for (mark, image) in [
+            ("fail", "name: debian, formats: [raw]"),
+            ("empty", "name: debian, formats: [raw]"),
+            ("hang", "name: debian, formats: [raw], build-timeout: 1"),
+        ] {
+            let scene = Scene::new();
+            scene.set(mark);
+            let _builder = scene.start(&[image]);
+            until(mark, async || scene.count("debian", BuildState::Failed).await >= 1).await;
+            assert_eq!(scene.count("debian", BuildState::Ready).await, 0, "{mark}");
+            scene.unset(mark);
+            scene.until_built("debian", 1).await;
+        }
+    });
+}
+
+// operations.md check 46
+#[test]
+fn a_build_whose_record_is_gone_leaves_no_file() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.set("hang");
+        let _builder =
+            scene.start_with(&["name: debian, formats: [raw]"], |options| options.build_interval = Span(1000.0));
+        until("the command to run", async || !scene.calls().is_empty()).await;
+        let (id, _) = scene.builds("debian").await.remove(0);
+        scene.zk.delete(&paths::image_build(&"debian".into(), &id), -1).await.unwrap();
+        scene.unset("hang");
+        let is_of_build = |name: &String| name.contains(id.as_str());
+        until("its files to go", async || {
+            let claims = names(&scene.path("images/.builds"));
+            !names(&scene.path("images")).iter().chain(&claims).any(is_of_build)
+        })
+        .await;
+        assert_eq!(scene.builds("debian").await.len(), 0);
+    });
+}
+
+#[test]
+fn a_build_ends_with_its_session_and_its_processes_with_it() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.set("hang");
+        let builder = scene.start(&["name: debian, formats: [raw]"]);
+        until("the command to run", async || !scene.calls().is_empty()).await;
+        scene.zookeeper.expire(builder.session_id);
+        assert_eq!(builder.running.await.unwrap(), SessionEnd::Expired);
+        let mark = format!("{}/images/debian-", scene.folder.path().display());
+        let runs = || {
+            let processes = std::fs::read_dir("/proc").unwrap().flatten();
+            let mut lines = processes.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+            lines.any(|line| String::from_utf8_lossy(&line).contains(&mark))
+        };
+        until("its processes to end", async || !runs()).await;
+        assert_eq!(scene.builds("debian").await[0].1.state, BuildState::Building, "cleaned up by whoever comes next");
+    });
+}
+
+// operations.md §2.3: SIGINT to a builder
+#[test]
+fn a_stop_with_time_waits_for_the_build_that_is_under_way_and_begins_none() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.set("hang");
+        let builder = scene.start(&["name: debian, formats: [raw]", "name: other, formats: [raw]"]);
+        until("the command to run", async || !scene.calls().is_empty()).await;
+        builder.process.stop_with_time();
+        scene.unset("hang");
+        assert_eq!(builder.running.await.unwrap(), SessionEnd::Stopped);
+        assert_eq!(scene.count("debian", BuildState::Ready).await, 1);
+        assert_eq!(scene.builds("other").await.len(), 0);
+    });
+}
