@@ -95,7 +95,19 @@ pub enum Command {
     /// Show which images are paused, and which builds are asked for
     ImageStatus,
     /// Ask for a build of an image
-    ImageBuild { image: String },
+    ImageBuild {
+        /// Wait until it has ended
+        #[arg(long)]
+        wait: bool,
+        image: String,
+    },
+    /// Show what the newest build of an image has written, on the host of its builder
+    BuildLog {
+        /// Go on until the build has ended
+        #[arg(long)]
+        follow: bool,
+        image: String,
+    },
     /// Begin no builds of an image until it is unpaused
     ImagePause { image: String },
     /// Let builds of an image begin again

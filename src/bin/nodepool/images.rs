@@ -56,14 +56,18 @@ fn ages(screen: &Screen<'_>) -> Ages {
 
 /// Asks for a build; asking twice is asking once.
 pub async fn image_build(zk: &Zk, config: &Config, screen: &mut Screen<'_>, image: &ImageName) -> anyhow::Result<()> {
+    ask_for_build(zk, config, image).await?;
+    Ok(screen.outcome(json!({"outcome": "requested", "image": image}))?)
+}
+
+pub async fn ask_for_build(zk: &Zk, config: &Config, image: &ImageName) -> anyhow::Result<()> {
     let Some(known) = config.diskimages.get(image) else {
         bail!("Trying to build a non disk-image-builder image: {image}");
     };
     if known.pause {
         bail!("Skipping build request for image {image}; paused");
     }
-    make_path(zk, &paths::image_build_request(image)).await.context("cannot ask for a build")?;
-    Ok(screen.outcome(json!({"outcome": "requested", "image": image}))?)
+    make_path(zk, &paths::image_build_request(image)).await.context("cannot ask for a build")
 }
 
 pub async fn image_pause(zk: &Zk, screen: &mut Screen<'_>, image: &ImageName) -> anyhow::Result<()> {

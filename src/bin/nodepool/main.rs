@@ -6,6 +6,7 @@ mod claim;
 mod clouds;
 mod connect;
 mod consumer;
+mod follow;
 mod images;
 mod interrupts;
 mod inventory;
@@ -152,7 +153,14 @@ async fn with_session(
         Command::DibImageList => images::dib_image_list(zk, screen).await?,
         Command::ImageList => images::image_list(zk, screen).await?,
         Command::ImageStatus => images::image_status(zk, screen).await?,
-        Command::ImageBuild { image } => images::image_build(zk, config, screen, &image.into()).await?,
+        Command::ImageBuild { wait: false, image } => images::image_build(zk, config, screen, &image.into()).await?,
+        Command::ImageBuild { wait: true, image } => {
+            follow::image_build_and_wait(zk, config, screen, &image.into()).await?;
+        }
+        Command::BuildLog { follow, image } => {
+            let follow = if follow { follow::Follow::ToTheEnd } else { follow::Follow::AsFarAsItIs };
+            follow::build_log(zk, config, screen, &image.into(), follow).await?;
+        }
         Command::ImagePause { image } => images::image_pause(zk, screen, &image.into()).await?,
         Command::ImageUnpause { image } => images::image_unpause(zk, screen, &image.into()).await?,
         Command::DibImageDelete { id } => images::dib_image_delete(zk, screen, &id).await?,

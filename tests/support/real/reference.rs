@@ -53,6 +53,12 @@ pub fn launcher_in(environment: &[(&str, &Path)], configuration: &str) -> Nodepo
     )
 }
 
+/// Starts the Python builder in the foreground, with debug messages.
+pub fn builder(configuration: &str) -> Nodepool {
+    let executable = installed("nodepool-builder");
+    Nodepool::start(executable.to_str().expect("the cache directory has a name in UTF-8"), configuration, &["-d"])
+}
+
 /// What a command of the Python `nodepool` printed, and its exit status.
 pub struct Said {
     pub out: String,

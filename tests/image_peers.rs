@@ -1,0 +1,225 @@
+//! Our builder and the Python nodepool-builder 11 on one ZooKeeper, and both command lines on what they have built.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nodepool::zk::session::{ConnectOptions, RealConnection, connect};
+use nodepool::zk::{Connection, removal};
+use serde_json::Value;
+use support::real::process::Nodepool;
+use support::real::reference;
+use support::real::zookeeper::{Options, Server};
+use support::wait::until;
+
+/// The Python builder looks every ten seconds.
+const DEADLINE: Duration = Duration::from_secs(120);
+const OURS: &str = env!("CARGO_BIN_EXE_nodepool-builder");
+
+/// Tells when a build begins and ends, and holds it while a file says so.
+const DIB: &str = r#"#!/bin/sh
+here=$(dirname "$0")
+echo "begin $DIB_IMAGE_NAME $DIB_IMAGE_FILENAME" >> "$here/calls"
+while [ -e "$here/hold-$DIB_IMAGE_NAME" ]; do sleep 0.05; done
+while [ $# -gt 0 ]; do
+    case "$1" in -o) out=$2; shift ;; -t) formats=$2; shift ;; esac
+    shift
+done
+mkdir -p "$out.d"
+for format in $(echo "$formats" | tr , ' '); do
+    echo image > "$out.$format"
+    echo 0123456789abcdef0123456789abcdef > "$out.$format.md5"
+    echo 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef > "$out.$format.sha256"
+done
+echo "end $DIB_IMAGE_NAME" >> "$here/calls"
+"#;
+
+struct Scene {
+    home: tempfile::TempDir,
+    zk: std::sync::Arc<RealConnection>,
+    zookeeper: Server,
+}
+
+impl Scene {
+    async fn start() -> Self {
+        let zookeeper = Server::start(Options::tls()).await;
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("dib"), DIB).unwrap();
+        let runnable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(home.path().join("dib"), runnable).unwrap();
+        let plain = zookeeper.plain_address();
+        let (host, port) = plain.rsplit_once(':').unwrap();
+        let zk = connect(ConnectOptions::plain(host, port.parse().unwrap())).await.unwrap();
+        Self { home, zk, zookeeper }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    /// `who` has images and logs in folders of its own.
+    fn configuration(&self, who: &str) -> String {
+        let (images, logs) = (self.path(&format!("{who}-images")), self.path(&format!("{who}-logs")));
+        std::fs::create_dir_all(&images).unwrap();
+        let dib = self.path("dib");
+        let image = |name: &str| format!("  - {{name: {name}, formats: [raw], dib-cmd: {}}}\n", dib.display());
+        let head = reference::zookeeper_section(&self.zookeeper);
+        format!(
+            "{head}images-dir: {}\nbuild-log-dir: {}\ndiskimages:\n{}{}",
+            images.display(),
+            logs.display(),
+            image("debian"),
+            image("fedora"),
+        )
+    }
+
+    fn hold(&self, image: &str) {
+        std::fs::write(self.path(&format!("hold-{image}")), "").unwrap();
+    }
+
+    fn let_go(&self, image: &str) {
+        std::fs::remove_file(self.path(&format!("hold-{image}"))).unwrap();
+    }
+
+    fn calls(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.path("calls")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn count(&self, start: &str) -> usize {
+        self.calls().iter().filter(|call| call.starts_with(start)).count()
+    }
+
+    async fn until_called(&self, start: &str, number: usize) {
+        until(&format!("{start}, {number} times"), DEADLINE, async || self.count(start) == number).await;
+    }
+
+    /// Whose folder the builds of an image were made in.
+    fn builders(&self, image: &str) -> Vec<&'static str> {
+        let calls = self.calls();
+        let begun = calls.iter().filter(|call| call.starts_with(&format!("begin {image} ")));
+        begun.map(|call| if call.contains("ours-images") { "ours" } else { "python" }).collect()
+    }
+
+    async fn until_ready(&self, image: &str, number: usize) {
+        until(&format!("{number} builds of {image}"), DEADLINE, async || {
+            let builds = self.ours(&["dib-image-list", "-o", "json"]).await;
+            let builds: Vec<Value> = serde_json::from_str(&builds).unwrap();
+            let ready = builds.iter().filter(|build| build["image"] == image && build["state"] == "ready");
+            ready.count() == number
+        })
+        .await;
+    }
+
+    async fn ours(&self, arguments: &[&str]) -> String {
+        let file = self.path("cli.yaml");
+        std::fs::write(&file, self.configuration("ours")).unwrap();
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_nodepool"));
+        let output = command.arg("-c").arg(&file).args(arguments).output().await.unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    async fn python(&self, arguments: &[&str]) -> String {
+        let said = reference::command(&self.configuration("python"), arguments).await;
+        assert_eq!(said.status, Some(0), "{arguments:?}: {}", said.notes);
+        said.out
+    }
+
+    async fn is_asked(&self, image: &str) -> bool {
+        self.zk.exists(&format!("/nodepool/images/{image}/request-build")).await.unwrap().is_some()
+    }
+}
+
+/// Rows in any order, ages to the hour: one program is asked after the other.
+fn comparable(table: &str) -> Vec<String> {
+    let is_age = |word: &str| word.split(':').count() == 4;
+    let masked = |word: &str| if is_age(word) { word[..5].to_owned() } else { word.to_owned() };
+    let line = |line: &str| line.split_whitespace().map(masked).collect::<Vec<_>>().join(" ");
+    let mut lines: Vec<String> = table.lines().map(line).filter(|line| !line.starts_with('+')).collect();
+    lines.sort();
+    lines
+}
+
+async fn stop(mut builder: Nodepool) {
+    builder.signal(Signal::SIGINT);
+    assert!(builder.wait(DEADLINE).await.success());
+}
+
+// operations.md §5.3.4; zookeeper.md §2.2
+#[tokio::test]
+async fn no_image_is_built_twice_whoever_is_first() {
+    if support::real::skipped() {
+        return;
+    }
+    for first in ["ours", "python"] {
+        let scene = Scene::start().await;
+        scene.hold("debian");
+        let start = |who: &str| match who {
+            "ours" => Nodepool::start(OURS, &scene.configuration("ours"), &["-d"]),
+            _ => reference::builder(&scene.configuration("python")),
+        };
+        let one = start(first);
+        scene.until_called("begin debian", 1).await;
+        // It has one worker, so the other image is built by the one that finds the first one locked.
+        let second = if first == "ours" { "python" } else { "ours" };
+        let other = start(second);
+        scene.until_called("end fedora", 1).await;
+        assert_eq!((scene.builders("debian"), scene.builders("fedora")), (vec![first], vec![second]));
+        scene.let_go("debian");
+        scene.until_ready("debian", 1).await;
+        scene.until_ready("fedora", 1).await;
+        scene.python(&["image-build", "debian"]).await;
+        until("the request to be served", DEADLINE, async || !scene.is_asked("debian").await).await;
+        assert_eq!((scene.count("begin debian"), scene.count("begin fedora")), (2, 1));
+        let (ours, python) = if first == "ours" { (one, other) } else { (other, one) };
+        stop(ours).await;
+        drop(python);
+        lists_are_the_same(&scene).await;
+        exports_are_exchanged(&scene).await;
+    }
+}
+
+// zookeeper.md check 87; operations.md checks 8 and 11
+async fn lists_are_the_same(scene: &Scene) {
+    for line in ["dib-image-list", "image-list", "image-status"] {
+        assert_eq!(comparable(&scene.ours(&[line]).await), comparable(&scene.python(&[line]).await), "{line}");
+    }
+    scene.ours(&["image-pause", "debian"]).await;
+    scene.python(&["image-pause", "fedora"]).await;
+    scene.ours(&["image-build", "debian"]).await;
+    for line in ["dib-image-list", "image-status"] {
+        let (ours, python) = (scene.ours(&[line]).await, scene.python(&[line]).await);
+        assert_eq!(comparable(&ours), comparable(&python), "{line}");
+        assert!(ours.contains(if line == "image-status" { "pending" } else { "paused" }), "{ours}");
+    }
+    scene.python(&["image-unpause", "debian"]).await;
+    scene.ours(&["image-unpause", "fedora"]).await;
+    assert!(!scene.ours(&["dib-image-list"]).await.contains("paused"));
+}
+
+// zookeeper.md check 87; operations.md check 21
+async fn exports_are_exchanged(scene: &Scene) {
+    let files = ["ours", "python"].map(|who| scene.path(&format!("{who}.json")));
+    let [of_ours, of_python] = files.each_ref().map(|file| file.to_str().unwrap());
+    scene.ours(&["image-pause", "debian"]).await;
+    scene.ours(&["export-image-data", of_ours]).await;
+    scene.python(&["export-image-data", of_python]).await;
+    let before = read(Path::new(of_ours));
+    assert_eq!(before, read(Path::new(of_python)));
+    assert!(before.as_object().unwrap().len() >= 4, "{before}");
+    removal::remove_tree(&*scene.zk, "/nodepool/images").await.unwrap();
+    scene.ours(&["import-image-data", of_python]).await;
+    scene.python(&["export-image-data", of_python]).await;
+    assert_eq!(before, read(Path::new(of_python)));
+    removal::remove_tree(&*scene.zk, "/nodepool/images").await.unwrap();
+    scene.python(&["import-image-data", of_ours]).await;
+    scene.ours(&["export-image-data", of_ours]).await;
+    assert_eq!(before, read(Path::new(of_ours)));
+}
+
+fn read(file: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
+}
