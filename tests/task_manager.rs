@@ -337,8 +337,12 @@ fn a_failed_listing_is_repeated_for_those_who_wait() {
         bench.seen.lock().unwrap().listing_fails = true;
         bench.submit(1, launch("one"));
         bench.until(|seen| seen.starts.iter().filter(|(_, name)| name == "list").count() >= 3).await;
+        // Nobody fails for it, so it is shown and told in the log.
+        let error = dump::collect(&bench.registry).await[0]["listing_error"].clone();
+        assert!(error.as_str().is_some_and(|error| !error.is_empty()), "{error}");
         bench.seen.lock().unwrap().listing_fails = false;
         assert!(matches!(bench.end().await, (1, Ok(Outcome::Launched(_)))));
+        assert!(dump::collect(&bench.registry).await[0]["listing_error"].is_null());
     });
 }
 

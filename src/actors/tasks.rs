@@ -40,6 +40,7 @@ pub struct Tasks<D: Driver> {
     /// Who asked for another one meanwhile.
     asked: Vec<Answer>,
     survey_error: Option<String>,
+    listing_error: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,6 +122,7 @@ impl<D: Driver> Tasks<D> {
             joined: Vec::new(),
             asked: Vec::new(),
             survey_error: None,
+            listing_error: None,
         }
     }
 
@@ -310,6 +312,7 @@ impl<D: Driver> Tasks<D> {
             (Owner::PartOf(whole), _) => self.part_ended(whole),
             (Owner::Ourselves, Job::Survey) => self.survey_ended(&result),
             (Owner::Ourselves, _) => {
+                self.note_listing(result.as_ref().err());
                 // Machines that observe and hear nothing this time wait for the next one.
                 let again = self.is_observed_beyond(seen.is_some().then_some(id));
                 self.listing = if again { Listing::Due } else { Listing::NotNeeded };
@@ -318,6 +321,15 @@ impl<D: Driver> Tasks<D> {
         if let Some(inventory) = seen {
             self.wake_observers(id, &inventory);
         }
+    }
+
+    /// Each trouble is told once, not with every attempt: nobody else would say why what boots is not seen.
+    fn note_listing(&mut self, error: Option<&CloudError>) {
+        let error = error.map(CloudError::to_string);
+        if let Some(error) = error.as_ref().filter(|error| self.listing_error.as_ref() != Some(error)) {
+            warn!(provider = %self.provider, %error, "cannot list instances; launches wait for that");
+        }
+        self.listing_error = error;
     }
 
     fn survey_ended(&mut self, result: &Result<Outcome, CloudError>) {
@@ -509,6 +521,7 @@ impl<D: Driver> Tasks<D> {
             jobs: self.tasks.values().take(SHOWN).map(job_view).collect(),
             facts_age_s: self.has_surveyed().then(|| (clock::now() - facts.seen_at).0),
             survey_error: self.survey_error.clone(),
+            listing_error: self.listing_error.clone(),
             hosts: facts.standing.len(),
             hosts_failed: failed_hosts(&facts),
         }
@@ -529,6 +542,7 @@ pub struct View {
     /// `null` before the first survey.
     facts_age_s: Option<f64>,
     survey_error: Option<String>,
+    listing_error: Option<String>,
     hosts: usize,
     hosts_failed: BTreeMap<String, String>,
 }
