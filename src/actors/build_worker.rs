@@ -1,7 +1,6 @@
 //! BuildWorker: takes the first image that is due and builds it, one at a time.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,9 +25,6 @@ use crate::model::time::{Span, Timestamp};
 use crate::model::world::World;
 use crate::policy::bake::{self, Order};
 use crate::zk::txn::Store;
-
-/// Where logs of builds are written if the configuration does not say.
-const LOG_DIR: &str = "/var/log/nodepool/builds";
 
 pub type FactsOfProviders = BTreeMap<ProviderName, watch::Receiver<Arc<Facts>>>;
 
@@ -135,7 +131,7 @@ impl BuildWorker {
         let recipe = Recipe {
             image,
             elements_dir: config.elements_dir.clone(),
-            log_dir: config.build_log_dir.clone().unwrap_or_else(|| PathBuf::from(LOG_DIR)),
+            log_dir: config.log_dir_of_builds(),
             log_retention: config.build_log_retention,
         };
         self.building = Some((order.clone(), clock::now()));

@@ -17,15 +17,15 @@ use super::launcher::CONFIG_CHECK;
 use super::messages::{Dump, Shutdown};
 use super::panics::{PanicGuard, PanicWatch};
 use super::providers;
+use super::registering;
 use super::registry::Registration;
 use super::shared::{SessionEnd, Shared, Stop};
 use super::task_manager::{Surroundings, Surveying};
 use crate::drivers::image_files::ImagesDir;
-use crate::model::component::{Component, ComponentKind};
+use crate::model::component::ComponentKind;
 use crate::model::config::{Config, ProviderConfig};
 use crate::model::driver_facts;
 use crate::model::ids::ProviderName;
-use crate::model::json;
 use crate::model::time::Span;
 use crate::policy::reload::{self, Change};
 use crate::zk::mirror::Mirror;
@@ -205,23 +205,9 @@ impl Builder {
 
     /// Builders of Nodepool 11 stay `stopped` all their lives, and nobody minds.
     fn register(&self, ctx: &mut Context<Self>) {
-        let record = Component {
-            hostname: self.shared.identity.hostname.clone(),
-            kind: ComponentKind::Builder,
-            model_api: 0,
-            state: "running".to_owned(),
-            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
-            webapp: None,
-        };
-        let (store, hostname) = (self.store.clone(), record.hostname.clone());
-        let writing =
-            async move { store.register_component(ComponentKind::Builder, &hostname, json::to_bytes(&record)).await };
-        ctx.spawn(writing.into_actor(self).map(|result, _, ctx| {
-            if let Err(error) = result {
-                warn!(target: "nodepool.Component", %error, "cannot register; trying again");
-                ctx.run_later(CONFIG_CHECK, |act, ctx| act.register(ctx));
-            }
-        }));
+        let record = self.shared.identity.component(ComponentKind::Builder, None);
+        let registering = registering::register(self.store.clone(), record, CONFIG_CHECK);
+        ctx.spawn(registering.into_actor(self));
     }
 
     fn check_config(&mut self, ctx: &mut Context<Self>) {

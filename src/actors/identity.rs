@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use uuid::Uuid;
 
+use crate::model::component::{Component, ComponentKind};
 use crate::model::ids::{LauncherId, PoolId};
 
 /// Launcher ids survive a lost ZooKeeper session: requests that were declined before stay declined.
@@ -22,6 +23,18 @@ impl Identity {
         let hostname = hostname.filter(|name| !name.is_empty()).unwrap_or_else(|| "localhost".to_owned());
         let fqdn = full_name(&hostname, &std::fs::read_to_string("/etc/hosts").unwrap_or_default());
         Self { hostname, fqdn, pools: Mutex::default() }
+    }
+
+    /// This process as others see it.
+    pub fn component(&self, kind: ComponentKind, webapp: Option<String>) -> Component {
+        Component {
+            hostname: self.hostname.clone(),
+            kind,
+            model_api: 0,
+            state: "running".to_owned(),
+            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            webapp,
+        }
     }
 
     pub fn launcher_id(&self, pool: &PoolId) -> LauncherId {

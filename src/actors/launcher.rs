@@ -21,16 +21,16 @@ use super::messages::{AskWhy, Dump, Shutdown};
 use super::not_started::NotStarted;
 use super::panics::{PanicGuard, PanicWatch};
 use super::pool_worker::{self, PoolWorker, PoolWorkerParts};
+use super::registering;
 use super::registry::Registration;
 use super::shared::{SessionEnd, Shared};
 use super::stats_worker::{self, StatsWorker};
 use super::task_manager::{Surroundings, Surveying};
 use super::{clock, providers};
 use crate::model::cloud::Facts;
-use crate::model::component::{Component, ComponentKind};
+use crate::model::component::ComponentKind;
 use crate::model::config::Config;
 use crate::model::ids::{LabelName, LauncherId, PoolId, ProviderName, RequestId};
-use crate::model::json;
 use crate::model::snapshot::WriteError;
 use crate::model::status::Why;
 use crate::model::world::World;
@@ -239,23 +239,9 @@ impl Launcher {
     }
 
     fn register(&self, ctx: &mut Context<Self>) {
-        let record = Component {
-            hostname: self.shared.identity.hostname.clone(),
-            kind: ComponentKind::Launcher,
-            model_api: 0,
-            state: "running".to_owned(),
-            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
-            webapp: self.shared.webapp.clone(),
-        };
-        let (store, hostname) = (self.store.clone(), record.hostname.clone());
-        let writing =
-            async move { store.register_component(ComponentKind::Launcher, &hostname, json::to_bytes(&record)).await };
-        ctx.spawn(writing.into_actor(self).map(|result, _, ctx| {
-            if let Err(error) = result {
-                warn!(target: "nodepool.Component", %error, "cannot register; trying again");
-                ctx.run_later(CONFIG_CHECK, |act, ctx| act.register(ctx));
-            }
-        }));
+        let record = self.shared.identity.component(ComponentKind::Launcher, self.shared.webapp.clone());
+        let registering = registering::register(self.store.clone(), record, CONFIG_CHECK);
+        ctx.spawn(registering.into_actor(self));
     }
 
     fn check_config(&mut self, ctx: &mut Context<Self>) {

@@ -23,6 +23,7 @@ pub mod single;
 pub mod signals;
 pub mod webapp;
 mod not_started;
+mod registering;
 pub mod launcher;
 pub mod building;
 pub mod build_worker;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::ids::{BuildId, ImageName};
 use super::time::Timestamp;
+use super::upload::{python2, zuul};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -89,14 +90,6 @@ impl ImageBuild {
     pub fn set_state(&mut self, state: BuildState, now: Timestamp) {
         (self.state, self.state_time) = (state, now);
     }
-}
-
-fn zuul() -> Option<String> {
-    Some("zuul".to_owned())
-}
-
-fn python2() -> Option<String> {
-    Some("/usr/bin/python2".to_owned())
 }
 
 /// One text, sorted: `qcow2,raw`.

@@ -30,7 +30,14 @@ pub struct Config {
     pub build_log_retention: i64,
 }
 
+/// Where logs of builds are written if the configuration does not say.
+const LOG_DIR: &str = "/var/log/nodepool/builds";
+
 impl Config {
+    pub fn log_dir_of_builds(&self) -> PathBuf {
+        self.build_log_dir.clone().unwrap_or_else(|| PathBuf::from(LOG_DIR))
+    }
+
     pub fn pools(&self) -> impl Iterator<Item = PoolId> {
         self.providers
             .iter()

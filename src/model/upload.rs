@@ -54,11 +54,12 @@ pub struct ImageUpload {
     pub shell_type: Option<String>,
 }
 
-fn zuul() -> Option<String> {
+/// What readers assume of records of builds and uploads that do not say it.
+pub(super) fn zuul() -> Option<String> {
     Some("zuul".to_owned())
 }
 
-fn python2() -> Option<String> {
+pub(super) fn python2() -> Option<String> {
     Some("/usr/bin/python2".to_owned())
 }
 

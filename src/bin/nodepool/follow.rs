@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,9 +19,6 @@ use tokio::runtime::Handle;
 
 use crate::images;
 use crate::output::Screen;
-
-/// Where builders write logs if the configuration does not say.
-const LOG_DIR: &str = "/var/log/nodepool/builds";
 
 /// Between two looks at a log that is being written.
 const LOOK: Duration = Duration::from_millis(200);
@@ -133,8 +129,7 @@ pub async fn build_log(
         screen.say(format_args!("No build of {image} found"))?;
         return Ok(screen.outcome(json!({"outcome": "not found", "image": image}))?);
     };
-    let folder = config.build_log_dir.clone().unwrap_or_else(|| PathBuf::from(LOG_DIR));
-    let path = folder.join(format!("{}.log", key.file_name()));
+    let path = config.log_dir_of_builds().join(format!("{}.log", key.file_name()));
     let mut file = match File::open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => {

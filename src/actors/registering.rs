@@ -1,0 +1,17 @@
+//! Registers this process in ZooKeeper, so that others know of it.
+
+use std::time::Duration;
+
+use tracing::warn;
+
+use crate::model::component::Component;
+use crate::model::json;
+use crate::zk::txn::Store;
+
+/// Tries until it is there; the session takes it along when it ends.
+pub async fn register(store: Store, record: Component, pause: Duration) {
+    while let Err(error) = store.register_component(record.kind, &record.hostname, json::to_bytes(&record)).await {
+        warn!(target: "nodepool.Component", %error, "cannot register; trying again");
+        tokio::time::sleep(pause).await;
+    }
+}
