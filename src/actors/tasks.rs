@@ -400,6 +400,9 @@ impl<D: Driver> Tasks<D> {
                 Job::Delete(_)
                 | Job::List
                 | Job::RollCall
+                | Job::Upload(_)
+                | Job::DeleteImage(_)
+                | Job::ListImages
                 | Job::Tidy { .. }
                 | Job::Console(_)
                 | Job::Inspect(_)
@@ -412,6 +415,8 @@ impl<D: Driver> Tasks<D> {
                 | Outcome::Listed(_)
                 | Outcome::Called(_)
                 | Outcome::Console(_)
+                | Outcome::Uploaded(_)
+                | Outcome::Images(_)
                 | Outcome::Tidied(_)),
             ) => Ok(outcome),
         }

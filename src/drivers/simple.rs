@@ -15,7 +15,7 @@ use crate::model::ids::ProviderName;
 use crate::model::quantity::Amounts;
 use crate::model::tidying::{Tidied, Tidying};
 use crate::model::time::Span;
-use crate::model::uploading::Uploading;
+use crate::model::uploading::{StoredImage, UploadOrder, Uploading};
 use crate::policy::machine::{InFlight, Input, Lane, Next, Pace, REFRESH, StateMachine};
 
 /// What a simple cloud can do. All calls are made one after another, unless `pace` says otherwise.
@@ -29,6 +29,9 @@ pub trait SimpleAdapter: Send + 'static {
         ports: "list_ports",
         delete_port: "delete_port",
         console: "get_console",
+        upload: "upload_image",
+        delete_image: "delete_image",
+        list_images: "list_images",
     };
 
     /// Creates an instance with all the metadata of the order. Where one of this host name is there already, by a creation whose
@@ -61,6 +64,22 @@ pub trait SimpleAdapter: Send + 'static {
         ready(Ok(None))
     }
 
+    /// Brings an image there, with all the order's properties and marks. Where one with these marks is there already and whole, by an
+    /// attempt of which nobody has heard, that one is meant.
+    fn upload_image(&self, _order: &UploadOrder) -> impl Future<Output = Result<ExternalId, CloudError>> {
+        ready(Err(CloudError::Denied("this cloud takes no images".to_owned())))
+    }
+
+    /// `NotFound` is as good as success.
+    fn delete_image(&self, _id: &ExternalId) -> impl Future<Output = Result<(), CloudError>> {
+        ready(Err(CloudError::NotFound))
+    }
+
+    /// All images that can be seen, ours or not.
+    fn list_images(&self) -> impl Future<Output = Result<Vec<StoredImage>, CloudError>> {
+        ready(Ok(Vec::new()))
+    }
+
     /// How nodes are launched, and what is known of each label: from the configuration alone.
     fn launching(&self) -> Launching;
 
@@ -90,6 +109,9 @@ pub struct Keys {
     pub ports: &'static str,
     pub delete_port: &'static str,
     pub console: &'static str,
+    pub upload: &'static str,
+    pub delete_image: &'static str,
+    pub list_images: &'static str,
 }
 
 /// As metrics know them.
@@ -97,6 +119,8 @@ const PORTS: &str = "ports";
 
 /// Longest time for one call.
 const DEADLINE: Span = Span(60.0);
+/// The same for an image on its way.
+const UPLOAD_DEADLINE: Span = Span(86_400.0);
 
 /// A driver made of an adapter.
 pub struct Simple<A> {
@@ -134,6 +158,9 @@ enum Request {
     Ports,
     DeletePort(String),
     Console(ExternalId),
+    Upload(Arc<UploadOrder>),
+    DeleteImage(ExternalId),
+    Images,
 }
 
 #[derive(Debug)]
@@ -145,6 +172,7 @@ pub enum Reply {
     /// Ports that were unused at the look before as well.
     Unused(Vec<String>),
     Console(Option<String>),
+    Images(Vec<StoredImage>),
 }
 
 impl ApiCall for Call {
@@ -154,13 +182,14 @@ impl ApiCall for Call {
 
     fn lane(&self) -> Lane {
         match self.request {
-            Request::Create(_) | Request::Delete(_) | Request::DeletePort(_) => Lane::Change,
-            Request::List | Request::Limits | Request::Ports | Request::Console(_) => Lane::Look,
+            Request::Create(_) | Request::Delete(_) | Request::DeletePort(_) | Request::DeleteImage(_) => Lane::Change,
+            Request::List | Request::Limits | Request::Ports | Request::Console(_) | Request::Images => Lane::Look,
+            Request::Upload(_) => Lane::Bulk,
         }
     }
 
     fn deadline(&self) -> Span {
-        DEADLINE
+        if matches!(self.request, Request::Upload(_)) { UPLOAD_DEADLINE } else { DEADLINE }
     }
 }
 
@@ -192,6 +221,9 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Job::List | Job::RollCall => (Step::List, None),
             Job::Tidy { ports, doing } => (Step::Tidy { ports: *ports, doing: *doing }, None),
             Job::Console(id) => (Step::Console(id.clone()), None),
+            Job::Upload(order) => (Step::Upload(order.clone()), None),
+            Job::DeleteImage(id) => (Step::DeleteImage(id.clone()), None),
+            Job::ListImages => (Step::ListImages, None),
             Job::Inspect(_) | Job::Probe(_) => (Step::NoHosts, None),
         };
         Machine { keys: A::KEYS, step, external_id }
@@ -206,6 +238,9 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Request::Ports => self.adapter.unused_ports().await.map(|ports| Reply::Unused(self.unused_twice(ports))),
             Request::DeletePort(port) => self.adapter.delete_port(&port).await.map(|()| Reply::Accepted),
             Request::Console(id) => self.adapter.console(&id).await.map(Reply::Console),
+            Request::Upload(order) => self.adapter.upload_image(&order).await.map(Reply::Created),
+            Request::DeleteImage(id) => self.adapter.delete_image(&id).await.map(|()| Reply::Accepted),
+            Request::Images => self.adapter.list_images().await.map(Reply::Images),
         }
     }
 }
@@ -242,6 +277,11 @@ enum Step {
     /// The ports that are left, and what has been done.
     DeletingPorts(Vec<String>, Tidied),
     Console(ExternalId),
+    Upload(Arc<UploadOrder>),
+    Uploading,
+    DeleteImage(ExternalId),
+    DeletingImage,
+    ListImages,
     Survey(Box<Facts>, ProviderName),
     Listing(Box<Facts>, ProviderName),
     Limiting(Box<Facts>, Inventory),
@@ -295,6 +335,17 @@ impl StateMachine for Machine {
                 self.call(Step::Console(id.clone()), keys.console, Request::Console(id))
             }
             (Step::Console(_), Input::Reply(Ok(Reply::Console(text)))) => Next::Done(Outcome::Console(text)),
+            (Step::Upload(order), Input::Start) => self.call(Step::Uploading, keys.upload, Request::Upload(order)),
+            (Step::Uploading, Input::Reply(Ok(Reply::Created(id)))) => {
+                self.external_id = Some(id.clone());
+                Next::Done(Outcome::Uploaded(id))
+            }
+            (Step::DeleteImage(id), Input::Start) => {
+                self.call(Step::DeletingImage, keys.delete_image, Request::DeleteImage(id))
+            }
+            (Step::DeletingImage, Input::Reply(Ok(Reply::Accepted))) => Next::Done(Outcome::Deleted),
+            (Step::ListImages, Input::Start) => self.call(Step::ListImages, keys.list_images, Request::Images),
+            (Step::ListImages, Input::Reply(Ok(Reply::Images(images)))) => Next::Done(Outcome::Images(images)),
             (Step::NoHosts, Input::Start) => Next::Failed(CloudError::NotFound),
             (step, input) => unreachable!("{input:?} is no answer to {step:?}"),
         }
@@ -313,6 +364,9 @@ impl StateMachine for Machine {
             Step::List => "listing",
             Step::Tidy { .. } | Step::DeletingPorts(..) => "tidying up",
             Step::Console(_) => "reading the console",
+            Step::Upload(_) | Step::Uploading => "uploading",
+            Step::DeleteImage(_) | Step::DeletingImage => "deleting image",
+            Step::ListImages => "listing images",
             Step::Survey(..) | Step::Listing(..) | Step::Limiting(..) => "looking at everything",
             Step::NoHosts | Step::Over => "ended",
         }

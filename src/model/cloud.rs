@@ -3,26 +3,18 @@
 //! Drivers have no clock. Times in here are stamped by the TaskManager when it hears an answer.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 pub use super::hosts::{HostCheck, HostIdentity, StandingHost};
+pub use super::ids::ExternalId;
 use super::ids::{ImageName, LabelName, NodeId, PoolName, ProviderName};
 use super::quantity::Amounts;
 use super::tidying::{Tidied, Tidy, Tidying};
 use super::time::{Span, Timestamp};
-use super::uploading::Uploading;
-
-/// How a driver finds its resource again: text, or a JSON object where one text does not say enough.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum ExternalId {
-    Text(String),
-    Object(serde_json::Map<String, serde_json::Value>),
-}
+use super::uploading::{StoredImage, UploadOrder, Uploading};
 
 /// One thing that a provider is asked to do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -47,6 +39,12 @@ pub enum Job {
     Inspect(HostIdentity),
     /// The text that an instance has written to its console, for the log of a launch that failed.
     Console(ExternalId),
+    /// Bring an image there. Ends with `Outcome::Uploaded`; what a failed one has left goes with `Job::DeleteImage`.
+    Upload(Arc<UploadOrder>),
+    /// Ends with `Outcome::Deleted` or `CloudError::NotFound`, which is as good.
+    DeleteImage(ExternalId),
+    /// See the images that this provider may see, ours or not.
+    ListImages,
     /// Is this standing host alive? Reaches it without gathering keys; cheap enough to precede a hand-out. A failure
     /// is noted in the facts, a success changes nothing there.
     Probe(HostIdentity),
@@ -64,6 +62,9 @@ impl Job {
             Job::Console(_) => "console",
             Job::Tidy { .. } => "tidy",
             Job::Inspect(_) => "inspect",
+            Job::Upload(_) => "upload",
+            Job::DeleteImage(_) => "delete image",
+            Job::ListImages => "list images",
             Job::Probe(_) => "probe",
         }
     }
@@ -101,6 +102,9 @@ pub enum Outcome {
     Called(Vec<String>),
     /// `None` where the cloud has none.
     Console(Option<String>),
+    Uploaded(ExternalId),
+    /// Complete, or there is none.
+    Images(Vec<StoredImage>),
     Tidied(Tidied),
     /// The check has been made; it may have found the host unusable. An error means that it has not been made.
     Inspected(HostIdentity, HostCheck),
@@ -457,42 +461,9 @@ impl Facts {
     }
 }
 
-impl ExternalId {
-    pub fn text(text: impl Into<String>) -> Self {
-        ExternalId::Text(text.into())
-    }
-
-    /// As a record has it; nothing where nothing was made.
-    pub fn of(recorded: &serde_json::Value) -> Option<Self> {
-        Self::deserialize(recorded).ok()
-    }
-}
-
-impl fmt::Display for ExternalId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ExternalId::Text(text) => f.write_str(text),
-            ExternalId::Object(object) => match serde_json::to_string(object) {
-                Ok(json) => f.write_str(&json),
-                Err(_) => Err(fmt::Error),
-            },
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_external_id_is_text_or_an_object_on_the_wire() {
-        for json in [r#""host-1""#, r#"{"pod":"a","namespace":"b"}"#] {
-            let id: ExternalId = serde_json::from_str(json).unwrap();
-            assert_eq!(serde_json::to_string(&id).unwrap(), json);
-        }
-        assert!(serde_json::from_str::<ExternalId>("[1]").is_err());
-        assert_eq!(ExternalId::text("host-1").to_string(), "host-1");
-    }
 
     #[test]
     fn facts_of_an_unlimited_provider_can_be_dumped() {

@@ -144,6 +144,37 @@ impl<'de, K> Deserialize<'de> for Id<K> {
     }
 }
 
+/// How a driver finds its resource again: text, or a JSON object where one text does not say enough.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ExternalId {
+    Text(String),
+    Object(serde_json::Map<String, serde_json::Value>),
+}
+
+impl ExternalId {
+    pub fn text(text: impl Into<String>) -> Self {
+        ExternalId::Text(text.into())
+    }
+
+    /// As a record has it; nothing where nothing was made.
+    pub fn of(recorded: &serde_json::Value) -> Option<Self> {
+        Self::deserialize(recorded).ok()
+    }
+}
+
+impl fmt::Display for ExternalId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExternalId::Text(text) => f.write_str(text),
+            ExternalId::Object(object) => match serde_json::to_string(object) {
+                Ok(json) => f.write_str(&json),
+                Err(_) => Err(fmt::Error),
+            },
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,5 +185,15 @@ mod tests {
         assert_eq!((id.priority(), id.sequence()), ("200", "0000000042"));
         let odd = RequestId::from("oops");
         assert_eq!((odd.priority(), odd.sequence()), ("oops", ""));
+    }
+
+    #[test]
+    fn an_external_id_is_text_or_an_object_on_the_wire() {
+        for json in [r#""host-1""#, r#"{"pod":"a","namespace":"b"}"#] {
+            let id: ExternalId = serde_json::from_str(json).unwrap();
+            assert_eq!(serde_json::to_string(&id).unwrap(), json);
+        }
+        assert!(serde_json::from_str::<ExternalId>("[1]").is_err());
+        assert_eq!(ExternalId::text("host-1").to_string(), "host-1");
     }
 }

@@ -54,6 +54,26 @@ pub struct ImageUpload {
     pub shell_type: Option<String>,
 }
 
+impl ImageUpload {
+    /// Of which nothing is known but its state.
+    pub fn bare(state: UploadState, now: Timestamp) -> Self {
+        Self {
+            state,
+            state_time: now,
+            external_id: None,
+            external_name: None,
+            format: None,
+            username: None,
+            python_path: None,
+            shell_type: None,
+        }
+    }
+
+    pub fn set_state(&mut self, state: UploadState, now: Timestamp) {
+        (self.state, self.state_time) = (state, now);
+    }
+}
+
 /// What readers assume of records of builds and uploads that do not say it.
 pub(super) fn zuul() -> Option<String> {
     Some("zuul".to_owned())

@@ -140,27 +140,30 @@ impl Store {
                 }
                 // Somebody took it back meanwhile.
                 Err(ZkError::Multi { index: 2, source }) if *source == ZkError::NoNode => ends_request = false,
-                Err(error) => return self.not_finished(grant, record, &path, refusal(&error)).await,
+                Err(error) => return self.not_finished(&mut grant.lock, &path, &data, refusal(&error)).await,
             }
         }
     }
 
     /// An answer may have been lost: then the record is as it shall be.
-    async fn not_finished(
+    pub(super) async fn not_finished(
         &self,
-        grant: &mut BuildGrant,
-        record: &ImageBuild,
+        lock: &mut Option<Lock>,
         path: &str,
+        record: &[u8],
         error: WriteError,
     ) -> Result<(), WriteError> {
         if error != WriteError::Conflict {
             return Err(error);
         }
-        let (data, _) = self.zk().get(path).await.map_err(|error| refusal(&error))?;
-        let is_ours = data == json::to_bytes(record);
-        if let Some(lock) = grant.lock.take() {
+        let found = match self.zk().get(path).await {
+            Ok((data, _)) => Some(data),
+            Err(ZkError::NoNode) => None,
+            Err(error) => return Err(refusal(&error)),
+        };
+        if let Some(lock) = lock.take() {
             release(lock).await;
         }
-        if is_ours { Ok(()) } else { Err(error) }
+        if found.is_some_and(|data| data == record) { Ok(()) } else { Err(error) }
     }
 }

@@ -122,10 +122,14 @@ impl Driver for Example {
                     Ok(Outcome::Surveyed(Arc::new(facts), Arc::new(inventory)))
                 })
             }
-            // Everything in this cloud bears a mark; it has no consoles and no standing hosts.
-            Job::Tidy { .. } | Job::Console(_) | Job::Inspect(_) | Job::Probe(_) => {
-                OneCall::ended(Err(CloudError::NotFound))
-            }
+            // Everything in this cloud bears a mark; it has no consoles, takes no images and has no standing hosts.
+            Job::Tidy { .. }
+            | Job::Console(_)
+            | Job::Upload(_)
+            | Job::DeleteImage(_)
+            | Job::ListImages
+            | Job::Inspect(_)
+            | Job::Probe(_) => OneCall::ended(Err(CloudError::NotFound)),
         })
     }
 

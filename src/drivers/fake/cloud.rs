@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::config::Knobs;
 use crate::model::cloud::{CloudError, ExternalId, FailureKind, Instance, InstanceState};
 use crate::model::quantity::Amounts;
+use crate::model::uploading::{StoredImage, UploadOrder};
 
 /// Servers on it have an IPv6 address and are reached there.
 const IPV6_NETWORK: &str = "fake-ipv6-network-name";
@@ -19,9 +20,12 @@ pub struct Cloud {
     knobs: Knobs,
     servers: BTreeMap<String, Server>,
     unused_ports: BTreeSet<String>,
+    images: BTreeMap<String, StoredImage>,
     /// So far, for what goes wrong every so many times.
     created: u64,
     deleted: u64,
+    uploads: u64,
+    image_deletions: u64,
     calls: u64,
 }
 
@@ -55,7 +59,17 @@ pub struct Order {
 impl Cloud {
     pub fn new(knobs: Knobs) -> Self {
         let unused_ports = (1..=2).map(|_| new_id()).collect();
-        Self { knobs, servers: BTreeMap::new(), unused_ports, created: 0, deleted: 0, calls: 0 }
+        Self {
+            knobs,
+            servers: BTreeMap::new(),
+            unused_ports,
+            images: BTreeMap::new(),
+            created: 0,
+            deleted: 0,
+            uploads: 0,
+            image_deletions: 0,
+            calls: 0,
+        }
     }
 
     pub fn latency(&self) -> Duration {
@@ -69,6 +83,35 @@ impl Cloud {
             true => Err(CloudError::Throttled { retry_after: self.knobs.retry_after }),
             false => Ok(()),
         }
+    }
+
+    /// The image of an earlier upload with these marks, or a new one.
+    pub fn upload(&mut self, order: &UploadOrder) -> Result<ExternalId, CloudError> {
+        if let Some(image) = self.images.values().find(|image| image.bears(&order.marks)) {
+            return Ok(image.id.clone());
+        }
+        self.uploads += 1;
+        if is_set(order.meta.get("SHOULD_FAIL")) || is_nth(self.uploads, self.knobs.faults.upload_fails) {
+            return Err(failed("the fake cloud was told to refuse this image"));
+        }
+        let id = new_id();
+        let texts = order.meta.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+        let meta = texts.chain(order.marks.clone()).collect();
+        let image = StoredImage { id: ExternalId::text(id.clone()), name: order.name.clone(), meta };
+        self.images.insert(id.clone(), image);
+        Ok(ExternalId::text(id))
+    }
+
+    pub fn delete_image(&mut self, id: &ExternalId) -> Result<(), CloudError> {
+        self.image_deletions += 1;
+        if is_nth(self.image_deletions, self.knobs.faults.image_delete_fails) {
+            return Err(failed("the fake cloud was told to keep this image"));
+        }
+        self.images.remove(&id.to_string()).map(drop).ok_or(CloudError::NotFound)
+    }
+
+    pub fn list_images(&self) -> Vec<StoredImage> {
+        self.images.values().cloned().collect()
     }
 
     /// The server of an earlier creation of this name, or a new one.
@@ -200,6 +243,13 @@ fn is_nth(count: u64, every: u64) -> bool {
     every > 0 && count.is_multiple_of(every)
 }
 
-fn failed(detail: impl Into<String>) -> CloudError {
+/// A property is a text or what YAML makes of it.
+fn is_set(value: Option<&serde_json::Value>) -> bool {
+    value.is_some_and(|value| {
+        value.as_bool() == Some(true) || value.as_str().is_some_and(|text| text.eq_ignore_ascii_case("true"))
+    })
+}
+
+pub fn failed(detail: impl Into<String>) -> CloudError {
     CloudError::Failed { kind: FailureKind::Unknown, detail: detail.into() }
 }

@@ -29,6 +29,10 @@ pub struct Knobs {
     /// Of every server.
     pub address: String,
     pub console: Option<String>,
+    /// Of the images that it takes.
+    pub image_format: String,
+    /// Of every image.
+    pub upload_time: Span,
 }
 
 /// What goes wrong at every so many of them; 0 is never.
@@ -45,6 +49,8 @@ pub struct Faults {
     /// A server boots for ever.
     pub boot_hangs: u64,
     pub delete_fails: u64,
+    pub upload_fails: u64,
+    pub image_delete_fails: u64,
     pub throttle: u64,
 }
 
@@ -69,6 +75,8 @@ impl Default for Knobs {
             // Addresses that contain `fake` are never connected to.
             address: "fake".to_owned(),
             console: None,
+            image_format: "qcow2".to_owned(),
+            upload_time: Span::ZERO,
         }
     }
 }
@@ -113,6 +121,7 @@ pub fn knobs(section: &ProviderConfig, findings: &mut Findings) -> Knobs {
         ("delete-time", &mut knobs.delete_time),
         ("latency", &mut knobs.latency),
         ("retry-after", &mut knobs.retry_after),
+        ("upload-time", &mut knobs.upload_time),
     ];
     for (key, span) in spans {
         read(node, key, "seconds, 0 or more", findings, |seconds| *span = Span(seconds));
@@ -124,6 +133,8 @@ pub fn knobs(section: &ProviderConfig, findings: &mut Findings) -> Knobs {
         ("boot-quota-every", &mut knobs.faults.boot_quota),
         ("boot-hangs-every", &mut knobs.faults.boot_hangs),
         ("delete-fails-every", &mut knobs.faults.delete_fails),
+        ("upload-fails-every", &mut knobs.faults.upload_fails),
+        ("image-delete-fails-every", &mut knobs.faults.image_delete_fails),
         ("throttle-every", &mut knobs.faults.throttle),
     ];
     for (key, every) in faults {
@@ -139,6 +150,7 @@ pub fn knobs(section: &ProviderConfig, findings: &mut Findings) -> Knobs {
         }
     }
     knobs.address = findings.keep(node.text("address")).unwrap_or(knobs.address);
+    knobs.image_format = findings.keep(node.text("image-format")).unwrap_or(knobs.image_format);
     knobs.console = findings.keep(node.text("console"));
     knobs
 }

@@ -12,7 +12,7 @@ use crate::model::findings::Findings;
 use crate::model::problem::Problem;
 use crate::model::quantity::Amounts;
 use crate::model::time::Span;
-use crate::model::uploading::Uploading;
+use crate::model::uploading::{StoredImage, UploadOrder, Uploading};
 use crate::policy::machine::{InFlight, Pace, REFRESH};
 
 mod cloud;
@@ -23,8 +23,6 @@ use self::config::Knobs;
 
 /// It answers faster than any real one, so it may be asked more often.
 const OBSERVE: Span = Span(0.05);
-/// Of the images that its cloud takes.
-const FORMAT: &str = "qcow2";
 
 pub struct Fake {
     section: Section,
@@ -81,6 +79,9 @@ impl SimpleAdapter for Fake {
         ports: "network.GET.ports",
         delete_port: "network.DELETE.ports",
         console: "compute.POST.servers.action",
+        upload: "image.POST.images",
+        delete_image: "image.DELETE.images",
+        list_images: "image.GET.images",
     };
 
     async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
@@ -122,13 +123,29 @@ impl SimpleAdapter for Fake {
         self.answer(|cloud| cloud.console(id)).await
     }
 
+    async fn upload_image(&self, order: &UploadOrder) -> Result<ExternalId, CloudError> {
+        let size = std::fs::metadata(&order.file).map(|about| about.len());
+        let size = size.map_err(|error| cloud::failed(format!("cannot read {}: {error}", order.file.display())))?;
+        tokio::time::sleep(self.knobs.upload_time.to_duration()).await;
+        order.progress.set(size);
+        self.answer(|cloud| cloud.upload(order)).await
+    }
+
+    async fn delete_image(&self, id: &ExternalId) -> Result<(), CloudError> {
+        self.answer(|cloud| cloud.delete_image(id)).await
+    }
+
+    async fn list_images(&self) -> Result<Vec<StoredImage>, CloudError> {
+        self.answer(|cloud| Ok(cloud.list_images())).await
+    }
+
     fn launching(&self) -> Launching {
         let launching = self.section.launching(|_, _, label| config::need(label, &self.knobs));
         Launching { zones: self.knobs.zones.clone(), ..launching }
     }
 
     fn uploading(&self) -> Option<Uploading> {
-        Some(self.section.uploading(FORMAT))
+        Some(self.section.uploading(&self.knobs.image_format))
     }
 
     fn pace(&self) -> Pace {

@@ -1,8 +1,12 @@
 //! The API requests that this driver makes, each with its name for statsd, its lane and its deadline.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::content::Content;
 use super::http::{Api, PROJECT, Request, Services};
 use super::wire::{Roll, Server, ServersPage};
 use crate::drivers::ApiCall;
@@ -18,6 +22,8 @@ pub struct Call {
     key: &'static str,
     lane: Lane,
     deadline: Span,
+    /// Waited before it is sent.
+    pub delay: Span,
     pub what: What,
 }
 
@@ -69,9 +75,11 @@ impl ApiCall for Call {
 const SHORT: Span = Span(60.0);
 /// A page of a thousand servers with their ports takes a busy cloud long.
 const LONG: Span = Span(120.0);
+/// As long as bytes move, an image may take its time; whether they do is watched where they are sent.
+const DAY: Span = Span(86_400.0);
 
 pub fn discover() -> Call {
-    Call { key: "identity.GET.discovery", lane: Lane::Look, deadline: SHORT, what: What::Discover }
+    Call { key: "identity.GET.discovery", lane: Lane::Look, deadline: SHORT, delay: Span::ZERO, what: What::Discover }
 }
 
 /// A listing, one page of it: the entries after `marker`.
@@ -110,26 +118,32 @@ pub const IMAGES: Listing = Listing { key: "image.GET.images", api: Api::Image, 
 
 impl Listing {
     pub fn page(&self, marker: Option<&str>, filters: &[(&'static str, &str)]) -> Call {
-        let mut query = vec![("limit", PAGE.to_string())];
-        query.extend(filters.iter().map(|(key, value)| (*key, (*value).to_owned())));
-        query.extend(marker.map(|marker| ("marker", marker.to_owned())));
+        let mut query = vec![(Cow::Borrowed("limit"), PAGE.to_string())];
+        query.extend(filters.iter().map(|(key, value)| (Cow::Borrowed(*key), (*value).to_owned())));
+        query.extend(marker.map(|marker| (Cow::Borrowed("marker"), marker.to_owned())));
         let request = Request { query, ..Request::new(self.api, Method::GET, self.path) };
         let shape = match self.path {
             path if path == SERVERS.path => Shape::Servers,
             path if path == ROLL.path => Shape::Roll,
             _ => Shape::Json,
         };
-        Call { key: self.key, lane: Lane::Look, deadline: LONG, what: What::Send(Box::new(request), shape) }
+        Call {
+            key: self.key,
+            lane: Lane::Look,
+            deadline: LONG,
+            delay: Span::ZERO,
+            what: What::Send(Box::new(request), shape),
+        }
     }
 }
 
 fn look(key: &'static str, api: Api, path: &[&str]) -> Call {
     let request = Box::new(Request::new(api, Method::GET, path));
-    Call { key, lane: Lane::Look, deadline: SHORT, what: What::Send(request, Shape::Json) }
+    Call { key, lane: Lane::Look, deadline: SHORT, delay: Span::ZERO, what: What::Send(request, Shape::Json) }
 }
 
 fn change(key: &'static str, request: Request, shape: Shape) -> Call {
-    Call { key, lane: Lane::Change, deadline: SHORT, what: What::Send(Box::new(request), shape) }
+    Call { key, lane: Lane::Change, deadline: SHORT, delay: Span::ZERO, what: What::Send(Box::new(request), shape) }
 }
 
 pub fn zones() -> Call {
@@ -153,11 +167,40 @@ pub fn image(id: &str) -> Call {
     look("image.GET.image", Api::Image, &["images", id])
 }
 
+/// The same after a while, for an image that is not ready yet.
+pub fn image_after(id: &str, delay: Span) -> Call {
+    Call { lane: Lane::Bulk, deadline: Span(SHORT.0 + delay.0), delay, ..image(id) }
+}
+
+/// Images with these properties. There are few of them, so one page is enough.
+pub fn images_with(properties: &BTreeMap<String, String>, delay: Span) -> Call {
+    let mut request = Request::new(IMAGES.api, Method::GET, IMAGES.path);
+    request.query = properties.iter().map(|(key, value)| (Cow::Owned(key.clone()), value.clone())).collect();
+    let what = What::Send(Box::new(request), Shape::Json);
+    Call { key: IMAGES.key, lane: Lane::Bulk, deadline: Span(SHORT.0 + delay.0), delay, what }
+}
+
+pub fn create_image(image: Value) -> Call {
+    let request = Request { body: Some(image), ..Request::new(Api::Image, Method::POST, &["images"]) };
+    change("image.POST.images", request, Shape::Created)
+}
+
+/// The content of an image, from a file.
+pub fn send_image(id: &str, content: Content) -> Call {
+    let request = Request { content: Some(content), ..Request::new(Api::Image, Method::PUT, &["images", id, "file"]) };
+    let what = What::Send(Box::new(request), Shape::Nothing);
+    Call { key: "image.PUT.image.file", lane: Lane::Bulk, deadline: DAY, delay: Span::ZERO, what }
+}
+
+pub fn delete_image(id: &str) -> Call {
+    change("image.DELETE.image", Request::new(Api::Image, Method::DELETE, &["images", id]), Shape::Nothing)
+}
+
 /// Somebody waits for it.
 pub fn server(id: &str) -> Call {
     let request = Box::new(Request::new(Api::Compute, Method::GET, &["servers", id]));
     let what = What::Send(request, Shape::OneServer);
-    Call { key: "compute.GET.server", lane: Lane::Change, deadline: SHORT, what }
+    Call { key: "compute.GET.server", lane: Lane::Change, deadline: SHORT, delay: Span::ZERO, what }
 }
 
 /// The same where nobody waits for it.

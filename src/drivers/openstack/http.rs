@@ -1,5 +1,6 @@
 //! One request to a cloud: the endpoint, the token, the answer, and what an error means for the caller.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tokio::sync::OnceCell;
 
 use super::auth::{Keystone, Login};
 use super::clouds::{CloudSettings, Verify};
+use super::content::{Content, ContentError};
 use super::timings::Timings;
 use crate::model::cloud::{CloudError, FailureKind};
 use crate::model::time::Span;
@@ -42,8 +44,10 @@ pub struct Request {
     pub api: Api,
     pub method: Method,
     pub path: Vec<String>,
-    pub query: Vec<(&'static str, String)>,
+    pub query: Vec<(Cow<'static, str>, String)>,
     pub body: Option<Value>,
+    /// Sent in place of a body.
+    pub content: Option<Content>,
     /// Nova's microversion; the oldest of the major version without one.
     pub version: Option<String>,
 }
@@ -51,7 +55,7 @@ pub struct Request {
 impl Request {
     pub fn new(api: Api, method: Method, path: &[&str]) -> Self {
         let path = path.iter().map(|part| (*part).to_owned()).collect();
-        Self { api, method, path, query: Vec::new(), body: None, version: None }
+        Self { api, method, path, query: Vec::new(), body: None, content: None, version: None }
     }
 }
 
@@ -148,7 +152,16 @@ impl Connection {
         if let Some(body) = &request.body {
             sending = sending.json(body);
         }
-        let answer = sending.send().await.map_err(|error| unsent(&error))?;
+        let answer = match &request.content {
+            None => sending.send().await.map_err(|error| unsent(&error))?,
+            Some(content) => content.send(sending).await.map_err(|error| match error {
+                ContentError::Http(error) => unsent(&error),
+                ContentError::Local(text) => Failure::refused(failed(text)).into(),
+                ContentError::Stalled(text) => {
+                    Failure { error: failed(text), may_have_worked: true, status: None }.into()
+                }
+            })?,
+        };
         let (status, headers) = (answer.status(), answer.headers().clone());
         let body = answer.bytes().await.map_err(|error| unsent(&error))?;
         match status {

@@ -1,12 +1,15 @@
-//! The listing of all servers, for machines that wait for theirs; and that of their ids alone.
+//! The listing of all servers, for machines that wait for theirs; that of their ids alone; and that of images.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::calls::{Call, Reply};
+use serde_json::Value;
+
+use super::calls::{Call, IMAGES, Reply};
 use super::http::failed;
 use super::pages::{Pages, Step};
 use super::shared::{Gathered, Shared};
+use super::upload;
 use super::wire::{Called, Server};
 use crate::model::cloud::Outcome;
 use crate::policy::machine::{Input, Next};
@@ -82,6 +85,39 @@ impl CallTheRoll {
                 }
             },
             (input, _) => Next::Failed(failed(format!("{input:?} does not answer a roll call"))),
+        }
+    }
+}
+
+/// All images that the project may see.
+pub struct ListImages {
+    pages: Option<Pages<Value>>,
+}
+
+impl ListImages {
+    pub fn new() -> Self {
+        Self { pages: None }
+    }
+
+    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match (input, self.pages.take()) {
+            (Input::Start, _) => {
+                let (pages, call) = Pages::begin(IMAGES);
+                self.pages = Some(pages);
+                Next::Call(call)
+            }
+            (Input::Reply(Err(error)), _) => Next::Failed(error),
+            (Input::Reply(Ok(Reply::Json(answer))), Some(pages)) => match pages.take_json(&answer) {
+                Err(error) => Next::Failed(error),
+                Ok(Step::Next(pages, call)) => {
+                    self.pages = Some(pages);
+                    Next::Call(call)
+                }
+                Ok(Step::Complete(images)) => {
+                    Next::Done(Outcome::Images(images.iter().filter_map(upload::stored).collect()))
+                }
+            },
+            (input, _) => Next::Failed(failed(format!("{input:?} does not answer a listing of images"))),
         }
     }
 }

@@ -5,6 +5,7 @@
 pub mod clouds;
 mod timings;
 mod auth;
+mod content;
 mod http;
 mod wire;
 mod calls;
@@ -15,6 +16,7 @@ mod instances;
 mod shared;
 mod body;
 mod survey;
+mod upload;
 mod listing;
 mod launch;
 mod delete;
@@ -30,11 +32,12 @@ use self::clouds::{CloudSettings, Places};
 use self::delete::DeleteServer;
 use self::http::{Connection, Failure, failed};
 use self::launch::LaunchServer;
-use self::listing::{CallTheRoll, ListServers};
+use self::listing::{CallTheRoll, ListImages, ListServers};
 use self::shared::Shared;
 use self::survey::Survey;
 use self::tidy::TidyUp;
 use self::timings::Timings;
+use self::upload::UploadImage;
 use self::wire::OneServer;
 use super::{ApiCall, Driver, Outdated};
 use crate::model::cloud::{CloudError, ExternalId, Facts, Job, Outcome};
@@ -139,6 +142,12 @@ impl Driver for OpenStack {
             Job::List => Machine::List(ListServers::new(shared)),
             Job::RollCall => Machine::RollCall(CallTheRoll::new()),
             Job::Console(id) => Machine::Console(OneCall::new("console", calls::console(&id.to_string()), console_of)),
+            Job::Upload(order) => Machine::Upload(UploadImage::new(shared, order.clone())),
+            Job::DeleteImage(id) => {
+                let call = calls::delete_image(&id.to_string());
+                Machine::DeleteImage(OneCall::new("deleting image", call, |_| Ok(Outcome::Deleted)))
+            }
+            Job::ListImages => Machine::ListImages(ListImages::new()),
             Job::Tidy { ports, doing } => Machine::Tidy(TidyUp::new(shared, *ports, *doing)),
             Job::Inspect(_) | Job::Probe(_) => Machine::NoHosts,
         }
@@ -163,6 +172,9 @@ impl Driver for OpenStack {
     }
 
     async fn call(&self, call: Call) -> Result<Reply, CloudError> {
+        if call.delay > Span::ZERO {
+            tokio::time::sleep(call.delay.to_duration()).await;
+        }
         let (key, began) = (call.key(), Instant::now());
         let (request, shape) = match call.what {
             What::Discover => {
@@ -216,6 +228,9 @@ pub enum Machine {
     RollCall(CallTheRoll),
     Tidy(TidyUp),
     Console(OneCall<Call, Reply>),
+    Upload(UploadImage),
+    DeleteImage(OneCall<Call, Reply>),
+    ListImages(ListImages),
     /// There are no standing hosts in a cloud.
     NoHosts,
 }
@@ -232,7 +247,9 @@ impl StateMachine for Machine {
             Machine::List(machine) => machine.step(input),
             Machine::RollCall(machine) => machine.step(input),
             Machine::Tidy(machine) => machine.step(input),
-            Machine::Console(machine) => machine.step(input),
+            Machine::Console(machine) | Machine::DeleteImage(machine) => machine.step(input),
+            Machine::Upload(machine) => machine.step(input),
+            Machine::ListImages(machine) => machine.step(input),
             Machine::NoHosts => Next::Failed(CloudError::NotFound),
         }
     }
@@ -240,12 +257,15 @@ impl StateMachine for Machine {
     fn external_id(&self) -> Option<&ExternalId> {
         match self {
             Machine::Launch(machine) => machine.external_id(),
+            Machine::Upload(machine) => machine.external_id(),
             Machine::Delete(_)
             | Machine::Survey(_)
             | Machine::List(_)
             | Machine::RollCall(_)
             | Machine::Tidy(_)
             | Machine::Console(_)
+            | Machine::DeleteImage(_)
+            | Machine::ListImages(_)
             | Machine::NoHosts => None,
         }
     }
@@ -259,6 +279,9 @@ impl StateMachine for Machine {
             Machine::RollCall(_) => "calling the roll",
             Machine::Tidy(_) => "tidying up",
             Machine::Console(_) => "reading the console",
+            Machine::Upload(machine) => machine.label(),
+            Machine::DeleteImage(machine) => machine.label(),
+            Machine::ListImages(_) => "listing images",
             Machine::NoHosts => "ended",
         }
     }

@@ -89,6 +89,9 @@ impl Driver for StaticNodes {
             | Job::RollCall
             | Job::Tidy { .. }
             | Job::Console(_)
+            | Job::Upload(_)
+            | Job::DeleteImage(_)
+            | Job::ListImages
             | Job::Inspect(_)
             | Job::Probe(_) => Vec::new(),
         }
@@ -102,7 +105,9 @@ impl Driver for StaticNodes {
             }
             // The host stays; that its record goes is all there is to do.
             Job::Delete(_) => OneCall::ended(Ok(Outcome::Deleted)),
-            Job::Tidy { .. } | Job::Console(_) => OneCall::ended(Err(CloudError::NotFound)),
+            Job::Upload(_) => OneCall::ended(Err(CloudError::Denied("static nodes take no images".to_owned()))),
+            Job::ListImages => OneCall::ended(Ok(Outcome::Images(Vec::new()))),
+            Job::Tidy { .. } | Job::Console(_) | Job::DeleteImage(_) => OneCall::ended(Err(CloudError::NotFound)),
             Job::List | Job::RollCall => OneCall::ended(Ok(Outcome::Listed(Arc::default()))),
             Job::Survey => OneCall::ended(Ok(Outcome::Surveyed(Arc::new(self.facts.clone()), Arc::default()))),
             Job::Inspect(identity) => match self.hosts.get(identity) {
