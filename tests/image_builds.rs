@@ -1,165 +1,18 @@
 //! Builds of images: when one is begun, what the command is given, and what is recorded of its end.
 
 mod grown;
+mod studio;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use grown::{Process, on_real_time, until, zookeeper};
-use nodepool::actors::builder::{BuilderLife, BuilderOptions, run_session};
-use nodepool::actors::clock;
+use grown::{on_real_time, until};
 use nodepool::actors::shared::SessionEnd;
-use nodepool::model::build::{BuildState, ImageBuild};
-use nodepool::model::ids::{BuildId, ImageName};
-use nodepool::model::time::{Span, Timestamp};
+use nodepool::model::build::BuildState;
+use nodepool::model::time::Span;
 use nodepool::zk::lock::{make_path, try_lock};
-use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::{Connection, CreateMode, Zk, paths};
-use tokio::task::JoinHandle;
-
-/// Writes down what it is given, and makes a file of each format unless it is told otherwise by a file of the scene.
-const RECORDING_DIB: &str = r#"#!/bin/sh
-here=$(dirname "$0")
-echo "$@" >> "$here/calls"
-echo "DIB_RELEASE=$DIB_RELEASE DIB_IMAGE_NAME=$DIB_IMAGE_NAME DIB_IMAGE_FILENAME=$DIB_IMAGE_FILENAME ELEMENTS_PATH=$ELEMENTS_PATH COLOUR=$COLOUR" >> "$here/environment"
-echo "building $DIB_IMAGE_NAME"
-while [ -e "$here/hang" ]; do sleep 0.01; done
-[ -e "$here/fail" ] && exit 127
-while [ $# -gt 0 ]; do
-    case "$1" in -o) out=$2; shift ;; -t) formats=$2; shift ;; esac
-    shift
-done
-[ -e "$here/empty" ] && exit 0
-mkdir -p "$out.d"
-for format in $(echo "$formats" | tr , ' '); do echo image > "$out.$format"; done
-"#;
-
-struct Scene {
-    folder: tempfile::TempDir,
-    zookeeper: MemoryZooKeeper,
-    zk: Zk,
-}
-
-impl Scene {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("images")).unwrap();
-        let dib = folder.path().join("dib");
-        std::fs::write(&dib, RECORDING_DIB).unwrap();
-        std::fs::set_permissions(&dib, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let zookeeper = zookeeper();
-        let zk: Zk = zookeeper.connect();
-        Self { folder, zookeeper, zk }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// With diskimages in flow style, each with the recording command.
-    fn yaml(&self, images: &[&str]) -> String {
-        let (images_dir, logs) = (self.path("images"), self.path("logs"));
-        let dib = self.path("dib");
-        let images: String = images
-            .iter()
-            .map(|image| format!("  - {{{image}, dib-cmd: {}, env-vars: {{COLOUR: blue}}}}\n", dib.display()))
-            .collect();
-        format!(
-            "zookeeper-servers:\n  - host: localhost\n    port: 2181\nimages-dir: {}\nbuild-log-dir: {}\n\
-             elements-dir: /elements\ndiskimages:\n{images}",
-            images_dir.display(),
-            logs.display(),
-        )
-    }
-
-    fn start(&self, images: &[&str]) -> Builder {
-        self.start_with(images, |_| {})
-    }
-
-    fn start_with(&self, images: &[&str], tune: impl FnOnce(&mut BuilderOptions)) -> Builder {
-        let process = Process::new(&self.yaml(images));
-        let mut options = BuilderOptions { build_interval: Span(0.2), ..BuilderOptions::default() };
-        tune(&mut options);
-        let life = BuilderLife { options, builder_id: "705c8f5d-6bcc-4bb5-bd96-f61902760199".to_owned() };
-        let connection = self.zookeeper.connect();
-        let (session_id, shared) = (connection.session_id(), process.shared.clone());
-        let running = actix_rt::spawn(async move {
-            let loaded = shared.options.load().await.expect("a test's configuration loads");
-            run_session(connection, shared, life, loaded).await
-        });
-        Builder { process, session_id, running }
-    }
-
-    async fn builds(&self, image: &str) -> Vec<(BuildId, ImageBuild)> {
-        let image = ImageName::from(image);
-        let Ok((names, _)) = self.zk.children(&paths::image_builds(&image)).await else { return Vec::new() };
-        let mut builds = Vec::new();
-        for name in names.into_iter().filter(|name| name != "lock") {
-            let id = BuildId::from(name);
-            if let Ok((data, _)) = self.zk.get(&paths::image_build(&image, &id)).await {
-                builds.push((id, serde_json::from_slice::<ImageBuild>(&data).unwrap()));
-            }
-        }
-        builds.sort_by_key(|(_, build)| build.state_time);
-        builds
-    }
-
-    async fn count(&self, image: &str, state: BuildState) -> usize {
-        self.builds(image).await.iter().filter(|(_, build)| build.state == state).count()
-    }
-
-    async fn until_built(&self, image: &str, number: usize) -> Vec<(BuildId, ImageBuild)> {
-        until(&format!("{number} builds of {image}"), async || self.count(image, BuildState::Ready).await == number)
-            .await;
-        self.builds(image).await
-    }
-
-    async fn ask(&self, image: &str) {
-        let path = paths::image_build_request(&image.into());
-        make_path(&self.zk, paths::parent(&path).unwrap()).await.unwrap();
-        self.zk.create(&path, Bytes::new(), CreateMode::Persistent).await.unwrap();
-    }
-
-    async fn is_asked(&self, image: &str) -> bool {
-        self.zk.exists(&paths::image_build_request(&image.into())).await.unwrap().is_some()
-    }
-
-    /// A build of somebody else.
-    async fn put_build(&self, image: &str, age: f64, formats: &[&str]) {
-        let time = Timestamp(clock::now().0 - age);
-        let formats = formats.iter().map(|format| (*format).to_owned()).collect();
-        let mut build = ImageBuild::begun("elsewhere", "other", formats, time);
-        build.state = BuildState::Ready;
-        let path = paths::image_build(&image.into(), &BuildId::from(format!("{:032x}", age as u64)));
-        make_path(&self.zk, paths::parent(&path).unwrap()).await.unwrap();
-        let data = nodepool::model::json::to_bytes(&build);
-        self.zk.create(&path, Bytes::from(data), CreateMode::Persistent).await.unwrap();
-    }
-
-    fn set(&self, mark: &str) {
-        std::fs::write(self.path(mark), "").unwrap();
-    }
-
-    fn unset(&self, mark: &str) {
-        std::fs::remove_file(self.path(mark)).unwrap();
-    }
-
-    fn calls(&self) -> Vec<String> {
-        let text = std::fs::read_to_string(self.path("calls")).unwrap_or_default();
-        text.lines().map(str::to_owned).collect()
-    }
-}
-
-struct Builder {
-    process: Process,
-    session_id: i64,
-    running: JoinHandle<SessionEnd>,
-}
-
-fn names(folder: &Path) -> BTreeSet<String> {
-    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
-}
+use nodepool::zk::{CreateMode, paths};
+use studio::{Scene, names};
 
 // operations.md checks 42, 44, 51 and §5.4; zookeeper.md check 98
 #[test]

@@ -26,6 +26,9 @@ use crate::model::world::World;
 use crate::policy::bake::{self, Order};
 use crate::zk::txn::Store;
 
+/// Before an image that somebody else has taken up is asked for again.
+const NOT_OURS: Span = Span(0.5);
+
 pub type FactsOfProviders = BTreeMap<ProviderName, watch::Receiver<Arc<Facts>>>;
 
 pub struct BuildWorkerParts {
@@ -140,16 +143,16 @@ impl BuildWorker {
     }
 
     fn built(&mut self, built: Built, claim: Claim, ctx: &mut Context<Self>) {
-        if built == Built::Failed {
-            claim.rest_until(clock::now() + self.parts.interval);
+        let now = clock::now();
+        match built {
+            Built::Failed => claim.rest_until(now + self.parts.interval),
+            // Who has it will tell by what he writes; should the picture be wrong for long, this keeps us from asking all the time.
+            Built::NotOurs => claim.rest_until(now + NOT_OURS),
+            Built::Ready => {}
         }
         drop(claim);
         self.building = None;
-        match built {
-            // Who has it will tell by what he writes.
-            Built::NotOurs => self.wake_at(Some(clock::now() + Span(UNHURRIED.as_secs_f64())), ctx),
-            Built::Ready | Built::Failed => self.look(ctx),
-        }
+        self.look(ctx);
     }
 
     fn look_on(&mut self, ctx: &mut Context<Self>) {

@@ -12,6 +12,7 @@ use super::config_files::Loaded;
 use super::config_watch::ConfigWatch;
 use super::desk::Desk;
 use super::fake_dib;
+use super::image_cleanup_worker::{ImageCleanupParts, ImageCleanupWorker};
 use super::jobs::{Drain, ProviderHandle};
 use super::launcher::CONFIG_CHECK;
 use super::messages::{Dump, Shutdown};
@@ -21,6 +22,7 @@ use super::registering;
 use super::registry::Registration;
 use super::shared::{SessionEnd, Shared, Stop};
 use super::task_manager::{Surroundings, Surveying};
+use super::upload_worker::{self, UploadWorker, UploadWorkerParts};
 use crate::drivers::image_files::ImagesDir;
 use crate::model::component::ComponentKind;
 use crate::model::config::{Config, ProviderConfig};
@@ -36,15 +38,33 @@ use crate::zk::{SessionState, Zk};
 #[derive(Clone, Debug, PartialEq)]
 pub struct BuilderOptions {
     pub build_workers: usize,
+    pub upload_workers: usize,
     /// Before an image whose build has failed is built again.
     pub build_interval: Span,
+    /// Before an upload that has failed is tried again.
+    pub upload_interval: Span,
+    /// Between two uploads of one worker.
+    pub upload_rest: Span,
+    /// Longest time for a post-upload-hook.
+    pub hook_timeout: Span,
+    /// Between looks for what is not needed any more; 0 for none at all.
+    pub cleanup_interval: Span,
     /// Used for every image in place of its own: what makes no image but the files of one.
     pub dib_cmd: Option<String>,
 }
 
 impl Default for BuilderOptions {
     fn default() -> Self {
-        Self { build_workers: 1, build_interval: Span(10.0), dib_cmd: None }
+        Self {
+            build_workers: 1,
+            upload_workers: 4,
+            build_interval: Span(10.0),
+            upload_interval: Span(10.0),
+            upload_rest: Span::ZERO,
+            hook_timeout: Span(3600.0),
+            cleanup_interval: Span(60.0),
+            dib_cmd: None,
+        }
     }
 }
 
@@ -113,6 +133,8 @@ pub struct Builder {
     desk: Desk,
     providers: BTreeMap<ProviderName, ProviderHandle>,
     build_workers: Vec<Addr<BuildWorker>>,
+    upload_workers: Vec<Addr<UploadWorker>>,
+    cleanup: Option<Addr<ImageCleanupWorker>>,
     registration: Option<Registration>,
     _guard: PanicGuard,
 }
@@ -135,6 +157,8 @@ impl Builder {
             desk,
             providers: BTreeMap::new(),
             build_workers: Vec::new(),
+            upload_workers: Vec::new(),
+            cleanup: None,
             registration: None,
             _guard: panics.guard("Builder"),
             panics,
@@ -178,29 +202,74 @@ impl Builder {
         self.providers.iter().map(|(name, handle)| (name.clone(), handle.facts.clone())).collect()
     }
 
-    fn start_build_workers(&mut self) {
+    fn start_workers(&mut self) {
         let Some(images) = self.config.images_dir.clone() else { return };
+        let workshop = Workshop {
+            builder: self.shared.identity.fqdn.clone(),
+            builder_id: self.life.builder_id.clone(),
+            images: ImagesDir::new(images),
+            samples: self.shared.samples.clone(),
+        };
         for number in 0..self.life.options.build_workers {
-            let parts = BuildWorkerParts {
-                number,
-                config: self.config.clone(),
-                facts: self.facts(),
-                store: self.store.clone(),
-                desk: self.desk.clone(),
-                workshop: Workshop {
-                    builder: self.shared.identity.fqdn.clone(),
-                    builder_id: self.life.builder_id.clone(),
-                    images: ImagesDir::new(images.clone()),
-                    samples: self.shared.samples.clone(),
-                },
-                dib_cmd: self.life.options.dib_cmd.clone(),
-                interval: self.life.options.build_interval,
-                guard: self.panics.guard(format!("BuildWorker {number}")),
-                dumps: self.shared.registry.clone(),
-            };
-            let worker = BuildWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| BuildWorker::new(parts));
-            self.build_workers.push(worker);
+            self.start_build_worker(number, workshop.clone());
         }
+        for number in 0..self.life.options.upload_workers {
+            self.start_upload_worker(number, workshop.clone());
+        }
+        if self.life.options.cleanup_interval > Span::ZERO {
+            self.start_cleanup_worker(workshop);
+        }
+    }
+
+    fn start_build_worker(&mut self, number: usize, workshop: Workshop) {
+        let parts = BuildWorkerParts {
+            number,
+            config: self.config.clone(),
+            facts: self.facts(),
+            store: self.store.clone(),
+            desk: self.desk.clone(),
+            workshop,
+            dib_cmd: self.life.options.dib_cmd.clone(),
+            interval: self.life.options.build_interval,
+            guard: self.panics.guard(format!("BuildWorker {number}")),
+            dumps: self.shared.registry.clone(),
+        };
+        let worker = BuildWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| BuildWorker::new(parts));
+        self.build_workers.push(worker);
+    }
+
+    fn start_upload_worker(&mut self, number: usize, workshop: Workshop) {
+        let parts = UploadWorkerParts {
+            number,
+            config: self.config.clone(),
+            providers: self.providers.clone(),
+            store: self.store.clone(),
+            desk: self.desk.clone(),
+            workshop,
+            interval: self.life.options.upload_interval,
+            rest: self.life.options.upload_rest,
+            hook_timeout: self.life.options.hook_timeout,
+            guard: self.panics.guard(format!("UploadWorker {number}")),
+            dumps: self.shared.registry.clone(),
+        };
+        let worker = UploadWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| UploadWorker::new(parts));
+        self.upload_workers.push(worker);
+    }
+
+    fn start_cleanup_worker(&mut self, workshop: Workshop) {
+        let parts = ImageCleanupParts {
+            config: self.config.clone(),
+            providers: self.providers.clone(),
+            store: self.store.clone(),
+            desk: self.desk.clone(),
+            workshop,
+            interval: self.life.options.cleanup_interval,
+            guard: self.panics.guard("CleanupWorker"),
+            dumps: self.shared.registry.clone(),
+        };
+        let worker =
+            ImageCleanupWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| ImageCleanupWorker::new(parts));
+        self.cleanup = Some(worker);
     }
 
     /// Builders of Nodepool 11 stay `stopped` all their lives, and nobody minds.
@@ -249,6 +318,9 @@ impl Builder {
         }
         let news = build_worker::Reconfigure { config: self.config.clone(), facts: self.facts() };
         self.build_workers.iter().for_each(|worker| worker.do_send(news.clone()));
+        let news = upload_worker::Reconfigure { config: self.config.clone(), providers: self.providers.clone() };
+        self.upload_workers.iter().for_each(|worker| worker.do_send(news.clone()));
+        self.cleanup.iter().for_each(|worker| worker.do_send(news.clone()));
     }
 }
 
@@ -265,7 +337,7 @@ impl Actor for Builder {
         self.register(ctx);
         let config = self.config.clone();
         config.providers.keys().for_each(|name| self.start_provider(name));
-        self.start_build_workers();
+        self.start_workers();
         ctx.run_interval(CONFIG_CHECK, |act, ctx| act.check_config(ctx));
     }
 }
@@ -276,6 +348,8 @@ impl Handler<Shutdown> for Builder {
     /// The session is over or about to be closed: everybody stops where they are.
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
         self.build_workers.drain(..).for_each(|worker| worker.do_send(Shutdown));
+        self.upload_workers.drain(..).for_each(|worker| worker.do_send(Shutdown));
+        self.cleanup.take().into_iter().for_each(|worker| worker.do_send(Shutdown));
         for provider in std::mem::take(&mut self.providers).into_values() {
             provider.stop.do_send(Shutdown);
         }

@@ -2,14 +2,16 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::clock;
+use super::disk::{StopOnDrop, on_a_thread_that_may_wait};
+use super::recording;
 use super::samples::SampleSink;
+use crate::drivers::checksums;
 use crate::drivers::dib::{self, DibEnd, DibRun};
 use crate::drivers::image_files::{self, ImagesDir};
 use crate::model::build::{BuildKey, BuildState, ImageBuild};
@@ -18,12 +20,8 @@ use crate::model::ids::BuildId;
 use crate::model::image_metrics;
 use crate::model::snapshot::WriteError;
 use crate::policy::bake::{Order, Why};
-use crate::zk::SessionState;
-use crate::zk::builds::{Asked, BuildGrant};
+use crate::zk::builds::Asked;
 use crate::zk::txn::Store;
-
-/// Between two attempts to record an end that ZooKeeper has not taken.
-const AGAIN: Duration = Duration::from_millis(500);
 
 /// Who builds, where, and what is said of it.
 #[derive(Clone)]
@@ -80,7 +78,9 @@ pub async fn build(store: Store, workshop: Workshop, order: Order, recipe: Recip
             ImageBuild { state: BuildState::Failed, state_time: clock::now(), formats: Default::default(), ..begun }
         }
     };
-    let recorded = record_end(&store, &mut grant, &record, asked).await;
+    let recorded =
+        recording::record(&store, "the end of a build", async || store.finish_build(&mut grant, &record, asked).await);
+    let recorded = recorded.await;
     match (made, recorded) {
         (Ok(()), Ok(())) => {
             info!(target: "nodepool.builder.BuildWorker", build = %key.build, "DIB image {} is built", key.image);
@@ -98,29 +98,6 @@ pub async fn build(store: Store, workshop: Workshop, order: Order, recipe: Recip
         (Err(reason), _) => {
             error!(target: "nodepool.builder.BuildWorker", image = %key.image, build = %key.build, "{reason}");
             Built::Failed
-        }
-    }
-}
-
-/// Over lost connections, as long as the session lives: with it the lock goes, and then the build is nobody's.
-async fn record_end(
-    store: &Store,
-    grant: &mut BuildGrant,
-    record: &ImageBuild,
-    asked: Asked,
-) -> Result<(), WriteError> {
-    let mut session = store.zk().session();
-    loop {
-        match store.finish_build(grant, record, asked).await {
-            Err(WriteError::Failed(error)) => {
-                warn!(target: "nodepool.builder.BuildWorker", image = %grant.key.image, error, "ZooKeeper suspended during build. Waiting");
-                match session.wait_for(|state| *state != SessionState::Suspended).await {
-                    Ok(state) if *state == SessionState::Connected => {}
-                    _ => return Err(WriteError::SessionOver),
-                }
-                tokio::time::sleep(AGAIN).await;
-            }
-            ended => return ended,
         }
     }
 }
@@ -188,16 +165,20 @@ async fn prepare(workshop: &Workshop, key: &BuildKey, recipe: &Recipe) -> Result
     .await
 }
 
-/// The bytes on disk of each format; a format without a file is no build.
+/// The bytes on disk of each format; a format without a file is no build. What has no checksums gets them.
 async fn measure(workshop: &Workshop, key: &BuildKey, order: &Order) -> Result<Vec<(String, u64)>, String> {
     let (images, key, formats) = (workshop.images.clone(), key.clone(), order.formats.clone());
+    let wanted = StopOnDrop::default();
+    let stop = wanted.0.clone();
     on_a_thread_that_may_wait(move || {
-        let size = |format: String| match images.size(&key, &format) {
-            Ok(bytes) => Ok((format, bytes)),
-            Err(error) => {
-                let file = images.file(&key, &format);
-                Err(format!("the build of {} has succeeded without {}: {error}", key.image, file.display()))
-            }
+        let size = |format: String| {
+            let file = images.file(&key, &format);
+            let bytes = images.size(&key, &format).map_err(|error| {
+                format!("the build of {} has succeeded without {}: {error}", key.image, file.display())
+            })?;
+            checksums::read_or_make(&file, &stop)
+                .map_err(|error| format!("cannot make checksums of {}: {error}", file.display()))?;
+            Ok((format, bytes))
         };
         formats.into_iter().map(size).collect()
     })
@@ -212,14 +193,6 @@ pub async fn remove_files(images: &ImagesDir, key: &BuildKey) {
     if let Err(error) = removed.await {
         warn!(target: "nodepool.builder", "{error}");
     }
-}
-
-/// For what asks the disk.
-async fn on_a_thread_that_may_wait<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, String> + Send + 'static,
-) -> Result<T, String> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(format!("the thread for files ended: {error}")))
 }
 
 fn python_bool(value: bool) -> &'static str {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use crate::model::ids::ImageName;
+use crate::model::ids::{ImageName, ProviderName};
 use crate::model::images::UploadPlace;
 use crate::model::time::Timestamp;
 
@@ -50,6 +50,18 @@ impl Desk {
         }
         self.builds.send_replace(state.builds());
         Some(Claim { work, desk: self.clone() })
+    }
+
+    pub fn is_building(&self, image: &ImageName) -> bool {
+        self.lock().claimed.contains(&Work::Build(image.clone()))
+    }
+
+    /// Any build of it.
+    pub fn is_uploading(&self, provider: &ProviderName, image: &ImageName) -> bool {
+        self.lock().claimed.iter().any(|work| match work {
+            Work::Upload(place) => place.provider == *provider && place.build.image == *image,
+            Work::Build(_) => false,
+        })
     }
 
     /// When the first of what rests may be taken up again.

@@ -13,6 +13,14 @@ pub fn seconds(text: &str) -> Result<Span, String> {
     }
 }
 
+/// The same, with 0 for none at all.
+pub fn seconds_or_none(text: &str) -> Result<Span, String> {
+    match text.parse::<f64>() {
+        Ok(0.0) => Ok(Span::ZERO),
+        _ => seconds(text).map_err(|error| format!("{error}, or 0")),
+    }
+}
+
 /// With `~` replaced, and independent of the folder, which changes in the background.
 pub fn absolute(path: &str) -> PathBuf {
     let expanded = home::expanded(path);

@@ -1,18 +1,18 @@
 //! One provider for the time of a command: its driver in a thread of its own, jobs in, outcomes out.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, System};
+use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, System, WrapFuture};
 use tokio::sync::{oneshot, watch};
 
+use super::asking::{Asking, Counter};
 use super::dump;
-use super::jobs::{JobNews, ProviderHandle, Submit, Ticket};
+use super::jobs::{JobNews, ProviderHandle};
 use super::panics::PanicWatch;
 use super::providers;
 use super::samples::SampleSink;
 use super::task_manager::{Surroundings, Surveying};
-use crate::model::cloud::{CloudError, Facts, Job, News, Outcome};
+use crate::model::cloud::{CloudError, Facts, Job, Outcome};
 use crate::model::config::ProviderConfig;
 use crate::model::problem::Problem;
 use crate::model::time::Span;
@@ -46,7 +46,7 @@ impl Single {
                 };
                 let started = providers::start(&section, surroundings, None).map(|provider| {
                     let facts = provider.facts.clone();
-                    let clerk = Clerk { provider, open: BTreeMap::new(), next: 0 }.start();
+                    let clerk = Clerk { provider, asking: Asking::default() }.start();
                     Self { clerk, system: System::current(), facts }
                 });
                 let has_failed = started.is_err();
@@ -86,8 +86,7 @@ impl Drop for Single {
 /// Submits jobs and keeps who asked.
 struct Clerk {
     provider: ProviderHandle,
-    open: BTreeMap<Ticket, oneshot::Sender<Result<Outcome, CloudError>>>,
-    next: u64,
+    asking: Asking,
 }
 
 #[derive(Message)]
@@ -105,10 +104,13 @@ impl Handler<Ask> for Clerk {
     type Result = ();
 
     fn handle(&mut self, ask: Ask, ctx: &mut Context<Self>) {
-        self.next += 1;
-        let ticket = Ticket(self.next);
-        self.open.insert(ticket, ask.reply);
-        self.provider.submit.do_send(Submit::new(ticket, ask.job, ctx.address().recipient()));
+        let reply = ctx.address().recipient();
+        let counter = Counter { asking: self.asking.clone(), provider: self.provider.clone(), reply };
+        let running = async move {
+            // Who asked may have given up.
+            let _ = ask.reply.send(counter.run(ask.job).await);
+        };
+        ctx.spawn(running.into_actor(self));
     }
 }
 
@@ -116,10 +118,6 @@ impl Handler<JobNews> for Clerk {
     type Result = ();
 
     fn handle(&mut self, message: JobNews, _: &mut Context<Self>) {
-        let News::Ended(result) = message.news else { return };
-        if let Some(reply) = self.open.remove(&message.ticket) {
-            // Who asked may have given up.
-            let _ = reply.send(result);
-        }
+        self.asking.heard(message);
     }
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use nodepool::actors::builder::BuilderOptions;
-use nodepool::actors::flags::{absolute, seconds};
+use nodepool::actors::flags::{absolute, seconds, seconds_or_none};
 use nodepool::actors::log::Verbosity;
 use nodepool::actors::process::{DaemonOptions, Mode, run_builder};
 use nodepool::actors::shared::{LauncherOptions, VERSION};
@@ -35,6 +35,9 @@ struct Flags {
     /// number of build workers
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(0..=1000), allow_negative_numbers = true, default_value = "1")]
     build_workers: u16,
+    /// number of upload workers
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(0..=1000), allow_negative_numbers = true, default_value = "4")]
+    upload_workers: u16,
     /// make small files instead of images
     #[arg(long)]
     fake: bool,
@@ -47,6 +50,18 @@ struct Flags {
     /// seconds before an image whose build has failed is built again
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "10")]
     build_interval: Span,
+    /// seconds before an upload that has failed is tried again
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "10")]
+    upload_interval: Span,
+    /// seconds from one upload of a worker to its next
+    #[arg(long, value_name = "SECONDS", value_parser = seconds_or_none, allow_negative_numbers = true, default_value = "0")]
+    image_upload_sleep: Span,
+    /// seconds that a post-upload-hook may take
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "3600")]
+    hook_timeout: Span,
+    /// seconds between looks for builds, uploads and files that are not needed any more; 0: none
+    #[arg(long, value_name = "SECONDS", value_parser = seconds_or_none, allow_negative_numbers = true, default_value = "60")]
+    cleanup_interval: Span,
 }
 
 fn main() -> ExitCode {
@@ -65,7 +80,12 @@ fn main() -> ExitCode {
     };
     let builder = BuilderOptions {
         build_workers: usize::from(flags.build_workers),
+        upload_workers: usize::from(flags.upload_workers),
         build_interval: flags.build_interval,
+        upload_interval: flags.upload_interval,
+        upload_rest: flags.image_upload_sleep,
+        hook_timeout: flags.hook_timeout,
+        cleanup_interval: flags.cleanup_interval,
         ..BuilderOptions::default()
     };
     let builder = if flags.fake { builder.faked() } else { builder };

@@ -5,17 +5,12 @@ use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
 
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
+use super::process_group::Group;
 use crate::model::config::DiskImage;
 use crate::model::time::Span;
-
-/// From the request to end to the end by force: what a build has mounted it should be able to take down.
-const GRACE: Duration = Duration::from_secs(10);
 
 /// One run of the command.
 #[derive(Clone, PartialEq)]
@@ -92,14 +87,14 @@ pub async fn run(run: &DibRun) -> Result<DibEnd, DibError> {
     command.stdin(Stdio::null()).stdout(log.try_clone().map_err(unwritable)?);
     command.stderr(log.try_clone().map_err(unwritable)?);
     let mut group = Group::of(command.spawn().map_err(failed)?);
-    let status = match tokio::time::timeout(run.timeout.to_duration(), group.child.wait()).await {
+    let status = match tokio::time::timeout(run.timeout.to_duration(), group.wait()).await {
         Ok(status) => status.map_err(|source| DibError::Wait { source })?,
         Err(_) => {
             group.end().await;
             return Ok(DibEnd::TimedOut);
         }
     };
-    group.has_ended = true;
+    group.has_ended();
     let status = status.code().unwrap_or_else(|| -status.signal().unwrap_or_default());
     // It tells what has happened; where the disk is full the build has failed anyway.
     let _ = writeln!(log, "Exit code: {status}");
@@ -111,45 +106,6 @@ fn open_log(path: &Path) -> io::Result<std::fs::File> {
         std::fs::create_dir_all(folder)?;
     }
     std::fs::OpenOptions::new().create(true).append(true).open(path)
-}
-
-/// A child and all that it has started, as far as it stayed in its process group.
-struct Group {
-    child: Child,
-    id: Option<Pid>,
-    has_ended: bool,
-}
-
-impl Group {
-    fn of(child: Child) -> Self {
-        let id = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
-        Self { child, id, has_ended: false }
-    }
-
-    async fn end(&mut self) {
-        self.signal(Signal::SIGTERM);
-        // Whether it ended by itself or not: what is left of the group goes with it.
-        let _ = tokio::time::timeout(GRACE, self.child.wait()).await;
-        self.signal(Signal::SIGKILL);
-        let _ = self.child.wait().await;
-        self.has_ended = true;
-    }
-
-    fn signal(&self, signal: Signal) {
-        if let Some(id) = self.id {
-            // A group that is gone needs none.
-            let _ = killpg(id, signal);
-        }
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if !self.has_ended {
-            self.signal(Signal::SIGTERM);
-            self.signal(Signal::SIGKILL);
-        }
-    }
 }
 
 #[cfg(test)]

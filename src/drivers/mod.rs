@@ -11,7 +11,10 @@ use crate::model::problem::Problem;
 use crate::model::time::Span;
 use crate::policy::machine::{Lane, Pace, StateMachine};
 
+pub mod checksums;
+mod process_group;
 pub mod dib;
+pub mod hook;
 pub mod example;
 pub mod fake;
 pub mod format;

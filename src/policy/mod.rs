@@ -31,3 +31,5 @@ pub mod sweep;
 pub mod upkeep;
 pub mod leaks;
 pub mod bake;
+pub mod spread;
+pub mod retire;

@@ -18,6 +18,7 @@ use nodepool::actors::dump;
 use nodepool::actors::identity::Identity;
 use nodepool::actors::launcher::run_session;
 use nodepool::actors::panics::PanicCounter;
+use nodepool::actors::providers::MoreDrivers;
 use nodepool::actors::samples::SampleSink;
 use nodepool::actors::shared::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, WhyRegistry};
 use nodepool::model::ids::{LabelName, NodeId, RequestId};
@@ -72,6 +73,11 @@ impl Process {
     }
 
     pub fn with(yaml: &str, tune: impl FnOnce(&mut LauncherOptions)) -> Self {
+        Self::driven(yaml, tune, None)
+    }
+
+    /// With drivers of the test's own.
+    pub fn driven(yaml: &str, tune: impl FnOnce(&mut LauncherOptions), drivers: Option<Box<dyn MoreDrivers>>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("nodepool.yaml");
         std::fs::write(&file, yaml).unwrap();
@@ -90,7 +96,7 @@ impl Process {
             webapp: None,
             arbiters: Arbiters { pools: here.clone(), runtime: tokio::runtime::Handle::current(), clouds: here },
             identity: Identity::of_this_host(),
-            drivers: None,
+            drivers,
             servers: watch::Sender::new(Vec::new()),
             in_force: Default::default(),
         });

@@ -1,0 +1,323 @@
+//! CleanupWorker of a builder: lets uploads, builds and files go that are not needed any more, and reports what there is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, SpawnHandle, WrapFuture};
+use serde_json::json;
+use tracing::{debug, warn};
+
+use super::asking::{Asking, Counter};
+use super::building::Workshop;
+use super::clock;
+use super::desk::Desk;
+use super::errands::Errands;
+use super::jobs::{JobNews, ProviderHandle};
+use super::look::{Changes, UNHURRIED};
+use super::messages::{Dump, Shutdown};
+use super::panics::PanicGuard;
+use super::registry::Registration;
+use super::retiring::{self, FilesView};
+use super::upload_worker::Reconfigure;
+use crate::drivers::image_files::ImagesDir;
+use crate::model::build::{BuildKey, BuildState};
+use crate::model::cloud::Facts;
+use crate::model::config::Config;
+use crate::model::ids::ProviderName;
+use crate::model::image_metrics;
+use crate::model::snapshot::WriteError;
+use crate::model::time::{Span, Timestamp};
+use crate::model::world::World;
+use crate::policy::retire::{self, Pass, Retirement};
+use crate::zk::txn::Store;
+
+/// An upload without a lock is left for so long to a builder that has its file and goes on with it.
+const GRACE: Span = Span(10.0);
+
+pub struct ImageCleanupParts {
+    pub config: Arc<Config>,
+    pub providers: BTreeMap<ProviderName, ProviderHandle>,
+    pub store: Store,
+    pub desk: Desk,
+    pub workshop: Workshop,
+    /// Between looks at everything. What is marked goes at once.
+    pub interval: Span,
+    pub guard: PanicGuard,
+    pub dumps: super::dump::Registry,
+}
+
+pub struct ImageCleanupWorker {
+    parts: ImageCleanupParts,
+    changes: Changes,
+    asking: Asking,
+    errands: Errands<Self>,
+    /// What is going right now.
+    going: BTreeSet<String>,
+    /// What could not go; it is tried again with the next look at everything.
+    resting: BTreeSet<String>,
+    /// Since when uploads are without their builder.
+    stale: BTreeMap<String, Timestamp>,
+    stale_due: Option<SpawnHandle>,
+    /// Something has gone since the last look at everything, and something else may follow.
+    look_again: bool,
+    files: Files,
+    /// The builds whose files are to stay, as they were last seen.
+    builds: BTreeSet<BuildKey>,
+    registration: Option<Registration>,
+}
+
+/// The look at the files: one at a time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Files {
+    Idle,
+    Looking,
+    LookingAndAskedAgain,
+}
+
+impl ImageCleanupWorker {
+    pub fn new(parts: ImageCleanupParts) -> Self {
+        let mut changes = Changes::new(parts.store.mirror().clone());
+        changes.follow(parts.providers.values().map(|provider| provider.facts.clone()).collect());
+        Self {
+            parts,
+            changes,
+            asking: Asking::default(),
+            errands: Errands::default(),
+            going: BTreeSet::new(),
+            resting: BTreeSet::new(),
+            stale: BTreeMap::new(),
+            stale_due: None,
+            look_again: false,
+            files: Files::Idle,
+            builds: BTreeSet::new(),
+            registration: None,
+        }
+    }
+
+    fn facts(&self) -> BTreeMap<ProviderName, Arc<Facts>> {
+        let facts = self.parts.providers.iter();
+        facts.map(|(name, provider)| (name.clone(), provider.facts.borrow().clone())).collect()
+    }
+
+    fn sweep(&mut self, ctx: &mut Context<Self>) {
+        self.resting.clear();
+        self.look(Pass::Whole, ctx);
+        self.look_at_files(ctx);
+        self.report();
+    }
+
+    fn look(&mut self, pass: Pass, ctx: &mut Context<Self>) {
+        let (snapshot, facts, config) = (self.changes.snapshot(), self.facts(), self.parts.config.clone());
+        if !snapshot.connected {
+            return;
+        }
+        let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: clock::now() };
+        if pass == Pass::Whole {
+            self.look_again = false;
+        }
+        let due = retire::due(&world, pass);
+        self.mind_stale(&due, pass, world.now, ctx);
+        for retirement in due {
+            self.begin(retirement, pass, ctx);
+        }
+        let is_there = |stored: &crate::model::snapshot::Stored<crate::model::build::ImageBuild>| {
+            stored.record.state != BuildState::Deleting
+        };
+        let builds = snapshot.images.builds().filter(|(_, stored)| is_there(stored)).map(|(key, _)| key).collect();
+        if self.builds != builds {
+            self.builds = builds;
+            self.look_at_files(ctx);
+        }
+    }
+
+    /// Notes since when uploads are without a builder, and wakes when the first of them has been so for long enough.
+    fn mind_stale(&mut self, due: &[Retirement], pass: Pass, now: Timestamp, ctx: &mut Context<Self>) {
+        let stale = due.iter().filter(|retirement| matches!(retirement, Retirement::Stale(_)));
+        let seen: BTreeSet<String> = stale.map(Retirement::key).collect();
+        if pass == Pass::Whole {
+            self.stale.retain(|key, _| seen.contains(key));
+        }
+        let mut has_new = false;
+        for key in seen {
+            has_new |= self.stale.insert(key.clone(), self.stale.get(&key).copied().unwrap_or(now)).is_none();
+        }
+        if has_new {
+            let wait = GRACE.to_duration() + Duration::from_millis(10);
+            let timer = ctx.run_later(wait, |act, ctx| act.look(Pass::Whole, ctx));
+            if let Some(before) = self.stale_due.replace(timer) {
+                ctx.cancel_future(before);
+            }
+        }
+    }
+
+    fn begin(&mut self, retirement: Retirement, pass: Pass, ctx: &mut Context<Self>) {
+        let key = retirement.key();
+        if self.going.contains(&key) || self.resting.contains(&key) {
+            return;
+        }
+        let store = self.parts.store.clone();
+        let reply = ctx.address().recipient();
+        let counter = |provider: &ProviderName| {
+            let provider = self.parts.providers.get(provider).cloned()?;
+            Some(Counter { asking: self.asking.clone(), provider, reply: reply.clone() })
+        };
+        match retirement {
+            Retirement::Upload(upload, stored) => {
+                let Some(counter) = counter(&upload.provider) else { return };
+                self.run(key, pass, retiring::delete_upload(store, counter, upload, stored), ctx);
+            }
+            Retirement::Stale(upload) => {
+                if self.stale.get(&key).is_none_or(|since| clock::now() - *since < GRACE) {
+                    return;
+                }
+                let Some(counter) = counter(&upload.provider) else { return };
+                self.run(key, pass, retiring::end_stale_upload(store, counter, upload), ctx);
+            }
+            Retirement::Build(build, stored) => self.run(key, pass, retiring::mark_build(store, build, stored), ctx),
+            Retirement::Record(build, stored) => {
+                self.run(key, pass, retiring::remove_build(store, build, stored), ctx);
+            }
+        }
+    }
+
+    fn run(
+        &mut self,
+        key: String,
+        pass: Pass,
+        going: impl Future<Output = Result<(), WriteError>> + 'static,
+        ctx: &mut Context<Self>,
+    ) {
+        self.going.insert(key.clone());
+        self.errands.run(ctx, going, move |result, act, ctx| act.ended(key, pass, result, ctx));
+    }
+
+    fn ended(&mut self, key: String, pass: Pass, result: Result<(), WriteError>, ctx: &mut Context<Self>) {
+        self.going.remove(&key);
+        match result {
+            Ok(()) => self.look_again |= pass == Pass::Whole,
+            // Somebody else minds it, or it is decided again on a newer picture.
+            Err(WriteError::Conflict | WriteError::Contended) => {
+                debug!(target: "nodepool.builder.CleanupWorker", what = key, "others were faster");
+                self.resting.insert(key);
+            }
+            Err(error) => {
+                warn!(target: "nodepool.builder.CleanupWorker", what = key, %error, "cannot be removed; trying again");
+                self.resting.insert(key);
+            }
+        }
+        if self.look_again && self.going.is_empty() {
+            self.look(Pass::Whole, ctx);
+        } else {
+            self.look(Pass::Marked, ctx);
+        }
+    }
+
+    fn look_at_files(&mut self, ctx: &mut Context<Self>) {
+        if self.files != Files::Idle {
+            self.files = Files::LookingAndAskedAgain;
+            return;
+        }
+        let (snapshot, facts, config) = (self.changes.snapshot(), self.facts(), self.parts.config.clone());
+        if !snapshot.connected {
+            return;
+        }
+        self.files = Files::Looking;
+        let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: clock::now() };
+        let builds = snapshot.images.builds();
+        let view = FilesView {
+            store: self.parts.store.clone(),
+            images: self.parts.workshop.images.clone(),
+            builder_id: self.parts.workshop.builder_id.clone(),
+            desk: self.parts.desk.clone(),
+            builds: builds
+                .map(|(key, stored)| (key.clone(), (stored.clone(), retire::needed_formats(&world, &key))))
+                .collect(),
+        };
+        self.errands.run(ctx, retiring::tidy_files(view), |result, act, ctx| {
+            if let Err(error) = result {
+                warn!(target: "nodepool.builder.CleanupWorker", "{error}; trying again");
+            }
+            let again = act.files == Files::LookingAndAskedAgain;
+            act.files = Files::Idle;
+            if again {
+                act.look_at_files(ctx);
+            }
+        });
+    }
+
+    fn report(&self) {
+        let samples = &self.parts.workshop.samples;
+        if !samples.is_wanted() {
+            return;
+        }
+        let (snapshot, facts) = (self.changes.snapshot(), self.facts());
+        let world = World { config: &self.parts.config, snapshot: &snapshot, facts: &facts, now: clock::now() };
+        let desk = &self.parts.desk;
+        let told = image_metrics::states(
+            &world,
+            &self.parts.workshop.builder,
+            |image| desk.is_building(image),
+            |provider, image| desk.is_uploading(provider, image),
+        );
+        told.into_iter().for_each(|sample| samples.send(sample));
+    }
+
+    fn look_on(&mut self, ctx: &mut Context<Self>) {
+        let waiting = self.changes.clone().next();
+        ctx.spawn(waiting.into_actor(self).map(|(), act, ctx| {
+            act.changes.mark_seen();
+            act.look(Pass::Marked, ctx);
+            ctx.run_later(UNHURRIED, |act, ctx| act.look_on(ctx));
+        }));
+    }
+}
+
+impl Actor for ImageCleanupWorker {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.registration = Some(self.parts.dumps.register("CleanupWorker", "", ctx.address().downgrade().recipient()));
+        self.sweep(ctx);
+        self.look_on(ctx);
+        ctx.run_interval(self.parts.interval.to_duration(), |act, ctx| act.sweep(ctx));
+    }
+}
+
+impl Handler<JobNews> for ImageCleanupWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: JobNews, _: &mut Context<Self>) {
+        self.asking.heard(message);
+    }
+}
+
+impl Handler<Reconfigure> for ImageCleanupWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: Reconfigure, ctx: &mut Context<Self>) {
+        self.changes.follow(message.providers.values().map(|provider| provider.facts.clone()).collect());
+        if let Some(images) = &message.config.images_dir {
+            self.parts.workshop.images = ImagesDir::new(images);
+        }
+        (self.parts.config, self.parts.providers) = (message.config, message.providers);
+        self.sweep(ctx);
+    }
+}
+
+impl Handler<Shutdown> for ImageCleanupWorker {
+    type Result = ();
+
+    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        ctx.stop();
+    }
+}
+
+impl Handler<Dump> for ImageCleanupWorker {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let stale: BTreeSet<&String> = self.stale.keys().collect();
+        Some(json!({"actor": "CleanupWorker", "going": self.going, "resting": self.resting, "stale": stale}))
+    }
+}

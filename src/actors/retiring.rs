@@ -1,0 +1,210 @@
+//! How uploads and builds go: first in the cloud, then their records; and the files of builds that are here no more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use super::asking::Counter;
+use super::clock;
+use super::desk::Desk;
+use super::disk::on_a_thread_that_may_wait;
+use crate::drivers::image_files::ImagesDir;
+use crate::model::build::{BuildKey, BuildState, ImageBuild};
+use crate::model::cloud::{CloudError, ExternalId, Job, Outcome};
+use crate::model::images::UploadPlace;
+use crate::model::snapshot::{Stored, WriteError};
+use crate::model::upload::{ImageUpload, UploadKey, UploadState};
+use crate::model::uploading::{BUILD_MARK, PROVIDER_MARK, UPLOAD_MARK};
+use crate::zk::lock::Lock;
+use crate::zk::paths;
+use crate::zk::txn::Store;
+
+/// A cloud that takes longer is asked again later.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Between two looks for what a dead builder may have asked a cloud for: that may take effect a little after its death.
+const LATE: Duration = Duration::from_secs(10);
+
+/// Deletes an upload: marked first, so that nobody boots from it any more.
+pub async fn delete_upload(
+    store: Store,
+    counter: Counter,
+    key: UploadKey,
+    stored: Stored<ImageUpload>,
+) -> Result<(), WriteError> {
+    let mut record = ImageUpload::clone(&stored.record);
+    let change = (record.state != UploadState::Deleting).then(|| {
+        record.set_state(UploadState::Deleting, clock::now());
+        record.clone()
+    });
+    let lock = store.retire_upload(&key, stored.version, change).await?;
+    delete_from_cloud(&store, &counter, lock, &key, record.external_id.as_ref(), record.external_name.as_deref()).await
+}
+
+async fn delete_from_cloud(
+    store: &Store,
+    counter: &Counter,
+    lock: Lock,
+    key: &UploadKey,
+    id: Option<&ExternalId>,
+    name: Option<&str>,
+) -> Result<(), WriteError> {
+    if let Some(id) = id {
+        let (image, build, provider) = (&key.image, &key.build, &key.provider);
+        info!(target: "nodepool.builder.CleanupWorker", "Deleting image build {image}-{build} from {provider}");
+        if let Err(error) = delete_image(counter, id).await {
+            let name = name.map_or_else(|| id.to_string(), str::to_owned);
+            warn!(target: "nodepool.builder.CleanupWorker", "Unable to delete image {name} from {provider}: {error}");
+            // Where that fails, it goes on in the background.
+            let _ = lock.release().await;
+            return Err(WriteError::Failed(error));
+        }
+    }
+    store.remove_upload(lock, key).await
+}
+
+async fn delete_image(counter: &Counter, id: &ExternalId) -> Result<(), String> {
+    match tokio::time::timeout(PATIENCE, counter.run(Job::DeleteImage(id.clone()))).await {
+        Ok(Ok(_) | Err(CloudError::NotFound)) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    }
+}
+
+/// Ends what a dead builder has begun. Nobody goes on with it meanwhile: its lock is held here.
+pub async fn end_stale_upload(store: Store, counter: Counter, key: UploadKey) -> Result<(), WriteError> {
+    let place = UploadPlace::of(&key);
+    let lock = store.hold_uploads(&place).await?;
+    let ended = end_stale_upload_of(&store, &counter, &place, &key).await;
+    // Where that fails, it goes on in the background.
+    let _ = lock.release().await;
+    ended
+}
+
+async fn end_stale_upload_of(
+    store: &Store,
+    counter: &Counter,
+    place: &UploadPlace,
+    key: &UploadKey,
+) -> Result<(), WriteError> {
+    let uploads = store.read_uploads(place).await.map_err(|error| WriteError::Failed(error.to_string()))?;
+    let Some(stored) = uploads.get(&key.upload) else { return Ok(()) };
+    if stored.record.state != UploadState::Uploading {
+        return Err(WriteError::Conflict);
+    }
+    warn!(
+        target: "nodepool.builder.CleanupWorker",
+        "the upload {} of {}-{} to {} was left by its builder; it is removed", key.upload, key.image, key.build, key.provider
+    );
+    delete_what_bears_its_marks(counter, key).await?;
+    if stored.record.external_id.is_none() {
+        tokio::time::sleep(LATE).await;
+        delete_what_bears_its_marks(counter, key).await?;
+    }
+    let lock = store.retire_upload(key, stored.version, None).await?;
+    delete_from_cloud(store, counter, lock, key, stored.record.external_id.as_ref(), None).await
+}
+
+async fn delete_what_bears_its_marks(counter: &Counter, key: &UploadKey) -> Result<(), WriteError> {
+    let marks: BTreeMap<String, String> =
+        [(BUILD_MARK, key.build.as_str()), (UPLOAD_MARK, key.upload.as_str()), (PROVIDER_MARK, key.provider.as_str())]
+            .map(|(mark, value)| (mark.to_owned(), value.to_owned()))
+            .into();
+    let listed = match tokio::time::timeout(PATIENCE, counter.run(Job::ListImages)).await {
+        Ok(Ok(Outcome::Images(images))) => images,
+        Ok(Ok(_)) => Vec::new(),
+        Ok(Err(error)) => return Err(WriteError::Failed(format!("cannot list images: {error}"))),
+        Err(_) => return Err(WriteError::Failed("cannot list images: no answer".to_owned())),
+    };
+    for image in listed.iter().filter(|image| image.bears(&marks)) {
+        delete_image(counter, &image.id).await.map_err(WriteError::Failed)?;
+    }
+    Ok(())
+}
+
+pub async fn mark_build(store: Store, key: BuildKey, stored: Stored<ImageBuild>) -> Result<(), WriteError> {
+    let mut record = ImageBuild::clone(&stored.record);
+    record.set_state(BuildState::Deleting, clock::now());
+    store.retire_build(&key, stored.version, record).await
+}
+
+pub async fn remove_build(store: Store, key: BuildKey, stored: Stored<ImageBuild>) -> Result<(), WriteError> {
+    store.remove_build(&key, stored.version).await?;
+    info!(target: "nodepool.builder.CleanupWorker", "the build {} is gone", key.file_name());
+    Ok(())
+}
+
+/// What is known of builds when their files are looked at.
+pub struct FilesView {
+    pub store: Store,
+    pub images: ImagesDir,
+    pub builder_id: String,
+    pub desk: Desk,
+    /// With the formats that are still needed, where not all are.
+    pub builds: BTreeMap<BuildKey, (Stored<ImageBuild>, Option<BTreeSet<String>>)>,
+}
+
+/// Removes what belongs to builds of ours that are gone or going, and formats that nobody needs.
+pub async fn tidy_files(view: FilesView) -> Result<(), String> {
+    let own = view.builds.iter().filter(|(_, (stored, _))| stored.record.builder_id.as_ref() == Some(&view.builder_id));
+    let own: Vec<BuildKey> = own.map(|(key, _)| key.clone()).collect();
+    let images = view.images.clone();
+    let claimed = on_a_thread_that_may_wait(move || claims(&images, own)).await?;
+    for key in claimed {
+        match view.builds.get(&key) {
+            Some((stored, _)) if stored.record.state == BuildState::Deleting => remove_files(&view, &key).await?,
+            Some((_, Some(needed))) => prune_formats(&view.images, &key, needed.clone()).await?,
+            Some(_) => {}
+            None if view.desk.is_building(&key.image) => {}
+            None => {
+                // The picture may be younger than the claim.
+                let there = view.store.zk().exists(&paths::image_build(&key.image, &key.build)).await;
+                if there.map_err(|error| error.to_string())?.is_none() {
+                    remove_files(&view, &key).await?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The builds whose files are ours; those of a builder of Nodepool 11 that was here before among them.
+fn claims(images: &ImagesDir, own: Vec<BuildKey>) -> Result<BTreeSet<BuildKey>, String> {
+    let unreadable = |error| format!("cannot read images-dir {}: {error}", images.path().display());
+    let mut claimed = images.claimed().map_err(unreadable)?;
+    for key in own {
+        if !claimed.contains(&key) && !images.suffixes(&key).map_err(unreadable)?.is_empty() {
+            images.claim(&key).map_err(unreadable)?;
+            claimed.insert(key);
+        }
+    }
+    Ok(claimed)
+}
+
+async fn remove_files(view: &FilesView, key: &BuildKey) -> Result<(), String> {
+    let (images, key) = (view.images.clone(), key.clone());
+    on_a_thread_that_may_wait(move || {
+        let removed = images.remove(&key);
+        let removed = removed.map_err(|error| format!("cannot remove all files of {}: {error}", key.file_name()))?;
+        for path in removed {
+            info!(target: "nodepool.builder.CleanupWorker", "Removed {}", path.display());
+        }
+        Ok(())
+    })
+    .await
+}
+
+async fn prune_formats(images: &ImagesDir, key: &BuildKey, needed: BTreeSet<String>) -> Result<(), String> {
+    let (images, key) = (images.clone(), key.clone());
+    on_a_thread_that_may_wait(move || {
+        let failed = |error| format!("cannot remove a format of {}: {error}", key.file_name());
+        let formats = images.suffixes(&key).map_err(failed)?.into_iter();
+        for format in formats.filter(|format| !format.contains('.') && format != "d" && !needed.contains(format)) {
+            images.remove_format(&key, &format).map_err(failed)?;
+            let file = images.file(&key, &format);
+            info!(target: "nodepool.builder.CleanupWorker", "Removed {}: it is uploaded everywhere", file.display());
+        }
+        Ok(())
+    })
+    .await
+}

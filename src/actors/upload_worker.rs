@@ -1,0 +1,218 @@
+//! UploadWorker: takes the first build that a provider lacks and uploads it, one at a time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, SpawnHandle, WrapFuture};
+use serde_json::json;
+
+use super::asking::{Asking, Counter};
+use super::building::Workshop;
+use super::clock;
+use super::desk::{Claim, Desk, Work};
+use super::errands::Errands;
+use super::jobs::{JobNews, ProviderHandle};
+use super::look::{Changes, UNHURRIED};
+use super::messages::{Dump, Shutdown};
+use super::panics::PanicGuard;
+use super::registry::Registration;
+use super::uploading::{self, Carrier, Uploaded};
+use crate::drivers::image_files::ImagesDir;
+use crate::model::config::Config;
+use crate::model::ids::ProviderName;
+use crate::model::images::UploadPlace;
+use crate::model::time::{Span, Timestamp};
+use crate::model::world::World;
+use crate::policy::spread::{self, Shipment};
+use crate::zk::txn::Store;
+
+/// Before it is looked again whether a file that another builder has lies here after all.
+const ELSEWHERE: Span = Span(60.0);
+
+pub struct UploadWorkerParts {
+    /// From 0, for logs and dumps.
+    pub number: usize,
+    pub config: Arc<Config>,
+    pub providers: BTreeMap<ProviderName, ProviderHandle>,
+    pub store: Store,
+    pub desk: Desk,
+    pub workshop: Workshop,
+    /// Before an upload that has failed is tried again; and the safety net behind the events.
+    pub interval: Span,
+    /// Between two uploads of this worker.
+    pub rest: Span,
+    pub hook_timeout: Span,
+    pub guard: PanicGuard,
+    pub dumps: super::dump::Registry,
+}
+
+pub struct UploadWorker {
+    parts: UploadWorkerParts,
+    changes: Changes,
+    asking: Asking,
+    errands: Errands<Self>,
+    uploading: Option<(UploadPlace, Timestamp)>,
+    due: Option<SpawnHandle>,
+    registration: Option<Registration>,
+}
+
+/// The configuration changed, and with it perhaps the providers.
+#[derive(Clone, Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure {
+    pub config: Arc<Config>,
+    pub providers: BTreeMap<ProviderName, ProviderHandle>,
+}
+
+impl UploadWorker {
+    pub fn new(parts: UploadWorkerParts) -> Self {
+        let mut changes = Changes::new(parts.store.mirror().clone());
+        changes.follow(parts.providers.values().map(|provider| provider.facts.clone()).collect());
+        Self {
+            parts,
+            changes,
+            asking: Asking::default(),
+            errands: Errands::default(),
+            uploading: None,
+            due: None,
+            registration: None,
+        }
+    }
+
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        if self.uploading.is_some() {
+            return;
+        }
+        let snapshot = self.changes.snapshot();
+        let facts = self.parts.providers.iter();
+        let facts = facts.map(|(name, provider)| (name.clone(), provider.facts.borrow().clone())).collect();
+        let config = self.parts.config.clone();
+        let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: clock::now() };
+        if snapshot.connected {
+            for shipment in spread::due(&world) {
+                if let Some(claim) = self.parts.desk.claim(Work::Upload(shipment.place.clone()), world.now) {
+                    return self.begin(shipment, claim, ctx);
+                }
+            }
+        }
+        self.wake_at(self.parts.desk.next_due(world.now), ctx);
+    }
+
+    fn wake_at(&mut self, due: Option<Timestamp>, ctx: &mut Context<Self>) {
+        if let Some(timer) = self.due.take() {
+            ctx.cancel_future(timer);
+        }
+        if let Some(due) = due {
+            let wait = (due - clock::now()).to_duration().max(Duration::from_millis(1));
+            self.due = Some(ctx.run_later(wait, |act, _| act.changes.nudge()));
+        }
+    }
+
+    fn begin(&mut self, shipment: Shipment, claim: Claim, ctx: &mut Context<Self>) {
+        let (Some(provider), Some(image)) = (
+            self.parts.providers.get(&shipment.place.provider).cloned(),
+            self.parts.config.diskimages.get(&shipment.place.build.image).cloned(),
+        ) else {
+            return;
+        };
+        let carrier = Carrier {
+            store: self.parts.store.clone(),
+            workshop: self.parts.workshop.clone(),
+            counter: Counter { asking: self.asking.clone(), provider, reply: ctx.address().recipient() },
+            image,
+            hook_timeout: self.parts.hook_timeout,
+        };
+        self.uploading = Some((shipment.place.clone(), clock::now()));
+        let uploading = uploading::upload(carrier, shipment);
+        self.errands.run(ctx, uploading, |uploaded, act, ctx| act.uploaded(uploaded, claim, ctx));
+    }
+
+    fn uploaded(&mut self, uploaded: Uploaded, claim: Claim, ctx: &mut Context<Self>) {
+        let now = clock::now();
+        match uploaded {
+            Uploaded::Failed => claim.rest_until(now + self.parts.interval),
+            Uploaded::Elsewhere => claim.rest_until(now + ELSEWHERE),
+            // Who has it will tell by what he writes; should the picture be wrong for long, this keeps us from asking all the time.
+            Uploaded::NotOurs => claim.rest_until(now + Span(1.0)),
+            Uploaded::Ready => {}
+        }
+        drop(claim);
+        if uploaded == Uploaded::Ready && self.parts.rest > Span::ZERO {
+            ctx.run_later(self.parts.rest.to_duration(), |act, ctx| {
+                act.uploading = None;
+                act.look(ctx);
+            });
+        } else {
+            self.uploading = None;
+            self.look(ctx);
+        }
+    }
+
+    fn look_on(&mut self, ctx: &mut Context<Self>) {
+        let waiting = self.changes.clone().next();
+        ctx.spawn(waiting.into_actor(self).map(|(), act, ctx| {
+            act.changes.mark_seen();
+            act.look(ctx);
+            ctx.run_later(UNHURRIED, |act, ctx| act.look_on(ctx));
+        }));
+    }
+}
+
+impl Actor for UploadWorker {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        let number = self.parts.number.to_string();
+        self.registration =
+            Some(self.parts.dumps.register("UploadWorker", number, ctx.address().downgrade().recipient()));
+        self.look(ctx);
+        self.look_on(ctx);
+        ctx.run_interval(self.parts.interval.to_duration(), |act, ctx| act.look(ctx));
+    }
+}
+
+impl Handler<JobNews> for UploadWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: JobNews, _: &mut Context<Self>) {
+        self.asking.heard(message);
+    }
+}
+
+impl Handler<Reconfigure> for UploadWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
+        self.changes.follow(message.providers.values().map(|provider| provider.facts.clone()).collect());
+        if let Some(images) = &message.config.images_dir {
+            self.parts.workshop.images = ImagesDir::new(images);
+        }
+        (self.parts.config, self.parts.providers) = (message.config, message.providers);
+    }
+}
+
+impl Handler<Shutdown> for UploadWorker {
+    type Result = ();
+
+    /// An upload that is under way ends with its worker; its record says what it was, and whoever takes over goes on from there.
+    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        ctx.stop();
+    }
+}
+
+impl Handler<Dump> for UploadWorker {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let uploading = self.uploading.as_ref().map(|(place, since)| {
+            json!({
+                "image": place.build.image,
+                "build": place.build.build,
+                "provider": place.provider,
+                "for_s": (clock::now() - *since).0,
+            })
+        });
+        Some(json!({"actor": "UploadWorker", "name": self.parts.number.to_string(), "uploading": uploading}))
+    }
+}

@@ -1,0 +1,318 @@
+//! One upload from its lock to its record: what an UploadWorker does with a shipment.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+
+use super::asking::Counter;
+use super::building::Workshop;
+use super::clock;
+use super::disk::on_a_thread_that_may_wait;
+use super::recording;
+use crate::drivers::checksums::{self, Checksums};
+use crate::drivers::format;
+use crate::drivers::hook::{self, End};
+use crate::model::cloud::{CloudError, ExternalId, Job, News, Outcome};
+use crate::model::config::DiskImage;
+use crate::model::ids::UploadId;
+use crate::model::image_metrics;
+use crate::model::snapshot::WriteError;
+use crate::model::time::{Span, Timestamp};
+use crate::model::upload::{ImageUpload, UploadState};
+use crate::model::uploading::{BUILD_MARK, PROVIDER_MARK, Progress, UPLOAD_MARK, UploadOrder};
+use crate::policy::spread::Shipment;
+use crate::zk::txn::Store;
+use crate::zk::uploads::UploadGrant;
+
+/// Between two notes of how far an upload is.
+const PROGRESS: Duration = Duration::from_secs(1);
+/// A cloud has so long for the removal of what a failed upload has left; then the clean-up goes on with it.
+const REMOVAL: Duration = Duration::from_secs(60);
+
+/// What an upload needs to know besides what is uploaded where.
+#[derive(Clone)]
+pub struct Carrier {
+    pub store: Store,
+    pub workshop: Workshop,
+    pub counter: Counter,
+    /// As the configuration describes it.
+    pub image: Arc<DiskImage>,
+    pub hook_timeout: Span,
+}
+
+/// How a shipment ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uploaded {
+    /// Somebody else uploads it, or there is no need any more.
+    NotOurs,
+    /// This builder does not have the file.
+    Elsewhere,
+    Ready,
+    Failed,
+}
+
+/// The file of a build in the format of a provider.
+struct Freight {
+    file: PathBuf,
+    size: u64,
+    sums: Checksums,
+}
+
+pub async fn upload(carrier: Carrier, shipment: Shipment) -> Uploaded {
+    let (place, build) = (&shipment.place, &shipment.build.record);
+    let (image, provider) = (&place.build.image, &place.provider);
+    let freight = match freight(&carrier, &shipment).await {
+        Ok(freight) => freight,
+        Err(error) => {
+            // The files of other builders lie elsewhere.
+            if build.builder_id.as_ref() == Some(&carrier.workshop.builder_id) {
+                error!(target: "nodepool.builder.UploadWorker", %image, %provider, "cannot upload: {error}");
+            }
+            return Uploaded::Elsewhere;
+        }
+    };
+    let now = clock::now();
+    if let Err(error) = external_name(&shipment, &UploadId::from("0000000001"), now) {
+        error!(
+            target: "nodepool.builder.UploadWorker",
+            %image, %provider, "image-name-format {:?} cannot be used: {error}", shipment.name_format
+        );
+        return Uploaded::Failed;
+    }
+    let begun = ImageUpload {
+        username: build.username.clone(),
+        python_path: build.python_path.clone(),
+        shell_type: build.shell_type.clone(),
+        ..ImageUpload::bare(UploadState::Uploading, now)
+    };
+    let mut grant = match carrier.store.begin_upload(place, begun.clone()).await {
+        Ok(grant) => grant,
+        Err(WriteError::Contended | WriteError::Conflict) => return Uploaded::NotOurs,
+        Err(error) => {
+            warn!(target: "nodepool.builder.UploadWorker", %image, %provider, %error, "cannot begin an upload");
+            return Uploaded::Failed;
+        }
+    };
+    let began = Instant::now();
+    let record = carry(&carrier, &shipment, &freight, &mut grant, begun).await;
+    finish(&carrier, &shipment, &mut grant, &record, began).await
+}
+
+/// Records how it ended.
+async fn finish(
+    carrier: &Carrier,
+    shipment: &Shipment,
+    grant: &mut UploadGrant,
+    record: &ImageUpload,
+    began: Instant,
+) -> Uploaded {
+    let (build, provider) = (&shipment.place.build, &shipment.place.provider);
+    let image = &build.image;
+    let recorded = recording::record(&carrier.store, "the end of an upload", async || {
+        carrier.store.finish_upload(grant, record).await
+    });
+    match (record.state, recorded.await) {
+        (UploadState::Ready, Ok(())) => {
+            let duration_ms = began.elapsed().as_secs_f64() * 1000.0;
+            image_metrics::uploaded(image, provider, duration_ms)
+                .into_iter()
+                .for_each(|sample| carrier.workshop.samples.send(sample));
+            let id = record.external_id.as_ref().map(ToString::to_string).unwrap_or_default();
+            let build = build.file_name();
+            info!(
+                target: "nodepool.builder.UploadWorker",
+                "Image build {build} (external_id {id}) in {provider} is ready"
+            );
+            Uploaded::Ready
+        }
+        (UploadState::Ready, Err(error)) => {
+            error!(target: "nodepool.builder.UploadWorker", %image, %provider, %error, "the upload cannot be recorded");
+            // With the session gone, the record says where the image is, and whoever takes over finds it.
+            if error == WriteError::Conflict
+                && let Some(id) = &record.external_id
+            {
+                remove(carrier, id).await;
+            }
+            Uploaded::Failed
+        }
+        (_, Ok(())) => Uploaded::Failed,
+        (_, Err(error)) => {
+            warn!(target: "nodepool.builder.UploadWorker", %image, %provider, %error, "the failure cannot be recorded");
+            Uploaded::Failed
+        }
+    }
+}
+
+async fn freight(carrier: &Carrier, shipment: &Shipment) -> Result<Freight, String> {
+    let file = carrier.workshop.images.file(&shipment.place.build, &shipment.format);
+    on_a_thread_that_may_wait(move || {
+        let about = std::fs::metadata(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let sums = checksums::read(&file);
+        Ok(Freight { file, size: about.len(), sums })
+    })
+    .await
+}
+
+fn external_name(shipment: &Shipment, upload: &UploadId, now: Timestamp) -> Result<String, String> {
+    let field = |name: &str| match name {
+        "image_name" => Some(json!(shipment.place.build.image)),
+        "upload_id" => Some(json!(upload)),
+        "timestamp" => Some(Value::String(format!("{:.0}", now.0.floor()))),
+        _ => None,
+    };
+    format::filled(&shipment.name_format, field)
+}
+
+/// From the record of the beginning to that of the end.
+async fn carry(
+    carrier: &Carrier,
+    shipment: &Shipment,
+    freight: &Freight,
+    grant: &mut UploadGrant,
+    begun: ImageUpload,
+) -> ImageUpload {
+    let (image, provider) = (&shipment.place.build.image, &shipment.place.provider);
+    let progress = Progress::default();
+    let order = match order(carrier, shipment, freight, grant, begun.state_time, progress) {
+        Ok(order) => order,
+        Err(error) => {
+            error!(target: "nodepool.builder.UploadWorker", %image, %provider, "{error}");
+            return ImageUpload::bare(UploadState::Failed, clock::now());
+        }
+    };
+    info!(
+        target: "nodepool.builder.UploadWorker",
+        "Uploading DIB image build {} from {} to {provider}", shipment.place.build.build, freight.file.display()
+    );
+    let sending =
+        ImageUpload { external_name: Some(order.name.clone()), format: Some(shipment.format.clone()), ..begun };
+    let mut known = grant.begun_before.as_ref().and_then(|before| before.external_id.clone());
+    let failure = match send(carrier, grant, &sending, order, &mut known).await {
+        Ok(id) => {
+            known = Some(id.clone());
+            match call_hook(carrier, shipment, freight, &id).await {
+                Ok(()) => {
+                    let mut ready = ImageUpload { external_id: Some(id), ..sending };
+                    ready.set_state(UploadState::Ready, clock::now());
+                    return ready;
+                }
+                Err(error) => error,
+            }
+        }
+        Err(error) => format!("Failed to upload image {image} to provider {provider}: {error}"),
+    };
+    error!(target: "nodepool.builder.UploadWorker", %image, %provider, "{failure}");
+    let mut failed = ImageUpload::bare(UploadState::Failed, clock::now());
+    if let Some(id) = known
+        && !remove(carrier, &id).await
+    {
+        // The clean-up goes on with it.
+        failed.external_id = Some(id);
+    }
+    failed
+}
+
+fn order(
+    carrier: &Carrier,
+    shipment: &Shipment,
+    freight: &Freight,
+    grant: &UploadGrant,
+    now: Timestamp,
+    progress: Progress,
+) -> Result<UploadOrder, String> {
+    let key = &grant.key;
+    let marks =
+        [(BUILD_MARK, key.build.as_str()), (UPLOAD_MARK, key.upload.as_str()), (PROVIDER_MARK, key.provider.as_str())];
+    let mut meta = carrier.image.metadata.clone();
+    meta.extend(shipment.entry.meta.clone());
+    marks.iter().for_each(|(mark, _)| drop(meta.remove(*mark)));
+    Ok(UploadOrder {
+        name: external_name(shipment, &key.upload, now)?,
+        file: freight.file.clone(),
+        size: freight.size,
+        format: shipment.format.clone(),
+        meta,
+        marks: marks.map(|(mark, value)| (mark.to_owned(), value.to_owned())).into(),
+        md5: freight.sums.md5.clone(),
+        sha256: freight.sums.sha256.clone(),
+        may_exist: grant.begun_before.is_some(),
+        progress,
+    })
+}
+
+/// The image's id in the cloud is recorded as soon as there is one, so that whoever takes over knows it.
+async fn send(
+    carrier: &Carrier,
+    grant: &mut UploadGrant,
+    sending: &ImageUpload,
+    order: UploadOrder,
+    known: &mut Option<ExternalId>,
+) -> Result<ExternalId, CloudError> {
+    let (progress, size) = (order.progress.clone(), order.size);
+    let mut asked = carrier.counter.ask(Job::Upload(Arc::new(order)));
+    let mut shown = u64::MAX;
+    loop {
+        tokio::select! {
+            news = asked.next() => match news {
+                News::Known(id) => {
+                    *known = Some(id.clone());
+                    let record = ImageUpload { external_id: Some(id), ..sending.clone() };
+                    if let Err(error) = carrier.store.note_upload(grant, &record).await {
+                        warn!(target: "nodepool.builder.UploadWorker", %error, "cannot record the id of an image");
+                        if error == WriteError::Conflict {
+                            return Err(CloudError::given_up("its record is gone"));
+                        }
+                    }
+                }
+                News::Ended(Ok(Outcome::Uploaded(id))) => return Ok(id),
+                News::Ended(Ok(_)) => return Err(CloudError::given_up("the upload ended without an image")),
+                News::Ended(Err(error)) => return Err(error),
+            },
+            () = tokio::time::sleep(PROGRESS) => {
+                let bytes = progress.get();
+                if bytes != shown && bytes > 0 {
+                    shown = bytes;
+                    carrier.store.show_progress(grant, json!({"bytes": bytes, "of": size}).to_string()).await;
+                }
+            }
+        }
+    }
+}
+
+/// The hook may do with the image what it likes; the upload is ready when it says so.
+async fn call_hook(carrier: &Carrier, shipment: &Shipment, freight: &Freight, id: &ExternalId) -> Result<(), String> {
+    let Some(command) = &shipment.hook else { return Ok(()) };
+    let (id, file) = (id.to_string(), freight.file.display().to_string());
+    let arguments = [shipment.place.provider.as_str(), &id, &file];
+    let ended = hook::run(command, &arguments, carrier.hook_timeout).await;
+    let ended = ended.map_err(|error| format!("Post upload hook {command} cannot be run: {error}"))?;
+    match ended.end {
+        End::Status(0) => {
+            if !ended.output.is_empty() {
+                info!(target: "nodepool.builder.UploadWorker", "Post upload hook: {}", ended.output);
+            }
+            Ok(())
+        }
+        End::Status(code) => Err(format!("Post upload hook failed with exit code {code}\n{}", ended.output)),
+        End::TimedOut => {
+            let limit = carrier.hook_timeout.0;
+            Err(format!("Post upload hook {command} was ended after {limit} s\n{}", ended.output))
+        }
+    }
+}
+
+/// False where the image is still there.
+async fn remove(carrier: &Carrier, id: &ExternalId) -> bool {
+    let removing = carrier.counter.run(Job::DeleteImage(id.clone()));
+    let error = match tokio::time::timeout(REMOVAL, removing).await {
+        Ok(Ok(_) | Err(CloudError::NotFound)) => return true,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("no answer within {} s", REMOVAL.as_secs()),
+    };
+    warn!(target: "nodepool.builder.UploadWorker", provider = %carrier.counter.provider.provider, "Unable to delete image {id}: {error}");
+    false
+}

@@ -1,0 +1,109 @@
+//! Checksums beside the files of a build: what the build has left, or both in one pass over the file where it left none.
+//!
+//! The files are those of `md5sum` and `sha256sum`: the digits, two blanks, the path.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sha2::{Digest, Sha256};
+
+/// Read at a time.
+const PIECE: usize = 1024 * 1024;
+
+/// As far as there are any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checksums {
+    pub md5: Option<String>,
+    pub sha256: Option<String>,
+}
+
+/// Those that lie beside a file.
+pub fn read(file: &Path) -> Checksums {
+    Checksums { md5: digits(&beside(file, "md5"), 32), sha256: digits(&beside(file, "sha256"), 64) }
+}
+
+/// The same, and those that are missing are made. Set, `stop` ends this early with an error.
+pub fn read_or_make(file: &Path, stop: &Arc<AtomicBool>) -> io::Result<Checksums> {
+    let found = read(file);
+    if found.md5.is_some() && found.sha256.is_some() {
+        return Ok(found);
+    }
+    let made = make(file, stop)?;
+    for (suffix, digits) in [("md5", &made.md5), ("sha256", &made.sha256)] {
+        let line = format!("{}  {}\n", digits.as_deref().unwrap_or_default(), file.display());
+        fs::write(beside(file, suffix), line)?;
+    }
+    Ok(made)
+}
+
+/// Both sums of a file, in one pass over it.
+pub fn make(file: &Path, stop: &Arc<AtomicBool>) -> io::Result<Checksums> {
+    let mut reader = File::open(file)?;
+    let (mut md5, mut sha256) = (md5::Context::new(), Sha256::new());
+    let mut piece = vec![0; PIECE];
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return Err(io::Error::other("stopped"));
+        }
+        let read = reader.read(&mut piece)?;
+        if read == 0 {
+            break;
+        }
+        md5.consume(&piece[..read]);
+        sha256.update(&piece[..read]);
+    }
+    let sha256: String = sha256.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(Checksums { md5: Some(format!("{:x}", md5.finalize())), sha256: Some(sha256) })
+}
+
+fn beside(file: &Path, suffix: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(format!(".{suffix}"));
+    name.into()
+}
+
+/// A file of another shape is none.
+fn digits(file: &Path, number: usize) -> Option<String> {
+    let text = fs::read_to_string(file).ok()?;
+    let digits = text.get(..number)?;
+    digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| digits.to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // RFC 1321 A.5 and FIPS 180-4: "abc".
+    const MD5: &str = "900150983cd24fb0d6963f7d28e17f72";
+    const SHA256: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    #[test]
+    fn sums_are_made_where_there_are_none_and_read_where_there_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("debian-1e.qcow2");
+        fs::write(&file, "abc").unwrap();
+        let go = Arc::new(AtomicBool::new(false));
+        let both = Checksums { md5: Some(MD5.to_owned()), sha256: Some(SHA256.to_owned()) };
+        assert_eq!(read(&file), Checksums::default());
+        assert_eq!(read_or_make(&file, &go).unwrap(), both);
+        let line = fs::read_to_string(folder.path().join("debian-1e.qcow2.md5")).unwrap();
+        assert_eq!(line, format!("{MD5}  {}\n", file.display()));
+        fs::write(&file, "changed").unwrap();
+        assert_eq!(read_or_make(&file, &go).unwrap(), both);
+        fs::write(folder.path().join("debian-1e.qcow2.sha256"), "none of it").unwrap();
+        assert_eq!(read(&file).sha256, None);
+    }
+
+    #[test]
+    fn a_stop_ends_it_and_a_missing_file_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("one.raw");
+        let stop = Arc::new(AtomicBool::new(true));
+        assert!(make(&file, &stop).is_err());
+        fs::write(&file, "abc").unwrap();
+        assert_eq!(make(&file, &stop).unwrap_err().to_string(), "stopped");
+    }
+}

@@ -1,0 +1,161 @@
+//! Which uploads and builds go: all but the newest two, what has failed or was left half-finished, and what nobody takes any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::model::build::{BuildKey, BuildState, ImageBuild};
+use crate::model::driver_facts;
+use crate::model::ids::{ImageName, ProviderName};
+use crate::model::images::{Images, UploadPlace};
+use crate::model::snapshot::Stored;
+use crate::model::upload::{ImageUpload, UploadKey, UploadState};
+use crate::model::world::World;
+
+/// The current one and the one before.
+const KEPT: usize = 2;
+
+/// One thing that goes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Retirement {
+    /// In the cloud, then its record.
+    Upload(UploadKey, Stored<ImageUpload>),
+    /// Somebody began it and died: what it may have left in the cloud is looked for, then its record goes.
+    Stale(UploadKey),
+    /// Marked: its files may go, although a cloud is slow to delete.
+    Build(BuildKey, Stored<ImageBuild>),
+    /// Its record, the last of it.
+    Record(BuildKey, Stored<ImageBuild>),
+}
+
+/// How much is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// What somebody has marked, and what follows from it.
+    Marked,
+    /// Everything. Failed builds and uploads are shown until then.
+    Whole,
+}
+
+impl Retirement {
+    /// What of it there can be one at a time.
+    pub fn key(&self) -> String {
+        match self {
+            Retirement::Upload(key, _) | Retirement::Stale(key) => key.image_id(),
+            Retirement::Build(key, _) | Retirement::Record(key, _) => key.file_name(),
+        }
+    }
+}
+
+pub fn due(world: &World<'_>, pass: Pass) -> Vec<Retirement> {
+    let images = &world.snapshot.images;
+    let uploads = by_build(images);
+    let none = Vec::new();
+    let mut retirements = Vec::new();
+    for name in images.names() {
+        let kept = kept_builds(world, name);
+        let recent = recent_uploads(world, name);
+        let Some(image) = images.image(name) else { continue };
+        for (id, stored) in &image.builds {
+            let key = BuildKey::new(name, id);
+            let uploads = uploads.get(&key).unwrap_or(&none);
+            let is_kept = kept.contains(&key);
+            let is_active = stored.record.state == BuildState::Building && image.lock.is_held();
+            let stays = stored.record.state != BuildState::Deleting && (is_kept || is_active);
+            for (upload, record) in uploads {
+                let Some(fate) = fate_of(world, upload, record, stays, &recent) else { continue };
+                let is_marked = record.record.state == UploadState::Deleting;
+                if pass == Pass::Whole || is_marked || stored.record.state == BuildState::Deleting {
+                    retirements.push(fate);
+                }
+            }
+            if stays || (pass == Pass::Marked && stored.record.state != BuildState::Deleting) {
+                continue;
+            }
+            if uploads.is_empty() {
+                retirements.push(Retirement::Record(key, stored.clone()));
+            } else if stored.record.state != BuildState::Deleting
+                && uploads.iter().all(|(_, upload)| upload.record.state == UploadState::Deleting)
+            {
+                retirements.push(Retirement::Build(key, stored.clone()));
+            }
+        }
+    }
+    retirements
+}
+
+type Uploads<'a> = Vec<(&'a UploadKey, &'a Stored<ImageUpload>)>;
+
+fn by_build(images: &Images) -> BTreeMap<BuildKey, Uploads<'_>> {
+    let mut builds: BTreeMap<BuildKey, Uploads<'_>> = BTreeMap::new();
+    for (key, stored) in images.uploads() {
+        builds.entry(BuildKey::new(&key.image, &key.build)).or_default().push((key, stored));
+    }
+    builds
+}
+
+/// The newest builds of an image that is configured; those of others may go.
+fn kept_builds(world: &World<'_>, image: &ImageName) -> BTreeSet<BuildKey> {
+    let view = world.snapshot.images.image(image).filter(|_| world.config.diskimages.contains_key(image));
+    let ready = view.map(|view| view.ready()).unwrap_or_default();
+    ready.into_iter().take(KEPT).map(|(id, _)| BuildKey::new(image, id)).collect()
+}
+
+/// The newest uploads of an image at each provider, of whichever builds can be used.
+fn recent_uploads(world: &World<'_>, image: &ImageName) -> BTreeSet<UploadKey> {
+    let images = &world.snapshot.images;
+    let mut recent = BTreeSet::new();
+    for provider in world.facts.keys() {
+        let usable = images.uploads_to(provider, image).filter(|(key, stored)| {
+            let build = images.build(&BuildKey::new(&key.image, &key.build));
+            stored.record.state == UploadState::Ready
+                && build.is_some_and(|build| build.record.state == BuildState::Ready)
+        });
+        let mut usable: Uploads<'_> = usable.collect();
+        usable.sort_by_key(|(_, stored)| std::cmp::Reverse((stored.record.state_time, stored.mzxid)));
+        recent.extend(usable.into_iter().take(KEPT).map(|(key, _)| key.clone()));
+    }
+    recent
+}
+
+/// What becomes of one upload; nothing where it stays. Those of providers that are not ours are left alone.
+fn fate_of(
+    world: &World<'_>,
+    key: &UploadKey,
+    stored: &Stored<ImageUpload>,
+    build_stays: bool,
+    recent: &BTreeSet<UploadKey>,
+) -> Option<Retirement> {
+    let uploading = world.facts.get(&key.provider)?.uploading.as_deref()?;
+    let goes = || Some(Retirement::Upload(key.clone(), stored.clone()));
+    let is_wanted = uploading.images.contains_key(&key.image);
+    match stored.record.state {
+        UploadState::Uploading => {
+            let place = UploadPlace::of(key);
+            (!world.snapshot.images.is_being_uploaded(&place)).then(|| Retirement::Stale(key.clone()))
+        }
+        UploadState::Deleting | UploadState::Failed => goes(),
+        UploadState::Ready if !is_wanted => goes(),
+        UploadState::Ready if build_stays || recent.contains(key) => None,
+        UploadState::Ready => goes(),
+    }
+}
+
+/// The formats of a build that are still needed here; `None` where all of them are.
+pub fn needed_formats(world: &World<'_>, key: &BuildKey) -> Option<BTreeSet<String>> {
+    let image = world.config.diskimages.get(&key.image).filter(|image| image.delete_after_upload)?;
+    let build = world.snapshot.images.build(key)?;
+    // Of a provider that could not be started it is not known what it takes.
+    let is_unknown = |(name, section): (&ProviderName, &std::sync::Arc<crate::model::config::ProviderConfig>)| {
+        !world.facts.contains_key(name) && driver_facts::find(&section.driver).is_some_and(|facts| facts.manages_images)
+    };
+    if build.record.state != BuildState::Ready || world.config.providers.iter().any(is_unknown) {
+        return None;
+    }
+    let lacks = |provider: &ProviderName| {
+        let mut uploads = world.snapshot.images.uploads_to(provider, &key.image);
+        !uploads.any(|(upload, stored)| upload.build == key.build && stored.record.state == UploadState::Ready)
+    };
+    let takers = world.facts.iter().filter_map(|(name, facts)| Some((name, facts.uploading.as_deref()?)));
+    let takers = takers.filter(|(name, uploading)| uploading.images.contains_key(&key.image) && lacks(name));
+    let needed = takers.map(|(_, uploading)| uploading.format.clone());
+    Some(needed.chain(image.keep_formats.iter().cloned()).collect())
+}

@@ -1,0 +1,147 @@
+//! A cloud that takes images and can be made to go wrong; all builders of a test share it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use nodepool::actors::jobs::ProviderHandle;
+use nodepool::actors::providers::{MoreDrivers, StartProvider};
+use nodepool::drivers::OpenDriver;
+use nodepool::drivers::servers::{self, Section};
+use nodepool::drivers::simple::{Simple, SimpleAdapter};
+use nodepool::model::cloud::{CloudError, ExternalId, FailureKind, Instance, LaunchOrder, Launching};
+use nodepool::model::config::ProviderConfig;
+use nodepool::model::findings::Findings;
+use nodepool::model::ids::ProviderName;
+use nodepool::model::problem::Problem;
+use nodepool::model::quantity::Amounts;
+use nodepool::model::uploading::{StoredImage, UploadOrder, Uploading};
+
+#[derive(Clone, Default)]
+pub struct Cloud(Arc<Mutex<State>>);
+
+#[derive(Default)]
+pub struct State {
+    pub images: BTreeMap<String, StoredImage>,
+    /// Every order that came, with the provider.
+    pub orders: Vec<(ProviderName, UploadOrder)>,
+    /// Uploads to these providers fail so many times more.
+    pub upload_fails: BTreeMap<&'static str, usize>,
+    /// Uploads to these providers never end.
+    pub hangs: Vec<&'static str>,
+    /// Deletions fail so many times more.
+    pub delete_fails: usize,
+    pub deletions: usize,
+    next: usize,
+}
+
+impl Cloud {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// An image that somebody has put there.
+    pub fn put(&self, id: &str, meta: &[(&str, &str)]) {
+        let meta = meta.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let image = StoredImage { id: ExternalId::text(id), name: id.to_owned(), meta };
+        self.state().images.insert(id.to_owned(), image);
+    }
+
+    pub fn ids(&self) -> Vec<String> {
+        self.state().images.keys().cloned().collect()
+    }
+
+    pub fn orders_of(&self, provider: &str) -> Vec<UploadOrder> {
+        let state = self.state();
+        let orders = state.orders.iter().filter(|(name, _)| name.as_str() == provider);
+        orders.map(|(_, order)| order.clone()).collect()
+    }
+}
+
+impl MoreDrivers for Cloud {
+    fn names(&self) -> Vec<&'static str> {
+        vec!["fake"]
+    }
+
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+        let mut findings = Findings::default();
+        let parts = servers::section(section, &mut findings);
+        let knob = section.section.given("fake").and_then(|fake| fake.text("image-format").ok().flatten());
+        let format = knob.unwrap_or_else(|| "qcow2".to_owned());
+        let adapter = Takes { section: parts, provider: section.name.clone(), format, cloud: self.clone() };
+        Ok(start.with(Simple::new(section.name.clone(), adapter)))
+    }
+}
+
+struct Takes {
+    section: Section,
+    provider: ProviderName,
+    format: String,
+    cloud: Cloud,
+}
+
+fn failed(detail: &str) -> CloudError {
+    CloudError::Failed { kind: FailureKind::Unknown, detail: detail.to_owned() }
+}
+
+impl SimpleAdapter for Takes {
+    async fn create_instance(&self, _: &LaunchOrder) -> Result<ExternalId, CloudError> {
+        Err(failed("this cloud takes images only"))
+    }
+
+    async fn delete_instance(&self, _: &ExternalId) -> Result<(), CloudError> {
+        Err(CloudError::NotFound)
+    }
+
+    async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {
+        Ok(Vec::new())
+    }
+
+    async fn upload_image(&self, order: &UploadOrder) -> Result<ExternalId, CloudError> {
+        let hangs = {
+            let mut state = self.cloud.state();
+            state.orders.push((self.provider.clone(), order.clone()));
+            if let Some(left) = state.upload_fails.get_mut(self.provider.as_str()).filter(|left| **left > 0) {
+                *left -= 1;
+                return Err(failed("no image today"));
+            }
+            state.hangs.contains(&self.provider.as_str())
+        };
+        if hangs {
+            futures::future::pending::<()>().await;
+        }
+        assert!(order.file.exists(), "{}", order.file.display());
+        let mut state = self.cloud.state();
+        if let Some(image) = state.images.values().find(|image| image.bears(&order.marks)) {
+            return Ok(image.id.clone());
+        }
+        state.next += 1;
+        let id = format!("image-{}", state.next);
+        let texts = order.meta.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+        let meta = texts.chain(order.marks.clone()).collect();
+        let image = StoredImage { id: ExternalId::text(id.clone()), name: order.name.clone(), meta };
+        state.images.insert(id.clone(), image);
+        Ok(ExternalId::text(id))
+    }
+
+    async fn delete_image(&self, id: &ExternalId) -> Result<(), CloudError> {
+        let mut state = self.cloud.state();
+        state.deletions += 1;
+        if state.delete_fails > 0 {
+            state.delete_fails -= 1;
+            return Err(failed("this image stays"));
+        }
+        state.images.remove(&id.to_string()).map(drop).ok_or(CloudError::NotFound)
+    }
+
+    async fn list_images(&self) -> Result<Vec<StoredImage>, CloudError> {
+        Ok(self.cloud.state().images.values().cloned().collect())
+    }
+
+    fn launching(&self) -> Launching {
+        self.section.launching(|_, _, _| Ok(Amounts::none().with("instances", 1.0)))
+    }
+
+    fn uploading(&self) -> Option<Uploading> {
+        Some(self.section.uploading(&self.format))
+    }
+}

@@ -1,0 +1,251 @@
+//! A builder as it runs, on a ZooKeeper in memory, with a command that writes down what it is given and a cloud that takes images.
+#![allow(dead_code)] // Each test binary uses a part of it.
+
+pub mod cloud;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nodepool::actors::builder::{BuilderLife, BuilderOptions, run_session};
+use nodepool::actors::clock;
+use nodepool::actors::shared::SessionEnd;
+use nodepool::model::build::{BuildState, ImageBuild};
+use nodepool::model::ids::{BuildId, ImageName, ProviderName, UploadId};
+use nodepool::model::time::{Span, Timestamp};
+use nodepool::model::upload::{ImageUpload, UploadKey, UploadState};
+use nodepool::zk::lock::make_path;
+use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::zk::{Connection, CreateMode, Zk, paths};
+use tokio::task::JoinHandle;
+
+use crate::grown::{Process, until, zookeeper};
+use cloud::Cloud;
+
+/// Writes down what it is given, and makes a file of each format unless it is told otherwise by a file of the scene.
+const RECORDING_DIB: &str = r#"#!/bin/sh
+here=$(dirname "$0")
+echo "$@" >> "$here/calls"
+echo "DIB_RELEASE=$DIB_RELEASE DIB_IMAGE_NAME=$DIB_IMAGE_NAME DIB_IMAGE_FILENAME=$DIB_IMAGE_FILENAME ELEMENTS_PATH=$ELEMENTS_PATH COLOUR=$COLOUR" >> "$here/environment"
+echo "building $DIB_IMAGE_NAME"
+while [ -e "$here/hang" ]; do sleep 0.01; done
+[ -e "$here/fail" ] && exit 127
+while [ $# -gt 0 ]; do
+    case "$1" in -o) out=$2; shift ;; -t) formats=$2; shift ;; esac
+    shift
+done
+[ -e "$here/empty" ] && exit 0
+mkdir -p "$out.d"
+for format in $(echo "$formats" | tr , ' '); do echo image > "$out.$format"; done
+"#;
+
+pub struct Scene {
+    pub folder: tempfile::TempDir,
+    pub zookeeper: MemoryZooKeeper,
+    pub zk: Zk,
+    /// All providers share it.
+    pub cloud: Cloud,
+}
+
+impl Scene {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("images")).unwrap();
+        let dib = folder.path().join("dib");
+        std::fs::write(&dib, RECORDING_DIB).unwrap();
+        std::fs::set_permissions(&dib, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let zookeeper = zookeeper();
+        let zk: Zk = zookeeper.connect();
+        Self { folder, zookeeper, zk, cloud: Cloud::default() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// With diskimages in flow style, each with the recording command, and providers in the same style.
+    pub fn yaml(&self, images: &[&str], providers: &[&str]) -> String {
+        let providers: String = providers
+            .iter()
+            .map(|provider| format!("  - {{driver: fake, pools: [{{name: main, labels: []}}], {provider}}}\n"))
+            .collect();
+        let (images_dir, logs) = (self.path("images"), self.path("logs"));
+        let dib = self.path("dib");
+        let images: String = images
+            .iter()
+            .map(|image| format!("  - {{{image}, dib-cmd: {}, env-vars: {{COLOUR: blue}}}}\n", dib.display()))
+            .collect();
+        format!(
+            "zookeeper-servers:\n  - host: localhost\n    port: 2181\nimages-dir: {}\nbuild-log-dir: {}\n\
+             elements-dir: /elements\ndiskimages:\n{images}providers:\n{providers}",
+            images_dir.display(),
+            logs.display(),
+        )
+    }
+
+    pub fn start(&self, images: &[&str]) -> Builder {
+        self.start_with(images, |_| {})
+    }
+
+    pub fn start_with(&self, images: &[&str], tune: impl FnOnce(&mut BuilderOptions)) -> Builder {
+        self.start_for(images, &[], tune)
+    }
+
+    pub fn start_for(&self, images: &[&str], providers: &[&str], tune: impl FnOnce(&mut BuilderOptions)) -> Builder {
+        let process = Process::driven(&self.yaml(images, providers), |_| {}, Some(Box::new(self.cloud.clone())));
+        let mut options = BuilderOptions {
+            build_interval: Span(0.2),
+            upload_interval: Span(0.2),
+            // Who wants to see failed builds has time to.
+            cleanup_interval: Span::ZERO,
+            ..BuilderOptions::default()
+        };
+        tune(&mut options);
+        let life = BuilderLife { options, builder_id: "705c8f5d-6bcc-4bb5-bd96-f61902760199".to_owned() };
+        let connection = self.zookeeper.connect();
+        let (session_id, shared) = (connection.session_id(), process.shared.clone());
+        let running = actix_rt::spawn(async move {
+            let loaded = shared.options.load().await.expect("a test's configuration loads");
+            run_session(connection, shared, life, loaded).await
+        });
+        Builder { process, session_id, running }
+    }
+
+    pub async fn builds(&self, image: &str) -> Vec<(BuildId, ImageBuild)> {
+        let image = ImageName::from(image);
+        let Ok((names, _)) = self.zk.children(&paths::image_builds(&image)).await else { return Vec::new() };
+        let mut builds = Vec::new();
+        for name in names.into_iter().filter(|name| name != "lock") {
+            let id = BuildId::from(name);
+            if let Ok((data, _)) = self.zk.get(&paths::image_build(&image, &id)).await {
+                builds.push((id, serde_json::from_slice::<ImageBuild>(&data).unwrap()));
+            }
+        }
+        builds.sort_by_key(|(_, build)| build.state_time);
+        builds
+    }
+
+    pub async fn uploads(&self, image: &str) -> Vec<(UploadKey, ImageUpload)> {
+        let mut uploads: Vec<(UploadKey, ImageUpload)> = Vec::new();
+        let image = ImageName::from(image);
+        for build in self.children(&paths::image_builds(&image)).await {
+            let build = BuildId::from(build);
+            for provider in self.children(&paths::image_providers(&image, &build)).await {
+                let provider = ProviderName::from(provider);
+                for upload in self.children(&paths::image_uploads(&image, &build, &provider)).await {
+                    let (image, build, provider) = (image.clone(), build.clone(), provider.clone());
+                    let key = UploadKey { provider, image, build, upload: UploadId::from(upload) };
+                    if let Ok((data, _)) = self.zk.get(&paths::image_upload(&key)).await {
+                        uploads.push((key, serde_json::from_slice(&data).unwrap()));
+                    }
+                }
+            }
+        }
+        uploads.sort_by(|(_, one), (_, other)| one.state_time.0.total_cmp(&other.state_time.0));
+        uploads
+    }
+
+    async fn children(&self, path: &str) -> Vec<String> {
+        let names = self.zk.children(path).await.map(|(names, _)| names).unwrap_or_default();
+        names.into_iter().filter(|name| name != "lock").collect()
+    }
+
+    /// How many uploads of an image to a provider are in a state.
+    pub async fn uploaded(&self, image: &str, provider: &str, state: UploadState) -> usize {
+        let uploads = self.uploads(image).await;
+        uploads.iter().filter(|(key, upload)| key.provider.as_str() == provider && upload.state == state).count()
+    }
+
+    pub async fn until_uploaded(&self, image: &str, provider: &str, number: usize) {
+        until(&format!("{number} uploads of {image} to {provider}"), async || {
+            self.uploaded(image, provider, UploadState::Ready).await == number
+        })
+        .await;
+    }
+
+    /// Writes a record of an upload as its state shall be.
+    pub async fn set_upload(&self, key: &UploadKey, edit: impl FnOnce(&mut ImageUpload)) {
+        let path = paths::image_upload(key);
+        let (data, stat) = self.zk.get(&path).await.unwrap();
+        let mut upload: ImageUpload = serde_json::from_slice(&data).unwrap();
+        edit(&mut upload);
+        self.zk.set(&path, Bytes::from(nodepool::model::json::to_bytes(&upload)), stat.version).await.unwrap();
+    }
+
+    pub async fn set_build(&self, image: &str, id: &BuildId, state: BuildState) {
+        let path = paths::image_build(&image.into(), id);
+        let (data, stat) = self.zk.get(&path).await.unwrap();
+        let mut build: ImageBuild = serde_json::from_slice(&data).unwrap();
+        build.state = state;
+        self.zk.set(&path, Bytes::from(nodepool::model::json::to_bytes(&build)), stat.version).await.unwrap();
+    }
+
+    pub async fn count(&self, image: &str, state: BuildState) -> usize {
+        self.builds(image).await.iter().filter(|(_, build)| build.state == state).count()
+    }
+
+    pub async fn until_built(&self, image: &str, number: usize) -> Vec<(BuildId, ImageBuild)> {
+        until(&format!("{number} builds of {image}"), async || self.count(image, BuildState::Ready).await == number)
+            .await;
+        self.builds(image).await
+    }
+
+    pub async fn ask(&self, image: &str) {
+        let path = paths::image_build_request(&image.into());
+        make_path(&self.zk, paths::parent(&path).unwrap()).await.unwrap();
+        self.zk.create(&path, Bytes::new(), CreateMode::Persistent).await.unwrap();
+    }
+
+    pub async fn is_asked(&self, image: &str) -> bool {
+        self.zk.exists(&paths::image_build_request(&image.into())).await.unwrap().is_some()
+    }
+
+    /// A build of somebody else.
+    pub async fn put_build(&self, image: &str, age: f64, formats: &[&str]) {
+        let time = Timestamp(clock::now().0 - age);
+        let formats = formats.iter().map(|format| (*format).to_owned()).collect();
+        let mut build = ImageBuild::begun("elsewhere", "other", formats, time);
+        build.state = BuildState::Ready;
+        let path = paths::image_build(&image.into(), &BuildId::from(format!("{:032x}", age as u64)));
+        make_path(&self.zk, paths::parent(&path).unwrap()).await.unwrap();
+        let data = nodepool::model::json::to_bytes(&build);
+        self.zk.create(&path, Bytes::from(data), CreateMode::Persistent).await.unwrap();
+    }
+
+    pub fn set(&self, mark: &str) {
+        std::fs::write(self.path(mark), "").unwrap();
+    }
+
+    pub fn unset(&self, mark: &str) {
+        std::fs::remove_file(self.path(mark)).unwrap();
+    }
+
+    pub fn calls(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.path("calls")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+pub struct Builder {
+    pub process: Process,
+    pub session_id: i64,
+    pub running: JoinHandle<SessionEnd>,
+}
+
+impl Builder {
+    /// As somebody edits the file; the builder looks at it every second. Returns when it goes by it.
+    pub async fn reconfigure(&self, yaml: String) {
+        let before = self.process.shared.in_force();
+        std::fs::write(&self.process.file, yaml).unwrap();
+        until("the new configuration", async || match (&before, &self.process.shared.in_force()) {
+            (Some(before), Some(now)) => !Arc::ptr_eq(&before.config, &now.config),
+            (before, now) => before.is_none() && now.is_some(),
+        })
+        .await;
+    }
+}
+
+pub fn names(folder: &Path) -> BTreeSet<String> {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
