@@ -54,6 +54,24 @@ async fn one_command_serves_and_the_next_one_gets_nodes() {
 }
 
 #[tokio::test]
+async fn images_are_built_uploaded_and_booted_in_one_process_unless_the_builder_is_left_out() {
+    let place = Place::new("");
+    let mut daemon = standalone(&place, &[]).await;
+    let asked = place.run(NODEPOOL, &["image-build", "--wait", "--uploads", "demo"]);
+    assert!(asked.status.success(), "{}", text(&asked.stderr));
+    assert!(text(&asked.stdout).contains("is uploaded to fake-cloud as "), "{}", text(&asked.stdout));
+    let booted = place.run(NODEPOOL, &["request", "--label", "built", "--wait", "30", "--", "env"]);
+    assert!(text(&booted.stdout).contains("NODEPOOL_NODE_COUNT=1"), "{}", text(&booted.stderr));
+    daemon.signal(Signal::SIGINT);
+    assert!(daemon.ends().await.success(), "{}", daemon.log());
+    let mut daemon = standalone(&place, &["--no-builder"]).await;
+    has_ready_nodes(&place, 2).await;
+    assert!(!place.run(NODEPOOL, &["image-build", "demo"]).status.success());
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.ends().await.success());
+}
+
+#[tokio::test]
 async fn what_was_kept_before_a_kill_is_there_afterwards() {
     let place = Place::new("");
     let mut daemon = standalone(&place, &["--data-dir", "nodepool-data"]).await;

@@ -106,7 +106,7 @@ pub fn run_launcher(
         let control = Control::take(Patience::Seconds)?;
         let prepared = Prepared { drivers, ..prepare(options).await? };
         ready.tell()?;
-        serve(control, prepared).await
+        serve(&control, prepared).await
     })
 }
 
@@ -115,14 +115,24 @@ pub fn run_builder(options: LauncherOptions, builder: BuilderOptions, daemon: &D
     run_daemon(daemon, BUILDER_LOG_FILE, async move |ready| {
         let control = Control::take(Patience::Hours)?;
         let prepared = prepare(options).await?;
-        let life = BuilderLife { builder_id: builder_id(&prepared.loaded)?, options: builder };
+        let life = life(&prepared.loaded, builder)?;
         ready.tell()?;
-        info!("Nodepool builder {VERSION} starting");
         prepared.loaded.tell();
-        let loaded = prepared.loaded.clone();
-        let grown = Grown::of(&control, prepared).await?;
-        sessions(&grown.shared, loaded, &Tree::Builder(life)).await
+        build(&control, prepared, life).await
     })
+}
+
+/// What a builder is by its configuration; one without a place for images is none.
+pub fn life(loaded: &Loaded, options: BuilderOptions) -> Result<BuilderLife, ProcessError> {
+    Ok(BuilderLife { builder_id: builder_id(loaded)?, options })
+}
+
+/// The builder from its first log line to its orderly end; to be called inside a system.
+pub async fn build(control: &Control, prepared: Prepared, life: BuilderLife) -> Result<(), ProcessError> {
+    info!("Nodepool builder {VERSION} starting");
+    let loaded = prepared.loaded.clone();
+    let grown = Grown::with_web(control, prepared, None).await?;
+    sessions(&grown.shared, loaded, &Tree::Builder(life)).await
 }
 
 /// Whoever started a daemon waits until this is told.
@@ -155,7 +165,7 @@ fn run_daemon(
     ExitCode::from(status(live()))
 }
 
-/// What tells this builder from others; a builder without a place for images is none.
+/// What tells this builder from others.
 fn builder_id(loaded: &Loaded) -> Result<String, ProcessError> {
     let Some(path) = &loaded.config.images_dir else { return Err(ProcessError::NoImagesDir) };
     ImagesDir::new(path).builder_id().map_err(|source| ProcessError::ImagesDir { path: path.clone(), source })
@@ -266,14 +276,14 @@ pub fn bind_webapp(loaded: &Loaded) -> Result<TcpListener, ProcessError> {
 }
 
 /// The launcher from its first log line to its orderly end; to be called inside a system.
-pub async fn serve(control: Control, mut prepared: Prepared) -> Result<(), ProcessError> {
+pub async fn serve(control: &Control, mut prepared: Prepared) -> Result<(), ProcessError> {
     info!("Nodepool launcher {VERSION} starting");
     prepared.loaded.tell();
     let (listener, loaded) = (prepared.listener.take(), prepared.loaded.clone());
     let webapp = listener.as_ref().map(TcpListener::local_addr).transpose();
     let webapp =
         webapp.map_err(|source| ProcessError::System { action: "ask for the web server's address", source })?;
-    let grown = Grown::with_web(&control, prepared, webapp).await?;
+    let grown = Grown::with_web(control, prepared, webapp).await?;
     let web = match listener {
         Some(listener) => {
             let server = webapp::serve(listener, grown.shared.clone())
@@ -298,10 +308,6 @@ struct Grown {
 }
 
 impl Grown {
-    async fn of(control: &Control, prepared: Prepared) -> Result<Self, ProcessError> {
-        Self::with_web(control, prepared, None).await
-    }
-
     async fn with_web(control: &Control, prepared: Prepared, web: Option<SocketAddr>) -> Result<Self, ProcessError> {
         let Prepared { options, loaded, drivers, listener: _ } = prepared;
         let (pools, clouds) = (Arbiter::new(), Arbiter::new());

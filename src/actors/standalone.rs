@@ -1,4 +1,4 @@
-//! `nodepool standalone`: launcher, web port and coordinator in one process, for one machine, with nothing to install.
+//! `nodepool standalone`: launcher, builder, web port and coordinator in one process, for one machine, with nothing to install.
 
 use std::fs;
 use std::io::{self, Write};
@@ -10,6 +10,7 @@ use actix_rt::Arbiter;
 use tokio::sync::oneshot;
 use tracing::warn;
 
+use super::builder::{BuilderLife, BuilderOptions};
 use super::clock;
 use super::config_files::{self, Loaded};
 use super::log::LogPlan;
@@ -32,6 +33,8 @@ pub struct StandaloneOptions {
     pub config: Option<PathBuf>,
     pub secure: Option<PathBuf>,
     pub data_dir: PathBuf,
+    /// Images are built and uploaded as well.
+    pub builder: bool,
     pub log: LogPlan,
 }
 
@@ -62,12 +65,42 @@ async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
     };
     introduce(&options.data_dir, &coordinator, prepared.listener.as_ref());
     let failed = coordinator.failed();
+    let builder = builder(&options, &prepared)?;
+    let building = async {
+        match builder {
+            Some((prepared, life)) => process::build(&control, prepared, life).await,
+            None => Ok(()),
+        }
+    };
+    let serving = async { tokio::try_join!(process::serve(&control, prepared), building).map(drop) };
     let outcome = tokio::select! {
-        outcome = process::serve(control, prepared) => outcome,
+        outcome = serving => outcome,
         reason = failed => Err(ProcessError::CoordinatorFailed(reason)),
     };
     coordinator.stop().await;
     outcome
+}
+
+/// The builder beside a launcher, where there is something to build. The built-in configuration has images that need no tool.
+fn builder(options: &StandaloneOptions, launcher: &Prepared) -> Result<Option<(Prepared, BuilderLife)>, ProcessError> {
+    let config = &launcher.loaded.config;
+    if !options.builder || config.diskimages.is_empty() {
+        return Ok(None);
+    }
+    let Some(images) = &config.images_dir else {
+        warn!("the configuration has diskimages and no images-dir: the builder is left out");
+        return Ok(None);
+    };
+    let mut building = BuilderOptions::default();
+    if options.config.is_none() {
+        building = building.faked();
+        let path = PathBuf::from(images);
+        fs::create_dir_all(&path).map_err(|source| ProcessError::ImagesDir { path, source })?;
+    }
+    let life = process::life(&launcher.loaded, building)?;
+    let prepared =
+        Prepared { options: launcher.options.clone(), loaded: launcher.loaded.clone(), listener: None, drivers: None };
+    Ok(Some((prepared, life)))
 }
 
 /// On a thread of its own: a busy launcher must not make its own session expire.
@@ -119,7 +152,8 @@ async fn with_built_in_config(
     let web_port = listener
         .local_addr()
         .map_err(|source| ProcessError::System { action: "ask for the web server's address", source })?;
-    let text = client_config(coordinator) + &built_in_config(web_port.port(), &user_name());
+    let built = options.builder.then(|| options.data_dir.join("images"));
+    let text = client_config(coordinator) + &built_in_config(web_port.port(), &user_name(), built.as_deref());
     let path = write_config(&options.data_dir, &text)?;
     let mut launcher = LauncherOptions { secure: options.secure.clone(), ..LauncherOptions::new(path) };
     let written = launcher.load().await?;
@@ -153,11 +187,24 @@ fn client_config(coordinator: &EmbeddedServer) -> String {
 }
 
 /// Two slots on this machine that can be had at once, and a cloud in memory whose nodes can be seen booting; no SSH server is
-/// needed for either.
-fn built_in_config(web_port: u16, user: &str) -> String {
+/// needed for either. With a folder for them, images are built and uploaded for nodes of that cloud.
+fn built_in_config(web_port: u16, user: &str, images: Option<&Path>) -> String {
+    let cloud_label = |name: &str, image: &str| {
+        format!("          - name: {name}\n            {image}\n            flavor-name: Fake Flavor\n")
+    };
+    let (mut head, mut labels) = (String::new(), "labels:\n  - name: local\n  - name: cloud\n".to_owned());
+    let (mut taken, mut served) = (String::new(), cloud_label("cloud", "cloud-image: debian"));
+    if let Some(images) = images {
+        head = format!(
+            "images-dir: {}\ndiskimages:\n  - name: demo\n    elements: [vm]\n",
+            quoted(&images.to_string_lossy())
+        );
+        labels += "  - name: built\n";
+        taken = "    diskimages:\n      - name: demo\n".to_owned();
+        served += &cloud_label("built", "diskimage: demo");
+    }
     format!(
-        "webapp:\n  listen_address: 127.0.0.1\n  port: {web_port}\n\
-         labels:\n  - name: local\n  - name: cloud\n\
+        "webapp:\n  listen_address: 127.0.0.1\n  port: {web_port}\n{head}{labels}\
          providers:\n  - name: this-machine\n    driver: static\n    pools:\n      - name: main\n        nodes:\n\
          \x20         - name: 127.0.0.1\n\
          \x20           labels: [local]\n\
@@ -165,9 +212,8 @@ fn built_in_config(web_port: u16, user: &str) -> String {
          \x20           max-parallel-jobs: 2\n\
          \x20           host-key-checking: false\n\
          \x20 - name: fake-cloud\n    driver: fake\n    cloud: fake\n    fake: {{boot-time: 3}}\n\
-         \x20   cloud-images:\n      - name: debian\n        image-name: Fake Precise\n\
-         \x20   pools:\n      - name: main\n        max-servers: 10\n        labels:\n\
-         \x20         - name: cloud\n            cloud-image: debian\n            flavor-name: Fake Flavor\n",
+         \x20   cloud-images:\n      - name: debian\n        image-name: Fake Precise\n{taken}\
+         \x20   pools:\n      - name: main\n        max-servers: 10\n        labels:\n{served}",
         quoted(user),
     )
 }
@@ -235,13 +281,19 @@ mod tests {
     #[tokio::test]
     async fn the_built_in_configuration_serves_two_slots_and_a_cloud() {
         let folder = tempfile::tempdir().unwrap();
-        let path = write_config(folder.path(), &built_in_config(8005, "me")).unwrap();
+        let images = folder.path().join("images");
+        let path = write_config(folder.path(), &built_in_config(8005, "me", Some(&images))).unwrap();
         let loaded = LauncherOptions::new(path).load().await.unwrap();
         assert_eq!(loaded.problems, []);
         assert!(loaded.config.out_of_service.is_empty());
         assert!(loaded.config.labels.contains_key("local"));
         assert_eq!(loaded.config.providers["this-machine"].pools["main"].labels.len(), 1);
-        assert!(loaded.config.providers["fake-cloud"].pools["main"].labels.contains("cloud"));
+        let labels = &loaded.config.providers["fake-cloud"].pools["main"].labels;
+        assert!(labels.contains("cloud") && labels.contains("built"));
+        assert_eq!(loaded.config.diskimages.len(), 1);
+        let path = write_config(folder.path(), &built_in_config(8005, "me", None)).unwrap();
+        let loaded = LauncherOptions::new(path).load().await.unwrap();
+        assert_eq!((loaded.problems.len(), loaded.config.diskimages.len()), (0, 0));
         assert_eq!(loaded.config.webapp.listen_address, "127.0.0.1");
     }
 }

@@ -88,6 +88,8 @@ pub enum Command {
     },
     /// List instances in clouds that belong to no node: what a launcher would delete, and why
     AlienList { provider: Option<String> },
+    /// List images in clouds that a builder made and of which no upload is known
+    AlienImageList { provider: Option<String> },
     /// List builds of images
     DibImageList,
     /// List uploads of images
@@ -99,6 +101,9 @@ pub enum Command {
         /// Wait until it has ended
         #[arg(long)]
         wait: bool,
+        /// Wait until it is uploaded as well, to all providers that take the image
+        #[arg(long, requires = "wait")]
+        uploads: bool,
         image: String,
     },
     /// Show what the newest build of an image has written, on the host of its builder
@@ -150,6 +155,9 @@ pub struct StandaloneArguments {
     /// Where the coordinator keeps its data, and the configuration for clients is written
     #[arg(long, value_name = "DIRECTORY", default_value = "./nodepool-data")]
     pub data_dir: PathBuf,
+    /// Leave the builder of images out
+    #[arg(long)]
+    pub no_builder: bool,
 }
 
 #[derive(Debug, Args)]

@@ -17,11 +17,20 @@ use nodepool::zk::{Zk, paths, transfer};
 use serde_json::json;
 use tokio::runtime::Handle;
 
+use crate::follow_uploads;
 use crate::images;
 use crate::output::Screen;
 
 /// Between two looks at a log that is being written.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    Built,
+    /// By all providers that take the image.
+    Uploaded,
+}
 
 /// Asks for a build and waits for its end. A build that fails is an error, though builders try again.
 pub async fn image_build_and_wait(
@@ -29,6 +38,7 @@ pub async fn image_build_and_wait(
     config: &Config,
     screen: &mut Screen<'_>,
     image: &ImageName,
+    until: Until,
 ) -> anyhow::Result<()> {
     let mirror = Mirror::of_images(zk.clone(), &Handle::current()).await?;
     let mut pictures = mirror.subscribe();
@@ -39,9 +49,14 @@ pub async fn image_build_and_wait(
     loop {
         let picture = pictures.borrow_and_update().clone();
         if let Some((build, builder)) = waiting.look(picture.images.image(image), screen)? {
-            let id = BuildKey::new(image, &build).file_name();
+            let key = BuildKey::new(image, &build);
+            let id = key.file_name();
             screen.say(format_args!("{id} is ready"))?;
-            let done = json!({"outcome": "ready", "image": image, "id": id, "builder": builder});
+            let mut done = json!({"outcome": "ready", "image": image, "id": id, "builder": builder});
+            if until == Until::Uploaded {
+                let takers = follow_uploads::takers(config, image);
+                done["uploads"] = follow_uploads::wait(zk, &mirror, screen, &key, takers).await?.into();
+            }
             return Ok(screen.outcome(done)?);
         }
         if !waiting.is_under_way(zk, picture.images.image(image)).await? {
@@ -232,7 +247,7 @@ mod tests {
             build(&world, "b1", "ready").await;
             let config = config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]").await;
             let waiting = hear(Format::Table, async |screen| {
-                image_build_and_wait(&world.zk, &config, screen, &"debian".into()).await
+                image_build_and_wait(&world.zk, &config, screen, &"debian".into(), Until::Built).await
             });
             let building = async {
                 asked(&world).await;
@@ -254,7 +269,7 @@ mod tests {
         build(&world, "b1", "ready").await;
         let config = config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]").await;
         let waiting = hear(Format::Table, async |screen| {
-            image_build_and_wait(&world.zk, &config, screen, &"debian".into()).await
+            image_build_and_wait(&world.zk, &config, screen, &"debian".into(), Until::Built).await
         });
         let taking_back = async {
             asked(&world).await;

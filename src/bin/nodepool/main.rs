@@ -1,12 +1,14 @@
 //! The command line: says what there is, changes what it is told to, and exits with the matching status.
 
 mod admin;
+mod alien_images;
 mod args;
 mod claim;
 mod clouds;
 mod connect;
 mod consumer;
 mod follow;
+mod follow_uploads;
 mod images;
 mod interrupts;
 mod inventory;
@@ -141,6 +143,10 @@ async fn with_session(
             let provider = provider.map(Into::into);
             clouds::alien_list(zk.as_ref(), config, screen, provider.as_ref()).await?;
         }
+        Command::AlienImageList { provider } => {
+            let provider = provider.map(Into::into);
+            alien_images::list(zk, config, screen, provider.as_ref()).await?;
+        }
         Command::RequestList => admin::request_list(zk.as_ref(), screen).await?,
         Command::Delete { now: false, id } => nodes::delete(zk, screen, &id.into()).await?,
         Command::Delete { now: true, id } => nodes::delete_now(zk, config, screen, &id.into()).await?,
@@ -153,9 +159,12 @@ async fn with_session(
         Command::DibImageList => images::dib_image_list(zk, screen).await?,
         Command::ImageList => images::image_list(zk, screen).await?,
         Command::ImageStatus => images::image_status(zk, screen).await?,
-        Command::ImageBuild { wait: false, image } => images::image_build(zk, config, screen, &image.into()).await?,
-        Command::ImageBuild { wait: true, image } => {
-            follow::image_build_and_wait(zk, config, screen, &image.into()).await?;
+        Command::ImageBuild { wait: false, image, .. } => {
+            images::image_build(zk, config, screen, &image.into()).await?
+        }
+        Command::ImageBuild { wait: true, uploads, image } => {
+            let until = if uploads { follow::Until::Uploaded } else { follow::Until::Built };
+            follow::image_build_and_wait(zk, config, screen, &image.into(), until).await?;
         }
         Command::BuildLog { follow, image } => {
             let follow = if follow { follow::Follow::ToTheEnd } else { follow::Follow::AsFarAsItIs };

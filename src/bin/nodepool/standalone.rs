@@ -23,6 +23,7 @@ pub fn run(global: Global, arguments: StandaloneArguments) -> u8 {
         config: arguments.config.or(global.config),
         secure: arguments.secure.or(global.secure),
         data_dir: arguments.data_dir,
+        builder: !arguments.no_builder,
         log,
     })
 }
