@@ -49,9 +49,12 @@ async fn serve(simulation: web::Data<Mutex<Simulation>>, request: HttpRequest, p
             None
         }
         Fate::CarriedOut(faults) => {
-            let upload = simulation.lock().expect("no call panics").awaits_upload(&call);
+            let (upload, breaks_at) = {
+                let mut simulation = simulation.lock().expect("no call panics");
+                (simulation.awaits_upload(&call), simulation.uploads_break_at())
+            };
             if let Some(image) = upload {
-                let Some(content) = take_in(payload).await else { return cut(&request) };
+                let Some(content) = take_in(payload, breaks_at).await else { return cut(&request) };
                 simulation.lock().expect("no call panics").uploaded(&call, image, content, &faults)
             } else {
                 let Some(body) = read(payload).await else { return HttpResponse::PayloadTooLarge().finish() };
@@ -78,11 +81,14 @@ async fn read(payload: web::Payload) -> Option<Bytes> {
     payload.to_bytes_limited(LONGEST_BODY).await.ok()?.ok()
 }
 
-/// None when the peer stopped in the middle.
-async fn take_in(mut payload: web::Payload) -> Option<crate::image::Content> {
+/// None when the peer stopped in the middle, or the connection is to break.
+async fn take_in(mut payload: web::Payload, breaks_at: Option<u64>) -> Option<crate::image::Content> {
     let mut intake = Intake::new();
     while let Some(piece) = payload.next().await {
         intake.take(&piece.ok()?);
+        if breaks_at.is_some_and(|at| intake.size() >= at) {
+            return None;
+        }
     }
     Some(intake.finish())
 }

@@ -64,6 +64,10 @@ impl Intake {
         self.sha512.update(piece);
     }
 
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
     pub fn finish(self) -> Content {
         let sha512: String = self.sha512.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         Content { size: self.size, md5: format!("{:x}", self.md5.finalize()), sha512 }

@@ -87,6 +87,9 @@ pub struct Knobs {
     /// The longest page of a list; more is on the next one.
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub page_size: u64,
+    /// The connection of an upload breaks after so many bytes of its image; 0: it does not.
+    #[arg(long, default_value_t = 0, value_name = "BYTES")]
+    pub uploads_break_at: u64,
     /// How long a call hangs that is hit by the fault `hang`.
     #[arg(long, default_value_t = 600.0, value_name = "S")]
     pub hang_s: f64,

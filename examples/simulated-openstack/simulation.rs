@@ -147,6 +147,10 @@ impl Simulation {
         if allowed { self.cloud.check_upload(upload).ok() } else { None }
     }
 
+    pub fn uploads_break_at(&self) -> Option<u64> {
+        Some(self.cloud.knobs.uploads_break_at).filter(|at| *at > 0)
+    }
+
     pub fn uploaded(&mut self, call: &Call, image: u64, content: Content, faults: &[Fault]) -> Option<Answer> {
         self.advance();
         let answer = self.cloud.uploaded(image, content);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nodepool::actors::builder::{BuilderLife, BuilderOptions, run_session};
 use nodepool::actors::clock;
+use nodepool::actors::providers::MoreDrivers;
 use nodepool::actors::shared::SessionEnd;
 use nodepool::model::build::{BuildState, ImageBuild};
 use nodepool::model::ids::{BuildId, ImageName, ProviderName, UploadId};
@@ -37,7 +38,9 @@ while [ $# -gt 0 ]; do
 done
 [ -e "$here/empty" ] && exit 0
 mkdir -p "$out.d"
-for format in $(echo "$formats" | tr , ' '); do echo image > "$out.$format"; done
+for format in $(echo "$formats" | tr , ' '); do
+    if [ -e "$here/size" ]; then head -c "$(cat "$here/size")" /dev/zero > "$out.$format"; else echo image > "$out.$format"; fi
+done
 "#;
 
 pub struct Scene {
@@ -68,7 +71,10 @@ impl Scene {
     pub fn yaml(&self, images: &[&str], providers: &[&str]) -> String {
         let providers: String = providers
             .iter()
-            .map(|provider| format!("  - {{driver: fake, pools: [{{name: main, labels: []}}], {provider}}}\n"))
+            .map(|provider| match provider.contains("driver") {
+                true => format!("  - {{{provider}}}\n"),
+                false => format!("  - {{driver: fake, pools: [{{name: main, labels: []}}], {provider}}}\n"),
+            })
             .collect();
         let (images_dir, logs) = (self.path("images"), self.path("logs"));
         let dib = self.path("dib");
@@ -93,7 +99,18 @@ impl Scene {
     }
 
     pub fn start_for(&self, images: &[&str], providers: &[&str], tune: impl FnOnce(&mut BuilderOptions)) -> Builder {
-        let process = Process::driven(&self.yaml(images, providers), |_| {}, Some(Box::new(self.cloud.clone())));
+        self.start_driven(images, providers, Box::new(self.cloud.clone()), tune)
+    }
+
+    /// With providers of other drivers.
+    pub fn start_driven(
+        &self,
+        images: &[&str],
+        providers: &[&str],
+        drivers: Box<dyn MoreDrivers>,
+        tune: impl FnOnce(&mut BuilderOptions),
+    ) -> Builder {
+        let process = Process::driven(&self.yaml(images, providers), |_| {}, Some(drivers));
         let mut options = BuilderOptions {
             build_interval: Span(0.2),
             upload_interval: Span(0.2),

@@ -1,0 +1,210 @@
+//! Images in Glance from upload to removal: the same cases on the simulated cloud and on a real one, and what may go wrong on the way.
+//!
+//! The real one is what OS_CLIENT_CONFIG_FILE and OS_CLOUD name; without them the simulated cloud is the only one.
+
+mod grown;
+mod stack;
+mod studio;
+mod support;
+
+use std::time::Duration;
+
+use grown::on_real_time;
+use nodepool::actors::builder::BuilderOptions;
+use nodepool::model::build::BuildState;
+use nodepool::model::time::Span;
+use nodepool::model::upload::UploadState;
+use serde_json::{Value, json};
+use stack::client::Client;
+use stack::roof::WithClouds;
+use stack::{Cloud, clouds};
+use studio::{Builder, Scene};
+use support::wait;
+
+/// A real cloud on a busy machine takes its time.
+const LONG: Duration = Duration::from_secs(180);
+
+/// A builder with one image, `debian`, for one provider, whose name no other test has.
+struct Studio {
+    scene: Scene,
+    client: Client,
+    provider: String,
+    builder: Builder,
+}
+
+impl Studio {
+    async fn open(cloud: &Cloud, image: &str) -> Self {
+        Self::tuned(cloud, image, |_| {}).await
+    }
+
+    async fn tuned(cloud: &Cloud, image: &str, tune: impl FnOnce(&mut BuilderOptions)) -> Self {
+        let scene = Scene::new();
+        Self::open_in(scene, cloud, image, tune).await
+    }
+
+    async fn open_in(scene: Scene, cloud: &Cloud, image: &str, tune: impl FnOnce(&mut BuilderOptions)) -> Self {
+        println!("--- on the cloud {}", cloud.name);
+        let provider = format!("test-{}", uuid::Uuid::new_v4().simple());
+        let image = format!("name: debian, {image}");
+        let drivers = Box::new(WithClouds(cloud.clouds_yaml.clone()));
+        let yaml = provider_yaml(&provider, cloud, "[{name: debian, meta: {colour: blue, min_ram: 64, agent: true}}]");
+        let builder = scene.start_driven(&[&image], &[&yaml], drivers, |options| {
+            options.cleanup_interval = Span(0.5);
+            tune(options);
+        });
+        Self { client: cloud.client().await, scene, provider, builder }
+    }
+
+    /// All images of the provider, whatever their state.
+    async fn images(&self) -> Vec<Value> {
+        let mut listed = self.client.get("image", &format!("/images?nodepool_provider_name={}", self.provider)).await;
+        let Value::Array(images) = listed["images"].take() else { panic!("no list of images: {listed}") };
+        images.into_iter().filter(|image| image["nodepool_provider_name"] == self.provider.as_str()).collect()
+    }
+
+    async fn until_ready(&self, number: usize) {
+        wait::until(&format!("{number} uploads"), LONG, async || {
+            self.scene.uploaded("debian", &self.provider, UploadState::Ready).await == number
+        })
+        .await;
+    }
+
+    /// The ids of the uploads in their order.
+    async fn ids(&self) -> Vec<String> {
+        let uploads = self.scene.uploads("debian").await;
+        uploads.iter().filter_map(|(_, upload)| Some(upload.external_id.as_ref()?.to_string())).collect()
+    }
+
+    /// Takes the image out of the configuration, and waits until nothing is left.
+    async fn close(self, cloud: &Cloud) {
+        let yaml = provider_yaml(&self.provider, cloud, "[]");
+        self.builder.reconfigure(self.scene.yaml(&[], &[&yaml])).await;
+        wait::until("nothing to be left", LONG, async || {
+            self.images().await.is_empty() && self.scene.builds("debian").await.is_empty()
+        })
+        .await;
+    }
+}
+
+fn provider_yaml(name: &str, cloud: &Cloud, images: &str) -> String {
+    format!(
+        "name: {name}, driver: openstack, cloud: {}, pools: [{{name: main, labels: []}}], diskimages: {images}",
+        cloud.name
+    )
+}
+
+// drivers.md 2.1.9, operations.md checks 38 and 48
+#[test]
+fn an_image_is_uploaded_as_it_is_described_and_goes_when_newer_ones_are_there() {
+    on_real_time(async {
+        for cloud in clouds(&[]).await {
+            let studio = Studio::open(&cloud, "formats: [raw], metadata: {os_distro: debian, min_disk: 1}").await;
+            studio.until_ready(1).await;
+            let [image] = &studio.images().await[..] else { panic!("one image") };
+            let (key, upload) = studio.scene.uploads("debian").await.remove(0);
+            assert_eq!(json!(upload.external_id), image["id"]);
+            assert_eq!(json!(upload.external_name), image["name"]);
+            let expected = json!({
+                "status": "active", "disk_format": "qcow2", "container_format": "bare", "visibility": "private",
+                "size": 6, "checksum": "4802fcebd761ca4f04c9a6320330fd10", "min_disk": 1, "min_ram": 64,
+                "os_distro": "debian", "colour": "blue", "agent": "True",
+                "nodepool_build_id": key.build, "nodepool_upload_id": "0000000001",
+                "owner_specified.openstack.md5": "4802fcebd761ca4f04c9a6320330fd10",
+                "owner_specified.openstack.object": format!("images/{}", image["name"].as_str().unwrap()),
+            });
+            for (name, value) in expected.as_object().unwrap() {
+                assert_eq!(image[name], *value, "{name}");
+            }
+            assert_eq!(image["owner_specified.openstack.sha256"].as_str().map(str::len), Some(64));
+            let first = image["id"].clone();
+            for number in 1..=2 {
+                studio.scene.ask("debian").await;
+                studio.scene.until_built("debian", if number == 1 { 2 } else { 3 }).await;
+                wait::until("its upload", LONG, async || studio.ids().await.len() > number).await;
+                if number == 1 {
+                    studio.until_ready(2).await;
+                }
+            }
+            wait::until("the first image to go", LONG, async || {
+                let images = studio.images().await;
+                images.len() == 2 && !images.iter().any(|image| image["id"] == first)
+            })
+            .await;
+            studio.close(&cloud).await;
+        }
+    });
+}
+
+// operations.md §5.9; drivers.md 2.1.9: on failure the record is deleted
+#[test]
+fn an_upload_comes_through_whatever_happens_to_its_calls_and_leaves_one_image() {
+    on_real_time(async {
+        for fault in [
+            "lost-answer method=POST path=/images$ times=1",
+            "truncated method=POST path=/images$ times=1",
+            "500 method=POST path=/images$ times=1",
+            "closed method=POST path=/images$ times=1",
+            "closed method=PUT path=/file$ times=1",
+            "lost-answer method=PUT path=/file$ times=1",
+            "503 method=PUT path=/file$ times=2",
+            "413 method=PUT path=/file$ times=1",
+            "html method=GET path=/images/ times=1",
+            "429 method=PUT path=/file$ times=1",
+        ] {
+            println!("--- {fault}");
+            let cloud = Cloud::simulated(&["--fault", fault]).await;
+            let studio = Studio::open(&cloud, "formats: [raw]").await;
+            studio.until_ready(1).await;
+            wait::until("one image and one upload", LONG, async || {
+                studio.images().await.len() == 1 && studio.scene.uploads("debian").await.len() == 1
+            })
+            .await;
+            assert_eq!(json!(studio.ids().await[0]), studio.images().await[0]["id"]);
+        }
+    });
+}
+
+#[test]
+fn an_upload_whose_connection_breaks_at_any_byte_leaves_a_failed_record_and_no_image() {
+    on_real_time(async {
+        let size = 3_000_000;
+        let cloud = Cloud::simulated(&["--uploads-break-at", "1"]).await;
+        let scene = Scene::new();
+        std::fs::write(scene.path("size"), size.to_string()).unwrap();
+        let studio =
+            Studio::open_in(scene, &cloud, "formats: [raw]", |options| options.cleanup_interval = Span::ZERO).await;
+        let failed = async || studio.scene.uploaded("debian", &studio.provider, UploadState::Failed).await;
+        for (number, at) in [1, 65_536, 1_000_000, size - 1, size].into_iter().enumerate() {
+            cloud.simulation().knobs(json!({"uploads_break_at": at})).await;
+            let before = failed().await;
+            wait::until(&format!("a failure at byte {at}, the {number}th"), LONG, async || failed().await > before)
+                .await;
+        }
+        cloud.simulation().knobs(json!({"uploads_break_at": 0})).await;
+        studio.until_ready(1).await;
+        let [image] = &studio.images().await[..] else { panic!("one image: {:?}", studio.images().await) };
+        assert_eq!((&image["size"], &image["status"]), (&json!(size), &json!("active")));
+    });
+}
+
+// operations.md checks 37 and 47
+#[test]
+fn the_removal_of_an_image_is_tried_until_the_cloud_does_it() {
+    on_real_time(async {
+        let cloud = Cloud::simulated(&["--fault", "500 method=DELETE path=/images/ times=6"]).await;
+        let studio = Studio::open(&cloud, "formats: [raw]").await;
+        studio.until_ready(1).await;
+        let id = studio.scene.builds("debian").await[0].0.clone();
+        studio.scene.set_build("debian", &id, BuildState::Deleting).await;
+        wait::until("the build to go", LONG, async || {
+            let builds = studio.scene.builds("debian").await;
+            !builds.iter().any(|(there, _)| *there == id)
+        })
+        .await;
+        wait::until("its image to go", LONG, async || {
+            let images = studio.images().await;
+            images.iter().all(|image| image["nodepool_build_id"] != id.as_str())
+        })
+        .await;
+    });
+}
