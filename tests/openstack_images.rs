@@ -9,9 +9,10 @@ mod support;
 
 use std::time::Duration;
 
-use grown::on_real_time;
+use grown::{Consumer, Process, on_real_time};
 use nodepool::actors::builder::BuilderOptions;
 use nodepool::model::build::BuildState;
+use nodepool::model::request::RequestState;
 use nodepool::model::time::Span;
 use nodepool::model::upload::UploadState;
 use serde_json::{Value, json};
@@ -207,4 +208,62 @@ fn the_removal_of_an_image_is_tried_until_the_cloud_does_it() {
         })
         .await;
     });
+}
+
+// zookeeper.md check 53; operations.md §5.8: launches use the newest upload that is ready, and fall back when it is deleted
+#[test]
+fn a_server_boots_from_the_newest_upload_and_from_the_one_before_when_that_goes() {
+    on_real_time(async {
+        for cloud in clouds(&[]).await {
+            let studio = Studio::open(&cloud, "formats: [raw]").await;
+            studio.until_ready(1).await;
+            studio.scene.ask("debian").await;
+            studio.until_ready(2).await;
+            let launcher = studio.launcher(&cloud);
+            let booted = async || studio.boots(&launcher).await;
+            let ids = studio.ids().await;
+            assert_eq!(booted().await, ids[1]);
+            // Nothing takes its place: no more uploads to this provider.
+            let paused = provider_yaml(&studio.provider, &cloud, "[{name: debian, pause: true}]");
+            studio.builder.reconfigure(studio.scene.yaml(&["name: debian, formats: [raw]"], &[&paused])).await;
+            let (newest, _) = studio.scene.uploads("debian").await.pop().unwrap();
+            studio.scene.set_upload(&newest, |upload| upload.state = UploadState::Deleting).await;
+            wait::until("the newest image to go", LONG, async || studio.images().await.len() == 1).await;
+            assert_eq!(booted().await, ids[0]);
+            launcher.stop();
+            studio.close(&cloud).await;
+        }
+    });
+}
+
+impl Studio {
+    /// On the same ZooKeeper, with a label that boots from the image.
+    fn launcher(&self, cloud: &Cloud) -> Process {
+        let mut provider = cloud.provider(&self.provider);
+        provider["cloud-images"] = json!([]);
+        provider["diskimages"] = json!([{"name": "debian"}]);
+        provider["pools"][0]["labels"] = json!([{"name": "a", "diskimage": "debian", "flavor-name": cloud.flavor}]);
+        let yaml = json!({
+            "zookeeper-servers": [{"host": "localhost", "port": 2181}], "labels": [{"name": "a"}],
+            "diskimages": [{"name": "debian"}], "providers": [provider],
+        });
+        let drivers = Box::new(WithClouds(cloud.clouds_yaml.clone()));
+        let mut process = Process::driven(&yaml.to_string(), |_| {}, Some(drivers));
+        process.run(&self.scene.zookeeper);
+        process
+    }
+
+    /// The image that a new server boots from.
+    async fn boots(&self, _launcher: &Process) -> String {
+        let consumer = Consumer::of(&self.scene.zookeeper);
+        let request = consumer.ask(&["a"]).await;
+        let ended = consumer.ended(&request).await;
+        assert_eq!(ended.state, RequestState::Fulfilled);
+        let nodes = consumer.accept(&request).await;
+        let node = consumer.node(&nodes[0].0).await.expect("the node is there");
+        let server = self.client.server(node.external_id.as_str().expect("it has a server")).await;
+        consumer.use_up(nodes).await;
+        wait::until("the server to go", LONG, async || self.client.servers_of(&self.provider).await.is_empty()).await;
+        server["image"]["id"].as_str().expect("it boots from an image").to_owned()
+    }
 }
