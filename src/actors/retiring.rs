@@ -49,18 +49,31 @@ async fn delete_from_cloud(
     id: Option<&ExternalId>,
     name: Option<&str>,
 ) -> Result<(), WriteError> {
-    if let Some(id) = id {
-        let (image, build, provider) = (&key.image, &key.build, &key.provider);
-        info!(target: "nodepool.builder.CleanupWorker", "Deleting image build {image}-{build} from {provider}");
-        if let Err(error) = delete_image(counter, id).await {
-            let name = name.map_or_else(|| id.to_string(), str::to_owned);
-            warn!(target: "nodepool.builder.CleanupWorker", "Unable to delete image {name} from {provider}: {error}");
+    let gone = match id {
+        Some(id) => {
+            let (image, build, provider) = (&key.image, &key.build, &key.provider);
+            info!(target: "nodepool.builder.CleanupWorker", "Deleting image build {image}-{build} from {provider}");
+            delete_image(counter, id).await.map_err(|error| {
+                let name = name.map_or_else(|| id.to_string(), str::to_owned);
+                warn!(target: "nodepool.builder.CleanupWorker", "Unable to delete image {name} from {provider}: {error}");
+                WriteError::Failed(error)
+            })
+        }
+        None => Ok(()),
+    };
+    // Attempts of which nobody has heard may have left others.
+    let others = match &gone {
+        Ok(()) => delete_what_bears_its_marks(counter, key).await,
+        Err(_) => Ok(()),
+    };
+    match gone.and(others) {
+        Ok(()) => store.remove_upload(lock, key).await,
+        Err(error) => {
             // Where that fails, it goes on in the background.
             let _ = lock.release().await;
-            return Err(WriteError::Failed(error));
+            Err(error)
         }
     }
-    store.remove_upload(lock, key).await
 }
 
 async fn delete_image(counter: &Counter, id: &ExternalId) -> Result<(), String> {

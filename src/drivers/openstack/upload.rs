@@ -39,7 +39,8 @@ enum Step {
     Begin,
     /// For what an earlier attempt has left; after a creation whose answer was lost, with that error and the number of searches.
     Searching(Option<(CloudError, usize)>),
-    Removing(VecDeque<String>),
+    /// And then this one is taken, if there is one that is whole.
+    Removing(VecDeque<String>, Option<String>),
     Creating,
     Sending,
     /// With how long it has been waited, and why the sending failed if it did.
@@ -59,7 +60,7 @@ impl UploadImage {
     pub fn label(&self) -> &'static str {
         match self.step {
             Step::Begin | Step::Searching(_) => "looking for the image",
-            Step::Removing(_) => "removing what an earlier attempt left",
+            Step::Removing(..) => "removing what an earlier attempt left",
             Step::Creating => "creating image",
             Step::Sending => "sending",
             Step::Checking(..) => "waiting until it is stored",
@@ -74,7 +75,7 @@ impl UploadImage {
             }
             (Step::Begin, Input::Start) => self.create(),
             (Step::Searching(lost), Input::Reply(Ok(Reply::Json(answer)))) => self.searched(lost, &answer),
-            (Step::Removing(left), Input::Reply(Ok(_) | Err(CloudError::NotFound))) => self.remove(left),
+            (Step::Removing(left, whole), Input::Reply(Ok(_) | Err(CloudError::NotFound))) => self.remove(left, whole),
             (Step::Creating, Input::Reply(Ok(Reply::Json(image)))) => match image.get("id").and_then(Value::as_str) {
                 Some(id) => self.send(id),
                 None => Next::Failed(failed("the answer to a new image has no id".to_owned())),
@@ -113,24 +114,29 @@ impl UploadImage {
             .filter_map(|image| stored(&image).map(|known| (image, known)))
             .filter(|(_, known)| known.bears(&self.order.marks))
             .collect();
-        if let Some((image, _)) = ours.iter().find(|(image, _)| self.is_whole(image).is_ok()) {
-            self.id = id_of(image).map(ExternalId::text);
-            return self.done();
-        }
+        let is_whole = |image: &Value| self.is_whole(image).is_ok();
+        let whole = ours.iter().find(|(image, _)| is_whole(image)).and_then(|(image, _)| id_of(image));
         match (lost, ours.first()) {
-            (Some(_), Some((image, _))) => match id_of(image) {
+            (Some(_), Some((image, _))) if whole.is_none() => match id_of(image) {
                 Some(id) => self.send(&id),
                 None => Next::Failed(failed("an image without an id".to_owned())),
             },
             (Some((error, number)), None) => self.search(error, number + 1),
-            (None, _) => self.remove(ours.iter().filter_map(|(image, _)| id_of(image)).collect()),
+            (_, _) => {
+                let others = ours.iter().filter_map(|(image, _)| id_of(image)).filter(|id| whole.as_ref() != Some(id));
+                self.remove(others.collect(), whole)
+            }
         }
     }
 
-    fn remove(&mut self, mut left: VecDeque<String>) -> Next<Call> {
-        match left.pop_front() {
-            Some(id) => self.call(Step::Removing(left), calls::delete_image(&id)),
-            None => self.create(),
+    fn remove(&mut self, mut left: VecDeque<String>, whole: Option<String>) -> Next<Call> {
+        match (left.pop_front(), whole) {
+            (Some(id), whole) => self.call(Step::Removing(left, whole), calls::delete_image(&id)),
+            (None, Some(whole)) => {
+                self.id = Some(ExternalId::text(whole));
+                self.done()
+            }
+            (None, None) => self.create(),
         }
     }
 
