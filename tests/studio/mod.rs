@@ -110,7 +110,17 @@ impl Scene {
         drivers: Box<dyn MoreDrivers>,
         tune: impl FnOnce(&mut BuilderOptions),
     ) -> Builder {
-        let process = Process::driven(&self.yaml(images, providers), |_| {}, Some(drivers));
+        self.start_with_yaml(&self.yaml(images, providers), drivers, tune)
+    }
+
+    /// With a configuration of the test's own.
+    pub fn start_with_yaml(
+        &self,
+        yaml: &str,
+        drivers: Box<dyn MoreDrivers>,
+        tune: impl FnOnce(&mut BuilderOptions),
+    ) -> Builder {
+        let process = Process::driven(yaml, |_| {}, Some(drivers));
         let mut options = BuilderOptions {
             build_interval: Span(0.2),
             upload_interval: Span(0.2),

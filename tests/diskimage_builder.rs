@@ -1,0 +1,110 @@
+//! The real diskimage-builder: an image in two formats from an element that needs no network, and its way to Glance.
+
+mod grown;
+mod stack;
+mod studio;
+mod support;
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use grown::on_real_time;
+use nodepool::drivers::checksums;
+use nodepool::model::build::BuildState;
+use nodepool::model::upload::UploadState;
+use serde_json::{Value, json};
+use stack::clouds;
+use stack::roof::WithClouds;
+use studio::Scene;
+use support::{real, wait};
+
+const LONG: Duration = Duration::from_secs(300);
+
+/// It mounts what it builds by a loop device, which some containers have not.
+fn has_loop_devices() -> bool {
+    let found = std::process::Command::new("sudo").args(["-n", "losetup", "-f"]).output();
+    let has = found.is_ok_and(|ended| ended.status.success());
+    if !has {
+        let line = "SKIPPED: no loop devices, so diskimage-builder cannot run here\n";
+        // To the stream itself: the test harness swallows what a test prints that passes.
+        std::io::stderr().write_all(line.as_bytes()).expect("standard error is open in a test");
+    }
+    has
+}
+
+/// The tool lies beside the Python that has it.
+fn tools() -> PathBuf {
+    let python = PathBuf::from(real::setting("NODEPOOL_TEST_PYTHON"));
+    python.parent().expect("an interpreter lies in a folder").to_owned()
+}
+
+fn begins_with(file: &Path, magic: &[u8]) -> bool {
+    let mut start = vec![0; magic.len()];
+    std::fs::File::open(file).unwrap().read_exact(&mut start).unwrap();
+    start == magic
+}
+
+// operations.md §5.4; the sums of diskimage-builder are taken as they are
+#[test]
+fn a_real_image_is_built_in_two_formats_and_reaches_the_cloud_unharmed() {
+    if real::skipped() || !has_loop_devices() {
+        return;
+    }
+    on_real_time(async {
+        for cloud in clouds(&[]).await {
+            let (scene, tools) = (Scene::new(), tools());
+            let path = format!("{}:{}:/usr/sbin:/sbin", tools.display(), std::env::var("PATH").unwrap_or_default());
+            let elements = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/elements");
+            // The journal of the file system has to fit on the image.
+            let image = json!({
+                "name": "tiny", "formats": ["raw", "qcow2"], "elements": ["tiny"], "build-timeout": 300,
+                "dib-cmd": format!("{}/disk-image-create -n", tools.display()),
+                "env-vars": {"PATH": path, "DIB_IMAGE_SIZE": "1"},
+            });
+            let provider = format!("test-{}", uuid::Uuid::new_v4().simple());
+            let yaml = |images: Value| {
+                json!({
+                    "zookeeper-servers": [{"host": "localhost", "port": 2181}], "images-dir": scene.path("images"),
+                    "build-log-dir": scene.path("logs"), "elements-dir": elements, "diskimages": [image],
+                    "providers": [{
+                        "name": provider, "driver": "openstack", "cloud": cloud.name, "diskimages": images,
+                        "pools": [{"name": "main", "labels": []}],
+                    }],
+                })
+                .to_string()
+            };
+            let drivers = Box::new(WithClouds(cloud.clouds_yaml.clone()));
+            let builder = scene.start_with_yaml(&yaml(json!([{"name": "tiny"}])), drivers, |options| {
+                options.cleanup_interval = nodepool::model::time::Span(0.5);
+            });
+            let log = || {
+                let logs = std::fs::read_dir(scene.path("logs")).into_iter().flatten().flatten();
+                logs.map(|entry| std::fs::read_to_string(entry.path()).unwrap_or_default()).collect::<String>()
+            };
+            wait::until("the upload", LONG, async || {
+                assert_eq!(scene.count("tiny", BuildState::Failed).await, 0, "{}", log());
+                scene.uploaded("tiny", &provider, UploadState::Ready).await == 1
+            })
+            .await;
+            let (id, build) = scene.builds("tiny").await.remove(0);
+            assert_eq!(build.formats.iter().map(String::as_str).collect::<Vec<_>>(), ["qcow2", "raw"]);
+            let file = |format: &str| scene.path("images").join(format!("tiny-{id}.{format}"));
+            assert!(begins_with(&file("qcow2"), b"QFI\xfb"));
+            assert_eq!(std::fs::metadata(file("raw")).unwrap().len(), 1 << 30);
+            assert!(log().ends_with("Exit code: 0\n"));
+            let sums = checksums::make(&file("qcow2"), &Arc::default()).unwrap();
+            assert_eq!(checksums::read(&file("qcow2")), sums);
+            let client = cloud.client().await;
+            let uploaded = scene.uploads("tiny").await[0].1.external_id.clone().unwrap();
+            let there = client.get("image", &format!("/images/{uploaded}")).await;
+            assert_eq!((&there["checksum"], &there["status"]), (&json!(sums.md5), &json!("active")));
+            builder.reconfigure(yaml(json!([]))).await;
+            wait::until("the image to go", LONG, async || {
+                client.get("image", &format!("/images/{uploaded}")).await.is_null()
+            })
+            .await;
+        }
+    });
+}
