@@ -11,8 +11,9 @@ use nodepool::zk::{Connection, removal};
 use serde_json::Value;
 use support::real::process::Nodepool;
 use support::real::reference;
+use support::real::simulated_openstack::SimulatedOpenStack;
 use support::real::zookeeper::{Options, Server};
-use support::wait::until;
+use support::wait::{until, until_some};
 
 /// The Python builder looks every ten seconds.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -30,16 +31,21 @@ done
 mkdir -p "$out.d"
 for format in $(echo "$formats" | tr , ' '); do
     echo image > "$out.$format"
-    echo 0123456789abcdef0123456789abcdef > "$out.$format.md5"
-    echo 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef > "$out.$format.sha256"
+    md5sum "$out.$format" > "$out.$format.md5"
+    sha256sum "$out.$format" > "$out.$format.sha256"
 done
 echo "end $DIB_IMAGE_NAME" >> "$here/calls"
 "#;
+
+const LAB: &str = "providers:\n  - {name: lab, driver: openstack, cloud: simulated, pools: [], rate: 0.001, \
+                   diskimages: [{name: debian}, {name: fedora}]}\n";
 
 struct Scene {
     home: tempfile::TempDir,
     zk: std::sync::Arc<RealConnection>,
     zookeeper: Server,
+    /// Takes all images, where there is one.
+    cloud: Option<SimulatedOpenStack>,
 }
 
 impl Scene {
@@ -52,7 +58,7 @@ impl Scene {
         let plain = zookeeper.plain_address();
         let (host, port) = plain.rsplit_once(':').unwrap();
         let zk = connect(ConnectOptions::plain(host, port.parse().unwrap())).await.unwrap();
-        Self { home, zk, zookeeper }
+        Self { home, zk, zookeeper, cloud: None }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -67,11 +73,12 @@ impl Scene {
         let image = |name: &str| format!("  - {{name: {name}, formats: [raw], dib-cmd: {}}}\n", dib.display());
         let head = reference::zookeeper_section(&self.zookeeper);
         format!(
-            "{head}images-dir: {}\nbuild-log-dir: {}\ndiskimages:\n{}{}",
+            "{head}images-dir: {}\nbuild-log-dir: {}\ndiskimages:\n{}{}{}",
             images.display(),
             logs.display(),
             image("debian"),
             image("fedora"),
+            if self.cloud.is_some() { LAB } else { "" },
         )
     }
 
@@ -123,7 +130,9 @@ impl Scene {
     }
 
     async fn python(&self, arguments: &[&str]) -> String {
-        let said = reference::command(&self.configuration("python"), arguments).await;
+        // Its commands about images need no provider, and no clouds.yaml then.
+        let configuration = self.configuration("python").replace(LAB, "");
+        let said = reference::command(&configuration, arguments).await;
         assert_eq!(said.status, Some(0), "{arguments:?}: {}", said.notes);
         said.out
     }
@@ -131,6 +140,100 @@ impl Scene {
     async fn is_asked(&self, image: &str) -> bool {
         self.zk.exists(&format!("/nodepool/images/{image}/request-build")).await.unwrap().is_some()
     }
+}
+
+/// Uploads to a cloud.
+impl Scene {
+    fn start_builder(&self, who: &str) -> Nodepool {
+        let clouds = self.cloud.as_ref().map(SimulatedOpenStack::clouds_yaml);
+        let environment: Vec<(&str, &Path)> =
+            clouds.iter().map(|file| ("OS_CLIENT_CONFIG_FILE", file.as_path())).collect();
+        match who {
+            "ours" => Nodepool::start_in(&environment, OURS, &self.configuration("ours"), &["-d"]),
+            _ => reference::builder_in(&environment, &self.configuration("python")),
+        }
+    }
+
+    async fn uploads(&self) -> Vec<Value> {
+        serde_json::from_str(&self.ours(&["image-list", "-o", "json"]).await).unwrap()
+    }
+
+    /// The upload of an image that is ready and none of these.
+    async fn new_upload(&self, image: &str, known: &[&Value]) -> Value {
+        let found = async || {
+            let uploads = self.uploads().await.into_iter();
+            uploads.into_iter().find(|upload| {
+                upload["image"] == image
+                    && upload["state"] == "ready"
+                    && !known.iter().any(|known| known["external_id"] == upload["external_id"])
+            })
+        };
+        until_some(&format!("an upload of {image}"), DEADLINE, found).await
+    }
+
+    async fn until_gone(&self, upload: &Value) {
+        until(&format!("{upload} to go"), DEADLINE, async || {
+            !self.uploads().await.iter().any(|other| other["external_id"] == upload["external_id"])
+        })
+        .await;
+    }
+}
+
+fn delete_command(upload: &Value) -> Vec<&str> {
+    let text = |key: &str| upload[key].as_str().unwrap();
+    vec![
+        "image-delete",
+        "--provider",
+        "lab",
+        "--image",
+        text("image"),
+        "--build-id",
+        text("id"),
+        "--upload-id",
+        text("upload_id"),
+    ]
+}
+
+// operations.md §5.5.3, checks 6 and 12; zookeeper.md check 87
+#[tokio::test]
+async fn uploads_of_one_are_listed_and_deleted_by_the_other_and_none_is_made_twice() {
+    if support::real::skipped() {
+        return;
+    }
+    let mut scene = Scene::start().await;
+    scene.cloud = Some(SimulatedOpenStack::start(&[]).await);
+    let ours = scene.start_builder("ours");
+    let debian = scene.new_upload("debian", &[]).await;
+    let fedora = scene.new_upload("fedora", &[]).await;
+    // Ours has its hands full, so this one is built by the other.
+    let python = scene.start_builder("python");
+    scene.hold("debian");
+    scene.ours(&["image-build", "debian"]).await;
+    scene.until_called("begin debian", 2).await;
+    scene.python(&["image-build", "fedora"]).await;
+    scene.until_called("end fedora", 2).await;
+    assert_eq!(scene.builders("fedora"), ["ours", "python"], "{}", python.log());
+    let pythons = scene.new_upload("fedora", &[&fedora]).await;
+    assert_eq!(comparable(&scene.ours(&["image-list"]).await), comparable(&scene.python(&["image-list"]).await));
+    // Each deletes what the other has made, and who has the file uploads it again.
+    scene.python(&delete_command(&debian)).await;
+    scene.until_gone(&debian).await;
+    let again = scene.new_upload("debian", &[&debian]).await;
+    scene.ours(&delete_command(&pythons)).await;
+    scene.until_gone(&pythons).await;
+    scene.new_upload("fedora", &[&fedora, &pythons]).await;
+    scene.let_go("debian");
+    let newer = scene.new_upload("debian", &[&debian, &again]).await;
+    scene.python(&["dib-image-delete", &format!("debian-{}", newer["id"].as_str().unwrap())]).await;
+    scene.until_gone(&newer).await;
+    // Of the six uploads that were made three went by command.
+    until("three uploads of six", DEADLINE, async || {
+        let uploads = scene.uploads().await;
+        let uploaded = scene.cloud.as_ref().unwrap().state().await["images_uploaded"].as_u64();
+        uploads.len() == 3 && uploaded == Some(6)
+    })
+    .await;
+    stop(ours).await;
 }
 
 /// Rows in any order, ages to the hour: one program is asked after the other.

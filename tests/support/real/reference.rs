@@ -55,8 +55,14 @@ pub fn launcher_in(environment: &[(&str, &Path)], configuration: &str) -> Nodepo
 
 /// Starts the Python builder in the foreground, with debug messages.
 pub fn builder(configuration: &str) -> Nodepool {
+    builder_in(&[], configuration)
+}
+
+/// The same with these variables in its environment.
+pub fn builder_in(environment: &[(&str, &Path)], configuration: &str) -> Nodepool {
     let executable = installed("nodepool-builder");
-    Nodepool::start(executable.to_str().expect("the cache directory has a name in UTF-8"), configuration, &["-d"])
+    let executable = executable.to_str().expect("the cache directory has a name in UTF-8");
+    Nodepool::start_in(environment, executable, configuration, &["-d"])
 }
 
 /// What a command of the Python `nodepool` printed, and its exit status.
