@@ -180,6 +180,23 @@ fn a_build_whose_record_is_gone_leaves_no_file() {
 }
 
 #[test]
+fn a_build_whose_record_is_gone_is_not_waited_for() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.set("hang");
+        let _builder = scene.start_with(&["name: debian, formats: [raw]"], |options| {
+            options.build_interval = Span(1000.0);
+            options.build_poll = Span(0.1);
+        });
+        until("the command to run", async || !scene.calls().is_empty()).await;
+        let (id, _) = scene.builds("debian").await.remove(0);
+        scene.zk.delete(&paths::image_build(&"debian".into(), &id), -1).await.unwrap();
+        let mark = format!("{}/images/debian-{id}", scene.folder.path().display());
+        until("its processes to end", async || !studio::is_running(&mark)).await;
+    });
+}
+
+#[test]
 fn a_build_ends_with_its_session_and_its_processes_with_it() {
     on_real_time(async {
         let scene = Scene::new();
@@ -189,12 +206,7 @@ fn a_build_ends_with_its_session_and_its_processes_with_it() {
         scene.zookeeper.expire(builder.session_id);
         assert_eq!(builder.running.await.unwrap(), SessionEnd::Expired);
         let mark = format!("{}/images/debian-", scene.folder.path().display());
-        let runs = || {
-            let processes = std::fs::read_dir("/proc").unwrap().flatten();
-            let mut lines = processes.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
-            lines.any(|line| String::from_utf8_lossy(&line).contains(&mark))
-        };
-        until("its processes to end", async || !runs()).await;
+        until("its processes to end", async || !studio::is_running(&mark)).await;
         assert_eq!(scene.builds("debian").await[0].1.state, BuildState::Building, "cleaned up by whoever comes next");
     });
 }

@@ -41,6 +41,8 @@ pub struct BuilderOptions {
     pub upload_workers: usize,
     /// Before an image whose build has failed is built again.
     pub build_interval: Span,
+    /// Between two looks whether a build that is under way is still wanted.
+    pub build_poll: Span,
     /// Before an upload that has failed is tried again.
     pub upload_interval: Span,
     /// Between two uploads of one worker.
@@ -59,6 +61,7 @@ impl Default for BuilderOptions {
             build_workers: 1,
             upload_workers: 4,
             build_interval: Span(10.0),
+            build_poll: Span(30.0),
             upload_interval: Span(10.0),
             upload_rest: Span::ZERO,
             hook_timeout: Span(3600.0),
@@ -209,6 +212,7 @@ impl Builder {
             builder_id: self.life.builder_id.clone(),
             images: ImagesDir::new(images),
             samples: self.shared.samples.clone(),
+            poll: self.life.options.build_poll,
         };
         for number in 0..self.life.options.build_workers {
             self.start_build_worker(number, workshop.clone());

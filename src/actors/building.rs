@@ -19,6 +19,7 @@ use crate::model::config::DiskImage;
 use crate::model::ids::BuildId;
 use crate::model::image_metrics;
 use crate::model::snapshot::WriteError;
+use crate::model::time::Span;
 use crate::policy::bake::{Order, Why};
 use crate::zk::builds::Asked;
 use crate::zk::txn::Store;
@@ -30,6 +31,8 @@ pub struct Workshop {
     pub builder_id: String,
     pub images: ImagesDir,
     pub samples: SampleSink,
+    /// Between two looks whether a build that is under way is still wanted.
+    pub poll: Span,
 }
 
 /// What the configuration says of the build of one image, at its beginning.
@@ -63,7 +66,7 @@ pub async fn build(store: Store, workshop: Workshop, order: Order, recipe: Recip
         }
     };
     info!(target: "nodepool.builder.BuildWorker", image = %key.image, build = %key.build, why = order.why.text(), "building");
-    let made = make(&workshop, &key, &order, &recipe).await;
+    let made = make(&store, &workshop, &key, &order, &recipe).await;
     let image = &recipe.image;
     let record = match &made {
         Ok(()) => ImageBuild {
@@ -103,7 +106,13 @@ pub async fn build(store: Store, workshop: Workshop, order: Order, recipe: Recip
 }
 
 /// Runs the command; an error is the reason for the log.
-async fn make(workshop: &Workshop, key: &BuildKey, order: &Order, recipe: &Recipe) -> Result<(), String> {
+async fn make(
+    store: &Store,
+    workshop: &Workshop,
+    key: &BuildKey,
+    order: &Order,
+    recipe: &Recipe,
+) -> Result<(), String> {
     let base = workshop.images.base(key);
     let run = DibRun {
         command: dib::command(&recipe.image, &order.formats, &base)?,
@@ -115,7 +124,10 @@ async fn make(workshop: &Workshop, key: &BuildKey, order: &Order, recipe: &Recip
     info!(target: "nodepool.builder.BuildWorker", "Running {}", shown(&run.command));
     info!(target: "nodepool.builder.BuildWorker", "Logging to {}", run.log.display());
     let began = Instant::now();
-    let ended = dib::run(&run).await.map_err(|error| error.to_string())?;
+    let ended = tokio::select! {
+        ended = dib::run(&run) => ended.map_err(|error| error.to_string())?,
+        why = is_in_vain(store, key, workshop.poll) => return Err(why),
+    };
     let (code, timed_out) = match ended {
         DibEnd::Status(code) => (code, false),
         DibEnd::TimedOut => (1, true),
@@ -136,6 +148,20 @@ async fn make(workshop: &Workshop, key: &BuildKey, order: &Order, recipe: &Recip
         workshop.samples.send(image_metrics::size(&key.image, &format, bytes));
     });
     Ok(())
+}
+
+/// Resolves when nobody will ever use the build: dropped, the command ends with all its processes.
+async fn is_in_vain(store: &Store, key: &BuildKey, poll: Span) -> String {
+    loop {
+        tokio::time::sleep(poll.to_duration()).await;
+        let is_going = store.mirror().look(|snapshot| {
+            let build = snapshot.images.build(key);
+            snapshot.connected && build.is_none_or(|stored| stored.record.state != BuildState::Building)
+        });
+        if is_going {
+            return format!("the build of {} is ended: somebody has removed its record", key.image);
+        }
+    }
 }
 
 /// On one line: a script is worth no more than a mention.

@@ -50,6 +50,9 @@ struct Flags {
     /// seconds before an image whose build has failed is built again
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "10")]
     build_interval: Span,
+    /// seconds between looks whether a build that is under way is still wanted
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "30")]
+    build_poll_timeout: Span,
     /// seconds before an upload that has failed is tried again
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "10")]
     upload_interval: Span,
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         build_workers: usize::from(flags.build_workers),
         upload_workers: usize::from(flags.upload_workers),
         build_interval: flags.build_interval,
+        build_poll: flags.build_poll_timeout,
         upload_interval: flags.upload_interval,
         upload_rest: flags.image_upload_sleep,
         hook_timeout: flags.hook_timeout,

@@ -30,6 +30,8 @@ pub struct Section {
     /// Which images it takes, by their names.
     uploads: BTreeMap<ImageName, UploadEntry>,
     image_name_format: String,
+    /// For an import that the cloud makes by itself.
+    pub upload_timeout: Span,
     post_upload_hook: Option<String>,
 }
 
@@ -121,6 +123,7 @@ pub fn section(provider: &ProviderConfig, findings: &mut Findings) -> Section {
         labels,
         uploads: uploads(node, findings),
         image_name_format: findings.keep(node.text("image-name-format")).unwrap_or_else(|| IMAGE_NAME.to_owned()),
+        upload_timeout: Span(findings.keep(node.integer("image-upload-timeout")).unwrap_or(3600) as f64),
         post_upload_hook: findings.keep(node.text("post-upload-hook")),
     }
 }

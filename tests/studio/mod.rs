@@ -273,6 +273,13 @@ impl Builder {
     }
 }
 
+/// Whether there is a process with this in its command line.
+pub fn is_running(mark: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut lines = processes.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    lines.any(|line| String::from_utf8_lossy(&line).contains(mark))
+}
+
 pub fn names(folder: &Path) -> BTreeSet<String> {
     std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }

@@ -170,6 +170,7 @@ impl Keystone {
             "network" => (&services.network, &["network"]),
             "image" => (&services.image, &["image"]),
             "block-storage" => (&services.block_storage, &["block-storage", "volumev3", "block-store", "volume"]),
+            "object-store" => (&services.object_store, &["object-store"]),
             "identity" => (&services.identity, &["identity"]),
             _ => return None,
         };

@@ -192,6 +192,64 @@ pub fn send_image(id: &str, content: Content) -> Call {
     Call { key: "image.PUT.image.file", lane: Lane::Bulk, deadline: DAY, delay: Span::ZERO, what }
 }
 
+/// What an image is said to be, as a list of changes.
+pub fn describe_image(id: &str, changes: Value) -> Call {
+    let headers = vec![("content-type", "application/openstack-images-v2.1-json-patch".to_owned())];
+    let request = Request { body: Some(changes), headers, ..Request::new(Api::Image, Method::PATCH, &["images", id]) };
+    change("image.PATCH.image", request, Shape::Nothing)
+}
+
+pub fn create_task(task: Value) -> Call {
+    let request = Request { body: Some(task), ..Request::new(Api::Image, Method::POST, &["tasks"]) };
+    change("image.POST.tasks", request, Shape::Created)
+}
+
+pub fn task_after(id: &str, delay: Span) -> Call {
+    let call = look("image.GET.task", Api::Image, &["tasks", id]);
+    Call { lane: Lane::Bulk, deadline: Span(SHORT.0 + delay.0), delay, ..call }
+}
+
+pub fn put_container(name: &str) -> Call {
+    change("object-store.PUT.container", Request::new(Api::ObjectStore, Method::PUT, &[name]), Shape::Nothing)
+}
+
+/// It goes by itself after a day.
+pub fn put_object(container: &str, name: &str, content: Content, sums: Vec<(&'static str, String)>) -> Call {
+    let own = [("x-delete-after", "86400".to_owned()), ("x-object-meta-x-sdk-autocreated", "true".to_owned())];
+    let request = Request {
+        content: Some(content),
+        headers: own.into_iter().chain(sums).collect(),
+        ..Request::new(Api::ObjectStore, Method::PUT, &object(container, name))
+    };
+    let what = What::Send(Box::new(request), Shape::Nothing);
+    Call { key: "object-store.PUT.object", lane: Lane::Bulk, deadline: DAY, delay: Span::ZERO, what }
+}
+
+/// One object of many.
+pub fn put_manifest(container: &str, name: &str, segments: Vec<Value>) -> Call {
+    let request = Request {
+        query: vec![(Cow::Borrowed("multipart-manifest"), "put".to_owned())],
+        body: Some(segments.into()),
+        headers: vec![("x-delete-after", "86400".to_owned())],
+        ..Request::new(Api::ObjectStore, Method::PUT, &object(container, name))
+    };
+    change("object-store.PUT.object", request, Shape::Nothing)
+}
+
+/// With the others that it is made of.
+pub fn delete_object(container: &str, name: &str) -> Call {
+    let request = Request {
+        query: vec![(Cow::Borrowed("multipart-manifest"), "delete".to_owned())],
+        ..Request::new(Api::ObjectStore, Method::DELETE, &object(container, name))
+    };
+    change("object-store.DELETE.object", request, Shape::Nothing)
+}
+
+/// A name may have slashes in it.
+fn object<'a>(container: &'a str, name: &'a str) -> Vec<&'a str> {
+    std::iter::once(container).chain(name.split('/')).collect()
+}
+
 pub fn delete_image(id: &str) -> Call {
     change("image.DELETE.image", Request::new(Api::Image, Method::DELETE, &["images", id]), Shape::Nothing)
 }

@@ -33,6 +33,7 @@ pub enum Api {
     Network,
     Image,
     BlockStorage,
+    ObjectStore,
 }
 
 /// In a path: the id of the project that the token is for.
@@ -48,6 +49,7 @@ pub struct Request {
     pub body: Option<Value>,
     /// Sent in place of a body.
     pub content: Option<Content>,
+    pub headers: Vec<(&'static str, String)>,
     /// Nova's microversion; the oldest of the major version without one.
     pub version: Option<String>,
 }
@@ -55,7 +57,7 @@ pub struct Request {
 impl Request {
     pub fn new(api: Api, method: Method, path: &[&str]) -> Self {
         let path = path.iter().map(|part| (*part).to_owned()).collect();
-        Self { api, method, path, query: Vec::new(), body: None, content: None, version: None }
+        Self { api, method, path, query: Vec::new(), body: None, content: None, headers: Vec::new(), version: None }
     }
 }
 
@@ -137,6 +139,7 @@ impl Connection {
             Api::Network => session.get_endpoint(osauth::services::NETWORK, path).await,
             Api::Image => session.get_endpoint(osauth::services::IMAGE, path).await,
             Api::BlockStorage => session.get_endpoint(BlockStorage, path).await,
+            Api::ObjectStore => session.get_endpoint(ObjectStore, path).await,
         };
         let url = url.map_err(|error| self.before_sending(&error))?;
         let token = self.keystone.token(&self.client).await.map_err(|error| self.before_sending(&error))?;
@@ -145,6 +148,9 @@ impl Connection {
             sending = sending
                 .header("x-openstack-nova-api-version", version)
                 .header("openstack-api-version", format!("compute {version}"));
+        }
+        for (name, value) in &request.headers {
+            sending = sending.header(*name, value);
         }
         if !request.query.is_empty() {
             sending = sending.query(&request.query);
@@ -243,6 +249,20 @@ struct BlockStorage;
 impl ServiceType for BlockStorage {
     fn catalog_type(&self) -> &'static str {
         "block-storage"
+    }
+
+    fn version_discovery_supported(&self) -> bool {
+        false
+    }
+}
+
+/// Swift's carries the account, and has no document of versions.
+#[derive(Clone, Copy, Debug)]
+struct ObjectStore;
+
+impl ServiceType for ObjectStore {
+    fn catalog_type(&self) -> &'static str {
+        "object-store"
     }
 
     fn version_discovery_supported(&self) -> bool {

@@ -17,6 +17,7 @@ mod shared;
 mod body;
 mod survey;
 mod upload;
+mod import;
 mod listing;
 mod launch;
 mod delete;
@@ -31,6 +32,7 @@ use self::calls::{Call, Reply, Shape, What};
 use self::clouds::{CloudSettings, Places};
 use self::delete::DeleteServer;
 use self::http::{Connection, Failure, failed};
+use self::import::ImportImage;
 use self::launch::LaunchServer;
 use self::listing::{CallTheRoll, ListImages, ListServers};
 use self::shared::Shared;
@@ -142,6 +144,10 @@ impl Driver for OpenStack {
             Job::List => Machine::List(ListServers::new(shared)),
             Job::RollCall => Machine::RollCall(CallTheRoll::new()),
             Job::Console(id) => Machine::Console(OneCall::new("console", calls::console(&id.to_string()), console_of)),
+            Job::Upload(order) if self.shared.cloud.image_api_use_tasks => {
+                let of_cloud = self.shared.cloud.image_properties.clone();
+                Machine::Import(ImportImage::new(order.clone(), shared.settings.section.upload_timeout, of_cloud))
+            }
             Job::Upload(order) => Machine::Upload(UploadImage::new(shared, order.clone())),
             Job::DeleteImage(id) => {
                 let call = calls::delete_image(&id.to_string());
@@ -229,6 +235,7 @@ pub enum Machine {
     Tidy(TidyUp),
     Console(OneCall<Call, Reply>),
     Upload(UploadImage),
+    Import(ImportImage),
     DeleteImage(OneCall<Call, Reply>),
     ListImages(ListImages),
     /// There are no standing hosts in a cloud.
@@ -249,6 +256,7 @@ impl StateMachine for Machine {
             Machine::Tidy(machine) => machine.step(input),
             Machine::Console(machine) | Machine::DeleteImage(machine) => machine.step(input),
             Machine::Upload(machine) => machine.step(input),
+            Machine::Import(machine) => machine.step(input),
             Machine::ListImages(machine) => machine.step(input),
             Machine::NoHosts => Next::Failed(CloudError::NotFound),
         }
@@ -258,6 +266,7 @@ impl StateMachine for Machine {
         match self {
             Machine::Launch(machine) => machine.external_id(),
             Machine::Upload(machine) => machine.external_id(),
+            Machine::Import(machine) => machine.external_id(),
             Machine::Delete(_)
             | Machine::Survey(_)
             | Machine::List(_)
@@ -280,6 +289,7 @@ impl StateMachine for Machine {
             Machine::Tidy(_) => "tidying up",
             Machine::Console(_) => "reading the console",
             Machine::Upload(machine) => machine.label(),
+            Machine::Import(machine) => machine.label(),
             Machine::DeleteImage(machine) => machine.label(),
             Machine::ListImages(_) => "listing images",
             Machine::NoHosts => "ended",

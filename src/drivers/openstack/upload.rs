@@ -2,7 +2,7 @@
 //!
 //! What a failed upload leaves is not removed here: who ordered it knows its id and has to record whether that worked.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -141,7 +141,8 @@ impl UploadImage {
     }
 
     fn create(&mut self) -> Next<Call> {
-        let call = calls::create_image(self.record());
+        let record = record(&self.order, &self.shared.cloud.image_properties);
+        let call = calls::create_image(Value::Object(record));
         self.call(Step::Creating, call)
     }
 
@@ -206,29 +207,27 @@ impl UploadImage {
         }
     }
 
-    /// As openstacksdk writes it.
-    fn record(&self) -> Value {
-        let order = &self.order;
-        let mut record = Map::new();
-        record.insert("name".to_owned(), order.name.as_str().into());
-        record.insert("disk_format".to_owned(), order.format.as_str().into());
-        record.insert("container_format".to_owned(), "bare".into());
-        record.insert("visibility".to_owned(), "private".into());
-        let hashes = [("md5", &order.md5), ("sha256", &order.sha256)];
-        for (name, hash) in hashes {
-            record.insert(format!("owner_specified.openstack.{name}"), hash.clone().unwrap_or_default().into());
-        }
-        record.insert("owner_specified.openstack.object".to_owned(), format!("images/{}", order.name).into());
-        record.extend(self.shared.cloud.image_properties.iter().map(|(key, value)| (key.clone(), json!(value))));
-        record.extend(order.meta.iter().map(|(key, value)| (key.clone(), property(key, value))));
-        record.extend(order.marks.iter().map(|(key, value)| (key.clone(), json!(value))));
-        Value::Object(record)
-    }
-
     fn call(&mut self, step: Step, call: Call) -> Next<Call> {
         self.step = step;
         Next::Call(call)
     }
+}
+
+/// What is said of an image, as openstacksdk writes it.
+pub fn record(order: &UploadOrder, of_cloud: &BTreeMap<String, String>) -> Map<String, Value> {
+    let mut record = Map::new();
+    record.insert("name".to_owned(), order.name.as_str().into());
+    record.insert("disk_format".to_owned(), order.format.as_str().into());
+    record.insert("container_format".to_owned(), "bare".into());
+    record.insert("visibility".to_owned(), "private".into());
+    for (name, hash) in [("md5", &order.md5), ("sha256", &order.sha256)] {
+        record.insert(format!("owner_specified.openstack.{name}"), hash.clone().unwrap_or_default().into());
+    }
+    record.insert("owner_specified.openstack.object".to_owned(), format!("images/{}", order.name).into());
+    record.extend(of_cloud.iter().map(|(key, value)| (key.clone(), json!(value))));
+    record.extend(order.meta.iter().map(|(key, value)| (key.clone(), property(key, value))));
+    record.extend(order.marks.iter().map(|(key, value)| (key.clone(), json!(value))));
+    record
 }
 
 /// Properties are texts, but for a few that Glance counts with.

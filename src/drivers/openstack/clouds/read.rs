@@ -83,6 +83,7 @@ fn services(map: &Map) -> Result<Services, CloudsError> {
         network: service(map, &["network"])?,
         image: service(map, &["image"])?,
         block_storage: service(map, &BLOCK_STORAGE)?,
+        object_store: service(map, &["object_store"])?,
         identity: service(map, &["identity"])?,
     })
 }

@@ -124,6 +124,8 @@ pub struct Services {
     pub network: Service,
     pub image: Service,
     pub block_storage: Service,
+    /// Only for images that are imported from there.
+    pub object_store: Service,
     pub identity: Service,
 }
 
