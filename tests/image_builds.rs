@@ -180,6 +180,40 @@ fn a_build_whose_record_is_gone_leaves_no_file() {
 }
 
 #[test]
+fn a_folder_that_cannot_be_written_to_fails_builds_until_it_can() {
+    on_real_time(async {
+        for folder in ["images", "logs"] {
+            let scene = Scene::new();
+            let here = scene.path(folder);
+            let _ = std::fs::remove_dir(&here);
+            std::fs::write(&here, "a file is in the way").unwrap();
+            let _builder = scene.start(&["name: debian, formats: [raw]"]);
+            until(folder, async || scene.count("debian", BuildState::Failed).await >= 1).await;
+            std::fs::remove_file(&here).unwrap();
+            std::fs::create_dir(&here).unwrap();
+            scene.until_built("debian", 1).await;
+        }
+    });
+}
+
+#[test]
+fn a_command_that_is_not_there_fails_the_build_and_leaves_nothing() {
+    on_real_time(async {
+        let scene = Scene::new();
+        std::fs::remove_file(scene.path("dib")).unwrap();
+        let _builder = scene.start_with(&["name: debian, formats: [raw]"], |options| {
+            options.build_interval = Span(1000.0);
+            options.cleanup_interval = Span(1.0);
+        });
+        until("a failure", async || scene.count("debian", BuildState::Failed).await == 1).await;
+        until("nothing to be left", async || {
+            scene.builds("debian").await.is_empty() && names(&scene.path("images/.builds")).is_empty()
+        })
+        .await;
+    });
+}
+
+#[test]
 fn a_build_whose_record_is_gone_is_not_waited_for() {
     on_real_time(async {
         let scene = Scene::new();

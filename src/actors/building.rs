@@ -141,7 +141,9 @@ async fn make(
         error!(target: "nodepool.builder.BuildWorker", "Build timeout for image {image}, build {build} (log: {log})");
     }
     if code != 0 {
-        return Err(format!("DIB failed creating {} ({code}) (timeout={})", key.image, python_bool(timed_out)));
+        let (timed_out, log) = (python_bool(timed_out), run.log.display());
+        let full = if workshop.images.is_full() { "; the disk of images-dir is full" } else { "" };
+        return Err(format!("DIB failed creating {} ({code}) (timeout={timed_out}){full}; see {log}", key.image));
     }
     let sizes = measure(workshop, key, order).await?;
     sizes.into_iter().for_each(|(format, bytes)| {

@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::sys::signal::{Signal, killpg};
+use nix::sys::statvfs::statvfs;
 use nix::unistd::{Pid, getpgid};
 use uuid::Uuid;
 
@@ -18,6 +19,8 @@ use crate::model::ids::{BuildId, ImageName};
 /// Holds one empty file for each build that was begun here.
 const CLAIMS: &str = ".builds";
 const BUILDER_ID: &str = "builder_id.txt";
+/// Bytes below which a disk is as good as full: no image is smaller.
+const LEAST_SPACE: u64 = 1 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImagesDir(PathBuf);
@@ -105,6 +108,11 @@ impl ImagesDir {
         }
         forgive_missing(fs::remove_file(self.0.join(CLAIMS).join(key.file_name())))?;
         Ok(removed)
+    }
+
+    /// Whether next to nothing can be written any more.
+    pub fn is_full(&self) -> bool {
+        statvfs(&self.0).is_ok_and(|about| about.blocks_available() * about.fragment_size() < LEAST_SPACE)
     }
 
     /// Of one format, in bytes on disk.
