@@ -5,7 +5,9 @@ mod provider;
 mod roof;
 mod support;
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ use futures::future::LocalBoxFuture;
 use nodepool::actors::providers;
 use nodepool::drivers::{self, ApiCall, Driver, OpenDriver};
 use nodepool::model::cloud::{CloudError, ExternalId, HostIdentity, Instance, Job, LaunchOrder, News, Outcome};
+use nodepool::model::uploading::{BUILD_MARK, PROVIDER_MARK, Progress, UPLOAD_MARK, UploadOrder};
 use nodepool::policy::machine::{InFlight, Input, Next, StateMachine};
 use provider::{Provider, launch, on_real_time, provider_section};
 use roof::{WithClouds, opened};
@@ -139,6 +142,23 @@ providers:
     vec![statics, fake, openstack, example]
 }
 
+fn upload(file: PathBuf, number: &str) -> Job {
+    let marks = [(BUILD_MARK, "b1"), (UPLOAD_MARK, number), (PROVIDER_MARK, "contract")];
+    let size = std::fs::metadata(&file).map_or(5, |about| about.len());
+    Job::Upload(Arc::new(UploadOrder {
+        name: format!("contract-{number}"),
+        file,
+        size,
+        format: "qcow2".to_owned(),
+        meta: BTreeMap::from([("colour".to_owned(), serde_json::json!("blue"))]),
+        marks: marks.map(|(mark, value)| (mark.to_owned(), value.to_owned())).into(),
+        md5: None,
+        sha256: None,
+        may_exist: true,
+        progress: Progress::default(),
+    }))
+}
+
 /// Every job a provider may be given.
 fn jobs(case: &Case) -> Vec<Job> {
     let Job::Launch(order) = launch("contract-0000000001") else { unreachable!("launch makes a launch") };
@@ -153,6 +173,10 @@ fn jobs(case: &Case) -> Vec<Job> {
         Job::RollCall,
         Job::Inspect(stranger.clone()),
         Job::Probe(stranger),
+        Job::ListImages,
+        Job::DeleteImage(ExternalId::text("no-such-id")),
+        // Its file is not there.
+        upload(PathBuf::from("/no/such/image.qcow2"), "0000000001"),
     ];
     jobs.extend(case.host.iter().flat_map(|host| [Job::Inspect(host.clone()), Job::Probe(host.clone())]));
     jobs
@@ -194,6 +218,47 @@ fn deleting_what_is_not_there_is_no_failure_and_needs_only_the_id() {
                 let result = provider.run(Job::Delete(id)).await;
                 assert!(matches!(result, Ok(Outcome::Deleted) | Err(CloudError::NotFound)), "{}", case.driver);
             }
+        });
+    }
+}
+
+#[test]
+fn an_image_is_uploaded_once_listed_with_its_marks_and_deleted() {
+    for case in drivers_under_test() {
+        on_real_time(async move {
+            let Bench { mut provider, cloud: _cloud } = case.start().await;
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("image.qcow2");
+            std::fs::write(&file, "an image").unwrap();
+            let takes_images = provider.facts().uploading.is_some();
+            let uploaded = provider.run(upload(file.clone(), "0000000001")).await;
+            let Ok(Outcome::Uploaded(id)) = uploaded else {
+                return assert!(!takes_images && uploaded.is_err(), "{}: {uploaded:?}", case.driver);
+            };
+            assert!(takes_images, "{}", case.driver);
+            let again = provider.run(upload(file.clone(), "0000000001")).await;
+            assert_eq!(again, Ok(Outcome::Uploaded(id.clone())), "{}: it is there already", case.driver);
+            let other = provider.run(upload(file, "0000000002")).await;
+            let Ok(Outcome::Uploaded(other)) = other else { panic!("{}: {other:?}", case.driver) };
+            assert_ne!(id, other, "{}", case.driver);
+            let bearing = async |provider: &mut Provider| {
+                let listed = provider.run(Job::ListImages).await;
+                let Ok(Outcome::Images(images)) = listed else { panic!("{}: {listed:?}", case.driver) };
+                let ours =
+                    images.into_iter().filter(|image| image.meta.get(BUILD_MARK).is_some_and(|mark| mark == "b1"));
+                ours.map(|image| (image.id.to_string(), image.name, image.meta.get("colour").cloned()))
+                    .collect::<Vec<_>>()
+            };
+            let mut listed = bearing(&mut provider).await;
+            listed.sort();
+            let mut expected = [(&id, "0000000001"), (&other, "0000000002")]
+                .map(|(id, number)| (id.to_string(), format!("contract-{number}"), Some("blue".to_owned())));
+            expected.sort();
+            assert_eq!(listed, expected, "{}", case.driver);
+            for end in [Ok(Outcome::Deleted), Err(CloudError::NotFound)] {
+                assert_eq!(provider.run(Job::DeleteImage(id.clone())).await, end, "{}", case.driver);
+            }
+            assert_eq!(bearing(&mut provider).await.len(), 1, "{}", case.driver);
         });
     }
 }

@@ -120,7 +120,7 @@ const PORTS: &str = "ports";
 /// Longest time for one call.
 const DEADLINE: Span = Span(60.0);
 /// The same for an image on its way.
-const UPLOAD_DEADLINE: Span = Span(86_400.0);
+const UPLOAD_DEADLINE: Span = Span(72_000.0);
 
 /// A driver made of an adapter.
 pub struct Simple<A> {

@@ -76,7 +76,7 @@ const SHORT: Span = Span(60.0);
 /// A page of a thousand servers with their ports takes a busy cloud long.
 const LONG: Span = Span(120.0);
 /// As long as bytes move, an image may take its time; whether they do is watched where they are sent.
-const DAY: Span = Span(86_400.0);
+const TRANSFER: Span = Span(72_000.0);
 
 pub fn discover() -> Call {
     Call { key: "identity.GET.discovery", lane: Lane::Look, deadline: SHORT, delay: Span::ZERO, what: What::Discover }
@@ -189,7 +189,7 @@ pub fn create_image(image: Value) -> Call {
 pub fn send_image(id: &str, content: Content) -> Call {
     let request = Request { content: Some(content), ..Request::new(Api::Image, Method::PUT, &["images", id, "file"]) };
     let what = What::Send(Box::new(request), Shape::Nothing);
-    Call { key: "image.PUT.image.file", lane: Lane::Bulk, deadline: DAY, delay: Span::ZERO, what }
+    Call { key: "image.PUT.image.file", lane: Lane::Bulk, deadline: TRANSFER, delay: Span::ZERO, what }
 }
 
 /// What an image is said to be, as a list of changes.
@@ -222,7 +222,7 @@ pub fn put_object(container: &str, name: &str, content: Content, sums: Vec<(&'st
         ..Request::new(Api::ObjectStore, Method::PUT, &object(container, name))
     };
     let what = What::Send(Box::new(request), Shape::Nothing);
-    Call { key: "object-store.PUT.object", lane: Lane::Bulk, deadline: DAY, delay: Span::ZERO, what }
+    Call { key: "object-store.PUT.object", lane: Lane::Bulk, deadline: TRANSFER, delay: Span::ZERO, what }
 }
 
 /// One object of many.
