@@ -7,7 +7,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nodepool::model::build::BuildState;
@@ -23,7 +23,7 @@ use support::real;
 use support::real::process::Nodepool;
 use support::real::simulated_openstack::SimulatedOpenStack;
 use support::real::zookeeper::{Options, Server};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 const KILLS: usize = 10;
 /// After so many kills it is looked whether everything settles.
