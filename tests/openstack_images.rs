@@ -14,7 +14,7 @@ use nodepool::actors::builder::BuilderOptions;
 use nodepool::model::build::BuildState;
 use nodepool::model::request::RequestState;
 use nodepool::model::time::Span;
-use nodepool::model::upload::UploadState;
+use nodepool::model::upload::{UploadKey, UploadState};
 use serde_json::{Value, json};
 use stack::client::Client;
 use stack::roof::WithClouds;
@@ -140,7 +140,7 @@ fn an_image_is_uploaded_as_it_is_described_and_goes_when_newer_ones_are_there() 
 #[test]
 fn an_upload_comes_through_whatever_happens_to_its_calls_and_leaves_one_image() {
     on_real_time(async {
-        for fault in [
+        let faults = [
             "lost-answer method=POST path=/images$ times=1",
             "truncated method=POST path=/images$ times=1",
             "500 method=POST path=/images$ times=1",
@@ -151,17 +151,18 @@ fn an_upload_comes_through_whatever_happens_to_its_calls_and_leaves_one_image() 
             "413 method=PUT path=/file$ times=1",
             "html method=GET path=/images/ times=1",
             "429 method=PUT path=/file$ times=1",
-        ] {
-            println!("--- {fault}");
+        ];
+        let each = faults.map(async |fault| {
             let cloud = Cloud::simulated(&["--fault", fault]).await;
             let studio = Studio::open(&cloud, "formats: [raw]").await;
             studio.until_ready(1).await;
-            wait::until("one image and one upload", LONG, async || {
+            wait::until(&format!("one image and one upload, {fault}"), LONG, async || {
                 studio.images().await.len() == 1 && studio.scene.uploads("debian").await.len() == 1
             })
             .await;
-            assert_eq!(json!(studio.ids().await[0]), studio.images().await[0]["id"]);
-        }
+            assert_eq!(json!(studio.ids().await[0]), studio.images().await[0]["id"], "{fault}");
+        });
+        futures::future::join_all(each).await;
     });
 }
 
@@ -266,4 +267,37 @@ impl Studio {
         wait::until("the server to go", LONG, async || self.client.servers_of(&self.provider).await.is_empty()).await;
         server["image"]["id"].as_str().expect("it boots from an image").to_owned()
     }
+}
+
+// Snapshots inherit the properties of the image that a server was booted from, and are somebody's own.
+#[test]
+fn what_somebody_has_made_of_a_server_is_left_alone_whatever_marks_it_has() {
+    on_real_time(async {
+        let cloud = Cloud::simulated(&[]).await;
+        let studio = Studio::open(&cloud, "formats: [raw]").await;
+        studio.until_ready(1).await;
+        let (ready, _) = studio.scene.uploads("debian").await.remove(0);
+        let stale = UploadKey { upload: "0000000007".into(), ..ready.clone() };
+        for key in [&ready, &stale] {
+            let snapshot = json!({
+                "name": "mine", "disk_format": "raw", "container_format": "bare", "base_image_ref": "somewhere",
+                "nodepool_build_id": key.build, "nodepool_upload_id": key.upload, "nodepool_provider_name": key.provider,
+            });
+            let (status, _) = studio.client.call(reqwest::Method::POST, "image", "/images", Some(snapshot)).await;
+            assert!(status.is_success());
+        }
+        grown::builder::upload(&studio.scene.zk, &stale, UploadState::Uploading, 5.0, None).await;
+        wait::until("the upload without a builder to go", LONG, async || {
+            studio.scene.uploads("debian").await.len() == 1
+        })
+        .await;
+        studio.scene.set_build("debian", &ready.build, BuildState::Deleting).await;
+        wait::until("the build to go", LONG, async || {
+            let builds = studio.scene.builds("debian").await;
+            !builds.iter().any(|(id, _)| *id == ready.build)
+        })
+        .await;
+        let left = studio.images().await;
+        assert_eq!(left.iter().filter(|image| image["name"] == "mine").count(), 2, "{left:?}");
+    });
 }

@@ -72,7 +72,8 @@ async fn serve(cloud: Shared, request: HttpRequest, body: web::Bytes) -> HttpRes
         }
         ("POST", "/image/v2/tasks") => {
             let task = read();
-            let wanted = json!({"type": "import", "input": {"import_from": "images/debian-5", "image_properties": {"name": "debian-5"}}});
+            let wanted = json!({"type": "import", "input": {"import_from": "images/debian-5", "image_properties": {
+                "name": "debian-5", "nodepool_build_id": "b", "nodepool_upload_id": "0000000001"}}});
             assert_eq!(task, wanted);
             cloud.image = json!({"id": "image-7", "name": "debian-5", "status": "active"});
             HttpResponse::Created().json(json!({"id": "task-1", "status": "pending"}))
@@ -186,6 +187,7 @@ fn an_import_that_fails_says_why_and_what_an_earlier_attempt_left_goes_first() {
         let uploaded = provider.run(order(folder.path(), true)).await;
         let Err(CloudError::Failed { detail, .. }) = uploaded else { panic!("{uploaded:?}") };
         assert_eq!(detail, "the import has failed: no room");
+        assert!(cloud.lock().unwrap().objects.is_empty());
         let calls = cloud.lock().unwrap().calls.clone();
         assert!(calls.contains(&"DELETE /image/v2/images/image-7".to_owned()), "{calls:?}");
     });

@@ -145,9 +145,9 @@ impl BuildWorker {
     fn built(&mut self, built: Built, claim: Claim, ctx: &mut Context<Self>) {
         let now = clock::now();
         match built {
-            Built::Failed => claim.rest_until(now + self.parts.interval),
+            Built::Failed => claim.rest_until(now + self.parts.interval, now),
             // Who has it will tell by what he writes; should the picture be wrong for long, this keeps us from asking all the time.
-            Built::NotOurs => claim.rest_until(now + NOT_OURS),
+            Built::NotOurs => claim.rest_until(now + NOT_OURS, now),
             Built::Ready => {}
         }
         drop(claim);

@@ -268,6 +268,7 @@ impl Builder {
             desk: self.desk.clone(),
             workshop,
             interval: self.life.options.cleanup_interval,
+            goes_on: self.life.options.upload_workers > 0,
             guard: self.panics.guard("CleanupWorker"),
             dumps: self.shared.registry.clone(),
         };
@@ -293,7 +294,9 @@ impl Builder {
     }
 
     fn reconfigure(&mut self, loaded: Loaded) {
-        let changes = reload::diff(&self.config, &loaded.config);
+        let mut changes = reload::diff(&self.config, &loaded.config);
+        let anew = providers::to_be_opened_anew(&self.config, &loaded.config, &self.providers);
+        changes.extend(anew.into_iter().map(Change::ProviderChanged));
         self.shared.set_in_force(loaded.clone());
         self.config = loaded.config;
         info!(target: "nodepool.builder.NodePoolBuilder", "configuration loaded");

@@ -124,13 +124,11 @@ async fn make(
     info!(target: "nodepool.builder.BuildWorker", "Running {}", shown(&run.command));
     info!(target: "nodepool.builder.BuildWorker", "Logging to {}", run.log.display());
     let began = Instant::now();
-    let ended = tokio::select! {
-        ended = dib::run(&run) => ended.map_err(|error| error.to_string())?,
-        why = is_in_vain(store, key, workshop.poll) => return Err(why),
-    };
+    let ended = dib::run(&run, is_in_vain(store, key, workshop.poll)).await.map_err(|error| error.to_string())?;
     let (code, timed_out) = match ended {
         DibEnd::Status(code) => (code, false),
         DibEnd::TimedOut => (1, true),
+        DibEnd::Stopped => return Err(format!("the build of {} is ended: somebody has removed its record", key.image)),
     };
     let duration_ms = began.elapsed().as_secs_f64() * 1000.0;
     image_metrics::build_ended(&key.image, duration_ms, code, clock::now())
@@ -152,8 +150,8 @@ async fn make(
     Ok(())
 }
 
-/// Resolves when nobody will ever use the build: dropped, the command ends with all its processes.
-async fn is_in_vain(store: &Store, key: &BuildKey, poll: Span) -> String {
+/// Resolves when nobody will ever use the build.
+async fn is_in_vain(store: &Store, key: &BuildKey, poll: Span) {
     loop {
         tokio::time::sleep(poll.to_duration()).await;
         let is_going = store.mirror().look(|snapshot| {
@@ -161,7 +159,7 @@ async fn is_in_vain(store: &Store, key: &BuildKey, poll: Span) -> String {
             snapshot.connected && build.is_none_or(|stored| stored.record.state != BuildState::Building)
         });
         if is_going {
-            return format!("the build of {} is ended: somebody has removed its record", key.image);
+            return;
         }
     }
 }

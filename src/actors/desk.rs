@@ -90,8 +90,11 @@ impl State {
 
 impl Claim {
     /// It is not to be taken up again before then.
-    pub fn rest_until(&self, until: Timestamp) {
-        self.desk.lock().resting.insert(self.work.clone(), until);
+    pub fn rest_until(&self, until: Timestamp, now: Timestamp) {
+        let mut state = self.desk.lock();
+        // What is over is of no interest any more, and may never be claimed again.
+        state.resting.retain(|_, until| *until > now);
+        state.resting.insert(self.work.clone(), until);
     }
 }
 
@@ -113,7 +116,7 @@ mod tests {
         let claim = desk.claim(work(), Timestamp(1.0)).unwrap();
         assert!(desk.claim(work(), Timestamp(1.0)).is_none());
         assert!(desk.claim(Work::Build("other".into()), Timestamp(1.0)).is_some());
-        claim.rest_until(Timestamp(11.0));
+        claim.rest_until(Timestamp(11.0), Timestamp(1.0));
         drop(claim);
         assert_eq!(desk.next_due(Timestamp(1.0)), Some(Timestamp(11.0)));
         assert!(desk.claim(work(), Timestamp(10.0)).is_none());

@@ -26,14 +26,19 @@ use crate::model::cloud::Facts;
 use crate::model::config::Config;
 use crate::model::ids::ProviderName;
 use crate::model::image_metrics;
+use crate::model::images::UploadPlace;
 use crate::model::snapshot::WriteError;
 use crate::model::time::{Span, Timestamp};
+use crate::model::upload::UploadState;
 use crate::model::world::World;
 use crate::policy::retire::{self, Pass, Retirement};
+use crate::policy::spread::{self, Shipment};
 use crate::zk::txn::Store;
 
-/// An upload without a lock is left for so long to a builder that has its file and goes on with it.
+/// An upload without a lock is left for so long at least to a builder that has its file, and may be starting anew.
 const GRACE: Span = Span(10.0);
+/// Things that go at a time: each may ask a cloud for all its images.
+const AT_ONCE: usize = 8;
 
 pub struct ImageCleanupParts {
     pub config: Arc<Config>,
@@ -43,6 +48,8 @@ pub struct ImageCleanupParts {
     pub workshop: Workshop,
     /// Between looks at everything. What is marked goes at once.
     pub interval: Span,
+    /// There are workers that go on with uploads which an earlier life of this builder has begun.
+    pub goes_on: bool,
     pub guard: PanicGuard,
     pub dumps: super::dump::Registry,
 }
@@ -116,9 +123,13 @@ impl ImageCleanupWorker {
         if pass == Pass::Whole {
             self.look_again = false;
         }
-        let due = retire::due(&world, pass);
-        self.mind_stale(&due, pass, world.now, ctx);
-        for retirement in due {
+        self.mind_stale(&world, ctx);
+        for retirement in retire::due(&world, pass) {
+            if self.going.len() >= AT_ONCE {
+                // What is left is looked at when one of these has gone.
+                self.look_again |= pass == Pass::Whole;
+                break;
+            }
             self.begin(retirement, pass, ctx);
         }
         let is_there = |stored: &crate::model::snapshot::Stored<crate::model::build::ImageBuild>| {
@@ -131,24 +142,45 @@ impl ImageCleanupWorker {
         }
     }
 
-    /// Notes since when uploads are without a builder, and wakes when the first of them has been so for long enough.
-    fn mind_stale(&mut self, due: &[Retirement], pass: Pass, now: Timestamp, ctx: &mut Context<Self>) {
-        let stale = due.iter().filter(|retirement| matches!(retirement, Retirement::Stale(_)));
-        let seen: BTreeSet<String> = stale.map(Retirement::key).collect();
-        if pass == Pass::Whole {
-            self.stale.retain(|key, _| seen.contains(key));
-        }
-        let mut has_new = false;
-        for key in seen {
-            has_new |= self.stale.insert(key.clone(), self.stale.get(&key).copied().unwrap_or(now)).is_none();
-        }
-        if has_new {
-            let wait = GRACE.to_duration() + Duration::from_millis(10);
-            let timer = ctx.run_later(wait, |act, ctx| act.look(Pass::Whole, ctx));
-            if let Some(before) = self.stale_due.replace(timer) {
-                ctx.cancel_future(before);
+    /// Notes since when uploads are without a builder, and wakes when the next of them has been so for long enough. Those that this
+    /// builder goes on with are none of them, however long they wait for their turn.
+    fn mind_stale(&mut self, world: &World<'_>, ctx: &mut Context<Self>) {
+        let workshop = &self.parts.workshop;
+        let own = |shipment: &Shipment| {
+            self.parts.goes_on
+                && shipment.build.record.builder_id.as_ref() == Some(&workshop.builder_id)
+                && workshop.images.file(&shipment.place.build, &shipment.format).exists()
+        };
+        let has_stale = |place: &UploadPlace| {
+            let uploads = world.snapshot.images.uploads_to(&place.provider, &place.build.image);
+            uploads.into_iter().any(|(_, stored)| stored.record.state == UploadState::Uploading)
+        };
+        let due = spread::due(world).into_iter().filter(|shipment| has_stale(&shipment.place));
+        let ours: BTreeSet<UploadPlace> = due.filter(own).map(|shipment| shipment.place).collect();
+        let mut stale = BTreeMap::new();
+        for retirement in retire::due(world, Pass::Whole) {
+            if let Retirement::Stale(upload) = &retirement
+                && !ours.contains(&UploadPlace::of(upload))
+            {
+                let key = retirement.key();
+                let since = self.stale.get(&key).copied().unwrap_or(world.now);
+                stale.insert(key, since);
             }
         }
+        self.stale = stale;
+        if let Some(timer) = self.stale_due.take() {
+            ctx.cancel_future(timer);
+        }
+        let due = self.stale.values().map(|since| *since + self.grace()).filter(|due| *due > world.now).min();
+        if let Some(due) = due {
+            let wait = (due - world.now).to_duration() + Duration::from_millis(10);
+            self.stale_due = Some(ctx.run_later(wait, |act, ctx| act.look(Pass::Whole, ctx)));
+        }
+    }
+
+    /// How long an upload without a lock is left to whoever may go on with it.
+    fn grace(&self) -> Span {
+        if self.parts.interval > GRACE { self.parts.interval } else { GRACE }
     }
 
     fn begin(&mut self, retirement: Retirement, pass: Pass, ctx: &mut Context<Self>) {
@@ -168,7 +200,7 @@ impl ImageCleanupWorker {
                 self.run(key, pass, retiring::delete_upload(store, counter, upload, stored), ctx);
             }
             Retirement::Stale(upload) => {
-                if self.stale.get(&key).is_none_or(|since| clock::now() - *since < GRACE) {
+                if self.stale.get(&key).is_none_or(|since| clock::now() - *since < self.grace()) {
                     return;
                 }
                 let Some(counter) = counter(&upload.provider) else { return };

@@ -255,7 +255,8 @@ impl Launcher {
 
     fn reconfigure(&mut self, loaded: Loaded, ctx: &mut Context<Self>) {
         let mut changes = reload::diff(&self.config, &loaded.config);
-        changes.extend(self.to_be_opened_anew(&loaded.config));
+        let anew = providers::to_be_opened_anew(&self.config, &loaded.config, &self.providers);
+        changes.extend(anew.into_iter().map(Change::ProviderChanged));
         self.shared.set_in_force(loaded.clone());
         self.config = loaded.config;
         let said: Vec<String> = changes.iter().map(Change::to_string).collect();
@@ -271,17 +272,6 @@ impl Launcher {
             self.tell_children();
             self.look(ctx);
         }
-    }
-
-    /// Providers whose section is as before: those of which the driver has read something else that changed, and those that could
-    /// not be started, which may be possible by now.
-    fn to_be_opened_anew(&self, config: &Config) -> Vec<Change> {
-        let same = config.providers.iter().filter(|(name, section)| self.config.providers.get(*name) == Some(*section));
-        let is_outdated = |name: &ProviderName| match self.providers.get(name) {
-            Some(handle) => handle.outdated.as_ref().is_some_and(|outdated| (outdated.0)()),
-            None => true,
-        };
-        same.map(|(name, _)| name).filter(|name| is_outdated(name)).cloned().map(Change::ProviderChanged).collect()
     }
 
     fn apply(&mut self, change: &Change) {

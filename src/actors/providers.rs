@@ -1,9 +1,11 @@
 //! Starts a TaskManager for a provider section and hands out the way to it.
 
+use std::collections::BTreeMap;
+
 use super::jobs::ProviderHandle;
 use super::task_manager::{Surroundings, TaskManager};
 use crate::drivers::{self, Driver, OpenDriver};
-use crate::model::config::ProviderConfig;
+use crate::model::config::{Config, ProviderConfig};
 use crate::model::ids::ProviderName;
 use crate::model::problem::Problem;
 
@@ -14,6 +16,21 @@ pub trait MoreDrivers: Send + Sync {
     fn names(&self) -> Vec<&'static str>;
     /// Opens its driver for the section and ends with `start.with(driver)`.
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>>;
+}
+
+/// Providers whose section is as before: those of which the driver has read something else that changed, and those that could
+/// not be started, which may be possible by now.
+pub fn to_be_opened_anew(
+    before: &Config,
+    now: &Config,
+    running: &BTreeMap<ProviderName, ProviderHandle>,
+) -> Vec<ProviderName> {
+    let same = now.providers.iter().filter(|(name, section)| before.providers.get(*name) == Some(*section));
+    let is_outdated = |name: &ProviderName| match running.get(name) {
+        Some(handle) => handle.outdated.as_ref().is_some_and(|outdated| (outdated.0)()),
+        None => true,
+    };
+    same.map(|(name, _)| name).filter(|name| is_outdated(name)).cloned().collect()
 }
 
 /// Makes a running provider of an opened driver.

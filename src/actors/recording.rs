@@ -10,6 +10,8 @@ use crate::zk::txn::Store;
 
 /// Between two attempts to record an end that ZooKeeper has not taken.
 const AGAIN: Duration = Duration::from_millis(500);
+/// So many in a row are no accident.
+const REFUSALS: u32 = 60;
 
 /// Over lost connections: with the session go its locks, and then what was to be recorded is nobody's.
 pub async fn record(
@@ -18,10 +20,16 @@ pub async fn record(
     mut write: impl AsyncFnMut() -> Result<(), WriteError>,
 ) -> Result<(), WriteError> {
     let mut session = store.zk().session();
+    let mut refused = 0;
     loop {
         match write().await {
             Err(WriteError::Failed(error)) => {
-                warn!(target: "nodepool.builder", what, error, "ZooKeeper suspended. Waiting");
+                warn!(target: "nodepool.builder", what, error, "cannot be recorded; trying again");
+                // With a connection it is not the connection that is missing.
+                refused = if *session.borrow() == SessionState::Connected { refused + 1 } else { 0 };
+                if refused >= REFUSALS {
+                    return Err(WriteError::Failed(error));
+                }
                 match session.wait_for(|state| *state != SessionState::Suspended).await {
                     Ok(state) if *state == SessionState::Connected => {}
                     _ => return Err(WriteError::SessionOver),

@@ -14,16 +14,18 @@ use crate::model::build::{BuildKey, BuildState, ImageBuild};
 use crate::model::cloud::{CloudError, ExternalId, Job, Outcome};
 use crate::model::images::UploadPlace;
 use crate::model::snapshot::{Stored, WriteError};
+use crate::model::time::Span;
 use crate::model::upload::{ImageUpload, UploadKey, UploadState};
 use crate::model::uploading::{BUILD_MARK, PROVIDER_MARK, UPLOAD_MARK};
 use crate::zk::lock::Lock;
-use crate::zk::paths;
 use crate::zk::txn::Store;
 
 /// A cloud that takes longer is asked again later.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Between two looks for what a dead builder may have asked a cloud for: that may take effect a little after its death.
 const LATE: Duration = Duration::from_secs(10);
+/// An upload that has failed so long ago has nothing under way any more.
+const RECENT: Span = Span(60.0);
 
 /// Deletes an upload: marked first, so that nobody boots from it any more.
 pub async fn delete_upload(
@@ -38,7 +40,14 @@ pub async fn delete_upload(
         record.clone()
     });
     let lock = store.retire_upload(&key, stored.version, change).await?;
-    delete_from_cloud(&store, &counter, lock, &key, record.external_id.as_ref(), record.external_name.as_deref()).await
+    // One that was ready has one image, which its record names. Of one that was not, attempts of which nobody has heard may have left
+    // others; what was asked for a moment ago may take effect a little late.
+    let looks = match (&record.external_name, clock::now() - stored.record.state_time < RECENT) {
+        (Some(_), _) => 0,
+        (None, false) => 1,
+        (None, true) => 2,
+    };
+    delete_from_cloud(&store, &counter, lock, &key, &record, looks).await
 }
 
 async fn delete_from_cloud(
@@ -46,24 +55,23 @@ async fn delete_from_cloud(
     counter: &Counter,
     lock: Lock,
     key: &UploadKey,
-    id: Option<&ExternalId>,
-    name: Option<&str>,
+    record: &ImageUpload,
+    looks: usize,
 ) -> Result<(), WriteError> {
-    let gone = match id {
+    let gone = match &record.external_id {
         Some(id) => {
             let (image, build, provider) = (&key.image, &key.build, &key.provider);
             info!(target: "nodepool.builder.CleanupWorker", "Deleting image build {image}-{build} from {provider}");
             delete_image(counter, id).await.map_err(|error| {
-                let name = name.map_or_else(|| id.to_string(), str::to_owned);
+                let name = record.external_name.clone().unwrap_or_else(|| id.to_string());
                 warn!(target: "nodepool.builder.CleanupWorker", "Unable to delete image {name} from {provider}: {error}");
                 WriteError::Failed(error)
             })
         }
         None => Ok(()),
     };
-    // Attempts of which nobody has heard may have left others.
     let others = match &gone {
-        Ok(()) => delete_what_bears_its_marks(counter, key).await,
+        Ok(()) => delete_others(counter, key, looks).await,
         Err(_) => Ok(()),
     };
     match gone.and(others) {
@@ -109,13 +117,20 @@ async fn end_stale_upload_of(
         target: "nodepool.builder.CleanupWorker",
         "the upload {} of {}-{} to {} was left by its builder; it is removed", key.upload, key.image, key.build, key.provider
     );
-    delete_what_bears_its_marks(counter, key).await?;
-    if stored.record.external_id.is_none() {
-        tokio::time::sleep(LATE).await;
+    let lock = store.retire_upload(key, stored.version, None).await?;
+    let looks = if stored.record.external_id.is_some() { 1 } else { 2 };
+    delete_from_cloud(store, counter, lock, key, &stored.record, looks).await
+}
+
+/// So many looks, one after the other.
+async fn delete_others(counter: &Counter, key: &UploadKey, looks: usize) -> Result<(), WriteError> {
+    for look in 0..looks {
+        if look > 0 {
+            tokio::time::sleep(LATE).await;
+        }
         delete_what_bears_its_marks(counter, key).await?;
     }
-    let lock = store.retire_upload(key, stored.version, None).await?;
-    delete_from_cloud(store, counter, lock, key, stored.record.external_id.as_ref(), None).await
+    Ok(())
 }
 
 async fn delete_what_bears_its_marks(counter: &Counter, key: &UploadKey) -> Result<(), WriteError> {
@@ -163,22 +178,27 @@ pub async fn tidy_files(view: FilesView) -> Result<(), String> {
     let own: Vec<BuildKey> = own.map(|(key, _)| key.clone()).collect();
     let images = view.images.clone();
     let claimed = on_a_thread_that_may_wait(move || claims(&images, own)).await?;
+    let mut outcome = Ok(());
     for key in claimed {
-        match view.builds.get(&key) {
-            Some((stored, _)) if stored.record.state == BuildState::Deleting => remove_files(&view, &key).await?,
-            Some((_, Some(needed))) => prune_formats(&view.images, &key, needed.clone()).await?,
-            Some(_) => {}
-            None if view.desk.is_building(&key.image) => {}
-            None => {
-                // The picture may be younger than the claim.
-                let there = view.store.zk().exists(&paths::image_build(&key.image, &key.build)).await;
-                if there.map_err(|error| error.to_string())?.is_none() {
-                    remove_files(&view, &key).await?;
-                }
-            }
-        }
+        // What cannot be removed keeps nothing else from it; the first error is told in the end.
+        outcome = outcome.and(tidy_build(&view, &key).await);
     }
-    Ok(())
+    outcome
+}
+
+async fn tidy_build(view: &FilesView, key: &BuildKey) -> Result<(), String> {
+    match view.builds.get(key) {
+        Some((stored, _)) if stored.record.state == BuildState::Deleting => remove_files(view, key).await,
+        Some((_, Some(needed))) => prune_formats(&view.images, key, needed.clone()).await,
+        Some(_) => Ok(()),
+        None if view.desk.is_building(&key.image) => Ok(()),
+        None => match view.store.is_there(key).await {
+            // The picture may be younger than the claim.
+            Ok(true) => Ok(()),
+            Ok(false) => remove_files(view, key).await,
+            Err(error) => Err(error.to_string()),
+        },
+    }
 }
 
 /// The builds whose files are ours; those of a builder of Nodepool 11 that was here before among them.

@@ -65,7 +65,10 @@ async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
     };
     introduce(&options.data_dir, &coordinator, prepared.listener.as_ref());
     let failed = coordinator.failed();
-    let builder = builder(&options, &prepared)?;
+    let builder = builder(&options, &prepared).unwrap_or_else(|error| {
+        warn!("the builder is left out: {error}");
+        None
+    });
     let building = async {
         match builder {
             Some((prepared, life)) => process::build(&control, prepared, life).await,

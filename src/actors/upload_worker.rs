@@ -131,10 +131,10 @@ impl UploadWorker {
     fn uploaded(&mut self, uploaded: Uploaded, claim: Claim, ctx: &mut Context<Self>) {
         let now = clock::now();
         match uploaded {
-            Uploaded::Failed => claim.rest_until(now + self.parts.interval),
-            Uploaded::Elsewhere => claim.rest_until(now + ELSEWHERE),
+            Uploaded::Failed => claim.rest_until(now + self.parts.interval, now),
+            Uploaded::Elsewhere => claim.rest_until(now + ELSEWHERE, now),
             // Who has it will tell by what he writes; should the picture be wrong for long, this keeps us from asking all the time.
-            Uploaded::NotOurs => claim.rest_until(now + Span(1.0)),
+            Uploaded::NotOurs => claim.rest_until(now + Span(1.0), now),
             Uploaded::Ready => {}
         }
         drop(claim);

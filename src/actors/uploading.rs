@@ -261,7 +261,10 @@ async fn send(
                 News::Known(id) => {
                     *known = Some(id.clone());
                     let record = ImageUpload { external_id: Some(id), ..sending.clone() };
-                    if let Err(error) = carrier.store.note_upload(grant, &record).await {
+                    let noted = recording::record(&carrier.store, "the id of an image", async || {
+                        carrier.store.note_upload(grant, &record).await
+                    });
+                    if let Err(error) = noted.await {
                         warn!(target: "nodepool.builder.UploadWorker", %error, "cannot record the id of an image");
                         if error == WriteError::Conflict {
                             return Err(CloudError::given_up("its record is gone"));

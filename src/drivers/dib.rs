@@ -30,6 +30,8 @@ pub enum DibEnd {
     /// By itself; by a signal, this is its number below zero.
     Status(i32),
     TimedOut,
+    /// It was not wanted any more.
+    Stopped,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -76,8 +78,8 @@ fn own_folder() -> String {
     folder.unwrap_or_default()
 }
 
-/// Runs it to its end. Dropped before, all its processes end.
-pub async fn run(run: &DibRun) -> Result<DibEnd, DibError> {
+/// Runs it to its end, or to that of `wanted`. Dropped before, all its processes end.
+pub async fn run(run: &DibRun, wanted: impl Future<Output = ()>) -> Result<DibEnd, DibError> {
     let unwritable = |source| DibError::Log { path: run.log.clone(), source };
     let mut log = open_log(&run.log).map_err(unwritable)?;
     let failed = |source| DibError::Exec { command: run.command.join(" "), source };
@@ -87,11 +89,17 @@ pub async fn run(run: &DibRun) -> Result<DibEnd, DibError> {
     command.stdin(Stdio::null()).stdout(log.try_clone().map_err(unwritable)?);
     command.stderr(log.try_clone().map_err(unwritable)?);
     let mut group = Group::of(command.spawn().map_err(failed)?);
-    let status = match tokio::time::timeout(run.timeout.to_duration(), group.wait()).await {
-        Ok(status) => status.map_err(|source| DibError::Wait { source })?,
-        Err(_) => {
+    let end = tokio::select! {
+        status = group.wait() => Ok(status.map_err(|source| DibError::Wait { source })?),
+        () = tokio::time::sleep(run.timeout.to_duration()) => Err(DibEnd::TimedOut),
+        () = wanted => Err(DibEnd::Stopped),
+    };
+    let status = match end {
+        Ok(status) => status,
+        Err(end) => {
+            // What it has mounted it takes down itself.
             group.end().await;
-            return Ok(DibEnd::TimedOut);
+            return Ok(end);
         }
     };
     group.has_ended();
@@ -129,10 +137,10 @@ mod tests {
     async fn what_it_writes_and_how_it_ends_is_in_the_log() {
         let folder = tempfile::tempdir().unwrap();
         let run_ = shell(&folder, "echo out $COLOUR; echo err >&2; exit 3", 60.0);
-        assert_eq!(run(&run_).await.unwrap(), DibEnd::Status(3));
+        assert_eq!(run(&run_, std::future::pending()).await.unwrap(), DibEnd::Status(3));
         assert_eq!(log(&run_), "out blue\nerr\nExit code: 3\n");
         let killed = shell(&folder, "kill -9 $$", 60.0);
-        assert_eq!(run(&killed).await.unwrap(), DibEnd::Status(-9));
+        assert_eq!(run(&killed, std::future::pending()).await.unwrap(), DibEnd::Status(-9));
     }
 
     // operations.md check 45
@@ -140,7 +148,7 @@ mod tests {
     async fn a_build_that_takes_too_long_ends_with_all_its_children() {
         let folder = tempfile::tempdir().unwrap();
         let slow = shell(&folder, "(trap '' TERM; sleep 1000) & echo $!; wait", 0.3);
-        assert_eq!(run(&slow).await.unwrap(), DibEnd::TimedOut);
+        assert_eq!(run(&slow, std::future::pending()).await.unwrap(), DibEnd::TimedOut);
         let child: i32 = log(&slow).trim().parse().unwrap();
         // Its new parent may take a moment to take note of its end.
         let is_gone = || match std::fs::read_to_string(format!("/proc/{child}/stat")) {
@@ -156,10 +164,10 @@ mod tests {
     async fn what_cannot_be_run_or_logged_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let missing = DibRun { command: vec!["no-such-program".to_owned()], ..shell(&folder, "", 1.0) };
-        let error = run(&missing).await.unwrap_err().to_string();
+        let error = run(&missing, std::future::pending()).await.unwrap_err().to_string();
         assert!(error.starts_with("Failed to exec 'no-such-program'. Error: 'No such file"), "{error}");
         let unwritable = DibRun { log: folder.path().join("logs/one.log/no"), ..shell(&folder, "", 1.0) };
-        assert!(matches!(run(&unwritable).await, Err(DibError::Log { .. })));
+        assert!(matches!(run(&unwritable, std::future::pending()).await, Err(DibError::Log { .. })));
     }
 
     fn image(dib_cmd: &str, elements: &[&str]) -> DiskImage {

@@ -100,11 +100,17 @@ impl ImagesDir {
     /// Ends what may still make a build and removes all that there is of it, the claim last. Missing files are fine.
     pub fn remove(&self, key: &BuildKey) -> io::Result<Vec<PathBuf>> {
         self.end_processes(key);
-        let mut removed = Vec::new();
+        let (mut removed, mut failed) = (Vec::new(), None);
         for suffix in self.suffixes(key)? {
             let path = self.file(key, &suffix);
-            remove_any(&path)?;
-            removed.push(path);
+            match remove_any(&path) {
+                Ok(()) => removed.push(path),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        // The claim stays, so that the rest is not forgotten.
+        if let Some(error) = failed {
+            return Err(error);
         }
         forgive_missing(fs::remove_file(self.0.join(CLAIMS).join(key.file_name())))?;
         Ok(removed)

@@ -14,6 +14,7 @@ use super::ids::{ExternalId, ImageName};
 pub const BUILD_MARK: &str = "nodepool_build_id";
 pub const UPLOAD_MARK: &str = "nodepool_upload_id";
 pub const PROVIDER_MARK: &str = "nodepool_provider_name";
+pub const MARKS: [&str; 3] = [BUILD_MARK, UPLOAD_MARK, PROVIDER_MARK];
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Uploading {

@@ -118,18 +118,21 @@ impl Store {
     /// What is known of an upload that goes on.
     pub async fn note_upload(&self, grant: &mut UploadGrant, record: &ImageUpload) -> Result<(), WriteError> {
         let Some(lock) = &grant.lock else { return Err(WriteError::Conflict) };
-        let path = paths::image_upload(&grant.key);
-        let ops = vec![lock.fence(), Op::set(path, json::to_bytes(record), grant.version)];
-        match self.zk().multi(ops).await.as_deref() {
-            Ok([_, OpReply::Set(stat)]) => {
-                grant.version = stat.version;
-                let stored = stored(record.clone(), stat);
-                self.mirror().fold(|fold| fold.snapshot().images.put_upload(grant.key.clone(), stored));
-                Ok(())
-            }
-            Ok(_) => Err(unfitting()),
-            Err(error) => Err(refusal(error)),
-        }
+        let (path, data) = (paths::image_upload(&grant.key), json::to_bytes(record));
+        let ops = vec![lock.fence(), Op::set(&*path, data.clone(), grant.version)];
+        let stat = match self.zk().multi(ops).await.as_deref() {
+            Ok([_, OpReply::Set(stat)]) => *stat,
+            Ok(_) => return Err(unfitting()),
+            // An answer may have been lost: then the record is as it shall be.
+            Err(error) => match self.zk().get(&path).await {
+                Ok((found, stat)) if found == data => stat,
+                _ => return Err(refusal(error)),
+            },
+        };
+        grant.version = stat.version;
+        let stored = stored(record.clone(), &stat);
+        self.mirror().fold(|fold| fold.snapshot().images.put_upload(grant.key.clone(), stored));
+        Ok(())
     }
 
     /// How far an upload is, for whoever waits for it: kept with the lock, which no peer reads, and gone with it.
@@ -235,6 +238,15 @@ impl Store {
         }
     }
 
+    /// Whether there is a record of a build; one that a peer's lock has made anew, with nothing in it, is none.
+    pub async fn is_there(&self, key: &BuildKey) -> Result<bool, ZkError> {
+        match self.zk().get(&paths::image_build(&key.image, &key.build)).await {
+            Ok((data, _)) => Ok(!data.is_empty()),
+            Err(ZkError::NoNode) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The last of a build that has no uploads any more. `Conflict`: it has some, or somebody has changed it.
     pub async fn remove_build(&self, key: &BuildKey, version: i32) -> Result<(), WriteError> {
         let providers = paths::image_providers(&key.image, &key.build);
@@ -244,11 +256,20 @@ impl Store {
             Err(error) => return Err(refusal(&error)),
         };
         for provider in names.into_iter().map(ProviderName::from) {
-            match self.zk().children(&paths::image_uploads(&key.image, &key.build, &provider)).await {
-                Ok((uploads, _)) if uploads.iter().all(|name| name == "lock") => {}
-                Ok(_) => return Err(WriteError::Conflict),
-                Err(ZkError::NoNode) => {}
+            let directory = paths::image_uploads(&key.image, &key.build, &provider);
+            let uploads = match self.zk().children(&directory).await {
+                Ok((uploads, _)) => uploads,
+                Err(ZkError::NoNode) => Vec::new(),
                 Err(error) => return Err(refusal(&error)),
+            };
+            for upload in uploads.iter().filter(|name| *name != "lock") {
+                // A peer's lock on a record that was gone may have made it anew, without anything in it.
+                match self.zk().get(&format!("{directory}/{upload}")).await {
+                    Ok((data, _)) if data.is_empty() => {}
+                    Ok(_) => return Err(WriteError::Conflict),
+                    Err(ZkError::NoNode) => {}
+                    Err(error) => return Err(refusal(&error)),
+                }
             }
         }
         let path = paths::image_build(&key.image, &key.build);

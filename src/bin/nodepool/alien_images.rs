@@ -8,7 +8,7 @@ use anyhow::anyhow;
 use nodepool::model::cloud::{ExternalId, Job, Outcome};
 use nodepool::model::config::{Config, ProviderConfig};
 use nodepool::model::driver_facts;
-use nodepool::model::ids::ProviderName;
+use nodepool::model::ids::{ImageName, ProviderName};
 use nodepool::model::table::Table;
 use nodepool::model::upload::UploadState;
 use nodepool::model::uploading::{BUILD_MARK, StoredImage};
@@ -16,6 +16,7 @@ use nodepool::zk::{Zk, transfer};
 use serde_json::json;
 
 use crate::clouds;
+use crate::follow_uploads;
 use crate::output::Screen;
 
 /// A cloud may have many images, in many pages.
@@ -54,11 +55,13 @@ async fn aliens(zk: &Zk, name: &ProviderName, section: &Arc<ProviderConfig>) -> 
     let Outcome::Images(images) = listed.map_err(|_| anyhow!("no answer within {} s", PATIENCE.as_secs()))?? else {
         return Err(anyhow!("its driver lists no images"));
     };
-    // After the listing: whatever it shows had its record before.
+    let taken: BTreeSet<ImageName> = follow_uploads::diskimages(section).map(|(image, _)| image).collect();
     let (records, _) = transfer::images(zk).await?;
     let known: BTreeSet<String> = records
         .uploads()
-        .filter(|(key, stored)| key.provider == *name && stored.record.state == UploadState::Ready)
+        .filter(|(key, stored)| {
+            key.provider == *name && taken.contains(&key.image) && stored.record.state == UploadState::Ready
+        })
         .filter_map(|(_, stored)| stored.record.external_id.as_ref().map(ExternalId::to_string))
         .collect();
     let is_alien = |image: &StoredImage| image.meta.contains_key(BUILD_MARK) && !known.contains(&image.id.to_string());

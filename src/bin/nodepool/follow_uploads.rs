@@ -33,14 +33,17 @@ struct Progress {
 /// The providers that take an image and are not paused for it.
 pub fn takers(config: &Config, image: &ImageName) -> BTreeSet<ProviderName> {
     let takes = |section: &ProviderConfig| {
-        let images = section.section.list("diskimages").unwrap_or_default();
-        let named = |entry: &&YamlNode| entry.get("name").and_then(YamlNode::as_text) == Some(image.as_str());
-        let entry = images.iter().find(named);
         driver_facts::find(&section.driver).is_some_and(|facts| facts.manages_images)
-            && entry.is_some_and(|entry| !entry.boolean("pause").unwrap_or(false))
+            && diskimages(section).any(|(name, entry)| name == *image && !entry.boolean("pause").unwrap_or(false))
     };
     let providers = config.providers.iter().filter(|(_, section)| takes(section));
     providers.map(|(name, _)| name.clone()).collect()
+}
+
+/// The images that a provider's section names, with what it says of them.
+pub fn diskimages(section: &ProviderConfig) -> impl Iterator<Item = (ImageName, &YamlNode)> {
+    let entries = section.section.list("diskimages").unwrap_or_default();
+    entries.iter().filter_map(|entry| Some((ImageName::from(entry.get("name")?.as_text()?), entry)))
 }
 
 /// Waits until all of these providers have a build. Uploads that fail are told; builders try them again.
@@ -75,8 +78,12 @@ pub async fn wait(
         if missing.is_empty() {
             return Ok(done);
         }
-        if picture.images.build(build).is_none() {
-            anyhow::bail!("{} is gone before it was uploaded to all providers", build.file_name());
+        let newest =
+            picture.images.image(&build.image).and_then(|view| view.ready().first().map(|(id, _)| (*id).clone()));
+        if newest.as_ref() != Some(&build.build) {
+            let missing: Vec<&str> = missing.iter().map(ProviderName::as_str).collect();
+            let (name, missing) = (build.file_name(), missing.join(", "));
+            anyhow::bail!("{name} is not the newest build any more, and will not be uploaded to {missing}");
         }
         screen.flush()?;
         if let Some(bars) = &bars {

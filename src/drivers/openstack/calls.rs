@@ -236,10 +236,11 @@ pub fn put_manifest(container: &str, name: &str, segments: Vec<Value>) -> Call {
     change("object-store.PUT.object", request, Shape::Nothing)
 }
 
-/// With the others that it is made of.
-pub fn delete_object(container: &str, name: &str) -> Call {
+/// With the others that it is made of, if it is.
+pub fn delete_object(container: &str, name: &str, is_segmented: bool) -> Call {
+    let query = is_segmented.then(|| (Cow::Borrowed("multipart-manifest"), "delete".to_owned()));
     let request = Request {
-        query: vec![(Cow::Borrowed("multipart-manifest"), "delete".to_owned())],
+        query: query.into_iter().collect(),
         ..Request::new(Api::ObjectStore, Method::DELETE, &object(container, name))
     };
     change("object-store.DELETE.object", request, Shape::Nothing)

@@ -52,6 +52,8 @@ enum Step {
     /// The object, which nobody needs any more.
     Tidying,
     Looking,
+    /// The object goes first.
+    Failing(CloudError),
     Over,
 }
 
@@ -71,6 +73,7 @@ impl ImportImage {
             Step::Container | Step::Sending(_) | Step::Manifest => "sending to the object store",
             Step::Asking | Step::Waiting(..) => "waiting for the import",
             Step::Describing | Step::Tidying | Step::Looking => "describing the image",
+            Step::Failing(_) => "removing the object",
             Step::Over => "ended",
         }
     }
@@ -95,10 +98,16 @@ impl ImportImage {
                 Some(id) => self.wait(id.to_owned(), 0.0),
                 None => Next::Failed(failed("the answer to a new task has no id".to_owned())),
             },
-            (Step::Asking, Input::Reply(Ok(Reply::Lost(error)))) => Next::Failed(error),
+            (Step::Asking, Input::Reply(Ok(Reply::Lost(error)) | Err(error))) => self.fail(error),
             (Step::Waiting(task, waited), Input::Reply(Ok(Reply::Json(answer)))) => self.looked(task, waited, &answer),
+            // One look that fails says nothing about the import.
+            (Step::Waiting(task, waited), Input::Reply(Err(error))) if waited < self.timeout.0 => match error {
+                CloudError::Failed { .. } | CloudError::Deadline => self.wait(task, waited),
+                error => self.fail(error),
+            },
+            (Step::Failing(error), Input::Reply(_)) => Next::Failed(error),
             (Step::Describing, Input::Reply(Ok(_))) => {
-                let call = calls::delete_object(CONTAINER, &self.order.name);
+                let call = self.removal();
                 self.call(Step::Tidying, call)
             }
             // It expires by itself.
@@ -165,10 +174,11 @@ impl ImportImage {
 
     fn ask(&mut self) -> Next<Call> {
         let name = &self.order.name;
-        let task = json!({
-            "type": "import",
-            "input": {"import_from": format!("{CONTAINER}/{name}"), "image_properties": {"name": name}},
-        });
+        // The marks from the beginning: should nobody hear of the end, the image is found by them.
+        let mut properties = json!({"name": name});
+        self.order.marks.iter().for_each(|(mark, value)| properties[mark] = value.as_str().into());
+        let from = format!("{CONTAINER}/{name}");
+        let task = json!({"type": "import", "input": {"import_from": from, "image_properties": properties}});
         self.call(Step::Asking, calls::create_task(task))
     }
 
@@ -191,13 +201,22 @@ impl ImportImage {
             },
             "pending" | "processing" if waited < limit => self.wait(task, waited),
             "pending" | "processing" => {
-                Next::Failed(failed(format!("the import has not ended after image-upload-timeout, {limit} s")))
+                self.fail(failed(format!("the import has not ended after image-upload-timeout, {limit} s")))
             }
             _ => {
                 let why = answer.get("message").and_then(Value::as_str).unwrap_or("no reason is given");
-                Next::Failed(failed(format!("the import has failed: {why}")))
+                self.fail(failed(format!("the import has failed: {why}")))
             }
         }
+    }
+
+    fn removal(&self) -> Call {
+        calls::delete_object(CONTAINER, &self.order.name, self.segments() > 1)
+    }
+
+    fn fail(&mut self, error: CloudError) -> Next<Call> {
+        let call = self.removal();
+        self.call(Step::Failing(error), call)
     }
 
     /// As changes of a document, which is how Glance takes them.

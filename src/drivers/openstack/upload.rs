@@ -14,7 +14,7 @@ use super::shared::Shared;
 use super::wire;
 use crate::model::cloud::{CloudError, ExternalId, Outcome};
 use crate::model::time::Span;
-use crate::model::uploading::{StoredImage, UploadOrder};
+use crate::model::uploading::{MARKS, StoredImage, UploadOrder};
 use crate::policy::machine::{Input, Next};
 
 /// A creation whose answer was lost may take effect a little later.
@@ -80,7 +80,9 @@ impl UploadImage {
                 Some(id) => self.send(id),
                 None => Next::Failed(failed("the answer to a new image has no id".to_owned())),
             },
-            (Step::Creating, Input::Reply(Ok(Reply::Lost(error)))) => self.search(error, 0),
+            (Step::Creating, Input::Reply(Ok(Reply::Lost(error)) | Err(error @ CloudError::Deadline))) => {
+                self.search(error, 0)
+            }
             (Step::Sending, Input::Reply(Ok(_))) => self.look(Span::ZERO, 0.0, None),
             // Who denies it will not have taken it.
             (Step::Sending, Input::Reply(Err(error @ CloudError::Failed { .. }))) => {
@@ -246,9 +248,14 @@ fn id_of(image: &Value) -> Option<String> {
     image.get("id").and_then(Value::as_str).map(str::to_owned)
 }
 
-/// An entry of Glance's listing.
+/// An entry of Glance's listing. A snapshot of a server inherits what its image had; it is somebody's own, so it bears no mark.
 pub fn stored(image: &Value) -> Option<StoredImage> {
-    let texts = image.as_object()?.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+    let is_snapshot = image.get("base_image_ref").is_some()
+        || image.get("instance_uuid").is_some()
+        || image.get("image_type").and_then(Value::as_str) == Some("snapshot");
+    let is_told = |key: &str| !is_snapshot || !MARKS.contains(&key);
+    let texts = image.as_object()?.iter().filter(|(key, _)| is_told(key));
+    let texts = texts.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
     let name = image.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     Some(StoredImage { id: ExternalId::text(id_of(image)?), name, meta: texts.collect() })
 }
