@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, SpawnHandle, WrapFuture};
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, SpawnHandle};
 use serde_json::json;
 use tokio::sync::watch;
 use tracing::warn;
@@ -13,7 +12,8 @@ use super::building::{self, Built, Recipe, Workshop};
 use super::clock;
 use super::desk::{Claim, Desk, Work};
 use super::errands::Errands;
-use super::look::{Changes, UNHURRIED};
+use super::look::Changes;
+use super::looking::{Looking, look_at};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::registry::Registration;
@@ -81,37 +81,6 @@ impl BuildWorker {
         }
     }
 
-    fn look(&mut self, ctx: &mut Context<Self>) {
-        if self.building.is_some() {
-            return;
-        }
-        let snapshot = self.changes.snapshot();
-        let facts = self.parts.facts.iter().map(|(name, facts)| (name.clone(), facts.borrow().clone())).collect();
-        let config = self.parts.config.clone();
-        let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: clock::now() };
-        if snapshot.connected {
-            for order in bake::due(&world) {
-                if self.is_odd(&order) {
-                    continue;
-                }
-                if let Some(claim) = self.parts.desk.claim(Work::Build(order.image.clone()), world.now) {
-                    return self.begin(order, claim, ctx);
-                }
-            }
-        }
-        self.wake_at(bake::next_due(&world).into_iter().chain(self.parts.desk.next_due(world.now)).min(), ctx);
-    }
-
-    fn wake_at(&mut self, due: Option<Timestamp>, ctx: &mut Context<Self>) {
-        if let Some(timer) = self.due.take() {
-            ctx.cancel_future(timer);
-        }
-        if let Some(due) = due {
-            let wait = (due - clock::now()).to_duration().max(Duration::from_millis(1));
-            self.due = Some(ctx.run_later(wait, |act, _| act.changes.nudge()));
-        }
-    }
-
     fn is_odd(&mut self, order: &Order) -> bool {
         let trouble = bake::name_trouble(&order.image);
         if let Some(trouble) = trouble
@@ -154,14 +123,36 @@ impl BuildWorker {
         self.building = None;
         self.look(ctx);
     }
+}
 
-    fn look_on(&mut self, ctx: &mut Context<Self>) {
-        let waiting = self.changes.clone().next();
-        ctx.spawn(waiting.into_actor(self).map(|(), act, ctx| {
-            act.changes.mark_seen();
-            act.look(ctx);
-            ctx.run_later(UNHURRIED, |act, ctx| act.look_on(ctx));
-        }));
+impl Looking for BuildWorker {
+    fn changes(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        if self.building.is_some() {
+            return;
+        }
+        let snapshot = self.changes.snapshot();
+        let facts = self.parts.facts.iter().map(|(name, facts)| (name.clone(), facts.borrow().clone())).collect();
+        let config = self.parts.config.clone();
+        let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: clock::now() };
+        if snapshot.connected {
+            for order in bake::due(&world) {
+                if self.is_odd(&order) {
+                    continue;
+                }
+                if let Some(claim) = self.parts.desk.claim(Work::Build(order.image.clone()), world.now) {
+                    return self.begin(order, claim, ctx);
+                }
+            }
+        }
+        self.due = look_at(
+            bake::next_due(&world).into_iter().chain(self.parts.desk.next_due(world.now)).min(),
+            self.due.take(),
+            ctx,
+        );
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, SpawnHandle, WrapFuture};
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, SpawnHandle};
 use serde_json::json;
 use tracing::{debug, warn};
 
@@ -14,7 +14,8 @@ use super::clock;
 use super::desk::Desk;
 use super::errands::Errands;
 use super::jobs::{JobNews, ProviderHandle};
-use super::look::{Changes, UNHURRIED};
+use super::look::Changes;
+use super::looking::Looking;
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::registry::Registration;
@@ -109,12 +110,12 @@ impl ImageCleanupWorker {
 
     fn sweep(&mut self, ctx: &mut Context<Self>) {
         self.resting.clear();
-        self.look(Pass::Whole, ctx);
+        self.look_for(Pass::Whole, ctx);
         self.look_at_files(ctx);
         self.report();
     }
 
-    fn look(&mut self, pass: Pass, ctx: &mut Context<Self>) {
+    fn look_for(&mut self, pass: Pass, ctx: &mut Context<Self>) {
         let (snapshot, facts, config) = (self.changes.snapshot(), self.facts(), self.parts.config.clone());
         if !snapshot.connected {
             return;
@@ -174,7 +175,7 @@ impl ImageCleanupWorker {
         let due = self.stale.values().map(|since| *since + self.grace()).filter(|due| *due > world.now).min();
         if let Some(due) = due {
             let wait = (due - world.now).to_duration() + Duration::from_millis(10);
-            self.stale_due = Some(ctx.run_later(wait, |act, ctx| act.look(Pass::Whole, ctx)));
+            self.stale_due = Some(ctx.run_later(wait, |act, ctx| act.look_for(Pass::Whole, ctx)));
         }
     }
 
@@ -239,9 +240,9 @@ impl ImageCleanupWorker {
             }
         }
         if self.look_again && self.going.is_empty() {
-            self.look(Pass::Whole, ctx);
+            self.look_for(Pass::Whole, ctx);
         } else {
-            self.look(Pass::Marked, ctx);
+            self.look_for(Pass::Marked, ctx);
         }
     }
 
@@ -294,14 +295,15 @@ impl ImageCleanupWorker {
         );
         told.into_iter().for_each(|sample| samples.send(sample));
     }
+}
 
-    fn look_on(&mut self, ctx: &mut Context<Self>) {
-        let waiting = self.changes.clone().next();
-        ctx.spawn(waiting.into_actor(self).map(|(), act, ctx| {
-            act.changes.mark_seen();
-            act.look(Pass::Marked, ctx);
-            ctx.run_later(UNHURRIED, |act, ctx| act.look_on(ctx));
-        }));
+impl Looking for ImageCleanupWorker {
+    fn changes(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        self.look_for(Pass::Marked, ctx);
     }
 }
 

@@ -41,6 +41,7 @@ pub mod home;
 pub mod flags;
 
 pub mod look;
+mod looking;
 pub mod pool_worker;
 mod pool_launches;
 mod deletions;

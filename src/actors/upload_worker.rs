@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, SpawnHandle, WrapFuture};
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, SpawnHandle};
 use serde_json::json;
 
 use super::asking::{Asking, Counter};
@@ -13,7 +12,8 @@ use super::clock;
 use super::desk::{Claim, Desk, Work};
 use super::errands::Errands;
 use super::jobs::{JobNews, ProviderHandle};
-use super::look::{Changes, UNHURRIED};
+use super::look::Changes;
+use super::looking::{Looking, look_at};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::registry::Registration;
@@ -80,35 +80,6 @@ impl UploadWorker {
         }
     }
 
-    fn look(&mut self, ctx: &mut Context<Self>) {
-        if self.uploading.is_some() {
-            return;
-        }
-        let snapshot = self.changes.snapshot();
-        let facts = self.parts.providers.iter();
-        let facts = facts.map(|(name, provider)| (name.clone(), provider.facts.borrow().clone())).collect();
-        let config = self.parts.config.clone();
-        let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: clock::now() };
-        if snapshot.connected {
-            for shipment in spread::due(&world) {
-                if let Some(claim) = self.parts.desk.claim(Work::Upload(shipment.place.clone()), world.now) {
-                    return self.begin(shipment, claim, ctx);
-                }
-            }
-        }
-        self.wake_at(self.parts.desk.next_due(world.now), ctx);
-    }
-
-    fn wake_at(&mut self, due: Option<Timestamp>, ctx: &mut Context<Self>) {
-        if let Some(timer) = self.due.take() {
-            ctx.cancel_future(timer);
-        }
-        if let Some(due) = due {
-            let wait = (due - clock::now()).to_duration().max(Duration::from_millis(1));
-            self.due = Some(ctx.run_later(wait, |act, _| act.changes.nudge()));
-        }
-    }
-
     fn begin(&mut self, shipment: Shipment, claim: Claim, ctx: &mut Context<Self>) {
         let (Some(provider), Some(image)) = (
             self.parts.providers.get(&shipment.place.provider).cloned(),
@@ -148,14 +119,30 @@ impl UploadWorker {
             self.look(ctx);
         }
     }
+}
 
-    fn look_on(&mut self, ctx: &mut Context<Self>) {
-        let waiting = self.changes.clone().next();
-        ctx.spawn(waiting.into_actor(self).map(|(), act, ctx| {
-            act.changes.mark_seen();
-            act.look(ctx);
-            ctx.run_later(UNHURRIED, |act, ctx| act.look_on(ctx));
-        }));
+impl Looking for UploadWorker {
+    fn changes(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        if self.uploading.is_some() {
+            return;
+        }
+        let snapshot = self.changes.snapshot();
+        let facts = self.parts.providers.iter();
+        let facts = facts.map(|(name, provider)| (name.clone(), provider.facts.borrow().clone())).collect();
+        let config = self.parts.config.clone();
+        let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: clock::now() };
+        if snapshot.connected {
+            for shipment in spread::due(&world) {
+                if let Some(claim) = self.parts.desk.claim(Work::Upload(shipment.place.clone()), world.now) {
+                    return self.begin(shipment, claim, ctx);
+                }
+            }
+        }
+        self.due = look_at(self.parts.desk.next_due(world.now), self.due.take(), ctx);
     }
 }
 
