@@ -360,3 +360,47 @@ async fn launches_calls_and_leaks_are_counted_at_the_statsd_server() {
     let heard = timeout(SOON, hearing).await;
     assert!(heard.is_ok(), "{wanted:?} {timed:?} have not come\n{}", launcher.log());
 }
+
+// operations.md check 7
+#[tokio::test]
+async fn alien_image_list_tells_which_images_of_a_builder_are_no_upload_that_is_ready() {
+    let shop = Shop::open().await;
+    let mut provider = shop.cloud.provider("p");
+    provider["diskimages"] = json!([{"name": "debian"}]);
+    let file = json!({
+        "zookeeper-servers": [{"host": "127.0.0.1", "port": shop.coordinator.port}],
+        "labels": [{"name": "a"}], "diskimages": [{"name": "debian"}], "providers": [provider],
+    });
+    let lines: Vec<String> = file.as_object().unwrap().iter().map(|(key, value)| format!("{key}: {value}\n")).collect();
+    shop.place.configure(&lines.concat());
+    let image = async |name: &str, marks: Value| {
+        let mut record = json!({"name": name, "disk_format": "raw", "container_format": "bare"});
+        record.as_object_mut().unwrap().extend(marks.as_object().unwrap().clone());
+        let (status, answer) = shop.client.call(Method::POST, "image", "/images", Some(record)).await;
+        assert!(status.is_success(), "{answer}");
+        answer["id"].as_str().unwrap().to_owned()
+    };
+    let header = row(&["Provider", "Name", "Image ID"]);
+    let nothing = std::slice::from_ref(&header);
+    assert_eq!(rows(&text(&shop.run("alien-image-list").await.stdout)), nothing);
+    let known = image("known", json!({"nodepool_build_id": "b1"})).await;
+    let alien = image("alien", json!({"nodepool_build_id": "b1"})).await;
+    image("somebody's", json!({})).await;
+    image("snapshot", json!({"nodepool_build_id": "b1", "base_image_ref": "known"})).await;
+    let upload = "/nodepool/images/debian/builds/b1/providers/p/images/0000000001";
+    for (at, _) in upload.match_indices('/').skip(1) {
+        // It may be there already.
+        let _ = shop.zk.create(&upload[..at], Vec::new().into(), CreateMode::Persistent).await;
+    }
+    let record = json!({"state": "ready", "state_time": 5.0, "external_id": known}).to_string();
+    shop.zk.create(upload, record.into(), CreateMode::Persistent).await.unwrap();
+    let listed = rows(&text(&shop.run("alien-image-list").await.stdout));
+    assert_eq!(listed, [header.clone(), row(&["p", "alien", &alien])]);
+    let found = json!([{"provider": "p", "name": "alien", "image_id": alien}]);
+    assert_eq!(shop.json("alien-image-list p").await, found);
+    shop.forget_password();
+    let ended = shop.run("alien-image-list").await;
+    assert!(ended.status.success());
+    assert_eq!(rows(&text(&ended.stdout)), nothing);
+    assert!(text(&ended.stderr).contains("WARNING: Exception listing alien images for p: "), "{ended:?}");
+}

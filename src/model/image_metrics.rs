@@ -70,3 +70,57 @@ pub fn states(
     }
     samples
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::cloud::Facts;
+    use crate::model::findings::Source;
+    use crate::model::resolve::resolve;
+    use crate::model::snapshot::Snapshot;
+    use crate::model::uploading::{UploadEntry, Uploading};
+    use crate::model::yaml_parse;
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    // operations.md §4.2, check 43
+    #[test]
+    fn states_have_the_names_and_numbers_of_the_original() {
+        let text = "zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: busy}, {name: idle}, {name: held}]";
+        let root = yaml_parse::parse(text, &mut Vec::new()).unwrap();
+        let config = resolve(Source { file: "nodepool.yaml", root: &root }, None, &[]).config.unwrap();
+        let mut snapshot = Snapshot::default();
+        snapshot.images.add_image("held".into());
+        snapshot.images.set_paused(&"held".into(), true);
+        snapshot.images.set_requested(&"idle".into(), Some(5));
+        let entry = |paused: bool| UploadEntry { paused, ..UploadEntry::default() };
+        let images = [("busy", entry(false)), ("idle", entry(false)), ("held", entry(true))];
+        let uploading = Uploading {
+            format: "raw".to_owned(),
+            name_format: String::new(),
+            hook: None,
+            images: images.map(|(name, entry)| (ImageName::from(name), entry)).into(),
+        };
+        let facts = Facts { uploading: Some(Arc::new(uploading)), ..Facts::unseen() };
+        let facts = BTreeMap::from([(ProviderName::from("lab"), Arc::new(facts))]);
+        let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(9.0) };
+        let is_busy = |image: &ImageName| image.as_str() == "busy";
+        let told = states(&world, "nb01", is_busy, |_, image| is_busy(image));
+        let own = |image: &str, what: &str| format!("nodepool.builder.nb01.image.{image}.{what}.state");
+        let lab = "provider.lab.upload";
+        let mut expected = vec![
+            Sample::gauge("nodepool.image_build_requests".to_owned(), 1.0),
+            Sample::gauge("nodepool.image.held.image_build_requests".to_owned(), 0.0),
+            Sample::gauge("nodepool.image.idle.image_build_requests".to_owned(), 1.0),
+        ];
+        for (image, build, upload) in [("busy", 1.0, 2.0), ("held", 3.0, 3.0), ("idle", 0.0, 0.0)] {
+            expected.push(Sample::gauge(own(image, "build"), build));
+            expected.push(Sample::gauge(own(image, lab), upload));
+        }
+        let sorted = |mut samples: Vec<Sample>| {
+            samples.sort_by_key(|sample| format!("{sample:?}"));
+            samples
+        };
+        assert_eq!(sorted(told), sorted(expected));
+    }
+}
