@@ -38,7 +38,7 @@ use crate::zk::txn::Store;
 
 /// An upload without a lock is left for so long at least to a builder that has its file, and may be starting anew.
 const GRACE: Span = Span(10.0);
-/// Things that go at a time: each may ask a cloud for all its images.
+/// Uploads of one provider that go at a time: each may ask its cloud for all images.
 const AT_ONCE: usize = 8;
 
 pub struct ImageCleanupParts {
@@ -60,8 +60,8 @@ pub struct ImageCleanupWorker {
     changes: Changes,
     asking: Asking,
     errands: Errands<Self>,
-    /// What is going right now.
-    going: BTreeSet<String>,
+    /// What is going right now, with the provider whose cloud is asked for that.
+    going: BTreeMap<String, Option<ProviderName>>,
     /// What could not go; it is tried again with the next look at everything.
     resting: BTreeSet<String>,
     /// Since when uploads are without their builder.
@@ -92,7 +92,7 @@ impl ImageCleanupWorker {
             changes,
             asking: Asking::default(),
             errands: Errands::default(),
-            going: BTreeSet::new(),
+            going: BTreeMap::new(),
             resting: BTreeSet::new(),
             stale: BTreeMap::new(),
             stale_due: None,
@@ -126,17 +126,10 @@ impl ImageCleanupWorker {
         }
         self.mind_stale(&world, ctx);
         for retirement in retire::due(&world, pass) {
-            if self.going.len() >= AT_ONCE {
-                // What is left is looked at when one of these has gone.
-                self.look_again |= pass == Pass::Whole;
-                break;
-            }
             self.begin(retirement, pass, ctx);
         }
-        let is_there = |stored: &crate::model::snapshot::Stored<crate::model::build::ImageBuild>| {
-            stored.record.state != BuildState::Deleting
-        };
-        let builds = snapshot.images.builds().filter(|(_, stored)| is_there(stored)).map(|(key, _)| key).collect();
+        let there = snapshot.images.builds().filter(|(_, stored)| stored.record.state != BuildState::Deleting);
+        let builds = there.map(|(key, _)| key).collect();
         if self.builds != builds {
             self.builds = builds;
             self.look_at_files(ctx);
@@ -186,7 +179,13 @@ impl ImageCleanupWorker {
 
     fn begin(&mut self, retirement: Retirement, pass: Pass, ctx: &mut Context<Self>) {
         let key = retirement.key();
-        if self.going.contains(&key) || self.resting.contains(&key) {
+        if self.going.contains_key(&key) || self.resting.contains(&key) {
+            return;
+        }
+        let asked = retirement.provider().cloned();
+        if asked.is_some() && self.going.values().filter(|provider| **provider == asked).count() >= AT_ONCE {
+            // It is looked at again when one of these has gone.
+            self.look_again |= pass == Pass::Whole;
             return;
         }
         let store = self.parts.store.clone();
@@ -198,18 +197,20 @@ impl ImageCleanupWorker {
         match retirement {
             Retirement::Upload(upload, stored) => {
                 let Some(counter) = counter(&upload.provider) else { return };
-                self.run(key, pass, retiring::delete_upload(store, counter, upload, stored), ctx);
+                self.run(key, asked, pass, retiring::delete_upload(store, counter, upload, stored), ctx);
             }
             Retirement::Stale(upload) => {
                 if self.stale.get(&key).is_none_or(|since| clock::now() - *since < self.grace()) {
                     return;
                 }
                 let Some(counter) = counter(&upload.provider) else { return };
-                self.run(key, pass, retiring::end_stale_upload(store, counter, upload), ctx);
+                self.run(key, asked, pass, retiring::end_stale_upload(store, counter, upload), ctx);
             }
-            Retirement::Build(build, stored) => self.run(key, pass, retiring::mark_build(store, build, stored), ctx),
+            Retirement::Build(build, stored) => {
+                self.run(key, asked, pass, retiring::mark_build(store, build, stored), ctx);
+            }
             Retirement::Record(build, stored) => {
-                self.run(key, pass, retiring::remove_build(store, build, stored), ctx);
+                self.run(key, asked, pass, retiring::remove_build(store, build, stored), ctx);
             }
         }
     }
@@ -217,11 +218,12 @@ impl ImageCleanupWorker {
     fn run(
         &mut self,
         key: String,
+        asked: Option<ProviderName>,
         pass: Pass,
         going: impl Future<Output = Result<(), WriteError>> + 'static,
         ctx: &mut Context<Self>,
     ) {
-        self.going.insert(key.clone());
+        self.going.insert(key.clone(), asked);
         self.errands.run(ctx, going, move |result, act, ctx| act.ended(key, pass, result, ctx));
     }
 
@@ -352,6 +354,8 @@ impl Handler<Dump> for ImageCleanupWorker {
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
         let stale: BTreeSet<&String> = self.stale.keys().collect();
-        Some(json!({"actor": "CleanupWorker", "going": self.going, "resting": self.resting, "stale": stale}))
+        Some(
+            json!({"actor": "CleanupWorker", "going": self.going.keys().collect::<Vec<_>>(), "resting": self.resting, "stale": stale}),
+        )
     }
 }

@@ -1,8 +1,10 @@
 //! Which uploads and builds go: all but the newest two, what has failed or was left half-finished, and what nobody takes any more.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::model::build::{BuildKey, BuildState, ImageBuild};
+use crate::model::config::ProviderConfig;
 use crate::model::driver_facts;
 use crate::model::ids::{ImageName, ProviderName};
 use crate::model::images::{Images, UploadPlace};
@@ -36,6 +38,14 @@ pub enum Pass {
 }
 
 impl Retirement {
+    /// Whose cloud is asked for it.
+    pub fn provider(&self) -> Option<&ProviderName> {
+        match self {
+            Retirement::Upload(key, _) | Retirement::Stale(key) => Some(&key.provider),
+            Retirement::Build(..) | Retirement::Record(..) => None,
+        }
+    }
+
     /// What of it there can be one at a time.
     pub fn key(&self) -> String {
         match self {
@@ -144,7 +154,7 @@ pub fn needed_formats(world: &World<'_>, key: &BuildKey) -> Option<BTreeSet<Stri
     let image = world.config.diskimages.get(&key.image).filter(|image| image.delete_after_upload)?;
     let build = world.snapshot.images.build(key)?;
     // Of a provider that could not be started it is not known what it takes.
-    let is_unknown = |(name, section): (&ProviderName, &std::sync::Arc<crate::model::config::ProviderConfig>)| {
+    let is_unknown = |(name, section): (&ProviderName, &Arc<ProviderConfig>)| {
         !world.facts.contains_key(name) && driver_facts::find(&section.driver).is_some_and(|facts| facts.manages_images)
     };
     if build.record.state != BuildState::Ready || world.config.providers.iter().any(is_unknown) {

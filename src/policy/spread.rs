@@ -1,6 +1,6 @@
 //! Which builds are to be uploaded where: the newest of each image, to every provider that takes the image and lacks it.
 
-use crate::model::build::ImageBuild;
+use crate::model::build::{BuildKey, ImageBuild};
 use crate::model::images::UploadPlace;
 use crate::model::snapshot::Stored;
 use crate::model::upload::UploadState;
@@ -34,10 +34,8 @@ pub fn due(world: &World<'_>) -> Vec<Shipment> {
             else {
                 continue;
             };
-            let place = UploadPlace {
-                build: crate::model::build::BuildKey { image: image.clone(), build },
-                provider: provider.clone(),
-            };
+            let build = BuildKey { image: image.clone(), build };
+            let place = UploadPlace { build, provider: provider.clone() };
             if stored.record.formats.contains(&uploading.format) && is_missing(&place, world) {
                 shipments.push(shipment(place, stored, entry, uploading));
             }
