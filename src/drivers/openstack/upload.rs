@@ -21,9 +21,11 @@ use crate::policy::machine::{Input, Next};
 const SEARCHES: [Span; 3] = [Span(1.0), Span(3.0), Span(6.0)];
 /// Between looks at an image that is being stored, growing.
 const FIRST_LOOK: Span = Span(1.0);
-const LAST_LOOK: Span = Span(15.0);
+const LAST_LOOK: Span = Span(10.0);
 /// Longest time from the last byte to an image that can be used.
 const STORING: f64 = 3600.0;
+/// The same for looks that fail.
+const PATIENCE: f64 = 300.0;
 /// Properties of Glance that are numbers.
 const NUMBERS: [&str; 2] = ["min_disk", "min_ram"];
 
@@ -90,6 +92,12 @@ impl UploadImage {
             }
             (Step::Checking(waited, lost), Input::Reply(Ok(Reply::Json(image)))) => self.checked(waited, lost, &image),
             (Step::Checking(_, Some(lost)), Input::Reply(Err(_))) => Next::Failed(lost),
+            // All of it is there: one look that fails is no reason to send it again.
+            (Step::Checking(waited, None), Input::Reply(Err(CloudError::Failed { .. } | CloudError::Deadline)))
+                if waited < PATIENCE =>
+            {
+                self.look(LAST_LOOK, waited + LAST_LOOK.0, None)
+            }
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("{input:?} does not answer {step:?}"))),
         }
