@@ -28,8 +28,9 @@ use tokio::time::{Instant, sleep};
 const KILLS: usize = 10;
 /// After so many kills it is looked whether everything settles.
 const ROUND: usize = 5;
-/// A session's end, the time for others to go on, the time for what a cloud does late, and two looks at everything.
-const SETTLES: Duration = Duration::from_secs(60);
+/// A session's end, the time for others to go on, the time for what a cloud does late, and looks at everything: 10 to 30 s where nothing
+/// else runs.
+const SETTLES: Duration = Duration::from_secs(150);
 const IMAGES: [&str; 2] = ["debian", "fedora"];
 
 /// Takes its time, in a child of its own, and leaves files of some size.
