@@ -30,6 +30,8 @@ use crate::zk::uploads::UploadGrant;
 
 /// Between two notes of how far an upload is.
 const PROGRESS: Duration = Duration::from_secs(1);
+/// A cloud that tells us again and again to come later holds up a worker no longer than this; one that stores an image needs an hour.
+const PATIENCE: Duration = Duration::from_secs(2 * 3600);
 /// A cloud has so long for the removal of what a failed upload has left; then the clean-up goes on with it.
 const REMOVAL: Duration = Duration::from_secs(60);
 
@@ -254,7 +256,7 @@ async fn send(
 ) -> Result<ExternalId, CloudError> {
     let (progress, size) = (order.progress.clone(), order.size);
     let mut asked = carrier.counter.ask(Job::Upload(Arc::new(order)));
-    let mut shown = u64::MAX;
+    let (mut shown, mut most, mut moved) = (u64::MAX, 0, Instant::now());
     loop {
         tokio::select! {
             news = asked.next() => match news {
@@ -277,6 +279,12 @@ async fn send(
             },
             () = tokio::time::sleep(PROGRESS) => {
                 let bytes = progress.get();
+                if bytes > most {
+                    (most, moved) = (bytes, Instant::now());
+                }
+                if moved.elapsed() > PATIENCE {
+                    return Err(CloudError::given_up(format!("no further than byte {most} for {} s", PATIENCE.as_secs())));
+                }
                 if bytes != shown && bytes > 0 {
                     shown = bytes;
                     carrier.store.show_progress(grant, json!({"bytes": bytes, "of": size}).to_string()).await;
