@@ -11,6 +11,7 @@ use nodepool::model::config::{Config, ProviderConfig};
 use nodepool::model::driver_facts;
 use nodepool::model::ids::{ImageName, ProviderName, UploadId};
 use nodepool::model::images::Images;
+use nodepool::model::time::Timestamp;
 use nodepool::model::upload::UploadState;
 use nodepool::model::yaml::YamlNode;
 use nodepool::zk::mirror::Mirror;
@@ -46,21 +47,35 @@ pub fn diskimages(section: &ProviderConfig) -> impl Iterator<Item = (ImageName, 
     entries.iter().filter_map(|entry| Some((ImageName::from(entry.get("name")?.as_text()?), entry)))
 }
 
-/// Waits until all of these providers have a build. Uploads that fail are told; builders try them again.
+/// Waits until all of these providers have a build, or a newer one that takes its place: older ones are not uploaded any more. Uploads
+/// that fail are told; builders try them again.
 pub async fn wait(
     zk: &Zk,
     mirror: &Mirror,
     screen: &mut Screen<'_>,
     build: &BuildKey,
-    mut missing: BTreeSet<ProviderName>,
+    takers: BTreeSet<ProviderName>,
 ) -> anyhow::Result<Vec<Value>> {
+    let (mut build, mut missing, mut since) = (build.clone(), takers.clone(), None);
     let mut pictures = mirror.subscribe();
     let bars = std::io::stderr().is_terminal().then(Bars::default);
     let (mut done, mut failed): (Vec<Value>, BTreeSet<(ProviderName, UploadId)>) = Default::default();
     loop {
         let picture = pictures.borrow_and_update().clone();
+        let before = since.or_else(|| picture.images.build(&build).map(|stored| stored.record.state_time));
+        match (newest(&picture.images, &build.image), before) {
+            (Some((newest, time)), _) if newest == build => since = Some(time),
+            (Some((newest, time)), Some(before)) if time > before => {
+                screen.say(format_args!("{} has taken the place of {}", newest.file_name(), build.file_name()))?;
+                (build, missing, since) = (newest, takers.clone(), Some(time));
+                done.clear();
+            }
+            // The picture may be older than the build that was just seen.
+            (_, None) => {}
+            _ => anyhow::bail!("{} is gone before it was uploaded to all providers", build.file_name()),
+        }
         for provider in missing.clone() {
-            for (upload, state, id) in uploads(&picture.images, build, &provider) {
+            for (upload, state, id) in uploads(&picture.images, &build, &provider) {
                 match state {
                     UploadState::Ready => {
                         missing.remove(&provider);
@@ -78,17 +93,10 @@ pub async fn wait(
         if missing.is_empty() {
             return Ok(done);
         }
-        let newest =
-            picture.images.image(&build.image).and_then(|view| view.ready().first().map(|(id, _)| (*id).clone()));
-        if newest.as_ref() != Some(&build.build) {
-            let missing: Vec<&str> = missing.iter().map(ProviderName::as_str).collect();
-            let (name, missing) = (build.file_name(), missing.join(", "));
-            anyhow::bail!("{name} is not the newest build any more, and will not be uploaded to {missing}");
-        }
         screen.flush()?;
         if let Some(bars) = &bars {
             for provider in &missing {
-                if let Some(progress) = progress(zk, build, provider).await {
+                if let Some(progress) = progress(zk, &build, provider).await {
                     bars.show(provider, &progress);
                 }
             }
@@ -100,6 +108,13 @@ pub async fn wait(
             () = tokio::time::sleep(LOOK) => {}
         }
     }
+}
+
+/// The build that is uploaded where it is missing, and since when it is there.
+fn newest(images: &Images, image: &ImageName) -> Option<(BuildKey, Timestamp)> {
+    let view = images.image(image)?;
+    let (id, stored) = view.ready().into_iter().next()?;
+    Some((BuildKey::new(image, id), stored.record.state_time))
 }
 
 fn uploads(images: &Images, build: &BuildKey, provider: &ProviderName) -> Vec<(UploadId, UploadState, String)> {
@@ -179,6 +194,27 @@ mod tests {
         let (said, ()) = tokio::join!(waiting, uploading);
         assert_eq!(said.out, "debian-b1 is uploaded to one as image-7\n");
         assert!(said.notes.contains("upload 0000000001 to one has failed"), "{said:?}");
+    }
+
+    #[tokio::test]
+    async fn a_newer_build_takes_the_place_of_the_one_that_was_waited_for() {
+        let world = World::new();
+        world.put(BUILD, json!({"state": "ready", "state_time": 1.0}).to_string()).await;
+        let mirror = Mirror::of_images(world.zk.clone(), &Handle::current()).await.unwrap();
+        let build = BuildKey { image: "debian".into(), build: "b1".into() };
+        let waiting = hear(Format::Table, async |screen| {
+            wait(&world.zk, &mirror, screen, &build, BTreeSet::from(["one".into()])).await.map(drop)
+        });
+        let newer = "/nodepool/images/debian/builds/b2";
+        let building = async {
+            // It looks at what there is first.
+            tokio::task::yield_now().await;
+            world.put(newer, json!({"state": "ready", "state_time": 2.0}).to_string()).await;
+            let ready = json!({"state": "ready", "state_time": 3.0, "external_id": "image-8"}).to_string();
+            world.put(&format!("{newer}/providers/one/images/0000000001"), ready).await;
+        };
+        let (said, ()) = tokio::join!(waiting, building);
+        assert_eq!(said.out, "debian-b2 has taken the place of debian-b1\ndebian-b2 is uploaded to one as image-8\n");
     }
 
     #[tokio::test]
