@@ -3,6 +3,8 @@
 //!
 //! NODEPOOL_KILLS=50 makes it a long run, NODEPOOL_SEED repeats one as far as chance goes.
 
+mod grown;
+mod stack;
 mod support;
 
 use std::collections::BTreeSet;
@@ -18,7 +20,9 @@ use nodepool::zk::lock::make_path;
 use nodepool::zk::session::{ConnectOptions, connect};
 use nodepool::zk::{CreateMode, Zk, paths, transfer};
 use rand::{Rng, SeedableRng, rngs::StdRng};
+use reqwest::Method;
 use serde_json::{Value, json};
+use stack::client::Client;
 use support::real;
 use support::real::process::Nodepool;
 use support::real::simulated_openstack::SimulatedOpenStack;
@@ -52,8 +56,7 @@ struct Scene {
     home: tempfile::TempDir,
     zk: Zk,
     cloud: SimulatedOpenStack,
-    http: reqwest::Client,
-    token: String,
+    client: Client,
 }
 
 impl Scene {
@@ -90,9 +93,7 @@ impl Scene {
 
     /// Ids and marks of all images in the cloud but those that are there from the beginning.
     async fn cloud_images(&self) -> Vec<Value> {
-        let url = format!("{}/image/v2/images?limit=1000", self.cloud.base());
-        let answer = self.http.get(url).header("x-auth-token", &self.token).send().await.expect("Glance answers");
-        let listed: Value = answer.json().await.expect("a listing is JSON");
+        let listed = self.client.get("image", "/images?limit=1000").await;
         let images = listed["images"].as_array().unwrap_or_else(|| panic!("{listed}")).clone();
         images.into_iter().filter(|image| image["visibility"] != "public").collect()
     }
@@ -100,9 +101,8 @@ impl Scene {
     async fn put_stranger(&self, name: &str, marks: Value) {
         let mut record = json!({"name": name, "disk_format": "raw", "container_format": "bare"});
         record.as_object_mut().unwrap().extend(marks.as_object().unwrap().clone());
-        let url = format!("{}/image/v2/images", self.cloud.base());
-        let sent = self.http.post(url).header("x-auth-token", &self.token).json(&record).send().await;
-        assert!(sent.expect("Glance answers").status().is_success());
+        let (status, answer) = self.client.call(Method::POST, "image", "/images", Some(record)).await;
+        assert!(status.is_success(), "{answer}");
     }
 
     /// What is not as it should be when nothing is left to be done; `None` where all is well.
@@ -193,18 +193,6 @@ fn write_executable(path: &Path, text: &str) {
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-async fn log_in(cloud: &SimulatedOpenStack, http: &reqwest::Client) -> String {
-    let text = std::fs::read_to_string(cloud.clouds_yaml()).unwrap();
-    let file: Value = serde_yaml::from_str(&text).unwrap();
-    let auth = &file["clouds"]["simulated"]["auth"];
-    let user = json!({"name": auth["username"], "password": auth["password"], "domain": {"id": "default"}});
-    let scope = json!({"project": {"name": auth["project_name"], "domain": {"id": "default"}}});
-    let body = json!({"auth": {"identity": {"methods": ["password"], "password": {"user": user}}, "scope": scope}});
-    let url = format!("{}/identity/v3/auth/tokens", cloud.base());
-    let answer = http.post(url).json(&body).send().await.expect("Keystone answers");
-    answer.headers()["x-subject-token"].to_str().unwrap().to_owned()
-}
-
 // operations.md §5.9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_builder_leaves_nothing_behind_and_touches_nothing_of_others() {
@@ -222,13 +210,12 @@ async fn a_killed_builder_leaves_nothing_behind_and_touches_nothing_of_others() 
     let chroot = server.chroot("kill-builder").await;
     let (addresses, chroot) = chroot.split_once('/').expect("a chroot begins with a slash");
     let cloud = SimulatedOpenStack::start(&["--latency-ms", "image=20-200"]).await;
-    let http = reqwest::Client::new();
-    let token = log_in(&cloud, &http).await;
+    let client = Client::log_in(&cloud.clouds_yaml(), "simulated", "").await;
     let (host, port) = addresses.rsplit_once(':').unwrap();
     let mut options = ConnectOptions::plain(host, port.parse().unwrap());
     options.chroot = format!("/{chroot}");
     let zk: Zk = connect(options).await.unwrap();
-    let scene = Scene { home: tempfile::tempdir().unwrap(), zk, cloud, http, token };
+    let scene = Scene { home: tempfile::tempdir().unwrap(), zk, cloud, client };
     std::fs::create_dir(scene.images()).unwrap();
     write_executable(&scene.home.path().join("dib"), DIB);
     STRANGERS.iter().for_each(|name| std::fs::write(scene.images().join(name), "mine").unwrap());

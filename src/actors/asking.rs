@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use actix::Recipient;
 use tokio::sync::mpsc;
 
 use super::jobs::{Abandon, JobNews, ProviderHandle, Submit, Ticket};
-use crate::model::cloud::{CloudError, Job, News, Outcome};
+use crate::model::cloud::{CloudError, ExternalId, Job, News, Outcome};
 
 /// The jobs that an actor has asked for on behalf of others.
 #[derive(Clone, Default)]
@@ -77,6 +78,17 @@ impl Counter {
             if let News::Ended(result) = asked.next().await {
                 return result;
             }
+        }
+    }
+}
+
+impl Counter {
+    /// One that is not there is as good as deleted.
+    pub async fn delete_image(&self, id: &ExternalId, within: Duration) -> Result<(), String> {
+        match tokio::time::timeout(within, self.run(Job::DeleteImage(id.clone()))).await {
+            Ok(Ok(_) | Err(CloudError::NotFound)) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no answer within {} s", within.as_secs())),
         }
     }
 }

@@ -11,7 +11,7 @@ use tracing::{debug, info, warn};
 use super::clock;
 use super::deletions::Deletions;
 use super::errands::Errands;
-use super::jobs::{JobNews, ProviderHandle, Submit, Ticket};
+use super::jobs::{JobNews, ProviderHandle, Submit, Ticket, facts_of};
 use super::label_troubles;
 use super::look::{A_MOMENT, Changes, rest_after};
 use super::messages::{Dump, Shutdown};
@@ -88,8 +88,7 @@ impl CleanupWorker {
                 self.changes.published()
             }
         };
-        let facts = self.parts.providers.iter().map(|(name, provider)| (name.clone(), provider.facts.borrow().clone()));
-        let before = std::mem::replace(&mut self.facts, facts.collect());
+        let before = std::mem::replace(&mut self.facts, facts_of(&self.parts.providers));
         label_troubles::tell(&before, &self.facts);
         let world = World { config: &self.parts.config, snapshot: &snapshot, facts: &self.facts, now: clock::now() };
         for effect in self.upkeep.step(event, &world) {

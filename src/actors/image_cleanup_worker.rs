@@ -13,7 +13,7 @@ use super::building::Workshop;
 use super::clock;
 use super::desk::Desk;
 use super::errands::Errands;
-use super::jobs::{JobNews, ProviderHandle};
+use super::jobs::{JobNews, ProviderHandle, facts_of};
 use super::look::Changes;
 use super::looking::Looking;
 use super::messages::{Dump, Shutdown};
@@ -23,14 +23,12 @@ use super::retiring::{self, FilesView};
 use super::upload_worker::Reconfigure;
 use crate::drivers::image_files::ImagesDir;
 use crate::model::build::{BuildKey, BuildState};
-use crate::model::cloud::Facts;
 use crate::model::config::Config;
 use crate::model::ids::ProviderName;
 use crate::model::image_metrics;
 use crate::model::images::UploadPlace;
 use crate::model::snapshot::WriteError;
 use crate::model::time::{Span, Timestamp};
-use crate::model::upload::UploadState;
 use crate::model::world::World;
 use crate::policy::retire::{self, Pass, Retirement};
 use crate::policy::spread::{self, Shipment};
@@ -103,11 +101,6 @@ impl ImageCleanupWorker {
         }
     }
 
-    fn facts(&self) -> BTreeMap<ProviderName, Arc<Facts>> {
-        let facts = self.parts.providers.iter();
-        facts.map(|(name, provider)| (name.clone(), provider.facts.borrow().clone())).collect()
-    }
-
     fn sweep(&mut self, ctx: &mut Context<Self>) {
         self.resting.clear();
         self.look_for(Pass::Whole, ctx);
@@ -116,7 +109,8 @@ impl ImageCleanupWorker {
     }
 
     fn look_for(&mut self, pass: Pass, ctx: &mut Context<Self>) {
-        let (snapshot, facts, config) = (self.changes.snapshot(), self.facts(), self.parts.config.clone());
+        let (snapshot, facts, config) =
+            (self.changes.snapshot(), facts_of(&self.parts.providers), self.parts.config.clone());
         if !snapshot.connected {
             return;
         }
@@ -124,8 +118,10 @@ impl ImageCleanupWorker {
         if pass == Pass::Whole {
             self.look_again = false;
         }
-        self.mind_stale(&world, ctx);
-        for retirement in retire::due(&world, pass) {
+        let all = retire::due(&world, Pass::Whole);
+        self.mind_stale(&all, &world, ctx);
+        let due = if pass == Pass::Whole { all } else { retire::due(&world, pass) };
+        for retirement in due {
             self.begin(retirement, pass, ctx);
         }
         let there = snapshot.images.builds().filter(|(_, stored)| stored.record.state != BuildState::Deleting);
@@ -138,22 +134,24 @@ impl ImageCleanupWorker {
 
     /// Notes since when uploads are without a builder, and wakes when the next of them has been so for long enough. Those that this
     /// builder goes on with are none of them, however long they wait for their turn.
-    fn mind_stale(&mut self, world: &World<'_>, ctx: &mut Context<Self>) {
+    fn mind_stale(&mut self, all: &[Retirement], world: &World<'_>, ctx: &mut Context<Self>) {
+        if let Some(timer) = self.stale_due.take() {
+            ctx.cancel_future(timer);
+        }
+        if !all.iter().any(|retirement| matches!(retirement, Retirement::Stale(_))) {
+            return self.stale.clear();
+        }
         let workshop = &self.parts.workshop;
         let own = |shipment: &Shipment| {
             self.parts.goes_on
                 && shipment.build.record.builder_id.as_ref() == Some(&workshop.builder_id)
                 && workshop.images.file(&shipment.place.build, &shipment.format).exists()
         };
-        let has_stale = |place: &UploadPlace| {
-            let uploads = world.snapshot.images.uploads_to(&place.provider, &place.build.image);
-            uploads.into_iter().any(|(_, stored)| stored.record.state == UploadState::Uploading)
-        };
-        let due = spread::due(world).into_iter().filter(|shipment| has_stale(&shipment.place));
-        let ours: BTreeSet<UploadPlace> = due.filter(own).map(|shipment| shipment.place).collect();
+        let ours: BTreeSet<UploadPlace> =
+            spread::due(world).into_iter().filter(own).map(|shipment| shipment.place).collect();
         let mut stale = BTreeMap::new();
-        for retirement in retire::due(world, Pass::Whole) {
-            if let Retirement::Stale(upload) = &retirement
+        for retirement in all {
+            if let Retirement::Stale(upload) = retirement
                 && !ours.contains(&UploadPlace::of(upload))
             {
                 let key = retirement.key();
@@ -162,9 +160,6 @@ impl ImageCleanupWorker {
             }
         }
         self.stale = stale;
-        if let Some(timer) = self.stale_due.take() {
-            ctx.cancel_future(timer);
-        }
         let due = self.stale.values().map(|since| *since + self.grace()).filter(|due| *due > world.now).min();
         if let Some(due) = due {
             let wait = (due - world.now).to_duration() + Duration::from_millis(10);
@@ -253,7 +248,8 @@ impl ImageCleanupWorker {
             self.files = Files::LookingAndAskedAgain;
             return;
         }
-        let (snapshot, facts, config) = (self.changes.snapshot(), self.facts(), self.parts.config.clone());
+        let (snapshot, facts, config) =
+            (self.changes.snapshot(), facts_of(&self.parts.providers), self.parts.config.clone());
         if !snapshot.connected {
             return;
         }
@@ -286,7 +282,7 @@ impl ImageCleanupWorker {
         if !samples.is_wanted() {
             return;
         }
-        let (snapshot, facts) = (self.changes.snapshot(), self.facts());
+        let (snapshot, facts) = (self.changes.snapshot(), facts_of(&self.parts.providers));
         let world = World { config: &self.parts.config, snapshot: &snapshot, facts: &facts, now: clock::now() };
         let desk = &self.parts.desk;
         let told = image_metrics::states(

@@ -1,5 +1,6 @@
 //! How a job reaches a provider and how its submitter hears of it: every submit is answered, come what may.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use actix::{Message, Recipient};
@@ -32,6 +33,11 @@ pub struct ProviderHandle {
     pub outdated: Option<Outdated>,
     /// For the host keys of its nodes, a bounded number at a time.
     pub scanner: Arc<Scanner>,
+}
+
+/// What is known about each of these providers now.
+pub fn facts_of(providers: &BTreeMap<ProviderName, ProviderHandle>) -> BTreeMap<ProviderName, Arc<Facts>> {
+    providers.iter().map(|(name, provider)| (name.clone(), provider.facts.borrow().clone())).collect()
 }
 
 /// News for a driver.

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::cleanup_worker::{self, CleanupWorker, CleanupWorkerParts};
 use super::config_files::Loaded;
 use super::config_watch::ConfigWatch;
-use super::jobs::{Drain, ProviderHandle};
+use super::jobs::{Drain, ProviderHandle, facts_of};
 use super::leak_worker::{LeakWorker, LeakWorkerParts};
 use super::look::{Changes, UNHURRIED, rest_after};
 use super::messages::{AskWhy, Dump, Shutdown};
@@ -27,7 +27,6 @@ use super::shared::{SessionEnd, Shared};
 use super::stats_worker::{self, StatsWorker};
 use super::task_manager::{Surroundings, Surveying};
 use super::{clock, providers};
-use crate::model::cloud::Facts;
 use crate::model::component::ComponentKind;
 use crate::model::config::Config;
 use crate::model::ids::{LabelName, LauncherId, PoolId, ProviderName, RequestId};
@@ -334,8 +333,7 @@ impl Launcher {
     /// Min-ready: the only thing the root decides about nodes.
     fn look(&mut self, ctx: &mut Context<Self>) {
         let snapshot = self.changes.snapshot();
-        let facts: BTreeMap<ProviderName, Arc<Facts>> =
-            self.providers.iter().map(|(name, provider)| (name.clone(), provider.facts.borrow().clone())).collect();
+        let facts = facts_of(&self.providers);
         let now = clock::now();
         let world = World { config: &self.config, snapshot: &snapshot, facts: &facts, now };
         let own: BTreeSet<LauncherId> = self.pools.keys().map(|id| self.shared.identity.launcher_id(id)).collect();

@@ -9,12 +9,12 @@ use tracing::{error, info, warn};
 
 use super::cleanup_worker::Reconfigure;
 use super::clock;
-use super::jobs::{Account, JobNews, ProviderHandle, Submit, Ticket};
+use super::jobs::{Account, JobNews, ProviderHandle, Submit, Ticket, facts_of};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::registry::Registration;
 use super::samples::SampleSink;
-use crate::model::cloud::{CloudError, Facts, Job, News, Outcome};
+use crate::model::cloud::{CloudError, Job, News, Outcome};
 use crate::model::config::Config;
 use crate::model::ids::ProviderName;
 use crate::model::metrics::Sample;
@@ -59,8 +59,7 @@ impl LeakWorker {
 
     fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = self.parts.store.mirror().snapshot();
-        let facts = self.parts.providers.iter().map(|(name, provider)| (name.clone(), provider.facts.borrow().clone()));
-        let facts: BTreeMap<ProviderName, Arc<Facts>> = facts.collect();
+        let facts = facts_of(&self.parts.providers);
         let world = World { config: &self.parts.config, snapshot: &snapshot, facts: &facts, now: clock::now() };
         for effect in self.leaks.step(event, &world) {
             self.perform(effect, ctx);

@@ -11,12 +11,11 @@ use super::desk::Desk;
 use super::disk::on_a_thread_that_may_wait;
 use crate::drivers::image_files::ImagesDir;
 use crate::model::build::{BuildKey, BuildState, ImageBuild};
-use crate::model::cloud::{CloudError, ExternalId, Job, Outcome};
+use crate::model::cloud::{Job, Outcome};
 use crate::model::images::UploadPlace;
 use crate::model::snapshot::{Stored, WriteError};
 use crate::model::time::Span;
 use crate::model::upload::{ImageUpload, UploadKey, UploadState};
-use crate::model::uploading::{BUILD_MARK, PROVIDER_MARK, UPLOAD_MARK};
 use crate::zk::lock::Lock;
 use crate::zk::txn::Store;
 
@@ -62,7 +61,7 @@ async fn delete_from_cloud(
         Some(id) => {
             let (image, build, provider) = (&key.image, &key.build, &key.provider);
             info!(target: "nodepool.builder.CleanupWorker", "Deleting image build {image}-{build} from {provider}");
-            delete_image(counter, id).await.map_err(|error| {
+            counter.delete_image(id, PATIENCE).await.map_err(|error| {
                 let name = record.external_name.clone().unwrap_or_else(|| id.to_string());
                 warn!(target: "nodepool.builder.CleanupWorker", "Unable to delete image {name} from {provider}: {error}");
                 WriteError::Failed(error)
@@ -81,14 +80,6 @@ async fn delete_from_cloud(
             let _ = lock.release().await;
             Err(error)
         }
-    }
-}
-
-async fn delete_image(counter: &Counter, id: &ExternalId) -> Result<(), String> {
-    match tokio::time::timeout(PATIENCE, counter.run(Job::DeleteImage(id.clone()))).await {
-        Ok(Ok(_) | Err(CloudError::NotFound)) => Ok(()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
     }
 }
 
@@ -134,10 +125,7 @@ async fn delete_others(counter: &Counter, key: &UploadKey, looks: usize) -> Resu
 }
 
 async fn delete_what_bears_its_marks(counter: &Counter, key: &UploadKey) -> Result<(), WriteError> {
-    let marks: BTreeMap<String, String> =
-        [(BUILD_MARK, key.build.as_str()), (UPLOAD_MARK, key.upload.as_str()), (PROVIDER_MARK, key.provider.as_str())]
-            .map(|(mark, value)| (mark.to_owned(), value.to_owned()))
-            .into();
+    let marks = key.marks();
     let listed = match tokio::time::timeout(PATIENCE, counter.run(Job::ListImages)).await {
         Ok(Ok(Outcome::Images(images))) => images,
         Ok(Ok(_)) => Vec::new(),
@@ -145,7 +133,7 @@ async fn delete_what_bears_its_marks(counter: &Counter, key: &UploadKey) -> Resu
         Err(_) => return Err(WriteError::Failed("cannot list images: no answer".to_owned())),
     };
     for image in listed.iter().filter(|image| image.bears(&marks)) {
-        delete_image(counter, &image.id).await.map_err(WriteError::Failed)?;
+        counter.delete_image(&image.id, PATIENCE).await.map_err(WriteError::Failed)?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use super::building::Workshop;
 use super::clock;
 use super::desk::{Claim, Desk, Work};
 use super::errands::Errands;
-use super::jobs::{JobNews, ProviderHandle};
+use super::jobs::{JobNews, ProviderHandle, facts_of};
 use super::look::Changes;
 use super::looking::{Looking, look_at};
 use super::messages::{Dump, Shutdown};
@@ -131,8 +131,7 @@ impl Looking for UploadWorker {
             return;
         }
         let snapshot = self.changes.snapshot();
-        let facts = self.parts.providers.iter();
-        let facts = facts.map(|(name, provider)| (name.clone(), provider.facts.borrow().clone())).collect();
+        let facts = facts_of(&self.parts.providers);
         let config = self.parts.config.clone();
         let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: clock::now() };
         if snapshot.connected {

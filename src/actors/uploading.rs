@@ -23,7 +23,7 @@ use crate::model::image_metrics;
 use crate::model::snapshot::WriteError;
 use crate::model::time::{Span, Timestamp};
 use crate::model::upload::{ImageUpload, UploadState};
-use crate::model::uploading::{BUILD_MARK, PROVIDER_MARK, Progress, UPLOAD_MARK, UploadOrder};
+use crate::model::uploading::{Progress, UploadOrder};
 use crate::policy::spread::Shipment;
 use crate::zk::txn::Store;
 use crate::zk::uploads::UploadGrant;
@@ -227,18 +227,17 @@ fn order(
     progress: Progress,
 ) -> Result<UploadOrder, String> {
     let key = &grant.key;
-    let marks =
-        [(BUILD_MARK, key.build.as_str()), (UPLOAD_MARK, key.upload.as_str()), (PROVIDER_MARK, key.provider.as_str())];
+    let marks = key.marks();
     let mut meta = carrier.image.metadata.clone();
     meta.extend(shipment.entry.meta.clone());
-    marks.iter().for_each(|(mark, _)| drop(meta.remove(*mark)));
+    meta.retain(|name, _| !marks.contains_key(name));
     Ok(UploadOrder {
         name: external_name(shipment, &key.upload, now)?,
         file: freight.file.clone(),
         size: freight.size,
         format: shipment.format.clone(),
         meta,
-        marks: marks.map(|(mark, value)| (mark.to_owned(), value.to_owned())).into(),
+        marks,
         md5: freight.sums.md5.clone(),
         sha256: freight.sums.sha256.clone(),
         may_exist: grant.begun_before.is_some(),
@@ -318,12 +317,10 @@ async fn call_hook(carrier: &Carrier, shipment: &Shipment, freight: &Freight, id
 
 /// False where the image is still there.
 async fn remove(carrier: &Carrier, id: &ExternalId) -> bool {
-    let removing = carrier.counter.run(Job::DeleteImage(id.clone()));
-    let error = match tokio::time::timeout(REMOVAL, removing).await {
-        Ok(Ok(_) | Err(CloudError::NotFound)) => return true,
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("no answer within {} s", REMOVAL.as_secs()),
-    };
-    warn!(target: "nodepool.builder.UploadWorker", provider = %carrier.counter.provider.provider, "Unable to delete image {id}: {error}");
-    false
+    let deleted = carrier.counter.delete_image(id, REMOVAL).await;
+    if let Err(error) = &deleted {
+        let provider = &carrier.counter.provider.provider;
+        warn!(target: "nodepool.builder.UploadWorker", %provider, "Unable to delete image {id}: {error}");
+    }
+    deleted.is_ok()
 }

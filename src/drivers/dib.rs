@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use tokio::process::Command;
 
-use super::process_group::Group;
+use super::process_group::{Group, code};
 use crate::model::config::DiskImage;
 use crate::model::time::Span;
 
@@ -103,7 +102,7 @@ pub async fn run(run: &DibRun, wanted: impl Future<Output = ()>) -> Result<DibEn
         }
     };
     group.has_ended();
-    let status = status.code().unwrap_or_else(|| -status.signal().unwrap_or_default());
+    let status = code(status);
     // It tells what has happened; where the disk is full the build has failed anyway.
     let _ = writeln!(log, "Exit code: {status}");
     Ok(DibEnd::Status(status))

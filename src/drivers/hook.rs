@@ -1,14 +1,13 @@
 //! The command that a provider calls for each image that has arrived: what it said, how it ended, and never longer than it may take.
 
 use std::io::{self, PipeReader};
-use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::unix::pipe;
 use tokio::process::Command;
 
-use super::process_group::Group;
+use super::process_group::{Group, code};
 use crate::model::time::Span;
 
 /// Of what it writes; the rest is read and forgotten.
@@ -53,8 +52,7 @@ pub async fn run(hook: &str, arguments: &[&str], timeout: Span) -> io::Result<Ho
     let end = match tokio::time::timeout(timeout.to_duration(), ended).await {
         Ok(status) => {
             group.has_ended();
-            let status = status?;
-            End::Status(status.code().unwrap_or_else(|| -status.signal().unwrap_or_default()))
+            End::Status(code(status?))
         }
         Err(_) => {
             group.end().await;

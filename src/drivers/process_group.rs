@@ -1,6 +1,7 @@
 //! A child process and all that it has started, which end together.
 
 use std::io;
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -50,6 +51,11 @@ impl Group {
             let _ = killpg(id, signal);
         }
     }
+}
+
+/// By a signal it is the signal's number below zero.
+pub fn code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| -status.signal().unwrap_or_default())
 }
 
 impl Drop for Group {

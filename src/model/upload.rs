@@ -1,11 +1,14 @@
 //! The upload of an image to a provider, as builders record it.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::cloud::ExternalId;
 use super::ids::{BuildId, ImageName, ProviderName, UploadId};
 use super::time::Timestamp;
+use super::uploading::{BUILD_MARK, PROVIDER_MARK, UPLOAD_MARK};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -26,6 +29,16 @@ pub struct UploadKey {
 }
 
 impl UploadKey {
+    /// What its image bears in a cloud, by which it is found again.
+    pub fn marks(&self) -> BTreeMap<String, String> {
+        let marks = [
+            (BUILD_MARK, self.build.as_str()),
+            (UPLOAD_MARK, self.upload.as_str()),
+            (PROVIDER_MARK, self.provider.as_str()),
+        ];
+        marks.map(|(mark, value)| (mark.to_owned(), value.to_owned())).into()
+    }
+
     /// What nodes that boot from it have as `image_id`: the path of its znode.
     pub fn image_id(&self) -> String {
         let Self { provider, image, build, upload } = self;

@@ -58,6 +58,14 @@ pub struct UploadOrder {
     pub progress: Progress,
 }
 
+impl UploadOrder {
+    /// As a cloud shows it that keeps what it is told.
+    pub fn stored(&self, id: ExternalId) -> StoredImage {
+        let texts = self.meta.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+        StoredImage { id, name: self.name.clone(), meta: texts.chain(self.marks.clone()).collect() }
+    }
+}
+
 /// How many bytes of a file are on their way; shared by who sends and who shows. All of them are equal: they say nothing of what an
 /// order is.
 #[derive(Clone, Debug, Default)]

@@ -116,10 +116,7 @@ impl SimpleAdapter for Takes {
         }
         state.next += 1;
         let id = format!("image-{}", state.next);
-        let texts = order.meta.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
-        let meta = texts.chain(order.marks.clone()).collect();
-        let image = StoredImage { id: ExternalId::text(id.clone()), name: order.name.clone(), meta };
-        state.images.insert(id.clone(), image);
+        state.images.insert(id.clone(), order.stored(ExternalId::text(id.clone())));
         Ok(ExternalId::text(id))
     }
 

@@ -95,10 +95,7 @@ impl Cloud {
             return Err(failed("the fake cloud was told to refuse this image"));
         }
         let id = new_id();
-        let texts = order.meta.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
-        let meta = texts.chain(order.marks.clone()).collect();
-        let image = StoredImage { id: ExternalId::text(id.clone()), name: order.name.clone(), meta };
-        self.images.insert(id.clone(), image);
+        self.images.insert(id.clone(), order.stored(ExternalId::text(id.clone())));
         Ok(ExternalId::text(id))
     }
 
