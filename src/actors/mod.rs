@@ -9,6 +9,7 @@ pub mod registry;
 pub mod dump;
 pub mod samples;
 pub mod panics;
+pub mod pictures;
 pub mod shared;
 mod config_watch;
 pub mod log;

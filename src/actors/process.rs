@@ -20,6 +20,7 @@ use super::identity::Identity;
 use super::log::config::LogConfigError;
 use super::log::{LogError, LogPlan, Verbosity};
 use super::panics::{PanicCounter, Recovery};
+use super::pictures::Pictures;
 use super::pidfile::{self, PidFile, PidFileError};
 use super::providers::MoreDrivers;
 use super::samples::SampleSink;
@@ -317,11 +318,17 @@ impl Grown {
             registry: control.registry.clone(),
             why: WhyRegistry::default(),
             samples: statistics(),
+            pictures: Pictures::default(),
             ready: AtomicBool::new(false),
             shutdown: control.shutdown.clone(),
             panics: PanicCounter::default(),
             webapp: web.map(|address| webapp::advertised(address, &identity.hostname)),
-            arbiters: Arbiters { pools: pools.handle(), runtime: runtime_of(&pools).await?, clouds: clouds.handle() },
+            arbiters: Arbiters {
+                roots: System::current().arbiter().clone(),
+                pools: pools.handle(),
+                runtime: runtime_of(&pools).await?,
+                clouds: clouds.handle(),
+            },
             identity,
             drivers,
             servers: watch::Sender::new(loaded.config.zookeeper.servers.clone()),

@@ -13,6 +13,7 @@ use super::dump;
 use super::identity::Identity;
 use super::messages::AskWhy;
 use super::panics::PanicCounter;
+use super::pictures::Pictures;
 use super::providers::MoreDrivers;
 use super::registry::Registry;
 use super::samples::SampleSink;
@@ -34,6 +35,8 @@ pub struct Shared {
     pub registry: dump::Registry,
     pub why: WhyRegistry,
     pub samples: SampleSink,
+    /// What is seen of ZooKeeper, for those who only look.
+    pub pictures: Pictures,
     /// What `/ready` says: set after the first complete pass.
     pub ready: AtomicBool,
     /// Set by the signals that stop the process.
@@ -69,6 +72,8 @@ impl Shared {
 /// Threads are a constant. Roots run on the system's own arbiter, signals and dumps on one that nobody else can block.
 #[derive(Clone)]
 pub struct Arbiters {
+    /// The system's own.
+    pub roots: ArbiterHandle,
     /// Pool workers and cleanup.
     pub pools: ArbiterHandle,
     /// The runtime of `pools`. The mirror is kept up to date there: a change that it hears of is decided on without
@@ -76,6 +81,13 @@ pub struct Arbiters {
     pub runtime: Handle,
     /// Everything that speaks to a cloud or to hosts.
     pub clouds: ArbiterHandle,
+}
+
+impl Arbiters {
+    /// With what they are called.
+    pub fn all(&self) -> [(&'static str, &ArbiterHandle); 3] {
+        [("roots", &self.roots), ("pools", &self.pools), ("clouds", &self.clouds)]
+    }
 }
 
 /// Flags and tunables of the launcher.

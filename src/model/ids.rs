@@ -133,6 +133,12 @@ impl<K> std::borrow::Borrow<str> for Id<K> {
         &self.text
     }
 }
+impl<K> AsRef<str> for Id<K> {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
 impl<K> Serialize for Id<K> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.text)

@@ -1,11 +1,10 @@
 //! What operators are shown of images: builds, uploads, and what is asked of each image.
 
-use serde_json::{Value, json};
-
 use super::build::{BuildKey, BuildState, ImageBuild};
 use super::ids::ImageName;
 use super::images::{Image, Images};
-use super::status::{Column, age};
+use super::list::{Cell, Column};
+use super::status::age;
 use super::time::Timestamp;
 use super::upload::{ImageUpload, UploadKey};
 
@@ -19,10 +18,10 @@ pub enum Ages {
 }
 
 impl Ages {
-    fn of(self, time: Timestamp) -> Value {
+    fn of(self, time: Timestamp) -> Cell<'static> {
         match self {
-            Ages::Until(now) => Value::String(age(time, now)),
-            Ages::Since => json!(time.0.floor() as i64),
+            Ages::Until(now) => age(time, now).into(),
+            Ages::Since => Cell::Number(time.0.floor() as i64),
         }
     }
 }
@@ -37,14 +36,14 @@ pub struct BuildRow {
 }
 
 pub const BUILD_COLUMNS: &[Column<BuildRow>] = &[
-    Column { key: "id", header: "ID", value: |row| json!(row.key.file_name()) },
-    Column { key: "image", header: "Image", value: |row| json!(row.key.image) },
-    Column { key: "builder", header: "Builder", value: |row| json!(row.build.builder) },
-    Column { key: "formats", header: "Formats", value: |row| json!(row.build.formats) },
+    Column { key: "id", header: "ID", value: |row| row.key.file_name().into() },
+    Column { key: "image", header: "Image", value: |row| (&row.key.image).into() },
+    Column { key: "builder", header: "Builder", value: |row| (&row.build.builder).into() },
+    Column { key: "formats", header: "Formats", value: |row| Cell::texts(&row.build.formats) },
     Column {
         key: "state",
         header: "State",
-        value: |row| json!(if row.paused { "paused" } else { row.build.state.as_str() }),
+        value: |row| if row.paused { "paused" } else { row.build.state.as_str() }.into(),
     },
     Column { key: "age", header: "Age", value: |row| row.ages.of(row.build.state_time) },
 ];
@@ -57,13 +56,13 @@ pub struct UploadRow {
 }
 
 pub const UPLOAD_COLUMNS: &[Column<UploadRow>] = &[
-    Column { key: "id", header: "Build ID", value: |row| json!(row.key.build) },
-    Column { key: "upload_id", header: "Upload ID", value: |row| json!(row.key.upload) },
-    Column { key: "provider", header: "Provider", value: |row| json!(row.key.provider) },
-    Column { key: "image", header: "Image", value: |row| json!(row.key.image) },
-    Column { key: "external_name", header: "Provider Image Name", value: |row| json!(row.upload.external_name) },
-    Column { key: "external_id", header: "Provider Image ID", value: |row| json!(row.upload.external_id) },
-    Column { key: "state", header: "State", value: |row| json!(row.upload.state) },
+    Column { key: "id", header: "Build ID", value: |row| (&row.key.build).into() },
+    Column { key: "upload_id", header: "Upload ID", value: |row| (&row.key.upload).into() },
+    Column { key: "provider", header: "Provider", value: |row| (&row.key.provider).into() },
+    Column { key: "image", header: "Image", value: |row| (&row.key.image).into() },
+    Column { key: "external_name", header: "Provider Image Name", value: |row| (&row.upload.external_name).into() },
+    Column { key: "external_id", header: "Provider Image ID", value: |row| (&row.upload.external_id).into() },
+    Column { key: "state", header: "State", value: |row| row.upload.state.as_str().into() },
     Column { key: "age", header: "Age", value: |row| row.ages.of(row.upload.state_time) },
 ];
 
@@ -77,17 +76,20 @@ pub struct ImageRow {
 }
 
 pub const IMAGE_COLUMNS: &[Column<ImageRow>] = &[
-    Column { key: "image", header: "Image", value: |row| json!(row.name) },
-    Column { key: "paused", header: "Paused", value: |row| json!(row.paused) },
+    Column { key: "image", header: "Image", value: |row| (&row.name).into() },
+    Column { key: "paused", header: "Paused", value: |row| Cell::Bool(row.paused) },
     Column {
         key: "build_request",
         header: "Build Request",
-        value: |row| json!(row.requested_ms.map(|_| if row.is_building { "building" } else { "pending" })),
+        value: |row| match row.requested_ms {
+            Some(_) => if row.is_building { "building" } else { "pending" }.into(),
+            None => Cell::Null,
+        },
     },
     Column {
         key: "build_request_age",
         header: "Build Request Age",
-        value: |row| row.requested_ms.map_or(Value::Null, |ms| row.ages.of(Timestamp(ms as f64 / 1000.0))),
+        value: |row| row.requested_ms.map_or(Cell::Null, |ms| row.ages.of(Timestamp(ms as f64 / 1000.0))),
     },
 ];
 

@@ -65,7 +65,7 @@ impl Formatter for PythonStyle {
     }
 
     fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
-        if fragment.is_ascii() {
+        if fragment.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
             return writer.write_all(fragment.as_bytes());
         }
         for character in fragment.chars() {
@@ -88,9 +88,9 @@ mod tests {
 
     #[test]
     fn written_as_python_writes_it() {
-        let value = json!({"a": [1, 2.5, null], "b": "é\n😀", "c": {}});
+        let value = json!({"a": [1, 2.5, null], "b": "é\n😀", "c": {"\u{7f}": "\u{7f}"}});
         let text = String::from_utf8(to_bytes(&value)).unwrap();
-        assert_eq!(text, r#"{"a": [1, 2.5, null], "b": "\u00e9\n\ud83d\ude00", "c": {}}"#);
+        assert_eq!(text, r#"{"a": [1, 2.5, null], "b": "\u00e9\n\ud83d\ude00", "c": {"\u007f": "\u007f"}}"#);
     }
 
     #[test]

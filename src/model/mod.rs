@@ -41,6 +41,7 @@ pub mod images;
 pub mod ledger;
 pub mod snapshot;
 pub mod table;
+pub mod list;
 pub mod world;
 pub mod status;
 pub mod image_status;

@@ -3,59 +3,14 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
-use super::ids::{LauncherId, NodeId, PoolName, ProviderName, RequestId};
+use super::ids::{LabelName, LauncherId, NodeId, PoolName, ProviderName, RequestId};
+use super::list::{Cell, Column};
 use super::node::Node;
 use super::request::NodeRequest;
-use super::table::{Table, python_text};
+use super::snapshot::Snapshot;
+use super::stored::Stored;
 use super::time::Timestamp;
-
-/// One column of a list: the key in JSON, the header in a table, and the value of a row.
-pub struct Column<R> {
-    pub key: &'static str,
-    pub header: &'static str,
-    pub value: fn(&R) -> Value,
-}
-
-/// A list as a table of the given columns.
-pub fn table<R>(columns: &[Column<R>], rows: &[R]) -> Table {
-    let mut table = empty_table(columns);
-    for row in rows {
-        table.push(cells(columns, row));
-    }
-    table
-}
-
-pub fn empty_table<R>(columns: &[Column<R>]) -> Table {
-    Table::new(columns.iter().map(|column| column.header))
-}
-
-/// One row of a table of the given columns.
-pub fn cells<R>(columns: &[Column<R>], row: &R) -> impl Iterator<Item = String> {
-    columns.iter().map(|column| cell((column.value)(row)))
-}
-
-/// A list as an array of objects with a key for each of the given columns.
-pub fn json<R>(columns: &[Column<R>], rows: &[R]) -> Value {
-    rows.iter().map(|row| object(columns, row)).collect()
-}
-
-/// One row as an object.
-pub fn object<R>(columns: &[Column<R>], row: &R) -> Value {
-    let entry = |column: &Column<R>| (column.key.to_owned(), (column.value)(row));
-    Value::Object(columns.iter().map(entry).collect())
-}
-
-/// Nothing for null, the entries of a list joined with commas, anything else as Python shows it.
-fn cell(value: Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::String(text) => text,
-        Value::Array(items) => items.iter().map(python_text).collect::<Vec<_>>().join(","),
-        other => python_text(&other),
-    }
-}
 
 /// A node as it is listed.
 #[derive(Clone, Debug)]
@@ -70,36 +25,36 @@ pub struct NodeRow {
 
 /// All columns of `list --detail` and of the web's node list; `list` shows the first [`NODE_COLUMNS_BRIEF`].
 pub const NODE_COLUMNS: &[Column<NodeRow>] = &[
-    Column { key: "id", header: "ID", value: |row| json!(row.id) },
-    Column { key: "provider", header: "Provider", value: |row| json!(row.node.provider) },
-    Column { key: "label", header: "Label", value: |row| json!(row.node.labels) },
-    Column { key: "server_id", header: "Server ID", value: |row| Value::clone(&row.node.external_id) },
-    Column { key: "public_ipv4", header: "Public IPv4", value: |row| json!(row.node.public_ipv4) },
-    Column { key: "ipv6", header: "IPv6", value: |row| json!(row.node.public_ipv6) },
-    Column { key: "state", header: "State", value: |row| json!(row.node.state) },
-    Column { key: "age", header: "Age", value: |row| Value::String(age(row.node.state_time, row.now)) },
-    Column { key: "locked", header: "Locked", value: |row| json!(if row.locked { "locked" } else { "unlocked" }) },
-    Column { key: "pool", header: "Pool", value: |row| json!(row.node.pool) },
-    Column { key: "hostname", header: "Hostname", value: |row| json!(row.node.hostname) },
-    Column { key: "private_ipv4", header: "Private IPv4", value: |row| json!(row.node.private_ipv4) },
-    Column { key: "AZ", header: "AZ", value: |row| json!(row.node.az) },
-    Column { key: "username", header: "Username", value: |row| json!(row.node.username) },
+    Column { key: "id", header: "ID", value: |row| (&row.id).into() },
+    Column { key: "provider", header: "Provider", value: |row| (&row.node.provider).into() },
+    Column { key: "label", header: "Label", value: |row| Cell::texts(&row.node.labels) },
+    Column { key: "server_id", header: "Server ID", value: |row| Cell::Json(&row.node.external_id) },
+    Column { key: "public_ipv4", header: "Public IPv4", value: |row| (&row.node.public_ipv4).into() },
+    Column { key: "ipv6", header: "IPv6", value: |row| (&row.node.public_ipv6).into() },
+    Column { key: "state", header: "State", value: |row| row.node.state.as_str().into() },
+    Column { key: "age", header: "Age", value: |row| age(row.node.state_time, row.now).into() },
+    Column { key: "locked", header: "Locked", value: |row| if row.locked { "locked" } else { "unlocked" }.into() },
+    Column { key: "pool", header: "Pool", value: |row| (&row.node.pool).into() },
+    Column { key: "hostname", header: "Hostname", value: |row| (&row.node.hostname).into() },
+    Column { key: "private_ipv4", header: "Private IPv4", value: |row| (&row.node.private_ipv4).into() },
+    Column { key: "AZ", header: "AZ", value: |row| (&row.node.az).into() },
+    Column { key: "username", header: "Username", value: |row| (&row.node.username).into() },
     Column { key: "connection_port", header: "Port", value: |row| port_or_redacted(&row.node) },
-    Column { key: "launcher", header: "Launcher", value: |row| json!(row.node.launcher) },
-    Column { key: "allocated_to", header: "Allocated To", value: |row| json!(row.node.allocated_to) },
-    Column { key: "hold_job", header: "Hold Job", value: |row| json!(row.node.hold_job) },
-    Column { key: "comment", header: "Comment", value: |row| json!(row.node.comment) },
-    Column { key: "user_data", header: "User Data", value: |row| Value::clone(&row.node.user_data) },
-    Column { key: "driver_data", header: "Driver Data", value: |row| Value::clone(&row.node.driver_data) },
+    Column { key: "launcher", header: "Launcher", value: |row| (&row.node.launcher).into() },
+    Column { key: "allocated_to", header: "Allocated To", value: |row| (&row.node.allocated_to).into() },
+    Column { key: "hold_job", header: "Hold Job", value: |row| (&row.node.hold_job).into() },
+    Column { key: "comment", header: "Comment", value: |row| (&row.node.comment).into() },
+    Column { key: "user_data", header: "User Data", value: |row| Cell::Json(&row.node.user_data) },
+    Column { key: "driver_data", header: "Driver Data", value: |row| Cell::Json(&row.node.driver_data) },
 ];
 
 pub const NODE_COLUMNS_BRIEF: usize = 9;
 
 /// Container drivers put credentials where others have a port; those are never shown.
-pub fn port_or_redacted(node: &Node) -> Value {
+pub fn port_or_redacted(node: &Node) -> Cell<'_> {
     match node.port() {
-        Some(port) => json!(port),
-        None => json!("redacted"),
+        Some(_) => Cell::Json(&node.connection_port),
+        None => "redacted".into(),
     }
 }
 
@@ -112,15 +67,41 @@ pub struct RequestRow {
 
 /// The priority shown is the relative one; the precedence is part of the id.
 pub const REQUEST_COLUMNS: &[Column<RequestRow>] = &[
-    Column { key: "id", header: "Request ID", value: |row| json!(row.id) },
-    Column { key: "relative_priority", header: "Priority", value: |row| json!(row.request.relative_priority) },
-    Column { key: "state", header: "State", value: |row| json!(row.request.state) },
-    Column { key: "requestor", header: "Requestor", value: |row| json!(row.request.requestor) },
-    Column { key: "node_types", header: "Node Types", value: |row| json!(row.request.node_types) },
-    Column { key: "nodes", header: "Nodes", value: |row| json!(row.request.nodes) },
-    Column { key: "declined_by", header: "Declined By", value: |row| json!(row.request.declined_by) },
-    Column { key: "event_id", header: "Event ID", value: |row| json!(row.request.event_id) },
+    Column { key: "id", header: "Request ID", value: |row| (&row.id).into() },
+    Column { key: "relative_priority", header: "Priority", value: |row| Cell::Number(row.request.relative_priority) },
+    Column { key: "state", header: "State", value: |row| row.request.state.as_str().into() },
+    Column { key: "requestor", header: "Requestor", value: |row| (&row.request.requestor).into() },
+    Column { key: "node_types", header: "Node Types", value: |row| Cell::texts(&row.request.node_types) },
+    Column { key: "nodes", header: "Nodes", value: |row| Cell::texts(&row.request.nodes) },
+    Column { key: "declined_by", header: "Declined By", value: |row| Cell::texts(&row.request.declined_by) },
+    Column { key: "event_id", header: "Event ID", value: |row| (&row.request.event_id).into() },
 ];
+
+/// All nodes, or one of them.
+pub fn nodes(snapshot: &Snapshot, only: Option<&NodeId>, now: Timestamp) -> Vec<NodeRow> {
+    let row = |(id, stored): (&NodeId, &Stored<Node>)| NodeRow {
+        id: id.clone(),
+        node: stored.record.clone(),
+        locked: snapshot.is_node_locked(id),
+        now,
+    };
+    match only {
+        Some(id) => snapshot.node(id).map(|stored| row((id, stored))).into_iter().collect(),
+        None => snapshot.nodes().map(row).collect(),
+    }
+}
+
+pub fn requests(snapshot: &Snapshot) -> Vec<RequestRow> {
+    let row = |(id, stored): (&RequestId, &Stored<NodeRequest>)| RequestRow {
+        id: id.clone(),
+        request: stored.record.clone(),
+    };
+    snapshot.requests().map(row).collect()
+}
+
+/// A label that some registered pool serves.
+pub const LABEL_COLUMNS: &[Column<LabelName>] =
+    &[Column { key: "label", header: "Label", value: |label| label.into() }];
 
 /// `DD:HH:MM:SS`. A time in the future has a negative day part, and the rest counts forward from there.
 pub fn age(since: Timestamp, now: Timestamp) -> String {
@@ -163,6 +144,7 @@ pub enum VerdictKind {
 mod tests {
     use super::*;
     use crate::model::json as wire;
+    use crate::model::list;
 
     #[test]
     fn ages_count_days_without_bound_and_backwards_from_the_future() {
@@ -182,15 +164,15 @@ mod tests {
     #[test]
     fn credentials_in_place_of_a_port_are_not_shown() {
         let row = row(r#"{"state": "ready", "connection_port": {"token": "secret"}, "type": ["a", "b"]}"#);
-        let shown = json(NODE_COLUMNS, std::slice::from_ref(&row)).to_string();
-        assert!(shown.contains(r#""connection_port":"redacted""#) && !shown.contains("secret"), "{shown}");
+        let shown = String::from_utf8(list::python_json(NODE_COLUMNS, std::slice::from_ref(&row))).unwrap();
+        assert!(shown.contains(r#""connection_port": "redacted""#) && !shown.contains("secret"), "{shown}");
     }
 
     // operations.md check 3
     #[test]
     fn nodes_are_listed_with_nine_columns_and_with_twenty_one_in_detail() {
         let row = row(r#"{"state": "ready", "state_time": 99.0, "type": ["a", "b"], "external_id": {"pod": "x"}}"#);
-        let brief = table(&NODE_COLUMNS[..NODE_COLUMNS_BRIEF], std::slice::from_ref(&row)).to_string();
+        let brief = list::table(&NODE_COLUMNS[..NODE_COLUMNS_BRIEF], std::slice::from_ref(&row)).to_string();
         let line = brief.lines().nth(3).unwrap();
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         assert_eq!(cells, ["0000000001", "", "a,b", "{'pod': 'x'}", "", "", "ready", "00:00:00:01", "locked"]);
@@ -201,7 +183,7 @@ mod tests {
     fn a_request_as_json_has_its_lists_as_arrays() {
         let request = NodeRequest::new(vec!["a".into(), "b".into()], "me", Timestamp(0.0));
         let row = RequestRow { id: "200-0000000001".into(), request: Arc::new(request) };
-        let expected = r#"[{"id":"200-0000000001","relative_priority":0,"state":"requested","requestor":"me","node_types":["a","b"],"nodes":[],"declined_by":[],"event_id":null}]"#;
-        assert_eq!(json(REQUEST_COLUMNS, &[row]).to_string(), expected);
+        let expected = r#"[{"id": "200-0000000001", "relative_priority": 0, "state": "requested", "requestor": "me", "node_types": ["a", "b"], "nodes": [], "declined_by": [], "event_id": null}]"#;
+        assert_eq!(String::from_utf8(list::python_json(REQUEST_COLUMNS, &[row])).unwrap(), expected);
     }
 }

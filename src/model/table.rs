@@ -50,7 +50,11 @@ impl fmt::Display for Table {
         write_row(f, &self.headers, &widths)?;
         writeln!(f, "{rule}")?;
         for row in &self.rows {
-            write_row(f, row, &widths)?;
+            match row.is_empty() {
+                // A row without cells has no lines, and still ends.
+                true => writeln!(f)?,
+                false => write_row(f, row, &widths)?,
+            }
         }
         f.write_str(&rule)
     }
@@ -129,6 +133,13 @@ pub fn python_text(value: &Value) -> String {
             text
         }
     }
+}
+
+/// The same for a mapping.
+pub fn python_mapping(map: &Map<String, Value>) -> String {
+    let mut text = String::new();
+    write_mapping(&mut text, map);
+    text
 }
 
 /// What `repr()` of Python gives: text in quotes, mappings and lists in Python's notation.

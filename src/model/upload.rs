@@ -19,6 +19,17 @@ pub enum UploadState {
     Failed,
 }
 
+impl UploadState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            UploadState::Uploading => "uploading",
+            UploadState::Ready => "ready",
+            UploadState::Deleting => "deleting",
+            UploadState::Failed => "failed",
+        }
+    }
+}
+
 /// Which upload; all of it is in its path and nothing in its record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UploadKey {

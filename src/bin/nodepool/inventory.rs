@@ -1,28 +1,29 @@
 //! What the user of the nodes is told about them: a table, JSON, an Ansible inventory, known hosts, variables.
 
+use nodepool::model::list::{Cell, Column};
 use nodepool::model::node::Node;
-use nodepool::model::status::{Column, port_or_redacted};
+use nodepool::model::status::port_or_redacted;
 use serde_json::{Map, Value, json};
 
 use crate::consumer::HeldNode;
 
 /// A node as its user sees it.
 pub const COLUMNS: &[Column<Value>] = &[
-    Column { key: "id", header: "ID", value: |node| node["id"].clone() },
-    Column { key: "label", header: "Label", value: |node| node["label"].clone() },
-    Column { key: "address", header: "Address", value: |node| node["address"].clone() },
-    Column { key: "port", header: "Port", value: |node| node["port"].clone() },
-    Column { key: "user", header: "User", value: |node| node["user"].clone() },
-    Column { key: "connection_type", header: "Connection", value: |node| node["connection_type"].clone() },
+    Column { key: "id", header: "ID", value: |node| (&node["id"]).into() },
+    Column { key: "label", header: "Label", value: |node| (&node["label"]).into() },
+    Column { key: "address", header: "Address", value: |node| (&node["address"]).into() },
+    Column { key: "port", header: "Port", value: |node| (&node["port"]).into() },
+    Column { key: "user", header: "User", value: |node| (&node["user"]).into() },
+    Column { key: "connection_type", header: "Connection", value: |node| (&node["connection_type"]).into() },
     Column { key: "host_keys", header: "Host Keys", value: keys },
-    Column { key: "attributes", header: "Attributes", value: |node| node["attributes"].clone() },
+    Column { key: "attributes", header: "Attributes", value: |node| (&node["attributes"]).into() },
 ];
 
 /// One below the other: beside each other they would be wider than any terminal.
-fn keys(node: &Value) -> Value {
+fn keys(node: &Value) -> Cell<'_> {
     let keys = node["host_keys"].as_array().map(Vec::as_slice).unwrap_or_default();
     let keys: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
-    Value::from(keys.join("\n"))
+    keys.join("\n").into()
 }
 
 /// Whether credentials that stand in place of a port are part of the description.
@@ -37,7 +38,7 @@ pub fn describe(held: &HeldNode, credentials: Credentials) -> Value {
     let node = &held.node;
     let port = match credentials {
         Credentials::Given if node.port().is_none() => Value::clone(&node.connection_port),
-        _ => port_or_redacted(node),
+        _ => json!(port_or_redacted(node)),
     };
     json!({
         "id": held.id,

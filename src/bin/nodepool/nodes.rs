@@ -9,8 +9,9 @@ use nodepool::model::cloud::ExternalId;
 use nodepool::model::config::{Config, ProviderConfig};
 use nodepool::model::ids::{NodeId, ProviderName};
 use nodepool::model::json;
+use nodepool::model::list::{self, Column, Objects};
 use nodepool::model::node::{NodeState, Writer};
-use nodepool::model::status::{self, Column, NODE_COLUMNS, NODE_COLUMNS_BRIEF, NodeRow};
+use nodepool::model::status::{NODE_COLUMNS, NODE_COLUMNS_BRIEF, NodeRow};
 use nodepool::model::time::Timestamp;
 use nodepool::zk::lock::{self, Lock};
 use nodepool::zk::scan::{self, NodeEntry};
@@ -243,8 +244,8 @@ async fn read(zk: &dyn Connection, id: &NodeId) -> anyhow::Result<Option<NodeEnt
 async fn show(zk: &dyn Connection, screen: &mut Screen<'_>, id: &NodeId, outcome: &str) -> anyhow::Result<()> {
     let rows: Vec<NodeRow> = read(zk, id).await?.into_iter().map(|entry| row(entry, clock::now())).collect();
     let columns = Detail::Brief.columns();
-    screen.say(status::table(columns, &rows))?;
-    Ok(screen.outcome(json!({"outcome": outcome, "id": id, "nodes": status::json(NODE_COLUMNS, &rows)}))?)
+    screen.say(list::table(columns, &rows))?;
+    Ok(screen.outcome(json!({"outcome": outcome, "id": id, "nodes": Objects(NODE_COLUMNS, &rows)}))?)
 }
 
 fn not_found(screen: &mut Screen<'_>, id: &NodeId) -> anyhow::Result<()> {

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use nodepool::model::status::{self, Column};
+use nodepool::model::list::{self, Column, Object};
 use nodepool::model::table::{Table, printable};
 use nodepool::zk::scan::Unreadable;
 use serde_json::Value;
@@ -32,7 +32,7 @@ enum Body {
 impl<R> Sheet<R> {
     pub fn new(format: Format, columns: &'static [Column<R>]) -> Self {
         let body = match format {
-            Format::Table => Body::Table(status::empty_table(columns)),
+            Format::Table => Body::Table(list::empty_table(columns)),
             Format::Json => Body::Json(String::new()),
         };
         Self { columns, body }
@@ -40,10 +40,11 @@ impl<R> Sheet<R> {
 
     pub fn push(&mut self, row: &R) {
         match &mut self.body {
-            Body::Table(table) => table.push(status::cells(self.columns, row)),
+            Body::Table(table) => table.push(list::cells(self.columns, row)),
             Body::Json(rows) => {
                 rows.push_str(if rows.is_empty() { "" } else { "," });
-                rows.push_str(&status::object(self.columns, row).to_string());
+                let object = serde_json::to_string(&Object(self.columns, row));
+                rows.push_str(&object.expect("cells are texts and whole numbers"));
             }
         }
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::bail;
 use futures::future::BoxFuture;
 use nodepool::model::ids::{LabelName, RequestId};
+use nodepool::model::list;
 use nodepool::model::request::{NodeRequest, in_words};
-use nodepool::model::status;
 use nodepool::zk::{Zk, scan};
 use serde_json::{Value, json};
 
@@ -204,7 +204,7 @@ async fn late(zk: &Zk, screen: &mut Screen<'_>, arguments: &RequestArguments, id
 fn show(consumer: &Consumer, screen: &mut Screen<'_>, id: &RequestId) -> anyhow::Result<()> {
     let nodes: Vec<Value> =
         consumer.nodes().iter().map(|node| inventory::describe(node, Credentials::Hidden)).collect();
-    screen.say(status::table(inventory::COLUMNS, &nodes))?;
+    screen.say(list::table(inventory::COLUMNS, &nodes))?;
     screen.outcome(json!({"outcome": "fulfilled", "request": id, "nodes": nodes}))?;
     Ok(screen.flush()?)
 }

@@ -53,6 +53,13 @@ pub fn launcher_in(environment: &[(&str, &Path)], configuration: &str) -> Nodepo
     )
 }
 
+/// The same with its web port, which the configuration names.
+pub fn launcher_with_web(configuration: &str) -> Nodepool {
+    let executable = installed("nodepool-launcher");
+    let executable = executable.to_str().expect("the cache directory has a name in UTF-8");
+    Nodepool::start_in(&[], executable, configuration, &["-d"])
+}
+
 /// Starts the Python builder in the foreground, with debug messages.
 pub fn builder(configuration: &str) -> Nodepool {
     builder_in(&[], configuration)

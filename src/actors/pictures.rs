@@ -1,0 +1,106 @@
+//! The newest picture of ZooKeeper, over all sessions: for those who only look.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::model::snapshot::Snapshot;
+
+type Published = watch::Receiver<Arc<Snapshot>>;
+
+/// Where each session's tree says what it sees. Between two sessions the last picture of the one before stays.
+#[derive(Clone)]
+pub struct Pictures(watch::Sender<Option<Published>>);
+
+impl Default for Pictures {
+    fn default() -> Self {
+        Self(watch::Sender::new(None))
+    }
+}
+
+impl Pictures {
+    /// A session has begun.
+    pub fn show(&self, published: Published) {
+        self.0.send_replace(Some(published));
+    }
+
+    /// Nothing before the first session.
+    pub fn latest(&self) -> Option<Arc<Snapshot>> {
+        self.0.borrow().as_ref().map(|published| published.borrow().clone())
+    }
+
+    pub fn follow(&self) -> Follower {
+        Follower { sessions: self.0.subscribe(), published: None }
+    }
+}
+
+/// One that is told of each change.
+pub struct Follower {
+    sessions: watch::Receiver<Option<Published>>,
+    published: Option<Published>,
+}
+
+impl Follower {
+    /// Waits for a picture that has not been returned before; many changes together are one.
+    pub async fn next(&mut self) -> Arc<Snapshot> {
+        loop {
+            let Some(published) = &mut self.published else {
+                self.meet().await;
+                break;
+            };
+            tokio::select! {
+                changed = published.changed() => match changed {
+                    Ok(()) => break,
+                    // The mirror is gone; the next session brings another one.
+                    Err(_) => self.published = None,
+                },
+                _ = self.sessions.changed() => {
+                    self.published = None;
+                    self.sessions.mark_changed();
+                }
+            }
+        }
+        let published = self.published.as_mut().expect("left only with a picture in hand");
+        published.borrow_and_update().clone()
+    }
+
+    async fn meet(&mut self) {
+        while self.published.is_none() {
+            if self.sessions.changed().await.is_err() {
+                // Nobody can show anything any more.
+                std::future::pending::<()>().await;
+            }
+            self.published = self.sessions.borrow_and_update().clone();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn picture(revision: u64) -> Arc<Snapshot> {
+        let mut snapshot = Snapshot::default();
+        snapshot.revision = revision;
+        Arc::new(snapshot)
+    }
+
+    #[tokio::test]
+    async fn a_follower_sees_each_session_and_its_changes() {
+        let pictures = Pictures::default();
+        let mut follower = pictures.follow();
+        assert!(pictures.latest().is_none());
+        let (first, shown) = watch::channel(picture(1));
+        pictures.show(shown);
+        assert_eq!(follower.next().await.revision, 1);
+        first.send_replace(picture(2));
+        assert_eq!(follower.next().await.revision, 2);
+        let (second, shown) = watch::channel(picture(7));
+        drop(first);
+        assert_eq!(pictures.latest().unwrap().revision, 2, "what was seen last stays");
+        pictures.show(shown);
+        assert_eq!(follower.next().await.revision, 7);
+        second.send_replace(picture(8));
+        assert_eq!(follower.next().await.revision, 8);
+    }
+}

@@ -1,0 +1,115 @@
+//! Answers with the headers and bodies of the original.
+
+use std::time::{Duration, SystemTime};
+
+use actix_web::body::SizedStream;
+use actix_web::http::StatusCode;
+use actix_web::http::header::{self, HeaderMap, HeaderValue, HttpDate};
+use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
+use bytes::Bytes;
+use futures::stream;
+
+use super::accept::Excuse;
+use crate::actors::clock;
+
+/// Answers may be kept this long, by us and by whoever stands between.
+pub const MAX_AGE: Duration = Duration::from_secs(1);
+/// What is written at once: a client that reads slowly keeps no more than this in memory.
+const CHUNK: usize = 32 * 1024;
+
+/// Now, by the clock that everybody else goes by.
+pub fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::try_from_secs_f64(clock::now().0).unwrap_or_default()
+}
+
+/// With the headers that every good answer has; nothing is sent again to who has it already.
+pub fn success(request: &HttpRequest, content_type: &'static str, made: SystemTime, body: Bytes) -> HttpResponse {
+    match dated(request, made) {
+        Ok(mut response) => {
+            response.insert_header((header::CONTENT_TYPE, HeaderValue::from_static(content_type)));
+            with_body(response, body)
+        }
+        Err(unchanged) => unchanged,
+    }
+}
+
+/// The same, packed: intermediaries are told that others may want it otherwise.
+pub fn packed(request: &HttpRequest, content_type: &'static str, made: SystemTime, body: Bytes) -> HttpResponse {
+    match dated(request, made) {
+        Ok(mut response) => {
+            response
+                .insert_header((header::CONTENT_TYPE, HeaderValue::from_static(content_type)))
+                .insert_header((header::CONTENT_ENCODING, HeaderValue::from_static("gzip")))
+                .insert_header((header::VARY, HeaderValue::from_static("Accept-Encoding")));
+            with_body(response, body)
+        }
+        Err(unchanged) => unchanged,
+    }
+}
+
+/// Dates have whole seconds, so an answer made within the second that a client names is the one that it has.
+fn dated(request: &HttpRequest, made: SystemTime) -> Result<HttpResponseBuilder, HttpResponse> {
+    let since_epoch = made.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(since_epoch.as_secs());
+    let mut response = HttpResponse::Ok();
+    response
+        .insert_header((header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*")))
+        .insert_header((header::CACHE_CONTROL, HeaderValue::from_static("max-age=1, public")))
+        .insert_header((header::LAST_MODIFIED, HttpDate::from(modified)))
+        .insert_header((header::EXPIRES, HttpDate::from(modified + MAX_AGE)));
+    if is_known_since(request.headers(), modified) {
+        return Err(response.status(StatusCode::NOT_MODIFIED).finish());
+    }
+    Ok(response)
+}
+
+/// A body in pieces, of which the next one is taken when the one before has been sent.
+pub fn with_body(mut response: HttpResponseBuilder, body: Bytes) -> HttpResponse {
+    if body.len() <= CHUNK {
+        return response.body(body);
+    }
+    let length = body.len() as u64;
+    let pieces = stream::unfold(body, |mut rest| async move {
+        let piece = rest.split_to(CHUNK.min(rest.len()));
+        (!piece.is_empty()).then_some((Ok::<_, actix_web::Error>(piece), rest))
+    });
+    response.body(SizedStream::new(length, Box::pin(pieces)))
+}
+
+fn is_known_since(headers: &HeaderMap, modified: SystemTime) -> bool {
+    let given = headers.get(header::IF_MODIFIED_SINCE).and_then(|value| value.to_str().ok());
+    let given = given.and_then(|text| text.parse::<HttpDate>().ok());
+    given.is_some_and(|since| SystemTime::from(since) >= modified)
+}
+
+pub fn not_found(request: &HttpRequest) -> HttpResponse {
+    failure(request, StatusCode::NOT_FOUND, "The resource could not be found.")
+}
+
+pub fn unavailable(request: &HttpRequest) -> HttpResponse {
+    failure(
+        request,
+        StatusCode::SERVICE_UNAVAILABLE,
+        "The server is currently unavailable. Please try again at a later time.",
+    )
+}
+
+/// The bytes are those of WebOb, which the original uses; the explanation is one of ours and needs no escapes.
+fn failure(request: &HttpRequest, status: StatusCode, explanation: &str) -> HttpResponse {
+    let title = status.canonical_reason().unwrap_or("Error");
+    let code = format!("{} {title}", status.as_u16());
+    let (content_type, body) = match Excuse::asked_for(request.headers()) {
+        Excuse::Html => (
+            "text/html; charset=UTF-8",
+            format!(
+                "<html>\n <head>\n  <title>{code}</title>\n </head>\n <body>\n  <h1>{code}</h1>\n  {explanation}<br /><br />\n\n\n\n </body>\n</html>"
+            ),
+        ),
+        Excuse::Json => (
+            "application/json",
+            format!(r#"{{"message": "{explanation}<br /><br />\n\n\n", "code": "{code}", "title": "{title}"}}"#),
+        ),
+        Excuse::Text => ("text/plain; charset=UTF-8", format!("{code}\n\n{explanation}\n\n   ")),
+    };
+    HttpResponse::build(status).content_type(content_type).body(body)
+}

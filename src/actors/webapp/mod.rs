@@ -1,0 +1,144 @@
+//! The web port: the lists of the original, whether we are ready and well, and why a request waits. It reads pictures only.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_web::dev::Server;
+use actix_web::http::header::{HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use actix_web::middleware::DefaultHeaders;
+use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
+use serde_json::json;
+use tracing::warn;
+
+use self::lists::{Lists, Subject};
+use super::messages::AskWhy;
+use super::shared::Shared;
+use crate::model::config::WebappConfig;
+use crate::model::ids::RequestId;
+use crate::model::status::Why;
+
+mod accept;
+mod answers;
+mod health;
+mod lists;
+
+/// How long a pool worker may take to say what it decided.
+const WHY_DEADLINE: Duration = Duration::from_secs(1);
+/// Ids are ten digits with a priority before them; twice that is no id.
+const LONGEST_ID: usize = 32;
+/// Connections at a time; further ones wait until one of these ends.
+const MOST_CONNECTIONS: usize = 2048;
+/// How long a client may take to send the head of a request.
+const HEAD_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Binds the port of the configuration; a port that is taken is a reason not to start.
+pub fn bind(config: &WebappConfig) -> io::Result<TcpListener> {
+    TcpListener::bind((config.listen_address.trim_matches(['[', ']']), config.port))
+}
+
+/// The first free port from this one on.
+pub fn bind_from(address: Ipv4Addr, first_port: u16) -> io::Result<TcpListener> {
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for port in first_port..=first_port.saturating_add(100) {
+        match TcpListener::bind((address, port)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// `host:port` by which other machines find what listens here: a wildcard is replaced by our name.
+pub fn advertised(listening: SocketAddr, hostname: &str) -> String {
+    match listening.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) | IpAddr::V6(Ipv6Addr::UNSPECIFIED) => {
+            format!("{hostname}:{}", listening.port())
+        }
+        _ => listening.to_string(),
+    }
+}
+
+/// Serves until the handle of the server stops it. One thread, which is not one of those that work.
+pub fn serve(listener: TcpListener, shared: Arc<Shared>) -> io::Result<Server> {
+    let (shared, lists) = (web::Data::from(shared), web::Data::new(Lists::default()));
+    let app = move || {
+        let mut app = App::new()
+            .app_data(shared.clone())
+            .app_data(lists.clone())
+            .wrap(DefaultHeaders::new().add((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))))
+            .route("/ready", web::route().to(health::ready))
+            .route("/health/live", web::route().to(health::live))
+            .route("/health/ready", web::route().to(health::is_ready))
+            .route("/why/{request}", web::route().to(why))
+            .default_service(web::route().to(not_found));
+        for (path, subject) in Subject::ALL {
+            app = app.route(
+                path,
+                web::route().to(move |request, shared, lists| lists::answer(subject, request, shared, lists)),
+            );
+        }
+        app
+    };
+    let server = HttpServer::new(app)
+        .workers(1)
+        .max_connections(MOST_CONNECTIONS)
+        .client_request_timeout(HEAD_DEADLINE)
+        .disable_signals()
+        .shutdown_timeout(1);
+    Ok(server.listen(listener)?.run())
+}
+
+async fn not_found(request: HttpRequest) -> HttpResponse {
+    answers::not_found(&request)
+}
+
+/// What every pool of this launcher last decided about a request; nothing where nobody has seen it.
+async fn why(request: HttpRequest, id: web::Path<String>, shared: web::Data<Shared>) -> HttpResponse {
+    let Some(id) = request_id(&id) else {
+        let error = "a request id is digits, a dash and digits, such as 200-0000000042";
+        return HttpResponse::BadRequest().json(json!({ "error": error }));
+    };
+    let answers = shared.why.ask_all(AskWhy(id.clone()), WHY_DEADLINE).await;
+    let mut verdicts: Vec<Why> = Vec::new();
+    for (asked, answer) in answers {
+        match answer {
+            Ok(verdict) => verdicts.extend(verdict),
+            Err(reason) => warn!(actor = asked.actor, name = asked.name, ?reason, "no verdict to be had"),
+        }
+    }
+    let body = serde_json::to_string(&verdicts).expect("verdicts are texts and a finite number");
+    answers::success(&request, "application/json", answers::now(), body.into())
+}
+
+fn request_id(text: &str) -> Option<RequestId> {
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let (priority, sequence) = text.split_once('-')?;
+    (text.len() <= LONGEST_ID && digits(priority) && digits(sequence)).then(|| RequestId::from(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_looks_like_a_request_id_is_one() {
+        assert_eq!(request_id("200-0000000042"), Some(RequestId::from("200-0000000042")));
+        let long = format!("200-{}", "0".repeat(100));
+        for text in ["", "-", "200", "200-", "-1", "200-00x", "200-0000000042/lock", "../etc", "٢-٢", &long] {
+            assert_eq!(request_id(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wildcard_is_advertised_by_our_name() {
+        let check = |listening: &str, expected: &str| {
+            assert_eq!(advertised(listening.parse().unwrap(), "nl01"), expected);
+        };
+        check("0.0.0.0:8005", "nl01:8005");
+        check("[::]:8005", "nl01:8005");
+        check("127.0.0.1:8005", "127.0.0.1:8005");
+        check("[::1]:8005", "[::1]:8005");
+    }
+}
