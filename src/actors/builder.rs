@@ -268,7 +268,8 @@ impl Builder {
             desk: self.desk.clone(),
             workshop,
             interval: self.life.options.cleanup_interval,
-            goes_on: self.life.options.upload_workers > 0,
+            build_workers: self.life.options.build_workers,
+            upload_workers: self.life.options.upload_workers,
             guard: self.panics.guard("CleanupWorker"),
             dumps: self.shared.registry.clone(),
         };

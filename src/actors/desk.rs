@@ -64,6 +64,13 @@ impl Desk {
         })
     }
 
+    /// Builds and uploads under way.
+    pub fn busy(&self) -> (usize, usize) {
+        let state = self.lock();
+        let builds = state.builds();
+        (builds, state.claimed.len() - builds)
+    }
+
     /// When the first of what rests may be taken up again.
     pub fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
         self.lock().resting.values().filter(|until| **until > now).min().copied()

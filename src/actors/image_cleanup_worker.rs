@@ -47,8 +47,9 @@ pub struct ImageCleanupParts {
     pub workshop: Workshop,
     /// Between looks at everything. What is marked goes at once.
     pub interval: Span,
-    /// There are workers that go on with uploads which an earlier life of this builder has begun.
-    pub goes_on: bool,
+    pub build_workers: usize,
+    /// With one at least there is somebody who goes on with uploads which an earlier life of this builder has begun.
+    pub upload_workers: usize,
     pub guard: PanicGuard,
     pub dumps: super::dump::Registry,
 }
@@ -143,7 +144,7 @@ impl ImageCleanupWorker {
         }
         let workshop = &self.parts.workshop;
         let own = |shipment: &Shipment| {
-            self.parts.goes_on
+            self.parts.upload_workers > 0
                 && shipment.build.record.builder_id.as_ref() == Some(&workshop.builder_id)
                 && workshop.images.file(&shipment.place.build, &shipment.format).exists()
         };
@@ -279,7 +280,7 @@ impl ImageCleanupWorker {
 
     fn report(&self) {
         let samples = &self.parts.workshop.samples;
-        if !samples.is_wanted() {
+        if !samples.has_server() {
             return;
         }
         let (snapshot, facts) = (self.changes.snapshot(), facts_of(&self.parts.providers));
@@ -291,7 +292,11 @@ impl ImageCleanupWorker {
             |image| desk.is_building(image),
             |provider, image| desk.is_uploading(provider, image),
         );
-        told.into_iter().for_each(|sample| samples.send(sample));
+        let (builds, uploads) = desk.busy();
+        let (build_workers, upload_workers) = (self.parts.build_workers, self.parts.upload_workers);
+        let busy = image_metrics::Busy { builds, uploads, build_workers, upload_workers };
+        let told = told.into_iter().chain(image_metrics::busy(&self.parts.workshop.builder, &busy));
+        told.for_each(|sample| samples.report(sample));
     }
 }
 

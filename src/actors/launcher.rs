@@ -328,7 +328,13 @@ impl Launcher {
         if let Some(stats) = &self.stats {
             stats.do_send(stats_worker::Reconfigure(self.config.clone()));
         }
+        self.follow_facts();
+    }
+
+    fn follow_facts(&mut self) {
         self.changes.follow(self.providers.values().map(|provider| provider.facts.clone()).collect());
+        let facts = self.providers.iter().map(|(name, provider)| (name.clone(), provider.facts.clone()));
+        self.shared.pictures.show_facts(facts.collect());
     }
 
     /// Min-ready: the only thing the root decides about nodes.
@@ -398,7 +404,7 @@ impl Actor for Launcher {
         self.start_cleanup();
         self.start_leaks();
         self.start_stats();
-        self.changes.follow(self.providers.values().map(|provider| provider.facts.clone()).collect());
+        self.follow_facts();
         self.look(ctx);
         self.look_on(ctx);
         self.shared.ready.store(true, Ordering::Relaxed);

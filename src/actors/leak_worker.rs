@@ -17,7 +17,7 @@ use super::samples::SampleSink;
 use crate::model::cloud::{CloudError, Job, News, Outcome};
 use crate::model::config::Config;
 use crate::model::ids::ProviderName;
-use crate::model::metrics::Sample;
+use crate::model::metrics;
 use crate::model::tidying::{Tidied, Tidying};
 use crate::model::world::World;
 use crate::policy::leaks::{Effect, Event, Leaks, Suspect};
@@ -154,8 +154,7 @@ impl LeakWorker {
     }
 
     fn count(&self, provider: &ProviderName, what: &str, number: usize) {
-        let name = format!("nodepool.provider.{provider}.leaked.{what}");
-        self.parts.samples.send(Sample::counter(name, number as f64));
+        self.parts.samples.send(metrics::leaked(provider, what, number));
     }
 }
 

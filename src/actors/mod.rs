@@ -7,6 +7,8 @@ mod fake_dib;
 pub mod messages;
 pub mod registry;
 pub mod dump;
+pub mod tally;
+mod footprint;
 pub mod samples;
 pub mod panics;
 pub mod pictures;

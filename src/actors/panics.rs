@@ -1,6 +1,7 @@
 //! Panics: how an actor that went down tells the root of its tree, and when there were too many of them.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
@@ -65,6 +66,7 @@ impl Drop for PanicGuard {
 #[derive(Default)]
 pub struct PanicCounter {
     at: Mutex<VecDeque<Timestamp>>,
+    total: AtomicU64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,12 +79,18 @@ pub enum Recovery {
 
 impl PanicCounter {
     pub fn record(&self, now: Timestamp) -> Recovery {
+        self.total.fetch_add(1, Ordering::Relaxed);
         let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
         at.push_back(now);
         while at.front().is_some_and(|first| now - *first > WINDOW) {
             at.pop_front();
         }
         if at.len() >= TOO_MANY { Recovery::GiveUp } else { Recovery::GoOn }
+    }
+
+    /// Since the start.
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
     }
 
     /// Within the last ten minutes before the latest one.

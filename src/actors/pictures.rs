@@ -1,36 +1,55 @@
 //! The newest picture of ZooKeeper, over all sessions: for those who only look.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
+use crate::model::cloud::Facts;
+use crate::model::ids::ProviderName;
 use crate::model::snapshot::Snapshot;
 
 type Published = watch::Receiver<Arc<Snapshot>>;
 
 /// Where each session's tree says what it sees. Between two sessions the last picture of the one before stays.
 #[derive(Clone)]
-pub struct Pictures(watch::Sender<Option<Published>>);
+pub struct Pictures {
+    published: watch::Sender<Option<Published>>,
+    facts: Arc<Mutex<FactsOfAll>>,
+}
+
+type FactsOfAll = BTreeMap<ProviderName, watch::Receiver<Arc<Facts>>>;
 
 impl Default for Pictures {
     fn default() -> Self {
-        Self(watch::Sender::new(None))
+        Self { published: watch::Sender::new(None), facts: Arc::default() }
     }
 }
 
 impl Pictures {
     /// A session has begun.
     pub fn show(&self, published: Published) {
-        self.0.send_replace(Some(published));
+        self.published.send_replace(Some(published));
+    }
+
+    /// Other providers are in service, or others in their place.
+    pub fn show_facts(&self, facts: FactsOfAll) {
+        *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = facts;
+    }
+
+    /// What is known of each provider in service.
+    pub fn facts(&self) -> BTreeMap<ProviderName, Arc<Facts>> {
+        let facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        facts.iter().map(|(name, facts)| (name.clone(), facts.borrow().clone())).collect()
     }
 
     /// Nothing before the first session.
     pub fn latest(&self) -> Option<Arc<Snapshot>> {
-        self.0.borrow().as_ref().map(|published| published.borrow().clone())
+        self.published.borrow().as_ref().map(|published| published.borrow().clone())
     }
 
     pub fn follow(&self) -> Follower {
-        Follower { sessions: self.0.subscribe(), published: None }
+        Follower { sessions: self.published.subscribe(), published: None }
     }
 }
 

@@ -5,15 +5,18 @@ use std::collections::BTreeMap;
 use actix::{AsyncContext, Context, Handler, Message, Recipient};
 use tracing::{debug, info, warn};
 
+use super::clock;
 use super::jobs::{Abandon, JobNews, Notify, Submit, Ticket};
 use super::pool_worker::PoolWorker;
 use crate::drivers::keyscan::{self, Gather};
 use crate::model::cloud::{Job, News, Notification};
 use crate::model::ids::{NodeId, RequestId};
-use crate::model::metrics::LaunchEnd;
+use crate::model::meters;
+use crate::model::metrics::{LaunchEnd, image_of};
 use crate::model::node::Node;
+use crate::model::request::RequestState;
 use crate::model::snapshot::{NodeChange, WriteError};
-use crate::model::time::Span;
+use crate::model::time::{Span, Timestamp};
 use crate::policy::assembly::{Adoption, Claim, Finish};
 use crate::policy::launch::ScanTarget;
 use crate::policy::pool::Event;
@@ -164,6 +167,8 @@ impl PoolWorker {
             }
         }
         let state = finish.request.as_ref().map_or("gone", |request| request.record.state.as_str());
+        let fulfilled = finish.request.as_ref().filter(|request| request.record.state == RequestState::Fulfilled);
+        let fulfilled = fulfilled.map(|request| request.record.created_time);
         let event_id = finish.request.as_ref().and_then(|request| request.record.event_id.clone());
         let request = self.held.requests.remove(&id).map(|lock| (lock, finish.request));
         let writing = async move {
@@ -175,6 +180,9 @@ impl PoolWorker {
             Ok(())
         };
         self.errands.run(ctx, writing, move |result, act, ctx| {
+            if let (Some(created), Ok(())) = (fulfilled, &result) {
+                act.note_fulfilled(created);
+            }
             act.log_write("finish", &id, event_id.as_deref(), format_args!("{state}"), &result);
             act.answer(Event::Finished(id, result), ctx);
         });
@@ -229,6 +237,14 @@ impl PoolWorker {
         self.parts.provider.submit.do_send(Submit::new(ticket, Job::Survey, ctx.address().recipient()));
     }
 
+    /// Its nodes are handed out.
+    pub(super) fn note_fulfilled(&self, created: Option<Timestamp>) {
+        let Some(created) = created else { return };
+        let labels = [self.parts.id.provider.as_str(), self.parts.id.pool.as_str()].map(str::to_owned);
+        let took = (clock::now() - created).0.max(0.0);
+        self.parts.samples.note(&meters::REQUEST_TIME, labels.into(), took);
+    }
+
     pub(super) fn report(&self, node: &NodeId, result: &str, took: Span, zone: Option<String>) {
         if !self.parts.samples.is_wanted() {
             return;
@@ -241,6 +257,7 @@ impl PoolWorker {
             provider: &self.parts.id.provider,
             zone: zone.as_deref().or_else(|| record.as_ref()?.az.as_deref()),
             requestor: record.as_ref().and_then(|record| record.requestor.as_deref()),
+            image: record.as_ref().and_then(|record| record.image_id.as_deref()).map(image_of),
         };
         end.samples().into_iter().for_each(|sample| self.parts.samples.send(sample));
     }

@@ -204,10 +204,12 @@ impl PoolWorker {
             Effect::HandOut(plan) => {
                 let (id, nodes) = (plan.request.id.clone(), plan.request.record.nodes.clone());
                 let event_id = plan.request.record.event_id.clone();
+                let created = plan.request.record.created_time;
                 let writing = async move { store.hand_out(plan.request, plan.nodes).await };
                 self.errands.run(ctx, writing, move |result, act, ctx| {
                     if result.is_ok() {
                         act.tell_reused(&nodes);
+                        act.note_fulfilled(created);
                     }
                     act.log_write("hand-out", &id, event_id.as_deref(), format_args!("{nodes:?}"), &result);
                     act.answer(Event::HandedOut(id, result), ctx);

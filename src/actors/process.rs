@@ -27,6 +27,7 @@ use super::samples::SampleSink;
 use super::shared::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, VERSION, WhyRegistry};
 use super::signals::Patience;
 use super::statsd;
+use super::tally::Tally;
 use super::{clock, dump, launcher, signals, webapp};
 use crate::drivers::image_files::ImagesDir;
 use crate::model::metrics::StatsdAddress;
@@ -199,6 +200,8 @@ pub fn status(outcome: Result<(), ProcessError>) -> u8 {
 pub struct Control {
     registry: dump::Registry,
     shutdown: watch::Receiver<Option<Stop>>,
+    /// One for all that runs in this process.
+    tally: Tally,
     /// Signals and dumps have a thread of their own.
     _thread: Arbiter,
 }
@@ -208,7 +211,7 @@ impl Control {
         let (registry, thread) = (dump::Registry::default(), Arbiter::new());
         let shutdown = signals::listen(&thread.handle(), registry.clone(), patience)
             .map_err(|source| ProcessError::System { action: "take over signals", source })?;
-        Ok(Self { registry, shutdown, _thread: thread })
+        Ok(Self { registry, shutdown, tally: Tally::default(), _thread: thread })
     }
 }
 
@@ -317,7 +320,7 @@ impl Grown {
             options,
             registry: control.registry.clone(),
             why: WhyRegistry::default(),
-            samples: statistics(),
+            samples: statistics().with_tally(control.tally.clone()),
             pictures: Pictures::default(),
             ready: AtomicBool::new(false),
             shutdown: control.shutdown.clone(),

@@ -106,6 +106,15 @@ where
         self.lock().by_number.len()
     }
 
+    /// How many of each type there are.
+    pub fn by_actor(&self) -> BTreeMap<&'static str, usize> {
+        let mut numbers = BTreeMap::new();
+        for entry in self.lock().by_number.values() {
+            *numbers.entry(entry.asked.actor).or_default() += 1;
+        }
+        numbers
+    }
+
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

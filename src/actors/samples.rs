@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
 
+use super::tally::Tally;
+use crate::model::meters::Meter;
 use crate::model::metrics::Sample;
 
 /// Samples that may wait for the statsd socket. A server that is slow or gone costs these and nothing more.
@@ -16,25 +18,56 @@ pub struct SampleSink {
     /// `None` where no statsd server is configured: nobody is interested, nothing is counted.
     sender: Option<mpsc::Sender<Sample>>,
     dropped: Arc<AtomicU64>,
+    /// The same for Prometheus; `None` where nobody can ask for it.
+    tally: Option<Tally>,
 }
 
 impl SampleSink {
     /// Without a statsd server.
     pub fn discard() -> Self {
-        Self { sender: None, dropped: Arc::default() }
+        Self { sender: None, dropped: Arc::default(), tally: None }
     }
 
     pub fn channel() -> (Self, mpsc::Receiver<Sample>) {
         let (sender, receiver) = mpsc::channel(WAITING_SAMPLES);
-        (Self { sender: Some(sender), dropped: Arc::default() }, receiver)
+        (Self { sender: Some(sender), dropped: Arc::default(), tally: None }, receiver)
+    }
+
+    /// Counted here as well.
+    pub fn with_tally(self, tally: Tally) -> Self {
+        Self { tally: Some(tally), ..self }
+    }
+
+    pub fn tally(&self) -> Option<&Tally> {
+        self.tally.as_ref()
     }
 
     /// Whether anybody listens; what is costly to count need not be counted otherwise.
     pub fn is_wanted(&self) -> bool {
+        self.sender.is_some() || self.tally.is_some()
+    }
+
+    /// Whether a statsd server listens.
+    pub fn has_server(&self) -> bool {
         self.sender.is_some()
     }
 
+    /// What has no name in statsd.
+    pub fn note(&self, meter: &'static Meter, labels: Vec<String>, value: f64) {
+        if let Some(tally) = &self.tally {
+            tally.note(meter, labels, value);
+        }
+    }
+
     pub fn send(&self, sample: Sample) {
+        if let Some(tally) = &self.tally {
+            tally.take(&sample);
+        }
+        self.report(sample);
+    }
+
+    /// What Prometheus gets from the picture of the moment when it asks.
+    pub fn report(&self, sample: Sample) {
         if let Some(sender) = &self.sender
             && sender.try_send(sample).is_err()
         {
@@ -42,7 +75,7 @@ impl SampleSink {
         }
     }
 
-    /// Waits for room, for those who send many at once and may be late.
+    /// As `report`. Waits for room, for those who send many at once and may be late.
     pub async fn send_all(&self, samples: Vec<Sample>) {
         let Some(sender) = &self.sender else { return };
         for sample in samples {

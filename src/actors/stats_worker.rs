@@ -47,7 +47,7 @@ impl StatsWorker {
         config: Arc<Config>,
         panics: &PanicWatch,
     ) -> Option<Addr<StatsWorker>> {
-        if !shared.samples.is_wanted() {
+        if !shared.samples.has_server() {
             return None;
         }
         let guard = panics.guard("StatsWorker");
@@ -112,7 +112,7 @@ impl StatsWorker {
     fn report_own(&mut self, _: &mut Context<Self>) {
         let own = metrics::limit_gauges(&self.config);
         for sample in own.into_iter().chain(metrics::client_gauges(&self.shared.identity.hostname)) {
-            self.shared.samples.send(sample);
+            self.shared.samples.report(sample);
         }
     }
 }

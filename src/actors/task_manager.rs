@@ -21,8 +21,8 @@ use super::tasks::{self, Tasks};
 use crate::drivers::{ApiCall, Driver};
 use crate::model::cloud::{CloudError, Facts};
 use crate::model::ids::ProviderName;
-use crate::model::metrics::Sample;
 use crate::model::time::Span;
+use crate::model::{meters, metrics};
 use crate::policy::machine::InFlight;
 use crate::policy::surveys::Surveys;
 use crate::policy::taskqueue::{CallId, TaskQueue, Turn};
@@ -212,9 +212,11 @@ impl<D: Driver> TaskManager<D> {
         if samples.is_wanted()
             && let Some((key, milliseconds)) = self.tasks.timing(id)
         {
-            let name = format!("nodepool.task.{}.{key}", self.provider);
-            samples.send(Sample::timer(name.clone(), milliseconds));
-            samples.send(Sample::counter(name, 1.0));
+            metrics::call_ended(&self.provider, key, milliseconds).into_iter().for_each(|sample| samples.send(sample));
+            if let Err(error) = &result {
+                let labels = [self.provider.as_str(), key, error.kind()];
+                samples.note(&meters::TASK_FAILED, labels.map(str::to_owned).into(), 1.0);
+            }
         }
         self.driver.take_samples().into_iter().for_each(|sample| self.own_samples.send(sample));
         self.tasks.call_ended(id, result);

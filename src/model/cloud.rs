@@ -149,6 +149,20 @@ pub enum CloudError {
 }
 
 impl CloudError {
+    /// Of what kind, in one word: for figures.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            CloudError::NotFound => "not-found",
+            CloudError::Quota(_) => "quota",
+            CloudError::NoZone(_) => "no-zone",
+            CloudError::Capacity(_) => "capacity",
+            CloudError::Throttled { .. } => "throttled",
+            CloudError::Denied(_) => "denied",
+            CloudError::Failed { .. } => "failed",
+            CloudError::Deadline => "deadline",
+        }
+    }
+
     /// A job that Nodepool itself gave up: the provider drains, the submitter abandoned it, the tree ends.
     pub fn given_up(detail: impl Into<String>) -> Self {
         CloudError::Failed { kind: FailureKind::Nodepool, detail: detail.into() }

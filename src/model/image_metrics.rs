@@ -2,6 +2,7 @@
 
 use super::ids::{ImageName, ProviderName};
 use super::image_status;
+use super::meters;
 use super::metrics::Sample;
 use super::time::Timestamp;
 use super::world::World;
@@ -10,21 +11,45 @@ use super::world::World;
 pub fn build_ended(image: &ImageName, duration_ms: f64, code: i32, now: Timestamp) -> [Sample; 3] {
     let key = |what: &str| format!("nodepool.dib_image_build.{image}.status.{what}");
     [
-        Sample::timer(key("duration"), duration_ms),
-        Sample::gauge(key("rc"), f64::from(code)),
-        Sample::gauge(key("last_build"), now.0.floor()),
+        // Under `ext` the reference's mapping shows what stands in the place of a format.
+        Sample::timer(key("duration"), duration_ms).on(&meters::BUILD_TIME, [image.as_str(), "status"]),
+        Sample::gauge(key("rc"), f64::from(code)).on(&meters::BUILD_CODE, [image.as_str(), "status"]),
+        Sample::gauge(key("last_build"), now.0.floor()).on(&meters::LAST_BUILD, [image]),
     ]
 }
 
 /// Of one format of a build, in bytes on disk.
 pub fn size(image: &ImageName, format: &str, bytes: u64) -> Sample {
     Sample::gauge(format!("nodepool.dib_image_build.{image}.{format}.size"), bytes as f64)
+        .on(&meters::BUILD_SIZE, [image.as_str(), format])
 }
 
 /// After each upload that came to a good end, the hook included.
 pub fn uploaded(image: &ImageName, provider: &ProviderName, duration_ms: f64) -> [Sample; 2] {
     let key = format!("nodepool.image_update.{image}.{provider}");
-    [Sample::timer(key.clone(), duration_ms), Sample::counter(key, 1.0)]
+    let labels = [image.as_str(), provider.as_str()];
+    [
+        Sample::timer(key.clone(), duration_ms).on(&meters::UPDATE_TIME, labels),
+        Sample::counter(key, 1.0).on(&meters::UPDATE, labels),
+    ]
+}
+
+/// How busy a builder is: what the reference documents and does not send.
+pub struct Busy {
+    pub builds: usize,
+    pub uploads: usize,
+    pub build_workers: usize,
+    pub upload_workers: usize,
+}
+
+pub fn busy(builder: &str, busy: &Busy) -> [Sample; 4] {
+    let gauge = |what: &str, number: usize| Sample::gauge(format!("nodepool.builder.{builder}.{what}"), number as f64);
+    [
+        gauge("current_builds", busy.builds),
+        gauge("current_uploads", busy.uploads),
+        gauge("build_workers", busy.build_workers),
+        gauge("upload_workers", busy.upload_workers),
+    ]
 }
 
 /// What a builder is asked for and does, with each look at everything: 0 is idle, 1 building, 2 uploading, 3 paused.

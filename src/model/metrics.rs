@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::config::Config;
 use super::ids::{LabelName, PoolName, ProviderName, TenantName};
+use super::meters::{self, Meter};
 use super::node::NodeState;
 use super::snapshot::Snapshot;
 
@@ -13,6 +14,15 @@ pub struct Sample {
     pub name: String,
     pub value: f64,
     pub kind: SampleKind,
+    /// The same for Prometheus, where it has a name there.
+    pub reading: Option<Reading>,
+}
+
+/// Which meter, and the values of its labels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    pub meter: &'static Meter,
+    pub labels: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,15 +37,21 @@ pub enum SampleKind {
 
 impl Sample {
     pub fn gauge(name: impl Into<String>, value: f64) -> Self {
-        Self { name: name.into(), value, kind: SampleKind::Gauge }
+        Self { name: name.into(), value, kind: SampleKind::Gauge, reading: None }
     }
 
     pub fn counter(name: impl Into<String>, value: f64) -> Self {
-        Self { name: name.into(), value, kind: SampleKind::Counter }
+        Self { name: name.into(), value, kind: SampleKind::Counter, reading: None }
     }
 
     pub fn timer(name: impl Into<String>, milliseconds: f64) -> Self {
-        Self { name: name.into(), value: milliseconds, kind: SampleKind::Timer }
+        Self { name: name.into(), value: milliseconds, kind: SampleKind::Timer, reading: None }
+    }
+
+    /// Known to Prometheus by this meter and the values of its labels.
+    pub fn on(mut self, meter: &'static Meter, labels: impl IntoIterator<Item = impl ToString>) -> Self {
+        self.reading = Some(Reading { meter, labels: labels.into_iter().map(|label| label.to_string()).collect() });
+        self
     }
 }
 
@@ -75,23 +91,66 @@ pub struct LaunchEnd<'a> {
     pub provider: &'a ProviderName,
     pub zone: Option<&'a str>,
     pub requestor: Option<&'a str>,
+    /// What it booted from: the name of a cloud's image, or of one of ours.
+    pub image: Option<&'a str>,
 }
 
 impl LaunchEnd<'_> {
     /// A timer and a counter under each of the names.
     pub fn samples(&self) -> Vec<Sample> {
-        let LaunchEnd { result, provider, .. } = self;
-        let mut names =
-            vec![format!("nodepool.launch.{result}"), format!("nodepool.launch.provider.{provider}.{result}")];
+        let LaunchEnd { result, provider, milliseconds, .. } = *self;
+        let both = |name: String, count: &'static Meter, time: &'static Meter, labels: &[&str]| {
+            [Sample::timer(name.clone(), milliseconds).on(time, labels), Sample::counter(name, 1.0).on(count, labels)]
+        };
+        let mut samples =
+            Vec::from(both(format!("nodepool.launch.{result}"), &meters::LAUNCH, &meters::LAUNCH_TIME, &[result]));
+        let (name, labels) = (format!("nodepool.launch.provider.{provider}.{result}"), [provider.as_str(), result]);
+        samples.extend(both(name, &meters::LAUNCH_BY_PROVIDER, &meters::LAUNCH_BY_PROVIDER_TIME, &labels));
         if let Some(zone) = self.zone {
-            names.push(format!("nodepool.launch.provider.{provider}.{zone}.{result}"));
+            let name = format!("nodepool.launch.provider.{provider}.{zone}.{result}");
+            let labels = [provider.as_str(), zone, result];
+            samples.extend(both(name, &meters::LAUNCH_BY_ZONE, &meters::LAUNCH_BY_ZONE_TIME, &labels));
+        }
+        if let Some(image) = self.image {
+            let name = format!("nodepool.launch.image.{}.{result}", normalised(image));
+            samples.extend(both(name, &meters::LAUNCH_BY_IMAGE, &meters::LAUNCH_BY_IMAGE_TIME, &[image, result]));
         }
         if let Some(requestor) = self.requestor {
-            names.push(format!("nodepool.launch.requestor.{}.{result}", normalised(requestor)));
+            let requestor = normalised(requestor);
+            let name = format!("nodepool.launch.requestor.{requestor}.{result}");
+            samples.extend(both(
+                name,
+                &meters::LAUNCH_BY_REQUESTOR,
+                &meters::LAUNCH_BY_REQUESTOR_TIME,
+                &[&requestor, result],
+            ));
         }
-        let both = |name: String| [Sample::timer(name.clone(), self.milliseconds), Sample::counter(name, 1.0)];
-        names.into_iter().flat_map(both).collect()
+        samples
     }
+}
+
+/// The image that `image_id` of a node names: that of a cloud as it is, one of ours by the path of its upload.
+pub fn image_of(image_id: &str) -> &str {
+    match image_id.strip_prefix("/nodepool/images/") {
+        Some(path) => path.split('/').next().unwrap_or(path),
+        None => image_id,
+    }
+}
+
+/// A call of a provider's API has ended; `key` is what it was: service, method and path.
+pub fn call_ended(provider: &ProviderName, key: &str, milliseconds: f64) -> [Sample; 2] {
+    let name = format!("nodepool.task.{provider}.{key}");
+    let labels = [provider.as_str(), key];
+    [
+        Sample::timer(name.clone(), milliseconds).on(&meters::TASK_TIME, labels),
+        Sample::counter(name, 1.0).on(&meters::TASK, labels),
+    ]
+}
+
+/// What nobody used was deleted.
+pub fn leaked(provider: &ProviderName, what: &str, number: usize) -> Sample {
+    let name = format!("nodepool.provider.{provider}.leaked.{what}");
+    Sample::counter(name, number as f64).on(&meters::LEAKED, [provider.as_str(), what])
 }
 
 /// What one launcher reports for all of them: nodes by state, provider and label, and what each pool could serve.
@@ -120,12 +179,20 @@ fn node_gauges(snapshot: &Snapshot) -> Vec<Sample> {
             labels.entry(label).or_default().count(node.state);
         }
     }
-    let mut samples = all.gauges("nodepool.nodes");
+    let mut samples = all.gauges("nodepool.nodes", &meters::NODES, None);
     for (provider, nodes) in providers {
-        samples.extend(nodes.gauges(&format!("nodepool.provider.{provider}.nodes")));
+        samples.extend(nodes.gauges(
+            &format!("nodepool.provider.{provider}.nodes"),
+            &meters::NODES_BY_PROVIDER,
+            Some(provider.as_str()),
+        ));
     }
     for (label, nodes) in labels {
-        samples.extend(nodes.gauges(&format!("nodepool.label.{label}.nodes")));
+        samples.extend(nodes.gauges(
+            &format!("nodepool.label.{label}.nodes"),
+            &meters::NODES_BY_LABEL,
+            Some(label.as_str()),
+        ));
     }
     samples
 }
@@ -141,12 +208,17 @@ fn addressable_requests(snapshot: &Snapshot) -> Vec<Sample> {
     for (_, pool) in snapshot.pools() {
         let pool = &pool.record;
         if let (Some(provider), Some(name)) = (&pool.provider_name, &pool.name) {
-            let requests = wanted.iter().filter(|(labels, _)| pool.serves(labels)).map(|(_, count)| count).sum();
+            let requests = wanted
+                .iter()
+                .filter(|(labels, _)| pool.serves(labels))
+                .map(|(_, count)| *count)
+                .fold(0.0, |sum, count| sum + count);
             pools.insert((provider, name), requests);
         }
     }
-    let gauge = |((provider, pool), requests)| {
+    let gauge = |((provider, pool), requests): ((&ProviderName, &PoolName), f64)| {
         Sample::gauge(format!("nodepool.provider.{provider}.pool.{pool}.addressable_requests"), requests)
+            .on(&meters::ADDRESSABLE, [provider.as_str(), pool.as_str()])
     };
     pools.into_iter().map(gauge).collect()
 }
@@ -156,8 +228,10 @@ pub fn limit_gauges(config: &Config) -> Vec<Sample> {
     let mut samples = Vec::new();
     for (name, provider) in &config.providers {
         let limit = |servers: Option<i64>| servers.map_or(f64::INFINITY, |servers| servers as f64);
-        let servers = provider.pools.values().map(|pool| limit(pool.max_servers)).sum();
-        samples.push(Sample::gauge(format!("nodepool.provider.{name}.max_servers"), servers));
+        let servers = provider.pools.values().map(|pool| limit(pool.max_servers)).fold(0.0, |sum, limit| sum + limit);
+        samples.push(
+            Sample::gauge(format!("nodepool.provider.{name}.max_servers"), servers).on(&meters::MAX_SERVERS, [name]),
+        );
     }
     for (tenant, limits) in &config.tenant_limits {
         samples.extend(limits.iter().map(|(resource, limit)| tenant_limit(tenant, resource, limit)));
@@ -168,6 +242,7 @@ pub fn limit_gauges(config: &Config) -> Vec<Sample> {
 fn tenant_limit(tenant: &TenantName, resource: &str, limit: f64) -> Sample {
     let (tenant, resource) = (normalised(tenant.as_str()), normalised(resource));
     Sample::gauge(format!("nodepool.tenant_limits.{tenant}.{resource}"), limit)
+        .on(&meters::TENANT_LIMIT, [tenant, resource])
 }
 
 /// Queues of one launcher's ZooKeeper client. Ours publishes one picture and drains all events before it does, so
@@ -197,8 +272,11 @@ impl ByState {
         self.0[state as usize] += 1.0;
     }
 
-    fn gauges(&self, prefix: &str) -> Vec<Sample> {
-        let gauge = |state: &NodeState| Sample::gauge(format!("{prefix}.{state}"), self.0[*state as usize]);
+    fn gauges(&self, prefix: &str, meter: &'static Meter, of: Option<&str>) -> Vec<Sample> {
+        let gauge = |state: &NodeState| {
+            let labels = of.into_iter().chain([state.as_str()]);
+            Sample::gauge(format!("{prefix}.{state}"), self.0[*state as usize]).on(meter, labels)
+        };
         NodeState::ALL.iter().map(gauge).collect()
     }
 }
@@ -282,12 +360,14 @@ mod tests {
             provider: &provider,
             zone: Some("az1"),
             requestor: Some("NodePool:min-ready"),
+            image: Some(image_of("/nodepool/images/deb.ian/builds/1/providers/p/images/2")),
         };
         let names: Vec<String> = end.samples().into_iter().map(|sample| sample.name).collect();
         let expected = [
             "nodepool.launch.ready",
             "nodepool.launch.provider.p.1.ready",
             "nodepool.launch.provider.p.1.az1.ready",
+            "nodepool.launch.image.deb_ian.ready",
             "nodepool.launch.requestor.NodePool_min-ready.ready",
         ];
         assert_eq!(names, expected.map(|name| [name, name]).concat());
@@ -297,6 +377,6 @@ mod tests {
     #[test]
     fn dots_in_a_tenants_name_become_underlines() {
         let sample = tenant_limit(&TenantName::from("a.b"), "volume-gb", f64::INFINITY);
-        assert_eq!(sample, Sample::gauge("nodepool.tenant_limits.a_b.volume-gb", f64::INFINITY));
+        assert_eq!((sample.name.as_str(), sample.value), ("nodepool.tenant_limits.a_b.volume-gb", f64::INFINITY));
     }
 }

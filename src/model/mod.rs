@@ -45,5 +45,8 @@ pub mod list;
 pub mod world;
 pub mod status;
 pub mod image_status;
+pub mod meters;
+pub mod exposition;
 pub mod metrics;
 pub mod image_metrics;
+pub mod moment;

@@ -18,6 +18,7 @@ use nodepool::actors::dump;
 use nodepool::actors::identity::Identity;
 use nodepool::actors::launcher::run_session;
 use nodepool::actors::panics::PanicCounter;
+use nodepool::actors::pictures::Pictures;
 use nodepool::actors::providers::MoreDrivers;
 use nodepool::actors::samples::SampleSink;
 use nodepool::actors::shared::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, WhyRegistry};
@@ -90,11 +91,17 @@ impl Process {
             registry: dump::Registry::default(),
             why: WhyRegistry::default(),
             samples: SampleSink::discard(),
+            pictures: Pictures::default(),
             ready: AtomicBool::new(false),
             shutdown,
             panics: PanicCounter::default(),
             webapp: None,
-            arbiters: Arbiters { pools: here.clone(), runtime: tokio::runtime::Handle::current(), clouds: here },
+            arbiters: Arbiters {
+                roots: here.clone(),
+                pools: here.clone(),
+                runtime: tokio::runtime::Handle::current(),
+                clouds: here,
+            },
             identity: Identity::of_this_host(),
             drivers,
             servers: watch::Sender::new(Vec::new()),

@@ -13,6 +13,7 @@ use serde_json::json;
 use tracing::warn;
 
 use self::lists::{Lists, Subject};
+use self::metrics::Figures;
 use super::messages::AskWhy;
 use super::shared::Shared;
 use crate::model::config::WebappConfig;
@@ -23,6 +24,7 @@ mod accept;
 mod answers;
 mod health;
 mod lists;
+mod metrics;
 
 /// How long a pool worker may take to say what it decided.
 const WHY_DEADLINE: Duration = Duration::from_secs(1);
@@ -63,14 +65,17 @@ pub fn advertised(listening: SocketAddr, hostname: &str) -> String {
 /// Serves until the handle of the server stops it. One thread, which is not one of those that work.
 pub fn serve(listener: TcpListener, shared: Arc<Shared>) -> io::Result<Server> {
     let (shared, lists) = (web::Data::from(shared), web::Data::new(Lists::default()));
+    let figures = web::Data::new(Figures::default());
     let app = move || {
         let mut app = App::new()
             .app_data(shared.clone())
             .app_data(lists.clone())
+            .app_data(figures.clone())
             .wrap(DefaultHeaders::new().add((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))))
             .route("/ready", web::route().to(health::ready))
             .route("/health/live", web::route().to(health::live))
             .route("/health/ready", web::route().to(health::is_ready))
+            .route("/metrics", web::route().to(metrics::metrics))
             .route("/why/{request}", web::route().to(why))
             .default_service(web::route().to(not_found));
         for (path, subject) in Subject::ALL {

@@ -1,0 +1,101 @@
+//! What there is at the moment, for whoever asks for figures: nodes, requests, images, limits.
+
+use std::collections::BTreeMap;
+
+use super::cloud::Facts;
+use super::exposition::Exposition;
+use super::ids::{LabelName, PoolId, ProviderName};
+use super::meters;
+use super::metrics::{self, Sample};
+use super::quantity::Amounts;
+use super::request::RequestState;
+use super::snapshot::Snapshot;
+use super::world::World;
+
+/// Every figure that is counted anew, each time somebody asks.
+pub fn show(world: &World<'_>, out: &mut Exposition) {
+    let samples = metrics::global_gauges(world.snapshot).into_iter().chain(metrics::limit_gauges(world.config));
+    samples.for_each(|sample| put(sample, out));
+    show_requests(world, out);
+    show_images(world.snapshot, out);
+    show_quota(world, out);
+    out.plain(&meters::CONNECTED, f64::from(u8::from(world.snapshot.connected)));
+}
+
+fn put(sample: Sample, out: &mut Exposition) {
+    if let Some(reading) = sample.reading {
+        out.number(reading.meter, reading.labels, sample.value);
+    }
+}
+
+fn show_requests(world: &World<'_>, out: &mut Exposition) {
+    let states = [RequestState::Requested, RequestState::Pending, RequestState::Fulfilled, RequestState::Failed];
+    let mut counts = states.map(|state| (state, 0.0));
+    let mut oldest = 0.0_f64;
+    for (_, stored) in world.snapshot.requests() {
+        let request = &stored.record;
+        if let Some((_, count)) = counts.iter_mut().find(|(state, _)| *state == request.state) {
+            *count += 1.0;
+        }
+        if matches!(request.state, RequestState::Requested | RequestState::Pending) {
+            oldest = oldest.max((world.now - request.created_time.unwrap_or(request.state_time)).0);
+        }
+    }
+    counts.into_iter().for_each(|(state, count)| out.number(&meters::REQUESTS, [state.as_str()], count));
+    out.plain(&meters::OLDEST_REQUEST, oldest);
+}
+
+fn show_images(snapshot: &Snapshot, out: &mut Exposition) {
+    let mut builds: BTreeMap<[String; 2], f64> = BTreeMap::new();
+    for (key, stored) in snapshot.images.builds() {
+        *builds.entry([key.image.to_string(), stored.record.state.as_str().to_owned()]).or_default() += 1.0;
+    }
+    let mut uploads: BTreeMap<[String; 3], f64> = BTreeMap::new();
+    for (key, stored) in snapshot.images.uploads() {
+        let labels = [key.image.to_string(), key.provider.to_string(), stored.record.state.as_str().to_owned()];
+        *uploads.entry(labels).or_default() += 1.0;
+    }
+    builds.into_iter().for_each(|(labels, count)| out.number(&meters::BUILDS, labels, count));
+    uploads.into_iter().for_each(|(labels, count)| out.number(&meters::UPLOADS, labels, count));
+}
+
+fn show_quota(world: &World<'_>, out: &mut Exposition) {
+    for (provider, facts) in world.facts {
+        for quota in quotas(provider, facts, world.snapshot) {
+            let labels = || [provider.to_string(), quota.resource.clone()];
+            out.number(&meters::QUOTA_LIMIT, labels(), quota.limit.unwrap_or(f64::INFINITY));
+            out.number(&meters::QUOTA_USED, labels(), quota.ours + quota.others);
+        }
+    }
+}
+
+/// One limit of a cloud and what is used of it.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Quota {
+    pub resource: String,
+    /// `None` where there is none.
+    pub limit: Option<f64>,
+    /// By nodes.
+    pub ours: f64,
+    /// By others in the same project, and by what has leaked.
+    pub others: f64,
+}
+
+/// By the newest look at the cloud; nothing before the first one.
+pub fn quotas(provider: &ProviderName, facts: &Facts, snapshot: &Snapshot) -> Vec<Quota> {
+    let mut others = facts.unmanaged.clone();
+    others.add(&facts.leaked);
+    let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);
+    let ours = snapshot.ledger.used_by_provider(provider, need);
+    let is_known = |name: &&str| facts.limits.get(name).is_finite() || ours.get(name) != 0.0 || others.get(name) != 0.0;
+    let names = facts.limits.names().chain(ours.names()).chain(others.names()).filter(is_known);
+    let names: std::collections::BTreeSet<&str> = names.collect();
+    let quota = |name: &str, amounts: &Amounts| Some(amounts.get(name)).filter(|amount| amount.is_finite());
+    let of = |name: &&str| Quota {
+        resource: (*name).to_owned(),
+        limit: quota(name, &facts.limits),
+        ours: ours.get(name),
+        others: others.get(name),
+    };
+    names.iter().map(of).collect()
+}

@@ -1,0 +1,231 @@
+//! Figures: what statsd hears, `/metrics`, scraped by Debian's prometheus, and what is shipped for it: rules, a dashboard.
+
+mod daemon;
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use daemon::{Coordinator, LAUNCHER, NODEPOOL, Place};
+use nodepool::model::meters::{self, MeterKind};
+use serde_json::Value;
+use support::real::child::{Output, Running};
+use support::real::ports;
+use support::wait;
+use tokio::net::UdpSocket;
+
+/// Prometheus reads its configuration, scrapes and evaluates within some seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn contrib(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib").join(name)
+}
+
+/// What Prometheus calls a metric, of all that a text mentions.
+fn mentioned(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
+    words.filter(|word| ["nodepool_", "process_"].iter().any(|prefix| word.starts_with(prefix))).collect()
+}
+
+fn series() -> BTreeSet<String> {
+    let names = meters::ALL.iter().flat_map(|meter| match meter.kind {
+        MeterKind::Histogram(_) => ["_bucket", "_sum", "_count"].map(|end| format!("{}{end}", meter.name)).to_vec(),
+        _ => vec![meter.name.to_owned()],
+    });
+    names.collect()
+}
+
+#[test]
+fn rules_and_dashboard_ask_for_what_there_is() {
+    let known = series();
+    for file in ["prometheus/nodepool-alerts.yml", "grafana/nodepool.json"] {
+        let text = std::fs::read_to_string(contrib(file)).unwrap();
+        // Comments and descriptions name metrics without the endings of a histogram.
+        let asked = mentioned(&text);
+        let unknown: Vec<&&str> = asked
+            .iter()
+            .filter(|name| !known.contains(**name) && !meters::ALL.iter().any(|meter| meter.name == **name))
+            .collect();
+        assert!(unknown.is_empty() && asked.len() > 10, "{file} asks for {unknown:?}");
+    }
+    let dashboard: Value =
+        serde_json::from_str(&std::fs::read_to_string(contrib("grafana/nodepool.json")).unwrap()).unwrap();
+    assert!(dashboard["panels"].as_array().unwrap().len() > 15);
+}
+
+#[test]
+fn promtool_accepts_rules_and_configuration() {
+    if support::real::skipped() {
+        return;
+    }
+    for (what, file) in [("rules", "prometheus/nodepool-alerts.yml"), ("config", "prometheus/prometheus.yml")] {
+        let ended = Command::new("promtool").args(["check", what]).arg(contrib(file)).output().unwrap();
+        assert!(ended.status.success(), "{}{}", daemon::text(&ended.stdout), daemon::text(&ended.stderr));
+    }
+}
+
+/// A launcher with a cloud in memory whose nodes boot at once.
+async fn launcher() -> (Place, Coordinator, daemon::Daemon) {
+    launcher_for(None).await
+}
+
+/// With a statsd server on this port.
+async fn launcher_for(statsd: Option<u16>) -> (Place, Coordinator, daemon::Daemon) {
+    let place = Place::new("");
+    let coordinator = Coordinator::start(&place.path("coordinator")).await;
+    let servers = format!("zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\n", coordinator.port);
+    place.configure(&format!(
+        "{servers}labels: [{{name: 'a\"b'}}]\ntenant-resource-limits: [{{tenant-name: t.x, max-cores: 9}}]\nproviders:\n- name: lab\n  driver: fake\n  region-name: r\n\
+         \x20 cloud: fake\n  cloud-images: [{{name: fake-image-id, username: zuul}}]\n  pools:\n  - name: main\n    max-servers: 3\n\
+         \x20   host-key-checking: false\n    labels: [{{name: 'a\"b', cloud-image: fake-image-id, min-ram: 1}}]\n"
+    ));
+    let mut command = place.command(LAUNCHER, &["-f", "-c", "nodepool.yaml"]);
+    if let Some(port) = statsd {
+        command.env("STATSD_HOST", "127.0.0.1").env("STATSD_PORT", port.to_string());
+    }
+    let daemon = place.start_command(command);
+    place.becomes_ready().await;
+    (place, coordinator, daemon)
+}
+
+async fn serve_one(place: &Place) {
+    let words = ["-c", "nodepool.yaml", "request", "--label", "a\"b", "--wait", "30", "--", "true"];
+    let asked = tokio::process::Command::new(NODEPOOL).args(words).current_dir(place.home()).output().await.unwrap();
+    assert!(asked.status.success(), "{}", daemon::text(&asked.stderr));
+}
+
+async fn scraped(place: &Place, line: &str) {
+    wait::until(line, PATIENCE, async || {
+        let (status, text) = place.get("/metrics").await.unwrap();
+        status == 200 && text.lines().any(|found| found == line)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_is_seen_in_the_figures() {
+    let (place, _coordinator, _launcher) = launcher().await;
+    serve_one(&place).await;
+    for line in [
+        "nodepool_launch_by_provider{provider=\"lab\",result=\"ready\"} 1",
+        "nodepool_launch_by_provider_timer_count{provider=\"lab\",result=\"ready\"} 1",
+        "nodepool_launch_by_image{image=\"fake-image-id\",result=\"ready\"} 1",
+        "nodepool_request_time_to_ready_seconds_count{provider=\"lab\",pool=\"main\"} 1",
+        "nodepool_nodes_by_label{label=\"a\\\"b\",state=\"ready\"} 0",
+        "nodepool_addressable_requests{provider=\"lab\",pool=\"main\"} 0",
+        "nodepool_provider_max_servers{provider=\"lab\"} 3",
+        "nodepool_tenant_limit{tenant=\"t_x\",limit=\"cores\"} 9",
+        "nodepool_zookeeper_connected 1",
+        "nodepool_ready 1",
+    ] {
+        scraped(&place, line).await;
+    }
+    let (_, text) = place.get("/metrics").await.unwrap();
+    let documented = series();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap();
+        assert!(documented.contains(name), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn prometheus_scrapes_what_is_shown() {
+    if support::real::skipped() {
+        return;
+    }
+    let (place, _coordinator, _launcher) = launcher().await;
+    serve_one(&place).await;
+    let port = ports::reserve();
+    let configuration = format!(
+        "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{}']\nscrape_configs:\n\
+         - {{job_name: nodepool, static_configs: [{{targets: ['127.0.0.1:{}']}}]}}\n",
+        contrib("prometheus/nodepool-alerts.yml").display(),
+        place.web_port.number
+    );
+    place.write("prometheus.yml", &configuration);
+    let mut command = place.command("prometheus", &["--config.file=prometheus.yml", "--storage.tsdb.path=data"]);
+    command.arg(format!("--web.listen-address=127.0.0.1:{}", port.number));
+    let _prometheus = Running::start("prometheus", &mut command, Output::Logged, &place.path("p.log"), place.home());
+    let ask = async |query: &str| -> Option<Value> {
+        let url = format!("http://127.0.0.1:{}/api/v1/{query}", port.number);
+        let answer: Value = reqwest::get(url).await.ok()?.json().await.ok()?;
+        Some(answer["data"].clone())
+    };
+    wait::until("the scrape", PATIENCE, async || {
+        let found = ask("query?query=nodepool_launch_by_provider").await;
+        found.is_some_and(|found| {
+            found["result"][0]["metric"]["result"] == "ready" && found["result"][0]["value"][1] == "1"
+        })
+    })
+    .await;
+    let targets = ask("targets").await.unwrap();
+    let target = &targets["activeTargets"][0];
+    assert_eq!((&target["health"], &target["lastError"]), (&"up".into(), &"".into()));
+    wait::until("all rules to be evaluated", PATIENCE, async || {
+        let rules = ask("rules").await.unwrap();
+        let rules = rules["groups"][0]["rules"].as_array().cloned().unwrap_or_default();
+        let bad = rules.iter().find(|rule| rule["health"] == "err");
+        assert!(bad.is_none(), "{bad:?}");
+        rules.len() > 8 && rules.iter().all(|rule| rule["health"] == "ok")
+    })
+    .await;
+}
+
+/// Key and type of each line, without its value.
+fn keys(datagram: &str) -> Vec<String> {
+    let key = |line: &str| {
+        let (name, rest) = line.rsplit_once(':').unwrap_or_else(|| panic!("{line}"));
+        let (value, kind) = rest.split_once('|').unwrap_or_else(|| panic!("{line}"));
+        assert!(value == "inf" || value.parse::<f64>().is_ok_and(|value| value >= 0.0), "{line}");
+        assert!(!value.starts_with(['-', '+']), "a sign would add to a gauge: {line}");
+        format!("{name}|{kind}")
+    };
+    datagram.lines().map(key).collect()
+}
+
+// operations.md 4.3, checks 56 and 57
+#[tokio::test]
+async fn statsd_hears_every_key_of_a_launcher() {
+    let statsd = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let (place, _coordinator, _launcher) = launcher_for(Some(statsd.local_addr().unwrap().port())).await;
+    serve_one(&place).await;
+    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    let states = ["init", "building", "testing", "ready", "in-use", "used", "hold", "deleting", "failed", "aborted"];
+    let mut wanted: BTreeSet<String> = states
+        .iter()
+        .chain(&["deleted"])
+        .flat_map(|state| ["", "provider.lab.", "label.a\"b."].map(|of| format!("nodepool.{of}nodes.{state}|g")))
+        .collect();
+    wanted.extend(
+        [
+            "nodepool.provider.lab.pool.main.addressable_requests|g",
+            "nodepool.provider.lab.max_servers|g",
+            "nodepool.tenant_limits.t_x.cores|g",
+        ]
+        .map(str::to_owned),
+    );
+    for of in ["", "provider.lab.", "image.fake-image-id."] {
+        wanted.extend(["ms", "c"].map(|kind| format!("nodepool.launch.{of}ready|{kind}")));
+    }
+    for queue in ["client.connection_queue", "node_cache.event_queue", "image_cache.playback_queue"] {
+        wanted.insert(format!("nodepool.launcher.{host}.zk.{queue}|g"));
+    }
+    let (mut buffer, mut requestors) = ([0; 2048], BTreeSet::new());
+    while !wanted.is_empty() || requestors.len() < 2 {
+        let received = tokio::time::timeout(PATIENCE, statsd.recv(&mut buffer)).await;
+        let length = received.unwrap_or_else(|_| panic!("still missing: {wanted:?} {requestors:?}")).unwrap();
+        assert!(length <= 512, "{length}");
+        for key in keys(std::str::from_utf8(&buffer[..length]).unwrap()) {
+            wanted.remove(&key);
+            if key.starts_with("nodepool.launch.requestor.nodepool-cli_") {
+                requestors.insert(key.rsplit_once('|').unwrap().1.to_owned());
+            }
+        }
+    }
+    // A server that vanishes costs nothing.
+    drop(statsd);
+    serve_one(&place).await;
+    scraped(&place, "nodepool_statsd_samples_dropped 0").await;
+}
