@@ -288,9 +288,10 @@ pub async fn serve(control: &Control, mut prepared: Prepared) -> Result<(), Proc
     let webapp =
         webapp.map_err(|source| ProcessError::System { action: "ask for the web server's address", source })?;
     let grown = Grown::with_web(control, prepared, webapp).await?;
+    let viewers = Arbiter::new();
     let web = match listener {
         Some(listener) => {
-            let server = webapp::serve(listener, grown.shared.clone())
+            let server = webapp::serve(listener, grown.shared.clone(), &viewers.handle())
                 .map_err(|source| ProcessError::System { action: "start the web server", source })?;
             let handle = server.handle();
             actix_rt::spawn(server);

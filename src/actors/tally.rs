@@ -73,6 +73,18 @@ impl Tally {
         exposition.plain(&meters::SERIES_LEFT_OUT, self.0.left_out.load(Ordering::Relaxed) as f64);
     }
 
+    /// The numbers of one meter, with the values of their labels.
+    pub fn numbers(&self, meter: &'static Meter) -> Vec<(Vec<String>, f64)> {
+        let series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_meter = series.iter().filter(|(key, _)| key.name == meter.name);
+        of_meter
+            .filter_map(|(key, value)| match value {
+                Value::Number(number) => Some((key.labels.clone(), *number)),
+                Value::Distribution(_) => None,
+            })
+            .collect()
+    }
+
     /// The distributions of one meter, with the values of their labels.
     pub fn distributions(&self, meter: &'static Meter) -> Vec<(Vec<String>, Distribution)> {
         let series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);

@@ -98,6 +98,11 @@ impl Images {
         usable.max_by_key(|(_, stored)| (stored.record.state_time, stored.mzxid))
     }
 
+    /// Whether nothing was changed between the two; quick, and no for what was changed and changed back.
+    pub fn is_same_as(&self, other: &Images) -> bool {
+        self.by_name.ptr_eq(&other.by_name) && self.uploads.ptr_eq(&other.uploads)
+    }
+
     pub fn is_being_uploaded(&self, place: &UploadPlace) -> bool {
         self.upload_locks.get(place).is_some_and(LockView::is_held)
     }

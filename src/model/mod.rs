@@ -50,3 +50,5 @@ pub mod exposition;
 pub mod metrics;
 pub mod image_metrics;
 pub mod moment;
+pub mod chronicle;
+pub mod live;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, OrdSet};
 
 use super::component::{Component, ComponentKind, PoolComponent};
@@ -204,6 +205,25 @@ impl Snapshot {
 
     pub fn unreadable(&self) -> impl Iterator<Item = (&String, &String)> {
         self.unreadable.iter()
+    }
+}
+
+// Comparing.
+impl Snapshot {
+    /// Nodes that came, went, changed or changed hands since an older picture. Parts that both share are not looked at.
+    pub fn nodes_changed_since(&self, older: &Snapshot) -> BTreeSet<NodeId> {
+        let records = older.nodes.diff(&self.nodes).map(key_of);
+        records.chain(older.node_locks.diff(&self.node_locks).map(key_of)).collect()
+    }
+
+    pub fn requests_changed_since(&self, older: &Snapshot) -> BTreeSet<RequestId> {
+        older.requests.diff(&self.requests).map(key_of).collect()
+    }
+}
+
+fn key_of<K: Clone, V>(item: DiffItem<'_, '_, K, V>) -> K {
+    match item {
+        DiffItem::Add(key, _) | DiffItem::Remove(key, _) | DiffItem::Update { new: (key, _), .. } => key.clone(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Answers with the headers and bodies of the original.
 
+use std::io::Write;
 use std::time::{Duration, SystemTime};
 
 use actix_web::body::SizedStream;
@@ -7,6 +8,8 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{self, HeaderMap, HeaderValue, HttpDate};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use futures::stream;
 
 use super::accept::Excuse;
@@ -74,6 +77,13 @@ pub fn with_body(mut response: HttpResponseBuilder, body: Bytes) -> HttpResponse
         (!piece.is_empty()).then_some((Ok::<_, actix_web::Error>(piece), rest))
     });
     response.body(SizedStream::new(length, Box::pin(pieces)))
+}
+
+/// As gzip.
+pub fn pack(body: &Bytes) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(body.len() / 8), Compression::fast());
+    encoder.write_all(body).expect("memory takes what is written");
+    encoder.finish().expect("memory takes what is written").into()
 }
 
 fn is_known_since(headers: &HeaderMap, modified: SystemTime) -> bool {

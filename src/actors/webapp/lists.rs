@@ -1,15 +1,12 @@
 //! The lists of the original: nodes, requests, images and labels, from the picture that we have of ZooKeeper.
 
 use std::collections::{BTreeSet, HashMap};
-use std::io::Write;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use actix_web::web::{self, Data};
 use actix_web::{HttpRequest, HttpResponse};
 use bytes::Bytes;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -101,7 +98,7 @@ impl Lists {
         let is_packed_now = packed && answer.packed.is_none() && answer.body.len() >= WORTH_PACKING;
         if is_packed_now {
             let body = answer.body.clone();
-            answer.packed = web::block(move || Some(pack(&body))).await.ok()?;
+            answer.packed = web::block(move || Some(answers::pack(&body))).await.ok()?;
         }
         if is_new || is_packed_now {
             keep(&mut kept, question, answer.clone());
@@ -141,12 +138,6 @@ pub async fn answer(subject: Subject, request: HttpRequest, shared: Data<Shared>
         Some(Kept { made, body, .. }) => answers::success(&request, format.content_type(), made, body),
         None => unavailable(&request),
     }
-}
-
-fn pack(body: &Bytes) -> Bytes {
-    let mut encoder = GzEncoder::new(Vec::with_capacity(body.len() / 8), Compression::fast());
-    encoder.write_all(body).expect("memory takes what is written");
-    encoder.finish().expect("memory takes what is written").into()
 }
 
 fn body_of(question: &Question, snapshot: &Snapshot, now: Timestamp) -> Bytes {

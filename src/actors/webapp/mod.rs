@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use actix::ArbiterHandle;
 use actix_web::dev::Server;
 use actix_web::http::header::{HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use actix_web::middleware::DefaultHeaders;
@@ -13,6 +14,7 @@ use serde_json::json;
 use tracing::warn;
 
 use self::lists::{Lists, Subject};
+use self::live::Live;
 use self::metrics::Figures;
 use super::messages::AskWhy;
 use super::shared::Shared;
@@ -22,9 +24,13 @@ use crate::model::status::Why;
 
 mod accept;
 mod answers;
+mod calls;
 mod health;
 mod lists;
+mod live;
 mod metrics;
+mod neighbours;
+mod pages;
 
 /// How long a pool worker may take to say what it decided.
 const WHY_DEADLINE: Duration = Duration::from_secs(1);
@@ -63,19 +69,34 @@ pub fn advertised(listening: SocketAddr, hostname: &str) -> String {
 }
 
 /// Serves until the handle of the server stops it. One thread, which is not one of those that work.
-pub fn serve(listener: TcpListener, shared: Arc<Shared>) -> io::Result<Server> {
+///
+/// What the live page shows is gathered on `viewers`, a thread that does nothing else.
+pub fn serve(listener: TcpListener, shared: Arc<Shared>, viewers: &ArbiterHandle) -> io::Result<Server> {
     let (shared, lists) = (web::Data::from(shared), web::Data::new(Lists::default()));
     let figures = web::Data::new(Figures::default());
+    let live = Arc::new(Live::default());
+    viewers.spawn(live::follow(live.clone(), shared.clone().into_inner()));
+    let live = web::Data::from(live);
     let app = move || {
         let mut app = App::new()
             .app_data(shared.clone())
             .app_data(lists.clone())
             .app_data(figures.clone())
+            .app_data(live.clone())
             .wrap(DefaultHeaders::new().add((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))))
             .route("/ready", web::route().to(health::ready))
             .route("/health/live", web::route().to(health::live))
             .route("/health/ready", web::route().to(health::is_ready))
             .route("/metrics", web::route().to(metrics::metrics))
+            .route("/", web::route().to(pages::index))
+            .route("/static/{name}", web::route().to(pages::part))
+            .route("/api/state", web::route().to(live::state))
+            .route("/api/stream", web::route().to(live::stream))
+            .route("/api/figures", web::route().to(live::figures))
+            .route("/api/providers", web::route().to(live::providers))
+            .route("/api/plots", web::route().to(live::plots))
+            .route("/api/node/{id}", web::route().to(live::node))
+            .route("/api/request/{id}", web::route().to(live::node_request))
             .route("/why/{request}", web::route().to(why))
             .default_service(web::route().to(not_found));
         for (path, subject) in Subject::ALL {

@@ -1,0 +1,146 @@
+//! Debian's chromium, without a window, told what to do by its chromedriver (<https://www.w3.org/TR/webdriver2/>).
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::real::child::{Output, Running};
+use crate::support::real::ports::{self, Port};
+use crate::support::wait;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Browser {
+    client: reqwest::Client,
+    session: String,
+    home: tempfile::TempDir,
+    _driver: Running,
+    _port: Port,
+}
+
+/// How the page is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Screen {
+    pub name: &'static str,
+    pub width: u32,
+    pub height: u32,
+    pub dark: bool,
+}
+
+impl Browser {
+    pub async fn start(screen: Screen) -> Self {
+        let home = tempfile::Builder::new().prefix("nodepool-test-browser-").tempdir().unwrap();
+        let port = ports::reserve();
+        let mut command = Command::new("chromedriver");
+        command.arg(format!("--port={}", port.number)).env("HOME", home.path());
+        let driver =
+            Running::start("chromedriver", &mut command, Output::Logged, &home.path().join("log"), home.path());
+        let client = reqwest::Client::builder().timeout(PATIENCE).build().unwrap();
+        let base = format!("http://127.0.0.1:{}", port.number);
+        wait::until("chromedriver", PATIENCE, async || client.get(format!("{base}/status")).send().await.is_ok()).await;
+        let mut flags = vec![
+            "--headless".to_owned(),
+            "--no-sandbox".to_owned(),
+            "--disable-gpu".to_owned(),
+            "--disable-dev-shm-usage".to_owned(),
+            "--no-first-run".to_owned(),
+            "--disable-background-networking".to_owned(),
+            "--disable-component-update".to_owned(),
+            "--disable-sync".to_owned(),
+            format!("--user-data-dir={}", home.path().join("profile").display()),
+            format!("--window-size={},{}", screen.width, screen.height),
+        ];
+        if screen.dark {
+            flags.push("--force-dark-mode".to_owned());
+            flags.push("--blink-settings=preferredColorScheme=0".to_owned());
+        }
+        let wanted = json!({"capabilities": {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": {"args": flags},
+            "goog:loggingPrefs": {"browser": "ALL"}}}});
+        let answer = client.post(format!("{base}/session")).json(&wanted).send().await.unwrap();
+        let answer: Value = answer.json().await.unwrap();
+        let id = answer["value"]["sessionId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+        let browser = Self { client, session: format!("{base}/session/{id}"), home, _driver: driver, _port: port };
+        // A headless window may not be narrower than 500 points; the page's own size can be.
+        let metrics = json!({"width": screen.width, "height": screen.height, "deviceScaleFactor": 1, "mobile": screen.width < 600});
+        browser.devtools("Emulation.setDeviceMetricsOverride", metrics).await;
+        let scheme = if screen.dark { "dark" } else { "light" };
+        let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        browser.devtools("Emulation.setEmulatedMedia", media).await;
+        browser
+    }
+
+    async fn devtools(&self, command: &str, parameters: Value) -> Value {
+        self.post("goog/cdp/execute", json!({"cmd": command, "params": parameters})).await
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Value {
+        let answer = self.client.post(format!("{}/{path}", self.session)).json(&body).send().await.unwrap();
+        let is_good = answer.status().is_success();
+        let answer: Value = answer.json().await.unwrap();
+        assert!(is_good, "{path} {body}: {answer}");
+        answer["value"].clone()
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        let answer = self.client.get(format!("{}/{path}", self.session)).send().await.unwrap();
+        let answer: Value = answer.json().await.unwrap();
+        answer["value"].clone()
+    }
+
+    pub async fn open(&self, url: &str) {
+        self.post("url", json!({"url": url})).await;
+    }
+
+    /// What a script of the page's own returns.
+    pub async fn run(&self, script: &str) -> Value {
+        self.post("execute/sync", json!({"script": script, "args": []})).await
+    }
+
+    pub async fn text(&self) -> String {
+        self.run("return document.body.innerText").await.as_str().unwrap_or_default().to_owned()
+    }
+
+    pub async fn shows(&self, text: &str) {
+        wait::until(&format!("the page to show {text:?}"), PATIENCE, async || self.text().await.contains(text)).await;
+    }
+
+    pub async fn no_longer_shows(&self, text: &str) {
+        wait::until(&format!("{text:?} to go"), PATIENCE, async || !self.text().await.contains(text)).await;
+    }
+
+    /// Keys as a keyboard sends them, to whatever has the focus.
+    pub async fn press(&self, keys: &str) {
+        let each = keys.chars().flat_map(|key| {
+            [json!({"type": "keyDown", "value": key.to_string()}), json!({"type": "keyUp", "value": key.to_string()})]
+        });
+        let actions: Vec<Value> = each.collect();
+        self.post("actions", json!({"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})).await;
+    }
+
+    /// What the page wrote to its console since this was asked last.
+    pub async fn console(&self) -> Vec<String> {
+        let entries = self.post("se/log", json!({"type": "browser"})).await;
+        let entries = entries.as_array().cloned().unwrap_or_default();
+        entries.iter().map(|entry| format!("{} {}", entry["level"], entry["message"])).collect()
+    }
+
+    /// Saved for people below target/screenshots; the bytes are those of a PNG file.
+    pub async fn screenshot(&self, name: &str) -> PathBuf {
+        use base64::Engine;
+        let encoded = self.get("screenshot").await;
+        let bytes = base64::engine::general_purpose::STANDARD.decode(encoded.as_str().unwrap()).unwrap();
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("screenshots");
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join(format!("{name}.png"));
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// Ends it in order: a browser that is killed leaves processes behind.
+    pub async fn quit(self) {
+        let _ = self.client.delete(&self.session).send().await;
+        drop(self.home);
+    }
+}

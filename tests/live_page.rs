@@ -1,0 +1,211 @@
+//! The live page in a real browser: what it shows, how it follows changes, what it does with markup, without any console error.
+
+mod browser;
+mod daemon;
+mod support;
+
+use std::time::Duration;
+
+use browser::{Browser, Screen};
+use bytes::Bytes;
+use daemon::{Coordinator, Daemon, Place};
+use nodepool::zk::session::RealConnection;
+use nodepool::zk::{Connection, CreateMode};
+use std::sync::Arc;
+
+const DESK: Screen = Screen { name: "desk", width: 1280, height: 900, dark: false };
+const NIGHT: Screen = Screen { name: "night", width: 1280, height: 900, dark: true };
+const PHONE: Screen = Screen { name: "phone", width: 390, height: 844, dark: false };
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const CONFIG: &str = "labels: [{name: small}]\nproviders:\n- name: lab\n  driver: fake\n  cloud: fake\n  region-name: r\n\
+    \x20 cloud-images: [{name: fake-image-id, username: zuul}]\n  pools:\n  - name: main\n    max-servers: 3\n\
+    \x20   host-key-checking: false\n    labels: [{name: small, cloud-image: fake-image-id, min-ram: 1}]\n";
+
+struct Scene {
+    place: Place,
+    zk: Arc<RealConnection>,
+    _launcher: Daemon,
+    _coordinator: Coordinator,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let place = Place::new("");
+        let coordinator = Coordinator::start(&place.path("coordinator")).await;
+        let servers = format!("zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\n", coordinator.port);
+        place.configure(&(servers + CONFIG));
+        let launcher = place.launcher(&["-f"]);
+        place.becomes_ready().await;
+        let zk = coordinator.session().await;
+        Self { place, zk, _launcher: launcher, _coordinator: coordinator }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}/{path}", self.place.web_port.number)
+    }
+
+    async fn put(&self, path: &str, record: &str) {
+        for (slash, _) in path.match_indices('/').skip(1) {
+            let _ = self.zk.create(&path[..slash], Bytes::new(), CreateMode::Persistent).await;
+        }
+        let data = Bytes::copy_from_slice(record.as_bytes());
+        if self.zk.exists(path).await.unwrap().is_some() {
+            self.zk.set(path, data, -1).await.unwrap();
+        } else {
+            self.zk.create(path, data, CreateMode::Persistent).await.unwrap();
+        }
+    }
+
+    /// Of a provider that nobody serves, so that it is left alone.
+    async fn put_node(&self, number: u32, state: &str, more: &str) {
+        let record = format!(
+            r#"{{"state": "{state}", "state_time": 1700000000.0, "provider": "elsewhere", "pool": "main", "type": ["small"]{more}}}"#
+        );
+        self.put(&format!("/nodepool/nodes/{number:010}"), &record).await;
+    }
+}
+
+async fn quiet(browser: &Browser) {
+    let said: Vec<String> = browser.console().await.into_iter().filter(|line| !line.starts_with("\"INFO\"")).collect();
+    assert!(said.is_empty(), "{said:#?}");
+}
+
+async fn looked_at(scene: &Scene, screen: Screen) {
+    let browser = Browser::start(screen).await;
+    for view in ["", "nodes", "requests", "images", "providers", "node/0000000001"] {
+        browser.open(&scene.url(&format!("#/{view}"))).await;
+        browser.shows("live").await;
+        let shown = match view {
+            "" | "nodes" => "in-use",
+            "requests" => "Requests",
+            "images" => "debian",
+            "providers" => "lab",
+            _ => "Record",
+        };
+        browser.shows(shown).await;
+        // Nothing is wider than the screen but what scrolls within itself.
+        let wider =
+            browser.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth").await;
+        assert_eq!(wider.as_f64(), Some(0.0), "{} on {}", view, screen.name);
+        let name = format!("{}-{}", screen.name, view.split('/').next().unwrap().replace("", ""));
+        browser.screenshot(name.trim_end_matches('-')).await;
+    }
+    quiet(&browser).await;
+    browser.quit().await;
+}
+
+#[tokio::test]
+async fn every_view_fits_desk_night_and_phone() {
+    if support::real::skipped() {
+        return;
+    }
+    let scene = Scene::new().await;
+    for (number, state) in ["ready", "in-use", "building", "hold", "deleting", "in-use"].into_iter().enumerate() {
+        scene.put_node(number as u32, state, r#", "comment": "a comment", "interface_ip": "203.0.113.7""#).await;
+    }
+    let build = "/nodepool/images/debian/builds/0123456789abcdef0123456789abcdef";
+    scene.put(build, r#"{"state": "ready", "state_time": 1700000000.0, "builder": "nb01", "formats": "raw"}"#).await;
+    let upload = r#"{"state": "ready", "state_time": 1700000000.0, "external_id": "x", "external_name": "debian-1"}"#;
+    scene.put(&format!("{build}/providers/elsewhere/images/0000000001"), upload).await;
+    let request = r#"{"state": "fulfilled", "state_time": 1700000000.0, "node_types": ["small"], "requestor": "zuul", "nodes": []}"#;
+    scene.put("/nodepool/requests/200-0000000007", request).await;
+    for screen in [DESK, NIGHT, PHONE] {
+        looked_at(&scene, screen).await;
+    }
+}
+
+#[tokio::test]
+async fn changes_are_shown_without_loading_the_page_again() {
+    if support::real::skipped() {
+        return;
+    }
+    let scene = Scene::new().await;
+    scene.put_node(1, "ready", "").await;
+    let browser = Browser::start(DESK).await;
+    browser.open(&scene.url("#/nodes")).await;
+    browser.shows("0000000001").await;
+    browser.run("window.untouched = true").await;
+    scene.put_node(2, "building", "").await;
+    browser.shows("0000000002").await;
+    scene.put_node(2, "in-use", "").await;
+    browser.shows("in-use").await;
+    // Search and filters, by keyboard.
+    browser.press("/").await;
+    browser.press("0000000002").await;
+    browser.no_longer_shows("0000000001").await;
+    browser.shows("1 of 2 nodes").await;
+    scene.zk.delete("/nodepool/nodes/0000000002", -1).await.unwrap();
+    browser.no_longer_shows("0000000002").await;
+    assert_eq!(browser.run("return window.untouched === true").await, true);
+    // Its history outlives it.
+    browser.open(&scene.url("#/node/0000000002")).await;
+    browser.shows("is gone").await;
+    let text = browser.text().await;
+    assert!(text.contains("building") && text.contains("in-use"), "{text}");
+    // A request that waits says why.
+    scene
+        .put(
+            "/nodepool/requests/200-0000000001",
+            r#"{"state": "requested", "state_time": 1700000000.0, "node_types": ["small", "small", "small", "small"], "requestor": "zuul", "nodes": [], "declined_by": ["somebody"]}"#,
+        )
+        .await;
+    browser.open(&scene.url("#/request/200-0000000001")).await;
+    browser.shows("What the pools of this launcher decided").await;
+    browser.shows("lab-main").await;
+    quiet(&browser).await;
+    browser.quit().await;
+}
+
+#[tokio::test]
+async fn markup_is_shown_as_text() {
+    if support::real::skipped() {
+        return;
+    }
+    let scene = Scene::new().await;
+    let nasty = r#"<img src=x onerror=\"window.hacked=1\"><script>window.hacked=1</script>"#;
+    scene.put_node(1, "ready", &format!(r#", "comment": "{nasty}", "hostname": "{nasty}""#)).await;
+    scene
+        .put(
+            "/nodepool/requests/200-0000000001",
+            &format!(r#"{{"state": "failed", "state_time": 1.0, "node_types": ["{nasty}"], "requestor": "{nasty}", "event_id": "{nasty}"}}"#),
+        )
+        .await;
+    scene.put(r"/nodepool/images/<b>image<b>", "").await;
+    let browser = Browser::start(DESK).await;
+    for view in ["", "nodes", "requests", "images", "node/0000000001", "request/200-0000000001"] {
+        browser.open(&scene.url(&format!("#/{view}"))).await;
+        browser.shows("live").await;
+        match view {
+            "images" => browser.shows("<b>image<b>").await,
+            "" => {}
+            _ => browser.shows("onerror=").await,
+        }
+        let found = browser.run("return [window.hacked === undefined, document.querySelectorAll('main img, main script, main b:not(.tile b)').length]").await;
+        assert_eq!(found, serde_json::json!([true, 0]), "{view}");
+    }
+    quiet(&browser).await;
+    browser.quit().await;
+}
+
+#[tokio::test]
+async fn a_page_that_lost_its_launcher_says_so_and_comes_back() {
+    if support::real::skipped() {
+        return;
+    }
+    let mut scene = Scene::new().await;
+    let browser = Browser::start(DESK).await;
+    browser.open(&scene.url("")).await;
+    browser.shows("live").await;
+    scene._launcher.kill();
+    browser.shows("no connection to the launcher").await;
+    scene._launcher = scene.place.launcher(&["-f"]);
+    scene.place.becomes_ready().await;
+    scene.put_node(5, "hold", "").await;
+    support::wait::until("the page to come back", PATIENCE, async || {
+        let text = browser.text().await;
+        text.contains("live") && text.contains("hold")
+    })
+    .await;
+    browser.quit().await;
+}
