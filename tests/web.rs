@@ -1,0 +1,278 @@
+//! The web port in bad company: wild paths and queries, slow clients, thousands of streams; and other launchers' figures.
+
+mod daemon;
+mod support;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use daemon::{Coordinator, Daemon, Place};
+use nodepool::zk::{Connection, CreateMode};
+use serde_json::Value;
+use support::wait;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn launcher(rest: &str) -> (Place, Coordinator, Daemon) {
+    let place = Place::new("");
+    let coordinator = Coordinator::start(&place.path("coordinator")).await;
+    let servers = format!("zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\n", coordinator.port);
+    place.configure(&(servers + rest));
+    let daemon = place.launcher(&["-f"]);
+    place.becomes_ready().await;
+    (place, coordinator, daemon)
+}
+
+/// The whole of what is answered to these bytes, up to some size.
+async fn raw(place: &Place, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", place.web_port.number)).await.unwrap();
+    // A server that has heard enough closes before all is sent.
+    let _ = stream.write_all(bytes).await;
+    let mut answer = vec![0; 4096];
+    let mut read = 0;
+    let reading = async {
+        while read < answer.len() {
+            match stream.read(&mut answer[read..]).await {
+                Ok(0) | Err(_) => break,
+                Ok(more) => read += more,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, reading).await.expect("an answer, or the end of the connection");
+    String::from_utf8_lossy(&answer[..read]).into_owned()
+}
+
+fn resident(daemon: &Daemon) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches("kB").trim().parse().unwrap()
+}
+
+#[tokio::test]
+async fn wild_requests_have_clear_answers() {
+    let (place, _coordinator, launcher) = launcher("labels: []\nproviders: []\n").await;
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let long = "a".repeat(20_000);
+    let cases = [
+        (get("/../../etc/passwd"), "404"),
+        (get("/static/../Cargo.toml"), "404"),
+        (get("/static/%2e%2e%2fCargo.toml"), "404"),
+        (get("/static/index.html%00.js"), "404"),
+        (get("/%ff%fe%00"), "404"),
+        (get(&format!("/{long}")), "404"),
+        (get("/api/node/%3Cscript%3E"), "404"),
+        (get("/api/node/0000000000"), "200"),
+        (get("/api/request/200-..%2f"), "404"),
+        (get("/why/%27%3b--"), "400"),
+        (get("/node-list?fields=%ff&node_id=%00&&&=&=%zz"), "200"),
+        (get(&format!("/node-list?fields={long}")), "200"),
+        ("GARBAGE\r\n\r\n".to_owned(), "400"),
+        (format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "a".repeat(2_000_000)), ""),
+        (
+            format!(
+                "GET /node-list HTTP/1.1\r\nHost: x\r\nAccept: {}\r\nConnection: close\r\n\r\n",
+                "a/b,".repeat(5000)
+            ),
+            "200",
+        ),
+        (
+            "POST /node-list HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\nConnection: close\r\n\r\nx"
+                .to_owned(),
+            "200",
+        ),
+    ];
+    for (request, expected) in cases {
+        let answer = raw(&place, request.as_bytes()).await;
+        let status = answer.split(' ').nth(1).unwrap_or_default();
+        let shown: String = request.chars().take(80).collect();
+        assert!(
+            status == expected || (expected.is_empty() && ["", "400", "431"].contains(&status)),
+            "{shown}: {answer}"
+        );
+        assert!(!answer.contains("root:") && !answer.contains("[package]"), "{shown}");
+    }
+    assert_eq!(place.get("/ready").await.unwrap().0, 200);
+    assert!(!launcher.log().contains("panicked"), "{}", launcher.log());
+}
+
+#[tokio::test]
+async fn pages_carry_headers_that_keep_strangers_out() {
+    let (place, _coordinator, _launcher) = launcher("labels: []\nproviders: []\n").await;
+    let page = reqwest::get(format!("http://127.0.0.1:{}/", place.web_port.number)).await.unwrap();
+    let header = |name: &str| page.headers().get(name).map_or("", |value| value.to_str().unwrap()).to_owned();
+    let policy = header("content-security-policy");
+    assert!(policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"), "{policy}");
+    assert!(!policy.contains("unsafe"), "{policy}");
+    assert_eq!(
+        (header("x-content-type-options"), header("access-control-allow-origin")),
+        ("nosniff".into(), String::new())
+    );
+    let etag = header("etag");
+    let client = reqwest::Client::new();
+    for path in ["api/state", "api/figures", "api/plots", "metrics", "static/app.js"] {
+        let url = format!("http://127.0.0.1:{}/{path}", place.web_port.number);
+        let answer = client.get(url).header("origin", "http://evil.example").send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{path}");
+        assert!(answer.headers().get("access-control-allow-origin").is_none(), "{path}");
+    }
+    let url = format!("http://127.0.0.1:{}/", place.web_port.number);
+    let again = client.get(url).header("if-none-match", etag).send().await.unwrap();
+    assert_eq!(again.status(), 304);
+}
+
+#[tokio::test]
+async fn slow_clients_and_a_crowd_of_streams_cost_little() {
+    let (place, coordinator, launcher) = launcher("labels: []\nproviders: []\n").await;
+    let zk = coordinator.session().await;
+    let comment = "x".repeat(2000);
+    for number in 0..2000 {
+        let record = format!(
+            r#"{{"state": "ready", "state_time": 1.0, "provider": "elsewhere", "type": ["a"], "comment": "{comment}"}}"#
+        );
+        zk.create(&format!("/nodepool/nodes/{number:010}"), Bytes::from(record), CreateMode::Persistent).await.unwrap();
+    }
+    wait::until("all nodes to be seen", PATIENCE, async || {
+        place.get("/node-list?fields=id").await.unwrap().1.contains("| 0000001999 |")
+    })
+    .await;
+    // Each of these answers is 5 MB and more; nobody reads them.
+    let asked = b"GET /node-list HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n";
+    let before = resident(&launcher);
+    let mut slow = Vec::new();
+    for _ in 0..100 {
+        let mut stream = TcpStream::connect(("127.0.0.1", place.web_port.number)).await.unwrap();
+        stream.write_all(asked).await.unwrap();
+        slow.push(stream);
+    }
+    let mut streams = Vec::new();
+    let (mut served, mut refused) = (0, 0);
+    for _ in 0..600 {
+        let mut stream = TcpStream::connect(("127.0.0.1", place.web_port.number)).await.unwrap();
+        stream.write_all(b"GET /api/stream HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut head = [0; 15];
+        tokio::time::timeout(PATIENCE, stream.read_exact(&mut head)).await.unwrap().unwrap();
+        match &head[9..12] {
+            b"200" => served += 1,
+            b"503" => refused += 1,
+            other => panic!("{other:?}"),
+        }
+        streams.push(stream);
+    }
+    assert_eq!((served, refused), (512, 88));
+    // All of them fall behind: they read nothing of this.
+    for round in 0..40 {
+        for number in 0..20 {
+            let record = format!(
+                r#"{{"state": "in-use", "state_time": {round}.0, "provider": "elsewhere", "type": ["a"], "comment": "{comment}"}}"#
+            );
+            zk.set(&format!("/nodepool/nodes/{number:010}"), Bytes::from(record), -1).await.unwrap();
+        }
+    }
+    assert_eq!(place.get("/ready").await.unwrap().0, 200);
+    let after = resident(&launcher);
+    assert!(after < before + 150_000, "{before} kB, then {after} kB");
+    // Who leaves makes room.
+    drop(streams);
+    drop(slow);
+    wait::until("room for another stream", PATIENCE, async || {
+        let mut stream = TcpStream::connect(("127.0.0.1", place.web_port.number)).await.unwrap();
+        stream.write_all(b"GET /api/stream HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut head = [0; 15];
+        stream.read_exact(&mut head).await.is_ok() && &head[9..12] == b"200"
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn providers_of_other_launchers_are_shown_or_said_to_be_missing() {
+    let section =
+        |name: &str| format!("labels: [{{name: a}}]\nproviders: [{{name: {name}, driver: static, pools: []}}]\n");
+    let (place, coordinator, _launcher) = launcher(&section("here")).await;
+    let other = Place::new("");
+    let servers = format!("zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\n", coordinator.port);
+    other.configure(&(servers + &section("there")));
+    let mut second = other.launcher(&["-f"]);
+    other.becomes_ready().await;
+    let zk = coordinator.session().await;
+    let python = r#"{"hostname": "old", "state": "running", "kind": "launcher", "version": "11.0.0"}"#;
+    zk.create("/nodepool/components/launcher/old0000000099", Bytes::from(python), CreateMode::Persistent)
+        .await
+        .unwrap();
+    let figures = async || {
+        let (_, text) = place.get("/api/figures").await.unwrap();
+        serde_json::from_str::<Value>(&text).unwrap()["launchers"].clone()
+    };
+    wait::until("both to be told", PATIENCE, async || {
+        let told = figures().await.to_string();
+        told.contains("\"here\"") && told.contains("\"there\"") && told.contains("it has no web port")
+    })
+    .await;
+    second.kill();
+    wait::until("the second to be missing, then gone", PATIENCE, async || {
+        let told = figures().await.to_string();
+        !told.contains("\"there\"") && told.contains("\"here\"")
+    })
+    .await;
+}
+
+/// Whatever is secret in a configuration is in nothing that can be asked for, and in no log.
+#[tokio::test]
+async fn nothing_secret_is_shown() {
+    let secret = "hunter2-do-not-show";
+    let place = Place::new("");
+    let coordinator = Coordinator::start(&place.path("coordinator")).await;
+    let servers = format!("zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\n", coordinator.port);
+    place.write(
+        "clouds.yaml",
+        &format!("clouds: {{c: {{auth: {{auth_url: 'http://127.0.0.1:9/v3', username: u, password: {secret}, project_name: p}}}}}}\n"),
+    );
+    place.configure(&format!(
+        "{servers}labels: [{{name: a}}, {{name: b}}]\ndiskimages: [{{name: i, env-vars: {{TOKEN: {secret}}}, metadata: {{x: {secret}}}}}]\n\
+         providers:\n- {{name: one, driver: openstack, cloud: c, cloud-images: [{{name: x}}], pools: [{{name: main, labels: [{{name: a, cloud-image: x, min-ram: 1, userdata: {secret}, instance-properties: {{p: {secret}}}}}]}}]}}\n\
+         - {{name: two, driver: fake, cloud: fake, cloud-images: [{{name: fake-image-id, username: z}}], pools: [{{name: main, labels: [{{name: b, cloud-image: fake-image-id, min-ram: 1, userdata: {secret}}}]}}]}}\n"
+    ));
+    let mut command = place.command(daemon::LAUNCHER, &["-d", "-c", "nodepool.yaml"]);
+    command.env("OS_CLIENT_CONFIG_FILE", place.path("clouds.yaml"));
+    let launcher = place.start_command(command);
+    place.becomes_ready().await;
+    let zk = coordinator.session().await;
+    let pod = format!(
+        r#"{{"state": "ready", "state_time": 1.0, "provider": "k8s", "type": ["a"], "connection_port": {{"token": "{secret}"}}}}"#
+    );
+    zk.create("/nodepool/nodes/0000000077", Bytes::from(pod), CreateMode::Persistent).await.unwrap();
+    wait::until("the pod to be listed", PATIENCE, async || {
+        place.get("/node-list").await.unwrap().1.contains("redacted")
+    })
+    .await;
+    launcher.signal(nix::sys::signal::Signal::SIGUSR2);
+    launcher.logs("End debug handler").await;
+    let paths = [
+        "/node-list",
+        "/node-list?node_id=0000000077",
+        "/request-list",
+        "/image-list",
+        "/dib-image-list",
+        "/image-status",
+        "/label-list",
+        "/metrics",
+        "/api/state",
+        "/api/figures",
+        "/api/providers",
+        "/api/plots",
+        "/api/node/0000000077",
+        "/health/live",
+        "/health/ready",
+        "/why/200-0000000000",
+    ];
+    for path in paths {
+        let client = reqwest::Client::new();
+        for accept in ["application/json", "text/html"] {
+            let url = format!("http://127.0.0.1:{}{path}", place.web_port.number);
+            let text = client.get(url).header("accept", accept).send().await.unwrap().text().await.unwrap();
+            assert!(!text.contains(secret), "{path} {accept}: {text}");
+        }
+    }
+    assert!(!launcher.log().contains(secret), "{}", launcher.log());
+}
