@@ -214,14 +214,15 @@ class Contestant:
     def is_ours(self):
         return self.name.startswith("ours")
 
-    def command(self, config, home):
+    def command(self, config, home, web=False):
         logging = pathlib.Path(home) / "logging.yaml"
         logging.write_text(LOGGING)
-        return [str(self.directory / "nodepool-launcher"), "-f", "--no-webapp", "-l", str(logging), "-c", str(config)]
+        flags = ["-f"] if web else ["-f", "--no-webapp"]
+        return [str(self.directory / "nodepool-launcher"), *flags, "-l", str(logging), "-c", str(config)]
 
-    def start(self, config, home, **environment):
+    def start(self, config, home, web=False, **environment):
         log = pathlib.Path(home) / f"{self.name.replace(' ', '-')}.log"
-        return Process(self.command(config, home), log, cwd=home, env={**os.environ, **environment})
+        return Process(self.command(config, home, web), log, cwd=home, env={**os.environ, **environment})
 
     def list_command(self, config):
         return [str(self.directory / "nodepool"), "-c", str(config), "list"]

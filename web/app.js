@@ -493,7 +493,7 @@ function route(moved) {
   draw();
 }
 
-let drawing = false;
+let [drawing, drawn] = [false, false];
 function draw() {
   if (drawing || !state.loaded) return;
   drawing = true;
@@ -504,6 +504,7 @@ function draw() {
     document.getElementById('count-requests').textContent = requestRows().filter(isOpen).length.toLocaleString();
     view.draw();
     document.documentElement.dataset.revision = state.revision;
+    if (!drawn) { drawn = true; performance.mark('drawn'); }
   });
 }
 
