@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use tokio::time::Instant;
 use tracing::debug;
 
 use super::messages::Dump;
+use super::profile::{self, Profile};
 use super::registry::{Asked, NoAnswer};
 
 /// Actors that can be asked for their state.
@@ -20,13 +22,48 @@ pub async fn collect(registry: &Registry) -> Vec<Value> {
     answers.into_iter().map(|(asked, answer)| object(asked, answer)).collect()
 }
 
-/// What SIGUSR2 asks for. The lines have their own log target, so that they can be sent elsewhere.
-pub async fn write(registry: &Registry) {
-    debug!(target: "nodepool.stack_dump", "Beginning debug handler");
-    for view in collect(registry).await {
-        debug!(target: "nodepool.stack_dump", "{view}");
+/// What SIGUSR2 asks for: the state of all actors, and each second time the profile that the first time began. The lines have
+/// their own log target, so that they can be sent elsewhere.
+#[derive(Default)]
+pub struct Dumps {
+    profile: Option<(Profile, Instant)>,
+}
+
+impl Dumps {
+    pub async fn write(&mut self, registry: &Registry) {
+        debug!(target: "nodepool.stack_dump", "Beginning debug handler");
+        for view in collect(registry).await {
+            debug!(target: "nodepool.stack_dump", "{view}");
+        }
+        match self.profile.take() {
+            Some((profile, _)) => {
+                debug!(target: "nodepool.stack_dump", "Stopping profile");
+                for line in profile.finish().await {
+                    debug!(target: "nodepool.stack_dump", "{line}");
+                }
+            }
+            None => {
+                debug!(target: "nodepool.stack_dump", "Starting profile; the next signal within {} s writes it", profile::WINDOW.as_secs());
+                self.profile = Some((Profile::start(registry.clone()), Instant::now() + profile::WINDOW));
+            }
+        }
+        debug!(target: "nodepool.stack_dump", "End debug handler");
     }
-    debug!(target: "nodepool.stack_dump", "End debug handler");
+
+    /// When a profile ends that nobody asks for any more.
+    pub async fn forgotten(&mut self) {
+        match &self.profile {
+            Some((_, end)) => tokio::time::sleep_until(*end).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    pub async fn forget(&mut self) {
+        if let Some((profile, _)) = self.profile.take() {
+            drop(profile.finish().await);
+            debug!(target: "nodepool.stack_dump", "nobody asked for the profile; it is dropped");
+        }
+    }
 }
 
 fn object(asked: Asked, answer: Result<Option<Value>, NoAnswer>) -> Value {

@@ -7,6 +7,7 @@ mod fake_dib;
 pub mod messages;
 pub mod registry;
 pub mod dump;
+mod profile;
 pub mod tally;
 mod footprint;
 pub mod samples;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use actix::{Message, Recipient, WeakRecipient};
 use futures::future::join_all;
+use tokio::time::Instant;
 
 /// Actors that answer `M`. They register when they start; dropping the registration takes them off.
 pub struct Registry<M: Message + Send>
@@ -97,6 +98,19 @@ where
                     Err(_) => Err(NoAnswer::Deadline),
                 };
                 (asked, answer)
+            }
+        });
+        join_all(asking).await
+    }
+
+    /// How long each takes to answer; `None` where it does not.
+    pub async fn time_all(&self, message: M, deadline: Duration) -> Vec<(Asked, Option<Duration>)> {
+        let asking = self.recipients().into_iter().map(|(asked, recipient)| {
+            let message = message.clone();
+            async move {
+                let began = Instant::now();
+                let answer = tokio::time::timeout(deadline, recipient.send(message)).await;
+                (asked, answer.is_ok_and(|answer| answer.is_ok()).then(|| began.elapsed()))
             }
         });
         join_all(asking).await

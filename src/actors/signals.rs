@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info};
 
-use super::dump;
+use super::dump::{self, Dumps};
 use super::shared::Stop;
 
 /// Who sent SIGTERM will not wait much longer than this before it kills.
@@ -66,10 +66,19 @@ impl Listeners {
     async fn serve(self, stop: watch::Sender<Option<Stop>>, registry: dump::Registry, patience: Patience) {
         let Listeners { mut interrupt, mut user, mut terminate, dump: mut dump_asked } = self;
         actix_rt::spawn(async move {
-            while dump_asked.recv().await.is_some() {
-                dump::write(&registry).await;
-                // Those that came meanwhile were for the same dump; the listener keeps one of them.
-                let _ = futures::FutureExt::now_or_never(dump_asked.recv());
+            let mut dumps = Dumps::default();
+            loop {
+                tokio::select! {
+                    asked = dump_asked.recv() => {
+                        if asked.is_none() {
+                            break;
+                        }
+                        dumps.write(&registry).await;
+                        // Those that came meanwhile were for the same dump; the listener keeps one of them.
+                        let _ = futures::FutureExt::now_or_never(dump_asked.recv());
+                    }
+                    () = dumps.forgotten() => dumps.forget().await,
+                }
             }
         });
         let mut next = async || {

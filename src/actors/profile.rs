@@ -1,0 +1,242 @@
+//! A profile of the actors, on request: processor time by actor and message type, slow handlers, mailbox waits, stacks.
+//! While nobody asks for one, a handler pays for one look at a flag.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+use tokio::time::Instant;
+
+use super::dump::{self, Registry};
+
+/// Who asks for a profile and forgets it pays no longer than this.
+pub const WINDOW: Duration = Duration::from_secs(600);
+/// Handlers that took longer, in wall time, are told one by one.
+const SLOW: Duration = Duration::from_millis(10);
+const MOST_SLOW: usize = 50;
+/// Mailboxes are knocked at this often.
+const KNOCK: Duration = Duration::from_secs(1);
+/// Stacks that are taken a second and thread; a prime, so that it does not beat with timers.
+const STACKS_PER_SECOND: i32 = 97;
+/// Functions that are told of.
+const MOST_FUNCTIONS: usize = 40;
+
+static IS_ON: AtomicBool = AtomicBool::new(false);
+static NOTES: Mutex<Option<Notes>> = Mutex::new(None);
+
+struct Notes {
+    began: Instant,
+    handlers: BTreeMap<(&'static str, &'static str), Handled>,
+    slow: Vec<Slow>,
+    mailboxes: BTreeMap<String, Waits>,
+}
+
+#[derive(Default)]
+struct Handled {
+    count: u64,
+    cpu: Duration,
+    longest: Duration,
+}
+
+struct Slow {
+    actor: &'static str,
+    message: &'static str,
+    took: Duration,
+    after: Duration,
+}
+
+#[derive(Default)]
+struct Waits {
+    count: u64,
+    sum: Duration,
+    longest: Duration,
+    unanswered: u64,
+}
+
+/// Measures until it is dropped; for the first line of a handler.
+#[must_use = "what is dropped at once measures nothing"]
+pub struct Measured {
+    actor: &'static str,
+    message: &'static str,
+    began: Instant,
+    cpu: Duration,
+}
+
+/// Nothing while there is no profile.
+pub fn handling<A>(message: &'static str) -> Option<Measured> {
+    if !IS_ON.load(Ordering::Relaxed) {
+        return None;
+    }
+    Some(Measured { actor: short_name(std::any::type_name::<A>()), message, began: Instant::now(), cpu: thread_time() })
+}
+
+/// Without modules and parameters.
+fn short_name(full: &'static str) -> &'static str {
+    let plain = full.split('<').next().unwrap_or(full);
+    plain.rsplit("::").next().unwrap_or(plain)
+}
+
+/// Processor time of the thread that asks.
+fn thread_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
+}
+
+impl Drop for Measured {
+    fn drop(&mut self) {
+        let (took, cpu) = (self.began.elapsed(), thread_time().saturating_sub(self.cpu));
+        let mut notes = lock();
+        let Some(notes) = notes.as_mut() else { return };
+        let handled = notes.handlers.entry((self.actor, self.message)).or_default();
+        handled.count += 1;
+        handled.cpu += cpu;
+        handled.longest = handled.longest.max(took);
+        if took >= SLOW && notes.slow.len() < MOST_SLOW {
+            let after = notes.began.elapsed();
+            notes.slow.push(Slow { actor: self.actor, message: self.message, took, after });
+        }
+    }
+}
+
+fn lock() -> MutexGuard<'static, Option<Notes>> {
+    NOTES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A profile in the making. There is one at a time.
+pub struct Profile {
+    stacks: Option<pprof::ProfilerGuard<'static>>,
+    knocking: actix_rt::task::JoinHandle<()>,
+}
+
+impl Profile {
+    /// To be called on a thread that nothing else can block.
+    pub fn start(registry: Registry) -> Self {
+        let (handlers, slow, mailboxes) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        *lock() = Some(Notes { began: Instant::now(), handlers, slow, mailboxes });
+        IS_ON.store(true, Ordering::Relaxed);
+        // Unwinding from a signal handler inside of these may wait for a lock that the interrupted code holds.
+        let shy = ["libc", "libgcc", "pthread", "vdso"];
+        let builder = pprof::ProfilerGuardBuilder::default().frequency(STACKS_PER_SECOND).blocklist(&shy);
+        let stacks = builder.build().ok();
+        let knocking = actix_rt::spawn(async move {
+            loop {
+                knock(&registry).await;
+                tokio::time::sleep(KNOCK).await;
+            }
+        });
+        Self { stacks, knocking }
+    }
+
+    /// What was measured, line by line.
+    pub async fn finish(self) -> Vec<String> {
+        self.knocking.abort();
+        IS_ON.store(false, Ordering::Relaxed);
+        let Some(notes) = lock().take() else { return Vec::new() };
+        let mut lines = notes.lines();
+        // Names of functions are looked up, which takes its time.
+        let stacks = tokio::task::spawn_blocking(move || self.stacks.map(|stacks| function_lines(&stacks)));
+        lines.extend(stacks.await.ok().flatten().unwrap_or_default());
+        lines
+    }
+}
+
+/// How long everybody takes to get to a message that costs little.
+async fn knock(registry: &Registry) {
+    let answers = registry.time_all(super::messages::Dump, dump::DEADLINE).await;
+    if let Some(notes) = lock().as_mut() {
+        for (asked, took) in answers {
+            let waits = notes.mailboxes.entry(format!("{} {}", asked.actor, asked.name)).or_default();
+            match took {
+                Some(took) => {
+                    waits.count += 1;
+                    waits.sum += took;
+                    waits.longest = waits.longest.max(took);
+                }
+                None => waits.unanswered += 1,
+            }
+        }
+    }
+}
+
+impl Notes {
+    fn lines(self) -> Vec<String> {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let mut lines = vec![format!("Profile of {seconds:.1} s"), "Handlers by processor time:".to_owned()];
+        let mut handlers: Vec<_> = self.handlers.into_iter().collect();
+        handlers.sort_by_key(|(_, handled)| std::cmp::Reverse(handled.cpu));
+        lines.extend(handlers.into_iter().map(|((actor, message), handled)| {
+            let (cpu, longest) = (handled.cpu.as_secs_f64() * 1000.0, handled.longest.as_secs_f64() * 1000.0);
+            let Handled { count, .. } = handled;
+            format!("  {actor} {message}: {cpu:.3} ms in {count} calls, the longest took {longest:.3} ms")
+        }));
+        lines.push(format!("Handlers that took more than {} ms:", SLOW.as_millis()));
+        lines.extend(self.slow.into_iter().map(|slow| {
+            let (took, after) = (slow.took.as_secs_f64() * 1000.0, slow.after.as_secs_f64());
+            format!("  {} {}: {took:.3} ms, {after:.1} s after the start", slow.actor, slow.message)
+        }));
+        lines.push("Mailboxes, time until a message was answered:".to_owned());
+        lines.extend(self.mailboxes.into_iter().map(|(name, waits)| {
+            let mean = waits.sum.as_secs_f64() * 1000.0 / waits.count.max(1) as f64;
+            let mut line = format!(
+                "  {name}: mean {mean:.3} ms, longest {:.3} ms of {}",
+                waits.longest.as_secs_f64() * 1000.0,
+                waits.count
+            );
+            if waits.unanswered > 0 {
+                let _ = write!(line, ", {} without an answer", waits.unanswered);
+            }
+            line
+        }));
+        lines
+    }
+}
+
+/// Where the processor was found most often; the innermost function of each stack.
+fn function_lines(stacks: &pprof::ProfilerGuard<'_>) -> Vec<String> {
+    let Ok(report) = stacks.report().build() else { return Vec::new() };
+    let (mut found, mut total): (BTreeMap<String, isize>, isize) = (BTreeMap::new(), 0);
+    for (stack, count) in &report.data {
+        let innermost = stack.frames.first().and_then(|symbols| symbols.first());
+        *found.entry(innermost.map_or_else(|| "unknown".to_owned(), |symbol| symbol.name())).or_default() += count;
+        total += count;
+    }
+    let mut found: Vec<_> = found.into_iter().collect();
+    found.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let mut lines = vec![format!("Functions, of {total} samples at {STACKS_PER_SECOND} a second of processor time:")];
+    lines.extend(found.into_iter().take(MOST_FUNCTIONS).map(|(name, count)| format!("  {count} {name}")));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Worker;
+
+    #[tokio::test]
+    async fn what_is_handled_is_measured_while_a_profile_is_made() {
+        let local = tokio::task::LocalSet::new();
+        local
+            .run_until(async {
+                assert!(handling::<Worker>("Before").is_none());
+                let profile = Profile::start(Registry::default());
+                {
+                    let _measured = handling::<Worker>("Wake");
+                    std::hint::black_box((0..100_000).fold(0_u64, |sum, number| sum ^ number));
+                }
+                let lines = profile.finish().await.join("\n");
+                assert!(lines.contains("Worker Wake: ") && !lines.contains("Before"), "{lines}");
+                assert!(lines.contains("Functions, of "), "{lines}");
+                assert!(handling::<Worker>("After").is_none());
+            })
+            .await;
+    }
+
+    #[test]
+    fn actors_are_called_by_their_own_names() {
+        assert_eq!(short_name("a::b::TaskManager<c::d::Driver<e::F>>"), "TaskManager");
+        assert_eq!(short_name("PoolWorker"), "PoolWorker");
+    }
+}
