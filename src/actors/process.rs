@@ -18,7 +18,7 @@ use super::config_files::{LoadError, Loaded};
 use super::daemon::{self, DaemonError, Detached};
 use super::identity::Identity;
 use super::log::config::LogConfigError;
-use super::log::{LogError, LogPlan, Verbosity};
+use super::log::{LineFormat, LogError, LogPlan, Verbosity};
 use super::panics::{PanicCounter, Recovery};
 use super::pidfile::{self, PidFile, PidFileError};
 use super::providers::MoreDrivers;
@@ -44,6 +44,8 @@ pub struct DaemonOptions {
     pub mode: Mode,
     /// The logging file of `-l`.
     pub log_config: Option<PathBuf>,
+    /// JSON wins over the formatters of the logging file.
+    pub log_format: LineFormat,
     pub verbosity: Verbosity,
 }
 
@@ -129,7 +131,7 @@ pub fn life(loaded: &Loaded, options: BuilderOptions) -> Result<BuilderLife, Pro
 
 /// The builder from its first log line to its orderly end; to be called inside a system.
 pub async fn build(control: &Control, prepared: Prepared, life: BuilderLife) -> Result<(), ProcessError> {
-    info!("Nodepool builder {VERSION} starting");
+    info!(target: "nodepool.builder.NodePoolBuilder", "Nodepool builder {VERSION} starting");
     let loaded = prepared.loaded.clone();
     let grown = Grown::with_web(control, prepared, None).await?;
     sessions(&grown.shared, loaded, &Tree::Builder(life)).await
@@ -227,7 +229,10 @@ fn install_logging(daemon: &DaemonOptions, log_file: &str) -> Result<(), Process
         (None, Mode::Foreground) => LogPlan::to_stdout(daemon.verbosity),
         (None, Mode::Background { .. }) => LogPlan::to_file(log_file, daemon.verbosity),
     };
-    install_plan(plan)
+    install_plan(match daemon.log_format {
+        LineFormat::Text => plan,
+        LineFormat::Json => plan.as_json(),
+    })
 }
 
 /// Makes a plan the logging of this process.
@@ -235,8 +240,11 @@ pub fn install_plan(plan: LogPlan) -> Result<(), ProcessError> {
     for notice in &plan.notices {
         eprintln!("logging configuration: {notice}");
     }
+    let notices = plan.notices.clone();
     plan.install()?;
     log_panics();
+    // In the background nobody reads stderr.
+    notices.iter().for_each(|notice| warn!(target: "nodepool.NodePool", "logging configuration: {notice}"));
     Ok(())
 }
 
