@@ -26,6 +26,7 @@ use super::samples::SampleSink;
 use super::shared::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, VERSION, WhyRegistry};
 use super::signals::Patience;
 use super::statsd;
+use super::traces::Tracer;
 use super::{clock, dump, launcher, signals, webapp};
 use crate::drivers::image_files::ImagesDir;
 use crate::model::metrics::StatsdAddress;
@@ -306,6 +307,7 @@ pub async fn serve(control: &Control, mut prepared: Prepared) -> Result<(), Proc
     if let Some(web) = web {
         web.stop(false).await;
     }
+    grown.shared.tracer.end();
     outcome
 }
 
@@ -320,16 +322,18 @@ impl Grown {
         let Prepared { options, loaded, drivers, listener: _ } = prepared;
         let (pools, clouds) = (Arbiter::new(), Arbiter::new());
         let identity = Identity::of_this_host();
+        let runtime = runtime_of(&pools).await?;
         let shared = Arc::new(Shared {
             options,
             registry: control.registry.clone(),
             why: WhyRegistry::default(),
             samples: statistics(),
+            tracer: Tracer::from_environment(&runtime),
             ready: AtomicBool::new(false),
             shutdown: control.shutdown.clone(),
             panics: PanicCounter::default(),
             webapp: web.map(|address| webapp::advertised(address, &identity.hostname)),
-            arbiters: Arbiters { pools: pools.handle(), runtime: runtime_of(&pools).await?, clouds: clouds.handle() },
+            arbiters: Arbiters { pools: pools.handle(), runtime: runtime.clone(), clouds: clouds.handle() },
             identity,
             drivers,
             servers: watch::Sender::new(loaded.config.zookeeper.servers.clone()),

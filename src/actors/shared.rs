@@ -16,6 +16,7 @@ use super::panics::PanicCounter;
 use super::providers::MoreDrivers;
 use super::registry::Registry;
 use super::samples::SampleSink;
+use super::traces::Tracer;
 pub use crate::drivers::BUILT;
 use crate::model::config::{Config, ZooKeeperConfig, ZooKeeperServer};
 use crate::model::problem::Problem;
@@ -34,6 +35,7 @@ pub struct Shared {
     pub registry: dump::Registry,
     pub why: WhyRegistry,
     pub samples: SampleSink,
+    pub tracer: Tracer,
     /// What `/ready` says: set after the first complete pass.
     pub ready: AtomicBool,
     /// Set by the signals that stop the process.
