@@ -6,7 +6,7 @@ use std::sync::Arc;
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, SpawnHandle};
 use serde_json::json;
 use tokio::sync::watch;
-use tracing::warn;
+use tracing::{Instrument, info_span, warn};
 
 use super::building::{self, Built, Recipe, Workshop};
 use super::clock;
@@ -88,7 +88,7 @@ impl BuildWorker {
         {
             warn!(
                 target: "nodepool.builder.BuildWorker",
-                image = %order.image, trouble, "an image of this name cannot be built; give it another one"
+                worker = self.parts.number, image = %order.image, trouble, "an image of this name cannot be built; give it another one"
             );
         }
         trouble.is_some()
@@ -107,8 +107,10 @@ impl BuildWorker {
             log_retention: config.build_log_retention,
         };
         self.building = Some((order.clone(), clock::now()));
+        // For the loggers, of which each worker has its own.
+        let span = info_span!("build", worker = self.parts.number, image = %order.image);
         let building = building::build(self.parts.store.clone(), self.parts.workshop.clone(), order, recipe);
-        self.errands.run(ctx, building, |built, act, ctx| act.built(built, claim, ctx));
+        self.errands.run(ctx, building.instrument(span), |built, act, ctx| act.built(built, claim, ctx));
     }
 
     fn built(&mut self, built: Built, claim: Claim, ctx: &mut Context<Self>) {

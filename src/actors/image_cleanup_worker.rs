@@ -228,11 +228,11 @@ impl ImageCleanupWorker {
             Ok(()) => self.look_again |= pass == Pass::Whole,
             // Somebody else minds it, or it is decided again on a newer picture.
             Err(WriteError::Conflict | WriteError::Contended) => {
-                debug!(target: "nodepool.builder.CleanupWorker", what = key, "others were faster");
+                debug!(target: "nodepool.builder.CleanupWorker.0", what = key, "others were faster");
                 self.resting.insert(key);
             }
             Err(error) => {
-                warn!(target: "nodepool.builder.CleanupWorker", what = key, %error, "cannot be removed; trying again");
+                warn!(target: "nodepool.builder.CleanupWorker.0", what = key, %error, "cannot be removed; trying again");
                 self.resting.insert(key);
             }
         }
@@ -267,7 +267,7 @@ impl ImageCleanupWorker {
         };
         self.errands.run(ctx, retiring::tidy_files(view), |result, act, ctx| {
             if let Err(error) = result {
-                warn!(target: "nodepool.builder.CleanupWorker", "{error}; trying again");
+                warn!(target: "nodepool.builder.CleanupWorker.0", "{error}; trying again");
             }
             let again = act.files == Files::LookingAndAskedAgain;
             act.files = Files::Idle;

@@ -190,6 +190,7 @@ impl Launcher {
             tick: self.shared.options.watermark_sleep.to_duration(),
             guard: self.panics.guard(format!("PoolWorker {id}")),
             samples: self.shared.samples.clone(),
+            tracer: self.shared.tracer.clone(),
             clouds: self.shared.arbiters.clouds.clone(),
             dumps: self.shared.registry.clone(),
             whys: self.shared.why.clone(),
@@ -365,8 +366,11 @@ impl Launcher {
         let store = self.store.clone();
         let submitting = async move { store.submit_min_ready(request).await };
         ctx.spawn(submitting.into_actor(self).map(move |result: Result<RequestId, WriteError>, act, _| {
-            if let Err(error) = &result {
-                warn!(target: "nodepool.NodePool", %label, %error, "cannot ask for a node to keep ready");
+            match &result {
+                Ok(id) => {
+                    info!(target: "nodepool.NodePool", node_request_id = %id, %label, "asking for a node to keep ready")
+                }
+                Err(error) => warn!(target: "nodepool.NodePool", %label, %error, "cannot ask for a node to keep ready"),
             }
             act.min_ready.submitted(&label, result.ok());
         }));

@@ -14,6 +14,7 @@ mod config_watch;
 pub mod log;
 pub mod pidfile;
 pub mod daemon;
+mod subject;
 pub mod traces;
 pub mod jobs;
 mod label_troubles;

@@ -12,7 +12,7 @@ use actix::{
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::{debug, info, info_span, warn};
 
 use super::clock;
 use super::errands::Errands;
@@ -23,6 +23,8 @@ use super::panics::PanicGuard;
 use super::pool_launches::Held;
 use super::registry::Registration;
 use super::samples::SampleSink;
+use super::subject::Subject;
+use super::traces::{Tracer, Traces};
 use crate::model::cloud::{Facts, HostCheck, Job, News, Outcome};
 use crate::model::component::{ComponentKind, DEFAULT_PRIORITY, PoolComponent};
 use crate::model::config::Config;
@@ -55,6 +57,7 @@ pub struct PoolWorkerParts {
     pub tick: Duration,
     pub guard: PanicGuard,
     pub samples: SampleSink,
+    pub tracer: Tracer,
     /// Where scans for host keys run.
     pub clouds: ArbiterHandle,
     pub dumps: super::dump::Registry,
@@ -67,6 +70,7 @@ pub struct PoolWorker {
     pub(super) changes: Changes,
     pub(super) held: Held,
     pub(super) errands: Errands<Self>,
+    pub(super) traces: Traces,
     /// Wakes for the next moment that a launch waits for.
     clock: Option<(Timestamp, SpawnHandle)>,
     facts: BTreeMap<ProviderName, Arc<Facts>>,
@@ -107,6 +111,7 @@ impl PoolWorker {
             changes,
             held: Held::default(),
             errands: Errands::default(),
+            traces: parts.tracer.traces(),
             clock: None,
             facts: BTreeMap::new(),
             component: Component::default(),
@@ -203,28 +208,35 @@ impl PoolWorker {
         match effect {
             Effect::HandOut(plan) => {
                 let (id, nodes) = (plan.request.id.clone(), plan.request.record.nodes.clone());
-                let event_id = plan.request.record.event_id.clone();
+                let record = plan.request.record.clone();
+                let subject = Subject::request(&id, record.event_id.as_deref());
                 let writing = async move { store.hand_out(plan.request, plan.nodes).await };
                 self.errands.run(ctx, writing, move |result, act, ctx| {
                     if result.is_ok() {
                         act.tell_reused(&nodes);
+                        act.traces.accepted(&id, &record, &act.parts.id);
+                        act.traces.ended(&id, record.state.as_str());
                     }
-                    act.log_write("hand-out", &id, event_id.as_deref(), format_args!("{nodes:?}"), &result);
+                    act.log_write("hand-out", &subject, format_args!("{nodes:?}"), &result);
                     act.answer(Event::HandedOut(id, result), ctx);
                 });
             }
             Effect::Decline { request, reasons } => {
-                let (id, event_id) = (request.id.clone(), request.record.event_id.clone());
+                let (id, record) = (request.id.clone(), request.record.clone());
+                let subject = Subject::request(&id, record.event_id.as_deref());
                 let writing = async move { store.decline(*request).await };
                 self.errands.run(ctx, writing, move |result, act, ctx| {
-                    act.log_write("decline", &id, event_id.as_deref(), format_args!("{}", reasons.join("; ")), &result);
+                    act.traces.declined(&id, &record, &act.parts.id, &reasons);
+                    act.log_write("decline", &subject, format_args!("{}", reasons.join("; ")), &result);
                     act.answer(Event::Declined(id, result), ctx);
                 });
             }
             Effect::Probe { request, node, host } => {
                 let ticket = self.ticket();
+                let event = self.changes.published().request(&request).and_then(|known| known.record.event_id.clone());
+                let subject = Subject { event, request: Some(request.clone()), node: Some(node.clone()) };
                 self.probes.insert(ticket, (request, node));
-                let submit = Submit::new(ticket, Job::Probe(host), ctx.address().recipient());
+                let submit = Submit::new(ticket, Job::Probe(host), ctx.address().recipient()).about(subject);
                 // Bounded by the idle nodes of the pool; a provider that is gone answers by dropping the job.
                 self.parts.provider.submit.do_send(submit);
             }
@@ -238,8 +250,12 @@ impl PoolWorker {
             Effect::Submit { node, job } => self.submit(node, job, ctx),
             Effect::Abandon { node } => self.abandon(&node, ctx),
             Effect::ShowConsole { node, external_id, text } => {
-                info!(target: "nodepool.NodeLauncher", node_id = %node, "Console log from external id {external_id}:");
-                text.lines().for_each(|line| info!(target: "nodepool.NodeLauncher", node_id = %node, "{line}"));
+                let provider = &self.parts.id.provider;
+                let _about = self.held.subject(&node).span().entered();
+                info!(target: "nodepool.StateMachineNodeLauncher", %provider, "Console log from external id {external_id}:");
+                for line in text.lines() {
+                    info!(target: "nodepool.StateMachineNodeLauncher", %provider, "{line}");
+                }
             }
             Effect::Scan { node, target } => self.scan(node, target, ctx),
             Effect::Refresh => self.refresh(ctx),
@@ -248,7 +264,8 @@ impl PoolWorker {
                 let node = change.id.clone();
                 let writing = async move { store.save(*change).await };
                 self.errands.run(ctx, writing, move |result, act, ctx| {
-                    info!(target: "nodepool.PoolWorker", node_id = %node, ?result, "deleting an unused node to make room");
+                    let pool = &act.parts.id;
+                    info!(target: "nodepool.PoolWorker", %pool, node_id = %node, ?result, "deleting an unused node to make room");
                     act.answer(Event::Evicted(result), ctx);
                 });
             }
@@ -266,19 +283,23 @@ impl PoolWorker {
     pub(super) fn log_write(
         &self,
         what: &str,
-        id: &RequestId,
-        event_id: Option<&str>,
+        subject: &Subject,
         detail: fmt::Arguments<'_>,
         result: &Result<(), WriteError>,
     ) {
-        let (pool, event_id) = (&self.parts.id, event_id.unwrap_or_default());
+        let (pool, launcher) = (&self.parts.id, &self.parts.launcher);
+        let (event_id, node_request_id) = (subject.event_id(), subject.request_id());
+        // Whoever reads JSON wants to know the pool, which the name of the logger has somewhere in it.
+        let _pool = info_span!("pool", %pool).entered();
         match result {
-            Ok(()) => info!(target: "nodepool.PoolWorker", %pool, node_request_id = %id, event_id, %detail, "{what}"),
+            Ok(()) => {
+                info!(target: "nodepool.driver.NodeRequestHandler", %launcher, node_request_id, event_id, %detail, "{what}")
+            }
             Err(WriteError::Conflict | WriteError::Contended) => {
-                debug!(target: "nodepool.PoolWorker", %pool, node_request_id = %id, event_id, %detail, "{what}: others were faster");
+                debug!(target: "nodepool.driver.NodeRequestHandler", %launcher, node_request_id, event_id, %detail, "{what}: others were faster");
             }
             Err(error) => {
-                warn!(target: "nodepool.PoolWorker", %pool, node_request_id = %id, event_id, %detail, %error, "{what} failed");
+                warn!(target: "nodepool.driver.NodeRequestHandler", %launcher, node_request_id, event_id, %detail, %error, "{what} failed");
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use actix::{Actor, ActorContext, ArbiterHandle, AsyncContext, Context, Handler, SpawnHandle};
 use serde::Serialize;
 use tokio::sync::watch;
-use tracing::{Instrument, debug_span};
+use tracing::{Instrument, debug, info_span};
 
 use super::dump;
 use super::errands::Errands;
@@ -196,7 +196,11 @@ impl<D: Driver> TaskManager<D> {
     fn start_call(&mut self, id: CallId, ctx: &mut Context<Self>) {
         let request = self.tasks.started(id);
         let limit = request.deadline().to_duration();
-        let span = debug_span!("api_call", provider = %self.provider, key = request.key());
+        let subject = self.tasks.subject(id).cloned().unwrap_or_default();
+        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        let (provider, call) = (&self.provider, request.key());
+        debug!(%provider, event_id, node_request_id, node_id, call, "API call");
+        let span = info_span!("api_call", %provider, event_id, node_request_id, node_id, call);
         let driver = self.driver.clone();
         let calling = async move {
             match tokio::time::timeout(limit, driver.call(request)).await {
@@ -207,7 +211,24 @@ impl<D: Driver> TaskManager<D> {
         self.errands.run(ctx, calling.instrument(span), move |result, act, ctx| act.call_ended(id, result, ctx));
     }
 
+    fn log_end(&self, id: CallId, result: &Result<D::Reply, CloudError>) {
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        let Some((call, took_ms)) = self.tasks.timing(id) else { return };
+        let subject = self.tasks.subject(id).cloned().unwrap_or_default();
+        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        let (provider, took_ms) = (&self.provider, took_ms.round() as u64);
+        match result {
+            Ok(_) => debug!(%provider, event_id, node_request_id, node_id, call, took_ms, "API call ended"),
+            Err(error) => {
+                debug!(%provider, event_id, node_request_id, node_id, call, took_ms, %error, "API call failed")
+            }
+        }
+    }
+
     fn call_ended(&mut self, id: CallId, result: Result<D::Reply, CloudError>, ctx: &mut Context<Self>) {
+        self.log_end(id, &result);
         let samples = &self.surroundings.samples;
         if samples.is_wanted()
             && let Some((key, milliseconds)) = self.tasks.timing(id)

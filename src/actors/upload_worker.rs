@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, SpawnHandle};
 use serde_json::json;
+use tracing::{Instrument, info_span};
 
 use super::asking::{Asking, Counter};
 use super::building::Workshop;
@@ -95,8 +96,12 @@ impl UploadWorker {
             hook_timeout: self.parts.hook_timeout,
         };
         self.uploading = Some((shipment.place.clone(), clock::now()));
+        let place = &shipment.place;
+        // For the loggers, of which each worker has its own.
+        let span =
+            info_span!("upload", worker = self.parts.number, image = %place.build.image, provider = %place.provider);
         let uploading = uploading::upload(carrier, shipment);
-        self.errands.run(ctx, uploading, |uploaded, act, ctx| act.uploaded(uploaded, claim, ctx));
+        self.errands.run(ctx, uploading.instrument(span), |uploaded, act, ctx| act.uploaded(uploaded, claim, ctx));
     }
 
     fn uploaded(&mut self, uploaded: Uploaded, claim: Claim, ctx: &mut Context<Self>) {
