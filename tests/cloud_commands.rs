@@ -250,7 +250,7 @@ async fn the_console_of_a_server_without_host_keys_is_in_the_launchers_log_line_
     let said = ["Console log from external id ", "FAKE CONSOLE OUTPUT", "ANOTHER", "LAST LINE"];
     wait::until("the console in the log", SOON, async || {
         let log = launcher.log();
-        let mut lines = log.lines().filter(|line| line.contains("nodepool.NodeLauncher"));
+        let mut lines = log.lines().filter(|line| line.contains("nodepool.StateMachineNodeLauncher.p:"));
         said.iter().all(|text| lines.any(|line| line.contains(text)))
     })
     .await;

@@ -25,17 +25,18 @@ use super::registry::Registration;
 use super::samples::SampleSink;
 use super::subject::Subject;
 use super::traces::{Tracer, Traces};
-use crate::model::cloud::{Facts, HostCheck, Job, News, Outcome};
+use crate::model::cloud::{Facts, HostCheck, HostIdentity, Job, News, Outcome};
 use crate::model::component::{ComponentKind, DEFAULT_PRIORITY, PoolComponent};
 use crate::model::config::Config;
 use crate::model::ids::{LauncherId, NodeId, PoolId, ProviderName, RequestId};
 use crate::model::json;
-use crate::model::snapshot::{Snapshot, WriteError};
+use crate::model::snapshot::{RequestChange, Snapshot, WriteError};
 use crate::model::status::Why;
 use crate::model::time::Timestamp;
 use crate::model::world::World;
 use crate::policy::board::Board;
 use crate::policy::pool::{Effect, Event, Pool, Probe};
+use crate::policy::request_handler::HandOut;
 use crate::policy::tenants::Kept;
 use crate::zk::txn::Store;
 
@@ -206,40 +207,9 @@ impl PoolWorker {
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
         let store = self.parts.store.clone();
         match effect {
-            Effect::HandOut(plan) => {
-                let (id, nodes) = (plan.request.id.clone(), plan.request.record.nodes.clone());
-                let record = plan.request.record.clone();
-                let subject = Subject::request(&id, record.event_id.as_deref());
-                let writing = async move { store.hand_out(plan.request, plan.nodes).await };
-                self.errands.run(ctx, writing, move |result, act, ctx| {
-                    if result.is_ok() {
-                        act.tell_reused(&nodes);
-                        act.traces.accepted(&id, &record, &act.parts.id);
-                        act.traces.ended(&id, record.state.as_str());
-                    }
-                    act.log_write("hand-out", &subject, format_args!("{nodes:?}"), &result);
-                    act.answer(Event::HandedOut(id, result), ctx);
-                });
-            }
-            Effect::Decline { request, reasons } => {
-                let (id, record) = (request.id.clone(), request.record.clone());
-                let subject = Subject::request(&id, record.event_id.as_deref());
-                let writing = async move { store.decline(*request).await };
-                self.errands.run(ctx, writing, move |result, act, ctx| {
-                    act.traces.declined(&id, &record, &act.parts.id, &reasons);
-                    act.log_write("decline", &subject, format_args!("{}", reasons.join("; ")), &result);
-                    act.answer(Event::Declined(id, result), ctx);
-                });
-            }
-            Effect::Probe { request, node, host } => {
-                let ticket = self.ticket();
-                let event = self.changes.published().request(&request).and_then(|known| known.record.event_id.clone());
-                let subject = Subject { event, request: Some(request.clone()), node: Some(node.clone()) };
-                self.probes.insert(ticket, (request, node));
-                let submit = Submit::new(ticket, Job::Probe(host), ctx.address().recipient()).about(subject);
-                // Bounded by the idle nodes of the pool; a provider that is gone answers by dropping the job.
-                self.parts.provider.submit.do_send(submit);
-            }
+            Effect::HandOut(plan) => self.hand_out(*plan, ctx),
+            Effect::Decline { request, reasons } => self.decline(*request, reasons, ctx),
+            Effect::Probe { request, node, host } => self.probe(request, node, host, ctx),
             Effect::Claim(claim) => self.claim(*claim, ctx),
             Effect::Adopt(adoption) => self.adopt(*adoption, ctx),
             Effect::Extend { request, reuse, build } => self.extend(request, reuse, build, ctx),
@@ -278,6 +248,47 @@ impl PoolWorker {
                 });
             }
         }
+    }
+
+    fn hand_out(&mut self, plan: HandOut, ctx: &mut Context<Self>) {
+        let (id, nodes) = (plan.request.id.clone(), plan.request.record.nodes.clone());
+        let record = plan.request.record.clone();
+        let subject = Subject::request(&id, record.event_id.as_deref());
+        let store = self.parts.store.clone();
+        let writing = async move { store.hand_out(plan.request, plan.nodes).await };
+        self.errands.run(ctx, writing, move |result, act, ctx| {
+            if result.is_ok() {
+                act.tell_reused(&nodes);
+                act.traces.accepted(&id, &record, &act.parts.id);
+                act.traces.ended(&id, record.state.as_str());
+            }
+            act.log_write("hand-out", &subject, format_args!("{nodes:?}"), &result);
+            act.answer(Event::HandedOut(id, result), ctx);
+        });
+    }
+
+    fn decline(&mut self, request: RequestChange, reasons: Vec<String>, ctx: &mut Context<Self>) {
+        let (id, record) = (request.id.clone(), request.record.clone());
+        let subject = Subject::request(&id, record.event_id.as_deref());
+        let store = self.parts.store.clone();
+        let writing = async move { store.decline(request).await };
+        self.errands.run(ctx, writing, move |result, act, ctx| {
+            if result.is_ok() {
+                act.traces.declined(&id, &record, &act.parts.id, &reasons);
+            }
+            act.log_write("decline", &subject, format_args!("{}", reasons.join("; ")), &result);
+            act.answer(Event::Declined(id, result), ctx);
+        });
+    }
+
+    fn probe(&mut self, request: RequestId, node: NodeId, host: HostIdentity, ctx: &mut Context<Self>) {
+        let ticket = self.ticket();
+        let event = self.changes.published().request(&request).and_then(|known| known.record.event_id.clone());
+        let subject = Subject { event, request: Some(request.clone()), node: Some(node.clone()) };
+        self.probes.insert(ticket, (request, node));
+        let submit = Submit::new(ticket, Job::Probe(host), ctx.address().recipient()).about(subject);
+        // Bounded by the idle nodes of the pool; a provider that is gone answers by dropping the job.
+        self.parts.provider.submit.do_send(submit);
     }
 
     pub(super) fn log_write(

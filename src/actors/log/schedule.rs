@@ -18,7 +18,7 @@ enum Every {
     Hour,
     Day,
     Midnight,
-    /// At midnight before this day; 0 is Monday.
+    /// At the midnight that ends this day; 0 is Monday.
     Week(u32),
 }
 
@@ -51,21 +51,14 @@ impl Schedule {
         match self.every {
             Every::Second | Every::Minute | Every::Hour | Every::Day => after + self.interval,
             Every::Midnight => self.midnight(after, |_| true),
-            Every::Week(day) => self.midnight(after, |date| date.weekday().num_days_from_monday() == day),
+            Every::Week(day) => self.midnight(after, |date| date.weekday().num_days_from_monday() == (day + 1) % 7),
         }
-    }
-
-    /// From one rotation to the next that is still to come.
-    pub fn next_from(&self, now: i64) -> i64 {
-        let next = self.next(now);
-        // At midnight itself it is this one.
-        if next > now { next } else { next + self.every.seconds() }
     }
 
     fn midnight(&self, after: i64, is_meant: impl Fn(&NaiveDateTime) -> bool) -> i64 {
         let clock = self.clock(after);
-        let mut midnight = clock.date().and_time(NaiveTime::MIN);
-        while midnight < clock || !is_meant(&midnight) {
+        let mut midnight = clock.date().and_time(NaiveTime::MIN) + Days::new(1);
+        while !is_meant(&midnight) {
             midnight = midnight + Days::new(1);
         }
         match self.zone {
@@ -146,14 +139,14 @@ mod tests {
             ("h", 1, SATURDAY + 3600, "2024-02-03_04"),
             ("D", 1, SATURDAY + 86_400, "2024-02-03"),
             ("midnight", 1, 1_707_004_800, "2024-02-03"),
-            ("W0", 1, 1_707_091_200, "2024-01-29"),
-            ("W6", 1, 1_707_004_800, "2024-01-28"),
+            ("W0", 1, 1_707_177_600, "2024-01-30"),
+            ("W6", 1, 1_707_091_200, "2024-01-29"),
         ];
         for (when, interval, expected, suffix) in cases {
             let schedule = schedule(when, interval);
             assert_eq!((schedule.next(SATURDAY), schedule.suffix(expected)), (expected, suffix.to_owned()), "{when}");
         }
-        assert_eq!(schedule("midnight", 1).next_from(1_707_004_800), 1_707_004_800 + 86_400);
+        assert_eq!(schedule("midnight", 1).next(1_707_004_800), 1_707_004_800 + 86_400);
         assert_eq!(Schedule::parse("W7", 1, Zone::Utc), None);
         assert_eq!(Schedule::parse("yearly", 1, Zone::Utc), None);
     }

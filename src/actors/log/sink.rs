@@ -182,7 +182,7 @@ fn rotate(file: &mut OpenFile, plan: &FilePlan, line: &str, now: impl Fn() -> i6
         Rotation::ByTime { schedule, backups } => {
             let now = now();
             let Some(due) = file.due.filter(|due| now >= *due) else { return Ok(()) };
-            file.due = Some(schedule.next_from(now));
+            file.due = Some(schedule.next(now));
             if !file.file.metadata()?.is_file() {
                 return Ok(());
             }
