@@ -19,7 +19,7 @@ const LIFE: [(&str, &str); 14] = [
     ("nodepool.utils", "host keys found"),
     ("nodepool.StateMachineNodeLauncher.lab", "launch attempt ended"),
     ("nodepool.driver.NodeRequestHandler", "finish"),
-    ("nodepool.NodeDeleter", "deleting"),
+    ("nodepool.DeletedNodeWorker", "deleting"),
     ("nodepool.StateMachineProvider.lab", "API call ended"),
     ("nodepool.StateMachineNodeDeleter.lab", "deleted"),
     ("nodepool.CleanupWorker", "done"),

@@ -72,9 +72,11 @@ async fn a_request_is_a_part_of_zuuls_trace() {
     let environment =
         [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")];
     let life = life::of_one_request(&["-f"], &environment).await;
+    assert!(life.record.contains(&life::requestor_data()), "{}", life.record);
     let spans = collector.spans();
     let trace = format!("{:032x}", life::TRACE);
     assert!(spans.iter().all(|span| span["traceId"] == trace.as_str()), "{spans:#?}");
+    assert!(life.log.contains("sending traces"), "{}", life.log);
     let named = |name: &str| spans.iter().filter(|span| span["name"] == name).collect::<Vec<_>>();
     let [request] = named("request")[..] else { panic!("{spans:#?}") };
     assert_eq!(request["parentSpanId"], format!("{:016x}", life::SPAN).as_str(), "{request}");
@@ -85,7 +87,8 @@ async fn a_request_is_a_part_of_zuuls_trace() {
     let launches = named("launch");
     let mut nodes: Vec<String> = launches.iter().map(|launch| attribute(launch, "node")).collect();
     let mut expected = life.nodes.clone();
-    (nodes.sort(), expected.sort());
+    nodes.sort();
+    expected.sort();
     assert_eq!(nodes, expected);
     assert!(launches.iter().all(|launch| launch["parentSpanId"] == request["spanId"]), "{spans:#?}");
     // Every second server fails.

@@ -69,7 +69,7 @@ impl CleanupWorker {
             return self.repaired(deletion.key, subject, Err(error), ctx);
         };
         let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
-        info!(target: "nodepool.NodeDeleter", event_id, node_request_id, node_id, %provider, %external_id, "deleting");
+        info!(target: "nodepool.DeletedNodeWorker", event_id, node_request_id, node_id, %provider, %external_id, "deleting");
         let (ticket, reply) = (self.ticket(), ctx.address().recipient());
         handle.submit.do_send(Submit::new(ticket, Job::Delete(external_id), reply).about(subject.clone()));
         let under_way = UnderWay {

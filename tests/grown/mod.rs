@@ -90,6 +90,7 @@ impl Process {
             registry: dump::Registry::default(),
             why: WhyRegistry::default(),
             samples: SampleSink::discard(),
+            tracer: Default::default(),
             ready: AtomicBool::new(false),
             shutdown,
             panics: PanicCounter::default(),

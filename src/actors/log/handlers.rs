@@ -87,8 +87,10 @@ impl Arguments<'_> {
         };
         let is_file = matches!(sink, SinkPlan::File(_));
         for (key, value) in self.section {
-            let is_known = COMMON.contains(&key.as_str()) || known.contains(&key.as_str()) || key == "()";
-            if !is_known && !(is_file && FILE.contains(&key.as_str())) && !value.is_empty() {
+            let is_of_files = is_file && FILE.contains(&key.as_str());
+            let is_known =
+                COMMON.contains(&key.as_str()) || known.contains(&key.as_str()) || key == "()" || is_of_files;
+            if !is_known && !value.is_empty() {
                 notices.push(self.wrong(&format!("`{key}: {value}` has no meaning here and is ignored")));
             }
         }
