@@ -132,6 +132,27 @@ fn the_child() {
     std::process::exit(0);
 }
 
+#[test]
+fn no_file_makes_us_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    for case in &READ {
+        let path = folder.path().join(case.file);
+        let characters: Vec<char> = case.text.chars().collect();
+        for at in 0..characters.len() {
+            let mut wrong = characters.clone();
+            // Cut off, left out, or something else in its place.
+            match at % 3 {
+                0 => wrong.truncate(at),
+                1 => drop(wrong.remove(at)),
+                _ => wrong[at] = ['%', '(', '{', '\u{fc}', '\n', '9', ':', '\''][at % 8],
+            }
+            std::fs::write(&path, wrong.into_iter().collect::<String>()).unwrap();
+            // Whatever it says, it says.
+            let _ = LogPlan::from_file(&path);
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_same_lines_are_in_the_same_files() {
     if real::skipped() {

@@ -72,8 +72,8 @@ pub struct ScanEnded {
 impl PoolWorker {
     pub(super) fn claim(&mut self, claim: Claim, ctx: &mut Context<Self>) {
         let (id, store) = (claim.request.id.clone(), self.parts.store.clone());
-        let record = claim.request.record.clone();
-        let subject = Subject::request(&id, record.event_id.as_deref());
+        let record = self.traces.copy(&claim.request.record);
+        let subject = Subject::request(&id, claim.request.record.event_id.as_deref());
         let reused: Vec<NodeId> = claim.reuse.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.claim(claim.request, claim.reuse, claim.build).await };
         self.errands.run(ctx, writing, move |result, act, ctx| {
@@ -82,7 +82,7 @@ impl PoolWorker {
                 act.held.requests.insert(id.clone(), claimed.lock);
                 act.held.enlist(&subject, &claimed.nodes);
                 act.held.enlist(&subject, &reused);
-                act.traces.accepted(&id, &record, &act.parts.id);
+                act.traces.accepted(&id, record.as_ref(), &act.parts.id);
                 claimed.nodes
             });
             let told = answer.as_ref().map(drop).map_err(WriteError::clone);
@@ -144,8 +144,8 @@ impl PoolWorker {
 
     pub(super) fn adopt(&mut self, adoption: Adoption, ctx: &mut Context<Self>) {
         let (id, store) = (adoption.request.id.clone(), self.parts.store.clone());
-        let record = adoption.request.record.clone();
-        let subject = Subject::request(&id, record.event_id.as_deref());
+        let record = self.traces.copy(&adoption.request.record);
+        let subject = Subject::request(&id, adoption.request.record.event_id.as_deref());
         let nodes: Vec<NodeId> = adoption.nodes.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.adopt(adoption.request, adoption.nodes).await };
         self.errands.run(ctx, writing, move |result, act, ctx| {
@@ -153,7 +153,8 @@ impl PoolWorker {
                 act.held.requests.insert(id.clone(), lock);
                 act.held.nodes.extend(nodes.iter().cloned().zip(locks));
                 act.held.enlist(&subject, &nodes);
-                act.traces.accepted(&id, &record, &act.parts.id);
+                act.traces.accepted(&id, record.as_ref(), &act.parts.id);
+                nodes.iter().for_each(|node| act.traces.launches(&id, node, &act.parts.id.provider));
             });
             act.log_write("go on", &subject, format_args!("{nodes:?}"), &answer);
             act.tell(Event::Adopted(id, answer), ctx);

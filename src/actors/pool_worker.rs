@@ -252,15 +252,15 @@ impl PoolWorker {
 
     fn hand_out(&mut self, plan: HandOut, ctx: &mut Context<Self>) {
         let (id, nodes) = (plan.request.id.clone(), plan.request.record.nodes.clone());
-        let record = plan.request.record.clone();
-        let subject = Subject::request(&id, record.event_id.as_deref());
+        let record = self.traces.copy(&plan.request.record);
+        let subject = Subject::request(&id, plan.request.record.event_id.as_deref());
         let store = self.parts.store.clone();
         let writing = async move { store.hand_out(plan.request, plan.nodes).await };
         self.errands.run(ctx, writing, move |result, act, ctx| {
             if result.is_ok() {
                 act.tell_reused(&nodes);
-                act.traces.accepted(&id, &record, &act.parts.id);
-                act.traces.ended(&id, record.state.as_str());
+                act.traces.accepted(&id, record.as_ref(), &act.parts.id);
+                act.traces.ended(&id, "fulfilled");
             }
             act.log_write("hand-out", &subject, format_args!("{nodes:?}"), &result);
             act.answer(Event::HandedOut(id, result), ctx);
@@ -268,13 +268,13 @@ impl PoolWorker {
     }
 
     fn decline(&mut self, request: RequestChange, reasons: Vec<String>, ctx: &mut Context<Self>) {
-        let (id, record) = (request.id.clone(), request.record.clone());
-        let subject = Subject::request(&id, record.event_id.as_deref());
+        let (id, record) = (request.id.clone(), self.traces.copy(&request.record));
+        let subject = Subject::request(&id, request.record.event_id.as_deref());
         let store = self.parts.store.clone();
         let writing = async move { store.decline(request).await };
         self.errands.run(ctx, writing, move |result, act, ctx| {
             if result.is_ok() {
-                act.traces.declined(&id, &record, &act.parts.id, &reasons);
+                act.traces.declined(&id, record.as_ref(), &act.parts.id, &reasons);
             }
             act.log_write("decline", &subject, format_args!("{}", reasons.join("; ")), &result);
             act.answer(Event::Declined(id, result), ctx);

@@ -254,6 +254,10 @@ fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let backtrace = std::backtrace::Backtrace::capture();
         error!(target: "nodepool.NodePool", "{panic}\n{backtrace}");
+        // A logging file may silence that logger; a panic is to be seen somewhere.
+        if !tracing::enabled!(target: "nodepool.NodePool", tracing::Level::ERROR) {
+            eprintln!("{panic}\n{backtrace}");
+        }
     }));
 }
 

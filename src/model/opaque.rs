@@ -60,7 +60,7 @@ impl<'de> Deserialize<'de> for Opaque {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::request::NodeRequest;
+    use crate::model::request::{NodeRequest, SpanInfo};
 
     #[test]
     fn what_zuul_keeps_in_a_request_comes_back_as_it_was() {
@@ -68,8 +68,15 @@ mod tests {
         let text = format!(r#"{{"state": "requested", "node_types": ["a"], "requestor_data": {data}}}"#);
         let request: NodeRequest = json::from_bytes(text.as_bytes()).unwrap();
         assert_eq!(request.requestor_data.text(), data);
+        let span = SpanInfo {
+            trace_id: 338_953_138_925_153_547_590_470_800_371_487_866_880,
+            span_id: 17_457_386_173_526_127_616,
+            trace_flags: 0,
+        };
+        assert_eq!(request.span(), Some(span));
         let written = String::from_utf8(json::to_bytes(&request)).unwrap();
         assert!(written.contains(&format!(r#""requestor_data": {data}"#)), "{written}");
-        assert_eq!(NodeRequest { requestor_data: Opaque::default(), ..request }.requestor_data.value(), Value::Null);
+        let bare = NodeRequest { requestor_data: Opaque::default(), ..request };
+        assert_eq!((bare.requestor_data.value(), bare.span()), (Value::Null, None));
     }
 }

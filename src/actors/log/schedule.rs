@@ -83,7 +83,9 @@ impl Schedule {
 
     /// What follows the name of the file that is put aside at a rotation: the beginning of its time.
     pub fn suffix(&self, rotation: i64) -> String {
-        let begin = self.clock(rotation) - TimeDelta::seconds(self.interval);
+        let rotation = self.clock(rotation);
+        // An interval of millions of years is as good as none.
+        let begin = rotation.checked_sub_signed(TimeDelta::seconds(self.interval)).unwrap_or(rotation);
         begin.format(self.every.suffix()).to_string()
     }
 

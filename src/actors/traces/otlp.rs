@@ -120,13 +120,18 @@ struct Launch {
 }
 
 impl Traces {
+    /// For when it is known what became of it; where nothing is sent there is nothing to be copied.
+    pub fn copy(&self, record: &NodeRequest) -> Option<NodeRequest> {
+        self.sending.as_ref().map(|_| record.clone())
+    }
+
     /// From its creation on, so that a trace shows how long a request has waited.
-    pub fn accepted(&mut self, id: &RequestId, record: &NodeRequest, pool: &PoolId) {
+    pub fn accepted(&mut self, id: &RequestId, record: Option<&NodeRequest>, pool: &PoolId) {
         let Some(span) = self.begin_request(id, record, pool) else { return };
         self.requests.insert(id.clone(), span);
     }
 
-    pub fn declined(&mut self, id: &RequestId, record: &NodeRequest, pool: &PoolId, reasons: &[String]) {
+    pub fn declined(&mut self, id: &RequestId, record: Option<&NodeRequest>, pool: &PoolId, reasons: &[String]) {
         let Some(mut span) = self.begin_request(id, record, pool) else { return };
         span.set_attribute(KeyValue::new("result", "declined"));
         span.set_attribute(KeyValue::new("reason", reasons.join("; ")));
@@ -192,8 +197,8 @@ impl Traces {
         }
     }
 
-    fn begin_request(&self, id: &RequestId, record: &NodeRequest, pool: &PoolId) -> Option<Span> {
-        let sending = self.sending.as_ref()?;
+    fn begin_request(&self, id: &RequestId, record: Option<&NodeRequest>, pool: &PoolId) -> Option<Span> {
+        let (sending, record) = (self.sending.as_ref()?, record?);
         let labels: Vec<&str> = record.node_types.iter().map(|label| label.as_str()).collect();
         let mut attributes = vec![
             KeyValue::new("node_request", id.to_string()),

@@ -23,8 +23,12 @@ impl Tracer {
 pub struct Traces;
 
 impl Traces {
-    pub fn accepted(&mut self, _: &RequestId, _: &NodeRequest, _: &PoolId) {}
-    pub fn declined(&mut self, _: &RequestId, _: &NodeRequest, _: &PoolId, _: &[String]) {}
+    pub fn copy(&self, _: &NodeRequest) -> Option<NodeRequest> {
+        None
+    }
+
+    pub fn accepted(&mut self, _: &RequestId, _: Option<&NodeRequest>, _: &PoolId) {}
+    pub fn declined(&mut self, _: &RequestId, _: Option<&NodeRequest>, _: &PoolId, _: &[String]) {}
     pub fn ended(&mut self, _: &RequestId, _: &str) {}
     pub fn launches(&mut self, _: &RequestId, _: &NodeId, _: &ProviderName) {}
     pub fn boots(&mut self, _: &NodeId) {}
