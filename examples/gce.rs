@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use nodepool::actors::jobs::ProviderHandle;
-use nodepool::actors::log::Verbosity;
+use nodepool::actors::log::{LineFormat, Verbosity};
 use nodepool::actors::process::{DaemonOptions, Mode, run_launcher};
 use nodepool::actors::providers::{MoreDrivers, StartProvider};
 use nodepool::actors::shared::LauncherOptions;
@@ -247,7 +247,12 @@ fn main() -> ExitCode {
         eprintln!("usage: gce CONFIG");
         return ExitCode::from(2);
     };
-    let daemon = DaemonOptions { mode: Mode::Foreground, log_config: None, verbosity: Verbosity::Normal };
+    let daemon = DaemonOptions {
+        mode: Mode::Foreground,
+        log_config: None,
+        log_format: LineFormat::Text,
+        verbosity: Verbosity::Normal,
+    };
     let endpoint = std::env::var("GCE_ENDPOINT").unwrap_or_else(|_| "https://compute.googleapis.com".to_owned());
     let drivers = WithGce { endpoint, token: std::env::var("GCE_TOKEN").ok() };
     run_launcher(LauncherOptions::new(config), &daemon, Some(Box::new(drivers)))

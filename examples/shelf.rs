@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 
 use nodepool::actors::jobs::ProviderHandle;
-use nodepool::actors::log::Verbosity;
+use nodepool::actors::log::{LineFormat, Verbosity};
 use nodepool::actors::process::{DaemonOptions, Mode, run_launcher};
 use nodepool::actors::providers::{MoreDrivers, StartProvider};
 use nodepool::actors::shared::LauncherOptions;
@@ -96,6 +96,11 @@ impl MoreDrivers for ShelfDriver {
 
 fn main() -> ExitCode {
     let config = std::env::args().nth(1).unwrap_or_else(|| "/etc/nodepool/nodepool.yaml".to_owned());
-    let daemon = DaemonOptions { mode: Mode::Foreground, log_config: None, verbosity: Verbosity::Normal };
+    let daemon = DaemonOptions {
+        mode: Mode::Foreground,
+        log_config: None,
+        log_format: LineFormat::Text,
+        verbosity: Verbosity::Normal,
+    };
     run_launcher(LauncherOptions::new(config), &daemon, Some(Box::new(ShelfDriver)))
 }

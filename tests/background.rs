@@ -21,7 +21,7 @@ async fn place() -> (Place, Coordinator) {
     place.configure(&coordinator.configuration());
     let log = place.path("own.log");
     let yaml = format!(
-        "handlers: {{file: {{class: logging.FileHandler, filename: '{}'}}}}\nroot: {{level: INFO, handlers: [file]}}\n",
+        "disable_existing_loggers: false\nhandlers: {{file: {{class: logging.FileHandler, filename: '{}'}}}}\nroot: {{level: INFO, handlers: [file]}}\n",
         log.display()
     );
     place.write("logging.yaml", &yaml);

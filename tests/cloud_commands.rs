@@ -232,7 +232,7 @@ async fn a_wrong_password_is_named_by_info_the_launchers_log_and_delete_now() {
     assert!(last_line(&aliens).starts_with("WARNING: cannot list the instances of p: "), "{aliens:?}");
 
     let launcher = shop.launcher(&[]);
-    let told = |line: &str| line.contains("survey failed") && line.contains("provider=p") && line.contains(refused);
+    let told = |line: &str| line.contains("nodepool.StateMachineProvider.p: survey failed") && line.contains(refused);
     wait::until("the password in the log", SOON, async || launcher.log().lines().any(told)).await;
 }
 
@@ -250,7 +250,7 @@ async fn the_console_of_a_server_without_host_keys_is_in_the_launchers_log_line_
     let said = ["Console log from external id ", "FAKE CONSOLE OUTPUT", "ANOTHER", "LAST LINE"];
     wait::until("the console in the log", SOON, async || {
         let log = launcher.log();
-        let mut lines = log.lines().filter(|line| line.contains("nodepool.NodeLauncher"));
+        let mut lines = log.lines().filter(|line| line.contains("nodepool.StateMachineNodeLauncher.p:"));
         said.iter().all(|text| lines.any(|line| line.contains(text)))
     })
     .await;

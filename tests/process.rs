@@ -301,6 +301,13 @@ async fn a_logging_file_decides_what_is_logged_and_where() {
     let launcher = place.launcher(&["-f", "-l", "logging.yaml"]);
     place.becomes_ready().await;
     let own = std::fs::read_to_string(place.path("own.log")).unwrap();
-    assert!(own.starts_with("INFO|nodepool.NodePool|Nodepool launcher 12.0.0 starting\n"), "{own}");
-    assert!(launcher.log().contains("the class `SMTPHandler` is not known here"), "{}", launcher.log());
+    assert!(own.contains("\nINFO|nodepool.NodePool|Nodepool launcher 12.0.0 starting\n"), "{own}");
+    let named =
+        "WARNING|nodepool.NodePool|logging configuration: handler `mail`: the class `logging.handlers.SMTPHandler`";
+    assert!(own.contains(named), "{own}");
+    assert!(
+        launcher.log().contains("the class `logging.handlers.SMTPHandler` is not known here"),
+        "{}",
+        launcher.log()
+    );
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, SpawnHandle};
 use serde_json::json;
 use tokio::sync::watch;
-use tracing::warn;
+use tracing::{Instrument, info_span, warn};
 
 use super::building::{self, Built, Recipe, Workshop};
 use super::clock;
@@ -16,6 +16,7 @@ use super::look::Changes;
 use super::looking::{Looking, look_at};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
+use super::profile;
 use super::registry::Registration;
 use crate::drivers::image_files::ImagesDir;
 use crate::model::cloud::Facts;
@@ -88,7 +89,7 @@ impl BuildWorker {
         {
             warn!(
                 target: "nodepool.builder.BuildWorker",
-                image = %order.image, trouble, "an image of this name cannot be built; give it another one"
+                worker = self.parts.number, image = %order.image, trouble, "an image of this name cannot be built; give it another one"
             );
         }
         trouble.is_some()
@@ -107,8 +108,10 @@ impl BuildWorker {
             log_retention: config.build_log_retention,
         };
         self.building = Some((order.clone(), clock::now()));
+        // For the loggers, of which each worker has its own.
+        let span = info_span!("build", worker = self.parts.number, image = %order.image);
         let building = building::build(self.parts.store.clone(), self.parts.workshop.clone(), order, recipe);
-        self.errands.run(ctx, building, |built, act, ctx| act.built(built, claim, ctx));
+        self.errands.run(ctx, building.instrument(span), |built, act, ctx| act.built(built, claim, ctx));
     }
 
     fn built(&mut self, built: Built, claim: Claim, ctx: &mut Context<Self>) {
@@ -173,6 +176,7 @@ impl Handler<Reconfigure> for BuildWorker {
     type Result = ();
 
     fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Reconfigure");
         self.changes.follow(message.facts.values().cloned().collect());
         if let Some(images) = &message.config.images_dir {
             self.parts.workshop.images = ImagesDir::new(images);
@@ -186,6 +190,7 @@ impl Handler<Shutdown> for BuildWorker {
 
     /// A build that is under way ends with its worker, and with it all its processes.
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Shutdown");
         ctx.stop();
     }
 }
@@ -194,6 +199,7 @@ impl Handler<Dump> for BuildWorker {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let _measured = profile::handling::<Self>("Dump");
         let building = self
             .building
             .as_ref()

@@ -16,7 +16,9 @@ use super::label_troubles;
 use super::look::{A_MOMENT, Changes, rest_after};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
+use super::profile;
 use super::registry::Registration;
+use super::subject::Subject;
 use crate::model::cloud::{Facts, HostIdentity, Job, News};
 use crate::model::config::Config;
 use crate::model::ids::ProviderName;
@@ -112,18 +114,19 @@ impl CleanupWorker {
         let store = self.parts.store.clone();
         match effect {
             Effect::Repair(repair) => {
-                let key = repair.key();
+                let (key, subject) = (repair.key(), self.subject(&repair));
                 if let Repair::Delete { node, provider, external_id } = repair {
-                    return self.delete(key, *node, provider, external_id, ctx);
+                    return self.delete(key, subject, *node, provider, external_id, ctx);
                 }
                 let writing = async move { repair_with(&store, repair).await };
-                self.errands.run(ctx, writing, move |result, act, ctx| act.repaired(key, result, ctx));
+                self.errands.run(ctx, writing, move |result, act, ctx| act.repaired(key, &subject, result, ctx));
             }
             Effect::Update { node, version, record } => {
                 let key = format!("node {node}");
+                let subject = Subject::node(&node, Some(&record), &self.changes.published());
                 let change = NodeChange { id: node, record: *record, version };
                 let writing = async move { store.save(change).await };
-                self.errands.run(ctx, writing, move |result, act, ctx| act.repaired(key, result, ctx));
+                self.errands.run(ctx, writing, move |result, act, ctx| act.repaired(key, &subject, result, ctx));
             }
             Effect::Register { key, node } => {
                 let writing = async move { store.register(*node).await };
@@ -170,13 +173,37 @@ impl CleanupWorker {
         self.feed(event, ctx);
     }
 
-    pub(super) fn repaired(&mut self, key: String, result: Result<(), WriteError>, ctx: &mut Context<Self>) {
+    /// What a repair is about, with the request that a node was for.
+    fn subject(&self, repair: &Repair) -> Subject {
+        let snapshot = self.changes.published();
+        let node = |id| Subject::node(id, snapshot.node(id).map(|known| &*known.record), &snapshot);
+        match repair {
+            Repair::Retire { node: id, .. } | Repair::RemoveEmpty(id) => node(id),
+            Repair::Delete { node: change, .. } => node(&change.id),
+            Repair::Release { request, node: change } => Subject { request: Some(request.clone()), ..node(&change.id) },
+            Repair::Reset { request, .. } => Subject::request(&request.id, request.record.event_id.as_deref()),
+            Repair::RemoveRequestLock { request, .. } => Subject::request(request, None),
+        }
+    }
+
+    pub(super) fn repaired(
+        &mut self,
+        key: String,
+        subject: &Subject,
+        result: Result<(), WriteError>,
+        ctx: &mut Context<Self>,
+    ) {
+        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
         match &result {
-            Ok(()) => debug!(target: "nodepool.CleanupWorker", repair = key, "done"),
-            Err(WriteError::Conflict | WriteError::Contended) => {
-                debug!(target: "nodepool.CleanupWorker", repair = key, "others were faster");
+            Ok(()) => {
+                debug!(target: "nodepool.CleanupWorker", event_id, node_request_id, node_id, repair = key, "done")
             }
-            Err(error) => warn!(target: "nodepool.CleanupWorker", repair = key, %error, "cannot repair"),
+            Err(WriteError::Conflict | WriteError::Contended) => {
+                debug!(target: "nodepool.CleanupWorker", event_id, node_request_id, node_id, repair = key, "others were faster");
+            }
+            Err(error) => {
+                warn!(target: "nodepool.CleanupWorker", event_id, node_request_id, node_id, repair = key, %error, "cannot repair");
+            }
         }
         let refused = result.is_err();
         self.feed(Event::Repaired(key, result), ctx);
@@ -191,7 +218,9 @@ impl CleanupWorker {
         ctx.spawn(waiting.into_actor(self).map(|(), act, ctx| {
             act.changes.mark_seen();
             let began = Instant::now();
+            let measured = profile::handling::<Self>("(change)");
             act.feed(Event::Wake, ctx);
+            drop(measured);
             ctx.run_later(rest_after(began).unwrap_or(A_MOMENT), |act, ctx| act.look_on(ctx));
         }));
     }
@@ -227,6 +256,7 @@ impl Handler<JobNews> for CleanupWorker {
     type Result = ();
 
     fn handle(&mut self, message: JobNews, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("JobNews");
         if self.deletion_news(&message, ctx) {
             return;
         }
@@ -243,6 +273,7 @@ impl Handler<Reconfigure> for CleanupWorker {
     type Result = ();
 
     fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Reconfigure");
         self.parts.config = message.config;
         self.parts.providers = message.providers;
         self.changes.follow(self.parts.providers.values().map(|provider| provider.facts.clone()).collect());
@@ -253,6 +284,7 @@ impl Handler<Shutdown> for CleanupWorker {
     type Result = ();
 
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Shutdown");
         ctx.stop();
     }
 }
@@ -261,6 +293,7 @@ impl Handler<Dump> for CleanupWorker {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let _measured = profile::handling::<Self>("Dump");
         serde_json::to_value(self.upkeep.observe()).ok()
     }
 }

@@ -9,6 +9,7 @@ use tracing::{info, warn};
 
 use super::cleanup_worker::CleanupWorker;
 use super::jobs::{Abandon, JobNews, Notify, Submit, Ticket};
+use super::subject::Subject;
 use crate::model::cloud::{CloudError, ExternalId, Job, News, Notification};
 use crate::model::ids::{NodeId, ProviderName};
 use crate::model::snapshot::{NodeChange, WriteError};
@@ -21,6 +22,8 @@ const DELETE_TIMEOUT: Duration = Duration::from_secs(600);
 struct Deletion {
     key: String,
     node: NodeId,
+    subject: Subject,
+    provider: ProviderName,
     lock: Lock,
 }
 
@@ -39,6 +42,7 @@ impl CleanupWorker {
     pub(super) fn delete(
         &mut self,
         key: String,
+        subject: Subject,
         change: NodeChange,
         provider: ProviderName,
         external_id: ExternalId,
@@ -49,26 +53,25 @@ impl CleanupWorker {
         self.errands.run(ctx, writing, move |result, act, ctx| match result {
             Ok(mut locks) => {
                 let Some(lock) = locks.pop() else {
-                    return act.repaired(key, Err(WriteError::Failed("no lock came of it".to_owned())), ctx);
+                    let error = WriteError::Failed("no lock came of it".to_owned());
+                    return act.repaired(key, &subject, Err(error), ctx);
                 };
-                act.delete_instance(Deletion { key, node, lock }, provider, external_id, ctx);
+                act.delete_instance(Deletion { key, node, subject, provider, lock }, external_id, ctx);
             }
-            Err(error) => act.repaired(key, Err(error), ctx),
+            Err(error) => act.repaired(key, &subject, Err(error), ctx),
         });
     }
 
-    fn delete_instance(
-        &mut self,
-        deletion: Deletion,
-        provider: ProviderName,
-        external_id: ExternalId,
-        ctx: &mut Context<Self>,
-    ) {
-        let Some(handle) = self.parts.providers.get(&provider).cloned() else {
-            return self.repaired(deletion.key, Err(WriteError::Failed("its provider has gone".to_owned())), ctx);
+    fn delete_instance(&mut self, deletion: Deletion, external_id: ExternalId, ctx: &mut Context<Self>) {
+        let (subject, provider) = (&deletion.subject, &deletion.provider);
+        let Some(handle) = self.parts.providers.get(provider).cloned() else {
+            let error = WriteError::Failed("its provider has gone".to_owned());
+            return self.repaired(deletion.key, subject, Err(error), ctx);
         };
+        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        info!(target: "nodepool.DeletedNodeWorker", event_id, node_request_id, node_id, %provider, %external_id, "deleting");
         let (ticket, reply) = (self.ticket(), ctx.address().recipient());
-        handle.submit.do_send(Submit::new(ticket, Job::Delete(external_id), reply));
+        handle.submit.do_send(Submit::new(ticket, Job::Delete(external_id), reply).about(subject.clone()));
         let under_way = UnderWay {
             deletion,
             began: Instant::now(),
@@ -94,33 +97,32 @@ impl CleanupWorker {
             return false;
         }
         let News::Ended(result) = &message.news else { return true };
-        let Some(UnderWay { deletion: Deletion { key, node, lock }, notify, .. }) =
-            self.deletions.remove(&message.ticket)
-        else {
-            return true;
-        };
+        let Some(UnderWay { deletion, notify, .. }) = self.deletions.remove(&message.ticket) else { return true };
+        let Deletion { key, node, subject, provider, lock } = deletion;
+        let _about = subject.span().entered();
         match result {
             Ok(_) | Err(CloudError::NotFound) => {
                 let store = self.parts.store.clone();
                 let removing = async move { (store.remove_held(lock, &node).await, node) };
                 self.errands.run(ctx, removing, move |(result, node), act, ctx| {
                     if result.is_ok() {
-                        info!(target: "nodepool.NodeDeleter", node_id = %node, "deleted");
+                        let (event_id, node_request_id) = (subject.event_id(), subject.request_id());
+                        info!(target: "nodepool.StateMachineNodeDeleter", %provider, event_id, node_request_id, node_id = %node, "deleted");
                         if let Some(notify) = notify {
                             notify.do_send(Notify(Notification::NodeDeleted(node)));
                         }
                     }
-                    act.repaired(key, result, ctx);
+                    act.repaired(key, &subject, result, ctx);
                 });
             }
             Err(error) => {
-                warn!(target: "nodepool.NodeDeleter", node_id = %node, %error, "cannot delete its instance; trying again");
+                warn!(target: "nodepool.StateMachineNodeDeleter", %provider, %error, "cannot delete its instance; trying again");
                 let error = WriteError::Failed(error.to_string());
                 let releasing = async move {
                     // Where that fails, it goes on in the background.
                     let _ = lock.release().await;
                 };
-                self.errands.run(ctx, releasing, move |(), act, ctx| act.repaired(key, Err(error), ctx));
+                self.errands.run(ctx, releasing, move |(), act, ctx| act.repaired(key, &subject, Err(error), ctx));
             }
         }
         true

@@ -14,6 +14,8 @@ use futures::future::LocalBoxFuture;
 use futures::stream::{FuturesUnordered, poll_fn};
 use tokio::sync::mpsc;
 
+use super::profile;
+
 type Then<A> = Box<dyn FnOnce(&mut A, &mut <A as Actor>::Context)>;
 type Errand<A> = LocalBoxFuture<'static, Then<A>>;
 
@@ -55,6 +57,10 @@ fn begin<A: Actor<Context = Context<A>>>(ctx: &mut Context<A>) -> mpsc::Unbounde
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     });
-    ctx.spawn(wrap_stream(ended).map(|then: Then<A>, act: &mut A, ctx| then(act, ctx)).finish());
+    let carried_out = wrap_stream(ended).map(|then: Then<A>, act: &mut A, ctx| {
+        let _measured = profile::handling::<A>("(end of an errand)");
+        then(act, ctx);
+    });
+    ctx.spawn(carried_out.finish());
     sender
 }

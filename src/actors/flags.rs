@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::home;
+use super::log::LineFormat;
 use crate::model::time::Span;
 
 /// Decimals are welcome; a timer needs a span above zero that a clock can count.
@@ -18,6 +19,15 @@ pub fn seconds_or_none(text: &str) -> Result<Span, String> {
     match text.parse::<f64>() {
         Ok(0.0) => Ok(Span::ZERO),
         _ => seconds(text).map_err(|error| format!("{error}, or 0")),
+    }
+}
+
+/// What lines of the log look like.
+pub fn line_format(text: &str) -> Result<LineFormat, String> {
+    match text {
+        "text" => Ok(LineFormat::Text),
+        "json" => Ok(LineFormat::Json),
+        _ => Err("`text` or `json` is expected".to_owned()),
     }
 }
 

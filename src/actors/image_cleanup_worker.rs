@@ -18,6 +18,7 @@ use super::look::Changes;
 use super::looking::Looking;
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
+use super::profile;
 use super::registry::Registration;
 use super::retiring::{self, FilesView};
 use super::upload_worker::Reconfigure;
@@ -229,11 +230,11 @@ impl ImageCleanupWorker {
             Ok(()) => self.look_again |= pass == Pass::Whole,
             // Somebody else minds it, or it is decided again on a newer picture.
             Err(WriteError::Conflict | WriteError::Contended) => {
-                debug!(target: "nodepool.builder.CleanupWorker", what = key, "others were faster");
+                debug!(target: "nodepool.builder.CleanupWorker.0", what = key, "others were faster");
                 self.resting.insert(key);
             }
             Err(error) => {
-                warn!(target: "nodepool.builder.CleanupWorker", what = key, %error, "cannot be removed; trying again");
+                warn!(target: "nodepool.builder.CleanupWorker.0", what = key, %error, "cannot be removed; trying again");
                 self.resting.insert(key);
             }
         }
@@ -268,7 +269,7 @@ impl ImageCleanupWorker {
         };
         self.errands.run(ctx, retiring::tidy_files(view), |result, act, ctx| {
             if let Err(error) = result {
-                warn!(target: "nodepool.builder.CleanupWorker", "{error}; trying again");
+                warn!(target: "nodepool.builder.CleanupWorker.0", "{error}; trying again");
             }
             let again = act.files == Files::LookingAndAskedAgain;
             act.files = Files::Idle;
@@ -325,6 +326,7 @@ impl Handler<JobNews> for ImageCleanupWorker {
     type Result = ();
 
     fn handle(&mut self, message: JobNews, _: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("JobNews");
         self.asking.heard(message);
     }
 }
@@ -333,6 +335,7 @@ impl Handler<Reconfigure> for ImageCleanupWorker {
     type Result = ();
 
     fn handle(&mut self, message: Reconfigure, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Reconfigure");
         self.changes.follow(message.providers.values().map(|provider| provider.facts.clone()).collect());
         if let Some(images) = &message.config.images_dir {
             self.parts.workshop.images = ImagesDir::new(images);
@@ -346,6 +349,7 @@ impl Handler<Shutdown> for ImageCleanupWorker {
     type Result = ();
 
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Shutdown");
         ctx.stop();
     }
 }
@@ -354,6 +358,7 @@ impl Handler<Dump> for ImageCleanupWorker {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let _measured = profile::handling::<Self>("Dump");
         let stale: BTreeSet<&String> = self.stale.keys().collect();
         Some(
             json!({"actor": "CleanupWorker", "going": self.going.keys().collect::<Vec<_>>(), "resting": self.resting, "stale": stale}),

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use actix::{Message, Recipient};
 use tokio::sync::watch;
 
+use tracing::debug;
+
 use super::messages::Shutdown;
+use super::subject::Subject;
 use crate::drivers::Outdated;
 use crate::drivers::keyscan::Scanner;
 use crate::model::cloud::{CloudError, ExternalId, Facts, Job, News, Notification, Outcome};
@@ -63,7 +66,13 @@ pub struct Submit {
 
 impl Submit {
     pub fn new(ticket: Ticket, job: Job, reply: Recipient<JobNews>) -> Self {
-        Self { job, answer: Answer { ticket, reply: Some(reply), known: false } }
+        Self { job, answer: Answer { ticket, reply: Some(reply), known: false, subject: Subject::default() } }
+    }
+
+    /// For the log lines of the job and of its calls.
+    pub fn about(mut self, subject: Subject) -> Self {
+        self.answer.subject = subject;
+        self
     }
 }
 
@@ -96,6 +105,7 @@ pub struct Answer {
     /// `None` once the job has ended.
     reply: Option<Recipient<JobNews>>,
     known: bool,
+    subject: Subject,
 }
 
 impl Answer {
@@ -110,6 +120,19 @@ impl Answer {
     pub fn ended(mut self, result: Result<Outcome, CloudError>) {
         self.tell(News::Ended(result));
         self.reply = None;
+    }
+
+    pub fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// A step of the job's machine, for those who watch it.
+    pub fn stepped(&self, provider: &ProviderName, from: &str, to: &str) {
+        if from != to {
+            let (event_id, node_request_id, node_id) =
+                (self.subject.event_id(), self.subject.request_id(), self.subject.node_id());
+            debug!(target: "nodepool.StateMachineProvider", %provider, event_id, node_request_id, node_id, from, to, "advanced");
+        }
     }
 
     /// Is this the job that an `Abandon` means?

@@ -21,6 +21,7 @@ use super::messages::{AskWhy, Dump, Shutdown};
 use super::not_started::NotStarted;
 use super::panics::{PanicGuard, PanicWatch};
 use super::pool_worker::{self, PoolWorker, PoolWorkerParts};
+use super::profile;
 use super::registering;
 use super::registry::Registration;
 use super::shared::{SessionEnd, Shared};
@@ -191,6 +192,7 @@ impl Launcher {
             tick: self.shared.options.watermark_sleep.to_duration(),
             guard: self.panics.guard(format!("PoolWorker {id}")),
             samples: self.shared.samples.clone(),
+            tracer: self.shared.tracer.clone(),
             clouds: self.shared.arbiters.clouds.clone(),
             dumps: self.shared.registry.clone(),
             whys: self.shared.why.clone(),
@@ -372,8 +374,11 @@ impl Launcher {
         let store = self.store.clone();
         let submitting = async move { store.submit_min_ready(request).await };
         ctx.spawn(submitting.into_actor(self).map(move |result: Result<RequestId, WriteError>, act, _| {
-            if let Err(error) = &result {
-                warn!(target: "nodepool.NodePool", %label, %error, "cannot ask for a node to keep ready");
+            match &result {
+                Ok(id) => {
+                    info!(target: "nodepool.NodePool", node_request_id = %id, %label, "asking for a node to keep ready")
+                }
+                Err(error) => warn!(target: "nodepool.NodePool", %label, %error, "cannot ask for a node to keep ready"),
             }
             act.min_ready.submitted(&label, result.ok());
         }));
@@ -384,7 +389,9 @@ impl Launcher {
         ctx.spawn(waiting.into_actor(self).map(|(), act, ctx| {
             act.changes.mark_seen();
             let began = Instant::now();
+            let measured = profile::handling::<Self>("(change)");
             act.look(ctx);
+            drop(measured);
             ctx.run_later(rest_after(began).unwrap_or_default().max(UNHURRIED), |act, ctx| act.look_on(ctx));
         }));
     }
@@ -418,6 +425,7 @@ impl Handler<Shutdown> for Launcher {
 
     /// The session is over or about to be closed: everybody stops where they are.
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Shutdown");
         for worker in std::mem::take(&mut self.pools).into_values() {
             worker.do_send(pool_worker::Abort);
         }
@@ -442,6 +450,7 @@ impl Handler<AskWhy> for Launcher {
     type Result = Option<Why>;
 
     fn handle(&mut self, message: AskWhy, _: &mut Context<Self>) -> Option<Why> {
+        let _measured = profile::handling::<Self>("AskWhy");
         let snapshot = self.changes.snapshot();
         let request = snapshot.request(&message.0)?;
         self.not_started.why(&request.record, &self.config, |id| self.shared.identity.launcher_id(id))
@@ -452,6 +461,7 @@ impl Handler<Dump> for Launcher {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let _measured = profile::handling::<Self>("Dump");
         Some(serde_json::json!({
             "actor": "Launcher",
             "providers": self.providers.keys().collect::<Vec<_>>(),

@@ -12,6 +12,7 @@ use super::clock;
 use super::jobs::{Account, JobNews, ProviderHandle, Submit, Ticket, facts_of};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
+use super::profile;
 use super::registry::Registration;
 use super::samples::SampleSink;
 use crate::model::cloud::{CloudError, Job, News, Outcome};
@@ -171,6 +172,7 @@ impl Handler<JobNews> for LeakWorker {
     type Result = ();
 
     fn handle(&mut self, message: JobNews, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("JobNews");
         let News::Ended(result) = message.news else { return };
         let Some((provider, asked)) = self.jobs.remove(&message.ticket) else { return };
         match asked {
@@ -199,6 +201,7 @@ impl Handler<Reconfigure> for LeakWorker {
     type Result = ();
 
     fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Reconfigure");
         self.parts.config = message.config;
         self.parts.providers = message.providers;
     }
@@ -208,6 +211,7 @@ impl Handler<Shutdown> for LeakWorker {
     type Result = ();
 
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Shutdown");
         ctx.stop();
     }
 }
@@ -216,6 +220,7 @@ impl Handler<Dump> for LeakWorker {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let _measured = profile::handling::<Self>("Dump");
         serde_json::to_value(serde_json::json!({"actor": "LeakWorker", "suspects": self.leaks.observe()})).ok()
     }
 }

@@ -6,6 +6,7 @@ use actix::{Actor, ActorFutureExt, AsyncContext, Context, SpawnHandle, WrapFutur
 
 use super::clock;
 use super::look::{Changes, UNHURRIED};
+use super::profile;
 use crate::model::time::Timestamp;
 
 pub trait Looking: Actor<Context = Context<Self>> {
@@ -18,6 +19,7 @@ pub trait Looking: Actor<Context = Context<Self>> {
         let waiting = self.changes().clone().next();
         ctx.spawn(waiting.into_actor(self).map(|(), act, ctx| {
             act.changes().mark_seen();
+            let _measured = profile::handling::<Self>("(change)");
             act.look(ctx);
             ctx.run_later(UNHURRIED, |act, ctx| act.look_on(ctx));
         }));

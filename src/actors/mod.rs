@@ -18,6 +18,8 @@ mod config_watch;
 pub mod log;
 pub mod pidfile;
 pub mod daemon;
+mod subject;
+pub mod traces;
 pub mod jobs;
 mod label_troubles;
 pub mod tasks;

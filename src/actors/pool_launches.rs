@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 
 use actix::{AsyncContext, Context, Handler, Message, Recipient};
-use tracing::{debug, info, warn};
+use tracing::{Instrument, debug, info, warn};
 
 use super::clock;
 use super::jobs::{Abandon, JobNews, Notify, Submit, Ticket};
 use super::pool_worker::PoolWorker;
+use super::profile;
+use super::subject::Subject;
 use crate::drivers::keyscan::{self, Gather};
-use crate::model::cloud::{Job, News, Notification};
+use crate::model::cloud::{CloudError, Job, News, Notification, Outcome};
 use crate::model::ids::{NodeId, RequestId};
 use crate::model::meters;
 use crate::model::metrics::{LaunchEnd, image_of};
@@ -31,6 +33,35 @@ pub struct Held {
     jobs: BTreeMap<Ticket, NodeId>,
     /// The job of a node that was submitted last, and the way to end it.
     last: BTreeMap<NodeId, (Ticket, Recipient<Abandon>)>,
+    /// What nodes are for.
+    subjects: BTreeMap<NodeId, Subject>,
+    /// Events of the requests.
+    events: BTreeMap<RequestId, String>,
+}
+
+impl Held {
+    pub fn subject(&self, node: &NodeId) -> Subject {
+        let nobody = || Subject { node: Some(node.clone()), ..Subject::default() };
+        self.subjects.get(node).cloned().unwrap_or_else(nobody)
+    }
+
+    pub fn about(&self, request: &RequestId) -> Subject {
+        Subject::request(request, self.events.get(request).map(String::as_str))
+    }
+
+    /// From here on these nodes are for this request.
+    fn enlist(&mut self, request: &Subject, nodes: &[NodeId]) {
+        if let (Some(id), Some(event)) = (&request.request, &request.event) {
+            self.events.insert(id.clone(), event.clone());
+        }
+        let subject = |node: &NodeId| (node.clone(), Subject { node: Some(node.clone()), ..request.clone() });
+        self.subjects.extend(nodes.iter().map(subject));
+    }
+
+    fn forget(&mut self, node: &NodeId) {
+        self.last.remove(node);
+        self.subjects.remove(node);
+    }
 }
 
 /// A scan for host keys has ended.
@@ -45,18 +76,22 @@ pub struct ScanEnded {
 impl PoolWorker {
     pub(super) fn claim(&mut self, claim: Claim, ctx: &mut Context<Self>) {
         let (id, store) = (claim.request.id.clone(), self.parts.store.clone());
-        let event_id = claim.request.record.event_id.clone();
+        let record = self.traces.copy(&claim.request.record);
+        let subject = Subject::request(&id, claim.request.record.event_id.as_deref());
         let reused: Vec<NodeId> = claim.reuse.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.claim(claim.request, claim.reuse, claim.build).await };
         self.errands.run(ctx, writing, move |result, act, ctx| {
             let answer = result.map(|claimed| {
                 act.tell_reused(&reused);
                 act.held.requests.insert(id.clone(), claimed.lock);
+                act.held.enlist(&subject, &claimed.nodes);
+                act.held.enlist(&subject, &reused);
+                act.traces.accepted(&id, record.as_ref(), &act.parts.id);
                 claimed.nodes
             });
             let told = answer.as_ref().map(drop).map_err(WriteError::clone);
             let nodes = answer.as_deref().unwrap_or_default();
-            act.log_write("claim", &id, event_id.as_deref(), format_args!("{nodes:?}"), &told);
+            act.log_write("claim", &subject, format_args!("launching {nodes:?}, reusing {reused:?}"), &told);
             act.tell(Event::Claimed(id, answer), ctx);
         });
     }
@@ -75,12 +110,15 @@ impl PoolWorker {
         };
         self.errands.run(ctx, writing, move |(lock, result), act, ctx| {
             act.held.requests.insert(id.clone(), lock);
-            if result.is_ok() {
+            let subject = act.held.about(&id);
+            if let Ok(nodes) = &result {
                 act.tell_reused(&reused);
+                act.held.enlist(&subject, nodes);
+                act.held.enlist(&subject, &reused);
             }
             let told = result.as_ref().map(drop).map_err(WriteError::clone);
             let nodes = result.as_deref().unwrap_or_default();
-            act.log_write("there is room", &id, None, format_args!("{nodes:?}"), &told);
+            act.log_write("there is room", &subject, format_args!("launching {nodes:?}, reusing {reused:?}"), &told);
             act.tell(Event::Claimed(id, result), ctx);
         });
     }
@@ -94,7 +132,8 @@ impl PoolWorker {
     pub(super) fn release(&mut self, nodes: Vec<(NodeId, Option<NodeChange>)>, ctx: &mut Context<Self>) {
         let mut held = Vec::new();
         for (node, change) in nodes {
-            self.held.last.remove(&node);
+            self.traces.given_up(&node);
+            self.held.forget(&node);
             held.extend(self.held.nodes.remove(&node).map(|lock| HeldNode { lock, change }));
         }
         let store = self.parts.store.clone();
@@ -109,15 +148,19 @@ impl PoolWorker {
 
     pub(super) fn adopt(&mut self, adoption: Adoption, ctx: &mut Context<Self>) {
         let (id, store) = (adoption.request.id.clone(), self.parts.store.clone());
-        let event_id = adoption.request.record.event_id.clone();
+        let record = self.traces.copy(&adoption.request.record);
+        let subject = Subject::request(&id, adoption.request.record.event_id.as_deref());
         let nodes: Vec<NodeId> = adoption.nodes.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.adopt(adoption.request, adoption.nodes).await };
         self.errands.run(ctx, writing, move |result, act, ctx| {
             let answer = result.map(|(lock, locks)| {
                 act.held.requests.insert(id.clone(), lock);
                 act.held.nodes.extend(nodes.iter().cloned().zip(locks));
+                act.held.enlist(&subject, &nodes);
+                act.traces.accepted(&id, record.as_ref(), &act.parts.id);
+                nodes.iter().for_each(|node| act.traces.launches(&id, node, &act.parts.id.provider));
             });
-            act.log_write("go on", &id, event_id.as_deref(), format_args!("{nodes:?}"), &answer);
+            act.log_write("go on", &subject, format_args!("{nodes:?}"), &answer);
             act.tell(Event::Adopted(id, answer), ctx);
         });
     }
@@ -127,9 +170,14 @@ impl PoolWorker {
         let ids: Vec<NodeId> = nodes.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.begin(nodes).await };
         self.errands.run(ctx, writing, move |result, act, ctx| {
-            let answer = result.map(|locks| act.held.nodes.extend(ids.into_iter().zip(locks)));
+            let answer = result.map(|locks| {
+                act.log_launches(&request, &ids);
+                act.held.nodes.extend(ids.into_iter().zip(locks));
+            });
             if let Err(error) = &answer {
-                warn!(target: "nodepool.PoolWorker", node_request_id = %request, %error, "cannot begin nodes");
+                let (pool, subject) = (&act.parts.id, act.held.about(&request));
+                let (event_id, node_request_id) = (subject.event_id(), subject.request_id());
+                warn!(target: "nodepool.PoolWorker", %pool, event_id, node_request_id, %error, "cannot begin nodes");
             }
             act.tell(Event::Begun(request, answer), ctx);
         });
@@ -149,7 +197,9 @@ impl PoolWorker {
         self.errands.run(ctx, writing, move |(lock, result), act, ctx| {
             act.held.nodes.insert(id.clone(), lock);
             if let Err(error) = &result {
-                warn!(target: "nodepool.NodeLauncher", node_id = %id, %error, "cannot save");
+                let (subject, provider) = (act.held.subject(&id), &act.parts.id.provider);
+                let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+                warn!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, %error, "cannot save");
             }
             act.tell(Event::Saved(id, result), ctx);
         });
@@ -159,7 +209,7 @@ impl PoolWorker {
         let store = self.parts.store.clone();
         let (mut held, mut others) = (Vec::new(), Vec::new());
         for (node, change) in finish.nodes {
-            self.held.last.remove(&node);
+            self.held.forget(&node);
             match (self.held.nodes.remove(&node), change) {
                 (Some(lock), change) => held.push(HeldNode { lock, change }),
                 (None, Some(change)) => others.push(change),
@@ -169,7 +219,8 @@ impl PoolWorker {
         let state = finish.request.as_ref().map_or("gone", |request| request.record.state.as_str());
         let fulfilled = finish.request.as_ref().filter(|request| request.record.state == RequestState::Fulfilled);
         let fulfilled = fulfilled.map(|request| request.record.created_time);
-        let event_id = finish.request.as_ref().and_then(|request| request.record.event_id.clone());
+        let subject = self.held.about(&id);
+        self.held.events.remove(&id);
         let request = self.held.requests.remove(&id).map(|lock| (lock, finish.request));
         let writing = async move {
             // Reused nodes that go back: after the request, so that nobody takes one that it still names.
@@ -183,18 +234,24 @@ impl PoolWorker {
             if let (Some(created), Ok(())) = (fulfilled, &result) {
                 act.note_fulfilled(created);
             }
-            act.log_write("finish", &id, event_id.as_deref(), format_args!("{state}"), &result);
+            act.traces.ended(&id, if result.is_ok() { state } else { "not recorded" });
+            act.log_write("finish", &subject, format_args!("{state}"), &result);
             act.answer(Event::Finished(id, result), ctx);
         });
     }
 
     pub(super) fn submit(&mut self, node: NodeId, job: Job, ctx: &mut Context<Self>) {
         let ticket = self.ticket();
-        debug!(target: "nodepool.NodeLauncher", node_id = %node, job = job.name(), "submitted");
+        let (subject, provider, job_name) = (self.held.subject(&node), &self.parts.id.provider, job.name());
+        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        debug!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, job = job_name, "submitted");
+        if matches!(job, Job::Launch(_)) {
+            self.traces.boots(&node);
+        }
         self.held.jobs.insert(ticket, node.clone());
         self.held.last.insert(node, (ticket, self.parts.provider.abandon.clone()));
         // Bounded by the nodes in flight; a provider that is gone answers by dropping the job.
-        self.parts.provider.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()));
+        self.parts.provider.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()).about(subject));
     }
 
     pub(super) fn abandon(&mut self, node: &NodeId, ctx: &mut Context<Self>) {
@@ -208,9 +265,7 @@ impl PoolWorker {
         let Some(node) = self.held.jobs.get(&message.ticket).cloned() else { return false };
         if let News::Ended(result) = &message.news {
             self.held.jobs.remove(&message.ticket);
-            if let Err(error) = result {
-                info!(target: "nodepool.NodeLauncher", node_id = %node, %error, "job failed");
-            }
+            self.log_job_end(&node, result);
         }
         self.tell(Event::News(node, message.news.clone()), ctx);
         true
@@ -221,14 +276,23 @@ impl PoolWorker {
         let (scanner, reply) = (self.parts.provider.scanner.clone(), ctx.address().recipient());
         let gather = if target.gathers_keys { Gather::Keys } else { Gather::ConnectOnly };
         let target = keyscan::ScanTarget { host: target.address, port: target.port, deadline: target.timeout, gather };
-        self.parts.clouds.spawn(async move {
+        let subject = self.held.subject(&node);
+        self.traces.scans(&node);
+        let span = subject.span();
+        let scanning = async move {
+            debug!(target: "nodepool.utils", host = target.host, port = target.port, attempt, "scanning for host keys");
             let found = if target.host.is_empty() {
                 Err("the instance has no address".to_owned())
             } else {
                 scanner.scan(&target).await.map(|scan| scan.host_keys).map_err(|error| error.to_string())
             };
+            match &found {
+                Ok(keys) => debug!(target: "nodepool.utils", keys = keys.len(), attempt, "host keys found"),
+                Err(error) => info!(target: "nodepool.utils", attempt, error, "no host keys"),
+            }
             reply.do_send(ScanEnded { node, attempt, found });
-        });
+        };
+        self.parts.clouds.spawn(scanning.instrument(span));
     }
 
     /// Has the provider looked at anew; what is found is published, so nobody waits for the end.
@@ -245,7 +309,37 @@ impl PoolWorker {
         self.parts.samples.note(&meters::REQUEST_TIME, labels.into(), took);
     }
 
-    pub(super) fn report(&self, node: &NodeId, result: &str, took: Span, zone: Option<String>) {
+    fn log_launches(&mut self, request: &RequestId, nodes: &[NodeId]) {
+        let about = self.held.about(request);
+        let provider = &self.parts.id.provider;
+        for node in nodes {
+            let (event_id, node_request_id) = (about.event_id(), about.request_id());
+            info!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id = %node, "launching");
+            self.traces.launches(request, node, provider);
+        }
+    }
+
+    fn log_job_end(&mut self, node: &NodeId, result: &Result<Outcome, CloudError>) {
+        let (subject, provider) = (self.held.subject(node), &self.parts.id.provider);
+        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        match result {
+            Ok(_) => {
+                self.traces.booted(node, None);
+                debug!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, "job ended");
+            }
+            Err(error) => {
+                self.traces.booted(node, Some(&error.to_string()));
+                info!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, %error, "job failed");
+            }
+        }
+    }
+
+    pub(super) fn report(&mut self, node: &NodeId, result: &str, took: Span, zone: Option<String>) {
+        let (subject, provider) = (self.held.subject(node), &self.parts.id.provider);
+        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        let took_s = (took.0 * 1000.0).round() / 1000.0;
+        info!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, result, took_s, "launch attempt ended");
+        self.traces.attempt_ended(node, result);
         if !self.parts.samples.is_wanted() {
             return;
         }
@@ -267,6 +361,8 @@ impl Handler<ScanEnded> for PoolWorker {
     type Result = ();
 
     fn handle(&mut self, message: ScanEnded, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("ScanEnded");
+        self.traces.scanned(&message.node, message.found.as_ref().err().map(String::as_str));
         self.tell(Event::Scanned(message.node, message.attempt, message.found), ctx);
     }
 }

@@ -12,7 +12,7 @@ use actix::{
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::{debug, info, info_span, warn};
 
 use super::clock;
 use super::errands::Errands;
@@ -21,19 +21,23 @@ use super::look::{Changes, rest_after};
 use super::messages::{AskWhy, Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::pool_launches::Held;
+use super::profile;
 use super::registry::Registration;
 use super::samples::SampleSink;
-use crate::model::cloud::{Facts, HostCheck, Job, News, Outcome};
+use super::subject::Subject;
+use super::traces::{Tracer, Traces};
+use crate::model::cloud::{Facts, HostCheck, HostIdentity, Job, News, Outcome};
 use crate::model::component::{ComponentKind, DEFAULT_PRIORITY, PoolComponent};
 use crate::model::config::Config;
 use crate::model::ids::{LauncherId, NodeId, PoolId, ProviderName, RequestId};
 use crate::model::json;
-use crate::model::snapshot::{Snapshot, WriteError};
+use crate::model::snapshot::{RequestChange, Snapshot, WriteError};
 use crate::model::status::Why;
 use crate::model::time::Timestamp;
 use crate::model::world::World;
 use crate::policy::board::Board;
 use crate::policy::pool::{Effect, Event, Pool, Probe};
+use crate::policy::request_handler::HandOut;
 use crate::policy::tenants::Kept;
 use crate::zk::txn::Store;
 
@@ -55,6 +59,7 @@ pub struct PoolWorkerParts {
     pub tick: Duration,
     pub guard: PanicGuard,
     pub samples: SampleSink,
+    pub tracer: Tracer,
     /// Where scans for host keys run.
     pub clouds: ArbiterHandle,
     pub dumps: super::dump::Registry,
@@ -67,6 +72,7 @@ pub struct PoolWorker {
     pub(super) changes: Changes,
     pub(super) held: Held,
     pub(super) errands: Errands<Self>,
+    pub(super) traces: Traces,
     /// Wakes for the next moment that a launch waits for.
     clock: Option<(Timestamp, SpawnHandle)>,
     facts: BTreeMap<ProviderName, Arc<Facts>>,
@@ -107,6 +113,7 @@ impl PoolWorker {
             changes,
             held: Held::default(),
             errands: Errands::default(),
+            traces: parts.tracer.traces(),
             clock: None,
             facts: BTreeMap::new(),
             component: Component::default(),
@@ -201,35 +208,9 @@ impl PoolWorker {
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
         let store = self.parts.store.clone();
         match effect {
-            Effect::HandOut(plan) => {
-                let (id, nodes) = (plan.request.id.clone(), plan.request.record.nodes.clone());
-                let event_id = plan.request.record.event_id.clone();
-                let created = plan.request.record.created_time;
-                let writing = async move { store.hand_out(plan.request, plan.nodes).await };
-                self.errands.run(ctx, writing, move |result, act, ctx| {
-                    if result.is_ok() {
-                        act.tell_reused(&nodes);
-                        act.note_fulfilled(created);
-                    }
-                    act.log_write("hand-out", &id, event_id.as_deref(), format_args!("{nodes:?}"), &result);
-                    act.answer(Event::HandedOut(id, result), ctx);
-                });
-            }
-            Effect::Decline { request, reasons } => {
-                let (id, event_id) = (request.id.clone(), request.record.event_id.clone());
-                let writing = async move { store.decline(*request).await };
-                self.errands.run(ctx, writing, move |result, act, ctx| {
-                    act.log_write("decline", &id, event_id.as_deref(), format_args!("{}", reasons.join("; ")), &result);
-                    act.answer(Event::Declined(id, result), ctx);
-                });
-            }
-            Effect::Probe { request, node, host } => {
-                let ticket = self.ticket();
-                self.probes.insert(ticket, (request, node));
-                let submit = Submit::new(ticket, Job::Probe(host), ctx.address().recipient());
-                // Bounded by the idle nodes of the pool; a provider that is gone answers by dropping the job.
-                self.parts.provider.submit.do_send(submit);
-            }
+            Effect::HandOut(plan) => self.hand_out(*plan, ctx),
+            Effect::Decline { request, reasons } => self.decline(*request, reasons, ctx),
+            Effect::Probe { request, node, host } => self.probe(request, node, host, ctx),
             Effect::Claim(claim) => self.claim(*claim, ctx),
             Effect::Adopt(adoption) => self.adopt(*adoption, ctx),
             Effect::Extend { request, reuse, build } => self.extend(request, reuse, build, ctx),
@@ -240,8 +221,12 @@ impl PoolWorker {
             Effect::Submit { node, job } => self.submit(node, job, ctx),
             Effect::Abandon { node } => self.abandon(&node, ctx),
             Effect::ShowConsole { node, external_id, text } => {
-                info!(target: "nodepool.NodeLauncher", node_id = %node, "Console log from external id {external_id}:");
-                text.lines().for_each(|line| info!(target: "nodepool.NodeLauncher", node_id = %node, "{line}"));
+                let provider = &self.parts.id.provider;
+                let _about = self.held.subject(&node).span().entered();
+                info!(target: "nodepool.StateMachineNodeLauncher", %provider, "Console log from external id {external_id}:");
+                for line in text.lines() {
+                    info!(target: "nodepool.StateMachineNodeLauncher", %provider, "{line}");
+                }
             }
             Effect::Scan { node, target } => self.scan(node, target, ctx),
             Effect::Refresh => self.refresh(ctx),
@@ -250,7 +235,8 @@ impl PoolWorker {
                 let node = change.id.clone();
                 let writing = async move { store.save(*change).await };
                 self.errands.run(ctx, writing, move |result, act, ctx| {
-                    info!(target: "nodepool.PoolWorker", node_id = %node, ?result, "deleting an unused node to make room");
+                    let pool = &act.parts.id;
+                    info!(target: "nodepool.PoolWorker", %pool, node_id = %node, ?result, "deleting an unused node to make room");
                     act.answer(Event::Evicted(result), ctx);
                 });
             }
@@ -265,22 +251,68 @@ impl PoolWorker {
         }
     }
 
+    fn hand_out(&mut self, plan: HandOut, ctx: &mut Context<Self>) {
+        let (id, nodes) = (plan.request.id.clone(), plan.request.record.nodes.clone());
+        let record = self.traces.copy(&plan.request.record);
+        let subject = Subject::request(&id, plan.request.record.event_id.as_deref());
+        let (store, created) = (self.parts.store.clone(), plan.request.record.created_time);
+        let writing = async move { store.hand_out(plan.request, plan.nodes).await };
+        self.errands.run(ctx, writing, move |result, act, ctx| {
+            if result.is_ok() {
+                act.tell_reused(&nodes);
+                act.note_fulfilled(created);
+                act.traces.accepted(&id, record.as_ref(), &act.parts.id);
+                act.traces.ended(&id, "fulfilled");
+            }
+            act.log_write("hand-out", &subject, format_args!("{nodes:?}"), &result);
+            act.answer(Event::HandedOut(id, result), ctx);
+        });
+    }
+
+    fn decline(&mut self, request: RequestChange, reasons: Vec<String>, ctx: &mut Context<Self>) {
+        let (id, record) = (request.id.clone(), self.traces.copy(&request.record));
+        let subject = Subject::request(&id, request.record.event_id.as_deref());
+        let store = self.parts.store.clone();
+        let writing = async move { store.decline(request).await };
+        self.errands.run(ctx, writing, move |result, act, ctx| {
+            if result.is_ok() {
+                act.traces.declined(&id, record.as_ref(), &act.parts.id, &reasons);
+            }
+            act.log_write("decline", &subject, format_args!("{}", reasons.join("; ")), &result);
+            act.answer(Event::Declined(id, result), ctx);
+        });
+    }
+
+    fn probe(&mut self, request: RequestId, node: NodeId, host: HostIdentity, ctx: &mut Context<Self>) {
+        let ticket = self.ticket();
+        let event = self.changes.published().request(&request).and_then(|known| known.record.event_id.clone());
+        let subject = Subject { event, request: Some(request.clone()), node: Some(node.clone()) };
+        self.probes.insert(ticket, (request, node));
+        let submit = Submit::new(ticket, Job::Probe(host), ctx.address().recipient()).about(subject);
+        // Bounded by the idle nodes of the pool; a provider that is gone answers by dropping the job.
+        self.parts.provider.submit.do_send(submit);
+    }
+
     pub(super) fn log_write(
         &self,
         what: &str,
-        id: &RequestId,
-        event_id: Option<&str>,
+        subject: &Subject,
         detail: fmt::Arguments<'_>,
         result: &Result<(), WriteError>,
     ) {
-        let (pool, event_id) = (&self.parts.id, event_id.unwrap_or_default());
+        let (pool, launcher) = (&self.parts.id, &self.parts.launcher);
+        let (event_id, node_request_id) = (subject.event_id(), subject.request_id());
+        // Whoever reads JSON wants to know the pool, which the name of the logger has somewhere in it.
+        let _pool = info_span!("pool", %pool).entered();
         match result {
-            Ok(()) => info!(target: "nodepool.PoolWorker", %pool, node_request_id = %id, event_id, %detail, "{what}"),
+            Ok(()) => {
+                info!(target: "nodepool.driver.NodeRequestHandler", %launcher, node_request_id, event_id, %detail, "{what}")
+            }
             Err(WriteError::Conflict | WriteError::Contended) => {
-                debug!(target: "nodepool.PoolWorker", %pool, node_request_id = %id, event_id, %detail, "{what}: others were faster");
+                debug!(target: "nodepool.driver.NodeRequestHandler", %launcher, node_request_id, event_id, %detail, "{what}: others were faster");
             }
             Err(error) => {
-                warn!(target: "nodepool.PoolWorker", %pool, node_request_id = %id, event_id, %detail, %error, "{what} failed");
+                warn!(target: "nodepool.driver.NodeRequestHandler", %launcher, node_request_id, event_id, %detail, %error, "{what} failed");
             }
         }
     }
@@ -291,7 +323,9 @@ impl PoolWorker {
         ctx.spawn(waiting.into_actor(self).map(|(), act, ctx| {
             act.changes.mark_seen();
             let began = Instant::now();
+            let measured = profile::handling::<Self>("(change)");
             act.feed(Event::Wake, ctx);
+            drop(measured);
             match rest_after(began) {
                 Some(rest) => drop(ctx.run_later(rest, |act, ctx| act.look_on(ctx))),
                 None => act.look_on(ctx),
@@ -399,6 +433,7 @@ impl Handler<JobNews> for PoolWorker {
     type Result = ();
 
     fn handle(&mut self, message: JobNews, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("JobNews");
         if self.launch_news(&message, ctx) {
             return;
         }
@@ -418,6 +453,7 @@ impl Handler<Reconfigure> for PoolWorker {
     type Result = ();
 
     fn handle(&mut self, message: Reconfigure, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Reconfigure");
         self.parts.config = message.config;
         self.changes.follow(vec![message.provider.facts.clone()]);
         self.parts.provider = message.provider;
@@ -430,6 +466,7 @@ impl Handler<Shutdown> for PoolWorker {
 
     /// The pool is gone from the configuration: what is under way ends, nothing new begins.
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Shutdown");
         self.feed(Event::Draining, ctx);
         self.stop_when_idle(ctx);
     }
@@ -439,6 +476,7 @@ impl Handler<Abort> for PoolWorker {
     type Result = ();
 
     fn handle(&mut self, _: Abort, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Abort");
         ctx.stop();
     }
 }
@@ -447,6 +485,7 @@ impl Handler<AskWhy> for PoolWorker {
     type Result = Option<Why>;
 
     fn handle(&mut self, message: AskWhy, _: &mut Context<Self>) -> Option<Why> {
+        let _measured = profile::handling::<Self>("AskWhy");
         self.pool.why(&message.0, &self.changes.published())
     }
 }
@@ -455,6 +494,7 @@ impl Handler<Dump> for PoolWorker {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let _measured = profile::handling::<Self>("Dump");
         serde_json::to_value(self.pool.observe(clock::now())).ok()
     }
 }

@@ -18,7 +18,7 @@ use super::config_files::{LoadError, Loaded};
 use super::daemon::{self, DaemonError, Detached};
 use super::identity::Identity;
 use super::log::config::LogConfigError;
-use super::log::{LogError, LogPlan, Verbosity};
+use super::log::{LineFormat, LogError, LogPlan, Verbosity};
 use super::panics::{PanicCounter, Recovery};
 use super::pictures::Pictures;
 use super::pidfile::{self, PidFile, PidFileError};
@@ -28,6 +28,7 @@ use super::shared::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, VERSION
 use super::signals::Patience;
 use super::statsd;
 use super::tally::Tally;
+use super::traces::Tracer;
 use super::{clock, dump, launcher, signals, webapp};
 use crate::drivers::image_files::ImagesDir;
 use crate::model::metrics::StatsdAddress;
@@ -46,6 +47,8 @@ pub struct DaemonOptions {
     pub mode: Mode,
     /// The logging file of `-l`.
     pub log_config: Option<PathBuf>,
+    /// JSON wins over the formatters of the logging file.
+    pub log_format: LineFormat,
     pub verbosity: Verbosity,
 }
 
@@ -131,7 +134,7 @@ pub fn life(loaded: &Loaded, options: BuilderOptions) -> Result<BuilderLife, Pro
 
 /// The builder from its first log line to its orderly end; to be called inside a system.
 pub async fn build(control: &Control, prepared: Prepared, life: BuilderLife) -> Result<(), ProcessError> {
-    info!("Nodepool builder {VERSION} starting");
+    info!(target: "nodepool.builder.NodePoolBuilder", "Nodepool builder {VERSION} starting");
     let loaded = prepared.loaded.clone();
     let grown = Grown::with_web(control, prepared, None).await?;
     sessions(&grown.shared, loaded, &Tree::Builder(life)).await
@@ -231,7 +234,10 @@ fn install_logging(daemon: &DaemonOptions, log_file: &str) -> Result<(), Process
         (None, Mode::Foreground) => LogPlan::to_stdout(daemon.verbosity),
         (None, Mode::Background { .. }) => LogPlan::to_file(log_file, daemon.verbosity),
     };
-    install_plan(plan)
+    install_plan(match daemon.log_format {
+        LineFormat::Text => plan,
+        LineFormat::Json => plan.as_json(),
+    })
 }
 
 /// Makes a plan the logging of this process.
@@ -239,8 +245,11 @@ pub fn install_plan(plan: LogPlan) -> Result<(), ProcessError> {
     for notice in &plan.notices {
         eprintln!("logging configuration: {notice}");
     }
+    let notices = plan.notices.clone();
     plan.install()?;
     log_panics();
+    // In the background nobody reads stderr.
+    notices.iter().for_each(|notice| warn!(target: "nodepool.NodePool", "logging configuration: {notice}"));
     Ok(())
 }
 
@@ -249,6 +258,10 @@ fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let backtrace = std::backtrace::Backtrace::capture();
         error!(target: "nodepool.NodePool", "{panic}\n{backtrace}");
+        // A logging file may silence that logger; a panic is to be seen somewhere.
+        if !tracing::enabled!(target: "nodepool.NodePool", tracing::Level::ERROR) {
+            eprintln!("{panic}\n{backtrace}");
+        }
     }));
 }
 
@@ -303,6 +316,7 @@ pub async fn serve(control: &Control, mut prepared: Prepared) -> Result<(), Proc
     if let Some(web) = web {
         web.stop(false).await;
     }
+    grown.shared.tracer.end();
     outcome
 }
 
@@ -317,12 +331,14 @@ impl Grown {
         let Prepared { options, loaded, drivers, listener: _ } = prepared;
         let (pools, clouds) = (Arbiter::new(), Arbiter::new());
         let identity = Identity::of_this_host();
+        let runtime = runtime_of(&pools).await?;
         let shared = Arc::new(Shared {
             options,
             registry: control.registry.clone(),
             why: WhyRegistry::default(),
             samples: statistics().with_tally(control.tally.clone()),
             pictures: Pictures::default(),
+            tracer: Tracer::from_environment(&runtime),
             ready: AtomicBool::new(false),
             shutdown: control.shutdown.clone(),
             panics: PanicCounter::default(),
@@ -330,7 +346,7 @@ impl Grown {
             arbiters: Arbiters {
                 roots: System::current().arbiter().clone(),
                 pools: pools.handle(),
-                runtime: runtime_of(&pools).await?,
+                runtime: runtime.clone(),
                 clouds: clouds.handle(),
             },
             identity,

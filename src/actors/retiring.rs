@@ -60,10 +60,10 @@ async fn delete_from_cloud(
     let gone = match &record.external_id {
         Some(id) => {
             let (image, build, provider) = (&key.image, &key.build, &key.provider);
-            info!(target: "nodepool.builder.CleanupWorker", "Deleting image build {image}-{build} from {provider}");
+            info!(target: "nodepool.builder.CleanupWorker.0", "Deleting image build {image}-{build} from {provider}");
             counter.delete_image(id, PATIENCE).await.map_err(|error| {
                 let name = record.external_name.clone().unwrap_or_else(|| id.to_string());
-                warn!(target: "nodepool.builder.CleanupWorker", "Unable to delete image {name} from {provider}: {error}");
+                warn!(target: "nodepool.builder.CleanupWorker.0", "Unable to delete image {name} from {provider}: {error}");
                 WriteError::Failed(error)
             })
         }
@@ -105,7 +105,7 @@ async fn end_stale_upload_of(
         return Err(WriteError::Conflict);
     }
     warn!(
-        target: "nodepool.builder.CleanupWorker",
+        target: "nodepool.builder.CleanupWorker.0",
         "the upload {} of {}-{} to {} was left by its builder; it is removed", key.upload, key.image, key.build, key.provider
     );
     let lock = store.retire_upload(key, stored.version, None).await?;
@@ -146,7 +146,7 @@ pub async fn mark_build(store: Store, key: BuildKey, stored: Stored<ImageBuild>)
 
 pub async fn remove_build(store: Store, key: BuildKey, stored: Stored<ImageBuild>) -> Result<(), WriteError> {
     store.remove_build(&key, stored.version).await?;
-    info!(target: "nodepool.builder.CleanupWorker", "the build {} is gone", key.file_name());
+    info!(target: "nodepool.builder.CleanupWorker.0", "the build {} is gone", key.file_name());
     Ok(())
 }
 
@@ -208,7 +208,7 @@ async fn remove_files(view: &FilesView, key: &BuildKey) -> Result<(), String> {
         let removed = images.remove(&key);
         let removed = removed.map_err(|error| format!("cannot remove all files of {}: {error}", key.file_name()))?;
         for path in removed {
-            info!(target: "nodepool.builder.CleanupWorker", "Removed {}", path.display());
+            info!(target: "nodepool.builder.CleanupWorker.0", "Removed {}", path.display());
         }
         Ok(())
     })
@@ -223,7 +223,7 @@ async fn prune_formats(images: &ImagesDir, key: &BuildKey, needed: BTreeSet<Stri
         for format in formats.filter(|format| !format.contains('.') && format != "d" && !needed.contains(format)) {
             images.remove_format(&key, &format).map_err(failed)?;
             let file = images.file(&key, &format);
-            info!(target: "nodepool.builder.CleanupWorker", "Removed {}: it is uploaded everywhere", file.display());
+            info!(target: "nodepool.builder.CleanupWorker.0", "Removed {}: it is uploaded everywhere", file.display());
         }
         Ok(())
     })

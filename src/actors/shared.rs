@@ -17,6 +17,7 @@ use super::pictures::Pictures;
 use super::providers::MoreDrivers;
 use super::registry::Registry;
 use super::samples::SampleSink;
+use super::traces::Tracer;
 pub use crate::drivers::BUILT;
 use crate::model::config::{Config, ZooKeeperConfig, ZooKeeperServer};
 use crate::model::problem::Problem;
@@ -37,6 +38,7 @@ pub struct Shared {
     pub samples: SampleSink,
     /// What is seen of ZooKeeper, for those who only look.
     pub pictures: Pictures,
+    pub tracer: Tracer,
     /// What `/ready` says: set after the first complete pass.
     pub ready: AtomicBool,
     /// Set by the signals that stop the process.

@@ -9,6 +9,7 @@ use super::asking::{Asking, Counter};
 use super::dump;
 use super::jobs::{JobNews, ProviderHandle};
 use super::panics::PanicWatch;
+use super::profile;
 use super::providers;
 use super::samples::SampleSink;
 use super::task_manager::{Surroundings, Surveying};
@@ -104,6 +105,7 @@ impl Handler<Ask> for Clerk {
     type Result = ();
 
     fn handle(&mut self, ask: Ask, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Ask");
         let reply = ctx.address().recipient();
         let counter = Counter { asking: self.asking.clone(), provider: self.provider.clone(), reply };
         let running = async move {
@@ -118,6 +120,7 @@ impl Handler<JobNews> for Clerk {
     type Result = ();
 
     fn handle(&mut self, message: JobNews, _: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("JobNews");
         self.asking.heard(message);
     }
 }

@@ -11,6 +11,7 @@ use tracing::{info, warn};
 
 use super::messages::{Dump, Shutdown};
 use super::panics::{PanicGuard, PanicWatch};
+use super::profile;
 use super::registry::Registration;
 use super::shared::Shared;
 use crate::model::config::Config;
@@ -138,6 +139,7 @@ impl Handler<Reconfigure> for StatsWorker {
     type Result = ();
 
     fn handle(&mut self, message: Reconfigure, ctx: &mut Self::Context) {
+        let _measured = profile::handling::<Self>("Reconfigure");
         self.config = message.0;
         self.report_own(ctx);
     }
@@ -147,6 +149,7 @@ impl Handler<Dump> for StatsWorker {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Self::Context) -> Self::Result {
+        let _measured = profile::handling::<Self>("Dump");
         Some(json!({
             "elected": self.leadership.is_some(),
             "reporting": self.reporting,
@@ -160,6 +163,7 @@ impl Handler<Shutdown> for StatsWorker {
     type Result = actix::ResponseFuture<()>;
 
     fn handle(&mut self, _: Shutdown, ctx: &mut Self::Context) -> Self::Result {
+        let _measured = profile::handling::<Self>("Shutdown");
         ctx.stop();
         let leadership = self.leadership.take();
         Box::pin(async move {

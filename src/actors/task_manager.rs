@@ -7,13 +7,14 @@ use std::time::Duration;
 use actix::{Actor, ActorContext, ArbiterHandle, AsyncContext, Context, Handler, SpawnHandle};
 use serde::Serialize;
 use tokio::sync::watch;
-use tracing::{Instrument, debug_span};
+use tracing::{Instrument, debug, info_span};
 
 use super::dump;
 use super::errands::Errands;
 use super::jobs::{Abandon, Account, Drain, Notify, ProviderHandle, Submit};
 use super::messages::{Dump, Shutdown};
 use super::panics::{PanicGuard, PanicWatch};
+use super::profile;
 use super::registry::Registration;
 use super::samples::SampleSink;
 use super::statsd;
@@ -196,7 +197,11 @@ impl<D: Driver> TaskManager<D> {
     fn start_call(&mut self, id: CallId, ctx: &mut Context<Self>) {
         let request = self.tasks.started(id);
         let limit = request.deadline().to_duration();
-        let span = debug_span!("api_call", provider = %self.provider, key = request.key());
+        let subject = self.tasks.subject(id).cloned().unwrap_or_default();
+        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        let (provider, call) = (&self.provider, request.key());
+        debug!(%provider, event_id, node_request_id, node_id, call, "API call");
+        let span = info_span!("api_call", %provider, event_id, node_request_id, node_id, call);
         let driver = self.driver.clone();
         let calling = async move {
             match tokio::time::timeout(limit, driver.call(request)).await {
@@ -207,7 +212,24 @@ impl<D: Driver> TaskManager<D> {
         self.errands.run(ctx, calling.instrument(span), move |result, act, ctx| act.call_ended(id, result, ctx));
     }
 
+    fn log_end(&self, id: CallId, result: &Result<D::Reply, CloudError>) {
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        let Some((call, took_ms)) = self.tasks.timing(id) else { return };
+        let subject = self.tasks.subject(id).cloned().unwrap_or_default();
+        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        let (provider, took_ms) = (&self.provider, took_ms.round() as u64);
+        match result {
+            Ok(_) => debug!(%provider, event_id, node_request_id, node_id, call, took_ms, "API call ended"),
+            Err(error) => {
+                debug!(%provider, event_id, node_request_id, node_id, call, took_ms, %error, "API call failed")
+            }
+        }
+    }
+
     fn call_ended(&mut self, id: CallId, result: Result<D::Reply, CloudError>, ctx: &mut Context<Self>) {
+        self.log_end(id, &result);
         let samples = &self.surroundings.samples;
         if samples.is_wanted()
             && let Some((key, milliseconds)) = self.tasks.timing(id)
@@ -239,6 +261,7 @@ impl<D: Driver> Handler<Submit> for TaskManager<D> {
     type Result = ();
 
     fn handle(&mut self, submit: Submit, ctx: &mut Self::Context) {
+        let _measured = profile::handling::<Self>("Submit");
         self.tasks.submit(submit.job, submit.answer);
         self.go_on(ctx);
     }
@@ -248,6 +271,7 @@ impl<D: Driver> Handler<Abandon> for TaskManager<D> {
     type Result = ();
 
     fn handle(&mut self, abandon: Abandon, ctx: &mut Self::Context) {
+        let _measured = profile::handling::<Self>("Abandon");
         self.tasks.abandon(&abandon);
         self.go_on(ctx);
     }
@@ -257,6 +281,7 @@ impl<D: Driver> Handler<Account> for TaskManager<D> {
     type Result = ();
 
     fn handle(&mut self, account: Account, _: &mut Self::Context) {
+        let _measured = profile::handling::<Self>("Account");
         self.tasks.account(account.0);
     }
 }
@@ -265,6 +290,7 @@ impl<D: Driver> Handler<Notify> for TaskManager<D> {
     type Result = ();
 
     fn handle(&mut self, notify: Notify, _: &mut Self::Context) {
+        let _measured = profile::handling::<Self>("Notify");
         self.driver.notified(&notify.0);
     }
 }
@@ -273,6 +299,7 @@ impl<D: Driver> Handler<Drain> for TaskManager<D> {
     type Result = ();
 
     fn handle(&mut self, _: Drain, ctx: &mut Self::Context) {
+        let _measured = profile::handling::<Self>("Drain");
         self.life = Life::Draining;
         self.go_on(ctx);
     }
@@ -282,6 +309,7 @@ impl<D: Driver> Handler<Shutdown> for TaskManager<D> {
     type Result = ();
 
     fn handle(&mut self, _: Shutdown, ctx: &mut Self::Context) {
+        let _measured = profile::handling::<Self>("Shutdown");
         ctx.stop();
     }
 }
@@ -290,6 +318,7 @@ impl<D: Driver> Handler<Dump> for TaskManager<D> {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Self::Context) -> Self::Result {
+        let _measured = profile::handling::<Self>("Dump");
         serde_json::to_value(View { life: self.life, tasks: self.tasks.observe() }).ok()
     }
 }

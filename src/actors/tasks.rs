@@ -11,6 +11,7 @@ use tracing::{debug, warn};
 
 use super::clock;
 use super::jobs::{Abandon, Answer};
+use super::subject::Subject;
 use crate::drivers::{ApiCall, Driver};
 use crate::model::cloud::{CloudError, Facts, HostCheck, HostIdentity, Inventory, Job, Outcome, Trouble};
 use crate::model::ids::ProviderName;
@@ -214,6 +215,14 @@ impl<D: Driver> Tasks<D> {
         Some((call.call.key(), call.started?.elapsed().as_secs_f64() * 1000.0))
     }
 
+    /// Whom a call is made for; `None` where it is for the provider itself.
+    pub fn subject(&self, id: CallId) -> Option<&Subject> {
+        match &self.tasks.get(&self.calls.get(&id)?.task)?.task.owner {
+            Owner::Submitter(answer) => Some(answer.subject()),
+            Owner::PartOf(_) | Owner::Ourselves => None,
+        }
+    }
+
     pub fn call_ended(&mut self, id: CallId, result: Result<D::Reply, CloudError>) {
         let now = self.now();
         let call = self.calls.get_mut(&id).expect("a call in flight is known until it has ended");
@@ -270,9 +279,11 @@ impl<D: Driver> Tasks<D> {
         mut machine: D::Machine,
         input: Input<'_, <D::Machine as StateMachine>::Reply>,
     ) {
+        let before = machine.label();
         let next = machine.step(input);
-        if let (Owner::Submitter(answer), Some(external_id)) = (&mut task.owner, machine.external_id()) {
-            answer.known(external_id);
+        if let Owner::Submitter(answer) = &mut task.owner {
+            answer.stepped(&self.provider, before, machine.label());
+            machine.external_id().into_iter().for_each(|external_id| answer.known(external_id));
         }
         if task.wanted == Wanted::NoMore {
             return self.give_up(task);

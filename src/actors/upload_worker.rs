@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, SpawnHandle};
 use serde_json::json;
+use tracing::{Instrument, info_span};
 
 use super::asking::{Asking, Counter};
 use super::building::Workshop;
@@ -16,6 +17,7 @@ use super::look::Changes;
 use super::looking::{Looking, look_at};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
+use super::profile;
 use super::registry::Registration;
 use super::uploading::{self, Carrier, Uploaded};
 use crate::drivers::image_files::ImagesDir;
@@ -95,8 +97,12 @@ impl UploadWorker {
             hook_timeout: self.parts.hook_timeout,
         };
         self.uploading = Some((shipment.place.clone(), clock::now()));
+        let place = &shipment.place;
+        // For the loggers, of which each worker has its own.
+        let span =
+            info_span!("upload", worker = self.parts.number, image = %place.build.image, provider = %place.provider);
         let uploading = uploading::upload(carrier, shipment);
-        self.errands.run(ctx, uploading, |uploaded, act, ctx| act.uploaded(uploaded, claim, ctx));
+        self.errands.run(ctx, uploading.instrument(span), |uploaded, act, ctx| act.uploaded(uploaded, claim, ctx));
     }
 
     fn uploaded(&mut self, uploaded: Uploaded, claim: Claim, ctx: &mut Context<Self>) {
@@ -162,6 +168,7 @@ impl Handler<JobNews> for UploadWorker {
     type Result = ();
 
     fn handle(&mut self, message: JobNews, _: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("JobNews");
         self.asking.heard(message);
     }
 }
@@ -170,6 +177,7 @@ impl Handler<Reconfigure> for UploadWorker {
     type Result = ();
 
     fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Reconfigure");
         self.changes.follow(message.providers.values().map(|provider| provider.facts.clone()).collect());
         if let Some(images) = &message.config.images_dir {
             self.parts.workshop.images = ImagesDir::new(images);
@@ -183,6 +191,7 @@ impl Handler<Shutdown> for UploadWorker {
 
     /// An upload that is under way ends with its worker; its record says what it was, and whoever takes over goes on from there.
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Shutdown");
         ctx.stop();
     }
 }
@@ -191,6 +200,7 @@ impl Handler<Dump> for UploadWorker {
     type Result = Option<serde_json::Value>;
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let _measured = profile::handling::<Self>("Dump");
         let uploading = self.uploading.as_ref().map(|(place, since)| {
             json!({
                 "image": place.build.image,

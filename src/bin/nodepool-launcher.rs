@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use nodepool::actors::flags::{absolute, seconds};
-use nodepool::actors::log::Verbosity;
+use nodepool::actors::flags::{absolute, line_format, seconds};
+use nodepool::actors::log::{LineFormat, Verbosity};
 use nodepool::actors::process::{DaemonOptions, Mode, run_launcher};
 use nodepool::actors::shared::{LauncherOptions, VERSION};
 use nodepool::model::time::Span;
@@ -30,6 +30,9 @@ struct Flags {
     /// path to log config file
     #[arg(short = 'l', value_name = "LOGCONFIG")]
     log_config: Option<String>,
+    /// lines of the log as text or json
+    #[arg(long, value_name = "FORMAT", value_parser = line_format, default_value = "text")]
+    log_format: LineFormat,
     /// path to pid file
     #[arg(short = 'p', value_name = "PIDFILE", default_value = "/var/run/nodepool/nodepool.pid")]
     pid_file: String,
@@ -96,7 +99,12 @@ fn main() -> ExitCode {
         false => Mode::Background { pid_file: absolute(&flags.pid_file) },
     };
     let verbosity = if flags.debug { Verbosity::Debug } else { Verbosity::Normal };
-    let daemon = DaemonOptions { mode, log_config: flags.log_config.as_deref().map(absolute), verbosity };
+    let daemon = DaemonOptions {
+        mode,
+        log_config: flags.log_config.as_deref().map(absolute),
+        log_format: flags.log_format,
+        verbosity,
+    };
     run_launcher(options, &daemon, None)
 }
 

@@ -159,10 +159,10 @@ mod tests {
             pictures.push(next);
         };
         step(&|next| {
-            drop(next.put_request(
+            next.put_request(
                 request.clone(),
                 stored(1, r#"{"state": "requested", "state_time": 1.0, "node_types": ["a"]}"#),
-            ))
+            );
         });
         step(&|next| {
             next.put_node(

@@ -6,6 +6,7 @@ pub mod ids;
 pub mod shared;
 pub mod time;
 pub mod json;
+pub mod opaque;
 pub mod quantity;
 pub mod tidying;
 pub mod uploading;

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::ids::{LabelName, LauncherId, NodeId, ProviderName, RequestId, TenantName};
-use super::shared::{Json, JsonMap};
+use super::opaque::Opaque;
+use super::shared::JsonMap;
 use super::time::Timestamp;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -62,7 +63,7 @@ pub struct NodeRequest {
     pub requestor: Option<String>,
     /// Opaque to us and kept unchanged.
     #[serde(default)]
-    pub requestor_data: Json,
+    pub requestor_data: Opaque,
     /// The provider that is preferred as long as it could serve.
     #[serde(default)]
     pub provider: Option<ProviderName>,
@@ -77,6 +78,15 @@ pub struct NodeRequest {
     /// Keys of others, kept and written back.
     #[serde(flatten)]
     pub extra: JsonMap,
+}
+
+/// Where a span is among others, in the numbers of OpenTelemetry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct SpanInfo {
+    pub trace_id: u128,
+    pub span_id: u64,
+    #[serde(default)]
+    pub trace_flags: u8,
 }
 
 /// What Python wrote as `NaN` or `None` where we expect a value says nothing, as if the key were not there.
@@ -98,7 +108,7 @@ impl NodeRequest {
             nodes: Vec::new(),
             reuse: true,
             requestor: Some(requestor.to_owned()),
-            requestor_data: Json::default(),
+            requestor_data: Opaque::default(),
             provider: None,
             relative_priority: 0,
             event_id: None,
@@ -112,6 +122,17 @@ impl NodeRequest {
         assert!(self.state.may_become(next), "a request does not go from {:?} to {next:?}", self.state);
         self.state = next;
         self.state_time = now;
+    }
+
+    /// The span of the requestor's trace that ends when it has its nodes, as Zuul keeps it.
+    pub fn span(&self) -> Option<SpanInfo> {
+        #[derive(Deserialize)]
+        struct Data {
+            span_info: Option<SpanInfo>,
+        }
+        let data: Data = serde_json::from_str(self.requestor_data.text()).ok()?;
+        // All zeros are no ids.
+        data.span_info.filter(|span| span.trace_id != 0 && span.span_id != 0)
     }
 
     pub fn is_min_ready(&self) -> bool {

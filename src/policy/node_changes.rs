@@ -44,7 +44,7 @@ pub(super) fn new_node(
 pub(super) fn about(id: &RequestId, request: &NodeRequest) -> serde_json::Value {
     serde_json::json!({
         "id": id, "labels": request.node_types, "requestor": request.requestor,
-        "requestor_data": request.requestor_data, "relative_priority": request.relative_priority,
+        "requestor_data": request.requestor_data.value(), "relative_priority": request.relative_priority,
         "event_id": request.event_id, "created_time": request.created_time, "tenant_name": request.tenant_name,
     })
 }

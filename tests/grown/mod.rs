@@ -92,6 +92,7 @@ impl Process {
             why: WhyRegistry::default(),
             samples: SampleSink::discard(),
             pictures: Pictures::default(),
+            tracer: Default::default(),
             ready: AtomicBool::new(false),
             shutdown,
             panics: PanicCounter::default(),

@@ -38,7 +38,7 @@ const PROGRAM: [&str; 1] = ["model::time"];
 const CLI: [&str; 2] = ["zk", "model"];
 
 /// Crates that know the framework, and which folder may know them.
-const CONFINED: [(&str, &[&str]); 12] = [
+const CONFINED: [(&str, &[&str]); 16] = [
     ("actix", &["actors"]),
     ("actix_rt", &["actors"]),
     ("actix_web", &["actors"]),
@@ -51,6 +51,10 @@ const CONFINED: [(&str, &[&str]); 12] = [
     ("openstack", &["drivers"]),
     ("osauth", &["drivers"]),
     ("clap", &["bin", "actors"]),
+    ("opentelemetry", &["actors"]),
+    ("opentelemetry_http", &["actors"]),
+    ("opentelemetry_otlp", &["actors"]),
+    ("opentelemetry_sdk", &["actors"]),
 ];
 
 /// Every arrow of the product code that the layers forbid. `sources` are all files, `crates` the dependencies of Cargo.toml.

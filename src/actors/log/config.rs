@@ -4,12 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_yaml::{Mapping, Value};
-
-use super::format::{Format, FormatError, Lines};
-use super::ini;
-use super::sink::SinkPlan;
-use super::{HandlerPlan, Level, LogPlan, LoggerPlan, Propagate, names};
+use super::handlers;
+use super::{Filter, Level, LogPlan, LoggerPlan, Propagate, formatters, ini, mapping, names};
 
 #[derive(Debug, thiserror::Error)]
 pub enum LogConfigError {
@@ -26,9 +22,12 @@ pub type Section = BTreeMap<String, String>;
 #[derive(Debug, Default, PartialEq)]
 pub struct Sections {
     pub formatters: BTreeMap<String, Section>,
+    pub filters: BTreeMap<String, Section>,
     pub handlers: BTreeMap<String, Section>,
     /// The root is the empty name.
     pub loggers: BTreeMap<String, Section>,
+    /// Python silences the loggers that are there already and that the file does not name, unless it is told not to.
+    pub disables_others: bool,
     pub notices: Vec<String>,
 }
 
@@ -43,71 +42,14 @@ impl LogPlan {
 
     fn parse(text: &str, suffix: &str) -> Result<Self, String> {
         let mapping = match suffix {
-            "yml" | "yaml" | "json" => match serde_yaml::from_str(text) {
-                Ok(Value::Mapping(mapping)) => Some(mapping),
-                // Python reads what is no mapping as an ini file; what is neither is reported by that.
-                Ok(_) => None,
-                Err(error) => return Err(error.to_string()),
-            },
+            "yml" | "yaml" | "json" => mapping::sections(text)?,
             _ => None,
         };
-        let sections = match mapping {
-            Some(mapping) => from_mapping(&mapping)?,
-            None => ini::sections(text)?,
-        };
-        plan(sections)
-    }
-}
-
-fn from_mapping(mapping: &Mapping) -> Result<Sections, String> {
-    let mut sections = Sections::default();
-    for (key, value) in mapping {
-        match key.as_str().unwrap_or_default() {
-            "version" | "disable_existing_loggers" | "incremental" => {}
-            "formatters" => sections.formatters = named_sections("formatters", value)?,
-            "handlers" => sections.handlers = named_sections("handlers", value)?,
-            "loggers" => sections.loggers.extend(named_sections("loggers", value)?),
-            "root" => drop(sections.loggers.insert(String::new(), section("root", value)?)),
-            _ => sections.notices.push(format!("`{}` has no meaning here and is ignored", scalar(key))),
+        match mapping {
+            Some(sections) => plan(sections),
+            // Python reads what is no mapping as an ini file; what is neither is reported by that.
+            None => plan(ini::sections(text)?),
         }
-    }
-    Ok(sections)
-}
-
-fn named_sections(kind: &str, value: &Value) -> Result<BTreeMap<String, Section>, String> {
-    let named = match value {
-        Value::Null => return Ok(BTreeMap::new()),
-        Value::Mapping(named) => named,
-        _ => return Err(format!("`{kind}` must be a mapping of names")),
-    };
-    let pairs = named.iter().map(|(name, value)| {
-        let name = scalar(name);
-        section(&format!("{kind}.{name}"), value).map(|section| (name, section))
-    });
-    pairs.collect()
-}
-
-/// A list becomes its items joined by commas, as ini files write them.
-fn section(place: &str, value: &Value) -> Result<Section, String> {
-    let entries = match value {
-        Value::Null => return Ok(Section::new()),
-        Value::Mapping(entries) => entries,
-        _ => return Err(format!("`{place}` must be a mapping")),
-    };
-    let text = |value: &Value| match value {
-        Value::Sequence(items) => items.iter().map(scalar).collect::<Vec<_>>().join(","),
-        other => scalar(other),
-    };
-    Ok(entries.iter().map(|(key, value)| (scalar(key), text(value))).collect())
-}
-
-fn scalar(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Bool(truth) => truth.to_string(),
-        Value::Number(number) => number.to_string(),
-        Value::Null => String::new(),
-        Value::Sequence(_) | Value::Mapping(_) | Value::Tagged(_) => "(a collection)".to_owned(),
     }
 }
 
@@ -115,17 +57,20 @@ fn plan(sections: Sections) -> Result<LogPlan, String> {
     let mut notices = sections.notices;
     let mut formats = BTreeMap::new();
     for (name, section) in &sections.formatters {
-        formats.insert(name.as_str(), format(name, section, &mut notices)?);
+        formats.insert(name.as_str(), formatters::format(name, section, &mut notices)?);
     }
-    let mut handlers = Vec::new();
+    let filters: BTreeMap<&str, Filter> =
+        sections.filters.iter().map(|(name, section)| (name.as_str(), filter(name, section, &mut notices))).collect();
+    let mut plans = Vec::new();
     let mut indexes = BTreeMap::new();
     for (name, section) in &sections.handlers {
-        indexes.insert(name.as_str(), handlers.len());
-        handlers.push(handler(name, section, &formats, &mut notices)?);
+        indexes.insert(name.as_str(), plans.len());
+        let filters = chosen(section, "filters", &filters, &format!("handler `{name}`"), "filter")?;
+        plans.push(handlers::handler(name, section, &formats, filters, &mut notices)?);
     }
     let mut loggers = BTreeMap::new();
     for (name, section) in &sections.loggers {
-        let logger = logger(name, section, &indexes, &mut notices)?;
+        let logger = logger(name, section, &indexes, &filters, &mut notices)?;
         // An entry for the library of the reference is one for ours, unless ours has its own.
         for applied in names::applies_to(name) {
             if applied == *name || !sections.loggers.contains_key(&applied) {
@@ -133,136 +78,94 @@ fn plan(sections: Sections) -> Result<LogPlan, String> {
             }
         }
     }
-    Ok(LogPlan { handlers, loggers, notices })
-}
-
-fn format(name: &str, section: &Section, notices: &mut Vec<String>) -> Result<Format, String> {
-    let mut lines = Lines::Verbatim;
-    for (key, value) in section {
-        match key.as_str() {
-            "format" | "datefmt" => {}
-            "class" | "()" if value.ends_with("MultiLineFormatter") => lines = Lines::Repeated,
-            "class" | "()" if value == "logging.Formatter" || value.is_empty() => {}
-            "style" if value == "%" => {}
-            "style" => return Err(format!("formatter `{name}`: only the style % is supported, not `{value}`")),
-            "validate" | "defaults" => {}
-            _ => notices.push(format!("formatter `{name}`: `{key}: {value}` has no meaning here and is ignored")),
-        }
+    if sections.disables_others {
+        disable_others(&mut loggers, &mut notices);
     }
-    // Python's default for a formatter without a format.
-    let text = section.get("format").filter(|text| !text.is_empty()).map_or("%(message)s", String::as_str);
-    let date = section.get("datefmt").filter(|date| !date.is_empty()).map(String::as_str);
-    Format::parse(text, date, lines).map_err(|error: FormatError| format!("formatter `{name}`: {error}"))
+    Ok(LogPlan { handlers: plans, loggers, notices })
 }
 
-fn handler(
-    name: &str,
+/// What `disable_existing_loggers` does to the loggers that are there in the original when it reads this file.
+fn disable_others(loggers: &mut BTreeMap<String, LoggerPlan>, notices: &mut Vec<String>) {
+    let is_named = |existing: &str| {
+        let is_above = |name: &String| {
+            !name.is_empty() && existing.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('.'))
+        };
+        loggers.contains_key(existing) || loggers.keys().any(is_above)
+    };
+    let silenced: Vec<&str> = names::EXISTING.into_iter().filter(|existing| !is_named(existing)).collect();
+    if silenced.is_empty() {
+        return;
+    }
+    for name in &silenced {
+        loggers.insert((*name).to_owned(), LoggerPlan::disabled());
+    }
+    if let Some(library) = silenced.iter().find_map(|name| names::library_of(name)) {
+        // All of its modules, which are loggers below this one.
+        let quiet = LoggerPlan::new(Some(Level::NEVER), Vec::new());
+        loggers.entry(library.to_owned()).or_insert(quiet);
+    }
+    let names = silenced.join(", ");
+    notices.push(format!(
+        "disable_existing_loggers, which is the default, silences {names}; an entry for `nodepool` brings its loggers back"
+    ));
+}
+
+/// Only filters by name are more than Python code.
+fn filter(name: &str, section: &Section, notices: &mut Vec<String>) -> Filter {
+    let class = section.get("()").or_else(|| section.get("class")).map_or("", String::as_str);
+    if !matches!(class, "" | "logging.Filter") {
+        notices.push(format!("filter `{name}`: `{class}` cannot be run here; it lets everything through"));
+        return Filter::default();
+    }
+    Filter(section.get("name").cloned().unwrap_or_default())
+}
+
+/// What a list in a section names.
+fn chosen<T: Clone>(
     section: &Section,
-    formats: &BTreeMap<&str, Format>,
-    notices: &mut Vec<String>,
-) -> Result<HandlerPlan, String> {
-    let format = match section.get("formatter").filter(|formatter| !formatter.is_empty()) {
-        Some(formatter) => formats
-            .get(formatter.as_str())
-            .cloned()
-            .ok_or_else(|| format!("handler `{name}`: there is no formatter `{formatter}`"))?,
-        None => Format::parse("%(message)s", None, Lines::Verbatim).expect("a plain message is a format"),
-    };
-    let level = level(section, &format!("handler `{name}`"))?.unwrap_or(Level::ALL);
-    Ok(HandlerPlan { level, format, sink: sink(name, section, notices)? })
-}
-
-fn sink(name: &str, section: &Section, notices: &mut Vec<String>) -> Result<SinkPlan, String> {
-    let class = section.get("class").map_or("", String::as_str);
-    let class = class.rsplit('.').next().unwrap_or(class);
-    let file = || {
-        let path = section.get("filename").filter(|path| !path.is_empty());
-        path.map(PathBuf::from).ok_or_else(|| format!("handler `{name}`: `filename` is missing"))
-    };
-    let number = |key: &str| match section.get(key) {
-        Some(text) if !text.is_empty() => {
-            text.parse::<u64>().map_err(|_| format!("handler `{name}`: `{key}` must be a number, not `{text}`"))
-        }
-        _ => Ok(0),
-    };
-    Ok(match class {
-        "StreamHandler" => match section.get("stream").map_or("", String::as_str) {
-            "ext://sys.stdout" | "sys.stdout" => SinkPlan::Stdout,
-            _ => SinkPlan::Stderr,
-        },
-        "FileHandler" | "WatchedFileHandler" => SinkPlan::WatchedFile(file()?),
-        "RotatingFileHandler" => {
-            let backups = u32::try_from(number("backupCount")?).unwrap_or(u32::MAX);
-            SinkPlan::RotatedFile { path: file()?, max_bytes: number("maxBytes")?, backups }
-        }
-        "TimedRotatingFileHandler" => {
-            notices.push(format!("handler `{name}`: rotation by time is left to logrotate; the file is followed"));
-            SinkPlan::WatchedFile(file()?)
-        }
-        "SysLogHandler" => syslog(name, section, notices)?,
-        "NullHandler" => SinkPlan::Nothing,
-        other => {
-            notices.push(format!("handler `{name}`: the class `{other}` is not known here; it writes nothing"));
-            SinkPlan::Nothing
-        }
-    })
-}
-
-fn syslog(name: &str, section: &Section, notices: &mut Vec<String>) -> Result<SinkPlan, String> {
-    const FACILITIES: [(&str, u8); 12] = [
-        ("user", 1),
-        ("daemon", 3),
-        ("auth", 4),
-        ("syslog", 5),
-        ("local0", 16),
-        ("local1", 17),
-        ("local2", 18),
-        ("local3", 19),
-        ("local4", 20),
-        ("local5", 21),
-        ("local6", 22),
-        ("local7", 23),
-    ];
-    let address = section.get("address").map_or("", String::as_str);
-    if !address.starts_with('/') {
-        let place = if address.is_empty() { "localhost:514" } else { address };
-        notices.push(format!("handler `{name}`: only a local socket such as /dev/log is supported, not {place}"));
-        return Ok(SinkPlan::Nothing);
-    }
-    let wanted = section.get("facility").filter(|facility| !facility.is_empty()).map_or("user", String::as_str);
-    let known = FACILITIES.iter().find(|(facility, number)| *facility == wanted || number.to_string() == wanted);
-    let (_, facility) = known.ok_or_else(|| format!("handler `{name}`: unknown facility `{wanted}`"))?;
-    Ok(SinkPlan::Syslog { socket: PathBuf::from(address), facility: *facility })
+    key: &str,
+    known: &BTreeMap<&str, T>,
+    shown: &str,
+    kind: &str,
+) -> Result<Vec<T>, String> {
+    let listed = section.get(key).map_or("", String::as_str);
+    let names = listed.split(',').map(str::trim).filter(|name| !name.is_empty());
+    names.map(|name| known.get(name).cloned().ok_or_else(|| format!("{shown}: there is no {kind} `{name}`"))).collect()
 }
 
 fn logger(
     name: &str,
     section: &Section,
     handlers: &BTreeMap<&str, usize>,
+    filters: &BTreeMap<&str, Filter>,
     notices: &mut Vec<String>,
 ) -> Result<LoggerPlan, String> {
     let shown = if name.is_empty() { "the root logger".to_owned() } else { format!("logger `{name}`") };
-    let mut indexes = Vec::new();
-    let listed = section.get("handlers").map_or("", String::as_str);
-    for handler in listed.split(',').map(str::trim).filter(|handler| !handler.is_empty()) {
-        let index = handlers.get(handler).ok_or_else(|| format!("{shown}: there is no handler `{handler}`"))?;
-        indexes.push(*index);
+    for key in section.keys() {
+        if !matches!(key.as_str(), "level" | "handlers" | "filters" | "propagate") {
+            notices.push(format!("{shown}: `{key}` has no meaning in Python's logging files and is ignored"));
+        }
     }
-    if section.contains_key("filters") {
-        notices.push(format!("{shown}: filters have no meaning here and are ignored"));
-    }
-    let propagate = match section.get("propagate").map_or("", String::as_str) {
-        "0" | "false" | "no" | "False" => Propagate::Stop,
+    let propagate = match section.get("propagate").map(|text| text.to_ascii_lowercase()).as_deref() {
+        Some("0" | "false" | "no" | "off") => Propagate::Stop,
         _ => Propagate::Up,
     };
-    Ok(LoggerPlan { level: level(section, &shown)?, handlers: indexes, propagate })
+    let is_root_open = name.is_empty() && matches!(section.get("level").map(String::as_str), Some("NOTSET" | "0"));
+    Ok(LoggerPlan {
+        // Nobody is above the root to take a level from.
+        level: if is_root_open { Some(Level::ALL) } else { level(section, &shown)? },
+        handlers: chosen(section, "handlers", handlers, &shown, "handler")?,
+        filters: chosen(section, "filters", filters, &shown, "filter")?,
+        propagate,
+        is_disabled: false,
+    })
 }
 
 /// Names in any case, or Python's numbers; `NOTSET` leaves the choice to the loggers above.
-fn level(section: &Section, shown: &str) -> Result<Option<Level>, String> {
+pub fn level(section: &Section, shown: &str) -> Result<Option<Level>, String> {
     let Some(text) = section.get("level").filter(|text| !text.is_empty()) else { return Ok(None) };
     let level = match text.to_ascii_uppercase().as_str() {
-        "NOTSET" => return Ok(None),
+        "NOTSET" | "0" => return Ok(None),
         "DEBUG" => Level::DEBUG,
         "INFO" => Level::INFO,
         "WARNING" | "WARN" => Level::WARNING,
@@ -276,6 +179,7 @@ fn level(section: &Section, shown: &str) -> Result<Option<Level>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::actors::log::sink::{FilePlan, Rotation, SinkPlan};
 
     const YAML: &str = r"
 version: 1
@@ -283,10 +187,10 @@ formatters:
   simple: {format: '%(name)s %(message)s'}
 handlers:
   console: {class: logging.StreamHandler, formatter: simple, stream: 'ext://sys.stdout', level: INFO}
-  file: {class: logging.handlers.RotatingFileHandler, filename: /tmp/n.log, maxBytes: 1000, backupCount: 3}
+  file: {class: logging.handlers.RotatingFileHandler, filename: /tmp/n.log, maxBytes: 1_000, backupCount: 3}
   mail: {class: logging.handlers.SMTPHandler, mailhost: localhost}
 loggers:
-  nodepool: {level: DEBUG, handlers: [console, file], propagate: 0}
+  nodepool: {level: DEBUG, handlers: [console, file], propagate: no}
   kazoo: {level: WARN}
 root: {handlers: [mail]}
 ";
@@ -295,7 +199,8 @@ root: {handlers: [mail]}
     fn a_mapping_gives_levels_handlers_and_notices() {
         let plan = LogPlan::parse(YAML, "yaml").unwrap();
         let sinks: Vec<&SinkPlan> = plan.handlers.iter().map(|handler| &handler.sink).collect();
-        let rotated = SinkPlan::RotatedFile { path: "/tmp/n.log".into(), max_bytes: 1000, backups: 3 };
+        let rotation = Rotation::BySize { max_bytes: 1000, backups: 3 };
+        let rotated = SinkPlan::File(FilePlan { rotation, ..FilePlan::followed("/tmp/n.log") });
         assert_eq!(sinks, [&SinkPlan::Stdout, &rotated, &SinkPlan::Nothing]);
         assert_eq!(plan.handlers[0].level, Level::INFO);
         let nodepool = &plan.loggers["nodepool"];
@@ -311,14 +216,50 @@ root: {handlers: [mail]}
         let cases = [
             ("handlers: {a: {class: logging.FileHandler}}", "handler `a`: `filename` is missing"),
             ("handlers: {a: {class: StreamHandler, formatter: x}}", "handler `a`: there is no formatter `x`"),
+            ("handlers: {a: {class: StreamHandler, filters: [x]}}", "handler `a`: there is no filter `x`"),
+            (
+                "handlers: {a: {class: FileHandler, filename: f, mode: q}}",
+                "handler `a`: `mode` must be `a` or `w`, not `q`",
+            ),
+            (
+                "handlers: {a: {class: TimedRotatingFileHandler, filename: f, when: yearly}}",
+                "handler `a`: `when` must be S, M, H, D, midnight or W0 to W6, not `yearly`",
+            ),
+            ("handlers: {a: {class: SysLogHandler, facility: x}}", "handler `a`: unknown facility `x`"),
             ("loggers: {nodepool: {handlers: [x]}}", "logger `nodepool`: there is no handler `x`"),
             ("root: {level: LOUD}", "the root logger: unknown level `LOUD`"),
             ("formatters: {f: {format: '%(x)s'}}", "formatter `f`: unknown field `x`"),
+            ("formatters: {f: {format: '{x}', style: '{'}}", "formatter `f`: unknown field `x`"),
+            ("formatters: {f: {style: '?'}}", "formatter `f`: unknown style `?`; there are %, { and $"),
             ("handlers: [a]", "`handlers` must be a mapping of names"),
+            ("version: 2", "`version` must be 1, not 2"),
+            ("root: {level: 'cfg://nothing.there'}", "root: `cfg://nothing.there` refers to nothing in this file"),
         ];
         for (text, expected) in cases {
             assert_eq!(LogPlan::parse(text, "yaml").unwrap_err(), expected);
         }
+        let error = LogPlan::parse("handlers:\n  a: [", "yaml").unwrap_err();
+        assert!(error.contains("line 3 column 1"), "{error}");
+    }
+
+    #[test]
+    fn loggers_that_exist_are_silenced_unless_they_are_named() {
+        let disabled = |text: &str| {
+            let plan = LogPlan::parse(text, "yaml").unwrap();
+            (plan.loggers.values().filter(|logger| logger.is_disabled).count(), plan.notices.len())
+        };
+        assert_eq!(disabled("loggers: {nodepool: {}, kazoo: {}}"), (0, 0));
+        assert_eq!(disabled("disable_existing_loggers: false"), (0, 0));
+        assert_eq!(disabled("root: {}"), (names::EXISTING.len(), 1));
+        assert_eq!(disabled("loggers: {nodepool.zk: {}, kazoo: {}}"), (names::EXISTING.len() - 4, 1));
+    }
+
+    #[test]
+    fn values_may_be_elsewhere_in_the_file() {
+        let text = "{logs: {file: [/tmp/x.log]}, version: 1,
+            handlers: {a: {class: logging.FileHandler, filename: 'cfg://logs.file[0]'}}}";
+        let plan = LogPlan::parse(text, "json").unwrap();
+        assert_eq!(plan.handlers[0].sink, SinkPlan::File(FilePlan::followed("/tmp/x.log")));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! How one log record looks: Python's `%(name)s` format strings and its time format.
+//! How one log record looks: a line by a format string of Python's, or a JSON object.
 
 use std::fmt::Write as _;
 
@@ -6,26 +6,44 @@ use chrono::format::{Item, StrftimeItems};
 use chrono::{DateTime, Local};
 
 use super::Level;
+use super::json::Layout;
+use super::pattern::{Field, FormatError, Piece, Raw, Style};
 
 /// What is known about one record.
 pub struct Record<'a> {
     pub time: DateTime<Local>,
     pub level: Level,
     pub logger: &'a str,
+    /// With the ids before it and the other fields behind it, for lines of text.
     pub message: &'a str,
+    /// By itself, for JSON, where each of those has a key.
+    pub plain: &'a str,
+    pub known: Known<'a>,
     pub file: &'a str,
     pub line: u32,
     pub thread: &'a str,
 }
 
-/// A compiled format string.
+/// What a record is about.
+#[derive(Clone, Copy, Default)]
+pub struct Known<'a> {
+    pub event: Option<&'a str>,
+    pub request: Option<&'a str>,
+    pub node: Option<&'a str>,
+    /// Names, values, and whether a value is a number or a truth.
+    pub others: &'a [(&'static str, String, bool)],
+}
+
+/// A compiled format.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Format {
-    pieces: Vec<Piece>,
-    /// `None` is Python's own: date, time, a comma and milliseconds.
-    date: Option<String>,
-    lines: Lines,
+    layout: Layout,
+    date: Date,
 }
+
+/// How time is written. Without a format it is Python's own: date, time, a comma and milliseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Date(Option<String>);
 
 /// What happens to a message of several lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,213 +54,136 @@ pub enum Lines {
     Verbatim,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-enum Piece {
-    Text(String),
-    Value { field: Field, width: usize, align: Align, precision: Option<usize> },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Align {
-    Left,
-    Right,
-    Zeros,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Field {
-    Time,
-    Created,
-    Milliseconds,
-    LevelName,
-    LevelNumber,
-    Logger,
-    Message,
-    File,
-    FileName,
-    Module,
-    Line,
-    Process,
-    ProcessName,
-    Thread,
-}
-
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum FormatError {
-    #[error("unknown field `{0}`")]
-    UnknownField(String),
-    #[error("`%` at character {0} starts no field such as %(message)s; a percent sign is written %%")]
-    Malformed(usize),
-    #[error("`{0}` is no time format")]
-    Date(String),
-}
-
 impl Default for Format {
     fn default() -> Self {
-        Format::parse("%(asctime)s %(levelname)s %(name)s: %(message)s", None, Lines::Repeated)
+        Format::parse("%(asctime)s %(levelname)s %(name)s: %(message)s", Style::Percent, None, Lines::Repeated)
             .expect("the default format is well formed")
     }
 }
 
-impl Format {
-    pub fn parse(text: &str, date: Option<&str>, lines: Lines) -> Result<Self, FormatError> {
-        if let Some(date) = date
-            && StrftimeItems::new(date).any(|item| item == Item::Error)
-        {
-            return Err(FormatError::Date(date.to_owned()));
+impl Date {
+    pub fn parse(format: Option<&str>) -> Result<Self, FormatError> {
+        let Some(format) = format else { return Ok(Date(None)) };
+        let format = without_fractions(format);
+        match StrftimeItems::new(&format).any(|item| item == Item::Error) {
+            true => Err(FormatError::Date(format)),
+            false => Ok(Date(Some(format))),
         }
-        Ok(Self { pieces: pieces(text)?, date: date.map(str::to_owned), lines })
+    }
+
+    pub fn text(&self, time: &DateTime<Local>) -> String {
+        let mut text = String::new();
+        // What needs something that is not there was refused when the format was parsed.
+        let _ = match &self.0 {
+            Some(format) => write!(text, "{}", time.format(format)),
+            None => write!(text, "{}", time.format("%Y-%m-%d %H:%M:%S,%3f")),
+        };
+        text
+    }
+}
+
+impl Format {
+    pub fn parse(text: &str, style: Style, date: Option<&str>, lines: Lines) -> Result<Self, FormatError> {
+        let date = Date::parse(date)?;
+        Ok(Self { layout: Layout::Text { pieces: style.pieces(text)?, lines }, date })
+    }
+
+    /// The message and nothing else.
+    pub fn message() -> Self {
+        Format::parse("%(message)s", Style::Percent, None, Lines::Verbatim).expect("a plain message is a format")
+    }
+
+    pub fn json(layout: Layout, date: Date) -> Self {
+        Self { layout, date }
     }
 
     /// The record with its line feed at the end.
     pub fn render(&self, record: &Record<'_>) -> String {
         let mut text = String::with_capacity(128 + record.message.len());
-        match self.lines {
-            Lines::Repeated if record.message.contains('\n') => {
-                for (index, line) in record.message.split('\n').enumerate() {
-                    let line = if index == 0 { line.to_owned() } else { format!("  {line}") };
-                    self.render_line(record, &line, &mut text);
-                }
-            }
-            Lines::Repeated | Lines::Verbatim => self.render_line(record, record.message, &mut text),
+        match &self.layout {
+            Layout::Text { pieces, lines } => self.render_text(pieces, *lines, record, &mut text),
+            Layout::Object(object) => object.render(record, &self.date, &mut text),
         }
+        text.push('\n');
         text
     }
 
-    fn render_line(&self, record: &Record<'_>, message: &str, text: &mut String) {
-        for piece in &self.pieces {
+    fn render_text(&self, pieces: &[Piece], lines: Lines, record: &Record<'_>, text: &mut String) {
+        self.render_line(pieces, record, record.message, text);
+        if lines == Lines::Verbatim || !text.contains('\n') {
+            return;
+        }
+        let whole = std::mem::take(text);
+        for (index, line) in whole.split('\n').enumerate() {
+            if index == 0 {
+                text.push_str(line);
+            } else {
+                text.push('\n');
+                self.render_line(pieces, record, &format!("  {line}"), text);
+            }
+        }
+    }
+
+    fn render_line(&self, pieces: &[Piece], record: &Record<'_>, message: &str, text: &mut String) {
+        for piece in pieces {
             match piece {
                 Piece::Text(literal) => text.push_str(literal),
-                Piece::Value { field, width, align, precision } => {
-                    let value = self.value(*field, record, message);
-                    pad(text, &cut(value, *field, *precision), *width, *align);
-                }
+                Piece::Value(field, shape) => shape.write(value(*field, record, message, &self.date), text),
             }
         }
-        text.push('\n');
     }
+}
 
-    fn value(&self, field: Field, record: &Record<'_>, message: &str) -> String {
-        match field {
-            Field::Time => self.time(record),
-            Field::Created => format!("{:.6}", record.time.timestamp_micros() as f64 / 1e6),
-            Field::Milliseconds => record.time.timestamp_subsec_millis().to_string(),
-            Field::LevelName => record.level.name().to_owned(),
-            Field::LevelNumber => record.level.0.to_string(),
-            Field::Logger => record.logger.to_owned(),
-            Field::Message => message.to_owned(),
-            Field::File => record.file.to_owned(),
-            Field::FileName => file_name(record.file).to_owned(),
-            Field::Module => file_name(record.file).trim_end_matches(".rs").to_owned(),
-            Field::Line => record.line.to_string(),
-            Field::Process => std::process::id().to_string(),
-            Field::ProcessName => "MainProcess".to_owned(),
-            Field::Thread => record.thread.to_owned(),
-        }
-    }
-
-    fn time(&self, record: &Record<'_>) -> String {
-        match &self.date {
-            Some(date) => {
-                let mut text = String::new();
-                // Items that need what is not there were refused when the format was parsed.
-                let _ = write!(text, "{}", record.time.format(date));
-                text
+/// Fractions of a second are none of strftime's, so Python shows the letter.
+fn without_fractions(format: &str) -> String {
+    let mut text = String::with_capacity(format.len() + 1);
+    let mut characters = format.chars();
+    while let Some(character) = characters.next() {
+        text.push(character);
+        if character == '%' {
+            match characters.next() {
+                Some('f') => text.push_str("%f"),
+                other => text.extend(other),
             }
-            None => record.time.format("%Y-%m-%d %H:%M:%S,%3f").to_string(),
         }
+    }
+    text
+}
+
+/// A field of a record, as Python would have it.
+pub fn value(field: Field, record: &Record<'_>, message: &str, date: &Date) -> Raw {
+    let text = |text: &str| Raw::Text(text.to_owned());
+    match field {
+        Field::Time => Raw::Text(date.text(&record.time)),
+        Field::Created => Raw::Float(record.time.timestamp_micros() as f64 / 1e6),
+        Field::Milliseconds => Raw::Float(f64::from(record.time.timestamp_subsec_millis())),
+        Field::SinceStart => Raw::Float(super::since_start(record.time)),
+        Field::LevelName => text(record.level.name()),
+        Field::LevelNumber => Raw::Whole(i64::from(record.level.0)),
+        Field::Logger => text(record.logger),
+        Field::Message => text(message),
+        Field::File => text(record.file),
+        Field::FileName => text(file_name(record.file)),
+        Field::Module => text(file_name(record.file).trim_end_matches(".rs")),
+        Field::Line => Raw::Whole(i64::from(record.line)),
+        Field::Process => Raw::Whole(i64::from(std::process::id())),
+        Field::ProcessName => text("MainProcess"),
+        Field::ThreadNumber => Raw::Whole(thread_number()),
+        // What Python calls it, where only one thread is meant.
+        Field::ThreadName if record.thread == "main" => text("MainThread"),
+        Field::ThreadName => text(record.thread),
+        Field::Nothing => text("None"),
     }
 }
 
-fn pieces(text: &str) -> Result<Vec<Piece>, FormatError> {
-    let mut pieces = Vec::new();
-    let mut literal = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('%') {
-        literal.push_str(&rest[..at]);
-        let position = text.len() - rest.len() + at + 1;
-        rest = &rest[at + 1..];
-        if let Some(after) = rest.strip_prefix('%') {
-            literal.push('%');
-            rest = after;
-            continue;
-        }
-        let inner = rest.strip_prefix('(').and_then(|inner| inner.split_once(')'));
-        let (name, after) = inner.ok_or(FormatError::Malformed(position))?;
-        let end = after.find(|c: char| c.is_ascii_alphabetic()).ok_or(FormatError::Malformed(position))?;
-        if !literal.is_empty() {
-            pieces.push(Piece::Text(std::mem::take(&mut literal)));
-        }
-        let (width, align, precision) = modifiers(&after[..end]).ok_or(FormatError::Malformed(position))?;
-        pieces.push(Piece::Value { field: field(name)?, width, align, precision });
-        rest = &after[end + 1..];
-    }
-    literal.push_str(rest);
-    if !literal.is_empty() {
-        pieces.push(Piece::Text(literal));
-    }
-    Ok(pieces)
-}
-
-/// Flags, width and precision between the name and the conversion letter, as in `%(levelname)-8s`.
-fn modifiers(text: &str) -> Option<(usize, Align, Option<usize>)> {
-    let digits = text.trim_start_matches(['-', '+', ' ', '#', '0']);
-    let flags = &text[..text.len() - digits.len()];
-    let align = match (flags.contains('-'), flags.contains('0')) {
-        (true, _) => Align::Left,
-        (false, true) => Align::Zeros,
-        (false, false) => Align::Right,
-    };
-    let (width, precision) = match digits.split_once('.') {
-        Some((width, precision)) => (width, Some(precision)),
-        None => (digits, None),
-    };
-    // A width beyond any screen is a mistake, and would cost memory on every line.
-    let number = |text: &str| if text.is_empty() { Some(0) } else { text.parse().ok().filter(|n| *n <= 1000) };
-    Some((number(width)?, align, precision.map(number).map_or(Some(None), |found| found.map(Some))?))
-}
-
-fn field(name: &str) -> Result<Field, FormatError> {
-    Ok(match name {
-        "asctime" => Field::Time,
-        "created" => Field::Created,
-        "msecs" => Field::Milliseconds,
-        "levelname" => Field::LevelName,
-        "levelno" => Field::LevelNumber,
-        "name" => Field::Logger,
-        "message" => Field::Message,
-        "pathname" => Field::File,
-        "filename" => Field::FileName,
-        "module" | "funcName" => Field::Module,
-        "lineno" => Field::Line,
-        "process" => Field::Process,
-        "processName" => Field::ProcessName,
-        "thread" | "threadName" => Field::Thread,
-        other => return Err(FormatError::UnknownField(other.to_owned())),
-    })
+/// Threads have numbers that can only be had as text.
+fn thread_number() -> i64 {
+    let text = format!("{:?}", std::thread::current().id());
+    text.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
 }
 
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
-}
-
-/// A precision cuts texts; numbers are whole here and keep all their digits.
-fn cut(value: String, field: Field, precision: Option<usize>) -> String {
-    match (field, precision) {
-        (Field::Created | Field::Milliseconds | Field::LevelNumber | Field::Line | Field::Process, _) | (_, None) => {
-            value
-        }
-        (_, Some(length)) => value.chars().take(length).collect(),
-    }
-}
-
-fn pad(text: &mut String, value: &str, width: usize, align: Align) {
-    // Writing to a String cannot fail.
-    let _ = match align {
-        Align::Left => write!(text, "{value:<width$}"),
-        Align::Right => write!(text, "{value:>width$}"),
-        Align::Zeros => write!(text, "{value:0>width$}"),
-    };
 }
 
 #[cfg(test)]
@@ -250,13 +191,15 @@ mod tests {
     use super::*;
     use chrono::TimeZone;
 
-    fn render(format: Format, message: &str) -> String {
+    fn render(format: &Format, message: &str) -> String {
         let time = Local.with_ymd_and_hms(2024, 2, 3, 4, 5, 6).unwrap() + chrono::TimeDelta::milliseconds(7);
         format.render(&Record {
             time,
             level: Level::INFO,
             logger: "nodepool.NodePool",
             message,
+            plain: message,
+            known: Known::default(),
             file: "src/actors/launcher.rs",
             line: 12,
             thread: "main",
@@ -265,36 +208,39 @@ mod tests {
 
     #[test]
     fn the_default_looks_like_pythons() {
-        assert_eq!(render(Format::default(), "hello"), "2024-02-03 04:05:06,007 INFO nodepool.NodePool: hello\n");
+        assert_eq!(render(&Format::default(), "hello"), "2024-02-03 04:05:06,007 INFO nodepool.NodePool: hello\n");
     }
 
     #[test]
     fn lines_after_the_first_repeat_the_prefix_and_are_indented() {
         let expected = "2024-02-03 04:05:06,007 INFO nodepool.NodePool: one\n\
                         2024-02-03 04:05:06,007 INFO nodepool.NodePool:   two\n";
-        assert_eq!(render(Format::default(), "one\ntwo"), expected);
+        assert_eq!(render(&Format::default(), "one\ntwo"), expected);
     }
 
     #[test]
-    fn widths_dates_and_percent_signs_are_honoured() {
+    fn widths_dates_and_escapes_are_honoured_in_every_style() {
+        use Style::*;
         let cases = [
-            ("%(levelname)-8s|%(message)s", None, "INFO    |hello\n"),
-            ("%(levelname)8s|%(lineno)04d", None, "    INFO|0012\n"),
-            ("100%% %(message).2s", None, "100% he\n"),
-            ("%(asctime)s %(module)s", Some("%d.%m.%Y"), "03.02.2024 launcher\n"),
+            (Percent, "%(levelname)-8s|%(message)s", None, "INFO    |hello\n"),
+            (Percent, "%(levelname)8s|%(lineno)04d", None, "    INFO|0012\n"),
+            (Percent, "100%% %(message).2s", None, "100% he\n"),
+            (Percent, "%(asctime)s %(module)s", Some("%d.%m.%Y"), "03.02.2024 launcher\n"),
+            (Percent, "%(asctime)s.%(msecs)03d", Some("%H:%M:%S%%f%f"), "04:05:06%f%f.007\n"),
+            (Percent, "%(levelno)+d %(msecs)s %(msecs).1f", None, "+20 7.0 7.0\n"),
+            (Brace, "{levelname:<8}|{name:>20}|{lineno:05d}", None, "INFO    |   nodepool.NodePool|00012\n"),
+            (Brace, "{{{message:*^9.3}}} {msecs:03.0f}", None, "{***hel***} 007\n"),
+            (Dollar, "$asctime ${levelname}_$$ $message", Some("%Y"), "2024 INFO_$ hello\n"),
         ];
-        for (text, date, expected) in cases {
-            let format = Format::parse(text, date, Lines::Verbatim).unwrap();
-            assert_eq!(render(format, "hello"), expected, "{text}");
+        for (style, text, date, expected) in cases {
+            let format = Format::parse(text, style, date, Lines::Verbatim).unwrap();
+            assert_eq!(render(&format, "hello"), expected, "{text}");
         }
     }
 
     #[test]
-    fn a_broken_format_is_refused_with_its_reason() {
-        let parse = |text, date| Format::parse(text, date, Lines::Verbatim).unwrap_err();
-        assert_eq!(parse("%(nonsense)s", None), FormatError::UnknownField("nonsense".to_owned()));
-        assert_eq!(parse("a %(message", None), FormatError::Malformed(3));
-        assert_eq!(parse("%(message)999999999999s", None), FormatError::Malformed(1));
-        assert_eq!(parse("%(asctime)s", Some("%Q!")), FormatError::Date("%Q!".to_owned()));
+    fn a_broken_time_format_is_refused() {
+        let broken = Format::parse("%(asctime)s", Style::Percent, Some("%Q!"), Lines::Verbatim);
+        assert_eq!(broken, Err(FormatError::Date("%Q!".to_owned())));
     }
 }

@@ -1,22 +1,27 @@
-//! Python's ini form of a logging configuration: sections by name, a handler's arguments as a Python tuple.
+//! Python's ini form of a logging configuration: sections by name, values that refer to each other, arguments in Python.
 
 use std::collections::BTreeMap;
 
 use super::config::{Section, Sections};
+use super::python::Literal;
+
+/// Values that Python takes as they are, because a percent sign means something else in them.
+const RAW: [&str; 3] = ["format", "datefmt", "style"];
+/// Deeper than anybody nests references.
+const DEPTH: usize = 10;
+
+type RawSections = BTreeMap<String, Section>;
 
 /// Reads the sections that the lists `[loggers]`, `[handlers]` and `[formatters]` name.
 pub fn sections(text: &str) -> Result<Sections, String> {
     let raw = raw_sections(text)?;
-    let mut found = Sections::default();
+    let mut found = Sections { disables_others: true, ..Sections::default() };
     for name in listed(&raw, "formatters")? {
         let section = part(&raw, "formatter", &name)?;
         found.formatters.insert(name, section);
     }
     for name in listed(&raw, "handlers")? {
-        let mut section = part(&raw, "handler", &name)?;
-        if let Some(arguments) = section.remove("args") {
-            name_arguments(&name, &arguments, &mut section, &mut found.notices);
-        }
+        let section = with_arguments(&name, part(&raw, "handler", &name)?, &mut found.notices)?;
         found.handlers.insert(name, section);
     }
     for name in listed(&raw, "loggers")? {
@@ -27,92 +32,129 @@ pub fn sections(text: &str) -> Result<Sections, String> {
     Ok(found)
 }
 
-fn listed(raw: &BTreeMap<String, Section>, kind: &str) -> Result<Vec<String>, String> {
+fn listed(raw: &RawSections, kind: &str) -> Result<Vec<String>, String> {
     let section = raw.get(kind).ok_or_else(|| format!("there is no section [{kind}]"))?;
     let keys = section.get("keys").ok_or_else(|| format!("[{kind}] has no `keys`"))?;
     Ok(keys.split(',').map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned).collect())
 }
 
-fn part(raw: &BTreeMap<String, Section>, kind: &str, name: &str) -> Result<Section, String> {
-    raw.get(&format!("{kind}_{name}")).cloned().ok_or_else(|| format!("there is no section [{kind}_{name}]"))
+/// One section with what `[DEFAULT]` adds where it is referred to.
+fn part(raw: &RawSections, kind: &str, name: &str) -> Result<Section, String> {
+    let title = format!("{kind}_{name}");
+    let own = raw.get(&title).ok_or_else(|| format!("there is no section [{title}]"))?;
+    let mut all = raw.get("DEFAULT").cloned().unwrap_or_default();
+    all.extend(own.clone());
+    let mut section = Section::new();
+    for (key, value) in own {
+        let is_raw = kind == "formatter" && RAW.contains(&key.as_str());
+        let value = if is_raw {
+            value.clone()
+        } else {
+            interpolated(value, &all, DEPTH).map_err(|error| format!("[{title}] {key}: {error}"))?
+        };
+        section.insert(key.clone(), value);
+    }
+    Ok(section)
 }
 
-/// An indented line continues the value above it; `#` and `;` start a comment line; names of keys are caseless.
-fn raw_sections(text: &str) -> Result<BTreeMap<String, Section>, String> {
-    let mut sections: BTreeMap<String, Section> = BTreeMap::new();
+/// `%(key)s` becomes the value of that key, `%%` a percent sign.
+fn interpolated(value: &str, all: &Section, depth: usize) -> Result<String, String> {
+    let depth = depth.checked_sub(1).ok_or("values refer to each other in a circle")?;
+    let mut text = String::new();
+    let mut rest = value;
+    while let Some(at) = rest.find('%') {
+        text.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        if let Some(after) = after.strip_prefix('%') {
+            text.push('%');
+            rest = after;
+            continue;
+        }
+        let inner = after.strip_prefix('(').and_then(|inner| inner.split_once(")s"));
+        let (key, after) =
+            inner.ok_or_else(|| format!("`%` must be followed by `%` or `(name)s`, found `{}`", &rest[at..]))?;
+        let meant = all.get(&key.to_lowercase()).ok_or_else(|| format!("there is no `{key}` to refer to"))?;
+        text.push_str(&interpolated(meant, all, depth)?);
+        rest = after;
+    }
+    text.push_str(rest);
+    Ok(text)
+}
+
+/// A line that is indented more than its key continues the value; `#` and `;` start a comment line; keys are caseless.
+fn raw_sections(text: &str) -> Result<RawSections, String> {
+    let mut sections = RawSections::new();
     let mut current: Option<String> = None;
-    let mut last_key: Option<String> = None;
+    let mut last: Option<(String, usize)> = None;
     for (number, line) in text.lines().enumerate() {
         let trimmed = line.trim();
         if trimmed.is_empty() || trimmed.starts_with(['#', ';']) {
             continue;
         }
-        let continues = line.starts_with([' ', '\t']);
-        if let (true, Some(section), Some(key)) = (continues, &current, &last_key) {
+        let indent = line.len() - line.trim_start().len();
+        if let (Some(section), Some((key, _))) = (&current, last.as_ref().filter(|(_, own)| indent > *own)) {
             let value = sections.entry(section.clone()).or_default().entry(key.clone()).or_default();
             value.push('\n');
             value.push_str(trimmed);
             continue;
         }
-        if let Some(name) = trimmed.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            sections.entry(name.to_owned()).or_default();
-            current = Some(name.to_owned());
-            last_key = None;
+        let place = format!("line {}", number + 1);
+        if let Some(name) = trimmed.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            let name = name.0.to_owned();
+            if sections.contains_key(&name) && name != "DEFAULT" {
+                return Err(format!("{place}: the section [{name}] is there twice"));
+            }
+            sections.entry(name.clone()).or_default();
+            current = Some(name);
+            last = None;
             continue;
         }
-        let place = format!("line {}", number + 1);
         let section = current.as_ref().ok_or_else(|| format!("{place}: a section such as [loggers] is expected"))?;
         let (key, value) =
             trimmed.split_once(['=', ':']).ok_or_else(|| format!("{place}: `key = value` is expected"))?;
         let key = key.trim().to_lowercase();
-        sections.entry(section.clone()).or_default().insert(key.clone(), value.trim().to_owned());
-        last_key = Some(key);
+        let before = sections.entry(section.clone()).or_default().insert(key.clone(), value.trim().to_owned());
+        if before.is_some() {
+            return Err(format!("{place}: `{key}` is in [{section}] twice"));
+        }
+        last = Some((key, indent));
     }
     Ok(sections)
 }
 
-/// Gives the positions of a handler's arguments the names that the other form uses.
-fn name_arguments(handler: &str, text: &str, section: &mut Section, notices: &mut Vec<String>) {
+/// Gives the positions of a handler's arguments the names that the other form uses, and adds those that have names.
+fn with_arguments(handler: &str, mut section: Section, notices: &mut Vec<String>) -> Result<Section, String> {
     let class = section.get("class").map_or("", String::as_str);
     let class = class.rsplit('.').next().unwrap_or(class);
     let names: &[&str] = match class {
         "StreamHandler" => &["stream"],
-        "FileHandler" | "WatchedFileHandler" => &["filename", "mode", "encoding", "delay"],
-        "RotatingFileHandler" => &["filename", "mode", "maxBytes", "backupCount", "encoding"],
-        "TimedRotatingFileHandler" => &["filename", "when", "interval", "backupCount", "encoding"],
-        "SysLogHandler" => &["address", "facility"],
+        "FileHandler" | "WatchedFileHandler" => &["filename", "mode", "encoding", "delay", "errors"],
+        "RotatingFileHandler" => &["filename", "mode", "maxBytes", "backupCount", "encoding", "delay", "errors"],
+        "TimedRotatingFileHandler" => {
+            &["filename", "when", "interval", "backupCount", "encoding", "delay", "utc", "atTime", "errors"]
+        }
+        "SysLogHandler" => &["address", "facility", "socktype"],
         _ => &[],
     };
-    let arguments = arguments(text);
-    if arguments.len() > names.len() && !names.is_empty() {
-        notices.push(format!("handler `{handler}`: arguments after {} are ignored", names[names.len() - 1]));
-    }
-    for (name, value) in names.iter().zip(arguments) {
-        section.insert((*name).to_owned(), value);
-    }
-}
-
-/// The items of a Python tuple of texts, numbers and names; `handlers.SysLogHandler.LOG_USER` becomes `user`.
-fn arguments(text: &str) -> Vec<String> {
-    let inner = text.trim().trim_start_matches('(').trim_end_matches(')');
-    let mut items = Vec::new();
-    let mut item = String::new();
-    let mut quote = None;
-    for character in inner.chars() {
-        match (quote, character) {
-            (None, '\'' | '"') => quote = Some(character),
-            (Some(open), _) if open == character => quote = None,
-            (None, ',') => items.push(std::mem::take(&mut item)),
-            (None, blank) if blank.is_whitespace() => {}
-            (_, other) => item.push(other),
+    for key in ["args", "kwargs"] {
+        let Some(text) = section.remove(key).filter(|text| !text.is_empty()) else { continue };
+        let place = format!("[handler_{handler}] {key}");
+        match Literal::parse(&text).map_err(|error| format!("{place}: {error}"))? {
+            // Whose arguments nobody knows is named as unknown anyway.
+            Literal::List(_) if names.is_empty() => {}
+            Literal::List(items) => {
+                if items.len() > names.len() {
+                    notices.push(format!("{place}: arguments after the {}. are ignored", names.len()));
+                }
+                for (name, value) in names.iter().zip(items) {
+                    section.insert((*name).to_owned(), value.text());
+                }
+            }
+            Literal::Map(entries) => section.extend(entries.into_iter().map(|(name, value)| (name, value.text()))),
+            Literal::Text(text) => return Err(format!("{place}: `{text}` is neither a tuple nor a dict")),
         }
     }
-    items.push(item);
-    let facility = |item: String| match item.rsplit_once(".LOG_") {
-        Some((_, facility)) => facility.to_lowercase(),
-        None => item,
-    };
-    items.into_iter().filter(|item| !item.is_empty()).map(facility).collect()
+    Ok(section)
 }
 
 #[cfg(test)]
@@ -120,6 +162,9 @@ mod tests {
     use super::*;
 
     const INI: &str = r#"
+[DEFAULT]
+folder = /var/log
+
 [loggers]
 keys = root, nodepool
 
@@ -148,7 +193,8 @@ args=(sys.stdout,)
 [handler_file]
 class=logging.handlers.RotatingFileHandler
 formatter=simple
-args=("/var/log/a, b.log", 'a', 1000, 3)
+args=("%(folder)s/a, 100%%.log", 'a')
+kwargs={'maxBytes': 1000, 'backupCount': 3}
 
 [formatter_simple]
 format=%(asctime)s %(message)s
@@ -158,7 +204,7 @@ format=%(asctime)s %(message)s
     fn an_ini_file_gives_the_same_sections_as_a_mapping() {
         let found = sections(INI).unwrap();
         let file = &found.handlers["file"];
-        assert_eq!((file["filename"].as_str(), file["maxBytes"].as_str()), ("/var/log/a, b.log", "1000"));
+        assert_eq!((file["filename"].as_str(), file["maxBytes"].as_str()), ("/var/log/a, 100%.log", "1000"));
         assert_eq!(found.handlers["console"]["stream"], "sys.stdout");
         assert_eq!(found.loggers[""]["level"], "WARNING");
         assert_eq!(found.loggers["nodepool"]["handlers"], "console,\nfile");
@@ -167,19 +213,21 @@ format=%(asctime)s %(message)s
 
     #[test]
     fn what_is_no_ini_file_is_refused_with_its_place() {
+        let handler = |line: &str| format!("[formatters]\nkeys=\n[handlers]\nkeys=a\n[handler_a]\n{line}");
         let cases = [
-            ("nonsense", "line 1: a section such as [loggers] is expected"),
-            ("[loggers]\nnonsense", "line 2: `key = value` is expected"),
-            ("", "there is no section [formatters]"),
-            ("[formatters]\nkeys=a", "there is no section [formatter_a]"),
+            ("nonsense".to_owned(), "line 1: a section such as [loggers] is expected"),
+            ("[loggers]\nnonsense".to_owned(), "line 2: `key = value` is expected"),
+            ("[a]\nb=1\nB=2".to_owned(), "line 3: `b` is in [a] twice"),
+            ("[a]\n[a]".to_owned(), "line 2: the section [a] is there twice"),
+            (String::new(), "there is no section [formatters]"),
+            ("[formatters]\nkeys=a".to_owned(), "there is no section [formatter_a]"),
+            (handler("class=%(x)s"), "[handler_a] class: there is no `x` to refer to"),
+            (handler("class=%(class)s"), "[handler_a] class: values refer to each other in a circle"),
+            (handler("args=5"), "[handler_a] args: `5` is neither a tuple nor a dict"),
+            (handler("class=FileHandler\nargs=('a"), "[handler_a] args: the text 'a has no end"),
         ];
         for (text, expected) in cases {
-            assert_eq!(sections(text).unwrap_err(), expected);
+            assert_eq!(sections(&text).unwrap_err(), expected);
         }
-    }
-
-    #[test]
-    fn a_facility_is_taken_from_its_python_name() {
-        assert_eq!(arguments("('/dev/log', handlers.SysLogHandler.LOG_DAEMON)"), ["/dev/log", "daemon"]);
     }
 }

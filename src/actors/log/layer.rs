@@ -1,7 +1,6 @@
-//! From tracing's events to log lines: which logger, which handlers, which text.
+//! From tracing's events to log records: which logger, which ids, which text.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
 use tracing::field::{Field, Visit};
@@ -12,72 +11,10 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::format::{Format, Record};
-use super::sink::Sink;
-use super::{Level, LogError, LogPlan, LoggerPlan, Propagate, names};
+use super::format::{Known, Record};
+use super::routing::Routing;
+use super::{Level, names};
 use crate::model::table::printable;
-
-const POOL_WORKER: &str = "nodepool.PoolWorker";
-
-/// A plan with its files open.
-pub struct Routing {
-    handlers: Vec<Handler>,
-    loggers: BTreeMap<String, LoggerPlan>,
-}
-
-struct Handler {
-    level: Level,
-    format: Format,
-    sink: Sink,
-}
-
-impl Routing {
-    pub fn open(plan: LogPlan) -> Result<Self, LogError> {
-        let open = |handler: super::HandlerPlan| {
-            Sink::open(handler.sink).map(|sink| Handler { level: handler.level, format: handler.format, sink })
-        };
-        let handlers = plan.handlers.into_iter().map(open).collect::<Result<_, _>>()?;
-        Ok(Self { handlers, loggers: plan.loggers })
-    }
-
-    /// The loggers from this name up to the root, as far as they are configured.
-    fn ancestry<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a LoggerPlan> {
-        let mut next = Some(name);
-        std::iter::from_fn(move || {
-            let current = next?;
-            next = match current.rfind('.') {
-                Some(dot) => Some(&current[..dot]),
-                None if current.is_empty() => None,
-                None => Some(""),
-            };
-            Some(self.loggers.get(current))
-        })
-        .flatten()
-    }
-
-    /// Whether anybody would see it. A root without a level is at Python's default, WARNING.
-    fn is_wanted(&self, name: &str, level: Level) -> bool {
-        let lowest = self.ancestry(name).find_map(|logger| logger.level).unwrap_or(Level::WARNING);
-        level >= lowest && self.handlers_of(name).any(|handler| level >= handler.level)
-    }
-
-    fn handlers_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Handler> {
-        let mut stopped = false;
-        self.ancestry(name)
-            .take_while(move |logger| {
-                let go_on = !stopped;
-                stopped |= logger.propagate == Propagate::Stop;
-                go_on
-            })
-            .flat_map(|logger| logger.handlers.iter().map(|index| &self.handlers[*index]))
-    }
-
-    fn write(&self, record: &Record<'_>) {
-        for handler in self.handlers_of(record.logger).filter(|handler| record.level >= handler.level) {
-            handler.sink.write(&handler.format.render(record), record.level);
-        }
-    }
-}
 
 pub struct PythonLayer {
     routing: Routing,
@@ -93,7 +30,9 @@ impl PythonLayer {
             // Ours carry the ids for the events inside them; those of libraries carry nothing that is shown.
             return metadata.target().starts_with("nodepool");
         }
-        self.routing.is_wanted(&names::logger(metadata.target()), level_of(metadata))
+        let name = names::logger(metadata.target());
+        let may_differ = || names::told_apart_by(&name).is_some() && self.routing.knows_members_of(&name);
+        self.routing.is_wanted(&name, level_of(metadata)) || may_differ()
     }
 }
 
@@ -111,22 +50,22 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for PythonLayer {
         let mut fields = Fields::default();
         attributes.record(&mut fields);
         if let Some(span) = context.span(id) {
-            span.extensions_mut().insert(fields.subject);
+            span.extensions_mut().insert(fields);
         }
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let spans = context.event_scope(event).into_iter().flatten();
-        for span in spans {
-            if let Some(subject) = span.extensions().get::<Subject>() {
-                fields.subject.complete_from(subject);
+        let own = fields.others.len();
+        for span in context.event_scope(event).into_iter().flatten() {
+            if let Some(outer) = span.extensions().get::<Fields>() {
+                fields.complete_from(outer);
             }
         }
         let metadata = event.metadata();
-        let logger = fields.logger(metadata.target());
         let level = level_of(metadata);
+        let (logger, part_of_name) = fields.logger(metadata.target());
         if !self.routing.is_wanted(&logger, level) {
             return;
         }
@@ -136,7 +75,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for PythonLayer {
             time: chrono::Local::now(),
             level,
             logger: &logger,
-            message: &fields.message(),
+            message: &fields.text(own, part_of_name),
+            plain: &fields.message,
+            known: fields.known(),
             file: metadata.file().unwrap_or(""),
             line: metadata.line().unwrap_or(0),
             thread: thread.name().unwrap_or("unnamed"),
@@ -152,16 +93,19 @@ fn level_of(metadata: &Metadata<'_>) -> Level {
     if metadata.target().starts_with("zookeeper_client") { level.min(Level::INFO) } else { level }
 }
 
-/// What an event is about, by the ids that operators search for.
-#[derive(Clone, Default)]
-struct Subject {
+/// What an event or a span says, the ids that operators search for by themselves.
+#[derive(Default)]
+struct Fields {
     event: Option<String>,
     request: Option<String>,
     node: Option<String>,
+    message: String,
+    /// Names, values, and whether a value is a number or a truth.
+    others: Vec<(&'static str, String, bool)>,
 }
 
-impl Subject {
-    fn complete_from(&mut self, outer: &Subject) {
+impl Fields {
+    fn complete_from(&mut self, outer: &Fields) {
         for (own, outer) in
             [(&mut self.event, &outer.event), (&mut self.request, &outer.request), (&mut self.node, &outer.node)]
         {
@@ -169,69 +113,86 @@ impl Subject {
                 own.clone_from(outer);
             }
         }
-    }
-}
-
-#[derive(Default)]
-struct Fields {
-    subject: Subject,
-    pool: Option<String>,
-    message: String,
-    others: String,
-}
-
-impl Fields {
-    /// Each pool's worker has a logger of its own; elsewhere a pool is a value like others.
-    fn logger<'a>(&mut self, target: &'a str) -> Cow<'a, str> {
-        let name = names::logger(target);
-        match self.pool.take() {
-            Some(pool) if name == POOL_WORKER => Cow::Owned(format!("{POOL_WORKER}.{pool}")),
-            Some(pool) => {
-                // Writing to a String cannot fail.
-                let _ = write!(self.others, " pool={pool}");
-                name
+        for other in &outer.others {
+            if !self.others.iter().any(|(name, ..)| *name == other.0) {
+                self.others.push(other.clone());
             }
-            None => name,
         }
     }
 
-    /// `[e: EVENT] [node_request: ID] [node: ID] text name=value …`
-    fn message(&self) -> String {
-        let Subject { event, request, node } = &self.subject;
-        let mut text = String::with_capacity(64 + self.message.len() + self.others.len());
-        for (name, value) in [("e", event), ("node_request", request), ("node", node)] {
+    /// The logger, and the field that its name says already.
+    fn logger<'a>(&self, target: &'a str) -> (Cow<'a, str>, Option<&'static str>) {
+        let family = names::logger(target);
+        let Some(field) = names::told_apart_by(&family) else { return (family, None) };
+        match self.others.iter().find(|(name, ..)| *name == field) {
+            Some((_, value, _)) => (Cow::Owned(names::member(&family, value)), Some(field)),
+            None => (family, None),
+        }
+    }
+
+    /// `[e: EVENT] [node_request: ID] [node: ID] text name=value …`, without what only the spans around it know.
+    fn text(&self, own: usize, part_of_name: Option<&str>) -> String {
+        let mut text = String::with_capacity(96 + self.message.len());
+        for (name, value) in [("e", &self.event), ("node_request", &self.request), ("node", &self.node)] {
             if let Some(value) = value {
+                // Writing to a String cannot fail.
                 let _ = write!(text, "[{name}: {value}] ");
             }
         }
         text.push_str(&self.message);
-        text.push_str(&self.others);
-        // Others write records, and a log may be read on a terminal.
-        printable(text)
+        for (name, value, _) in self.others[..own].iter().filter(|(name, ..)| Some(*name) != part_of_name) {
+            let _ = write!(text, " {name}={value}");
+        }
+        text
     }
 
-    fn take(&mut self, name: &str, value: String) {
+    fn known(&self) -> Known<'_> {
+        Known {
+            event: self.event.as_deref(),
+            request: self.request.as_deref(),
+            node: self.node.as_deref(),
+            others: &self.others,
+        }
+    }
+
+    fn take(&mut self, name: &'static str, value: String, is_bare: bool) {
+        // Others write records, and a log may be read on a terminal.
+        let value = printable(value);
         match name {
             "message" => self.message = value,
             // Requests of other consumers than Zuul belong to no event.
-            "event_id" if value.is_empty() => {}
-            "event_id" => self.subject.event = Some(value),
-            "pool" => self.pool = Some(value),
-            "node_request_id" => self.subject.request = Some(value),
-            "node_id" => self.subject.node = Some(value),
-            // Writing to a String cannot fail.
-            _ => drop(write!(self.others, " {name}={value}")),
+            "event_id" | "node_request_id" | "node_id" if value.is_empty() => {}
+            "event_id" => self.event = Some(value),
+            "node_request_id" => self.request = Some(value),
+            "node_id" => self.node = Some(value),
+            _ => self.others.push((name, value, is_bare)),
         }
     }
 }
 
 impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.take(field.name(), value.to_owned());
+        self.take(field.name(), value.to_owned(), false);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.take(field.name(), value.to_string(), true);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.take(field.name(), value.to_string(), true);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.take(field.name(), value.to_string(), value.is_finite());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.take(field.name(), value.to_string(), true);
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.take(field.name(), format!("{value:?}"));
+        self.take(field.name(), format!("{value:?}"), false);
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
@@ -241,16 +202,17 @@ impl Visit for Fields {
             let _ = write!(text, ": {inner}");
             cause = inner.source();
         }
-        self.take(field.name(), text);
+        self.take(field.name(), text, false);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actors::log::Verbosity;
-    use crate::actors::log::format::Lines;
+    use crate::actors::log::format::{Format, Lines};
+    use crate::actors::log::pattern::Style;
     use crate::actors::log::sink::SinkPlan;
+    use crate::actors::log::{LogPlan, LoggerPlan, Propagate, Verbosity};
     use std::fs;
     use std::path::PathBuf;
     use tracing_subscriber::layer::SubscriberExt;
@@ -260,9 +222,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path: PathBuf = folder.path().join("log");
         let mut plan = LogPlan::to_file(&path, Verbosity::Normal);
-        plan.handlers[0].format = Format::parse("%(levelname)s %(name)s: %(message)s", None, Lines::Repeated).unwrap();
+        plan.handlers[0].format =
+            Format::parse("%(levelname)s %(name)s: %(message)s", Style::Percent, None, Lines::Repeated).unwrap();
         change(&mut plan);
-        assert!(matches!(plan.handlers[0].sink, SinkPlan::WatchedFile(_)));
+        assert!(matches!(plan.handlers[0].sink, SinkPlan::File(_)));
         let layer = PythonLayer::new(Routing::open(plan).unwrap());
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), act);
         fs::read_to_string(&path).unwrap()
@@ -315,8 +278,8 @@ mod tests {
     fn the_nearest_logger_decides_the_level_and_may_stop_the_way_up() {
         let text = logged(
             |plan| {
-                let quiet = LoggerPlan { level: Some(Level::ERROR), handlers: vec![], propagate: Propagate::Up };
-                let stopped = LoggerPlan { level: None, handlers: vec![], propagate: Propagate::Stop };
+                let quiet = LoggerPlan::new(Some(Level::ERROR), vec![]);
+                let stopped = LoggerPlan { propagate: Propagate::Stop, ..LoggerPlan::new(Some(Level::NEVER), vec![]) };
                 plan.loggers.insert("nodepool.zk".to_owned(), quiet);
                 plan.loggers.insert("nodepool.WebApp".to_owned(), stopped);
             },
@@ -327,5 +290,24 @@ mod tests {
             },
         );
         assert_eq!(text, "ERROR nodepool.zk.ZooKeeper: above it\n");
+    }
+
+    #[test]
+    fn one_member_of_a_family_may_say_more_than_the_others() {
+        let text = logged(
+            |plan| {
+                plan.handlers[0].level = Level::DEBUG;
+                let talkative = LoggerPlan::new(Some(Level::DEBUG), vec![]);
+                plan.loggers.insert("nodepool.builder.BuildWorker.1".to_owned(), talkative);
+            },
+            || {
+                for worker in 0..3 {
+                    // The number may come from a span around the event.
+                    let _entered = tracing::info_span!("build", worker, image = "debian").entered();
+                    tracing::debug!(target: "nodepool.builder.BuildWorker", "here");
+                }
+            },
+        );
+        assert_eq!(text, "DEBUG nodepool.builder.BuildWorker.1: here\n");
     }
 }

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 /// Modules that do what a logger of the reference was for. The longest prefix counts.
-const MODULES: [(&str, &str); 19] = [
+const MODULES: [(&str, &str); 21] = [
+    ("nodepool::actors::builder", "nodepool.builder.NodePoolBuilder"),
     ("nodepool::actors::cleanup_worker", "nodepool.CleanupWorker"),
     ("nodepool::actors::dump", "nodepool.stack_dump"),
     ("nodepool::actors::launcher", "nodepool.NodePool"),
@@ -14,15 +15,54 @@ const MODULES: [(&str, &str); 19] = [
     ("nodepool::actors::standalone", "nodepool.NodePool"),
     ("nodepool::actors::stats_worker", "nodepool.StatsWorker"),
     ("nodepool::actors::statsd", "nodepool.stats"),
-    ("nodepool::actors::tasks", "nodepool.ProviderManager"),
-    ("nodepool::actors::task_manager", "nodepool.ProviderManager"),
+    ("nodepool::actors::tasks", "nodepool.StateMachineProvider"),
+    ("nodepool::actors::task_manager", "nodepool.StateMachineProvider"),
     ("nodepool::actors::webapp", "nodepool.WebApp"),
     ("nodepool::drivers::keyscan", "nodepool.utils"),
+    ("nodepool::drivers::openstack", "nodepool.OpenStackAdapter"),
     ("nodepool::drivers::static_nodes", "nodepool.driver.static"),
     ("nodepool::drivers", "nodepool.driver"),
     ("nodepool::zk::mirror", "nodepool.zk.cache.event"),
     ("nodepool::zk::session", "nodepool.zk.ZooKeeperClient"),
     ("nodepool::zk", "nodepool.zk.ZooKeeper"),
+];
+
+/// Of these loggers there is one for each value of a field, whose name ends with that.
+const FAMILIES: [(&str, &str, Ending); 9] = [
+    ("nodepool.OpenStackAdapter", "provider", Ending::Dot),
+    ("nodepool.PoolWorker", "pool", Ending::Dot),
+    ("nodepool.StateMachineNodeDeleter", "provider", Ending::Dot),
+    ("nodepool.StateMachineNodeLauncher", "provider", Ending::Dot),
+    ("nodepool.StateMachineProvider", "provider", Ending::Dot),
+    ("nodepool.builder.BuildWorker", "worker", Ending::Dot),
+    ("nodepool.builder.CleanupWorker", "worker", Ending::Dot),
+    ("nodepool.builder.UploadWorker", "worker", Ending::Dot),
+    ("nodepool.driver.NodeRequestHandler", "launcher", Ending::Brackets),
+];
+
+#[derive(Clone, Copy)]
+enum Ending {
+    Dot,
+    Brackets,
+}
+
+/// Loggers that the original has when it reads its logging file, as far as they do something here: `disable_existing_loggers`
+/// is about these.
+pub const EXISTING: [&str; 14] = [
+    "kazoo.client",
+    "nodepool.Component",
+    "nodepool.ComponentRegistry",
+    "nodepool.NodeDeleter",
+    "nodepool.NodePool",
+    "nodepool.ProviderManager",
+    "nodepool.WebApp",
+    "nodepool.builder.NodePoolBuilder",
+    "nodepool.driver.Drivers",
+    "nodepool.stats",
+    "nodepool.utils",
+    "nodepool.zk.ZooKeeper",
+    "nodepool.zk.ZooKeeperClient",
+    "nodepool.zk.cache.event",
 ];
 
 /// The logger of a tracing target.
@@ -44,14 +84,36 @@ fn below(target: &str, module: &str) -> bool {
     target.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
+/// The field by which the loggers of this name are told apart.
+pub fn told_apart_by(logger: &str) -> Option<&'static str> {
+    FAMILIES.iter().find(|(family, ..)| *family == logger).map(|(_, field, _)| *field)
+}
+
+/// The member of a family for a value of its field.
+pub fn member(logger: &str, value: &str) -> String {
+    match FAMILIES.iter().find(|(family, ..)| *family == logger) {
+        Some((.., Ending::Brackets)) => format!("{logger}[{value}]"),
+        Some((.., Ending::Dot)) | None => format!("{logger}.{value}"),
+    }
+}
+
+/// Whether a name that an entry has may be one of a family.
+pub fn may_be_member(entry: &str, logger: &str) -> bool {
+    entry.strip_prefix(logger).is_some_and(|rest| rest.starts_with(['.', '[']))
+}
+
 /// The loggers that an entry of a logging file is for: itself and the library that does the same work here.
 pub fn applies_to(name: &str) -> Vec<String> {
-    let library = match name {
-        "kazoo" => Some("zookeeper_client"),
-        "requests" => Some("reqwest"),
+    std::iter::once(name).chain(library_of(name)).map(str::to_owned).collect()
+}
+
+/// The library that does the work of one of the original's.
+pub fn library_of(name: &str) -> Option<&'static str> {
+    match name {
+        "kazoo" | "kazoo.client" => Some("zookeeper_client"),
+        "requests" | "urllib3" => Some("reqwest"),
         _ => None,
-    };
-    std::iter::once(name).chain(library).map(str::to_owned).collect()
+    }
 }
 
 #[cfg(test)]
@@ -65,6 +127,7 @@ mod tests {
             ("nodepool::actors::launcher::tree", "nodepool.NodePool"),
             ("nodepool::actors::launchers", "nodepool.actors.launchers"),
             ("nodepool::drivers::static_nodes::probe", "nodepool.driver.static"),
+            ("nodepool::drivers::openstack::body", "nodepool.OpenStackAdapter"),
             ("nodepool::drivers::fake", "nodepool.driver.fake"),
             ("nodepool::zk::txn", "nodepool.zk.ZooKeeper"),
             ("nodepool::zk::session::connect", "nodepool.zk.ZooKeeperClient"),
@@ -74,5 +137,20 @@ mod tests {
         for (target, expected) in cases {
             assert_eq!(logger(target), expected, "{target}");
         }
+    }
+
+    #[test]
+    fn members_of_a_family_end_as_those_of_the_reference() {
+        let cases = [
+            ("nodepool.PoolWorker", "pool", "lab-main", "nodepool.PoolWorker.lab-main"),
+            ("nodepool.builder.BuildWorker", "worker", "0", "nodepool.builder.BuildWorker.0"),
+            ("nodepool.driver.NodeRequestHandler", "launcher", "host-1", "nodepool.driver.NodeRequestHandler[host-1]"),
+        ];
+        for (logger, field, value, expected) in cases {
+            assert_eq!(told_apart_by(logger), Some(field));
+            assert_eq!(member(logger, value), expected);
+            assert!(may_be_member(expected, logger) && !may_be_member(logger, logger));
+        }
+        assert_eq!(told_apart_by("nodepool.NodePool"), None);
     }
 }

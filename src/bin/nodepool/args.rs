@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use nodepool::actors::flags::line_format;
+use nodepool::actors::log::LineFormat;
 
 /// Hands short-lived test nodes to CI systems: looks at and changes what ZooKeeper says about them.
 #[derive(Debug, Parser)]
@@ -158,6 +160,9 @@ pub struct StandaloneArguments {
     /// Leave the builder of images out
     #[arg(long)]
     pub no_builder: bool,
+    /// Lines of the log as text or json
+    #[arg(long, value_name = "FORMAT", value_parser = line_format, default_value = "text")]
+    pub log_format: LineFormat,
 }
 
 #[derive(Debug, Args)]

@@ -1,7 +1,7 @@
 //! `nodepool standalone`: from the options to the life of the process.
 
 use nodepool::actors::home;
-use nodepool::actors::log::{LogPlan, Verbosity};
+use nodepool::actors::log::{LineFormat, LogPlan, Verbosity};
 use nodepool::actors::standalone::{self, StandaloneOptions};
 
 use crate::args::{Global, StandaloneArguments};
@@ -18,6 +18,10 @@ pub fn run(global: Global, arguments: StandaloneArguments) -> u8 {
             }
         },
         None => LogPlan::to_stdout(Verbosity::Normal),
+    };
+    let log = match arguments.log_format {
+        LineFormat::Text => log,
+        LineFormat::Json => log.as_json(),
     };
     standalone::run(StandaloneOptions {
         config: arguments.config.or(global.config),

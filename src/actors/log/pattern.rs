@@ -1,0 +1,435 @@
+//! Format strings in Python's three styles (`%(name)s`, `{name}`, `$name`), compiled into pieces.
+
+use std::fmt::Write as _;
+
+/// How a format string is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    Percent,
+    Brace,
+    Dollar,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Piece {
+    Text(String),
+    Value(Field, Shape),
+}
+
+/// What a record offers to a format string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    Time,
+    Created,
+    Milliseconds,
+    SinceStart,
+    LevelName,
+    LevelNumber,
+    Logger,
+    Message,
+    File,
+    FileName,
+    Module,
+    Line,
+    Process,
+    ProcessName,
+    ThreadNumber,
+    ThreadName,
+    /// What only Python has, such as the name of an asyncio task.
+    Nothing,
+}
+
+/// A value before it is formatted.
+pub enum Raw {
+    Text(String),
+    Whole(i64),
+    Float(f64),
+}
+
+/// How a value is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub kind: Kind,
+    pub fill: char,
+    pub align: Align,
+    pub width: usize,
+    pub precision: Option<usize>,
+    /// Stands before what is not negative.
+    pub sign: Option<char>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// As `str()` gives it.
+    Text,
+    Whole,
+    Fixed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Align {
+    Left,
+    Right,
+    Center,
+    /// Filled between the sign and the digits.
+    AfterSign,
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum FormatError {
+    #[error("unknown field `{0}`")]
+    UnknownField(String),
+    #[error("`%` at character {0} starts no field such as %(message)s; a percent sign is written %%")]
+    Malformed(usize),
+    #[error("`{{` or `}}` at character {0} belongs to no field such as {{message}}; a brace is written twice")]
+    Brace(usize),
+    #[error("`$` at character {0} starts no field such as ${{message}}; a dollar sign is written $$")]
+    Dollar(usize),
+    #[error("`{0}` is no way to write the field `{1}`")]
+    Conversion(String, String),
+    #[error("unknown style `{0}`; there are %, {{ and $")]
+    Style(String),
+    #[error("`{0}` is no time format")]
+    Date(String),
+}
+
+impl Style {
+    pub fn parse(text: &str) -> Result<Self, FormatError> {
+        match text {
+            "%" | "" => Ok(Style::Percent),
+            "{" => Ok(Style::Brace),
+            "$" => Ok(Style::Dollar),
+            other => Err(FormatError::Style(other.to_owned())),
+        }
+    }
+
+    pub fn pieces(self, text: &str) -> Result<Vec<Piece>, FormatError> {
+        match self {
+            Style::Percent => percent(text),
+            Style::Brace => brace(text),
+            Style::Dollar => dollar(text),
+        }
+    }
+}
+
+/// Collects literal text and values in turn.
+#[derive(Default)]
+struct Pieces {
+    done: Vec<Piece>,
+    literal: String,
+}
+
+impl Pieces {
+    fn value(&mut self, field: Field, shape: Shape) {
+        self.flush();
+        self.done.push(Piece::Value(field, shape));
+    }
+
+    fn flush(&mut self) {
+        if !self.literal.is_empty() {
+            self.done.push(Piece::Text(std::mem::take(&mut self.literal)));
+        }
+    }
+
+    fn end(mut self) -> Vec<Piece> {
+        self.flush();
+        self.done
+    }
+}
+
+fn percent(text: &str) -> Result<Vec<Piece>, FormatError> {
+    let mut pieces = Pieces::default();
+    let mut rest = text;
+    while let Some(at) = rest.find('%') {
+        pieces.literal.push_str(&rest[..at]);
+        let malformed = || FormatError::Malformed(place(text, &rest[at..]));
+        let after = &rest[at + 1..];
+        if let Some(after) = after.strip_prefix('%') {
+            pieces.literal.push('%');
+            rest = after;
+            continue;
+        }
+        let inner = after.strip_prefix('(').and_then(|inner| inner.split_once(')'));
+        let (name, after) = inner.ok_or_else(malformed)?;
+        let end = after.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(malformed)?;
+        let letter = &after[end..=end];
+        let field = field(name)?;
+        let shape = modifiers(&after[..end], letter, field).ok_or_else(malformed)?;
+        if !suits(shape.kind, field) || !"srdiufF".contains(letter) {
+            return Err(FormatError::Conversion(format!("%{letter}"), name.to_owned()));
+        }
+        pieces.value(field, shape);
+        rest = &after[end + 1..];
+    }
+    pieces.literal.push_str(rest);
+    Ok(pieces.end())
+}
+
+/// Flags, width and precision between the name and the conversion letter, as in `%(levelname)-8s`.
+fn modifiers(text: &str, letter: &str, field: Field) -> Option<Shape> {
+    let digits = text.trim_start_matches(['-', '+', ' ', '#', '0']);
+    let flags = &text[..text.len() - digits.len()];
+    let kind = match letter {
+        "d" | "i" | "u" => Kind::Whole,
+        "f" | "F" => Kind::Fixed,
+        _ => Kind::Text,
+    };
+    // Python pads texts with blanks even where zeros are asked for.
+    let zeros = flags.contains('0') && !flags.contains('-') && kind != Kind::Text;
+    let (width, precision) = match digits.split_once('.') {
+        Some((width, precision)) => (width, Some(precision)),
+        None => (digits, None),
+    };
+    let sign = flags.contains('+').then_some('+').or(flags.contains(' ').then_some(' '));
+    Some(Shape {
+        kind,
+        fill: if zeros { '0' } else { ' ' },
+        align: match (flags.contains('-'), zeros) {
+            (true, _) => Align::Left,
+            (false, true) => Align::AfterSign,
+            (false, false) => Align::Right,
+        },
+        width: number(width)?,
+        precision: precision.map(number).map_or(Some(None), |found| found.map(Some))?,
+        sign: sign.filter(|_| kind != Kind::Text && is_number(field)),
+    })
+}
+
+/// A width beyond any screen is a mistake, and would cost memory on every line.
+fn number(text: &str) -> Option<usize> {
+    if text.is_empty() { Some(0) } else { text.parse().ok().filter(|n| *n <= 1000) }
+}
+
+fn brace(text: &str) -> Result<Vec<Piece>, FormatError> {
+    let mut pieces = Pieces::default();
+    let mut rest = text;
+    while let Some(at) = rest.find(['{', '}']) {
+        pieces.literal.push_str(&rest[..at]);
+        let wrong = || FormatError::Brace(place(text, &rest[at..]));
+        let (opening, after) = rest[at..].split_at(1);
+        if let Some(after) = after.strip_prefix(opening) {
+            pieces.literal.push_str(opening);
+            rest = after;
+            continue;
+        }
+        let (inner, after) = after.split_once('}').filter(|_| opening == "{").ok_or_else(wrong)?;
+        let (name, spec) = inner.split_once(':').unwrap_or((inner, ""));
+        let (name, conversion) = name.split_once('!').unwrap_or((name, "s"));
+        let field = field(name)?;
+        let refused = || FormatError::Conversion(inner.to_owned(), name.to_owned());
+        // `!s` and `!a` of a number is a text; of a text nothing changes. `!r` would put quotes around it.
+        let as_text = name.len() < inner.len() && inner[name.len()..].starts_with('!');
+        if !matches!(conversion, "s" | "a") {
+            return Err(refused());
+        }
+        pieces.value(field, specification(spec, field, as_text).ok_or_else(refused)?);
+        rest = after;
+    }
+    pieces.literal.push_str(rest);
+    Ok(pieces.end())
+}
+
+/// `[[fill]align][sign][0][width][.precision][type]`
+fn specification(spec: &str, field: Field, as_text: bool) -> Option<Shape> {
+    let is_number = is_number(field) && !as_text;
+    let mut characters = spec.chars().peekable();
+    let mut ahead = spec.chars();
+    let (first, second) = (ahead.next(), ahead.next());
+    let (mut fill, mut align) = (' ', None);
+    if let Some(found) = second.and_then(alignment) {
+        (fill, align) = (first.unwrap_or(' '), Some(found));
+        characters.next();
+        characters.next();
+    } else if let Some(found) = first.and_then(alignment) {
+        align = Some(found);
+        characters.next();
+    }
+    let sign = characters.next_if(|c| matches!(c, '+' | '-' | ' '));
+    if characters.next_if_eq(&'0').is_some() && align.is_none() {
+        (fill, align) = ('0', Some(if is_number { Align::AfterSign } else { Align::Left }));
+    }
+    let digits = |characters: &mut std::iter::Peekable<std::str::Chars<'_>>| {
+        let mut text = String::new();
+        while let Some(digit) = characters.next_if(char::is_ascii_digit) {
+            text.push(digit);
+        }
+        text
+    };
+    let width = number(&digits(&mut characters))?;
+    let precision = match characters.next_if_eq(&'.') {
+        Some(_) => Some(digits(&mut characters).parse().ok().filter(|n: &usize| *n <= 1000)?),
+        None => None,
+    };
+    let kind = match (characters.next(), is_number) {
+        (None, _) => Kind::Text,
+        (Some('s'), false) => Kind::Text,
+        (Some('d'), true) if !is_float(field) => Kind::Whole,
+        (Some('f' | 'F'), true) => Kind::Fixed,
+        _ => return None,
+    };
+    let misplaced = !is_number && (sign.is_some() || align == Some(Align::AfterSign));
+    if characters.next().is_some() || misplaced || (is_number && kind != Kind::Fixed && precision.is_some()) {
+        return None;
+    }
+    let align = align.unwrap_or(if is_number { Align::Right } else { Align::Left });
+    Some(Shape { kind, fill, align, width, precision, sign: sign.filter(|sign| *sign != '-') })
+}
+
+fn alignment(character: char) -> Option<Align> {
+    match character {
+        '<' => Some(Align::Left),
+        '>' => Some(Align::Right),
+        '^' => Some(Align::Center),
+        '=' => Some(Align::AfterSign),
+        _ => None,
+    }
+}
+
+fn dollar(text: &str) -> Result<Vec<Piece>, FormatError> {
+    let mut pieces = Pieces::default();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        pieces.literal.push_str(&rest[..at]);
+        let wrong = || FormatError::Dollar(place(text, &rest[at..]));
+        let after = &rest[at + 1..];
+        if let Some(after) = after.strip_prefix('$') {
+            pieces.literal.push('$');
+            rest = after;
+            continue;
+        }
+        let (name, after) = match after.strip_prefix('{') {
+            Some(inner) => inner.split_once('}').ok_or_else(wrong)?,
+            None => {
+                let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                after.split_at(after.find(|c| !is_name(c)).unwrap_or(after.len()))
+            }
+        };
+        if name.is_empty() {
+            return Err(wrong());
+        }
+        pieces.value(field(name)?, Shape::PLAIN);
+        rest = after;
+    }
+    pieces.literal.push_str(rest);
+    Ok(pieces.end())
+}
+
+/// The number of the first character of a rest, from 1.
+fn place(text: &str, rest: &str) -> usize {
+    text[..text.len() - rest.len()].chars().count() + 1
+}
+
+fn field(name: &str) -> Result<Field, FormatError> {
+    Ok(match name {
+        "asctime" => Field::Time,
+        "created" => Field::Created,
+        "msecs" => Field::Milliseconds,
+        "relativeCreated" => Field::SinceStart,
+        "levelname" => Field::LevelName,
+        "levelno" => Field::LevelNumber,
+        "name" => Field::Logger,
+        "message" => Field::Message,
+        "pathname" => Field::File,
+        "filename" => Field::FileName,
+        // The functions of a program in Rust have no names at run time.
+        "module" | "funcName" => Field::Module,
+        "lineno" => Field::Line,
+        "process" => Field::Process,
+        "processName" => Field::ProcessName,
+        "thread" => Field::ThreadNumber,
+        "threadName" => Field::ThreadName,
+        "taskName" => Field::Nothing,
+        other => return Err(FormatError::UnknownField(other.to_owned())),
+    })
+}
+
+fn is_float(field: Field) -> bool {
+    matches!(field, Field::Created | Field::Milliseconds | Field::SinceStart)
+}
+
+fn is_number(field: Field) -> bool {
+    is_float(field) || matches!(field, Field::LevelNumber | Field::Line | Field::Process | Field::ThreadNumber)
+}
+
+/// Texts are no numbers, which Python finds out with every line.
+fn suits(kind: Kind, field: Field) -> bool {
+    kind == Kind::Text || is_number(field)
+}
+
+impl Shape {
+    pub const PLAIN: Shape =
+        Shape { kind: Kind::Text, fill: ' ', align: Align::Left, width: 0, precision: None, sign: None };
+
+    pub fn write(&self, raw: Raw, text: &mut String) {
+        let value = match (self.kind, raw) {
+            (Kind::Text, Raw::Text(value)) => match self.precision {
+                Some(length) => value.chars().take(length).collect(),
+                None => value,
+            },
+            (_, Raw::Text(value)) => value,
+            (Kind::Fixed, Raw::Float(value)) => format!("{value:.*}", self.precision.unwrap_or(6)),
+            (Kind::Fixed, Raw::Whole(value)) => format!("{:.*}", self.precision.unwrap_or(6), value as f64),
+            (_, Raw::Whole(value)) => value.to_string(),
+            (Kind::Whole, Raw::Float(value)) => format!("{:.0}", value.trunc()),
+            // Shortest and with a decimal point, as Python writes them.
+            (Kind::Text, Raw::Float(value)) => format!("{value:?}"),
+        };
+        let value = match self.sign {
+            Some(sign) if !value.starts_with('-') => format!("{sign}{value}"),
+            _ => value,
+        };
+        self.pad(&value, text);
+    }
+
+    fn pad(&self, value: &str, text: &mut String) {
+        let missing = self.width.saturating_sub(value.chars().count());
+        let fill = |text: &mut String, number: usize| text.extend(std::iter::repeat_n(self.fill, number));
+        match self.align {
+            Align::Left => {
+                text.push_str(value);
+                fill(text, missing);
+            }
+            Align::Right => {
+                fill(text, missing);
+                text.push_str(value);
+            }
+            Align::Center => {
+                fill(text, missing / 2);
+                text.push_str(value);
+                fill(text, missing - missing / 2);
+            }
+            Align::AfterSign => {
+                let digits = value.trim_start_matches(['-', '+', ' ']);
+                text.push_str(&value[..value.len() - digits.len()]);
+                fill(text, missing);
+                // Writing to a String cannot fail.
+                let _ = text.write_str(digits);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_format_is_refused_with_its_reason() {
+        let cases = [
+            (Style::Percent, "%(nonsense)s", FormatError::UnknownField("nonsense".to_owned())),
+            (Style::Percent, "a %(message", FormatError::Malformed(3)),
+            (Style::Percent, "%(message)999999999999s", FormatError::Malformed(1)),
+            (Style::Percent, "%(message)d", FormatError::Conversion("%d".to_owned(), "message".to_owned())),
+            (Style::Brace, "ä {message", FormatError::Brace(3)),
+            (Style::Brace, "} {message}", FormatError::Brace(1)),
+            (Style::Brace, "{name.x}", FormatError::UnknownField("name.x".to_owned())),
+            (Style::Brace, "{message:d}", FormatError::Conversion("message:d".to_owned(), "message".to_owned())),
+            (Style::Dollar, "costs $ 5", FormatError::Dollar(7)),
+            (Style::Dollar, "$nonsense", FormatError::UnknownField("nonsense".to_owned())),
+        ];
+        for (style, text, expected) in cases {
+            assert_eq!(style.pieces(text), Err(expected), "{text}");
+        }
+        assert_eq!(Style::parse("?"), Err(FormatError::Style("?".to_owned())));
+    }
+}

@@ -1,0 +1,184 @@
+//! The bits of Python in an ini file: tuples and dicts of texts, numbers and names, as arguments of handlers.
+
+use std::collections::BTreeMap;
+
+/// A value as the other form of the file would have it: texts without quotes, `None` as nothing.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Literal {
+    Text(String),
+    List(Vec<Literal>),
+    Map(BTreeMap<String, Literal>),
+}
+
+impl Literal {
+    /// Reads one expression; an error says what it is about.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut reader = Reader { rest: text.trim_start() };
+        let literal = reader.value()?;
+        match reader.rest {
+            "" => Ok(literal),
+            rest => Err(format!("`{rest}` cannot be evaluated here: {EXPECTED}")),
+        }
+    }
+
+    /// In one line: the items of a list are joined by commas, as lists in ini files are.
+    pub fn text(&self) -> String {
+        match self {
+            Literal::Text(text) => text.clone(),
+            Literal::List(items) => items.iter().map(Literal::text).collect::<Vec<_>>().join(","),
+            Literal::Map(entries) => {
+                let texts: BTreeMap<&String, String> = entries.iter().map(|(key, value)| (key, value.text())).collect();
+                serde_json::to_string(&texts).unwrap_or_default()
+            }
+        }
+    }
+}
+
+const EXPECTED: &str = "texts in quotes, numbers, names such as sys.stdout, tuples and dicts are expected";
+/// Deeper than any argument of a handler.
+const DEPTH: usize = 16;
+
+struct Reader<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Reader<'a> {
+    fn value(&mut self) -> Result<Literal, String> {
+        self.nested(DEPTH)
+    }
+
+    fn nested(&mut self, depth: usize) -> Result<Literal, String> {
+        let depth = depth.checked_sub(1).ok_or("too many brackets within each other")?;
+        let prefixed = self.rest.trim_start_matches(['u', 'U', 'r', 'R']);
+        if prefixed.starts_with(['\'', '"']) {
+            let raw = self.rest[..self.rest.len() - prefixed.len()].to_ascii_lowercase().contains('r');
+            self.rest = prefixed;
+            return self.texts(raw);
+        }
+        match self.rest.chars().next() {
+            Some('(') => self.list(')', depth),
+            Some('[') => self.list(']', depth),
+            Some('{') => self.map(depth),
+            Some(first) if first.is_alphanumeric() || matches!(first, '_' | '-' | '+') => {
+                Ok(Literal::Text(self.name()))
+            }
+            _ => Err(format!("`{}` cannot be evaluated here: {EXPECTED}", self.rest)),
+        }
+    }
+
+    fn skip(&mut self, length: usize) {
+        self.rest = self.rest[length..].trim_start();
+    }
+
+    /// A number, or a name of Python's such as `handlers.SysLogHandler.LOG_USER`.
+    fn name(&mut self) -> String {
+        let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '+');
+        let end = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());
+        let name = &self.rest[..end];
+        self.skip(end);
+        match name {
+            "None" => String::new(),
+            number if number.starts_with(|c: char| c.is_ascii_digit()) => number.replace('_', ""),
+            name => name.to_owned(),
+        }
+    }
+
+    /// One text, or several that follow each other.
+    fn texts(&mut self, raw: bool) -> Result<Literal, String> {
+        let mut text = String::new();
+        while let Some(quote) = self.rest.chars().next().filter(|c| matches!(c, '\'' | '"')) {
+            let whole = self.rest;
+            let mut characters = whole[1..].char_indices();
+            let end = loop {
+                match characters.next() {
+                    Some((at, character)) if character == quote => break at + 2,
+                    Some((_, '\\')) if !raw => match characters.next() {
+                        Some((_, 'n')) => text.push('\n'),
+                        Some((_, 't')) => text.push('\t'),
+                        Some((_, other @ ('\\' | '\'' | '"'))) => text.push(other),
+                        Some((_, other)) => text.extend(['\\', other]),
+                        None => return Err(format!("the text {whole} has no end")),
+                    },
+                    Some((_, character)) => text.push(character),
+                    None => return Err(format!("the text {whole} has no end")),
+                }
+            };
+            self.skip(end);
+        }
+        Ok(Literal::Text(text))
+    }
+
+    fn list(&mut self, end: char, depth: usize) -> Result<Literal, String> {
+        self.skip(1);
+        let mut items = Vec::new();
+        while !self.takes(end) {
+            items.push(self.nested(depth)?);
+            if !self.takes(',') && !self.rest.starts_with(end) {
+                return Err(format!("`,` or `{end}` is expected at `{}`", self.rest));
+            }
+        }
+        Ok(Literal::List(items))
+    }
+
+    fn map(&mut self, depth: usize) -> Result<Literal, String> {
+        self.skip(1);
+        let mut entries = BTreeMap::new();
+        while !self.takes('}') {
+            let key = self.nested(depth)?.text();
+            if !self.takes(':') {
+                return Err(format!("`:` is expected at `{}`", self.rest));
+            }
+            entries.insert(key, self.nested(depth)?);
+            if !self.takes(',') && !self.rest.starts_with('}') {
+                return Err(format!("`,` or `}}` is expected at `{}`", self.rest));
+            }
+        }
+        Ok(Literal::Map(entries))
+    }
+
+    fn takes(&mut self, wanted: char) -> bool {
+        let is_there = self.rest.starts_with(wanted);
+        if is_there {
+            self.skip(wanted.len_utf8());
+        }
+        is_there
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_read_as_python_reads_them() {
+        let cases = [
+            ("('/var/log/a, b.log', 'a', 1_000, 3,)", "/var/log/a, b.log,a,1000,3"),
+            (r#"(r"C:\new", 'it''s', "a\tb")"#, "C:\\new,its,a\tb"),
+            ("()", ""),
+            (
+                "( ('log.example.org', 514), handlers.SysLogHandler.LOG_DAEMON )",
+                "log.example.org,514,handlers.SysLogHandler.LOG_DAEMON",
+            ),
+            ("{'delay': True, 'mode': None, \"address\": ('h', 1)}", r#"{"address":"h,1","delay":"True","mode":""}"#),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(Literal::parse(text).unwrap().text(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_has_to_be_run_is_refused() {
+        let cases = [
+            ("(os.environ['HOME'],)", "`,` or `)` is expected at `['HOME'],)`"),
+            ("('a' + 'b',)", "`,` or `)` is expected at `+ 'b',)`"),
+            ("('a", "the text 'a has no end"),
+            ("(*x)", "`*x)` cannot be evaluated here"),
+            ("() + ()", "`+ ()` cannot be evaluated here"),
+            ("((((((((((((((((((1))))))))))))))))))", "too many brackets within each other"),
+        ];
+        for (text, expected) in cases {
+            let error = Literal::parse(text).unwrap_err();
+            assert!(error.starts_with(expected), "{text}: {error}");
+        }
+    }
+}

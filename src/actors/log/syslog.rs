@@ -1,0 +1,185 @@
+//! The system log: its local socket, or another machine's by UDP or TCP, in the words of Python's SysLogHandler.
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Level;
+
+/// Facilities by their numbers.
+const FACILITIES: [(&str, u8); 24] = [
+    ("kern", 0),
+    ("user", 1),
+    ("mail", 2),
+    ("daemon", 3),
+    ("auth", 4),
+    ("security", 4),
+    ("syslog", 5),
+    ("lpr", 6),
+    ("news", 7),
+    ("uucp", 8),
+    ("cron", 9),
+    ("authpriv", 10),
+    ("ftp", 11),
+    ("ntp", 12),
+    ("console", 14),
+    ("solaris-cron", 15),
+    ("local0", 16),
+    ("local1", 17),
+    ("local2", 18),
+    ("local3", 19),
+    ("local4", 20),
+    ("local5", 21),
+    ("local6", 22),
+    ("local7", 23),
+];
+
+/// No actor waits longer for a network that does not take a line.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Before a server that was not there is asked again; what is logged meanwhile is lost for it.
+const PAUSE: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    Socket(PathBuf),
+    Udp(String, u16),
+    Tcp(String, u16),
+}
+
+pub enum Open {
+    /// Addressed with each line, so a daemon that starts anew is found again.
+    Local(UnixDatagram, PathBuf),
+    LocalStream(Option<UnixStream>, PathBuf),
+    Udp(UdpSocket, SocketAddr),
+    Tcp {
+        stream: Option<TcpStream>,
+        place: SocketAddr,
+        rests_until: Option<Instant>,
+    },
+}
+
+/// By its name or its number.
+pub fn facility(wanted: &str) -> Option<u8> {
+    let known = FACILITIES.iter().find(|(name, number)| *name == wanted || number.to_string() == wanted);
+    known.map(|(_, number)| *number)
+}
+
+impl Address {
+    pub fn open(&self) -> io::Result<Open> {
+        let resolved = |host: &str, port: u16| {
+            let found = (host, port).to_socket_addrs()?.next();
+            found.ok_or_else(|| io::Error::other(format!("{host} has no address")))
+        };
+        Ok(match self {
+            Address::Socket(path) => {
+                let datagrams = UnixDatagram::unbound()?;
+                match datagrams.connect(path) {
+                    // It takes streams only.
+                    Err(error) if error.raw_os_error() == Some(nix::errno::Errno::EPROTOTYPE as i32) => {
+                        Open::LocalStream(None, path.clone())
+                    }
+                    // A daemon that is not there yet may come.
+                    _ => Open::Local(UnixDatagram::unbound()?, path.clone()),
+                }
+            }
+            Address::Udp(host, port) => {
+                let place = resolved(host, *port)?;
+                let own: SocketAddr = match place {
+                    SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+                    SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
+                };
+                Open::Udp(UdpSocket::bind(own)?, place)
+            }
+            Address::Tcp(host, port) => {
+                let place = resolved(host, *port)?;
+                Open::Tcp { stream: Some(connect(place)?), place, rests_until: None }
+            }
+        })
+    }
+}
+
+fn connect(place: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&place, PATIENCE)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+impl Open {
+    pub fn send(&mut self, facility: u8, level: Level, line: &str) -> io::Result<()> {
+        let message = format!("<{}>{}\0", u32::from(facility) * 8 + severity(level), line.trim_end_matches('\n'));
+        let message = message.as_bytes();
+        match self {
+            Open::Local(datagrams, path) => datagrams.send_to(message, path).map(drop),
+            Open::Udp(socket, place) => socket.send_to(message, *place).map(drop),
+            Open::LocalStream(open, path) => {
+                let stream = match open {
+                    Some(stream) => stream,
+                    None => open.insert(UnixStream::connect(&*path)?),
+                };
+                stream.set_write_timeout(Some(PATIENCE))?;
+                stream.write_all(message).inspect_err(|_| *open = None)
+            }
+            Open::Tcp { stream: open, place, rests_until } => {
+                let stream = match open {
+                    Some(stream) => stream,
+                    None if rests_until.is_some_and(|end| Instant::now() < end) => return Ok(()),
+                    None => {
+                        *rests_until = Some(Instant::now() + PAUSE);
+                        open.insert(connect(*place)?)
+                    }
+                };
+                stream.write_all(message).inspect_err(|_| *open = None)
+            }
+        }
+    }
+}
+
+fn severity(level: Level) -> u32 {
+    match level {
+        level if level >= Level::CRITICAL => 2,
+        level if level >= Level::ERROR => 3,
+        level if level >= Level::WARNING => 4,
+        level if level >= Level::INFO => 6,
+        _ => 7,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_local_socket_gets_facility_and_severity() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut open = Address::Socket(path.clone()).open().unwrap();
+        assert!(open.send(3, Level::ERROR, "nobody is there yet\n").is_err());
+        let server = UnixDatagram::bind(&path).unwrap();
+        open.send(3, Level::ERROR, "hello\n").unwrap();
+        let mut buffer = [0; 64];
+        let length = server.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"<27>hello\0");
+    }
+
+    #[test]
+    fn other_machines_get_the_same_by_udp_or_tcp() {
+        let mut buffer = [0; 64];
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut open = Address::Udp("127.0.0.1".to_owned(), server.local_addr().unwrap().port()).open().unwrap();
+        open.send(16, Level::INFO, "by udp\n").unwrap();
+        let length = server.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"<134>by udp\0");
+
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut open = Address::Tcp("127.0.0.1".to_owned(), server.local_addr().unwrap().port()).open().unwrap();
+        open.send(16, Level::DEBUG, "by tcp\n").unwrap();
+        let length = server.accept().unwrap().0.read(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"<135>by tcp\0");
+    }
+}

@@ -1,0 +1,208 @@
+//! Nodepool 11 and we write the same lines into the same files for the same logging file (acceptance of `-l`).
+//!
+//! Needs the Python environment of the reference: `tests/run` provides it.
+
+mod support;
+
+#[path = "logging/cases.rs"]
+mod cases;
+
+use cases::{Case, READ, REFUSED};
+use nodepool::actors::log::format::{Known, Record};
+use nodepool::actors::log::routing::Routing;
+use nodepool::actors::log::schedule::{Schedule, Zone};
+use nodepool::actors::log::{Level, LogPlan};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::Path;
+use std::process::Command;
+use support::real::{self, python};
+
+/// With summer time.
+const ZONE: &str = "Europe/Berlin";
+
+/// What is logged: loggers of the reference, as they are when it works.
+const RECORDS: [(&str, u32, &str); 12] = [
+    ("nodepool.NodePool", 20, "Nodepool launcher 11.0.0 starting"),
+    ("nodepool.NodePool", 10, "Finished stopping"),
+    ("nodepool.PoolWorker.lab-main", 10, "Active requests: []"),
+    ("nodepool.PoolWorker.lab-main", 40, "Error in PoolWorker:\nTraceback (most recent call last):\n  ValueError: 7"),
+    (
+        "nodepool.driver.NodeRequestHandler[a.example.org-PoolWorker.lab-main-00ff]",
+        20,
+        "[e: e1] Declining node request",
+    ),
+    ("nodepool.zk.ZooKeeper", 30, "Unable to find the lock"),
+    ("nodepool.zk.ZooKeeper", 10, "Locked node"),
+    ("nodepool.zk.ZooKeeperClient", 40, "Connection lost"),
+    ("nodepool.builder.BuildWorker.0", 50, "No space left"),
+    ("nodepool.builder.BuildWorker.0", 20, "Running disk-image-create"),
+    ("somebody.else", 40, "über"),
+    ("somebody.else", 20, "quiet"),
+];
+
+/// The files of a folder and what went to the streams, with every number the same.
+type Outcome = BTreeMap<String, String>;
+
+fn outcome(folder: &Path, streams: [(&str, String); 2]) -> Outcome {
+    let mut found: Outcome = streams.into_iter().map(|(name, text)| (format!("<{name}>"), blurred(&text))).collect();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        found.insert(name, blurred(&std::fs::read_to_string(path).unwrap()));
+    }
+    found
+}
+
+/// Times and process numbers differ.
+fn blurred(text: &str) -> String {
+    let mut blurred = String::new();
+    for character in text.chars() {
+        match character {
+            '0'..='9' if blurred.ends_with('0') => {}
+            '0'..='9' => blurred.push('0'),
+            other => blurred.push(other),
+        }
+    }
+    blurred
+}
+
+fn folder(case: &Case) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join(case.file), case.text).unwrap();
+    for (name, text) in case.before {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    folder
+}
+
+async fn theirs(script: &mut python::Script, case: &Case) -> Result<Outcome, String> {
+    let folder = folder(case);
+    let command =
+        json!({"do": "log", "directory": folder.path(), "file": case.file, "zone": ZONE, "records": RECORDS.to_vec()});
+    let said = script.try_ask(&command).await?;
+    let stream = |name: &str| said[name].as_str().unwrap().to_owned();
+    Ok(outcome(folder.path(), [("stdout", stream("stdout")), ("stderr", stream("stderr"))]))
+}
+
+/// In a process of its own, because of its streams and its time zone: `the_child` below.
+fn ours(case: &Case) -> Result<Outcome, String> {
+    let folder = folder(case);
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "the_child", "--nocapture"]).env("NODEPOOL_LOGGING_CHILD", case.file);
+    let ended = command.env("TZ", ZONE).current_dir(folder.path()).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let stdout = text(&ended.stdout);
+    match (stdout.split_once("BEGIN\n"), ended.status.success()) {
+        (Some((_, stdout)), true) => {
+            Ok(outcome(folder.path(), [("stdout", stdout.to_owned()), ("stderr", text(&ended.stderr))]))
+        }
+        _ => Err(text(&ended.stderr)),
+    }
+}
+
+/// The part of `ours` that runs in a child; elsewhere it is nothing.
+#[test]
+fn the_child() {
+    let Ok(file) = std::env::var("NODEPOOL_LOGGING_CHILD") else { return };
+    let refused = |error: &dyn Error| -> ! {
+        eprintln!("{error}");
+        std::process::exit(1)
+    };
+    let plan = LogPlan::from_file(Path::new(&file)).unwrap_or_else(|error| refused(&error));
+    let routing = Routing::open(plan).unwrap_or_else(|error| refused(&error));
+    println!("BEGIN");
+    for (logger, level, message) in RECORDS {
+        let record = Record {
+            time: chrono::Local::now(),
+            level: Level(level),
+            logger,
+            message,
+            plain: message,
+            known: Known::default(),
+            file: "src/lib.rs",
+            line: 1,
+            thread: "main",
+        };
+        if routing.is_wanted(logger, record.level) {
+            routing.write(&record);
+        }
+    }
+    std::process::exit(0);
+}
+
+#[test]
+fn no_file_makes_us_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    for case in &READ {
+        let path = folder.path().join(case.file);
+        let characters: Vec<char> = case.text.chars().collect();
+        for at in 0..characters.len() {
+            let mut wrong = characters.clone();
+            // Cut off, left out, or something else in its place.
+            match at % 3 {
+                0 => wrong.truncate(at),
+                1 => drop(wrong.remove(at)),
+                _ => wrong[at] = ['%', '(', '{', '\u{fc}', '\n', '9', ':', '\''][at % 8],
+            }
+            std::fs::write(&path, wrong.into_iter().collect::<String>()).unwrap();
+            // Whatever it says, it says.
+            let _ = LogPlan::from_file(&path);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_same_lines_are_in_the_same_files() {
+    if real::skipped() {
+        return;
+    }
+    let mut script = python::spawn(python::Interpreter::Reference, "logs.py", &[]);
+    let mut differences = Vec::new();
+    for case in &READ {
+        match (ours(case), theirs(&mut script, case).await) {
+            (Ok(ours), Ok(theirs)) if ours == theirs => {}
+            (ours, theirs) => differences.push(format!("{}:\nours   {ours:#?}\ntheirs {theirs:#?}", case.name)),
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[tokio::test]
+async fn what_python_refuses_is_refused_with_its_place() {
+    if real::skipped() {
+        return;
+    }
+    let mut script = python::spawn(python::Interpreter::Reference, "logs.py", &[]);
+    for (file, text, expected) in REFUSED {
+        let case = Case { name: "", file, text, before: &[] };
+        let (ours, theirs) = (ours(&case), theirs(&mut script, &case).await);
+        assert!(theirs.is_err(), "{text}: {theirs:?}");
+        let error = ours.expect_err(text);
+        assert!(error.starts_with(expected), "{text}: {error}");
+    }
+}
+
+/// Times and the next rotations after them, in UTC: where the clock is changed, theirs may
+/// rotate an hour early or late.
+#[tokio::test]
+async fn files_are_rotated_at_the_same_time() {
+    if real::skipped() {
+        return;
+    }
+    let mut cases = Vec::new();
+    for when in ["S", "M", "H", "D", "midnight", "W0", "W3", "W6"] {
+        for interval in [1, 3] {
+            // Every 31 hours of a year.
+            cases.extend((0..280).map(|step| (when, interval, 1_706_933_106 + step * 111_600)));
+        }
+    }
+    let wanted: Vec<Value> = cases.iter().map(|(when, interval, time)| json!([when, interval, true, time])).collect();
+    let mut script = python::spawn(python::Interpreter::Reference, "logs.py", &[]);
+    let theirs = script.ask(json!({"do": "rollovers", "zone": "UTC", "cases": wanted})).await;
+    for ((when, interval, time), theirs) in cases.iter().zip(theirs.as_array().unwrap()) {
+        let schedule = Schedule::parse(when, *interval, Zone::Utc).unwrap();
+        assert_eq!(Some(schedule.next(*time)), theirs.as_i64(), "{when} {interval} after {time}");
+    }
+}

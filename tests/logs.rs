@@ -1,0 +1,114 @@
+//! What the log says: one search for a request shows its life, in text and in JSON.
+
+mod daemon;
+mod life;
+mod support;
+
+use daemon::{Coordinator, Place};
+use life::{EVENT, Life};
+use serde_json::Value;
+
+/// What is to be found, one after the other, each in a line of its own: the logger, and what the line says.
+const LIFE: [(&str, &str); 14] = [
+    ("nodepool.driver.NodeRequestHandler", "claim"),
+    ("nodepool.StateMachineNodeLauncher.lab", "launching"),
+    ("nodepool.StateMachineNodeLauncher.lab", "submitted"),
+    ("nodepool.StateMachineProvider.lab", "API call"),
+    ("nodepool.StateMachineProvider.lab", "advanced"),
+    ("nodepool.StateMachineNodeLauncher.lab", "job ended"),
+    ("nodepool.utils", "scanning for host keys"),
+    ("nodepool.utils", "host keys found"),
+    ("nodepool.StateMachineNodeLauncher.lab", "launch attempt ended"),
+    ("nodepool.driver.NodeRequestHandler", "finish"),
+    ("nodepool.DeletedNodeWorker", "deleting"),
+    ("nodepool.StateMachineProvider.lab", "API call ended"),
+    ("nodepool.StateMachineNodeDeleter.lab", "deleted"),
+    ("nodepool.CleanupWorker", "done"),
+];
+
+/// The first of these that the lines do not have in this order.
+fn missing<'a>(lines: impl Iterator<Item = (String, String)>) -> Option<(&'a str, &'a str)> {
+    let mut left = LIFE.iter();
+    let mut wanted = left.next();
+    for (logger, text) in lines {
+        if let Some((family, start)) = wanted
+            && logger.starts_with(family)
+            && text.starts_with(start)
+        {
+            wanted = left.next();
+        }
+    }
+    wanted.copied()
+}
+
+#[tokio::test]
+async fn one_search_for_a_request_shows_its_life() {
+    let Life { request, nodes, record, log } = life::of_one_request(&["-d"], &[]).await;
+    assert!(record.contains(&life::requestor_data()), "Zuul gets its own data back unchanged: {record}");
+    let mark = format!("[node_request: {request}] ");
+    let found: Vec<&str> = log.lines().filter(|line| line.contains(&request)).collect();
+    let all = found.join("\n");
+    // `2026-01-31 12:00:00,123 LEVEL LOGGER: [e: EVENT] [node_request: ID] [node: ID] text`
+    let lines = found.iter().filter_map(|line| {
+        let (head, text) = line.split_once(": ")?;
+        let text = text.split_once(&mark)?.1;
+        let text = text.strip_prefix("[node: ").map_or(text, |rest| rest.split_once("] ").unwrap().1);
+        Some((head.rsplit(' ').next()?.to_owned(), text.to_owned()))
+    });
+    assert_eq!(missing(lines), None, "{all}");
+    let launcher = "nodepool.driver.NodeRequestHandler[";
+    assert!(all.contains(launcher) && all.contains("PoolWorker.lab-main-"), "{all}");
+    // The second server fails: its node takes two attempts, and the failure is told with all ids.
+    let failed = nodes.iter().any(|node| {
+        let prefix = format!("[e: {EVENT}] {mark}[node: {node}] job failed");
+        found.iter().any(|line| line.contains(&prefix))
+    });
+    assert!(failed, "{all}");
+    for line in &found {
+        // When it is gone, its nodes still say whose they were.
+        let is_after = line.contains("Delet") || line.contains("Cleanup") || line.contains("StateMachineProvider");
+        assert!(line.contains(&format!("[e: {EVENT}] {mark}")) || is_after, "{line}");
+    }
+}
+
+// operations.md 2.4
+#[tokio::test]
+async fn each_worker_of_the_builder_logs_under_its_number() {
+    let place = Place::new("");
+    let coordinator = Coordinator::start(&place.path("store")).await;
+    let head = coordinator.configuration().lines().next().unwrap().to_owned();
+    place.configure(&format!(
+        "{head}\nlabels: []\nproviders: []\nimages-dir: {}\n\
+        diskimages: [{{name: one, formats: [tar], elements: [vm]}}, {{name: two, formats: [tar], elements: [vm]}}]\n",
+        place.path("images").display()
+    ));
+    std::fs::create_dir(place.path("images")).unwrap();
+    let flags = ["-c", "nodepool.yaml", "-f", "--fake", "--build-workers", "2"];
+    let builder = place.start(env!("CARGO_BIN_EXE_nodepool-builder"), &flags);
+    builder.logs("INFO nodepool.builder.NodePoolBuilder: Nodepool builder ").await;
+    for number in 0..2 {
+        builder.logs(&format!("INFO nodepool.builder.BuildWorker.{number}: building image=")).await;
+    }
+    for image in ["one", "two"] {
+        builder.logs(&format!(": DIB image {image} is built build=")).await;
+    }
+}
+
+#[tokio::test]
+async fn json_has_each_id_under_a_key_of_its_own() {
+    let Life { request, nodes, log, .. } = life::of_one_request(&["-d", "--log-format", "json"], &[]).await;
+    let lines: Vec<Value> =
+        log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect();
+    for line in &lines {
+        let keys: Vec<&String> = line.as_object().unwrap().keys().take(4).collect();
+        assert_eq!(keys, ["time", "level", "logger", "message"], "{line}");
+    }
+    let ours: Vec<&Value> = lines.iter().filter(|line| line["node_request"] == request.as_str()).collect();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    assert_eq!(missing(ours.iter().map(|line| (text(&line["logger"]), text(&line["message"])))), None, "{log}");
+    let claim = ours.iter().find(|line| line["message"] == "claim").unwrap();
+    assert_eq!((&claim["event"], &claim["pool"]), (&EVENT.into(), &"lab-main".into()), "{claim}");
+    let end = ours.iter().find(|line| line["message"] == "launch attempt ended" && line["result"] == "ready").unwrap();
+    assert!(end["took_s"].is_number() && end["provider"] == "lab", "{end}");
+    assert!(nodes.contains(&text(&end["node"])), "{end}");
+}
