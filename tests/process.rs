@@ -232,6 +232,14 @@ async fn sigusr2_writes_the_state_of_every_actor() {
         .collect();
     let actors: Vec<&str> = objects.iter().map(|object| object["actor"].as_str().unwrap()).collect();
     assert!(actors.contains(&"Launcher") && actors.contains(&"CleanupWorker"), "{actors:?}");
+    // The first signal begins a profile, the second writes it.
+    let (first, second) = log.split_once("End debug handler").unwrap();
+    assert!(first.contains("Starting profile") && !first.contains("Handlers by processor time"), "{first}");
+    for expected in
+        ["Stopping profile", "Handlers by processor time:", "Launcher Dump: ", "Mailboxes", "Functions, of "]
+    {
+        assert!(second.contains(expected), "{expected}: {second}");
+    }
 }
 
 #[tokio::test]
