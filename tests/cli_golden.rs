@@ -123,3 +123,34 @@ async fn nodepool_11_still_does_what_is_written_down() {
     }
     transcript::assert_same(&played, &golden("transcript.txt"));
 }
+
+/// Lists are arrays; everything else is an object whose `outcome` says how it went.
+#[tokio::test]
+async fn every_command_prints_one_document_where_json_is_asked_for() {
+    let home = tempfile::tempdir().unwrap();
+    let options = EmbeddedOptions { data_dir: home.path().join("store"), first_port: 0, now_ms: transcript::now_ms };
+    let server = EmbeddedServer::start(options).await.unwrap();
+    let port = server.address().port();
+    std::fs::write(home.path().join("nodepool.yaml"), configuration(port)).unwrap();
+    let zk = connect(ConnectOptions::plain("127.0.0.1", port)).await.unwrap();
+    let mut tree = Tree::plant(zk.clone(), &Times::from_now()).await;
+    for step in transcript::steps() {
+        if let Some(path) = step.removed() {
+            tree.remove(path).await;
+            continue;
+        }
+        let words = ["-c", "nodepool.yaml", "-o", "json"].into_iter().chain(step.words());
+        let said = run_ours(home.path(), words, &step.typed).await;
+        let document: serde_json::Value =
+            serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{}: {error}\n{}", step.line, said.out));
+        if said.status == 0 {
+            assert!(document.is_array() || document["outcome"].is_string(), "{}: {document}", step.line);
+        } else {
+            let message = document["message"].as_str().unwrap();
+            assert_eq!(document["outcome"], "failed", "{}", step.line);
+            assert!(said.notes.trim_end().ends_with(message), "{}: {}", step.line, said.notes);
+        }
+    }
+    zk.close().await;
+    server.stop().await;
+}
