@@ -142,6 +142,8 @@ pub enum Command {
     Request(RequestArguments),
     /// Explain why a request waits or failed
     Why { request: String },
+    /// Show nodes, requests and images as they change; where no terminal is, one JSON document per change
+    Watch,
     /// Run launcher, web server and coordinator in one process, for one machine
     Standalone(StandaloneArguments),
 }

@@ -20,6 +20,7 @@ mod standalone;
 #[cfg(test)]
 mod testing;
 mod validate;
+mod watch;
 mod why;
 
 use std::io::{IsTerminal, Write};
@@ -98,7 +99,12 @@ fn work(global: Global, command: Command, screen: &mut Screen<'_>) -> anyhow::Re
     for notice in &plan.notices {
         screen.note(notice)?;
     }
-    plan.install()?;
+    // What is logged to the terminal would be drawn over, and into, the view.
+    let is_in_the_way =
+        matches!(command, Command::Watch) && global.logconfig.is_none() && watch::is_live(global.output);
+    if !is_in_the_way {
+        plan.install()?;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let status = runtime.block_on(dispatch(global, command, screen));
     runtime.shutdown_background();
@@ -121,6 +127,10 @@ async fn dispatch(global: Global, command: Command, screen: &mut Screen<'_>) -> 
         return Ok(0);
     }
     let config = connect::config(&global, screen).await?;
+    if let Command::Watch = command {
+        // It outlives sessions.
+        return watch::watch(&config, screen, global.timeout).await;
+    }
     let session = connect::session(&config, global.timeout).await?;
     let zk: Zk = session.clone();
     let status = with_session(&zk, &config, command, screen).await;
@@ -191,7 +201,7 @@ async fn with_session(
             return request::request(zk, screen, &arguments, &mut interrupts, holding, session_timeout).await;
         }
         // Answered before there was a session.
-        Command::ConfigValidate | Command::Standalone(_) => {}
+        Command::ConfigValidate | Command::Standalone(_) | Command::Watch => {}
     }
     Ok(0)
 }
