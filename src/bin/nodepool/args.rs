@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use serde_json::json;
 
 /// Hands short-lived test nodes to CI systems: looks at and changes what ZooKeeper says about them.
@@ -144,8 +145,26 @@ pub enum Command {
     Why { request: String },
     /// Show nodes, requests and images as they change; where no terminal is, one JSON document per change
     Watch,
+    /// Print what a shell needs to complete command lines
+    #[command(hide = true)]
+    Completions {
+        shell: Shell,
+        #[arg(default_value = "nodepool")]
+        program: Program,
+    },
+    /// Write the manual pages of all programs to a directory
+    #[command(hide = true)]
+    Man { directory: PathBuf },
     /// Run launcher, web server and coordinator in one process, for one machine
     Standalone(StandaloneArguments),
+}
+
+/// The programs of this package.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Program {
+    Nodepool,
+    NodepoolLauncher,
+    NodepoolBuilder,
 }
 
 #[derive(Debug, Args)]

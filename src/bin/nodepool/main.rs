@@ -9,6 +9,7 @@ mod connect;
 mod consumer;
 mod follow;
 mod follow_uploads;
+mod generate;
 mod images;
 mod interrupts;
 mod inventory;
@@ -62,6 +63,9 @@ fn start(global: Global, command: Command) -> u8 {
         Command::Standalone(arguments) => return standalone::run(global, arguments),
         other => other,
     };
+    if let Command::Completions { .. } | Command::Man { .. } = command {
+        return generate::run(&command);
+    }
     let stdout = std::io::stdout();
     // Not locked: a panic or the log must be able to write as well.
     let mut out = std::io::BufWriter::with_capacity(1 << 16, stdout);
@@ -201,7 +205,11 @@ async fn with_session(
             return request::request(zk, screen, &arguments, &mut interrupts, holding, session_timeout).await;
         }
         // Answered before there was a session.
-        Command::ConfigValidate | Command::Standalone(_) | Command::Watch => {}
+        Command::ConfigValidate
+        | Command::Standalone(_)
+        | Command::Watch
+        | Command::Completions { .. }
+        | Command::Man { .. } => {}
     }
     Ok(0)
 }

@@ -14,6 +14,9 @@ use unicode_width::UnicodeWidthStr;
 use super::panes::{List, Pane};
 use super::view::View;
 
+/// A cell that is wider shows its beginning.
+const WIDEST: usize = 48;
+const SPACING: u16 = 2;
 const KEYS: &str = "q quit  Tab pane  ↑↓ row  / filter  s sort  r reverse";
 
 pub fn draw(frame: &mut Frame<'_>, view: &mut View, now: Timestamp) {
@@ -96,11 +99,22 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, view: &View, list: List) {
         })
         .collect();
     let rows: Vec<Vec<String>> = list.rows.into_iter().skip(view.first).take(view.page).collect();
-    let width = |index: usize| {
+    let wanted = |index: usize| {
         let cells = rows.iter().map(|row| row[index].width()).max().unwrap_or(0);
-        Constraint::Length(u16::try_from(cells.max(headers[index].width())).unwrap_or(u16::MAX))
+        cells.max(headers[index].width()).min(WIDEST)
     };
-    let widths: Vec<Constraint> = (0..headers.len()).map(width).collect();
+    // The first columns say most: those that do not fit are the last ones.
+    let mut left = usize::from(area.width);
+    let mut widths = Vec::new();
+    for width in (0..headers.len()).map(wanted) {
+        if left == 0 {
+            break;
+        }
+        let width = width.min(left);
+        widths.push(Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)));
+        left = left.saturating_sub(width + usize::from(SPACING));
+    }
+    let shown = widths.len();
     let state = list.headers.iter().position(|header| *header == "State");
     let row = |(index, cells): (usize, Vec<String>)| {
         let style = state.map_or(Style::new(), |column| style_of(&cells[column]));
@@ -108,11 +122,11 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, view: &View, list: List) {
             true => style.add_modifier(Modifier::REVERSED),
             false => style,
         };
-        Row::new(cells).style(style)
+        Row::new(cells.into_iter().take(shown)).style(style)
     };
     let table = Table::new(rows.into_iter().enumerate().map(row), widths)
-        .header(Row::new(headers).style(Style::new().add_modifier(Modifier::BOLD)))
-        .column_spacing(2);
+        .header(Row::new(headers.into_iter().take(shown)).style(Style::new().add_modifier(Modifier::BOLD)))
+        .column_spacing(SPACING);
     frame.render_widget(table, area);
 }
 

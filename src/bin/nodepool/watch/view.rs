@@ -73,6 +73,7 @@ impl View {
     /// Until ages have to be drawn anew.
     pub fn patience(&self) -> Duration {
         match self.rows {
+            _ if self.pane == Pane::Labels => Duration::from_secs(3600),
             0 => Duration::from_secs(3600),
             few if few <= MANY_ROWS => Duration::from_secs(1),
             _ => Duration::from_secs(10),
