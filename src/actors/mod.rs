@@ -45,6 +45,8 @@ pub mod process;
 pub mod identity;
 pub mod home;
 pub mod flags;
+pub mod launcher_flags;
+pub mod builder_flags;
 
 pub mod look;
 mod looking;

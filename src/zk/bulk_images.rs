@@ -100,6 +100,14 @@ impl ImagesPicture {
         None
     }
 
+    /// Where pause flags, builds and uploads lie, in order.
+    pub fn paths(&self) -> BTreeSet<String> {
+        let pauses = self.paused.iter().map(paths::image_pause);
+        let builds = self.builds.keys().map(|key| paths::image_build(&key.image, &key.build));
+        let uploads = self.uploads.keys().map(paths::image_upload);
+        pauses.chain(builds).chain(uploads).collect()
+    }
+
     /// Adds what was read.
     pub fn merge_into(self, images: &mut Images) {
         self.names.into_iter().for_each(|name| images.add_image(name));

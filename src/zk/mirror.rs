@@ -129,6 +129,11 @@ impl Mirror {
         Self::follow(zk, runtime, paths::IMAGES, &[paths::IMAGES]).await
     }
 
+    /// The same for who only looks: creates nothing.
+    pub async fn of_what_is_there(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
+        Self::follow(zk, runtime, paths::ROOT, &ROOTS).await
+    }
+
     async fn follow(zk: Zk, runtime: &Handle, watched: &str, roots: &'static [&'static str]) -> Result<Self, ZkError> {
         let events = zk.watch(watched).await?;
         let mut snapshot = Snapshot::default();

@@ -59,6 +59,8 @@ pub struct ProviderBuild {
 enum Read<T> {
     Found(T),
     Unreadable(Unreadable),
+    /// A place without a record: worth a word in a list, and nothing to whoever asks for it.
+    Empty(Unreadable),
     /// Removed since it was listed.
     Gone,
 }
@@ -68,6 +70,7 @@ impl<T> Read<T> {
         match self {
             Read::Found(found) => Read::Found(make(found)),
             Read::Unreadable(unreadable) => Read::Unreadable(unreadable),
+            Read::Empty(unreadable) => Read::Empty(unreadable),
             Read::Gone => Read::Gone,
         }
     }
@@ -89,7 +92,7 @@ pub async fn each_node(zk: &dyn Connection, mut visit: impl FnMut(NodeEntry)) ->
         for read in batch {
             match read {
                 Read::Found(entry) => visit(entry),
-                Read::Unreadable(reason) => unreadable.push(reason),
+                Read::Unreadable(reason) | Read::Empty(reason) => unreadable.push(reason),
                 Read::Gone => {}
             }
         }
@@ -198,7 +201,7 @@ async fn collect<R: Record, T>(
             };
             match classify(path, &data, &stat) {
                 Read::Found(stored) => scan.found.push(make(name, stored)),
-                Read::Unreadable(reason) => scan.unreadable.push(reason),
+                Read::Unreadable(reason) | Read::Empty(reason) => scan.unreadable.push(reason),
                 Read::Gone => {}
             }
         }
@@ -210,7 +213,7 @@ fn optional<T>(read: Read<T>) -> Result<Option<Result<T, Unreadable>>, ZkError> 
     match read {
         Read::Found(entry) => Ok(Some(Ok(entry))),
         Read::Unreadable(unreadable) => Ok(Some(Err(unreadable))),
-        Read::Gone => Ok(None),
+        Read::Empty(_) | Read::Gone => Ok(None),
     }
 }
 
@@ -262,7 +265,7 @@ fn classify<T: Record>(path: String, data: &Bytes, stat: &Stat) -> Read<Stored<T
         Decoded::Unreadable(reason) => Read::Unreadable(Unreadable { path, reason }),
         Decoded::Empty => {
             let reason = "no data; a lock attempt left it after its record was removed".to_owned();
-            Read::Unreadable(Unreadable { path, reason })
+            Read::Empty(Unreadable { path, reason })
         }
     }
 }

@@ -22,16 +22,15 @@ pub async fn images(zk: &Zk) -> Result<(Images, BTreeMap<String, String>), ZkErr
     Ok((images, unreadable))
 }
 
-/// Pause flags, builds and uploads; requests and locks are not part of it.
-pub async fn export(zk: &Zk) -> Result<Map<String, Value>, ZkError> {
-    let (images, _) = images(zk).await?;
-    let pauses = images.names().filter(|name| images.image(name).is_some_and(|image| image.paused));
-    let mut paths: Vec<String> = pauses.map(paths::image_pause).collect();
-    paths.extend(images.builds().map(|(key, _)| paths::image_build(&key.image, &key.build)));
-    paths.extend(images.uploads().map(|(key, _)| paths::image_upload(key)));
-    paths.sort();
+/// What was exported, and the records that were not because they cannot be read, with the reasons.
+pub type Exported = (Map<String, Value>, BTreeMap<String, String>);
+
+/// Pause flags, builds and uploads; requests and locks are not part of it. A build that never was more than the place of its
+/// uploads has no text, as in Nodepool 11.
+pub async fn export(zk: &Zk) -> Result<Exported, ZkError> {
+    let (picture, unreadable) = bulk_images::read(zk).await?;
     let mut found = Map::new();
-    for path in paths {
+    for path in picture.paths() {
         match zk.get(&path).await {
             Ok((data, _)) => {
                 let text = String::from_utf8_lossy(&data).into_owned();
@@ -42,7 +41,7 @@ pub async fn export(zk: &Zk) -> Result<Map<String, Value>, ZkError> {
             Err(error) => return Err(error),
         }
     }
-    Ok(found)
+    Ok((found, unreadable))
 }
 
 /// The paths and texts of an exported file, or what is wrong with it: nothing is written of a file that is not all right.
@@ -67,8 +66,8 @@ pub fn check(document: &Value) -> Result<BTreeMap<String, String>, String> {
 
 fn unreadable<T>(decoded: Decoded<T>) -> Option<String> {
     match decoded {
-        Decoded::Record(_) => None,
-        Decoded::Empty => Some("it is empty".to_owned()),
+        // Nodepool 11 exports what it finds, and finds places without records.
+        Decoded::Record(_) | Decoded::Empty => None,
         Decoded::Unreadable(reason) => Some(reason),
     }
 }

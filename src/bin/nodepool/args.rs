@@ -1,13 +1,16 @@
 //! What can be typed: the global options, the commands and theirs.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use nodepool::actors::flags::line_format;
 use nodepool::actors::log::LineFormat;
+use serde_json::json;
 
 /// Hands short-lived test nodes to CI systems: looks at and changes what ZooKeeper says about them.
 #[derive(Debug, Parser)]
@@ -142,8 +145,28 @@ pub enum Command {
     Request(RequestArguments),
     /// Explain why a request waits or failed
     Why { request: String },
+    /// Show nodes, requests and images as they change; where no terminal is, one JSON document per change
+    Watch,
+    /// Print what a shell needs to complete command lines
+    #[command(hide = true)]
+    Completions {
+        shell: Shell,
+        #[arg(default_value = "nodepool")]
+        program: Program,
+    },
+    /// Write the manual pages of all programs to a directory
+    #[command(hide = true)]
+    Man { directory: PathBuf },
     /// Run launcher, web server and coordinator in one process, for one machine
     Standalone(StandaloneArguments),
+}
+
+/// The programs of this package.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Program {
+    Nodepool,
+    NodepoolLauncher,
+    NodepoolBuilder,
 }
 
 #[derive(Debug, Args)]
@@ -184,7 +207,7 @@ pub struct RequestArguments {
     pub priority: String,
     /// What to run with the nodes; without it they are shown and held until Enter or Ctrl-C
     #[arg(last = true, value_name = "COMMAND")]
-    pub command: Vec<std::ffi::OsString>,
+    pub command: Vec<OsString>,
 }
 
 /// Seconds with decimals.
@@ -205,11 +228,23 @@ fn priority(text: &str) -> Result<String, String> {
 }
 
 /// What was typed; or what to print instead and the status to exit with.
-pub fn parse(words: impl IntoIterator<Item = std::ffi::OsString>) -> Result<(Global, Command), Refusal> {
-    let arguments = Arguments::try_parse_from(words).map_err(Refusal::from_clap)?;
+pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<(Global, Command), Refusal> {
+    let words: Vec<OsString> = words.into_iter().collect();
+    let arguments = Arguments::try_parse_from(&words).map_err(|error| Refusal::from_clap(error, wanted(&words)))?;
     match arguments.command {
         Some(command) => Ok((arguments.global, command)),
         None => Err(Refusal { status: 1, stdout: help(), stderr: String::new() }),
+    }
+}
+
+/// The format that was asked for on a line that cannot be understood as a whole.
+fn wanted(words: &[OsString]) -> Format {
+    let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).take_while(|word| *word != "--").collect();
+    let is_apart = |pair: &[&str]| matches!(pair, ["-o" | "--output", "json"]);
+    let is_joined = |word: &&str| matches!(*word, "-ojson" | "-o=json" | "--output=json");
+    match words.windows(2).any(is_apart) || words.iter().any(is_joined) {
+        true => Format::Json,
+        false => Format::Table,
     }
 }
 
@@ -221,13 +256,21 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    fn from_clap(error: clap::Error) -> Self {
+    fn from_clap(error: clap::Error, format: Format) -> Self {
         match error.kind() {
             ErrorKind::DisplayVersion | ErrorKind::DisplayHelp => {
                 let text = error.render().to_string();
                 Refusal { status: 0, stdout: text.replace("Nodepool version:-", "nodepool "), stderr: String::new() }
             }
-            _ => Refusal { status: 2, stdout: String::new(), stderr: usage_error(&error.render().to_string()) },
+            _ => {
+                let stderr = usage_error(&error.render().to_string());
+                let mistake = stderr.lines().last().and_then(|line| line.strip_prefix("nodepool: error: "));
+                let stdout = match format {
+                    Format::Table => String::new(),
+                    Format::Json => format!("{}\n", json!({"outcome": "failed", "message": mistake})),
+                };
+                Refusal { status: 2, stdout, stderr }
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Commands about images: what there is, what is asked for, pauses, deletions, export and import.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -41,10 +42,15 @@ pub async fn image_status(zk: &Zk, screen: &mut Screen<'_>) -> anyhow::Result<()
 
 async fn read(zk: &Zk, screen: &mut Screen<'_>) -> anyhow::Result<Images> {
     let (images, unreadable) = transfer::images(zk).await?;
+    note_unreadable(screen, unreadable)?;
+    Ok(images)
+}
+
+fn note_unreadable(screen: &mut Screen<'_>, unreadable: BTreeMap<String, String>) -> anyhow::Result<()> {
     for (path, reason) in unreadable {
         screen.note(format_args!("WARNING {path} is skipped, it cannot be read: {reason}"))?;
     }
-    Ok(images)
+    Ok(())
 }
 
 fn ages(screen: &Screen<'_>) -> Ages {
@@ -100,7 +106,7 @@ pub async fn dib_image_delete(zk: &Zk, screen: &mut Screen<'_>, id: &str) -> any
         screen,
         &path,
         id,
-        Words { missing: "Build ID not found", busy: "Cannot delete a build in progress" },
+        Words { missing: &format!("Build {id} not found"), busy: "Cannot delete a build in progress" },
         |record| record["state"] == BuildState::Building.as_str(),
     )
     .await
@@ -114,9 +120,9 @@ pub async fn image_delete(zk: &Zk, screen: &mut Screen<'_>, key: &UploadKey) -> 
 }
 
 /// What is said where nothing can be deleted.
-struct Words {
-    missing: &'static str,
-    busy: &'static str,
+struct Words<'a> {
+    missing: &'a str,
+    busy: &'a str,
 }
 
 /// Marks a record to be deleted. Others write it at the same time, so it is done on the version that was looked at.
@@ -125,7 +131,7 @@ async fn change(
     screen: &mut Screen<'_>,
     path: &str,
     id: &str,
-    words: Words,
+    words: Words<'_>,
     is_busy: impl Fn(&Value) -> bool,
 ) -> anyhow::Result<()> {
     loop {
@@ -159,7 +165,8 @@ fn refuse(screen: &mut Screen<'_>, id: &str, outcome: &str, message: &str) -> an
 }
 
 pub async fn export_image_data(zk: &Zk, screen: &mut Screen<'_>, path: &Path) -> anyhow::Result<()> {
-    let data = transfer::export(zk).await?;
+    let (data, unreadable) = transfer::export(zk).await?;
+    note_unreadable(screen, unreadable)?;
     let count = data.len();
     let text = String::from_utf8(json::to_bytes(&Value::Object(data))).context("the data is no text")?;
     let mut options = std::fs::OpenOptions::new();
@@ -283,7 +290,7 @@ mod tests {
     async fn what_is_deleted_is_marked_and_what_is_under_way_is_not() {
         let world = world().await;
         assert_eq!(delete_build(&world, "debian-b2").await.out, "Cannot delete a build in progress\n");
-        assert_eq!(delete_build(&world, "debian-b9").await.out, "Build ID not found\n");
+        assert_eq!(delete_build(&world, "debian-b9").await.out, "Build debian-b9 not found\n");
         assert!(delete_build(&world, "debian").await.error().contains("is no id of a build"));
         assert_eq!(delete_build(&world, "debian-b1").await.out, "");
         let record: Value = serde_json::from_str(&world.text(&format!("{DEBIAN}/builds/b1")).await).unwrap();

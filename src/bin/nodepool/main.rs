@@ -9,6 +9,7 @@ mod connect;
 mod consumer;
 mod follow;
 mod follow_uploads;
+mod generate;
 mod images;
 mod interrupts;
 mod inventory;
@@ -20,6 +21,7 @@ mod standalone;
 #[cfg(test)]
 mod testing;
 mod validate;
+mod watch;
 mod why;
 
 use std::io::{IsTerminal, Write};
@@ -61,6 +63,9 @@ fn start(global: Global, command: Command) -> u8 {
         Command::Standalone(arguments) => return standalone::run(global, arguments),
         other => other,
     };
+    if let Command::Completions { .. } | Command::Man { .. } = command {
+        return generate::run(&command);
+    }
     let stdout = std::io::stdout();
     // Not locked: a panic or the log must be able to write as well.
     let mut out = std::io::BufWriter::with_capacity(1 << 16, stdout);
@@ -98,7 +103,12 @@ fn work(global: Global, command: Command, screen: &mut Screen<'_>) -> anyhow::Re
     for notice in &plan.notices {
         screen.note(notice)?;
     }
-    plan.install()?;
+    // What is logged to the terminal would be drawn over, and into, the view.
+    let is_in_the_way =
+        matches!(command, Command::Watch) && global.logconfig.is_none() && watch::is_live(global.output);
+    if !is_in_the_way {
+        plan.install()?;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let status = runtime.block_on(dispatch(global, command, screen));
     runtime.shutdown_background();
@@ -121,6 +131,10 @@ async fn dispatch(global: Global, command: Command, screen: &mut Screen<'_>) -> 
         return Ok(0);
     }
     let config = connect::config(&global, screen).await?;
+    if let Command::Watch = command {
+        // It outlives sessions.
+        return watch::watch(&config, screen, global.timeout).await;
+    }
     let session = connect::session(&config, global.timeout).await?;
     let zk: Zk = session.clone();
     let status = with_session(&zk, &config, command, screen).await;
@@ -191,7 +205,11 @@ async fn with_session(
             return request::request(zk, screen, &arguments, &mut interrupts, holding, session_timeout).await;
         }
         // Answered before there was a session.
-        Command::ConfigValidate | Command::Standalone(_) => {}
+        Command::ConfigValidate
+        | Command::Standalone(_)
+        | Command::Watch
+        | Command::Completions { .. }
+        | Command::Man { .. } => {}
     }
     Ok(0)
 }

@@ -99,6 +99,11 @@ impl<'a> Screen<'a> {
         }
     }
 
+    /// One document of many, whatever format was asked for.
+    pub fn line(&mut self, document: &Value) -> io::Result<()> {
+        writeln!(self.out, "{document}")
+    }
+
     /// How a command failed, unless it has told itself.
     pub fn failure(&mut self, document: Value) -> io::Result<()> {
         if self.has_outcome { Ok(()) } else { self.outcome(document) }

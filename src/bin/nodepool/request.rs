@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::args::RequestArguments;
 use crate::claim;
 use crate::consumer::{Consumer, Ended, Order};
-use crate::interrupts::Interrupts;
+use crate::interrupts::{Interrupt, Interrupts};
 use crate::inventory::{self, Credentials};
 use crate::output::Screen;
 use crate::{run, why};
@@ -76,13 +76,13 @@ async fn serve(
     };
     let id = tokio::select! {
         biased;
-        interrupt = interrupts.next() => return Ok(interrupt.status()),
+        interrupt = interrupts.next() => return interrupted(screen, interrupt),
         error = lost() => return Err(error),
         asked = async { consumer.ask(&order(arguments)).await } => asked?,
     };
     let mut ended = tokio::select! {
         biased;
-        interrupt = interrupts.next() => return Ok(interrupt.status()),
+        interrupt = interrupts.next() => return interrupted(screen, interrupt),
         error = lost() => return Err(error),
         ended = wait(zk, consumer, screen, arguments, &id) => ended?,
     };
@@ -102,7 +102,7 @@ async fn serve(
     };
     tokio::select! {
         biased;
-        interrupt = interrupts.next() => return Ok(interrupt.status()),
+        interrupt = interrupts.next() => return interrupted(screen, interrupt),
         error = lost() => return Err(error),
         taken = taken => taken?,
     }
@@ -113,6 +113,11 @@ async fn serve(
         let lost = claim::lost(zk, session_timeout);
         run::run(lost, consumer.nodes(), &arguments.command, interrupts, screen).await
     }
+}
+
+fn interrupted(screen: &mut Screen<'_>, interrupt: Interrupt) -> anyhow::Result<u8> {
+    screen.outcome(json!({"outcome": "interrupted"}))?;
+    Ok(interrupt.status())
 }
 
 fn order(arguments: &RequestArguments) -> Order {
@@ -243,7 +248,6 @@ async fn hold(
 mod tests {
     use super::*;
     use crate::args::{self, Command, Format};
-    use crate::interrupts::Interrupt;
     use crate::testing::{Said, World, hear};
 
     fn arguments(line: &str) -> RequestArguments {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
 use crate::consumer::HeldNode;
@@ -85,7 +85,9 @@ pub async fn run(
         Err(error) => {
             // The statuses that shells give.
             let status = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-            screen.note(format_args!("nodepool: cannot run {}: {error}", Path::new(program).display()))?;
+            let message = format!("cannot run {}: {error}", Path::new(program).display());
+            screen.outcome(json!({"outcome": "failed", "message": message}))?;
+            screen.note(format_args!("nodepool: {message}"))?;
             return Ok(status);
         }
     };

@@ -1,0 +1,47 @@
+//! The terminal while the view has it: its keys one by one, a second screen, and everything as it was at the end.
+
+use std::io::Stdout;
+
+use anyhow::Context;
+use crossterm::event::{Event, EventStream};
+use futures::StreamExt;
+use ratatui::Frame;
+use ratatui::backend::CrosstermBackend;
+use tokio::time::Instant;
+
+pub struct Terminal {
+    screen: ratatui::Terminal<CrosstermBackend<Stdout>>,
+    events: EventStream,
+    drawn_at: Instant,
+}
+
+impl Terminal {
+    /// From here on a panic gives the terminal back before it says what happened.
+    pub fn open() -> anyhow::Result<Self> {
+        let screen = ratatui::try_init().context("cannot draw on this terminal")?;
+        Ok(Self { screen, events: EventStream::new(), drawn_at: Instant::now() })
+    }
+
+    /// The next key, or a change of the size.
+    pub async fn key(&mut self) -> anyhow::Result<Event> {
+        let event = self.events.next().await.context("the terminal is gone")?;
+        event.context("cannot read from the terminal")
+    }
+
+    pub fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> anyhow::Result<()> {
+        self.drawn_at = Instant::now();
+        self.screen.draw(draw).context("cannot draw on this terminal")?;
+        Ok(())
+    }
+
+    pub fn drawn_at(&self) -> Instant {
+        self.drawn_at
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing.
+        let _ = ratatui::try_restore();
+    }
+}

@@ -1,0 +1,156 @@
+//! Every command line of `tests/golden/cli/steps.txt` on one tree: ours prints and changes what Nodepool 11 does.
+//!
+//! `UPDATE=1 tests/run --test cli_golden` takes the expectations anew from Nodepool 11.
+
+mod support;
+#[path = "golden/transcript.rs"]
+mod transcript;
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use nodepool::zk::embedded::{EmbeddedOptions, EmbeddedServer};
+use nodepool::zk::session::{ConnectOptions, connect};
+use serde_json::json;
+use support::real::python::{self, Interpreter, Script};
+use support::real::zookeeper::{Options, Server};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+use transcript::{Said, Step, Times, Tree, Who, golden};
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Who runs the command lines.
+enum Program {
+    Ours,
+    Nodepool11(Box<Script>),
+}
+
+impl Program {
+    async fn run(&mut self, home: &Path, step: &Step) -> Said {
+        let words = ["-c", "nodepool.yaml"].into_iter().chain(step.words());
+        let script = match self {
+            Program::Ours => return run_ours(home, words, &step.typed).await,
+            Program::Nodepool11(script) => script,
+        };
+        let words: Vec<&str> = words.collect();
+        script.send(&json!({"do": "run", "words": words, "folder": home, "typed": step.typed})).await;
+        serde_json::from_value(script.answer(DEADLINE).await.unwrap()).unwrap()
+    }
+
+    fn who(&self) -> Who {
+        match self {
+            Program::Ours => Who::Ours,
+            Program::Nodepool11(_) => Who::Nodepool11,
+        }
+    }
+}
+
+async fn run_ours(home: &Path, words: impl Iterator<Item = &str>, typed: &str) -> Said {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nodepool"));
+    command.args(words).current_dir(home).kill_on_drop(true);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    // Who asks for nothing may have ended already.
+    let _ = input.write_all(typed.as_bytes()).await;
+    drop(input);
+    let output = tokio::time::timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Said { out: text(output.stdout), notes: text(output.stderr), status: output.status.code().unwrap() }
+}
+
+/// All steps on a new tree, as they are written down.
+async fn play(mut program: Program, home: &Path, plain_port: u16, configuration: &str) -> String {
+    std::fs::write(home.join("nodepool.yaml"), configuration).unwrap();
+    std::fs::write(home.join("clouds.yaml"), golden("clouds.yaml")).unwrap();
+    let zk = connect(ConnectOptions::plain("127.0.0.1", plain_port)).await.unwrap();
+    let times = Times::from_now();
+    let mut tree = Tree::plant(zk.clone(), &times).await;
+    let mut played = String::new();
+    for step in transcript::steps() {
+        if let Some(path) = step.removed() {
+            tree.remove(path).await;
+            continue;
+        }
+        let said = program.run(home, &step).await;
+        played.push_str(&transcript::entry(program.who(), &step, &said));
+        if step.line.starts_with("export-image-data") {
+            played.push_str(&transcript::exported(&home.join("export.json"), &times));
+        }
+        played.push_str(&tree.changes(&times).await);
+        played.push('\n');
+    }
+    zk.close().await;
+    played
+}
+
+fn configuration(port: u16) -> String {
+    golden("nodepool.yaml").replace("PORT", &port.to_string())
+}
+
+#[tokio::test]
+async fn every_command_prints_and_changes_what_nodepool_11_did() {
+    let home = tempfile::tempdir().unwrap();
+    let options = EmbeddedOptions { data_dir: home.path().join("store"), first_port: 0, now_ms: transcript::now_ms };
+    let server = EmbeddedServer::start(options).await.unwrap();
+    let port = server.address().port();
+    let played = play(Program::Ours, home.path(), port, &configuration(port)).await;
+    server.stop().await;
+    transcript::assert_same(&played, &golden("transcript.txt"));
+}
+
+#[tokio::test]
+async fn nodepool_11_still_does_what_is_written_down() {
+    if support::real::skipped() {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let zookeeper = Server::start(Options::tls()).await;
+    let port = |address: String| address.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
+    let certificates = PathBuf::from(support::real::setting("NODEPOOL_TEST_TLS"));
+    let file = |name: &str| certificates.join(name).display().to_string();
+    // The Python program connects with TLS only.
+    let (ca, cert, key) = (file("ca.pem"), file("client.pem"), file("client.key"));
+    let tls = format!("zookeeper-tls:\n  ca: {ca}\n  cert: {cert}\n  key: {key}\n");
+    let configuration = configuration(port(zookeeper.address())) + &tls;
+    let nodepool_11 = Program::Nodepool11(Box::new(python::spawn(Interpreter::Reference, "command_line.py", &[])));
+    let played = play(nodepool_11, home.path(), port(zookeeper.plain_address()), &configuration).await;
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(transcript::folder().join("transcript.txt"), played).unwrap();
+        return;
+    }
+    transcript::assert_same(&played, &golden("transcript.txt"));
+}
+
+/// Lists are arrays; everything else is an object whose `outcome` says how it went.
+#[tokio::test]
+async fn every_command_prints_one_document_where_json_is_asked_for() {
+    let home = tempfile::tempdir().unwrap();
+    let options = EmbeddedOptions { data_dir: home.path().join("store"), first_port: 0, now_ms: transcript::now_ms };
+    let server = EmbeddedServer::start(options).await.unwrap();
+    let port = server.address().port();
+    std::fs::write(home.path().join("nodepool.yaml"), configuration(port)).unwrap();
+    let zk = connect(ConnectOptions::plain("127.0.0.1", port)).await.unwrap();
+    let mut tree = Tree::plant(zk.clone(), &Times::from_now()).await;
+    for step in transcript::steps() {
+        if let Some(path) = step.removed() {
+            tree.remove(path).await;
+            continue;
+        }
+        let words = ["-c", "nodepool.yaml", "-o", "json"].into_iter().chain(step.words());
+        let said = run_ours(home.path(), words, &step.typed).await;
+        let document: serde_json::Value =
+            serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{}: {error}\n{}", step.line, said.out));
+        if said.status == 0 {
+            assert!(document.is_array() || document["outcome"].is_string(), "{}: {document}", step.line);
+        } else {
+            let message = document["message"].as_str().unwrap();
+            assert_eq!(document["outcome"], "failed", "{}", step.line);
+            assert!(said.notes.trim_end().ends_with(message), "{}: {}", step.line, said.notes);
+        }
+    }
+    zk.close().await;
+    server.stop().await;
+}

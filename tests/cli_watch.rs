@@ -1,0 +1,221 @@
+//! `nodepool watch` in a pseudo terminal and in a pipe: it shows what changes, and leaves the terminal as it was.
+
+mod support;
+
+use std::io::Write;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nodepool::zk::embedded::{EmbeddedOptions, EmbeddedServer};
+use nodepool::zk::session::{ConnectOptions, RealConnection, connect};
+use nodepool::zk::{Connection, CreateMode};
+use serde_json::Value;
+use support::wait;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+const LEAVE_SCREEN: &str = "\u{1b}[?1049l";
+
+#[allow(clippy::disallowed_methods)] // a server needs the wall clock, and a test has no other place to read it
+fn now_ms() -> i64 {
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    i64::try_from(since_epoch.as_millis()).unwrap()
+}
+
+struct Shop {
+    home: TempDir,
+    zk: Arc<RealConnection>,
+    server: EmbeddedServer,
+}
+
+impl Shop {
+    async fn open() -> Shop {
+        let home = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions { data_dir: home.path().join("store"), first_port: 0, now_ms };
+        let server = EmbeddedServer::start(options).await.unwrap();
+        let port = server.address().port();
+        let text = format!("{{zookeeper-servers: [{{host: 127.0.0.1, port: {port}}}], labels: [], providers: []}}");
+        std::fs::write(home.path().join("nodepool.yaml"), text).unwrap();
+        let zk = connect(ConnectOptions::plain("127.0.0.1", port)).await.unwrap();
+        Shop { home, zk, server }
+    }
+
+    async fn put(&self, path: &str, data: &str) {
+        for (slash, _) in path.match_indices('/').skip(1) {
+            let _ = self.zk.create(&path[..slash], Vec::new().into(), CreateMode::Persistent).await;
+        }
+        self.zk.create(path, data.to_owned().into(), CreateMode::Persistent).await.unwrap();
+    }
+
+    async fn put_node(&self, id: &str, label: &str) {
+        let record = format!(r#"{{"state": "ready", "provider": "p", "type": ["{label}"]}}"#);
+        self.put(&format!("/nodepool/nodes/{id}"), &record).await;
+    }
+
+    async fn close(self) {
+        self.zk.close().await;
+        self.server.stop().await;
+    }
+}
+
+/// The view in a terminal of 100 columns and 24 lines, whose whole output is kept in a file.
+struct Typist {
+    script: Child,
+    keys: ChildStdin,
+    typescript: std::path::PathBuf,
+}
+
+impl Typist {
+    fn start(shop: &Shop) -> Typist {
+        let typescript = shop.home.path().join("typescript");
+        // Of a view before this one.
+        let _ = std::fs::remove_file(&typescript);
+        let view = format!(
+            "stty rows 24 cols 100; echo pid $$; exec {} -c nodepool.yaml watch",
+            env!("CARGO_BIN_EXE_nodepool")
+        );
+        let mut command = Command::new("script");
+        command.args(["--quiet", "--flush", "--return", "--command", &view]).arg(&typescript);
+        command.current_dir(shop.home.path()).env("TERM", "xterm").env("SHELL", "/bin/sh").kill_on_drop(true);
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut script = command.spawn().unwrap();
+        let keys = script.stdin.take().unwrap();
+        Typist { script, keys, typescript }
+    }
+
+    async fn press(&mut self, keys: &str) {
+        tokio::io::AsyncWriteExt::write_all(&mut self.keys, keys.as_bytes()).await.unwrap();
+    }
+
+    fn seen(&self) -> String {
+        std::fs::read(&self.typescript).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let seen = self.seen();
+        let pid = seen.lines().find_map(|line| line.trim().strip_prefix("pid ")?.parse().ok()).unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
+    }
+
+    /// Only words are looked for: blanks between them are not drawn.
+    async fn sees(&self, word: &str) {
+        wait::until(word, DEADLINE, async || self.seen().contains(word)).await;
+    }
+
+    /// The status; the terminal's own screen is back, with its cursor.
+    async fn ends(mut self) -> Option<i32> {
+        let status = tokio::time::timeout(DEADLINE, self.script.wait()).await.unwrap().unwrap();
+        let seen = self.seen();
+        let (_, after) = seen.rsplit_once(LEAVE_SCREEN).expect("the view gives the terminal back");
+        assert!(!after.contains("Labels"), "{after}");
+        assert!(seen.contains("\u{1b}[?25h"), "the cursor is shown again");
+        status.code()
+    }
+}
+
+fn has_script() -> bool {
+    let found = std::process::Command::new("script").arg("--version").output().is_ok();
+    if !found {
+        let _ = std::io::stderr().write_all(b"SKIPPED: there is no `script` of util-linux\n");
+    }
+    found
+}
+
+#[tokio::test]
+async fn the_view_follows_what_changes_and_obeys_its_keys() {
+    if !has_script() {
+        return;
+    }
+    let shop = Shop::open().await;
+    shop.put_node("0000000001", "first").await;
+    let mut view = Typist::start(&shop);
+    view.sees("first").await;
+    view.press("2").await;
+    view.sees("0000000001").await;
+    shop.put_node("0000000002", "second").await;
+    view.sees("0000000002").await;
+    // What a record holds does not reach the terminal.
+    shop.put_node("0000000003", "\\u001b[31mred\\u0007").await;
+    view.sees("\\x1b[31mred\\x07").await;
+    view.press("/second\r").await;
+    view.sees("filter:").await;
+    view.press("\u{1b}[Z\t\t").await;
+    let request = r#"{"state": "requested", "node_types": ["a", "b"], "requestor": "zuul", "event_id": "e-v-e-n-t"}"#;
+    view.press("\u{1b}").await;
+    shop.put("/nodepool/requests/200-0000000007", request).await;
+    view.sees("e-v-e-n-t").await;
+    shop.put("/nodepool/images/debian/request-build", "").await;
+    view.press("4").await;
+    view.sees("pending").await;
+    view.press("q").await;
+    assert_eq!(view.ends().await, Some(0));
+    assert!(shop.zk.exists("/nodepool/components").await.unwrap().is_none(), "who looks creates nothing");
+    shop.close().await;
+}
+
+#[tokio::test]
+async fn the_terminal_is_as_it_was_after_ctrl_c_and_after_a_signal() {
+    if !has_script() {
+        return;
+    }
+    let shop = Shop::open().await;
+    let mut view = Typist::start(&shop);
+    view.sees("Labels").await;
+    view.press("\u{3}").await;
+    assert_eq!(view.ends().await, Some(0));
+    let view = Typist::start(&shop);
+    view.sees("Labels").await;
+    view.signal(Signal::SIGTERM);
+    assert_eq!(view.ends().await, Some(143));
+    shop.close().await;
+}
+
+#[tokio::test]
+async fn a_lost_server_is_said_and_waited_for() {
+    if !has_script() {
+        return;
+    }
+    let shop = Shop::open().await;
+    let mut view = Typist::start(&shop);
+    view.sees("Labels").await;
+    shop.zk.close().await;
+    shop.server.stop().await;
+    view.sees("connection").await;
+    view.press("q").await;
+    assert_eq!(view.ends().await, Some(0));
+}
+
+#[tokio::test]
+async fn in_a_pipe_each_change_is_a_line() {
+    let shop = Shop::open().await;
+    shop.put_node("0000000001", "a").await;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nodepool"));
+    command.args(["-c", "nodepool.yaml", "watch"]).current_dir(shop.home.path()).kill_on_drop(true);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = async || -> Value {
+        let line = tokio::time::timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().unwrap();
+        serde_json::from_str(&line).unwrap()
+    };
+    assert_eq!(next().await["connection"], "there");
+    let node = next().await;
+    assert_eq!((&node["change"], &node["node"]["label"][0]), (&"there".into(), &"a".into()));
+    shop.put_node("0000000002", "b").await;
+    let node = next().await;
+    assert_eq!((&node["change"], &node["id"]), (&"new".into(), &"0000000002".into()));
+    let taken = r#"{"state": "in-use", "provider": "p", "type": ["b"]}"#;
+    shop.zk.set("/nodepool/nodes/0000000002", taken.into(), -1).await.unwrap();
+    let node = next().await;
+    assert_eq!((&node["change"], &node["node"]["state"]), (&"changed".into(), &"in-use".into()));
+    shop.zk.delete("/nodepool/nodes/0000000001", -1).await.unwrap();
+    let node = next().await;
+    assert_eq!((&node["change"], &node["kind"], &node["id"]), (&"gone".into(), &"node".into(), &"0000000001".into()));
+    let pid = i32::try_from(child.id().unwrap()).unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    assert_eq!(tokio::time::timeout(DEADLINE, child.wait()).await.unwrap().unwrap().code(), Some(143));
+    shop.close().await;
+}

@@ -1,0 +1,78 @@
+//! Completions and manual pages, which packages are made with: shells and `man` take them.
+
+use std::io::Write;
+use std::process::{Command, Output};
+
+const PROGRAMS: [&str; 3] = ["nodepool", "nodepool-launcher", "nodepool-builder"];
+
+fn nodepool(words: &[&str]) -> Output {
+    let output = Command::new(env!("CARGO_BIN_EXE_nodepool")).args(words).output().unwrap();
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap()
+}
+
+/// What bash offers for the last word of a line.
+fn completed(words: &[&str]) -> Vec<String> {
+    let script = r#"
+        program=$1; shift
+        source <("$NODEPOOL" completions bash "$program") || exit 1
+        function_of=$(complete -p "$program" | sed 's/.*-F \([^ ]*\).*/\1/')
+        COMP_WORDS=("$program" "$@"); COMP_CWORD=$#
+        "$function_of" "$program" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+        printf '%s\n' "${COMPREPLY[@]}""#;
+    let mut bash = Command::new("bash");
+    bash.args(["--norc", "-c", script, "bash"]).args(words).env("NODEPOOL", env!("CARGO_BIN_EXE_nodepool"));
+    let output = bash.output().unwrap();
+    let notes = text(output.stderr);
+    assert!(output.status.success() && notes.is_empty(), "{words:?}: {notes}");
+    text(output.stdout).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_commands_options_and_values() {
+    assert_eq!(completed(&["nodepool", "dib-"]), ["dib-image-list", "dib-image-delete"]);
+    assert_eq!(completed(&["nodepool", "list", "--det"]), ["--detail"]);
+    assert_eq!(completed(&["nodepool", "-o", "j"]), ["json"]);
+    assert_eq!(completed(&["nodepool", "image-delete", "--up"]), ["--upload-id"]);
+    assert_eq!(completed(&["nodepool-launcher", "--no-"]), ["--no-webapp"]);
+    assert_eq!(completed(&["nodepool-builder", "--upload-w"]), ["--upload-workers"]);
+}
+
+#[test]
+fn other_shells_get_theirs() {
+    for program in PROGRAMS {
+        assert!(text(nodepool(&["completions", "zsh", program]).stdout).starts_with(&format!("#compdef {program}")));
+        let fish = text(nodepool(&["completions", "fish", program]).stdout);
+        assert!(fish.contains(&format!("complete -c {program}")), "{fish}");
+    }
+}
+
+#[test]
+fn every_command_has_a_manual_page_that_groff_has_nothing_to_say_about() {
+    let folder = tempfile::tempdir().unwrap();
+    nodepool(&["man", folder.path().to_str().unwrap()]);
+    let mut names: Vec<String> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    for name in ["nodepool.1", "nodepool-watch.1", "nodepool-list.1", "nodepool-launcher.8", "nodepool-builder.8"] {
+        assert!(names.iter().any(|found| found == name), "{name} is not in {names:?}");
+    }
+    assert!(!names.iter().any(|name| name.contains("completions")), "{names:?}");
+    if Command::new("groff").arg("--version").output().is_err() {
+        let _ = std::io::stderr().write_all(b"SKIPPED: there is no groff to read manual pages with\n");
+        return;
+    }
+    for name in names {
+        let page = folder.path().join(&name);
+        let output = Command::new("groff").args(["-man", "-Tutf8", "-ww"]).arg(&page).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{name}: {}", text(output.stderr));
+        let source = std::fs::read_to_string(&page).unwrap();
+        assert!(source.contains(".SH SYNOPSIS") && !source.contains("version:"), "{name}: {source}");
+    }
+}

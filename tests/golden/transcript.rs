@@ -1,0 +1,285 @@
+//! A command line and what it did, written down so that two programs can be compared at different times.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nodepool::zk::session::RealConnection;
+use nodepool::zk::{Connection, CreateMode, removal};
+use serde_json::Value;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    Ours,
+    Nodepool11,
+}
+
+#[derive(serde::Deserialize)]
+pub struct Said {
+    pub out: String,
+    pub notes: String,
+    pub status: i32,
+}
+
+pub struct Step {
+    pub line: String,
+    pub typed: String,
+    /// It is refused, and how that is said is each program's own.
+    own_words: bool,
+}
+
+impl Step {
+    pub fn words(&self) -> impl Iterator<Item = &str> {
+        self.line.split(' ')
+    }
+
+    /// No command but a wish of the test: this part of the tree goes.
+    pub fn removed(&self) -> Option<&str> {
+        self.line.strip_prefix("(remove ")?.strip_suffix(')')
+    }
+}
+
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/cli")
+}
+
+pub fn golden(name: &str) -> String {
+    std::fs::read_to_string(folder().join(name)).unwrap()
+}
+
+pub fn steps() -> Vec<Step> {
+    golden("steps.txt").lines().map(step).collect()
+}
+
+fn step(text: &str) -> Step {
+    let (own_words, text) = match text.strip_prefix('!') {
+        Some(rest) => (true, rest),
+        None => (false, text),
+    };
+    let (line, typed) = text.split_once(" <").unwrap_or((text, ""));
+    let typed = if typed.trim().is_empty() { String::new() } else { format!("{}\n", typed.trim()) };
+    Step { line: line.to_owned(), typed, own_words }
+}
+
+#[allow(clippy::disallowed_methods)] // a server needs the wall clock, and a test has no other place to read it
+pub fn now_ms() -> i64 {
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    i64::try_from(since_epoch.as_millis()).unwrap()
+}
+
+/// Turns the times of `tree.txt` into real ones and back.
+pub struct Times {
+    start: i64,
+}
+
+impl Times {
+    pub fn from_now() -> Self {
+        Self { start: now_ms() / 1000 }
+    }
+
+    /// `"@N"` becomes the time N seconds before the start.
+    fn real(&self, text: &str) -> String {
+        let mut parts = text.split("\"@");
+        let mut real = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let (ago, rest) = part.split_once('"').unwrap();
+            real.push_str(&format!("{}.0{rest}", self.start - ago.parse::<i64>().unwrap()));
+        }
+        real
+    }
+
+    /// Times become `"@N"` or, where they were written during the test, `"NOW"`; keys are sorted.
+    fn written_down(&self, value: Value) -> Value {
+        match value {
+            Value::Number(number) => match number.as_f64() {
+                Some(time) if (time - self.start as f64).abs() < 1e8 => {
+                    let ago = self.start as f64 - time;
+                    let is_ours = ago.fract() == 0.0 && ago.abs() >= 1800.0;
+                    Value::String(if is_ours { format!("@{ago}") } else { "NOW".to_owned() })
+                }
+                _ => Value::Number(number),
+            },
+            Value::Array(items) => items.into_iter().map(|item| self.written_down(item)).collect(),
+            Value::Object(fields) => {
+                let field = |(key, value): (String, Value)| match (key.as_str(), value) {
+                    ("formats", Value::String(formats)) => (key, Value::String(in_order(&formats))),
+                    (_, value) => (key, self.written_down(value)),
+                };
+                // Nodepool 11 writes builds without what is empty, ours as they were.
+                let is_left_out = |key: &str, value: &Value| {
+                    matches!(key, "builder" | "builder_id" | "formats") && (value.is_null() || value == "")
+                };
+                let fields = fields.into_iter().filter(|(key, value)| !is_left_out(key, value));
+                let sorted: BTreeMap<String, Value> = fields.map(field).collect();
+                Value::Object(sorted.into_iter().collect())
+            }
+            other => other,
+        }
+    }
+
+    fn record(&self, data: &[u8]) -> String {
+        match serde_json::from_slice(data) {
+            Ok(value) => self.written_down(value).to_string(),
+            Err(_) => String::from_utf8_lossy(data).into_owned(),
+        }
+    }
+}
+
+/// Formats are a set; Nodepool 11 sorts them whenever it writes them, ours leaves them as they were.
+fn in_order(formats: &str) -> String {
+    let mut formats: Vec<&str> = formats.split(',').collect();
+    formats.sort_unstable();
+    formats.join(",")
+}
+
+/// The tree below `/nodepool` as it was last looked at.
+pub struct Tree {
+    zk: Arc<RealConnection>,
+    seen: BTreeMap<String, Vec<u8>>,
+}
+
+impl Tree {
+    pub async fn plant(zk: Arc<RealConnection>, times: &Times) -> Self {
+        for line in golden("tree.txt").lines() {
+            let (path, data) = line.split_once(' ').unwrap_or((line, ""));
+            for (slash, _) in path.match_indices('/').skip(1) {
+                let _ = zk.create(&path[..slash], Vec::new().into(), CreateMode::Persistent).await;
+            }
+            let created = zk.create(path, times.real(data).into_bytes().into(), CreateMode::Persistent).await;
+            created.unwrap_or_else(|error| panic!("{path}: {error}"));
+        }
+        let mut tree = Self { zk, seen: BTreeMap::new() };
+        tree.seen = tree.look().await;
+        tree
+    }
+
+    pub async fn remove(&mut self, path: &str) {
+        removal::remove_tree(self.zk.as_ref(), path).await.unwrap();
+        self.seen = self.look().await;
+    }
+
+    async fn look(&self) -> BTreeMap<String, Vec<u8>> {
+        let (mut found, mut left) = (BTreeMap::new(), vec!["/nodepool".to_owned()]);
+        while let Some(path) = left.pop() {
+            let (data, _) = self.zk.get(&path).await.unwrap();
+            let (names, _) = self.zk.children(&path).await.unwrap();
+            left.extend(names.into_iter().map(|name| format!("{path}/{name}")));
+            found.insert(path, data.to_vec());
+        }
+        found
+    }
+
+    /// What has changed since the last look.
+    pub async fn changes(&mut self, times: &Times) -> String {
+        let now = self.look().await;
+        let mut text = String::new();
+        for (path, data) in now.iter().filter(|(path, _)| !is_trace_of_looking(path)) {
+            let change = match self.seen.get(path) {
+                None => "created",
+                Some(old) if old != data => "changed",
+                Some(_) => continue,
+            };
+            text.push_str(format!("{change} {path} {}", times.record(data)).trim_end());
+            text.push('\n');
+        }
+        let gone = self.seen.keys().filter(|path| !now.contains_key(*path));
+        for path in gone.filter(|path| !is_trace_of_looking(path)) {
+            text.push_str(&format!("removed {path}\n"));
+        }
+        self.seen = now;
+        text
+    }
+}
+
+/// Nodepool 11 makes these when it only looks; ours makes none.
+fn is_trace_of_looking(path: &str) -> bool {
+    let is_node_lock = path.starts_with("/nodepool/nodes/") && path.ends_with("/lock");
+    is_node_lock || path.starts_with("/nodepool/components")
+}
+
+/// What was said, in a form that both programs can have in common.
+pub fn entry(who: Who, step: &Step, said: &Said) -> String {
+    let typed = if step.typed.is_empty() { String::new() } else { format!(" < {}", step.typed.trim_end()) };
+    let mut text = format!("$ nodepool {}{typed}\n", step.line);
+    let out: Vec<String> = said.out.lines().map(without_ages).collect();
+    let out = if who == Who::Nodepool11 { sorted(&out) } else { out };
+    if step.own_words && said.status == 2 {
+        assert!(out.is_empty(), "{}: {out:?}", step.line);
+    }
+    text.push_str(&out.iter().map(|line| format!("{line}\n")).collect::<String>());
+    text.push_str(&format!("status {}\n", said.status));
+    if said.status == 1 && !step.own_words {
+        let last = said.notes.lines().last().unwrap_or_default();
+        let message = match who {
+            Who::Ours => last.strip_prefix("nodepool: error: ").unwrap_or(last),
+            Who::Nodepool11 => last.split_once(": ").map_or(last, |(_, message)| message),
+        };
+        text.push_str(&format!("error {message}\n"));
+    }
+    text
+}
+
+/// What an export has written, by path.
+pub fn exported(file: &Path, times: &Times) -> String {
+    let data: BTreeMap<String, String> = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    data.iter().map(|(path, text)| format!("exported {path} {}\n", times.record(text.as_bytes()))).collect()
+}
+
+/// `DD:HH:MM:SS` becomes `DD:HH:**:**`.
+fn without_ages(line: &str) -> String {
+    let is_age = |word: &str| {
+        let digits = word.strip_prefix('-').unwrap_or(word);
+        digits.split(':').count() == 4 && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b':')
+    };
+    let masked = |word: &str| if is_age(word) { format!("{}**:**", &word[..word.len() - 5]) } else { word.to_owned() };
+    line.split(' ').map(masked).collect::<Vec<_>>().join(" ")
+}
+
+/// The columns by which ours sorts, most important first.
+fn order(names: &[&str]) -> Vec<usize> {
+    let keys: &[&str] = match names {
+        ["Build ID", ..] => &["Image", "Build ID", "Provider", "Upload ID"],
+        ["Image Name", ..] => &["Image Name", "Build ID"],
+        ["ID", "Image", ..] => &["Image", "ID"],
+        _ => &names[..1],
+    };
+    keys.iter().filter_map(|key| names.iter().position(|name| name == key)).collect()
+}
+
+/// The rows of each table in our order; a row may have several lines, of which only the first has an id.
+fn sorted(lines: &[String]) -> Vec<String> {
+    let mut done = Vec::new();
+    let mut rest = lines.iter().peekable();
+    while let Some(line) = rest.next() {
+        done.push(line.clone());
+        let Some(header) = line.starts_with("+-").then(|| rest.peek()).flatten().filter(|line| line.starts_with("| "))
+        else {
+            continue;
+        };
+        let keys = order(&cells(header));
+        done.extend(rest.by_ref().take(2).cloned());
+        let mut rows: Vec<Vec<String>> = Vec::new();
+        while let Some(line) = rest.next_if(|line| line.starts_with('|')) {
+            match rows.last_mut() {
+                Some(row) if cells(line)[0].is_empty() => row.push(line.clone()),
+                _ => rows.push(vec![line.clone()]),
+            }
+        }
+        rows.sort_by_key(|row| keys.iter().map(|key| cells(&row[0])[*key].to_owned()).collect::<Vec<_>>());
+        done.extend(rows.into_iter().flatten());
+        done.extend(rest.next().cloned());
+    }
+    done
+}
+
+fn cells(line: &str) -> Vec<&str> {
+    line.trim_matches('|').split('|').map(str::trim).collect()
+}
+
+/// Fails with the first step that differs.
+pub fn assert_same(played: &str, expected: &str) {
+    for (played, expected) in played.split("\n$ ").zip(expected.split("\n$ ")) {
+        assert!(played == expected, "\n--- here\n{played}\n--- Nodepool 11\n{expected}\n");
+    }
+    assert_eq!(played.len(), expected.len(), "steps are missing");
+}
