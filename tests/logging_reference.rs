@@ -11,7 +11,7 @@ use cases::{Case, READ, REFUSED};
 use nodepool::actors::log::format::{Known, Record};
 use nodepool::actors::log::routing::Routing;
 use nodepool::actors::log::schedule::{Schedule, Zone};
-use nodepool::actors::log::{Level, LogPlan};
+use nodepool::actors::log::{Level, LogPlan, Verbosity};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -110,7 +110,11 @@ fn the_child() {
         eprintln!("{error}");
         std::process::exit(1)
     };
-    let plan = LogPlan::from_file(Path::new(&file)).unwrap_or_else(|error| refused(&error));
+    let plan = match file.as_str() {
+        "default" => LogPlan::to_stdout(Verbosity::Normal),
+        "debug" => LogPlan::to_stdout(Verbosity::Debug),
+        file => LogPlan::from_file(Path::new(file)).unwrap_or_else(|error| refused(&error)),
+    };
     let routing = Routing::open(plan).unwrap_or_else(|error| refused(&error));
     println!("BEGIN");
     for (logger, level, message) in RECORDS {

@@ -12,7 +12,21 @@ const fn case(name: &'static str, file: &'static str, text: &'static str) -> Cas
     Case { name, file, text, before: &[] }
 }
 
-pub const READ: [Case; 16] = [
+pub const READ: [Case; 19] = [
+    case("no file, in the foreground", "default", ""),
+    case("no file, with -d", "debug", ""),
+    case(
+        "the file that Nodepool 11 brings along",
+        "logging.conf",
+        "[formatters]\nkeys=simple\n\n\
+        [loggers]\nkeys=root,nodepool,openstack\n\n\
+        [handlers]\nkeys=console\n\n\
+        [logger_root]\nlevel=WARNING\nhandlers=console\n\n\
+        [logger_nodepool]\nlevel=DEBUG\nhandlers=console\nqualname=nodepool\npropagate=0\n\n\
+        [logger_openstack]\nlevel=DEBUG\nhandlers=console\nqualname=openstack\npropagate=0\n\n\
+        [handler_console]\nlevel=DEBUG\nclass=StreamHandler\nformatter=simple\nargs=(sys.stdout,)\n\n\
+        [formatter_simple]\nformat=%(asctime)s %(levelname)s %(name)s: %(message)s\ndatefmt=\n",
+    ),
     case(
         "the file of many installations: all in one, debug apart",
         "logging.conf",

@@ -23,7 +23,13 @@ import nodepool.cmd.launcher, nodepool.cmd.builder
 from nodepool import logconfig
 job = json.loads(sys.argv[1])
 try:
-    logconfig.load_config(job["file"]).apply()
+    if job["file"] in ("default", "debug"):
+        config = logconfig.ServerLoggingConfig()
+        if job["file"] == "debug":
+            config.setDebug()
+    else:
+        config = logconfig.load_config(job["file"])
+    config.apply()
 except Exception as error:
     sys.exit("refused: %s: %s" % (type(error).__name__, error))
 for logger, level, text in job["records"]:

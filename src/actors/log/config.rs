@@ -106,7 +106,7 @@ fn disable_others(loggers: &mut BTreeMap<String, LoggerPlan>, notices: &mut Vec<
     }
     let names = silenced.join(", ");
     notices.push(format!(
-        "disable_existing_loggers, which is the default, silences {names}; an entry for `nodepool` brings its loggers back"
+        "disable_existing_loggers, which is the default, silences {names}; an entry for them, or for one above them such as `nodepool`, brings them back"
     ));
 }
 

@@ -24,6 +24,9 @@ use crate::model::time::Timestamp;
 /// For what is still to be sent when the process ends.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// Of a request to the collector, where nothing else is said.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Where spans go: to a collector, or nowhere.
 #[derive(Clone, Default)]
 pub struct Tracer(Option<Arc<Sending>>);
@@ -42,8 +45,9 @@ impl Tracer {
         let is_off = given("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
             || given("OTEL_TRACES_EXPORTER").is_some_and(|value| value != "otlp");
         let Some(endpoint) = endpoint.filter(|_| !is_off) else { return Self(None) };
-        let client = Client { client: reqwest::Client::new(), runtime: runtime.clone() };
-        let exporter = match SpanExporter::builder().with_http().with_http_client(client).build() {
+        let timeout = given("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT").or_else(|| given("OTEL_EXPORTER_OTLP_TIMEOUT"));
+        let timeout = timeout.and_then(|text| text.parse().ok()).map_or(TIMEOUT, Duration::from_millis);
+        let exporter = match exporter(runtime, timeout) {
             Ok(exporter) => exporter,
             Err(error) => {
                 warn!(target: "nodepool.NodePool", %error, "no traces are sent");
@@ -71,6 +75,13 @@ impl Tracer {
             warn!(target: "nodepool.NodePool", %error, "the last traces are lost");
         }
     }
+}
+
+/// The error is for the log.
+fn exporter(runtime: &Handle, timeout: Duration) -> Result<SpanExporter, String> {
+    let client = reqwest::Client::builder().timeout(timeout).build().map_err(|error| error.to_string())?;
+    let client = Client { client, runtime: runtime.clone() };
+    SpanExporter::builder().with_http().with_http_client(client).build().map_err(|error| error.to_string())
 }
 
 /// An address may have a password before its host.
