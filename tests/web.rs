@@ -217,6 +217,54 @@ async fn providers_of_other_launchers_are_shown_or_said_to_be_missing() {
     .await;
 }
 
+#[tokio::test]
+async fn dumps_are_for_who_is_on_this_machine() {
+    let (place, _coordinator, _launcher) = launcher("labels: []\nproviders: []\n").await;
+    let words = ["-c", "nodepool.yaml", "-o", "json", "dump", "--profile", "0.5"];
+    let said =
+        tokio::process::Command::new(daemon::NODEPOOL).args(words).current_dir(place.home()).output().await.unwrap();
+    let dump: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|_| panic!("{}", daemon::text(&said.stderr)));
+    let actors: Vec<&str> =
+        dump["actors"].as_array().unwrap().iter().filter_map(|view| view["actor"].as_str()).collect();
+    assert!(actors.contains(&"Launcher") && actors.contains(&"CleanupWorker"), "{actors:?}");
+    assert!(dump["profile"].to_string().contains("Handlers by processor time"), "{dump}");
+    let text = tokio::process::Command::new(daemon::NODEPOOL)
+        .args(["-c", "nodepool.yaml", "dump"])
+        .current_dir(place.home())
+        .output();
+    assert!(daemon::text(&text.await.unwrap().stdout).starts_with(r#"{"actor":"CleanupWorker""#));
+    let client = reqwest::Client::new();
+    let url = format!("http://127.0.0.1:{}/dump", place.web_port.number);
+    for (name, value) in
+        [("x-forwarded-for", "192.0.2.1"), ("forwarded", "for=192.0.2.1"), ("origin", "http://evil.example")]
+    {
+        let refused = client.get(&url).header(name, value).send().await.unwrap();
+        assert_eq!(refused.status(), 403, "{name}");
+    }
+    for (query, status) in
+        [("profile=-1", 400), ("profile=x", 400), ("profile=1e9", 400), ("profile=NaN", 400), ("x=y", 200)]
+    {
+        assert_eq!(client.get(format!("{url}?{query}")).send().await.unwrap().status(), status, "{query}");
+    }
+    // Two at a time are refused, and one whose client went away is over.
+    let begin = || tokio::spawn(client.get(format!("{url}?profile=30")).send());
+    let mut first = begin();
+    wait::until("the second to be refused", PATIENCE, async || {
+        // It may have come while the second was made.
+        if first.is_finished() {
+            first = begin();
+        }
+        let second = client.get(format!("{url}?profile=0.01")).send().await.unwrap();
+        second.status() == 409 && !first.is_finished()
+    })
+    .await;
+    first.abort();
+    wait::until("another to be made", PATIENCE, async || {
+        client.get(format!("{url}?profile=0.01")).send().await.unwrap().status() == 200
+    })
+    .await;
+}
+
 /// Whatever is secret in a configuration is in nothing that can be asked for, and in no log.
 #[tokio::test]
 async fn nothing_secret_is_shown() {
@@ -265,6 +313,7 @@ async fn nothing_secret_is_shown() {
         "/health/live",
         "/health/ready",
         "/why/200-0000000000",
+        "/dump",
     ];
     for path in paths {
         let client = reqwest::Client::new();

@@ -43,8 +43,14 @@ impl Dumps {
                 }
             }
             None => {
-                debug!(target: "nodepool.stack_dump", "Starting profile; the next signal within {} s writes it", profile::WINDOW.as_secs());
-                self.profile = Some((Profile::start(registry.clone()), Instant::now() + profile::WINDOW));
+                let window = profile::WINDOW;
+                self.profile = Profile::start(registry.clone()).map(|profile| (profile, Instant::now() + window));
+                match self.profile.is_some() {
+                    true => {
+                        debug!(target: "nodepool.stack_dump", "Starting profile; the next signal within {} s writes it", window.as_secs())
+                    }
+                    false => debug!(target: "nodepool.stack_dump", "somebody makes a profile already"),
+                }
             }
         }
         debug!(target: "nodepool.stack_dump", "End debug handler");

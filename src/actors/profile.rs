@@ -111,10 +111,15 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// To be called on a thread that nothing else can block.
-    pub fn start(registry: Registry) -> Self {
+    /// To be called on a thread that nothing else can block. `None` where there is one already.
+    pub fn start(registry: Registry) -> Option<Self> {
         let (handlers, slow, mailboxes) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        *lock() = Some(Notes { began: Instant::now(), handlers, slow, mailboxes });
+        let mut notes = lock();
+        if notes.is_some() {
+            return None;
+        }
+        *notes = Some(Notes { began: Instant::now(), handlers, slow, mailboxes });
+        drop(notes);
         IS_ON.store(true, Ordering::Relaxed);
         // Unwinding from a signal handler inside of these may wait for a lock that the interrupted code holds.
         let shy = ["libc", "libgcc", "pthread", "vdso"];
@@ -126,19 +131,29 @@ impl Profile {
                 tokio::time::sleep(KNOCK).await;
             }
         });
-        Self { stacks, knocking }
+        Some(Self { stacks, knocking })
     }
 
     /// What was measured, line by line.
-    pub async fn finish(self) -> Vec<String> {
+    pub async fn finish(mut self) -> Vec<String> {
         self.knocking.abort();
         IS_ON.store(false, Ordering::Relaxed);
         let Some(notes) = lock().take() else { return Vec::new() };
         let mut lines = notes.lines();
         // Names of functions are looked up, which takes its time.
-        let stacks = tokio::task::spawn_blocking(move || self.stacks.map(|stacks| function_lines(&stacks)));
+        let stacks = self.stacks.take();
+        let stacks = tokio::task::spawn_blocking(move || stacks.map(|stacks| function_lines(&stacks)));
         lines.extend(stacks.await.ok().flatten().unwrap_or_default());
         lines
+    }
+}
+
+/// Whoever goes away in the middle leaves nothing running.
+impl Drop for Profile {
+    fn drop(&mut self) {
+        self.knocking.abort();
+        IS_ON.store(false, Ordering::Relaxed);
+        *lock() = None;
     }
 }
 
@@ -221,7 +236,8 @@ mod tests {
         local
             .run_until(async {
                 assert!(handling::<Worker>("Before").is_none());
-                let profile = Profile::start(Registry::default());
+                let profile = Profile::start(Registry::default()).unwrap();
+                assert!(Profile::start(Registry::default()).is_none());
                 {
                     let _measured = handling::<Worker>("Wake");
                     std::hint::black_box((0..100_000).fold(0_u64, |sum, number| sum ^ number));

@@ -25,6 +25,7 @@ use crate::model::status::Why;
 mod accept;
 mod answers;
 mod calls;
+mod dumps;
 mod health;
 mod lists;
 mod live;
@@ -97,6 +98,7 @@ pub fn serve(listener: TcpListener, shared: Arc<Shared>, viewers: &ArbiterHandle
             .route("/api/plots", web::route().to(live::plots))
             .route("/api/node/{id}", web::route().to(live::node))
             .route("/api/request/{id}", web::route().to(live::node_request))
+            .route("/dump", web::route().to(dumps::dump))
             .route("/why/{request}", web::route().to(why))
             .default_service(web::route().to(not_found));
         for (path, subject) in Subject::ALL {

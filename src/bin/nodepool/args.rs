@@ -145,6 +145,12 @@ pub enum Command {
     Request(RequestArguments),
     /// Explain why a request waits or failed
     Why { request: String },
+    /// Show the state of every actor of the launcher on this machine
+    Dump {
+        /// Measure for so long first: processor time by actor, mailboxes, functions
+        #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
+        profile: Option<Duration>,
+    },
     /// Show nodes, requests and images as they change; where no terminal is, one JSON document per change
     Watch,
     /// Print what a shell needs to complete command lines

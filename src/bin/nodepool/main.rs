@@ -7,6 +7,7 @@ mod claim;
 mod clouds;
 mod connect;
 mod consumer;
+mod dump;
 mod follow;
 mod follow_uploads;
 mod generate;
@@ -131,6 +132,9 @@ async fn dispatch(global: Global, command: Command, screen: &mut Screen<'_>) -> 
         return Ok(0);
     }
     let config = connect::config(&global, screen).await?;
+    if let Command::Dump { profile } = command {
+        return dump::dump(&config, screen, profile).await.map(|()| 0);
+    }
     if let Command::Watch = command {
         // It outlives sessions.
         return watch::watch(&config, screen, global.timeout).await;
@@ -207,6 +211,7 @@ async fn with_session(
         // Answered before there was a session.
         Command::ConfigValidate
         | Command::Standalone(_)
+        | Command::Dump { .. }
         | Command::Watch
         | Command::Completions { .. }
         | Command::Man { .. } => {}

@@ -1,0 +1,46 @@
+//! `dump`: the state of every actor of the launcher on this machine, by its web port.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use nodepool::model::config::Config;
+use serde_json::Value;
+
+use crate::output::Screen;
+
+/// Beside the time of a profile.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+pub async fn dump(config: &Config, screen: &mut Screen<'_>, profile: Option<Duration>) -> anyhow::Result<()> {
+    let url = address(config, profile);
+    let limit = DEADLINE + profile.unwrap_or_default();
+    let client = reqwest::Client::builder().timeout(limit).tls_built_in_root_certs(false).no_proxy().build()?;
+    let answer = client.get(&url).send().await;
+    let answer = answer.with_context(|| format!("no launcher on this machine answers {url}"))?;
+    let status = answer.status();
+    let document: Value = match answer.json().await {
+        Ok(document) => document,
+        Err(_) if status.as_u16() == 404 => bail!("{url} is not there; what answers may be a Nodepool 11"),
+        Err(error) => bail!("{url} answers {status} and something that is no dump: {error}"),
+    };
+    if !status.is_success() {
+        bail!("{url} answers {status}: {}", document["error"].as_str().unwrap_or("without a reason"));
+    }
+    for actor in document["actors"].as_array().into_iter().flatten() {
+        screen.say(actor)?;
+    }
+    for line in document["profile"].as_array().into_iter().flatten() {
+        screen.say(line.as_str().unwrap_or_default())?;
+    }
+    Ok(screen.outcome(document)?)
+}
+
+/// By loopback, or the launcher will not tell.
+fn address(config: &Config, profile: Option<Duration>) -> String {
+    let host = match config.webapp.listen_address.as_str() {
+        "::1" | "[::1]" => "[::1]",
+        _ => "127.0.0.1",
+    };
+    let query = profile.map(|time| format!("?profile={}", time.as_secs_f64())).unwrap_or_default();
+    format!("http://{host}:{}/dump{query}", config.webapp.port)
+}
