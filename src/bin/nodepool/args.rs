@@ -139,6 +139,8 @@ pub enum Command {
     ImportImageData { path: PathBuf },
     /// Check a configuration file
     ConfigValidate,
+    /// Print the JSON Schema of configuration files, for editors
+    ConfigSchema,
     /// Ask for nodes, use them, give them back
     Request(RequestArguments),
     /// Explain why a request waits or failed

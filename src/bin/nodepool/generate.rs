@@ -1,4 +1,4 @@
-//! What packages contain beside the programs, made of the options that are parsed: completions of shells, manual pages.
+//! What packages contain beside the programs, made of what the programs parse: completions, manual pages, the schema.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,6 +10,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use nodepool::actors::builder_flags::BuilderFlags;
 use nodepool::actors::launcher_flags::LauncherFlags;
+use nodepool::model::json_schema;
 
 use crate::args::{Arguments, Command, Program};
 
@@ -45,6 +46,7 @@ pub fn run(command: &Command) -> u8 {
     let done = match command {
         Command::Completions { shell, program } => completions(*shell, *program),
         Command::Man { directory } => manual(directory),
+        Command::ConfigSchema => print(format!("{:#}\n", json_schema::of_configuration()).as_bytes()),
         other => unreachable!("{other:?} makes nothing for packages"),
     };
     match done {
@@ -59,7 +61,11 @@ pub fn run(command: &Command) -> u8 {
 fn completions(shell: Shell, program: Program) -> anyhow::Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut program.command(), program.name(), &mut text);
-    std::io::stdout().write_all(&text).context("cannot write to standard output")
+    print(&text)
+}
+
+fn print(text: &[u8]) -> anyhow::Result<()> {
+    std::io::stdout().write_all(text).context("cannot write to standard output")
 }
 
 /// `nodepool.1`, a page for each of its commands, and one for each daemon.

@@ -63,7 +63,7 @@ fn start(global: Global, command: Command) -> u8 {
         Command::Standalone(arguments) => return standalone::run(global, arguments),
         other => other,
     };
-    if let Command::Completions { .. } | Command::Man { .. } = command {
+    if let Command::Completions { .. } | Command::Man { .. } | Command::ConfigSchema = command {
         return generate::run(&command);
     }
     let stdout = std::io::stdout();
@@ -209,7 +209,8 @@ async fn with_session(
         | Command::Standalone(_)
         | Command::Watch
         | Command::Completions { .. }
-        | Command::Man { .. } => {}
+        | Command::Man { .. }
+        | Command::ConfigSchema => {}
     }
     Ok(0)
 }
