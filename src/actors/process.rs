@@ -5,7 +5,6 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use actix_rt::{Arbiter, System};
@@ -26,7 +25,7 @@ use super::samples::SampleSink;
 use super::shared::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, VERSION, WhyRegistry};
 use super::signals::Patience;
 use super::statsd;
-use super::{clock, dump, launcher, signals, webapp};
+use super::{clock, dump, launcher, notify, signals, webapp};
 use crate::drivers::image_files::ImagesDir;
 use crate::model::metrics::StatsdAddress;
 use crate::zk::Zk;
@@ -199,7 +198,7 @@ pub struct Control {
     registry: dump::Registry,
     shutdown: watch::Receiver<Option<Stop>>,
     /// Signals and dumps have a thread of their own.
-    _thread: Arbiter,
+    thread: Arbiter,
 }
 
 impl Control {
@@ -207,7 +206,7 @@ impl Control {
         let (registry, thread) = (dump::Registry::default(), Arbiter::new());
         let shutdown = signals::listen(&thread.handle(), registry.clone(), patience)
             .map_err(|source| ProcessError::System { action: "take over signals", source })?;
-        Ok(Self { registry, shutdown, _thread: thread })
+        Ok(Self { registry, shutdown, thread })
     }
 }
 
@@ -312,12 +311,14 @@ impl Grown {
         let Prepared { options, loaded, drivers, listener: _ } = prepared;
         let (pools, clouds) = (Arbiter::new(), Arbiter::new());
         let identity = Identity::of_this_host();
+        let ready = watch::Sender::new(false);
+        control.thread.spawn(notify::keep(control.registry.clone(), ready.subscribe(), control.shutdown.clone()));
         let shared = Arc::new(Shared {
             options,
             registry: control.registry.clone(),
             why: WhyRegistry::default(),
             samples: statistics(),
-            ready: AtomicBool::new(false),
+            ready,
             shutdown: control.shutdown.clone(),
             panics: PanicCounter::default(),
             webapp: web.map(|address| webapp::advertised(address, &identity.hostname)),

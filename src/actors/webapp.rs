@@ -3,7 +3,6 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use actix_web::dev::Server;
@@ -68,7 +67,7 @@ pub fn serve(listener: TcpListener, shared: Arc<Shared>) -> io::Result<Server> {
 }
 
 async fn ready(request: HttpRequest, shared: web::Data<Shared>) -> HttpResponse {
-    if shared.ready.load(Ordering::Acquire) {
+    if *shared.ready.borrow() {
         let format = Format::asked_for(request.headers());
         return success(&request, format.content_type(), "OK".to_owned());
     }

@@ -8,7 +8,6 @@ pub mod foreign;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use actix_rt::{Arbiter, System};
@@ -90,7 +89,7 @@ impl Process {
             registry: dump::Registry::default(),
             why: WhyRegistry::default(),
             samples: SampleSink::discard(),
-            ready: AtomicBool::new(false),
+            ready: tokio::sync::watch::Sender::new(false),
             shutdown,
             panics: PanicCounter::default(),
             webapp: None,

@@ -139,14 +139,23 @@ pub enum Command {
     ImportImageData { path: PathBuf },
     /// Check a configuration file
     ConfigValidate,
-    /// Print the JSON Schema of configuration files, for editors
-    ConfigSchema,
     /// Ask for nodes, use them, give them back
     Request(RequestArguments),
     /// Explain why a request waits or failed
     Why { request: String },
     /// Show nodes, requests and images as they change; where no terminal is, one JSON document per change
     Watch,
+    #[command(flatten)]
+    Made(Made),
+    /// Run launcher, web server and coordinator in one process, for one machine
+    Standalone(StandaloneArguments),
+}
+
+/// What is made of what the programs parse; needs neither configuration nor ZooKeeper.
+#[derive(Debug, Subcommand)]
+pub enum Made {
+    /// Print the JSON Schema of configuration files, for editors
+    ConfigSchema,
     /// Print what a shell needs to complete command lines
     #[command(hide = true)]
     Completions {
@@ -157,8 +166,6 @@ pub enum Command {
     /// Write the manual pages of all programs to a directory
     #[command(hide = true)]
     Man { directory: PathBuf },
-    /// Run launcher, web server and coordinator in one process, for one machine
-    Standalone(StandaloneArguments),
 }
 
 /// The programs of this package.

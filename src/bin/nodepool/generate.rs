@@ -4,15 +4,14 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Context;
-use clap::CommandFactory;
-use clap::ValueEnum;
+use clap::{CommandFactory, ValueEnum};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use nodepool::actors::builder_flags::BuilderFlags;
 use nodepool::actors::launcher_flags::LauncherFlags;
 use nodepool::model::json_schema;
 
-use crate::args::{Arguments, Command, Program};
+use crate::args::{Arguments, Made, Program};
 
 impl Program {
     fn name(self) -> &'static str {
@@ -41,13 +40,12 @@ impl Program {
     }
 }
 
-/// Needs neither configuration nor ZooKeeper. Returns the status to exit with.
-pub fn run(command: &Command) -> u8 {
-    let done = match command {
-        Command::Completions { shell, program } => completions(*shell, *program),
-        Command::Man { directory } => manual(directory),
-        Command::ConfigSchema => print(format!("{:#}\n", json_schema::of_configuration()).as_bytes()),
-        other => unreachable!("{other:?} makes nothing for packages"),
+/// Returns the status to exit with.
+pub fn run(made: &Made) -> u8 {
+    let done = match made {
+        Made::Completions { shell, program } => completions(*shell, *program),
+        Made::Man { directory } => manual(directory),
+        Made::ConfigSchema => print(format!("{:#}\n", json_schema::of_configuration()).as_bytes()),
     };
     match done {
         Ok(()) => 0,
