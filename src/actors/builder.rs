@@ -99,6 +99,7 @@ pub async fn run_session(zk: Zk, shared: Arc<Shared>, life: BuilderLife, loaded:
     let (panics, desk) = (PanicWatch::new(), Desk::default());
     let store = Store::new(zk.clone(), mirror);
     let builder = Builder::new(shared.clone(), life, store, loaded, panics.clone(), desk.clone()).start();
+    shared.ready.send_replace(true);
     let (mut session, mut shutdown) = (zk.session(), shared.shutdown.clone());
     let end = tokio::select! {
         actor = panics.panicked() => SessionEnd::Panicked(actor),

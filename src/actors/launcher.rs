@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, SpawnHandle, WrapFuture};
@@ -414,7 +414,7 @@ impl Actor for Launcher {
         self.follow_facts();
         self.look(ctx);
         self.look_on(ctx);
-        self.shared.ready.store(true, Ordering::Relaxed);
+        self.shared.ready.send_replace(true);
         ctx.run_interval(CONFIG_CHECK, |act, ctx| act.check_config(ctx));
         ctx.run_interval(self.shared.options.watermark_sleep.to_duration(), |act, _| act.changes.nudge());
     }

@@ -45,6 +45,7 @@ pub mod process;
 pub mod identity;
 pub mod home;
 pub mod flags;
+mod notify;
 pub mod launcher_flags;
 pub mod builder_flags;
 

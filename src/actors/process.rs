@@ -5,7 +5,6 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use actix_rt::{Arbiter, System};
@@ -29,7 +28,7 @@ use super::signals::Patience;
 use super::statsd;
 use super::tally::Tally;
 use super::traces::Tracer;
-use super::{clock, dump, launcher, signals, webapp};
+use super::{clock, dump, launcher, notify, signals, webapp};
 use crate::drivers::image_files::ImagesDir;
 use crate::model::metrics::StatsdAddress;
 use crate::zk::Zk;
@@ -206,7 +205,7 @@ pub struct Control {
     /// One for all that runs in this process.
     tally: Tally,
     /// Signals and dumps have a thread of their own.
-    _thread: Arbiter,
+    thread: Arbiter,
 }
 
 impl Control {
@@ -214,7 +213,7 @@ impl Control {
         let (registry, thread) = (dump::Registry::default(), Arbiter::new());
         let shutdown = signals::listen(&thread.handle(), registry.clone(), patience)
             .map_err(|source| ProcessError::System { action: "take over signals", source })?;
-        Ok(Self { registry, shutdown, tally: Tally::default(), _thread: thread })
+        Ok(Self { registry, shutdown, tally: Tally::default(), thread })
     }
 }
 
@@ -332,6 +331,8 @@ impl Grown {
         let (pools, clouds) = (Arbiter::new(), Arbiter::new());
         let identity = Identity::of_this_host();
         let runtime = runtime_of(&pools).await?;
+        let ready = watch::Sender::new(false);
+        control.thread.spawn(notify::keep(control.registry.clone(), ready.subscribe(), control.shutdown.clone()));
         let shared = Arc::new(Shared {
             options,
             registry: control.registry.clone(),
@@ -339,7 +340,7 @@ impl Grown {
             samples: statistics().with_tally(control.tally.clone()),
             pictures: Pictures::default(),
             tracer: Tracer::from_environment(&runtime),
-            ready: AtomicBool::new(false),
+            ready,
             shutdown: control.shutdown.clone(),
             panics: PanicCounter::default(),
             webapp: web.map(|address| webapp::advertised(address, &identity.hostname)),

@@ -1,7 +1,6 @@
 //! What lives as long as the process, whatever happens to its ZooKeeper sessions.
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use actix::ArbiterHandle;
@@ -40,7 +39,7 @@ pub struct Shared {
     pub pictures: Pictures,
     pub tracer: Tracer,
     /// What `/ready` says: set after the first complete pass.
-    pub ready: AtomicBool,
+    pub ready: watch::Sender<bool>,
     /// Set by the signals that stop the process.
     pub shutdown: watch::Receiver<Option<Stop>>,
     pub panics: PanicCounter,

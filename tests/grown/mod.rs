@@ -8,7 +8,6 @@ pub mod foreign;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use actix_rt::{Arbiter, System};
@@ -93,7 +92,7 @@ impl Process {
             samples: SampleSink::discard(),
             pictures: Pictures::default(),
             tracer: Default::default(),
-            ready: AtomicBool::new(false),
+            ready: tokio::sync::watch::Sender::new(false),
             shutdown,
             panics: PanicCounter::default(),
             webapp: None,

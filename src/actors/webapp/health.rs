@@ -1,6 +1,5 @@
 //! Whether this process is ready to serve, and whether it is alive.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use actix_web::http::StatusCode;
@@ -20,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// As the original says it: after the first complete pass, for good.
 pub async fn ready(request: HttpRequest, shared: Data<Shared>) -> HttpResponse {
-    if !shared.ready.load(Ordering::Acquire) {
+    if !*shared.ready.borrow() {
         return unavailable(&request);
     }
     success(&request, Format::asked_for(request.headers()).content_type(), answers::now(), "OK".into())
@@ -28,7 +27,7 @@ pub async fn ready(request: HttpRequest, shared: Data<Shared>) -> HttpResponse {
 
 /// Whether requests are served at the moment: the first pass is over and a ZooKeeper server answers.
 pub async fn is_ready(shared: Data<Shared>) -> HttpResponse {
-    let started = shared.ready.load(Ordering::Acquire);
+    let started = *shared.ready.borrow();
     let connected = shared.pictures.latest().is_some_and(|snapshot| snapshot.connected);
     answer(
         started && connected,

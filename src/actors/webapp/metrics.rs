@@ -1,6 +1,5 @@
 //! `/metrics`: all figures for Prometheus.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use actix_web::web::{self, Data};
@@ -52,7 +51,7 @@ fn collect(shared: &Shared) -> String {
         let (config, facts, now) = (&*loaded.config, &shared.pictures.facts(), clock::now());
         moment::show(&World { config, snapshot: &snapshot, facts, now }, &mut out);
     }
-    out.plain(&meters::READY, f64::from(u8::from(shared.ready.load(Ordering::Acquire))));
+    out.plain(&meters::READY, f64::from(u8::from(*shared.ready.borrow())));
     out.plain(&meters::PANICS, shared.panics.total() as f64);
     out.plain(&meters::SAMPLES_DROPPED, shared.samples.dropped() as f64);
     for (actor, number) in shared.registry.by_actor() {

@@ -153,6 +153,17 @@ pub enum Command {
     },
     /// Show nodes, requests and images as they change; where no terminal is, one JSON document per change
     Watch,
+    #[command(flatten)]
+    Made(Made),
+    /// Run launcher, web server and coordinator in one process, for one machine
+    Standalone(StandaloneArguments),
+}
+
+/// What is made of what the programs parse; needs neither configuration nor ZooKeeper.
+#[derive(Debug, Subcommand)]
+pub enum Made {
+    /// Print the JSON Schema of configuration files, for editors
+    ConfigSchema,
     /// Print what a shell needs to complete command lines
     #[command(hide = true)]
     Completions {
@@ -163,8 +174,6 @@ pub enum Command {
     /// Write the manual pages of all programs to a directory
     #[command(hide = true)]
     Man { directory: PathBuf },
-    /// Run launcher, web server and coordinator in one process, for one machine
-    Standalone(StandaloneArguments),
 }
 
 /// The programs of this package.

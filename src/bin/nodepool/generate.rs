@@ -1,17 +1,17 @@
-//! What packages contain beside the programs, made of the options that are parsed: completions of shells, manual pages.
+//! What packages contain beside the programs, made of what the programs parse: completions, manual pages, the schema.
 
 use std::io::Write;
 use std::path::Path;
 
 use anyhow::Context;
-use clap::CommandFactory;
-use clap::ValueEnum;
+use clap::{CommandFactory, ValueEnum};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use nodepool::actors::builder_flags::BuilderFlags;
 use nodepool::actors::launcher_flags::LauncherFlags;
+use nodepool::model::json_schema;
 
-use crate::args::{Arguments, Command, Program};
+use crate::args::{Arguments, Made, Program};
 
 impl Program {
     fn name(self) -> &'static str {
@@ -40,12 +40,12 @@ impl Program {
     }
 }
 
-/// Needs neither configuration nor ZooKeeper. Returns the status to exit with.
-pub fn run(command: &Command) -> u8 {
-    let done = match command {
-        Command::Completions { shell, program } => completions(*shell, *program),
-        Command::Man { directory } => manual(directory),
-        other => unreachable!("{other:?} makes nothing for packages"),
+/// Returns the status to exit with.
+pub fn run(made: &Made) -> u8 {
+    let done = match made {
+        Made::Completions { shell, program } => completions(*shell, *program),
+        Made::Man { directory } => manual(directory),
+        Made::ConfigSchema => print(format!("{:#}\n", json_schema::of_configuration()).as_bytes()),
     };
     match done {
         Ok(()) => 0,
@@ -59,7 +59,11 @@ pub fn run(command: &Command) -> u8 {
 fn completions(shell: Shell, program: Program) -> anyhow::Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut program.command(), program.name(), &mut text);
-    std::io::stdout().write_all(&text).context("cannot write to standard output")
+    print(&text)
+}
+
+fn print(text: &[u8]) -> anyhow::Result<()> {
+    std::io::stdout().write_all(text).context("cannot write to standard output")
 }
 
 /// `nodepool.1`, a page for each of its commands, and one for each daemon.

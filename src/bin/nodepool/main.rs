@@ -62,11 +62,9 @@ fn main() {
 fn start(global: Global, command: Command) -> u8 {
     let command = match command {
         Command::Standalone(arguments) => return standalone::run(global, arguments),
+        Command::Made(made) => return generate::run(&made),
         other => other,
     };
-    if let Command::Completions { .. } | Command::Man { .. } = command {
-        return generate::run(&command);
-    }
     let stdout = std::io::stdout();
     // Not locked: a panic or the log must be able to write as well.
     let mut out = std::io::BufWriter::with_capacity(1 << 16, stdout);
@@ -209,12 +207,8 @@ async fn with_session(
             return request::request(zk, screen, &arguments, &mut interrupts, holding, session_timeout).await;
         }
         // Answered before there was a session.
-        Command::ConfigValidate
-        | Command::Standalone(_)
-        | Command::Dump { .. }
-        | Command::Watch
-        | Command::Completions { .. }
-        | Command::Man { .. } => {}
+        Command::ConfigValidate | Command::Standalone(_) | Command::Dump { .. } | Command::Watch | Command::Made(_) => {
+        }
     }
     Ok(0)
 }

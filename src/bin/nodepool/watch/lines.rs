@@ -163,8 +163,7 @@ mod tests {
         put(&mut picture, "2", 2, "building");
         put(&mut picture, "1", 3, "in-use");
         assert_eq!(told(&mut changes, &picture), ["changed node 1 in-use", "new node 2 building"]);
-        let mut view = LockView::default();
-        view.exists = true;
+        let mut view = LockView { exists: true, ..LockView::default() };
         view.contenders.insert("0__lock__0000000000".to_owned());
         picture.set_node_lock("2".into(), view);
         assert_eq!(told(&mut changes, &picture), ["changed node 2 building"]);

@@ -1,0 +1,73 @@
+//! What a service manager is told: that we are ready, that we stop, and that our actors still answer.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use super::dump;
+use super::messages::Dump;
+use super::registry::NoAnswer;
+use super::shared::Stop;
+
+/// Of the time after which we are taken for dead: two pulses may be lost.
+const PULSES: u32 = 3;
+
+/// Speaks for the process as long as it lives. Without a service manager that listens, or with one that does not want to hear of
+/// us any more, nothing is said.
+pub async fn keep(
+    registry: dump::Registry,
+    mut ready: watch::Receiver<bool>,
+    mut shutdown: watch::Receiver<Option<Stop>>,
+) {
+    if std::env::var_os("NOTIFY_SOCKET").is_none() {
+        return;
+    }
+    tell(&[NotifyState::Status("waiting for ZooKeeper")]);
+    let pulses = pulse(&registry, sd_notify::watchdog_enabled().map(|limit| limit / PULSES));
+    tokio::pin!(pulses);
+    tokio::select! {
+        () = &mut pulses => {}
+        was_ready = ready.wait_for(|ready| *ready) => {
+            if was_ready.is_ok() {
+                tell(&[NotifyState::Ready, NotifyState::Status("serving")]);
+            }
+        }
+        _ = shutdown.wait_for(Option::is_some) => {}
+    }
+    tokio::select! {
+        () = &mut pulses => {}
+        _ = shutdown.wait_for(Option::is_some) => tell(&[NotifyState::Stopping, NotifyState::Status("stopping")]),
+    }
+    // What is under way may take its time, and is watched until the end.
+    pulses.await;
+}
+
+/// Never ends.
+async fn pulse(registry: &dump::Registry, every: Option<Duration>) {
+    let Some(every) = every else { return std::future::pending().await };
+    let mut ticks = tokio::time::interval(every);
+    loop {
+        ticks.tick().await;
+        let answers = registry.ask_all(Dump, every).await;
+        // One that has stopped is on its way out, one that does not answer blocks all on its thread.
+        let blocked: BTreeSet<String> = answers
+            .into_iter()
+            .filter(|(_, answer)| matches!(answer, Err(NoAnswer::Deadline)))
+            .map(|(asked, _)| format!("{} {}", asked.actor, asked.name))
+            .collect();
+        if blocked.is_empty() {
+            tell(&[NotifyState::Watchdog]);
+        } else {
+            warn!(?blocked, "no answer, so the service manager is not told that all is well");
+        }
+    }
+}
+
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        debug!(%error, "the service manager cannot be told");
+    }
+}

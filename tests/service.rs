@@ -1,0 +1,145 @@
+//! Under a service manager: what the daemons tell it, and that their units are sound.
+
+mod daemon;
+mod support;
+
+use std::collections::VecDeque;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::time::Duration;
+
+use daemon::{Coordinator, LAUNCHER, Place, SOON};
+use nix::sys::signal::Signal;
+
+const BUILDER: &str = env!("CARGO_BIN_EXE_nodepool-builder");
+
+/// A service manager, as far as it listens.
+struct Manager {
+    socket: UnixDatagram,
+    said: VecDeque<String>,
+}
+
+impl Manager {
+    fn listen(place: &Place) -> Manager {
+        let socket = UnixDatagram::bind(place.path("notify")).unwrap();
+        socket.set_read_timeout(Some(SOON)).unwrap();
+        Manager { socket, said: VecDeque::new() }
+    }
+
+    fn command(&self, place: &Place, program: &str) -> Command {
+        let mut command = place.command(program, &["-f", "-c", "nodepool.yaml"]);
+        command.env("NOTIFY_SOCKET", place.path("notify")).env("WATCHDOG_USEC", "900000");
+        command
+    }
+
+    /// The next line that begins with one of these.
+    fn hears(&mut self, wanted: &[&str]) -> String {
+        loop {
+            while let Some(line) = self.said.pop_front() {
+                if wanted.iter().any(|start| line.starts_with(start)) {
+                    return line;
+                }
+            }
+            let mut message = [0; 4096];
+            let length = self.socket.recv(&mut message).unwrap_or_else(|error| panic!("{wanted:?}: {error}"));
+            self.said.extend(String::from_utf8_lossy(&message[..length]).lines().map(str::to_owned));
+        }
+    }
+}
+
+// Nobody else needs the thread, so the socket may block it.
+fn is_told_of_a_life(program: &str, place: &Place) {
+    let mut manager = Manager::listen(place);
+    let mut running = place.start_command(manager.command(place, program));
+    assert_eq!(manager.hears(&["STATUS="]), "STATUS=waiting for ZooKeeper");
+    manager.hears(&["READY=1"]);
+    for _ in 0..3 {
+        manager.hears(&["WATCHDOG=1"]);
+    }
+    running.signal(Signal::SIGTERM);
+    manager.hears(&["STOPPING=1"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    assert!(runtime.block_on(running.ends()).success());
+}
+
+/// The coordinator lives on threads of its own while a test blocks.
+fn with_coordinator(rest: &str, test: impl FnOnce(&Place)) {
+    let place = Place::new("");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let mut coordinator = runtime.block_on(Coordinator::start(&place.path("coordinator")));
+    place.configure(&(coordinator.configuration() + rest));
+    test(&place);
+    runtime.block_on(coordinator.stop());
+}
+
+#[test]
+fn the_launcher_says_when_it_is_ready_that_it_lives_and_that_it_stops() {
+    with_coordinator("", |place| is_told_of_a_life(LAUNCHER, place));
+}
+
+#[test]
+fn the_builder_says_the_same() {
+    let images = "images-dir: images\n";
+    with_coordinator(images, |place| {
+        std::fs::create_dir(place.path("images")).unwrap();
+        is_told_of_a_life(BUILDER, place);
+    });
+}
+
+#[test]
+fn who_waits_for_zookeeper_lives_but_is_not_ready() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let place = Place::new(&daemon::configuration(free));
+    let mut manager = Manager::listen(&place);
+    let mut launcher = place.start_command(manager.command(&place, LAUNCHER));
+    for _ in 0..3 {
+        assert_eq!(manager.hears(&["WATCHDOG=1", "READY=1"]), "WATCHDOG=1");
+    }
+    // A process that does not run says nothing.
+    launcher.signal(Signal::SIGSTOP);
+    manager.socket.set_nonblocking(true).unwrap();
+    while manager.socket.recv(&mut [0; 4096]).is_ok() {}
+    manager.socket.set_nonblocking(false).unwrap();
+    manager.socket.set_read_timeout(Some(Duration::from_millis(900))).unwrap();
+    let mut message = [0; 4096];
+    // One may have been on its way.
+    let said = (0..2).filter(|_| manager.socket.recv(&mut message).is_ok()).count();
+    assert!(said < 2, "it goes on saying that it lives");
+    launcher.signal(Signal::SIGCONT);
+    manager.socket.set_read_timeout(Some(SOON)).unwrap();
+    manager.hears(&["WATCHDOG=1"]);
+    launcher.signal(Signal::SIGTERM);
+    manager.hears(&["STOPPING=1"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    assert!(runtime.block_on(launcher.ends()).success());
+}
+
+/// `None` where there is no systemd to ask.
+fn analyze(words: &[&str], unit: &str) -> Option<(bool, String)> {
+    let path = format!("{}/contrib/systemd/{unit}", env!("CARGO_MANIFEST_DIR"));
+    match Command::new("systemd-analyze").args(words).arg(path).output() {
+        Ok(output) => {
+            let text = [output.stdout, output.stderr].concat();
+            Some((output.status.success(), String::from_utf8_lossy(&text).into_owned()))
+        }
+        Err(_) if support::real::skipped() => None,
+        Err(error) => panic!("systemd-analyze: {error}; tests/run installs it"),
+    }
+}
+
+/// Exposure in tenths: 100 is none of systemd's walls, 0 is all of them.
+#[test]
+fn the_units_are_sound_and_let_the_daemons_do_little() {
+    for (unit, exposure) in [("nodepool-launcher.service", "20"), ("nodepool-builder.service", "82")] {
+        let Some((_, text)) = analyze(&["verify", "--man=no", "--recursive-errors=no"], unit) else { return };
+        // The programs are not installed here, and what other units of this machine are is not our business.
+        let ours: Vec<&str> =
+            text.lines().filter(|line| line.contains(unit) && !line.contains("is not executable")).collect();
+        assert!(ours.is_empty(), "{ours:#?}");
+        let threshold = format!("--threshold={exposure}");
+        let Some((is_below, text)) = analyze(&["security", "--offline=true", "--no-pager", &threshold], unit) else {
+            return;
+        };
+        assert!(is_below, "{text}");
+    }
+}
