@@ -21,6 +21,8 @@ import urllib.request
 from kazoo.client import KazooClient
 
 PATIENCE = 180
+# Nodes of the launcher itself have lower numbers.
+FIRST = 1000000
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -51,7 +53,7 @@ def fill(client, nodes):
     client.ensure_path("/nodepool/nodes")
     pending = []
     for number in range(nodes):
-        pending.append(client.create_async(f"/nodepool/nodes/{number:010}", record(number, "in-use")))
+        pending.append(client.create_async(f"/nodepool/nodes/{FIRST + number:010}", record(number, "in-use")))
         if len(pending) == 500:
             [done.get() for done in pending]
             pending = []
@@ -151,7 +153,7 @@ def look_at_page(client, port, pid, nodes, seconds):
     own, theirs, began, changes = cpu(pid), browser.cpu(), time.monotonic(), 0
     while (passed := time.monotonic() - began) < seconds:
         while changes < passed * 100:
-            client.set_async(f"/nodepool/nodes/{random.randrange(nodes):010}", record(changes, random.choice(["ready", "in-use", "used"])))
+            client.set_async(f"/nodepool/nodes/{FIRST + random.randrange(nodes):010}", record(changes, random.choice(["ready", "in-use", "used"])))
             changes += 1
         time.sleep(0.01)
     passed = time.monotonic() - began
@@ -169,7 +171,7 @@ def main():
     client = KazooClient(hosts=address)
     client.start()
     fill(client, nodes)
-    last = f'"{nodes - 1:010}"'.encode()
+    last = f'"{FIRST + nodes - 1:010}"'.encode()
     wait_for("all nodes", lambda: last in get(port, "/node-list", "application/json"), 1.1)
     figures = {"bytes": len(get(port, "/node-list", "application/json"))}
     figures["fresh_json_ms"] = fresh(port, "/node-list", "application/json", 7)

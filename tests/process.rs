@@ -133,7 +133,7 @@ async fn odd_requests_are_answered_and_harm_nobody() {
     let _launcher = place.launcher(&["-f"]);
     place.becomes_ready().await;
     let cases = [
-        ("/", 404),
+        ("//", 404),
         ("/ready/", 404),
         ("/why", 404),
         ("/why/", 404),

@@ -37,12 +37,13 @@ pub async fn keep(
         }
         _ = shutdown.wait_for(Option::is_some) => {}
     }
-    tokio::select! {
-        () = &mut pulses => {}
-        _ = shutdown.wait_for(Option::is_some) => tell(&[NotifyState::Stopping, NotifyState::Status("stopping")]),
-    }
-    // What is under way may take its time, and is watched until the end.
+    // What is under way at the end may take its time, and is watched until then.
     pulses.await;
+}
+
+/// To be said before anybody else hears of it: the process may be gone a moment later.
+pub fn stopping() {
+    tell(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
 }
 
 /// Never ends.
@@ -66,6 +67,7 @@ async fn pulse(registry: &dump::Registry, every: Option<Duration>) {
     }
 }
 
+/// Does nothing where nobody listens.
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         debug!(%error, "the service manager cannot be told");

@@ -8,8 +8,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info};
 
-use super::dump::{self, Dumps};
+use super::dump::Dumps;
 use super::shared::Stop;
+use super::{dump, notify};
 
 /// Who sent SIGTERM will not wait much longer than this before it kills.
 pub const STOP_DEADLINE: Duration = Duration::from_secs(10);
@@ -90,6 +91,7 @@ impl Listeners {
         };
         let mut signal = next().await;
         info!(signal, "stopping");
+        notify::stopping();
         if signal == "SIGINT" && patience == Patience::Hours {
             stop.send_replace(Some(Stop { signal, has_time: true }));
             signal = next().await;
