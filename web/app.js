@@ -110,7 +110,10 @@ class List {
     this.draw();
   }
 
+  /** What can be chosen; looked up seldom, because all rows are looked at. */
   options() {
+    if (performance.now() - (this.optionsAt ?? -Infinity) < 5000) return;
+    this.optionsAt = performance.now();
     this.selects.forEach((select, index) => {
       const values = [...new Set(this.filters[index].values())].sort();
       const text = values.join('\n');
@@ -131,7 +134,8 @@ class List {
       && (!text || row.some((cell) => cell !== null && String(cell).toLowerCase().includes(text))));
     const { value } = this.columns[this.sort.column];
     const order = this.sort.down ? -1 : 1;
-    found.sort((a, b) => {
+    // Rows come by their ids, and new ones have higher ids.
+    if (this.sort.column !== 0 || this.sort.down) found.sort((a, b) => {
       const [x, y] = [value(a), value(b)];
       return order * (x < y ? -1 : x > y ? 1 : a[0] < b[0] ? -1 : 1);
     });
@@ -159,9 +163,6 @@ class List {
         const cells = this.columns.map((column) => el('td', { class: column.kind, 'data-label': column.title }, column.cell(row)));
         if (line) {
           line.element.replaceChildren(...cells);
-          line.element.classList.remove('fresh');
-          void line.element.offsetWidth;
-          line.element.classList.add('fresh');
         } else {
           line = { element: el('tr', {}, cells) };
         }
@@ -493,19 +494,25 @@ function route(moved) {
   draw();
 }
 
-let [drawing, drawn] = [false, false];
+let [drawing, drawn, restUntil] = [false, false, 0];
+
+/** Soon, but not before it has rested thirty times as long as it took to draw: many changes cost no more than some. */
 function draw() {
   if (drawing || !state.loaded) return;
   drawing = true;
-  requestAnimationFrame(() => {
-    drawing = false;
-    if (document.hidden) return;
-    document.getElementById('count-nodes').textContent = state.nodes.size.toLocaleString();
-    document.getElementById('count-requests').textContent = requestRows().filter(isOpen).length.toLocaleString();
-    view.draw();
-    document.documentElement.dataset.revision = state.revision;
-    if (!drawn) { drawn = true; performance.mark('drawn'); }
-  });
+  setTimeout(() => requestAnimationFrame(drawNow), Math.max(0, restUntil - performance.now()));
+}
+
+function drawNow() {
+  drawing = false;
+  if (document.hidden) return;
+  const began = performance.now();
+  document.getElementById('count-nodes').textContent = state.nodes.size.toLocaleString();
+  document.getElementById('count-requests').textContent = requestRows().filter(isOpen).length.toLocaleString();
+  view.draw();
+  document.documentElement.dataset.revision = state.revision;
+  if (!drawn) { drawn = true; performance.mark('drawn'); }
+  restUntil = performance.now() + Math.min(2000, 30 * (performance.now() - began));
 }
 
 function tick() {

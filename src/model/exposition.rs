@@ -12,7 +12,13 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// All values of a moment, by name and labels.
 #[derive(Default)]
 pub struct Exposition {
-    families: BTreeMap<&'static str, (&'static Meter, Vec<(Vec<String>, Value)>)>,
+    families: BTreeMap<&'static str, Family>,
+}
+
+struct Family {
+    meter: &'static Meter,
+    /// By the values of the meter's labels.
+    series: Vec<(Vec<String>, Value)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -57,12 +63,13 @@ impl Exposition {
 
     pub fn put(&mut self, meter: &'static Meter, labels: Vec<String>, value: Value) {
         debug_assert_eq!(labels.len(), meter.labels.len(), "{}", meter.name);
-        self.families.entry(meter.name).or_insert_with(|| (meter, Vec::new())).1.push((labels, value));
+        let family = self.families.entry(meter.name).or_insert_with(|| Family { meter, series: Vec::new() });
+        family.series.push((labels, value));
     }
 
     pub fn text(&self) -> String {
         let mut out = String::with_capacity(16 * 1024);
-        for (meter, series) in self.families.values() {
+        for Family { meter, series } in self.families.values() {
             let kind = match meter.kind {
                 MeterKind::Gauge => "gauge",
                 MeterKind::Counter => "counter",

@@ -27,31 +27,30 @@ pub fn now() -> SystemTime {
 
 /// With the headers that every good answer has; nothing is sent again to who has it already.
 pub fn success(request: &HttpRequest, content_type: &'static str, made: SystemTime, body: Bytes) -> HttpResponse {
-    match dated(request, made) {
-        Ok(mut response) => {
-            response.insert_header((header::CONTENT_TYPE, HeaderValue::from_static(content_type)));
-            with_body(response, body)
-        }
-        Err(unchanged) => unchanged,
+    let (mut response, is_known) = dated(request, made);
+    if is_known {
+        return response.status(StatusCode::NOT_MODIFIED).finish();
     }
+    response.insert_header((header::CONTENT_TYPE, HeaderValue::from_static(content_type)));
+    with_body(response, body)
 }
 
 /// The same, packed: intermediaries are told that others may want it otherwise.
 pub fn packed(request: &HttpRequest, content_type: &'static str, made: SystemTime, body: Bytes) -> HttpResponse {
-    match dated(request, made) {
-        Ok(mut response) => {
-            response
-                .insert_header((header::CONTENT_TYPE, HeaderValue::from_static(content_type)))
-                .insert_header((header::CONTENT_ENCODING, HeaderValue::from_static("gzip")))
-                .insert_header((header::VARY, HeaderValue::from_static("Accept-Encoding")));
-            with_body(response, body)
-        }
-        Err(unchanged) => unchanged,
+    let (mut response, is_known) = dated(request, made);
+    if is_known {
+        return response.status(StatusCode::NOT_MODIFIED).finish();
     }
+    response
+        .insert_header((header::CONTENT_TYPE, HeaderValue::from_static(content_type)))
+        .insert_header((header::CONTENT_ENCODING, HeaderValue::from_static("gzip")))
+        .insert_header((header::VARY, HeaderValue::from_static("Accept-Encoding")));
+    with_body(response, body)
 }
 
-/// Dates have whole seconds, so an answer made within the second that a client names is the one that it has.
-fn dated(request: &HttpRequest, made: SystemTime) -> Result<HttpResponseBuilder, HttpResponse> {
+/// Its dates, and whether the client has it. Dates have whole seconds, so an answer made within the second that a client names
+/// is the one that it has.
+fn dated(request: &HttpRequest, made: SystemTime) -> (HttpResponseBuilder, bool) {
     let since_epoch = made.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(since_epoch.as_secs());
     let mut response = HttpResponse::Ok();
@@ -60,10 +59,7 @@ fn dated(request: &HttpRequest, made: SystemTime) -> Result<HttpResponseBuilder,
         .insert_header((header::CACHE_CONTROL, HeaderValue::from_static("max-age=1, public")))
         .insert_header((header::LAST_MODIFIED, HttpDate::from(modified)))
         .insert_header((header::EXPIRES, HttpDate::from(modified + MAX_AGE)));
-    if is_known_since(request.headers(), modified) {
-        return Err(response.status(StatusCode::NOT_MODIFIED).finish());
-    }
-    Ok(response)
+    (response, is_known_since(request.headers(), modified))
 }
 
 /// A body in pieces, of which the next one is taken when the one before has been sent.
