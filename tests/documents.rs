@@ -111,7 +111,8 @@ fn commands_that_are_named_exist() {
             // What may be left out, and placeholders, are not to be typed.
             let typed = |word: &&String| !word.contains(['[', ']', '…', '(', '{', '"', '\'']);
             let words: Vec<&String> = words[1..].iter().filter(typed).collect();
-            let command = words.iter().find(|word| word.starts_with(|c: char| c.is_ascii_lowercase()));
+            let command =
+                words.iter().find(|word| word.starts_with(|c: char| c.is_ascii_lowercase()) && !word.contains('.'));
             let Some(command) = command else { continue };
             let help =
                 Command::new(env!("CARGO_BIN_EXE_nodepool")).args([command.as_str(), "--help"]).output().unwrap();
