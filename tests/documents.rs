@@ -11,7 +11,7 @@ fn root() -> &'static Path {
 /// README and all pages, with their text.
 fn pages() -> Vec<(PathBuf, String)> {
     let mut found = vec![root().join("README.md")];
-    for folder in ["doc", "doc/decisions"] {
+    for folder in ["doc", "doc/decisions", "doc/drivers"] {
         let entries = std::fs::read_dir(root().join(folder)).unwrap();
         found.extend(
             entries.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_some_and(|end| end == "md")),
