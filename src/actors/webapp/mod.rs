@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::ArbiterHandle;
+use actix_rt::net::TcpStream;
 use actix_web::dev::Server;
 use actix_web::http::header::{HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use actix_web::middleware::DefaultHeaders;
@@ -112,6 +113,13 @@ pub fn serve(listener: TcpListener, shared: Arc<Shared>, viewers: &ArbiterHandle
     let server = HttpServer::new(app)
         .workers(1)
         .max_connections(MOST_CONNECTIONS)
+        .on_connect(|stream, _| {
+            // Answers go out in pieces; the last one is not to wait until the ones before it are acknowledged.
+            if let Some(stream) = stream.downcast_ref::<TcpStream>() {
+                // A connection that is gone already needs nothing.
+                let _ = stream.set_nodelay(true);
+            }
+        })
         .client_request_timeout(HEAD_DEADLINE)
         .disable_signals()
         .shutdown_timeout(1);
