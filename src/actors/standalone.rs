@@ -199,8 +199,10 @@ fn built_in_config(web_port: u16, user: &str, images: Option<&Path>) -> String {
     let (mut taken, mut served) = (String::new(), cloud_label("cloud", "cloud-image: debian"));
     if let Some(images) = images {
         head = format!(
-            "images-dir: {}\ndiskimages:\n  - name: demo\n    elements: [vm]\n",
-            quoted(&images.to_string_lossy())
+            "images-dir: {}\nbuild-log-dir: {}\ndiskimages:\n  - name: demo\n    elements: [vm]\n",
+            quoted(&images.to_string_lossy()),
+            // Not below /var/log: it is for whoever may write there, and what one tries out goes with its folder.
+            quoted(&images.with_file_name("build-logs").to_string_lossy())
         );
         labels += "  - name: built\n";
         taken = "    diskimages:\n      - name: demo\n".to_owned();

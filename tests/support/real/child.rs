@@ -59,6 +59,10 @@ impl Running {
         (input, self.process.stdout.take().expect("standard output is piped together with standard input"))
     }
 
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     pub fn pid(&self) -> u32 {
         self.process.id()
     }

@@ -1,0 +1,354 @@
+//! What README and doc/ tell one to type is run: against `nodepool standalone`, or by the test that is named here.
+
+mod daemon;
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use daemon::{NODEPOOL, Place, SOON, text};
+use support::real::child::{Output, Running};
+use support::{real, wait};
+
+/// What becomes of a command.
+enum Way {
+    /// It runs until it has written this.
+    Serves(&'static str),
+    /// It stands in this file, which runs it.
+    StandsIn(&'static str),
+    /// Only its names are checked, for this reason.
+    #[allow(dead_code)] // for readers
+    NotRun(&'static str),
+}
+
+use Way::{NotRun, Serves, StandsIn};
+
+const IN_SYSTEMD: Way = StandsIn("tests/systemd/inside");
+const MINUTES: Way = NotRun("it takes minutes up to an hour, and shows nothing that is right or wrong");
+
+/// By how it begins; whatever is not here has to end well.
+const WAYS: [(&str, Way); 19] = [
+    ("nodepool standalone", Serves("Coordinator 127.0.0.1")),
+    ("nodepool-launcher", Serves("provider started")),
+    ("nodepool watch", Serves("000")),
+    ("cargo run --example simulated-openstack", Serves("listening on ")),
+    ("cargo run --example coordinator", Serves("127.0.0.1:")),
+    ("apt", IN_SYSTEMD),
+    ("systemctl", IN_SYSTEMD),
+    ("contrib/debian/build", StandsIn("tests/package_systemd.rs")),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT=", StandsIn("tests/otel.rs")),
+    ("cargo build --release --features otel", NotRun("tests/run builds it and tests it")),
+    ("cargo build --examples && cargo test", NotRun("it is what runs this")),
+    ("cargo test", NotRun("it is what runs this")),
+    ("tests/run", NotRun("it is what runs this")),
+    ("benches/run", MINUTES),
+    ("cargo bench", MINUTES),
+    ("docker", NotRun("base images come from registries, and tests stay on loopback")),
+    ("openstack", NotRun("it is for a cloud of one's own")),
+    ("apt-get install mariadb-server", NotRun("it is for a cloud of one's own")),
+    ("cargo install", NotRun("a bare mention")),
+];
+
+const PROGRAMS: [&str; 13] = [
+    "nodepool",
+    "nodepool-launcher",
+    "nodepool-builder",
+    "cargo",
+    "tests/run",
+    "benches/run",
+    "contrib/debian/build",
+    "apt",
+    "systemctl",
+    "docker",
+    "curl",
+    "openstack",
+    "source",
+];
+
+/// Mentions of commands that cannot do without more.
+const NEEDS_MORE: [&str; 3] = ["nodepool request", "nodepool why", "nodepool info"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// README and all pages but those that look back.
+fn pages() -> Vec<PathBuf> {
+    let mut found = vec![root().join("README.md")];
+    for folder in ["doc", "doc/drivers"] {
+        let entries = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+        let pages = entries.filter(|path| path.extension().is_some_and(|end| end == "md"));
+        found.extend(pages.filter(|path| !path.ends_with("changelog.md")));
+    }
+    found[1..].sort();
+    found
+}
+
+/// The command in a line or in code within a text: as it is typed, with the programs of this build.
+fn command(code: &str) -> Option<String> {
+    let code = code.split(" # ").next()?.trim().trim_start_matches("$ ").replace("target/release/", "");
+    let code = code.replace("cargo run --release --bin nodepool -- ", "nodepool ");
+    let program = code.split_whitespace().next()?;
+    let is_one = PROGRAMS.contains(&program) || program.starts_with("OTEL_EXPORTER_OTLP_ENDPOINT=");
+    (is_one && code.contains(' ') || code == "tests/run").then(|| code.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+fn commands(page: &str) -> Vec<String> {
+    let (mut found, mut is_code): (Vec<String>, _) = (Vec::new(), false);
+    for line in page.lines() {
+        is_code ^= line.starts_with("```");
+        let is_indented = line.starts_with("    ");
+        match found.last_mut() {
+            // A synopsis of more than one line.
+            Some(last) if (is_code || is_indented) && line.trim_start().starts_with('[') && last.contains(" [") => {
+                *last = format!("{last} {}", line.trim());
+            }
+            _ if is_code || is_indented => found.extend(command(line)),
+            _ => found.extend(line.split('`').skip(1).step_by(2).filter_map(command)),
+        }
+    }
+    found
+}
+
+/// Without what may be left out, and with all of it: of alternatives the first.
+fn forms(command: &str) -> Vec<String> {
+    if !command.contains(" [") {
+        return vec![command.to_owned()];
+    }
+    let (mut brief, mut full) = (String::new(), String::new());
+    for (index, part) in command.split(" [").enumerate() {
+        let (within, after) = if index == 0 { ("", part) } else { part.split_once(']').unwrap() };
+        brief += after;
+        full += &format!(" {}{after}", within.split(" | ").next().unwrap());
+    }
+    vec![brief, full.trim_start().to_owned()]
+}
+
+/// A running `standalone`, beside which the commands are run.
+struct Stage {
+    place: Place,
+    path: String,
+    /// The coordinator takes two.
+    ports: [real::ports::Port; 3],
+    begun: usize,
+    serving: Vec<Running>,
+}
+
+impl Stage {
+    async fn build() -> Self {
+        let place = Place::new("labels: [{name: cloud}]\nzookeeper-servers: [{host: 127.0.0.1}]\n");
+        let bin = place.path("bin");
+        fs::create_dir(&bin).unwrap();
+        place.write("bin/ansible-playbook", "#!/bin/sh\ntest -s \"$2\" && echo \"plays $3\"\n");
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(bin.join("ansible-playbook"), everybody).unwrap();
+        let programs = Path::new(NODEPOOL).parent().unwrap();
+        let path = format!("{}:{}:{}", programs.display(), bin.display(), std::env::var("PATH").unwrap());
+        place.write("secure.conf", "{}\n");
+        let logging = "version: 1\ndisable_existing_loggers: false\nhandlers: {console: {class: logging.StreamHandler}}\n\
+                       root: {level: INFO, handlers: [console]}\n";
+        place.write("logging.yaml", logging);
+        Self { place, path, ports: std::array::from_fn(|_| real::ports::reserve()), begun: 0, serving: Vec::new() }
+    }
+
+    fn shell(&self, line: &str) -> Command {
+        let mut command = self.place.command("bash", &["-c", line]);
+        command.env("PATH", &self.path);
+        // What cargo tells a test would make it build things anew.
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CARGO_") && name != "CARGO_HOME") {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// The first thing in a list of which this holds.
+    async fn id(&self, list: &str, is_it: impl Fn(&serde_json::Value) -> bool) -> String {
+        wait::until_some(list, SOON, async || {
+            let listed = self.shell(&format!("nodepool -o json {list}")).output().unwrap();
+            let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).ok()?;
+            let found = listed.as_array()?.iter().find(|row| is_it(row))?;
+            Some(found["id"].as_str()?.to_owned())
+        })
+        .await
+    }
+
+    /// Puts something that is there in the place of each placeholder.
+    async fn fill(&mut self, line: &str) -> String {
+        let mut words = Vec::new();
+        for word in line.split(' ').filter(|word| !word.is_empty() && *word != "…") {
+            words.push(match word {
+                "REQUEST" => {
+                    // It waits as long as a server of that cloud boots.
+                    self.begin("nodepool request --label cloud -- true", "request");
+                    self.id("request-list", |_| true).await
+                }
+                "ID" => self.id("list", |node| node["state"] == "ready" && node["locked"] == "unlocked").await,
+                "PROVIDER" => "fake-cloud".to_owned(),
+                "IMAGE" => "demo".to_owned(),
+                "LABEL" | "debian" => "cloud".to_owned(),
+                "TENANT" => "tenant".to_owned(),
+                "COMMAND" => "true".to_owned(),
+                "CONFIG" | "/etc/nodepool/nodepool.yaml" if line.starts_with("nodepool-launcher") => {
+                    self.beside();
+                    "beside.yaml".to_owned()
+                }
+                "CONFIG" | "/etc/nodepool/nodepool.yaml" => "nodepool-data/nodepool.yaml".to_owned(),
+                "SECURE" => "secure.conf".to_owned(),
+                "LOGCONFIG" => "logging.yaml".to_owned(),
+                "FORMAT" => "json".to_owned(),
+                "PIDFILE" => "launcher.pid".to_owned(),
+                "DIRECTORY" | "DATA_DIR" => "directory".to_owned(),
+                "SECONDS" => "20".to_owned(),
+                "30" => "1".to_owned(),
+                "FILE" if line.contains("-c FILE") => "nodepool-data/nodepool.yaml".to_owned(),
+                "FILE" | "/root/images.json" => "images.json".to_owned(),
+                "FIRST_PORT" => self.ports[0].number.to_string(),
+                // No node fails here.
+                "\"failed\")" => "\"ready\")".to_owned(),
+                word if line.starts_with("nodepool") && !word.contains('\'') => {
+                    word.split('|').find(|word| !word.is_empty()).unwrap_or(word).to_owned()
+                }
+                word => word.replace("8774", &self.ports[2].number.to_string()),
+            });
+        }
+        let line = words.join(" ").replace("--profile 20", "--profile 1");
+        let examples = Path::new(NODEPOOL).with_file_name("examples");
+        let line = match line.strip_prefix("cargo run --example ") {
+            Some(rest) => format!("{}/{}", examples.display(), rest.replacen("-- ", "", 1)),
+            None => line,
+        };
+        // What has just been built in the profile of the tests is not built again.
+        let cargo = "cargo install --debug --root installed --target-dir ";
+        let target = Path::new(NODEPOOL).ancestors().nth(2).unwrap();
+        let line = line.replace("cargo install ", &format!("{cargo}{} ", target.display()));
+        let line = line.replace("--path .", &format!("--path {}", root().display()));
+        line.replace("cargo build --release", &format!("cd {} && cargo build", root().display()))
+    }
+
+    /// A configuration for a launcher beside `standalone`: that one's, with another web port.
+    fn beside(&self) {
+        let written = fs::read_to_string(self.place.path("nodepool-data/nodepool.yaml")).unwrap();
+        let mut config: serde_yaml::Value = serde_yaml::from_str(&written).unwrap();
+        config["webapp"]["port"] = self.place.web_port.number.into();
+        self.place.write("beside.yaml", &serde_yaml::to_string(&config).unwrap());
+    }
+
+    fn begin(&mut self, line: &str, name: &str) {
+        let mut shell = self.shell(&format!("exec {line}"));
+        let (log, nothing) = (self.place.path(name), self.place.path("nothing"));
+        self.serving.push(Running::start(line, &mut shell, Output::Logged, &log, &nothing));
+    }
+
+    async fn serve(&mut self, line: &str, says: &str) {
+        self.begun += 1;
+        let name = format!("serving-{}", self.begun);
+        let log = self.place.path(&name);
+        if line.contains("standalone") && self.begun > 1 {
+            // One beside the first, in a folder of its own.
+            let folder = format!("place-{}", self.begun);
+            let data = self.place.path(&folder).join("nodepool-data");
+            fs::create_dir_all(&data).unwrap();
+            fs::copy(self.place.path("secure.conf"), data.parent().unwrap().join("secure.conf")).unwrap();
+            let port = self.place.web_port.number;
+            fs::write(data.join("nodepool.yaml"), format!("webapp: {{port: {port}}}\nlabels: []\nproviders: []\n"))
+                .unwrap();
+            // Its predecessors have shown what they had to.
+            self.serving.retain(|running| !running.name().contains("nodepool-launcher"));
+            self.begin(&format!("env --chdir={folder} {line}"), &name);
+        } else if line.contains("coordinator") {
+            // It ends with its standard input.
+            self.begin(&format!("{line} < <(sleep 1000)"), &name);
+        } else {
+            self.begin(line, &name);
+        }
+        let running = self.serving.last_mut().unwrap();
+        let said = || fs::read_to_string(&log).unwrap_or_default();
+        wait::until(&format!("{says:?} of {line}"), SOON, async || {
+            assert!(said().contains(says) || running.ended().is_none(), "{line}: {}", said());
+            said().contains(says)
+        })
+        .await;
+    }
+
+    async fn run(&mut self, command: &str) -> Result<(), String> {
+        let way = WAYS.iter().find(|(beginning, _)| command.starts_with(beginning)).map(|(_, way)| way);
+        match way {
+            Some(StandsIn(file)) => {
+                let words = command.split(['…', '=']).next().unwrap().replace("--release ", "");
+                let stands = fs::read_to_string(root().join(file)).unwrap().contains(words.trim());
+                return if stands { Ok(()) } else { Err(format!("{command} does not stand in {file}")) };
+            }
+            Some(NotRun(_)) => return names_exist(command),
+            Some(Serves(_)) | None => {}
+        }
+        for form in forms(command) {
+            if form == "nodepool-launcher" {
+                continue; // It needs a file in /etc.
+            }
+            let line = self.fill(&form).await;
+            if let Some(Serves(says)) = way {
+                self.serve(&line, says).await;
+                continue;
+            }
+            let line = if NEEDS_MORE.contains(&&*line) { format!("{line} --help") } else { line };
+            let ended = tokio::process::Command::from(self.shell(&format!("set -o pipefail; {line} <<< y"))).output();
+            let ended =
+                tokio::time::timeout(SOON * 4, ended).await.map_err(|_| format!("{line} does not end"))?.unwrap();
+            if !ended.status.success() {
+                return Err(format!("{line}: {}\n{}{}", ended.status, text(&ended.stdout), text(&ended.stderr)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Of commands that are not run: tests and parts that they name are there.
+fn names_exist(command: &str) -> Result<(), String> {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    for pair in words.windows(2).filter(|pair| pair[0] == "--test") {
+        if !root().join(format!("tests/{}.rs", pair[1])).exists() {
+            return Err(format!("{command}: there is no test {}", pair[1]));
+        }
+    }
+    let parts = fs::read_to_string(root().join("benches/run")).unwrap();
+    for pair in words.windows(2).filter(|pair| pair[0].ends_with("--only")) {
+        for part in pair[1].trim_end_matches(']').split(',') {
+            if !parts.contains(&format!("def {part}(self)")) {
+                return Err(format!("{command}: there is no part {part}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Issue 5, 8: all commands in README and doc are executed by a test.
+#[tokio::test]
+async fn what_the_documents_tell_to_type_works() {
+    if real::skipped() {
+        return;
+    }
+    let mut all: Vec<String> = Vec::new();
+    for page in pages() {
+        for command in commands(&fs::read_to_string(page).unwrap()) {
+            if !all.contains(&command) {
+                all.push(command);
+            }
+        }
+    }
+    // It takes what others look at.
+    all.sort_by_key(|command| command.starts_with("nodepool erase"));
+    let mut stage = Stage::build().await;
+    let mut failed = Vec::new();
+    for (index, command) in all.iter().enumerate() {
+        if let Err(why) = stage.run(command).await {
+            failed.push(why);
+        }
+        if index == 0 {
+            assert!(command == "nodepool standalone", "the first command of the README is {command}");
+            stage.id("list", |node| node["state"] == "ready").await;
+        }
+    }
+    assert!(failed.is_empty(), "of {} commands {} failed:\n{}", all.len(), failed.len(), failed.join("\n\n"));
+    assert!(all.len() > 80, "only {} commands were found", all.len());
+}
