@@ -219,3 +219,17 @@ async fn in_a_pipe_each_change_is_a_line() {
     assert_eq!(tokio::time::timeout(DEADLINE, child.wait()).await.unwrap().unwrap().code(), Some(143));
     shop.close().await;
 }
+
+#[tokio::test]
+async fn it_ends_with_who_reads_it() {
+    let shop = Shop::open().await;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nodepool"));
+    command.args(["-c", "nodepool.yaml", "watch"]).current_dir(shop.home.path()).kill_on_drop(true);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(tokio::time::timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().unwrap().contains("there"));
+    // Nothing changes any more, so nothing is written that could fail.
+    drop(lines);
+    assert_eq!(tokio::time::timeout(DEADLINE, child.wait()).await.unwrap().unwrap().code(), Some(0));
+    shop.close().await;
+}

@@ -8,14 +8,16 @@ mod terminal;
 mod view;
 
 use std::io::IsTerminal;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nodepool::actors::clock;
 use nodepool::model::config::Config;
 use nodepool::model::snapshot::Snapshot;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::args::Format;
@@ -56,6 +58,7 @@ async fn print(
     screen: &mut Screen<'_>,
 ) -> anyhow::Result<u8> {
     let mut changes = Changes::default();
+    let mut unread = nobody_reads();
     loop {
         let picture = pictures.borrow_and_update().clone();
         for document in changes.since_last(&picture, clock::now()) {
@@ -66,9 +69,24 @@ async fn print(
         tokio::select! {
             changed = pictures.changed() => changed.context("nobody looks at ZooKeeper any more")?,
             interrupt = interrupts.next() => return Ok(interrupt.status()),
+            Ok(()) = &mut unread => return Ok(0),
         }
         sleep_until(next).await;
     }
+}
+
+/// Told when the other end of the pipe is closed, which a quiet system would show only with its next change.
+fn nobody_reads() -> oneshot::Receiver<()> {
+    let (tell, told) = oneshot::channel();
+    // A thread of its own, which the runtime does not wait for.
+    std::thread::spawn(move || {
+        let output = std::io::stdout();
+        let mut asked = [PollFd::new(output.as_fd(), PollFlags::empty())];
+        // Not asked for and told all the same: POLLERR of a pipe, POLLHUP of a socket or a terminal.
+        while poll(&mut asked, PollTimeout::NONE) == Err(nix::errno::Errno::EINTR) {}
+        let _ = tell.send(());
+    });
+    told
 }
 
 async fn show(pictures: &mut watch::Receiver<Arc<Snapshot>>, interrupts: &mut Interrupts) -> anyhow::Result<u8> {
