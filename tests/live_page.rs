@@ -88,6 +88,8 @@ async fn looked_at(scene: &Scene, screen: Screen) {
         let wider =
             browser.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth").await;
         assert_eq!(wider.as_f64(), Some(0.0), "{} on {}", view, screen.name);
+        let barriers = browser.barriers().await;
+        assert!(barriers.is_empty(), "{view} on {}: {barriers:#?}", screen.name);
         let name = format!("{}-{}", screen.name, view.split('/').next().unwrap());
         browser.screenshot(name.trim_end_matches('-')).await;
     }

@@ -6,11 +6,23 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::support::real;
 use crate::support::real::child::{Output, Running};
 use crate::support::real::ports::{self, Port};
 use crate::support::wait;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+
+const RUN_AXE: &str = "const done = arguments[0]; \
+    axe.run().then(result => done(result.passes.length < 10 ? 'it looked at nothing' : result.violations.map(found => ({rule: found.id, why: found.help, \
+    where: found.nodes.map(node => [node.html, node.failureSummary])}))), error => done(String(error)));";
+
+/// Beside kazoo in the environment of the tests.
+fn axe() -> PathBuf {
+    let find = "import importlib.util as u; print(u.find_spec('axe_core_python').submodule_search_locations[0])";
+    let found = Command::new(real::setting("NODEPOOL_TEST_PYTHON")).args(["-c", find]).output().unwrap();
+    PathBuf::from(String::from_utf8(found.stdout).unwrap().trim()).join("axe.min.js")
+}
 
 pub struct Browser {
     client: reqwest::Client,
@@ -96,6 +108,17 @@ impl Browser {
     /// What a script of the page's own returns.
     pub async fn run(&self, script: &str) -> Value {
         self.post("execute/sync", json!({"script": script, "args": []})).await
+    }
+
+    /// What breaks rules of accessibility (WCAG 2.1, A and AA, and good practice), as axe-core finds it
+    /// (<https://github.com/dequelabs/axe-core>).
+    pub async fn barriers(&self) -> Vec<String> {
+        if self.run("return typeof axe").await == "undefined" {
+            let axe = std::fs::read_to_string(axe()).unwrap();
+            self.run(&axe).await;
+        }
+        let found = self.post("execute/async", json!({"script": RUN_AXE, "args": []})).await;
+        found.as_array().unwrap_or_else(|| panic!("{found}")).iter().map(ToString::to_string).collect()
     }
 
     pub async fn text(&self) -> String {
