@@ -92,7 +92,7 @@ fn object(asked: Asked, answer: Result<Option<Value>, NoAnswer>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use actix::{Actor, Context, Handler, ResponseFuture};
+    use actix::{Actor, Arbiter, Context, Handler, ResponseFuture};
     use serde_json::json;
 
     struct Worker {
@@ -134,6 +134,33 @@ mod tests {
                 assert_eq!(views, expected);
             })
             .await;
+    }
+
+    #[test]
+    fn a_thread_on_which_nothing_moves_is_named_and_holds_up_nobody_else() {
+        actix::System::new().block_on(async {
+            let registry = Registry::default();
+            let (well, stuck) = (Arbiter::new(), Arbiter::new());
+            let (tell, started) = std::sync::mpsc::channel();
+            for (arbiter, name) in [(&well, "well"), (&stuck, "stuck")] {
+                let (registry, tell) = (registry.clone(), tell.clone());
+                arbiter.spawn_fn(move || {
+                    let worker = Worker { answers_after: Duration::ZERO }.start();
+                    let registration = registry.register("PoolWorker", name, worker.clone());
+                    tell.send((worker, registration, std::thread::current().name().map(str::to_owned))).unwrap();
+                });
+            }
+            let kept: Vec<_> = (0..2).map(|_| started.recv().unwrap()).collect();
+            let (release, blocked) = std::sync::mpsc::channel::<()>();
+            stuck.spawn_fn(move || {
+                let _ = blocked.recv();
+            });
+            let views = collect(&registry).await;
+            drop(release);
+            assert_eq!(views[0]["name"], "stuck");
+            assert!(kept.iter().any(|(_, _, thread)| views[0]["thread"] == json!(thread)), "{views:?}");
+            assert_eq!(views[1], json!({"actor": "PoolWorker", "name": "well", "paused": false}));
+        });
     }
 
     #[tokio::test]

@@ -1,0 +1,97 @@
+//! What the live page's memory of the past costs: bytes that the process has from its allocator.
+
+use std::alloc::System;
+
+use cap::Cap;
+use nodepool::model::chronicle::Chronicle;
+use nodepool::model::ids::{NodeId, RequestId};
+use nodepool::model::snapshot::{Snapshot, Stored};
+use nodepool::model::time::Timestamp;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+#[global_allocator]
+static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
+
+const NODES: usize = 10_000;
+/// More than the ring of 100,000 transitions holds.
+const REQUESTS: usize = 13_000;
+
+fn stored<T: DeserializeOwned>(mzxid: i64, record: &Value) -> Stored<T> {
+    // As the mirror reads it: from text, so that names come as they do there.
+    let record: T = serde_json::from_str(&record.to_string()).unwrap();
+    Stored { record: record.into(), version: 0, mzxid }
+}
+
+/// A picture, and what is told about the way to it from the one before.
+struct Film {
+    picture: Snapshot,
+    chronicle: Chronicle,
+    zxid: i64,
+}
+
+impl Film {
+    fn next<T>(&mut self, change: impl FnOnce(&mut Snapshot, i64) -> T) {
+        let before = self.picture.clone();
+        self.zxid += 1;
+        change(&mut self.picture, self.zxid);
+        self.chronicle.note(&before, &self.picture, Timestamp(self.zxid as f64));
+    }
+
+    fn node(&mut self, number: usize, state: &str, request: Option<usize>) {
+        let request = request.map(|number| format!("200-{number:010}"));
+        let (provider, label) = (format!("cloud-{}", number % 20), format!("label-{}", number % 50));
+        let record = json!({"state": state, "state_time": 1700000000.0, "provider": provider, "pool": "main", "type": [label],
+            "allocated_to": request, "hostname": format!("np{number:010}"), "interface_ip": "203.0.113.7"});
+        let id = NodeId::from(format!("{number:010}"));
+        self.next(|picture, zxid| picture.put_node(id, stored(zxid, &record)));
+    }
+
+    fn request(&mut self, number: usize, state: &str) {
+        let record =
+            json!({"state": state, "state_time": 1700000000.0, "node_types": [format!("label-{}", number % 50)]});
+        let id = RequestId::from(format!("200-{number:010}"));
+        self.next(|picture, zxid| picture.put_request(id, stored(zxid, &record)));
+    }
+
+    fn gone(&mut self, number: usize) {
+        let (node, request) = (NodeId::from(format!("{number:010}")), RequestId::from(format!("200-{number:010}")));
+        self.next(|picture, _| {
+            picture.remove_node(&node);
+            picture.remove_request(&request);
+        });
+    }
+}
+
+/// Issue 5, 2: history is a bounded ring in memory, at most 20 MB at 10,000 nodes.
+#[test]
+fn history_takes_at_most_20_mb_at_10_000_nodes() {
+    let mut film = Film { picture: Snapshot::default(), chronicle: Chronicle::new(Timestamp(0.0)), zxid: 0 };
+    for number in 0..NODES {
+        film.node(number, "ready", None);
+    }
+    // The oldest node serves a request and goes; another one comes.
+    for number in 0..REQUESTS {
+        film.request(number, "requested");
+        film.request(number, "pending");
+        film.node(number, "ready", Some(number));
+        film.request(number, "fulfilled");
+        film.node(number, "in-use", Some(number));
+        film.node(number, "deleting", Some(number));
+        film.gone(number);
+        film.node(NODES + number, "building", None);
+        film.node(NODES + number, "ready", None);
+    }
+    // Eight hours, of which six are kept.
+    for number in 0..2000 {
+        film.chronicle.count(&film.picture, Timestamp(f64::from(number)));
+    }
+    assert_eq!(film.chronicle.len(), 100_000, "the ring is full");
+    // What it keeps alive counts, such as names of nodes that are gone; so first the picture goes.
+    film.picture = Snapshot::default();
+    let with = ALLOCATOR.allocated();
+    film.chronicle = Chronicle::new(Timestamp(0.0));
+    let bytes = with - ALLOCATOR.allocated();
+    println!("history of {NODES} nodes: {:.1} MB", bytes as f64 / 1e6);
+    assert!((1_000_000..20_000_000).contains(&bytes), "{bytes} bytes");
+}
