@@ -496,7 +496,7 @@ function route(moved) {
 
 let [drawing, drawn, restUntil] = [false, false, 0];
 
-/** Soon, but not before it has rested thirty times as long as it took to draw: many changes cost no more than some. */
+/** Soon, but not before it has rested fifty times as long as it took to draw: many changes cost no more than some. */
 function draw() {
   if (drawing || !state.loaded) return;
   drawing = true;
@@ -512,7 +512,7 @@ function drawNow() {
   view.draw();
   document.documentElement.dataset.revision = state.revision;
   if (!drawn) { drawn = true; performance.mark('drawn'); }
-  restUntil = performance.now() + Math.min(2000, 30 * (performance.now() - began));
+  restUntil = performance.now() + Math.min(2000, 50 * (performance.now() - began));
 }
 
 function tick() {
