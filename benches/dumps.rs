@@ -1,13 +1,14 @@
 //! What SIGUSR2 asks of 1,000 actors on five threads, all of them well, and with one thread on which nothing moves any more.
 
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use actix::{Actor, Arbiter, AsyncContext, Context, Handler, MessageResult, System};
 use nodepool::actors::dump::{self, Registry};
 use nodepool::actors::messages::Dump;
 use nodepool::actors::registry::Registration;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 const ACTORS: usize = 1000;
 const THREADS: usize = 5;

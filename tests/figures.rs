@@ -49,6 +49,10 @@ fn rules_and_dashboard_ask_for_what_there_is() {
             .filter(|name| !known.contains(**name) && !meters::ALL.iter().any(|meter| meter.name == **name))
             .collect();
         assert!(unknown.is_empty() && asked.len() > 10, "{file} asks for {unknown:?}");
+        // Those are counted in the builder's process, which has no web port to be asked on.
+        let is_builders =
+            |name: &&str| ["nodepool_dib_image", "nodepool_image_update"].iter().any(|b| name.starts_with(b));
+        assert!(!asked.iter().any(is_builders), "{file} asks for figures of builders");
     }
     let dashboard: Value =
         serde_json::from_str(&std::fs::read_to_string(contrib("grafana/nodepool.json")).unwrap()).unwrap();
@@ -219,7 +223,7 @@ async fn statsd_hears_every_key_of_a_launcher() {
         assert!(length <= 512, "{length}");
         for key in keys(std::str::from_utf8(&buffer[..length]).unwrap()) {
             wanted.remove(&key);
-            if key.starts_with("nodepool.launch.requestor.nodepool-cli_") {
+            if key.starts_with("nodepool.launch.requestor.nodepool-cli.") {
                 requestors.insert(key.rsplit_once('|').unwrap().1.to_owned());
             }
         }
@@ -228,4 +232,70 @@ async fn statsd_hears_every_key_of_a_launcher() {
     drop(statsd);
     serve_one(&place).await;
     scraped(&place, "nodepool_statsd_samples_dropped 0").await;
+}
+
+/// Keys that arrive within so many gauges of this launcher's own limits, which it sends every second.
+async fn heard(statsd: &UdpSocket, seconds: usize) -> BTreeSet<String> {
+    let (mut buffer, mut found, mut limits) = ([0; 2048], BTreeSet::new(), 0);
+    while limits < seconds {
+        let length = tokio::time::timeout(PATIENCE, statsd.recv(&mut buffer)).await.unwrap().unwrap();
+        let new = keys(std::str::from_utf8(&buffer[..length]).unwrap());
+        limits += new.iter().filter(|key| key.ends_with(".max_servers|g")).count();
+        found.extend(new);
+    }
+    found
+}
+
+// operations.md 4.3: global gauges are sent by one elected launcher, limits by each
+#[tokio::test]
+async fn one_launcher_at_a_time_sends_the_gauges_of_all() {
+    let (first_ear, second_ear) =
+        (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
+    let (_place, coordinator, mut first) = launcher_for(Some(first_ear.local_addr().unwrap().port())).await;
+    let is_global = |key: &String| key == "nodepool.nodes.ready|g";
+    wait::until("the first to be elected", PATIENCE, async || heard(&first_ear, 1).await.iter().any(is_global)).await;
+    let other = Place::new("");
+    other.configure(&format!(
+        "zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\nlabels: []\n\
+         providers: [{{name: other, driver: static, pools: []}}]\n",
+        coordinator.port
+    ));
+    let mut command = other.command(LAUNCHER, &["-f", "-c", "nodepool.yaml"]);
+    command.env("STATSD_HOST", "127.0.0.1").env("STATSD_PORT", second_ear.local_addr().unwrap().port().to_string());
+    let _second = other.start_command(command);
+    other.becomes_ready().await;
+    // Longer than what did not change is left unsaid.
+    let told = heard(&second_ear, 12).await;
+    assert!(told.contains("nodepool.provider.other.max_servers|g") && !told.iter().any(is_global), "{told:?}");
+    first.kill();
+    wait::until("the second to take over", PATIENCE, async || heard(&second_ear, 1).await.iter().any(is_global)).await;
+}
+
+/// However fast it goes: nothing of it lasts as long as the page's beat.
+#[tokio::test]
+async fn the_history_of_a_request_and_its_node_has_every_step() {
+    let (place, _coordinator, _launcher) = launcher().await;
+    serve_one(&place).await;
+    let states = |document: &str| -> Vec<String> {
+        let document: Value = serde_json::from_str(document).unwrap();
+        let events = document["events"].as_array().unwrap();
+        let mut states: Vec<String> =
+            events.iter().map(|event| event["state"].as_str().unwrap_or("gone").to_owned()).collect();
+        states.dedup();
+        states
+    };
+    let of = async |path: &str| states(&place.get(path).await.unwrap().1);
+    wait::until("the node to be gone", PATIENCE, async || {
+        of("/api/node/0000000000").await.last().is_some_and(|state| state == "gone")
+    })
+    .await;
+    let mut node = of("/api/node/0000000000").await;
+    // What a consumer writes twice within a moment, nobody can read twice.
+    node.retain(|state| state != "in-use");
+    assert_eq!(node, ["init", "building", "ready", "used", "deleting", "gone"]);
+    let (_, document) = place.get("/api/request/200-0000000000").await.unwrap();
+    let document: Value = serde_json::from_str(&document).unwrap();
+    let events = document["events"].as_array().unwrap().iter().filter(|event| event["node"].is_null());
+    let request: Vec<&str> = events.map(|event| event["state"].as_str().unwrap_or("gone")).collect();
+    assert_eq!(request, ["requested", "pending", "fulfilled", "gone"]);
 }

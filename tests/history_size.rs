@@ -35,7 +35,7 @@ impl Film {
         let before = self.picture.clone();
         self.zxid += 1;
         change(&mut self.picture, self.zxid);
-        self.chronicle.note(&before, &self.picture, Timestamp(self.zxid as f64));
+        self.chronicle.compare(&before, &self.picture, Timestamp(self.zxid as f64));
     }
 
     fn node(&mut self, number: usize, state: &str, request: Option<usize>) {

@@ -137,15 +137,25 @@ async fn slow_clients_and_a_crowd_of_streams_cost_little() {
         place.get("/node-list?fields=id").await.unwrap().1.contains("| 0000001999 |")
     })
     .await;
-    // Each of these answers is 5 MB and more; nobody reads them.
-    let asked = b"GET /node-list HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n";
+    // Each of these answers is 4 MB and more, and a body of its own; nobody reads them.
     let before = resident(&launcher);
     let mut slow = Vec::new();
-    for _ in 0..100 {
+    let keys = ["provider", "state", "label", "server_id", "comment", "hostname", "AZ", "locked"];
+    for number in 0..150_usize {
         let mut stream = TcpStream::connect(("127.0.0.1", place.web_port.number)).await.unwrap();
-        stream.write_all(asked).await.unwrap();
+        let more: Vec<&str> = (0..8).filter(|bit| number >> bit & 1 == 1).map(|bit| keys[bit]).collect();
+        let asked = format!("GET /node-list?fields=id,comment,{} HTTP/1.1\r\nHost: x\r\n\r\n", more.join(","));
+        stream.write_all(asked.as_bytes()).await.unwrap();
         slow.push(stream);
     }
+    // Those that were served hold no more than there is room for; the others are told to come again.
+    let mut refused = 0;
+    for stream in &mut slow {
+        let mut head = [0; 12];
+        tokio::time::timeout(PATIENCE, stream.read_exact(&mut head)).await.unwrap().unwrap();
+        refused += usize::from(&head[9..12] == b"503");
+    }
+    assert!((1..150).contains(&refused), "{refused} were refused");
     let mut streams = Vec::new();
     let (mut served, mut refused) = (0, 0);
     for _ in 0..600 {
@@ -172,7 +182,7 @@ async fn slow_clients_and_a_crowd_of_streams_cost_little() {
     }
     assert_eq!(place.get("/ready").await.unwrap().0, 200);
     let after = resident(&launcher);
-    assert!(after < before + 150_000, "{before} kB, then {after} kB");
+    assert!(after < before + 450_000, "{before} kB, then {after} kB");
     // Who leaves makes room.
     drop(streams);
     drop(slow);
@@ -183,6 +193,22 @@ async fn slow_clients_and_a_crowd_of_streams_cost_little() {
         stream.read_exact(&mut head).await.is_ok() && &head[9..12] == b"200"
     })
     .await;
+}
+
+/// A web port whose figures are those of another version.
+async fn odd_neighbour() -> std::net::SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let body = r#"{"launcher": "odd", "providers": [{"name": "incomplete", "extra": 1}], "extra": {}}"#;
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut asked = [0; 1024];
+            let _ = stream.read(&mut asked).await;
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            let _ = stream.write_all((head + body).as_bytes()).await;
+        }
+    });
+    address
 }
 
 #[tokio::test]
@@ -204,11 +230,42 @@ async fn providers_of_other_launchers_are_shown_or_said_to_be_missing() {
         let (_, text) = place.get("/api/figures").await.unwrap();
         serde_json::from_str::<Value>(&text).unwrap()["launchers"].clone()
     };
-    wait::until("both to be told", PATIENCE, async || {
+    // What anybody could announce: nothing, a place of somebody else's, what listens nowhere, and one that answers oddly.
+    let nowhere = support::real::ports::reserve();
+    let odd = odd_neighbour().await;
+    let own = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    let announced = [
+        ("elsewhere", "127.0.0.1:8005".to_owned()),
+        ("metadata", "169.254.169.254:80".to_owned()),
+        ("path", "192.0.2.1:80/latest/meta-data?x=".to_owned()),
+        (&*own, format!("127.0.0.1:{}", nowhere.number)),
+        (&*own, odd.to_string()),
+    ];
+    for (number, (hostname, webapp)) in announced.into_iter().enumerate() {
+        let record =
+            serde_json::json!({"hostname": hostname, "state": "running", "kind": "launcher", "webapp": webapp});
+        let path = format!("/nodepool/components/launcher/odd{number:010}");
+        zk.create(&path, Bytes::from(record.to_string()), CreateMode::Persistent).await.unwrap();
+    }
+    let expected = [
+        "\"here\"",
+        "\"there\"",
+        "it has no web port",
+        "it listens on its own loopback address only",
+        "what it announces is no address of a web port",
+        &format!("http://127.0.0.1:{} does not answer", nowhere.number),
+        "\"incomplete\"",
+    ];
+    wait::until("all of them to be told", PATIENCE, async || {
         let told = figures().await.to_string();
-        told.contains("\"here\"") && told.contains("\"there\"") && told.contains("it has no web port")
+        expected.iter().all(|expected| told.contains(expected)) && !told.contains("169.254") && !told.contains("extra")
     })
     .await;
+    // What is left out is there with nothing in it, so that nobody who reads it stumbles.
+    let told = figures().await;
+    let providers = told.as_array().unwrap().iter().flat_map(|launcher| launcher["providers"].as_array().cloned());
+    let incomplete = providers.flatten().find(|provider| provider["name"] == "incomplete").unwrap();
+    assert_eq!((&incomplete["quotas"], &incomplete["calls"]["count"]), (&serde_json::json!([]), &0.into()));
     second.kill();
     wait::until("the second to be missing, then gone", PATIENCE, async || {
         let told = figures().await.to_string();
@@ -235,9 +292,17 @@ async fn dumps_are_for_who_is_on_this_machine() {
     assert!(daemon::text(&text.await.unwrap().stdout).starts_with(r#"{"actor":"CleanupWorker""#));
     let client = reqwest::Client::new();
     let url = format!("http://127.0.0.1:{}/dump", place.web_port.number);
-    for (name, value) in
-        [("x-forwarded-for", "192.0.2.1"), ("forwarded", "for=192.0.2.1"), ("origin", "http://evil.example")]
-    {
+    for (name, value) in [
+        ("x-forwarded-for", "192.0.2.1"),
+        ("x-forwarded-host", "nodepool.example"),
+        ("x-real-ip", "192.0.2.1"),
+        ("forwarded", "for=192.0.2.1"),
+        ("origin", "http://evil.example"),
+        ("sec-fetch-site", "cross-site"),
+        // A name of theirs that they made resolve to us.
+        ("host", "evil.example"),
+        ("host", "127.0.0.1.evil.example:8005"),
+    ] {
         let refused = client.get(&url).header(name, value).send().await.unwrap();
         assert_eq!(refused.status(), 403, "{name}");
     }
@@ -249,7 +314,7 @@ async fn dumps_are_for_who_is_on_this_machine() {
     // Two at a time are refused; one whose client went away ends when it would have.
     let begin = async || {
         let mut stream = TcpStream::connect(("127.0.0.1", place.web_port.number)).await.unwrap();
-        stream.write_all(b"GET /dump?profile=3 HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        stream.write_all(b"GET /dump?profile=3 HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
         stream
     };
     let mut first = begin().await;
@@ -328,4 +393,20 @@ async fn nothing_secret_is_shown() {
         }
     }
     assert!(!launcher.log().contains(secret), "{}", launcher.log());
+}
+
+/// Two requests in one packet: nothing of the body that the first did not ask for is taken for the answer to the second.
+#[tokio::test]
+async fn head_has_no_body_even_with_another_request_behind_it() {
+    let (place, _coordinator, _launcher) = launcher("labels: []\nproviders: []\n").await;
+    let mut stream = TcpStream::connect(("127.0.0.1", place.web_port.number)).await.unwrap();
+    let both =
+        b"HEAD /node-list HTTP/1.1\r\nHost: x\r\n\r\nGET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    stream.write_all(both).await.unwrap();
+    let mut said = String::new();
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut said)).await.unwrap();
+    assert!(!said.contains("| ID"), "{said}");
+    let alone = reqwest::Client::new().head(format!("http://127.0.0.1:{}/node-list", place.web_port.number));
+    let alone = alone.send().await.unwrap();
+    assert!(alone.headers()["content-length"].to_str().unwrap().parse::<usize>().unwrap() > 100);
 }

@@ -42,6 +42,8 @@ impl Dumps {
                     debug!(target: "nodepool.stack_dump", "{line}");
                 }
             }
+            // Nobody pays for what nobody would see.
+            None if !tracing::enabled!(target: "nodepool.stack_dump", tracing::Level::DEBUG) => {}
             None => {
                 let window = profile::WINDOW;
                 self.profile = Profile::start(registry.clone()).map(|profile| (profile, Instant::now() + window));

@@ -53,7 +53,7 @@ pub async fn run_session(zk: Zk, shared: Arc<Shared>, loaded: Loaded) -> Session
             return SessionEnd::Expired;
         }
     };
-    shared.pictures.show(mirror.subscribe());
+    shared.pictures.show(&mirror);
     let panics = PanicWatch::new();
     let store = Store::new(zk.clone(), mirror);
     let launcher = Launcher::new(shared.clone(), store, loaded, panics.clone()).start();

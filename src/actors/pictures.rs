@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::model::cloud::Facts;
 use crate::model::ids::ProviderName;
 use crate::model::snapshot::Snapshot;
+use crate::zk::mirror::{Frame, Mirror};
+
+/// Frames that who watches closely may be behind.
+const MOST_FRAMES: usize = 4096;
 
 type Published = watch::Receiver<Arc<Snapshot>>;
 
@@ -15,6 +19,7 @@ type Published = watch::Receiver<Arc<Snapshot>>;
 #[derive(Clone)]
 pub struct Pictures {
     published: watch::Sender<Option<Published>>,
+    film: Arc<Mutex<Option<mpsc::Sender<Frame>>>>,
     facts: Arc<Mutex<FactsOfAll>>,
 }
 
@@ -22,14 +27,28 @@ type FactsOfAll = BTreeMap<ProviderName, watch::Receiver<Arc<Facts>>>;
 
 impl Default for Pictures {
     fn default() -> Self {
-        Self { published: watch::Sender::new(None), facts: Arc::default() }
+        Self { published: watch::Sender::new(None), film: Arc::default(), facts: Arc::default() }
     }
 }
 
 impl Pictures {
     /// A session has begun.
-    pub fn show(&self, published: Published) {
+    pub fn show(&self, mirror: &Mirror) {
+        if let Some(frames) = &*self.film.lock().unwrap_or_else(PoisonError::into_inner) {
+            mirror.film(frames.clone());
+        }
+        self.show_published(mirror.subscribe());
+    }
+
+    fn show_published(&self, published: Published) {
         self.published.send_replace(Some(published));
+    }
+
+    /// Every step of every session that begins from now on, for the one who asked last.
+    pub fn film(&self) -> mpsc::Receiver<Frame> {
+        let (frames, film) = mpsc::channel(MOST_FRAMES);
+        *self.film.lock().unwrap_or_else(PoisonError::into_inner) = Some(frames);
+        film
     }
 
     /// Other providers are in service, or others in their place.
@@ -110,14 +129,14 @@ mod tests {
         let mut follower = pictures.follow();
         assert!(pictures.latest().is_none());
         let (first, shown) = watch::channel(picture(1));
-        pictures.show(shown);
+        pictures.show_published(shown);
         assert_eq!(follower.next().await.revision, 1);
         first.send_replace(picture(2));
         assert_eq!(follower.next().await.revision, 2);
         let (second, shown) = watch::channel(picture(7));
         drop(first);
         assert_eq!(pictures.latest().unwrap().revision, 2, "what was seen last stays");
-        pictures.show(shown);
+        pictures.show_published(shown);
         assert_eq!(follower.next().await.revision, 7);
         second.send_replace(picture(8));
         assert_eq!(follower.next().await.revision, 8);

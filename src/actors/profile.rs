@@ -25,6 +25,8 @@ const STACKS_PER_SECOND: i32 = 97;
 const MOST_FUNCTIONS: usize = 40;
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
+/// Whether there is a profile, be it that its results are still put together.
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 static NOTES: Mutex<Option<Notes>> = Mutex::new(None);
 
 struct Notes {
@@ -114,12 +116,10 @@ impl Profile {
     /// To be called on a thread that nothing else can block. `None` where there is one already.
     pub fn start(registry: Registry) -> Option<Self> {
         let (handlers, slow, mailboxes) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        let mut notes = lock();
-        if notes.is_some() {
+        if IS_TAKEN.swap(true, Ordering::Relaxed) {
             return None;
         }
-        *notes = Some(Notes { began: Instant::now(), handlers, slow, mailboxes });
-        drop(notes);
+        *lock() = Some(Notes { began: Instant::now(), handlers, slow, mailboxes });
         IS_ON.store(true, Ordering::Relaxed);
         // Unwinding from a signal handler inside of these may wait for a lock that the interrupted code holds.
         let shy = ["libc", "libgcc", "pthread", "vdso"];
@@ -154,6 +154,7 @@ impl Drop for Profile {
         self.knocking.abort();
         IS_ON.store(false, Ordering::Relaxed);
         *lock() = None;
+        IS_TAKEN.store(false, Ordering::Relaxed);
     }
 }
 

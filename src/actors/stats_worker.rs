@@ -110,11 +110,14 @@ impl StatsWorker {
         }));
     }
 
-    fn report_own(&mut self, _: &mut Context<Self>) {
-        let own = metrics::limit_gauges(&self.config);
-        for sample in own.into_iter().chain(metrics::client_gauges(&self.shared.identity.hostname)) {
-            self.shared.samples.report(sample);
-        }
+    /// As often as pools of the original go over their requests.
+    fn report_limits(&mut self, _: &mut Context<Self>) {
+        metrics::limit_gauges(&self.config).into_iter().for_each(|sample| self.shared.samples.report(sample));
+    }
+
+    fn report_client(&mut self, _: &mut Context<Self>) {
+        let gauges = metrics::client_gauges(&self.shared.identity.hostname);
+        gauges.into_iter().for_each(|sample| self.shared.samples.report(sample));
     }
 }
 
@@ -124,9 +127,11 @@ impl Actor for StatsWorker {
     fn started(&mut self, ctx: &mut Self::Context) {
         self.registration = Some(self.shared.registry.register("StatsWorker", "", ctx.address()));
         self.stand_for_election(ctx);
-        self.report_own(ctx);
+        self.report_limits(ctx);
+        self.report_client(ctx);
         ctx.run_interval(CHANGES, Self::report_global);
-        ctx.run_interval(REFRESH, Self::report_own);
+        ctx.run_interval(CHANGES, Self::report_limits);
+        ctx.run_interval(REFRESH, Self::report_client);
     }
 }
 
@@ -141,7 +146,7 @@ impl Handler<Reconfigure> for StatsWorker {
     fn handle(&mut self, message: Reconfigure, ctx: &mut Self::Context) {
         let _measured = profile::handling::<Self>("Reconfigure");
         self.config = message.0;
-        self.report_own(ctx);
+        self.report_limits(ctx);
     }
 }
 

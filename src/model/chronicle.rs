@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
-use super::ids::{LabelName, NodeId, ProviderName, RequestId};
-use super::node::NodeState;
+use super::ids::{NodeId, RequestId};
 use super::request::RequestState;
 use super::snapshot::{Snapshot, nodes_by_state};
 use super::time::{Span, Timestamp};
+use super::transition::{Transition, What};
 
 /// Transitions that are remembered: of each some 120 bytes, shared names not counted.
 const MOST_EVENTS: usize = 100_000;
@@ -17,6 +17,8 @@ const MOST_EVENTS: usize = 100_000;
 pub const COUNT_EVERY: Span = Span(15.0);
 /// Counts that are kept: six hours.
 const MOST_COUNTS: usize = 1440;
+/// Of names in transitions: whoever gives longer ones does not get more memory.
+const LONGEST_NAME: usize = 64;
 
 pub struct Chronicle {
     since: Timestamp,
@@ -28,15 +30,11 @@ pub struct Chronicle {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Event {
     pub at: Timestamp,
+    /// By our clock. A record may tell of a time before anybody looked.
+    #[serde(skip)]
+    noted: Timestamp,
     #[serde(flatten)]
     pub what: What,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum What {
-    Node { node: NodeId, state: Option<NodeState>, provider: Option<ProviderName>, request: Option<RequestId> },
-    Request { request: RequestId, state: Option<RequestState>, nodes: usize, label: Option<LabelName> },
 }
 
 /// How many nodes were in each state, in the order of `NodeState::ALL`, and how many requests were open.
@@ -55,49 +53,36 @@ impl Chronicle {
     /// From when on everything is remembered.
     pub fn since(&self) -> Timestamp {
         match self.events.front() {
-            Some(first) if self.events.len() == MOST_EVENTS => first.at,
+            Some(first) if self.events.len() == MOST_EVENTS => first.noted,
             _ => self.since,
         }
     }
 
-    /// Notes what has changed between two pictures. What vanished has no state any more.
-    pub fn note(&mut self, older: &Snapshot, newer: &Snapshot, now: Timestamp) {
+    /// Notes what differs between two pictures, where nobody has seen how it came to that.
+    pub fn compare(&mut self, older: &Snapshot, newer: &Snapshot, now: Timestamp) {
         for id in newer.requests_changed_since(older) {
             let (before, after) = (older.request(&id), newer.request(&id));
-            let state = after.map(|stored| stored.record.state);
-            if before.map(|stored| stored.record.state) == state {
-                continue;
-            }
-            let Some(record) = after.or(before).map(|stored| &stored.record) else { continue };
-            let at = if after.is_some() { record.state_time } else { now };
-            let (nodes, label) = (record.nodes.len(), record.node_types.first().cloned());
-            self.remember(at, What::Request { request: id, state, nodes, label });
+            let step = Transition::of_request(&id, before.map(|old| &*old.record), after.map(|new| &*new.record));
+            step.into_iter().for_each(|step| self.note(step, now));
         }
         for id in newer.nodes_changed_since(older) {
             let (before, after) = (older.node(&id), newer.node(&id));
-            let state = after.map(|stored| stored.record.state);
-            let request = |stored: Option<&super::snapshot::Stored<super::node::Node>>| {
-                stored.and_then(|stored| stored.record.allocated_to.clone())
-            };
-            if before.map(|stored| stored.record.state) == state && request(before) == request(after) {
-                continue;
-            }
-            let Some(record) = after.or(before).map(|stored| &stored.record) else { continue };
-            let (provider, request) = (record.provider.clone(), record.allocated_to.clone());
-            let at = if after.is_some_and(|_| before.map(|stored| stored.record.state) != state) {
-                record.state_time
-            } else {
-                now
-            };
-            self.remember(at, What::Node { node: id, state, provider, request });
+            let step = Transition::of_node(&id, before.map(|old| &*old.record), after.map(|new| &*new.record));
+            step.into_iter().for_each(|step| self.note(step, now));
         }
     }
 
-    fn remember(&mut self, at: Timestamp, what: What) {
+    pub fn note(&mut self, step: Transition, now: Timestamp) {
         if self.events.len() >= MOST_EVENTS {
             self.events.pop_front();
         }
-        self.events.push_back(Event { at, what });
+        let mut what = step.what;
+        match &mut what {
+            What::Node { provider: Some(name), .. } => shorten(name),
+            What::Request { label: Some(name), .. } => shorten(name),
+            _ => {}
+        }
+        self.events.push_back(Event { at: step.at.unwrap_or(now), noted: now, what });
     }
 
     /// To be called every [`COUNT_EVERY`].
@@ -138,6 +123,14 @@ impl Chronicle {
     }
 }
 
+fn shorten<N: AsRef<str> + From<String>>(name: &mut N) {
+    let text = name.as_ref();
+    if text.len() > LONGEST_NAME {
+        let short: String = text.chars().take(LONGEST_NAME / 2).chain(['…']).collect();
+        *name = N::from(short);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,7 +148,7 @@ mod tests {
         let mut step = |change: &dyn Fn(&mut Snapshot)| {
             let mut next = pictures.last().unwrap().clone();
             change(&mut next);
-            chronicle.note(pictures.last().unwrap(), &next, Timestamp(100.0));
+            chronicle.compare(pictures.last().unwrap(), &next, Timestamp(100.0));
             pictures.push(next);
         };
         step(&|next| {
@@ -206,7 +199,8 @@ mod tests {
         let mut chronicle = Chronicle::new(Timestamp(0.0));
         for number in 0..MOST_EVENTS + 10 {
             let what = What::Request { request: RequestId::from("1-1"), state: None, nodes: 0, label: None };
-            chronicle.remember(Timestamp(number as f64), what);
+            // Records of times long ago do not move the beginning back.
+            chronicle.note(Transition { at: Some(Timestamp(-1.0)), what }, Timestamp(number as f64));
         }
         assert_eq!((chronicle.len(), chronicle.since()), (MOST_EVENTS, Timestamp(10.0)));
         for number in 0..MOST_COUNTS + 10 {

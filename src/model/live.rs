@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
 use serde::ser::SerializeTuple;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::ids::{NodeId, ProviderName, RequestId};
@@ -76,11 +76,11 @@ impl<L> Default for Difference<L> {
 }
 
 /// Everything, for a page that has just been opened.
-pub fn whole(snapshot: &Snapshot) -> String {
+pub fn whole(revision: u64, snapshot: &Snapshot) -> String {
     let nodes = snapshot.nodes().map(|(id, stored)| NodeLine(id, &stored.record, snapshot.is_node_locked(id)));
     let requests = snapshot.requests().map(|(id, stored)| RequestLine(id, &stored.record));
     text(&Whole {
-        revision: snapshot.revision,
+        revision,
         connected: snapshot.connected,
         nodes: nodes.collect(),
         requests: requests.collect(),
@@ -97,8 +97,8 @@ struct Whole<'a> {
     images: Value,
 }
 
-/// What the page has to change that shows the older picture.
-pub fn patch(older: &Snapshot, newer: &Snapshot) -> String {
+/// What the page has to change that shows the older picture, which has the revision before this one.
+pub fn patch(revision: u64, older: &Snapshot, newer: &Snapshot) -> String {
     let (mut nodes, mut requests) = (Difference::default(), Difference::default());
     let changed = newer.nodes_changed_since(older);
     for id in &changed {
@@ -115,11 +115,13 @@ pub fn patch(older: &Snapshot, newer: &Snapshot) -> String {
         }
     }
     let images = (!newer.images.is_same_as(&older.images)).then(|| images(newer));
-    text(&Patch { revision: newer.revision, connected: newer.connected, nodes, requests, images })
+    let from = revision.saturating_sub(1);
+    text(&Patch { from, revision, connected: newer.connected, nodes, requests, images })
 }
 
 #[derive(Serialize)]
 struct Patch<'a> {
+    from: u64,
     revision: u64,
     connected: bool,
     nodes: Difference<NodeLine<'a>>,
@@ -152,7 +154,8 @@ fn images(snapshot: &Snapshot) -> Value {
 }
 
 /// What a launcher tells of one of its providers.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
 pub struct ProviderFigures {
     pub name: String,
     pub driver: String,
@@ -163,11 +166,13 @@ pub struct ProviderFigures {
     pub seen_at: Option<f64>,
     pub pools: Vec<PoolFigures>,
     pub quotas: Vec<Quota>,
-    pub nodes: BTreeMap<&'static str, usize>,
+    /// By state.
+    pub nodes: BTreeMap<String, usize>,
     pub calls: CallFigures,
 }
 
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
 pub struct PoolFigures {
     pub name: String,
     pub max_servers: Option<i64>,
@@ -175,7 +180,8 @@ pub struct PoolFigures {
 }
 
 /// Calls of a cloud's API within the last minutes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
 pub struct CallFigures {
     /// Over how many seconds.
     pub window_s: f64,
@@ -189,9 +195,9 @@ pub struct CallFigures {
 pub fn providers(world: &World<'_>, calls: &BTreeMap<ProviderName, CallFigures>) -> Vec<ProviderFigures> {
     let figures = |(name, section): (&ProviderName, &std::sync::Arc<super::config::ProviderConfig>)| {
         let facts = world.facts.get(name);
-        let mut nodes: BTreeMap<&'static str, usize> = BTreeMap::new();
+        let mut nodes: BTreeMap<String, usize> = BTreeMap::new();
         world.snapshot.nodes_of(name).for_each(|(_, stored)| {
-            *nodes.entry(stored.record.state.as_str()).or_default() += 1;
+            *nodes.entry(stored.record.state.as_str().to_owned()).or_default() += 1;
         });
         let pools = section.pools.iter().map(|(pool, config)| PoolFigures {
             name: pool.to_string(),
@@ -267,9 +273,9 @@ mod tests {
             stored(2, r#"{"state": "in-use", "state_time": 2.5, "type": ["a"], "comment": "<b>"}"#),
         );
         newer.remove_node(&"0000000009".into());
-        let patch = patch(&older, &newer);
-        let expected = r#"{"revision":0,"connected":false,"nodes":{"put":[["0000000007","in-use",2.0,null,null,["a"],null,false,null,"<b>",null,null]],"gone":["0000000009"]},"requests":{"put":[],"gone":[]}}"#;
+        let patch = patch(8, &older, &newer);
+        let expected = r#"{"from":7,"revision":8,"connected":false,"nodes":{"put":[["0000000007","in-use",2.0,null,null,["a"],null,false,null,"<b>",null,null]],"gone":["0000000009"]},"requests":{"put":[],"gone":[]}}"#;
         assert_eq!(patch, expected);
-        assert_eq!(whole(&older).matches("\"ready\"").count(), 100);
+        assert_eq!(whole(8, &older).matches("\"ready\"").count(), 100);
     }
 }

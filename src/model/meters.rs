@@ -150,6 +150,11 @@ pub const LAST_BUILD: Meter = gauge(
 pub const BUILDS: Meter = gauge("nodepool_image_builds", "Builds of images by state", &["image", "state"]);
 pub const UPLOADS: Meter =
     gauge("nodepool_image_uploads", "Uploads of images by provider and state", &["image", "provider", "state"]);
+pub const NEWEST_BUILD: Meter = gauge(
+    "nodepool_image_newest_build_timestamp_seconds",
+    "When the newest ready build of an image was ready, in seconds since 1970",
+    &["image"],
+);
 pub const QUOTA_LIMIT: Meter = gauge(
     "nodepool_provider_quota",
     "What a cloud allows a project, by the newest look at it; +Inf where it sets no limit",
@@ -210,6 +215,7 @@ pub const ALL: &[&Meter] = &[
     &LAST_BUILD,
     &BUILDS,
     &UPLOADS,
+    &NEWEST_BUILD,
     &QUOTA_LIMIT,
     &QUOTA_USED,
     &CONNECTED,

@@ -116,6 +116,8 @@ impl LaunchEnd<'_> {
             samples.extend(both(name, &meters::LAUNCH_BY_IMAGE, &meters::LAUNCH_BY_IMAGE_TIME, &[image, result]));
         }
         if let Some(requestor) = self.requestor {
+            // A command line is somebody else each time, of whom nobody wants a series.
+            let requestor = if requestor.starts_with("nodepool-cli:") { "nodepool-cli" } else { requestor };
             let requestor = normalised(requestor);
             let name = format!("nodepool.launch.requestor.{requestor}.{result}");
             samples.extend(both(

@@ -41,6 +41,7 @@ pub mod build;
 pub mod stored;
 pub mod images;
 pub mod ledger;
+pub mod transition;
 pub mod snapshot;
 pub mod table;
 pub mod list;

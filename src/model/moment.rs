@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::build::BuildState;
 use super::cloud::Facts;
 use super::exposition::Exposition;
 use super::ids::{LabelName, PoolId, ProviderName};
@@ -47,9 +48,16 @@ fn show_requests(world: &World<'_>, out: &mut Exposition) {
 
 fn show_images(snapshot: &Snapshot, out: &mut Exposition) {
     let mut builds: BTreeMap<[String; 2], f64> = BTreeMap::new();
+    let mut newest: BTreeMap<[String; 1], f64> = BTreeMap::new();
     for (key, stored) in snapshot.images.builds() {
-        *builds.entry([key.image.to_string(), stored.record.state.as_str().to_owned()]).or_default() += 1.0;
+        let build = &stored.record;
+        *builds.entry([key.image.to_string(), build.state.as_str().to_owned()]).or_default() += 1.0;
+        if build.state == BuildState::Ready {
+            let at = newest.entry([key.image.to_string()]).or_insert(build.state_time.0);
+            *at = at.max(build.state_time.0);
+        }
     }
+    newest.into_iter().for_each(|(labels, at)| out.number(&meters::NEWEST_BUILD, labels, at));
     let mut uploads: BTreeMap<[String; 3], f64> = BTreeMap::new();
     for (key, stored) in snapshot.images.uploads() {
         let labels = [key.image.to_string(), key.provider.to_string(), stored.record.state.as_str().to_owned()];
@@ -70,7 +78,8 @@ fn show_quota(world: &World<'_>, out: &mut Exposition) {
 }
 
 /// One limit of a cloud and what is used of it.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
 pub struct Quota {
     pub resource: String,
     /// `None` where there is none.

@@ -14,6 +14,7 @@ use super::ledger::Ledger;
 use super::node::{Node, NodeState};
 use super::request::{NodeRequest, Rank, RequestState};
 pub use super::stored::{Change, LockView, NodeChange, RequestChange, Stored, WriteError};
+use super::transition::Transition;
 
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -48,6 +49,8 @@ pub struct Snapshot {
     /// Pending requests whose lock nobody holds.
     unheld: OrdSet<RequestId>,
     pub ledger: Ledger,
+    /// Steps since these were taken last, in their order; `None` where nobody wants to know.
+    pub transitions: Option<Vec<Transition>>,
 }
 
 // Reading.
@@ -240,6 +243,9 @@ impl Snapshot {
             let alike = before.map(|(_, neighbour)| neighbour).into_iter().chain(old);
             alike.for_each(|other| record.share_with(&other.record));
         }
+        if let Some(transitions) = &mut self.transitions {
+            transitions.extend(Transition::of_node(&id, old.map(|old| &*old.record), Some(&stored.record)));
+        }
         self.unindex_node(&id);
         self.empty_nodes.remove(&id);
         self.zxid = self.zxid.max(stored.mzxid);
@@ -249,6 +255,7 @@ impl Snapshot {
     }
 
     pub fn remove_node(&mut self, id: &NodeId) {
+        self.note_gone(id);
         self.unindex_node(id);
         self.nodes.remove(id);
         self.node_locks.remove(id);
@@ -257,9 +264,16 @@ impl Snapshot {
 
     /// A node znode without data: the record, if there was one, is gone.
     pub fn put_empty_node(&mut self, id: NodeId) {
+        self.note_gone(&id);
         self.unindex_node(&id);
         self.nodes.remove(&id);
         self.empty_nodes.insert(id);
+    }
+
+    fn note_gone(&mut self, id: &NodeId) {
+        if let Some(transitions) = &mut self.transitions {
+            transitions.extend(Transition::of_node(id, self.nodes.get(id).map(|old| &*old.record), None));
+        }
     }
 
     pub fn set_node_lock(&mut self, id: NodeId, view: LockView) {
@@ -274,8 +288,12 @@ impl Snapshot {
     }
 
     pub fn put_request(&mut self, id: RequestId, stored: Stored<NodeRequest>) -> bool {
-        if self.requests.get(&id).is_some_and(|old| old.mzxid >= stored.mzxid) {
+        let old = self.requests.get(&id);
+        if old.is_some_and(|old| old.mzxid >= stored.mzxid) {
             return false;
+        }
+        if let Some(transitions) = &mut self.transitions {
+            transitions.extend(Transition::of_request(&id, old.map(|old| &*old.record), Some(&stored.record)));
         }
         self.unindex_request(&id);
         self.zxid = self.zxid.max(stored.mzxid);
@@ -298,7 +316,10 @@ impl Snapshot {
 
     pub fn remove_request(&mut self, id: &RequestId) {
         self.unindex_request(id);
-        if self.requests.remove(id).is_some() {
+        if let Some(old) = self.requests.remove(id) {
+            if let Some(transitions) = &mut self.transitions {
+                transitions.extend(Transition::of_request(id, Some(&old.record), None));
+            }
             self.index_orphans(id);
         }
     }

@@ -23,6 +23,7 @@ use crate::model::images::UploadPlace;
 use crate::model::node::Node;
 use crate::model::request::NodeRequest;
 use crate::model::snapshot::{LockView, Snapshot, Stored};
+use crate::model::transition::Transition;
 
 mod follower;
 
@@ -47,8 +48,35 @@ struct State {
     /// Paths for the follower to read, at most one per write that just ended.
     unexplained: mpsc::UnboundedSender<String>,
     publish: watch::Sender<Arc<Snapshot>>,
+    film: Option<Film>,
     /// Whether the picture differs from the published one.
     is_dirty: bool,
+}
+
+/// A published picture, with every step that led to it from the one before.
+pub struct Frame {
+    pub picture: Arc<Snapshot>,
+    /// `None` where nobody knows the steps: at the beginning, and after frames that were lost.
+    pub steps: Option<Vec<Transition>>,
+}
+
+/// For somebody who wants to see every step. Pictures go at the pace of who looks at them, and then steps are lost, not memory.
+struct Film {
+    frames: mpsc::Sender<Frame>,
+    is_torn: bool,
+}
+
+impl Film {
+    /// Returns whether there is still somebody who watches.
+    fn show(&mut self, picture: &Arc<Snapshot>, steps: Option<Vec<Transition>>) -> bool {
+        let steps = steps.filter(|_| !self.is_torn);
+        match self.frames.try_send(Frame { picture: picture.clone(), steps }) {
+            Ok(()) => self.is_torn = false,
+            Err(mpsc::error::TrySendError::Full(_)) => self.is_torn = true,
+            Err(mpsc::error::TrySendError::Closed(_)) => return false,
+        }
+        true
+    }
 }
 
 /// Records that went a short while ago. Their ids never come back, but the answer to a write may arrive late.
@@ -152,6 +180,7 @@ impl Mirror {
             echoes: Echoes::default(),
             unexplained,
             publish,
+            film: None,
             is_dirty: false,
         }));
         let session = zk.session();
@@ -184,6 +213,17 @@ impl Mirror {
     /// Tells of changes a little later than `snapshot` shows them: many of them together are one.
     pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.published.clone()
+    }
+
+    /// From now on each published picture goes there as well, with the steps that led to it.
+    pub fn film(&self, frames: mpsc::Sender<Frame>) {
+        let mut state = lock(&self.state);
+        state.publish();
+        let mut film = Film { frames, is_torn: false };
+        if film.show(&self.published.borrow(), None) {
+            state.snapshot.transitions = Some(Vec::new());
+            state.film = Some(film);
+        }
     }
 
     /// To be called before a write is sent that sets the data of these records.
@@ -257,7 +297,12 @@ impl State {
             return;
         }
         self.snapshot.revision += 1;
-        self.publish.send_replace(Arc::new(self.snapshot.clone()));
+        let steps = self.snapshot.transitions.as_mut().map(std::mem::take);
+        let picture = Arc::new(self.snapshot.clone());
+        if self.film.as_mut().is_some_and(|film| !film.show(&picture, steps)) {
+            (self.film, self.snapshot.transitions) = (None, None);
+        }
+        self.publish.send_replace(picture);
     }
 
     fn ask_to_read(&self, paths: Vec<String>) {

@@ -1,11 +1,17 @@
 //! Answers with the headers and bodies of the original.
 
+use std::convert::Infallible;
 use std::io::Write;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
-use actix_web::body::SizedStream;
-use actix_web::http::StatusCode;
+use actix_web::body::{BodySize, BoxBody, MessageBody, SizedStream};
+use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::http::header::{self, HeaderMap, HeaderValue, HttpDate};
+use actix_web::http::{Method, StatusCode};
+use actix_web::middleware::Next;
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
 use bytes::Bytes;
 use flate2::Compression;
@@ -17,8 +23,35 @@ use crate::actors::clock;
 
 /// Answers may be kept this long, by us and by whoever stands between.
 pub const MAX_AGE: Duration = Duration::from_secs(1);
-/// What is written at once: a client that reads slowly keeps no more than this in memory.
+/// What is written at once.
 const CHUNK: usize = 32 * 1024;
+/// Bytes of large bodies that may be in memory at a time, in the cache and for clients that read slowly.
+const MOST_HELD: usize = 256 << 20;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// A body that counts for as long as anybody has a part of it.
+struct Held(Vec<u8>);
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.fetch_sub(self.0.len(), Ordering::Relaxed);
+    }
+}
+
+/// Takes the room for a body; `None` while clients that do not read what they asked for have it all.
+pub fn hold(body: Vec<u8>) -> Option<Bytes> {
+    let size = body.len();
+    let taken = HELD
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| Some(held + size).filter(|sum| *sum <= MOST_HELD));
+    taken.ok().map(|_| Bytes::from_owner(Held(body)))
+}
 
 /// Now, by the clock that everybody else goes by.
 pub fn now() -> SystemTime {
@@ -73,6 +106,34 @@ pub fn with_body(mut response: HttpResponseBuilder, body: Bytes) -> HttpResponse
         (!piece.is_empty()).then_some((Ok::<_, actix_web::Error>(piece), rest))
     });
     response.body(SizedStream::new(length, Box::pin(pieces)))
+}
+
+/// The length of a body and nothing of it: what is asked for with HEAD.
+struct Unsent(u64);
+
+impl MessageBody for Unsent {
+    type Error = Infallible;
+
+    fn size(&self) -> BodySize {
+        BodySize::Sized(self.0)
+    }
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, Infallible>>> {
+        Poll::Ready(None)
+    }
+}
+
+/// actix-http forgets which of two requests in one packet was HEAD, and would send the body of the first.
+pub async fn without_body_for_head(
+    request: ServiceRequest,
+    next: Next<BoxBody>,
+) -> Result<ServiceResponse<BoxBody>, actix_web::Error> {
+    let is_head = request.method() == Method::HEAD;
+    let response = next.call(request).await?;
+    Ok(match response.response().body().size() {
+        BodySize::Sized(length) if is_head => response.map_body(|_, _| BoxBody::new(Unsent(length))),
+        _ => response,
+    })
 }
 
 /// As gzip.

@@ -3,11 +3,14 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use actix_web::http::header::HeaderName;
 use actix_web::web::{Data, Query};
 use actix_web::{HttpRequest, HttpResponse};
+use nix::unistd::geteuid;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::peer::{self, Ends};
 use crate::actors::dump;
 use crate::actors::profile::{self, Profile};
 use crate::actors::shared::Shared;
@@ -22,7 +25,7 @@ pub struct Wishes {
 pub async fn dump(request: HttpRequest, shared: Data<Shared>, wishes: Option<Query<Wishes>>) -> HttpResponse {
     if !is_from_here(&request) {
         return HttpResponse::Forbidden()
-            .json(json!({"error": "dumps are given to this machine's own loopback address only"}));
+            .json(json!({"error": "dumps are given on this machine only, to root and to the user that runs this"}));
     }
     let Some(Query(wishes)) = wishes else {
         return HttpResponse::BadRequest().json(json!({"error": "`profile` is a number of seconds"}));
@@ -46,13 +49,45 @@ pub async fn dump(request: HttpRequest, shared: Data<Shared>, wishes: Option<Que
     response.insert_header(("Cache-Control", "no-store")).json(json!({"actors": actors, "profile": lines}))
 }
 
-/// Over a connection of this machine, and not through a proxy that others may use.
+/// Over a connection that root or our own user has opened on this machine, and by itself: not for a page of a browser, and not
+/// through a proxy that others may use.
 fn is_from_here(request: &HttpRequest) -> bool {
-    let is_near = request.peer_addr().is_some_and(|peer| match peer.ip() {
-        IpAddr::V4(address) => address.is_loopback(),
-        IpAddr::V6(address) => address.is_loopback() || address.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback()),
-    });
-    let is_forwarded = ["forwarded", "x-forwarded-for", "via"].iter().any(|name| request.headers().contains_key(*name));
-    // A page from elsewhere that a browser on this machine runs names where it comes from.
-    is_near && !is_forwarded && !request.headers().contains_key("origin")
+    let Some(ends) = request.conn_data::<Ends>() else { return false };
+    let is_near = ends.client.ip().is_loopback() || ends.client.ip() == ends.ours.ip();
+    let tells_of_others = |name: &HeaderName| {
+        let name = name.as_str();
+        ["forwarded", "via", "origin", "referer", "x-real-ip"].contains(&name)
+            || name.starts_with("x-forwarded")
+            || name.starts_with("sec-fetch")
+    };
+    is_near
+        && !request.headers().keys().any(tells_of_others)
+        && names_us(request.connection_info().host(), ends.ours.ip())
+        && peer::user_of(ends.client, ends.ours).is_some_and(|user| user.is_root() || user == geteuid())
+}
+
+/// A name that resolves to us may be anybody's: <https://en.wikipedia.org/wiki/DNS_rebinding>.
+fn names_us(host: &str, ours: IpAddr) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.trim_matches(['[', ']']).parse::<IpAddr>().ok().map(|address| address.to_canonical());
+    name == "localhost" || address.is_some_and(|address| address.is_loopback() || address == ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_of_ours_name_us() {
+        let ours: IpAddr = "192.0.2.7".parse().unwrap();
+        for host in ["localhost", "localhost:8005", "127.0.0.1:8005", "[::1]:8005", "[::1]", "192.0.2.7:8005"] {
+            assert!(names_us(host, ours), "{host}");
+        }
+        for host in ["", "evil.example", "evil.example:8005", "127.0.0.1.evil.example", "192.0.2.8:8005", "[::2]:80"] {
+            assert!(!names_us(host, ours), "{host}");
+        }
+    }
 }

@@ -49,8 +49,7 @@ impl Subject {
     ];
 }
 
-/// What is asked for, as far as it is kept under a name of its own: as with the original, parameters that mean nothing
-/// ask for an answer of their own.
+/// What is asked for. Parameters that mean nothing here are not part of it, or each of them would have a body of its own made.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Question {
     subject: Subject,
@@ -91,7 +90,7 @@ impl Lists {
             Some(fresh) => (fresh, false),
             None => {
                 let (at, made, now, asked) = (Instant::now(), answers::now(), clock::now(), question.clone());
-                let body = web::block(move || body_of(&asked, &snapshot, now)).await.ok()?;
+                let body = web::block(move || answers::hold(body_of(&asked, &snapshot, now))).await.ok()??;
                 (Kept { at, made, body, packed: None }, true)
             }
         };
@@ -128,6 +127,11 @@ pub async fn answer(subject: Subject, request: HttpRequest, shared: Data<Shared>
     let query = web::Query::<Vec<(String, String)>>::from_query(request.query_string());
     // What is no query asks for nothing in particular.
     let mut parameters = query.map(web::Query::into_inner).unwrap_or_default();
+    parameters.retain(|(name, _)| match (subject, format) {
+        (Subject::Nodes, _) if name == "node_id" => true,
+        (_, Format::Text) => name == "fields",
+        (_, Format::Json) => false,
+    });
     parameters.sort_by(|(one, _), (other, _)| one.cmp(other));
     let packed = accept::takes_gzip(request.headers());
     let question = Question { subject, format, parameters };
@@ -140,7 +144,7 @@ pub async fn answer(subject: Subject, request: HttpRequest, shared: Data<Shared>
     }
 }
 
-fn body_of(question: &Question, snapshot: &Snapshot, now: Timestamp) -> Bytes {
+fn body_of(question: &Question, snapshot: &Snapshot, now: Timestamp) -> Vec<u8> {
     let ages = match question.format {
         Format::Text => Ages::Until(now),
         Format::Json => Ages::Since,
@@ -162,13 +166,13 @@ fn body_of(question: &Question, snapshot: &Snapshot, now: Timestamp) -> Bytes {
     }
 }
 
-fn write<R>(question: &Question, columns: &[Column<R>], rows: &[R]) -> Bytes {
+fn write<R>(question: &Question, columns: &[Column<R>], rows: &[R]) -> Vec<u8> {
     match (question.format, question.parameter("fields")) {
-        (Format::Json, _) => list::python_json(columns, rows).into(),
-        (Format::Text, None) => list::table(columns, rows).to_string().into(),
+        (Format::Json, _) => list::python_json(columns, rows),
+        (Format::Text, None) => list::table(columns, rows).to_string().into_bytes(),
         (Format::Text, Some(fields)) => {
             let keys: Vec<&str> = fields.split(',').collect();
-            list::table_with(columns, &keys, rows).to_string().into()
+            list::table_with(columns, &keys, rows).to_string().into_bytes()
         }
     }
 }

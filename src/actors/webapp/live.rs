@@ -9,10 +9,11 @@ use actix_web::http::header;
 use actix_web::web::{self, Data, Path};
 use actix_web::{HttpRequest, HttpResponse};
 use bytes::Bytes;
+use futures::future::join_all;
 use futures::stream;
 use serde_json::{Value, json};
-use tokio::sync::broadcast;
-use tokio::time::timeout;
+use tokio::sync::{broadcast, mpsc};
+use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::accept;
 use super::answers::{self, not_found, unavailable};
@@ -31,6 +32,7 @@ use crate::model::node::NodeState;
 use crate::model::snapshot::Snapshot;
 use crate::model::status::{self, NODE_COLUMNS, REQUEST_COLUMNS, Why};
 use crate::model::world::World;
+use crate::zk::mirror::Frame;
 
 /// Changes are told at most this often: what happens meanwhile is told together.
 const BEAT: Duration = Duration::from_millis(500);
@@ -45,18 +47,26 @@ const MOST_BEHIND: usize = 16;
 /// How long a pool may take to say what it decided.
 const WHY_DEADLINE: Duration = Duration::from_millis(500);
 /// Requests whose reasons are gathered for the list.
-const MOST_REASONS: usize = 50;
+const MOST_REASONS: usize = 100;
 
 pub struct Live {
     chronicle: Mutex<Chronicle>,
     calls: Mutex<Calls>,
-    /// The picture to which the last patch leads.
-    shown: Mutex<Arc<Snapshot>>,
-    /// `shown` as the page gets it, plain and packed.
+    shown: Mutex<Shown>,
+    /// What is shown as the page gets it, plain and packed.
     whole: tokio::sync::Mutex<Option<(u64, Bytes, Bytes)>>,
+    /// What was gathered last, for whoever asks soon after.
+    gathered: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
     events: broadcast::Sender<Bytes>,
     streams: AtomicUsize,
     neighbours: Neighbours,
+}
+
+/// The picture to which the last patch leads, and how many led there: over all sessions, each of which counts anew.
+#[derive(Clone, Default)]
+struct Shown {
+    revision: u64,
+    picture: Arc<Snapshot>,
 }
 
 impl Default for Live {
@@ -66,6 +76,7 @@ impl Default for Live {
             calls: Mutex::default(),
             shown: Mutex::default(),
             whole: tokio::sync::Mutex::default(),
+            gathered: tokio::sync::Mutex::default(),
             events: broadcast::channel(MOST_BEHIND).0,
             streams: AtomicUsize::new(0),
             neighbours: Neighbours::default(),
@@ -73,46 +84,71 @@ impl Default for Live {
     }
 }
 
-/// Follows what is seen of ZooKeeper as long as the process lives.
-pub async fn follow(live: Arc<Live>, shared: Arc<Shared>) {
-    let mut pictures = shared.pictures.follow();
-    let mut counting = tokio::time::interval(COUNT_EVERY.to_duration());
-    let mut figures = tokio::time::interval(FIGURES);
+/// Follows what is seen of ZooKeeper as long as the process lives. Nobody waits for another: not who remembers for who tells,
+/// and neither of them for pools that are asked.
+pub async fn follow(live: Arc<Live>, shared: Arc<Shared>, film: mpsc::Receiver<Frame>) {
+    tokio::join!(remember(&live, film), count(&live, &shared), tell(&live, &shared), tell_figures(&live, &shared));
+}
+
+async fn remember(live: &Live, mut film: mpsc::Receiver<Frame>) {
+    let mut last = Arc::<Snapshot>::default();
+    while let Some(frame) = film.recv().await {
+        let (mut chronicle, now) = (lock(&live.chronicle), clock::now());
+        match frame.steps {
+            Some(steps) => steps.into_iter().for_each(|step| chronicle.note(step, now)),
+            None => chronicle.compare(&last, &frame.picture, now),
+        }
+        last = frame.picture;
+    }
+}
+
+async fn count(live: &Live, shared: &Shared) {
+    let mut ticks = every(COUNT_EVERY.to_duration());
     loop {
-        tokio::select! {
-            picture = pictures.next() => {
-                live.take(picture);
-                tokio::time::sleep(BEAT).await;
-            }
-            _ = counting.tick() => live.count(&shared),
-            _ = figures.tick() => {
-                if live.is_watched() {
-                    live.neighbours.look_around(&shared);
-                    let figures = live.figures(&shared).await;
-                    live.send("figures", &figures.to_string());
-                }
-            }
+        ticks.tick().await;
+        let (picture, now) = (lock(&live.shown).picture.clone(), clock::now());
+        lock(&live.chronicle).count(&picture, now);
+        if let Some(tally) = shared.samples.tally() {
+            lock(&live.calls).read(tally, now);
         }
     }
 }
 
+async fn tell(live: &Live, shared: &Shared) {
+    let mut pictures = shared.pictures.follow();
+    loop {
+        let picture = pictures.next().await;
+        let (older, revision) = {
+            let mut shown = lock(&live.shown);
+            shown.revision += 1;
+            (std::mem::replace(&mut shown.picture, picture.clone()), shown.revision)
+        };
+        if live.is_watched() {
+            live.send("patch", &live::patch(revision, &older, &picture));
+        }
+        tokio::time::sleep(BEAT).await;
+    }
+}
+
+async fn tell_figures(live: &Live, shared: &Shared) {
+    let mut ticks = every(FIGURES);
+    loop {
+        ticks.tick().await;
+        if live.is_watched() {
+            let figures = live.figures(shared).await;
+            live.send("figures", &String::from_utf8_lossy(&figures));
+        }
+    }
+}
+
+/// Ticks that were missed are not made up for.
+fn every(period: Duration) -> tokio::time::Interval {
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
 impl Live {
-    fn take(&self, picture: Arc<Snapshot>) {
-        let older = std::mem::replace(&mut *lock(&self.shown), picture.clone());
-        lock(&self.chronicle).note(&older, &picture, clock::now());
-        if self.is_watched() {
-            self.send("patch", &live::patch(&older, &picture));
-        }
-    }
-
-    fn count(&self, shared: &Shared) {
-        let (shown, now) = (lock(&self.shown).clone(), clock::now());
-        lock(&self.chronicle).count(&shown, now);
-        if let Some(tally) = shared.samples.tally() {
-            lock(&self.calls).read(tally, now);
-        }
-    }
-
     fn is_watched(&self) -> bool {
         self.streams.load(Ordering::Relaxed) > 0
     }
@@ -124,24 +160,37 @@ impl Live {
 
     fn own_providers(&self, shared: &Shared) -> Vec<ProviderFigures> {
         let Some(loaded) = shared.in_force() else { return Vec::new() };
-        let (shown, now) = (lock(&self.shown).clone(), clock::now());
+        let (shown, now) = (lock(&self.shown).picture.clone(), clock::now());
         let calls = shared.samples.tally().map(|tally| lock(&self.calls).figures(tally, now)).unwrap_or_default();
         let world = World { config: &loaded.config, snapshot: &shown, facts: &shared.pictures.facts(), now };
         live::providers(&world, &calls)
     }
 
-    async fn figures(&self, shared: &Shared) -> Value {
-        let shown = lock(&self.shown).clone();
-        let mut reasons = BTreeMap::new();
-        for id in live::waiting(&shown, MOST_REASONS) {
-            reasons.insert(id.clone(), ask_why(shared, &id).await);
+    /// Gathered once for all who ask at the same time or soon after.
+    async fn figures(&self, shared: &Shared) -> Bytes {
+        let mut gathered = self.gathered.lock().await;
+        if let Some((at, figures)) = &*gathered
+            && at.elapsed() < FIGURES - BEAT
+        {
+            return figures.clone();
         }
+        let figures = Bytes::from(self.gather(shared).await.to_string());
+        *gathered = Some((Instant::now(), figures.clone()));
+        figures
+    }
+
+    async fn gather(&self, shared: &Shared) -> Value {
+        let shown = lock(&self.shown).picture.clone();
+        let asked = live::waiting(&shown, MOST_REASONS).into_iter().map(async |id| {
+            let reasons = ask_why(shared, &id).await;
+            (id, reasons)
+        });
+        let (reasons, others) = tokio::join!(join_all(asked), self.neighbours.figures(shared));
         let own =
             json!({"launcher": shared.identity.hostname, "version": VERSION, "providers": self.own_providers(shared)});
-        let mut launchers = vec![own];
-        launchers.extend(self.neighbours.figures());
+        let launchers: Vec<Value> = std::iter::once(own).chain(others).collect();
         json!({"now": clock::now(), "since": lock(&self.chronicle).since(), "launchers": launchers,
-            "reasons": live::reasons(&reasons), "labels": labels(&shown)})
+            "reasons": live::reasons(&reasons.into_iter().collect()), "labels": labels(&shown)})
     }
 }
 
@@ -209,17 +258,17 @@ pub async fn stream(request: HttpRequest, live: Data<Live>) -> HttpResponse {
 /// Everything, as of the last patch.
 pub async fn state(request: HttpRequest, live: Data<Live>) -> HttpResponse {
     let mut whole = live.whole.lock().await;
-    let shown = lock(&live.shown).clone();
-    let kept = whole.as_ref().filter(|(revision, ..)| *revision == shown.revision).cloned();
+    let Shown { revision, picture } = lock(&live.shown).clone();
+    let kept = whole.as_ref().filter(|(made, ..)| *made == revision).cloned();
     let (_, plain, packed) = match kept {
         Some(kept) => kept,
         None => {
             let made = web::block(move || {
-                let plain = Bytes::from(live::whole(&shown));
+                let plain = answers::hold(live::whole(revision, &picture).into_bytes())?;
                 let packed = answers::pack(&plain);
-                (shown.revision, plain, packed)
+                Some((revision, plain, packed))
             });
-            let Ok(made) = made.await else { return unavailable(&request) };
+            let Ok(Some(made)) = made.await else { return unavailable(&request) };
             whole.insert(made).clone()
         }
     };
@@ -234,8 +283,7 @@ pub async fn state(request: HttpRequest, live: Data<Live>) -> HttpResponse {
 }
 
 pub async fn figures(live: Data<Live>, shared: Data<Shared>) -> HttpResponse {
-    live.neighbours.look_around(&shared);
-    fresh(&live.figures(&shared).await)
+    fresh_text(live.figures(&shared).await)
 }
 
 /// What other launchers fetch to show it.
@@ -269,7 +317,7 @@ fn all_of(shared: &Shared, meter: &'static Meter) -> Value {
 
 pub async fn node(request: HttpRequest, id: Path<String>, live: Data<Live>) -> HttpResponse {
     let Some(id) = element(&id).map(NodeId::from) else { return not_found(&request) };
-    let shown = lock(&live.shown).clone();
+    let shown = lock(&live.shown).picture.clone();
     let record = status::nodes(&shown, Some(&id), clock::now()).into_iter().next();
     let record = record.map(|row| json!(Object(NODE_COLUMNS, &row)));
     let chronicle = lock(&live.chronicle);
@@ -284,7 +332,7 @@ pub async fn node_request(
 ) -> HttpResponse {
     let Some(id) = element(&id).map(RequestId::from) else { return not_found(&request) };
     let whys = BTreeMap::from([(id.clone(), ask_why(&shared, &id).await)]);
-    let shown = lock(&live.shown).clone();
+    let shown = lock(&live.shown).picture.clone();
     let record = shown.request(&id).map(|stored| {
         let row = status::RequestRow { id: id.clone(), request: stored.record.clone() };
         let mut record = json!(Object(REQUEST_COLUMNS, &row));
@@ -305,7 +353,11 @@ fn element(text: &str) -> Option<&str> {
 }
 
 fn fresh(document: &Value) -> HttpResponse {
+    fresh_text(Bytes::from(document.to_string()))
+}
+
+fn fresh_text(document: Bytes) -> HttpResponse {
     let mut response = HttpResponse::Ok();
     response.content_type("application/json").insert_header((header::CACHE_CONTROL, "no-store"));
-    answers::with_body(response, Bytes::from(document.to_string()))
+    answers::with_body(response, document)
 }

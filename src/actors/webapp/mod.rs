@@ -9,14 +9,17 @@ use actix::ArbiterHandle;
 use actix_rt::net::TcpStream;
 use actix_web::dev::Server;
 use actix_web::http::header::{HeaderValue, X_CONTENT_TYPE_OPTIONS};
-use actix_web::middleware::DefaultHeaders;
+use actix_web::middleware::{DefaultHeaders, from_fn};
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::TcpUserTimeout;
 use serde_json::json;
 use tracing::warn;
 
 use self::lists::{Lists, Subject};
 use self::live::Live;
 use self::metrics::Figures;
+use self::peer::Ends;
 use super::messages::AskWhy;
 use super::shared::Shared;
 use crate::model::config::WebappConfig;
@@ -33,6 +36,7 @@ mod live;
 mod metrics;
 mod neighbours;
 mod pages;
+mod peer;
 
 /// How long a pool worker may take to say what it decided.
 const WHY_DEADLINE: Duration = Duration::from_secs(1);
@@ -42,6 +46,8 @@ const LONGEST_ID: usize = 32;
 const MOST_CONNECTIONS: usize = 2048;
 /// How long a client may take to send the head of a request.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
+/// A client that takes nothing for so long, although there is something for it, is gone. Milliseconds.
+const STALLED_MS: u32 = 30_000;
 
 /// Binds the port of the configuration; a port that is taken is a reason not to start.
 pub fn bind(config: &WebappConfig) -> io::Result<TcpListener> {
@@ -77,7 +83,7 @@ pub fn serve(listener: TcpListener, shared: Arc<Shared>, viewers: &ArbiterHandle
     let (shared, lists) = (web::Data::from(shared), web::Data::new(Lists::default()));
     let figures = web::Data::new(Figures::default());
     let live = Arc::new(Live::default());
-    viewers.spawn(live::follow(live.clone(), shared.clone().into_inner()));
+    viewers.spawn(live::follow(live.clone(), shared.clone().into_inner(), shared.pictures.film()));
     let live = web::Data::from(live);
     let app = move || {
         let mut app = App::new()
@@ -85,6 +91,7 @@ pub fn serve(listener: TcpListener, shared: Arc<Shared>, viewers: &ArbiterHandle
             .app_data(lists.clone())
             .app_data(figures.clone())
             .app_data(live.clone())
+            .wrap(from_fn(answers::without_body_for_head))
             .wrap(DefaultHeaders::new().add((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))))
             .route("/ready", web::route().to(health::ready))
             .route("/health/live", web::route().to(health::live))
@@ -113,11 +120,14 @@ pub fn serve(listener: TcpListener, shared: Arc<Shared>, viewers: &ArbiterHandle
     let server = HttpServer::new(app)
         .workers(1)
         .max_connections(MOST_CONNECTIONS)
-        .on_connect(|stream, _| {
+        .on_connect(|stream, data| {
+            // A connection that is gone already needs nothing.
+            let Some(stream) = stream.downcast_ref::<TcpStream>() else { return };
             // Answers go out in pieces; the last one is not to wait until the ones before it are acknowledged.
-            if let Some(stream) = stream.downcast_ref::<TcpStream>() {
-                // A connection that is gone already needs nothing.
-                let _ = stream.set_nodelay(true);
+            let _ = stream.set_nodelay(true);
+            let _ = setsockopt(stream, TcpUserTimeout, &STALLED_MS);
+            if let (Ok(client), Ok(ours)) = (stream.peer_addr(), stream.local_addr()) {
+                data.insert(Ends::new(client, ours));
             }
         })
         .client_request_timeout(HEAD_DEADLINE)

@@ -1,77 +1,96 @@
 //! Other launchers on the same ZooKeeper: their figures come from their web ports; what is not to be had is said.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::IpAddr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use actix_web::http::uri::Authority;
+use futures::{StreamExt, stream};
+use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use crate::actors::shared::Shared;
-use crate::model::component::ComponentKind;
+use crate::model::component::{Component, ComponentKind};
+use crate::model::live::ProviderFigures;
 
-/// They are asked at most this often.
-const PAUSE: Duration = Duration::from_secs(5);
 const DEADLINE: Duration = Duration::from_secs(2);
-/// More than the figures of hundreds of providers.
-const MOST_BYTES: usize = 4 << 20;
-
-#[derive(Clone, Default)]
-pub struct Neighbours(Arc<Mutex<State>>);
+/// More than the figures of a hundred providers.
+const MOST_BYTES: usize = 1 << 20;
+/// Launchers that are asked; of more it is only said that they are there.
+const MOST: usize = 32;
+const AT_A_TIME: usize = 8;
 
 #[derive(Default)]
-struct State {
-    asked: Option<Instant>,
-    /// By the address of the web port, or the name of the host where there is none.
-    answers: BTreeMap<String, Value>,
+pub struct Neighbours {
+    client: OnceLock<reqwest::Client>,
+}
+
+/// What one tells of itself. Nothing else of its answer is passed on.
+#[derive(Deserialize)]
+struct Answer {
+    launcher: String,
+    #[serde(default)]
+    version: Option<String>,
+    providers: Vec<ProviderFigures>,
 }
 
 impl Neighbours {
-    pub fn figures(&self) -> Vec<Value> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).answers.values().cloned().collect()
-    }
-
-    /// Begins to ask all of them, unless that was just done. Nobody waits for the answers.
-    pub fn look_around(&self, shared: &Shared) {
-        let Some(snapshot) = shared.pictures.latest() else { return };
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.asked.is_some_and(|at| at.elapsed() < PAUSE) {
-            return;
-        }
-        state.asked = Some(Instant::now());
+    /// All of them, asked now; each in the place of one that does not answer says why.
+    pub async fn figures(&self, shared: &Shared) -> Vec<Value> {
+        let Some(snapshot) = shared.pictures.latest() else { return Vec::new() };
         let launchers = snapshot.components().filter(|((kind, _), _)| *kind == ComponentKind::Launcher);
-        let others: BTreeMap<String, (String, Option<String>)> = launchers
-            .filter(|(_, stored)| stored.record.webapp != shared.webapp)
-            .map(|(_, stored)| {
-                let record = &stored.record;
-                let key = record.webapp.clone().unwrap_or_else(|| record.hostname.clone());
-                (key, (record.hostname.clone(), record.webapp.clone()))
-            })
-            .collect();
-        state.answers.retain(|key, _| others.contains_key(key));
-        drop(state);
-        for (key, (hostname, address)) in others {
-            let state = self.0.clone();
-            actix_rt::spawn(async move {
-                let answer = match address {
-                    Some(address) => ask(&address).await,
-                    None => Err("it has no web port".to_owned()),
-                };
-                let answer = answer.unwrap_or_else(|missing| json!({"launcher": hostname, "missing": missing}));
-                state.lock().unwrap_or_else(PoisonError::into_inner).answers.insert(key, answer);
-            });
-        }
+        let mut others: Vec<Component> = launchers.map(|(_, stored)| (*stored.record).clone()).collect();
+        let own = others.iter().position(|one| one.hostname == shared.identity.hostname && one.webapp == shared.webapp);
+        own.into_iter().for_each(|own| drop(others.remove(own)));
+        let client = self.client.get_or_init(client);
+        let asking = others.into_iter().enumerate().map(async |(number, launcher)| {
+            let asked = match address(&launcher, shared) {
+                Ok(_) if number >= MOST => Err(format!("only {MOST} launchers are asked")),
+                Ok(address) => ask(client, &address).await,
+                Err(missing) => Err(missing),
+            };
+            match asked {
+                Ok(answer) => {
+                    json!({"launcher": answer.launcher, "version": answer.version, "providers": answer.providers})
+                }
+                Err(missing) => json!({"launcher": launcher.hostname, "missing": missing}),
+            }
+        });
+        stream::iter(asking).buffered(AT_A_TIME).collect().await
     }
 }
 
+fn client() -> reqwest::Client {
+    let client = reqwest::Client::builder().timeout(DEADLINE).redirect(reqwest::redirect::Policy::none()).no_proxy();
+    client.build().expect("nothing of this depends on the machine")
+}
+
+/// Host and port where it can be asked. Whoever may write to ZooKeeper could name any place, so names of hosts and their ports
+/// are all that counts, and nothing that means this machine to us and another one to who wrote it.
+fn address(launcher: &Component, shared: &Shared) -> Result<String, String> {
+    let Some(announced) = &launcher.webapp else { return Err("it has no web port".to_owned()) };
+    let authority: Option<Authority> = announced.parse().ok();
+    let Some(authority) = authority.filter(|it| it.port().is_some() && !it.as_str().contains('@')) else {
+        return Err("what it announces is no address of a web port".to_owned());
+    };
+    let is_elsewhere = launcher.hostname != shared.identity.hostname;
+    if let Ok(ip) = authority.host().trim_matches(['[', ']']).parse::<IpAddr>() {
+        let is_link_local = match ip {
+            IpAddr::V4(ip) => ip.is_link_local(),
+            IpAddr::V6(ip) => ip.is_unicast_link_local(),
+        };
+        if is_link_local || ip.is_unspecified() || ip.is_multicast() {
+            return Err("what it announces is no address of a web port".to_owned());
+        }
+        if ip.is_loopback() && is_elsewhere {
+            return Err("it listens on its own loopback address only".to_owned());
+        }
+    }
+    Ok(authority.to_string())
+}
+
 /// The reason for there being no figures is for people.
-async fn ask(address: &str) -> Result<Value, String> {
-    let client = reqwest::Client::builder()
-        .timeout(DEADLINE)
-        .redirect(reqwest::redirect::Policy::none())
-        .no_proxy()
-        .build()
-        .map_err(|error| error.to_string())?;
+async fn ask(client: &reqwest::Client, address: &str) -> Result<Answer, String> {
     let asking = client.get(format!("http://{address}/api/providers")).send();
     let mut response = asking.await.map_err(|_| format!("http://{address} does not answer"))?;
     if response.status() == reqwest::StatusCode::NOT_FOUND {
@@ -87,7 +106,5 @@ async fn ask(address: &str) -> Result<Value, String> {
             return Err(format!("http://{address} answers too much"));
         }
     }
-    let answer: Value = serde_json::from_slice(&body).map_err(|_| format!("http://{address} answers no JSON"))?;
-    let is_right = answer["launcher"].is_string() && answer["providers"].is_array();
-    is_right.then_some(answer).ok_or_else(|| format!("http://{address} answers something else"))
+    serde_json::from_slice(&body).map_err(|_| format!("http://{address} answers something else"))
 }

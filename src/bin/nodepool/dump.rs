@@ -1,5 +1,6 @@
 //! `dump`: the state of every actor of the launcher on this machine, by its web port.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -35,11 +36,14 @@ pub async fn dump(config: &Config, screen: &mut Screen<'_>, profile: Option<Dura
     Ok(screen.outcome(document)?)
 }
 
-/// By loopback, or the launcher will not tell.
+/// By loopback, or by the one address that it listens on: the launcher tells whoever comes from this machine.
 fn address(config: &Config, profile: Option<Duration>) -> String {
-    let host = match config.webapp.listen_address.as_str() {
-        "::1" | "[::1]" => "[::1]",
-        _ => "127.0.0.1",
+    let listening = config.webapp.listen_address.trim_matches(['[', ']']);
+    let host = match listening.parse::<IpAddr>() {
+        Ok(address) if address.is_unspecified() => "127.0.0.1".to_owned(),
+        Ok(IpAddr::V6(address)) => format!("[{address}]"),
+        Ok(IpAddr::V4(address)) => address.to_string(),
+        Err(_) => "localhost".to_owned(),
     };
     let query = profile.map(|time| format!("?profile={}", time.as_secs_f64())).unwrap_or_default();
     format!("http://{host}:{}/dump{query}", config.webapp.port)
