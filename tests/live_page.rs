@@ -76,6 +76,10 @@ async fn looked_at(scene: &Scene, screen: Screen) {
     for view in ["", "nodes", "requests", "images", "providers", "node/0000000001"] {
         browser.open(&scene.url(&format!("#/{view}"))).await;
         browser.shows("live").await;
+        if view.is_empty() {
+            let tile = "return document.querySelector('.tile.tone-in-use b').textContent";
+            support::wait::until("the number of nodes in use", PATIENCE, async || browser.run(tile).await == "2").await;
+        }
         let shown = match view {
             "" | "nodes" => "in-use",
             "requests" => "Requests",
@@ -209,5 +213,74 @@ async fn a_page_that_lost_its_launcher_says_so_and_comes_back() {
         text.contains("live") && text.contains("hold")
     })
     .await;
+    browser.quit().await;
+}
+
+/// What happens most often to a launcher: ZooKeeper forgot its session, and it begins another one.
+#[tokio::test]
+async fn a_page_that_is_open_across_a_new_session_goes_on() {
+    if support::real::skipped() {
+        return;
+    }
+    let mut scene = Scene::new().await;
+    for number in 1..30 {
+        scene.put_node(number, "ready", "").await;
+    }
+    let browser = Browser::start(DESK).await;
+    browser.open(&scene.url("#/nodes")).await;
+    browser.shows("29 nodes").await;
+    browser.run("window.untouched = true").await;
+    scene._coordinator.stop().await;
+    browser.shows("ZooKeeper does not answer").await;
+    // One that knows neither sessions nor nodes.
+    let empty = scene.place.path("another coordinator");
+    scene._coordinator.start_again(&empty).await;
+    scene.zk = scene._coordinator.session().await;
+    browser.no_longer_shows("ZooKeeper does not answer").await;
+    browser.no_longer_shows("0000000029").await;
+    scene.put_node(77, "ready", "").await;
+    browser.shows("0000000077").await;
+    browser.shows("1 nodes").await;
+    assert_eq!(browser.run("return window.untouched === true").await, true);
+    quiet(&browser).await;
+    browser.quit().await;
+}
+
+/// Anybody may write a record or an address; neither hides anything but itself.
+#[tokio::test]
+async fn odd_records_and_addresses_hide_nothing_else() {
+    if support::real::skipped() {
+        return;
+    }
+    let scene = Scene::new().await;
+    let record =
+        r#"{"state": "ready", "state_time": 1e18, "provider": "elsewhere", "pool": "main", "type": ["small"]}"#;
+    scene.put("/nodepool/nodes/0000000001", record).await;
+    scene.put_node(2, "hold", "").await;
+    let request = r#"{"state": "fulfilled", "state_time": 1e300, "created_time": 1e300, "node_types": ["small"], "requestor": "odd", "nodes": []}"#;
+    scene.put("/nodepool/requests/200-0000000001", request).await;
+    let build = "/nodepool/images/debian/builds/0123456789abcdef0123456789abcdef";
+    scene.put(build, r#"{"state": "ready", "state_time": 1e18, "builder": "nb01", "formats": "raw"}"#).await;
+    let browser = Browser::start(DESK).await;
+    for (view, texts) in [
+        ("nodes", ["0000000001", "0000000002"]),
+        ("requests", ["200-0000000001", "odd"]),
+        ("images", ["debian", "nb01"]),
+        ("node/0000000001", ["Record", "elsewhere"]),
+        ("request/200-0000000001", ["Record", "odd"]),
+        ("node/%", ["There is no such page", "To the overview"]),
+        ("constructor", ["There is no such page", "To the overview"]),
+        ("toString", ["There is no such page", "To the overview"]),
+        ("", ["all nodes", "hold"]),
+    ] {
+        browser.open(&scene.url(&format!("#/{view}"))).await;
+        // An address of the same page alone does not load it.
+        browser.run("location.reload()").await;
+        browser.shows("live").await;
+        for text in texts {
+            browser.shows(text).await;
+        }
+    }
+    quiet(&browser).await;
     browser.quit().await;
 }

@@ -11,6 +11,8 @@ const main = document.getElementById('main');
 let skew = 0; // the server's clock less ours, in seconds
 let view = null;
 let early = []; // patches that came before the state they belong to
+const MOST_EARLY = 1000;
+let loads = 0; // how often the state was asked for: only the newest answer counts
 
 // --- building blocks ---------------------------------------------------------------------------------------------------
 
@@ -46,19 +48,37 @@ function duration(seconds) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
+/** The date that a record names; null where there is no such date, whatever number stands there. */
+function dateOf(at) {
+  const date = new Date(Number(at) * 1000);
+  return at === null || Number.isNaN(date.getTime()) ? null : date;
+}
+
 /** An age that goes on: whole seconds, redrawn by `tick`. */
 function ageText(since) {
-  const element = el('time', { 'data-since': since, datetime: new Date(since * 1000).toISOString() });
+  const date = dateOf(since);
+  if (!date) return el('span', { class: 'quiet' }, '?');
+  const element = el('time', { 'data-since': since, datetime: date.toISOString() });
   element.textContent = duration(Math.floor(now() - since));
   return element;
 }
 
 function clockText(at) {
-  const date = new Date(at * 1000);
+  const date = dateOf(at);
+  if (!date) return el('span', { class: 'quiet' }, String(at));
   return el('time', { datetime: date.toISOString(), title: date.toISOString() }, date.toLocaleString());
 }
 
 const numberText = (value) => (Math.abs(value) >= 100 ? Math.round(value) : Math.round(value * 100) / 100).toLocaleString();
+
+/** What `make` makes, or a word in its place: one odd record hides nothing but itself. */
+function orWord(what, make) {
+  try {
+    return make();
+  } catch (error) {
+    return el('p', { class: 'bad' }, `${what} cannot be shown: ${error.message}`);
+  }
+}
 
 function panel(title, ...children) {
   return el('section', { class: 'panel' }, el('h2', {}, title), ...children);
@@ -160,7 +180,7 @@ class List {
       let line = this.kept.get(row[0]);
       const text = JSON.stringify(row) + (this.extra ? this.extra(row) : '');
       if (!line || line.text !== text) {
-        const cells = this.columns.map((column) => el('td', { class: column.kind, 'data-label': column.title }, column.cell(row)));
+        const cells = this.columns.map((column) => el('td', { class: column.kind, 'data-label': column.title }, orWord(row[0], () => column.cell(row))));
         if (line) {
           line.element.replaceChildren(...cells);
         } else {
@@ -283,8 +303,11 @@ function verdictOf(row) {
 }
 
 function verdictCell(row) {
-  const verdict = isOpen(row) ? verdictOf(row) : null;
-  return verdict ? `${verdict.verdict}: ${verdict.reason} (${verdict.pool})` : '';
+  if (!isOpen(row)) return '';
+  const verdict = verdictOf(row);
+  if (verdict) return `${verdict.verdict}: ${verdict.reason} (${verdict.pool})`;
+  // Reasons are gathered of the oldest ones only; each request's own page has its own.
+  return state.figures && Object.hasOwn(state.figures.reasons, row[REQUEST.id]) ? 'no pool has decided yet' : 'see its page';
 }
 
 function requestColumns() {
@@ -318,7 +341,7 @@ function imagesView() {
   const body = el('div', { class: 'grid' });
   const draw = () => {
     if (!state.images.length) return body.replaceChildren(el('p', { class: 'quiet' }, 'No builder has built an image here.'));
-    body.replaceChildren(...state.images.map((image) => panel(image.name,
+    body.replaceChildren(...state.images.map((image) => orWord(image.name, () => panel(image.name,
       image.paused ? el('p', {}, stateText('paused'), ' by command') : null,
       image.request ? el('p', {}, `a build is asked for: ${image.request}`) : null,
       image.builds.length ? el('div', { class: 'table' }, el('table', {},
@@ -327,7 +350,7 @@ function imagesView() {
           el('tr', {}, el('td', { class: 'mono' }, build.id), el('td', {}, stateText(build.state)), el('td', {}, ageText(Math.floor(build.since))),
             el('td', {}, `${build.builder || ''} ${build.formats}`)),
           ...(build.uploads || []).map((upload) => el('tr', {}, el('td', { class: 'mono' }, `↳ ${upload.id}`), el('td', {}, stateText(upload.state)),
-            el('td', {}, ageText(Math.floor(upload.since))), el('td', {}, `${upload.provider}${upload.name ? `: ${upload.name}` : ''}`)))])))) : el('p', { class: 'quiet' }, 'no builds'))));
+            el('td', {}, ageText(Math.floor(upload.since))), el('td', {}, `${upload.provider}${upload.name ? `: ${upload.name}` : ''}`)))])))) : el('p', { class: 'quiet' }, 'no builds')))));
   };
   return { title: 'Images', element: el('div', {}, el('h2', {}, 'Images, builds and uploads'), body), draw };
 }
@@ -357,7 +380,7 @@ function providersView() {
     const launchers = drawn ? drawn.launchers : [];
     body.replaceChildren(...launchers.flatMap((launcher) => (launcher.missing
       ? [panel(launcher.launcher, el('p', { class: 'bad' }, `No figures of this launcher: ${launcher.missing}.`))]
-      : launcher.providers.length ? launcher.providers.map((provider) => providerPanel(launcher.launcher, provider))
+      : launcher.providers.length ? launcher.providers.map((provider) => orWord(provider.name, () => providerPanel(launcher.launcher, provider)))
         : [panel(launcher.launcher, el('p', { class: 'quiet' }, 'This launcher has no providers.'))])));
   };
   return { title: 'Providers', element: el('div', {}, el('h2', {}, 'Providers'), body), draw, needs: 'figures' };
@@ -419,7 +442,7 @@ function overviewView() {
       figures = state.figures;
       quota.replaceChildren(...figures.launchers.flatMap((launcher) => (launcher.missing
         ? [el('p', { class: 'bad' }, `${launcher.launcher}: no figures, ${launcher.missing}.`)]
-        : launcher.providers.filter((provider) => provider.quotas.length).flatMap((provider) => [el('h3', {}, provider.name), quotaLines(provider.quotas)]))));
+        : launcher.providers.filter((provider) => provider.quotas.length).flatMap((provider) => [el('h3', {}, provider.name), orWord(provider.name, () => quotaLines(provider.quotas))]))));
       if (!quota.firstChild) quota.append(el('p', { class: 'quiet' }, 'No limits are known.'));
     }
   };
@@ -447,11 +470,16 @@ function recordList(record) {
 function oneView(kind, id) {
   const title = `${kind === 'node' ? 'Node' : 'Request'} ${id}`;
   const body = el('div', { class: 'grid' }, el('p', { class: 'quiet' }, 'Loading…'));
-  let shown = '';
+  let [shown, asked] = ['', 0];
   const load = async () => {
+    asked += 1;
+    const own = asked;
     const answer = await fetch(`/api/${kind}/${encodeURIComponent(id)}`);
+    const isOld = () => own !== asked;
+    if (isOld()) return;
     if (!answer.ok) return body.replaceChildren(el('p', { class: 'bad' }, answer.status === 404 ? `There is no ${kind} ${id}.` : `The server answers ${answer.status}.`));
     const found = await answer.json();
+    if (isOld()) return;
     if (!found.record && !found.events.length) return body.replaceChildren(el('p', { class: 'bad' }, `There is no ${kind} ${id}, and there was none since ${new Date(found.since * 1000).toLocaleString()}.`));
     body.replaceChildren(panel('Record', found.record ? recordList(found.record) : el('p', {}, 'It is gone.')),
       panel('History', historyList(found.events), el('p', { class: 'quiet' }, 'since ', clockText(found.since))));
@@ -464,7 +492,9 @@ function oneView(kind, id) {
     }
   };
   const draw = () => {
-    const row = JSON.stringify((kind === 'node' ? state.nodes : state.requests).get(id) || null);
+    // Why a request waits changes without the request; figures come as often as anybody looks at that.
+    const reasons = kind === 'request' && state.requests.has(id) && state.figures ? state.figures.now : 0;
+    const row = JSON.stringify([(kind === 'node' ? state.nodes : state.requests).get(id) || null, reasons]);
     if (row === shown) return;
     shown = row;
     load().catch(() => { shown = ''; });
@@ -476,13 +506,29 @@ function oneView(kind, id) {
 
 const VIEWS = { overview: overviewView, nodes: nodesView, requests: requestsView, images: imagesView, providers: providersView };
 
+function noView() {
+  const element = el('section', { class: 'panel' }, el('h2', {}, 'There is no such page'), el('p', {}, el('a', { href: '#/' }, 'To the overview')));
+  return { title: 'No such page', element, draw: () => {} };
+}
+
+/** What an address of this page names; anybody may have written it. */
+function viewOf(name, id) {
+  if (name === 'node' || name === 'request') {
+    try {
+      return id ? oneView(name, decodeURIComponent(id)) : noView();
+    } catch {
+      return noView();
+    }
+  }
+  return Object.hasOwn(VIEWS, name || 'overview') ? VIEWS[name || 'overview']() : noView();
+}
+
 function route(moved) {
   const [path] = location.hash.replace(/^#\/?/, '').split('?');
   const [name, id] = path.split('/');
-  const known = VIEWS[name || 'overview'];
-  if ((name === 'node' || name === 'request') && id) view = oneView(name, decodeURIComponent(id));
-  else view = (known || overviewView)();
-  const at = name === 'node' ? 'nodes' : name === 'request' ? 'requests' : known && name ? name : 'overview';
+  const known = Object.hasOwn(VIEWS, name);
+  view = viewOf(name, id);
+  const at = name === 'node' ? 'nodes' : name === 'request' ? 'requests' : known ? name : name ? '' : 'overview';
   for (const anchor of document.querySelectorAll('nav a')) {
     if (anchor.dataset.view === at) anchor.setAttribute('aria-current', 'page');
     else anchor.removeAttribute('aria-current');
@@ -538,6 +584,11 @@ function tellConnection() {
 
 function apply(patch) {
   if (patch.revision <= state.revision) return;
+  // Something between is missing, so everything is asked for.
+  if (patch.from > state.revision) {
+    quietly(loadState());
+    return;
+  }
   for (const row of patch.nodes.put) state.nodes.set(row[0], row);
   for (const id of patch.nodes.gone) state.nodes.delete(id);
   for (const row of patch.requests.put) state.requests.set(row[0], row);
@@ -549,11 +600,24 @@ function apply(patch) {
   draw();
 }
 
-async function loadState() {
+/** Everything anew. What fails is tried again, less and less often; of two at a time only the later one counts. */
+async function loadState(wait = 1) {
+  loads += 1;
+  const own = loads;
   state.loaded = false;
-  const answer = await fetch('/api/state');
-  if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
-  const whole = await answer.json();
+  early = [];
+  try {
+    const answer = await fetch('/api/state');
+    if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+    const whole = await answer.json();
+    if (own === loads) takeState(whole);
+  } catch (error) {
+    setTimeout(() => { if (own === loads) quietly(loadState(Math.min(15, wait * 2))); }, wait * 1000);
+    throw error;
+  }
+}
+
+function takeState(whole) {
   state.nodes = new Map(whole.nodes.map((row) => [row[0], row]));
   state.requests = new Map(whole.requests.map((row) => [row[0], row]));
   state.images = whole.images;
@@ -562,7 +626,8 @@ async function loadState() {
   state.loaded = true;
   const waiting = early;
   early = [];
-  waiting.forEach(apply);
+  // One of them may show that something is missing, and then the rest belongs to what is loaded next.
+  waiting.forEach((patch) => (state.loaded ? apply(patch) : early.push(patch)));
   tellConnection();
   draw();
 }
@@ -589,11 +654,13 @@ const quietly = (promise) => promise.catch(() => say('the server does not answer
 
 function connect() {
   const events = new EventSource('/api/stream');
-  events.addEventListener('hello', () => { early = []; quietly(loadState()); quietly(loadFigures()); });
-  events.addEventListener('reload', () => { early = []; quietly(loadState()); });
+  events.addEventListener('hello', () => { quietly(loadState()); quietly(loadFigures()); });
+  events.addEventListener('reload', () => quietly(loadState()));
   events.addEventListener('patch', (event) => {
     const patch = JSON.parse(event.data);
-    if (state.loaded) apply(patch); else early.push(patch);
+    if (state.loaded) apply(patch);
+    // Without the first ones the gap is noticed, and everything asked for again.
+    else if (early.push(patch) > MOST_EARLY) early.shift();
   });
   events.addEventListener('figures', (event) => takeFigures(JSON.parse(event.data)));
   events.onerror = () => {
