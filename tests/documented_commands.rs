@@ -28,14 +28,16 @@ const IN_SYSTEMD: Way = StandsIn("tests/systemd/inside");
 const MINUTES: Way = NotRun("it takes minutes up to an hour, and shows nothing that is right or wrong");
 
 /// By how it begins; whatever is not here has to end well.
-const WAYS: [(&str, Way); 19] = [
-    ("nodepool standalone", Serves("Coordinator 127.0.0.1")),
+const WAYS: [(&str, Way); 20] = [
+    ("nodepool standalone", Serves("Nodepool launcher")),
     ("nodepool-launcher", Serves("provider started")),
     ("nodepool watch", Serves("000")),
     ("cargo run --example simulated-openstack", Serves("listening on ")),
     ("cargo run --example coordinator", Serves("127.0.0.1:")),
-    ("apt", IN_SYSTEMD),
+    ("apt ", IN_SYSTEMD),
     ("systemctl", IN_SYSTEMD),
+    ("install -m", IN_SYSTEMD),
+    ("chown", IN_SYSTEMD),
     ("contrib/debian/build", StandsIn("tests/package_systemd.rs")),
     ("OTEL_EXPORTER_OTLP_ENDPOINT=", StandsIn("tests/otel.rs")),
     ("cargo build --release --features otel", NotRun("tests/run builds it and tests it")),
@@ -47,10 +49,15 @@ const WAYS: [(&str, Way); 19] = [
     ("docker", NotRun("base images come from registries, and tests stay on loopback")),
     ("openstack", NotRun("it is for a cloud of one's own")),
     ("apt-get install mariadb-server", NotRun("it is for a cloud of one's own")),
-    ("cargo install", NotRun("a bare mention")),
 ];
 
-const PROGRAMS: [&str; 13] = [
+/// Names of commands in a sentence, which are no command lines.
+const MENTIONS: [&str; 3] = ["cargo install", "cargo test", "apt purge"];
+
+const PROGRAMS: [&str; 16] = [
+    "apt-get",
+    "chown",
+    "install",
     "nodepool",
     "nodepool-launcher",
     "nodepool-builder",
@@ -87,10 +94,16 @@ fn pages() -> Vec<PathBuf> {
 
 /// The command in a line or in code within a text: as it is typed, with the programs of this build.
 fn command(code: &str) -> Option<String> {
-    let code = code.split(" # ").next()?.trim().trim_start_matches("$ ").replace("target/release/", "");
+    // A prompt, and variables that come from elsewhere.
+    let code = code.split(" # ").next()?.trim().trim_start_matches("$ ").trim_start_matches("# ");
+    let is_set = |word: &&str| word.starts_with("OS_") && word.contains('=');
+    let code = code.split(' ').skip_while(is_set).collect::<Vec<_>>().join(" ").replace("target/release/", "");
     let code = code.replace("cargo run --release --bin nodepool -- ", "nodepool ");
     let program = code.split_whitespace().next()?;
     let is_one = PROGRAMS.contains(&program) || program.starts_with("OTEL_EXPORTER_OTLP_ENDPOINT=");
+    if MENTIONS.contains(&&*code) {
+        return None;
+    }
     (is_one && code.contains(' ') || code == "tests/run").then(|| code.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 

@@ -77,7 +77,7 @@ async fn looked_at(scene: &Scene, screen: Screen) {
         browser.open(&scene.url(&format!("#/{view}"))).await;
         browser.shows("live").await;
         if view.is_empty() {
-            let tile = "return document.querySelector('.tile.tone-in-use b').textContent";
+            let tile = "return document.querySelector('.tile.tone-in-use b')?.textContent";
             support::wait::until("the number of nodes in use", PATIENCE, async || browser.run(tile).await == "2").await;
         }
         let shown = match view {
@@ -281,6 +281,200 @@ async fn odd_records_and_addresses_hide_nothing_else() {
             browser.shows(text).await;
         }
     }
+    quiet(&browser).await;
+    browser.quit().await;
+}
+
+/// Stands between the page and its launcher: answers by the beginnings of their addresses, and events that the page does not hear.
+const BETWEEN: &str = r"
+    window.between = { answers: {}, deaf: new Set(), missed: 0, asked: 0 };
+    const ask = window.fetch;
+    window.fetch = (address, options) => {
+        const real = () => ask(address, options);
+        const stub = Object.keys(between.answers).find((start) => String(address).startsWith(start));
+        return stub ? between.answers[stub](real) : real();
+    };
+    window.EventSource = class extends EventSource {
+        constructor(address) { super(address); between.stream = this; }
+        addEventListener(name, listener) {
+            super.addEventListener(name, (event) => { if (between.deaf.has(name)) between.missed += 1; else listener(event); });
+        }
+    };
+    between.held = () => new Promise((letGo) => { between.letGo = letGo; });
+";
+
+async fn open_between(scene: &Scene, view: &str, script: &str) -> Browser {
+    let browser = Browser::start(DESK).await;
+    browser.before_pages(&format!("{BETWEEN}{script}")).await;
+    browser.open(&scene.url(view)).await;
+    browser
+}
+
+/// Until this holds in the page.
+async fn becomes_true(browser: &Browser, condition: &str) {
+    let script = format!("return Boolean({condition})");
+    support::wait::until(condition, PATIENCE, async || browser.run(&script).await == true).await;
+}
+
+/// Until the launcher would tell of the node to who asks now.
+async fn is_told(scene: &Scene, id: &str) {
+    let told = async || scene.place.get("/api/state").await.is_some_and(|(_, state)| state.contains(id));
+    support::wait::until("the launcher to tell of the node", PATIENCE, told).await;
+}
+
+#[tokio::test]
+async fn a_load_that_fails_is_tried_again_while_the_stream_stays_open() {
+    if support::real::skipped() {
+        return;
+    }
+    let scene = Scene::new().await;
+    scene.put_node(1, "ready", "").await;
+    let fails = r"between.answers['/api/state'] = (real) => {
+        between.asked += 1;
+        return between.asked < 3 ? Promise.reject(new TypeError('cut off')) : real();
+    };";
+    let browser = open_between(&scene, "#/nodes", fails).await;
+    browser.shows("the server does not answer, trying again").await;
+    browser.shows("0000000001").await;
+    browser.no_longer_shows("trying again").await;
+    // The same once it was loaded: what is known stays in front meanwhile.
+    browser.run("between.asked = 0; between.stream.dispatchEvent(new MessageEvent('reload', { data: '{}' }))").await;
+    browser.shows("the server does not answer, trying again").await;
+    assert!(browser.text().await.contains("0000000001"));
+    scene.put_node(2, "ready", "").await;
+    browser.shows("0000000002").await;
+    browser.no_longer_shows("trying again").await;
+    quiet(&browser).await;
+    browser.quit().await;
+}
+
+#[tokio::test]
+async fn an_older_answer_that_comes_late_changes_nothing() {
+    if support::real::skipped() {
+        return;
+    }
+    let scene = Scene::new().await;
+    scene.put_node(1, "ready", "").await;
+    is_told(&scene, "0000000001").await;
+    let late = r"between.answers['/api/state'] = async (real) => {
+        between.asked += 1;
+        const own = between.asked;
+        const answer = await real();
+        if (own === 1) await between.held();
+        return answer;
+    };";
+    let browser = open_between(&scene, "#/nodes", late).await;
+    becomes_true(&browser, "between.letGo").await;
+    scene.put_node(2, "ready", "").await;
+    is_told(&scene, "0000000002").await;
+    browser.run("between.stream.dispatchEvent(new MessageEvent('reload', { data: '{}' }))").await;
+    browser.shows("0000000002").await;
+    browser.run("between.letGo()").await;
+    scene.put_node(3, "ready", "").await;
+    browser.shows("0000000003").await;
+    browser.shows("3 nodes").await;
+    // Going back would have been noticed as a gap, and mended by loading once more.
+    assert_eq!(browser.run("return between.asked").await, 2);
+    quiet(&browser).await;
+    browser.quit().await;
+}
+
+#[tokio::test]
+async fn a_patch_that_got_lost_is_noticed_with_the_next_one() {
+    if support::real::skipped() {
+        return;
+    }
+    let scene = Scene::new().await;
+    scene.put_node(1, "ready", "").await;
+    let browser = open_between(&scene, "#/nodes", "").await;
+    browser.shows("0000000001").await;
+    browser.run("between.deaf.add('patch')").await;
+    scene.put_node(2, "ready", "").await;
+    is_told(&scene, "0000000002").await;
+    becomes_true(&browser, "between.missed").await;
+    assert!(!browser.text().await.contains("0000000002"));
+    browser.run("between.deaf.clear()").await;
+    scene.put_node(3, "ready", "").await;
+    browser.shows("0000000003").await;
+    browser.shows("0000000002").await;
+    quiet(&browser).await;
+    browser.quit().await;
+}
+
+/// Figures come from launchers of other versions too, and rows from whatever stands in records.
+#[tokio::test]
+async fn what_is_incomplete_is_shown_as_far_as_it_goes() {
+    if support::real::skipped() {
+        return;
+    }
+    let scene = Scene::new().await;
+    scene.put_node(1, "ready", "").await;
+    is_told(&scene, "0000000001").await;
+    let incomplete = r"
+    between.deaf.add('figures');
+    between.answers['/api/figures'] = async (real) => {
+        const figures = await (await real()).json();
+        figures.launchers.unshift({ launcher: 'bare', providers: [{ name: 'barest' }, null] }, { launcher: 'silent' }, null,
+            { launcher: 'odd', providers: [{ name: 'oddest', quotas: [{}, null], pools: [{}, null], nodes: 7, calls: { count: 'many' } },
+                { name: 'worst', pools: 1, quotas: 'none', seen_at: 1e300, calls: null, nodes: { ready: null } }] });
+        figures.reasons = {};
+        return new Response(JSON.stringify(figures));
+    };
+    between.answers['/api/state'] = async (real) => {
+        const whole = await (await real()).json();
+        whole.nodes.unshift(['0000000000', 'ready', null, null, null, null, null, false, null, null, null, null]);
+        whole.requests.push(['200-0000000009', 'requested', null, 'zuul', ['small'], [], [], null, 0, 1e300],
+            ['constructor', 'requested', 1, 'zuul', null, null, [], null, null, null]);
+        return new Response(JSON.stringify(whole));
+    };";
+    let browser = Browser::start(DESK).await;
+    browser.before_pages(&format!("{BETWEEN}{incomplete}")).await;
+    for (view, texts) in [
+        ("providers", ["barest", "silent", "oddest", "worst", "lab"]),
+        ("nodes", ["0000000000", "cannot be shown", "0000000001", "2 nodes", "live"]),
+        ("requests", ["200-0000000009", "not looked at yet", "constructor", "cannot be shown", "2 requests"]),
+        ("", ["200-0000000009", "not looked at yet", "all nodes", "oddest", "Time of launches"]),
+    ] {
+        browser.open(&scene.url(&format!("#/{view}"))).await;
+        // An address of the same page alone does not load it.
+        browser.run("location.reload()").await;
+        for text in texts {
+            browser.shows(text).await;
+        }
+        let barriers = browser.barriers().await;
+        assert!(barriers.is_empty(), "{view}: {barriers:#?}");
+        browser.screenshot(format!("incomplete-{view}").trim_end_matches('-')).await;
+    }
+    quiet(&browser).await;
+    browser.quit().await;
+}
+
+#[tokio::test]
+async fn the_page_of_a_request_follows_its_verdicts() {
+    if support::real::skipped() {
+        return;
+    }
+    let scene = Scene::new().await;
+    let request =
+        r#"{"state": "fulfilled", "state_time": 1.0, "node_types": ["small"], "requestor": "zuul", "nodes": []}"#;
+    scene.put("/nodepool/requests/200-0000000001", request).await;
+    // The first answer comes after the second one.
+    let verdicts = r"
+    between.answers['/api/request/'] = async (real) => {
+        between.asked += 1;
+        const own = between.asked;
+        const found = await (await real()).json();
+        found.reasons = [{ pool: 'a-pool', verdict: `verdict <${own}>`, reason: 'why', since: 1 }];
+        if (own === 1) await between.held();
+        return new Response(JSON.stringify(found));
+    };
+    const look = () => { if (document.body && document.body.innerText.includes('verdict <1>')) between.old = true; };
+    new MutationObserver(look).observe(document, { subtree: true, childList: true });";
+    let browser = open_between(&scene, "#/request/200-0000000001", verdicts).await;
+    browser.shows("verdict <2>").await;
+    browser.run("between.letGo()").await;
+    browser.shows("verdict <3>").await;
+    assert_eq!(browser.run("return between.old === undefined").await, true);
     quiet(&browser).await;
     browser.quit().await;
 }

@@ -68,6 +68,57 @@ fn the_package_holds_programs_units_pages_and_completions() {
     }
 }
 
+/// What the programs are made of is copied into the container in which they are made.
+#[test]
+fn the_containerfile_copies_all_that_is_compiled() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let containerfile = std::fs::read_to_string(root.join("Containerfile")).unwrap();
+    let copied: Vec<&str> = containerfile
+        .lines()
+        .filter(|line| line.starts_with("COPY ") && !line.contains("--from"))
+        .flat_map(|line| {
+            let mut words: Vec<&str> = line.split_whitespace().skip(1).collect();
+            words.pop();
+            words
+        })
+        .collect();
+    // Nothing but what `.dockerignore` lets through is there to be copied.
+    let let_through = std::fs::read_to_string(root.join(".dockerignore")).unwrap();
+    for path in &copied {
+        let first = path.split('/').next().unwrap();
+        assert!(root.join(path).exists() && let_through.lines().any(|line| line == format!("!{first}")), "{path}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for path in &copied {
+        let to = folder.path().join(path);
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        run("cp", &["-r", root.join(path).to_str().unwrap(), to.to_str().unwrap()]);
+    }
+    // Folders that the sources take in.
+    let sources = run("grep", &["-rhoE", r#"#\[folder = "[^"]+""#, "src"]);
+    let taken: Vec<&str> = sources.lines().filter_map(|line| line.split('"').nth(1)).collect();
+    assert!(taken.contains(&"web") || taken.contains(&"web/"), "{taken:?}");
+    for path in taken {
+        assert!(folder.path().join(path).exists(), "{path} is not copied");
+    }
+    // All targets of the manifest are there: cargo refuses it otherwise.
+    let manifest = folder.path().join("Cargo.toml");
+    let words =
+        ["metadata", "--no-deps", "--offline", "--format-version=1", "--manifest-path", manifest.to_str().unwrap()];
+    let metadata = run(env!("CARGO"), &words);
+    for target in ["handout", "decision", "nodepool-builder"] {
+        assert!(metadata.contains(&format!("\"{target}\"")), "{target}");
+    }
+    let entry = root.join("contrib/container/start");
+    let said = |debug: &str| {
+        let mut command = Command::new(&entry);
+        command.args(["nodepool-launcher", "--version"]).env("DEBUG", debug);
+        let programs = Path::new(env!("CARGO_BIN_EXE_nodepool")).parent().unwrap();
+        command.env("PATH", format!("{}:/usr/bin:/bin", programs.display())).output().unwrap().status.success()
+    };
+    assert!(said("") && said("1"));
+}
+
 #[test]
 fn its_configuration_is_valid() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/debian/nodepool.yaml");

@@ -3,15 +3,19 @@
 
 const STATES = ['init', 'building', 'testing', 'ready', 'in-use', 'used', 'hold', 'deleting', 'failed', 'aborted', 'deleted'];
 const PAGE = 100; // rows in front at a time
+const OLDEST = 10; // requests on the overview
+const MOST_EARLY = 1000; // patches
+const LONGEST_LOAD = 60000; // in milliseconds; what takes longer hangs
 const NODE = { id: 0, state: 1, since: 2, provider: 3, pool: 4, labels: 5, address: 6, locked: 7, request: 8, comment: 9, zone: 10, host: 11 };
 const REQUEST = { id: 0, state: 1, since: 2, requestor: 3, labels: 4, nodes: 5, declined: 6, event: 7, priority: 8, created: 9 };
 
 const state = { nodes: new Map(), requests: new Map(), images: [], revision: -1, connected: false, loaded: false, figures: null, plots: null };
+const trouble = { stream: false, load: false };
 const main = document.getElementById('main');
 let skew = 0; // the server's clock less ours, in seconds
 let view = null;
+let loading = false; // while it does, what was loaded before stays in front
 let early = []; // patches that came before the state they belong to
-const MOST_EARLY = 1000;
 let loads = 0; // how often the state was asked for: only the newest answer counts
 
 // --- building blocks ---------------------------------------------------------------------------------------------------
@@ -39,7 +43,13 @@ const now = () => Date.now() / 1000 + skew;
 const link = (kind, id) => el('a', { href: `#/${kind}/${encodeURIComponent(id)}`, class: 'mono' }, id);
 const stateText = (name) => el('span', { class: `state tone-${name}` }, name);
 
+const NONE = '–'; // for what is not told
+const many = (value) => (Array.isArray(value) ? value : []);
+const fields = (value) => (value !== null && typeof value === 'object' ? value : {});
+const word = (value) => (value === null || value === undefined || value === '' ? NONE : String(value));
+
 function duration(seconds) {
+  if (!Number.isFinite(seconds)) return NONE;
   const s = Math.max(0, seconds);
   if (s < 1) return `${Math.round(s * 1000)} ms`;
   if (s < 60) return `${s < 10 ? Math.round(s * 10) / 10 : Math.floor(s)} s`;
@@ -58,18 +68,20 @@ function dateOf(at) {
 function ageText(since) {
   const date = dateOf(since);
   if (!date) return el('span', { class: 'quiet' }, '?');
-  const element = el('time', { 'data-since': since, datetime: date.toISOString() });
-  element.textContent = duration(Math.floor(now() - since));
-  return element;
+  const whole = Math.floor(Number(since));
+  return el('time', { 'data-since': whole, datetime: date.toISOString() }, duration(Math.floor(now() - whole)));
 }
 
 function clockText(at) {
   const date = dateOf(at);
-  if (!date) return el('span', { class: 'quiet' }, String(at));
+  if (!date) return el('span', { class: 'quiet' }, at === null || at === undefined ? '?' : String(at));
   return el('time', { datetime: date.toISOString(), title: date.toISOString() }, date.toLocaleString());
 }
 
-const numberText = (value) => (Math.abs(value) >= 100 ? Math.round(value) : Math.round(value * 100) / 100).toLocaleString();
+function numberText(value) {
+  if (!Number.isFinite(value)) return NONE;
+  return (Math.abs(value) >= 100 ? Math.round(value) : Math.round(value * 100) / 100).toLocaleString();
+}
 
 /** What `make` makes, or a word in its place: one odd record hides nothing but itself. */
 function orWord(what, make) {
@@ -80,8 +92,23 @@ function orWord(what, make) {
   }
 }
 
+/** What `make` makes, or something else where a record is too odd for it. */
+function attempt(make, otherwise) {
+  try {
+    return make();
+  } catch {
+    return otherwise;
+  }
+}
+
 function panel(title, ...children) {
   return el('section', { class: 'panel' }, el('h2', {}, title), ...children);
+}
+
+/** A panel of its own fate: what cannot be shown is said in its place. */
+function panelOf(title, make) {
+  const children = orWord(title, make);
+  return panel(title, ...(Array.isArray(children) ? children : [children]));
 }
 
 // --- tables --------------------------------------------------------------------------------------------------------------
@@ -150,15 +177,8 @@ class List {
     const text = this.search.value.trim().toLowerCase();
     const chosen = this.selects.map((select) => select.value);
     const all = this.rows();
-    const found = all.filter((row) => this.filters.every((filter, index) => !chosen[index] || filter.has(row, chosen[index]))
-      && (!text || row.some((cell) => cell !== null && String(cell).toLowerCase().includes(text))));
-    const { value } = this.columns[this.sort.column];
-    const order = this.sort.down ? -1 : 1;
-    // Rows come by their ids, and new ones have higher ids.
-    if (this.sort.column !== 0 || this.sort.down) found.sort((a, b) => {
-      const [x, y] = [value(a), value(b)];
-      return order * (x < y ? -1 : x > y ? 1 : a[0] < b[0] ? -1 : 1);
-    });
+    const found = this.sorted(all.filter((row) => this.filters.every((filter, index) => !chosen[index] || filter.has(row, chosen[index]))
+      && (!text || row.some((cell) => cell !== null && String(cell).toLowerCase().includes(text)))));
     const pages = Math.max(1, Math.ceil(found.length / PAGE));
     this.page = Math.min(Math.max(0, this.page), pages - 1);
     const front = found.slice(this.page * PAGE, (this.page + 1) * PAGE);
@@ -173,12 +193,22 @@ class List {
     this.place(front);
   }
 
+  sorted(rows) {
+    // Rows come by their ids, and new ones have higher ids.
+    if (this.sort.column === 0 && !this.sort.down) return rows;
+    const { value } = this.columns[this.sort.column];
+    const order = this.sort.down ? -1 : 1;
+    const keyed = rows.map((row) => [attempt(() => value(row), ''), row]);
+    keyed.sort(([x, a], [y, b]) => order * (x < y ? -1 : x > y ? 1 : a[0] < b[0] ? -1 : 1));
+    return keyed.map(([, row]) => row);
+  }
+
   place(front) {
     const kept = new Map();
     let at = this.body.firstChild;
     for (const row of front) {
       let line = this.kept.get(row[0]);
-      const text = JSON.stringify(row) + (this.extra ? this.extra(row) : '');
+      const text = JSON.stringify(row) + (this.extra ? attempt(() => this.extra(row), '') : '');
       if (!line || line.text !== text) {
         const cells = this.columns.map((column) => el('td', { class: column.kind, 'data-label': column.title }, orWord(row[0], () => column.cell(row))));
         if (line) {
@@ -255,16 +285,23 @@ function waitsPlot(found, what) {
   return el('figure', {}, svg('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': said }, bars, marks, numbers), el('figcaption', { class: 'quiet' }, said));
 }
 
+/** How much of a limit is used. `null` is no limit; what a launcher does not tell is not guessed. */
+function quotaText(quota, used) {
+  if (quota.limit === null) return `${numberText(used)} used, no limit`;
+  return `${numberText(used)} used, ${numberText(Math.max(0, quota.limit - used))} free of ${numberText(quota.limit)}`;
+}
+
+function quotaLine(quota) {
+  const used = quota.ours + quota.others;
+  const [name, text] = [word(quota.resource), quotaText(quota, used)];
+  const bar = Number.isFinite(quota.limit) && Number.isFinite(used)
+    ? el('meter', { min: 0, max: Math.max(quota.limit, 1), high: quota.limit * 0.9, value: Math.min(used, quota.limit), 'aria-label': `${name}: ${text}` })
+    : el('span');
+  return [el('span', {}, name), bar, el('span', { class: 'quiet', title: `ours ${numberText(quota.ours)}, others ${numberText(quota.others)}` }, text)];
+}
+
 function quotaLines(quotas) {
-  return el('div', { class: 'quota' }, quotas.flatMap((quota) => {
-    const used = quota.ours + quota.others;
-    const name = `${quota.resource}`;
-    const text = quota.limit === null ? `${numberText(used)} used, no limit`
-      : `${numberText(used)} used, ${numberText(Math.max(0, quota.limit - used))} free of ${numberText(quota.limit)}`;
-    const bar = quota.limit === null ? el('span')
-      : el('meter', { min: 0, max: Math.max(quota.limit, 1), high: quota.limit * 0.9, value: Math.min(used, quota.limit), 'aria-label': `${name}: ${text}` });
-    return [el('span', {}, name), bar, el('span', { class: 'quiet', title: `ours ${numberText(quota.ours)}, others ${numberText(quota.others)}` }, text)];
-  }));
+  return el('div', { class: 'quota' }, quotas.flatMap((quota) => quotaLine(fields(quota))));
 }
 
 // --- views ---------------------------------------------------------------------------------------------------------------
@@ -278,7 +315,7 @@ function nodesView() {
     key: 'nodes', empty: 'There are no nodes.', rows: nodeRows,
     filters: [
       { name: 'state', title: 'State', values: () => nodeRows().map((row) => row[NODE.state]), has: (row, value) => row[NODE.state] === value },
-      { name: 'label', title: 'Label', values: () => nodeRows().flatMap((row) => row[NODE.labels]), has: (row, value) => row[NODE.labels].includes(value) },
+      { name: 'label', title: 'Label', values: () => nodeRows().flatMap((row) => many(row[NODE.labels])), has: (row, value) => many(row[NODE.labels]).includes(value) },
       { name: 'provider', title: 'Provider', values: () => nodeRows().map((row) => row[NODE.provider]).filter(Boolean), has: (row, value) => row[NODE.provider] === value },
     ],
     columns: [
@@ -296,8 +333,11 @@ function nodesView() {
   return { title: 'Nodes', element: el('div', {}, el('h2', {}, 'Nodes'), list.element), draw: () => list.draw() };
 }
 
+/** Reasons are gathered of the oldest requests only; each request's own page has its own. */
+const isLookedAt = (row) => state.figures !== null && Object.hasOwn(fields(state.figures.reasons), row[REQUEST.id]);
+
 function verdictOf(row) {
-  const reasons = (state.figures && state.figures.reasons[row[REQUEST.id]]) || [];
+  const reasons = isLookedAt(row) ? many(state.figures.reasons[row[REQUEST.id]]) : [];
   const order = ['accept', 'defer', 'yield', 'decline', 'ignore'];
   return [...reasons].sort((a, b) => order.indexOf(a.verdict) - order.indexOf(b.verdict))[0] || null;
 }
@@ -306,15 +346,14 @@ function verdictCell(row) {
   if (!isOpen(row)) return '';
   const verdict = verdictOf(row);
   if (verdict) return `${verdict.verdict}: ${verdict.reason} (${verdict.pool})`;
-  // Reasons are gathered of the oldest ones only; each request's own page has its own.
-  return state.figures && Object.hasOwn(state.figures.reasons, row[REQUEST.id]) ? 'no pool has decided yet' : 'see its page';
+  return isLookedAt(row) ? 'no pool has decided yet' : 'not looked at yet: see its page';
 }
 
 function requestColumns() {
   return [
     { title: 'Request', value: (row) => row[REQUEST.id], cell: (row) => link('request', row[REQUEST.id]) },
     { title: 'State', value: (row) => row[REQUEST.state], cell: (row) => stateText(row[REQUEST.state]) },
-    { title: 'Age', kind: 'number', value: (row) => -row[REQUEST.created], cell: (row) => ageText(Math.floor(row[REQUEST.created])) },
+    { title: 'Age', kind: 'number', value: (row) => -row[REQUEST.created], cell: (row) => ageText(row[REQUEST.created]) },
     { title: 'Labels', value: (row) => row[REQUEST.labels].join(), cell: (row) => row[REQUEST.labels].join(', ') },
     { title: 'Requestor', value: (row) => row[REQUEST.requestor] || '', cell: (row) => row[REQUEST.requestor] || '' },
     { title: 'Priority', kind: 'number', value: (row) => row[REQUEST.priority], cell: (row) => String(row[REQUEST.priority]) },
@@ -329,7 +368,7 @@ function requestsView() {
     key: 'requests', empty: 'There are no requests.', rows: requestRows, columns: requestColumns(), sort: { column: 2, down: true },
     filters: [
       { name: 'state', title: 'State', values: () => requestRows().map((row) => row[REQUEST.state]), has: (row, value) => row[REQUEST.state] === value },
-      { name: 'label', title: 'Label', values: () => requestRows().flatMap((row) => row[REQUEST.labels]), has: (row, value) => row[REQUEST.labels].includes(value) },
+      { name: 'label', title: 'Label', values: () => requestRows().flatMap((row) => many(row[REQUEST.labels])), has: (row, value) => many(row[REQUEST.labels]).includes(value) },
       { name: 'requestor', title: 'Requestor', values: () => requestRows().map((row) => row[REQUEST.requestor]).filter(Boolean), has: (row, value) => row[REQUEST.requestor] === value },
     ],
   });
@@ -337,39 +376,90 @@ function requestsView() {
   return { title: 'Requests', element: el('div', {}, el('h2', {}, 'Requests'), list.element), draw: () => list.draw() };
 }
 
+function uploadRow(upload) {
+  return el('tr', {}, el('td', { class: 'mono' }, `↳ ${upload.id}`), el('td', {}, stateText(upload.state)), el('td', {}, ageText(upload.since)),
+    el('td', {}, `${upload.provider}${upload.name ? `: ${upload.name}` : ''}`));
+}
+
+function buildRow(build) {
+  return el('tr', {}, el('td', { class: 'mono' }, build.id), el('td', {}, stateText(build.state)), el('td', {}, ageText(build.since)),
+    el('td', {}, `${build.builder || ''} ${build.formats || ''}`));
+}
+
+const rowOrWord = (id, make) => {
+  const row = orWord(id, make);
+  return row.tagName === 'TR' ? row : el('tr', {}, el('td', { colspan: 4 }, row));
+};
+
+function imageParts(image) {
+  const rows = many(image.builds).flatMap((build) => [rowOrWord(build.id, () => buildRow(build)),
+    ...many(build.uploads).map((upload) => rowOrWord(upload.id, () => uploadRow(upload)))]);
+  const heads = ['Build or upload', 'State', 'For', 'Where'].map((title) => el('th', { scope: 'col' }, title));
+  return [image.paused ? el('p', {}, stateText('paused'), ' by command') : null,
+    image.request ? el('p', {}, `a build is asked for: ${image.request}`) : null,
+    rows.length ? el('div', { class: 'table' }, el('table', {}, el('thead', {}, el('tr', {}, heads)), el('tbody', {}, rows))) : el('p', { class: 'quiet' }, 'no builds')];
+}
+
 function imagesView() {
   const body = el('div', { class: 'grid' });
   const draw = () => {
     if (!state.images.length) return body.replaceChildren(el('p', { class: 'quiet' }, 'No builder has built an image here.'));
-    body.replaceChildren(...state.images.map((image) => orWord(image.name, () => panel(image.name,
-      image.paused ? el('p', {}, stateText('paused'), ' by command') : null,
-      image.request ? el('p', {}, `a build is asked for: ${image.request}`) : null,
-      image.builds.length ? el('div', { class: 'table' }, el('table', {},
-        el('thead', {}, el('tr', {}, ['Build or upload', 'State', 'For', 'Where'].map((title) => el('th', { scope: 'col' }, title)))),
-        el('tbody', {}, image.builds.flatMap((build) => [
-          el('tr', {}, el('td', { class: 'mono' }, build.id), el('td', {}, stateText(build.state)), el('td', {}, ageText(Math.floor(build.since))),
-            el('td', {}, `${build.builder || ''} ${build.formats}`)),
-          ...(build.uploads || []).map((upload) => el('tr', {}, el('td', { class: 'mono' }, `↳ ${upload.id}`), el('td', {}, stateText(upload.state)),
-            el('td', {}, ageText(Math.floor(upload.since))), el('td', {}, `${upload.provider}${upload.name ? `: ${upload.name}` : ''}`)))])))) : el('p', { class: 'quiet' }, 'no builds')))));
+    body.replaceChildren(...state.images.map((image) => panelOf(image.name, () => imageParts(image))));
   };
   return { title: 'Images', element: el('div', {}, el('h2', {}, 'Images, builds and uploads'), body), draw };
 }
 
-function providerPanel(launcher, provider) {
-  const calls = provider.calls;
-  const said = calls.count ? `${calls.count} calls in ${duration(calls.window_s)} (${numberText(calls.count * 60 / Math.max(1, calls.window_s))} a minute), mean ${duration(calls.mean_s)}, 95 % within ${calls.p95_s === null ? 'more than a minute' : duration(calls.p95_s)}, ${numberText(100 * calls.failed / calls.count)} % failed`
-    : 'no calls lately';
-  const nodes = Object.entries(provider.nodes);
-  return panel(provider.name,
-    el('p', { class: 'quiet' }, `${provider.driver}, by ${launcher}`, provider.spacing_s ? `, ${provider.spacing_s} s between two calls` : ''),
-    provider.trouble ? el('p', { class: 'bad' }, provider.trouble) : null,
-    el('dl', {},
-      el('dt', {}, 'Nodes'), el('dd', {}, nodes.length ? nodes.map(([name, number]) => el('a', { href: `#/nodes?state=${name}&provider=${encodeURIComponent(provider.name)}` }, `${number} ${name} `)) : 'none'),
-      el('dt', {}, 'API'), el('dd', {}, said),
-      el('dt', {}, 'Looked at'), el('dd', {}, provider.seen_at ? [ageText(Math.floor(provider.seen_at)), ' ago'] : 'not yet'),
-      provider.pools.flatMap((pool) => [el('dt', {}, `Pool ${pool.name}`), el('dd', {}, `${pool.max_servers === null ? 'no limit of its own' : `at most ${pool.max_servers} servers`}; ${pool.labels.join(', ') || 'no labels'}`)])),
-    el('h3', {}, 'Quota'), provider.quotas.length ? quotaLines(provider.quotas) : el('p', { class: 'quiet' }, 'none known'));
+function callsText(calls) {
+  if (calls.count === 0) return 'no calls lately';
+  if (!Number.isFinite(calls.count)) return NONE;
+  const slow = calls.p95_s === null ? 'more than a minute' : duration(calls.p95_s);
+  return `${numberText(calls.count)} calls in ${duration(calls.window_s)} (${numberText(calls.count * 60 / Math.max(1, calls.window_s))} a minute), `
+    + `mean ${duration(calls.mean_s)}, 95 % within ${slow}, ${numberText(100 * calls.failed / calls.count)} % failed`;
 }
+
+function poolText(pool) {
+  const bound = pool.max_servers === null ? 'no limit of its own' : `at most ${word(pool.max_servers)} servers`;
+  return `${bound}; ${Array.isArray(pool.labels) ? pool.labels.join(', ') || 'no labels' : `labels ${NONE}`}`;
+}
+
+function stateLinks(provider) {
+  if (!provider.nodes) return NONE;
+  const links = Object.entries(fields(provider.nodes)).map(([name, number]) => el('a', { href: `#/nodes?${new URLSearchParams({ state: name, provider: word(provider.name) })}` }, `${word(number)} ${name} `));
+  return links.length ? links : 'none';
+}
+
+function seenText(provider) {
+  if (provider.seen_at === undefined) return NONE;
+  return provider.seen_at ? [ageText(provider.seen_at), ' ago'] : 'not yet';
+}
+
+function quotaPart(quotas) {
+  if (many(quotas).length) return quotaLines(quotas);
+  return el('p', { class: 'quiet' }, Array.isArray(quotas) ? 'none known' : NONE);
+}
+
+/** Another launcher may be of another version: parts that it does not tell are dashes. */
+function providerParts(launcher, provider) {
+  return [el('p', { class: 'quiet' }, `${word(provider.driver)}, by ${launcher}`, provider.spacing_s ? `, ${word(provider.spacing_s)} s between two calls` : ''),
+    provider.trouble ? el('p', { class: 'bad' }, String(provider.trouble)) : null,
+    el('dl', {},
+      el('dt', {}, 'Nodes'), el('dd', {}, stateLinks(provider)),
+      el('dt', {}, 'API'), el('dd', {}, callsText(fields(provider.calls))),
+      el('dt', {}, 'Looked at'), el('dd', {}, seenText(provider)),
+      Array.isArray(provider.pools) ? provider.pools.map(fields).flatMap((pool) => [el('dt', {}, `Pool ${word(pool.name)}`), el('dd', {}, poolText(pool))])
+        : [el('dt', {}, 'Pools'), el('dd', {}, NONE)]),
+    el('h3', {}, 'Quota'), quotaPart(provider.quotas)];
+}
+
+function launcherPanels(launcher) {
+  const name = word(launcher.launcher);
+  if (launcher.missing) return [panel(name, el('p', { class: 'bad' }, `No figures of this launcher: ${launcher.missing}.`))];
+  const providers = many(launcher.providers).map(fields);
+  if (providers.length) return providers.map((provider) => panelOf(word(provider.name), () => providerParts(name, provider)));
+  return [panel(name, el('p', { class: 'quiet' }, Array.isArray(launcher.providers) ? 'This launcher has no providers.' : `Providers: ${NONE}`))];
+}
+
+const launchersOf = (figures) => many(fields(figures).launchers).map(fields);
 
 function providersView() {
   const body = el('div', { class: 'grid' });
@@ -377,13 +467,69 @@ function providersView() {
   const draw = () => {
     if (drawn === state.figures) return;
     drawn = state.figures;
-    const launchers = drawn ? drawn.launchers : [];
-    body.replaceChildren(...launchers.flatMap((launcher) => (launcher.missing
-      ? [panel(launcher.launcher, el('p', { class: 'bad' }, `No figures of this launcher: ${launcher.missing}.`))]
-      : launcher.providers.length ? launcher.providers.map((provider) => orWord(provider.name, () => providerPanel(launcher.launcher, provider)))
-        : [panel(launcher.launcher, el('p', { class: 'quiet' }, 'This launcher has no providers.'))])));
+    body.replaceChildren(...launchersOf(drawn).flatMap(launcherPanels));
   };
   return { title: 'Providers', element: el('div', {}, el('h2', {}, 'Providers'), body), draw, needs: 'figures' };
+}
+
+/** Nodes by state, and by label and provider. */
+function countNodes() {
+  const [counts, groups] = [new Map(), new Map()];
+  for (const row of state.nodes.values()) {
+    counts.set(row[NODE.state], (counts.get(row[NODE.state]) || 0) + 1);
+    for (const label of many(row[NODE.labels])) {
+      const key = JSON.stringify([label, row[NODE.provider]]);
+      const group = groups.get(key) || { total: 0, ready: 0, used: 0 };
+      group.total += 1;
+      if (row[NODE.state] === 'ready') group.ready += 1;
+      if (row[NODE.state] === 'in-use') group.used += 1;
+      groups.set(key, group);
+    }
+  }
+  return [counts, groups];
+}
+
+function stateTiles(counts) {
+  const shown = STATES.filter((name) => counts.get(name) || ['building', 'ready', 'in-use'].includes(name));
+  return [el('a', { class: 'tile', href: '#/nodes' }, el('b', {}, state.nodes.size.toLocaleString()), 'all nodes'),
+    ...shown.map((name) => el('a', { class: `tile tone-${name}`, href: `#/nodes?state=${name}` }, el('b', {}, (counts.get(name) || 0).toLocaleString()), name))];
+}
+
+function waitingRow(row) {
+  const cells = [() => link('request', row[REQUEST.id]), () => ageText(row[REQUEST.created]), () => row[REQUEST.labels].join(', '), () => verdictCell(row)];
+  const kinds = ['', 'number', '', 'quiet'];
+  return el('tr', {}, cells.map((cell, index) => el('td', { class: kinds[index] }, orWord(row[REQUEST.id], cell))));
+}
+
+function waitingTable(waiting) {
+  if (!waiting.length) return [el('p', { class: 'quiet' }, 'None.')];
+  return [el('p', { class: 'quiet' }, waiting.length > OLDEST ? `the oldest ${OLDEST} of ${waiting.length.toLocaleString()}` : `${waiting.length}`),
+    el('div', { class: 'table' }, el('table', { class: 'stack' }, el('tbody', {}, waiting.slice(0, OLDEST).map(waitingRow))))];
+}
+
+function groupRow([key, group]) {
+  const [label, provider] = JSON.parse(key);
+  const query = new URLSearchParams({ label, ...(provider ? { provider } : {}) });
+  return el('tr', {}, el('td', {}, el('a', { href: `#/nodes?${query}` }, label)), el('td', {}, provider || ''),
+    [group.total, group.ready, group.used].map((number) => el('td', { class: 'number' }, String(number))));
+}
+
+function groupTable(groups) {
+  if (!groups.size) return el('p', { class: 'quiet' }, 'No nodes.');
+  const heads = ['Label', 'Provider', 'Nodes', 'Ready', 'In use'].map((title, i) => el('th', { scope: 'col', class: i > 1 ? 'number' : '' }, title));
+  return el('div', { class: 'table' }, el('table', {}, el('thead', {}, el('tr', {}, heads)), el('tbody', {}, [...groups].sort().slice(0, 30).map(groupRow))));
+}
+
+function launcherQuotas(launcher) {
+  if (launcher.missing) return [el('p', { class: 'bad' }, `${word(launcher.launcher)}: no figures, ${launcher.missing}.`)];
+  const limited = many(launcher.providers).map(fields).filter((provider) => many(provider.quotas).length);
+  return limited.flatMap((provider) => [el('h3', {}, word(provider.name)), orWord(word(provider.name), () => quotaLines(provider.quotas))]);
+}
+
+/** Puts in what `make` makes; where it cannot, the other panels do not suffer. */
+function fill(element, what, make) {
+  const made = orWord(what, make);
+  element.replaceChildren(...(Array.isArray(made) ? made : [made]));
 }
 
 function overviewView() {
@@ -400,96 +546,94 @@ function overviewView() {
     panel('Nodes over time', states), panel('Requests that wait', open),
     panel('Time from request to ready nodes', waits), panel('Time of launches', launches),
     panel('Quota', quota), panel('Nodes by label and provider', labels));
-  const draw = () => {
-    const counts = new Map();
-    const groups = new Map();
-    for (const row of state.nodes.values()) {
-      counts.set(row[NODE.state], (counts.get(row[NODE.state]) || 0) + 1);
-      for (const label of row[NODE.labels]) {
-        const key = JSON.stringify([label, row[NODE.provider]]);
-        const group = groups.get(key) || { total: 0, ready: 0, used: 0 };
-        group.total += 1;
-        if (row[NODE.state] === 'ready') group.ready += 1;
-        if (row[NODE.state] === 'in-use') group.used += 1;
-        groups.set(key, group);
-      }
-    }
+  const drawRows = () => {
+    const [counts, groups] = countNodes();
     const waiting = requestRows().filter(isOpen).sort((a, b) => a[REQUEST.created] - b[REQUEST.created]);
-    const text = JSON.stringify([[...counts], [...groups], waiting.slice(0, 10), waiting.length, waiting.slice(0, 10).map(verdictCell)]);
-    if (text !== said) {
-      said = text;
-      tiles.replaceChildren(el('a', { class: 'tile', href: '#/nodes' }, el('b', {}, state.nodes.size.toLocaleString()), 'all nodes'),
-        ...STATES.filter((name) => counts.get(name) || ['building', 'ready', 'in-use'].includes(name)).map((name) => el('a', { class: `tile tone-${name}`, href: `#/nodes?state=${name}` },
-          el('b', {}, (counts.get(name) || 0).toLocaleString()), name)));
-      open.replaceChildren(...(waiting.length ? [el('p', { class: 'quiet' }, waiting.length > 10 ? `the oldest 10 of ${waiting.length.toLocaleString()}` : `${waiting.length}`),
-        el('div', { class: 'table' }, el('table', { class: 'stack' }, el('tbody', {}, waiting.slice(0, 10).map((row) => el('tr', {}, el('td', {}, link('request', row[REQUEST.id])),
-          el('td', { class: 'number' }, ageText(Math.floor(row[REQUEST.created]))), el('td', {}, row[REQUEST.labels].join(', ')), el('td', { class: 'quiet' }, verdictCell(row)))))))]
-        : [el('p', { class: 'quiet' }, 'None.')]));
-      labels.replaceChildren(groups.size ? el('div', { class: 'table' }, el('table', {}, el('thead', {}, el('tr', {}, ['Label', 'Provider', 'Nodes', 'Ready', 'In use'].map((title, i) => el('th', { scope: 'col', class: i > 1 ? 'number' : '' }, title)))),
-        el('tbody', {}, [...groups].sort().slice(0, 30).map(([key, group]) => {
-          const [label, provider] = JSON.parse(key);
-          const query = new URLSearchParams({ label, ...(provider ? { provider } : {}) });
-          return el('tr', {}, el('td', {}, el('a', { href: `#/nodes?${query}` }, label)), el('td', {}, provider || ''), [group.total, group.ready, group.used].map((number) => el('td', { class: 'number' }, String(number))));
-        })))) : el('p', { class: 'quiet' }, 'No nodes.'));
-    }
-    if (state.plots && plots !== state.plots) {
-      plots = state.plots;
-      states.replaceChildren(statesPlot(plots));
-      waits.replaceChildren(waitsPlot(plots.waits, 'requests'));
-      launches.replaceChildren(waitsPlot(plots.launches, 'launches'));
-    }
-    if (state.figures && figures !== state.figures) {
-      figures = state.figures;
-      quota.replaceChildren(...figures.launchers.flatMap((launcher) => (launcher.missing
-        ? [el('p', { class: 'bad' }, `${launcher.launcher}: no figures, ${launcher.missing}.`)]
-        : launcher.providers.filter((provider) => provider.quotas.length).flatMap((provider) => [el('h3', {}, provider.name), orWord(provider.name, () => quotaLines(provider.quotas))]))));
-      if (!quota.firstChild) quota.append(el('p', { class: 'quiet' }, 'No limits are known.'));
-    }
+    const oldest = waiting.slice(0, OLDEST);
+    const text = JSON.stringify([[...counts], [...groups], oldest, waiting.length, oldest.map((row) => attempt(() => verdictCell(row), ''))]);
+    if (text === said) return;
+    said = text;
+    fill(tiles, 'The states', () => stateTiles(counts));
+    fill(open, 'What waits', () => waitingTable(waiting));
+    fill(labels, 'The labels', () => groupTable(groups));
   };
+  const drawPlots = () => {
+    if (!state.plots || plots === state.plots) return;
+    plots = state.plots;
+    fill(states, 'The plot', () => statesPlot(plots));
+    fill(waits, 'The plot', () => waitsPlot(plots.waits, 'requests'));
+    fill(launches, 'The plot', () => waitsPlot(plots.launches, 'launches'));
+  };
+  const drawQuotas = () => {
+    if (!state.figures || figures === state.figures) return;
+    figures = state.figures;
+    fill(quota, 'The quota', () => launchersOf(figures).flatMap(launcherQuotas));
+    if (!quota.firstChild) quota.append(el('p', { class: 'quiet' }, 'No limits are known.'));
+  };
+  const draw = () => { drawRows(); drawPlots(); drawQuotas(); };
   return { title: 'Overview', element, draw, needs: 'plots' };
+}
+
+function eventItem(event) {
+  return el('li', {}, clockText(event.at), ' ',
+    event.node ? ['node ', link('node', event.node)] : ['request ', link('request', event.request)], ' ',
+    event.state ? stateText(event.state) : 'is gone',
+    event.node && event.request ? [' for ', link('request', event.request)] : null);
 }
 
 function historyList(events) {
   if (!events.length) return el('p', { class: 'quiet' }, 'Nothing has happened since this launcher started to remember.');
-  return el('ol', { class: 'history' }, events.map((event) => el('li', {}, clockText(event.at), ' ',
-    event.node ? ['node ', link('node', event.node)] : ['request ', link('request', event.request)], ' ',
-    event.state ? stateText(event.state) : 'is gone',
-    event.node && event.request ? [' for ', link('request', event.request)] : null)));
+  return el('ol', { class: 'history' }, events.map(eventItem));
+}
+
+function recordValue(key, value) {
+  if (key === 'nodes') return value.flatMap((id, i) => [i ? ', ' : '', link('node', id)]);
+  if (key === 'state') return stateText(value);
+  if (key === 'allocated_to') return link('request', value);
+  if (Array.isArray(value)) return value.map(String).join(', ');
+  if (typeof value === 'object') return JSON.stringify(value);
+  return /_time$/.test(key) ? clockText(value) : String(value);
 }
 
 /** What is in a record, as far as it is set. */
 function recordList(record) {
   const shown = Object.entries(record).filter(([, value]) => value !== null && value !== '' && !(Array.isArray(value) && !value.length));
-  return el('dl', {}, shown.flatMap(([key, value]) => {
-    const text = Array.isArray(value) ? value.map(String).join(', ') : typeof value === 'object' ? JSON.stringify(value) : /_time$/.test(key) ? clockText(value) : String(value);
-    return [el('dt', {}, key), el('dd', {}, key === 'state' ? stateText(text) : key === 'allocated_to' ? link('request', text)
-      : key === 'nodes' ? value.flatMap((id, i) => [i ? ', ' : '', link('node', id)]) : text)];
-  }));
+  return el('dl', {}, shown.flatMap(([key, value]) => [el('dt', {}, key), el('dd', {}, orWord(key, () => recordValue(key, value)))]));
+}
+
+function reasonsTable(reasons) {
+  if (!reasons.length) return el('p', { class: 'quiet' }, 'Nothing yet.');
+  const heads = ['Pool', 'Verdict', 'Reason', 'Since'].map((name) => el('th', { scope: 'col' }, name));
+  const rows = reasons.map((why) => el('tr', {}, el('td', {}, why.pool), el('td', {}, why.verdict), el('td', {}, why.reason), el('td', {}, clockText(why.since))));
+  return el('div', { class: 'table' }, el('table', {}, el('thead', {}, el('tr', {}, heads)), el('tbody', {}, rows)));
+}
+
+function onePanels(kind, id, found) {
+  const events = many(found.events);
+  if (!found.record && !events.length) return [el('p', { class: 'bad' }, `There is no ${kind} ${id}, and there was none since `, clockText(found.since), '.')];
+  const panels = [panelOf('Record', () => (found.record ? recordList(found.record) : el('p', {}, 'It is gone.'))),
+    panelOf('History', () => [historyList(events), el('p', { class: 'quiet' }, 'since ', clockText(found.since))])];
+  if (kind === 'request' && found.record) panels.push(panelOf('What the pools of this launcher decided', () => reasonsTable(many(found.reasons))));
+  return panels;
 }
 
 function oneView(kind, id) {
   const title = `${kind === 'node' ? 'Node' : 'Request'} ${id}`;
   const body = el('div', { class: 'grid' }, el('p', { class: 'quiet' }, 'Loading…'));
-  let [shown, asked] = ['', 0];
+  let [shown, asked, last] = ['', 0, ''];
+  // An older answer may come after a newer one; only what was asked for last is shown.
   const load = async () => {
     asked += 1;
     const own = asked;
     const answer = await fetch(`/api/${kind}/${encodeURIComponent(id)}`);
-    const isOld = () => own !== asked;
-    if (isOld()) return;
-    if (!answer.ok) return body.replaceChildren(el('p', { class: 'bad' }, answer.status === 404 ? `There is no ${kind} ${id}.` : `The server answers ${answer.status}.`));
-    const found = await answer.json();
-    if (isOld()) return;
-    if (!found.record && !found.events.length) return body.replaceChildren(el('p', { class: 'bad' }, `There is no ${kind} ${id}, and there was none since ${new Date(found.since * 1000).toLocaleString()}.`));
-    body.replaceChildren(panel('Record', found.record ? recordList(found.record) : el('p', {}, 'It is gone.')),
-      panel('History', historyList(found.events), el('p', { class: 'quiet' }, 'since ', clockText(found.since))));
-    if (kind === 'request' && found.record) {
-      const reasons = found.reasons || [];
-      body.append(panel('What the pools of this launcher decided', reasons.length ? el('div', { class: 'table' }, el('table', {},
-        el('thead', {}, el('tr', {}, ['Pool', 'Verdict', 'Reason', 'Since'].map((name) => el('th', { scope: 'col' }, name)))),
-        el('tbody', {}, reasons.map((why) => el('tr', {}, el('td', {}, why.pool), el('td', {}, why.verdict), el('td', {}, why.reason), el('td', {}, clockText(why.since)))))))
-        : el('p', { class: 'quiet' }, 'Nothing yet.')));
-    }
+    const text = answer.ok ? await answer.text() : '';
+    if (own !== asked) return;
+    if (answer.status === 404) return body.replaceChildren(el('p', { class: 'bad' }, `There is no ${kind} ${id}.`));
+    if (!answer.ok) throw new Error(`The server answers ${answer.status}.`);
+    // What is selected or has the focus stays as long as nothing is new.
+    if (text === last) return;
+    body.replaceChildren(...onePanels(kind, id, JSON.parse(text)));
+    last = text;
   };
   const draw = () => {
     // Why a request waits changes without the request; figures come as often as anybody looks at that.
@@ -497,7 +641,11 @@ function oneView(kind, id) {
     const row = JSON.stringify([(kind === 'node' ? state.nodes : state.requests).get(id) || null, reasons]);
     if (row === shown) return;
     shown = row;
-    load().catch(() => { shown = ''; });
+    load().catch((error) => {
+      if (row !== shown) return;
+      if (!last) body.replaceChildren(el('p', { class: 'bad' }, `${title} cannot be shown yet: ${error.message}`));
+      setTimeout(() => { if (row === shown && body.isConnected) { shown = ''; draw(); } }, 5000);
+    });
   };
   return { title, element: el('div', {}, el('h2', {}, title), body), draw };
 }
@@ -536,7 +684,7 @@ function route(moved) {
   document.title = `${view.title} – Nodepool`;
   main.replaceChildren(view.element);
   if (moved) main.focus();
-  if (view.needs === 'plots') loadPlots();
+  if (view.needs === 'plots') inTime(loadPlots());
   draw();
 }
 
@@ -577,18 +725,19 @@ function say(text, lost) {
   element.classList.toggle('lost', Boolean(lost));
 }
 
+/** Whatever comes and goes, one line says what is true now. */
 function tellConnection() {
-  if (state.connected) say('live');
+  if (trouble.stream) say('no connection to the launcher, trying again', true);
+  else if (trouble.load) say('the server does not answer, trying again', true);
+  else if (loading || !state.loaded) return;
+  else if (state.connected) say('live');
   else say('live, but ZooKeeper does not answer: this may be old', true);
 }
 
 function apply(patch) {
   if (patch.revision <= state.revision) return;
   // Something between is missing, so everything is asked for.
-  if (patch.from > state.revision) {
-    quietly(loadState());
-    return;
-  }
+  if (patch.from > state.revision) return void loadState();
   for (const row of patch.nodes.put) state.nodes.set(row[0], row);
   for (const id of patch.nodes.gone) state.nodes.delete(id);
   for (const row of patch.requests.put) state.requests.set(row[0], row);
@@ -604,38 +753,44 @@ function apply(patch) {
 async function loadState(wait = 1) {
   loads += 1;
   const own = loads;
-  state.loaded = false;
+  loading = true;
   early = [];
   try {
-    const answer = await fetch('/api/state');
+    const answer = await fetch('/api/state', { signal: AbortSignal.timeout(LONGEST_LOAD) });
     if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
     const whole = await answer.json();
     if (own === loads) takeState(whole);
-  } catch (error) {
-    setTimeout(() => { if (own === loads) quietly(loadState(Math.min(15, wait * 2))); }, wait * 1000);
-    throw error;
+  } catch {
+    if (own !== loads) return;
+    trouble.load = true;
+    tellConnection();
+    setTimeout(() => { if (own === loads) loadState(Math.min(15, wait * 2)); }, wait * 1000);
   }
 }
 
 function takeState(whole) {
-  state.nodes = new Map(whole.nodes.map((row) => [row[0], row]));
-  state.requests = new Map(whole.requests.map((row) => [row[0], row]));
-  state.images = whole.images;
-  state.revision = whole.revision;
-  state.connected = whole.connected;
-  state.loaded = true;
+  const [nodes, requests] = [whole.nodes, whole.requests].map((rows) => new Map(rows.map((row) => [row[0], row])));
+  Object.assign(state, { nodes, requests, images: many(whole.images), revision: whole.revision, connected: whole.connected, loaded: true });
+  loading = false;
+  trouble.load = false;
   const waiting = early;
   early = [];
-  // One of them may show that something is missing, and then the rest belongs to what is loaded next.
-  waiting.forEach((patch) => (state.loaded ? apply(patch) : early.push(patch)));
+  waiting.forEach(take);
   tellConnection();
   draw();
 }
 
+/** A patch belongs to what is loaded; what comes before that waits. */
+function take(patch) {
+  if (!loading) apply(patch);
+  // Without the first ones the gap is noticed, and everything asked for again.
+  else if (early.push(patch) > MOST_EARLY) early.shift();
+}
+
 function takeFigures(figures) {
   state.figures = figures;
-  skew = figures.now - Date.now() / 1000;
-  document.getElementById('since').textContent = `History since ${new Date(figures.since * 1000).toLocaleString()}.`;
+  if (Number.isFinite(figures.now)) skew = figures.now - Date.now() / 1000;
+  document.getElementById('since').replaceChildren('History since ', clockText(figures.since), '.');
   draw();
 }
 
@@ -650,21 +805,18 @@ async function loadPlots() {
   draw();
 }
 
-const quietly = (promise) => promise.catch(() => say('the server does not answer, trying again', true));
+/** For what is asked for again in some seconds anyway. */
+const inTime = (promise) => promise.catch(() => {});
 
 function connect() {
   const events = new EventSource('/api/stream');
-  events.addEventListener('hello', () => { quietly(loadState()); quietly(loadFigures()); });
-  events.addEventListener('reload', () => quietly(loadState()));
-  events.addEventListener('patch', (event) => {
-    const patch = JSON.parse(event.data);
-    if (state.loaded) apply(patch);
-    // Without the first ones the gap is noticed, and everything asked for again.
-    else if (early.push(patch) > MOST_EARLY) early.shift();
-  });
+  events.addEventListener('hello', () => { trouble.stream = false; loadState(); inTime(loadFigures()); });
+  events.addEventListener('reload', () => loadState());
+  events.addEventListener('patch', (event) => take(JSON.parse(event.data)));
   events.addEventListener('figures', (event) => takeFigures(JSON.parse(event.data)));
   events.onerror = () => {
-    say('no connection to the launcher, trying again', true);
+    trouble.stream = true;
+    tellConnection();
     if (events.readyState === EventSource.CLOSED) { events.close(); setTimeout(connect, 5000); }
   };
 }
@@ -677,6 +829,6 @@ addEventListener('keydown', (event) => {
 });
 document.addEventListener('visibilitychange', draw);
 setInterval(tick, 1000);
-setInterval(() => { if (view && view.needs === 'plots' && !document.hidden) quietly(loadPlots()); }, 15000);
+setInterval(() => { if (view && view.needs === 'plots' && !document.hidden) inTime(loadPlots()); }, 15000);
 route(false);
 connect();

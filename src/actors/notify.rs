@@ -11,9 +11,13 @@ use super::dump;
 use super::messages::Dump;
 use super::registry::NoAnswer;
 use super::shared::Stop;
+use crate::zk::SessionState;
 
 /// Of the time after which we are taken for dead: two pulses may be lost.
 const PULSES: u32 = 3;
+
+const WAITING: &str = "waiting for ZooKeeper";
+const SERVING: &str = "serving";
 
 /// Speaks for the process as long as it lives. Without a service manager that listens, or with one that does not want to hear of
 /// us any more, nothing is said.
@@ -25,20 +29,36 @@ pub async fn keep(
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return;
     }
-    tell(&[NotifyState::Status("waiting for ZooKeeper")]);
+    tell(&[NotifyState::Status(WAITING)]);
     let pulses = pulse(&registry, sd_notify::watchdog_enabled().map(|limit| limit / PULSES));
     tokio::pin!(pulses);
     tokio::select! {
         () = &mut pulses => {}
         was_ready = ready.wait_for(|ready| *ready) => {
             if was_ready.is_ok() {
-                tell(&[NotifyState::Ready, NotifyState::Status("serving")]);
+                tell(&[NotifyState::Ready, NotifyState::Status(SERVING)]);
             }
         }
         _ = shutdown.wait_for(Option::is_some) => {}
     }
     // What is under way at the end may take its time, and is watched until then.
     pulses.await;
+}
+
+/// Says so when ZooKeeper goes away and comes back, once we were ready.
+pub async fn follow(mut session: watch::Receiver<SessionState>, ready: watch::Receiver<bool>) {
+    if std::env::var_os("NOTIFY_SOCKET").is_none() {
+        return;
+    }
+    loop {
+        let is_connected = *session.borrow_and_update() == SessionState::Connected;
+        if *ready.borrow() {
+            tell(&[NotifyState::Status(if is_connected { SERVING } else { WAITING })]);
+        }
+        if session.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 /// To be said before anybody else hears of it: the process may be gone a moment later.

@@ -423,6 +423,7 @@ pub async fn sessions(shared: &Arc<Shared>, mut loaded: Loaded, tree: &Tree) -> 
 async fn one_session(connection: Arc<RealConnection>, shared: &Arc<Shared>, loaded: Loaded, tree: &Tree) -> SessionEnd {
     let moves = actix_rt::spawn(follow_servers(connection.clone(), shared.servers.subscribe()));
     let zk: Zk = connection.clone();
+    let link = actix_rt::spawn(notify::follow(zk.session(), shared.ready.subscribe()));
     // A task of its own, so that a panic in the root itself ends no more than one in any other actor.
     let running = match tree {
         Tree::Launcher => actix_rt::spawn(launcher::run_session(zk, shared.clone(), loaded)),
@@ -430,6 +431,7 @@ async fn one_session(connection: Arc<RealConnection>, shared: &Arc<Shared>, load
     };
     let end = running.await.unwrap_or_else(|_| SessionEnd::Panicked(tree.name().to_owned()));
     moves.abort();
+    link.abort();
     // Whatever still holds on to the session: from here on it owns nothing in ZooKeeper any more.
     connection.close().await;
     end

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use actix_rt::Arbiter;
 use tokio::sync::oneshot;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::builder::{BuilderLife, BuilderOptions};
 use super::clock;
@@ -36,6 +36,8 @@ pub struct StandaloneOptions {
     /// Images are built and uploaded as well.
     pub builder: bool,
     pub log: LogPlan,
+    /// Whether programs read what is written: then there is nothing between the lines of the log.
+    pub for_programs: bool,
 }
 
 /// The whole life of `nodepool standalone`; returns the exit status.
@@ -63,7 +65,7 @@ async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
         Some(config) => with_own_config(config, &options, &coordinator).await?,
         None => with_built_in_config(&options, &coordinator).await?,
     };
-    introduce(&options.data_dir, &coordinator, prepared.listener.as_ref());
+    introduce(&options, &coordinator, prepared.listener.as_ref());
     let failed = coordinator.failed();
     let builder = builder(&options, &prepared).unwrap_or_else(|error| {
         warn!("the builder is left out: {error}");
@@ -254,8 +256,12 @@ fn write_config(data_dir: &Path, text: &str) -> Result<PathBuf, ProcessError> {
 }
 
 /// What somebody at the terminal has to know; for programs there is the file.
-fn introduce(data_dir: &Path, coordinator: &EmbeddedServer, listener: Option<&TcpListener>) {
-    let web = listener.and_then(|listener| listener.local_addr().ok());
+fn introduce(options: &StandaloneOptions, coordinator: &EmbeddedServer, listener: Option<&TcpListener>) {
+    let (data_dir, web) = (&options.data_dir, listener.and_then(|listener| listener.local_addr().ok()));
+    if options.for_programs {
+        let web = web.map(|address| format!("http://{address}"));
+        return info!(web, data_dir = %data_dir.display(), "for this one machine only");
+    }
     let web = web.map_or("no web server".to_owned(), |address| format!("web server http://{address}"));
     let mut out = io::stdout().lock();
     // Nobody may be reading; the launcher works all the same.

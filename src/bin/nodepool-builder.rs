@@ -1,5 +1,6 @@
 //! `nodepool-builder`: its flags, and off it goes.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -13,7 +14,8 @@ use nodepool::actors::shared::{LauncherOptions, VERSION};
 fn main() -> ExitCode {
     let flags = BuilderFlags::parse();
     if flags.version {
-        println!("Nodepool version: {VERSION}");
+        // Nobody may be reading.
+        let _ = writeln!(std::io::stdout(), "Nodepool version: {VERSION}");
         return ExitCode::SUCCESS;
     }
     if flags.repl {

@@ -1,5 +1,6 @@
 //! `nodepool-launcher`: its flags, and off it goes.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -21,7 +22,8 @@ fn main() -> ExitCode {
     keep_little_memory();
     let flags = LauncherFlags::parse();
     if flags.version {
-        println!("Nodepool version: {VERSION}");
+        // Nobody may be reading.
+        let _ = writeln!(std::io::stdout(), "Nodepool version: {VERSION}");
         return ExitCode::SUCCESS;
     }
     if flags.repl {

@@ -105,6 +105,11 @@ impl Browser {
         self.post("url", json!({"url": url})).await;
     }
 
+    /// Runs in every page that is opened from now on, before its own scripts.
+    pub async fn before_pages(&self, script: &str) {
+        self.devtools("Page.addScriptToEvaluateOnNewDocument", json!({"source": script})).await;
+    }
+
     /// What a script of the page's own returns.
     pub async fn run(&self, script: &str) -> Value {
         self.post("execute/sync", json!({"script": script, "args": []})).await

@@ -12,9 +12,24 @@ const fn case(name: &'static str, file: &'static str, text: &'static str) -> Cas
     Case { name, file, text, before: &[] }
 }
 
-pub const READ: [Case; 19] = [
+pub const READ: [Case; 21] = [
     case("no file, in the foreground", "default", ""),
     case("no file, with -d", "debug", ""),
+    case(
+        "defaults of all sections",
+        "logging.conf",
+        "[DEFAULT]\nformatter=simple\nargs=(sys.stdout,)\n\n[loggers]\nkeys=root\n\n[handlers]\nkeys=console\n\n\
+        [formatters]\nkeys=simple\n\n[logger_root]\nlevel=INFO\nhandlers=console\n\n\
+        [handler_console]\nclass=StreamHandler\n\n[formatter_simple]\nformat=SIMPLE %(levelname)s %(name)s %(message)s\n",
+    ),
+    case(
+        "merge keys, and a key that is there twice",
+        "logging.yaml",
+        "version: 1\ndisable_existing_loggers: false\nx-base: &base {class: logging.StreamHandler, formatter: plain}\n\
+        formatters: {plain: {format: 'X %(levelname)s %(name)s %(message)s'}}\n\
+        handlers: {console: {<<: *base, stream: ext://sys.stdout}}\n\
+        root: {level: DEBUG, handlers: []}\nroot: {level: INFO, handlers: [console]}\n",
+    ),
     case(
         "the file that Nodepool 11 brings along",
         "logging.conf",
@@ -175,11 +190,7 @@ pub const REFUSED: [(&str, &str, &str); 14] = [
     ("logging.conf", "[a]\nb=1\nb=2\n", "logging.conf: line 3: `b` is in [a] twice"),
     ("logging.conf", "", "logging.conf: there is no section [formatters]"),
     ("logging.yaml", "- a\n", "logging.yaml: line 1: a section such as [loggers] is expected"),
-    (
-        "logging.yaml",
-        "version: 1\nhandlers: {a: [\n",
-        "logging.yaml: did not find expected node content at line 3 column 1",
-    ),
+    ("logging.yaml", "version: 1\nhandlers: {a: [\n", "logging.yaml: unclosed bracket '[' (line 2, column 15)"),
     ("logging.yaml", "version: 2\n", "logging.yaml: `version` must be 1, not 2"),
     ("logging.yaml", "version: 1\nroot: {level: LOUD}\n", "logging.yaml: the root logger: unknown level `LOUD`"),
     ("logging.yaml", "version: 1\nroot: {handlers: [x]}\n", "logging.yaml: the root logger: there is no handler `x`"),

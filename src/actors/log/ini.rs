@@ -38,14 +38,14 @@ fn listed(raw: &RawSections, kind: &str) -> Result<Vec<String>, String> {
     Ok(keys.split(',').map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned).collect())
 }
 
-/// One section with what `[DEFAULT]` adds where it is referred to.
+/// One section with what `[DEFAULT]` adds.
 fn part(raw: &RawSections, kind: &str, name: &str) -> Result<Section, String> {
     let title = format!("{kind}_{name}");
     let own = raw.get(&title).ok_or_else(|| format!("there is no section [{title}]"))?;
     let mut all = raw.get("DEFAULT").cloned().unwrap_or_default();
     all.extend(own.clone());
     let mut section = Section::new();
-    for (key, value) in own {
+    for (key, value) in &all {
         let is_raw = kind == "formatter" && RAW.contains(&key.as_str());
         let value = if is_raw {
             value.clone()

@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use serde_yaml::{Mapping, Value};
 
 use super::config::{Section, Sections};
+use crate::model::yaml_parse;
 
 /// `None` where the text is no mapping.
 pub fn sections(text: &str) -> Result<Option<Sections>, String> {
-    let value: Value = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
+    // By our own reader, which takes what Python's takes: merge keys, and keys that are there twice.
+    let tree = yaml_parse::parse(text, &mut Vec::new()).map_err(|problem| problem.to_string())?;
+    let value = serde_yaml::to_value(tree.to_json()).map_err(|error| error.to_string())?;
     let Value::Mapping(mapping) = &value else { return Ok(None) };
     let mut sections = Sections { disables_others: true, ..Sections::default() };
     let root = &value;

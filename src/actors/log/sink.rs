@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::UNIX_EPOCH;
 
@@ -18,6 +19,18 @@ pub enum SinkPlan {
     File(FilePlan),
     Syslog { address: Address, facility: u8 },
     Nothing,
+}
+
+impl std::fmt::Display for SinkPlan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            SinkPlan::Stdout => f.write_str("standard output"),
+            SinkPlan::Stderr => f.write_str("standard error"),
+            SinkPlan::File(file) => file.path.display().fmt(f),
+            SinkPlan::Syslog { address, .. } => address.fmt(f),
+            SinkPlan::Nothing => f.write_str("nothing"),
+        }
+    }
 }
 
 /// A file, which is opened anew when somebody moved it away.
@@ -57,6 +70,8 @@ pub enum Rotation {
 pub struct Sink {
     plan: SinkPlan,
     open: Mutex<Open>,
+    /// Whether the last line was lost.
+    is_broken: AtomicBool,
 }
 
 enum Open {
@@ -90,16 +105,29 @@ impl Sink {
                 Open::File(opened.map_err(|source| LogError::Open { path: file.path.clone(), source })?)
             }
             SinkPlan::Syslog { address, .. } => {
-                let place = format!("{address:?}");
+                let place = address.to_string();
                 Open::Syslog(address.open().map_err(|source| LogError::Syslog { place, source })?)
             }
         };
-        Ok(Self { plan, open: Mutex::new(open) })
+        Ok(Self { plan, open: Mutex::new(open), is_broken: AtomicBool::new(false) })
     }
 
-    /// A line that cannot be written is lost: there is no better place to complain than the one that just failed.
+    /// A line that cannot be written is lost. That is said on standard error, once until it goes again.
     pub fn write(&self, line: &str, level: Level) {
-        let _ = self.try_write(line, level, now);
+        let written = self.try_write(line, level, now);
+        if matches!(self.plan, SinkPlan::Stdout | SinkPlan::Stderr) {
+            return;
+        }
+        let complaint = match &written {
+            Err(error) if !self.is_broken.swap(true, Ordering::Relaxed) => {
+                format!("nodepool: the log cannot be written to {}, lines are lost: {error}\n", self.plan)
+            }
+            Ok(()) if self.is_broken.swap(false, Ordering::Relaxed) => {
+                format!("nodepool: the log is written to {} again\n", self.plan)
+            }
+            _ => return,
+        };
+        let _ = io::stderr().write_all(complaint.as_bytes());
     }
 
     fn try_write(&self, line: &str, level: Level, now: impl Fn() -> i64) -> io::Result<()> {

@@ -50,6 +50,16 @@ pub enum Address {
     Tcp(String, u16),
 }
 
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Socket(path) => path.display().fmt(f),
+            Address::Udp(host, port) => write!(f, "{host}:{port} (UDP)"),
+            Address::Tcp(host, port) => write!(f, "{host}:{port} (TCP)"),
+        }
+    }
+}
+
 pub enum Open {
     /// Addressed with each line, so a daemon that starts anew is found again.
     Local(UnixDatagram, PathBuf),

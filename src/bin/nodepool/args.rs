@@ -126,12 +126,16 @@ pub enum Command {
     DibImageDelete { id: String },
     /// Mark an upload for deletion
     ImageDelete {
+        /// Whose cloud has the upload
         #[arg(long)]
         provider: String,
+        /// Of which diskimage it is
         #[arg(long)]
         image: String,
+        /// The build, as dib-image-list shows it behind the image's name
         #[arg(long)]
         build_id: String,
+        /// The upload, as image-list shows it
         #[arg(long)]
         upload_id: String,
     },
@@ -165,14 +169,12 @@ pub enum Made {
     /// Print the JSON Schema of configuration files, for editors
     ConfigSchema,
     /// Print what a shell needs to complete command lines
-    #[command(hide = true)]
     Completions {
         shell: Shell,
         #[arg(default_value = "nodepool")]
         program: Program,
     },
     /// Write the manual pages of all programs to a directory
-    #[command(hide = true)]
     Man { directory: PathBuf },
 }
 

@@ -149,6 +149,10 @@ pub async fn alien_list(
         if section.driver == "static" || wanted.is_some_and(|wanted| wanted != name) {
             continue;
         }
+        if section.driver == "fake" {
+            screen.note(format_args!("the cloud of provider {name} is in the memory of its launcher"))?;
+            continue;
+        }
         // As in the list of alien images: one cloud that does not answer hides no other.
         let (suspects, unused) = match look(zk, section).await {
             Ok(found) => found,

@@ -166,7 +166,9 @@ pub async fn build_log(
         state = state_of(zk, &key).await?;
     }
     lines.end(screen)?;
-    Ok(screen.outcome(json!({"outcome": state.as_str(), "image": image, "id": key.file_name(), "log": path}))?)
+    Ok(screen.outcome(
+        json!({"outcome": state.as_str(), "image": image, "id": key.file_name(), "log": path.display().to_string()}),
+    )?)
 }
 
 async fn newest(zk: &Zk, image: &ImageName) -> anyhow::Result<Option<(BuildKey, Arc<ImageBuild>)>> {

@@ -50,7 +50,10 @@ pub fn run(made: &Made) -> u8 {
     match done {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("nodepool: error: {error:#}");
+            // Whoever read our output has seen enough.
+            if !crate::is_unread(&error) {
+                eprintln!("nodepool: error: {error:#}");
+            }
             1
         }
     }

@@ -173,7 +173,7 @@ pub async fn export_image_data(zk: &Zk, screen: &mut Screen<'_>, path: &Path) ->
     options.write(true).create(true).truncate(true).mode(0o600);
     let written = options.open(path).and_then(|mut file| file.write_all(text.as_bytes()));
     written.with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(screen.outcome(json!({"outcome": "exported", "path": path, "records": count}))?)
+    Ok(screen.outcome(json!({"outcome": "exported", "path": path.display().to_string(), "records": count}))?)
 }
 
 pub async fn import_image_data(zk: &Zk, screen: &mut Screen<'_>, path: &Path) -> anyhow::Result<()> {
@@ -188,7 +188,7 @@ pub async fn import_image_data(zk: &Zk, screen: &mut Screen<'_>, path: &Path) ->
         Err(error) => bail!(odd(format!("{error}; nothing was imported"))),
     };
     transfer::import(zk, &entries).await.context("the import broke off; it can be run again")?;
-    Ok(screen.outcome(json!({"outcome": "imported", "path": path, "records": entries.len()}))?)
+    Ok(screen.outcome(json!({"outcome": "imported", "path": path.display().to_string(), "records": entries.len()}))?)
 }
 
 #[cfg(test)]

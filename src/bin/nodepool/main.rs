@@ -80,13 +80,17 @@ fn start(global: Global, command: Command) -> u8 {
     }
 }
 
+/// Whether the pipe was closed by who read from it.
+fn is_unread(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    })
+}
+
 /// The message is the last line on stderr, whatever else there was to say.
 fn fail(error: &anyhow::Error, screen: &mut Screen<'_>) -> u8 {
-    let closed = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
-    };
     // Whoever read our output has seen enough.
-    if error.chain().any(closed) {
+    if is_unread(error) {
         return 1;
     }
     let message = format!("{error:#}");

@@ -29,5 +29,6 @@ pub fn run(global: Global, arguments: StandaloneArguments) -> u8 {
         data_dir: arguments.data_dir,
         builder: !arguments.no_builder,
         log,
+        for_programs: arguments.log_format == LineFormat::Json,
     })
 }
