@@ -356,7 +356,7 @@ function requestColumns() {
     { title: 'Age', kind: 'number', value: (row) => -row[REQUEST.created], cell: (row) => ageText(row[REQUEST.created]) },
     { title: 'Labels', value: (row) => row[REQUEST.labels].join(), cell: (row) => row[REQUEST.labels].join(', ') },
     { title: 'Requestor', value: (row) => row[REQUEST.requestor] || '', cell: (row) => row[REQUEST.requestor] || '' },
-    { title: 'Priority', kind: 'number', value: (row) => row[REQUEST.priority], cell: (row) => String(row[REQUEST.priority]) },
+    { title: 'Priority', kind: 'number', value: (row) => row[REQUEST.priority], cell: (row) => word(row[REQUEST.priority]) },
     { title: 'Nodes', value: (row) => row[REQUEST.nodes].length, cell: (row) => row[REQUEST.nodes].flatMap((id, i) => [i ? ', ' : '', link('node', id)]) },
     { title: 'Event', kind: 'mono', value: (row) => row[REQUEST.event] || '', cell: (row) => row[REQUEST.event] || '' },
     { title: 'Verdict and reason', value: verdictCell, cell: verdictCell },
@@ -423,7 +423,7 @@ function poolText(pool) {
 }
 
 function stateLinks(provider) {
-  if (!provider.nodes) return NONE;
+  if (provider.nodes !== fields(provider.nodes)) return NONE;
   const links = Object.entries(fields(provider.nodes)).map(([name, number]) => el('a', { href: `#/nodes?${new URLSearchParams({ state: name, provider: word(provider.name) })}` }, `${word(number)} ${name} `));
   return links.length ? links : 'none';
 }
