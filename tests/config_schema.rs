@@ -175,3 +175,59 @@ fn the_command_prints_it() {
     let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(output.status.success() && printed == of_configuration());
 }
+
+/// Every property of a schema, with its name.
+fn properties(schema: &Value, found: &mut Vec<(String, Value)>) {
+    match schema {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                if let ("properties", Value::Object(named)) = (key.as_str(), value) {
+                    found.extend(named.iter().map(|(name, property)| (name.clone(), property.clone())));
+                }
+                properties(value, found);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| properties(item, found)),
+        _ => {}
+    }
+}
+
+/// The rows of the tables in `doc/` that explain keys.
+fn documented_rows() -> Vec<String> {
+    let mut rows = Vec::new();
+    for file in ["configuration", "drivers/static", "drivers/fake", "drivers/openstack", "drivers/example"] {
+        let text = std::fs::read_to_string(format!("doc/{file}.md")).unwrap();
+        rows.extend(text.lines().filter(|line| line.starts_with("| ")).map(str::to_owned));
+    }
+    rows
+}
+
+#[test]
+fn defaults_fit_their_keys_and_are_those_of_the_documents() {
+    let rows = documented_rows();
+    let mut found = Vec::new();
+    properties(&of_configuration(), &mut found);
+    let mut defaults = 0;
+    for (name, property) in found {
+        let Some(default) = property.get("default") else { continue };
+        defaults += 1;
+        assert!(jsonschema::draft202012::new(&property).unwrap().is_valid(default), "{name}: {default}");
+        let shown = match default {
+            Value::String(text) => text.clone(),
+            Value::Array(items) => items[0].as_str().unwrap().to_owned(),
+            other => other.to_string(),
+        };
+        let says_so = |row: &String| row.contains(&format!("`{name}`")) && row.contains(&shown);
+        assert!(rows.iter().any(says_so), "the documents do not have {name}: {shown}");
+    }
+    assert!(defaults > 50, "{defaults}");
+}
+
+#[test]
+fn editors_are_told_what_keys_are_for() {
+    let document = of_configuration();
+    let of_server = &document["properties"]["zookeeper-servers"]["items"]["properties"];
+    assert!(of_server["port"]["description"].as_str().unwrap().contains("2181"));
+    let label = &document["$defs"]["openstack"]["properties"]["pools"]["items"]["properties"]["labels"]["items"];
+    assert_eq!(label["properties"]["volume-size"]["default"], 50);
+}

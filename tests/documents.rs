@@ -128,3 +128,11 @@ fn commands_that_are_named_exist() {
     }
     assert!(unknown.is_empty() && checked > 40, "{checked} {unknown:#?}");
 }
+
+#[test]
+fn no_figure_is_still_to_be_filled_in() {
+    let text = std::fs::read_to_string(root().join("doc/benchmarks.md")).unwrap();
+    let cells = text.lines().filter(|line| line.starts_with("| ")).flat_map(|line| line.split('|').map(str::trim));
+    let is_placeholder = |cell: &&str| cell.len() > 3 && cell.chars().all(|c| c.is_ascii_uppercase());
+    assert_eq!(cells.filter(is_placeholder).collect::<Vec<_>>(), Vec::<&str>::new());
+}

@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 use super::driver_facts;
 use super::schema;
 use super::schema_common::TOP_LEVEL;
-use super::schema_shape::{Section, Shape};
+use super::schema_shape::{Key, Section, Shape};
+use super::schema_texts;
 
 /// What Python's `float()` takes of text, as far as a number can be meant; underscores may stand between digits.
 const NUMBER: &str =
@@ -17,7 +18,7 @@ const NUMBER: &str =
 /// YAML, and all that depends on another place of the file.
 pub fn of_configuration() -> Value {
     let mut root = of_section(&TOP_LEVEL);
-    root["properties"]["providers"] = json!({"type": "array", "items": {"$ref": "#/$defs/provider"}});
+    root["properties"]["providers"]["items"] = json!({"$ref": "#/$defs/provider"});
     let mut definitions = Map::from_iter([("provider".to_owned(), provider())]);
     for driver in driver_facts::names() {
         if let Some(section) = schema::of_driver(driver) {
@@ -65,7 +66,7 @@ fn of_section(section: &Section) -> Value {
     let mut properties = Map::new();
     for key in section.all_keys() {
         // The first that names a key decides about it.
-        properties.entry(key.name).or_insert_with(|| of_shape(&key.shape));
+        properties.entry(key.name).or_insert_with(|| of_key(section, key));
     }
     let rest = section.rest.as_ref().map_or(Value::Bool(false), of_shape);
     let mut document = json!({
@@ -81,6 +82,16 @@ fn of_section(section: &Section) -> Value {
     let rules = rules(section);
     if !rules.is_empty() {
         document["allOf"] = json!(rules);
+    }
+    document
+}
+
+/// Its shape, and what an editor shows while it is typed.
+fn of_key(section: &Section, key: &Key) -> Value {
+    let mut document = of_shape(&key.shape);
+    if let (Some(about), Some(fields)) = (schema_texts::find(section.what, key.name), document.as_object_mut()) {
+        fields.insert("description".to_owned(), json!(about.text));
+        fields.extend(about.default().map(|default| ("default".to_owned(), default)));
     }
     document
 }

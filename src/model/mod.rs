@@ -26,6 +26,7 @@ pub mod schema_virtual;
 pub mod schema_azure;
 pub mod schema_pods;
 pub mod schema;
+pub mod schema_texts;
 pub mod json_schema;
 pub mod crosscheck;
 pub mod driver_rules;

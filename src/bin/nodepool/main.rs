@@ -14,6 +14,7 @@ mod generate;
 mod images;
 mod interrupts;
 mod inventory;
+mod manual;
 mod nodes;
 mod output;
 mod request;

@@ -1,0 +1,169 @@
+//! Manual pages: `nodepool.1`, a page for each of its commands, and one for each daemon.
+//!
+//! Names, options and what they mean come from what the programs parse; the rest is told here.
+
+use std::path::Path;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+
+use crate::args::Program;
+
+/// A section of a page: its heading, and what each of the things it lists is for.
+type Section = (&'static str, &'static [(&'static str, &'static str)]);
+
+const DONE_OR_FAILED: Section = (
+    "EXIT STATUS",
+    &[
+        ("0", "Done; also when there was nothing to do it to"),
+        ("1", "Failed; the last line on standard error says why"),
+        ("2", "The command line is wrong"),
+    ],
+);
+const OF_THE_COMMAND: Section = (
+    "EXIT STATUS",
+    &[
+        ("0", "The nodes were there and have been given back, and COMMAND, if there was one, ended with 0"),
+        ("1", "The nodes could not be had, or were lost while they were used"),
+        ("2", "The command line is wrong"),
+        ("126, 127", "COMMAND cannot be run, or does not exist"),
+        ("other", "That of COMMAND"),
+    ],
+);
+const OF_A_DAEMON: Section = (
+    "EXIT STATUS",
+    &[
+        ("0", "Stopped in order; in the background: the daemon has started"),
+        ("1", "Could not start, or had five panics in ten minutes"),
+        ("2", "The command line is wrong"),
+    ],
+);
+const SIGNALS: Section = (
+    "SIGNALS",
+    &[
+        ("SIGTERM, SIGINT, SIGUSR1", "Stop in order, after ten seconds at the latest"),
+        (
+            "SIGUSR2",
+            "Write the state of every actor to the log, at level DEBUG; the first one begins a profile, the second writes it",
+        ),
+    ],
+);
+const FILES_OF_THE_COMMAND: Section = (
+    "FILES",
+    &[
+        ("/etc/nodepool/nodepool.yaml", "Configuration, unless -c names another"),
+        (
+            "./nodepool-data/nodepool.yaml",
+            "Configuration where there is no other: that of a server started by nodepool standalone",
+        ),
+    ],
+);
+const FILES_OF_A_DAEMON: Section = (
+    "FILES",
+    &[
+        ("/etc/nodepool/nodepool.yaml", "Configuration, unless -c names another"),
+        ("clouds.yaml, secure.yaml", "Logins of OpenStack clouds, in ., ~/.config/openstack or /etc/openstack"),
+    ],
+);
+const ENVIRONMENT: Section = (
+    "ENVIRONMENT",
+    &[
+        ("NODEPOOL_*", "Replaces %(NODEPOOL_...) in configuration files"),
+        ("OS_CLIENT_CONFIG_FILE, OS_*", "Where logins of OpenStack clouds are, as for all clients of OpenStack"),
+    ],
+);
+const ENVIRONMENT_OF_A_DAEMON: Section = (
+    "ENVIRONMENT",
+    &[
+        ("NODEPOOL_*", "Replaces %(NODEPOOL_...) in configuration files"),
+        ("OS_CLIENT_CONFIG_FILE, OS_*", "Where logins of OpenStack clouds are, as for all clients of OpenStack"),
+        ("STATSD_HOST, STATSD_PORT", "Where statistics are sent"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_*", "Where traces are sent, if the program was built with them"),
+    ],
+);
+
+/// What pages say beside names and options.
+fn sections(name: &str) -> Vec<Section> {
+    match name {
+        "nodepool-launcher" | "nodepool-builder" => {
+            vec![OF_A_DAEMON, SIGNALS, FILES_OF_A_DAEMON, ENVIRONMENT_OF_A_DAEMON]
+        }
+        "nodepool-standalone" => vec![OF_A_DAEMON, SIGNALS, ENVIRONMENT_OF_A_DAEMON],
+        "nodepool-request" => vec![OF_THE_COMMAND, FILES_OF_THE_COMMAND, ENVIRONMENT],
+        "nodepool-completions" | "nodepool-man" | "nodepool-config-schema" => vec![DONE_OR_FAILED],
+        _ => vec![DONE_OR_FAILED, FILES_OF_THE_COMMAND, ENVIRONMENT],
+    }
+}
+
+/// Writes all pages to a directory, which is made if need be.
+pub fn write(directory: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    for program in Program::value_variants() {
+        let mut command = program.command();
+        command.build();
+        page(directory, command.clone(), program.name(), program.section())?;
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+            let name = format!("{}-{}", program.name(), sub.get_name());
+            page(directory, sub.clone().display_name(name.clone()), &name, program.section())?;
+        }
+    }
+    Ok(())
+}
+
+fn page(directory: &Path, command: clap::Command, name: &str, section: &str) -> anyhow::Result<()> {
+    let text = rendered(command, name, section).context("a page cannot be made")?;
+    let path = directory.join(format!("{name}.{section}"));
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn rendered(mut command: clap::Command, name: &str, section: &str) -> std::io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let usage = command.render_usage().to_string();
+    let has_commands = command.has_subcommands();
+    let source = format!("Nodepool {}", env!("CARGO_PKG_VERSION"));
+    let page = Man::new(command).title(name.to_uppercase()).section(section).source(source).manual("Nodepool");
+    page.render_title(&mut text)?;
+    page.render_name_section(&mut text)?;
+    synopsis(&usage).to_writer(&mut text)?;
+    page.render_description_section(&mut text)?;
+    page.render_options_section(&mut text)?;
+    if has_commands {
+        page.render_subcommands_section(&mut text)?;
+    }
+    for section in sections(name) {
+        listed(section).to_writer(&mut text)?;
+    }
+    see_also(name).to_writer(&mut text)?;
+    Ok(text)
+}
+
+/// The usage as `--help` has it, which unlike a list of all options tells what belongs together; what is typed as it stands is bold.
+fn synopsis(usage: &str) -> Roff {
+    let usage = usage.strip_prefix("Usage: ").unwrap_or(usage).trim_end();
+    let is_literal = |word: &&str| word.starts_with(|first: char| first.is_ascii_lowercase());
+    let literal: Vec<&str> = usage.split(' ').take_while(is_literal).collect();
+    let literal = literal.join(" ");
+    let rest = usage.strip_prefix(&literal).unwrap_or_default().to_owned();
+    let mut roff = Roff::new();
+    roff.control("SH", ["SYNOPSIS"]).text([bold(literal), roman(rest)]);
+    roff
+}
+
+fn listed((heading, entries): Section) -> Roff {
+    let mut roff = Roff::new();
+    roff.control("SH", [heading]);
+    for (what, meaning) in entries {
+        roff.control("TP", []).text([bold(*what)]).text([roman(*meaning)]);
+    }
+    roff
+}
+
+fn see_also(name: &str) -> Roff {
+    let pages = ["nodepool(1)", "nodepool-launcher(8)", "nodepool-builder(8)"];
+    let others = pages.iter().filter(|page| page.split('(').next() != Some(name));
+    let mut roff = Roff::new();
+    roff.control("SH", ["SEE ALSO"]).text([roman(others.copied().collect::<Vec<_>>().join(", "))]);
+    roff
+}
