@@ -90,3 +90,26 @@ fn every_command_has_a_manual_page_that_groff_has_nothing_to_say_about() {
     let of_launcher = shown("nodepool-launcher.8");
     assert!(of_launcher.contains("SIGUSR2 Write the state of every actor"), "{of_launcher}");
 }
+
+#[test]
+fn programs_get_objects() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = |words: &[&str]| serde_json::from_slice::<serde_json::Value>(&nodepool(words).stdout).unwrap();
+    let written = json(&["-o", "json", "man", folder.path().to_str().unwrap()]);
+    assert!(written["pages"].as_array().unwrap().contains(&"nodepool-builder.8".into()), "{written}");
+    let completions = json(&["completions", "bash", "nodepool-launcher", "-o", "json"]);
+    let script = text(nodepool(&["completions", "bash", "nodepool-launcher"]).stdout);
+    assert_eq!(completions, serde_json::json!({"shell": "bash", "program": "nodepool-launcher", "script": script}));
+    assert_eq!(json(&["config-schema", "-o", "json"]), json(&["config-schema"]));
+}
+
+#[test]
+fn what_cannot_be_written_is_said_in_the_format_that_was_asked_for() {
+    let words = ["-o", "json", "man", "/proc/nowhere"];
+    let output = Command::new(env!("CARGO_BIN_EXE_nodepool")).args(words).output().unwrap();
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let message = answer["message"].as_str().unwrap();
+    assert!(output.status.code() == Some(1) && answer["outcome"] == "failed", "{answer}");
+    assert!(message.starts_with("cannot create /proc/nowhere: "), "{message}");
+    assert_eq!(text(output.stderr), format!("nodepool: error: {message}\n"));
+}

@@ -200,9 +200,9 @@ pub struct StandaloneArguments {
     /// Leave the builder of images out
     #[arg(long)]
     pub no_builder: bool,
-    /// Lines of the log as text or json
-    #[arg(long, value_name = "FORMAT", value_parser = line_format, default_value = "text")]
-    pub log_format: LineFormat,
+    /// Lines of the log as text or json [default: text; json with -o json]
+    #[arg(long, value_name = "FORMAT", value_parser = line_format)]
+    pub log_format: Option<LineFormat>,
 }
 
 #[derive(Debug, Args)]
@@ -257,8 +257,13 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<(Global, Comma
 /// The format that was asked for on a line that cannot be understood as a whole.
 fn wanted(words: &[OsString]) -> Format {
     let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).take_while(|word| *word != "--").collect();
-    let is_apart = |pair: &[&str]| matches!(pair, ["-o" | "--output", "json"]);
-    let is_joined = |word: &&str| matches!(*word, "-ojson" | "-o=json" | "--output=json");
+    // Long options may be shortened.
+    let is_long = |word: &str| word.len() > 2 && "--output".starts_with(word);
+    let is_apart = |pair: &[&str]| pair[1] == "json" && (pair[0] == "-o" || is_long(pair[0]));
+    let is_joined = |word: &&str| match word.split_once('=') {
+        Some((option, format)) => format == "json" && (option == "-o" || is_long(option)),
+        None => *word == "-ojson",
+    };
     match words.windows(2).any(is_apart) || words.iter().any(is_joined) {
         true => Format::Json,
         false => Format::Table,
@@ -362,6 +367,23 @@ mod tests {
         assert!(matches!(command, Command::List { detail: true }));
         for line in ["nodepool -o json list", "nodepool list -o json", "nodepool list --out json"] {
             assert_eq!(typed(line).unwrap().0.output, Format::Json, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_wrong_is_answered_in_the_format_it_asks_for() {
+        for (line, is_json) in [
+            ("-o json bogus", true),
+            ("-ojson bogus", true),
+            ("-o=json bogus", true),
+            ("--out json bogus", true),
+            ("list --outp=json --bogus", true),
+            ("list --bogus", false),
+            ("-o table bogus", false),
+            ("request --bogus -- x -o json", false),
+        ] {
+            let refusal = typed(&format!("nodepool {line}")).unwrap_err();
+            assert_eq!(refusal.stdout.starts_with(r#"{"outcome":"failed""#), is_json, "{line}: {}", refusal.stdout);
         }
     }
 

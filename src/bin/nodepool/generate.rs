@@ -1,16 +1,15 @@
 //! What packages contain beside the programs, made of what the programs parse: completions, manual pages, the schema.
 
-use std::io::Write;
-
 use anyhow::Context;
 use clap::CommandFactory;
-use clap_complete::Shell;
 use nodepool::actors::builder_flags::BuilderFlags;
 use nodepool::actors::launcher_flags::LauncherFlags;
 use nodepool::model::json_schema;
+use serde_json::json;
 
-use crate::args::{Arguments, Made, Program};
+use crate::args::{Arguments, Format, Made, Program};
 use crate::manual;
+use crate::output::Screen;
 
 impl Program {
     pub fn name(self) -> &'static str {
@@ -39,31 +38,24 @@ impl Program {
     }
 }
 
-/// Returns the status to exit with.
-pub fn run(made: &Made) -> u8 {
-    let done = match made {
-        Made::Completions { shell, program } => completions(*shell, *program),
-        Made::Man { directory } => manual::write(directory),
-        Made::ConfigSchema => print(format!("{:#}\n", json_schema::of_configuration()).as_bytes()),
-    };
-    match done {
-        Ok(()) => 0,
-        Err(error) => {
-            // Whoever read our output has seen enough.
-            if !crate::is_unread(&error) {
-                eprintln!("nodepool: error: {error:#}");
-            }
-            1
+/// The schema is JSON for people as well; the others are texts, which programs get as parts of an object.
+pub fn run(made: &Made, screen: &mut Screen<'_>) -> anyhow::Result<()> {
+    match made {
+        Made::Completions { shell, program } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut program.command(), program.name(), &mut script);
+            let script = String::from_utf8(script).context("a script for a shell is not text")?;
+            screen.text(&script)?;
+            screen.outcome(json!({"shell": shell.to_string(), "program": program.name(), "script": script}))?;
         }
+        Made::Man { directory } => {
+            let pages = manual::write(directory)?;
+            screen.outcome(json!({"outcome": "written", "directory": directory, "pages": pages}))?;
+        }
+        Made::ConfigSchema => match screen.format {
+            Format::Table => screen.text(&format!("{:#}\n", json_schema::of_configuration()))?,
+            Format::Json => screen.outcome(json_schema::of_configuration())?,
+        },
     }
-}
-
-fn completions(shell: Shell, program: Program) -> anyhow::Result<()> {
-    let mut text = Vec::new();
-    clap_complete::generate(shell, &mut program.command(), program.name(), &mut text);
-    print(&text)
-}
-
-fn print(text: &[u8]) -> anyhow::Result<()> {
-    std::io::stdout().write_all(text).context("cannot write to standard output")
+    Ok(())
 }

@@ -63,7 +63,6 @@ fn main() {
 fn start(global: Global, command: Command) -> u8 {
     let command = match command {
         Command::Standalone(arguments) => return standalone::run(global, arguments),
-        Command::Made(made) => return generate::run(&made),
         other => other,
     };
     let stdout = std::io::stdout();
@@ -103,6 +102,9 @@ fn fail(error: &anyhow::Error, screen: &mut Screen<'_>) -> u8 {
 }
 
 fn work(global: Global, command: Command, screen: &mut Screen<'_>) -> anyhow::Result<u8> {
+    if let Command::Made(made) = &command {
+        return generate::run(made, screen).map(|()| 0);
+    }
     let plan = log_plan(&global)?;
     for notice in &plan.notices {
         screen.note(notice)?;

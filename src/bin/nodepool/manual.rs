@@ -97,25 +97,28 @@ fn sections(name: &str) -> Vec<Section> {
     }
 }
 
-/// Writes all pages to a directory, which is made if need be.
-pub fn write(directory: &Path) -> anyhow::Result<()> {
+/// Writes all pages to a directory, which is made if need be, and tells their names.
+pub fn write(directory: &Path) -> anyhow::Result<Vec<String>> {
     std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    let mut pages = Vec::new();
     for program in Program::value_variants() {
         let mut command = program.command();
         command.build();
-        page(directory, command.clone(), program.name(), program.section())?;
+        pages.push(page(directory, command.clone(), program.name(), program.section())?);
         for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
             let name = format!("{}-{}", program.name(), sub.get_name());
-            page(directory, sub.clone().display_name(name.clone()), &name, program.section())?;
+            pages.push(page(directory, sub.clone().display_name(name.clone()), &name, program.section())?);
         }
     }
-    Ok(())
+    Ok(pages)
 }
 
-fn page(directory: &Path, command: clap::Command, name: &str, section: &str) -> anyhow::Result<()> {
+fn page(directory: &Path, command: clap::Command, name: &str, section: &str) -> anyhow::Result<String> {
     let text = rendered(command, name, section).context("a page cannot be made")?;
-    let path = directory.join(format!("{name}.{section}"));
-    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    let file = format!("{name}.{section}");
+    let path = directory.join(&file);
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(file)
 }
 
 fn rendered(mut command: clap::Command, name: &str, section: &str) -> std::io::Result<Vec<u8>> {

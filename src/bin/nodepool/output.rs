@@ -77,6 +77,14 @@ impl<'a> Screen<'a> {
         }
     }
 
+    /// For people only, and written as it is: a script, a document.
+    pub fn text(&mut self, text: &str) -> io::Result<()> {
+        match self.format {
+            Format::Table => self.out.write_all(text.as_bytes()),
+            Format::Json => Ok(()),
+        }
+    }
+
     /// A question; the answer is expected on the same line.
     pub fn ask(&mut self, question: &str) -> io::Result<()> {
         // A program that reads the result is not to find a question in it.
