@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use support::real::reference;
 use support::real::simulated_openstack::SimulatedOpenStack;
 use support::real::zookeeper::{Options, Server};
 use support::wait::{until, until_some};
+use tokio::net::UdpSocket;
 
 /// The Python builder looks every ten seconds.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -145,9 +147,13 @@ impl Scene {
 /// Uploads to a cloud.
 impl Scene {
     fn start_builder(&self, who: &str) -> Nodepool {
+        self.start_builder_in(who, &[])
+    }
+
+    fn start_builder_in(&self, who: &str, more: &[(&str, &Path)]) -> Nodepool {
         let clouds = self.cloud.as_ref().map(SimulatedOpenStack::clouds_yaml);
         let environment: Vec<(&str, &Path)> =
-            clouds.iter().map(|file| ("OS_CLIENT_CONFIG_FILE", file.as_path())).collect();
+            clouds.iter().map(|file| ("OS_CLIENT_CONFIG_FILE", file.as_path())).chain(more.iter().copied()).collect();
         match who {
             "ours" => Nodepool::start_in(&environment, OURS, &self.configuration("ours"), &["-d"]),
             _ => reference::builder_in(&environment, &self.configuration("python")),
@@ -325,4 +331,49 @@ async fn exports_are_exchanged(scene: &Scene) {
 
 fn read(file: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
+}
+
+/// What a builder tells statsd while it builds and uploads two images, up to the figures of its cleanup: keys and types.
+async fn told_to_statsd(who: &str) -> BTreeSet<String> {
+    let statsd = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut scene = Scene::start().await;
+    scene.cloud = Some(SimulatedOpenStack::start(&[]).await);
+    let port = statsd.local_addr().unwrap().port().to_string();
+    let where_to = [("STATSD_HOST", Path::new("127.0.0.1")), ("STATSD_PORT", Path::new(&port))];
+    let builder = scene.start_builder_in(who, &where_to);
+    let (mut buffer, mut told) = ([0; 4096], BTreeSet::new());
+    // The last ones of each image, of its upload and of a cleanup after that.
+    let last = [".lab|c", ".lab.upload.state|g", ".image_build_requests|g"];
+    while !last.iter().all(|end| told.iter().filter(|key: &&String| key.ends_with(end)).count() >= 2) {
+        let received = tokio::time::timeout(DEADLINE, statsd.recv(&mut buffer)).await;
+        let length = received.unwrap_or_else(|_| panic!("{who}: {told:?}\n{}", builder.log())).unwrap();
+        let datagram = std::str::from_utf8(&buffer[..length]).unwrap();
+        let samples = datagram.lines().filter(|line| line.starts_with("nodepool."));
+        told.extend(samples.map(|line| {
+            let (key, rest) = line.rsplit_once(':').unwrap();
+            format!("{key}|{}", rest.rsplit_once('|').unwrap().1)
+        }));
+    }
+    // Python may find that `localhost` is the name of this host, by its address.
+    let host = |key: &str| match key.strip_prefix("nodepool.builder.") {
+        Some(rest) => format!("nodepool.builder.HOST.{}", rest.split_once('.').unwrap().1),
+        None => key.to_owned(),
+    };
+    told.iter().map(|key| host(key)).collect()
+}
+
+// operations.md §4.2
+#[tokio::test]
+async fn statsd_hears_of_our_builder_what_it_hears_of_theirs() {
+    if support::real::skipped() {
+        return;
+    }
+    let (ours, theirs) = tokio::join!(told_to_statsd("ours"), told_to_statsd("python"));
+    assert!(theirs.len() > 15, "{theirs:?}");
+    assert_eq!(theirs.difference(&ours).collect::<Vec<_>>(), Vec::<&String>::new());
+    // What its documentation promises and it does not send.
+    let more = ["build_workers", "current_builds", "current_uploads", "upload_workers"];
+    let more = more.map(|what| format!("nodepool.builder.HOST.{what}|g"));
+    let ours: BTreeSet<String> = ours.into_iter().filter(|key| !key.starts_with("nodepool.task.lab.")).collect();
+    assert_eq!(ours.difference(&theirs).collect::<Vec<_>>(), more.iter().collect::<Vec<_>>());
 }

@@ -1,12 +1,18 @@
 //! Who this process is to others: host name, and one launcher id per pool for the life of the process.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use uuid::Uuid;
 
 use crate::model::component::{Component, ComponentKind};
 use crate::model::ids::{LauncherId, PoolId};
+
+/// How long name servers may take to tell our name; where they are away, the short one has to do.
+const NAME_SERVERS: Duration = Duration::from_secs(5);
 
 /// Launcher ids survive a lost ZooKeeper session: requests that were declined before stay declined.
 #[derive(Debug)]
@@ -21,7 +27,9 @@ impl Identity {
     pub fn of_this_host() -> Self {
         let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let hostname = hostname.filter(|name| !name.is_empty()).unwrap_or_else(|| "localhost".to_owned());
-        let fqdn = full_name(&hostname, &std::fs::read_to_string("/etc/hosts").unwrap_or_default());
+        let hosts = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+        let fqdn = in_hosts_file(&hostname, &hosts).or_else(|| in_time(hostname.clone(), in_dns));
+        let fqdn = fqdn.unwrap_or_else(|| hostname.clone());
         Self { hostname, fqdn, pools: Mutex::default() }
     }
 
@@ -50,15 +58,31 @@ impl Identity {
 }
 
 /// The first dotted name on the line of the hosts file that names this host.
-fn full_name(hostname: &str, hosts: &str) -> String {
+fn in_hosts_file(hostname: &str, hosts: &str) -> Option<String> {
     if hostname.contains('.') {
-        return hostname.to_owned();
+        return Some(hostname.to_owned());
     }
     let lines = hosts.lines().map(|line| line.split('#').next().unwrap_or_default());
     let names = lines.map(|line| line.split_whitespace().skip(1).collect::<Vec<_>>());
     let mut ours = names.filter(|names| names.contains(&hostname));
-    let full = ours.find_map(|names| names.into_iter().find(|name| name.contains('.')));
-    full.unwrap_or(hostname).to_owned()
+    ours.find_map(|names| names.into_iter().find(|name| name.contains('.'))).map(str::to_owned)
+}
+
+/// What the address of this host is called, as Python's `getfqdn` finds it.
+fn in_dns(hostname: String) -> Option<String> {
+    let address = (hostname, 0).to_socket_addrs().ok()?.next()?.ip();
+    let (name, _) = dns_lookup::getnameinfo(&SocketAddr::new(address, 0), nix::libc::NI_NAMEREQD).ok()?;
+    name.contains('.').then_some(name)
+}
+
+/// On a thread of its own, which is left behind when it takes too long: the system's resolver cannot be interrupted.
+fn in_time(hostname: String, ask: fn(String) -> Option<String>) -> Option<String> {
+    let (answer, answered) = mpsc::channel();
+    thread::spawn(move || {
+        // Nobody waits any more where it took too long.
+        let _ = answer.send(ask(hostname));
+    });
+    answered.recv_timeout(NAME_SERVERS).ok().flatten()
 }
 
 #[cfg(test)]
@@ -68,9 +92,16 @@ mod tests {
     #[test]
     fn the_full_name_comes_from_the_hosts_file() {
         let hosts = "127.0.0.1 localhost\n127.0.1.1 nl01.example.org nl01 # us\n";
-        assert_eq!(full_name("nl01", hosts), "nl01.example.org");
-        assert_eq!(full_name("nl02", hosts), "nl02");
-        assert_eq!(full_name("a.b", hosts), "a.b");
+        assert_eq!(in_hosts_file("nl01", hosts).as_deref(), Some("nl01.example.org"));
+        assert_eq!(in_hosts_file("nl02", hosts), None);
+        assert_eq!(in_hosts_file("a.b", hosts).as_deref(), Some("a.b"));
+    }
+
+    #[test]
+    fn names_without_a_dot_and_unknown_ones_are_no_full_names() {
+        assert_eq!(in_dns("localhost".to_owned()).filter(|name| !name.contains('.')), None);
+        assert_eq!(in_dns("no-such-host.invalid".to_owned()), None);
+        assert_eq!(in_time("nl01".to_owned(), |name| Some(name + ".x")).as_deref(), Some("nl01.x"));
     }
 
     #[test]
