@@ -240,7 +240,7 @@ async fn a_page_that_is_open_across_a_new_session_goes_on() {
     browser.no_longer_shows("0000000029").await;
     scene.put_node(77, "ready", "").await;
     browser.shows("0000000077").await;
-    browser.shows("1 nodes").await;
+    browser.shows("1 node").await;
     assert_eq!(browser.run("return window.untouched === true").await, true);
     quiet(&browser).await;
     browser.quit().await;
@@ -475,6 +475,49 @@ async fn the_page_of_a_request_follows_its_verdicts() {
     browser.run("between.letGo()").await;
     browser.shows("verdict <3>").await;
     assert_eq!(browser.run("return between.old === undefined").await, true);
+    quiet(&browser).await;
+    browser.quit().await;
+}
+
+#[tokio::test]
+async fn the_focus_stays_where_it_is_when_something_around_it_changes() {
+    if support::real::skipped() {
+        return;
+    }
+    let scene = Scene::new().await;
+    scene.put_node(1, "ready", "").await;
+    is_told(&scene, "0000000001").await;
+    let growing = r"
+    let ready = 0;
+    const grown = (figures) => {
+        ready += 1;
+        figures.launchers[0].providers[0].nodes = { ready };
+        return JSON.stringify(figures);
+    };
+    between.answers['/api/figures'] = async (real) => new Response(grown(await (await real()).json()));
+    window.EventSource = class extends EventSource {
+        addEventListener(name, listener) {
+            super.addEventListener(name, (event) => listener(name === 'figures' ? { data: grown(JSON.parse(event.data)) } : event));
+        }
+    };";
+    let browser = open_between(&scene, "#/providers", growing).await;
+    // In each view a link in whose panel a number grows.
+    for (number, view, link) in [
+        (2, "#/providers", "#/nodes?state=ready&provider=lab"),
+        (3, "#/", "#/nodes?state=ready"),
+        (4, "#/nodes", "#/node/0000000001"),
+    ] {
+        browser.run(&format!("location.hash = '{view}'")).await;
+        let found =
+            format!("[...document.querySelectorAll('main a')].find((a) => a.getAttribute('href') === '{link}')");
+        becomes_true(&browser, &found).await;
+        let text = format!("{found}.closest('section').innerText.replace(/[0-9.]+ m?s/g, '')");
+        browser.run(&format!("{found}.focus(); window.before = {text}")).await;
+        scene.put_node(number, "ready", "").await;
+        becomes_true(&browser, &format!("{text} !== window.before")).await;
+        let focused = browser.run("return document.activeElement.getAttribute('href')").await;
+        assert_eq!(focused, link, "{view}");
+    }
     quiet(&browser).await;
     browser.quit().await;
 }

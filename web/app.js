@@ -83,6 +83,9 @@ function numberText(value) {
   return (Math.abs(value) >= 100 ? Math.round(value) : Math.round(value * 100) / 100).toLocaleString();
 }
 
+/** 1 node, 2 nodes. */
+const numbered = (count, name) => `${count.toLocaleString()} ${count === 1 ? name.slice(0, -1) : name}`;
+
 /** What `make` makes, or a word in its place: one odd record hides nothing but itself. */
 function orWord(what, make) {
   try {
@@ -111,6 +114,25 @@ function panelOf(title, make) {
   return panel(title, ...(Array.isArray(children) ? children : [children]));
 }
 
+/**
+ * Puts these children in, but for those that are there already: what is selected or has the focus stays, also in a part that is
+ * new, if it leads to the same place as before.
+ */
+function renew(element, ...children) {
+  const focused = element.contains(document.activeElement) ? document.activeElement : null;
+  const made = children.flat().filter((child) => child !== null && child !== undefined).map((child) => (child instanceof Node ? child : document.createTextNode(child)));
+  const old = [...element.childNodes];
+  made.forEach((child, index) => {
+    if (index >= old.length) element.append(child);
+    else if (!old[index].isEqualNode(child)) old[index].replaceWith(child);
+  });
+  old.slice(made.length).forEach((child) => child.remove());
+  if (!focused || focused.isConnected) return;
+  const href = focused.getAttribute('href');
+  const again = href && [...element.querySelectorAll('a')].find((other) => other.getAttribute('href') === href);
+  if (again) again.focus({ preventScroll: true });
+}
+
 // --- tables --------------------------------------------------------------------------------------------------------------
 
 /** A list with search, filters, sorting and pages. Rows that stay are kept, so focus and selection stay too. */
@@ -127,7 +149,7 @@ class List {
       select.dataset.wanted = query.get(filter.name) || '';
       return select;
     });
-    this.summary = el('p', { class: 'quiet', role: 'status' });
+    this.summary = el('p', { class: 'quiet', 'aria-live': 'off' });
     this.heads = columns.map((column, index) => el('th', { scope: 'col', class: column.kind },
       el('button', { type: 'button', onclick: () => this.sortBy(index) }, column.title)));
     this.body = el('tbody');
@@ -143,6 +165,9 @@ class List {
   }
 
   again() {
+    // Told to who listens because they asked for it, and not with every node that comes and goes.
+    this.summary.setAttribute('aria-live', 'polite');
+    setTimeout(() => this.summary.setAttribute('aria-live', 'off'), 2000);
     this.page = 0;
     const query = new URLSearchParams();
     if (this.search.value) query.set('q', this.search.value);
@@ -183,7 +208,7 @@ class List {
     this.page = Math.min(Math.max(0, this.page), pages - 1);
     const front = found.slice(this.page * PAGE, (this.page + 1) * PAGE);
     this.summary.textContent = all.length === 0 ? this.empty
-      : found.length === all.length ? `${all.length.toLocaleString()} ${this.key}` : `${found.length.toLocaleString()} of ${all.length.toLocaleString()} ${this.key}`;
+      : found.length === all.length ? numbered(all.length, this.key) : `${found.length.toLocaleString()} of ${numbered(all.length, this.key)}`;
     this.where.textContent = pages > 1 ? `page ${this.page + 1} of ${pages}` : '';
     this.back.disabled = this.page === 0;
     this.next.disabled = this.page >= pages - 1;
@@ -212,7 +237,7 @@ class List {
       if (!line || line.text !== text) {
         const cells = this.columns.map((column) => el('td', { class: column.kind, 'data-label': column.title }, orWord(row[0], () => column.cell(row))));
         if (line) {
-          line.element.replaceChildren(...cells);
+          renew(line.element, cells);
         } else {
           line = { element: el('tr', {}, cells) };
         }
@@ -403,8 +428,8 @@ function imageParts(image) {
 function imagesView() {
   const body = el('div', { class: 'grid' });
   const draw = () => {
-    if (!state.images.length) return body.replaceChildren(el('p', { class: 'quiet' }, 'No builder has built an image here.'));
-    body.replaceChildren(...state.images.map((image) => panelOf(image.name, () => imageParts(image))));
+    if (!state.images.length) return renew(body, el('p', { class: 'quiet' }, 'No builder has built an image here.'));
+    renew(body, state.images.map((image) => panelOf(image.name, () => imageParts(image))));
   };
   return { title: 'Images', element: el('div', {}, el('h2', {}, 'Images, builds and uploads'), body), draw };
 }
@@ -413,12 +438,12 @@ function callsText(calls) {
   if (calls.count === 0) return 'no calls lately';
   if (!Number.isFinite(calls.count)) return NONE;
   const slow = calls.p95_s === null ? 'more than a minute' : duration(calls.p95_s);
-  return `${numberText(calls.count)} calls in ${duration(calls.window_s)} (${numberText(calls.count * 60 / Math.max(1, calls.window_s))} a minute), `
+  return `${numbered(calls.count, 'calls')} in ${duration(calls.window_s)} (${numberText(calls.count * 60 / Math.max(1, calls.window_s))} a minute), `
     + `mean ${duration(calls.mean_s)}, 95 % within ${slow}, ${numberText(100 * calls.failed / calls.count)} % failed`;
 }
 
 function poolText(pool) {
-  const bound = pool.max_servers === null ? 'no limit of its own' : `at most ${word(pool.max_servers)} servers`;
+  const bound = pool.max_servers === null ? 'no limit of its own' : `at most ${word(pool.max_servers)} ${pool.max_servers === 1 ? 'server' : 'servers'}`;
   return `${bound}; ${Array.isArray(pool.labels) ? pool.labels.join(', ') || 'no labels' : `labels ${NONE}`}`;
 }
 
@@ -467,7 +492,7 @@ function providersView() {
   const draw = () => {
     if (drawn === state.figures) return;
     drawn = state.figures;
-    body.replaceChildren(...launchersOf(drawn).flatMap(launcherPanels));
+    renew(body, launchersOf(drawn).flatMap(launcherPanels));
   };
   return { title: 'Providers', element: el('div', {}, el('h2', {}, 'Providers'), body), draw, needs: 'figures' };
 }
@@ -528,8 +553,7 @@ function launcherQuotas(launcher) {
 
 /** Puts in what `make` makes; where it cannot, the other panels do not suffer. */
 function fill(element, what, make) {
-  const made = orWord(what, make);
-  element.replaceChildren(...(Array.isArray(made) ? made : [made]));
+  renew(element, orWord(what, make));
 }
 
 function overviewView() {
@@ -630,9 +654,8 @@ function oneView(kind, id) {
     if (own !== asked) return;
     if (answer.status === 404) return body.replaceChildren(el('p', { class: 'bad' }, `There is no ${kind} ${id}.`));
     if (!answer.ok) throw new Error(`The server answers ${answer.status}.`);
-    // What is selected or has the focus stays as long as nothing is new.
     if (text === last) return;
-    body.replaceChildren(...onePanels(kind, id, JSON.parse(text)));
+    renew(body, onePanels(kind, id, JSON.parse(text)));
     last = text;
   };
   const draw = () => {
