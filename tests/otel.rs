@@ -8,8 +8,11 @@ mod support;
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 /// A collector that keeps what it gets: paths and bodies.
 #[derive(Clone, Default)]
@@ -27,7 +30,30 @@ impl Collector {
         format!("http://{address}")
     }
 
-    async fn serve(self, stream: TcpStream) {
+    /// The same by TLS; the certificate, as PEM, is its own authority.
+    async fn start_tls(self) -> (String, String) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+        let (acceptor, listener) =
+            (TlsAcceptor::from(Arc::new(config)), TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (acceptor, collector) = (acceptor.clone(), self.clone());
+                tokio::spawn(async move {
+                    if let Ok(stream) = acceptor.accept(stream).await {
+                        collector.serve(stream).await;
+                    }
+                });
+            }
+        });
+        (format!("https://localhost:{port}"), made.cert.pem())
+    }
+
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let mut stream = BufReader::new(stream);
         loop {
             let (mut head, mut line) = (Vec::new(), String::new());
@@ -97,5 +123,45 @@ async fn a_request_is_a_part_of_zuuls_trace() {
     assert_eq!(boots.iter().filter(|boot| boot["status"]["code"] == 2).count(), 1, "{spans:#?}");
     for part in boots.iter().chain(&scans) {
         assert!(launches.iter().any(|launch| launch["spanId"] == part["parentSpanId"]), "{part}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_behind_tls_is_known_by_its_authority() {
+    let collector = Collector::default();
+    let (endpoint, authority) = collector.clone().start_tls().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.pem");
+    std::fs::write(&file, authority).unwrap();
+    let mut environment = vec![
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", file.to_str().unwrap()),
+    ];
+    life::of_one_request(&["-f"], &environment).await;
+    assert!(collector.spans().iter().any(|span| span["name"] == "request"));
+    // Not known without it, and no traces are no reason not to work.
+    let others = Collector::default();
+    let (endpoint, _) = others.clone().start_tls().await;
+    environment[0].1 = endpoint.as_str();
+    let life = life::of_one_request(&["-f"], &environment).await;
+    assert!(others.spans().is_empty() && life.log.contains("traces are lost while the collector"), "{}", life.log);
+    assert!(life.log.contains("invalid peer certificate: "), "{}", life.log);
+    environment[2].1 = "/nowhere/ca.pem";
+    let life = life::of_one_request(&["-f"], &environment).await;
+    assert!(life.log.contains("no traces are sent error=cannot read /nowhere/ca.pem: No such file"), "{}", life.log);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_that_is_away_or_silent_costs_traces_and_nothing_else() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoints = [&silent, &gone].map(|listener| format!("http://{}", listener.local_addr().unwrap()));
+    // The other one takes connections, by its kernel, and says nothing ever.
+    drop(gone);
+    // Each ends in order, which is looked at for all lives, and says what is lost.
+    for (endpoint, said) in endpoints.iter().zip(["the last traces are lost error=", "Connection refused"]) {
+        let life = life::of_one_request(&["-f"], &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)]).await;
+        assert!(life.log.contains(said), "{endpoint}: {}", life.log);
     }
 }

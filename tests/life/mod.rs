@@ -88,6 +88,9 @@ pub async fn of_one_request(flags: &[&str], environment: &[(&str, &str)]) -> Lif
         zk.children("/nodepool/nodes").await.is_ok_and(|(left, _)| !left.iter().any(|node| nodes.contains(node)))
     })
     .await;
+    // Nobody says so who is stopped between the deletion and that.
+    let told = async || launcher.log().lines().filter(|line| line.contains("StateMachineNodeDeleter")).count() == 2;
+    wait::until("that to be told", SOON, told).await;
     launcher.signal(Signal::SIGINT);
     assert!(launcher.ends().await.success(), "{}", launcher.log());
     let request = path.rsplit('/').next().unwrap().to_owned();

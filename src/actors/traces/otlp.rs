@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -14,6 +15,7 @@ use opentelemetry_http::{Bytes, HttpClient, HttpError, Request as HttpRequest, R
 use opentelemetry_otlp::{SpanExporter, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span};
+use reqwest::{Certificate, Identity, StatusCode};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
 
@@ -79,9 +81,39 @@ impl Tracer {
 
 /// The error is for the log.
 fn exporter(runtime: &Handle, timeout: Duration) -> Result<SpanExporter, String> {
-    let client = reqwest::Client::builder().timeout(timeout).build().map_err(|error| error.to_string())?;
-    let client = Client { client, runtime: runtime.clone() };
+    let mut builder = reqwest::Client::builder().timeout(timeout);
+    if let Some((path, pem)) = file_named("CERTIFICATE")? {
+        let unusable = |error| format!("{path} holds no certificates: {error}");
+        let authorities = Certificate::from_pem_bundle(&pem).map_err(unusable)?;
+        builder = builder.tls_built_in_root_certs(false);
+        builder = authorities.into_iter().fold(builder, |builder, one| builder.add_root_certificate(one));
+    }
+    if let Some((path, mut pem)) = file_named("CLIENT_CERTIFICATE")? {
+        pem.push(b'\n');
+        pem.extend(file_named("CLIENT_KEY")?.map(|(_, key)| key).unwrap_or_default());
+        let unusable = |error| format!("{path} and its key cannot be used: {error}");
+        builder = builder.identity(Identity::from_pem(&pem).map_err(unusable)?);
+    }
+    let client = builder.build().map_err(|error| error.to_string())?;
+    let client = Client { client, runtime: runtime.clone(), is_away: Arc::default() };
     SpanExporter::builder().with_http().with_http_client(client).build().map_err(|error| error.to_string())
+}
+
+/// The path that a variable names, for traces or for all, and what is there.
+fn file_named(what: &str) -> Result<Option<(String, Vec<u8>)>, String> {
+    let given = |name: String| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let own = given(format!("OTEL_EXPORTER_OTLP_TRACES_{what}"));
+    let Some(path) = own.or_else(|| given(format!("OTEL_EXPORTER_OTLP_{what}"))) else { return Ok(None) };
+    let bytes = std::fs::read(&path).map_err(|error| format!("cannot read {path}: {error}"))?;
+    Ok(Some((path, bytes)))
+}
+
+/// What happened and why, without the address.
+fn with_causes(error: &reqwest::Error) -> String {
+    let first: &dyn std::error::Error = error;
+    let causes: Vec<String> =
+        std::iter::successors(Some(first), |error| error.source()).map(ToString::to_string).collect();
+    causes.join(": ")
 }
 
 /// An address may have a password before its host.
@@ -93,18 +125,43 @@ fn without_secrets(endpoint: &str) -> String {
 }
 
 /// The HTTP client that the drivers use too, on a runtime of ours: the SDK sends from a thread without one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Client {
     client: reqwest::Client,
     runtime: Handle,
+    /// The collector did not take what was sent last.
+    is_away: Arc<AtomicBool>,
+}
+
+impl Client {
+    /// Once for each time that it is away: the SDK tells nobody.
+    fn note(&self, outcome: Result<StatusCode, String>) {
+        let trouble = match outcome {
+            Ok(status) if status.is_success() => None,
+            Ok(status) => Some(format!("it answers {status}")),
+            Err(error) => Some(error),
+        };
+        let was_away = self.is_away.swap(trouble.is_some(), Ordering::Relaxed);
+        match trouble {
+            Some(trouble) if !was_away => {
+                warn!(target: "nodepool.NodePool", "traces are lost while the collector does not take them: {trouble}");
+            }
+            None if was_away => info!(target: "nodepool.NodePool", "the collector takes traces again"),
+            _ => {}
+        }
+    }
 }
 
 #[async_trait]
 impl HttpClient for Client {
     async fn send_bytes(&self, request: HttpRequest<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let client = self.client.clone();
+        let client = self.clone();
         let sending = async move {
-            let mut answer = client.execute(request.try_into()?).await?;
+            let answer = client.client.execute(request.try_into()?).await;
+            // Its address may hold a password.
+            let answer = answer.map_err(reqwest::Error::without_url);
+            client.note(answer.as_ref().map(reqwest::Response::status).map_err(with_causes));
+            let mut answer = answer?;
             let mut response = Response::builder().status(answer.status());
             if let Some(headers) = response.headers_mut() {
                 headers.extend(std::mem::take(answer.headers_mut()));
