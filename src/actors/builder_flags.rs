@@ -2,35 +2,18 @@
 
 use clap::Parser;
 
-use super::flags::{line_format, seconds, seconds_or_none};
-use super::log::LineFormat;
+use super::flags::{CommonFlags, seconds, seconds_or_none};
 use crate::model::time::Span;
 
 /// Node pool image builder.
 #[derive(Parser)]
 #[command(name = "nodepool-builder", disable_version_flag = true, infer_long_args = true, args_override_self = true)]
 pub struct BuilderFlags {
-    /// path to config file
-    #[arg(short = 'c', value_name = "CONFIG", default_value = "/etc/nodepool/nodepool.yaml")]
-    pub config: String,
-    /// path to secure file
-    #[arg(short = 's', value_name = "SECURE")]
-    pub secure: Option<String>,
-    /// path to log config file
-    #[arg(short = 'l', value_name = "LOGCONFIG")]
-    pub log_config: Option<String>,
-    /// lines of the log as text or json
-    #[arg(long, value_name = "FORMAT", value_parser = line_format, default_value = "text")]
-    pub log_format: LineFormat,
+    #[command(flatten)]
+    pub common: CommonFlags,
     /// path to pid file
     #[arg(short = 'p', value_name = "PIDFILE", default_value = "/var/run/nodepool/nodepool-builder.pid")]
     pub pid_file: String,
-    /// do not run as a daemon, with debug logging
-    #[arg(short = 'd')]
-    pub debug: bool,
-    /// do not run as a daemon
-    #[arg(short = 'f')]
-    pub foreground: bool,
     /// number of build workers
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(0..=1000), allow_negative_numbers = true, default_value = "1")]
     pub build_workers: u16,
@@ -40,12 +23,6 @@ pub struct BuilderFlags {
     /// make small files instead of images
     #[arg(long)]
     pub fake: bool,
-    /// accepted for compatibility; there is no Python console here
-    #[arg(long)]
-    pub repl: bool,
-    /// show version
-    #[arg(long)]
-    pub version: bool,
     /// seconds before an image whose build has failed is built again
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "10")]
     pub build_interval: Span,

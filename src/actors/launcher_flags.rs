@@ -2,44 +2,21 @@
 
 use clap::Parser;
 
-use super::flags::{line_format, seconds};
-use super::log::LineFormat;
+use super::flags::{CommonFlags, seconds};
 use crate::model::time::Span;
 
 /// Node pool launcher.
 #[derive(Parser)]
 #[command(name = "nodepool-launcher", disable_version_flag = true, infer_long_args = true, args_override_self = true)]
 pub struct LauncherFlags {
-    /// path to config file
-    #[arg(short = 'c', value_name = "CONFIG", default_value = "/etc/nodepool/nodepool.yaml")]
-    pub config: String,
-    /// path to secure file
-    #[arg(short = 's', value_name = "SECURE")]
-    pub secure: Option<String>,
-    /// path to log config file
-    #[arg(short = 'l', value_name = "LOGCONFIG")]
-    pub log_config: Option<String>,
-    /// lines of the log as text or json
-    #[arg(long, value_name = "FORMAT", value_parser = line_format, default_value = "text")]
-    pub log_format: LineFormat,
+    #[command(flatten)]
+    pub common: CommonFlags,
     /// path to pid file
     #[arg(short = 'p', value_name = "PIDFILE", default_value = "/var/run/nodepool/nodepool.pid")]
     pub pid_file: String,
-    /// do not run as a daemon, with debug logging
-    #[arg(short = 'd')]
-    pub debug: bool,
-    /// do not run as a daemon
-    #[arg(short = 'f')]
-    pub foreground: bool,
     /// do not serve HTTP
     #[arg(long)]
     pub no_webapp: bool,
-    /// accepted for compatibility; there is no Python console here
-    #[arg(long)]
-    pub repl: bool,
-    /// show version
-    #[arg(long)]
-    pub version: bool,
     /// seconds between two looks at what no event has told about
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "10")]
     pub watermark_sleep: Span,

@@ -1,5 +1,6 @@
 //! What the daemons share: starting, one tree of actors per ZooKeeper session, stopping.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -206,6 +207,8 @@ pub struct Control {
     tally: Tally,
     /// Signals and dumps have a thread of their own.
     thread: Arbiter,
+    /// Somebody of this process speaks to the service manager.
+    is_spoken_for: Cell<bool>,
 }
 
 impl Control {
@@ -213,7 +216,7 @@ impl Control {
         let (registry, thread) = (dump::Registry::default(), Arbiter::new());
         let shutdown = signals::listen(&thread.handle(), registry.clone(), patience)
             .map_err(|source| ProcessError::System { action: "take over signals", source })?;
-        Ok(Self { registry, shutdown, tally: Tally::default(), thread })
+        Ok(Self { registry, shutdown, tally: Tally::default(), thread, is_spoken_for: Cell::default() })
     }
 }
 
@@ -332,7 +335,10 @@ impl Grown {
         let identity = Identity::of_this_host();
         let runtime = runtime_of(&pools).await?;
         let ready = watch::Sender::new(false);
-        control.thread.spawn(notify::keep(control.registry.clone(), ready.subscribe(), control.shutdown.clone()));
+        // Of a launcher and a builder in one process the first, which is the launcher.
+        if !control.is_spoken_for.replace(true) {
+            control.thread.spawn(notify::keep(control.registry.clone(), ready.subscribe(), control.shutdown.clone()));
+        }
         let shared = Arc::new(Shared {
             options,
             registry: control.registry.clone(),

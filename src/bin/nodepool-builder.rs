@@ -1,30 +1,23 @@
 //! `nodepool-builder`: its flags, and off it goes.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 use nodepool::actors::builder::BuilderOptions;
 use nodepool::actors::builder_flags::BuilderFlags;
 use nodepool::actors::flags::absolute;
-use nodepool::actors::log::Verbosity;
-use nodepool::actors::process::{DaemonOptions, Mode, run_builder};
-use nodepool::actors::shared::{LauncherOptions, VERSION};
+use nodepool::actors::process::run_builder;
+use nodepool::actors::shared::LauncherOptions;
 
 fn main() -> ExitCode {
     let flags = BuilderFlags::parse();
-    if flags.version {
-        // Nobody may be reading.
-        let _ = writeln!(std::io::stdout(), "Nodepool version: {VERSION}");
-        return ExitCode::SUCCESS;
-    }
-    if flags.repl {
-        eprintln!("--repl is ignored: there is no Python console here; send SIGUSR2 for a dump of all state");
+    if let Some(status) = flags.common.answered() {
+        return status;
     }
     let options = LauncherOptions {
-        secure: flags.secure.as_deref().map(absolute),
+        secure: flags.common.secure.as_deref().map(absolute),
         webapp: false,
-        ..LauncherOptions::new(absolute(&flags.config))
+        ..LauncherOptions::new(absolute(&flags.common.config))
     };
     let builder = BuilderOptions {
         build_workers: usize::from(flags.build_workers),
@@ -38,16 +31,5 @@ fn main() -> ExitCode {
         ..BuilderOptions::default()
     };
     let builder = if flags.fake { builder.faked() } else { builder };
-    let mode = match flags.debug || flags.foreground {
-        true => Mode::Foreground,
-        false => Mode::Background { pid_file: absolute(&flags.pid_file) },
-    };
-    let verbosity = if flags.debug { Verbosity::Debug } else { Verbosity::Normal };
-    let daemon = DaemonOptions {
-        mode,
-        log_config: flags.log_config.as_deref().map(absolute),
-        log_format: flags.log_format,
-        verbosity,
-    };
-    run_builder(options, builder, &daemon)
+    run_builder(options, builder, &flags.common.daemon(&flags.pid_file))
 }

@@ -1,14 +1,12 @@
 //! `nodepool-launcher`: its flags, and off it goes.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 use nodepool::actors::flags::absolute;
 use nodepool::actors::launcher_flags::LauncherFlags;
-use nodepool::actors::log::Verbosity;
-use nodepool::actors::process::{DaemonOptions, Mode, run_launcher};
-use nodepool::actors::shared::{LauncherOptions, VERSION};
+use nodepool::actors::process::run_launcher;
+use nodepool::actors::shared::LauncherOptions;
 
 /// Launches come and go by the thousand, and so do the lists of a cloud's servers (doc/decisions/0016-allocator.md).
 #[global_allocator]
@@ -21,17 +19,12 @@ const PAGE_CANDIDATES: libmimalloc_sys::mi_option_t = 37;
 fn main() -> ExitCode {
     keep_little_memory();
     let flags = LauncherFlags::parse();
-    if flags.version {
-        // Nobody may be reading.
-        let _ = writeln!(std::io::stdout(), "Nodepool version: {VERSION}");
-        return ExitCode::SUCCESS;
-    }
-    if flags.repl {
-        eprintln!("--repl is ignored: there is no Python console here; send SIGUSR2 for a dump of all state");
+    if let Some(status) = flags.common.answered() {
+        return status;
     }
     let options = LauncherOptions {
-        config: absolute(&flags.config),
-        secure: flags.secure.as_deref().map(absolute),
+        config: absolute(&flags.common.config),
+        secure: flags.common.secure.as_deref().map(absolute),
         webapp: !flags.no_webapp,
         watermark_sleep: flags.watermark_sleep,
         cleanup_interval: flags.cleanup_interval,
@@ -42,18 +35,7 @@ fn main() -> ExitCode {
         more_drivers: Vec::new(),
         coordinator: None,
     };
-    let mode = match flags.debug || flags.foreground {
-        true => Mode::Foreground,
-        false => Mode::Background { pid_file: absolute(&flags.pid_file) },
-    };
-    let verbosity = if flags.debug { Verbosity::Debug } else { Verbosity::Normal };
-    let daemon = DaemonOptions {
-        mode,
-        log_config: flags.log_config.as_deref().map(absolute),
-        log_format: flags.log_format,
-        verbosity,
-    };
-    run_launcher(options, &daemon, None)
+    run_launcher(options, &flags.common.daemon(&flags.pid_file), None)
 }
 
 /// What a burst needed goes back to the system when it is free, not a second later as mimalloc has it: what the next launches
