@@ -61,10 +61,17 @@ async fn run_ours(home: &Path, words: impl Iterator<Item = &str>, typed: &str) -
     Said { out: text(output.stdout), notes: text(output.stderr), status: output.status.code().unwrap() }
 }
 
+/// The files that the lines name.
+fn settle(home: &Path, configuration: &str) {
+    std::fs::write(home.join("nodepool.yaml"), configuration).unwrap();
+    for name in ["clouds.yaml", "secure.yaml", "logging.yaml"] {
+        std::fs::write(home.join(name), golden(name)).unwrap();
+    }
+}
+
 /// All steps on a new tree, as they are written down.
 async fn play(mut program: Program, home: &Path, plain_port: u16, configuration: &str) -> String {
-    std::fs::write(home.join("nodepool.yaml"), configuration).unwrap();
-    std::fs::write(home.join("clouds.yaml"), golden("clouds.yaml")).unwrap();
+    settle(home, configuration);
     let zk = connect(ConnectOptions::plain("127.0.0.1", plain_port)).await.unwrap();
     let times = Times::from_now();
     let mut tree = Tree::plant(zk.clone(), &times).await;
@@ -131,7 +138,7 @@ async fn every_command_prints_one_document_where_json_is_asked_for() {
     let options = EmbeddedOptions { data_dir: home.path().join("store"), first_port: 0, now_ms: transcript::now_ms };
     let server = EmbeddedServer::start(options).await.unwrap();
     let port = server.address().port();
-    std::fs::write(home.path().join("nodepool.yaml"), configuration(port)).unwrap();
+    settle(home.path(), &configuration(port));
     let zk = connect(ConnectOptions::plain("127.0.0.1", port)).await.unwrap();
     let mut tree = Tree::plant(zk.clone(), &Times::from_now()).await;
     for step in transcript::steps() {
