@@ -7,6 +7,7 @@
 
 pub mod model;
 pub mod policy;
+pub mod chance;
 pub mod drivers;
 pub mod zk;
 pub mod actors;

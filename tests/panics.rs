@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use grown::{Consumer, Process, on_real_time, until, yaml};
 use nodepool::actors::config_files;
+use nodepool::actors::files::Files;
 use nodepool::actors::jobs::ProviderHandle;
 use nodepool::actors::process::{ProcessError, Tree, sessions};
 use nodepool::actors::providers::{MoreDrivers, StartProvider};
@@ -80,7 +81,8 @@ async fn launcher(panics: usize) -> (EmbeddedServer, Process, JoinHandle<Result<
     Arc::get_mut(&mut process.shared).expect("nobody else has it yet").drivers = Some(Box::new(bug));
     let (shared, file) = (process.shared.clone(), process.file.clone());
     let running = actix_rt::spawn(async move {
-        let loaded = config_files::load(&file, None, BUILT).await.expect("a test's configuration loads");
+        let loaded =
+            config_files::load(&Files::OnDisk, &file, None, BUILT).await.expect("a test's configuration loads");
         sessions(&shared, loaded, &Tree::Launcher).await
     });
     (server, process, running, directory)

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use tracing::{error, info, warn};
-use uuid::Uuid;
 
 use super::clock;
 use super::disk::{StopOnDrop, on_a_thread_that_may_wait};
 use super::recording;
 use super::samples::SampleSink;
+use crate::chance;
 use crate::drivers::checksums;
 use crate::drivers::dib::{self, DibEnd, DibRun};
 use crate::drivers::image_files::{self, ImagesDir};
@@ -54,7 +54,7 @@ pub enum Built {
 }
 
 pub async fn build(store: Store, workshop: Workshop, order: Order, recipe: Recipe) -> Built {
-    let key = BuildKey { image: order.image.clone(), build: BuildId::from(Uuid::new_v4().simple().to_string()) };
+    let key = BuildKey { image: order.image.clone(), build: BuildId::from(chance::uuid().simple().to_string()) };
     let begun = ImageBuild::begun(&workshop.builder, &workshop.builder_id, order.formats.clone(), clock::now());
     let asked = if order.why == Why::Asked { Asked::Yes } else { Asked::No };
     let mut grant = match store.begin_build(key.clone(), begun.clone(), order.newest.as_ref(), asked).await {

@@ -1,31 +1,26 @@
 //! Configuration files: read, substitute the environment, resolve, and notice that they changed.
 
 use std::collections::BTreeMap;
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
-use tokio::io::AsyncReadExt;
 use tracing::{error, warn};
 
+use super::files::{self, FileStamp, Files};
 use crate::drivers;
 use crate::model::config::Config;
 use crate::model::ids::ProviderName;
 use crate::model::problem::{Problem, Severity};
 use crate::model::resolve::{Source, resolve};
-use crate::model::yaml::{Place, YamlNode, YamlValue, python_quoted};
-use crate::model::yaml_parse::{self, MAX_BYTES};
+use crate::model::yaml::{Place, YamlNode, YamlValue};
+use crate::model::yaml_parse;
 use crate::zk::session::ConnectOptions;
 
 /// The logger of the process as a whole.
 const NODEPOOL: &str = "nodepool.NodePool";
 /// Somebody may be replacing the file at this very moment.
 const ATTEMPTS: u32 = 3;
-const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
 
 /// A configuration in force, the warnings about it, and the files it came from.
 #[derive(Clone, Debug)]
@@ -71,24 +66,16 @@ pub struct Stamp {
     secure: Option<FileStamp>,
 }
 
-/// Time and size change with nearly every edit; the contents tell of the edits within one tick of the clock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct FileStamp {
-    modified: Option<SystemTime>,
-    bytes: u64,
-    contents: u64,
-}
-
 /// Loads the main file and, where there is one, the secure file. `built` names the drivers of this program.
-pub async fn load(main: &Path, secure: Option<&Path>, built: &[&str]) -> Result<Loaded, LoadError> {
-    load_with(main, secure, built, environment()).await
+pub async fn load(files: &Files, main: &Path, secure: Option<&Path>, built: &[&str]) -> Result<Loaded, LoadError> {
+    load_with(files, main, secure, built, environment()).await
 }
 
 /// The state of the files now, to compare with that of the last attempt to load them.
-pub async fn stamp(main: &Path, secure: Option<&Path>) -> Stamp {
-    let main = read(main, 1).await.ok().map(|file| file.stamp);
+pub async fn stamp(files: &Files, main: &Path, secure: Option<&Path>) -> Stamp {
+    let main = files.read(main, 1).await.ok().map(|file| file.stamp);
     let secure = match secure {
-        Some(path) => read(path, 1).await.ok().map(|file| file.stamp),
+        Some(path) => files.read(path, 1).await.ok().map(|file| file.stamp),
         None => None,
     };
     Stamp { main, secure }
@@ -98,7 +85,7 @@ pub async fn stamp(main: &Path, secure: Option<&Path>) -> Stamp {
 pub async fn sections(main: &Path, without: &[&str]) -> Result<String, LoadError> {
     let name = main.display().to_string();
     let mut problems = Vec::new();
-    let root = match read(main, ATTEMPTS).await {
+    let root = match Files::OnDisk.read(main, ATTEMPTS).await {
         Ok(file) => parse(&name, &substitute(&file.text, &environment()), &mut problems),
         Err(problem) => {
             problems.push(problem);
@@ -116,11 +103,11 @@ pub async fn sections(main: &Path, without: &[&str]) -> Result<String, LoadError
 /// What `config-validate` has to say; the secure file is none of its business.
 pub async fn validate(main: &Path, built: &[&str]) -> Vec<Problem> {
     let name = main.display().to_string();
-    match read(main, ATTEMPTS).await {
+    match Files::OnDisk.read(main, ATTEMPTS).await {
         Ok(file) => {
             let text = substitute(&file.text, &environment());
             let built: Vec<String> = built.iter().map(|name| (*name).to_owned()).collect();
-            blocking(move || {
+            files::aside(move || {
                 let built: Vec<&str> = built.iter().map(String::as_str).collect();
                 let mut problems = crate::model::validate::validate(&text, &name, &built);
                 // What the schema allows may still be refused by the driver.
@@ -145,6 +132,7 @@ pub async fn validate(main: &Path, built: &[&str]) -> Vec<Problem> {
 }
 
 async fn load_with(
+    files: &Files,
     main: &Path,
     secure: Option<&Path>,
     built: &[&str],
@@ -152,7 +140,7 @@ async fn load_with(
 ) -> Result<Loaded, LoadError> {
     let mut stamp = Stamp::default();
     let mut problems = Vec::new();
-    let main_text = match read(main, ATTEMPTS).await {
+    let main_text = match files.read(main, ATTEMPTS).await {
         Ok(file) => {
             stamp.main = Some(file.stamp);
             Some(file.text)
@@ -164,7 +152,7 @@ async fn load_with(
     };
     let mut secure_text = None;
     if let Some(path) = secure {
-        match read(path, ATTEMPTS).await {
+        match files.read(path, ATTEMPTS).await {
             Ok(file) => {
                 stamp.secure = Some(file.stamp);
                 secure_text = Some((path.display().to_string(), file.text));
@@ -178,19 +166,20 @@ async fn load_with(
     let main_name = main.display().to_string();
     let built: Vec<String> = built.iter().map(|name| (*name).to_owned()).collect();
     // Half a second of work for the largest files, and other actors share this thread.
-    let resolved = blocking(move || {
-        let built: Vec<&str> = built.iter().map(String::as_str).collect();
-        let main_text = substitute(&main_text, &variables);
-        let secure = secure_text.map(|(name, text)| (name, substitute(&text, &variables)));
-        let secure = secure.as_ref().map(|(name, text)| (name.as_str(), text.as_str()));
-        let (config, mut problems) = resolve_texts(&main_name, &main_text, secure, &built);
-        let config = config.map(|config| {
-            let refused = ask_drivers(&config, &main_name, &mut problems);
-            put_out_of_service(config, refused)
-        });
-        (config, problems)
-    })
-    .await;
+    let resolved = files
+        .work(move || {
+            let built: Vec<&str> = built.iter().map(String::as_str).collect();
+            let main_text = substitute(&main_text, &variables);
+            let secure = secure_text.map(|(name, text)| (name, substitute(&text, &variables)));
+            let secure = secure.as_ref().map(|(name, text)| (name.as_str(), text.as_str()));
+            let (config, mut problems) = resolve_texts(&main_name, &main_text, secure, &built);
+            let config = config.map(|config| {
+                let refused = ask_drivers(&config, &main_name, &mut problems);
+                put_out_of_service(config, refused)
+            });
+            (config, problems)
+        })
+        .await;
     match resolved {
         (Some(config), problems) => Ok(Loaded { config, problems, stamp }),
         (None, problems) => Err(LoadError { file: main.to_owned(), problems, stamp }),
@@ -268,70 +257,6 @@ fn parse_secure(name: &str, text: &str, problems: &mut Vec<Problem>) -> Option<Y
         .ok()
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(error) => panic!("the runtime ended while a configuration was read: {error}"),
-        },
-    }
-}
-
-struct FileRead {
-    text: String,
-    stamp: FileStamp,
-}
-
-async fn read(path: &Path, attempts: u32) -> Result<FileRead, Problem> {
-    for _ in 1..attempts {
-        match read_once(path).await {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => tokio::time::sleep(BETWEEN_ATTEMPTS).await,
-            result => return result.map_err(|error| unreadable(path, &error))?,
-        }
-    }
-    read_once(path).await.map_err(|error| unreadable(path, &error))?
-}
-
-/// Outside: the system refused. Inside: the system gave something that is no configuration.
-async fn read_once(path: &Path) -> io::Result<Result<FileRead, Problem>> {
-    let refuse = |message: &str, help: &str| {
-        Ok(Err(Problem::error(Place::default(), message).help(help).in_file(&path.display().to_string())))
-    };
-    let metadata = tokio::fs::metadata(path).await?;
-    // A pipe that nobody writes to would be waited for without end, unless the shell has just made it.
-    if !metadata.is_file() && !path.starts_with("/dev/fd") && path != Path::new("/dev/stdin") {
-        return refuse("not a file", "the path names a directory, a pipe or a device");
-    }
-    let mut bytes = Vec::new();
-    tokio::fs::File::open(path).await?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).await?;
-    if bytes.len() > MAX_BYTES {
-        return refuse("file is too large", &format!("{MAX_BYTES} bytes is the most this program reads"));
-    }
-    let mut hasher = DefaultHasher::new();
-    bytes.hash(&mut hasher);
-    let stamp = FileStamp { modified: metadata.modified().ok(), bytes: bytes.len() as u64, contents: hasher.finish() };
-    match String::from_utf8(bytes) {
-        Ok(text) => Ok(Ok(FileRead { text, stamp })),
-        Err(error) => {
-            let at = error.utf8_error().valid_up_to();
-            let line = error.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
-            refuse("file is not UTF-8", &format!("the first byte that cannot be read is in line {line}"))
-        }
-    }
-}
-
-fn unreadable(path: &Path, error: &io::Error) -> Problem {
-    let text = error.to_string();
-    let plain = text.split(" (os error").next().unwrap_or(&text);
-    let shown = python_quoted(&path.display().to_string());
-    let message = match error.raw_os_error() {
-        Some(code) => format!("[Errno {code}] {plain}: {shown}"),
-        None => format!("{plain}: {shown}"),
-    };
-    Problem::new(Severity::Error, Place::default(), message)
-}
-
 /// The variables that a file may refer to.
 fn environment() -> Vec<(String, String)> {
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
@@ -363,7 +288,10 @@ fn summary(problems: &[Problem]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::model::yaml_parse::MAX_BYTES;
 
     const BUILT: &[&str] = &["static"];
 
@@ -381,9 +309,9 @@ mod tests {
     async fn a_file_loads_with_its_stamp() {
         let directory = tempfile::tempdir().unwrap();
         let main = write(&directory, "np.yaml", "labels: [{name: a}]\n");
-        let loaded = load_with(&main, None, BUILT, no_variables()).await.unwrap();
+        let loaded = load_with(&Files::OnDisk, &main, None, BUILT, no_variables()).await.unwrap();
         assert!(loaded.config.labels.contains_key("a"));
-        assert_eq!(stamp(&main, None).await, loaded.stamp);
+        assert_eq!(stamp(&Files::OnDisk, &main, None).await, loaded.stamp);
     }
 
     #[tokio::test]
@@ -391,18 +319,18 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let main = write(&directory, "np.yaml", "a: 1\n");
         let secure = write(&directory, "secure.yaml", "a: 1\n");
-        let first = stamp(&main, Some(&secure)).await;
+        let first = stamp(&Files::OnDisk, &main, Some(&secure)).await;
         let time = std::fs::metadata(&main).unwrap().modified().unwrap();
         write(&directory, "np.yaml", "a: 2\n");
         std::fs::File::options().write(true).open(&main).unwrap().set_modified(time).unwrap();
-        let second = stamp(&main, Some(&secure)).await;
+        let second = stamp(&Files::OnDisk, &main, Some(&secure)).await;
         assert_ne!(first, second, "same time and size, other contents");
         let touched = std::fs::File::options().write(true).open(&secure).unwrap();
         touched.set_modified(time - Duration::from_nanos(1)).unwrap();
-        let third = stamp(&main, Some(&secure)).await;
+        let third = stamp(&Files::OnDisk, &main, Some(&secure)).await;
         assert_ne!(second, third, "touched, and back in time at that");
         std::fs::remove_file(&secure).unwrap();
-        assert_ne!(third, stamp(&main, Some(&secure)).await);
+        assert_ne!(third, stamp(&Files::OnDisk, &main, Some(&secure)).await);
     }
 
     // config.md check 48
@@ -411,15 +339,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let main = write(&directory, "np.yaml", "labels: [{name: a}]\n");
         let secure = write(&directory, "secure.yaml", "");
-        let loaded = load_with(&main, Some(&secure), BUILT, no_variables()).await.unwrap();
-        assert_eq!(loaded.stamp, stamp(&main, Some(&secure)).await);
+        let loaded = load_with(&Files::OnDisk, &main, Some(&secure), BUILT, no_variables()).await.unwrap();
+        assert_eq!(loaded.stamp, stamp(&Files::OnDisk, &main, Some(&secure)).await);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_file_that_reappears_between_attempts_is_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("np.yaml");
-        let loading = load_with(&path, None, BUILT, no_variables());
+        let loading = load_with(&Files::OnDisk, &path, None, BUILT, no_variables());
         let writing = async {
             tokio::time::sleep(Duration::from_millis(700)).await;
             std::fs::write(&path, "labels: []\n").unwrap();
@@ -432,15 +360,15 @@ mod tests {
     async fn what_cannot_be_read_is_named_with_its_reason() {
         let directory = tempfile::tempdir().unwrap();
         let missing = directory.path().join("gone.yaml");
-        let error = load_with(&missing, None, BUILT, no_variables()).await.unwrap_err();
+        let error = load_with(&Files::OnDisk, &missing, None, BUILT, no_variables()).await.unwrap_err();
         assert!(error.to_string().contains("[Errno 2] No such file or directory: '"), "{error}");
-        let error = load_with(directory.path(), None, BUILT, no_variables()).await.unwrap_err();
+        let error = load_with(&Files::OnDisk, directory.path(), None, BUILT, no_variables()).await.unwrap_err();
         assert!(error.to_string().contains("not a file"), "{error}");
         let binary = write(&directory, "np.yaml", b"a: 1\nb: \xff\xfe\n");
-        let error = load_with(&binary, None, BUILT, no_variables()).await.unwrap_err();
+        let error = load_with(&Files::OnDisk, &binary, None, BUILT, no_variables()).await.unwrap_err();
         assert!(error.to_string().contains("file is not UTF-8") && error.to_string().contains("line 2"), "{error}");
         let huge = write(&directory, "huge.yaml", vec![b' '; MAX_BYTES + 1]);
-        let error = load_with(&huge, None, BUILT, no_variables()).await.unwrap_err();
+        let error = load_with(&Files::OnDisk, &huge, None, BUILT, no_variables()).await.unwrap_err();
         assert!(error.to_string().contains("file is too large"), "{error}");
     }
 
@@ -452,7 +380,7 @@ mod tests {
             ["password: *hunter2\n", "a: hunter2: b\n", "diskimages: hunter2\n", "hunter2\n", "zookeeper-tls: hunter2"]
         {
             let secure = write(&directory, "secure.yaml", text);
-            let error = load_with(&main, Some(&secure), BUILT, no_variables()).await.unwrap_err();
+            let error = load_with(&Files::OnDisk, &main, Some(&secure), BUILT, no_variables()).await.unwrap_err();
             assert!(error.to_string().contains("secure.yaml"), "{error}");
             assert!(!format!("{error:?} {error}").contains("hunter2"), "{error:?}");
         }

@@ -27,7 +27,7 @@ impl ConfigWatch {
         }
         let (options, known, broken) = (options.clone(), self.stamp.clone(), self.broken.clone());
         Some(async move {
-            let stamp = config_files::stamp(&options.config, options.secure.as_deref()).await;
+            let stamp = config_files::stamp(&options.files, &options.config, options.secure.as_deref()).await;
             if stamp == known || Some(&stamp) == broken.as_ref() {
                 return Look(None);
             }

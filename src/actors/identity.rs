@@ -6,8 +6,7 @@ use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use uuid::Uuid;
-
+use crate::chance;
 use crate::model::component::{Component, ComponentKind};
 use crate::model::ids::{LauncherId, PoolId};
 
@@ -47,7 +46,7 @@ impl Identity {
 
     pub fn launcher_id(&self, pool: &PoolId) -> LauncherId {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || LauncherId::from(format!("{}-PoolWorker.{pool}-{}", self.fqdn, Uuid::new_v4().simple()));
+        let new = || LauncherId::from(format!("{}-PoolWorker.{pool}-{}", self.fqdn, chance::uuid().simple()));
         pools.entry(pool.clone()).or_insert_with(new).clone()
     }
 

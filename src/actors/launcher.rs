@@ -9,7 +9,6 @@ use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, SpawnHa
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
-use uuid::Uuid;
 
 use super::cleanup_worker::{self, CleanupWorker, CleanupWorkerParts};
 use super::config_files::Loaded;
@@ -28,6 +27,7 @@ use super::shared::{SessionEnd, Shared};
 use super::stats_worker::{self, StatsWorker};
 use super::task_manager::{Surroundings, Surveying};
 use super::{clock, providers};
+use crate::chance;
 use crate::model::component::ComponentKind;
 use crate::model::config::Config;
 use crate::model::ids::{LabelName, LauncherId, PoolId, ProviderName, RequestId};
@@ -370,7 +370,7 @@ impl Launcher {
     }
 
     fn submit_min_ready(&mut self, label: LabelName, ctx: &mut Context<Self>) {
-        let request = ready::request(&label, Uuid::new_v4().simple().to_string(), clock::now());
+        let request = ready::request(&label, chance::uuid().simple().to_string(), clock::now());
         let store = self.store.clone();
         let submitting = async move { store.submit_min_ready(request).await };
         ctx.spawn(submitting.into_actor(self).map(move |result: Result<RequestId, WriteError>, act, _| {

@@ -44,6 +44,7 @@ pub mod builder;
 pub mod process;
 pub mod identity;
 pub mod home;
+pub mod files;
 pub mod flags;
 mod notify;
 pub mod launcher_flags;

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use super::config_files::{self, LoadError, Loaded};
 use super::dump;
+use super::files::Files;
 use super::identity::Identity;
 use super::messages::AskWhy;
 use super::panics::PanicCounter;
@@ -92,8 +93,10 @@ impl Arbiters {
 }
 
 /// Flags and tunables of the launcher.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct LauncherOptions {
+    /// Where these two are.
+    pub files: Files,
     pub config: PathBuf,
     pub secure: Option<PathBuf>,
     pub webapp: bool,
@@ -116,6 +119,7 @@ pub struct LauncherOptions {
 impl LauncherOptions {
     pub fn new(config: impl Into<PathBuf>) -> Self {
         Self {
+            files: Files::OnDisk,
             config: config.into(),
             secure: None,
             webapp: true,
@@ -133,7 +137,7 @@ impl LauncherOptions {
     /// Loads the files; every load of a launcher goes through here.
     pub async fn load(&self) -> Result<Loaded, LoadError> {
         let built: Vec<&str> = BUILT.iter().chain(&self.more_drivers).copied().collect();
-        let mut loaded = config_files::load(&self.config, self.secure.as_deref(), &built).await?;
+        let mut loaded = config_files::load(&self.files, &self.config, self.secure.as_deref(), &built).await?;
         if let Some(coordinator) = &self.coordinator {
             let mut config = Config::clone(&loaded.config);
             config.zookeeper = coordinator.clone();

@@ -23,7 +23,6 @@ fn main() -> ExitCode {
         return status;
     }
     let options = LauncherOptions {
-        config: absolute(&flags.common.config),
         secure: flags.common.secure.as_deref().map(absolute),
         webapp: !flags.no_webapp,
         watermark_sleep: flags.watermark_sleep,
@@ -32,8 +31,7 @@ fn main() -> ExitCode {
         lock_cleanup: flags.lock_cleanup,
         api_concurrency: usize::from(flags.api_concurrency),
         image_check_timeout: flags.image_check_timeout,
-        more_drivers: Vec::new(),
-        coordinator: None,
+        ..LauncherOptions::new(absolute(&flags.common.config))
     };
     run_launcher(options, &flags.common.daemon(&flags.pid_file), None)
 }

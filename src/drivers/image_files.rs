@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{Pid, getpgid};
-use uuid::Uuid;
 
+use crate::chance;
 use crate::model::build::BuildKey;
 use crate::model::ids::{BuildId, ImageName};
 
@@ -47,7 +47,7 @@ impl ImagesDir {
 
     /// Whole or not at all: half an id would be another builder's.
     fn make_builder_id(&self, path: &Path) -> io::Result<String> {
-        let (id, new) = (Uuid::new_v4().to_string(), self.0.join(format!("{BUILDER_ID}.new")));
+        let (id, new) = (chance::uuid().to_string(), self.0.join(format!("{BUILDER_ID}.new")));
         let mut file = fs::File::create(&new)?;
         file.write_all(id.as_bytes())?;
         file.sync_all()?;
@@ -219,7 +219,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let images = ImagesDir::new(folder.path());
         let id = images.builder_id().unwrap();
-        assert_eq!(Uuid::parse_str(&id).unwrap().get_version_num(), 4);
+        assert_eq!(uuid::Uuid::parse_str(&id).unwrap().get_version_num(), 4);
         assert_eq!(images.builder_id().unwrap(), id);
         assert_eq!(fs::read_to_string(folder.path().join("builder_id.txt")).unwrap(), id);
         assert_eq!(names(folder.path()), ["builder_id.txt"]);

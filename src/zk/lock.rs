@@ -229,7 +229,7 @@ impl std::fmt::Debug for Contender {
 
 impl Contender {
     fn new(zk: &Zk, directory: &str, mode: CreateMode) -> Self {
-        let unique = uuid::Uuid::new_v4().simple().to_string();
+        let unique = crate::chance::uuid().simple().to_string();
         Self { zk: zk.clone(), directory: directory.to_owned(), unique, mode, state: State::Gone }
     }
 

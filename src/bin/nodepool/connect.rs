@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use nodepool::actors::config_files;
+use nodepool::actors::files::Files;
 use nodepool::actors::shared::BUILT;
 use nodepool::model::config::Config;
 use nodepool::model::problem::Severity;
@@ -48,7 +49,7 @@ pub fn config_path(global: &Global, screen: &mut Screen<'_>) -> anyhow::Result<P
 /// The configuration, with a warning per problem that does not keep us from using it.
 pub async fn config(global: &Global, screen: &mut Screen<'_>) -> anyhow::Result<Arc<Config>> {
     let path = config_path(global, screen)?;
-    match config_files::load(&path, global.secure.as_deref(), BUILT).await {
+    match config_files::load(&Files::OnDisk, &path, global.secure.as_deref(), BUILT).await {
         Ok(loaded) => {
             debug!(target: "nodepool.NodePool", "configuration {} loaded", path.display());
             for problem in loaded.problems.iter().filter(|problem| problem.severity >= Severity::Warning) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nodepool::actors::files::Files;
 use nodepool::actors::shared::BUILT;
 use nodepool::model::config::Config;
 use nodepool::model::node::Node;
@@ -140,6 +141,6 @@ impl World {
 pub async fn config(text: &str) -> Arc<Config> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
-    let loaded = nodepool::actors::config_files::load(file.path(), None, BUILT).await;
+    let loaded = nodepool::actors::config_files::load(&Files::OnDisk, file.path(), None, BUILT).await;
     loaded.unwrap().config
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::config::Knobs;
+use crate::chance;
 use crate::model::cloud::{CloudError, ExternalId, FailureKind, Instance, InstanceState};
 use crate::model::quantity::Amounts;
 use crate::model::uploading::{StoredImage, UploadOrder};
@@ -232,7 +233,7 @@ impl Server {
 }
 
 fn new_id() -> String {
-    uuid::Uuid::new_v4().to_string()
+    chance::uuid().to_string()
 }
 
 /// 0 is never.
