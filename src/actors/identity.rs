@@ -32,6 +32,11 @@ impl Identity {
         Self { hostname, fqdn, pools: Mutex::default() }
     }
 
+    /// Of a host of this name, whatever it is really called.
+    pub fn named(name: &str) -> Self {
+        Self { hostname: name.to_owned(), fqdn: name.to_owned(), pools: Mutex::default() }
+    }
+
     /// This process as others see it.
     pub fn component(&self, kind: ComponentKind, webapp: Option<String>) -> Component {
         Component {

@@ -10,7 +10,7 @@ use crate::model::meters::Meter;
 use crate::model::metrics::Sample;
 
 /// Samples that may wait for the statsd socket. A server that is slow or gone costs these and nothing more.
-pub const WAITING_SAMPLES: usize = 10_000;
+pub const WAITING_SAMPLES: usize = 20_000;
 
 /// Where everybody drops samples; cheap to clone.
 #[derive(Clone)]
