@@ -3,12 +3,16 @@
 //! A failure prints its seed; `SEED=n cargo test --test sim` runs that one alone.
 
 mod grown;
+#[path = "sim/mod.rs"]
+mod model;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use grown::{Consumer, Process, on_paused_time, until, yaml, zookeeper};
+use model::book::Book;
 use nodepool::model::ids::{NodeId, RequestId};
 use nodepool::model::node::NodeState;
 use nodepool::model::request::RequestState;
@@ -27,11 +31,7 @@ const WEST: &[&str] =
 
 #[test]
 fn whatever_fails_nothing_is_lost_and_nothing_is_given_twice() {
-    let seeds = match std::env::var("SEED") {
-        Ok(seed) => vec![seed.parse().expect("SEED is a number")],
-        Err(_) => (1..=12).collect::<Vec<u64>>(),
-    };
-    for seed in seeds {
+    for seed in seeds(12) {
         println!("SEED={seed}");
         on_paused_time(simulate(seed));
     }
@@ -190,5 +190,33 @@ async fn check_invariants(watcher: &Consumer, seed: u64) {
                 panic!("seed {seed}: node {node} is in {id} and {other}");
             }
         }
+    }
+}
+
+#[test]
+fn an_hour_of_faults_breaks_no_promise() {
+    for seed in seeds(3) {
+        // What a single seed is asked for, somebody wants to read.
+        let book = if std::env::var_os("SEED").is_some() { Book::with_tale() } else { Book::default() };
+        let outcome = model::run(seed, &model::schedule(seed), book.clone());
+        let tale = book.tale();
+        if !tale.is_empty() {
+            let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hour-{seed}.log"));
+            std::fs::write(&file, tale.join("\n")).unwrap();
+            println!("its tale is in {}", file.display());
+        }
+        let (changes, digest) = outcome.digest;
+        println!("SEED={seed}: {outcome}, {changes} changes, digest {digest:016x}");
+        let violations = &outcome.violations;
+        assert!(violations.is_empty(), "SEED={seed} cargo test --test sim an_hour: {violations:#?}");
+        assert!(outcome.served > 200, "SEED={seed}: {outcome}");
+    }
+}
+
+/// Those that are asked for, or so many from 1.
+fn seeds(number: u64) -> Vec<u64> {
+    match std::env::var("SEED") {
+        Ok(seed) => vec![seed.parse().expect("SEED is a number")],
+        Err(_) => (1..=number).collect(),
     }
 }

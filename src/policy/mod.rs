@@ -33,3 +33,4 @@ pub mod leaks;
 pub mod bake;
 pub mod spread;
 pub mod retire;
+pub mod invariants;

@@ -13,7 +13,7 @@ use futures::stream::BoxStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::tree::{Applied, Fired, Session, Tree, WatchKind, Write, Written};
+use super::tree::{Applied, Fired, Session, Touched, Tree, WatchKind, Write, Written};
 use super::{Connection, CreateMode, EventKind, Op, OpReply, Reply, SessionState, Stat, WatchEvent, ZkError};
 
 /// Where the clock of a store starts unless it is given one: a fixed moment, so that runs are alike.
@@ -36,10 +36,14 @@ pub struct MemoryZooKeeper {
 
 struct Shared {
     tree: Tree,
+    observer: Option<Observer>,
     clients: BTreeMap<i64, Client>,
     clock: Box<dyn Fn() -> i64 + Send>,
     advanced_ms: i64,
 }
+
+/// Hears of each znode that a transaction changed, with its new data; none where it has gone.
+pub type Observer = Box<dyn FnMut(&str, Option<&Bytes>) + Send>;
 
 /// A request that waits for the session to come back.
 type Request = Box<dyn FnOnce(&mut Shared) + Send>;
@@ -81,8 +85,19 @@ impl MemoryZooKeeper {
 
     /// A fresh store that stamps znodes with the milliseconds this function gives.
     pub fn with_clock(clock: impl Fn() -> i64 + Send + 'static) -> Self {
-        let shared = Shared { tree: Tree::new(), clients: BTreeMap::new(), clock: Box::new(clock), advanced_ms: 0 };
+        let shared = Shared {
+            tree: Tree::new(),
+            observer: None,
+            clients: BTreeMap::new(),
+            clock: Box::new(clock),
+            advanced_ms: 0,
+        };
         Self { shared: Arc::new(Mutex::new(shared)) }
+    }
+
+    /// From here on somebody hears of every change, in order and at once.
+    pub fn observe(&self, observer: Observer) {
+        self.lock().observer = Some(observer);
     }
 
     /// A new session. It ends when the last handle to the connection is dropped, or by `expire`.
@@ -174,9 +189,21 @@ impl Shared {
 
     fn write(&mut self, session: i64, write: Write) -> Result<Written, ZkError> {
         let now_ms = self.now_ms();
-        let Applied { result, events, .. } = self.tree.apply(session, now_ms, write);
+        let Applied { result, events, touched, .. } = self.tree.apply(session, now_ms, write);
+        self.show(&touched);
         self.deliver(events);
         result.map_err(ZkError::from)
+    }
+
+    fn show(&mut self, touched: &[Touched]) {
+        let Some(observer) = &mut self.observer else { return };
+        for path in touched.iter().filter_map(|touched| match touched {
+            Touched::Znode(path) => Some(path),
+            Touched::Session(_) => None,
+        }) {
+            let data = self.tree.get(path).ok().map(|(data, _)| data);
+            observer(path, data.as_ref());
+        }
     }
 
     fn deliver(&mut self, fired: Vec<Fired>) {
@@ -196,6 +223,7 @@ impl Shared {
     fn end_session(&mut self, id: i64) {
         let Some(client) = self.clients.remove(&id) else { return };
         let applied = self.tree.close_session(id);
+        self.show(&applied.touched);
         client.state.send_replace(SessionState::Expired);
         self.deliver(applied.events);
         for request in client.waiting {

@@ -1,0 +1,296 @@
+//! A model of clouds: slow, throttling, forgetful, with listings that lag, answers that get lost and deletions that stick.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nodepool::actors::jobs::ProviderHandle;
+use nodepool::actors::providers::{MoreDrivers, StartProvider};
+use nodepool::drivers::OpenDriver;
+use nodepool::drivers::servers::{self, Section};
+use nodepool::drivers::simple::{Simple, SimpleAdapter};
+use nodepool::model::cloud::{CloudError, ExternalId, FailureKind, Instance, InstanceState, LaunchOrder, Launching};
+use nodepool::model::config::ProviderConfig;
+use nodepool::model::findings::Findings;
+use nodepool::model::ids::{NodeId, ProviderName};
+use nodepool::model::problem::Problem;
+use nodepool::model::quantity::Amounts;
+use nodepool::model::time::Span;
+use nodepool::policy::invariants::{Place, Sight};
+use nodepool::policy::machine::{InFlight, Pace, REFRESH};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::time::Instant;
+
+use super::book::Book;
+use super::gate::Gate;
+
+/// How likely things go wrong with one call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Weather {
+    pub refused: f64,
+    pub lost_answers: f64,
+    pub throttled: f64,
+    pub failing_boots: f64,
+    pub hanging_boots: f64,
+    pub sticking_deletes: f64,
+    /// Seconds that a listing is behind.
+    pub lag_s: f64,
+}
+
+/// All clouds of one simulation, by provider. Clones are the same.
+#[derive(Clone)]
+pub struct Clouds(Arc<Mutex<State>>);
+
+struct State {
+    dice: StdRng,
+    weather: BTreeMap<ProviderName, Weather>,
+    servers: BTreeMap<Place, Server>,
+    book: Book,
+    numbers: u64,
+}
+
+struct Server {
+    name: String,
+    metadata: BTreeMap<String, String>,
+    zone: Option<String>,
+    made: Instant,
+    boots_at: Instant,
+    fate: Fate,
+    goes_at: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Runs,
+    Fails,
+    Hangs,
+}
+
+impl Clouds {
+    pub fn new(seed: u64, book: Book) -> Self {
+        let dice = StdRng::seed_from_u64(seed ^ 0xc10d);
+        let state = State { dice, weather: BTreeMap::new(), servers: BTreeMap::new(), book, numbers: 0 };
+        Self(Arc::new(Mutex::new(state)))
+    }
+
+    pub fn set_weather(&self, provider: &str, weather: Weather) {
+        self.0.lock().unwrap().weather.insert(provider.into(), weather);
+    }
+
+    /// Somebody else ends a server of ours.
+    pub fn vanish(&self, nth: usize) {
+        let mut state = self.0.lock().unwrap();
+        let place = state.servers.keys().nth(nth % state.servers.len().max(1)).cloned();
+        if let Some(place) = place {
+            state.end(&place);
+        }
+    }
+
+    /// The drivers of one process.
+    pub fn behind(&self, gate: &Gate) -> Box<dyn MoreDrivers> {
+        Box::new(Behind { clouds: self.clone(), gate: gate.clone() })
+    }
+}
+
+impl State {
+    fn weather(&self, provider: &ProviderName) -> Weather {
+        self.weather.get(provider).copied().unwrap_or_default()
+    }
+
+    fn happens(&mut self, likelihood: f64) -> bool {
+        likelihood > 0.0 && self.dice.gen_bool(likelihood)
+    }
+
+    fn end(&mut self, place: &Place) {
+        if self.servers.remove(place).is_some() {
+            self.book.see(Sight::Gone(place));
+        }
+    }
+
+    fn forget_gone(&mut self) {
+        let now = Instant::now();
+        let gone = self.servers.iter().filter(|(_, server)| server.goes_at.is_some_and(|at| at <= now));
+        for place in gone.map(|(place, _)| place.clone()).collect::<Vec<_>>() {
+            self.end(&place);
+        }
+    }
+
+    fn create(&mut self, provider: &ProviderName, order: &LaunchOrder, limit: usize) -> Result<ExternalId, CloudError> {
+        self.forget_gone();
+        let own = || self.servers.iter().filter(|((of, _), _)| of == provider);
+        // The promise of every adapter: one that is there already is meant.
+        if let Some(((_, id), _)) = own().find(|(_, server)| server.name == order.hostname && server.goes_at.is_none())
+        {
+            return Ok(ExternalId::text(id.clone()));
+        }
+        if own().count() >= limit {
+            return Err(CloudError::Quota("no more servers".to_owned()));
+        }
+        let weather = self.weather(provider);
+        self.numbers += 1;
+        let (place, now) = ((provider.clone(), format!("s-{}", self.numbers)), Instant::now());
+        let fate = match () {
+            () if self.happens(weather.failing_boots) => Fate::Fails,
+            () if self.happens(weather.hanging_boots) => Fate::Hangs,
+            () => Fate::Runs,
+        };
+        let server = Server {
+            name: order.hostname.clone(),
+            metadata: order.metadata.clone(),
+            zone: order.zone.clone(),
+            made: now,
+            boots_at: now + Duration::from_secs_f64(self.dice.gen_range(5.0..60.0)),
+            fate,
+            goes_at: None,
+        };
+        let node = server.metadata.get("nodepool_node_id").expect("a server says whose it is");
+        self.book.see(Sight::Created(&place, &NodeId::from(node.as_str())));
+        self.servers.insert(place.clone(), server);
+        match self.happens(weather.lost_answers) {
+            true => Err(failed("the answer was lost")),
+            false => Ok(ExternalId::text(place.1)),
+        }
+    }
+
+    fn delete(&mut self, place: &Place) -> Result<(), CloudError> {
+        self.forget_gone();
+        self.book.see(Sight::Deleting(place));
+        if !self.servers.contains_key(place) {
+            return Err(CloudError::NotFound);
+        }
+        let weather = self.weather(&place.0);
+        // Said to be done, and not done: that shows in later listings only.
+        if !self.happens(weather.sticking_deletes) {
+            let ends = Instant::now() + Duration::from_secs_f64(self.dice.gen_range(0.5..20.0));
+            self.servers.get_mut(place).expect("it was there a moment ago").goes_at.get_or_insert(ends);
+            self.book.see(Sight::Ending(place));
+        }
+        match self.happens(weather.lost_answers) {
+            true => Err(failed("the answer was lost")),
+            false => Ok(()),
+        }
+    }
+
+    fn list(&mut self, provider: &ProviderName) -> Vec<Instance> {
+        self.forget_gone();
+        let (now, lag) = (Instant::now(), Duration::from_secs_f64(self.weather(provider).lag_s));
+        let own = self.servers.iter().filter(|((of, _), server)| of == provider && server.made + lag <= now);
+        own.map(|((_, id), server)| server.instance(id, now)).collect()
+    }
+}
+
+impl Server {
+    fn instance(&self, id: &str, now: Instant) -> Instance {
+        let state = match self.fate {
+            _ if self.goes_at.is_some() => InstanceState::Stopping,
+            Fate::Hangs => InstanceState::Starting,
+            _ if now < self.boots_at => InstanceState::Starting,
+            Fate::Fails => InstanceState::Failed("it would not start".to_owned()),
+            Fate::Runs => InstanceState::Running,
+        };
+        Instance {
+            interface_ip: Some("fake".to_owned()),
+            zone: self.zone.clone(),
+            metadata: self.metadata.clone(),
+            amounts: need(),
+            state,
+            ..Instance::new(ExternalId::text(id))
+        }
+    }
+}
+
+fn need() -> Amounts {
+    Amounts::none().with("instances", 1.0).with("cores", 2.0).with("ram", 2048.0)
+}
+
+fn failed(detail: &str) -> CloudError {
+    CloudError::Failed { kind: FailureKind::Unknown, detail: detail.to_owned() }
+}
+
+struct Behind {
+    clouds: Clouds,
+    gate: Gate,
+}
+
+impl MoreDrivers for Behind {
+    fn names(&self) -> Vec<&'static str> {
+        vec!["fake"]
+    }
+
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+        let mut findings = Findings::default();
+        let parts = servers::section(section, &mut findings);
+        assert!(findings.problems.is_empty(), "{:?}", findings.problems);
+        let adapter =
+            Adapter { provider: section.name.clone(), parts, clouds: self.clouds.clone(), gate: self.gate.clone() };
+        Ok(start.with(Simple::new(section.name.clone(), adapter)))
+    }
+}
+
+/// What one process has of one cloud.
+struct Adapter {
+    provider: ProviderName,
+    parts: Section,
+    clouds: Clouds,
+    gate: Gate,
+}
+
+/// Servers that each cloud has room for.
+const LIMIT: usize = 12;
+
+impl Adapter {
+    /// The way there and back, on which things get lost.
+    async fn call<T>(&self, call: impl FnOnce(&mut State) -> Result<T, CloudError>) -> Result<T, CloudError> {
+        if !self.gate.lets_through() {
+            std::future::pending::<()>().await;
+        }
+        let (latency, trouble) = {
+            let mut state = self.clouds.0.lock().unwrap();
+            let weather = state.weather(&self.provider);
+            let trouble = match () {
+                () if state.happens(weather.throttled) => Some(CloudError::Throttled { retry_after: Span(2.0) }),
+                () if state.happens(weather.refused) => Some(failed("the cloud has hiccups")),
+                () => None,
+            };
+            (state.dice.gen_range(0.05..0.6), trouble)
+        };
+        tokio::time::sleep(Duration::from_secs_f64(latency)).await;
+        if let Some(trouble) = trouble {
+            return Err(trouble);
+        }
+        // A call that is on its way takes effect though who made it has died.
+        let answer = call(&mut self.clouds.0.lock().unwrap());
+        if self.gate.is_closed() {
+            std::future::pending::<()>().await;
+        }
+        answer
+    }
+}
+
+impl SimpleAdapter for Adapter {
+    async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
+        self.call(|state| state.create(&self.provider, order, LIMIT)).await
+    }
+
+    async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
+        let place = (self.provider.clone(), id.to_string());
+        self.call(|state| state.delete(&place)).await
+    }
+
+    async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {
+        self.call(|state| Ok(state.list(&self.provider))).await
+    }
+
+    async fn quota_limits(&self) -> Result<Amounts, CloudError> {
+        self.call(|_| Ok(Amounts::unlimited().with("instances", LIMIT as f64))).await
+    }
+
+    fn launching(&self) -> Launching {
+        self.parts.launching(|_, _, _| Ok(need()))
+    }
+
+    fn pace(&self) -> Pace {
+        Pace { spacing: Span::ZERO, in_flight: InFlight::Adjustable, observe: Span(2.0), refresh: Some(REFRESH) }
+    }
+}

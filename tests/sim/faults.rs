@@ -1,0 +1,137 @@
+//! What goes wrong, as data: drawn from a seed, thinned out by whoever looks for the least that is needed.
+
+use std::time::Duration;
+
+use nodepool::actors::clock;
+use nodepool::model::time::Timestamp;
+use nodepool::zk::memory::{Fault as Loss, MemoryZooKeeper};
+use rand::Rng;
+use rand::rngs::StdRng;
+
+use super::cloud::{Clouds, Weather};
+use super::process::{Handle, SESSION_TIMEOUT};
+use super::{HOUR, PROVIDERS};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// A process is killed after so many more of its steps.
+    Kill { launcher: usize, steps: u64 },
+    /// Its session is ended by the server.
+    Expire { launcher: usize },
+    /// Its connection is cut for a while, longer or shorter than the session lasts.
+    Cut { launcher: usize, seconds: f64 },
+    /// So many of its requests, or of the answers to them, are lost.
+    Lose { launcher: usize, requests: usize, answers: bool },
+    /// A cloud has bad weather for a while.
+    Storm { provider: &'static str, weather: Storm, seconds: f64 },
+    /// Somebody else ends a server.
+    Vanish { nth: usize },
+    /// The wall clock of all jumps.
+    Jump { seconds: f64 },
+}
+
+/// Kinds of bad weather.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storm {
+    Hiccups,
+    LostAnswers,
+    Throttling,
+    BadBoots,
+    StickingDeletes,
+    Lag,
+}
+
+impl Storm {
+    const ALL: [Self; 6] =
+        [Self::Hiccups, Self::LostAnswers, Self::Throttling, Self::BadBoots, Self::StickingDeletes, Self::Lag];
+
+    fn weather(self) -> Weather {
+        let fair = Weather::default();
+        match self {
+            Self::Hiccups => Weather { refused: 0.4, ..fair },
+            Self::LostAnswers => Weather { lost_answers: 0.4, ..fair },
+            Self::Throttling => Weather { throttled: 0.5, ..fair },
+            Self::BadBoots => Weather { failing_boots: 0.3, hanging_boots: 0.2, ..fair },
+            Self::StickingDeletes => Weather { sticking_deletes: 0.5, ..fair },
+            Self::Lag => Weather { lag_s: 20.0, ..fair },
+        }
+    }
+}
+
+/// A dozen faults or more of an hour, in their order.
+pub fn schedule(dice: &mut StdRng) -> Vec<(f64, Fault)> {
+    let number = dice.gen_range(12..24);
+    let mut faults: Vec<(f64, Fault)> = (0..number).map(|_| (dice.gen_range(60.0..HOUR - 120.0), draw(dice))).collect();
+    faults.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    faults
+}
+
+fn draw(dice: &mut StdRng) -> Fault {
+    let launcher = dice.gen_range(0..2);
+    match dice.gen_range(0..10) {
+        0..3 => Fault::Kill { launcher, steps: dice.gen_range(0..60) },
+        3 => Fault::Expire { launcher },
+        4 => Fault::Cut { launcher, seconds: dice.gen_range(0.5..20.0) },
+        5 => Fault::Lose { launcher, requests: dice.gen_range(1..6), answers: dice.r#gen() },
+        6..8 => Fault::Storm {
+            provider: PROVIDERS[dice.gen_range(0..PROVIDERS.len())],
+            weather: Storm::ALL[dice.gen_range(0..Storm::ALL.len())],
+            seconds: dice.gen_range(30.0..400.0),
+        },
+        8 => Fault::Vanish { nth: dice.gen_range(0..20) },
+        _ => Fault::Jump { seconds: dice.gen_range(-30.0..120.0) },
+    }
+}
+
+pub fn strike(fault: &Fault, zookeeper: &MemoryZooKeeper, clouds: &Clouds, handles: &[Handle]) {
+    match *fault {
+        Fault::Kill { launcher, steps } => {
+            let (gate, session) = (handles[launcher].gate(), handles[launcher].session());
+            gate.close_after(steps);
+            let zookeeper = zookeeper.clone();
+            actix_rt::spawn(async move {
+                // Who makes fewer steps than that dies all the same.
+                let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+                while !gate.is_closed() && tokio::time::Instant::now() < deadline {
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                }
+                gate.close_after(0);
+                tokio::time::sleep(SESSION_TIMEOUT).await;
+                zookeeper.expire(session);
+            });
+        }
+        Fault::Expire { launcher } => zookeeper.expire(handles[launcher].session()),
+        Fault::Cut { launcher, seconds } => {
+            let (zookeeper, session) = (zookeeper.clone(), handles[launcher].session());
+            zookeeper.suspend(session);
+            actix_rt::spawn(async move {
+                tokio::time::sleep(Duration::from_secs_f64(seconds).min(SESSION_TIMEOUT)).await;
+                if seconds < SESSION_TIMEOUT.as_secs_f64() {
+                    zookeeper.resume(session)
+                } else {
+                    zookeeper.expire(session)
+                }
+            });
+        }
+        Fault::Lose { launcher, requests, answers } => {
+            let loss = if answers { Loss::AfterApplying } else { Loss::BeforeApplying };
+            zookeeper.fail_next(handles[launcher].session(), requests, loss);
+        }
+        Fault::Storm { provider, weather, seconds } => {
+            clouds.set_weather(provider, weather.weather());
+            let clouds = clouds.clone();
+            actix_rt::spawn(async move {
+                tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+                clouds.set_weather(provider, Weather::default());
+            });
+        }
+        Fault::Vanish { nth } => clouds.vanish(nth),
+        Fault::Jump { seconds } => clock::simulate(Timestamp(clock::now().0 + seconds)),
+    }
+}
+
+/// The end of all faults.
+pub fn heal(zookeeper: &MemoryZooKeeper, clouds: &Clouds, handles: &[Handle]) {
+    PROVIDERS.iter().for_each(|provider| clouds.set_weather(provider, Weather::default()));
+    handles.iter().for_each(|handle| zookeeper.resume(handle.session()));
+}

@@ -1,0 +1,100 @@
+//! What separates a process from the world when it is killed: from one step to the next nothing of it gets through any more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures::future::{BoxFuture, FutureExt, pending};
+use futures::stream::BoxStream;
+use nodepool::zk::{Connection, CreateMode, Op, OpReply, Reply, SessionState, Stat, WatchEvent};
+use tokio::sync::watch;
+
+/// Steps that a process may still make: requests to ZooKeeper and calls of clouds. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Gate(Arc<AtomicU64>);
+
+impl Gate {
+    pub fn open() -> Self {
+        Self(Arc::new(AtomicU64::new(u64::MAX)))
+    }
+
+    /// Killed after so many more steps.
+    pub fn close_after(&self, steps: u64) {
+        self.0.store(steps, Ordering::Relaxed);
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether a step gets through.
+    pub fn lets_through(&self) -> bool {
+        let step = |left: u64| match left {
+            u64::MAX => Some(u64::MAX),
+            left => left.checked_sub(1),
+        };
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).is_ok()
+    }
+}
+
+/// The session of a process that may be killed.
+pub struct Gated {
+    pub inner: Arc<dyn Connection>,
+    pub gate: Gate,
+}
+
+impl Gated {
+    fn ask<T: Send + 'static>(&self, ask: impl FnOnce(&dyn Connection) -> Reply<T>) -> Reply<T> {
+        if self.gate.lets_through() { ask(&*self.inner) } else { pending().boxed() }
+    }
+}
+
+impl Connection for Gated {
+    fn get(&self, path: &str) -> Reply<(Bytes, Stat)> {
+        self.ask(|zk| zk.get(path))
+    }
+
+    fn exists(&self, path: &str) -> Reply<Option<Stat>> {
+        self.ask(|zk| zk.exists(path))
+    }
+
+    fn children(&self, path: &str) -> Reply<(Vec<String>, Stat)> {
+        self.ask(|zk| zk.children(path))
+    }
+
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Reply<(String, Stat)> {
+        self.ask(|zk| zk.create(path, data, mode))
+    }
+
+    fn set(&self, path: &str, data: Bytes, version: i32) -> Reply<Stat> {
+        self.ask(|zk| zk.set(path, data, version))
+    }
+
+    fn delete(&self, path: &str, version: i32) -> Reply<()> {
+        self.ask(|zk| zk.delete(path, version))
+    }
+
+    fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>> {
+        self.ask(|zk| zk.multi(ops))
+    }
+
+    fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>> {
+        self.ask(|zk| zk.watch(path))
+    }
+
+    fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)> {
+        self.ask(|zk| zk.exists_and_watch(path))
+    }
+
+    fn sync(&self, path: &str) -> Reply<()> {
+        self.ask(|zk| zk.sync(path))
+    }
+
+    fn session_id(&self) -> i64 {
+        self.inner.session_id()
+    }
+
+    fn session(&self) -> watch::Receiver<SessionState> {
+        self.inner.session()
+    }
+}

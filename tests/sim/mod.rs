@@ -1,0 +1,132 @@
+//! An hour of two launchers, two clouds, hundreds of requests and a dozen faults, from one seed, in virtual time.
+//!
+//! Launchers are the real ones, with all their actors; ZooKeeper is the real tree in memory; clouds and consumers are models.
+
+pub mod book;
+pub mod cloud;
+pub mod faults;
+pub mod gate;
+pub mod process;
+pub mod zuul;
+
+use std::fmt;
+use std::time::Duration;
+
+use nodepool::actors::clock;
+use nodepool::chance;
+use nodepool::model::time::Timestamp;
+use nodepool::zk::memory::MemoryZooKeeper;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use self::book::Book;
+use self::cloud::Clouds;
+use self::faults::Fault;
+use self::process::keep_running;
+use self::zuul::Tally;
+use crate::grown::fake::{configuration, provider};
+use crate::grown::on_paused_time;
+
+pub const HOUR: f64 = 3600.0;
+const REQUESTS: usize = 320;
+/// Both launchers have the provider in the middle.
+pub const PROVIDERS: [&str; 3] = ["north", "middle", "south"];
+const LAUNCHERS: [(&str, [&str; 2]); 2] = [("east", ["north", "middle"]), ("west", ["middle", "south"])];
+const LABELS: &[&str] = &["a", "b"];
+/// After all faults everything has to be at rest within this time.
+const HEALING: Duration = Duration::from_secs(1800);
+
+/// What came of a seed.
+#[derive(Debug)]
+pub struct Outcome {
+    pub violations: Vec<String>,
+    pub served: u32,
+    pub failed: u32,
+    pub given_up: u32,
+    /// Changes in ZooKeeper, and what tells them from those of another run.
+    pub digest: (u64, u64),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { served, failed, given_up, .. } = self;
+        write!(f, "{served} requests served, {failed} failed, {given_up} given up")
+    }
+}
+
+/// The faults of a seed, as it would have them.
+pub fn schedule(seed: u64) -> Vec<(f64, Fault)> {
+    faults::schedule(&mut StdRng::seed_from_u64(seed ^ 0xfa17))
+}
+
+/// Lives the hour of a seed with these faults.
+pub fn run(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
+    chance::seed(seed);
+    on_paused_time(async {
+        clock::simulate(Timestamp(1_700_000_000.0));
+        hour(seed, faults, book).await
+    })
+}
+
+async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
+    let mut dice = StdRng::seed_from_u64(seed);
+    let zookeeper = MemoryZooKeeper::with_clock(|| (clock::now().0 * 1000.0) as i64);
+    let seen = book.clone();
+    zookeeper.observe(Box::new(move |path, data| seen.znode(path, data)));
+    let clouds = Clouds::new(seed, book.clone());
+    let handles: Vec<_> =
+        LAUNCHERS.iter().map(|(name, served)| keep_running(name, &yaml(served), &zookeeper, &clouds)).collect();
+    let tally = Tally::default();
+    let mut consumers = Vec::new();
+    for _ in 0..REQUESTS {
+        let (at, own) = (dice.gen_range(20.0..HOUR), dice.r#gen());
+        let (zookeeper, tally) = (zookeeper.clone(), tally.clone());
+        consumers.push(actix_rt::spawn(async move {
+            tokio::time::sleep(Duration::from_secs_f64(at)).await;
+            zuul::one(zookeeper, own, LABELS, tally).await;
+        }));
+    }
+    let begun = Instant::now();
+    for (at, fault) in faults {
+        tokio::time::sleep_until(begun + Duration::from_secs_f64(*at)).await;
+        book.remark(&format!("FAULT {fault:?}"));
+        faults::strike(fault, &zookeeper, &clouds, &handles);
+    }
+    tokio::time::sleep_until(begun + Duration::from_secs_f64(HOUR)).await;
+    book.remark("HEALED");
+    faults::heal(&zookeeper, &clouds, &handles);
+    let mut violations = rest(&book, consumers).await;
+    violations.splice(0..0, book.violations());
+    Outcome {
+        violations,
+        served: tally.served.get(),
+        failed: tally.failed.get(),
+        given_up: tally.given_up.get(),
+        digest: book.digest(),
+    }
+}
+
+/// Until every consumer has what it wanted and nothing is left over; what there still is when that takes too long.
+async fn rest(book: &Book, consumers: Vec<tokio::task::JoinHandle<()>>) -> Vec<String> {
+    let deadline = Instant::now() + HEALING;
+    for consumer in consumers {
+        match tokio::time::timeout_at(deadline, consumer).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return vec![format!("a consumer: {error}")],
+            Err(_) => return book.unrest().iter().map(|left| format!("after healing: {left}")).collect(),
+        }
+    }
+    while !book.unrest().is_empty() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+    book.unrest().iter().map(|left| format!("after healing: {left}")).collect()
+}
+
+fn yaml(providers: &[&str]) -> String {
+    let of_pool = json!({"max-servers": 8, "host-key-checking": false});
+    let sections: Vec<Value> =
+        providers.iter().map(|name| provider(name, json!({"launch-timeout": 180}), of_pool.clone())).collect();
+    configuration(&sections).to_string()
+}

@@ -1,0 +1,116 @@
+//! Consumers as Zuul is one: they ask, wait, change their minds, use, hold, and die with what they have.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nodepool::actors::clock;
+use nodepool::model::ids::{NodeId, RequestId};
+use nodepool::model::json;
+use nodepool::model::node::{Node, NodeState, Writer};
+use nodepool::model::request::RequestState;
+use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::zk::{Connection, paths};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::grown::Consumer;
+
+/// What has come of all requests.
+#[derive(Clone, Default)]
+pub struct Tally {
+    pub served: Rc<Cell<u32>>,
+    pub failed: Rc<Cell<u32>>,
+    pub given_up: Rc<Cell<u32>>,
+}
+
+fn count(cell: &Cell<u32>) {
+    cell.set(cell.get() + 1);
+}
+
+/// One request from its beginning to the end.
+pub async fn one(zookeeper: MemoryZooKeeper, seed: u64, labels: &'static [&'static str], tally: Tally) {
+    let mut dice = StdRng::seed_from_u64(seed);
+    let connection = zookeeper.connect();
+    let session = connection.session_id();
+    let consumer = Consumer { zk: connection };
+    let wanted: Vec<&str> =
+        (0..[1, 1, 1, 2, 2, 3][dice.gen_range(0..6)]).map(|_| labels[dice.gen_range(0..labels.len())]).collect();
+    let id = consumer.ask(&wanted).await;
+    let patience = Duration::from_secs_f64(if dice.gen_bool(0.1) { dice.gen_range(0.1..90.0) } else { 3600.0 });
+    let ended = tokio::time::timeout(patience, ends(&consumer, &id)).await;
+    match ended {
+        Err(_) => {
+            // Changed its mind, whatever has come of the request meanwhile.
+            let _ = consumer.zk.delete(&paths::request(&id), -1).await;
+            return count(&tally.given_up);
+        }
+        Ok(RequestState::Failed) => {
+            consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
+            return count(&tally.failed);
+        }
+        Ok(_) => {}
+    }
+    tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..0.5))).await;
+    let nodes = consumer.accept(&id).await;
+    count(&tally.served);
+    match dice.gen_range(0..20) {
+        // Dies with its locks before it has used anything, or in the middle.
+        0 => zookeeper.expire(session),
+        1 => {
+            for (node, _) in &nodes {
+                consumer.set_state(node, NodeState::InUse).await;
+            }
+            tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..60.0))).await;
+            zookeeper.expire(session);
+        }
+        // Never needed them.
+        2 => {
+            for (_, lock) in nodes {
+                lock.release().await.unwrap();
+            }
+        }
+        // Keeps one for somebody to look at, who deletes it later.
+        3 => {
+            let held = nodes[0].0.clone();
+            for (node, lock) in nodes {
+                consumer.set_state(&node, NodeState::InUse).await;
+                let state = if node == held { NodeState::Hold } else { NodeState::Used };
+                consumer.set_state(&node, state).await;
+                lock.release().await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(60.0..300.0))).await;
+            delete_command(&consumer, &held).await;
+        }
+        _ => {
+            for (node, _) in &nodes {
+                consumer.set_state(node, NodeState::InUse).await;
+            }
+            tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(5.0..120.0))).await;
+            for (node, lock) in nodes {
+                consumer.set_state(&node, NodeState::Used).await;
+                lock.release().await.unwrap();
+            }
+        }
+    }
+}
+
+/// `nodepool delete`, where the node is still there: held nodes have an end of their own.
+async fn delete_command(consumer: &Consumer, id: &NodeId) {
+    let Ok((data, stat)) = consumer.zk.get(&paths::node(id)).await else { return };
+    let mut node: Node = json::from_bytes(&data).unwrap();
+    node.set_state(NodeState::Deleting, Writer::Operator, clock::now());
+    consumer.zk.set(&paths::node(id), Bytes::from(json::to_bytes(&node)), stat.version).await.unwrap();
+}
+
+async fn ends(consumer: &Consumer, id: &RequestId) -> RequestState {
+    loop {
+        let (_, changed) = consumer.zk.exists_and_watch(&paths::request(id)).await.unwrap();
+        let request = consumer.request(id).await.expect("only we take our request away");
+        if matches!(request.state, RequestState::Fulfilled | RequestState::Failed) {
+            return request.state;
+        }
+        changed.await;
+    }
+}
