@@ -102,6 +102,7 @@ pub async fn run_session(zk: Zk, shared: Arc<Shared>, life: BuilderLife, loaded:
     shared.ready.send_replace(true);
     let (mut session, mut shutdown) = (zk.session(), shared.shutdown.clone());
     let end = tokio::select! {
+        biased;
         actor = panics.panicked() => SessionEnd::Panicked(actor),
         _ = session.wait_for(|state| *state == SessionState::Expired) => SessionEnd::Expired,
         () = stopped(&mut shutdown, &desk) => SessionEnd::Stopped,
@@ -122,6 +123,7 @@ async fn stopped(shutdown: &mut tokio::sync::watch::Receiver<Option<Stop>>, desk
     if is_patient {
         info!(target: "nodepool.builder.NodePoolBuilder", "waiting for builds that are under way; a second signal ends them");
         tokio::select! {
+            biased;
             () = desk.finish_builds() => {}
             _ = shutdown.wait_for(|stop| stop.as_ref().is_some_and(|stop| !stop.has_time)) => {}
         }

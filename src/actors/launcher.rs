@@ -59,6 +59,7 @@ pub async fn run_session(zk: Zk, shared: Arc<Shared>, loaded: Loaded) -> Session
     let launcher = Launcher::new(shared.clone(), store, loaded, panics.clone()).start();
     let (mut session, mut shutdown) = (zk.session(), shared.shutdown.clone());
     let end = tokio::select! {
+        biased;
         actor = panics.panicked() => SessionEnd::Panicked(actor),
         _ = session.wait_for(|state| *state == SessionState::Expired) => SessionEnd::Expired,
         _ = shutdown.wait_for(Option::is_some) => SessionEnd::Stopped,

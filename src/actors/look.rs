@@ -114,6 +114,7 @@ impl Changes {
             }
         };
         tokio::select! {
+            biased;
             changed = self.snapshots.changed() => if changed.is_err() {
                 futures::future::pending::<()>().await;
             },

@@ -87,6 +87,7 @@ impl Follower {
                 break;
             };
             tokio::select! {
+                biased;
                 changed = published.changed() => match changed {
                     Ok(()) => break,
                     // The mirror is gone; the next session brings another one.

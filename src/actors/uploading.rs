@@ -258,6 +258,7 @@ async fn send(
     let (mut shown, mut most, mut moved) = (u64::MAX, 0, Instant::now());
     loop {
         tokio::select! {
+            biased;
             news = asked.next() => match news {
                 News::Known(id) => {
                     *known = Some(id.clone());

@@ -78,6 +78,16 @@ impl Process {
 
     /// With drivers of the test's own.
     pub fn driven(yaml: &str, tune: impl FnOnce(&mut LauncherOptions), drivers: Option<Box<dyn MoreDrivers>>) -> Self {
+        Self::named(Identity::of_this_host(), yaml, tune, drivers)
+    }
+
+    /// Under a name of its own.
+    pub fn named(
+        identity: Identity,
+        yaml: &str,
+        tune: impl FnOnce(&mut LauncherOptions),
+        drivers: Option<Box<dyn MoreDrivers>>,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("nodepool.yaml");
         std::fs::write(&file, yaml).unwrap();
@@ -102,7 +112,7 @@ impl Process {
                 runtime: tokio::runtime::Handle::current(),
                 clouds: here,
             },
-            identity: Identity::of_this_host(),
+            identity,
             drivers,
             servers: watch::Sender::new(Vec::new()),
             in_force: Default::default(),

@@ -1,12 +1,14 @@
 //! What goes wrong, as data: drawn from a seed, thinned out by whoever looks for the least that is needed.
 
+use std::num::ParseIntError;
+use std::str::FromStr;
 use std::time::Duration;
 
 use nodepool::actors::clock;
 use nodepool::model::time::Timestamp;
 use nodepool::zk::memory::{Fault as Loss, MemoryZooKeeper};
-use rand::Rng;
 use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 
 use super::cloud::{Clouds, Weather};
 use super::process::{Handle, SESSION_TIMEOUT};
@@ -58,8 +60,42 @@ impl Storm {
     }
 }
 
-/// A dozen faults or more of an hour, in their order.
-pub fn schedule(dice: &mut StdRng) -> Vec<(f64, Fault)> {
+/// Which faults of a schedule strike, by their numbers. All, where nothing is said.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Chosen(Option<Vec<usize>>);
+
+impl Chosen {
+    pub fn only(numbers: &[usize]) -> Self {
+        Self(Some(numbers.to_vec()))
+    }
+
+    /// As it is said on a command line.
+    pub fn text(&self) -> Option<String> {
+        let numbers = self.0.as_ref()?;
+        let texts: Vec<String> = numbers.iter().map(usize::to_string).collect();
+        Some(if texts.is_empty() { NONE.to_owned() } else { texts.join(",") })
+    }
+
+    pub fn of(&self, schedule: Vec<(f64, Fault)>) -> Vec<(f64, Fault)> {
+        let Some(numbers) = &self.0 else { return schedule };
+        schedule.into_iter().enumerate().filter(|(at, _)| numbers.contains(at)).map(|(_, fault)| fault).collect()
+    }
+}
+
+const NONE: &str = "none";
+
+impl FromStr for Chosen {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        let numbers = text.split(',').filter(|number| *number != NONE);
+        Ok(Self(Some(numbers.map(str::parse).collect::<Result<_, _>>()?)))
+    }
+}
+
+/// The faults of a seed: a dozen or more, in their order.
+pub fn schedule(seed: u64) -> Vec<(f64, Fault)> {
+    let dice = &mut StdRng::seed_from_u64(seed ^ 0xfa17);
     let number = dice.gen_range(12..24);
     let mut faults: Vec<(f64, Fault)> = (0..number).map(|_| (dice.gen_range(60.0..HOUR - 120.0), draw(dice))).collect();
     faults.sort_by(|(one, _), (other, _)| one.total_cmp(other));

@@ -3,13 +3,14 @@
 //! Launchers are the real ones, with all their actors; ZooKeeper is the real tree in memory; clouds and consumers are models.
 
 pub mod book;
+pub mod campaign;
 pub mod cloud;
+pub mod entropy;
 pub mod faults;
 pub mod gate;
 pub mod process;
 pub mod zuul;
 
-use std::fmt;
 use std::time::Duration;
 
 use nodepool::actors::clock;
@@ -23,7 +24,7 @@ use tokio::time::Instant;
 
 use self::book::Book;
 use self::cloud::Clouds;
-use self::faults::Fault;
+use self::faults::{Chosen, Fault};
 use self::process::keep_running;
 use self::zuul::Tally;
 use crate::grown::fake::{configuration, provider};
@@ -45,28 +46,42 @@ pub struct Outcome {
     pub served: u32,
     pub failed: u32,
     pub given_up: u32,
+    pub faults: usize,
     /// Changes in ZooKeeper, and what tells them from those of another run.
     pub digest: (u64, u64),
 }
 
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { served, failed, given_up, .. } = self;
-        write!(f, "{served} requests served, {failed} failed, {given_up} given up")
+impl Outcome {
+    pub fn has_held(&self) -> bool {
+        self.violations.is_empty()
+    }
+
+    /// What came of it, and where a promise was broken, how to see it again.
+    pub fn line(&self, seed: u64, chosen: &Chosen) -> String {
+        let Self { violations, served, failed, given_up, faults, digest: (changes, digest) } = self;
+        let mut text = format!(
+            "seed {seed}: {served} requests served, {failed} failed, {given_up} given up, {faults} faults, {changes} changes, \
+             digest {digest:016x}"
+        );
+        for violation in violations {
+            text += &format!("\n    BROKEN {violation}");
+        }
+        if !violations.is_empty() {
+            let chosen = chosen.text().map(|numbers| format!(" --faults {numbers}")).unwrap_or_default();
+            text += &format!("\n    again: sim --seed {seed}{chosen} --tale hour.log");
+        }
+        text
     }
 }
 
-/// The faults of a seed, as it would have them.
-pub fn schedule(seed: u64) -> Vec<(f64, Fault)> {
-    faults::schedule(&mut StdRng::seed_from_u64(seed ^ 0xfa17))
-}
-
-/// Lives the hour of a seed with these faults.
-pub fn run(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
+/// Lives the hour of a seed, once in the life of a process.
+pub fn live(seed: u64, chosen: &Chosen, book: Book) -> Outcome {
+    entropy::seed(seed);
     chance::seed(seed);
+    let faults = chosen.of(faults::schedule(seed));
     on_paused_time(async {
         clock::simulate(Timestamp(1_700_000_000.0));
-        hour(seed, faults, book).await
+        hour(seed, &faults, book).await
     })
 }
 
@@ -104,6 +119,7 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
         served: tally.served.get(),
         failed: tally.failed.get(),
         given_up: tally.given_up.get(),
+        faults: faults.len(),
         digest: book.digest(),
     }
 }

@@ -70,8 +70,7 @@ async fn one_process(name: &'static str, handle: &Handle, zookeeper: &MemoryZooK
         options.delete_interval = Span(30.0);
         options.watermark_sleep = Span(30.0);
     };
-    let mut process = Process::driven("", tune, Some(clouds.behind(&gate)));
-    Arc::get_mut(&mut process.shared).expect("nobody else has it yet").identity = Identity::named(name);
+    let mut process = Process::named(Identity::named(name), "", tune, Some(clouds.behind(&gate)));
     while !gate.is_closed() {
         let inner: Arc<dyn Connection> = zookeeper.connect();
         {

@@ -52,13 +52,7 @@ impl Follower {
         loop {
             let (mut batch, mut answers, mut unexplained) = (Vec::new(), Vec::new(), Vec::new());
             tokio::select! {
-                event = events.next() => {
-                    let Some(event) = event else { break };
-                    batch.push(event);
-                }
-                Some(answer) = self.reads.next(), if !self.reads.is_empty() => answers.push(answer),
-                Some(path) = self.to_read.recv() => unexplained.push(path),
-                () = self.folds.notified() => {}
+                biased;
                 changed = session.changed() => {
                     let state = *session.borrow_and_update();
                     if changed.is_err() || state == SessionState::Expired {
@@ -66,6 +60,13 @@ impl Follower {
                     }
                     self.on_session(state).await;
                 }
+                event = events.next() => {
+                    let Some(event) = event else { break };
+                    batch.push(event);
+                }
+                Some(answer) = self.reads.next(), if !self.reads.is_empty() => answers.push(answer),
+                Some(path) = self.to_read.recv() => unexplained.push(path),
+                () = self.folds.notified() => {}
             }
             // A burst is taken in whole before it is published.
             while let Some(Some(event)) = events.next().now_or_never() {

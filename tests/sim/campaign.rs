@@ -1,0 +1,162 @@
+//! Many hours, each in a process of its own, because chance is seeded once in the life of a process.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nix::sys::resource::{UsageWho, getrusage};
+
+use super::faults::{self, Chosen};
+
+const YEAR_H: f64 = 365.25 * 24.0;
+
+/// From the first to the last.
+#[derive(Clone, Copy, Debug)]
+pub struct Seeds {
+    first: u64,
+    last: u64,
+}
+
+impl FromStr for Seeds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
+        let (first, last) = match text.split_once('-') {
+            Some((first, last)) => (number(first)?, number(last)?),
+            None => (number(text)?, number(text)?),
+        };
+        if first <= last { Ok(Self { first, last }) } else { Err("the first is after the last".to_owned()) }
+    }
+}
+
+pub struct Campaign {
+    pub seeds: Seeds,
+    pub jobs: usize,
+    pub twice: bool,
+    pub ledger: Option<PathBuf>,
+}
+
+impl Campaign {
+    /// Whether all promises held. Says which did not, and how fast it went.
+    pub fn run(self) -> bool {
+        let (next, broken) = (AtomicU64::new(self.seeds.first), Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            for _ in 0..self.jobs {
+                scope.spawn(|| {
+                    loop {
+                        let seed = next.fetch_add(1, Ordering::Relaxed);
+                        if seed > self.seeds.last {
+                            break;
+                        }
+                        if !self.holds(seed) {
+                            broken.lock().unwrap().push(seed);
+                        }
+                    }
+                });
+            }
+        });
+        let mut broken = broken.into_inner().unwrap();
+        broken.sort_unstable();
+        let Seeds { first, last } = self.seeds;
+        let lived = (last - first + 1) * if self.twice { 2 } else { 1 };
+        let result = match broken.len() {
+            0 => "all promises held".to_owned(),
+            number => format!("{number} broken: {broken:?}"),
+        };
+        let years = lived as f64 / YEAR_H / (processor_time().as_secs_f64() / 3600.0);
+        println!("seeds {first}-{last}: {result}; {years:.1} simulated years per hour of processor time");
+        if let Some(file) = &self.ledger {
+            let line = format!("| {} | {first}-{last} | {result} |\n", commit());
+            let ledger = OpenOptions::new().create(true).append(true).open(file);
+            ledger.and_then(|mut ledger| ledger.write_all(line.as_bytes())).expect("the ledger can be written");
+        }
+        broken.is_empty()
+    }
+
+    fn holds(&self, seed: u64) -> bool {
+        let once = live(seed, &Chosen::default());
+        print!("{}", text(&once));
+        if !once.status.success() {
+            return false;
+        }
+        let differs = self.twice && live(seed, &Chosen::default()).stdout != once.stdout;
+        if differs {
+            println!("seed {seed}: another result when it is lived again");
+        }
+        !differs
+    }
+}
+
+/// Fewer and fewer faults, as long as a promise is broken: first large parts are left out, then small ones (ddmin, Zeller and
+/// Hildebrandt: Simplifying and Isolating Failure-Inducing Input, 2002). False when nothing was broken in the first place.
+pub fn minimise(seed: u64) -> bool {
+    let mut left: Vec<usize> = (0..faults::schedule(seed).len()).collect();
+    let mut told = live(seed, &Chosen::only(&left));
+    if told.status.success() {
+        println!("seed {seed}: all promises hold");
+        return false;
+    }
+    let mut parts = 2;
+    loop {
+        let size = left.len().div_ceil(parts).max(1);
+        let shorter = (0..left.len()).step_by(size).find_map(|from| {
+            let kept: Vec<usize> =
+                left.iter().enumerate().filter(|(at, _)| !(from..from + size).contains(at)).map(|(_, n)| *n).collect();
+            let output = live(seed, &Chosen::only(&kept));
+            (!output.status.success()).then_some((kept, output))
+        });
+        match shorter {
+            Some((kept, output)) => {
+                println!("seed {seed}: {} faults are enough: {kept:?}", kept.len());
+                (left, told, parts) = (kept, output, parts.saturating_sub(1).max(2));
+            }
+            None if size > 1 => parts = (parts * 2).min(left.len()),
+            None => break,
+        }
+        if left.is_empty() {
+            break;
+        }
+    }
+    for (at, fault) in faults::schedule(seed).into_iter().enumerate().filter(|(n, _)| left.contains(n)).map(|(_, f)| f)
+    {
+        println!("{at:9.3} {fault:?}");
+    }
+    print!("{}", text(&told));
+    true
+}
+
+fn live(seed: u64, chosen: &Chosen) -> Output {
+    let program = std::env::current_exe().expect("the program knows where it is");
+    let mut command = Command::new(program);
+    command.args(["--seed", &seed.to_string()]);
+    if let Some(numbers) = chosen.text() {
+        command.args(["--faults", &numbers]);
+    }
+    command.output().expect("the program starts again")
+}
+
+fn text(output: &Output) -> String {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.success() { out.into_owned() } else { format!("{out}{err}") }
+}
+
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, Into::into)
+}
+
+fn processor_time() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("children are counted");
+    let of = |time: nix::sys::time::TimeVal| Duration::new(time.tv_sec() as u64, time.tv_usec() as u32 * 1000);
+    of(usage.user_time()) + of(usage.system_time())
+}
+
+fn commit() -> String {
+    let output = Command::new("git").args(["describe", "--always", "--dirty", "--exclude=*"]).output();
+    output.map_or_else(|_| "unknown".to_owned(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}

@@ -1,0 +1,71 @@
+//! Lives simulated hours, each in a process of its own, and holds them to the promises.
+
+#[path = "../grown/mod.rs"]
+mod grown;
+#[path = "mod.rs"]
+mod model;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use model::book::Book;
+use model::campaign::{self, Campaign, Seeds};
+use model::faults::Chosen;
+
+/// Lives simulated hours, each from a seed, and holds them to the promises of doc/reliability.md.
+#[derive(Parser)]
+#[command(name = "sim")]
+struct Arguments {
+    /// Lives this hour alone, here, and says what came of it
+    #[arg(long, conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// With these of its faults only, by their numbers (`--faults 2,5`), or with `none`
+    #[arg(long, requires = "seed", value_name = "NUMBERS")]
+    faults: Option<Chosen>,
+    /// Writes all that happened in it, line by line
+    #[arg(long, requires = "seed", value_name = "FILE")]
+    tale: Option<PathBuf>,
+    /// Looks for as few of its faults as possible that still break a promise
+    #[arg(long, requires = "seed", conflicts_with_all = ["faults", "tale"])]
+    minimise: bool,
+    /// Lives all hours of a range of seeds
+    #[arg(long, value_name = "FIRST-LAST", default_value = "1-200")]
+    seeds: Seeds,
+    /// Hours at a time; as many as there are processors
+    #[arg(long, value_name = "NUMBER")]
+    jobs: Option<usize>,
+    /// Lives each hour twice, and fails where they differ
+    #[arg(long)]
+    twice: bool,
+    /// Adds a line with commit, seeds and result to this file
+    #[arg(long, value_name = "FILE")]
+    ledger: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let has_held = match arguments.seed {
+        Some(seed) if arguments.minimise => campaign::minimise(seed),
+        Some(seed) => one_hour(seed, &arguments),
+        None => Campaign {
+            seeds: arguments.seeds,
+            jobs: arguments.jobs.unwrap_or_else(campaign::processors),
+            twice: arguments.twice,
+            ledger: arguments.ledger,
+        }
+        .run(),
+    };
+    if has_held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn one_hour(seed: u64, arguments: &Arguments) -> bool {
+    let book = if arguments.tale.is_some() { Book::with_tale() } else { Book::default() };
+    let chosen = arguments.faults.clone().unwrap_or_default();
+    let outcome = model::live(seed, &chosen, book.clone());
+    if let Some(file) = &arguments.tale {
+        std::fs::write(file, book.tale().join("\n")).expect("the tale can be written");
+    }
+    println!("{}", outcome.line(seed, &chosen));
+    outcome.has_held()
+}
