@@ -23,6 +23,9 @@ pub enum Sight<'a> {
     Ending(&'a Place),
     /// It exists no more, whoever ended it.
     Gone(&'a Place),
+    /// No more than so many servers may there be of nodes of a provider when one is made. Told late where it falls: what was decided
+    /// before is on its way.
+    Limit(&'a ProviderName, usize),
 }
 
 /// A server of a provider, by its id as text.
@@ -44,6 +47,7 @@ pub struct Watcher {
     nodes: BTreeMap<NodeId, Node>,
     requests: BTreeMap<RequestId, NodeRequest>,
     servers: BTreeMap<Place, Server>,
+    limits: BTreeMap<ProviderName, usize>,
 }
 
 #[derive(Debug)]
@@ -70,6 +74,10 @@ impl Watcher {
                 self.servers.remove(place);
                 Vec::new()
             }
+            Sight::Limit(provider, limit) => {
+                self.limits.insert(provider.clone(), limit);
+                Vec::new()
+            }
         };
         found.into_iter().map(Violation).collect()
     }
@@ -89,6 +97,10 @@ impl Watcher {
         let unfinished =
             self.nodes.iter().filter(|(_, node)| !matches!(node.state, NodeState::Ready | NodeState::Hold));
         found.extend(unfinished.map(|(id, node)| format!("node {id} is still {}", node.state)));
+        let idle = self.nodes.iter().filter(|(_, node)| node.state == NodeState::Ready);
+        let kept = idle.filter_map(|(id, node)| Some((id, node.allocated_to.as_ref()?)));
+        let forgotten = kept.filter(|(_, request)| !self.requests.contains_key(*request));
+        found.extend(forgotten.map(|(id, request)| format!("node {id} is kept for {request}, which has gone")));
         found.into_iter().map(Violation).collect()
     }
 
@@ -138,7 +150,11 @@ impl Watcher {
             return Vec::new();
         };
         let was = self.requests.insert(id.clone(), now.clone());
-        let was_fulfilled = was.as_ref().is_some_and(|was| was.state == RequestState::Fulfilled);
+        let fulfilled = was.filter(|was| was.state == RequestState::Fulfilled);
+        let was_fulfilled = fulfilled.is_some();
+        if now.state == RequestState::Fulfilled && fulfilled.is_some_and(|was| was.nodes != now.nodes) {
+            return vec![format!("request {id} is fulfilled and gets other nodes")];
+        }
         if now.state != RequestState::Fulfilled {
             let is_undone = was_fulfilled.then(|| format!("request {id} was fulfilled and is {}", now.state.as_str()));
             return is_undone.into_iter().collect();
@@ -183,8 +199,18 @@ impl Watcher {
         let found = others.map(|((provider, other), _)| {
             format!("server {} of {} is made for node {node}, which has {other} of {provider}", place.1, place.0)
         });
-        let found = found.collect();
+        let mut found: Vec<String> = found.collect();
+        if !self.nodes.contains_key(node) {
+            found.push(format!("server {} of {} is made for node {node}, which is not there", place.1, place.0));
+        }
         self.servers.insert(place.clone(), Server { node: node.clone(), is_ending: false });
+        let of_nodes = |((provider, _), server): &(&Place, &Server)| {
+            *provider == place.0 && !server.is_ending && self.nodes.contains_key(&server.node)
+        };
+        let number = self.servers.iter().filter(of_nodes).count();
+        if let Some(limit) = self.limits.get(&place.0).filter(|limit| number > **limit) {
+            found.push(format!("{} has {number} servers where {limit} are allowed", place.0));
+        }
         found
     }
 

@@ -10,7 +10,7 @@ use super::mirror::Fold;
 use super::paths::Place;
 use super::txn::{After, Guard, LARGEST_TRANSACTION, Store, refusal, unfitting};
 use super::{CreateMode, Op, OpReply, ZkError, paths, removal};
-use crate::model::ids::NodeId;
+use crate::model::ids::{NodeId, RequestId};
 use crate::model::json;
 use crate::model::node::Node;
 use crate::model::snapshot::{LockView, NodeChange, RequestChange, WriteError};
@@ -176,6 +176,20 @@ impl Store {
         if let (Some(request), Some(stat)) = (request, request_stat) {
             self.mirror().fold(|fold| fold.change_request(request.id, stored(request.record, &stat)));
         }
+        own.done();
+        Ok(())
+    }
+
+    /// The end of a request of our own for an idle node: its nodes belong to nobody, and it is gone, in one transaction.
+    pub async fn finish_min_ready(&self, request: &RequestId, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
+        let path = paths::request(request);
+        let guards = nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)).collect();
+        let mut ops: Vec<Op> = nodes.iter().map(write).collect();
+        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        ops.push(Op::delete(&*path, -1));
+        let replies = self.commit(guards, ops).await?;
+        self.fold_nodes(nodes, replies);
+        self.mirror().fold(|fold| fold.remove(&path));
         own.done();
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! ZooKeeper in memory: the port over the pure tree, with controls for what a test or a simulation wants to go wrong.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -197,10 +197,14 @@ impl Shared {
 
     fn show(&mut self, touched: &[Touched]) {
         let Some(observer) = &mut self.observer else { return };
+        let mut shown = BTreeSet::new();
         for path in touched.iter().filter_map(|touched| match touched {
             Touched::Znode(path) => Some(path),
             Touched::Session(_) => None,
         }) {
+            if !shown.insert(path) {
+                continue;
+            }
             let data = self.tree.get(path).ok().map(|(data, _)| data);
             observer(path, data.as_ref());
         }

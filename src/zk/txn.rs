@@ -168,14 +168,6 @@ impl Store {
         Ok(id)
     }
 
-    /// The end of such a request: its nodes belong to nobody, and it is gone.
-    pub async fn finish_min_ready(&self, request: &RequestId, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
-        for node in nodes {
-            self.save(node).await?;
-        }
-        self.remove_request(request).await
-    }
-
     pub async fn remove_request(&self, request: &RequestId) -> Result<(), WriteError> {
         match self.zk.delete(&paths::request(request), -1).await {
             Ok(()) | Err(ZkError::NoNode) => {
@@ -285,7 +277,7 @@ impl Store {
     }
 
     /// Runs the operations while nobody holds the guarded locks; returns the answers to the operations alone.
-    async fn commit(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<Vec<OpReply>, WriteError> {
+    pub(super) async fn commit(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<Vec<OpReply>, WriteError> {
         // The writes first: where one was decided on an old record, nobody's lock is touched.
         let mut all = ops.clone();
         all.extend(guards.iter().flat_map(Guard::proof));

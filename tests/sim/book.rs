@@ -1,12 +1,14 @@
 //! What was seen, in its order, held to the promises as it happens; and a digest of it, by which two runs are told apart.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use nodepool::actors::clock;
-use nodepool::model::ids::{NodeId, RequestId};
+use nodepool::model::ids::{NodeId, ProviderName, RequestId};
 use nodepool::model::json;
 use nodepool::model::node::Node;
 use nodepool::model::request::NodeRequest;
@@ -19,6 +21,8 @@ pub struct Book(Arc<Mutex<Pages>>);
 #[derive(Default)]
 struct Pages {
     watcher: Watcher,
+    data: BTreeMap<String, Bytes>,
+    limits: BTreeMap<ProviderName, usize>,
     violations: Vec<String>,
     digest: DefaultHasher,
     changes: u64,
@@ -42,9 +46,16 @@ impl Book {
         pages.note(found);
     }
 
-    /// A change of a znode.
+    /// A change of a znode, or of its children.
     pub fn znode(&self, path: &str, data: Option<&Bytes>) {
         let mut pages = self.0.lock().unwrap();
+        if pages.data.get(path) == data {
+            return;
+        }
+        match data {
+            Some(data) => pages.data.insert(path.to_owned(), data.clone()),
+            None => pages.data.remove(path),
+        };
         pages.changes += 1;
         (path, data.map(|data| &data[..])).hash(&mut pages.digest);
         let Some(rest) = path.strip_prefix("/nodepool/") else { return };
@@ -66,6 +77,22 @@ impl Book {
             _ => Vec::new(),
         };
         pages.note(found);
+    }
+
+    /// From now on no more servers than that; where it falls, a while later.
+    pub fn limit(&self, provider: &ProviderName, limit: usize, patience: Duration) {
+        let earlier = self.0.lock().unwrap().limits.insert(provider.clone(), limit);
+        if earlier.is_none_or(|earlier| earlier <= limit) {
+            return self.see(Sight::Limit(provider, limit));
+        }
+        let (book, provider) = (self.clone(), provider.clone());
+        actix_rt::spawn(async move {
+            tokio::time::sleep(patience).await;
+            let last = book.0.lock().unwrap().limits.get(&provider).copied();
+            if last == Some(limit) {
+                book.see(Sight::Limit(&provider, limit));
+            }
+        });
     }
 
     pub fn remark(&self, text: &str) {

@@ -39,21 +39,24 @@ pub struct Campaign {
     pub seeds: Seeds,
     pub jobs: usize,
     pub twice: bool,
+    pub until_broken: bool,
     pub ledger: Option<PathBuf>,
 }
 
 impl Campaign {
     /// Whether all promises held. Says which did not, and how fast it went.
     pub fn run(self) -> bool {
-        let (next, broken) = (AtomicU64::new(self.seeds.first), Mutex::new(Vec::new()));
+        let (next, lived) = (AtomicU64::new(self.seeds.first), AtomicU64::new(0));
+        let broken = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for _ in 0..self.jobs {
                 scope.spawn(|| {
                     loop {
                         let seed = next.fetch_add(1, Ordering::Relaxed);
-                        if seed > self.seeds.last {
+                        if seed > self.seeds.last || self.until_broken && !broken.lock().unwrap().is_empty() {
                             break;
                         }
+                        lived.fetch_add(if self.twice { 2 } else { 1 }, Ordering::Relaxed);
                         if !self.holds(seed) {
                             broken.lock().unwrap().push(seed);
                         }
@@ -64,12 +67,11 @@ impl Campaign {
         let mut broken = broken.into_inner().unwrap();
         broken.sort_unstable();
         let Seeds { first, last } = self.seeds;
-        let lived = (last - first + 1) * if self.twice { 2 } else { 1 };
         let result = match broken.len() {
             0 => "all promises held".to_owned(),
             number => format!("{number} broken: {broken:?}"),
         };
-        let years = lived as f64 / YEAR_H / (processor_time().as_secs_f64() / 3600.0);
+        let years = lived.into_inner() as f64 / YEAR_H / (processor_time().as_secs_f64() / 3600.0);
         println!("seeds {first}-{last}: {result}; {years:.1} simulated years per hour of processor time");
         if let Some(file) = &self.ledger {
             let line = format!("| {} | {first}-{last} | {result} |\n", commit());

@@ -119,8 +119,10 @@ impl State {
     fn create(&mut self, provider: &ProviderName, order: &LaunchOrder, limit: usize) -> Result<ExternalId, CloudError> {
         self.forget_gone();
         let own = || self.servers.iter().filter(|((of, _), _)| of == provider);
-        // The promise of every adapter: one that is there already is meant.
-        if let Some(((_, id), _)) = own().find(|(_, server)| server.name == order.hostname && server.goes_at.is_none())
+        // Whoever says that there may be one already means that one; nobody else is asked whether there is.
+        let same = |(_, server): &(_, &Server)| server.name == order.hostname && server.goes_at.is_none();
+        if order.may_exist
+            && let Some(((_, id), _)) = own().find(same)
         {
             return Ok(ExternalId::text(id.clone()));
         }

@@ -11,8 +11,9 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::cloud::{Clouds, Weather};
+use super::configuration::{PROVIDERS, Sizes};
 use super::process::{Handle, SESSION_TIMEOUT};
-use super::{HOUR, PROVIDERS};
+use super::{HOUR, operator};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
@@ -30,6 +31,10 @@ pub enum Fault {
     Vanish { nth: usize },
     /// The wall clock of all jumps.
     Jump { seconds: f64 },
+    /// Somebody deletes an idle node by hand.
+    Delete { nth: usize },
+    /// A launcher gets another configuration.
+    Reload { launcher: usize, sizes: Sizes },
 }
 
 /// Kinds of bad weather.
@@ -104,7 +109,7 @@ pub fn schedule(seed: u64) -> Vec<(f64, Fault)> {
 
 fn draw(dice: &mut StdRng) -> Fault {
     let launcher = dice.gen_range(0..2);
-    match dice.gen_range(0..10) {
+    match dice.gen_range(0..13) {
         0..3 => Fault::Kill { launcher, steps: dice.gen_range(0..60) },
         3 => Fault::Expire { launcher },
         4 => Fault::Cut { launcher, seconds: dice.gen_range(0.5..20.0) },
@@ -115,7 +120,12 @@ fn draw(dice: &mut StdRng) -> Fault {
             seconds: dice.gen_range(30.0..400.0),
         },
         8 => Fault::Vanish { nth: dice.gen_range(0..20) },
-        _ => Fault::Jump { seconds: dice.gen_range(-30.0..120.0) },
+        9 => Fault::Jump { seconds: dice.gen_range(-30.0..120.0) },
+        10..12 => Fault::Delete { nth: dice.gen_range(0..20) },
+        _ => Fault::Reload {
+            launcher,
+            sizes: Sizes { max_servers: dice.gen_range(5..9), min_ready: dice.gen_range(0..3) },
+        },
     }
 }
 
@@ -163,6 +173,8 @@ pub fn strike(fault: &Fault, zookeeper: &MemoryZooKeeper, clouds: &Clouds, handl
         }
         Fault::Vanish { nth } => clouds.vanish(nth),
         Fault::Jump { seconds } => clock::simulate(Timestamp(clock::now().0 + seconds)),
+        Fault::Delete { nth } => drop(actix_rt::spawn(operator::delete_idle(zookeeper.clone(), nth))),
+        Fault::Reload { launcher, sizes } => handles[launcher].configure(sizes),
     }
 }
 

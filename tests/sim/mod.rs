@@ -5,9 +5,11 @@
 pub mod book;
 pub mod campaign;
 pub mod cloud;
+pub mod configuration;
 pub mod entropy;
 pub mod faults;
 pub mod gate;
+pub mod operator;
 pub mod process;
 pub mod zuul;
 
@@ -19,23 +21,18 @@ use nodepool::model::time::Timestamp;
 use nodepool::zk::memory::MemoryZooKeeper;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use self::book::Book;
 use self::cloud::Clouds;
+use self::configuration::{LABELS, LAUNCHERS};
 use self::faults::{Chosen, Fault};
 use self::process::keep_running;
 use self::zuul::Tally;
-use crate::grown::fake::{configuration, provider};
 use crate::grown::on_paused_time;
 
 pub const HOUR: f64 = 3600.0;
 const REQUESTS: usize = 320;
-/// Both launchers have the provider in the middle.
-pub const PROVIDERS: [&str; 3] = ["north", "middle", "south"];
-const LAUNCHERS: [(&str, [&str; 2]); 2] = [("east", ["north", "middle"]), ("west", ["middle", "south"])];
-const LABELS: &[&str] = &["a", "b"];
 /// After all faults everything has to be at rest within this time.
 const HEALING: Duration = Duration::from_secs(1800);
 
@@ -91,8 +88,7 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     let seen = book.clone();
     zookeeper.observe(Box::new(move |path, data| seen.znode(path, data)));
     let clouds = Clouds::new(seed, book.clone());
-    let handles: Vec<_> =
-        LAUNCHERS.iter().map(|(name, served)| keep_running(name, &yaml(served), &zookeeper, &clouds)).collect();
+    let handles: Vec<_> = LAUNCHERS.iter().map(|launcher| keep_running(launcher, &zookeeper, &clouds, &book)).collect();
     let tally = Tally::default();
     let mut consumers = Vec::new();
     for _ in 0..REQUESTS {
@@ -138,11 +134,4 @@ async fn rest(book: &Book, consumers: Vec<tokio::task::JoinHandle<()>>) -> Vec<S
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
     book.unrest().iter().map(|left| format!("after healing: {left}")).collect()
-}
-
-fn yaml(providers: &[&str]) -> String {
-    let of_pool = json!({"max-servers": 8, "host-key-checking": false});
-    let sections: Vec<Value> =
-        providers.iter().map(|name| provider(name, json!({"launch-timeout": 180}), of_pool.clone())).collect();
-    configuration(&sections).to_string()
 }

@@ -12,7 +12,9 @@ use nodepool::model::time::Span;
 use nodepool::zk::Connection;
 use nodepool::zk::memory::MemoryZooKeeper;
 
+use super::book::Book;
 use super::cloud::Clouds;
+use super::configuration::{Launcher, Sizes};
 use super::gate::{Gate, Gated};
 use crate::grown::Process;
 
@@ -24,9 +26,11 @@ pub const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Handle(Rc<RefCell<Hold>>);
 
 struct Hold {
+    launcher: &'static Launcher,
     gate: Gate,
     session: i64,
     files: Files,
+    book: Book,
 }
 
 impl Handle {
@@ -39,22 +43,26 @@ impl Handle {
     }
 
     /// The configuration that it reads at its next look.
-    pub fn configure(&self, text: &str) {
+    pub fn configure(&self, sizes: Sizes) {
         let hold = self.0.borrow();
         let Files::InMemory(files) = &hold.files else { unreachable!("simulated files are in memory") };
-        files.lock().unwrap().insert("nodepool.yaml".into(), text.to_owned());
+        files.lock().unwrap().insert("nodepool.yaml".into(), hold.launcher.yaml(sizes));
+        hold.book.limit(&hold.launcher.own.into(), sizes.max_servers, DECIDED_BEFORE);
     }
 }
 
+/// What was decided on an older configuration has been done by then.
+const DECIDED_BEFORE: Duration = Duration::from_secs(60);
+
 /// Starts a launcher under a name and keeps it running: after a session with another one, after its death as another process.
-pub fn keep_running(name: &'static str, yaml: &str, zookeeper: &MemoryZooKeeper, clouds: &Clouds) -> Handle {
-    let files = Files::InMemory(Arc::default());
-    let handle = Handle(Rc::new(RefCell::new(Hold { gate: Gate::open(), session: 0, files })));
-    handle.configure(yaml);
+pub fn keep_running(launcher: &'static Launcher, zookeeper: &MemoryZooKeeper, clouds: &Clouds, book: &Book) -> Handle {
+    let (files, book) = (Files::InMemory(Arc::default()), book.clone());
+    let handle = Handle(Rc::new(RefCell::new(Hold { launcher, gate: Gate::open(), session: 0, files, book })));
+    handle.configure(Sizes::default());
     let (held, zookeeper, clouds) = (handle.clone(), zookeeper.clone(), clouds.clone());
     actix_rt::spawn(async move {
         loop {
-            one_process(name, &held, &zookeeper, &clouds).await;
+            one_process(launcher.name, &held, &zookeeper, &clouds).await;
             // Whoever starts it again takes a moment.
             tokio::time::sleep(Duration::from_secs(5)).await;
         }

@@ -38,10 +38,16 @@ struct Arguments {
     /// Lives each hour twice, and fails where they differ
     #[arg(long)]
     twice: bool,
+    /// Stops at the first hour that breaks a promise
+    #[arg(long)]
+    until_broken: bool,
     /// Adds a line with commit, seeds and result to this file
     #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
 }
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -52,6 +58,7 @@ fn main() -> ExitCode {
             seeds: arguments.seeds,
             jobs: arguments.jobs.unwrap_or_else(campaign::processors),
             twice: arguments.twice,
+            until_broken: arguments.until_broken,
             ledger: arguments.ledger,
         }
         .run(),

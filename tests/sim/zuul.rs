@@ -4,17 +4,15 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use nodepool::actors::clock;
-use nodepool::model::ids::{NodeId, RequestId};
-use nodepool::model::json;
-use nodepool::model::node::{Node, NodeState, Writer};
+use nodepool::model::ids::RequestId;
+use nodepool::model::node::NodeState;
 use nodepool::model::request::RequestState;
 use nodepool::zk::memory::MemoryZooKeeper;
 use nodepool::zk::{Connection, paths};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use super::operator;
 use crate::grown::Consumer;
 
 /// What has come of all requests.
@@ -81,7 +79,7 @@ pub async fn one(zookeeper: MemoryZooKeeper, seed: u64, labels: &'static [&'stat
                 lock.release().await.unwrap();
             }
             tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(60.0..300.0))).await;
-            delete_command(&consumer, &held).await;
+            operator::delete_held(&consumer, &held).await;
         }
         _ => {
             for (node, _) in &nodes {
@@ -94,14 +92,6 @@ pub async fn one(zookeeper: MemoryZooKeeper, seed: u64, labels: &'static [&'stat
             }
         }
     }
-}
-
-/// `nodepool delete`, where the node is still there: held nodes have an end of their own.
-async fn delete_command(consumer: &Consumer, id: &NodeId) {
-    let Ok((data, stat)) = consumer.zk.get(&paths::node(id)).await else { return };
-    let mut node: Node = json::from_bytes(&data).unwrap();
-    node.set_state(NodeState::Deleting, Writer::Operator, clock::now());
-    consumer.zk.set(&paths::node(id), Bytes::from(json::to_bytes(&node)), stat.version).await.unwrap();
 }
 
 async fn ends(consumer: &Consumer, id: &RequestId) -> RequestState {

@@ -1,0 +1,43 @@
+//! What people do by hand, with the command line of the original: under the node's lock, and with no eye on versions.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use nodepool::actors::clock;
+use nodepool::model::ids::NodeId;
+use nodepool::model::json;
+use nodepool::model::node::{Node, NodeState, Writer};
+use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::zk::{ZkError, lock, paths};
+
+use crate::grown::Consumer;
+
+/// Deletes an idle node: locks it, reads it, and writes what was read as deleting a moment later.
+pub async fn delete_idle(zookeeper: MemoryZooKeeper, nth: usize) {
+    let operator = Consumer::of(&zookeeper);
+    let idle: Vec<NodeId> =
+        operator.nodes().await.into_iter().filter(|(_, node)| node.is_idle()).map(|(id, _)| id).collect();
+    let Some(id) = idle.get(nth % idle.len().max(1)) else { return };
+    let zk = operator.zk.clone();
+    let Ok(Some(held)) = lock::try_lock(&zk, &paths::node_lock(id), "").await else { return };
+    if let Some(mut node) = operator.node(id).await.filter(Node::is_idle) {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        node.set_state(NodeState::Deleting, Writer::Operator, clock::now());
+        write(&operator, id, &node).await;
+    }
+    held.release().await.expect("nobody breaks the lock of an operator");
+}
+
+/// Ends a node that somebody holds, if it is still there.
+pub async fn delete_held(operator: &Consumer, id: &NodeId) {
+    let Some(mut node) = operator.node(id).await else { return };
+    node.set_state(NodeState::Deleting, Writer::Operator, clock::now());
+    write(operator, id, &node).await;
+}
+
+async fn write(operator: &Consumer, id: &NodeId, node: &Node) {
+    match operator.zk.set(&paths::node(id), Bytes::from(json::to_bytes(node)), -1).await {
+        Ok(_) | Err(ZkError::NoNode) => {}
+        Err(error) => panic!("an operator cannot write node {id}: {error}"),
+    }
+}
