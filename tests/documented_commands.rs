@@ -28,7 +28,7 @@ const IN_SYSTEMD: Way = StandsIn("tests/systemd/inside");
 const MINUTES: Way = NotRun("it takes minutes up to an hour, and shows nothing that is right or wrong");
 
 /// By how it begins; whatever is not here has to end well.
-const WAYS: [(&str, Way); 21] = [
+const WAYS: [(&str, Way); 23] = [
     ("nodepool standalone", Serves("Nodepool launcher")),
     ("nodepool-launcher", Serves("provider started")),
     ("nodepool watch", Serves("000")),
@@ -48,6 +48,8 @@ const WAYS: [(&str, Way); 21] = [
     ("tests/run", NotRun("it is what runs this")),
     ("benches/run", MINUTES),
     ("cargo bench", MINUTES),
+    ("cargo run --profile sim", NotRun(".ci/run runs it")),
+    ("tests/mutants/run", NotRun(".ci/run runs it")),
     ("docker", NotRun("base images come from registries, and tests stay on loopback")),
     ("openstack", NotRun("it is for a cloud of one's own")),
     ("apt-get install mariadb-server", NotRun("it is for a cloud of one's own")),

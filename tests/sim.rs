@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use grown::{Consumer, Process, on_paused_time, until, yaml, zookeeper};
 use model::book::Book;
-use model::faults::Chosen;
+use model::faults::{self, Chosen};
 use nodepool::model::ids::{NodeId, RequestId};
 use nodepool::model::node::NodeState;
 use nodepool::model::request::RequestState;
@@ -203,6 +203,17 @@ fn an_hour_of_faults_breaks_no_promise() {
     for seed in 1..=3 {
         print!("{}", in_process(seed));
     }
+}
+
+#[test]
+fn faults_are_chosen_by_their_numbers() {
+    for chosen in [Chosen::only(&[]), Chosen::only(&[0, 2])] {
+        let text = chosen.text().unwrap();
+        assert_eq!(text.parse(), Ok(chosen.clone()), "{text}");
+    }
+    let (all, some) = (faults::schedule(1), Chosen::only(&[0, 2]).of(faults::schedule(1)));
+    assert_eq!(some, [all[0].clone(), all[2].clone()]);
+    assert_eq!(Chosen::default().of(faults::schedule(1)), all);
 }
 
 #[test]

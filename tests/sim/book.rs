@@ -46,6 +46,11 @@ impl Book {
         pages.note(found);
     }
 
+    /// Of what no watcher sees.
+    pub fn accuse(&self, violation: Violation) {
+        self.0.lock().unwrap().note(vec![violation]);
+    }
+
     /// A change of a znode, or of its children.
     pub fn znode(&self, path: &str, data: Option<&Bytes>) {
         let mut pages = self.0.lock().unwrap();

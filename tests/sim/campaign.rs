@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 
-use super::faults::{self, Chosen};
+use crate::model::faults::{self, Chosen};
 
 const YEAR_H: f64 = 365.25 * 24.0;
 

@@ -16,7 +16,7 @@ use nodepool::model::ids::{NodeId, ProviderName};
 use nodepool::model::problem::Problem;
 use nodepool::model::quantity::Amounts;
 use nodepool::model::time::Span;
-use nodepool::policy::invariants::{Place, Sight};
+use nodepool::policy::invariants::{Place, Sight, Violation};
 use nodepool::policy::machine::{InFlight, Pace, REFRESH};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -277,6 +277,10 @@ impl SimpleAdapter for Adapter {
 
     async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
         let place = (self.provider.clone(), id.to_string());
+        if self.gate.has_no_session() {
+            let text = format!("server {} of {} is deleted by who has no session", place.1, place.0);
+            self.clouds.0.lock().unwrap().book.accuse(Violation(text));
+        }
         self.call(|state| state.delete(&place)).await
     }
 

@@ -1,30 +1,57 @@
 //! What separates a process from the world when it is killed: from one step to the next nothing of it gets through any more.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt, pending};
 use futures::stream::BoxStream;
 use nodepool::zk::{Connection, CreateMode, Op, OpReply, Reply, SessionState, Stat, WatchEvent};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Steps that a process may still make: requests to ZooKeeper and calls of clouds. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Gate(Arc<AtomicU64>);
+pub struct Gate {
+    steps: Arc<AtomicU64>,
+    /// Which session the process has had last, and since when that is over.
+    session: Arc<Mutex<(u64, Option<Instant>)>>,
+}
+
+/// What was on its way when a session ended is on its way a moment later.
+const MOMENT: Duration = Duration::from_secs(1);
 
 impl Gate {
     pub fn open() -> Self {
-        Self(Arc::new(AtomicU64::new(u64::MAX)))
+        Self { steps: Arc::new(AtomicU64::new(u64::MAX)), session: Arc::default() }
+    }
+
+    /// The process has this session from now on.
+    pub fn attend(&self, mut session: watch::Receiver<SessionState>) {
+        let (last, number) = (self.session.clone(), self.session.lock().unwrap().0 + 1);
+        *last.lock().unwrap() = (number, None);
+        actix_rt::spawn(async move {
+            let _ = session.wait_for(|state| *state == SessionState::Expired).await;
+            let mut last = last.lock().unwrap();
+            if last.0 == number {
+                last.1 = Some(Instant::now());
+            }
+        });
+    }
+
+    /// Whoever does something now does it on nobody's behalf.
+    pub fn has_no_session(&self) -> bool {
+        self.session.lock().unwrap().1.is_some_and(|since| since.elapsed() > MOMENT)
     }
 
     /// Killed after so many more steps.
     pub fn close_after(&self, steps: u64) {
-        self.0.store(steps, Ordering::Relaxed);
+        self.steps.store(steps, Ordering::Relaxed);
     }
 
     pub fn is_closed(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
+        self.steps.load(Ordering::Relaxed) == 0
     }
 
     /// Whether a step gets through.
@@ -33,7 +60,7 @@ impl Gate {
             u64::MAX => Some(u64::MAX),
             left => left.checked_sub(1),
         };
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).is_ok()
+        self.steps.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).is_ok()
     }
 }
 

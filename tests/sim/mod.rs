@@ -1,9 +1,8 @@
-//! An hour of two launchers, two clouds, hundreds of requests and a dozen faults, from one seed, in virtual time.
+//! An hour of two launchers, three clouds, hundreds of requests and a dozen faults, from one seed, in virtual time.
 //!
 //! Launchers are the real ones, with all their actors; ZooKeeper is the real tree in memory; clouds and consumers are models.
 
 pub mod book;
-pub mod campaign;
 pub mod cloud;
 pub mod configuration;
 pub mod entropy;

@@ -81,6 +81,7 @@ async fn one_process(name: &'static str, handle: &Handle, zookeeper: &MemoryZooK
     let mut process = Process::named(Identity::named(name), "", tune, Some(clouds.behind(&gate)));
     while !gate.is_closed() {
         let inner: Arc<dyn Connection> = zookeeper.connect();
+        gate.attend(inner.session());
         {
             let mut hold = handle.0.borrow_mut();
             (hold.gate, hold.session) = (gate.clone(), inner.session_id());

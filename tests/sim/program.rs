@@ -1,5 +1,7 @@
 //! Lives simulated hours, each in a process of its own, and holds them to the promises.
 
+#[path = "campaign.rs"]
+mod campaign;
 #[path = "../grown/mod.rs"]
 mod grown;
 #[path = "mod.rs"]
@@ -9,8 +11,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+
+use campaign::{Campaign, Seeds};
 use model::book::Book;
-use model::campaign::{self, Campaign, Seeds};
 use model::faults::Chosen;
 
 /// Lives simulated hours, each from a seed, and holds them to the promises of doc/reliability.md.
