@@ -28,7 +28,7 @@ const IN_SYSTEMD: Way = StandsIn("tests/systemd/inside");
 const MINUTES: Way = NotRun("it takes minutes up to an hour, and shows nothing that is right or wrong");
 
 /// By how it begins; whatever is not here has to end well.
-const WAYS: [(&str, Way); 23] = [
+const WAYS: [(&str, Way); 24] = [
     ("nodepool standalone", Serves("Nodepool launcher")),
     ("nodepool-launcher", Serves("provider started")),
     ("nodepool watch", Serves("000")),
@@ -49,6 +49,7 @@ const WAYS: [(&str, Way); 23] = [
     ("benches/run", MINUTES),
     ("cargo bench", MINUTES),
     ("cargo run --profile sim", NotRun(".ci/run runs it")),
+    ("cargo run --release --features sim", NotRun(".ci/run runs the same with another profile")),
     ("tests/mutants/run", NotRun(".ci/run runs it")),
     ("docker", NotRun("base images come from registries, and tests stay on loopback")),
     ("openstack", NotRun("it is for a cloud of one's own")),

@@ -31,6 +31,8 @@ pub enum Fault {
     Vanish { nth: usize },
     /// The wall clock of all jumps.
     Jump { seconds: f64 },
+    /// All that it asks ZooKeeper, and all that it hears, is late by up to so much, for a while or until it loses its session.
+    Slow { launcher: usize, most_ms: u64, seconds: f64 },
     /// Somebody deletes an idle node by hand.
     Delete { nth: usize },
     /// A launcher gets another configuration.
@@ -109,7 +111,7 @@ pub fn schedule(seed: u64) -> Vec<(f64, Fault)> {
 
 fn draw(dice: &mut StdRng) -> Fault {
     let launcher = dice.gen_range(0..2);
-    match dice.gen_range(0..13) {
+    match dice.gen_range(0..15) {
         0..3 => Fault::Kill { launcher, steps: dice.gen_range(0..60) },
         3 => Fault::Expire { launcher },
         4 => Fault::Cut { launcher, seconds: dice.gen_range(0.5..20.0) },
@@ -121,7 +123,11 @@ fn draw(dice: &mut StdRng) -> Fault {
         },
         8 => Fault::Vanish { nth: dice.gen_range(0..20) },
         9 => Fault::Jump { seconds: dice.gen_range(-30.0..120.0) },
-        10..12 => Fault::Delete { nth: dice.gen_range(0..20) },
+        10..12 => {
+            let most_ms = [5, 20, 100, 400, 1500][dice.gen_range(0..5)];
+            Fault::Slow { launcher, most_ms, seconds: dice.gen_range(60.0..900.0) }
+        }
+        12..14 => Fault::Delete { nth: dice.gen_range(0..20) },
         _ => Fault::Reload {
             launcher,
             sizes: Sizes { max_servers: dice.gen_range(5..9), min_ready: dice.gen_range(0..3) },
@@ -173,6 +179,14 @@ pub fn strike(fault: &Fault, zookeeper: &MemoryZooKeeper, clouds: &Clouds, handl
         }
         Fault::Vanish { nth } => clouds.vanish(nth),
         Fault::Jump { seconds } => clock::simulate(Timestamp(clock::now().0 + seconds)),
+        Fault::Slow { launcher, most_ms, seconds } => {
+            let wire = handles[launcher].wire();
+            wire.set_slowness(Duration::from_millis(most_ms));
+            actix_rt::spawn(async move {
+                tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+                wire.set_slowness(Duration::ZERO);
+            });
+        }
         Fault::Delete { nth } => drop(actix_rt::spawn(operator::delete_idle(zookeeper.clone(), nth))),
         Fault::Reload { launcher, sizes } => handles[launcher].configure(sizes),
     }
@@ -181,5 +195,8 @@ pub fn strike(fault: &Fault, zookeeper: &MemoryZooKeeper, clouds: &Clouds, handl
 /// The end of all faults.
 pub fn heal(zookeeper: &MemoryZooKeeper, clouds: &Clouds, handles: &[Handle]) {
     PROVIDERS.iter().for_each(|provider| clouds.set_weather(provider, Weather::default()));
-    handles.iter().for_each(|handle| zookeeper.resume(handle.session()));
+    for handle in handles {
+        zookeeper.resume(handle.session());
+        handle.wire().set_slowness(Duration::ZERO);
+    }
 }

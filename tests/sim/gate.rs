@@ -11,6 +11,8 @@ use nodepool::zk::{Connection, CreateMode, Op, OpReply, Reply, SessionState, Sta
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::wire::Wire;
+
 /// Steps that a process may still make: requests to ZooKeeper and calls of clouds. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Gate {
@@ -64,41 +66,56 @@ impl Gate {
     }
 }
 
-/// The session of a process that may be killed.
+/// The session of a process that may be killed, at the end of a wire.
 pub struct Gated {
     pub inner: Arc<dyn Connection>,
     pub gate: Gate,
+    pub wire: Wire,
 }
 
 impl Gated {
-    fn ask<T: Send + 'static>(&self, ask: impl FnOnce(&dyn Connection) -> Reply<T>) -> Reply<T> {
-        if self.gate.lets_through() { ask(&*self.inner) } else { pending().boxed() }
+    fn ask<T: Send + 'static>(&self, ask: impl FnOnce(&dyn Connection) -> Reply<T> + Send + 'static) -> Reply<T> {
+        if !self.gate.lets_through() {
+            return pending().boxed();
+        }
+        let inner = self.inner.clone();
+        self.wire.carry(move || ask(&*inner))
+    }
+
+    /// The same of what is done to a path.
+    fn at<T: Send + 'static>(
+        &self,
+        path: &str,
+        ask: impl FnOnce(&dyn Connection, &str) -> Reply<T> + Send + 'static,
+    ) -> Reply<T> {
+        let path = path.to_owned();
+        self.ask(move |zk| ask(zk, &path))
     }
 }
 
 impl Connection for Gated {
     fn get(&self, path: &str) -> Reply<(Bytes, Stat)> {
-        self.ask(|zk| zk.get(path))
+        self.at(path, |zk, path| zk.get(path))
     }
 
     fn exists(&self, path: &str) -> Reply<Option<Stat>> {
-        self.ask(|zk| zk.exists(path))
+        self.at(path, |zk, path| zk.exists(path))
     }
 
     fn children(&self, path: &str) -> Reply<(Vec<String>, Stat)> {
-        self.ask(|zk| zk.children(path))
+        self.at(path, |zk, path| zk.children(path))
     }
 
     fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Reply<(String, Stat)> {
-        self.ask(|zk| zk.create(path, data, mode))
+        self.at(path, move |zk, path| zk.create(path, data, mode))
     }
 
     fn set(&self, path: &str, data: Bytes, version: i32) -> Reply<Stat> {
-        self.ask(|zk| zk.set(path, data, version))
+        self.at(path, move |zk, path| zk.set(path, data, version))
     }
 
     fn delete(&self, path: &str, version: i32) -> Reply<()> {
-        self.ask(|zk| zk.delete(path, version))
+        self.at(path, move |zk, path| zk.delete(path, version))
     }
 
     fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>> {
@@ -106,15 +123,16 @@ impl Connection for Gated {
     }
 
     fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>> {
-        self.ask(|zk| zk.watch(path))
+        let (wire, watching) = (self.wire.clone(), self.at(path, |zk, path| zk.watch(path)));
+        async move { Ok(wire.events(watching.await?)) }.boxed()
     }
 
     fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)> {
-        self.ask(|zk| zk.exists_and_watch(path))
+        self.at(path, |zk, path| zk.exists_and_watch(path))
     }
 
     fn sync(&self, path: &str) -> Reply<()> {
-        self.ask(|zk| zk.sync(path))
+        self.at(path, |zk, path| zk.sync(path))
     }
 
     fn session_id(&self) -> i64 {

@@ -10,6 +10,7 @@ pub mod faults;
 pub mod gate;
 pub mod operator;
 pub mod process;
+pub mod wire;
 pub mod zuul;
 
 use std::time::Duration;

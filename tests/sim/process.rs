@@ -16,6 +16,7 @@ use super::book::Book;
 use super::cloud::Clouds;
 use super::configuration::{Launcher, Sizes};
 use super::gate::{Gate, Gated};
+use super::wire::Wire;
 use crate::grown::Process;
 
 /// What a ZooKeeper waits before it ends the session of somebody who has died.
@@ -28,6 +29,7 @@ pub struct Handle(Rc<RefCell<Hold>>);
 struct Hold {
     launcher: &'static Launcher,
     gate: Gate,
+    wire: Wire,
     session: i64,
     files: Files,
     book: Book,
@@ -36,6 +38,10 @@ struct Hold {
 impl Handle {
     pub fn session(&self) -> i64 {
         self.0.borrow().session
+    }
+
+    pub fn wire(&self) -> Wire {
+        self.0.borrow().wire.clone()
     }
 
     pub fn gate(&self) -> Gate {
@@ -57,7 +63,14 @@ const DECIDED_BEFORE: Duration = Duration::from_secs(60);
 /// Starts a launcher under a name and keeps it running: after a session with another one, after its death as another process.
 pub fn keep_running(launcher: &'static Launcher, zookeeper: &MemoryZooKeeper, clouds: &Clouds, book: &Book) -> Handle {
     let (files, book) = (Files::InMemory(Arc::default()), book.clone());
-    let handle = Handle(Rc::new(RefCell::new(Hold { launcher, gate: Gate::open(), session: 0, files, book })));
+    let handle = Handle(Rc::new(RefCell::new(Hold {
+        launcher,
+        gate: Gate::open(),
+        wire: Wire::new(0),
+        session: 0,
+        files,
+        book,
+    })));
     handle.configure(Sizes::default());
     let (held, zookeeper, clouds) = (handle.clone(), zookeeper.clone(), clouds.clone());
     actix_rt::spawn(async move {
@@ -82,11 +95,12 @@ async fn one_process(name: &'static str, handle: &Handle, zookeeper: &MemoryZooK
     while !gate.is_closed() {
         let inner: Arc<dyn Connection> = zookeeper.connect();
         gate.attend(inner.session());
+        let wire = Wire::new(inner.session_id() as u64);
         {
             let mut hold = handle.0.borrow_mut();
-            (hold.gate, hold.session) = (gate.clone(), inner.session_id());
+            (hold.gate, hold.wire, hold.session) = (gate.clone(), wire.clone(), inner.session_id());
         }
-        let running = process.run_on(Arc::new(Gated { inner, gate: gate.clone() }));
+        let running = process.run_on(Arc::new(Gated { inner, gate: gate.clone(), wire }));
         tokio::select! {
             biased;
             ended = running => {

@@ -53,6 +53,13 @@ pub async fn one(zookeeper: MemoryZooKeeper, seed: u64, labels: &'static [&'stat
     tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..0.5))).await;
     let nodes = consumer.accept(&id).await;
     count(&tally.served);
+    // From now on only the locks tell that they are taken.
+    tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..3.0))).await;
+    for (node, _) in &nodes {
+        let record = consumer.node(node).await.expect("a locked node stays");
+        let is_ours = record.state == NodeState::Ready && record.allocated_to.as_ref() == Some(&id);
+        assert!(is_ours, "node {node} was locked for {id}, and is {} for {:?}", record.state, record.allocated_to);
+    }
     match dice.gen_range(0..20) {
         // Dies with its locks before it has used anything, or in the middle.
         0 => zookeeper.expire(session),

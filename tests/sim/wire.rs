@@ -1,0 +1,111 @@
+//! The wire between a process and ZooKeeper, which keeps the order of what is on it, and may be slow.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::channel::mpsc;
+use futures::stream::{BoxStream, StreamExt};
+use nodepool::zk::{Reply, WatchEvent, ZkError};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
+
+/// Clones are the same wire.
+#[derive(Clone)]
+pub struct Wire(Arc<Mutex<State>>);
+
+struct State {
+    dice: StdRng,
+    /// The longest time for one way; none where it takes no time.
+    slowness: Duration,
+    /// When the last request gets there, and the last answer or event back.
+    there: Instant,
+    back: Instant,
+    requests: mpsc::UnboundedSender<(Instant, Errand)>,
+}
+
+type Errand = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Wire {
+    pub fn new(seed: u64) -> Self {
+        let (requests, mut waiting) = mpsc::unbounded::<(Instant, Errand)>();
+        // One after the other, as they were written.
+        tokio::spawn(async move {
+            while let Some((at, errand)) = waiting.next().await {
+                sleep_until(at).await;
+                errand.await;
+            }
+        });
+        let now = Instant::now();
+        let dice = StdRng::seed_from_u64(seed);
+        let state = State { dice, slowness: Duration::ZERO, there: now, back: now, requests };
+        Self(Arc::new(Mutex::new(state)))
+    }
+
+    pub fn set_slowness(&self, slowness: Duration) {
+        self.0.lock().unwrap().slowness = slowness;
+    }
+
+    /// Makes a request when it gets there, and hands its answer on when that gets back. What is on its way goes on though nobody waits.
+    pub fn carry<T: Send + 'static>(&self, ask: impl FnOnce() -> Reply<T> + Send + 'static) -> Reply<T> {
+        let Some(there) = self.0.lock().unwrap().next_there() else { return ask() };
+        let (answer, answered) = oneshot::channel();
+        let wire = self.clone();
+        let errand = async move {
+            // It takes effect here, and the next one after it; its answer is another matter.
+            let reply = ask();
+            tokio::spawn(async move {
+                let result = reply.await;
+                let back = wire.0.lock().unwrap().next_back();
+                sleep_until(back).await;
+                let _ = answer.send(result);
+            });
+        };
+        let _ = self.0.lock().unwrap().requests.unbounded_send((there, Box::pin(errand)));
+        Box::pin(async move { answered.await.unwrap_or(Err(ZkError::SessionExpired)) })
+    }
+
+    /// Events as they get back.
+    pub fn events(&self, mut events: BoxStream<'static, WatchEvent>) -> BoxStream<'static, WatchEvent> {
+        let (stamped, arriving) = mpsc::unbounded();
+        let wire = self.clone();
+        tokio::spawn(async move {
+            while let Some(event) = events.next().await {
+                let back = wire.0.lock().unwrap().next_back();
+                if stamped.unbounded_send((back, event)).is_err() {
+                    break;
+                }
+            }
+        });
+        let arrive = |(back, event)| async move {
+            if back > Instant::now() {
+                sleep_until(back).await;
+            }
+            event
+        };
+        arriving.then(arrive).boxed()
+    }
+}
+
+impl State {
+    fn way(&mut self) -> Instant {
+        let now = Instant::now();
+        if self.slowness.is_zero() { now } else { now + self.slowness.mul_f64(self.dice.r#gen()) }
+    }
+
+    /// None where nothing is on the wire, and it takes no time.
+    fn next_there(&mut self) -> Option<Instant> {
+        let way = self.way();
+        self.there = self.there.max(way);
+        (self.there > Instant::now()).then_some(self.there)
+    }
+
+    fn next_back(&mut self) -> Instant {
+        let way = self.way();
+        self.back = self.back.max(way);
+        self.back
+    }
+}
