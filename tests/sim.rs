@@ -200,9 +200,7 @@ fn an_hour_of_faults_breaks_no_promise() {
     if let Ok(seed) = std::env::var("SEED") {
         return println!("{}", live(seed.parse().expect("SEED is a number")));
     }
-    for seed in 1..=3 {
-        print!("{}", in_process(seed));
-    }
+    print!("{}", in_process(1));
 }
 
 #[test]
@@ -218,7 +216,7 @@ fn faults_are_chosen_by_their_numbers() {
 
 #[test]
 fn a_seed_is_the_same_hour_each_time() {
-    assert_eq!(in_process(4), in_process(4));
+    assert_eq!(in_process(2), in_process(2));
 }
 
 /// An hour of which somebody wants to read.

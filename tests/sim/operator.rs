@@ -12,7 +12,7 @@ use nodepool::zk::{ZkError, lock, paths};
 
 use crate::grown::Consumer;
 
-/// Deletes an idle node: locks it, reads it, and writes what was read as deleting a moment later.
+/// Deletes an idle node: locks it, reads it, and writes what was read as deleting a while later.
 pub async fn delete_idle(zookeeper: MemoryZooKeeper, nth: usize) {
     let operator = Consumer::of(&zookeeper);
     let idle: Vec<NodeId> =
@@ -21,7 +21,7 @@ pub async fn delete_idle(zookeeper: MemoryZooKeeper, nth: usize) {
     let zk = operator.zk.clone();
     let Ok(Some(held)) = lock::try_lock(&zk, &paths::node_lock(id), "").await else { return };
     if let Some(mut node) = operator.node(id).await.filter(Node::is_idle) {
-        tokio::time::sleep(Duration::from_millis(700)).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
         node.set_state(NodeState::Deleting, Writer::Operator, clock::now());
         write(&operator, id, &node).await;
     }
