@@ -3,6 +3,7 @@
 mod support;
 
 use std::io::Write;
+use std::num::NonZero;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +63,10 @@ impl Shop {
     }
 }
 
-/// The view in a terminal of 100 columns and 24 lines, whose whole output is kept in a file.
+const LINES: NonZero<u16> = NonZero::new(24).unwrap();
+const COLUMNS: NonZero<u16> = NonZero::new(100).unwrap();
+
+/// The view in a terminal, whose whole output is kept in a file.
 struct Typist {
     script: Child,
     keys: ChildStdin,
@@ -75,7 +79,7 @@ impl Typist {
         // Of a view before this one.
         let _ = std::fs::remove_file(&typescript);
         let view = format!(
-            "stty rows 24 cols 100; echo pid $$; exec {} -c nodepool.yaml watch",
+            "stty rows {LINES} cols {COLUMNS}; echo pid $$; exec {} -c nodepool.yaml watch",
             env!("CARGO_BIN_EXE_nodepool")
         );
         let mut command = Command::new("script");
@@ -101,9 +105,15 @@ impl Typist {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
     }
 
-    /// Only words are looked for: blanks between them are not drawn.
-    async fn sees(&self, word: &str) {
-        wait::until(word, DEADLINE, async || self.seen().contains(word)).await;
+    /// What the terminal shows. Of what was written that cannot be told: letters that stand there already are not drawn again.
+    fn screen(&self) -> String {
+        let mut terminal = vt100::Parser::new(LINES, COLUMNS, 0);
+        terminal.process(&std::fs::read(&self.typescript).unwrap_or_default());
+        terminal.screen().contents()
+    }
+
+    async fn sees(&self, text: &str) {
+        wait::until(text, DEADLINE, async || self.screen().contains(text)).await;
     }
 
     /// The status; the terminal's own screen is back, with its cursor.
