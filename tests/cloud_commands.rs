@@ -325,7 +325,10 @@ async fn launches_calls_and_leaks_are_counted_at_the_statsd_server() {
     (broken["name"], broken["flavor-name"]) = (json!("b"), json!("broken"));
     provider["pools"][0]["labels"].as_array_mut().unwrap().push(broken);
     shop.configure(&[provider], &json!({"a": {"min-ready": 1}, "b": {"min-ready": 1}}));
-    shop.server("p", "0000000099").await;
+    // A node that was there.
+    shop.put_node("0000000000", json!({"state": "used", "provider": "p"})).await;
+    shop.zk.delete("/nodepool/nodes/0000000000", -1).await.unwrap();
+    shop.server("p", "0000000000").await;
     shop.floating_ip().await;
     shop.port().await;
     let statsd = UdpSocket::bind("127.0.0.1:0").await.unwrap();

@@ -57,7 +57,7 @@ const WAYS: [(&str, Way); 24] = [
 ];
 
 /// Names of commands in a sentence, which are no command lines.
-const MENTIONS: [&str; 3] = ["cargo install", "cargo test", "apt purge"];
+const MENTIONS: [&str; 4] = ["cargo install", "cargo test", "cargo fuzz cmin", "apt purge"];
 
 const PROGRAMS: [&str; 16] = [
     "apt-get",
@@ -243,6 +243,12 @@ impl Stage {
     }
 
     fn begin(&mut self, line: &str, name: &str) {
+        // The program takes the place of the shell, so that it is what is ended, and what reads it ends with it.
+        let line = match line.split_once(" | ") {
+            Some((program, reader)) => format!("{program} > >({reader})"),
+            None => line.to_owned(),
+        };
+        let line = &*line;
         let mut shell = self.shell(&format!("exec {line}"));
         let (log, nothing) = (self.place.path(name), self.place.path("nothing"));
         self.serving.push(Running::start(line, &mut shell, Output::Logged, &log, &nothing));

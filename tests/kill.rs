@@ -4,6 +4,7 @@
 
 mod crowd;
 mod support;
+mod witness;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use support::real::{self, zookeeper::Server};
 use support::wait;
 use tokio::time::{Instant, sleep};
+use witness::Witness;
 
 /// Kills where nobody asks for more.
 const KILLS: usize = 30;
@@ -47,13 +49,14 @@ async fn a_launcher_killed_at_any_moment_leaves_nothing_undone() {
     let server = Server::start(scene::options()).await;
     // Several launchers at a time, each with a tree of its own; in a long run one of them has the default session.
     let lanes = if kills > KILLS { 4 } else { 2 };
-    let mut runs = Vec::new();
+    let (mut runs, mut chroots) = (Vec::new(), Vec::new());
     for lane in 0..lanes {
         let session = if kills > KILLS && lane == 0 { 10 } else { 1 };
         // In the second lane three nodes do not fit one transaction, so a launcher can be killed between two.
         let padding = if lane == 1 { 240_000 } else { 0 };
         let chroot = server.chroot("kill").await;
         let (addresses, chroot) = chroot.split_once('/').expect("a chroot begins with a slash");
+        chroots.push(format!("/{chroot}"));
         let scene = Scene {
             addresses: addresses.to_owned(),
             chroot: format!("/{chroot}"),
@@ -67,6 +70,10 @@ async fn a_launcher_killed_at_any_moment_leaves_nothing_undone() {
     }
     for Figures { served, withdrawn, longest_turn } in futures::future::join_all(runs).await {
         eprintln!("served {served}, withdrawn {withdrawn}, longest wait with room {longest_turn:?}");
+    }
+    let witness = Witness::of_server(&server, "", None).await;
+    for (lane, chroot) in chroots.iter().enumerate() {
+        witness.below(chroot).judge().assert_kept(&format!("kill-{seed}-{lane}"));
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod crowd;
 mod support;
+mod witness;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use support::real::simulated_openstack::SimulatedOpenStack;
 use support::real::{self, zookeeper::Server};
 use support::wait;
 use tokio::time::sleep;
+use witness::Witness;
 
 const KILLS: usize = 20;
 /// So many of the last lives of the launcher are told when something was broken.
@@ -136,6 +138,8 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
     assert_eq!(state["double_creates"], json!(0), "seed {seed}: {state}\n{}", process.log());
     scene::assert_kept(&book, &[&process]);
     process.stop(PATIENCE).await;
+    let witness = Witness::of_server(&server, &scene.chroot, Some(&cloud)).await;
+    witness.judge().assert_kept(&format!("kill-clouds-{seed}"));
     eprintln!(
         "served {}, creations {}",
         book.figures().served,

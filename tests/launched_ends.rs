@@ -8,11 +8,12 @@ use bytes::Bytes;
 use grown::fake::{cloud, started};
 use grown::{Consumer, Process, on_paused_time, until, zookeeper};
 use nodepool::actors::clock;
-use nodepool::actors::shared::SessionEnd;
+use nodepool::actors::shared::{LauncherOptions, SessionEnd};
 use nodepool::model::ids::{NodeId, RequestId};
 use nodepool::model::json;
 use nodepool::model::node::{Node, NodeState};
 use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::model::time::Span;
 use nodepool::zk::lock::Lock;
 use nodepool::zk::memory::MemoryZooKeeper;
 use nodepool::zk::{CreateMode, lock, paths};
@@ -235,6 +236,39 @@ fn a_session_that_ends_during_a_launch_writes_no_more_and_another_one_recovers_i
         let request = consumer.ended(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2));
         until("what was begun before is gone", async || consumer.nodes().await.len() == 2).await;
+    });
+}
+
+// zookeeper.md check 80
+#[test]
+fn what_boots_when_a_launcher_dies_is_gone_on_with_at_once_by_another_that_runs() {
+    on_paused_time(async {
+        let configuration = cloud(json!({"fake": {"boot-time": 20}}), json!({})).to_string();
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        // Nothing comes of looking again after a while.
+        let patient = |options: &mut LauncherOptions| options.watermark_sleep = Span(1000.0);
+        let (mut first, mut second) = (Process::with(&configuration, patient), Process::with(&configuration, patient));
+        first.run(&zookeeper);
+        until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
+        let requests = [consumer.ask(&["a", "b"]).await, consumer.ask(&["a"]).await];
+        until("its nodes are booting", async || {
+            let nodes = consumer.nodes().await;
+            nodes.iter().filter(|(_, node)| node.external_id.is_string()).count() == 3
+        })
+        .await;
+        second.run(&zookeeper);
+        until("both pools are registered", async || consumer.count("/nodepool/components/pool").await == 2).await;
+        // It has had its first look at everything.
+        sleep(Duration::from_secs(5)).await;
+        zookeeper.expire(first.session_id);
+        let is_held = async |id: &RequestId| {
+            let directory = paths::request_lock(id);
+            lock::contenders(&consumer.zk, &directory).await.is_ok_and(|contenders| !contenders.is_empty())
+        };
+        let expired = clock::now();
+        until("somebody holds them", async || is_held(&requests[0]).await && is_held(&requests[1]).await).await;
+        assert!((clock::now() - expired).0 < 1.0, "it is gone on with at once");
     });
 }
 

@@ -340,6 +340,23 @@ fn of_a_request_that_vanishes_the_ready_nodes_stay_for_others_and_its_lock_is_gi
         let next = consumer.ask(&["a"]).await;
         fulfilled(&consumer, &next).await;
         assert_eq!(consumer.nodes().await.len(), 1, "it is used");
+        assert_eq!(consumer.count("/nodepool/requests-lock").await, 0, "nothing is left to clean up");
+    });
+}
+
+#[test]
+fn who_contends_for_the_lock_of_a_request_does_not_hold_up_its_end() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, _process) = started(&cloud(json!({"fake": {"boot-time": 20}}), json!({}))).await;
+        let id = consumer.ask(&["a", "b"]).await;
+        let directory = paths::request_lock(&id);
+        until("it is accepted", async || consumer.count(&directory).await == 1).await;
+        let prefix = paths::contender_prefix(&directory, "somebody");
+        let somebody = consumer.zk.create(&prefix, Bytes::new(), CreateMode::EphemeralSequential).await;
+        let (somebody, _) = somebody.unwrap();
+        fulfilled(&consumer, &id).await;
+        let (left, _) = consumer.zk.children(&directory).await.unwrap();
+        assert_eq!(left, [paths::name(&somebody)]);
     });
 }
 

@@ -12,7 +12,7 @@ use nodepool::model::quantity::Amounts;
 use nodepool::model::snapshot::Stored;
 use nodepool::model::tidying::Tidy;
 use nodepool::model::time::{Span, Timestamp};
-use nodepool::policy::leaks::{Effect, Event, Leaks, Why};
+use nodepool::policy::leaks::{Effect, Event, Leaks, Proof, Why};
 use worlds::{Built, NOW, Spec, build};
 
 fn world(nodes: &[&str]) -> Built {
@@ -52,7 +52,7 @@ fn called(instances: &[Instance]) -> Event {
 
 fn proven(nodes: &[(&str, Option<Node>)]) -> Event {
     let nodes = nodes.iter().map(|(id, node)| (NodeId::from((*id).to_owned()), node.clone().map(Box::new)));
-    Event::Proven(lab(), Some(nodes.collect()))
+    Event::Proven(lab(), Some(Proof { nodes: nodes.collect(), numbers_given: 1000 }))
 }
 
 /// A sweep, its listing, and what ZooKeeper says after that. Nothing where the roll call showed that there is nothing to find.
@@ -204,6 +204,29 @@ fn leaked_instances_take_of_the_limits_until_they_are_gone() {
     leaked.state = InstanceState::Stopping;
     assert_eq!(look(&built, &[leaked, another.clone()]), None, "it is going, but there, and that is known");
     assert_eq!(look(&built, &[another]), Some((lab(), Amounts::none())));
+}
+
+#[test]
+fn what_bears_a_number_that_this_zookeeper_never_gave_is_told_and_left_alone() {
+    let (mut leaks, built) = (Leaks::default(), world(&[]));
+    // One from before ZooKeeper was restored, one of a number that nobody gives, and a leak.
+    let instances = [("a", "0000000100"), ("b", "100"), ("c", GONE)].map(|(id, node)| instance(id, "lab", node));
+    let nodes: BTreeMap<NodeId, Option<Box<Node>>> =
+        ["0000000100", "100", GONE].map(|id| (NodeId::from(id.to_owned()), None)).into();
+    let say = |numbers_given| Event::Proven(lab(), Some(Proof { nodes: nodes.clone(), numbers_given }));
+    let told = |effects: &[Effect]| match effects {
+        [Effect::NeverGiven(_, suspects)] => suspects.iter().map(|suspect| suspect.external_id.to_string()).collect(),
+        _ => Vec::new(),
+    };
+    leaks.step(Event::Sweep, &built.world());
+    leaks.step(listed(&instances), &built.world());
+    assert_eq!(told(&leaks.step(say(100), &built.world())), ["a", "b"]);
+    for _ in 0..2 {
+        leaks.step(Event::Sweep, &built.world());
+        assert_eq!(deleted(&leaks.step(listed(&instances), &built.world())), [("c".to_owned(), Why::NoNode)]);
+        // Another node has got the number since.
+        assert_eq!(told(&leaks.step(say(101), &built.world())), ["a", "b"]);
+    }
 }
 
 #[test]

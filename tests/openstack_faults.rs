@@ -262,3 +262,28 @@ fn a_creation_whose_answer_is_lost_is_found_in_a_list_of_the_past() {
         is_survived("lost and late", knobs).await;
     });
 }
+
+#[test]
+fn who_takes_over_looks_for_a_server_that_lists_do_not_show_yet() {
+    on_real_time(async {
+        let cloud = Cloud::simulated(&[]).await;
+        let lost = "lost-answer times=1 method=POST path=^/compute/v2.1/servers$";
+        cloud.simulation().knobs(json!({"stale_lists_s": 3, "faults": [lost]})).await;
+        with_launcher(
+            &cloud,
+            |name| vec![provider(&cloud, name)],
+            async |scene| {
+                let id = scene.consumer.ask(&["a"]).await;
+                let is_made = async || cloud.simulation().state().await["servers_created"] == 1;
+                wait::until("its server to be made", LONG, is_made).await;
+                scene.restart(&cloud).await;
+                scene.fulfilled(&id).await;
+                assert_eq!(cloud.simulation().state().await["servers_created"], 1);
+                scene.use_up(&id).await;
+                scene.empties().await;
+                assert_clean(&cloud, "taken over").await;
+            },
+        )
+        .await;
+    });
+}

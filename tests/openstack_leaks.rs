@@ -6,17 +6,29 @@ mod grown;
 mod stack;
 mod support;
 
+use bytes::Bytes;
 use grown::on_real_time;
 use nodepool::model::time::Span;
+use nodepool::zk::{CreateMode, Zk, paths};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use stack::scene::{LONG, Scene, server_of, with_tuned_launcher};
 use stack::{Cloud, clouds};
 use support::wait;
 
+/// The number of a node that was there and is gone.
+async fn number_of_a_gone_node(scene: &Scene) -> String {
+    let zk: Zk = scene.zookeeper.connect();
+    let (path, _) =
+        zk.create(&paths::node_prefix(), Bytes::from("{}"), CreateMode::PersistentSequential).await.unwrap();
+    zk.delete(&path, -1).await.unwrap();
+    paths::name(&path).to_owned()
+}
+
 /// A server with the mark of a provider and of a node that is gone.
 async fn forgotten_server(cloud: &Cloud, scene: &Scene, provider: &str) -> String {
-    let metadata = json!({"nodepool_provider_name": provider, "nodepool_node_id": "0000099999"});
+    let number = number_of_a_gone_node(scene).await;
+    let metadata = json!({"nodepool_provider_name": provider, "nodepool_node_id": number});
     let network = scene.client.id_of("network", "networks", &cloud.network).await;
     let image = scene.client.id_of("image", "images", &cloud.image).await;
     let flavor = scene.client.id_of("compute", "flavors", &cloud.flavor).await;

@@ -7,7 +7,8 @@ mod worlds;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use nodepool::model::ids::LauncherId;
+use nodepool::model::ids::{LauncherId, RequestId};
+use nodepool::model::snapshot::WriteError;
 use nodepool::model::time::Span;
 use nodepool::policy::pool::{self, Pool};
 use nodepool::policy::sweep::Repair;
@@ -96,4 +97,25 @@ fn every_plan_is_as_its_file_says() {
         writeln!(wrong, "{}\n  expected:\n{}\n  found:\n{found}", file.display(), spec.expect).unwrap();
     }
     assert!(wrong.is_empty() || update, "{wrong}");
+}
+
+/// Of pools that decline at the same time one writes first, and its write may end the request.
+#[test]
+fn a_decline_that_was_overtaken_keeps_its_reason() {
+    let spec = "{hosts: [h1 labels=a], nodes: [1 host=h1 slot=0], requests: ['200-1 zebra'], expect: ''}";
+    let built = build(&serde_yaml::from_str(spec).unwrap());
+    let (world, id) = (built.world(), RequestId::from("200-0000000001"));
+    let answered = |error: WriteError| {
+        let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
+        pool.set_board(&built.board);
+        let effects = pool.step(pool::Event::Wake, &world);
+        assert!(matches!(effects[..], [pool::Effect::Decline { .. }]), "{effects:?}");
+        pool.step(pool::Event::Declined(id.clone(), Err(error)), &world);
+        pool.why(&id, &built.snapshot).unwrap().reason
+    };
+    for error in [WriteError::Conflict, WriteError::Contended] {
+        assert_eq!(answered(error), "node type(s) [zebra] not available");
+    }
+    let failed = answered(WriteError::SessionOver);
+    assert!(failed.starts_with("writing to ZooKeeper failed: "), "{failed}");
 }

@@ -10,13 +10,15 @@ use nodepool::actors::dump;
 use nodepool::actors::jobs::{Drain, ProviderHandle};
 use nodepool::actors::messages::Shutdown;
 use nodepool::actors::providers::{self, MoreDrivers, StartProvider};
-use nodepool::actors::task_manager::TaskManager;
+use nodepool::actors::task_manager::{Fence, Surroundings, TaskManager};
 use nodepool::drivers::{ApiCall, Driver, OpenDriver};
 use nodepool::model::cloud::{CloudError, ExternalId, Facts, FailureKind, Instance, Inventory, Job, News, Outcome};
 use nodepool::model::config::ProviderConfig;
 use nodepool::model::problem::Problem;
 use nodepool::model::time::Span;
 use nodepool::policy::machine::{InFlight, Input, Lane, Next, Pace, StateMachine};
+use nodepool::zk::Connection;
+use nodepool::zk::memory::MemoryZooKeeper;
 use provider::{Provider, delete, launch, on_paused_time, provider_section};
 use tokio::time::{Instant, timeout};
 
@@ -207,10 +209,18 @@ impl Bench {
     }
 
     fn started(pace: Pace, seen: Seen) -> Self {
+        Self::with(pace, seen, None)
+    }
+
+    fn fenced(pace: Pace, fence: Fence) -> Self {
+        Self::with(pace, Seen::default(), Some(fence))
+    }
+
+    fn with(pace: Pace, seen: Seen, fence: Option<Fence>) -> Self {
         let seen = Arc::new(Mutex::new(seen));
         let cloud = Cloud { seen: seen.clone(), pace, born: Instant::now() };
-        let provider = Provider::new(|surroundings| TaskManager::launch("cloud-a".into(), cloud, surroundings));
-        Self { provider, seen }
+        let start = |surroundings| TaskManager::launch("cloud-a".into(), cloud, Surroundings { fence, ..surroundings });
+        Self { provider: Provider::new(start), seen }
     }
 
     async fn until(&self, what: impl Fn(&Seen) -> bool) {
@@ -546,5 +556,30 @@ providers: [{name: mine, driver: static, pools: [{name: main, nodes: [{name: fak
         assert!(matches!(provider.run(launch("one")).await, Ok(Outcome::Launched(_))));
         assert_eq!(provider.handle.provider, "mine".into());
         assert!(!seen.lock().unwrap().starts.is_empty());
+    });
+}
+
+// A process that stood still for long does not know that others go on with its work.
+#[test]
+fn what_changes_something_waits_until_the_session_is_known_to_live() {
+    on_paused_time(async {
+        let zookeeper = MemoryZooKeeper::new();
+        let session = zookeeper.connect();
+        let fence = Fence::of(session.clone());
+        let mut bench = Bench::fenced(FREE, fence);
+        bench.surveyed().await;
+        zookeeper.suspend(session.session_id());
+        bench.submit(1, launch("one"));
+        bench.submit(2, Job::List);
+        assert!(matches!(bench.end().await, (2, Ok(Outcome::Listed(_)))), "looking is free");
+        assert_eq!(bench.starts().iter().filter(|(_, name)| name == "one").count(), 0);
+        zookeeper.resume(session.session_id());
+        assert!(matches!(bench.end().await, (1, Ok(Outcome::Launched(_)))));
+        zookeeper.expire(session.session_id());
+        bench.submit(3, delete("one"));
+        bench.submit(4, Job::List);
+        assert!(matches!(bench.end().await, (4, Ok(Outcome::Listed(_)))));
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(bench.seen.lock().unwrap().instances.len(), 1, "nothing goes any more");
     });
 }

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use grown::{Consumer, on_paused_time, zookeeper};
 use nodepool::actors::clock;
+use nodepool::model::component::ComponentKind;
 use nodepool::model::ids::{NodeId, RequestId};
 use nodepool::model::json;
 use nodepool::model::node::{Node, NodeState};
 use nodepool::model::request::{NodeRequest, RequestState};
 use nodepool::model::snapshot::{NodeChange, RequestChange, WriteError};
-use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::zk::memory::{Fault, MemoryZooKeeper};
 use nodepool::zk::mirror::Mirror;
 use nodepool::zk::txn::Store;
 use nodepool::zk::{CreateMode, Zk, lock, paths};
@@ -267,4 +268,33 @@ fn a_hand_out_of_a_request_that_vanished_leaves_nothing_behind() {
             assert_eq!(is_there, is_strange || is_large, "{about}");
         });
     }
+}
+
+// Found by tests/fault_runs.rs: a pool whose registration was made and not answered registered once more.
+#[test]
+fn a_component_is_registered_once_though_the_answer_was_lost() {
+    on_paused_time(async {
+        let zookeeper = zookeeper();
+        let zk: Zk = zookeeper.connect();
+        let mirror = Mirror::start(zk.clone(), &tokio::runtime::Handle::current()).await.unwrap();
+        let store = Store::new(zk.clone(), Arc::new(mirror));
+        let data = |id: &str| format!(r#"{{"kind": "pool", "id": "{id}"}}"#).into_bytes();
+        let register =
+            async |id: &str, again| store.register_component(ComponentKind::Pool, "here", data(id), again).await;
+        let first = register("one", false).await.unwrap();
+        for (fault, id, all) in [(Fault::AfterApplying, "two", 2), (Fault::BeforeApplying, "three", 3)] {
+            zookeeper.fail_next(zk.session_id(), 1, fault);
+            register(id, false).await.unwrap_err();
+            let path = register(id, true).await.unwrap();
+            assert_ne!(path, first);
+            assert_eq!(zk.get(&path).await.unwrap().0, data(id));
+            assert_eq!(zk.children(&paths::components(ComponentKind::Pool)).await.unwrap().0.len(), all);
+        }
+        // What another session says is not ours.
+        let other: Zk = zookeeper.connect();
+        let prefix = paths::component_prefix(ComponentKind::Pool, "here");
+        other.create(&prefix, data("four").into(), CreateMode::EphemeralSequential).await.unwrap();
+        register("four", true).await.unwrap();
+        assert_eq!(zk.children(&paths::components(ComponentKind::Pool)).await.unwrap().0.len(), 5);
+    });
 }

@@ -279,7 +279,7 @@ impl Cloud {
                 }
             }
         }
-        self.history.created(number, &server.name, self.now);
+        self.history.created(number, &server, self.now);
         self.servers.insert(number, server);
         if !hits(self.knobs.boot_sticks_every, self.tally.servers_created) {
             self.schedule(boot_time, number, Due::Booted);

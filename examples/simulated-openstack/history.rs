@@ -1,19 +1,28 @@
-//! When each server came, was first shown as active, was to be deleted and was gone; for whoever measures a launcher.
+//! When each server and each image came, was first of use, was to be deleted and was gone; for whoever measures or judges a launcher or
+//! a builder.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::cloud::{Cloud, Moment};
+use crate::cloud::{Cloud, Kind, Moment, id};
+use crate::server::Server;
 
-/// Of every server that ever was, by its number.
+/// Of all that ever was, by its number.
 #[derive(Default)]
-pub struct History(BTreeMap<u64, Life>);
+pub struct History {
+    servers: BTreeMap<u64, Life>,
+    images: BTreeMap<u64, ImageLife>,
+}
 
 #[derive(Default)]
 struct Life {
+    id: String,
     name: String,
+    /// What its metadata says of the provider and the node that it is for.
+    provider: Value,
+    node: Value,
     created: Moment,
     /// In the first answer that said so.
     shown_active: Option<Moment>,
@@ -21,9 +30,28 @@ struct Life {
     gone: Option<Moment>,
 }
 
+/// Of an image.
+struct ImageLife {
+    /// What its properties say of the provider that it is for.
+    provider: Value,
+    created: Moment,
+    /// Its content was there.
+    filled: Option<Moment>,
+    gone: Option<Moment>,
+}
+
 impl History {
-    pub fn created(&mut self, number: u64, name: &str, now: Moment) {
-        self.0.insert(number, Life { name: name.to_owned(), created: now, ..Life::default() });
+    pub fn created(&mut self, number: u64, server: &Server, now: Moment) {
+        let said = |key| server.metadata.get(key).cloned().unwrap_or_default();
+        let life = Life {
+            id: server.id.clone(),
+            name: server.name.clone(),
+            provider: said("nodepool_provider_name"),
+            node: said("nodepool_node_id"),
+            created: now,
+            ..Life::default()
+        };
+        self.servers.insert(number, life);
     }
 
     pub fn shown_active(&mut self, number: u64, now: Moment) {
@@ -38,8 +66,21 @@ impl History {
         self.note(number, |life| life.gone = Some(now));
     }
 
+    pub fn image_created(&mut self, number: u64, properties: &Map<String, Value>, now: Moment) {
+        let provider = properties.get("nodepool_provider_name").cloned().unwrap_or_default();
+        self.images.insert(number, ImageLife { provider, created: now, filled: None, gone: None });
+    }
+
+    pub fn image_filled(&mut self, number: u64, now: Moment) {
+        self.images.entry(number).and_modify(|life| life.filled = Some(now));
+    }
+
+    pub fn image_gone(&mut self, number: u64, now: Moment) {
+        self.images.entry(number).and_modify(|life| life.gone = Some(now));
+    }
+
     fn note(&mut self, number: u64, change: impl FnOnce(&mut Life)) {
-        if let Some(life) = self.0.get_mut(&number) {
+        if let Some(life) = self.servers.get_mut(&number) {
             change(life);
         }
     }
@@ -50,12 +91,18 @@ impl Cloud {
     pub fn told(&self) -> Value {
         let started = self.started.timestamp_micros() as f64 / 1e6;
         let at = |moment: Duration| started + moment.as_secs_f64();
-        let servers = self.history.0.values().map(|life| {
+        let servers = self.history.servers.values().map(|life| {
             json!({
-                "name": life.name, "created": at(life.created), "shown_active": life.shown_active.map(at),
+                "id": life.id, "name": life.name, "provider": life.provider, "node": life.node, "created": at(life.created), "shown_active": life.shown_active.map(at),
                 "delete_asked": life.delete_asked.map(at), "gone": life.gone.map(at),
             })
         });
-        json!({"servers": servers.collect::<Vec<_>>()})
+        let images = self.history.images.iter().map(|(number, life)| {
+            json!({
+                "id": id(Kind::Image, *number), "provider": life.provider, "created": at(life.created), "filled": life.filled.map(at),
+                "gone": life.gone.map(at),
+            })
+        });
+        json!({"now": at(self.now), "servers": servers.collect::<Vec<_>>(), "images": images.collect::<Vec<_>>()})
     }
 }

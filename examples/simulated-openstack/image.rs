@@ -89,6 +89,10 @@ impl Cloud {
 
     fn add_image(&mut self, properties: Map<String, Value>, content: Option<Content>) -> u64 {
         let number = self.next_number();
+        self.history.image_created(number, &properties, self.now);
+        if content.is_some() {
+            self.history.image_filled(number, self.now);
+        }
         self.images.insert(number, Image { properties, content, created: self.now, updated: self.now });
         number
     }
@@ -108,8 +112,12 @@ impl Cloud {
                 }
             }
             ("DELETE", ["images", id]) => {
-                match number_of(Kind::Image, id).and_then(|number| self.images.remove(&number)) {
-                    Some(_) => Answer::empty(204),
+                let known = number_of(Kind::Image, id).filter(|number| self.images.remove(number).is_some());
+                match known {
+                    Some(number) => {
+                        self.history.image_gone(number, self.now);
+                        Answer::empty(204)
+                    }
                     None => Answer::error(Service::Image, 404, &format!("Failed to find image {id} to delete")),
                 }
             }
@@ -194,6 +202,7 @@ impl Cloud {
         };
         image.content = Some(content);
         image.updated = now;
+        self.history.image_filled(number, now);
         Answer::empty(204)
     }
 

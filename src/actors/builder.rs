@@ -22,8 +22,9 @@ use super::providers;
 use super::registering;
 use super::registry::Registration;
 use super::shared::{SessionEnd, Shared, Stop};
-use super::task_manager::{Surroundings, Surveying};
+use super::task_manager::{Fence, Surroundings, Surveying};
 use super::upload_worker::{self, UploadWorker, UploadWorkerParts};
+use crate::drivers::dib::ImageMaker;
 use crate::drivers::image_files::ImagesDir;
 use crate::model::component::ComponentKind;
 use crate::model::config::{Config, ProviderConfig};
@@ -85,6 +86,7 @@ pub struct BuilderLife {
     pub options: BuilderOptions,
     /// Made at the first start, kept in the images directory.
     pub builder_id: String,
+    pub maker: Arc<dyn ImageMaker>,
 }
 
 /// Grows the tree, and waits for what ends it.
@@ -185,6 +187,7 @@ impl Builder {
             image_check: Span(f64::INFINITY),
             arbiter: self.shared.arbiters.clouds.clone(),
             surveying: Surveying::Never,
+            fence: Some(Fence::of(self.store.zk().clone())),
         };
         match providers::start(&section, surroundings, self.shared.drivers.as_deref()) {
             Ok(handle) => {
@@ -214,6 +217,7 @@ impl Builder {
         let workshop = Workshop {
             builder: self.shared.identity.fqdn.clone(),
             builder_id: self.life.builder_id.clone(),
+            maker: self.life.maker.clone(),
             images: ImagesDir::new(images),
             samples: self.shared.samples.clone(),
             poll: self.life.options.build_poll,

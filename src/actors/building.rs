@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use futures::FutureExt;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
@@ -12,7 +13,7 @@ use super::recording;
 use super::samples::SampleSink;
 use crate::chance;
 use crate::drivers::checksums;
-use crate::drivers::dib::{self, DibEnd, DibRun};
+use crate::drivers::dib::{self, DibEnd, DibRun, ImageMaker};
 use crate::drivers::image_files::{self, ImagesDir};
 use crate::model::build::{BuildKey, BuildState, ImageBuild};
 use crate::model::config::DiskImage;
@@ -30,6 +31,7 @@ pub struct Workshop {
     pub builder: String,
     pub builder_id: String,
     pub images: ImagesDir,
+    pub maker: Arc<dyn ImageMaker>,
     pub samples: SampleSink,
     /// Between two looks whether a build that is under way is still wanted.
     pub poll: Span,
@@ -124,7 +126,8 @@ async fn make(
     info!(target: "nodepool.builder.BuildWorker", "Running {}", shown(&run.command));
     info!(target: "nodepool.builder.BuildWorker", "Logging to {}", run.log.display());
     let began = Instant::now();
-    let ended = dib::run(&run, is_in_vain(store, key, workshop.poll)).await.map_err(|error| error.to_string())?;
+    let in_vain = is_in_vain(store, key, workshop.poll).boxed();
+    let ended = workshop.maker.make(&run, in_vain).await.map_err(|error| error.to_string())?;
     let (code, timed_out) = match ended {
         DibEnd::Status(code) => (code, false),
         DibEnd::TimedOut => (1, true),

@@ -17,6 +17,7 @@ use super::look::{A_MOMENT, Changes, rest_after};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::profile;
+use super::promises;
 use super::registry::Registration;
 use super::subject::Subject;
 use crate::model::cloud::{Facts, HostIdentity, Job, News};
@@ -25,6 +26,7 @@ use crate::model::ids::ProviderName;
 use crate::model::snapshot::{NodeChange, WriteError};
 use crate::model::time::Span;
 use crate::model::world::World;
+use crate::policy::invariants::of_ledger;
 use crate::policy::sweep::Repair;
 use crate::policy::upkeep::{Effect, Event, Upkeep};
 use crate::zk::txn::Store;
@@ -90,6 +92,10 @@ impl CleanupWorker {
                 self.changes.published()
             }
         };
+        if matches!(event, Event::Sweep) {
+            // What was counted wrong is found out and told; the next session counts anew.
+            let _ = promises::kept(of_ledger(&snapshot));
+        }
         let before = std::mem::replace(&mut self.facts, facts_of(&self.parts.providers));
         label_troubles::tell(&before, &self.facts);
         let world = World { config: &self.parts.config, snapshot: &snapshot, facts: &self.facts, now: clock::now() };

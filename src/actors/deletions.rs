@@ -9,10 +9,12 @@ use tracing::{info, warn};
 
 use super::cleanup_worker::CleanupWorker;
 use super::jobs::{Abandon, JobNews, Notify, Submit, Ticket};
+use super::promises;
 use super::subject::Subject;
 use crate::model::cloud::{CloudError, ExternalId, Job, News, Notification};
 use crate::model::ids::{NodeId, ProviderName};
 use crate::model::snapshot::{NodeChange, WriteError};
+use crate::policy::invariants::of_deletion;
 use crate::zk::lock::Lock;
 
 /// A deletion that takes longer is given up, and begun anew a little later.
@@ -49,6 +51,10 @@ impl CleanupWorker {
         ctx: &mut Context<Self>,
     ) {
         let (store, node) = (self.parts.store.clone(), change.id.clone());
+        let server = external_id.to_string();
+        if let Err(error) = promises::kept(of_deletion(&server, &node, Some(&change.record))) {
+            return self.repaired(key, &subject, Err(error), ctx);
+        }
         let writing = async move { store.begin(vec![change]).await };
         self.errands.run(ctx, writing, move |result, act, ctx| match result {
             Ok(mut locks) => {

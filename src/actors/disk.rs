@@ -1,11 +1,24 @@
 //! Work that asks the disk, on threads that may wait for it.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+thread_local! {
+    static ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From here on what this thread asks the disk it waits for itself: a simulation is the same each time, and threads never are.
+pub fn wait_here() {
+    ALONE.set(true);
+}
 
 pub async fn on_a_thread_that_may_wait<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
+    if ALONE.get() {
+        return work();
+    }
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|error| Err(format!("the thread for files ended: {error}")))
 }

@@ -25,7 +25,7 @@ use super::registering;
 use super::registry::Registration;
 use super::shared::{SessionEnd, Shared};
 use super::stats_worker::{self, StatsWorker};
-use super::task_manager::{Surroundings, Surveying};
+use super::task_manager::{Fence, Surroundings, Surveying};
 use super::{clock, providers};
 use crate::chance;
 use crate::model::component::ComponentKind;
@@ -131,6 +131,7 @@ impl Launcher {
             image_check: self.shared.options.image_check_timeout,
             arbiter: self.shared.arbiters.clouds.clone(),
             surveying: Surveying::Regularly,
+            fence: Some(Fence::of(self.store.zk().clone())),
         }
     }
 

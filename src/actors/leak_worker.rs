@@ -13,6 +13,7 @@ use super::jobs::{Account, JobNews, ProviderHandle, Submit, Ticket, facts_of};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::profile;
+use super::promises;
 use super::registry::Registration;
 use super::samples::SampleSink;
 use crate::model::cloud::{CloudError, Job, News, Outcome};
@@ -21,7 +22,9 @@ use crate::model::ids::ProviderName;
 use crate::model::metrics;
 use crate::model::tidying::{Tidied, Tidying};
 use crate::model::world::World;
-use crate::policy::leaks::{Effect, Event, Leaks, Suspect};
+use crate::policy::invariants::of_deletion;
+use crate::policy::leaks::{Effect, Event, Leaks, Proof, Suspect};
+use crate::zk::ZkError;
 use crate::zk::txn::Store;
 
 pub struct LeakWorkerParts {
@@ -53,6 +56,11 @@ enum Asked {
 /// Names of a report, at most.
 const SHOWN: usize = 20;
 
+fn first(suspects: &[Suspect]) -> String {
+    let shown = suspects.iter().take(SHOWN).map(|suspect| suspect.external_id.to_string());
+    shown.collect::<Vec<_>>().join(",")
+}
+
 impl LeakWorker {
     pub fn new(parts: LeakWorkerParts) -> Self {
         Self { parts, leaks: Leaks::default(), jobs: BTreeMap::new(), next_ticket: 0, registration: None }
@@ -73,12 +81,15 @@ impl LeakWorker {
             Effect::List(provider) => self.submit(provider, Job::List, Asked::Listing, ctx),
             Effect::Prove(provider, nodes) => {
                 let store = self.parts.store.clone();
-                let reading = async move { store.read_anew(&nodes).await };
-                ctx.spawn(reading.into_actor(self).map(move |result, act, ctx| {
-                    let nodes = result.map_err(|error| {
+                let reading = async move {
+                    let nodes = store.read_anew(&nodes).await?;
+                    Ok(Proof { nodes, numbers_given: store.numbers_given().await? })
+                };
+                ctx.spawn(reading.into_actor(self).map(move |result: Result<Proof, ZkError>, act, ctx| {
+                    let proof = result.map_err(|error| {
                         warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot ask ZooKeeper about nodes");
                     });
-                    act.feed(Event::Proven(provider, nodes.ok()), ctx);
+                    act.feed(Event::Proven(provider, proof.ok()), ctx);
                 }));
             }
             Effect::Account(provider, amounts) => {
@@ -88,19 +99,30 @@ impl LeakWorker {
             }
             Effect::Delete { provider, suspect } => {
                 let Suspect { external_id, node, why } = suspect.clone();
+                // ZooKeeper was asked for the proof; the mirror has its own way to know.
+                let known = self.parts.store.mirror().snapshot();
+                let record = known.node(&node).map(|node| &*node.record);
+                if promises::kept(of_deletion(&external_id.to_string(), &node, record)).is_err() {
+                    return;
+                }
                 let why = why.text();
                 warn!(target: "nodepool.LeakWorker", %provider, %external_id, node_id = %node, why, "deleting leaked instance");
                 self.submit(provider, Job::Delete(external_id), Asked::Deletion(suspect), ctx);
             }
             Effect::Exceeded { provider, suspects, budget } => {
-                let count = suspects.len();
-                let shown: Vec<String> =
-                    suspects.iter().take(SHOWN).map(|suspect| suspect.external_id.to_string()).collect();
                 error!(
                     target: "nodepool.LeakWorker",
-                    %provider, count, budget, first = shown.join(","),
+                    %provider, count = suspects.len(), budget, first = first(&suspects),
                     "so many instances seem to be leaked that none is deleted: is this the right ZooKeeper? \
                      `nodepool alien-list` shows them all"
+                );
+            }
+            Effect::NeverGiven(provider, suspects) => {
+                error!(
+                    target: "nodepool.LeakWorker",
+                    %provider, count = suspects.len(), first = first(&suspects),
+                    "instances bear our mark and numbers of nodes that this ZooKeeper has never given, and are left alone: is it the \
+                     right one, or has it been restored? `nodepool alien-list` shows them all"
                 );
             }
             Effect::Tidy { provider, ports, budget } => {

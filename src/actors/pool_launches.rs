@@ -9,6 +9,7 @@ use super::clock;
 use super::jobs::{Abandon, JobNews, Notify, Submit, Ticket};
 use super::pool_worker::PoolWorker;
 use super::profile;
+use super::promises;
 use super::subject::Subject;
 use crate::drivers::keyscan::{self, Gather};
 use crate::model::cloud::{CloudError, Job, News, Notification, Outcome};
@@ -17,9 +18,10 @@ use crate::model::meters;
 use crate::model::metrics::{LaunchEnd, image_of};
 use crate::model::node::Node;
 use crate::model::request::RequestState;
-use crate::model::snapshot::{NodeChange, WriteError};
+use crate::model::snapshot::{NodeChange, RequestChange, WriteError};
 use crate::model::time::{Span, Timestamp};
 use crate::policy::assembly::{Adoption, Claim, Finish};
+use crate::policy::invariants::of_fulfilled;
 use crate::policy::launch::ScanTarget;
 use crate::policy::pool::Event;
 use crate::zk::launches::HeldNode;
@@ -207,6 +209,12 @@ impl PoolWorker {
 
     pub(super) fn finish(&mut self, id: RequestId, finish: Finish, ctx: &mut Context<Self>) {
         let store = self.parts.store.clone();
+        let is_end = |request: &&RequestChange| request.record.state == RequestState::Fulfilled;
+        let kept = finish.request.as_ref().filter(is_end).map_or(Ok(()), |request| {
+            let changes = finish.nodes.iter().filter_map(|(_, change)| change.as_ref());
+            let changed: BTreeMap<&NodeId, &Node> = changes.map(|change| (&change.id, &change.record)).collect();
+            promises::kept(of_fulfilled(&id, &request.record, |node| changed.get(node).copied()))
+        });
         let (mut held, mut others) = (Vec::new(), Vec::new());
         for (node, change) in finish.nodes {
             self.held.forget(&node);
@@ -223,6 +231,7 @@ impl PoolWorker {
         self.held.events.remove(&id);
         let request = self.held.requests.remove(&id).map(|lock| (lock, finish.request));
         let writing = async move {
+            kept?;
             // Reused nodes that go back: after the request, so that nobody takes one that it still names.
             store.finish(request, held).await?;
             for change in others {

@@ -22,6 +22,7 @@ use super::messages::{AskWhy, Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::pool_launches::Held;
 use super::profile;
+use super::promises;
 use super::registry::Registration;
 use super::samples::SampleSink;
 use super::subject::Subject;
@@ -36,6 +37,7 @@ use crate::model::status::Why;
 use crate::model::time::Timestamp;
 use crate::model::world::World;
 use crate::policy::board::Board;
+use crate::policy::invariants::of_fulfilled;
 use crate::policy::pool::{Effect, Event, Pool, Probe};
 use crate::policy::request_handler::HandOut;
 use crate::policy::tenants::Kept;
@@ -88,6 +90,8 @@ struct Component {
     path: Option<String>,
     written: Option<PoolComponent>,
     writing: bool,
+    /// An attempt has failed, and may have made the znode all the same.
+    failed: bool,
 }
 
 /// The tree ends, and with it the session: nothing can be finished any more.
@@ -256,7 +260,12 @@ impl PoolWorker {
         let record = self.traces.copy(&plan.request.record);
         let subject = Subject::request(&id, plan.request.record.event_id.as_deref());
         let (store, created) = (self.parts.store.clone(), plan.request.record.created_time);
-        let writing = async move { store.hand_out(plan.request, plan.nodes).await };
+        let given = |id: &NodeId| plan.nodes.iter().find(|node| node.id == *id).map(|node| &node.record);
+        let kept = promises::kept(of_fulfilled(&id, &plan.request.record, given));
+        let writing = async move {
+            kept?;
+            store.hand_out(plan.request, plan.nodes).await
+        };
         self.errands.run(ctx, writing, move |result, act, ctx| {
             if result.is_ok() {
                 act.tell_reused(&nodes);
@@ -363,11 +372,11 @@ impl PoolWorker {
         self.component.writing = true;
         let (store, path, hostname) =
             (self.parts.store.clone(), self.component.path.clone(), self.parts.hostname.clone());
-        let data = json::to_bytes(&record);
+        let (data, again) = (json::to_bytes(&record), self.component.failed);
         let writing = async move {
             match path {
                 Some(path) => store.update_component(&path, data).await.map(|()| path),
-                None => store.register_component(ComponentKind::Pool, &hostname, data).await,
+                None => store.register_component(ComponentKind::Pool, &hostname, data, again).await,
             }
         };
         self.errands.run(ctx, writing, move |result, act, ctx| {
@@ -379,7 +388,10 @@ impl PoolWorker {
                     act.register(ctx);
                 }
                 // The tick tries again.
-                Err(error) => warn!(target: "nodepool.Component", pool = %act.parts.id, %error, "cannot register"),
+                Err(error) => {
+                    act.component.failed = true;
+                    warn!(target: "nodepool.Component", pool = %act.parts.id, %error, "cannot register");
+                }
             }
         });
     }

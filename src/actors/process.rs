@@ -30,6 +30,7 @@ use super::statsd;
 use super::tally::Tally;
 use super::traces::Tracer;
 use super::{clock, dump, launcher, notify, signals, webapp};
+use crate::drivers::dib::DiskImageBuilder;
 use crate::drivers::image_files::ImagesDir;
 use crate::model::metrics::StatsdAddress;
 use crate::zk::Zk;
@@ -129,7 +130,7 @@ pub fn run_builder(options: LauncherOptions, builder: BuilderOptions, daemon: &D
 
 /// What a builder is by its configuration; one without a place for images is none.
 pub fn life(loaded: &Loaded, options: BuilderOptions) -> Result<BuilderLife, ProcessError> {
-    Ok(BuilderLife { builder_id: builder_id(loaded)?, options })
+    Ok(BuilderLife { builder_id: builder_id(loaded)?, options, maker: Arc::new(DiskImageBuilder) })
 }
 
 /// The builder from its first log line to its orderly end; to be called inside a system.

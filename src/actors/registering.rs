@@ -10,7 +10,10 @@ use crate::zk::txn::Store;
 
 /// Tries until it is there; the session takes it along when it ends.
 pub async fn register(store: Store, record: Component, pause: Duration) {
-    while let Err(error) = store.register_component(record.kind, &record.hostname, json::to_bytes(&record)).await {
+    let mut again = false;
+    while let Err(error) = store.register_component(record.kind, &record.hostname, json::to_bytes(&record), again).await
+    {
+        again = true;
         warn!(target: "nodepool.Component", %error, "cannot register; trying again");
         tokio::time::sleep(pause).await;
     }

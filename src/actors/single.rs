@@ -44,6 +44,7 @@ impl Single {
                     image_check: Span(f64::INFINITY),
                     arbiter: actix::Arbiter::current(),
                     surveying: Surveying::Regularly,
+                    fence: None,
                 };
                 let started = providers::start(&section, surroundings, None).map(|provider| {
                     let facts = provider.facts.clone();

@@ -11,6 +11,7 @@ use tracing::{Instrument, debug, info_span};
 
 use super::dump;
 use super::errands::Errands;
+pub use super::fence::Fence;
 use super::jobs::{Abandon, Account, Drain, Notify, ProviderHandle, Submit};
 use super::messages::{Dump, Shutdown};
 use super::panics::{PanicGuard, PanicWatch};
@@ -50,6 +51,8 @@ pub struct Surroundings {
     /// Where the TaskManager lives.
     pub arbiter: ArbiterHandle,
     pub surveying: Surveying,
+    /// For what changes something, where that hangs on a session.
+    pub fence: Option<Fence>,
 }
 
 pub struct TaskManager<D: Driver> {
@@ -203,7 +206,11 @@ impl<D: Driver> TaskManager<D> {
         debug!(%provider, event_id, node_request_id, node_id, call, "API call");
         let span = info_span!("api_call", %provider, event_id, node_request_id, node_id, call);
         let driver = self.driver.clone();
+        let fence = self.surroundings.fence.clone().filter(|_| request.changes());
         let calling = async move {
+            if let Some(fence) = fence {
+                fence.passed().await;
+            }
             match tokio::time::timeout(limit, driver.call(request)).await {
                 Ok(result) => result,
                 Err(_) => Err(CloudError::Deadline),

@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use tokio::process::Command;
 
 use super::process_group::{Group, code};
@@ -77,8 +79,23 @@ fn own_folder() -> String {
     folder.unwrap_or_default()
 }
 
+/// What makes the files of a build.
+pub trait ImageMaker: Send + Sync {
+    /// Runs to its end, or until nobody wants the build any more, which is when `in_vain` resolves.
+    fn make<'a>(&'a self, run: &'a DibRun, in_vain: BoxFuture<'a, ()>) -> BoxFuture<'a, Result<DibEnd, DibError>>;
+}
+
+/// The command itself, as a process.
+pub struct DiskImageBuilder;
+
+impl ImageMaker for DiskImageBuilder {
+    fn make<'a>(&'a self, made: &'a DibRun, in_vain: BoxFuture<'a, ()>) -> BoxFuture<'a, Result<DibEnd, DibError>> {
+        run(made, in_vain).boxed()
+    }
+}
+
 /// Runs it to its end, or to that of `wanted`. Dropped before, all its processes end.
-pub async fn run(run: &DibRun, wanted: impl Future<Output = ()>) -> Result<DibEnd, DibError> {
+async fn run(run: &DibRun, wanted: impl Future<Output = ()>) -> Result<DibEnd, DibError> {
     let unwritable = |source| DibError::Log { path: run.log.clone(), source };
     let mut log = open_log(&run.log).map_err(unwritable)?;
     let failed = |source| DibError::Exec { command: run.command.join(" "), source };

@@ -122,6 +122,10 @@ pub trait ApiCall: Clone + fmt::Debug + 'static {
     /// For statsd: `compute.GET.servers`.
     fn key(&self) -> &'static str;
     fn lane(&self) -> Lane;
+    /// Whether something is another afterwards. Such a call is held back until the session is known to live.
+    fn changes(&self) -> bool {
+        self.lane() != Lane::Look
+    }
     /// No default: a call without a deadline cannot be written.
     fn deadline(&self) -> Span;
 }

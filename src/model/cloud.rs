@@ -88,6 +88,8 @@ pub struct LaunchOrder {
     /// An earlier creation may have succeeded though nobody heard of it: look for an instance of this node before
     /// creating one.
     pub may_exist: bool,
+    /// Who asked for it before died a moment ago: it may still appear, and is looked for during some seconds.
+    pub may_appear: bool,
 }
 
 /// How a job ended well.

@@ -24,6 +24,9 @@ impl Pool {
             if self.assemblies.contains_key(id) || self.handlers.contains_key(id) {
                 continue;
             }
+            if self.failed_at.get(id) == Some(&world.snapshot.revision) {
+                continue;
+            }
             let Some(left) = left::of(id, request, world).filter(|left| left.pool == self.id) else { continue };
             if taken >= MOST_AT_ONCE {
                 return true;
@@ -72,6 +75,7 @@ impl Pool {
             // Somebody was faster, or the request is gone: whoever holds it now sees to it.
             Err(error) => {
                 self.end_assembly(id);
+                self.failed_at.insert(id.clone(), world.snapshot.revision);
                 self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
                 Vec::new()
             }

@@ -375,6 +375,7 @@ impl Assembly {
                 .into(),
                 found: part.left.as_ref().and_then(|left| left.external_id.clone()),
                 may_exist: part.left.as_ref().is_some_and(|left| left.was_begun),
+                may_appear: part.left.as_ref().is_some_and(|left| left.was_begun && left.external_id.is_none()),
             };
             let (launch, first) = Launch::begin(order, label, rules, world.now);
             part.state = PartState::Launching(Box::new(launch));

@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::model::ids::{NodeId, ProviderName, RequestId};
+use crate::model::ledger::Ledger;
 use crate::model::node::{Node, NodeState};
 use crate::model::request::{NodeRequest, RequestState};
+use crate::model::snapshot::Snapshot;
 
 /// A change that somebody saw.
 #[derive(Clone, Debug)]
@@ -39,6 +41,111 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+/// What each record holds that Zuul or Nodepool 11 looks for and cannot do without, in the words of the record.
+pub const KEYS_OF_NODES: &[&str] = &[
+    "state",
+    "state_time",
+    "cloud",
+    "provider",
+    "pool",
+    "type",
+    "allocated_to",
+    "az",
+    "region",
+    "public_ipv4",
+    "private_ipv4",
+    "public_ipv6",
+    "host_id",
+    "interface_ip",
+    "connection_port",
+    "ssh_port",
+    "image_id",
+    "launcher",
+    "created_time",
+    "external_id",
+    "hostname",
+    "comment",
+    "user_data",
+    "hold_job",
+    "host_keys",
+    "username",
+    "connection_type",
+    "shell_type",
+    "hold_expiration",
+    "resources",
+    "slot",
+    "attributes",
+    "python_path",
+    "tenant_name",
+    "driver_data",
+    "requestor",
+    "node_properties",
+];
+pub const KEYS_OF_REQUESTS: &[&str] =
+    &["state", "state_time", "requestor", "requestor_data", "node_types", "provider", "event_id"];
+pub const KEYS_OF_COMPONENTS: &[&str] = &["hostname", "kind", "model_api", "state"];
+pub const KEYS_OF_BUILDS: &[&str] = &["state", "state_time", "username", "python_path", "shell_type"];
+pub const KEYS_OF_UPLOADS: &[&str] =
+    &["state", "state_time", "external_id", "external_name", "format", "username", "python_path", "shell_type"];
+
+/// Whether a peer can read a record: a JSON object with all the keys that it has to have, and lists where lists are gone through.
+pub fn readable(what: &str, keys: &[&str], data: &[u8]) -> Vec<Violation> {
+    let record = match serde_json::from_slice::<serde_json::Value>(data) {
+        Ok(record) => record,
+        Err(error) => return vec![Violation(format!("{what} is no JSON: {error}"))],
+    };
+    let missing = keys.iter().filter(|key| record.get(**key).is_none());
+    let mut found: Vec<String> = missing.map(|key| format!("{what} has no {key}, which its readers need")).collect();
+    let lists = ["type", "host_keys", "declined_by", "node_types", "nodes", "supported_labels"];
+    let odd = lists.iter().filter(|key| record.get(**key).is_some_and(|value| !value.is_array()));
+    found.extend(odd.map(|key| format!("{what} has a {key} that is no list")));
+    found.into_iter().map(Violation).collect()
+}
+
+/// What is wrong with a request that is fulfilled, or is about to be: its list, and those of its nodes that are known.
+pub fn of_fulfilled<'a>(
+    id: &RequestId,
+    request: &NodeRequest,
+    node: impl Fn(&NodeId) -> Option<&'a Node>,
+) -> Vec<Violation> {
+    let mut found = Vec::new();
+    if request.nodes.len() != request.node_types.len() {
+        let (has, asked) = (request.nodes.len(), request.node_types.len());
+        found.push(format!("request {id} is fulfilled with {has} nodes for {asked} labels"));
+    }
+    if request.nodes.iter().collect::<BTreeSet<_>>().len() != request.nodes.len() {
+        found.push(format!("request {id} has a node twice"));
+    }
+    for (node_id, label) in request.nodes.iter().zip(&request.node_types) {
+        let Some(node) = node(node_id) else { continue };
+        if node.state != NodeState::Ready {
+            found.push(format!("request {id} is fulfilled with node {node_id}, which is {}", node.state));
+        }
+        if node.allocated_to.as_ref() != Some(id) {
+            found.push(format!("request {id} is fulfilled with node {node_id}, which is not given to it"));
+        }
+        if !node.labels.contains(label) {
+            found.push(format!("request {id} wants {label} and gets node {node_id}, which is none"));
+        }
+    }
+    found.into_iter().map(Violation).collect()
+}
+
+/// What is wrong with ending this server, which bears the number of this node.
+pub fn of_deletion(server: &str, id: &NodeId, node: Option<&Node>) -> Option<Violation> {
+    let node = node.filter(|node| node.external_id.as_str() == Some(server))?;
+    let is_wanted = matches!(node.state, NodeState::Ready | NodeState::InUse | NodeState::Hold);
+    is_wanted.then(|| Violation(format!("server {server} of node {id} is deleted while it is {}", node.state)))
+}
+
+/// Whether running totals are what there is.
+pub fn of_ledger(snapshot: &Snapshot) -> Option<Violation> {
+    let mut recount = Ledger::default();
+    snapshot.nodes().for_each(|(_, node)| recount.add(&node.record));
+    let counted = &snapshot.ledger;
+    (*counted != recount).then(|| Violation(format!("the totals are {counted:?}, and a recount says {recount:?}")))
 }
 
 /// The picture of who watches.
@@ -80,6 +187,16 @@ impl Watcher {
             }
         };
         found.into_iter().map(Violation).collect()
+    }
+
+    /// The nodes of the picture.
+    pub fn nodes(&self) -> &BTreeMap<NodeId, Node> {
+        &self.nodes
+    }
+
+    /// The requests of the picture.
+    pub fn requests(&self) -> &BTreeMap<RequestId, NodeRequest> {
+        &self.requests
     }
 
     /// What is left when nothing fails any more and everybody has given back what they had.
@@ -163,31 +280,15 @@ impl Watcher {
     }
 
     fn fulfilled(&self, id: &RequestId, request: &NodeRequest) -> Vec<String> {
-        let mut found = Vec::new();
-        if request.nodes.len() != request.node_types.len() {
-            let (has, asked) = (request.nodes.len(), request.node_types.len());
-            found.push(format!("request {id} is fulfilled with {has} nodes for {asked} labels"));
-        }
-        if request.nodes.iter().collect::<BTreeSet<_>>().len() != request.nodes.len() {
-            found.push(format!("request {id} has a node twice"));
-        }
-        for (node_id, label) in request.nodes.iter().zip(&request.node_types) {
-            let Some(node) = self.nodes.get(node_id) else {
-                found.push(format!("request {id} is fulfilled with node {node_id}, which is not there"));
-                continue;
-            };
-            if node.state != NodeState::Ready {
-                found.push(format!("request {id} is fulfilled with node {node_id}, which is {}", node.state));
-            }
-            if node.allocated_to.as_ref() != Some(id) {
-                found.push(format!("request {id} is fulfilled with node {node_id}, which is not given to it"));
-            }
-            if !node.labels.contains(label) {
-                found.push(format!("request {id} wants {label} and gets node {node_id}, which is none"));
+        let found = of_fulfilled(id, request, |node| self.nodes.get(node));
+        let mut found: Vec<String> = found.into_iter().map(|violation| violation.0).collect();
+        for node in &request.nodes {
+            if !self.nodes.contains_key(node) {
+                found.push(format!("request {id} is fulfilled with node {node}, which is not there"));
             }
             for (other, record) in &self.requests {
-                if other != id && record.state == RequestState::Fulfilled && record.nodes.contains(node_id) {
-                    found.push(format!("node {node_id} is in {id} and in {other}"));
+                if other != id && record.state == RequestState::Fulfilled && record.nodes.contains(node) {
+                    found.push(format!("node {node} is in {id} and in {other}"));
                 }
             }
         }
@@ -216,11 +317,8 @@ impl Watcher {
 
     fn deleting(&self, place: &Place) -> Vec<String> {
         let Some(server) = self.servers.get(place) else { return Vec::new() };
-        let node = self.nodes.get(&server.node).filter(|node| node.external_id.as_str() == Some(&*place.1));
-        let is_wanted = node.filter(|node| matches!(node.state, NodeState::Ready | NodeState::InUse | NodeState::Hold));
-        let wrong = is_wanted
-            .map(|node| format!("server {} of node {} is deleted while it is {}", place.1, server.node, node.state));
-        wrong.into_iter().collect()
+        let wrong = of_deletion(&place.1, &server.node, self.nodes.get(&server.node));
+        wrong.into_iter().map(|violation| violation.0).collect()
     }
 }
 
@@ -230,4 +328,72 @@ fn has_been_used(state: NodeState) -> bool {
 
 fn is_ending(state: NodeState) -> bool {
     matches!(state, NodeState::Deleting | NodeState::Deleted | NodeState::Failed | NodeState::Aborted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::time::Timestamp;
+
+    #[test]
+    fn a_record_without_what_its_readers_need_is_told() {
+        let check = |data: &str, expected: &[&str]| {
+            let found = readable("a request", &["state", "node_types"], data.as_bytes());
+            assert_eq!(found.iter().map(|violation| &*violation.0).collect::<Vec<_>>(), expected);
+        };
+        check(r#"{"state": "requested", "node_types": ["a"], "more": 1}"#, &[]);
+        check(r#"{"state": null, "node_types": []}"#, &[]);
+        check(
+            r#"{"node_types": null}"#,
+            &["a request has no state, which its readers need", "a request has a node_types that is no list"],
+        );
+        check("{", &["a request is no JSON: EOF while parsing an object at line 1 column 1"]);
+    }
+
+    fn node(state: NodeState, request: &str, label: &str) -> Node {
+        Node {
+            allocated_to: Some(request.into()),
+            labels: vec![label.into()],
+            external_id: "server".into(),
+            ..Node::new(state, Timestamp(0.0))
+        }
+    }
+
+    #[test]
+    fn a_request_is_fulfilled_with_what_it_asked_for() {
+        let check = |labels: &[&str], given: &[(&str, Node)], expected: &[&str]| {
+            let labels = labels.iter().map(|label| (*label).into()).collect();
+            let nodes = given.iter().map(|(id, _)| (*id).into()).collect();
+            let request = NodeRequest { nodes, ..NodeRequest::new(labels, "tester", Timestamp(0.0)) };
+            let known = |id: &NodeId| given.iter().find(|(given, _)| *given == id.as_str()).map(|(_, node)| node);
+            let found = of_fulfilled(&"200-1".into(), &request, known);
+            assert_eq!(found.iter().map(|violation| &*violation.0).collect::<Vec<_>>(), expected);
+        };
+        let good = node(NodeState::Ready, "200-1", "a");
+        check(&["a"], &[("1", good.clone())], &[]);
+        check(&["a", "a"], &[("1", good.clone())], &["request 200-1 is fulfilled with 1 nodes for 2 labels"]);
+        check(&["a", "a"], &[("1", good.clone()), ("1", good.clone())], &["request 200-1 has a node twice"]);
+        check(&["b"], &[("1", good)], &["request 200-1 wants b and gets node 1, which is none"]);
+        check(
+            &["a"],
+            &[("1", node(NodeState::Building, "200-2", "a"))],
+            &[
+                "request 200-1 is fulfilled with node 1, which is building",
+                "request 200-1 is fulfilled with node 1, which is not given to it",
+            ],
+        );
+    }
+
+    #[test]
+    fn no_server_goes_that_is_wanted() {
+        let check = |server: &str, state: NodeState, expected: Option<&str>| {
+            let found = of_deletion(server, &"1".into(), Some(&node(state, "200-1", "a")));
+            assert_eq!(found.as_ref().map(|violation| &*violation.0), expected);
+        };
+        check("server", NodeState::Deleting, None);
+        check("server", NodeState::InUse, Some("server server of node 1 is deleted while it is in-use"));
+        check("server", NodeState::Hold, Some("server server of node 1 is deleted while it is hold"));
+        check("another", NodeState::InUse, None);
+        assert_eq!(of_deletion("server", &"1".into(), None), None);
+    }
 }

@@ -354,7 +354,7 @@ impl Launch {
         // Of an attempt of an earlier life only the server that was known at its end has been looked for.
         let may_exist = self.external_id.take().is_none() || self.order.found.is_some();
         let order = Arc::make_mut(&mut self.order);
-        (order.may_exist, order.found) = (may_exist, None);
+        (order.may_exist, order.may_appear, order.found) = (may_exist, false, None);
         self.stage = Stage::Creating;
         vec![Ask::Submit(Job::Launch(self.order.clone()))]
     }
@@ -422,6 +422,7 @@ mod tests {
             metadata: Default::default(),
             found: None,
             may_exist: false,
+            may_appear: false,
         }
     }
 

@@ -2,8 +2,9 @@
 //!
 //! The proof: a complete listing shows the instance, ZooKeeper, asked anew after that, has no node for it, and a second
 //! complete listing shows it still. Numbers of nodes are never given twice, and a node's record is there before its instance
-//! is asked for, so an instance without a node was forgotten. More than the budget allows are reported and left alone: so
-//! many at once speak of a wrong ZooKeeper rather than of leaks.
+//! is asked for, so an instance without a node was forgotten. One whose number this ZooKeeper has never given is another's,
+//! or was made before this one was restored from an older state: it is reported and left alone. So are more than the budget
+//! allows: so many at once speak of a wrong ZooKeeper rather than of leaks.
 //!
 //! Nearly always there is nothing to find. Where the last listing showed no suspects, the next look is at the ids alone: each is
 //! that of a node or of an instance that was seen to be somebody else's, or all are listed.
@@ -39,10 +40,18 @@ pub enum Event {
     Called(ProviderName, Vec<String>),
     /// A complete listing, or none.
     Listed(ProviderName, Option<std::sync::Arc<Inventory>>),
-    /// What ZooKeeper, asked anew, says of nodes; nothing where it could not be asked.
-    Proven(ProviderName, Option<BTreeMap<NodeId, Option<Box<Node>>>>),
+    /// What ZooKeeper, asked anew, says; nothing where it could not be asked.
+    Proven(ProviderName, Option<Proof>),
     /// The sweep of what bears no mark has ended.
     Tidied(ProviderName),
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Proof {
+    /// `None` is a node that is gone; of one that is left out nothing is known.
+    pub nodes: BTreeMap<NodeId, Option<Box<Node>>>,
+    /// All numbers that nodes were ever given are smaller.
+    pub numbers_given: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +73,8 @@ pub enum Effect {
         suspects: Vec<Suspect>,
         budget: usize,
     },
+    /// Their numbers have not been given here.
+    NeverGiven(ProviderName, Vec<Suspect>),
     /// Ports and floating addresses, at most so many of each.
     Tidy {
         provider: ProviderName,
@@ -100,6 +111,11 @@ impl Why {
 #[derive(Debug, Default)]
 pub struct Leaks {
     watches: BTreeMap<ProviderName, Watch>,
+    /// Instances whose numbers had not been given when they were looked at. After a while there may be other nodes of these
+    /// numbers, which proves nothing.
+    strangers: BTreeMap<ProviderName, HashSet<String>>,
+    /// Proofs that were asked for: each is about the suspects of its own listing.
+    awaited: BTreeMap<ProviderName, u32>,
 }
 
 #[derive(Debug, Default)]
@@ -123,12 +139,7 @@ impl Leaks {
             Event::Sweep => self.sweep(world),
             Event::Called(provider, ids) => self.called(provider, &ids, world),
             Event::Listed(provider, inventory) => self.listed(&provider, inventory.as_deref(), world),
-            Event::Proven(provider, nodes) => {
-                if let Some(watch) = self.watches.get_mut(&provider) {
-                    watch.prove(nodes.unwrap_or_default());
-                }
-                Vec::new()
-            }
+            Event::Proven(provider, proof) => self.proven(provider, &proof.unwrap_or_default()),
             Event::Tidied(provider) => {
                 if let Some(watch) = self.watches.get_mut(&provider) {
                     watch.is_tidying = false;
@@ -209,8 +220,21 @@ impl Leaks {
         if !watch.suspects.is_empty() {
             let nodes: BTreeSet<NodeId> = watch.suspects.iter().map(|suspect| suspect.node.clone()).collect();
             effects.push(Effect::Prove(provider.clone(), nodes.into_iter().collect()));
+            *self.awaited.entry(provider.clone()).or_default() += 1;
         }
         effects
+    }
+
+    fn proven(&mut self, provider: ProviderName, proof: &Proof) -> Vec<Effect> {
+        let awaited = self.awaited.entry(provider.clone()).or_default();
+        *awaited = awaited.saturating_sub(1);
+        let is_newest = *awaited == 0;
+        let Some(watch) = self.watches.get_mut(&provider).filter(|_| is_newest) else { return Vec::new() };
+        let strangers = self.strangers.entry(provider.clone()).or_default();
+        watch.prove(proof, strangers);
+        let is_stranger = |suspect: &&Suspect| strangers.contains(&suspect.external_id.to_string());
+        let never_given: Vec<Suspect> = watch.suspects.iter().filter(is_stranger).cloned().collect();
+        if never_given.is_empty() { Vec::new() } else { vec![Effect::NeverGiven(provider, never_given)] }
     }
 
     /// For dumps: what is suspected, by provider.
@@ -220,13 +244,18 @@ impl Leaks {
 }
 
 impl Watch {
-    fn prove(&mut self, nodes: BTreeMap<NodeId, Option<Box<Node>>>) {
-        let holds = |suspect: &&Suspect| match nodes.get(&suspect.node) {
-            Some(node) => why(&suspect.external_id, node.as_deref()) == Some(suspect.why),
+    fn prove(&mut self, proof: &Proof, strangers: &mut HashSet<String>) {
+        self.proven.clear();
+        for suspect in &self.suspects {
             // It could not be asked.
-            None => false,
-        };
-        self.proven = self.suspects.iter().filter(holds).cloned().collect();
+            let Some(node) = proof.nodes.get(&suspect.node) else { continue };
+            let id = suspect.external_id.to_string();
+            if number(&suspect.node).is_none_or(|number| number >= proof.numbers_given) {
+                strangers.insert(id);
+            } else if !strangers.contains(&id) && why(&suspect.external_id, node.as_deref()) == Some(suspect.why) {
+                self.proven.push(suspect.clone());
+            }
+        }
     }
 
     /// What instances take that were nobody's at the last look as well, those that are going among them. One look is not
@@ -294,6 +323,12 @@ fn why(instance: &ExternalId, node: Option<&Node>) -> Option<Why> {
     }
     let own = ExternalId::of(&node.external_id);
     own.is_some_and(|own| own != *instance).then_some(Why::NotItsNodes)
+}
+
+/// As ZooKeeper gives them: ten digits.
+fn number(node: &NodeId) -> Option<u64> {
+    let text = node.as_str();
+    (text.len() == 10 && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok()).flatten()
 }
 
 fn budget(inventory: &Inventory, provider: &ProviderName) -> usize {

@@ -34,3 +34,4 @@ pub mod bake;
 pub mod spread;
 pub mod retire;
 pub mod invariants;
+pub mod image_invariants;

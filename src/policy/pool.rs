@@ -9,7 +9,7 @@ use super::bidder::{Bidder, Choice, Claims, Hosts};
 use super::board::Board;
 use super::launch::ScanTarget;
 use super::reason::Reason;
-use super::request_handler::{HandOut, NodeRequestHandler, decline};
+use super::request_handler::{HandOut, NodeRequestHandler, Stage, decline};
 use super::tenants::Kept;
 use super::verdicts::Verdicts;
 use crate::model::cloud::{ExternalId, HostIdentity, Job, News};
@@ -164,8 +164,6 @@ pub struct Pool {
     /// Requests of which a write failed, and the picture that had led to it.
     pub(super) failed_at: BTreeMap<RequestId, u64>,
     pub(super) draining: bool,
-    /// Requests that somebody left are to be looked for with the next pass.
-    seeks_left: bool,
     /// The last pass ended before it had seen every request.
     has_more: bool,
     /// In the last pass a request had no room.
@@ -200,7 +198,6 @@ impl Pool {
             evicting: None,
             failed_at: BTreeMap::new(),
             draining: false,
-            seeks_left: true,
             has_more: false,
             lacks_room: false,
             busy_elsewhere: 0,
@@ -216,7 +213,6 @@ impl Pool {
             Event::Wake => self.pass(world),
             Event::Tick => {
                 self.failed_at.clear();
-                self.seeks_left = true;
                 self.pass(world)
             }
             Event::HandedOut(id, answer) => {
@@ -325,9 +321,8 @@ impl Pool {
         let bidder = Bidder { id: &id, launcher: &launcher, provider: &provider, pool: &pool, hosts: &hosts };
         let mut effects = self.abandon_unwanted(world);
         // What a launch needs to know of the cloud is known after the first survey.
-        if self.seeks_left && hosts.facts.seen_at > Timestamp::default() {
-            self.seeks_left = self.adopt(&bidder, world, &mut effects);
-        }
+        let knows_cloud = hosts.facts.seen_at > Timestamp::default();
+        let are_more_left = knows_cloud && self.adopt(&bidder, world, &mut effects);
         self.resume(&bidder, world, &mut effects);
         let lacked_room = std::mem::take(&mut self.lacks_room);
         let kept_elsewhere = self.kept_elsewhere.clone();
@@ -360,7 +355,7 @@ impl Pool {
         for (_, rank, request) in lacking {
             self.look_at(rank, request, &bidder, world, &mut effects);
         }
-        self.has_more |= self.seeks_left && hosts.facts.seen_at > Timestamp::default();
+        self.has_more |= are_more_left;
         self.hosts = Some(hosts);
         self.forget_ended(world);
         effects
@@ -473,7 +468,7 @@ impl Pool {
         let handler = self.handlers.get_mut(request).expect("it was there a line ago");
         match handler.launches_complete(&self.claims, world) {
             Some(plan) => {
-                handler.stage = super::request_handler::Stage::HandingOut;
+                handler.stage = Stage::HandingOut;
                 let reason = handler.reason();
                 self.verdicts.record(request, VerdictKind::Accept, reason, world.now);
                 effects.push(Effect::HandOut(Box::new(plan)));
@@ -559,7 +554,11 @@ impl Pool {
                 WriteError::Failed(_) | WriteError::SessionOver => world.snapshot.revision,
             };
             self.failed_at.insert(id.clone(), revision);
-            self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
+            // Why a pool declines holds whoever wrote first, who may have ended the request with it.
+            let is_overtaken = matches!(error, WriteError::Conflict | WriteError::Contended);
+            if !(handler.stage == Stage::Declining && is_overtaken) {
+                self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
+            }
         }
     }
 

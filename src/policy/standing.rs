@@ -36,33 +36,31 @@ struct Table<'a> {
     surplus: Vec<Entry<'a>>,
 }
 
-/// Everything there is to do for one provider. `freed` says when a slot of a host became free last: a check from
-/// before that moment does not count for registering it again.
-pub fn plan(
-    provider: &ProviderConfig,
-    facts: &Facts,
-    snapshot: &Snapshot,
-    freed: &BTreeMap<HostIdentity, Timestamp>,
+/// Everything there is to do for one provider, made step by step: of a hundred thousand slots few are begun at a time.
+/// `freed` says when a slot of a host became free last: a check from before that moment does not count for registering it
+/// again.
+pub fn plan<'a>(
+    provider: &'a ProviderConfig,
+    facts: &'a Facts,
+    snapshot: &'a Snapshot,
+    freed: &'a BTreeMap<HostIdentity, Timestamp>,
     now: Timestamp,
-) -> Vec<Step> {
-    let table = table(provider, facts, snapshot);
-    let mut steps = Vec::new();
-    for host in &facts.standing {
-        for (slot, node) in table.slots[&key_of_host(host)].iter().enumerate() {
-            match node {
-                Some(entry) => steps.extend(keep(provider, host, slot, *entry, snapshot)),
-                None => steps.extend(occupy(provider, host, slot, freed.get(&host.identity), now)),
-            }
-        }
-    }
-    steps.extend(table.surplus.into_iter().filter_map(|entry| retire(entry, snapshot)));
+) -> impl Iterator<Item = Step> + 'a {
+    let Table { mut slots, surplus } = table(provider, facts, snapshot);
+    let standing = facts.standing.iter().flat_map(move |host| {
+        let places = slots.remove(&key_of_host(host)).unwrap_or_default();
+        places.into_iter().enumerate().filter_map(move |(slot, node)| match node {
+            Some(entry) => keep(provider, host, slot, entry, snapshot),
+            None => occupy(provider, host, slot, freed.get(&host.identity), now),
+        })
+    });
+    let surplus = surplus.into_iter().filter_map(move |entry| retire(entry, snapshot));
     // One check serves all slots of a host.
     let mut inspected = BTreeSet::new();
-    steps.retain(|step| match step {
+    standing.chain(surplus).filter(move |step| match step {
         Step::Inspect(identity) => inspected.insert(identity.clone()),
         _ => true,
-    });
-    steps
+    })
 }
 
 fn table<'a>(provider: &ProviderConfig, facts: &'a Facts, snapshot: &'a Snapshot) -> Table<'a> {

@@ -3,7 +3,7 @@
 use crate::model::cloud::ExternalId;
 use crate::model::ids::{LabelName, NodeId, ProviderName, RequestId};
 use crate::model::node::{Node, NodeState, Writer};
-use crate::model::request::RequestState;
+use crate::model::request::{NodeRequest, RequestState};
 use crate::model::snapshot::{NodeChange, RequestChange, Snapshot, Stored};
 use crate::model::time::{Span, Timestamp};
 use crate::model::world::World;
@@ -45,7 +45,20 @@ pub fn spent_nodes<'a>(
     world: &'a World<'_>,
 ) -> impl Iterator<Item = Repair> + 'a {
     let nodes = world.snapshot.spent_nodes(provider).filter(move |(id, node)| is_wanted(id, &node.record));
+    let nodes = nodes.filter(|(_, node)| !is_part_of_held(&node.record, world.snapshot));
     nodes.filter_map(|(id, node)| removal(id, node, world))
+}
+
+/// The locks of somebody who died are seen to go one after the other. What boots for a request is not given up while one of that
+/// request's locks is there: when the last has gone it may be gone on with.
+fn is_part_of_held(node: &Node, snapshot: &Snapshot) -> bool {
+    let Some(request) = node.allocation().filter(|_| node.state == NodeState::Building) else { return false };
+    let is_pending = |stored: &Stored<NodeRequest>| stored.record.state == RequestState::Pending;
+    let is_held = || {
+        snapshot.is_request_locked(request)
+            || snapshot.nodes_allocated_to(request).any(|id| snapshot.is_node_locked(id))
+    };
+    snapshot.request(request).is_some_and(is_pending) && is_held()
 }
 
 /// How a node leaves: with its instance, where its provider launches them. While nobody knows the provider, because it could not be

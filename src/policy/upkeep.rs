@@ -216,7 +216,11 @@ impl Upkeep {
     }
 
     fn is_writing_enough(&self) -> bool {
-        self.in_flight.len() - self.deleting.len() >= MOST_IN_FLIGHT
+        self.writes() >= MOST_IN_FLIGHT
+    }
+
+    fn writes(&self) -> usize {
+        self.in_flight.len() - self.deleting.len()
     }
 
     /// A host is checked anew before the slot of this node is registered again.
@@ -239,12 +243,12 @@ impl Upkeep {
             if self.stood.get(name).is_some_and(same) {
                 continue;
             }
-            // Making a plan of which nothing can be begun takes long with many hosts.
-            if self.is_writing_enough() {
+            // A plan looks at every slot: it is made when a good part of what may be under way can be begun.
+            if self.writes() > MOST_IN_FLIGHT / 2 {
                 return;
             }
-            let freed = self.freed.entry(name.clone()).or_default();
-            for step in standing::plan(provider, facts, world.snapshot, freed, world.now) {
+            let freed = self.freed.entry(name.clone()).or_default().clone();
+            for step in standing::plan(provider, facts, world.snapshot, &freed, world.now) {
                 if self.is_writing_enough() {
                     return;
                 }

@@ -13,6 +13,7 @@ use super::{CreateMode, Op, OpReply, ZkError, paths, removal};
 use crate::model::ids::{NodeId, RequestId};
 use crate::model::json;
 use crate::model::node::Node;
+use crate::model::request::RequestState;
 use crate::model::snapshot::{LockView, NodeChange, RequestChange, WriteError};
 use crate::zk::records::{self, Decoded, stored};
 
@@ -156,12 +157,11 @@ impl Store {
                 .map(|change| Op::set(paths::request(&change.id), json::to_bytes(&change.record), change.version)),
         );
         let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
-        let mut all: Vec<Op> = nodes.iter().map(|node| node.lock.release_op()).collect();
-        all.extend(request_lock.iter().map(Lock::release_op));
-        let releases = all.len();
-        all.extend(ops);
-        let mut replies = self.zk().multi(all).await.map_err(|error| refusal(&error))?;
-        let replies = replies.split_off(releases.min(replies.len()));
+        let mut releases: Vec<Op> = nodes.iter().map(|node| node.lock.release_op()).collect();
+        releases.extend(request_lock.iter().map(Lock::release_op));
+        let goes_on = request.as_ref().is_some_and(|change| change.record.state == RequestState::Requested);
+        let directory = request_lock.as_ref().filter(|_| !goes_on).map(|lock| Op::delete(lock.directory(), -1));
+        let replies = self.release_and_write(releases, directory, ops).await.map_err(|error| refusal(&error))?;
         let (locks, changes): (Vec<Lock>, Vec<Option<NodeChange>>) =
             nodes.into_iter().map(|node| (node.lock, node.change)).unzip();
         let locks: Vec<Lock> = locks.into_iter().chain(request_lock).collect();
@@ -178,6 +178,25 @@ impl Store {
         }
         own.done();
         Ok(())
+    }
+
+    /// Writes what was decided under locks and gives them back; the answers to what was written. With the lock of a request that
+    /// nobody needs any more goes its directory, unless somebody is in it at this moment.
+    async fn release_and_write(
+        &self,
+        releases: Vec<Op>,
+        directory: Option<Op>,
+        ops: Vec<Op>,
+    ) -> Result<Vec<OpReply>, ZkError> {
+        let before = releases.len();
+        if let Some(directory) = directory {
+            match self.zk().multi([&releases[..], &[directory], &ops[..]].concat()).await {
+                Err(ZkError::Multi { index, .. }) if index == before => {}
+                answer => return answer.map(|mut replies| replies.split_off((before + 1).min(replies.len()))),
+            }
+        }
+        let mut replies = self.zk().multi([releases, ops].concat()).await?;
+        Ok(replies.split_off(before.min(replies.len())))
     }
 
     /// The end of a request of our own for an idle node: its nodes belong to nobody, and it is gone, in one transaction.
@@ -213,6 +232,15 @@ impl Store {
             }
         }
         Ok(found)
+    }
+
+    /// How many nodes this ZooKeeper has ever been given: their numbers are all smaller. To be asked after `read_anew`.
+    pub async fn numbers_given(&self) -> Result<u64, ZkError> {
+        let Some(stat) = self.zk().exists(paths::NODES).await? else { return Ok(0) };
+        // ZooKeeper numbers by creations, and shows creations and removals together.
+        let creations = (i64::from(stat.cversion) + i64::from(stat.num_children)) / 2;
+        // The sum overflows after a thousand million nodes.
+        Ok(u64::try_from(creations).unwrap_or(u64::MAX))
     }
 
     /// The last of a node: its lock, the lock's directory and its record, together.

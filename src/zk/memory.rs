@@ -18,6 +18,7 @@ use super::{Connection, CreateMode, EventKind, Op, OpReply, Reply, SessionState,
 
 /// Where the clock of a store starts unless it is given one: a fixed moment, so that runs are alike.
 const EPOCH_MS: i64 = 1_700_000_000_000;
+const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What happens to a request that a test wants to fail. The caller is told `ZkError::Unknown` in both cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +105,7 @@ impl MemoryZooKeeper {
     pub fn connect(&self) -> Arc<MemoryConnection> {
         let mut shared = self.lock();
         let id = shared.tree.last_session() + 1;
-        let session = Session { id, password: [0; 16], timeout_ms: 10_000 };
+        let session = Session { id, password: [0; 16], timeout_ms: SESSION_TIMEOUT.as_millis() as i32 };
         let applied = shared.tree.open_session(session);
         shared.deliver(applied.events);
         let (state, receiver) = watch::channel(SessionState::Connected);
@@ -367,6 +368,11 @@ impl Connection for MemoryConnection {
 
     fn sync(&self, _path: &str) -> Reply<()> {
         self.ask(|_| Ok(()))
+    }
+
+    /// Nobody ends a session here that has not lost its connection.
+    fn lives_until(&self) -> Option<Instant> {
+        (*self.state.borrow() == SessionState::Connected).then(|| Instant::now() + SESSION_TIMEOUT)
     }
 
     fn session_id(&self) -> i64 {

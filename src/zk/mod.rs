@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use futures::stream::BoxStream;
+use tokio::time::Instant;
 
 pub mod paths;
 pub mod records;
@@ -19,6 +20,7 @@ mod echoes;
 pub mod mirror;
 pub mod lock;
 pub mod removal;
+mod declines;
 pub mod txn;
 pub mod builds;
 pub mod uploads;
@@ -62,6 +64,9 @@ pub trait Connection: Send + Sync + 'static {
     fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)>;
     /// Waits until this server has caught up with the leader.
     fn sync(&self, path: &str) -> Reply<()>;
+    /// Until when the session lives, whatever becomes of us: a leader has answered what was sent one session timeout before.
+    /// `None` without a connection, or where it has answered nothing yet; a `sync` changes that.
+    fn lives_until(&self) -> Option<Instant>;
     fn session_id(&self) -> i64;
     /// The state of the session, now and as it changes.
     fn session(&self) -> tokio::sync::watch::Receiver<SessionState>;

@@ -12,6 +12,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 use tracing::warn;
 use zookeeper_client::SessionInfo;
 
@@ -177,7 +178,8 @@ impl Connection for RealConnection {
         let path = path.to_owned();
         self.shared.submit(move |live| async move {
             let options = words::create_options(mode);
-            let (stat, sequence) = live.client().create(&path, &data, &options).await.map_err(words::error)?;
+            let (stat, sequence) =
+                live.by_leader(live.client().create(&path, &data, &options)).await.map_err(words::error)?;
             Ok((words::created_path(path, mode, sequence), words::stat(stat)))
         })
     }
@@ -188,15 +190,17 @@ impl Connection for RealConnection {
         }
         let path = path.to_owned();
         self.shared.submit(move |live| async move {
-            let stat = live.client().set_data(&path, &data, Some(version)).await.map_err(words::error)?;
+            let stat =
+                live.by_leader(live.client().set_data(&path, &data, Some(version))).await.map_err(words::error)?;
             Ok(words::stat(stat))
         })
     }
 
     fn delete(&self, path: &str, version: i32) -> Reply<()> {
         let path = path.to_owned();
-        self.shared
-            .submit(move |live| async move { live.client().delete(&path, Some(version)).await.map_err(words::error) })
+        self.shared.submit(move |live| async move {
+            live.by_leader(live.client().delete(&path, Some(version))).await.map_err(words::error)
+        })
     }
 
     fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>> {
@@ -210,7 +214,7 @@ impl Connection for RealConnection {
                 let bad = |error| ZkError::Multi { index, source: Box::new(words::error(error)) };
                 words::add_op(&mut writer, op).map_err(bad)?;
             }
-            let results = writer.commit().await.map_err(words::multi_error)?;
+            let results = live.by_leader(writer.commit()).await.map_err(words::multi_error)?;
             results.into_iter().map(words::op_reply).collect()
         })
     }
@@ -239,7 +243,11 @@ impl Connection for RealConnection {
 
     fn sync(&self, path: &str) -> Reply<()> {
         let path = path.to_owned();
-        self.shared.submit(|live| async move { live.client().sync(&path).await.map_err(words::error) })
+        self.shared.submit(|live| async move { live.by_leader(live.client().sync(&path)).await.map_err(words::error) })
+    }
+
+    fn lives_until(&self) -> Option<Instant> {
+        self.shared.lives_until()
     }
 
     fn session_id(&self) -> i64 {

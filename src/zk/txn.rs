@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::declines::Declines;
 use super::lock::{self, Lock};
 use super::mirror::Mirror;
 use super::{CreateMode, Op, OpReply, Stat, Zk, ZkError, paths, removal};
@@ -24,6 +25,7 @@ use crate::zk::records::stored;
 pub struct Store {
     zk: Zk,
     mirror: Arc<Mirror>,
+    declines: Arc<Declines>,
 }
 
 /// A lock directory that nobody may hold while the transaction runs.
@@ -48,7 +50,7 @@ pub const LARGEST_TRANSACTION: usize = 700_000;
 
 impl Store {
     pub fn new(zk: Zk, mirror: Arc<Mirror>) -> Self {
-        Self { zk, mirror }
+        Self { zk, mirror, declines: Arc::default() }
     }
 
     pub fn zk(&self) -> &Zk {
@@ -72,8 +74,11 @@ impl Store {
 
     /// Our name among those who declined, or the failure of the request.
     pub async fn decline(&self, request: RequestChange) -> Result<(), WriteError> {
-        let guards = vec![self.request_guard(&request.id, After::Restore)];
-        self.write_all(guards, Some(request), Vec::new(), Vec::new()).await
+        let write = |request: RequestChange| async {
+            let guards = vec![self.request_guard(&request.id, After::Restore)];
+            self.write_all(guards, Some(request), Vec::new(), Vec::new()).await
+        };
+        self.declines.decline(request, write).await
     }
 
     /// A lost request and the nodes that were allocated to it.
@@ -222,16 +227,51 @@ impl Store {
         Ok(())
     }
 
-    /// Registers a component; returns its znode. It goes with the session.
+    /// Registers a component; returns its znode. It goes with the session. `again` says that an earlier attempt may have made it
+    /// without an answer.
     pub async fn register_component(
         &self,
         kind: ComponentKind,
         hostname: &str,
         record: Vec<u8>,
+        again: bool,
     ) -> Result<String, WriteError> {
+        if again
+            && let Some(path) = self.own_component(kind, hostname, &record).await.map_err(|error| refusal(&error))?
+        {
+            self.update_component(&path, record).await?;
+            return Ok(path);
+        }
         let prefix = paths::component_prefix(kind, hostname);
         let created = self.zk.create(&prefix, Bytes::from(record), CreateMode::EphemeralSequential).await;
         created.map(|(path, _)| path).map_err(|error| refusal(&error))
+    }
+
+    /// The znode of this session that says the same `id` as the record; launchers and builders have none, and one znode.
+    async fn own_component(
+        &self,
+        kind: ComponentKind,
+        hostname: &str,
+        record: &[u8],
+    ) -> Result<Option<String>, ZkError> {
+        let id =
+            |data: &[u8]| serde_json::from_slice(data).ok().map(|record: serde_json::Value| record.get("id").cloned());
+        let (root, wanted) = (paths::components(kind), id(record));
+        let names = match self.zk.children(&root).await {
+            Err(ZkError::NoNode) => return Ok(None),
+            names => names?.0,
+        };
+        for name in names.iter().filter(|name| name.starts_with(hostname)) {
+            let path = format!("{root}/{name}");
+            match self.zk.get(&path).await {
+                Ok((data, stat)) if stat.ephemeral_owner == self.zk.session_id() && id(&data) == wanted => {
+                    return Ok(Some(path));
+                }
+                Ok(_) | Err(ZkError::NoNode) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 
     pub async fn update_component(&self, path: &str, record: Vec<u8>) -> Result<(), WriteError> {

@@ -101,6 +101,9 @@ async fn sequences(bench: Bench<'_>) {
     zk.delete(&bench.at("n-0000000001"), -1).await.unwrap();
     assert_eq!(created(zk, &prefix, EphemeralSequential).await, bench.at("n-0000000002"));
     assert_eq!(created(zk, &bench.at(""), PersistentSequential).await, bench.at("0000000003"));
+    // By this the proof of a leak tells whether a number was ever given.
+    let stat = zk.exists(&bench.root).await.unwrap().unwrap();
+    assert_eq!((stat.cversion + stat.num_children) / 2, 4, "{stat:?}");
 }
 
 async fn ephemerals(bench: Bench<'_>) {

@@ -37,6 +37,8 @@ struct Pages {
     spent: BTreeMap<NodeId, RequestId>,
     /// The request whose turn it is, since when there is room for it, and whether it was complained about.
     turn: Option<(RequestId, Instant, bool)>,
+    /// When a launcher began anew.
+    restarted: Option<Instant>,
     longest_turn: Duration,
     served: usize,
     by_provider: BTreeMap<String, usize>,
@@ -163,7 +165,14 @@ impl Book {
 
     /// The launcher is gone: what is promised is promised from here on.
     pub fn restart_clock(&self) {
-        self.pages().turn = None;
+        let mut pages = self.pages();
+        (pages.turn, pages.restarted) = (None, Some(Instant::now()));
+    }
+
+    /// How long somebody has waited as far as anything was promised: from when he began to, or from when a launcher last died. A
+    /// launcher that dies before it has declined is waited for as long as its session lasts.
+    pub fn waited_since(&self, began: Instant) -> Duration {
+        self.pages().restarted.map_or(began, |restarted| restarted.max(began)).elapsed()
     }
 
     /// The open request of the highest rank.

@@ -138,8 +138,9 @@ impl Consumer {
         let (began, labels) = (Instant::now(), [LabelName::from(label)]);
         let id = self.ask(&labels).await;
         let ended = self.ended(&id).await.map(|request| request.state);
-        if ended != Some(RequestState::Failed) || began.elapsed() > 2 * self.book.limit {
-            self.book.violation(format!("request {id} for {label}: {ended:?} after {:?}", began.elapsed()));
+        let waited = self.book.waited_since(began);
+        if ended != Some(RequestState::Failed) || waited > 2 * self.book.limit {
+            self.book.violation(format!("request {id} for {label}: {ended:?} after {waited:?}"));
         }
         self.withdraw(&id).await;
     }

@@ -8,6 +8,7 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use nodepool::zk::{Connection, CreateMode, Op, OpReply, Reply, SessionState, Stat, WatchEvent, Zk, ZkError};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 struct Late {
     zk: Zk,
@@ -63,6 +64,10 @@ impl Connection for Late {
     fn sync(&self, path: &str) -> Reply<()> {
         self.zk.sync(path)
     }
+    fn lives_until(&self) -> Option<Instant> {
+        self.zk.lives_until()
+    }
+
     fn session_id(&self) -> i64 {
         self.zk.session_id()
     }

@@ -57,6 +57,7 @@ impl Provider {
             image_check: Span(300.0),
             arbiter: actix::Arbiter::current(),
             surveying: Surveying::Regularly,
+            fence: None,
         });
         let (sender, news) = mpsc::unbounded_channel();
         Self { handle, samples, registry, panics, submitter: Submitter(sender).start(), news }
@@ -137,6 +138,7 @@ pub fn launch(hostname: &str) -> Job {
         metadata: BTreeMap::new(),
         found: None,
         may_exist: false,
+        may_appear: false,
     }))
 }
 

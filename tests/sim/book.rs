@@ -8,11 +8,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nodepool::actors::clock;
+use nodepool::model::build::BuildKey;
 use nodepool::model::ids::{NodeId, ProviderName, RequestId};
 use nodepool::model::json;
 use nodepool::model::node::Node;
-use nodepool::model::request::NodeRequest;
-use nodepool::policy::invariants::{Sight, Violation, Watcher};
+use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::model::upload::{ImageUpload, UploadKey, UploadState};
+use nodepool::policy::image_invariants::{ImageSight, ImageWatcher};
+use nodepool::policy::invariants::{self, Sight, Violation, Watcher};
+use nodepool::zk::paths;
+use serde::de::DeserializeOwned;
+
+use super::configuration::wanted_images;
 
 /// Clones are the same book.
 #[derive(Clone, Default)]
@@ -21,6 +28,7 @@ pub struct Book(Arc<Mutex<Pages>>);
 #[derive(Default)]
 struct Pages {
     watcher: Watcher,
+    images: ImageWatcher,
     data: BTreeMap<String, Bytes>,
     limits: BTreeMap<ProviderName, usize>,
     violations: Vec<String>,
@@ -46,6 +54,13 @@ impl Book {
         pages.note(found);
     }
 
+    pub fn see_image(&self, sight: ImageSight<'_>) {
+        let mut pages = self.0.lock().unwrap();
+        pages.tell(&format!("{sight:?}"));
+        let found = pages.images.see(sight);
+        pages.note(found);
+    }
+
     /// Of what no watcher sees.
     pub fn accuse(&self, violation: Violation) {
         self.0.lock().unwrap().note(vec![violation]);
@@ -68,20 +83,37 @@ impl Book {
             let text = data.map_or("gone".into(), |data| String::from_utf8_lossy(data).into_owned());
             pages.tell(&format!("{rest} {text}"));
         }
-        let parts: Vec<&str> = rest.split('/').collect();
-        let found = match parts[..] {
-            ["nodes", id] => {
-                let record: Option<Node> = data.map(|data| json::from_bytes(data).expect("a node can be read"));
-                pages.watcher.see(Sight::Node(&NodeId::from(id), record.as_ref()))
+        if pages.changes.is_multiple_of(READ_AGAIN)
+            && let Some(data) = data
+        {
+            let found = unreadable(path, data);
+            pages.note(found);
+        }
+        let found = match paths::parse(path) {
+            paths::Place::Node(id) => pages.watcher.see(Sight::Node(&id, record(data).as_ref())),
+            paths::Place::Request(id) => pages.watcher.see(Sight::Request(&id, record(data).as_ref())),
+            paths::Place::ImageBuild(image, build) => {
+                let key = BuildKey { image, build };
+                pages.images.see(ImageSight::Build(&key, record(data).as_ref()))
             }
-            ["requests", id] => {
-                let record: Option<NodeRequest> =
-                    data.map(|data| json::from_bytes(data).expect("a request can be read"));
-                pages.watcher.see(Sight::Request(&RequestId::from(id), record.as_ref()))
-            }
+            paths::Place::ImageUpload(key) => pages.images.see(ImageSight::Upload(&key, record(data).as_ref())),
             _ => Vec::new(),
         };
         pages.note(found);
+    }
+
+    /// The nodes of this kind, as who follows all changes has them.
+    pub fn nodes(&self, is_meant: impl Fn(&Node) -> bool) -> Vec<(NodeId, Node)> {
+        let pages = self.0.lock().unwrap();
+        let meant = pages.watcher.nodes().iter().filter(|(_, node)| is_meant(node));
+        meant.map(|(id, node)| (id.clone(), node.clone())).collect()
+    }
+
+    /// The requests of this kind, in the order in which they are served.
+    pub fn requests(&self, is_meant: impl Fn(&NodeRequest) -> bool) -> Vec<RequestId> {
+        let pages = self.0.lock().unwrap();
+        let meant = pages.watcher.requests().iter().filter(|(_, request)| is_meant(request));
+        meant.map(|(id, _)| id.clone()).collect()
     }
 
     /// From now on no more servers than that; where it falls, a while later.
@@ -110,7 +142,30 @@ impl Book {
 
     /// What keeps all from being at rest.
     pub fn unrest(&self) -> Vec<Violation> {
-        self.0.lock().unwrap().watcher.at_rest()
+        let pages = self.0.lock().unwrap();
+        let mut left = pages.watcher.at_rest();
+        left.extend(pages.images.at_rest(&wanted_images()));
+        left
+    }
+
+    /// One of the uploads that are ready.
+    pub fn ready_upload(&self, nth: usize) -> Option<(UploadKey, ImageUpload)> {
+        let pages = self.0.lock().unwrap();
+        let uploads = pages.images.uploads().iter().filter(|(_, upload)| upload.state == UploadState::Ready);
+        let ready: Vec<_> = uploads.collect();
+        ready.get(nth % ready.len().max(1)).map(|(key, upload)| ((*key).clone(), (*upload).clone()))
+    }
+
+    /// Whether somebody waits for this request.
+    pub fn is_open(&self, id: &RequestId) -> bool {
+        let pages = self.0.lock().unwrap();
+        let state = pages.watcher.requests().get(id).map(|request| request.state);
+        state.is_some_and(|state| matches!(state, RequestState::Requested | RequestState::Pending))
+    }
+
+    /// Whether there is a record of a build.
+    pub fn is_built(&self, key: &BuildKey) -> bool {
+        self.0.lock().unwrap().images.builds().contains_key(key)
     }
 
     pub fn digest(&self) -> (u64, u64) {
@@ -121,6 +176,28 @@ impl Book {
     pub fn tale(&self) -> Vec<String> {
         self.0.lock().unwrap().tale.clone().unwrap_or_default()
     }
+}
+
+/// One in so many records is read as its other readers do: it takes as long as all the rest.
+const READ_AGAIN: u64 = 8;
+
+fn unreadable(path: &str, data: &[u8]) -> Vec<Violation> {
+    let keys = match paths::parse(path) {
+        paths::Place::Node(_) => invariants::KEYS_OF_NODES,
+        paths::Place::Request(_) => invariants::KEYS_OF_REQUESTS,
+        paths::Place::Component { .. } => invariants::KEYS_OF_COMPONENTS,
+        paths::Place::ImageBuild(..) => invariants::KEYS_OF_BUILDS,
+        paths::Place::ImageUpload(_) => invariants::KEYS_OF_UPLOADS,
+        _ => return Vec::new(),
+    };
+    // The place of a record may be made before it.
+    if data.is_empty() { Vec::new() } else { invariants::readable(path, keys, data) }
+}
+
+/// One that holds nothing yet is none: its writer has made the place for it first.
+fn record<T: DeserializeOwned>(data: Option<&Bytes>) -> Option<T> {
+    let written = data.filter(|data| !data.is_empty())?;
+    Some(json::from_bytes(written).expect("a record can be read"))
 }
 
 impl Pages {

@@ -2,16 +2,18 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::str::FromStr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::signal::Signal;
 
-use crate::model::faults::{self, Chosen};
+use crate::model::faults::{self, Chosen, Fault, OLD_SEAT};
 
 const YEAR_H: f64 = 365.25 * 24.0;
 
@@ -47,6 +49,7 @@ impl Campaign {
     /// Whether all promises held. Says which did not, and how fast it went.
     pub fn run(self) -> bool {
         let (next, lived) = (AtomicU64::new(self.seeds.first), AtomicU64::new(0));
+        let number_of_kills = AtomicUsize::new(0);
         let broken = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for _ in 0..self.jobs {
@@ -57,6 +60,7 @@ impl Campaign {
                             break;
                         }
                         lived.fetch_add(if self.twice { 2 } else { 1 }, Ordering::Relaxed);
+                        number_of_kills.fetch_add(kills(seed), Ordering::Relaxed);
                         if !self.holds(seed) {
                             broken.lock().unwrap().push(seed);
                         }
@@ -72,9 +76,12 @@ impl Campaign {
             number => format!("{number} broken: {broken:?}"),
         };
         let years = lived.into_inner() as f64 / YEAR_H / (processor_time().as_secs_f64() / 3600.0);
-        println!("seeds {first}-{last}: {result}; {years:.1} simulated years per hour of processor time");
+        let kills = number_of_kills.into_inner();
+        println!(
+            "seeds {first}-{last}: {result}; {kills} kills; {years:.2} simulated years per hour of processor time"
+        );
         if let Some(file) = &self.ledger {
-            let line = format!("| {} | {first}-{last} | {result} |\n", commit());
+            let line = format!("| {} | {first}-{last} | {kills} | {result} |\n", commit());
             let ledger = OpenOptions::new().create(true).append(true).open(file);
             ledger.and_then(|mut ledger| ledger.write_all(line.as_bytes())).expect("the ledger can be written");
         }
@@ -83,7 +90,7 @@ impl Campaign {
 
     fn holds(&self, seed: u64) -> bool {
         let once = live(seed, &Chosen::default());
-        print!("{}", text(&once));
+        print!("{}", text(seed, &once));
         if !once.status.success() {
             return false;
         }
@@ -129,8 +136,14 @@ pub fn minimise(seed: u64) -> bool {
     {
         println!("{at:9.3} {fault:?}");
     }
-    print!("{}", text(&told));
+    print!("{}", text(seed, &told));
     true
+}
+
+/// How often launchers and builders are killed in the hour of a seed; that of Nodepool 11 is not counted.
+fn kills(seed: u64) -> usize {
+    let is_kill = |fault: &Fault| matches!(fault, Fault::Kill { process, .. } if *process < OLD_SEAT);
+    faults::schedule(seed).iter().filter(|(_, fault)| is_kill(fault)).count()
 }
 
 fn live(seed: u64, chosen: &Chosen) -> Output {
@@ -143,9 +156,16 @@ fn live(seed: u64, chosen: &Chosen) -> Output {
     command.output().expect("the program starts again")
 }
 
-fn text(output: &Output) -> String {
+/// What an hour said of itself, or how it ended without a word.
+fn text(seed: u64, output: &Output) -> String {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    if output.status.success() { out.into_owned() } else { format!("{out}{err}") }
+    match output.status.signal().map(Signal::try_from) {
+        _ if output.status.success() => out.into_owned(),
+        Some(Ok(Signal::SIGXCPU)) => format!("seed {seed}: BROKEN it never ends\n{out}{err}"),
+        Some(signal) => format!("seed {seed}: BROKEN it was ended by {signal:?}\n{out}{err}"),
+        None if out.is_empty() => format!("seed {seed}: BROKEN it ended with {}\n{err}", output.status),
+        None => format!("{out}{err}"),
+    }
 }
 
 pub fn processors() -> usize {

@@ -16,6 +16,8 @@ use nodepool::model::ids::{NodeId, ProviderName};
 use nodepool::model::problem::Problem;
 use nodepool::model::quantity::Amounts;
 use nodepool::model::time::Span;
+use nodepool::model::uploading::{StoredImage, UploadOrder, Uploading};
+use nodepool::policy::image_invariants::ImageSight;
 use nodepool::policy::invariants::{Place, Sight, Violation};
 use nodepool::policy::machine::{InFlight, Pace, REFRESH};
 use rand::rngs::StdRng;
@@ -46,6 +48,8 @@ struct State {
     dice: StdRng,
     weather: BTreeMap<ProviderName, Weather>,
     servers: BTreeMap<Place, Server>,
+    /// With the time since when.
+    images: BTreeMap<Place, (StoredImage, Instant)>,
     book: Book,
     numbers: u64,
 }
@@ -70,7 +74,14 @@ enum Fate {
 impl Clouds {
     pub fn new(seed: u64, book: Book) -> Self {
         let dice = StdRng::seed_from_u64(seed ^ 0xc10d);
-        let state = State { dice, weather: BTreeMap::new(), servers: BTreeMap::new(), book, numbers: 0 };
+        let state = State {
+            dice,
+            weather: BTreeMap::new(),
+            servers: BTreeMap::new(),
+            images: BTreeMap::new(),
+            book,
+            numbers: 0,
+        };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -85,6 +96,10 @@ impl Clouds {
         if let Some(place) = place {
             state.end(&place);
         }
+    }
+
+    pub fn door(&self, provider: ProviderName, gate: &Gate) -> Door {
+        Door { provider, clouds: self.clone(), gate: gate.clone() }
     }
 
     /// The drivers of one process.
@@ -129,6 +144,11 @@ impl State {
         if own().count() >= limit {
             return Err(CloudError::Quota("no more servers".to_owned()));
         }
+        if let Some(image) = &order.image
+            && !self.images.contains_key(&(provider.clone(), image.to_string()))
+        {
+            return Err(failed("there is no such image"));
+        }
         let weather = self.weather(provider);
         self.numbers += 1;
         let (place, now) = ((provider.clone(), format!("s-{}", self.numbers)), Instant::now());
@@ -172,6 +192,40 @@ impl State {
             true => Err(failed("the answer was lost")),
             false => Ok(()),
         }
+    }
+
+    fn store(&mut self, provider: &ProviderName, order: &UploadOrder) -> Result<ExternalId, CloudError> {
+        let mut own = self.images.iter().filter(|((of, _), _)| of == provider);
+        if order.may_exist
+            && let Some((_, (image, _))) = own.find(|(_, (image, _))| image.bears(&order.marks))
+        {
+            return Ok(image.id.clone());
+        }
+        self.numbers += 1;
+        let place = (provider.clone(), format!("i-{}", self.numbers));
+        let id = ExternalId::text(place.1.clone());
+        self.images.insert(place.clone(), (order.stored(id.clone()), Instant::now()));
+        self.book.see_image(ImageSight::Stored(&place));
+        match self.happens(self.weather(provider).lost_answers) {
+            true => Err(failed("the answer was lost")),
+            false => Ok(id),
+        }
+    }
+
+    fn delete_image(&mut self, place: &Place) -> Result<(), CloudError> {
+        self.book.see_image(ImageSight::Deleting(place));
+        self.images.remove(place).ok_or(CloudError::NotFound)?;
+        self.book.see_image(ImageSight::Gone(place));
+        match self.happens(self.weather(&place.0).lost_answers) {
+            true => Err(failed("the answer was lost")),
+            false => Ok(()),
+        }
+    }
+
+    fn list_images(&self, provider: &ProviderName) -> Vec<StoredImage> {
+        let (now, lag) = (Instant::now(), Duration::from_secs_f64(self.weather(provider).lag_s));
+        let own = self.images.iter().filter(|((of, _), (_, since))| of == provider && *since + lag <= now);
+        own.map(|(_, (image, _))| image.clone()).collect()
     }
 
     fn list(&mut self, provider: &ProviderName) -> Vec<Instance> {
@@ -224,16 +278,20 @@ impl MoreDrivers for Behind {
         let mut findings = Findings::default();
         let parts = servers::section(section, &mut findings);
         assert!(findings.problems.is_empty(), "{:?}", findings.problems);
-        let adapter =
-            Adapter { provider: section.name.clone(), parts, clouds: self.clouds.clone(), gate: self.gate.clone() };
+        let adapter = Adapter { door: self.clouds.door(section.name.clone(), &self.gate), parts };
         Ok(start.with(Simple::new(section.name.clone(), adapter)))
     }
 }
 
-/// What one process has of one cloud.
+/// What a driver of ours has of one cloud.
 struct Adapter {
-    provider: ProviderName,
+    door: Door,
     parts: Section,
+}
+
+/// The way of one process to one cloud.
+pub struct Door {
+    provider: ProviderName,
     clouds: Clouds,
     gate: Gate,
 }
@@ -241,7 +299,7 @@ struct Adapter {
 /// Servers that each cloud has room for.
 const LIMIT: usize = 12;
 
-impl Adapter {
+impl Door {
     /// The way there and back, on which things get lost.
     async fn call<T>(&self, call: impl FnOnce(&mut State) -> Result<T, CloudError>) -> Result<T, CloudError> {
         if !self.gate.lets_through() {
@@ -268,14 +326,12 @@ impl Adapter {
         }
         answer
     }
-}
 
-impl SimpleAdapter for Adapter {
-    async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
+    pub async fn create(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
         self.call(|state| state.create(&self.provider, order, LIMIT)).await
     }
 
-    async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
+    pub async fn delete(&self, id: &ExternalId) -> Result<(), CloudError> {
         let place = (self.provider.clone(), id.to_string());
         if self.gate.has_no_session() {
             let text = format!("server {} of {} is deleted by who has no session", place.1, place.0);
@@ -284,16 +340,71 @@ impl SimpleAdapter for Adapter {
         self.call(|state| state.delete(&place)).await
     }
 
-    async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {
+    /// It takes its time, and a file that does not get there whole is no image.
+    async fn upload(&self, order: &UploadOrder) -> Result<ExternalId, CloudError> {
+        let duration = self.call(|state| Ok(state.dice.gen_range(10.0..120.0))).await?;
+        tokio::time::sleep(Duration::from_secs_f64(duration)).await;
+        if self.gate.is_closed() {
+            std::future::pending::<()>().await;
+        }
+        assert!(order.file.exists(), "{} is sent and not there", order.file.display());
+        let answer = self.clouds.0.lock().unwrap().store(&self.provider, order);
+        // Who dies now never hears of it.
+        if !self.gate.lets_through() {
+            std::future::pending::<()>().await;
+        }
+        answer
+    }
+
+    async fn delete_image(&self, id: &ExternalId) -> Result<(), CloudError> {
+        let place = (self.provider.clone(), id.to_string());
+        if self.gate.has_no_session() {
+            let text = format!("image {} of {} is deleted by who has no session", place.1, place.0);
+            self.clouds.0.lock().unwrap().book.accuse(Violation(text));
+        }
+        self.call(|state| state.delete_image(&place)).await
+    }
+
+    pub async fn list(&self) -> Result<Vec<Instance>, CloudError> {
         self.call(|state| Ok(state.list(&self.provider))).await
+    }
+}
+
+impl SimpleAdapter for Adapter {
+    async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
+        self.door.create(order).await
+    }
+
+    async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
+        self.door.delete(id).await
+    }
+
+    async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {
+        self.door.list().await
     }
 
     async fn quota_limits(&self) -> Result<Amounts, CloudError> {
-        self.call(|_| Ok(Amounts::unlimited().with("instances", LIMIT as f64))).await
+        self.door.call(|_| Ok(Amounts::unlimited().with("instances", LIMIT as f64))).await
+    }
+
+    async fn upload_image(&self, order: &UploadOrder) -> Result<ExternalId, CloudError> {
+        self.door.upload(order).await
+    }
+
+    async fn delete_image(&self, id: &ExternalId) -> Result<(), CloudError> {
+        self.door.delete_image(id).await
+    }
+
+    async fn list_images(&self) -> Result<Vec<StoredImage>, CloudError> {
+        self.door.call(|state| Ok(state.list_images(&self.door.provider))).await
     }
 
     fn launching(&self) -> Launching {
         self.parts.launching(|_, _, _| Ok(need()))
+    }
+
+    fn uploading(&self) -> Option<Uploading> {
+        Some(self.parts.uploading("qcow2"))
     }
 
     fn pace(&self) -> Pace {

@@ -1,5 +1,8 @@
 //! What the launchers of an hour serve.
 
+use std::path::Path;
+
+use nodepool::model::ids::{ImageName, ProviderName};
 use serde_json::{Value, json};
 
 use crate::grown::fake::{self, provider};
@@ -10,7 +13,42 @@ pub const LAUNCHERS: [Launcher; 2] = [
     Launcher { name: "east", providers: ["north", "middle"], own: "north" },
     Launcher { name: "west", providers: ["middle", "south"], own: "south" },
 ];
+/// What the launcher of Nodepool 11 serves: a provider of its own, where it launches, and one of others.
+pub const OLD: [&str; 2] = ["old", "middle"];
+/// What all of them serve.
 pub const LABELS: &[&str] = &["a", "b"];
+/// What only that one serves.
+pub const OLD_LABEL: &str = "c";
+/// What consumers ask for, one as likely as the other.
+pub const WISHES: &[&str] = &["a", "b", "a", "b", "a", "b", OLD_LABEL];
+
+pub const BUILDERS: [&str; 2] = ["oak", "elm"];
+/// What builders build, and how old it gets, in seconds.
+pub const IMAGES: [(&str, u32); 2] = [("debian", 900), ("fedora", 1500)];
+/// Where the label `b` is an image that was built.
+const BUILT_FOR: &str = "middle";
+
+/// Where which image has to be.
+pub fn wanted_images() -> Vec<(ImageName, ProviderName)> {
+    let images = IMAGES.iter().flat_map(|(image, _)| PROVIDERS.map(|provider| (*image, provider)));
+    images.map(|(image, provider)| (image.into(), provider.into())).collect()
+}
+
+/// The configuration of all builders, but for where their images are.
+pub fn builders_yaml(images: &Path) -> String {
+    let names: Vec<Value> = IMAGES.iter().map(|(name, _)| json!({"name": name})).collect();
+    let section = |name| json!({"name": name, "driver": "fake", "cloud": "fake", "diskimages": names, "pools": [{"name": "main"}]});
+    let image =
+        |(name, age): &(&str, u32)| json!({"name": name, "rebuild-age": age, "build-timeout": 600, "elements": ["vm"]});
+    json!({
+        "zookeeper-servers": [{"host": "localhost"}],
+        "images-dir": images,
+        "build-log-dir": images.join("logs"),
+        "diskimages": IMAGES.iter().map(image).collect::<Vec<_>>(),
+        "providers": PROVIDERS.map(section),
+    })
+    .to_string()
+}
 
 pub struct Launcher {
     pub name: &'static str,
@@ -36,9 +74,18 @@ impl Default for Sizes {
 impl Launcher {
     pub fn yaml(&self, sizes: Sizes) -> String {
         let of_pool = json!({"max-servers": sizes.max_servers, "host-key-checking": false});
-        let section = |name: &&str| provider(name, json!({"launch-timeout": 180}), of_pool.clone());
+        let section = |name: &&str| {
+            let mut section = provider(name, json!({"launch-timeout": 180}), of_pool.clone());
+            if *name == BUILT_FOR {
+                section["diskimages"] = json!([{"name": IMAGES[0].0}]);
+                section["pools"][0]["labels"][1] =
+                    json!({"name": "b", "diskimage": IMAGES[0].0, "flavor-name": "Unreal Flavor"});
+            }
+            section
+        };
         let sections: Vec<Value> = self.providers.iter().map(section).collect();
         let mut configuration = fake::configuration(&sections);
+        configuration["diskimages"] = json!([{"name": IMAGES[0].0}]);
         configuration["labels"] = json!([{"name": "a", "min-ready": sizes.min_ready}, {"name": "b"}]);
         configuration.to_string()
     }

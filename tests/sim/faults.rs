@@ -2,6 +2,7 @@
 
 use std::num::ParseIntError;
 use std::str::FromStr;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nodepool::actors::clock;
@@ -10,21 +11,24 @@ use nodepool::zk::memory::{Fault as Loss, MemoryZooKeeper};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use super::book::Book;
+use super::builders::Calm;
 use super::cloud::{Clouds, Weather};
-use super::configuration::{PROVIDERS, Sizes};
-use super::process::{Handle, SESSION_TIMEOUT};
+use super::configuration::{BUILDERS, IMAGES, LAUNCHERS, PROVIDERS, Sizes};
+use super::gate::Gate;
+use super::process::{Configured, SESSION_TIMEOUT, Seat};
 use super::{HOUR, operator};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
     /// A process is killed after so many more of its steps.
-    Kill { launcher: usize, steps: u64 },
+    Kill { process: usize, steps: u64 },
     /// Its session is ended by the server.
-    Expire { launcher: usize },
+    Expire { process: usize },
     /// Its connection is cut for a while, longer or shorter than the session lasts.
-    Cut { launcher: usize, seconds: f64 },
+    Cut { process: usize, seconds: f64 },
     /// So many of its requests, or of the answers to them, are lost.
-    Lose { launcher: usize, requests: usize, answers: bool },
+    Lose { process: usize, requests: usize, answers: bool },
     /// A cloud has bad weather for a while.
     Storm { provider: &'static str, weather: Storm, seconds: f64 },
     /// Somebody else ends a server.
@@ -32,9 +36,13 @@ pub enum Fault {
     /// The wall clock of all jumps.
     Jump { seconds: f64 },
     /// All that it asks ZooKeeper, and all that it hears, is late by up to so much, for a while or until it loses its session.
-    Slow { launcher: usize, most_ms: u64, seconds: f64 },
+    Slow { process: usize, most_ms: u64, seconds: f64 },
     /// Somebody deletes an idle node by hand.
     Delete { nth: usize },
+    /// Somebody lets an upload go by hand that is ready, whether there is another or not.
+    Dismiss { nth: usize },
+    /// Somebody wants an image built anew.
+    Rebuild { image: &'static str },
     /// A launcher gets another configuration.
     Reload { launcher: usize, sizes: Sizes },
 }
@@ -103,58 +111,79 @@ impl FromStr for Chosen {
 /// The faults of a seed: a dozen or more, in their order.
 pub fn schedule(seed: u64) -> Vec<(f64, Fault)> {
     let dice = &mut StdRng::seed_from_u64(seed ^ 0xfa17);
-    let number = dice.gen_range(12..24);
+    let number = dice.gen_range(16..30);
     let mut faults: Vec<(f64, Fault)> = (0..number).map(|_| (dice.gen_range(60.0..HOUR - 120.0), draw(dice))).collect();
     faults.sort_by(|(one, _), (other, _)| one.total_cmp(other));
     faults
 }
 
 fn draw(dice: &mut StdRng) -> Fault {
-    let launcher = dice.gen_range(0..2);
-    match dice.gen_range(0..15) {
-        0..3 => Fault::Kill { launcher, steps: dice.gen_range(0..60) },
-        3 => Fault::Expire { launcher },
-        4 => Fault::Cut { launcher, seconds: dice.gen_range(0.5..20.0) },
-        5 => Fault::Lose { launcher, requests: dice.gen_range(1..6), answers: dice.r#gen() },
-        6..8 => Fault::Storm {
+    // Launchers more often than builders, and whoever polls is only killed.
+    let process = [0, 0, 1, 1, 2, 3][dice.gen_range(0..6)];
+    match dice.gen_range(0..18) {
+        0..3 => Fault::Kill { process, steps: dice.gen_range(0..60) },
+        3 => Fault::Kill { process: OLD_SEAT, steps: dice.gen_range(0..60) },
+        4 => Fault::Expire { process },
+        5 => Fault::Cut { process, seconds: dice.gen_range(0.5..20.0) },
+        6 => Fault::Lose { process, requests: dice.gen_range(1..6), answers: dice.r#gen() },
+        7..9 => Fault::Storm {
             provider: PROVIDERS[dice.gen_range(0..PROVIDERS.len())],
             weather: Storm::ALL[dice.gen_range(0..Storm::ALL.len())],
             seconds: dice.gen_range(30.0..400.0),
         },
-        8 => Fault::Vanish { nth: dice.gen_range(0..20) },
-        9 => Fault::Jump { seconds: dice.gen_range(-30.0..120.0) },
-        10..12 => {
+        9 => Fault::Vanish { nth: dice.gen_range(0..20) },
+        10 => Fault::Jump { seconds: dice.gen_range(-30.0..120.0) },
+        11..13 => {
             let most_ms = [5, 20, 100, 400, 1500][dice.gen_range(0..5)];
-            Fault::Slow { launcher, most_ms, seconds: dice.gen_range(60.0..900.0) }
+            Fault::Slow { process, most_ms, seconds: dice.gen_range(60.0..900.0) }
         }
-        12..14 => Fault::Delete { nth: dice.gen_range(0..20) },
+        13..15 => Fault::Delete { nth: dice.gen_range(0..20) },
+        15 => Fault::Dismiss { nth: dice.gen_range(0..12) },
+        16 => Fault::Rebuild { image: IMAGES[dice.gen_range(0..IMAGES.len())].0 },
         _ => Fault::Reload {
-            launcher,
+            launcher: dice.gen_range(0..2),
             sizes: Sizes { max_servers: dice.gen_range(5..9), min_ready: dice.gen_range(0..3) },
         },
     }
 }
 
-pub fn strike(fault: &Fault, zookeeper: &MemoryZooKeeper, clouds: &Clouds, handles: &[Handle]) {
+/// Of the launcher of Nodepool 11; before it are those of launchers and builders, in the order of the configuration.
+pub const OLD_SEAT: usize = LAUNCHERS.len() + BUILDERS.len();
+
+/// On what faults strike.
+pub struct Stage {
+    pub zookeeper: MemoryZooKeeper,
+    pub clouds: Clouds,
+    pub seats: Vec<Seat>,
+    pub launchers: Vec<Configured>,
+    pub calm: Calm,
+    pub book: Book,
+}
+
+impl Stage {
+    fn kill(&self, gate: Gate, session: i64, steps: u64) {
+        gate.close_after(steps);
+        let zookeeper = self.zookeeper.clone();
+        actix_rt::spawn(async move {
+            // Who makes fewer steps than that dies all the same.
+            let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+            while !gate.is_closed() && tokio::time::Instant::now() < deadline {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+            gate.close_after(0);
+            tokio::time::sleep(SESSION_TIMEOUT).await;
+            zookeeper.expire(session);
+        });
+    }
+}
+
+pub fn strike(fault: &Fault, stage: &Stage) {
+    let Stage { zookeeper, clouds, seats, launchers, .. } = stage;
     match *fault {
-        Fault::Kill { launcher, steps } => {
-            let (gate, session) = (handles[launcher].gate(), handles[launcher].session());
-            gate.close_after(steps);
-            let zookeeper = zookeeper.clone();
-            actix_rt::spawn(async move {
-                // Who makes fewer steps than that dies all the same.
-                let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
-                while !gate.is_closed() && tokio::time::Instant::now() < deadline {
-                    tokio::time::sleep(Duration::from_millis(500)).await;
-                }
-                gate.close_after(0);
-                tokio::time::sleep(SESSION_TIMEOUT).await;
-                zookeeper.expire(session);
-            });
-        }
-        Fault::Expire { launcher } => zookeeper.expire(handles[launcher].session()),
-        Fault::Cut { launcher, seconds } => {
-            let (zookeeper, session) = (zookeeper.clone(), handles[launcher].session());
+        Fault::Kill { process, steps } => stage.kill(seats[process].gate(), seats[process].session(), steps),
+        Fault::Expire { process } => zookeeper.expire(seats[process].session()),
+        Fault::Cut { process, seconds } => {
+            let (zookeeper, session) = (zookeeper.clone(), seats[process].session());
             zookeeper.suspend(session);
             actix_rt::spawn(async move {
                 tokio::time::sleep(Duration::from_secs_f64(seconds).min(SESSION_TIMEOUT)).await;
@@ -165,9 +194,9 @@ pub fn strike(fault: &Fault, zookeeper: &MemoryZooKeeper, clouds: &Clouds, handl
                 }
             });
         }
-        Fault::Lose { launcher, requests, answers } => {
+        Fault::Lose { process, requests, answers } => {
             let loss = if answers { Loss::AfterApplying } else { Loss::BeforeApplying };
-            zookeeper.fail_next(handles[launcher].session(), requests, loss);
+            zookeeper.fail_next(seats[process].session(), requests, loss);
         }
         Fault::Storm { provider, weather, seconds } => {
             clouds.set_weather(provider, weather.weather());
@@ -179,8 +208,8 @@ pub fn strike(fault: &Fault, zookeeper: &MemoryZooKeeper, clouds: &Clouds, handl
         }
         Fault::Vanish { nth } => clouds.vanish(nth),
         Fault::Jump { seconds } => clock::simulate(Timestamp(clock::now().0 + seconds)),
-        Fault::Slow { launcher, most_ms, seconds } => {
-            let wire = handles[launcher].wire();
+        Fault::Slow { process, most_ms, seconds } => {
+            let wire = seats[process].wire();
             wire.set_slowness(Duration::from_millis(most_ms));
             actix_rt::spawn(async move {
                 tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
@@ -188,15 +217,21 @@ pub fn strike(fault: &Fault, zookeeper: &MemoryZooKeeper, clouds: &Clouds, handl
             });
         }
         Fault::Delete { nth } => drop(actix_rt::spawn(operator::delete_idle(zookeeper.clone(), nth))),
-        Fault::Reload { launcher, sizes } => handles[launcher].configure(sizes),
+        Fault::Dismiss { nth } => {
+            drop(actix_rt::spawn(operator::dismiss_upload(zookeeper.clone(), stage.book.clone(), nth)))
+        }
+        Fault::Rebuild { image } => drop(actix_rt::spawn(operator::ask_for_build(zookeeper.clone(), image))),
+        Fault::Reload { launcher, sizes } => launchers[launcher].set(sizes),
     }
 }
 
 /// The end of all faults.
-pub fn heal(zookeeper: &MemoryZooKeeper, clouds: &Clouds, handles: &[Handle]) {
+pub fn heal(stage: &Stage) {
+    let Stage { zookeeper, clouds, seats, calm, .. } = stage;
+    calm.store(true, Ordering::Relaxed);
     PROVIDERS.iter().for_each(|provider| clouds.set_weather(provider, Weather::default()));
-    for handle in handles {
-        zookeeper.resume(handle.session());
-        handle.wire().set_slowness(Duration::ZERO);
+    for seat in seats {
+        zookeeper.resume(seat.session());
+        seat.wire().set_slowness(Duration::ZERO);
     }
 }

@@ -47,9 +47,9 @@ impl Gate {
         self.session.lock().unwrap().1.is_some_and(|since| since.elapsed() > MOMENT)
     }
 
-    /// Killed after so many more steps.
+    /// Killed after so many more steps. Who is dead already stays so.
     pub fn close_after(&self, steps: u64) {
-        self.steps.store(steps, Ordering::Relaxed);
+        self.steps.fetch_min(steps, Ordering::Relaxed);
     }
 
     pub fn is_closed(&self) -> bool {
@@ -133,6 +133,10 @@ impl Connection for Gated {
 
     fn sync(&self, path: &str) -> Reply<()> {
         self.at(path, |zk, path| zk.sync(path))
+    }
+
+    fn lives_until(&self) -> Option<Instant> {
+        self.inner.lives_until()
     }
 
     fn session_id(&self) -> i64 {

@@ -1,21 +1,25 @@
-//! An hour of two launchers, three clouds, hundreds of requests and a dozen faults, from one seed, in virtual time.
+//! An hour of two launchers, two builders, four clouds, hundreds of requests and two dozen faults, from one seed, in virtual time.
 //!
-//! Launchers are the real ones, with all their actors; ZooKeeper is the real tree in memory; clouds and consumers are models.
+//! Launchers and builders are the real ones, with all their actors; ZooKeeper is the real tree in memory; clouds, consumers and a
+//! launcher of Nodepool 11 are models.
 
 pub mod book;
+pub mod builders;
 pub mod cloud;
 pub mod configuration;
 pub mod entropy;
 pub mod faults;
 pub mod gate;
+pub mod inspector;
 pub mod operator;
 pub mod process;
+pub mod python;
 pub mod wire;
 pub mod zuul;
 
 use std::time::Duration;
 
-use nodepool::actors::clock;
+use nodepool::actors::{clock, disk};
 use nodepool::chance;
 use nodepool::model::time::Timestamp;
 use nodepool::zk::memory::MemoryZooKeeper;
@@ -24,10 +28,10 @@ use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
 
 use self::book::Book;
+use self::builders::Calm;
 use self::cloud::Clouds;
-use self::configuration::{LABELS, LAUNCHERS};
-use self::faults::{Chosen, Fault};
-use self::process::keep_running;
+use self::configuration::{BUILDERS, LAUNCHERS, WISHES};
+use self::faults::{Chosen, Fault, Stage};
 use self::zuul::Tally;
 use crate::grown::on_paused_time;
 
@@ -75,6 +79,7 @@ impl Outcome {
 pub fn live(seed: u64, chosen: &Chosen, book: Book) -> Outcome {
     entropy::seed(seed);
     chance::seed(seed);
+    disk::wait_here();
     let faults = chosen.of(faults::schedule(seed));
     on_paused_time(async {
         clock::simulate(Timestamp(1_700_000_000.0));
@@ -88,7 +93,13 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     let seen = book.clone();
     zookeeper.observe(Box::new(move |path, data| seen.znode(path, data)));
     let clouds = Clouds::new(seed, book.clone());
-    let handles: Vec<_> = LAUNCHERS.iter().map(|launcher| keep_running(launcher, &zookeeper, &clouds, &book)).collect();
+    let launcher = |launcher| process::launcher(launcher, &zookeeper, &clouds, &book);
+    let (mut seats, launchers): (Vec<_>, Vec<_>) = LAUNCHERS.iter().map(launcher).unzip();
+    let calm = Calm::default();
+    let builders = BUILDERS.map(|name| builders::builder(name, dice.r#gen(), &zookeeper, &clouds, &calm));
+    seats.extend(builders.iter().map(|builder| builder.seat.clone()));
+    seats.push(python::keep_running(&zookeeper, &clouds, &book));
+    let stage = Stage { zookeeper: zookeeper.clone(), clouds, seats, launchers, calm, book: book.clone() };
     let tally = Tally::default();
     let mut consumers = Vec::new();
     for _ in 0..REQUESTS {
@@ -96,19 +107,28 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
         let (zookeeper, tally) = (zookeeper.clone(), tally.clone());
         consumers.push(actix_rt::spawn(async move {
             tokio::time::sleep(Duration::from_secs_f64(at)).await;
-            zuul::one(zookeeper, own, LABELS, tally).await;
+            zuul::one(zookeeper, own, WISHES, tally).await;
         }));
     }
     let begun = Instant::now();
     for (at, fault) in faults {
         tokio::time::sleep_until(begun + Duration::from_secs_f64(*at)).await;
         book.remark(&format!("FAULT {fault:?}"));
-        faults::strike(fault, &zookeeper, &clouds, &handles);
+        faults::strike(fault, &stage);
     }
     tokio::time::sleep_until(begun + Duration::from_secs_f64(HOUR)).await;
     book.remark("HEALED");
-    faults::heal(&zookeeper, &clouds, &handles);
-    let mut violations = rest(&book, consumers).await;
+    faults::heal(&stage);
+    let unrest = || {
+        let files = builders.iter().flat_map(|builder| builder.left_over(|key| book.is_built(key)));
+        book.unrest()
+            .iter()
+            .map(ToString::to_string)
+            .chain(files)
+            .map(|left| format!("after healing: {left}"))
+            .collect()
+    };
+    let mut violations = rest(unrest, consumers).await;
     violations.splice(0..0, book.violations());
     Outcome {
         violations,
@@ -121,17 +141,17 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
 }
 
 /// Until every consumer has what it wanted and nothing is left over; what there still is when that takes too long.
-async fn rest(book: &Book, consumers: Vec<tokio::task::JoinHandle<()>>) -> Vec<String> {
+async fn rest(unrest: impl Fn() -> Vec<String>, consumers: Vec<tokio::task::JoinHandle<()>>) -> Vec<String> {
     let deadline = Instant::now() + HEALING;
     for consumer in consumers {
         match tokio::time::timeout_at(deadline, consumer).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return vec![format!("a consumer: {error}")],
-            Err(_) => return book.unrest().iter().map(|left| format!("after healing: {left}")).collect(),
+            Err(_) => return unrest(),
         }
     }
-    while !book.unrest().is_empty() && Instant::now() < deadline {
+    while !unrest().is_empty() && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
-    book.unrest().iter().map(|left| format!("after healing: {left}")).collect()
+    unrest()
 }

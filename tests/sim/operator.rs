@@ -7,9 +7,12 @@ use nodepool::actors::clock;
 use nodepool::model::ids::NodeId;
 use nodepool::model::json;
 use nodepool::model::node::{Node, NodeState, Writer};
+use nodepool::model::upload::UploadState;
+use nodepool::policy::image_invariants::ImageSight;
 use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::{ZkError, lock, paths};
+use nodepool::zk::{CreateMode, ZkError, lock, paths};
 
+use super::book::Book;
 use crate::grown::Consumer;
 
 /// Deletes an idle node: locks it, reads it, and writes what was read as deleting a while later.
@@ -33,6 +36,28 @@ pub async fn delete_held(operator: &Consumer, id: &NodeId) {
     let Some(mut node) = operator.node(id).await else { return };
     node.set_state(NodeState::Deleting, Writer::Operator, clock::now());
     write(operator, id, &node).await;
+}
+
+/// Wants an image built anew.
+pub async fn ask_for_build(zookeeper: MemoryZooKeeper, image: &'static str) {
+    let operator = Consumer::of(&zookeeper);
+    let path = paths::image_build_request(&image.into());
+    match operator.zk.create(&path, Bytes::new(), CreateMode::Persistent).await {
+        Ok(_) | Err(ZkError::NodeExists | ZkError::NoNode) => {}
+        Err(error) => panic!("an operator cannot ask for {image}: {error}"),
+    }
+}
+
+/// Lets an upload go that is ready.
+pub async fn dismiss_upload(zookeeper: MemoryZooKeeper, book: Book, nth: usize) {
+    let operator = Consumer::of(&zookeeper);
+    let Some((key, mut upload)) = book.ready_upload(nth) else { return };
+    book.see_image(ImageSight::Dismissed(&key));
+    upload.set_state(UploadState::Deleting, clock::now());
+    match operator.zk.set(&paths::image_upload(&key), Bytes::from(json::to_bytes(&upload)), -1).await {
+        Ok(_) | Err(ZkError::NoNode) => {}
+        Err(error) => panic!("an operator cannot write {}: {error}", key.image_id()),
+    }
 }
 
 async fn write(operator: &Consumer, id: &NodeId, node: &Node) {

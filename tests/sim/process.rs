@@ -1,4 +1,4 @@
-//! Launchers that are killed at any step, lose their sessions, and are started again by somebody.
+//! Processes that are killed at any step, lose their sessions, and are started again by somebody.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,33 +9,47 @@ use nodepool::actors::files::Files;
 use nodepool::actors::identity::Identity;
 use nodepool::actors::shared::SessionEnd;
 use nodepool::model::time::Span;
-use nodepool::zk::Connection;
 use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::zk::{Connection, Zk};
+use tokio::task::JoinHandle;
 
 use super::book::Book;
 use super::cloud::Clouds;
 use super::configuration::{Launcher, Sizes};
 use super::gate::{Gate, Gated};
+use super::inspector::inspect;
 use super::wire::Wire;
 use crate::grown::Process;
 
 /// What a ZooKeeper waits before it ends the session of somebody who has died.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Whoever starts a process again takes so long.
+pub const RESTART: Duration = Duration::from_secs(5);
 
-/// Where faults take hold of the process that runs under a name now.
+/// Where faults take hold of the process that runs under a name now. Clones are the same.
 #[derive(Clone)]
-pub struct Handle(Rc<RefCell<Hold>>);
+pub struct Seat(Rc<RefCell<Sitting>>);
 
-struct Hold {
-    launcher: &'static Launcher,
+struct Sitting {
     gate: Gate,
     wire: Wire,
     session: i64,
-    files: Files,
-    book: Book,
 }
 
-impl Handle {
+impl Seat {
+    pub fn empty() -> Self {
+        Self(Rc::new(RefCell::new(Sitting { gate: Gate::open(), wire: Wire::new(0), session: 0 })))
+    }
+
+    /// Another session of the process behind this gate.
+    pub fn connect(&self, gate: &Gate, zookeeper: &MemoryZooKeeper) -> Zk {
+        let inner: Arc<dyn Connection> = zookeeper.connect();
+        gate.attend(inner.session());
+        let (session, wire) = (inner.session_id(), Wire::new(inner.session_id() as u64));
+        *self.0.borrow_mut() = Sitting { gate: gate.clone(), wire: wire.clone(), session };
+        Arc::new(Gated { inner, gate: gate.clone(), wire })
+    }
+
     pub fn session(&self) -> i64 {
         self.0.borrow().session
     }
@@ -47,76 +61,97 @@ impl Handle {
     pub fn gate(&self) -> Gate {
         self.0.borrow().gate.clone()
     }
-
-    /// The configuration that it reads at its next look.
-    pub fn configure(&self, sizes: Sizes) {
-        let hold = self.0.borrow();
-        let Files::InMemory(files) = &hold.files else { unreachable!("simulated files are in memory") };
-        files.lock().unwrap().insert("nodepool.yaml".into(), hold.launcher.yaml(sizes));
-        hold.book.limit(&hold.launcher.own.into(), sizes.max_servers, DECIDED_BEFORE);
-    }
 }
 
-/// What was decided on an older configuration has been done by then.
-const DECIDED_BEFORE: Duration = Duration::from_secs(60);
+/// A program, in one of its lives.
+pub struct Started {
+    pub process: Process,
+    pub run: Grow,
+}
 
-/// Starts a launcher under a name and keeps it running: after a session with another one, after its death as another process.
-pub fn keep_running(launcher: &'static Launcher, zookeeper: &MemoryZooKeeper, clouds: &Clouds, book: &Book) -> Handle {
-    let (files, book) = (Files::InMemory(Arc::default()), book.clone());
-    let handle = Handle(Rc::new(RefCell::new(Hold {
-        launcher,
-        gate: Gate::open(),
-        wire: Wire::new(0),
-        session: 0,
-        files,
-        book,
-    })));
-    handle.configure(Sizes::default());
-    let (held, zookeeper, clouds) = (handle.clone(), zookeeper.clone(), clouds.clone());
+/// Grows its tree on a session.
+pub type Grow = Box<dyn FnMut(&mut Process, Zk) -> JoinHandle<SessionEnd>>;
+
+/// Keeps a program running: after a session with another one, after its death as another process.
+pub fn keep_running(
+    name: &'static str,
+    zookeeper: &MemoryZooKeeper,
+    start: impl Fn(&Gate) -> Started + 'static,
+) -> Seat {
+    let (seat, zookeeper) = (Seat::empty(), zookeeper.clone());
+    let taken = seat.clone();
     actix_rt::spawn(async move {
         loop {
-            one_process(launcher.name, &held, &zookeeper, &clouds).await;
-            // Whoever starts it again takes a moment.
-            tokio::time::sleep(Duration::from_secs(5)).await;
+            let gate = Gate::open();
+            one_life(name, start(&gate), &gate, &taken, &zookeeper).await;
+            tokio::time::sleep(RESTART).await;
         }
     });
-    handle
+    seat
 }
 
-async fn one_process(name: &'static str, handle: &Handle, zookeeper: &MemoryZooKeeper, clouds: &Clouds) {
-    let gate = Gate::open();
-    let files = handle.0.borrow().files.clone();
-    let tune = |options: &mut nodepool::actors::shared::LauncherOptions| {
-        (options.files, options.config) = (files, "nodepool.yaml".into());
-        options.delete_interval = Span(30.0);
-        options.watermark_sleep = Span(30.0);
-    };
-    let mut process = Process::named(Identity::named(name), "", tune, Some(clouds.behind(&gate)));
+async fn one_life(name: &str, mut started: Started, gate: &Gate, seat: &Seat, zookeeper: &MemoryZooKeeper) {
     while !gate.is_closed() {
-        let inner: Arc<dyn Connection> = zookeeper.connect();
-        gate.attend(inner.session());
-        let wire = Wire::new(inner.session_id() as u64);
-        {
-            let mut hold = handle.0.borrow_mut();
-            (hold.gate, hold.wire, hold.session) = (gate.clone(), wire.clone(), inner.session_id());
-        }
-        let running = process.run_on(Arc::new(Gated { inner, gate: gate.clone(), wire }));
+        let running = (started.run)(&mut started.process, seat.connect(gate, zookeeper));
         tokio::select! {
             biased;
             ended = running => {
                 let end = ended.expect("a tree ends in order");
                 assert!(!matches!(end, SessionEnd::Panicked(_)), "{name}: {end:?}");
             }
-            () = death(&gate) => break,
+            () = death(gate) => break,
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     // What is left of it does nothing any more that anybody would see.
-    process.stop();
+    started.process.stop();
 }
 
-async fn death(gate: &Gate) {
+pub async fn death(gate: &Gate) {
     while !gate.is_closed() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
+}
+
+/// What was decided on an older configuration has been done by then.
+const DECIDED_BEFORE: Duration = Duration::from_secs(60);
+
+/// The configuration file of a launcher.
+pub struct Configured {
+    launcher: &'static Launcher,
+    files: Files,
+    book: Book,
+}
+
+impl Configured {
+    /// What it reads at its next look.
+    pub fn set(&self, sizes: Sizes) {
+        let Files::InMemory(files) = &self.files else { unreachable!("simulated files are in memory") };
+        files.lock().unwrap().insert("nodepool.yaml".into(), self.launcher.yaml(sizes));
+        self.book.limit(&self.launcher.own.into(), sizes.max_servers, DECIDED_BEFORE);
+    }
+}
+
+/// Keeps a launcher running.
+pub fn launcher(
+    launcher: &'static Launcher,
+    zookeeper: &MemoryZooKeeper,
+    clouds: &Clouds,
+    book: &Book,
+) -> (Seat, Configured) {
+    let files = Files::InMemory(Arc::default());
+    let configured = Configured { launcher, files: files.clone(), book: book.clone() };
+    configured.set(Sizes::default());
+    let (clouds, book) = (clouds.clone(), book.clone());
+    let seat = keep_running(launcher.name, zookeeper, move |gate| {
+        let tune = |options: &mut nodepool::actors::shared::LauncherOptions| {
+            (options.files, options.config) = (files.clone(), "nodepool.yaml".into());
+            options.delete_interval = Span(30.0);
+            options.watermark_sleep = Span(30.0);
+        };
+        let process = Process::named(Identity::named(launcher.name), "", tune, Some(clouds.behind(gate)));
+        actix_rt::spawn(inspect(launcher.name, process.shared.clone(), gate.clone(), book.clone()));
+        Started { process, run: Box::new(|process, zk| process.run_on(zk)) }
+    });
+    (seat, configured)
 }

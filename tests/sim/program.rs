@@ -11,6 +11,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::Signal;
 
 use campaign::{Campaign, Seeds};
 use model::book::Book;
@@ -69,7 +72,13 @@ fn main() -> ExitCode {
     if has_held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Seconds of a processor after which an hour counts as one that never ends.
+const LONGEST: u64 = 90;
+
 fn one_hour(seed: u64, arguments: &Arguments) -> bool {
+    // An hour that spins cannot say so itself, and nobody waits for it when who asked has gone.
+    setrlimit(Resource::RLIMIT_CPU, LONGEST, LONGEST + 5).expect("a process may limit itself");
+    set_pdeathsig(Signal::SIGKILL).expect("a process may end with its parent");
     let book = if arguments.tale.is_some() { Book::with_tale() } else { Book::default() };
     let chosen = arguments.faults.clone().unwrap_or_default();
     let outcome = model::live(seed, &chosen, book.clone());

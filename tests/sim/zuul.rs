@@ -1,14 +1,17 @@
-//! Consumers as Zuul is one: they ask, wait, change their minds, use, hold, and die with what they have.
+//! Consumers as Zuul is one: they ask, wait, revise, change their minds, use, hold, and die with what they have.
 
 use std::cell::Cell;
+use std::convert::Infallible;
+use std::future::pending;
 use std::rc::Rc;
 use std::time::Duration;
 
 use nodepool::model::ids::RequestId;
+use nodepool::model::json;
 use nodepool::model::node::NodeState;
-use nodepool::model::request::RequestState;
+use nodepool::model::request::{NodeRequest, RequestState};
 use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::{Connection, paths};
+use nodepool::zk::{Connection, ZkError, lock, paths};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -37,7 +40,12 @@ pub async fn one(zookeeper: MemoryZooKeeper, seed: u64, labels: &'static [&'stat
         (0..[1, 1, 1, 2, 2, 3][dice.gen_range(0..6)]).map(|_| labels[dice.gen_range(0..labels.len())]).collect();
     let id = consumer.ask(&wanted).await;
     let patience = Duration::from_secs_f64(if dice.gen_bool(0.1) { dice.gen_range(0.1..90.0) } else { 3600.0 });
-    let ended = tokio::time::timeout(patience, ends(&consumer, &id)).await;
+    let revisions = dice.gen_bool(0.3).then(|| StdRng::seed_from_u64(dice.r#gen()));
+    let ended = tokio::select! {
+        biased;
+        ended = tokio::time::timeout(patience, ends(&consumer, &id)) => ended,
+        never = revise(&consumer, &id, revisions) => match never {},
+    };
     match ended {
         Err(_) => {
             // Changed its mind, whatever has come of the request meanwhile.
@@ -98,6 +106,28 @@ pub async fn one(zookeeper: MemoryZooKeeper, seed: u64, labels: &'static [&'stat
                 lock.release().await.unwrap();
             }
         }
+    }
+}
+
+/// Has thought better of what comes first, again and again (zookeeper.md Z8).
+async fn revise(consumer: &Consumer, id: &RequestId, dice: Option<StdRng>) -> Infallible {
+    let Some(mut dice) = dice else { return pending().await };
+    loop {
+        tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..30.0))).await;
+        let (data, seen) = consumer.zk.get(&paths::request(id)).await.expect("only we take our request away");
+        let mut request: NodeRequest = json::from_bytes(&data).expect("a request can be read");
+        tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..0.1))).await;
+        if request.state != RequestState::Requested {
+            continue;
+        }
+        let locked = lock::try_lock(&consumer.zk, &paths::request_lock(id), "").await.expect("our session lives");
+        let Some(held) = locked else { continue };
+        request.relative_priority = dice.gen_range(0..20);
+        match consumer.zk.set(&paths::request(id), json::to_bytes(&request).into(), seen.version).await {
+            Ok(_) | Err(ZkError::BadVersion) => {}
+            Err(error) => panic!("{id}: {error}"),
+        }
+        held.release().await.expect("our session lives");
     }
 }
 

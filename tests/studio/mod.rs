@@ -12,6 +12,7 @@ use nodepool::actors::builder::{BuilderLife, BuilderOptions, run_session};
 use nodepool::actors::clock;
 use nodepool::actors::providers::MoreDrivers;
 use nodepool::actors::shared::SessionEnd;
+use nodepool::drivers::dib::DiskImageBuilder;
 use nodepool::model::build::{BuildState, ImageBuild};
 use nodepool::model::ids::{BuildId, ImageName, ProviderName, UploadId};
 use nodepool::model::time::{Span, Timestamp};
@@ -129,7 +130,8 @@ impl Scene {
             ..BuilderOptions::default()
         };
         tune(&mut options);
-        let life = BuilderLife { options, builder_id: "705c8f5d-6bcc-4bb5-bd96-f61902760199".to_owned() };
+        let builder_id = "705c8f5d-6bcc-4bb5-bd96-f61902760199".to_owned();
+        let life = BuilderLife { options, builder_id, maker: Arc::new(DiskImageBuilder) };
         let connection = self.zookeeper.connect();
         let (session_id, shared) = (connection.session_id(), process.shared.clone());
         let running = actix_rt::spawn(async move {

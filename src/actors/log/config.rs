@@ -40,7 +40,8 @@ impl LogPlan {
         Self::parse(&text, suffix).map_err(wrong)
     }
 
-    fn parse(text: &str, suffix: &str) -> Result<Self, String> {
+    /// The text of a file whose name ends so.
+    pub fn parse(text: &str, suffix: &str) -> Result<Self, String> {
         let mapping = match suffix {
             "yml" | "yaml" | "json" => mapping::sections(text)?,
             _ => None,

@@ -67,6 +67,10 @@ impl ApiCall for Call {
         self.lane
     }
 
+    fn changes(&self) -> bool {
+        matches!(&self.what, What::Send(request, _) if request.method != Method::GET)
+    }
+
     fn deadline(&self) -> Span {
         self.deadline
     }

@@ -43,6 +43,8 @@ enum Step {
     Waiting(u32),
     /// An earlier attempt may have made it.
     Finding,
+    /// An earlier life may have asked for it a moment ago; with the looks that are left.
+    Expecting(u32),
     Creating,
     /// The answer was lost; with the error and the looks that are left.
     Searching(CloudError, u32),
@@ -72,7 +74,7 @@ impl LaunchServer {
     pub fn label(&self) -> &'static str {
         match self.step {
             Step::Begin | Step::Waiting(_) | Step::Finding | Step::Creating => "submit creating server",
-            Step::Searching(..) | Step::Booting(_) | Step::Asking => "creating server",
+            Step::Expecting(_) | Step::Searching(..) | Step::Booting(_) | Step::Asking => "creating server",
             Step::Ports(_) | Step::Floating(..) | Step::FindingFloating(..) => "creating floating ip",
             Step::Attaching(..) | Step::Looking(..) => "attaching floating ip",
             Step::Over => "complete",
@@ -82,7 +84,13 @@ impl LaunchServer {
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Over), input) {
             (Step::Begin, Input::Start) if self.id.is_some() => self.observe(Step::Booting(0)),
+            (Step::Begin, Input::Start) if self.order.may_appear => self.find(Step::Expecting(LOOKS)),
             (Step::Begin, Input::Start) if self.order.may_exist => self.find(Step::Finding),
+            (Step::Expecting(left), Input::Reply(reply)) => {
+                let found = reply.is_ok_and(|reply| self.adopted(&reply));
+                self.observe(if found { Step::Booting(0) } else { Step::Expecting(left) })
+            }
+            (Step::Expecting(left), Input::Seen(inventory)) => self.expect(left, inventory),
             (Step::Begin, Input::Start) => self.begin(),
             (Step::Waiting(0), Input::Seen(_)) => self.create(),
             (Step::Waiting(left), Input::Seen(_)) => self.wait(left - 1),
@@ -211,12 +219,23 @@ impl LaunchServer {
         self.id = Some(ExternalId::Text(id));
     }
 
-    fn search(&mut self, error: CloudError, left: u32, inventory: &Inventory) -> Next<Call> {
-        if let Some(found) = inventory.instances().iter().find(|instance| self.is_ordered(&instance.metadata)) {
-            self.take_id(found.external_id.to_string());
-            return self.booting(0, inventory);
-        }
+    /// Takes a server of this node from an inventory, if there is one.
+    fn seen(&mut self, inventory: &Inventory) -> bool {
+        let found = inventory.instances().iter().find(|instance| self.is_ordered(&instance.metadata));
+        found.map(|found| self.take_id(found.external_id.to_string())).is_some()
+    }
+
+    fn expect(&mut self, left: u32, inventory: &Inventory) -> Next<Call> {
         match left {
+            _ if self.seen(inventory) => self.booting(0, inventory),
+            0 | 1 => self.begin(),
+            _ => self.observe(Step::Expecting(left - 1)),
+        }
+    }
+
+    fn search(&mut self, error: CloudError, left: u32, inventory: &Inventory) -> Next<Call> {
+        match left {
+            _ if self.seen(inventory) => self.booting(0, inventory),
             0 | 1 => Next::Failed(error),
             _ => self.observe(Step::Searching(error, left - 1)),
         }

@@ -60,6 +60,11 @@ impl ApiCall for Call {
         }
     }
 
+    /// Hosts are only looked at.
+    fn changes(&self) -> bool {
+        false
+    }
+
     fn deadline(&self) -> Span {
         let (Call::Check(host) | Call::Probe(host)) = self;
         Span(host.timeout.0.max(0.0) + SLACK_S)

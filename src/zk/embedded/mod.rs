@@ -19,9 +19,9 @@ use crate::model::config::TlsFiles;
 
 mod certificates;
 pub mod coordinator;
-mod engine;
+pub mod engine;
 pub mod jute;
-mod link;
+pub mod link;
 mod ports;
 pub mod protocol;
 pub mod store;

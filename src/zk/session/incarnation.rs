@@ -7,12 +7,13 @@
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 use zookeeper_client::{AddWatchMode, Client, EventType, OneshotWatcher, PersistentWatcher, SessionInfo, StateWatcher};
 
 use super::options::{ConnectError, ConnectOptions};
@@ -51,6 +52,8 @@ pub struct Live {
     client: Arc<Client>,
     tasks: Handle,
     suspect: Notify,
+    /// When the newest of those requests was sent that a leader has answered.
+    confirmed: Mutex<Option<Instant>>,
 }
 
 impl Incarnation {
@@ -84,7 +87,8 @@ impl Incarnation {
             Err(error) => return Err(Refusal::Unclear(error.to_string())),
         };
         let state = client.state_watcher();
-        let live = Arc::new(Live { client: Arc::new(client), tasks, suspect: Notify::new() });
+        let live =
+            Arc::new(Live { client: Arc::new(client), tasks, suspect: Notify::new(), confirmed: Mutex::default() });
         Ok(Self { live: Some(live), state, stop: Some(stop) })
     }
 
@@ -146,6 +150,20 @@ impl Drop for Incarnation {
 impl Live {
     pub fn client(&self) -> Arc<Client> {
         self.client.clone()
+    }
+
+    /// A request that the leader answers, and no follower that may have lost it: the session lived when it was sent.
+    pub async fn by_leader<T, E>(&self, request: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        let sent = Instant::now();
+        let reply = request.await?;
+        let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        *confirmed = (*confirmed).max(Some(sent));
+        Ok(reply)
+    }
+
+    pub fn lives_until(&self) -> Option<Instant> {
+        let confirmed = *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(confirmed? + self.client.session_timeout())
     }
 
     /// Sends a request now; the answer comes when it is awaited.

@@ -109,6 +109,14 @@ impl Shared {
         .boxed()
     }
 
+    /// `None` while there is no connection.
+    pub fn lives_until(&self) -> Option<Instant> {
+        match &*self.lock() {
+            Slot::Live(live) => live.lives_until(),
+            Slot::Suspended(_) | Slot::Over => None,
+        }
+    }
+
     fn suspend(&self) {
         *self.lock() = Slot::Suspended(VecDeque::new());
         self.state.send_replace(SessionState::Suspended);

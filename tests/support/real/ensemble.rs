@@ -63,6 +63,14 @@ impl Ensemble {
         self.servers[index].kill();
     }
 
+    /// Starts all servers again, none of which runs, and waits until they serve.
+    pub async fn start_all_again(&mut self) {
+        self.servers.iter_mut().for_each(Server::launch);
+        for server in &mut self.servers {
+            server.wait_until_serving().await;
+        }
+    }
+
     /// Starts one server again and waits until it serves.
     pub async fn start_again(&mut self, index: usize) {
         self.servers[index].start_again().await;

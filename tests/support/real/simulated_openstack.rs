@@ -21,17 +21,18 @@ pub struct SimulatedOpenStack {
 impl SimulatedOpenStack {
     /// Starts a cloud with these flags, for example `&["--boot-time-s", "0.1"]`, and waits until it listens.
     pub async fn start(flags: &[&str]) -> SimulatedOpenStack {
-        Self::start_for(flags, reqwest::Client::new()).await
+        Self::start_for(flags, reqwest::Client::builder()).await
     }
 
     /// The same for a cloud that serves TLS with a certificate of this authority (PEM).
     pub async fn start_with_authority(flags: &[&str], authority: &str) -> SimulatedOpenStack {
         let authority = reqwest::Certificate::from_pem(authority.as_bytes()).expect("an authority is PEM");
-        let http = reqwest::Client::builder().add_root_certificate(authority).build();
-        Self::start_for(flags, http.expect("a client with an authority can be built")).await
+        Self::start_for(flags, reqwest::Client::builder().add_root_certificate(authority)).await
     }
 
-    async fn start_for(flags: &[&str], http: reqwest::Client) -> SimulatedOpenStack {
+    async fn start_for(flags: &[&str], http: reqwest::ClientBuilder) -> SimulatedOpenStack {
+        // No connection is kept: the cloud may close it at the moment at which it is used again.
+        let http = http.pool_max_idle_per_host(0).build().expect("a client with an authority can be built");
         let home = tempfile::Builder::new().prefix("nodepool-test-cloud-").tempdir();
         let home = home.expect("the temporary directory is writable");
         let mut command = Command::new(executable());
@@ -68,8 +69,17 @@ impl SimulatedOpenStack {
 
     /// What there is and what was counted.
     pub async fn state(&self) -> Value {
-        let sent = self.http.get(format!("{}/sim/state", self.base)).send().await;
-        sent.expect("the simulated cloud answers").json().await.expect("the state is JSON")
+        self.get("state").await
+    }
+
+    /// When each server came, was to be deleted, and was gone.
+    pub async fn history(&self) -> Value {
+        self.get("history").await
+    }
+
+    async fn get(&self, what: &str) -> Value {
+        let sent = self.http.get(format!("{}/sim/{what}", self.base)).send().await;
+        sent.expect("the simulated cloud answers").json().await.expect("what it tells of itself is JSON")
     }
 
     /// Back to the beginning: nothing there, nothing counted, the knobs as they were at the start.

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use std::{
     collections::BTreeMap,
     fmt::Write,
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
@@ -45,6 +45,8 @@ pub struct Options {
     pub settings: Vec<String>,
     /// Options of the Java machine. The default starts fast and computes slowly; benchmarks give their own.
     pub java: Vec<String>,
+    /// More variables of its environment.
+    pub environment: Vec<(String, PathBuf)>,
 }
 
 impl Default for Options {
@@ -55,6 +57,7 @@ impl Default for Options {
             tick: Duration::from_secs(2),
             settings: Vec::new(),
             java: java.map(str::to_owned).to_vec(),
+            environment: Vec::new(),
         }
     }
 }
@@ -105,6 +108,7 @@ impl Server {
         command
             .args(&self.options.java)
             .args(LOG_TIMES)
+            .envs(self.options.environment.iter().map(|(name, value)| (name, value)))
             .arg("-cp")
             .arg(super::setting("NODEPOOL_TEST_ZOOKEEPER_CLASSPATH"))
             .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")

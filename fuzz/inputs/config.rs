@@ -1,0 +1,85 @@
+//! Any text as a configuration, alone and with a secure file: it may be refused, it may not panic, hang or tell a secret.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use nodepool::actors::config_files::{LoadError, Loaded, load};
+use nodepool::actors::files::Files;
+use nodepool::model::problem::Problem;
+use nodepool::model::validate::validate;
+use tokio::runtime::Builder;
+
+/// Those of this version, and some whose sections are only read.
+const DRIVERS: &[&str] =
+    &["aws", "example", "fake", "kubernetes", "metastatic", "openshiftpods", "openstack", "static", "test"];
+/// What follows this line is the secure file.
+const SEPARATOR: &str = "\n#secure\n";
+/// Where it stands in the secure file alone, nobody may repeat it.
+const SECRET: &str = "hunter2";
+const MAIN: &str = "np.yaml";
+const SECURE: &str = "secure.yaml";
+
+pub fn check(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let (main, secure) = text.split_once(SEPARATOR).map_or((text, None), |(main, secure)| (main, Some(secure)));
+    let said = validate(main, MAIN, DRIVERS);
+    check_problems(&said, main, secure);
+    let (first, second) = (loaded(main, secure), loaded(main, secure));
+    match (first, second) {
+        (Ok(first), Ok(second)) => {
+            assert_eq!(first.config, second.config, "two loads of one file are equal");
+            assert_eq!(first.stamp, second.stamp, "and so are their stamps");
+            assert!(first.problems.iter().all(|problem| !problem.is_error()), "{:?}", first.problems);
+            check_problems(&first.problems, main, secure);
+            let refused = first.config.out_of_service.iter();
+            refused.for_each(|(_, reason)| assert!(!tells_a_secret(reason, main, secure), "{reason}"));
+        }
+        (Err(first), Err(second)) => {
+            assert!(first.problems.iter().any(Problem::is_error), "what is refused has an error");
+            assert_eq!(first.problems, second.problems, "and the same each time");
+            assert!(!tells_a_secret(&first.to_string(), main, secure), "{first}");
+            check_problems(&first.problems, main, secure);
+        }
+        _ => panic!("one file loads once and once it does not"),
+    }
+}
+
+/// As a daemon loads it.
+fn loaded(main: &str, secure: Option<&str>) -> Result<Loaded, LoadError> {
+    let texts = [(MAIN, Some(main)), (SECURE, secure)];
+    let texts = texts.into_iter().filter_map(|(name, text)| Some((PathBuf::from(name), text?.to_owned())));
+    let files = Files::InMemory(Arc::new(Mutex::new(BTreeMap::from_iter(texts))));
+    let runtime = Builder::new_current_thread().build().expect("a runtime without any I/O");
+    runtime.block_on(load(&files, Path::new(MAIN), secure.map(|_| Path::new(SECURE)), DRIVERS))
+}
+
+fn check_problems(problems: &[Problem], main: &str, secure: Option<&str>) {
+    for problem in problems {
+        let shown = problem.to_string();
+        assert!(!problem.message.is_empty() && shown.len() < 100_000, "{shown}");
+        let text = match problem.file.as_str() {
+            MAIN => main,
+            SECURE => secure.expect("nobody names a file that is not there"),
+            other => panic!("a problem of the file {other:?}: {shown}"),
+        };
+        // The end of the text is behind its last line.
+        let lines = text.split(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count() + 1;
+        assert!(problem.at.line as usize <= lines, "{shown} is beyond the last of {lines} lines");
+        assert!(!tells_a_secret(&shown, main, secure), "{shown}");
+    }
+}
+
+/// Keys and names are no secrets.
+fn tells_a_secret(shown: &str, main: &str, secure: Option<&str>) -> bool {
+    let is_value = |at: usize, text: &str| {
+        let is_key = text[at + SECRET.len()..].trim_start_matches(['\'', '"', ' ']).starts_with(':');
+        let is_name = text[..at].trim_end_matches(['\'', '"', ' ']).ends_with("name:");
+        !is_key && !is_name
+    };
+    let is_secret = |text: &str| {
+        let mut places = text.match_indices(SECRET).map(|(at, _)| at).peekable();
+        places.peek().is_some() && places.all(|at| is_value(at, text))
+    };
+    shown.contains(SECRET) && !main.contains(SECRET) && secure.is_some_and(is_secret)
+}

@@ -1,0 +1,162 @@
+//! The bytes of connections to the embedded coordinator: frames through its dispatcher, and streams however they are cut.
+
+use std::time::Duration;
+
+use nodepool::zk::embedded::coordinator::{Action, Coordinator, Input, LinkId, Moment, Output};
+use nodepool::zk::embedded::engine::{Message, Report};
+use nodepool::zk::embedded::link::{self, LinkError, Outbox};
+use nodepool::zk::embedded::protocol::{decode_call, decode_hello};
+use nodepool::zk::tree::Tree;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
+use tokio::runtime::Builder;
+use tokio::sync::mpsc;
+
+/// A stream that is cut into bytes takes a virtual millisecond for each, and a greeting may not take ten seconds.
+const LONGEST: usize = 4096;
+const WORDS: [&[u8]; 6] = [b"ruok", b"srvr", b"stat", b"mntr", b"envi", b"isro"];
+/// How connections end that nobody is to blame for.
+const WELL: &str = "well";
+/// How long everybody has to come to rest: in virtual time, which goes on when they have.
+const REST: Duration = Duration::from_millis(1);
+
+// Input: a zero and frames, or the length of the pieces in which a stream arrives and the stream.
+pub fn check(data: &[u8]) {
+    match data.split_first() {
+        Some((0, frames)) => check_frames(frames),
+        Some((piece, stream)) => check_stream(&stream[..stream.len().min(LONGEST)], usize::from(*piece)),
+        None => {}
+    }
+}
+
+fn now(passed_ms: u64) -> Moment {
+    Moment { wall_ms: 1_700_000_000_000, passed_ms }
+}
+
+// Per frame one byte that names one of two connections (and whether time passes), one byte of length, the frame.
+fn check_frames(data: &[u8]) {
+    let mut passed_ms = 0;
+    let mut coordinator = Coordinator::new(Tree::new(), now(0));
+    let mut greeted = [false; 2];
+    let mut rest = data;
+    while let [control, length, tail @ ..] = rest {
+        let (frame, tail) = tail.split_at(tail.len().min(usize::from(*length)));
+        rest = tail;
+        let side = usize::from(control & 1);
+        let link = LinkId(side as u64);
+        if control & 2 != 0 {
+            passed_ms += u64::from(*control) * 20;
+            coordinator.handle(Input::Tick, now(passed_ms));
+        }
+        let input = if control & 4 != 0 {
+            greeted[side] = false;
+            Input::Gone { link }
+        } else if greeted[side] {
+            let Ok(call) = decode_call(frame) else { continue };
+            Input::Call { link, call }
+        } else {
+            let Ok(hello) = decode_hello(frame) else { continue };
+            greeted[side] = true;
+            Input::Hello { link, hello, new_password: [7; 16] }
+        };
+        coordinator.handle(input, now(passed_ms));
+        for Output { action, .. } in coordinator.take_outputs() {
+            if let Action::Reply(bytes) | Action::Event(bytes) | Action::LastReply(bytes) = action {
+                assert_eq!(frames(&bytes).len(), 1);
+            }
+        }
+    }
+    // What would be stored makes the same tree again.
+    let tree = coordinator.tree();
+    let records = tree.records().map(|(path, record)| (path.clone(), record.clone()));
+    let again = Tree::restore(tree.last_zxid(), tree.last_session(), records, tree.sessions().cloned());
+    assert_eq!(again.expect("a consistent tree").len(), tree.len());
+}
+
+fn check_stream(stream: &[u8], piece: usize) {
+    let (whole, ended) = served(stream, LONGEST);
+    let (torn, ended_torn) = served(stream, piece);
+    // Who is told to go may have sent nonsense meanwhile.
+    assert!(ended == ended_torn || ended != WELL && ended_torn == WELL, "{ended}, and cut up {ended_torn}");
+    if stream.get(..4).is_some_and(|first| WORDS.contains(&first)) {
+        assert!(whole.is_ascii() && whole.len() > 1, "a word has an answer");
+        assert_eq!(whole, torn);
+        return;
+    }
+    let (whole, torn) = (frames(&whole), frames(&torn));
+    // Who sends nonsense hears no more, of what came before it in one piece neither.
+    assert!(whole.len() == torn.len() || ended != WELL && whole.len() < torn.len(), "{whole:?} {torn:?}");
+    for (number, (whole, torn)) in whole.iter().zip(torn).enumerate() {
+        // The first answer holds a password by chance.
+        assert!(*whole == torn || number == 0 && whole.len() == torn.len(), "{whole:?} {torn:?}");
+    }
+}
+
+/// The contents of frames, of which the last one is whole.
+fn frames(mut bytes: &[u8]) -> Vec<&[u8]> {
+    let mut frames = Vec::new();
+    while let Some((length, rest)) = bytes.split_first_chunk::<4>() {
+        let length = usize::try_from(i32::from_be_bytes(*length)).expect("a frame has a length");
+        let (frame, rest) = rest.split_at_checked(length).expect("and as many bytes");
+        frames.push(frame);
+        bytes = rest;
+    }
+    assert!(bytes.is_empty(), "{} bytes behind the last frame", bytes.len());
+    frames
+}
+
+/// All that a client hears that sends a stream in pieces, rests, and goes; and how the server saw it end.
+fn served(stream: &[u8], piece: usize) -> (Vec<u8>, String) {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime without any I/O").block_on(async {
+        let (ours, theirs) = duplex(2 * LONGEST);
+        let (engine, inbox) = mpsc::channel(16);
+        let answering = tokio::spawn(answer(inbox));
+        let serving = tokio::spawn(link::serve(theirs, LinkId(0), engine));
+        let (mut reader, mut writer) = split(ours);
+        let reading = tokio::spawn(async move {
+            let mut heard = Vec::new();
+            reader.read_to_end(&mut heard).await.expect("memory can be read");
+            heard
+        });
+        for piece in stream.chunks(piece) {
+            // Who was hung up on need not go on.
+            if writer.write_all(piece).await.is_err() {
+                break;
+            }
+            tokio::time::sleep(REST).await;
+        }
+        let _ = writer.shutdown().await;
+        let ended = match serving.await.expect("a connection does not panic") {
+            Ok(()) => WELL.to_owned(),
+            Err(LinkError::Silent) => panic!("it was not silent"),
+            Err(error) => error.to_string(),
+        };
+        answering.await.expect("an engine does not panic");
+        (reading.await.expect("a client does not panic"), ended)
+    })
+}
+
+/// As the engine does, but for the disk.
+async fn answer(mut inbox: mpsc::Receiver<Message>) {
+    let mut coordinator = Coordinator::new(Tree::new(), now(0));
+    let mut outbox: Option<Outbox> = None;
+    while let Some(message) = inbox.recv().await {
+        match message {
+            Message::Opened { outbox: opened, .. } => outbox = Some(opened),
+            Message::Report(reply) => drop(reply.send(Report::default())),
+            Message::Input(input) => coordinator.handle(input, now(0)),
+        }
+        for Output { action, .. } in coordinator.take_outputs() {
+            let Some(open) = &outbox else { continue };
+            let stays = match action {
+                Action::Reply(frame) => open.reply(frame),
+                Action::Event(frame) => open.event(frame),
+                Action::LastReply(frame) => open.last_reply(frame),
+                Action::HangUp(reason) => open.hang_up(reason),
+            };
+            if stays.is_break() {
+                outbox = None;
+            }
+        }
+    }
+}

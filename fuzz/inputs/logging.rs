@@ -1,0 +1,73 @@
+//! Any text as the file of `-l`, and as the variables of statsd: what is understood writes lines, what is not is named.
+
+use chrono::{Local, TimeZone};
+use nodepool::actors::log::format::{Known, Record};
+use nodepool::actors::log::sink::{FilePlan, Rotation, SinkPlan};
+use nodepool::actors::log::{Level, LogPlan};
+use nodepool::model::metrics::StatsdAddress;
+use serde_json::Value;
+
+/// What follows this line are variables, `NAME=VALUE` in lines.
+const SEPARATOR: &str = "\n#environment\n";
+const NOW: i64 = 1_700_000_000;
+
+// Input: the ending of the file's name in a line of its own, the file, and perhaps variables.
+pub fn check(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let (file, variables) = text.split_once(SEPARATOR).unwrap_or((text, ""));
+    check_statsd(variables);
+    let Some((suffix, file)) = file.split_once('\n') else { return };
+    let plan = LogPlan::parse(file, suffix);
+    assert_eq!(plan, LogPlan::parse(file, suffix), "the same each time");
+    match plan {
+        Ok(plan) => check_plan(&plan),
+        Err(problem) => assert!(!problem.trim().is_empty(), "what is refused is told why"),
+    }
+}
+
+fn check_plan(plan: &LogPlan) {
+    for logger in plan.loggers.values() {
+        assert!(logger.handlers.iter().all(|handler| *handler < plan.handlers.len()), "handlers are there");
+    }
+    for handler in &plan.handlers {
+        assert!(handler.format.render(&record()).ends_with('\n'), "records are lines");
+        if let SinkPlan::File(FilePlan { rotation: Rotation::ByTime { schedule, .. }, .. }) = &handler.sink {
+            let next = schedule.next(NOW);
+            assert!(next > NOW, "a file is put aside later, not before");
+            assert!(schedule.is_suffix(&schedule.suffix(next)), "and found again by its name");
+        }
+    }
+    for handler in &plan.clone().as_json().handlers {
+        let line = handler.format.render(&record());
+        let object = serde_json::from_str(line.trim_end());
+        assert!(matches!(object, Ok(Value::Object(_))) && line.matches('\n').count() == 1, "{line}");
+    }
+}
+
+fn record() -> Record<'static> {
+    Record {
+        time: Local.timestamp_opt(NOW, 123_456_789).earliest().expect("a moment of 2023"),
+        level: Level::WARNING,
+        logger: "nodepool.PoolWorker.lab-main",
+        message: "[e: 7] two\nlines of \"text\"",
+        plain: "two\nlines of \"text\"",
+        known: Known { event: Some("7"), ..Known::default() },
+        file: "src/lib.rs",
+        line: 1,
+        thread: "main",
+    }
+}
+
+fn check_statsd(variables: &str) {
+    let value = |name: &str| {
+        let lines = variables.lines().filter_map(|line| line.split_once('='));
+        lines.rev().find(|(given, _)| *given == name).map(|(_, value)| value.to_owned())
+    };
+    match StatsdAddress::from_environment(value) {
+        Ok(Some(address)) => assert!(address.port != 0 && !address.host.is_empty()),
+        Ok(None) => {
+            assert!(["STATSD_HOST", "STATSD_PORT"].iter().all(|name| value(name).is_none_or(|value| value.is_empty())))
+        }
+        Err(problem) => assert!(problem.contains("STATSD_PORT"), "{problem}"),
+    }
+}

@@ -1,0 +1,249 @@
+//! Znode bytes of any content as records: written back as they were, seen in the picture of ZooKeeper, decided on and shown.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use nodepool::drivers::{Driver, static_nodes};
+use nodepool::model::build::ImageBuild;
+use nodepool::model::cloud::{Facts, HostCheck};
+use nodepool::model::component::{Component, PoolComponent};
+use nodepool::model::config::Config;
+use nodepool::model::ids::{LauncherId, PoolId, ProviderName};
+use nodepool::model::image_status::{self, Ages};
+use nodepool::model::node::Node;
+use nodepool::model::request::NodeRequest;
+use nodepool::model::resolve::{Source, resolve};
+use nodepool::model::snapshot::{LockView, Snapshot};
+use nodepool::model::time::{Span, Timestamp};
+use nodepool::model::upload::ImageUpload;
+use nodepool::model::world::World;
+use nodepool::model::yaml_parse::parse;
+use nodepool::model::{json, list, live, metrics, status};
+use nodepool::policy::{bake, pool, retire, upkeep};
+use nodepool::zk::Stat;
+use nodepool::zk::bulk::Picture;
+use nodepool::zk::paths::{self, Place};
+use nodepool::zk::records::{Decoded, decode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+/// Where a record may be found, and the document that it changes where its first byte says so: most records then concern
+/// our provider and its hosts, whatever else is in them. `#` stands for a number of its own.
+const PLACES: [(&str, &str); 11] = [
+    (
+        "/nodepool/nodes/#",
+        r#"{"state": "ready", "state_time": 1.6e9, "provider": "p", "pool": "main", "type": ["a"], "hostname": "fake",
+            "username": "zuul", "connection_port": 22, "slot": 0, "tenant_name": "t", "resources": {"instances": 1}}"#,
+    ),
+    (
+        "/nodepool/requests/200-#",
+        r#"{"state": "requested", "node_types": ["a"], "tenant_name": "t", "requestor": "z"}"#,
+    ),
+    ("/nodepool/components/pool/host#", r#"{"kind": "pool", "id": "other", "supported_labels": ["a", "b"]}"#),
+    ("/nodepool/components/launcher/host#", r#"{"kind": "launcher"}"#),
+    ("/nodepool/components/builder/host#", r#"{"kind": "builder", "hostname": "nb01", "version": "11.0.0"}"#),
+    (
+        "/nodepool/images/i/builds/#",
+        r#"{"state": "ready", "state_time": 1.6e9, "builder": "nb01", "builder_id": "x", "formats": "qcow2,raw"}"#,
+    ),
+    (
+        "/nodepool/images/i/builds/0000000000/providers/p/images/#",
+        r#"{"state": "ready", "state_time": 1.6e9, "external_id": "e", "external_name": "i-1", "format": "qcow2"}"#,
+    ),
+    ("/nodepool/images/i/pause", "{}"),
+    ("/nodepool/images/i/request-build", "{}"),
+    // Nodes of Kubernetes carry what lets everybody in.
+    (
+        "/nodepool/nodes/#",
+        r#"{"state": "ready", "provider": "k", "pool": "main", "type": ["pod"], "connection_type": "kubectl",
+            "connection_port": {"name": "pod", "token": "hunter2", "ca_crt": "x"}}"#,
+    ),
+    // The path of what lies somewhere; whoever contends for a lock has it.
+    (PATH, ""),
+];
+const PATH: &str = "";
+/// Shown to nobody unless somebody wrote it elsewhere.
+const SECRET: &str = "hunter2";
+/// Without its own registration in the picture a pool decides nothing.
+const OWN_POOL: &[u8] =
+    br#"{"kind": "pool", "id": "l", "name": "main", "provider_name": "p", "supported_labels": ["a", "b"]}"#;
+const NOW: Timestamp = Timestamp(1.7e9);
+
+// Input: records separated by line breaks; the first byte of each says where it is found and whether it changes the
+// document of that place.
+pub fn check(data: &[u8]) {
+    let mut picture = Picture::default();
+    let mut locks = Vec::new();
+    let stat = |number: usize| Stat { mzxid: number as i64 + 1, ..Stat::default() };
+    picture.take("/nodepool/components/pool/own0000000000", &Bytes::from_static(OWN_POOL), &stat(0));
+    for (number, line) in data.split(|byte| *byte == b'\n').enumerate() {
+        let Some((place, record)) = line.split_first() else { continue };
+        let (path, document) = PLACES[usize::from(*place) % PLACES.len()];
+        if path == PATH {
+            locks.extend(std::str::from_utf8(record).ok().map(place_at));
+            continue;
+        }
+        let is_change = usize::from(*place) / PLACES.len() % 2 == 1;
+        let record = if is_change { changed(document, record) } else { record.to_vec() };
+        check_record(&record);
+        picture.take(&path.replace('#', &format!("{number:010}")), &Bytes::from(record), &stat(number));
+    }
+    let mut snapshot = Snapshot::default();
+    snapshot.connected = true;
+    picture.merge_into(&mut snapshot);
+    for place in locks {
+        let view = |name: String| LockView { exists: true, contenders: [name].into_iter().collect(), mtime_ms: 0 };
+        match place {
+            Place::NodeContender(id, name) => snapshot.set_node_lock(id, view(name)),
+            Place::RequestContender(id, name) => snapshot.set_request_lock(id, view(name)),
+            _ => {}
+        }
+    }
+    decide(&snapshot);
+    let shown = shown(&snapshot);
+    let is_written = data.windows(SECRET.len()).any(|part| part == SECRET.as_bytes()) || data.contains(&b'\\');
+    assert!(is_written || !shown.contains(SECRET), "{shown}");
+}
+
+/// The document with the keys of the record in the place of its own; the record itself where it is no object.
+fn changed(document: &str, record: &[u8]) -> Vec<u8> {
+    let Ok(Value::Object(changes)) = serde_json::from_slice(record) else { return record.to_vec() };
+    let Ok(mut whole) = serde_json::from_str::<Map<String, Value>>(document) else { panic!("ours are objects") };
+    whole.extend(changes);
+    Value::Object(whole).to_string().into_bytes()
+}
+
+/// What lies at a path has that path.
+fn place_at(path: &str) -> Place {
+    let place = paths::parse(path);
+    let again = match &place {
+        Place::Node(id) => paths::node(id),
+        Place::NodeLock(id) => paths::node_lock(id),
+        Place::NodeContender(id, name) => format!("{}/{name}", paths::node_lock(id)),
+        Place::Request(id) => paths::request(id),
+        Place::RequestLock(id) => paths::request_lock(id),
+        Place::RequestContender(id, name) => format!("{}/{name}", paths::request_lock(id)),
+        Place::Component { kind, name } => paths::component(*kind, name),
+        Place::Image(image) => paths::image(image),
+        Place::ImageBuild(image, build) => paths::image_build(image, build),
+        Place::ImageUpload(key) => paths::image_upload(key),
+        _ => path.to_owned(),
+    };
+    assert_eq!(again, path);
+    place
+}
+
+/// As any of the kinds that there are.
+fn check_record(bytes: &[u8]) {
+    let kept = [check_kind::<Node>(bytes), check_kind::<NodeRequest>(bytes)];
+    check_kind::<ImageBuild>(bytes);
+    check_kind::<ImageUpload>(bytes);
+    check_kind::<Component>(bytes);
+    check_kind::<PoolComponent>(bytes);
+    let Ok(Value::Object(given)) = json::from_bytes::<Value>(bytes) else { return };
+    // Zuul's own keys, and those of versions to come, are not ours to drop.
+    for written in kept.into_iter().flatten() {
+        let written: Map<String, Value> = serde_json::from_slice(&written).expect("records are objects");
+        let lost = given.iter().find(|(key, value)| !value.is_null() && !written.contains_key(*key));
+        assert!(lost.is_none(), "{lost:?} of {given:?} is lost in {written:?}");
+    }
+}
+
+/// What we write of it, which we read again.
+fn check_kind<T: DeserializeOwned + Serialize + PartialEq + Debug>(bytes: &[u8]) -> Option<Vec<u8>> {
+    match decode::<T>(bytes) {
+        Decoded::Record(record) => {
+            let written = json::to_bytes(&record);
+            assert!(written.is_ascii(), "Python reads it in any locale");
+            let again: T = json::from_bytes(&written).expect("what we write we can read");
+            assert_eq!(again, record);
+            assert_eq!(json::to_bytes(&again), written);
+            Some(written)
+        }
+        Decoded::Unreadable(reason) => {
+            assert!(reason.contains("bytes") && reason.len() < 1000 + bytes.len(), "{reason}");
+            None
+        }
+        Decoded::Empty => None,
+    }
+}
+
+type Surroundings = (Arc<Config>, BTreeMap<ProviderName, Arc<Facts>>);
+
+fn decide(snapshot: &Snapshot) {
+    static SURROUNDINGS: OnceLock<Surroundings> = OnceLock::new();
+    let (config, facts) = SURROUNDINGS.get_or_init(|| {
+        let config = config();
+        let facts = facts(&config);
+        (config, facts)
+    });
+    let world = World { config, snapshot, facts, now: NOW };
+    let mut mind = pool::Pool::new(PoolId::new("p", "main"), LauncherId::from("l"));
+    mind.step(pool::Event::Wake, &world);
+    mind.step(pool::Event::Tick, &world);
+    let mut upkeep = upkeep::Upkeep::new(Span(28_800.0));
+    upkeep.step(upkeep::Event::Wake, &world);
+    upkeep.step(upkeep::Event::Sweep, &world);
+    bake::due(&world);
+    bake::next_due(&world);
+    for pass in [retire::Pass::Marked, retire::Pass::Whole] {
+        retire::due(&world, pass);
+    }
+}
+
+/// All that operators see of it.
+fn shown(snapshot: &Snapshot) -> String {
+    let whole = live::whole(1, snapshot);
+    let patch = live::patch(2, &Snapshot::default(), snapshot);
+    for text in [&whole, &patch] {
+        assert!(serde_json::from_str::<Value>(text).is_ok(), "the live page reads JSON, not {text}");
+    }
+    let nodes = status::nodes(snapshot, None, NOW);
+    let lists = [
+        list::python_json(status::NODE_COLUMNS, &nodes),
+        list::python_json(status::REQUEST_COLUMNS, &status::requests(snapshot)),
+        list::python_json(image_status::BUILD_COLUMNS, &image_status::builds(&snapshot.images, Ages::Since)),
+        list::python_json(image_status::UPLOAD_COLUMNS, &image_status::uploads(&snapshot.images, Ages::Since)),
+        list::python_json(image_status::IMAGE_COLUMNS, &image_status::images(&snapshot.images, Ages::Until(NOW))),
+    ];
+    let mut shown = whole + &patch + &list::table(status::NODE_COLUMNS, &nodes).to_string();
+    for text in lists {
+        assert!(serde_json::from_slice::<Value>(&text).is_ok(), "{}", String::from_utf8_lossy(&text));
+        shown += &String::from_utf8_lossy(&text);
+    }
+    let samples = metrics::global_gauges(snapshot);
+    samples.iter().for_each(|sample| assert!(!sample.value.is_nan(), "{}", sample.name));
+    shown
+}
+
+fn config() -> Arc<Config> {
+    let text = "labels: [{name: a, max-ready-age: 5}, {name: b}]\nmax-hold-age: 5\n\
+        tenant-resource-limits: [{tenant-name: t, max-servers: 2}]\ndiskimages: [{name: i, formats: [qcow2]}]\n\
+        providers: [{name: p, driver: static, pools: [{name: main, node-attributes: {x: 1}, nodes: [\
+        {name: fake, labels: [a], max-parallel-jobs: 3}, {name: passed, labels: [a, b]}, \
+        {name: failed, labels: [b]}, {name: pending, labels: [a]}]}]}]";
+    let root = parse(text, &mut Vec::new()).expect("this text parses");
+    resolve(Source { file: "fuzz", root: &root }, None, &["static"]).config.expect("and resolves")
+}
+
+/// The hosts of the configuration, each with another finding of its last check.
+fn facts(config: &Config) -> BTreeMap<ProviderName, Arc<Facts>> {
+    let name = ProviderName::from("p");
+    let mut facts = static_nodes::open(&config.providers[&name]).expect("the section is right").facts();
+    facts.seen_at = Timestamp(NOW.0 - 1.0);
+    for host in &mut facts.standing {
+        let host = Arc::make_mut(host);
+        host.check = match host.identity.name.as_str() {
+            "fake" => HostCheck::NotNeeded { address: None },
+            "passed" => {
+                HostCheck::Passed { at: NOW, host_keys: vec!["ssh-rsa KEY".to_owned()], address: "::1".parse().ok() }
+            }
+            "failed" => HostCheck::Failed { at: NOW, reason: "no route".to_owned() },
+            _ => HostCheck::Pending,
+        };
+    }
+    BTreeMap::from([(name, Arc::new(facts))])
+}

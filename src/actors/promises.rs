@@ -1,0 +1,18 @@
+//! Promises as assertions of the running program: what would break one is not done.
+
+use tracing::error;
+
+use crate::model::snapshot::WriteError;
+use crate::policy::invariants::Violation;
+
+/// Refuses what would break a promise, and says so; where assertions are on, it ends there.
+pub fn kept(found: impl IntoIterator<Item = Violation>) -> Result<(), WriteError> {
+    let found: Vec<String> = found.into_iter().map(|violation| violation.0).collect();
+    if found.is_empty() {
+        return Ok(());
+    }
+    let broken = found.join("; ");
+    error!(target: "nodepool.promises", "not done, because it would break a promise: {broken}; please report this defect");
+    debug_assert!(found.is_empty(), "a promise would be broken: {broken}");
+    Err(WriteError::Failed(format!("it would break a promise: {broken}")))
+}

@@ -1,0 +1,89 @@
+//! What fuzzing has found is tried each time: every file of every corpus, through the function of its target.
+
+#[path = "../fuzz/inputs/clouds.rs"]
+mod clouds;
+#[path = "../fuzz/inputs/config.rs"]
+mod config;
+#[path = "../fuzz/inputs/frames.rs"]
+mod frames;
+#[path = "../fuzz/inputs/http.rs"]
+mod http;
+#[path = "../fuzz/inputs/logging.rs"]
+mod logging;
+#[path = "../fuzz/inputs/records.rs"]
+mod records;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+type Check = fn(&[u8]);
+
+/// By target.
+const CHECKS: [(&str, Check); 6] = [
+    ("clouds", clouds::check),
+    ("config", config::check),
+    ("frames", frames::check),
+    ("http", http::check),
+    ("logging", logging::check),
+    ("records", records::check),
+];
+
+fn fuzz(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz").join(path)
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+fn replay(target: &str) {
+    let (_, check) = CHECKS.iter().find(|(name, _)| *name == target).unwrap();
+    let corpus = fuzz("corpus").join(target);
+    let names = names(&corpus);
+    assert!(names.len() >= 10, "{} has {} files", corpus.display(), names.len());
+    for name in names {
+        // The last one that is shown is the one that failed.
+        println!("{target}/{name}");
+        check(&fs::read(corpus.join(name)).unwrap());
+    }
+}
+
+#[test]
+fn every_target_has_a_corpus_that_is_tried_here() {
+    let tried = BTreeSet::from(CHECKS.map(|(name, _)| name.to_owned()));
+    assert_eq!(names(&fuzz("corpus")), tried);
+    let targets = names(&fuzz("fuzz_targets")).into_iter().map(|file| file.trim_end_matches(".rs").to_owned());
+    assert_eq!(BTreeSet::from_iter(targets), tried);
+}
+
+#[test]
+fn clouds_files() {
+    replay("clouds");
+}
+
+#[test]
+fn configurations() {
+    replay("config");
+}
+
+#[test]
+fn frames_and_streams_of_the_coordinators_clients() {
+    replay("frames");
+}
+
+#[test]
+fn requests_to_the_web_port() {
+    replay("http");
+}
+
+#[test]
+fn logging_files() {
+    replay("logging");
+}
+
+#[test]
+fn records_of_any_content() {
+    replay("records");
+}

@@ -1,0 +1,261 @@
+//! What goes wrong with real processes, drawn from a seed, and how each of it is done.
+#![allow(dead_code)] // Each test binary uses its part.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use rand::Rng;
+use rand::rngs::StdRng;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+pub mod proxy;
+pub mod seat;
+pub mod stage;
+pub mod zuul;
+
+use proxy::Wire;
+use stage::Stage;
+use zuul::Zuul;
+
+/// One after the other, each with what else strikes meanwhile.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// SIGKILL, and the next one starts after a while.
+    Kill {
+        seat: usize,
+        pause: Duration,
+    },
+    /// SIGSTOP, and SIGCONT.
+    Stop {
+        seat: usize,
+        time: Duration,
+    },
+    /// Between a launcher or a builder and all of ZooKeeper.
+    Wire {
+        seat: usize,
+        wire: Wire,
+        time: Duration,
+    },
+    /// The leader is killed, and comes back after a while.
+    Leader {
+        time: Duration,
+    },
+    /// The leader stops without a word, and goes on.
+    Frozen {
+        time: Duration,
+    },
+    /// All three are killed, and come back.
+    Blackout,
+    /// It takes ZooKeeper so long to have anything safe.
+    SlowDisk {
+        milliseconds: u64,
+        time: Duration,
+    },
+    Storm {
+        kind: Storm,
+        time: Duration,
+    },
+    /// The wall clock of the first launcher jumps, and back.
+    Clock {
+        seconds: i64,
+        time: Duration,
+    },
+    /// The consumer dies with what it has.
+    Consumer,
+}
+
+/// What a cloud does for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storm {
+    Unavailable,
+    TooMany,
+    Slow,
+    Hanging,
+    LostAnswers,
+    FailingBoots,
+    StaleLists,
+}
+
+impl Storm {
+    const ALL: [Self; 7] = [
+        Self::Unavailable,
+        Self::TooMany,
+        Self::Slow,
+        Self::Hanging,
+        Self::LostAnswers,
+        Self::FailingBoots,
+        Self::StaleLists,
+    ];
+
+    fn knobs(self) -> Value {
+        match self {
+            Self::Unavailable => json!({"faults": ["503 every=2"]}),
+            Self::TooMany => json!({"faults": ["429 every=2 service=compute"]}),
+            Self::Slow => json!({"latency_ms": "200-900"}),
+            Self::Hanging => json!({"hang_s": 6, "faults": ["hang every=5 service=compute"]}),
+            Self::LostAnswers => json!({"faults": ["lost-answer every=3 method=POST path=/servers$"]}),
+            Self::FailingBoots => json!({"boot_fails_every": 2}),
+            Self::StaleLists => json!({"stale_lists_s": 1.5}),
+        }
+    }
+
+    fn calm() -> Value {
+        json!({"faults": [], "boot_fails_every": 0, "stale_lists_s": 0, "latency_ms": "compute=5-60"})
+    }
+}
+
+/// Kinds of faults, by the names under which they are counted.
+pub const KINDS: [&str; 10] = [
+    "kill",
+    "stop",
+    "partition",
+    "leader lost",
+    "leader frozen",
+    "blackout",
+    "API storm",
+    "clock",
+    "consumer dies",
+    "slow disk",
+];
+
+impl Fault {
+    pub fn kind(&self) -> &'static str {
+        KINDS[match self {
+            Self::Kill { .. } => 0,
+            Self::Stop { .. } => 1,
+            Self::Wire { .. } => 2,
+            Self::Leader { .. } => 3,
+            Self::Frozen { .. } => 4,
+            Self::Blackout => 5,
+            Self::Storm { .. } => 6,
+            Self::Clock { .. } => 7,
+            Self::Consumer => 8,
+            Self::SlowDisk { .. } => 9,
+        }]
+    }
+
+    /// One of this kind.
+    pub fn of_kind(kind: &str, stage: &Stage, dice: &mut StdRng) -> Fault {
+        let (session, seat) = (stage.session, dice.gen_range(0..stage.seats.len()));
+        // Shorter than a session, longer, and about as long.
+        let time = session.mul_f64(dice.gen_range(0.2..2.5));
+        match KINDS.iter().position(|known| *known == kind).expect("a kind of faults") {
+            0 => Self::Kill { seat, pause: time.mul_f64(if dice.gen_ratio(3, 4) { 0.0 } else { 1.0 }) },
+            1 => Self::Stop { seat, time },
+            2 => {
+                let late = Duration::from_millis(dice.gen_range(20..400));
+                let wires = [Wire::Cut, Wire::CutToServer, Wire::CutToClient, Wire::Reset, Wire::Slow(late)];
+                Self::Wire { seat, wire: wires[dice.gen_range(0..wires.len())], time }
+            }
+            3 => Self::Leader { time },
+            4 => Self::Frozen { time },
+            5 => Self::Blackout,
+            6 => Self::Storm { kind: Storm::ALL[dice.gen_range(0..Storm::ALL.len())], time: 2 * time },
+            7 => {
+                let seconds = [-3600, -30, -1, 1, 30, 120, 86_400][dice.gen_range(0..7)];
+                Self::Clock { seconds, time }
+            }
+            8 => Self::Consumer,
+            _ => Self::SlowDisk { milliseconds: [10, 100, 400, 1500][dice.gen_range(0..4)], time: 2 * time },
+        }
+    }
+
+    pub fn draw(stage: &Stage, dice: &mut StdRng) -> Fault {
+        let kind = match dice.gen_range(0..21) {
+            0..7 => 0,
+            7..9 => 1,
+            9..13 => 2,
+            13 => 3,
+            14 => 4,
+            15..17 => 6,
+            17 => 7,
+            18 => 8,
+            19 => 9,
+            _ => {
+                if dice.gen_ratio(1, 3) {
+                    5
+                } else {
+                    0
+                }
+            }
+        };
+        Self::of_kind(KINDS[kind], stage, dice)
+    }
+
+    /// Strikes, and is over when this returns.
+    pub async fn strike(&self, stage: &mut Stage, zuul: Option<&Zuul>) {
+        match *self {
+            Self::Kill { seat, pause } => {
+                stage.seats[seat].kill();
+                sleep(pause).await;
+                stage.seats[seat].start_again();
+            }
+            Self::Stop { seat, time } => {
+                stage.seats[seat].signal(Signal::SIGSTOP);
+                sleep(time).await;
+                stage.seats[seat].signal(Signal::SIGCONT);
+            }
+            Self::Wire { seat, wire, time } => {
+                stage.seats[seat].wire.send_replace(wire);
+                sleep(time).await;
+                stage.seats[seat].wire.send_replace(Wire::Whole);
+            }
+            Self::Leader { time } => {
+                let leader = stage.ensemble.leader().await;
+                stage.ensemble.kill(leader);
+                sleep(time).await;
+                stage.ensemble.start_again(leader).await;
+            }
+            Self::Frozen { time } => {
+                let leader = stage.ensemble.leader().await;
+                stage.ensemble.servers[leader].freeze();
+                sleep(time).await;
+                stage.ensemble.servers[leader].thaw();
+            }
+            Self::Blackout => {
+                for index in 0..stage.ensemble.servers.len() {
+                    stage.ensemble.kill(index);
+                }
+                stage.ensemble.start_all_again().await;
+            }
+            Self::SlowDisk { milliseconds, time } => {
+                stage.disk.take(milliseconds);
+                sleep(time).await;
+                stage.disk.take(0);
+            }
+            Self::Storm { kind, time } => {
+                stage.cloud.knobs(kind.knobs()).await;
+                sleep(time).await;
+                stage.cloud.knobs(Storm::calm()).await;
+            }
+            Self::Clock { seconds, time } => {
+                stage.seats[0].set_clock(seconds);
+                sleep(time).await;
+                stage.seats[0].set_clock(0);
+            }
+            Self::Consumer => {
+                if let Some(zuul) = zuul {
+                    zuul.die();
+                }
+            }
+        }
+    }
+}
+
+/// How often each kind struck.
+#[derive(Clone, Debug, Default)]
+pub struct Tally(pub BTreeMap<&'static str, usize>);
+
+impl Tally {
+    pub fn count(&mut self, fault: &Fault) {
+        *self.0.entry(fault.kind()).or_default() += 1;
+    }
+
+    pub fn add(&mut self, other: &Tally) {
+        for (kind, count) in &other.0 {
+            *self.0.entry(kind).or_default() += count;
+        }
+    }
+}

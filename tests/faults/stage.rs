@@ -1,0 +1,250 @@
+//! Where faults strike: three ZooKeeper servers, a simulated cloud, hosts with sshd, and launchers and builders behind wires that can be
+//! cut.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use nodepool::model::json;
+use nodepool::model::node::Node;
+use nodepool::policy::image_invariants::{ImageSight, ImageWatcher};
+use nodepool::zk::lock::make_path;
+use nodepool::zk::{CreateMode, Zk, paths, transfer};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::watch;
+
+use super::proxy::{Proxy, Wire};
+use super::seat::{Post, Role, Seat};
+use crate::crowd::again;
+use crate::crowd::scene::{self, Scene, children, left_over};
+use crate::disks::SlowDisk;
+use crate::support::real::simulated_openstack::SimulatedOpenStack;
+use crate::support::real::sshd;
+use crate::support::real::zookeeper::{Ensemble, Options};
+use crate::{oven, witness};
+
+/// Jobs at once on each host.
+const SLOTS: usize = 3;
+const HOSTS: u8 = 2;
+/// The image that builders make.
+const IMAGE: &str = "debian";
+
+pub struct Stage {
+    pub ensemble: Ensemble,
+    pub cloud: SimulatedOpenStack,
+    /// Launchers first, then builders.
+    pub seats: Vec<Seat>,
+    pub zk: Zk,
+    pub session: Duration,
+    /// That of the ZooKeeper servers.
+    pub disk: SlowDisk,
+    launchers: usize,
+    /// Where each builder has its builds.
+    images: Vec<PathBuf>,
+    _hosts: Vec<sshd::Host>,
+    home: TempDir,
+}
+
+/// How a stage is set.
+pub struct Setting {
+    /// Zookeeper's unit of time, and how long sessions of launchers last.
+    pub tick: Duration,
+    pub session: Duration,
+    pub launchers: usize,
+    /// With any of them there is the label `c`, whose image they make.
+    pub builders: usize,
+    /// Flags of the cloud.
+    pub cloud: &'static [&'static str],
+}
+
+impl Setting {
+    pub fn quick() -> Self {
+        let cloud = &["--boot-time-s", "0.4", "--delete-time-s", "0.2", "--latency-ms", "compute=5-60"];
+        Self { tick: Duration::from_millis(200), session: Duration::from_secs(1), launchers: 2, builders: 0, cloud }
+    }
+}
+
+impl Stage {
+    pub async fn set(setting: &Setting) -> Stage {
+        let disk = SlowDisk::new();
+        let options = Options { tick: setting.tick, environment: disk.environment(), ..scene::options() };
+        let ensemble = Ensemble::start(3, options).await;
+        let cloud = SimulatedOpenStack::start(setting.cloud).await;
+        let mut hosts = Vec::new();
+        for last in 0..HOSTS {
+            hosts.push(sshd::Host::start(sshd::Options::at(90 + last)).await);
+        }
+        let home = tempfile::Builder::new().prefix("nodepool-test-").tempdir().expect("there is room for directories");
+        let clouds = home.path().join("clouds.yaml");
+        std::fs::write(&clouds, impatient(&cloud)).expect("a new directory is writable");
+        let scene = Scene {
+            addresses: ensemble.address(),
+            chroot: String::new(),
+            provider: "lab",
+            hosts: &[],
+            session: setting.session,
+            padding: 0,
+        };
+        let zk = scene.connect().await;
+        let dib = (setting.builders > 0).then(|| oven::install(home.path()));
+        let (mut seats, mut images) = (Vec::new(), Vec::new());
+        for number in 0..setting.launchers + setting.builders {
+            let role = if number < setting.launchers { Role::Launcher } else { Role::Builder };
+            let (wire, carried) = watch::channel(Wire::Whole);
+            let mut proxies = Vec::new();
+            for server in &ensemble.servers {
+                proxies.push(Proxy::start(server.address(), carried.clone()).await);
+            }
+            let addresses: Vec<&str> = proxies.iter().map(|proxy| &*proxy.address).collect();
+            let mut configuration = configuration(&addresses, setting.session, &hosts);
+            if let Some(dib) = &dib {
+                let own = home.path().join(format!("of-{number}"));
+                add_image(&mut configuration, dib, &own);
+                if role == Role::Builder {
+                    std::fs::create_dir_all(own.join("images")).expect("a new directory is writable");
+                    images.push(own.join("images"));
+                }
+            }
+            let clock = (number == 0).then(|| home.path().join("clock"));
+            let post = Post { role, configuration: configuration.to_string(), clouds: clouds.clone(), clock };
+            seats.push(Seat::take(post, wire, proxies));
+        }
+        let (launchers, session) = (setting.launchers, setting.session);
+        Stage { ensemble, cloud, seats, zk, session, disk, launchers, images, _hosts: hosts, home }
+    }
+
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// What keeps all from being as it was at the beginning: every slot of a host registered and free, and nothing else.
+    pub async fn unrest(&self) -> Option<String> {
+        let mut free = 0;
+        for name in children(&self.zk, paths::NODES).await {
+            let id = name.as_str().into();
+            let Ok((data, _)) = again(|| self.zk.get(&paths::node(&id))).await else { return Some(format!("{id}")) };
+            let Ok(node) = json::from_bytes::<Node>(&data) else { return Some(format!("{id} is unreadable")) };
+            let contenders = children(&self.zk, &paths::node_lock(&id)).await;
+            if node.provider.as_ref().is_none_or(|provider| provider.as_str() != "rack") {
+                return Some(format!("node {id} is left: {contenders:?} {node:?}"));
+            }
+            if !node.is_idle() || !contenders.is_empty() {
+                return Some(format!("slot {id} is not free: {contenders:?} {node:?}"));
+            }
+            free += 1;
+        }
+        if free != usize::from(HOSTS) * SLOTS {
+            return Some(format!("{free} slots are registered"));
+        }
+        let state = self.cloud.state().await;
+        if state["servers"] != json!(0) {
+            return Some(format!("servers are left: {}", state["servers_by_state"]));
+        }
+        if let Some(of_images) = self.unrest_of_images().await {
+            return Some(of_images);
+        }
+        left_over(&self.zk, 2 * self.launchers).await
+    }
+
+    /// The same of images: what is wanted is there, and nothing besides.
+    pub async fn unrest_of_images(&self) -> Option<String> {
+        if self.images.is_empty() {
+            return None;
+        }
+        let Ok((records, _)) = transfer::images(&self.zk).await else { return Some("no answer".into()) };
+        let mut watcher = ImageWatcher::default();
+        for (key, stored) in records.builds() {
+            watcher.see(ImageSight::Build(&key, Some(&stored.record)));
+        }
+        for (key, stored) in records.uploads() {
+            watcher.see(ImageSight::Upload(key, Some(&stored.record)));
+        }
+        for image in witness::image_lives(&self.cloud.history().await).iter().filter(|image| image.gone.is_none()) {
+            watcher.see(ImageSight::Stored(&image.place));
+        }
+        if let Some(violation) = watcher.at_rest(&[(IMAGE.into(), "lab".into())]).first() {
+            return Some(violation.to_string());
+        }
+        if records.image(&IMAGE.into()).is_some_and(|image| image.requested_ms.is_some()) {
+            return Some(format!("{IMAGE} waits to be built"));
+        }
+        let directories: Vec<&Path> = self.images.iter().map(PathBuf::as_path).collect();
+        if let Some(name) = oven::odd_file(&directories, &records, &[]) {
+            return Some(format!("{name} belongs to no build"));
+        }
+        let makers: usize = directories.iter().map(|images| oven::makers(images)).sum();
+        (makers > 0).then(|| format!("{makers} processes make a build"))
+    }
+
+    /// A new build is wanted; nothing changes where one was asked for already, or nobody answers.
+    pub async fn ask_for_build(&self) {
+        let path = paths::image_build_request(&IMAGE.into());
+        let parent = paths::parent(&path).expect("it is below its image");
+        if make_path(&self.zk, parent).await.is_ok() {
+            let _ = self.zk.create(&path, Bytes::new(), CreateMode::Persistent).await;
+        }
+    }
+
+    /// The logs of all lives of all launchers and builders, into files beside the test.
+    pub fn keep_logs(&self, what: &str) {
+        for (number, seat) in self.seats.iter().enumerate() {
+            let file =
+                Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{what}-{}-{number}.log", seat.role().name()));
+            std::fs::write(file, seat.log()).expect("cargo gave this directory to the tests");
+        }
+        for (number, server) in self.ensemble.servers.iter().enumerate() {
+            let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{what}-zookeeper-{number}.log"));
+            std::fs::copy(server.home().join("log"), file).expect("a server that ran has its log");
+        }
+    }
+}
+
+/// Who waits no longer than that for an answer of a cloud that hangs.
+fn impatient(cloud: &SimulatedOpenStack) -> String {
+    let text = std::fs::read_to_string(cloud.clouds_yaml()).expect("the cloud wrote it");
+    let mut clouds: Value = serde_yaml::from_str(&text).expect("the cloud writes YAML");
+    clouds["clouds"]["simulated"]["api_timeout"] = json!(3);
+    clouds.to_string()
+}
+
+fn configuration(zookeepers: &[&str], session: Duration, hosts: &[sshd::Host]) -> Value {
+    let zookeepers = zookeepers.iter().map(|address| {
+        let (host, port) = address.rsplit_once(':').expect("an address ends with its port");
+        json!({"host": host, "port": port.parse::<u16>().expect("a port is a number")})
+    });
+    let nodes = hosts.iter().map(|host| {
+        let (name, port) = (host.address().ip().to_string(), host.port());
+        json!({"name": name, "connection-port": port, "labels": ["s"], "max-parallel-jobs": SLOTS, "timeout": 5})
+    });
+    let of_cloud = |name: &str, flavor: &str| json!({"name": name, "cloud-image": "image", "flavor-name": flavor});
+    json!({
+        "zookeeper-servers": zookeepers.collect::<Vec<_>>(),
+        "zookeeper-timeout": session.as_secs_f64(),
+        // What nobody came for is gone soon.
+        "labels": [{"name": "a", "max-ready-age": 2}, {"name": "b", "max-ready-age": 2}, {"name": "s"}],
+        "providers": [
+            {
+                "name": "lab", "driver": "openstack", "cloud": "simulated", "launch-retries": 20,
+                "cloud-images": [{"name": "image", "image-name": "raw-1M", "username": "zuul"}],
+                "pools": [{
+                    "name": "main", "auto-floating-ip": false, "host-key-checking": false, "networks": ["private"],
+                    "labels": [of_cloud("a", "tiny"), of_cloud("b", "small")],
+                }],
+            },
+            {"name": "rack", "driver": "static", "pools": [{"name": "main", "nodes": nodes.collect::<Vec<_>>()}]},
+        ],
+    })
+}
+
+/// A label whose image this command makes; a builder works in this directory.
+fn add_image(configuration: &mut Value, dib: &Path, own: &Path) {
+    let push = |list: &mut Value, entry: Value| list.as_array_mut().expect("it is a list").push(entry);
+    configuration["images-dir"] = json!(own.join("images"));
+    configuration["build-log-dir"] = json!(own.join("logs"));
+    configuration["diskimages"] = json!([{"name": IMAGE, "formats": ["raw"], "dib-cmd": dib, "username": "zuul"}]);
+    push(&mut configuration["labels"], json!({"name": "c", "max-ready-age": 2}));
+    let provider = &mut configuration["providers"][0];
+    provider["diskimages"] = json!([{"name": IMAGE}]);
+    push(&mut provider["pools"][0]["labels"], json!({"name": "c", "diskimage": IMAGE, "flavor-name": "tiny"}));
+}

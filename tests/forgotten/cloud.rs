@@ -1,0 +1,104 @@
+//! Servers of one project of a cloud, whose they are, and the lists that the cloud gives of them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use nodepool::model::cloud::{ExternalId, Instance, InstanceState, Inventory};
+use rand::Rng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+
+pub const PROVIDER: &str = "lab";
+/// How many states back a list may be.
+const LAG: usize = 5;
+
+/// The truth about a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// By its life.
+    Node(usize),
+    /// Somebody's who shares the project.
+    Others,
+    /// A node's that has gone without it.
+    Nobody,
+}
+
+#[derive(Clone, Debug)]
+pub struct Server {
+    pub id: String,
+    pub provider: Option<&'static str>,
+    pub node: Option<String>,
+    pub owner: Owner,
+    /// From before ZooKeeper was restored; it does not know of it.
+    pub is_lost: bool,
+    /// This session has said that its number was never given.
+    pub is_told: bool,
+    pub is_stopping: bool,
+}
+
+impl Server {
+    fn instance(&self) -> Instance {
+        let mut instance = Instance::new(ExternalId::text(&self.id));
+        let marks = [("nodepool_provider_name", self.provider), ("nodepool_node_id", self.node.as_deref())];
+        let marks = marks.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.to_owned())));
+        instance.metadata = marks.collect();
+        if self.is_stopping {
+            instance.state = InstanceState::Stopping;
+        }
+        instance
+    }
+}
+
+/// What can be wrong with a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    Stale,
+    Partial,
+    Empty,
+    Doubled,
+}
+
+#[derive(Default)]
+pub struct Cloud {
+    pub servers: Vec<Server>,
+    past: VecDeque<Vec<Server>>,
+    made: u64,
+}
+
+impl Cloud {
+    /// Its id is new.
+    pub fn next_id(&mut self) -> String {
+        self.made += 1;
+        format!("server-{}", self.made)
+    }
+
+    pub fn position(&self, id: &str) -> Option<usize> {
+        self.servers.iter().position(|server| server.id == id)
+    }
+
+    pub fn remember(&mut self) {
+        self.past.push_front(self.servers.clone());
+        self.past.truncate(LAG);
+    }
+
+    /// All servers, with a lie perhaps.
+    pub fn list(&self, lie: Option<Lie>, chance: &mut StdRng) -> Vec<Instance> {
+        let servers = match lie {
+            Some(Lie::Empty) => &[],
+            Some(Lie::Stale) if !self.past.is_empty() => self.past[chance.gen_range(0..self.past.len())].as_slice(),
+            _ => self.servers.as_slice(),
+        };
+        let mut instances: Vec<Instance> = servers.iter().map(Server::instance).collect();
+        match lie {
+            Some(Lie::Partial) => instances.retain(|_| chance.gen_bool(0.6)),
+            Some(Lie::Doubled) => instances.extend(instances.clone()),
+            _ => {}
+        }
+        instances.shuffle(chance);
+        instances
+    }
+
+    pub fn inventory(&self, lie: Option<Lie>, chance: &mut StdRng) -> Arc<Inventory> {
+        Arc::new(Inventory::new(self.list(lie, chance)))
+    }
+}

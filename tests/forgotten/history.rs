@@ -1,0 +1,562 @@
+//! One case: what happens to nodes, servers and ZooKeeper while a launcher looks for leaks, and who wants which server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nodepool::model::cloud::{ExternalId, Facts, Launching};
+use nodepool::model::ids::{NodeId, ProviderName};
+use nodepool::model::node::NodeState;
+use nodepool::model::tidying::Tidy;
+use nodepool::model::time::{Span, Timestamp};
+use nodepool::model::world::World;
+use nodepool::policy::leaks::{Effect, Event, Leaks, Proof};
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+
+use super::cloud::{Cloud, Lie, Owner, PROVIDER, Server};
+use super::worlds::{Built, Spec, build};
+use super::zookeeper::{Record, Tree, ZooKeeper, id_of};
+
+/// What has to happen in one of two hundred cases at least.
+pub const EXPECTED: [&str; 14] = [
+    "forgotten servers deleted",
+    "second servers deleted",
+    "too many at once, and told",
+    "servers of an unknown number left alone",
+    "ZooKeeper restored",
+    "ZooKeeper emptied",
+    "a node lost by ZooKeeper",
+    "a number given again",
+    "a server of others",
+    "a stale list",
+    "a partial list",
+    "an empty list",
+    "no answer of ZooKeeper",
+    "a jump of the clock",
+];
+
+#[derive(Default)]
+pub struct Tally {
+    /// Servers that somebody wanted and that were deleted, and leaks that stayed.
+    pub faults: Vec<String>,
+    pub sweeps: u64,
+    pub seen: BTreeMap<&'static str, u64>,
+}
+
+impl Tally {
+    fn see(&mut self, what: &'static str) {
+        *self.seen.entry(what).or_default() += 1;
+    }
+
+    pub fn add(&mut self, other: Tally) {
+        self.faults.extend(other.faults);
+        self.sweeps += other.sweeps;
+        other.seen.into_iter().for_each(|(what, count)| *self.seen.entry(what).or_default() += count);
+    }
+}
+
+/// A node from its first record on, as its users see it: they do not read backups.
+struct Life {
+    number: u64,
+    is_wanted: bool,
+}
+
+/// What was asked for and has not been answered.
+enum Pending {
+    Roll,
+    List,
+    Read(Vec<NodeId>),
+    /// Read, and on its way.
+    Proof(Proof),
+}
+
+pub struct History<'a> {
+    chance: StdRng,
+    cloud: Cloud,
+    zookeeper: ZooKeeper,
+    backup: Option<Tree>,
+    lives: Vec<Life>,
+    leaks: Leaks,
+    pending: Vec<Pending>,
+    built: Built,
+    is_in_service: bool,
+    /// What this session said was never given: it stays, though it was a late list that showed it and its name is another's now.
+    told: BTreeSet<String>,
+    /// In such clouds a server's id is its name, which is made of the node's number.
+    is_named: bool,
+    tally: Tally,
+    /// Where there is somebody who reads it.
+    tell: Option<&'a mut dyn FnMut(String)>,
+}
+
+fn provider() -> ProviderName {
+    PROVIDER.into()
+}
+
+fn facts() -> Arc<Facts> {
+    let launching = Launching {
+        attempts: 1,
+        timeout: Span(60.0),
+        boot_timeout: Span(60.0),
+        zones: Vec::new(),
+        tidy: Tidy::default(),
+        labels: BTreeMap::new(),
+    };
+    Arc::new(Facts { launching: Some(Arc::new(launching)), ..Facts::unseen() })
+}
+
+impl<'a> History<'a> {
+    /// The case of this seed, from its beginning to a quiet end.
+    pub fn live(seed: u64, tell: Option<&'a mut dyn FnMut(String)>) -> Tally {
+        let mut chance = StdRng::seed_from_u64(seed);
+        let is_named = chance.gen_bool(0.3);
+        let steps = chance.gen_range(20..90);
+        let mut built = build(&Spec::default());
+        built.facts = BTreeMap::from([(provider(), facts())]);
+        let mut history = Self {
+            chance,
+            cloud: Cloud::default(),
+            zookeeper: ZooKeeper::default(),
+            backup: None,
+            lives: Vec::new(),
+            leaks: Leaks::default(),
+            pending: Vec::new(),
+            built,
+            is_in_service: true,
+            told: BTreeSet::new(),
+            is_named,
+            tally: Tally::default(),
+            tell,
+        };
+        history.zookeeper.tree.given = history.chance.gen_range(0..3) * 7;
+        history.zookeeper.connect();
+        (0..history.chance.gen_range(0..25)).for_each(|_| history.begin_and_finish());
+        for _ in 0..steps {
+            if history.chance.gen_bool(0.25) {
+                history.cloud.remember();
+            }
+            history.step();
+        }
+        history.come_to_rest();
+        history.tally
+    }
+
+    fn tell(&mut self, line: impl FnOnce() -> String) {
+        if let Some(tell) = &mut self.tell {
+            tell(line());
+        }
+    }
+
+    fn step(&mut self) {
+        match self.chance.gen_range(0..100) {
+            0..12 => drop(self.begin()),
+            12..22 => self.advance_some(),
+            22..30 => self.end_some(),
+            30..33 => self.forget_many(),
+            33..37 => self.others(),
+            37..45 => {
+                let most = self.chance.gen_range(1..6);
+                self.zookeeper.tell(most);
+            }
+            45..48 => self.zookeeper.mirror.connected = false,
+            48..51 => self.reconnect(),
+            51..54 => self.backup = Some(self.zookeeper.tree.clone()),
+            54..56 => self.restore(),
+            56..58 => self.jump(),
+            58..60 => self.is_in_service = !self.is_in_service,
+            60..72 => self.sweep(),
+            _ => self.answer_some(),
+        }
+    }
+
+    // What happens to nodes.
+
+    fn begin(&mut self) -> u64 {
+        let life = self.lives.len();
+        let number = self.zookeeper.create(Record { life, state: NodeState::Building, external_id: None });
+        for lost in 0..self.lives.len() {
+            if self.lives[lost].number == number && self.lives[lost].is_wanted {
+                self.tally.see("a number given again");
+                self.give_up_lost(lost);
+            }
+        }
+        self.lives.push(Life { number, is_wanted: true });
+        self.tell(|| format!("node {number} begins as life {life}"));
+        number
+    }
+
+    /// Nothing tells its server from a second one of the node that has its number now, but for who has seen it before.
+    fn give_up_lost(&mut self, lost: usize) {
+        self.disown(lost, |server| !server.is_told);
+        self.lives[lost].is_wanted = !self.servers_of(lost).is_empty();
+    }
+
+    fn begin_and_finish(&mut self) {
+        let number = self.begin();
+        for _ in 0..4 {
+            self.advance(number);
+        }
+        self.zookeeper.tell(usize::MAX);
+    }
+
+    fn some_number(&mut self) -> Option<u64> {
+        let numbers: Vec<u64> = self.zookeeper.tree.records.keys().copied().collect();
+        numbers.choose(&mut self.chance).copied()
+    }
+
+    fn advance_some(&mut self) {
+        if let Some(number) = self.some_number() {
+            self.advance(number);
+        }
+    }
+
+    /// The next thing in the life of a node.
+    fn advance(&mut self, number: u64) {
+        let mut record = self.zookeeper.tree.records[&number].clone();
+        let own: Vec<String> = self.servers_of(record.life);
+        record.state = match (record.state, &record.external_id) {
+            (NodeState::Building, None) if own.is_empty() || self.chance.gen_bool(0.2) => {
+                return self.make(number, record.life);
+            }
+            (NodeState::Building, None) => {
+                record.external_id = own.last().cloned();
+                NodeState::Building
+            }
+            (NodeState::Building, Some(kept)) => {
+                // Answers of earlier attempts were lost, and their servers are forgotten now.
+                let kept = kept.clone();
+                self.disown(record.life, |server| server.id != kept);
+                NodeState::Ready
+            }
+            (NodeState::Ready, _) => *[NodeState::InUse, NodeState::Hold].choose(&mut self.chance).expect("two"),
+            (NodeState::InUse, _) => NodeState::Used,
+            _ => return,
+        };
+        self.tell(|| format!("node {number} is {:?} with {:?}", record.state, record.external_id));
+        self.zookeeper.set(number, record);
+    }
+
+    fn make(&mut self, number: u64, life: usize) {
+        let id = if self.is_named { format!("np-{number}") } else { self.cloud.next_id() };
+        self.tell(|| format!("server {id} is made for node {number}"));
+        match self.cloud.position(&id) {
+            // Who asks for a name that is taken gets what has it.
+            Some(at) => {
+                let server = &mut self.cloud.servers[at];
+                (server.owner, server.is_stopping) = (Owner::Node(life), false);
+            }
+            None => self.cloud.servers.push(Server {
+                id,
+                provider: Some(PROVIDER),
+                node: Some(format!("{number:010}")),
+                owner: Owner::Node(life),
+                is_lost: false,
+                is_told: false,
+                is_stopping: false,
+            }),
+        }
+    }
+
+    fn servers_of(&self, life: usize) -> Vec<String> {
+        let own = self.cloud.servers.iter().filter(|server| server.owner == Owner::Node(life));
+        own.map(|server| server.id.clone()).collect()
+    }
+
+    fn disown(&mut self, life: usize, which: impl Fn(&Server) -> bool) {
+        let own = self.cloud.servers.iter_mut().filter(|server| server.owner == Owner::Node(life));
+        own.filter(|server| which(server)).for_each(|server| server.owner = Owner::Nobody);
+    }
+
+    /// A node goes, mostly after its server.
+    fn end_some(&mut self) {
+        let Some(number) = self.some_number() else { return };
+        let is_forgotten = self.chance.gen_bool(0.4);
+        self.end(number, is_forgotten);
+    }
+
+    fn end(&mut self, number: u64, is_forgotten: bool) {
+        let record = self.zookeeper.tree.records[&number].clone();
+        self.tell(|| format!("node {number} goes{}", if is_forgotten { " without its server" } else { "" }));
+        if !is_forgotten {
+            self.cloud.servers.retain(|server| server.owner != Owner::Node(record.life));
+        }
+        self.disown(record.life, |_| true);
+        self.lives[record.life].is_wanted = false;
+        self.zookeeper.remove(number);
+    }
+
+    /// As a crash of a launcher does, or an operator who deletes records by hand.
+    fn forget_many(&mut self) {
+        let numbers: Vec<u64> = self.zookeeper.tree.records.keys().copied().collect();
+        let share = *[0.2, 0.5, 1.0].choose(&mut self.chance).expect("three");
+        for number in numbers {
+            if self.chance.gen_bool(share) {
+                self.end(number, true);
+            }
+        }
+    }
+
+    /// Somebody who shares the project makes a server: marked as theirs, not at all, or as nobody marks.
+    fn others(&mut self) {
+        let number = self.chance.gen_range(0..self.zookeeper.tree.given + 3);
+        let (of_launchers, short) = (format!("{number:010}"), number.to_string());
+        let odd = [
+            (Some("other"), Some(of_launchers.clone())),
+            (Some("Lab"), Some(of_launchers.clone())),
+            (Some("lab2"), Some(of_launchers.clone())),
+            (None, Some(of_launchers.clone())),
+            (None, None),
+            (Some(PROVIDER), None),
+            (Some(PROVIDER), Some(short)),
+            (Some(PROVIDER), Some(String::new())),
+            (Some(PROVIDER), Some(format!("{of_launchers} "))),
+            (Some(PROVIDER), Some("-000000001".to_owned())),
+        ];
+        let (provider, node) = odd.choose(&mut self.chance).expect("there are some").clone();
+        let id = self.cloud.next_id();
+        self.tally.see("a server of others");
+        self.tell(|| format!("others make {id}, marked {provider:?} {node:?}"));
+        let server =
+            Server { id, provider, node, owner: Owner::Others, is_lost: false, is_told: false, is_stopping: false };
+        self.cloud.servers.push(server);
+    }
+
+    // What happens to ZooKeeper and the launcher.
+
+    fn reconnect(&mut self) {
+        if self.chance.gen_bool(0.5) {
+            self.begin_session();
+        } else {
+            self.zookeeper.mirror.connected = true;
+        }
+    }
+
+    fn begin_session(&mut self) {
+        self.leaks = Leaks::default();
+        self.pending.clear();
+        self.told.clear();
+        self.zookeeper.connect();
+        self.tell(|| "a new session".to_owned());
+        self.cloud.servers.iter_mut().for_each(|server| server.is_told = false);
+        let tree = &self.zookeeper.tree;
+        let lost = self.lives.iter().enumerate().filter(|(life, of)| {
+            let is_known = tree.records.get(&of.number).is_some_and(|record| record.life == *life);
+            of.is_wanted && of.number < tree.given && !is_known
+        });
+        let lost: Vec<usize> = lost.map(|(life, _)| life).collect();
+        lost.into_iter().for_each(|life| self.give_up_lost(life));
+    }
+
+    /// To what it was when somebody made a backup; or it is another one, which is empty.
+    fn restore(&mut self) {
+        let what =
+            if self.backup.is_some() && self.chance.gen_bool(0.8) { "ZooKeeper restored" } else { "ZooKeeper emptied" };
+        let tree = if what == "ZooKeeper restored" { self.backup.clone().unwrap_or_default() } else { Tree::default() };
+        self.tally.see(what);
+        self.tell(|| format!("{what}, to number {}", tree.given));
+        for (number, record) in &self.zookeeper.tree.records {
+            if *number >= tree.given {
+                self.tally.see("a node lost by ZooKeeper");
+                let own = self.cloud.servers.iter_mut().filter(|server| server.owner == Owner::Node(record.life));
+                own.for_each(|server| server.is_lost = true);
+            }
+        }
+        // Those that nobody wants any more are unknown to it as well.
+        for server in &mut self.cloud.servers {
+            let number = server.node.as_deref().and_then(|node| node.parse::<u64>().ok());
+            server.is_lost |= number.is_some_and(|number| number >= tree.given);
+        }
+        for record in tree.records.values() {
+            let life = &mut self.lives[record.life];
+            life.is_wanted = true;
+            let mark = format!("{:010}", life.number);
+            let is_its = |server: &&mut Server| {
+                let is_kept = record.state == NodeState::Building
+                    || record.external_id.as_ref().is_some_and(|id| *id == server.id);
+                server.owner == Owner::Nobody && server.node.as_ref() == Some(&mark) && is_kept
+            };
+            // What was forgotten is known again.
+            self.cloud.servers.iter_mut().filter(is_its).for_each(|server| server.owner = Owner::Node(record.life));
+        }
+        // From here it only goes further back: a backup of more than there is now would be another history.
+        self.backup = self.backup.take().filter(|backup| backup.given <= tree.given);
+        self.zookeeper.tree = tree;
+        self.begin_session();
+    }
+
+    fn jump(&mut self) {
+        self.tally.see("a jump of the clock");
+        let seconds = *[-3600.0, -30.0, 120.0, 700.0, 1e7].choose(&mut self.chance).expect("five");
+        self.built.now = Timestamp(self.built.now.0 + seconds);
+    }
+
+    // The launcher that looks for leaks.
+
+    fn sweep(&mut self) {
+        self.tally.sweeps += 1;
+        self.built.now = Timestamp(self.built.now.0 + 60.0);
+        self.feed(Event::Sweep, None);
+    }
+
+    /// `ours` are the servers of ours on a list, from which the budget follows.
+    fn feed(&mut self, event: Event, ours: Option<usize>) {
+        self.built.facts.clear();
+        if self.is_in_service {
+            self.built.facts.insert(provider(), facts());
+        }
+        let Built { config, facts, now, .. } = &self.built;
+        let world = World { config, snapshot: &self.zookeeper.mirror, facts, now: *now };
+        let effects = self.leaks.step(event, &world);
+        let deletions = effects.iter().filter(|effect| matches!(effect, Effect::Delete { .. })).count();
+        let budget = ours.map_or(0, |ours| (ours / 10).max(10));
+        if deletions > budget {
+            self.tally.faults.push(format!("{deletions} deletions at once"));
+        }
+        effects.into_iter().for_each(|effect| self.perform(effect));
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::CallTheRoll(_) => self.pending.push(Pending::Roll),
+            Effect::List(_) => self.pending.push(Pending::List),
+            Effect::Prove(_, nodes) => self.pending.push(Pending::Read(nodes)),
+            Effect::Delete { suspect, .. } => self.delete(&suspect.external_id),
+            Effect::Exceeded { .. } => self.tally.see("too many at once, and told"),
+            Effect::NeverGiven(_, suspects) => {
+                self.tally.see("servers of an unknown number left alone");
+                for suspect in suspects {
+                    self.told.insert(suspect.external_id.to_string());
+                    if let Some(at) = self.cloud.position(&suspect.external_id.to_string()) {
+                        self.cloud.servers[at].is_told = true;
+                    }
+                }
+            }
+            Effect::Account(..) | Effect::Tidy { .. } => {}
+        }
+    }
+
+    fn delete(&mut self, id: &ExternalId) {
+        let id = id.to_string();
+        // A list may show what is gone.
+        let Some(at) = self.cloud.position(&id) else { return };
+        let server = self.cloud.servers[at].clone();
+        self.tell(|| format!("server {id} is deleted"));
+        let is_wanted = match server.owner {
+            Owner::Others => true,
+            Owner::Nobody => false,
+            Owner::Node(life) => self.lives[life].is_wanted,
+        };
+        if is_wanted {
+            self.tally.faults.push(format!("{server:?} is deleted and wanted"));
+        }
+        let number = server.node.as_deref().and_then(|node| node.parse().ok()).unwrap_or(u64::MAX);
+        let has_record = self.zookeeper.tree.records.contains_key(&number);
+        self.tally.see(if has_record { "second servers deleted" } else { "forgotten servers deleted" });
+        match self.chance.gen_range(0..10) {
+            // Accepted, and not done.
+            0 => {}
+            1..4 => self.cloud.servers[at].is_stopping = true,
+            _ => drop(self.cloud.servers.remove(at)),
+        }
+    }
+
+    fn answer_some(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let mut at = self.chance.gen_range(0..self.pending.len());
+        let is_of_zookeeper = |pending: &Pending| matches!(pending, Pending::Read(_) | Pending::Proof(_));
+        if is_of_zookeeper(&self.pending[at]) {
+            // It answers in the order in which it is asked.
+            at = self.pending.iter().position(is_of_zookeeper).expect("this one at least");
+        }
+        let lie = match self.chance.gen_range(0..12) {
+            0 | 1 => Some(Lie::Stale),
+            2 => Some(Lie::Partial),
+            3 => Some(Lie::Empty),
+            4 => Some(Lie::Doubled),
+            _ => None,
+        };
+        match lie {
+            Some(Lie::Stale) => self.tally.see("a stale list"),
+            Some(Lie::Partial) => self.tally.see("a partial list"),
+            Some(Lie::Empty) => self.tally.see("an empty list"),
+            _ => {}
+        }
+        let is_refused = self.chance.gen_bool(0.1);
+        self.answer(at, lie, is_refused);
+    }
+
+    fn answer(&mut self, at: usize, lie: Option<Lie>, is_refused: bool) {
+        match self.pending.remove(at) {
+            Pending::Roll | Pending::List if is_refused => self.feed(Event::Listed(provider(), None), None),
+            Pending::Roll => {
+                let called = self.cloud.list(lie, &mut self.chance);
+                let ids = called.iter().map(|instance| instance.external_id.to_string()).collect();
+                self.feed(Event::Called(provider(), ids), None);
+            }
+            Pending::List => {
+                let inventory = self.cloud.inventory(lie, &mut self.chance);
+                let ours = inventory.instances().iter().filter(|instance| instance.is_of(&provider())).count();
+                self.feed(Event::Listed(provider(), Some(inventory)), Some(ours));
+            }
+            Pending::Read(_) if is_refused => {
+                self.tally.see("no answer of ZooKeeper");
+                self.feed(Event::Proven(provider(), None), None);
+            }
+            Pending::Read(nodes) => {
+                let proof = self.read(nodes, lie.is_some());
+                self.pending.insert(at, Pending::Proof(proof));
+            }
+            Pending::Proof(proof) => self.feed(Event::Proven(provider(), Some(proof)), None),
+        }
+    }
+
+    /// What the leader of ZooKeeper says now; of some nodes perhaps neither that they are there nor that they are gone.
+    fn read(&mut self, nodes: Vec<NodeId>, is_partial: bool) -> Proof {
+        let known = |node: NodeId| {
+            let record = self.zookeeper.tree.records.iter().find(|(number, _)| id_of(**number) == node);
+            let said = (node.clone(), record.map(|(_, record)| Box::new(record.node())));
+            (!is_partial || self.chance.gen_bool(0.7)).then_some(said)
+        };
+        let nodes = nodes.into_iter().filter_map(known).collect();
+        Proof { nodes, numbers_given: self.zookeeper.tree.given }
+    }
+
+    /// Nothing is late, lost or a lie any more: what is forgotten goes within a few sweeps, or an operator is told.
+    fn come_to_rest(&mut self) {
+        self.is_in_service = true;
+        self.zookeeper.tell(usize::MAX);
+        self.zookeeper.mirror.connected = true;
+        let mut told = 0;
+        for _ in 0..8 {
+            self.cloud.servers.retain(|server| !server.is_stopping);
+            while !self.pending.is_empty() {
+                self.answer(0, None, false);
+            }
+            let before = self.tally.seen.get("too many at once, and told").copied().unwrap_or(0);
+            self.built.now = Timestamp(self.built.now.0 + 601.0);
+            self.sweep();
+            while !self.pending.is_empty() {
+                self.answer(0, None, false);
+            }
+            told = self.tally.seen.get("too many at once, and told").copied().unwrap_or(0) - before;
+        }
+        let is_unwanted = |server: &Server| match server.owner {
+            Owner::Nobody => true,
+            Owner::Node(life) => !self.lives[life].is_wanted,
+            Owner::Others => false,
+        };
+        let is_left = |server: &Server| {
+            server.owner == Owner::Nobody && !server.is_lost && !server.is_stopping && !self.told.contains(&server.id)
+        };
+        let servers = &self.cloud.servers;
+        let left: Vec<&str> =
+            servers.iter().filter(|server| is_left(server)).map(|server| server.id.as_str()).collect();
+        let is_excused = told > 0 && servers.iter().filter(|server| is_unwanted(server)).count() > 10;
+        if !left.is_empty() && !is_excused {
+            self.tally.faults.push(format!("{left:?} are nobody's and stay"));
+        }
+    }
+}

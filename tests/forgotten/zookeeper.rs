@@ -1,0 +1,93 @@
+//! Records of nodes as ZooKeeper has them, as a launcher sees them later, and as they were when somebody made a backup.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use nodepool::model::ids::NodeId;
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::snapshot::{Snapshot, Stored};
+use nodepool::model::time::Timestamp;
+
+/// A node's record, and whose life it tells of: numbers may be given again, lives are not.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    pub life: usize,
+    pub state: NodeState,
+    pub external_id: Option<String>,
+}
+
+impl Record {
+    pub fn node(&self) -> Node {
+        let mut node = Node::new(self.state, Timestamp(1.0));
+        node.provider = Some(super::cloud::PROVIDER.into());
+        if let Some(id) = &self.external_id {
+            node.external_id = id.as_str().into();
+        }
+        node
+    }
+}
+
+pub fn id_of(number: u64) -> NodeId {
+    NodeId::from(format!("{number:010}"))
+}
+
+/// What a backup keeps.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    pub records: BTreeMap<u64, Record>,
+    /// The number of the next node.
+    pub given: u64,
+}
+
+/// ZooKeeper, and a mirror of it that comes after.
+#[derive(Default)]
+pub struct ZooKeeper {
+    pub tree: Tree,
+    pub mirror: Snapshot,
+    changes: VecDeque<(u64, Option<Record>)>,
+    zxid: i64,
+}
+
+impl ZooKeeper {
+    pub fn create(&mut self, record: Record) -> u64 {
+        let number = self.tree.given;
+        self.tree.given += 1;
+        self.set(number, record);
+        number
+    }
+
+    pub fn set(&mut self, number: u64, record: Record) {
+        self.tree.records.insert(number, record.clone());
+        self.changes.push_back((number, Some(record)));
+    }
+
+    pub fn remove(&mut self, number: u64) {
+        self.tree.records.remove(&number);
+        self.changes.push_back((number, None));
+    }
+
+    /// The mirror hears of so many changes.
+    pub fn tell(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some((number, record)) = self.changes.pop_front() else { return };
+            self.zxid += 1;
+            match record {
+                Some(record) => {
+                    let stored = Stored { record: Arc::new(record.node()), version: 0, mzxid: self.zxid };
+                    self.mirror.put_node(id_of(number), stored);
+                }
+                None => self.mirror.remove_node(&id_of(number)),
+            }
+        }
+    }
+
+    /// A new session, with a picture that is right.
+    pub fn connect(&mut self) {
+        self.changes.clear();
+        self.mirror = Snapshot::default();
+        self.mirror.connected = true;
+        let records = self.tree.records.iter().map(|(number, record)| (*number, Some(record.clone())));
+        self.changes.extend(records);
+        self.tell(usize::MAX);
+    }
+}

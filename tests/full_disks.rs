@@ -1,0 +1,132 @@
+//! Disks that are full: the coordinator says so and loses nothing, builds fail, and all goes on when there is room again.
+
+mod bakery;
+mod disks;
+mod grown;
+mod oven;
+mod stack;
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command};
+use std::time::Duration;
+
+use bakery::{IMAGES, SETTLES, Scene};
+use bytes::Bytes;
+use disks::SmallDisk;
+use nix::sys::signal::Signal;
+use nodepool::model::build::BuildState;
+use nodepool::zk::session::{ConnectOptions, connect};
+use nodepool::zk::{CreateMode, Zk};
+use support::real;
+use support::real::child::{Output, Running};
+use support::wait;
+use tokio::time::timeout;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The example `coordinator`, which cargo builds beside the tests.
+struct Coordinator {
+    running: Running,
+    zk: Zk,
+    _input: ChildStdin,
+}
+
+fn command(data_dir: &Path) -> Command {
+    let test = std::env::current_exe().expect("a test knows its own file");
+    let target: PathBuf = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps").into();
+    let mut command = Command::new(target.join("examples/coordinator"));
+    command.arg(data_dir).arg("0");
+    command
+}
+
+impl Coordinator {
+    /// None where it ends instead, which its log explains.
+    async fn start(data_dir: &Path, home: &Path) -> Result<Coordinator, String> {
+        let log = home.join("log");
+        let mut running = Running::start("coordinator", &mut command(data_dir), Output::Piped, &log, home);
+        let (input, output) = running.pipes();
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line).expect("it prints text");
+        let Some((address, _)) = line.split_once(' ') else {
+            running.wait(PATIENCE).await;
+            return Err(running.log());
+        };
+        let (host, port) = address.rsplit_once(':').expect("an address ends with its port");
+        let zk: Zk = connect(ConnectOptions::plain(host, port.parse().unwrap())).await.unwrap();
+        Ok(Coordinator { running, zk, _input: input })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_coordinator_whose_disk_is_full_says_so_and_loses_nothing() {
+    let Some(disk) = SmallDisk::mount(64) else { return };
+    let home = tempfile::tempdir().unwrap();
+    let data_dir = disk.path().join("data");
+    let mut coordinator = Coordinator::start(&data_dir, home.path()).await.expect("there is room");
+    disk.fill(4 << 20);
+    let mut acknowledged = Vec::new();
+    for number in 0.. {
+        let path = format!("/n{number}");
+        let data = Bytes::from(vec![b'x'; 20_000]);
+        let created = coordinator.zk.create(&path, data, CreateMode::Persistent);
+        // Who has died answers no more.
+        match timeout(Duration::from_secs(5), created).await {
+            Ok(Ok(_)) => acknowledged.push(path),
+            Ok(Err(_)) | Err(_) => break,
+        }
+    }
+    let status = coordinator.running.wait(PATIENCE).await;
+    let log = coordinator.running.log();
+    assert!(!status.success() && log.contains("No space left on device"), "{status}: {log}");
+    // As a service manager tries again, to no avail and with no harm.
+    for _ in 0..3 {
+        if let Err(log) = Coordinator::start(&data_dir, home.path()).await {
+            assert!(log.contains("No space left on device"), "{log}");
+        }
+    }
+    disk.empty();
+    let coordinator = Coordinator::start(&data_dir, home.path()).await.expect("there is room again");
+    assert!(acknowledged.len() > 10, "{}", acknowledged.len());
+    for path in &acknowledged {
+        assert_eq!(coordinator.zk.get(path).await.expect("what was acknowledged is there").0.len(), 20_000);
+    }
+    coordinator.zk.create("/after", Bytes::new(), CreateMode::Persistent).await.expect("it can write again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn builds_on_a_full_disk_fail_and_the_next_ones_succeed_when_there_is_room() {
+    if real::skipped() {
+        return;
+    }
+    let Some(disk) = SmallDisk::mount(64) else { return };
+    let scene = Scene::set(Some(disk.path())).await;
+    let mut builder = scene.builder();
+    scene.settles(&builder, 0).await;
+    for left in [0, 100_000, 2_000_000] {
+        // Older builds that go meanwhile make room, and then others succeed.
+        wait::until("a build to find no room", PATIENCE, async || {
+            if scene.trouble().await.is_none() {
+                disk.fill(left);
+                for image in IMAGES {
+                    scene.ask(image).await;
+                }
+            }
+            builder.log().contains("No space left on device")
+        })
+        .await;
+        wait::until("a build to fail", PATIENCE, async || {
+            let records = scene.records().await;
+            records.builds().any(|(_, stored)| stored.record.state == BuildState::Failed)
+        })
+        .await;
+        // The next one begins with a disk that is full.
+        builder.kill();
+        builder = scene.builder();
+        disk.empty();
+        scene.settles(&builder, 0).await;
+    }
+    builder.signal(Signal::SIGTERM);
+    assert!(builder.wait(SETTLES).await.success());
+}

@@ -1,0 +1,277 @@
+//! What a launcher does at sizes that nobody plans for: nodes, waiting requests, pools, images, records as large as a znode.
+//!
+//! Small each time; NODEPOOL_LIMITS=full has the sizes of doc/reliability.md. One at a time tells what it takes of memory:
+//! `NODEPOOL_LIMITS=full cargo test --release --test limits -- --exact --nocapture a_hundred_thousand_nodes`.
+
+mod grown;
+mod sizes;
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use grown::{Consumer, Process, on_paused_time, on_real_time, until, yaml, zookeeper};
+use nodepool::actors::config_files::load;
+use nodepool::actors::files::Files;
+use nodepool::actors::shared::BUILT;
+use nodepool::model::ids::RequestId;
+use nodepool::model::image_status::{self, Ages};
+use nodepool::model::list;
+use nodepool::model::node::NodeState;
+use nodepool::model::request::RequestState;
+use nodepool::model::world::World;
+use nodepool::policy::{bake, retire};
+use nodepool::zk::mirror::Mirror;
+use nodepool::zk::{CreateMode, Op, Zk, lock, paths};
+use serde_json::json;
+use sizes::{Measured, size};
+use support::wait;
+
+async fn write_all(zk: &Zk, records: impl Iterator<Item = (String, String)>) {
+    let mut ops = Vec::new();
+    for (path, record) in records {
+        ops.push(Op::create(path, record.into_bytes(), CreateMode::Persistent));
+        if ops.len() == 500 {
+            zk.multi(std::mem::take(&mut ops)).await.unwrap();
+        }
+    }
+    zk.multi(ops).await.unwrap();
+}
+
+#[test]
+fn a_hundred_thousand_nodes() {
+    on_real_time(async {
+        let nodes = size(2_000, 100_000);
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        let hosts: Vec<String> =
+            (0..nodes / 100).map(|host| format!("name: fake-{host}, labels: [a], max-parallel-jobs: 100")).collect();
+        let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+        let mut process = Process::new(&yaml("lab", &hosts, ""));
+        let mut measured = Measured::begin(&format!("{nodes} nodes"));
+        process.run(&zookeeper);
+        wait::until("the nodes", sizes::LONG, async || consumer.count(paths::NODES).await == nodes).await;
+        measured.then("registered");
+        let id = consumer.ask(&["a"]).await;
+        assert_eq!(wait_for_end(&consumer, &id).await.state, RequestState::Fulfilled);
+        measured.then("one request is served");
+        let many = consumer.ask(&vec!["a"; 1_000]).await;
+        let served = wait_for_end(&consumer, &many).await;
+        assert_eq!((served.state, served.nodes.len()), (RequestState::Fulfilled, 1_000));
+        measured.then("one for a thousand of them is served");
+        let snapshot = process.shared.pictures.latest().unwrap();
+        let rows = nodepool::model::status::nodes(&snapshot, None, nodepool::actors::clock::now());
+        assert_eq!(rows.len(), nodes);
+        let bytes = list::python_json(nodepool::model::status::NODE_COLUMNS, &rows).len();
+        measured.then(&format!("listed, {} MB", bytes / 1_000_000));
+        consumer.zk.delete(&paths::request(&many), -1).await.unwrap();
+        let last = served.nodes.last().unwrap();
+        wait::until("a node to be free", sizes::LONG, async || consumer.node(last).await.unwrap().is_idle()).await;
+        measured.then("all are given back");
+    });
+}
+
+async fn wait_for_end(consumer: &Consumer, id: &RequestId) -> nodepool::model::request::NodeRequest {
+    let state = async || consumer.request(id).await.expect("the request is there").state;
+    let ended = async || matches!(state().await, RequestState::Fulfilled | RequestState::Failed);
+    wait::until("the end of a request", sizes::LONG, ended).await;
+    consumer.request(id).await.unwrap()
+}
+
+#[test]
+fn ten_thousand_waiting_requests() {
+    on_real_time(async {
+        let requests = size(500, 10_000);
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
+        process.run(&zookeeper);
+        wait::until("a node", sizes::LONG, async || consumer.count(paths::NODES).await == 1).await;
+        let mut measured = Measured::begin(&format!("{requests} requests for one node"));
+        let mut waiting = Vec::new();
+        for _ in 0..requests {
+            waiting.push(consumer.ask(&["a"]).await);
+        }
+        measured.then("asked");
+        let nobodys = consumer.ask(&["nobody-has-this"]).await;
+        assert_eq!(wait_for_end(&consumer, &nobodys).await.state, RequestState::Failed);
+        measured.then("one that nobody can serve is declined");
+        for id in &waiting[..20] {
+            assert_eq!(wait_for_end(&consumer, id).await.state, RequestState::Fulfilled);
+            let nodes = consumer.accept(id).await;
+            consumer.use_up(nodes).await;
+        }
+        measured.then("twenty are served, one after the other and in their order");
+        for id in &waiting[20..] {
+            assert!(consumer.request(id).await.unwrap().nodes.len() <= 1);
+            consumer.zk.delete(&paths::request(id), -1).await.unwrap();
+        }
+        let last = consumer.ask(&["a"]).await;
+        assert_eq!(wait_for_end(&consumer, &last).await.state, RequestState::Fulfilled);
+        measured.then("all others are taken back, and the next is served");
+    });
+}
+
+#[test]
+fn five_hundred_pools() {
+    on_real_time(async {
+        let pools = size(25, 500);
+        let labels: String = (0..pools).map(|pool| format!("  - name: l{pool}\n")).collect();
+        let provider = |pool: usize| {
+            format!(
+                "  - {{name: p{pool}, driver: static, pools: [{{name: main, nodes: [{{name: fake-h{pool}, labels: [l{pool}, all], \
+                 host-key-checking: false}}]}}]}}\n"
+            )
+        };
+        let providers: String = (0..pools).map(provider).collect();
+        let text = format!(
+            "zookeeper-servers: [{{host: localhost}}]\nlabels:\n  - name: all\n{labels}providers:\n{providers}"
+        );
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        let mut measured = Measured::begin(&format!("{pools} pools"));
+        let mut process = Process::new(&text);
+        process.run(&zookeeper);
+        wait::until("the nodes", sizes::LONG, async || consumer.count(paths::NODES).await == pools).await;
+        measured.then("registered");
+        let before = zookeeper.last_zxid();
+        let nobodys = consumer.ask(&["nobody-has-this"]).await;
+        let declined = wait_for_end(&consumer, &nobodys).await;
+        let transactions = zookeeper.last_zxid() - before;
+        assert!(transactions < pools as i64, "{transactions} transactions of {pools} pools");
+        assert_eq!((declined.state, declined.declined_by.len()), (RequestState::Failed, pools));
+        measured.then(&format!("one request is declined by all, in {transactions} transactions"));
+        let mut asked = Vec::new();
+        for pool in 0..pools {
+            asked.push(consumer.ask(&[if pool % 2 == 0 { "all" } else { "l1" }]).await);
+        }
+        for id in asked.iter().step_by(2) {
+            assert_eq!(wait_for_end(&consumer, id).await.state, RequestState::Fulfilled);
+        }
+        let given: std::collections::BTreeSet<_> = {
+            let mut given = Vec::new();
+            for id in asked.iter().step_by(2) {
+                given.extend(consumer.request(id).await.unwrap().nodes);
+            }
+            assert_eq!(given.len(), pools.div_ceil(2));
+            given.into_iter().collect()
+        };
+        assert_eq!(given.len(), pools.div_ceil(2), "no node twice");
+        measured.then("requests that any of them may serve are served");
+    });
+}
+
+#[test]
+fn ten_thousand_images() {
+    on_real_time(async {
+        let images = size(500, 10_000);
+        let zk: Zk = zookeeper().connect();
+        let now = nodepool::actors::clock::now().0;
+        for container in [paths::NODES, paths::IMAGES] {
+            lock::make_path(&zk, container).await.unwrap();
+        }
+        let record = move |image: usize| {
+            let build = format!("{}/i{image}/builds/0000000000", paths::IMAGES);
+            let uploads = format!("{build}/providers/p/images");
+            let state = json!({"state": "ready", "state_time": now, "formats": "qcow2", "builder_id": "b",
+                "external_id": format!("e{image}"), "external_name": format!("i{image}-1"), "format": "qcow2"});
+            let parents = [format!("{}/i{image}", paths::IMAGES), format!("{}/i{image}/builds", paths::IMAGES)];
+            let deeper = [format!("{build}/providers"), format!("{build}/providers/p"), uploads.clone()];
+            let empty = |path: String| (path, String::new());
+            let records = [(format!("{uploads}/0000000000"), state.to_string())];
+            parents
+                .into_iter()
+                .map(empty)
+                .chain([(build, state.to_string())])
+                .chain(deeper.into_iter().map(empty))
+                .chain(records)
+        };
+        write_all(&zk, (0..images).flat_map(record)).await;
+        let mut measured = Measured::begin(&format!("{images} images"));
+        let mirror = Mirror::start(zk, &tokio::runtime::Handle::current()).await.unwrap();
+        let snapshot = mirror.snapshot();
+        measured.then("read");
+        let diskimages: String =
+            (0..images).map(|image| format!("  - {{name: i{image}, formats: [qcow2]}}\n")).collect();
+        let uploaded: String = (0..images).map(|image| format!("      - {{name: i{image}}}\n")).collect();
+        let text = format!(
+            "zookeeper-servers: [{{host: localhost}}]\nlabels: [{{name: a}}]\ndiskimages:\n{diskimages}providers:\n  - name: p\n    driver: fake\n    \
+             diskimages:\n{uploaded}    pools: [{{name: main, max-servers: 1, labels: [{{name: a, diskimage: i0, min-ram: 1}}]}}]\n"
+        );
+        let files = Files::InMemory(Arc::new(std::sync::Mutex::new([("np.yaml".into(), text)].into())));
+        let loaded = load(&files, Path::new("np.yaml"), None, BUILT).await.unwrap();
+        assert_eq!(loaded.config.diskimages.len(), images);
+        measured.then("their configuration is loaded");
+        let world = World {
+            config: &loaded.config,
+            snapshot: &snapshot,
+            facts: &Default::default(),
+            now: nodepool::actors::clock::now(),
+        };
+        assert_eq!(bake::due(&world).len(), 0, "all of them are there");
+        assert_eq!(retire::due(&world, retire::Pass::Whole).len(), 0, "and none too many");
+        measured.then("decided on");
+        let rows = image_status::uploads(&snapshot.images, Ages::Since);
+        assert_eq!(rows.len(), images);
+        let bytes = list::python_json(image_status::UPLOAD_COLUMNS, &rows).len();
+        measured.then(&format!("listed, {} MB", bytes / 1_000_000));
+    });
+}
+
+/// A record of so many bytes in all.
+fn padded(mut record: serde_json::Value, key: &str, bytes: usize) -> Bytes {
+    record[key] = json!("");
+    let left = bytes - record.to_string().len();
+    record[key] = json!("x".repeat(left));
+    Bytes::from(record.to_string())
+}
+
+/// What ZooKeeper takes of one znode.
+const MOST: usize = 1 << 20;
+
+#[test]
+fn records_as_large_as_a_znode() {
+    on_paused_time(async {
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]", "name: fake-h2, labels: [b]"], ""));
+        let running = process.run(&zookeeper);
+        until("the nodes", async || consumer.ready_nodes().await == 2).await;
+        // Each of them grows beyond what ZooKeeper takes by whatever a launcher writes into it.
+        let request = |label: &str| json!({"state": "requested", "node_types": [label], "requestor": "zuul"});
+        let mut stuck = Vec::new();
+        for label in ["a", "b", "nobody-has-this"] {
+            let data = padded(request(label), "requestor_data", MOST);
+            let (path, _) = consumer
+                .zk
+                .create(&paths::request_prefix("100"), data, CreateMode::PersistentSequential)
+                .await
+                .unwrap();
+            stuck.push(RequestId::from(paths::name(&path)));
+        }
+        // One of a kind that fits is served all the same.
+        let nodes = consumer.nodes().await;
+        let (id, node) = nodes.iter().find(|(_, node)| node.labels == ["b".into()]).unwrap();
+        let fits = padded(serde_json::to_value(node).unwrap(), "user_data", MOST - 10_000);
+        consumer.zk.set(&paths::node(id), fits, -1).await.unwrap();
+        for label in ["a", "b"] {
+            let small = consumer.ask(&[label]).await;
+            assert_eq!(consumer.ended(&small).await.state, RequestState::Fulfilled, "{label}");
+            let held = consumer.accept(&small).await;
+            consumer.use_up(held).await;
+        }
+        until("the nodes to be registered anew", async || consumer.ready_nodes().await == 2).await;
+        for id in stuck {
+            let left = consumer.request(&id).await.expect("it is there");
+            assert!(matches!(left.state, RequestState::Requested | RequestState::Pending), "{:?}", left.state);
+        }
+        // A node that has not a byte left is cleared away as any other.
+        let (id, mut node) = consumer.nodes().await.into_iter().next().unwrap();
+        node.state = NodeState::Used;
+        let full = padded(serde_json::to_value(&node).unwrap(), "user_data", MOST);
+        consumer.zk.set(&paths::node(&id), full, -1).await.unwrap();
+        until("it to be gone", async || consumer.node(&id).await.is_none()).await;
+        assert!(!running.is_finished(), "the session goes on");
+    });
+}

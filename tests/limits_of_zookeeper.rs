@@ -1,0 +1,117 @@
+//! What the way to ZooKeeper bears: a full queue of requests, clients that do not read, and ten thousand events a second.
+//!
+//! Small each time; NODEPOOL_LIMITS=full has the sizes of doc/reliability.md.
+
+mod coordinator;
+mod sizes;
+mod support;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use coordinator::raw::Raw;
+use futures::future::join_all;
+use nodepool::zk::mirror::Mirror;
+use nodepool::zk::session::connect;
+use nodepool::zk::{Connection, CreateMode, SessionState, Zk, ZkError, lock, paths};
+use sizes::{LONG, Measured, size};
+use support::wait;
+
+/// What a session keeps for the time when there is a connection again.
+const WAITING: usize = 50_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_queue_of_requests_refuses_more_and_is_emptied_in_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = coordinator::start(directory.path()).await;
+    let mut options = coordinator::options(directory.path());
+    options.first_port = server.address().port();
+    let mut client = coordinator::client(options.first_port);
+    client.session_timeout = Duration::from_secs(40);
+    let zk = connect(client).await.unwrap();
+    zk.create("/counter", Bytes::new(), CreateMode::Persistent).await.unwrap();
+    server.stop().await;
+    let mut state = zk.session();
+    state.wait_for(|state| *state == SessionState::Suspended).await.unwrap();
+
+    let mut measured = Measured::begin(&format!("{WAITING} requests and 1,000 more without a connection"));
+    let mut waiting: Vec<_> = (0..WAITING - 1).map(|_| zk.exists("/counter")).collect();
+    let last = zk.create("/last", Bytes::new(), CreateMode::Persistent);
+    let refused = join_all((0..1_000).map(|_| zk.exists("/counter"))).await;
+    let reason = "too many requests wait for a connection";
+    assert!(refused.iter().all(|answer| matches!(answer, Err(ZkError::Unknown(why)) if why == reason)));
+    measured.then("queued, and the rest refused");
+    let server = nodepool::zk::embedded::EmbeddedServer::start(options).await.unwrap();
+    let first = waiting.remove(0).await;
+    assert!(first.unwrap().is_some());
+    last.await.unwrap();
+    let answers = join_all(waiting).await;
+    assert!(answers.iter().all(|answer| matches!(answer, Ok(Some(_)))), "each is answered");
+    measured.then("answered after the server came back");
+    assert!(zk.exists("/last").await.unwrap().is_some(), "and the session goes on");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_does_not_read_holds_up_nobody() {
+    let requests = size(20_000, 1_000_000);
+    let directory = tempfile::tempdir().unwrap();
+    let server = coordinator::start(directory.path()).await;
+    let zk = connect(coordinator::client(server.address().port())).await.unwrap();
+    zk.create("/large", Bytes::from(vec![b'x'; 100_000]), CreateMode::Persistent).await.unwrap();
+    let mut measured = Measured::begin(&format!("{requests} requests whose answers nobody reads"));
+    let (address, before) = (server.address(), sizes::resident());
+    let mut deaf = Raw::open(address, 40_000).await;
+    let sending = tokio::spawn(async move {
+        const GET_DATA: i32 = 4;
+        for _ in 0..requests {
+            deaf.send(GET_DATA, |body| {
+                body.text("/large").flag(false);
+            })
+            .await;
+        }
+    });
+    // Others are served meanwhile, however far it has come.
+    for round in 0..500 {
+        zk.set("/large", Bytes::from(vec![b'y'; 100_000]), round).await.unwrap();
+    }
+    measured.then("500 writes of another client");
+    // The answers would take two gigabytes and more.
+    assert!(sizes::resident() < before + 300, "{} MB, before {before} MB", sizes::resident());
+    sending.abort();
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_watch_events_a_second() {
+    let (nodes, rounds) = (size(200, 1_000), size(20, 300));
+    let directory = tempfile::tempdir().unwrap();
+    let server = coordinator::start(directory.path()).await;
+    let options = || coordinator::client(server.address().port());
+    let writer: Zk = connect(options()).await.unwrap();
+    lock::make_path(&writer, paths::NODES).await.unwrap();
+    let record =
+        |round: usize| Bytes::from(format!(r#"{{"state": "ready", "provider": "p", "hostname": "round-{round}"}}"#));
+    let path = |node: usize| format!("{}/{node:010}", paths::NODES);
+    join_all((0..nodes).map(|node| writer.create(&path(node), record(0), CreateMode::Persistent))).await;
+    let reader: Zk = connect(options()).await.unwrap();
+    let mirror = Mirror::start(reader, &tokio::runtime::Handle::current()).await.unwrap();
+    let events = nodes * rounds;
+    let mut measured = Measured::begin(&format!("{events} events"));
+    let began = tokio::time::Instant::now();
+    for round in 1..=rounds {
+        let written = join_all((0..nodes).map(|node| writer.set(&path(node), record(round), -1))).await;
+        assert!(written.iter().all(Result::is_ok));
+    }
+    let per_second = events as f64 / began.elapsed().as_secs_f64();
+    measured.then(&format!("written, {per_second:.0} a second"));
+    let newest = format!("round-{rounds}");
+    let is_newest = async || {
+        let snapshot = mirror.snapshot();
+        snapshot.nodes().filter(|(_, node)| node.record.hostname.as_deref() == Some(newest.as_str())).count() == nodes
+    };
+    wait::until("the picture to be the newest", LONG, is_newest).await;
+    measured.then("the picture is the newest");
+    drop(mirror);
+    server.stop().await;
+}

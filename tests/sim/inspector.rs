@@ -1,0 +1,50 @@
+//! Looks into launchers while they run: whether their books are right, and whether they know why somebody waits.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodepool::actors::messages::AskWhy;
+use nodepool::actors::shared::Shared;
+use nodepool::model::ids::RequestId;
+use nodepool::model::request::RequestState;
+use nodepool::policy::invariants::{Violation, of_ledger};
+
+use super::book::Book;
+use super::gate::Gate;
+
+/// Between two looks. Not the period of anything else.
+const INTERVAL: Duration = Duration::from_secs(97);
+/// Nobody who answers takes any of this time.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// As long as the process lives.
+pub async fn inspect(name: &'static str, shared: Arc<Shared>, gate: Gate, book: Book) {
+    let mut waited = BTreeSet::new();
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        if gate.is_closed() {
+            return;
+        }
+        let Some(snapshot) = shared.pictures.latest() else { continue };
+        if let Some(Violation(text)) = of_ledger(&snapshot) {
+            book.accuse(Violation(format!("{name}: {text}")));
+        }
+        let is_open = |state| matches!(state, RequestState::Requested | RequestState::Pending);
+        let open = snapshot.requests().filter(|(_, request)| is_open(request.record.state));
+        let open: BTreeSet<RequestId> = open.map(|(id, _)| id.clone()).collect();
+        // Whoever has lost sight of ZooKeeper, or just come back to it, may not know yet.
+        if snapshot.connected {
+            for id in open.intersection(&waited) {
+                let answers = shared.why.ask_all(AskWhy(id.clone()), DEADLINE).await;
+                let is_told = answers.iter().any(|(_, answer)| matches!(answer, Ok(Some(_))));
+                if !is_told && book.is_open(id) && !gate.is_closed() {
+                    book.accuse(Violation(format!("{name} cannot say why {id} waits")));
+                }
+            }
+            waited = open;
+        } else {
+            waited.clear();
+        }
+    }
+}

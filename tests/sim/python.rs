@@ -1,0 +1,482 @@
+//! A launcher of Nodepool 11, as others see one: it polls, takes locks as kazoo does, reads again under them, and writes with no eye
+//! on versions. It launches at a provider of its own; at the one in the middle, where `max-servers: 0` is said, it declines, and
+//! tidies up after others.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use nodepool::actors::clock;
+use nodepool::model::cloud::{CloudError, ExternalId, Instance, InstanceState, LaunchOrder};
+use nodepool::model::component::{ComponentKind, PoolComponent};
+use nodepool::model::ids::{LabelName, LauncherId, NodeId, RequestId};
+use nodepool::model::json;
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::zk::lock::{self, Lock};
+use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::zk::{CreateMode, Zk, ZkError, paths, removal};
+
+use super::book::Book;
+use super::cloud::{Clouds, Door};
+use super::configuration::{LABELS, OLD, OLD_LABEL};
+use super::gate::Gate;
+use super::process::{RESTART, Seat, death};
+use crate::grown::Consumer;
+
+/// Of its own provider.
+pub const MAX_SERVERS: usize = 6;
+const ATTEMPTS: u32 = 3;
+
+/// One life of it.
+struct Python {
+    /// With the reads that every client has.
+    eyes: Consumer,
+    /// In place of what it keeps by watches.
+    cache: Book,
+    zk: Zk,
+    own: Door,
+    middle: Door,
+    /// In the order of `OLD`.
+    pools: [LauncherId; 2],
+    components: RefCell<Vec<String>>,
+}
+
+/// Starts it, and starts it again when it has been killed.
+pub fn keep_running(zookeeper: &MemoryZooKeeper, clouds: &Clouds, book: &Book) -> Seat {
+    book.limit(&OLD[0].into(), MAX_SERVERS, Duration::ZERO);
+    let seat = Seat::empty();
+    let (taken, zookeeper, clouds, book) = (seat.clone(), zookeeper.clone(), clouds.clone(), book.clone());
+    actix_rt::spawn(async move {
+        for life in 1.. {
+            let gate = Gate::open();
+            let zk = taken.connect(&gate, &zookeeper);
+            let (clouds, cache, of_life) = (clouds.clone(), book.clone(), gate.clone());
+            actix_rt::spawn(async move { Python::live(zk, &clouds, cache, &of_life, life).await });
+            death(&gate).await;
+            tokio::time::sleep(RESTART).await;
+        }
+    });
+    seat
+}
+
+/// Nobody waits for what a killed process was about to say.
+type Told<T> = Result<T, ZkError>;
+
+impl Python {
+    /// Registers its pools and works until it is killed.
+    async fn live(zk: Zk, clouds: &Clouds, cache: Book, gate: &Gate, life: u32) {
+        let pool = |provider: &str| LauncherId::from(format!("old-PoolWorker.{provider}-main-{life:032x}"));
+        let python = Rc::new(Self {
+            eyes: Consumer { zk: zk.clone() },
+            cache,
+            zk,
+            own: clouds.door(OLD[0].into(), gate),
+            middle: clouds.door(OLD[1].into(), gate),
+            pools: OLD.map(pool),
+            components: RefCell::default(),
+        });
+        for (provider, id) in OLD.iter().zip(&python.pools) {
+            python.register(provider, id).await.expect("a session that has just begun");
+        }
+        futures::join!(python.delete_nodes(), python.clone().assign(), python.reset_lost(), python.delete_leaked());
+    }
+
+    async fn register(&self, provider: &str, id: &LauncherId) -> Told<()> {
+        lock::make_path(&self.zk, &paths::components(ComponentKind::Pool)).await?;
+        let prefix = paths::component_prefix(ComponentKind::Pool, "old");
+        let data = json::to_bytes(&component(provider, id, false));
+        let (path, _) = self.zk.create(&prefix, data.into(), CreateMode::EphemeralSequential).await?;
+        self.components.borrow_mut().push(path);
+        Ok(())
+    }
+
+    /// Says whether its own pool waits for room.
+    async fn pause(&self, paused: bool) -> Told<()> {
+        let path = self.components.borrow()[0].clone();
+        let data = json::to_bytes(&component(OLD[0], &self.pools[0], paused));
+        self.zk.set(&path, data.into(), -1).await.map(drop)
+    }
+
+    /// R7, R15 to R34: each second, all requests in their order.
+    async fn assign(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let declined = |request: &NodeRequest| self.pools.iter().all(|pool| request.declined_by.contains(pool));
+            let is_open = |request: &NodeRequest| request.state == RequestState::Requested && !declined(request);
+            for id in self.cache.requests(is_open) {
+                // An error ends the pass for this request, as an exception does.
+                let _ = self.consider(&id).await;
+            }
+        }
+    }
+
+    async fn consider(self: &Rc<Self>, id: &RequestId) -> Told<()> {
+        let Some(seen) = self.eyes.request(id).await else { return Ok(()) };
+        for (at, pool) in self.pools.iter().enumerate() {
+            let is_mine =
+                |request: &NodeRequest| request.state == RequestState::Requested && !request.declined_by.contains(pool);
+            let launches = at == 0;
+            if !is_mine(&seen) {
+                continue;
+            }
+            let Some(held) = lock::try_lock(&self.zk, &paths::request_lock(id), "").await? else { continue };
+            match self.eyes.request(id).await.filter(is_mine) {
+                // R38: what is kept ready does not wait for room.
+                Some(request) if launches && (!request.is_min_ready() || self.room() > 0) => {
+                    let nodes = self.take_up(id, &request).await?;
+                    let python = self.clone();
+                    actix_rt::spawn(async move {
+                        let _ = python.serve(held, nodes).await;
+                    });
+                    return Ok(());
+                }
+                Some(request) => {
+                    self.decline(id, request, pool).await?;
+                    held.release().await?;
+                }
+                None => held.release().await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// R32.
+    async fn decline(&self, id: &RequestId, mut request: NodeRequest, pool: &LauncherId) -> Told<()> {
+        request.declined_by.push(pool.clone());
+        let declined = |known: &LauncherId| request.declined_by.contains(known);
+        let is_over = self.registered().await?.iter().all(declined);
+        self.store_request(id, request, if is_over { RequestState::Failed } else { RequestState::Requested }).await
+    }
+
+    async fn registered(&self) -> Told<Vec<LauncherId>> {
+        let root = paths::components(ComponentKind::Pool);
+        let mut ids = Vec::new();
+        for name in self.zk.children(&root).await?.0 {
+            let Ok((data, _)) = self.zk.get(&format!("{root}/{name}")).await else { continue };
+            let pool: PoolComponent = json::from_bytes(&data).expect("a component can be read");
+            ids.extend(pool.id);
+        }
+        Ok(ids)
+    }
+
+    /// R35 to R39, for a request whose lock is held: its nodes, as far as they could be had before it went.
+    async fn take_up(&self, id: &RequestId, request: &NodeRequest) -> Told<Vec<(NodeId, Lock)>> {
+        self.store_request(id, request.clone(), RequestState::Pending).await?;
+        let mut nodes = Vec::new();
+        for label in &request.node_types {
+            loop {
+                if let Some(idle) = self.reuse(id, request, label).await? {
+                    nodes.push(idle);
+                    break;
+                }
+                if self.room() > 0 {
+                    nodes.push(self.new_node(id, request, label).await?);
+                    break;
+                }
+                // R38: all other requests wait with this one.
+                self.pause(true).await?;
+                self.evict().await?;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                if self.eyes.request(id).await.is_none() {
+                    self.pause(false).await?;
+                    return Ok(nodes);
+                }
+            }
+        }
+        self.pause(false).await?;
+        Ok(nodes)
+    }
+
+    /// R38: the node that has been idle for longest makes room.
+    async fn evict(&self) -> Told<()> {
+        let is_idle = |node: &Node| node.is_idle() && Self::is_own(node);
+        let mut idle = self.cache.nodes(is_idle);
+        idle.sort_by(|(_, one), (_, other)| one.state_time.0.total_cmp(&other.state_time.0));
+        for (node, _) in idle {
+            let Some(held) = lock::try_lock(&self.zk, &paths::node_lock(&node), "").await? else { continue };
+            if let Some(mut record) = self.eyes.node(&node).await.filter(is_idle) {
+                self.turn(&node, &mut record, NodeState::Deleting).await?;
+                return held.release().await;
+            }
+            held.release().await?;
+        }
+        Ok(())
+    }
+
+    fn is_own(node: &Node) -> bool {
+        node.provider.as_ref().is_some_and(|provider| provider.as_str() == OLD[0])
+    }
+
+    /// R40 to R46.
+    async fn serve(self: Rc<Self>, held: Lock, nodes: Vec<(NodeId, Lock)>) -> Told<()> {
+        let id = RequestId::from(paths::name(held.directory()));
+        let ready = join_all(nodes.iter().map(|(node, _)| self.launch(node))).await;
+        let is_gone = self.eyes.request(&id).await.is_none();
+        let mut obtained = Vec::new();
+        for (node, lock) in nodes {
+            // R43: nobody wants it any more.
+            if let (true, Some(mut record)) = (is_gone, self.eyes.node(&node).await) {
+                record.allocated_to = None;
+                self.store(&node, &record).await?;
+            }
+            obtained.push(node);
+            lock.release().await?;
+        }
+        match self.eyes.request(&id).await {
+            Some(mut last) if ready.iter().all(|ready| *ready) => {
+                last.nodes = obtained;
+                self.store_request(&id, last, RequestState::Fulfilled).await?;
+            }
+            Some(last) => self.decline(&id, last, &self.pools[0]).await?,
+            None => {}
+        }
+        held.release().await
+    }
+
+    /// R37.
+    async fn reuse(&self, id: &RequestId, request: &NodeRequest, label: &LabelName) -> Told<Option<(NodeId, Lock)>> {
+        let is_free = |node: &Node| node.is_idle() && Self::is_own(node) && node.labels.contains(label);
+        for (node, _) in self.cache.nodes(|node| request.reuse && is_free(node)) {
+            let Some(held) = lock::try_lock(&self.zk, &paths::node_lock(&node), "").await? else { continue };
+            match self.eyes.node(&node).await.filter(is_free) {
+                Some(mut record) => {
+                    record.allocated_to = Some(id.clone());
+                    self.store(&node, &record).await?;
+                    return Ok(Some((node, held)));
+                }
+                None => held.release().await?,
+            }
+        }
+        Ok(None)
+    }
+
+    /// R39.
+    async fn new_node(&self, id: &RequestId, request: &NodeRequest, label: &LabelName) -> Told<(NodeId, Lock)> {
+        let mut record = Node::new(NodeState::Init, clock::now());
+        record.labels = vec![label.clone()];
+        (record.provider, record.pool) = (Some(OLD[0].into()), Some("main".into()));
+        record.launcher = Some(self.pools[0].to_string());
+        record.allocated_to = Some(id.clone());
+        record.requestor = request.requestor.clone();
+        let data = Bytes::from(json::to_bytes(&record));
+        let (path, _) = self.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await?;
+        let node = NodeId::from(paths::name(&path));
+        let held = lock::try_lock(&self.zk, &paths::node_lock(&node), "").await?.expect("nobody knows of it yet");
+        self.turn(&node, &mut record, NodeState::Building).await?;
+        Ok((node, held))
+    }
+
+    /// L1 to L9, for a node whose lock is held; one that is reused is ready already.
+    async fn launch(&self, node: &NodeId) -> bool {
+        let Some(mut record) = self.eyes.node(node).await else { return false };
+        if record.state == NodeState::Ready {
+            return true;
+        }
+        for attempt in 0..ATTEMPTS {
+            let Ok(server) = self.own.create(&order(node, attempt > 0)).await else { continue };
+            record.external_id = serde_json::to_value(&server).expect("an id is a text").into();
+            if self.store(node, &record).await.is_err() {
+                return false;
+            }
+            if let Some(instance) = self.booted(&server).await {
+                record.interface_ip = instance.interface_ip;
+                return self.turn(node, &mut record, NodeState::Ready).await.is_ok();
+            }
+            self.delete(&self.own, &server).await;
+        }
+        false
+    }
+
+    async fn booted(&self, server: &ExternalId) -> Option<Instance> {
+        for _ in 0..180 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let Ok(listed) = self.own.list().await else { continue };
+            let instance = listed.into_iter().find(|instance| instance.external_id == *server)?;
+            match instance.state {
+                InstanceState::Running => return Some(instance),
+                InstanceState::Starting => {}
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// D1 to D7, every five seconds, one node after the other.
+    async fn delete_nodes(&self) {
+        loop {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            let is_served = |node: &Node| node.provider.as_ref().is_some_and(|name| OLD.contains(&name.as_str()));
+            for (node, seen) in self.cache.nodes(is_served) {
+                let is_lost = match &seen.allocated_to {
+                    Some(request) if seen.state == NodeState::Ready => self.eyes.request(request).await.is_none(),
+                    _ => false,
+                };
+                if seen.state.is_spent() || is_lost {
+                    let _ = self.delete_node(&node).await;
+                }
+            }
+        }
+    }
+
+    async fn delete_node(&self, node: &NodeId) -> Told<()> {
+        let directory = paths::node_lock(node);
+        if !lock::contenders(&self.zk, &directory).await?.is_empty() {
+            return Ok(());
+        }
+        let Some(held) = lock::try_lock(&self.zk, &directory, "").await? else { return Ok(()) };
+        let Some(mut record) = self.eyes.node(node).await else { return held.release().await };
+        match record.allocated_to.clone() {
+            Some(request) if record.state == NodeState::Ready && self.eyes.request(&request).await.is_none() => {
+                record.allocated_to = None;
+                self.store(node, &record).await?;
+                return held.release().await;
+            }
+            _ if !record.state.is_spent() => return held.release().await,
+            _ => {}
+        }
+        self.turn(node, &mut record, NodeState::Deleting).await?;
+        let cloud = if Self::is_own(&record) { &self.own } else { &self.middle };
+        if let Some(server) = ExternalId::of(&record.external_id)
+            && !self.delete(cloud, &server).await
+        {
+            return held.release().await;
+        }
+        self.turn(node, &mut record, NodeState::Deleted).await?;
+        removal::remove_tree(&*self.zk, &paths::node(node)).await?;
+        held.spent();
+        Ok(())
+    }
+
+    /// Whether the server is gone.
+    async fn delete(&self, cloud: &Door, server: &ExternalId) -> bool {
+        match cloud.delete(server).await {
+            Ok(()) => {}
+            Err(CloudError::NotFound) => return true,
+            Err(_) => return false,
+        }
+        for _ in 0..600 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let Ok(listed) = cloud.list().await else { continue };
+            if listed.iter().all(|instance| instance.external_id != *server) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// C2, every minute: what was nobody's the last time as well.
+    async fn delete_leaked(&self) {
+        let mut before = BTreeSet::new();
+        loop {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            let Ok(listed) = self.own.list().await else { continue };
+            let mut nobodys = BTreeSet::new();
+            for instance in listed {
+                let Some(node) = instance.node().map(NodeId::from) else { continue };
+                if self.eyes.node(&node).await.is_none() {
+                    nobodys.insert(instance.external_id.to_string());
+                }
+            }
+            for server in nobodys.intersection(&before) {
+                let _ = self.own.delete(&ExternalId::text(server.clone())).await;
+            }
+            before = nobodys;
+        }
+    }
+
+    /// C3, every minute.
+    async fn reset_lost(&self) {
+        loop {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            for id in self.cache.requests(|request| request.state == RequestState::Pending) {
+                let _ = self.reset(&id).await;
+            }
+        }
+    }
+
+    async fn reset(&self, id: &RequestId) -> Told<()> {
+        let Some(held) = lock::try_lock(&self.zk, &paths::request_lock(id), "").await? else { return Ok(()) };
+        let lost = self.eyes.request(id).await.filter(|request| request.state == RequestState::Pending);
+        let Some(mut request) = lost else { return held.release().await };
+        for (node, _) in self.cache.nodes(|node| node.allocated_to.as_ref() == Some(id)) {
+            let locked = lock::lock(&self.zk, &paths::node_lock(&node), "").await?;
+            if let Some(mut record) =
+                self.eyes.node(&node).await.filter(|record| record.allocated_to.as_ref() == Some(id))
+            {
+                record.allocated_to = None;
+                let next = if record.state == NodeState::Init { NodeState::Deleting } else { record.state };
+                self.turn(&node, &mut record, next).await?;
+            }
+            locked.release().await?;
+        }
+        request.nodes.clear();
+        self.store_request(id, request, RequestState::Requested).await?;
+        held.release().await
+    }
+
+    /// Q4 and Q5.
+    fn room(&self) -> usize {
+        MAX_SERVERS.saturating_sub(self.cache.nodes(Self::is_own).len())
+    }
+
+    async fn turn(&self, node: &NodeId, record: &mut Node, state: NodeState) -> Told<()> {
+        if record.state != state {
+            (record.state, record.state_time) = (state, clock::now());
+        }
+        self.store(node, record).await
+    }
+
+    async fn store(&self, node: &NodeId, record: &Node) -> Told<()> {
+        self.zk.set(&paths::node(node), json::to_bytes(record).into(), -1).await.map(drop)
+    }
+
+    async fn store_request(&self, id: &RequestId, mut request: NodeRequest, state: RequestState) -> Told<()> {
+        (request.state, request.state_time) = (state, clock::now());
+        self.zk.set(&paths::request(id), json::to_bytes(&request).into(), -1).await.map(drop)
+    }
+}
+
+fn component(provider: &str, id: &LauncherId, paused: bool) -> PoolComponent {
+    let launches = provider == OLD[0];
+    let labels = LABELS.iter().copied().chain(launches.then_some(OLD_LABEL));
+    PoolComponent {
+        hostname: "old".to_owned(),
+        id: Some(id.clone()),
+        kind: ComponentKind::Pool,
+        model_api: 0,
+        name: Some("main".into()),
+        paused,
+        priority: 100,
+        provider_name: Some(provider.into()),
+        state: "running".to_owned(),
+        supported_labels: labels.map(LabelName::from).collect(),
+        version: None,
+        webapp: None,
+        extra: Default::default(),
+    }
+}
+
+/// L2.
+fn order(node: &NodeId, may_exist: bool) -> LaunchOrder {
+    let metadata = [
+        ("nodepool_node_id", node.to_string()),
+        ("nodepool_pool_name", "main".to_owned()),
+        ("nodepool_provider_name", OLD[0].to_owned()),
+    ];
+    LaunchOrder {
+        pool: "main".into(),
+        label: LABELS[0].into(),
+        hostname: format!("np{node}"),
+        zone: None,
+        image: None,
+        request: serde_json::Value::Null,
+        metadata: metadata.map(|(key, value)| (key.to_owned(), value)).into(),
+        found: None,
+        may_exist,
+        may_appear: false,
+    }
+}

@@ -1,0 +1,380 @@
+//! What really happened in a run, from outside: the logs of the ZooKeeper servers and what the cloud remembers, put in one order
+//! and held to the promises to which simulated hours are held.
+#![allow(dead_code)] // Each test binary uses a part of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nodepool::model::build::BuildKey;
+use nodepool::model::ids::{NodeId, ProviderName, RequestId};
+use nodepool::model::json;
+use nodepool::model::node::Node;
+use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::policy::image_invariants::{ImageSight, ImageWatcher};
+use nodepool::policy::invariants::{Place, Sight, Violation, Watcher};
+use nodepool::zk::paths;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::support::real::simulated_openstack::SimulatedOpenStack;
+use crate::support::real::zookeeper::{Ensemble, Server};
+
+pub mod transactions;
+
+use transactions::{Change, Transaction};
+
+/// Both sources have the clock of this machine, and one of them tells milliseconds.
+const MICROS: i64 = 1000;
+
+/// Of each record the tale has so many bytes.
+const MOST_SHOWN: usize = 3000;
+
+/// Everything that a run left behind.
+pub struct Witness {
+    pub transactions: Arc<[Transaction]>,
+    pub servers: Vec<Life>,
+    pub images: Vec<ImageLife>,
+    chroot: String,
+}
+
+/// A server that the cloud has or had; times in microseconds since the Unix epoch.
+pub struct Life {
+    pub place: Place,
+    pub node: NodeId,
+    pub created: i64,
+    pub delete_asked: Option<i64>,
+    pub gone: Option<i64>,
+}
+
+/// An image that a provider has or had in the cloud; times as above.
+pub struct ImageLife {
+    pub place: Place,
+    pub created: i64,
+    /// Its content was there.
+    pub filled: Option<i64>,
+    pub gone: Option<i64>,
+}
+
+/// A request, from the moment at which it was written; times in milliseconds since the Unix epoch.
+#[derive(Clone, Debug)]
+pub struct Stay {
+    pub id: RequestId,
+    pub asked_ms: i64,
+    /// Fulfilled, failed, or taken away by who wrote it.
+    pub ended_ms: Option<i64>,
+}
+
+impl Stay {
+    /// How long it waited at most while nothing failed: between these times, each with beginning and end.
+    pub fn longest_calm_ms(&self, faults: &[(i64, i64)]) -> i64 {
+        let Some(ended) = self.ended_ms else { return 0 };
+        let (mut calm, mut longest) = (self.asked_ms, 0);
+        for (began, over) in faults.iter().filter(|(began, over)| *over > self.asked_ms && *began < ended) {
+            longest = longest.max(began - calm);
+            calm = *over;
+        }
+        longest.max(ended - calm)
+    }
+}
+
+/// What became of the promises.
+pub struct Findings {
+    pub broken: Vec<String>,
+    /// What the run left unfinished.
+    pub unrest: Vec<String>,
+    pub requests: Vec<Stay>,
+    pub nodes: usize,
+    /// All that happened, line by line.
+    pub tale: String,
+}
+
+impl Witness {
+    /// To be called when all servers run and the last answer to a writer has arrived.
+    pub async fn of_ensemble(ensemble: &Ensemble, cloud: Option<&SimulatedOpenStack>) -> Witness {
+        let homes: Vec<_> = ensemble.servers.iter().map(|server| server.home().join("data")).collect();
+        Self::of(&homes.iter().map(|home| &**home).collect::<Vec<_>>(), "", cloud).await
+    }
+
+    pub async fn of_server(server: &Server, chroot: &str, cloud: Option<&SimulatedOpenStack>) -> Witness {
+        Self::of(&[&server.home().join("data")], chroot, cloud).await
+    }
+
+    async fn of(data_dirs: &[&Path], chroot: &str, cloud: Option<&SimulatedOpenStack>) -> Witness {
+        let (servers, images) = match cloud {
+            Some(cloud) => {
+                let history = cloud.history().await;
+                (lives(&history), image_lives(&history))
+            }
+            None => Default::default(),
+        };
+        Witness { transactions: transactions::committed(data_dirs).into(), chroot: chroot.to_owned(), servers, images }
+    }
+
+    /// The same, looked at below another root.
+    pub fn below(&self, chroot: &str) -> Witness {
+        Witness {
+            transactions: self.transactions.clone(),
+            chroot: chroot.to_owned(),
+            servers: Vec::new(),
+            images: Vec::new(),
+        }
+    }
+
+    /// A path as programs know it.
+    pub fn local<'a>(&self, path: &'a str) -> Option<&'a str> {
+        path.strip_prefix(&*self.chroot)
+    }
+
+    pub fn judge(&self) -> Findings {
+        let mut judge = Judge::default();
+        let mut events = self.cloud_events().into_iter().peekable();
+        for transaction in &*self.transactions {
+            // A record is written before its server is asked for, and its server goes before it: both are seen so, where the
+            // clock decides. Of two things in the same millisecond the record's beginning and the server's end come first.
+            while let Some(event) = events.next_if(|event| event.at < transaction.at_ms * MICROS) {
+                judge.cloud(&event);
+            }
+            for change in &transaction.changes {
+                let (path, data) = match change {
+                    Change::Created(path, data) | Change::Written(path, data) => (path, Some(data)),
+                    Change::Gone(path) => (path, None),
+                    Change::SessionEnded => {
+                        judge.tell(transaction.at_ms, &format!("session {:#x} ends", transaction.session));
+                        continue;
+                    }
+                };
+                if let Some(path) = self.local(path) {
+                    judge.znode(transaction, path, data.map(Vec::as_slice));
+                }
+            }
+        }
+        events.for_each(|event| judge.cloud(&event));
+        judge.end()
+    }
+
+    fn cloud_events(&self) -> Vec<Event<'_>> {
+        let mut events = Vec::new();
+        // Ends are told as if they had come a millisecond earlier, but never before the beginning.
+        let early = |at: i64, created: i64| ((at / MICROS - 1) * MICROS).max(created);
+        for life in &self.servers {
+            let mut happened = |at, what| events.push(Event { at, of: Of::Server(life), what });
+            happened(life.created, What::Created);
+            if let Some(at) = life.delete_asked {
+                happened(at, What::Deleting);
+                happened(early(at, life.created), What::Ending);
+            }
+            if let Some(at) = life.gone {
+                happened(early(at, life.created), What::Gone);
+            }
+        }
+        for life in &self.images {
+            let mut happened = |at, what| events.push(Event { at, of: Of::Image(life), what });
+            // What never had content is an image all the same for who looks for what is left over; and what has it is ready at once.
+            happened(life.filled.map_or(life.created, |at| early(at, life.created)), What::Created);
+            if let Some(at) = life.gone {
+                happened(at, What::Deleting);
+                happened(early(at, life.created), What::Gone);
+            }
+        }
+        events.sort_by_key(|event| (event.at, event.what));
+        events
+    }
+}
+
+struct Event<'a> {
+    at: i64,
+    of: Of<'a>,
+    what: What,
+}
+
+enum Of<'a> {
+    Server(&'a Life),
+    Image(&'a ImageLife),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    Created,
+    Deleting,
+    Ending,
+    Gone,
+}
+
+fn micros(seconds: &Value) -> Option<i64> {
+    seconds.as_f64().map(|seconds| (seconds * 1e6) as i64)
+}
+
+/// The images that are some provider's, as the cloud tells of them.
+pub fn image_lives(history: &Value) -> Vec<ImageLife> {
+    let images = history["images"].as_array().expect("a history has its images");
+    let ours = images.iter().filter_map(|image| Some((image, image["provider"].as_str()?)));
+    let life = |(image, provider): (&Value, &str)| ImageLife {
+        place: (provider.into(), image["id"].as_str().expect("an image has an id").to_owned()),
+        created: micros(&image["created"]).expect("an image was created at some time"),
+        filled: micros(&image["filled"]),
+        gone: micros(&image["gone"]),
+    };
+    ours.map(life).collect()
+}
+
+fn lives(history: &Value) -> Vec<Life> {
+    let servers = history["servers"].as_array().expect("a history has its servers");
+    let ours = servers.iter().filter_map(|server| Some((server, server["node"].as_str()?)));
+    let life = |(server, node): (&Value, &str)| Life {
+        place: (
+            ProviderName::from(server["provider"].as_str().expect("who has a node has a provider")),
+            server["id"].as_str().expect("a server has an id").to_owned(),
+        ),
+        node: NodeId::from(node),
+        created: micros(&server["created"]).expect("a server was created at some time"),
+        delete_asked: micros(&server["delete_asked"]),
+        gone: micros(&server["gone"]),
+    };
+    ours.map(life).collect()
+}
+
+#[derive(Default)]
+struct Judge {
+    watcher: Watcher,
+    images: ImageWatcher,
+    broken: Vec<String>,
+    stays: BTreeMap<RequestId, Stay>,
+    nodes: BTreeSet<NodeId>,
+    tale: String,
+}
+
+impl Judge {
+    fn see(&mut self, at_ms: i64, sight: Sight<'_>) {
+        let found = self.watcher.see(sight);
+        self.note(at_ms, found);
+    }
+
+    fn see_image(&mut self, at_ms: i64, sight: ImageSight<'_>) {
+        let found = self.images.see(sight);
+        self.note(at_ms, found);
+    }
+
+    fn note(&mut self, at_ms: i64, found: Vec<Violation>) {
+        for violation in found {
+            self.tell(at_ms, &format!("VIOLATION {violation}"));
+            self.broken.push(format!("{at_ms}: {violation}"));
+        }
+    }
+
+    fn tell(&mut self, at_ms: i64, text: &str) {
+        writeln!(self.tale, "{at_ms} {text}").expect("a string takes any text");
+    }
+
+    fn cloud(&mut self, event: &Event<'_>) {
+        match event.of {
+            Of::Server(life) => self.server(event, life),
+            Of::Image(life) => self.image(event, life),
+        }
+    }
+
+    fn server(&mut self, event: &Event<'_>, Life { place, node, .. }: &Life) {
+        let at_ms = event.at / MICROS;
+        self.tell(at_ms, &format!("server {} of {} for node {node}: {:?}", place.1, place.0, event.what));
+        let sight = match event.what {
+            What::Created => Sight::Created(place, node),
+            What::Deleting => Sight::Deleting(place),
+            What::Ending => Sight::Ending(place),
+            What::Gone => Sight::Gone(place),
+        };
+        self.see(at_ms, sight);
+    }
+
+    fn image(&mut self, event: &Event<'_>, ImageLife { place, .. }: &ImageLife) {
+        let at_ms = event.at / MICROS;
+        self.tell(at_ms, &format!("image {} of {}: {:?}", place.1, place.0, event.what));
+        let sight = match event.what {
+            What::Created => ImageSight::Stored(place),
+            What::Deleting | What::Ending => ImageSight::Deleting(place),
+            What::Gone => ImageSight::Gone(place),
+        };
+        self.see_image(at_ms, sight);
+    }
+
+    fn znode(&mut self, transaction: &Transaction, path: &str, data: Option<&[u8]>) {
+        let Some(rest) = path.strip_prefix("/nodepool/") else { return };
+        let shown = data.map(|data| &data[..data.len().min(MOST_SHOWN)]);
+        let (at_ms, text) = (transaction.at_ms, shown.map_or("gone".into(), String::from_utf8_lossy));
+        self.tell(at_ms, &format!("{:#x} session {:#x} {rest} {text}", transaction.zxid, transaction.session));
+        match paths::parse(path) {
+            paths::Place::Node(id) => {
+                let Some(record) = self.record::<Node>(at_ms, rest, data) else { return };
+                self.nodes.insert(id.clone());
+                self.see(at_ms, Sight::Node(&id, record.as_ref()));
+            }
+            paths::Place::Request(id) => {
+                let Some(record) = self.record::<NodeRequest>(at_ms, rest, data) else { return };
+                self.stay(&id, at_ms, record.as_ref());
+                self.see(at_ms, Sight::Request(&id, record.as_ref()));
+            }
+            // What is empty was made to have something below it.
+            paths::Place::ImageBuild(image, build) => {
+                let data = data.filter(|data| !data.is_empty());
+                let Some(record) = self.record(at_ms, rest, data) else { return };
+                self.see_image(at_ms, ImageSight::Build(&BuildKey { image, build }, record.as_ref()));
+            }
+            paths::Place::ImageUpload(key) => {
+                let data = data.filter(|data| !data.is_empty());
+                let Some(record) = self.record(at_ms, rest, data) else { return };
+                self.see_image(at_ms, ImageSight::Upload(&key, record.as_ref()));
+            }
+            _ => {}
+        }
+    }
+
+    fn stay(&mut self, id: &RequestId, at_ms: i64, record: Option<&NodeRequest>) {
+        let stay = Stay { id: id.clone(), asked_ms: at_ms, ended_ms: None };
+        let stay = self.stays.entry(id.clone()).or_insert(stay);
+        let is_open = |record: &NodeRequest| matches!(record.state, RequestState::Requested | RequestState::Pending);
+        if !record.is_some_and(is_open) {
+            stay.ended_ms = stay.ended_ms.or(Some(at_ms));
+        }
+    }
+
+    /// `Some(None)` for one that has gone.
+    fn record<T: DeserializeOwned>(&mut self, at_ms: i64, path: &str, data: Option<&[u8]>) -> Option<Option<T>> {
+        let Some(data) = data else { return Some(None) };
+        match json::from_bytes(data) {
+            Ok(record) => Some(Some(record)),
+            Err(error) => {
+                self.broken.push(format!("{at_ms}: {path} cannot be read: {error}"));
+                None
+            }
+        }
+    }
+
+    fn end(self) -> Findings {
+        Findings {
+            unrest: self.watcher.at_rest().iter().chain(&self.images.at_rest(&[])).map(ToString::to_string).collect(),
+            broken: self.broken,
+            requests: self.stays.into_values().collect(),
+            nodes: self.nodes.len(),
+            tale: self.tale,
+        }
+    }
+}
+
+impl Findings {
+    /// Fails with every promise that was broken; the whole tale lies beside the test then.
+    pub fn assert_kept(&self, what: &str) {
+        let broken = [&self.broken[..], &self.unrest].concat();
+        if broken.is_empty() {
+            return;
+        }
+        let file = self.write(what);
+        panic!("{what}: {} promises were broken; {} tells all:\n{}", broken.len(), file.display(), broken.join("\n"));
+    }
+
+    /// The tale, as a file beside the test.
+    pub fn write(&self, what: &str) -> PathBuf {
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{what}.log"));
+        std::fs::write(&file, &self.tale).expect("cargo gave this directory to the tests");
+        file
+    }
+}
