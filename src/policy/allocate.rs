@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::bidder::{Bidder, Choice, Claims, Hosts};
-use super::matching;
+use super::matching::{self, Shortage};
 use super::reason::Reason;
 use super::room::{assemble, never_launched};
+use crate::model::cloud::{HostCheck, HostIdentity, StandingHost};
 use crate::model::component::PoolComponent;
 use crate::model::config::PoolConfig;
 use crate::model::ids::{LabelName, LauncherId, NodeId, RequestId};
@@ -154,20 +155,38 @@ pub(super) fn decline_reasons(request: &NodeRequest, bidder: &Bidder<'_>, world:
     if bidder.hosts.facts.standing.is_empty() {
         return Vec::new(); // Not known yet.
     }
-    match assign_slots(request, bidder, Hosts::configured) {
-        Some((label, wanted, slots)) => vec![Reason::ExceedsQuota { label, wanted, slots }],
+    match short_of_slots(request, Hosts::configured, |host| host.slots as usize, bidder) {
+        Some((labels, wanted, slots)) => vec![Reason::ExceedsQuota { labels, wanted, slots }],
         None => Vec::new(),
     }
 }
 
-/// A label of which more is wanted than there are slots by one way of counting.
-fn assign_slots(
+/// Labels of which more is wanted than there are slots, by one way of counting: those of a label, and those of a host.
+fn short_of_slots(
     request: &NodeRequest,
+    of_label: impl Fn(&Hosts, &LabelName) -> usize,
+    of_host: impl Fn(&StandingHost) -> usize,
     bidder: &Bidder<'_>,
-    count: impl Fn(&Hosts, &LabelName) -> usize,
-) -> Option<(LabelName, usize, usize)> {
-    let short = counts(request).into_iter().find(|(label, wanted)| count(bidder.hosts, label) < *wanted);
-    short.map(|(label, wanted)| (label.clone(), wanted, count(bidder.hosts, label)))
+) -> Option<(Vec<LabelName>, usize, usize)> {
+    let counts = counts(request);
+    if let Some((label, wanted)) = counts.iter().find(|(label, wanted)| of_label(bidder.hosts, label) < **wanted) {
+        return Some((vec![(*label).clone()], *wanted, of_label(bidder.hosts, label)));
+    }
+    if counts.len() == 1 {
+        return None;
+    }
+    // A slot of a host with several of them counts for each, and serves one at a time.
+    let fitting = matching::assign(&request.node_types, |label, most| {
+        let hosts = bidder.hosts.facts.standing.iter().enumerate();
+        let fitting = hosts.filter(|(_, host)| host.pool == bidder.id.pool && host.labels.contains(label));
+        fitting.flat_map(|(index, host)| (0..of_host(host)).map(move |slot| (index, slot))).take(most).collect()
+    });
+    fitting.err().map(together)
+}
+
+fn together(short: Shortage<'_, LabelName>) -> (Vec<LabelName>, usize, usize) {
+    let labels: BTreeSet<_> = short.kinds.into_iter().cloned().collect();
+    (labels.into_iter().collect(), short.wanted, short.found)
 }
 
 /// How often each label is wanted.
@@ -216,29 +235,46 @@ fn fill(request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &Wor
     if world.facts.get(&bidder.id.provider).is_none_or(|facts| facts.standing.is_empty()) {
         return Err(Reason::NotSurveyed(None));
     }
+    let unreachable = |(labels, wanted, usable)| Reason::Unreachable { labels, wanted, usable };
     for (label, wanted) in counts(request) {
         let idle = world.snapshot.idle_count(bidder.id, label).saturating_sub(claims.claimed(label));
         let kept = claims.kept(label);
         if idle < wanted + kept {
-            let held = world.snapshot.held_nodes(&bidder.id.provider);
-            let held = held.filter(|(_, node)| node.record.labels.contains(label)).count();
-            let usable = bidder.hosts.usable(label).saturating_sub(held);
-            if usable < wanted {
-                return Err(Reason::Unreachable { label: label.clone(), wanted, usable });
-            }
-            return Err(Reason::NoIdleNode { label: label.clone(), wanted, idle, kept });
+            return Err(short_of_usable(request, bidder, world)
+                .map_or_else(|| Reason::NoIdleNode { label: label.clone(), wanted, idle, kept }, unreachable));
         }
     }
     matching::assign(&request.node_types, |label, most| {
         let around = world.snapshot.idle_nodes_after(bidder.id, label, claims.last.get(label));
         around.filter(|id| may_be_taken(id, request, bidder, claims, world)).take(most).cloned().collect()
     })
-    .map_err(|label| Reason::NoIdleNode {
-        label: label.clone(),
-        wanted: counts(request).get(label).copied().unwrap_or(0),
-        idle: world.snapshot.idle_count(bidder.id, label).saturating_sub(claims.claimed(label)),
-        kept: claims.kept(label),
+    .map_err(|short| {
+        let (labels, wanted, free) = together(short);
+        short_of_usable(request, bidder, world)
+            .map_or_else(|| Reason::NoFreeNodes { labels, wanted, free }, unreachable)
     })
+}
+
+/// Labels that the hosts could not serve if nobody else wanted anything: too many of them are down, or their nodes held.
+fn short_of_usable(
+    request: &NodeRequest,
+    bidder: &Bidder<'_>,
+    world: &World<'_>,
+) -> Option<(Vec<LabelName>, usize, usize)> {
+    let held: Vec<_> = world.snapshot.held_nodes(&bidder.id.provider).map(|(_, node)| &node.record).collect();
+    let mut held_on: BTreeMap<HostIdentity, usize> = BTreeMap::new();
+    for identity in held.iter().filter_map(|node| bidder.hosts.identity(node)) {
+        *held_on.entry(identity).or_insert(0) += 1;
+    }
+    let of_label = |hosts: &Hosts, label: &LabelName| {
+        let held = held.iter().filter(|node| node.labels.contains(label)).count();
+        hosts.usable(label).saturating_sub(held)
+    };
+    let of_host = |host: &StandingHost| match host.check {
+        HostCheck::Failed { .. } => 0,
+        _ => (host.slots as usize).saturating_sub(held_on.get(&host.identity).copied().unwrap_or(0)),
+    };
+    short_of_slots(request, of_label, of_host, bidder)
 }
 
 fn may_be_taken(id: &NodeId, request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &World<'_>) -> bool {

@@ -5,10 +5,22 @@
 
 use std::collections::BTreeMap;
 
-/// Gives each wish a candidate of its kind, each candidate once; or names the first wish that must stay without.
+/// Kinds that are short together: fewer candidates have one of them than there are wishes for them (P. Hall, "On
+/// representatives of subsets", 1935).
+#[derive(Debug, PartialEq)]
+pub struct Shortage<'a, K> {
+    pub kinds: Vec<&'a K>,
+    pub wanted: usize,
+    pub found: usize,
+}
+
+/// Gives each wish a candidate of its kind, each candidate once; or says why some wish must stay without.
 ///
 /// For `n` wishes the first `n` candidates of each kind suffice: whoever would need a later one could swap.
-pub fn assign<K: Ord, T: Ord + Clone>(wishes: &[K], candidates: impl Fn(&K, usize) -> Vec<T>) -> Result<Vec<T>, &K> {
+pub fn assign<K: Ord, T: Ord + Clone>(
+    wishes: &[K],
+    candidates: impl Fn(&K, usize) -> Vec<T>,
+) -> Result<Vec<T>, Shortage<'_, K>> {
     let mut of_kind: BTreeMap<&K, Vec<T>> = BTreeMap::new();
     for kind in wishes {
         of_kind.entry(kind).or_insert_with(|| candidates(kind, wishes.len()));
@@ -23,8 +35,8 @@ pub fn assign<K: Ord, T: Ord + Clone>(wishes: &[K], candidates: impl Fn(&K, usiz
         }
         if let Some(candidate) = offered.get(*cursor) {
             taken_by.insert(candidate.clone(), wish);
-        } else if !augment(wish, wishes, &of_kind, &mut taken_by) {
-            return Err(kind);
+        } else {
+            augment(wish, wishes, &of_kind, &mut taken_by)?;
         }
     }
     let mut assigned: Vec<Option<T>> = vec![None; wishes.len()];
@@ -34,16 +46,17 @@ pub fn assign<K: Ord, T: Ord + Clone>(wishes: &[K], candidates: impl Fn(&K, usiz
     Ok(assigned.into_iter().map(|candidate| candidate.expect("every wish has taken a candidate")).collect())
 }
 
-/// Finds a chain of swaps that frees a candidate for `wish`; breadth first, so that depth is bounded.
-fn augment<K: Ord, T: Ord + Clone>(
+/// Finds a chain of swaps that frees a candidate for `wish`; breadth first, so that depth is bounded. Where there is none, the
+/// kinds on the way share all their candidates, and each of those is taken.
+fn augment<'a, K: Ord, T: Ord + Clone>(
     wish: usize,
-    wishes: &[K],
+    wishes: &'a [K],
     of_kind: &BTreeMap<&K, Vec<T>>,
     taken_by: &mut BTreeMap<T, usize>,
-) -> bool {
+) -> Result<(), Shortage<'a, K>> {
     let mut reached_from: BTreeMap<T, usize> = BTreeMap::new();
     let mut queue = std::collections::VecDeque::from([wish]);
-    let mut kinds_seen: Vec<&K> = Vec::new();
+    let mut kinds_seen: Vec<&'a K> = Vec::new();
     while let Some(seeker) = queue.pop_front() {
         let kind = &wishes[seeker];
         // Wishes of one kind reach the same candidates.
@@ -60,12 +73,13 @@ fn augment<K: Ord, T: Ord + Clone>(
                 Some(owner) => queue.push_back(*owner),
                 None => {
                     swap_along(candidate.clone(), wish, &reached_from, taken_by);
-                    return true;
+                    return Ok(());
                 }
             }
         }
     }
-    false
+    let wanted = wishes.iter().filter(|kind| kinds_seen.contains(kind)).count();
+    Err(Shortage { kinds: kinds_seen, wanted, found: reached_from.len() })
 }
 
 fn swap_along<T: Ord + Clone>(
@@ -91,20 +105,29 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn check(nodes: &[&str], wishes: &[&str], expected: Result<Vec<usize>, &str>) {
+    fn check(nodes: &[&str], wishes: &[&str], expected: Result<Vec<usize>, (&str, usize, usize)>) {
         let found = assign(wishes, |kind, most| {
             let fitting = nodes.iter().enumerate().filter(|(_, labels)| labels.split(' ').any(|label| label == *kind));
             fitting.map(|(index, _)| index).take(most).collect()
         });
-        assert_eq!(found.map_err(|kind| *kind), expected, "{nodes:?} for {wishes:?}");
+        let names = |kinds: Vec<&&str>| kinds.into_iter().copied().collect::<Vec<_>>().join(" ");
+        let found = found.map_err(|short| (names(short.kinds), short.wanted, short.found));
+        let expected = expected.map_err(|(kinds, wanted, found)| (kinds.to_owned(), wanted, found));
+        assert_eq!(found, expected, "{nodes:?} for {wishes:?}");
     }
 
     #[test]
     fn a_node_with_two_labels_is_left_to_the_wish_that_has_no_other() {
         check(&["a b", "a"], &["a", "b"], Ok(vec![1, 0]));
         check(&["a b", "b c", "c"], &["b", "c", "a"], Ok(vec![1, 2, 0]));
-        check(&["a b", "a"], &["b", "b"], Err("b"));
+        check(&["a b", "a"], &["b", "b"], Err(("b", 2, 1)));
         check(&[], &[], Ok(vec![]));
+    }
+
+    #[test]
+    fn kinds_that_share_their_candidates_are_short_together() {
+        check(&["a b", "a b", "a b"], &["a", "a", "b", "b"], Err(("b a", 4, 3)));
+        check(&["a b", "a b", "c", "c"], &["c", "a", "a", "b"], Err(("b a", 3, 2)));
     }
 
     /// The obviously right and slow way: try every order.
@@ -132,6 +155,12 @@ mod tests {
             });
             let expected = possible(&nodes, &wishes, &mut vec![false; nodes.len()]);
             prop_assert_eq!(found.is_ok(), expected);
+            if let Err(short) = &found {
+                let fitting = nodes.iter().filter(|labels| labels.iter().any(|label| short.kinds.contains(&label))).count();
+                let wanted = wishes.iter().filter(|wish| short.kinds.contains(wish)).count();
+                prop_assert_eq!((short.wanted, short.found), (wanted, fitting));
+                prop_assert!(fitting < wanted);
+            }
             if let Ok(assigned) = found {
                 let distinct: std::collections::BTreeSet<&usize> = assigned.iter().collect();
                 prop_assert_eq!(distinct.len(), wishes.len());

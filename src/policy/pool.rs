@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::allocate::{Verdict, counts, fits_tenant, tenant_need, verdict};
+use super::allocate::{Verdict, verdict};
 use super::assembly::{Adoption, Assembly, Claim, Finish};
 use super::bidder::{Bidder, Choice, Claims, Hosts};
 use super::board::Board;
@@ -155,8 +155,8 @@ pub struct Pool {
     /// Requests that the cloud had no quota for, and when they may be tried again.
     pub(super) resting: BTreeMap<RequestId, Timestamp>,
     pub(super) claims: Claims,
-    /// Labels that a waiting request has been short of since it began to wait.
-    waiting: BTreeMap<RequestId, BTreeSet<LabelName>>,
+    /// Labels that a waiting request has been short of since it began to wait, and how many idle nodes of each it needs.
+    pub(super) waiting: BTreeMap<RequestId, BTreeMap<LabelName, usize>>,
     pub(super) verdicts: Verdicts,
     retiring: BTreeSet<NodeId>,
     /// An idle node that is about to go, so that there is room.
@@ -476,40 +476,6 @@ impl Pool {
             None => self.end_handler(request, None, world),
         }
         effects
-    }
-
-    /// A waiting request keeps what it is short of from those behind it, so that it cannot starve: every label that it
-    /// was ever short of while it waited. What it is not short of goes on to the others.
-    pub(super) fn keep_for(
-        &mut self,
-        rank: &Rank,
-        request: &NodeRequest,
-        reason: &Reason,
-        bidder: &Bidder<'_>,
-        world: &World<'_>,
-    ) {
-        match reason {
-            Reason::NoIdleNode { label, .. } => {
-                let short = self.waiting.entry(rank.id.clone()).or_default();
-                short.insert(label.clone());
-                for (label, wanted) in counts(request) {
-                    if short.contains(label) {
-                        self.claims.keep(label, wanted);
-                    }
-                }
-            }
-            Reason::OverTenantLimit { tenant, resource, .. } if fits_tenant(request, bidder, world) => {
-                let need = tenant_need(request, bidder);
-                self.claims.tenants.keep(rank, tenant, Amounts::none().with(resource, need.get(resource)));
-            }
-            Reason::NoRoom { resource, .. } => {
-                let facts = &bidder.hosts.facts;
-                let needs = request.node_types.iter().map(|label| facts.need(&bidder.id.pool, label).get(resource));
-                self.claims.keep_resource(resource, needs.sum());
-            }
-            // Nothing it could be kept for: it cannot be served before something else changes.
-            _ => drop(self.waiting.remove(&rank.id)),
-        }
     }
 
     fn section(&self, world: &World<'_>) -> Option<(Arc<ProviderConfig>, Arc<PoolConfig>)> {

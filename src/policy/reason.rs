@@ -33,8 +33,14 @@ pub enum Reason {
         idle: usize,
         kept: usize,
     },
+    /// Of each label there are enough, of all of them together there are not: they are on the same nodes.
+    NoFreeNodes {
+        labels: Vec<LabelName>,
+        wanted: usize,
+        free: usize,
+    },
     Unreachable {
-        label: LabelName,
+        labels: Vec<LabelName>,
         wanted: usize,
         usable: usize,
     },
@@ -78,7 +84,7 @@ pub enum Reason {
     /// What the last attempt said.
     LaunchFailed(String),
     ExceedsQuota {
-        label: LabelName,
+        labels: Vec<LabelName>,
         wanted: usize,
         slots: usize,
     },
@@ -92,6 +98,13 @@ pub enum Reason {
     Launching {
         nodes: usize,
     },
+}
+
+fn of(labels: &[LabelName]) -> String {
+    match labels {
+        [only] => format!("of label {only}"),
+        many => format!("of labels [{}] together", join(many)),
+    }
 }
 
 /// Without blanks, as the reference writes them; of very many the first will do.
@@ -134,9 +147,13 @@ impl fmt::Display for Reason {
                     "needs {wanted} idle node(s) of label {label}, {idle} idle, {kept} kept for requests before it"
                 )
             }
-            Reason::Unreachable { label, wanted, usable } => write!(
+            Reason::NoFreeNodes { labels, wanted, free } => {
+                write!(f, "needs {wanted} idle node(s) {}, only {free} are free for it", of(labels))
+            }
+            Reason::Unreachable { labels, wanted, usable } => write!(
                 f,
-                "needs {wanted} node(s) of label {label}, but only {usable} are usable: hosts are down or nodes are held"
+                "needs {wanted} node(s) {}, but only {usable} are usable: hosts are down or nodes are held",
+                of(labels)
             ),
             Reason::OverTenantLimit { tenant, resource, wanted, left } => {
                 write!(f, "tenant {tenant} is at its limit: needs {resource} {wanted}, free {left}")
@@ -162,8 +179,8 @@ impl fmt::Display for Reason {
             Reason::LaunchesNothing => {
                 f.write_str("it would exceed quota: the request wants new nodes and this provider launches none")
             }
-            Reason::ExceedsQuota { label, wanted, slots } => {
-                write!(f, "it would exceed quota: needs {wanted} node(s) of label {label}, the pool has {slots}")
+            Reason::ExceedsQuota { labels, wanted, slots } => {
+                write!(f, "it would exceed quota: needs {wanted} node(s) {}, the pool has {slots}", of(labels))
             }
             Reason::Checking { nodes } => write!(f, "checking that {nodes} node(s) are alive"),
             Reason::Launching { nodes } => write!(f, "launching {nodes} node(s)"),

@@ -1,13 +1,15 @@
-//! The part of a pool's mind that keeps a request for which there is no room: pending and locked, so that nobody else begins
-//! it, with the nodes that it has, until there is room for the others (R38, R45).
+//! The part of a pool's mind that is about requests which wait: what they keep from those behind them; and one for which there
+//! is no room: pending and locked, so that nobody else begins it, with the nodes that it has, until there is room for the others
+//! (R38, R45).
 
-use super::allocate::{decline_reasons, others_could_serve, over_tenant_limit};
+use super::allocate::{decline_reasons, fits_tenant, others_could_serve, over_tenant_limit, tenant_need};
 use super::assembly::Assembly;
 use super::bidder::Bidder;
 use super::pool::{Effect, Pool};
 use super::reason::Reason;
 use super::room::assemble;
-use crate::model::ids::RequestId;
+use crate::model::ids::{LabelName, RequestId};
+use crate::model::quantity::Amounts;
 use crate::model::request::{NodeRequest, Rank, RequestState};
 use crate::model::snapshot::Stored;
 use crate::model::status::VerdictKind;
@@ -18,6 +20,50 @@ use crate::model::world::World;
 pub(super) const REST_AT_QUOTA: Span = Span(5.0);
 
 impl Pool {
+    /// A waiting request keeps what it is short of from those behind it, so that it cannot starve: every label that it
+    /// was ever short of while it waited. What it is not short of goes on to the others.
+    pub(super) fn keep_for(
+        &mut self,
+        rank: &Rank,
+        request: &NodeRequest,
+        reason: &Reason,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+    ) {
+        match reason {
+            Reason::NoIdleNode { label, wanted, .. } => self.keep_nodes(&rank.id, [(label, *wanted)]),
+            // Of none of these labels a node can be spared, however many are idle.
+            Reason::NoFreeNodes { labels, wanted, .. } => {
+                self.keep_nodes(&rank.id, labels.iter().map(|label| (label, *wanted)));
+                for label in labels {
+                    let idle = world.snapshot.idle_count(bidder.id, label);
+                    self.claims.keep(label, idle.saturating_sub(*wanted));
+                }
+            }
+            Reason::OverTenantLimit { tenant, resource, .. } if fits_tenant(request, bidder, world) => {
+                let need = tenant_need(request, bidder);
+                self.claims.tenants.keep(rank, tenant, Amounts::none().with(resource, need.get(resource)));
+            }
+            Reason::NoRoom { resource, .. } => {
+                let facts = &bidder.hosts.facts;
+                let needs = request.node_types.iter().map(|label| facts.need(&bidder.id.pool, label).get(resource));
+                self.claims.keep_resource(resource, needs.sum());
+            }
+            // Nothing it could be kept for: it cannot be served before something else changes.
+            _ => drop(self.waiting.remove(&rank.id)),
+        }
+    }
+
+    fn keep_nodes<'a>(&mut self, id: &RequestId, short: impl IntoIterator<Item = (&'a LabelName, usize)>) {
+        let kept = self.waiting.entry(id.clone()).or_default();
+        for (label, wanted) in short {
+            kept.insert(label.clone(), wanted);
+        }
+        for (label, wanted) in kept {
+            self.claims.keep(label, *wanted);
+        }
+    }
+
     /// Takes up a request that has no room, where no other pool could serve it now. One at a time, the first by rank.
     pub(super) fn wait_for_room(
         &mut self,

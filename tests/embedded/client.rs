@@ -1,0 +1,190 @@
+//! Our client on the embedded server as it stops and comes back: the session, its watches and waiting requests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use nodepool::model::ids::RequestId;
+use nodepool::model::json;
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::model::time::Timestamp;
+use nodepool::zk::embedded::{EmbeddedOptions, EmbeddedServer};
+use nodepool::zk::mirror::Mirror;
+use nodepool::zk::session::{ConnectOptions, connect};
+use nodepool::zk::txn::Store;
+use nodepool::zk::{Connection, CreateMode, EventKind, Op, SessionState, WatchEvent, Zk, ZkError, lock, paths};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOCK: &str = "/counting/lock";
+const COUNTER: &str = "/counting/counter";
+
+/// The next event that is not a `Resync`.
+async fn next(stream: &mut BoxStream<'static, WatchEvent>) -> (EventKind, String) {
+    let read = async {
+        loop {
+            let event = stream.next().await.expect("the stream goes on");
+            if event.kind != EventKind::Resync {
+                return (event.kind, event.path);
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, read).await.expect("an event in time")
+}
+
+#[tokio::test]
+async fn what_is_asked_for_during_an_outage_is_done_once_after_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = crate::coordinator::start(directory.path()).await;
+    let port = server.address().port();
+    let options = ConnectOptions { request_deadline: Some(PATIENCE), ..crate::coordinator::client(port) };
+    let zk = connect(options).await.unwrap();
+    zk.create("/mine", Bytes::new(), CreateMode::Ephemeral).await.unwrap();
+    let mut before = zk.watch("/before").await.unwrap();
+    let mut state = zk.session();
+    server.stop().await;
+    tokio::time::timeout(PATIENCE, state.wait_for(|state| *state == SessionState::Suspended)).await.unwrap().unwrap();
+    let watch = zk.watch("/during");
+    let created = zk.create("/during", Bytes::new(), CreateMode::Persistent);
+    let set = zk.set("/during", Bytes::from_static(b"x"), 0);
+    let restarted = EmbeddedOptions { first_port: port, ..crate::coordinator::options(directory.path()) };
+    let server = EmbeddedServer::start(restarted).await.expect("the port is free again");
+    assert_eq!(server.address().port(), port);
+    let mut during = tokio::time::timeout(PATIENCE, watch).await.unwrap().unwrap();
+    assert_eq!(created.await.unwrap().0, "/during");
+    assert_eq!(set.await.unwrap().version, 1);
+    assert_eq!(zk.exists("/mine").await.unwrap().expect("kept").ephemeral_owner, zk.session_id());
+    zk.create("/before", Bytes::new(), CreateMode::Persistent).await.unwrap();
+    zk.delete("/during", -1).await.unwrap();
+    assert_eq!(next(&mut before).await, (EventKind::Created, "/before".to_owned()));
+    // Each once, although both the new connection and the waiting request could have added the watch.
+    for kind in [EventKind::Created, EventKind::DataChanged, EventKind::Deleted] {
+        assert_eq!(next(&mut during).await, (kind, "/during".to_owned()));
+    }
+    zk.close().await;
+    server.stop().await;
+}
+
+/// What one worker's writes came to.
+#[derive(Default)]
+struct Tally {
+    done: u64,
+    unknown: u64,
+}
+
+/// Adds one under the lock, as often as asked. A write of somebody else under our lock would fail the version check.
+async fn count_under_lock(zk: Zk, turns: usize) -> Tally {
+    let mut tally = Tally::default();
+    for _ in 0..turns {
+        let held = lock::lock(&zk, LOCK, "").await.expect("the session lives");
+        let (data, stat) = loop {
+            match zk.get(COUNTER).await {
+                Ok(found) => break found,
+                Err(error) => assert!(matches!(error, ZkError::Unknown(_)), "{error}"),
+            }
+        };
+        let next = std::str::from_utf8(&data).unwrap().parse::<u64>().unwrap() + 1;
+        match zk.multi(vec![held.fence(), Op::set(COUNTER, next.to_string(), stat.version)]).await {
+            Ok(_) => tally.done += 1,
+            Err(ZkError::Unknown(_)) => tally.unknown += 1,
+            Err(error) => panic!("somebody else wrote while we held the lock: {error}"),
+        }
+        if let Err(error) = held.release().await {
+            assert!(matches!(error, ZkError::Unknown(_)), "{error}");
+        }
+    }
+    tally
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_hold_through_restarts_of_the_server_and_leave_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = crate::coordinator::start(directory.path()).await;
+    let port = server.address().port();
+    // Long enough that no session expires while the server is away.
+    let options = ConnectOptions { session_timeout: Duration::from_secs(40), ..crate::coordinator::client(port) };
+    let watcher: Zk = connect(options.clone()).await.unwrap();
+    lock::make_path(&watcher, LOCK).await.unwrap();
+    watcher.create(COUNTER, Bytes::from_static(b"0"), CreateMode::Persistent).await.unwrap();
+    let mut workers = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let zk: Zk = connect(options.clone()).await.unwrap();
+        workers.spawn(count_under_lock(zk, 60));
+    }
+    let mut restarts = 0;
+    let mut tally = Tally::default();
+    while !workers.is_empty() {
+        match tokio::time::timeout(Duration::from_millis(100), workers.join_next()).await {
+            Ok(Some(ended)) => {
+                let part = ended.unwrap();
+                tally.done += part.done;
+                tally.unknown += part.unknown;
+            }
+            Ok(None) => {}
+            Err(_) if restarts < 6 => {
+                restarts += 1;
+                server.stop().await;
+                let restarted = EmbeddedOptions { first_port: port, ..crate::coordinator::options(directory.path()) };
+                server = EmbeddedServer::start(restarted).await.expect("the port is free again");
+            }
+            Err(_) => {}
+        }
+    }
+    assert!(restarts > 0, "it was over before the first restart");
+    let (data, _) = watcher.get(COUNTER).await.unwrap();
+    let count = std::str::from_utf8(&data).unwrap().parse::<u64>().unwrap();
+    assert!(
+        (tally.done..=tally.done + tally.unknown).contains(&count),
+        "{count} of {} + {}",
+        tally.done,
+        tally.unknown
+    );
+    let emptied = async {
+        while !lock::contenders(&watcher, LOCK).await.unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, emptied).await.expect("no contender stays behind");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_hand_out_of_more_bytes_than_a_packet_takes_goes_in_steps() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = crate::coordinator::start(directory.path()).await;
+    let zk = connect(crate::coordinator::client(server.address().port())).await.unwrap();
+    let store =
+        Store::new(zk.clone(), Arc::new(Mirror::start(zk.clone(), &tokio::runtime::Handle::current()).await.unwrap()));
+    let mut record = Node::new(NodeState::Ready, Timestamp(1.0));
+    record.labels = vec!["a".into()];
+    record.attributes = serde_json::Value::from("x".repeat(200_000)).into();
+    let mut nodes = Vec::new();
+    for _ in 0..12 {
+        nodes.push(store.register(record.clone()).await.unwrap());
+    }
+    let wanted = NodeRequest::new(vec!["a".into(); 12], "tester", Timestamp(1.0));
+    let data = Bytes::from(json::to_bytes(&wanted));
+    let (path, _) = zk.create(&paths::request_prefix("200"), data, CreateMode::PersistentSequential).await.unwrap();
+    let request = RequestId::from(paths::name(&path));
+    let mut pictures = store.mirror().subscribe();
+    let seen = pictures.wait_for(|picture| picture.request(&request).is_some());
+    let picture = tokio::time::timeout(PATIENCE, seen).await.unwrap().unwrap().clone();
+    let changes = nodes
+        .iter()
+        .map(|id| picture.node(id).unwrap().change(id.clone(), |record| record.allocated_to = Some(request.clone())));
+    let fulfilled = picture.request(&request).unwrap().change(request.clone(), |record| {
+        record.set_state(RequestState::Fulfilled, Timestamp(2.0));
+        record.nodes = nodes.clone();
+    });
+    store.hand_out(fulfilled, changes.collect()).await.unwrap();
+    for id in &nodes {
+        let (data, _) = zk.get(&paths::node(id)).await.unwrap();
+        assert_eq!(json::from_bytes::<Node>(&data).unwrap().allocated_to.as_ref(), Some(&request));
+    }
+    let (data, _) = zk.get(&path).await.unwrap();
+    assert_eq!(json::from_bytes::<NodeRequest>(&data).unwrap().state, RequestState::Fulfilled);
+    zk.close().await;
+    server.stop().await;
+}

@@ -1,0 +1,397 @@
+//! The embedded server on the wire: sessions, watches, limits, and clients that misbehave.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::coordinator::raw::{Answer, Raw, op, write_create};
+use nodepool::zk::embedded::EmbeddedServer;
+use nodepool::zk::embedded::jute::{Reader, Writer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const NO_NODE: i32 = -101;
+
+struct Scene {
+    _directory: tempfile::TempDir,
+    server: EmbeddedServer,
+    address: SocketAddr,
+}
+
+async fn scene() -> Scene {
+    let directory = tempfile::tempdir().unwrap();
+    let server = crate::coordinator::start(directory.path()).await;
+    let address = server.address();
+    Scene { _directory: directory, server, address }
+}
+
+async fn word(address: SocketAddr, word: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(word.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+/// Waits until a look at a path gives this error number.
+async fn until_code(client: &mut Raw, path: &str, code: i32) {
+    let holds = async {
+        while client.look(path).await != code {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), holds).await.unwrap_or_else(|_| panic!("{path} never gives {code}"));
+}
+
+#[tokio::test]
+async fn four_letter_words_are_answered() {
+    let scene = scene().await;
+    let mut client = Raw::open(scene.address, 4_000).await;
+    client.create("/e", 1).await;
+    assert_eq!(word(scene.address, "ruok").await, "imok");
+    let srvr = word(scene.address, "srvr").await;
+    assert!(srvr.contains("Mode: standalone\n") && srvr.contains("Node count: 5\n"), "{srvr}");
+    let mntr = word(scene.address, "mntr").await;
+    assert!(mntr.contains("zk_znode_count\t5\n") && mntr.contains("zk_ephemerals_count\t1\n"), "{mntr}");
+    scene.server.stop().await;
+}
+
+#[tokio::test]
+async fn garbage_closes_its_own_connection_and_no_other() {
+    let scene = scene().await;
+    let mut neighbour = Raw::open(scene.address, 4_000).await;
+    let frames: [&[u8]; 7] = [
+        b"GET / HTTP/1.1\r\n\r\n",                            // as a length: far too long
+        &[0xff, 0xff, 0xff, 0xff],                            // a negative length
+        &[0, 0, 0, 0],                                        // an empty greeting
+        &[0, 0, 0, 3, 1, 2, 3],                               // a greeting that ends early
+        &[0, 0x10, 0, 0],                                     // one byte more than a frame may have
+        &[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3],             // TLS on the plain port
+        &[0, 0, 0, 8, 0x7f, 0xff, 0xff, 0xff, 0xff, 1, 1, 1], // an unknown protocol version
+    ];
+    for bytes in frames {
+        let mut stream = TcpStream::connect(scene.address).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        let mut rest = Vec::new();
+        let closed = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut rest)).await;
+        assert!(closed.is_ok() && rest.is_empty(), "{bytes:?}: {rest:?}");
+        assert_eq!(neighbour.ping().await.code, 0);
+    }
+    // The same within a session: a list that claims two thousand million entries, text that is not UTF-8, no body.
+    let bodies: [(i32, &[u8]); 4] = [
+        (op::SET_WATCHES, &[0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff]),
+        (op::EXISTS, &[0, 0, 0, 2, 0xc3, 0x28, 0]),
+        (op::CREATE, &[]),
+        (op::MULTI, &[0, 0, 0, 1, 0]),
+    ];
+    for (operation, bytes) in bodies {
+        let mut client = Raw::open(scene.address, 4_000).await;
+        client.send(operation, |writer| writer.raw(bytes)).await;
+        assert!(client.is_closed().await, "{operation}");
+        assert_eq!(neighbour.ping().await.code, 0);
+    }
+    scene.server.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_not_served_is_answered_so() {
+    let scene = scene().await;
+    let mut client = Raw::open(scene.address, 4_000).await;
+    let path = |writer: &mut Writer| {
+        writer.text("/a");
+    };
+    for operation in [10, 16, 19, 20, 21, 102, 103, 104, 4711, i32::MIN] {
+        assert_eq!(client.ask(operation, path).await.code, -6, "{operation}");
+    }
+    for (flags, code) in [(4, -6), (5, -6), (7, -8), (-1, -8)] {
+        assert_eq!(client.create("/a", flags).await.code, code, "{flags}");
+    }
+    assert_eq!(
+        client
+            .ask(op::CREATE, |writer| {
+                writer.text("/a").buffer(b"").count(0).int(0);
+            })
+            .await
+            .code,
+        -114
+    );
+    assert_eq!(
+        client
+            .ask(op::ADD_WATCH, |writer| {
+                writer.text("/a").int(9);
+            })
+            .await
+            .code,
+        -5
+    );
+    assert_eq!(client.look("/a").await, NO_NODE);
+    scene.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_session_is_resumed_by_id_and_password_only() {
+    let scene = scene().await;
+    let mut first = Raw::open(scene.address, 2_000).await;
+    assert_eq!(first.timeout_ms, 2_000);
+    first.create("/e", 1).await;
+    let wrong = Raw::resume(scene.address, 2_000, first.session, &[7; 16], 0).await;
+    assert!(wrong.is_none(), "a wrong password resumes nothing");
+    let unknown = Raw::resume(scene.address, 2_000, first.session + 1, &first.password, 0).await;
+    assert!(unknown.is_none());
+    let mut second = Raw::resume(scene.address, 3_000, first.session, &first.password, 0).await.expect("resumed");
+    assert_eq!((second.session, second.timeout_ms), (first.session, 3_000));
+    assert!(first.is_closed().await, "the former connection is closed");
+    assert_eq!(second.look("/e").await, 0);
+    scene.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_silent_session_expires_with_its_ephemerals_and_a_closed_one_at_once() {
+    let scene = scene().await;
+    let mut observer = Raw::open(scene.address, 40_000).await;
+    let mut silent = Raw::open(scene.address, 1).await;
+    assert_eq!(silent.timeout_ms, 1_000, "no less is granted");
+    silent.create("/silent", 1).await;
+    let mut closing = Raw::open(scene.address, 1_000_000).await;
+    assert_eq!(closing.timeout_ms, 40_000, "no more is granted");
+    closing.create("/closing", 1).await;
+    assert_eq!((observer.look("/silent").await, observer.look("/closing").await), (0, 0));
+    assert_eq!(closing.ask(op::CLOSE, |_| {}).await.code, 0);
+    assert!(closing.is_closed().await);
+    assert_eq!(observer.look("/closing").await, NO_NODE);
+    assert!(silent.is_closed().await, "an expired session loses its connection");
+    assert_eq!(observer.look("/silent").await, NO_NODE);
+    assert_eq!(observer.events, [(2, "/closing".into()), (2, "/silent".into())]);
+    let again = Raw::resume(scene.address, 4_000, silent.session, &silent.password, 0).await;
+    assert!(again.is_none(), "an expired session does not come back");
+    scene.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_session_survives_a_restart_of_the_server_until_it_times_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = crate::coordinator::start(directory.path()).await;
+    let mut client = Raw::open(server.address(), 1_000).await;
+    client.create("/stays", 0).await;
+    let before = client.create("/e", 1).await;
+    let ports = (server.address(), server.tls_address());
+    server.stop().await;
+    assert!(client.is_closed().await);
+    let server = crate::coordinator::start(directory.path()).await;
+    assert_eq!((server.address(), server.tls_address()), ports, "ports stay the same");
+    let seen = before.zxid;
+    let mut client =
+        Raw::resume(server.address(), 1_000, client.session, &client.password, seen).await.expect("resumed");
+    assert_eq!((client.look("/stays").await, client.look("/e").await), (0, 0));
+    let after = client.create("/later", 0).await;
+    assert!(after.zxid > seen, "transaction ids go on");
+    let mut other = Raw::open(server.address(), 40_000).await;
+    assert!(other.session > client.session, "session ids are not given out twice");
+    drop(client);
+    until_code(&mut other, "/e", NO_NODE).await;
+    assert_eq!(other.look("/stays").await, 0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_from_the_future_of_another_store_is_sent_away() {
+    let scene = scene().await;
+    let client = Raw::open(scene.address, 4_000).await;
+    let mut stream = TcpStream::connect(scene.address).await.unwrap();
+    let mut hello = Writer::frame();
+    hello.int(0).long(i64::MAX).int(4_000).long(client.session).buffer(&client.password).flag(false);
+    stream.write_all(&hello.finish_frame()).await.unwrap();
+    assert_eq!(crate::coordinator::raw::frame(&mut stream).await, None);
+    scene.server.stop().await;
+}
+
+#[tokio::test]
+async fn watches_set_after_a_reconnect_tell_what_was_missed() {
+    let scene = scene().await;
+    let mut client = Raw::open(scene.address, 4_000).await;
+    client.create("/a", 0).await;
+    let seen = client.create("/b", 0).await.zxid;
+    assert_eq!(client.look("/a").await, 0);
+    let (session, password) = (client.session, client.password.clone());
+    drop(client);
+    let mut other = Raw::open(scene.address, 4_000).await;
+    other.create("/new", 0).await;
+    other
+        .ask(op::DELETE, |writer| {
+            writer.text("/a").int(-1);
+        })
+        .await;
+    let mut client = Raw::resume(scene.address, 4_000, session, &password, seen).await.unwrap();
+    let list = |writer: &mut Writer, paths: &[&str]| {
+        writer.count(paths.len());
+        paths.iter().for_each(|path| {
+            writer.text(path);
+        });
+    };
+    let set = client.ask(op::SET_WATCHES_2, |writer| {
+        writer.long(seen);
+        list(writer, &["/a", "/b"]);
+        list(writer, &["/new", "/none"]);
+        list(writer, &["/"]);
+        list(writer, &[]);
+        list(writer, &["/deep"]);
+    });
+    assert_eq!(set.await.code, 0);
+    assert_eq!(client.events, [(2, "/a".into()), (1, "/new".into()), (4, "/".into())]);
+    client.events.clear();
+    other.create("/deep", 0).await;
+    other.create("/deep/er", 0).await;
+    other.create("/none", 0).await;
+    client.ping().await;
+    assert_eq!(client.events, [(1, "/deep".into()), (1, "/deep/er".into()), (1, "/none".into())]);
+    scene.server.stop().await;
+}
+
+#[tokio::test]
+async fn watches_are_found_and_removed_by_kind() {
+    let scene = scene().await;
+    let mut client = Raw::open(scene.address, 4_000).await;
+    client.look("/w").await;
+    client
+        .ask(op::ADD_WATCH, |writer| {
+            writer.text("/w").int(1);
+        })
+        .await;
+    let mut codes = Vec::new();
+    let steps = [
+        (op::CHECK_WATCHES, 2),
+        (op::CHECK_WATCHES, 1),
+        (op::REMOVE_WATCHES, 2),
+        (op::CHECK_WATCHES, 2),
+        (op::CHECK_WATCHES, 3),
+        (op::REMOVE_WATCHES, 3),
+        (op::REMOVE_WATCHES, 3),
+        (op::REMOVE_WATCHES, 8),
+    ];
+    for (operation, kind) in steps {
+        codes.push(
+            client
+                .ask(operation, |writer| {
+                    writer.text("/w").int(kind);
+                })
+                .await
+                .code,
+        );
+    }
+    assert_eq!(codes, [0, -121, 0, -121, 0, 0, -121, -5]);
+    client.create("/w", 0).await;
+    assert_eq!(client.events, []);
+    scene.server.stop().await;
+}
+
+#[tokio::test]
+async fn users_may_name_themselves_and_access_lists_are_kept() {
+    let scene = scene().await;
+    let mut client = Raw::open(scene.address, 4_000).await;
+    let auth = |scheme: &'static str| {
+        move |writer: &mut Writer| {
+            writer.int(0).text(scheme).buffer(b"me:secret");
+        }
+    };
+    assert_eq!(client.ask(op::AUTH, auth("digest")).await.code, 0);
+    let body = client.ask(op::WHO_AM_I, |_| {}).await.body;
+    let mut reader = Reader::new(&body);
+    let users = reader.list(|reader| Ok((reader.text()?, reader.text()?))).unwrap();
+    assert_eq!(users, [("ip".into(), "127.0.0.1".into()), ("digest".into(), "me".into())]);
+    client.create("/a", 0).await;
+    let set = client.ask(op::SET_ACL, |writer| {
+        writer.text("/a").count(1).int(1).text("digest").text("me:hash").int(0);
+    });
+    assert_eq!(set.await.code, 0);
+    let body = client
+        .ask(op::GET_ACL, |writer| {
+            writer.text("/a");
+        })
+        .await
+        .body;
+    let acl = Reader::new(&body).list(|reader| Ok((reader.int()?, reader.text()?, reader.text()?))).unwrap();
+    assert_eq!(acl, [(1, "digest".into(), "me:hash".into())]);
+    assert_eq!(client.ask(op::AUTH, auth("kerberos")).await.code, -115);
+    assert!(client.is_closed().await);
+    scene.server.stop().await;
+}
+
+#[tokio::test]
+async fn one_request_may_read_many_znodes_but_not_without_end() {
+    let scene = scene().await;
+    let mut client = Raw::open(scene.address, 4_000).await;
+    let data = vec![b'x'; 500_000];
+    client.ask(op::CREATE, |writer| write_create(writer, "/big", &data, 0)).await;
+    let read = |times: usize| {
+        move |writer: &mut Writer| {
+            for _ in 0..times {
+                writer.int(op::GET_DATA).flag(false).int(-1).text("/big").flag(false);
+            }
+            writer.int(op::GET_CHILDREN).flag(false).int(-1).text("/none").flag(false);
+            writer.int(-1).flag(true).int(-1);
+        }
+    };
+    let Answer { code, body, .. } = client.ask(op::MULTI_READ, read(2)).await;
+    assert_eq!(code, 0);
+    let mut reader = Reader::new(&body);
+    assert_eq!((reader.int(), reader.flag(), reader.int()), (Ok(op::GET_DATA), Ok(false), Ok(0)));
+    assert_eq!(reader.buffer().unwrap(), data);
+    assert_eq!(client.ask(op::MULTI_READ, read(1_000)).await.code, -8);
+    scene.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut_off_and_others_go_on() {
+    let scene = scene().await;
+    let mut deaf = Raw::open(scene.address, 40_000).await;
+    deaf.ask(op::ADD_WATCH, |writer| {
+        writer.text("/").int(1);
+    })
+    .await;
+    // It never reads from here on. Paths are long, so that its events fill every buffer soon.
+    let name = "n".repeat(200_000);
+    let mut busy = Raw::open(scene.address, 40_000).await;
+    for round in 0..60 {
+        let path = format!("/{name}{round}");
+        assert_eq!(busy.create(&path, 0).await.code, 0);
+        assert_eq!(
+            busy.ask(op::DELETE, |writer| {
+                writer.text(&path).int(-1);
+            })
+            .await
+            .code,
+            0
+        );
+    }
+    let mntr = word(scene.address, "mntr").await;
+    assert!(mntr.contains("zk_num_alive_connections\t1\n"), "{mntr}");
+    let alive = Raw::resume(scene.address, 4_000, deaf.session, &deaf.password, 0).await;
+    assert!(alive.is_some(), "its session is still there to be resumed");
+    scene.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_flood_of_reads_that_nobody_collects_waits_in_the_clients_own_socket() {
+    let scene = scene().await;
+    let mut client = Raw::open(scene.address, 40_000).await;
+    client.ask(op::CREATE, |writer| write_create(writer, "/big", &vec![b'x'; 900_000], 0)).await;
+    for _ in 0..500 {
+        client
+            .send(op::GET_DATA, |writer| {
+                writer.text("/big").flag(false);
+            })
+            .await;
+    }
+    let mut other = Raw::open(scene.address, 4_000).await;
+    assert_eq!(other.look("/big").await, 0, "others are served meanwhile");
+    let mntr = word(scene.address, "mntr").await;
+    let received: u64 = mntr
+        .lines()
+        .find_map(|line| line.strip_prefix("zk_packets_received\t"))
+        .and_then(|count| count.parse().ok())
+        .unwrap();
+    assert!(received < 200, "most requests are not even read yet, but {received} were");
+    for _ in 0..500 {
+        assert_eq!(client.answer().await.unwrap().code, 0);
+    }
+    scene.server.stop().await;
+}

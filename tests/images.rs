@@ -1,0 +1,10 @@
+//! A builder's tree of actors, with its ZooKeeper and its clouds in memory.
+
+#[path = "images/builds.rs"]
+mod builds;
+#[path = "images/cleanup.rs"]
+mod cleanup;
+mod grown;
+mod studio;
+#[path = "images/uploads.rs"]
+mod uploads;

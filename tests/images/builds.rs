@@ -1,0 +1,259 @@
+//! Builds of images: when one is begun, what the command is given, and what is recorded of its end.
+
+use std::collections::BTreeSet;
+
+use crate::grown::{on_real_time, until};
+use crate::studio::{Scene, names};
+use bytes::Bytes;
+use nodepool::actors::shared::SessionEnd;
+use nodepool::model::build::BuildState;
+use nodepool::model::time::Span;
+use nodepool::zk::lock::{make_path, try_lock};
+use nodepool::zk::{CreateMode, paths};
+
+// operations.md checks 42, 44, 51 and §5.4; zookeeper.md check 98
+#[test]
+fn an_image_without_a_build_is_built_as_the_original_does() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let _builder = scene
+            .start(&["name: debian, formats: [qcow2, raw], elements: [debian, vm], release: 12, python-path: /py"]);
+        let builds = scene.until_built("debian", 1).await;
+        let [(id, build)] = &builds[..] else { panic!("{builds:?}") };
+        assert!(id.as_str().len() == 32 && id.as_str().bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
+        assert_eq!(build.builder_id.as_deref(), Some("705c8f5d-6bcc-4bb5-bd96-f61902760199"));
+        assert_eq!(build.formats, BTreeSet::from(["qcow2", "raw"].map(str::to_owned)));
+        assert_eq!((build.username.as_deref(), build.python_path.as_deref()), (Some("zuul"), Some("/py")));
+        let base = scene.path("images").join(format!("debian-{id}"));
+        let base = base.display();
+        let options = "-x -t qcow2,raw --checksum --no-tmpfs --qemu-img-options compat=0.10";
+        assert_eq!(scene.calls(), [format!("{options} -o {base} debian vm")]);
+        let environment = std::fs::read_to_string(scene.path("environment")).unwrap();
+        let expected = format!(
+            "DIB_RELEASE=12 DIB_IMAGE_NAME=debian DIB_IMAGE_FILENAME={base} ELEMENTS_PATH=/elements COLOUR=blue\n"
+        );
+        assert_eq!(environment, expected);
+        let log = std::fs::read_to_string(scene.path("logs").join(format!("debian-{id}.log"))).unwrap();
+        assert_eq!(log, "building debian\nExit code: 0\n");
+        assert!(names(&scene.path("images")).contains(&format!("debian-{id}.qcow2")));
+    });
+}
+
+// operations.md checks 10, 52 and §5.3.3; zookeeper.md check 89
+#[test]
+fn a_request_is_served_and_goes_only_when_its_build_is_there() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.put_build("debian", 10.0, &["raw"]).await;
+        scene.set("fail");
+        let _builder = scene.start(&["name: debian, formats: [raw]"]);
+        scene.ask("debian").await;
+        until("two failures", async || scene.count("debian", BuildState::Failed).await >= 2).await;
+        assert!(scene.is_asked("debian").await);
+        let failed = scene.builds("debian").await.into_iter().find(|(_, build)| build.state == BuildState::Failed);
+        assert!(failed.unwrap().1.formats.is_empty());
+        scene.unset("fail");
+        scene.until_built("debian", 2).await;
+        until("the request to go", async || !scene.is_asked("debian").await).await;
+        let calls = scene.calls().len();
+        scene.ask("other").await;
+        tokio::task::yield_now().await;
+        assert_eq!(scene.calls().len(), calls);
+    });
+}
+
+// operations.md §5.7, check 9; zookeeper.md check 89
+#[test]
+fn what_is_paused_is_not_built_until_it_is_let_go() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let pause = paths::image_pause(&"held".into());
+        make_path(&scene.zk, paths::parent(&pause).unwrap()).await.unwrap();
+        scene.zk.create(&pause, Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let _builder = scene.start(&[
+            "name: held, formats: [raw]",
+            "name: never, formats: [raw], pause: true",
+            "name: free, formats: [raw]",
+        ]);
+        scene.ask("never").await;
+        scene.until_built("free", 1).await;
+        assert_eq!((scene.builds("held").await.len(), scene.builds("never").await.len()), (0, 0));
+        scene.zk.delete(&pause, -1).await.unwrap();
+        scene.until_built("held", 1).await;
+        assert_eq!(scene.builds("never").await.len(), 0);
+        assert!(scene.is_asked("never").await);
+    });
+}
+
+// operations.md §5.3.2, check 38
+#[test]
+fn an_old_build_and_one_without_a_format_are_followed_by_another_one() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.put_build("fresh", 10.0, &["raw", "vhd"]).await;
+        scene.put_build("old", 100.0, &["raw"]).await;
+        scene.put_build("lacking", 10.0, &["vhd"]).await;
+        let _builder = scene.start(&[
+            "name: fresh, formats: [raw], rebuild-age: 60",
+            "name: old, formats: [raw], rebuild-age: 60",
+            "name: lacking, formats: [raw], rebuild-age: 60",
+        ]);
+        scene.until_built("old", 2).await;
+        scene.until_built("lacking", 2).await;
+        assert_eq!(scene.builds("fresh").await.len(), 1);
+    });
+}
+
+#[test]
+fn a_build_comes_of_age_without_anything_else_happening() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let _builder = scene.start_with(&["name: debian, formats: [raw], rebuild-age: 1"], |options| {
+            options.build_interval = Span(1000.0);
+        });
+        scene.until_built("debian", 3).await;
+    });
+}
+
+// operations.md §5.3.4
+#[test]
+fn nobody_builds_what_another_one_builds() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let directory = paths::image_builds_lock(&"debian".into());
+        let lock = try_lock(&scene.zk, &directory, "").await.unwrap().expect("nobody has it");
+        let two = [(); 2].map(|()| {
+            let images = ["name: debian, formats: [raw]", "name: other, formats: [raw]"];
+            scene.start_with(&images, |options| options.build_workers = 3)
+        });
+        scene.until_built("other", 1).await;
+        assert_eq!(scene.builds("debian").await.len(), 0);
+        lock.release().await.unwrap();
+        scene.until_built("debian", 1).await;
+        assert_eq!(scene.calls().len(), two.len(), "{:?}", scene.calls());
+    });
+}
+
+// operations.md checks 41, 45 and §4.2
+#[test]
+fn builds_that_fail_time_out_or_leave_no_file_are_recorded_as_failed() {
+    on_real_time(async {
+        for (mark, image) in [
+            ("fail", "name: debian, formats: [raw]"),
+            ("empty", "name: debian, formats: [raw]"),
+            ("hang", "name: debian, formats: [raw], build-timeout: 1"),
+        ] {
+            let scene = Scene::new();
+            scene.set(mark);
+            let _builder = scene.start(&[image]);
+            until(mark, async || scene.count("debian", BuildState::Failed).await >= 1).await;
+            assert_eq!(scene.count("debian", BuildState::Ready).await, 0, "{mark}");
+            scene.unset(mark);
+            scene.until_built("debian", 1).await;
+        }
+    });
+}
+
+// operations.md check 46
+#[test]
+fn a_build_whose_record_is_gone_leaves_no_file() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.set("hang");
+        let _builder =
+            scene.start_with(&["name: debian, formats: [raw]"], |options| options.build_interval = Span(1000.0));
+        until("the command to run", async || !scene.calls().is_empty()).await;
+        let (id, _) = scene.builds("debian").await.remove(0);
+        scene.zk.delete(&paths::image_build(&"debian".into(), &id), -1).await.unwrap();
+        scene.unset("hang");
+        let is_of_build = |name: &String| name.contains(id.as_str());
+        until("its files to go", async || {
+            let claims = names(&scene.path("images/.builds"));
+            !names(&scene.path("images")).iter().chain(&claims).any(is_of_build)
+        })
+        .await;
+        assert_eq!(scene.builds("debian").await.len(), 0);
+    });
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_to_fails_builds_until_it_can() {
+    on_real_time(async {
+        for folder in ["images", "logs"] {
+            let scene = Scene::new();
+            let here = scene.path(folder);
+            let _ = std::fs::remove_dir(&here);
+            std::fs::write(&here, "a file is in the way").unwrap();
+            let _builder = scene.start(&["name: debian, formats: [raw]"]);
+            until(folder, async || scene.count("debian", BuildState::Failed).await >= 1).await;
+            std::fs::remove_file(&here).unwrap();
+            std::fs::create_dir(&here).unwrap();
+            scene.until_built("debian", 1).await;
+        }
+    });
+}
+
+#[test]
+fn a_command_that_is_not_there_fails_the_build_and_leaves_nothing() {
+    on_real_time(async {
+        let scene = Scene::new();
+        std::fs::remove_file(scene.path("dib")).unwrap();
+        let _builder = scene.start_with(&["name: debian, formats: [raw]"], |options| {
+            options.build_interval = Span(1000.0);
+            options.cleanup_interval = Span(1.0);
+        });
+        until("a failure", async || scene.count("debian", BuildState::Failed).await == 1).await;
+        until("nothing to be left", async || {
+            scene.builds("debian").await.is_empty() && names(&scene.path("images/.builds")).is_empty()
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_build_whose_record_is_gone_is_not_waited_for() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.set("hang");
+        let _builder = scene.start_with(&["name: debian, formats: [raw]"], |options| {
+            options.build_interval = Span(1000.0);
+            options.build_poll = Span(0.1);
+        });
+        until("the command to run", async || !scene.calls().is_empty()).await;
+        let (id, _) = scene.builds("debian").await.remove(0);
+        scene.zk.delete(&paths::image_build(&"debian".into(), &id), -1).await.unwrap();
+        let mark = format!("{}/images/debian-{id}", scene.folder.path().display());
+        until("its processes to end", async || !crate::studio::is_running(&mark)).await;
+    });
+}
+
+#[test]
+fn a_build_ends_with_its_session_and_its_processes_with_it() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.set("hang");
+        let builder = scene.start(&["name: debian, formats: [raw]"]);
+        until("the command to run", async || !scene.calls().is_empty()).await;
+        scene.zookeeper.expire(builder.session_id);
+        assert_eq!(builder.running.await.unwrap(), SessionEnd::Expired);
+        let mark = format!("{}/images/debian-", scene.folder.path().display());
+        until("its processes to end", async || !crate::studio::is_running(&mark)).await;
+        assert_eq!(scene.builds("debian").await[0].1.state, BuildState::Building, "cleaned up by whoever comes next");
+    });
+}
+
+// operations.md §2.3: SIGINT to a builder
+#[test]
+fn a_stop_with_time_waits_for_the_build_that_is_under_way_and_begins_none() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.set("hang");
+        let builder = scene.start(&["name: debian, formats: [raw]", "name: other, formats: [raw]"]);
+        until("the command to run", async || !scene.calls().is_empty()).await;
+        builder.process.stop_with_time();
+        scene.unset("hang");
+        assert_eq!(builder.running.await.unwrap(), SessionEnd::Stopped);
+        assert_eq!(scene.count("debian", BuildState::Ready).await, 1);
+        assert_eq!(scene.builds("other").await.len(), 0);
+    });
+}

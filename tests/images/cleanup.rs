@@ -1,0 +1,387 @@
+//! What goes and what stays: old builds and uploads, half-finished and failed ones, those that nobody takes, and their files.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::grown::{on_real_time, until};
+use crate::studio::{Builder, Scene, names};
+use nodepool::actors::builder::BuilderOptions;
+use nodepool::model::build::BuildState;
+use nodepool::model::ids::BuildId;
+use nodepool::model::time::Span;
+use nodepool::model::upload::{UploadKey, UploadState};
+use nodepool::zk::paths;
+
+const DEBIAN: &str = "name: debian, formats: [raw], elements: [vm]";
+const ONE: &str = "name: one, cloud: c, diskimages: [{name: debian}]";
+const TWO: &str = "name: two, cloud: c, diskimages: [{name: debian}]";
+
+fn swept(options: &mut BuilderOptions) {
+    options.cleanup_interval = Span(0.2);
+}
+
+fn start(scene: &Scene, images: &[&str], providers: &[&str]) -> Builder {
+    scene.start_for(images, providers, swept)
+}
+
+/// Files and claims of a build.
+fn is_here(scene: &Scene, id: &BuildId) -> bool {
+    let images = scene.path("images");
+    let claims = images.join(".builds");
+    let claims = if claims.exists() { names(&claims) } else { BTreeSet::new() };
+    names(&images).iter().chain(&claims).any(|name| name.contains(id.as_str()))
+}
+
+fn formats(scene: &Scene, id: &BuildId) -> BTreeSet<String> {
+    let prefix = format!("debian-{id}.");
+    names(&scene.path("images")).iter().filter_map(|name| name.strip_prefix(&prefix)).map(str::to_owned).collect()
+}
+
+async fn until_gone(scene: &Scene, id: &BuildId) {
+    until(&format!("build {id} to go"), async || {
+        !scene.builds("debian").await.iter().any(|(there, _)| there == id) && !is_here(scene, id)
+    })
+    .await;
+}
+
+/// Another build, uploaded to all providers.
+async fn build_again(scene: &Scene, providers: &[&str]) -> BuildId {
+    let before: BTreeSet<BuildId> = scene.builds("debian").await.into_iter().map(|(id, _)| id).collect();
+    scene.ask("debian").await;
+    let newest = async || {
+        let builds = scene.builds("debian").await;
+        builds.into_iter().find(|(id, build)| !before.contains(id) && build.state == BuildState::Ready)
+    };
+    until("another build", async || newest().await.is_some()).await;
+    let (id, _) = newest().await.unwrap();
+    for provider in providers {
+        until(&format!("its upload to {provider}"), async || {
+            let uploads = scene.uploads("debian").await;
+            uploads.iter().any(|(key, upload)| {
+                key.build == id && key.provider.as_str() == *provider && upload.state == UploadState::Ready
+            })
+        })
+        .await;
+    }
+    id
+}
+
+// operations.md §5.6.6, check 38; zookeeper.md check 95
+#[test]
+fn the_current_and_the_previous_build_stay_and_older_ones_go_with_all_that_is_theirs() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let _builder = start(&scene, &[DEBIAN], &[ONE, TWO]);
+        let mut ids = Vec::new();
+        scene.until_uploaded("debian", "one", 1).await;
+        ids.push(scene.builds("debian").await[0].0.clone());
+        for _ in 0..2 {
+            ids.push(build_again(&scene, &["one", "two"]).await);
+        }
+        until_gone(&scene, &ids[0]).await;
+        assert!(is_here(&scene, &ids[1]) && is_here(&scene, &ids[2]));
+        until("its images to go", async || scene.cloud.ids().len() == 4).await;
+        assert_eq!(scene.uploads("debian").await.len(), 4);
+        assert_eq!(scene.count("debian", BuildState::Ready).await, 2);
+    });
+}
+
+// operations.md §5.6.6: providers that lag
+#[test]
+fn an_old_build_stays_as_long_as_a_provider_has_nothing_newer() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let builder = start(&scene, &[DEBIAN], &[ONE, TWO]);
+        scene.until_uploaded("debian", "one", 1).await;
+        scene.until_uploaded("debian", "two", 1).await;
+        let first = scene.builds("debian").await[0].0.clone();
+        let paused = "name: two, cloud: c, diskimages: [{name: debian, pause: true}]";
+        builder.reconfigure(scene.yaml(&[DEBIAN], &[ONE, paused])).await;
+        for _ in 0..3 {
+            build_again(&scene, &["one"]).await;
+        }
+        until("the surplus at one to go", async || scene.uploaded("debian", "one", UploadState::Ready).await == 2)
+            .await;
+        let uploads = scene.uploads("debian").await;
+        assert!(uploads.iter().any(|(key, _)| key.build == first && key.provider.as_str() == "two"), "{uploads:?}");
+        assert!(is_here(&scene, &first));
+    });
+}
+
+// operations.md §5.8, check 34
+#[test]
+fn a_provider_that_takes_an_image_no_more_loses_its_uploads_and_others_do_not() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let builder = start(&scene, &[DEBIAN], &[ONE, TWO]);
+        scene.until_uploaded("debian", "one", 1).await;
+        scene.until_uploaded("debian", "two", 1).await;
+        builder.reconfigure(scene.yaml(&[DEBIAN], &["name: one, cloud: c, diskimages: []", TWO])).await;
+        until("its uploads to go", async || scene.uploads("debian").await.len() == 1).await;
+        assert_eq!(scene.uploaded("debian", "two", UploadState::Ready).await, 1);
+        let ids = scene.cloud.ids();
+        assert_eq!(ids.len(), 1, "{ids:?}");
+        // Of a provider that is gone altogether, nothing is touched.
+        builder.reconfigure(scene.yaml(&[DEBIAN], &["name: one, cloud: c, diskimages: []"])).await;
+        build_again(&scene, &[]).await;
+        assert_eq!(scene.uploaded("debian", "two", UploadState::Ready).await, 1);
+    });
+}
+
+// operations.md check 35
+#[test]
+fn an_image_that_is_configured_no_more_goes_with_its_uploads_records_and_files() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let builder = start(&scene, &[DEBIAN], &[ONE]);
+        scene.until_uploaded("debian", "one", 1).await;
+        let id = scene.builds("debian").await[0].0.clone();
+        builder
+            .reconfigure(scene.yaml(&["name: other, formats: [raw]"], &["name: one, cloud: c, diskimages: []"]))
+            .await;
+        until_gone(&scene, &id).await;
+        assert_eq!(scene.cloud.ids().len(), 0);
+        assert!(scene.zk.exists(&paths::image(&"debian".into())).await.unwrap().is_some());
+    });
+}
+
+// operations.md check 36
+#[test]
+fn a_builder_without_the_provider_leaves_the_build_of_another_one_alone() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.put_build("debian", 10.0, &["raw"]).await;
+        let _builder = start(&scene, &[DEBIAN, "name: other, formats: [raw]"], &[]);
+        scene.until_built("other", 1).await;
+        // A build that failed goes with a look at everything: there were several of them.
+        for age in [100.0, 200.0, 300.0] {
+            scene.put_build("debian", age, &["raw"]).await;
+            let builds = scene.builds("debian").await;
+            let (failed, _) =
+                builds.iter().min_by(|(_, one), (_, other)| one.state_time.0.total_cmp(&other.state_time.0)).unwrap();
+            scene.set_build("debian", failed, BuildState::Failed).await;
+            until_gone(&scene, failed).await;
+        }
+        assert_eq!(scene.builds("debian").await.len(), 1);
+    });
+}
+
+// operations.md checks 37, 39, 47
+#[test]
+fn files_go_before_a_slow_cloud_and_its_deletion_is_tried_until_it_succeeds() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let _builder = start(&scene, &[DEBIAN], &[ONE]);
+        scene.until_uploaded("debian", "one", 1).await;
+        let first = scene.builds("debian").await[0].0.clone();
+        scene.cloud.state().delete_fails = 6;
+        scene.set_build("debian", &first, BuildState::Deleting).await;
+        until("its files to go", async || !is_here(&scene, &first)).await;
+        assert_eq!(scene.uploads("debian").await.iter().filter(|(key, _)| key.build == first).count(), 1);
+        until_gone(&scene, &first).await;
+        assert!(scene.cloud.state().deletions >= 7);
+        until("what was rebuilt", async || scene.uploaded("debian", "one", UploadState::Ready).await == 1).await;
+    });
+}
+
+// operations.md checks 6, 12 and §5.8
+#[test]
+fn an_upload_that_is_deleted_by_command_goes_at_once_and_is_uploaded_again() {
+    on_real_time(async {
+        let scene = Scene::new();
+        // No look at everything comes along.
+        let _builder = scene.start_for(&[DEBIAN], &[ONE], |options| options.cleanup_interval = Span(1000.0));
+        scene.until_uploaded("debian", "one", 1).await;
+        let (key, _) = scene.uploads("debian").await.remove(0);
+        scene.set_upload(&key, |upload| upload.state = UploadState::Deleting).await;
+        until("another one", async || {
+            let uploads = scene.uploads("debian").await;
+            uploads.len() == 1 && uploads[0].0 != key && uploads[0].1.state == UploadState::Ready
+        })
+        .await;
+        let (again, _) = scene.uploads("debian").await.remove(0);
+        assert_eq!(again.build, key.build);
+        assert_eq!(scene.cloud.ids(), ["image-2"]);
+    });
+}
+
+// operations.md check 40; zookeeper.md check 97; §5.9
+#[test]
+fn what_a_dead_builder_left_in_a_cloud_goes_before_its_record() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.put_build("debian", 10.0, &["qcow2"]).await;
+        let (build, _) = scene.builds("debian").await.remove(0);
+        let key = UploadKey {
+            provider: "one".into(),
+            image: "debian".into(),
+            build: build.clone(),
+            upload: "0000000007".into(),
+        };
+        crate::grown::builder::upload(&scene.zk, &key, UploadState::Uploading, 5.0, None).await;
+        let marks = |upload: &'static str, provider: &'static str| {
+            [
+                ("nodepool_build_id", build.as_str()),
+                ("nodepool_upload_id", upload),
+                ("nodepool_provider_name", provider),
+            ]
+        };
+        scene.cloud.put("left", &marks("0000000007", "one"));
+        scene.cloud.put("another-upload", &marks("0000000001", "one"));
+        scene.cloud.put("another-provider", &marks("0000000007", "two"));
+        scene.cloud.put("a-stranger", &[]);
+        let _builder = start(&scene, &["name: debian, formats: [qcow2]"], &[ONE]);
+        until("the record to go", async || scene.uploads("debian").await.is_empty()).await;
+        assert_eq!(scene.cloud.ids(), ["a-stranger", "another-provider", "another-upload"]);
+    });
+}
+
+// operations.md §5.6.5, check 41
+#[test]
+fn failed_builds_and_uploads_are_shown_until_the_next_look_at_everything() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.set("fail");
+        let _builder = scene.start_for(&[DEBIAN], &[ONE], |options| {
+            options.cleanup_interval = Span(1.0);
+            options.build_interval = Span(1000.0);
+        });
+        until("a failed build", async || scene.count("debian", BuildState::Failed).await == 1).await;
+        let id = scene.builds("debian").await[0].0.clone();
+        until_gone(&scene, &id).await;
+        let scene = Scene::new();
+        scene.cloud.state().upload_fails.insert("one", 1);
+        let _builder = scene.start_for(&[DEBIAN], &[ONE], |options| {
+            options.cleanup_interval = Span(1.0);
+            options.upload_interval = Span(2.0);
+        });
+        until("a failed upload", async || scene.uploaded("debian", "one", UploadState::Failed).await == 1).await;
+        until("one upload that is ready", async || {
+            let uploads = scene.uploads("debian").await;
+            uploads.len() == 1 && uploads[0].1.state == UploadState::Ready
+        })
+        .await;
+    });
+}
+
+// operations.md §5.9: a crash during a build
+#[test]
+fn a_build_whose_builder_died_goes_with_its_files() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.set("hang");
+        let builder = start(&scene, &[DEBIAN], &[ONE]);
+        until("the command to run", async || !scene.calls().is_empty()).await;
+        let id = scene.builds("debian").await[0].0.clone();
+        scene.zookeeper.expire(builder.session_id);
+        builder.running.await.unwrap();
+        std::fs::write(scene.path("images").join(format!("debian-{id}.raw")), "half of it").unwrap();
+        scene.unset("hang");
+        let _builder = start(&scene, &[DEBIAN], &[ONE]);
+        until_gone(&scene, &id).await;
+        scene.until_uploaded("debian", "one", 1).await;
+    });
+}
+
+// operations.md §5.6.7: what the original deletes too much
+#[test]
+fn files_of_others_are_left_alone_whatever_their_names() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let strangers = ["notes-2024.txt", "debian-deadbeef.raw", "debian-11-abc.qcow2"];
+        strangers.iter().for_each(|name| std::fs::write(scene.path("images").join(name), "x").unwrap());
+        let _builder = start(&scene, &[DEBIAN], &[ONE]);
+        scene.until_uploaded("debian", "one", 1).await;
+        let first = scene.builds("debian").await[0].0.clone();
+        scene.set_build("debian", &first, BuildState::Deleting).await;
+        until_gone(&scene, &first).await;
+        assert!(strangers.iter().all(|name| scene.path("images").join(name).exists()));
+    });
+}
+
+// operations.md check 13: the owner of the files was away; and a builder of Nodepool 11 was there before
+#[test]
+fn files_of_this_builder_go_when_it_comes_back_and_those_of_its_predecessor_are_its_own() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let builder = scene.start_for(&[DEBIAN], &[ONE], |_| {});
+        scene.until_uploaded("debian", "one", 1).await;
+        builder.process.stop();
+        builder.running.await.unwrap();
+        let id = scene.builds("debian").await[0].0.clone();
+        // As Nodepool 11 would have left it.
+        std::fs::remove_dir_all(scene.path("images/.builds")).unwrap();
+        let builder = start(&scene, &[DEBIAN], &[ONE]);
+        let claim = scene.path("images/.builds").join(format!("debian-{id}"));
+        until("the claim", async || Path::exists(&claim)).await;
+        builder.process.stop();
+        builder.running.await.unwrap();
+        // Others have removed its record meanwhile.
+        nodepool::zk::removal::remove_tree(scene.zk.as_ref(), &paths::image_build(&"debian".into(), &id))
+            .await
+            .unwrap();
+        let _builder = start(&scene, &[DEBIAN], &[ONE]);
+        until_gone(&scene, &id).await;
+    });
+}
+
+// operations.md §5.6.9, check 49
+#[test]
+fn formats_that_are_uploaded_everywhere_go_and_those_to_be_kept_stay() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.cloud.state().upload_fails.insert("three", usize::MAX);
+        let image = "name: debian, delete-after-upload: true, keep-formats: [qcow2], elements: [vm]";
+        let provider = |name: &str, format: &str| {
+            format!("name: {name}, cloud: c, fake: {{image-format: {format}}}, diskimages: [{{name: debian}}]")
+        };
+        let providers = [provider("one", "qcow2"), provider("two", "raw"), provider("three", "vhd")];
+        let providers = providers.each_ref().map(String::as_str);
+        let builder = scene.start_for(&[image], &providers, swept);
+        scene.until_uploaded("debian", "one", 1).await;
+        scene.until_uploaded("debian", "two", 1).await;
+        let (id, _) = scene.builds("debian").await.remove(0);
+        until("the raw file to go", async || !formats(&scene, &id).contains("raw")).await;
+        let sums = |format: &str| [format.to_owned(), format!("{format}.md5"), format!("{format}.sha256")];
+        let left: BTreeSet<String> = ["d".to_owned()].into_iter().chain(sums("qcow2")).chain(sums("vhd")).collect();
+        assert_eq!(formats(&scene, &id), left);
+        // The folder of a build goes with it, whichever of its formats are left.
+        builder.reconfigure(scene.yaml(&["name: other, formats: [raw]"], &[])).await;
+        scene.until_built("other", 1).await;
+        assert_eq!(
+            scene.count("debian", BuildState::Ready).await,
+            1,
+            "its uploads are of providers that are not configured"
+        );
+    });
+}
+
+// operations.md check 12
+#[test]
+fn a_build_goes_whose_folder_is_missing() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let _builder = start(&scene, &[DEBIAN], &[ONE]);
+        scene.until_uploaded("debian", "one", 1).await;
+        let (id, _) = scene.builds("debian").await.remove(0);
+        std::fs::remove_dir_all(scene.path("images").join(format!("debian-{id}.d"))).unwrap();
+        scene.set_build("debian", &id, BuildState::Deleting).await;
+        until_gone(&scene, &id).await;
+    });
+}
+
+// operations.md §5.6.3
+#[test]
+fn an_upload_that_failed_and_could_not_be_deleted_is_deleted_later() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.put_build("debian", 10.0, &["qcow2"]).await;
+        let (build, _) = scene.builds("debian").await.remove(0);
+        let key = UploadKey { provider: "one".into(), image: "debian".into(), build, upload: "0000000001".into() };
+        scene.cloud.put("left", &[]);
+        crate::grown::builder::upload(&scene.zk, &key, UploadState::Failed, 5.0, Some("left")).await;
+        let _builder = start(&scene, &["name: debian, formats: [qcow2]"], &[ONE]);
+        until("the record to go", async || scene.uploads("debian").await.is_empty()).await;
+        assert!(scene.cloud.ids().is_empty());
+    });
+}

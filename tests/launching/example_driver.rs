@@ -1,0 +1,113 @@
+//! The example driver: a request is served by a VM of its cloud, and used up again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
+use crate::provider::{Provider, launch};
+use nodepool::actors::samples::SampleSink;
+use nodepool::drivers;
+use nodepool::model::cloud::{Job, News, Outcome};
+use nodepool::model::metrics::SampleKind;
+use nodepool::model::request::RequestState;
+use nodepool::model::time::Span;
+
+const YAML: &str = "zookeeper-servers: [{host: localhost}]
+labels: [{name: small}]
+providers:
+  - name: lab
+    driver: example
+    region: north
+    project: ci
+    cloud-images: [{name: debian, username: zuul}]
+    pools:
+      - name: main
+        use-internal-ip: true
+        labels: [{name: small, cloud-image: debian, instance-type: large}]
+";
+
+// drivers.md 2.12
+#[test]
+fn a_request_is_served_by_a_vm_which_goes_when_its_node_is_used() {
+    on_paused_time(async {
+        let (sink, mut samples) = SampleSink::channel();
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        let mut process = Process::new(YAML);
+        Arc::get_mut(&mut process.shared).unwrap().samples = sink;
+        process.run(&zookeeper);
+        until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
+        let id = consumer.ask(&["small", "small"]).await;
+        let request = consumer.ended(&id).await;
+        assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2));
+        let node = consumer.node(&request.nodes[0]).await.unwrap();
+        assert_eq!((node.region.as_deref(), node.az.as_deref()), (Some("north"), Some("az")));
+        let addresses = [&node.interface_ip, &node.public_ipv4, &node.public_ipv6, &node.private_ipv4];
+        assert_eq!(addresses.map(Option::as_deref), [Some("fake"); 4]);
+        assert_eq!((node.username.as_deref(), node.host_keys.len()), (Some("zuul"), 1));
+        assert_eq!(*node.external_id, format!("np{}", request.nodes[0]), "the name is the id");
+
+        let nodes = consumer.accept(&id).await;
+        consumer.use_up(nodes).await;
+        until("the nodes are gone", async || consumer.nodes().await.is_empty()).await;
+        let mut calls = BTreeMap::new();
+        while let Ok(sample) = samples.try_recv() {
+            if sample.kind == SampleKind::Counter {
+                *calls.entry(sample.name).or_insert(0.0) += sample.value;
+            }
+        }
+        let made = |call: &str| calls.get(&format!("nodepool.task.lab.vm.{call}")).copied();
+        assert_eq!((made("create"), made("delete")), (Some(2.0), Some(2.0)), "{calls:?}");
+    });
+}
+
+#[test]
+fn a_vm_is_known_before_it_is_created_and_no_longer_listed_when_it_is_deleted() {
+    crate::provider::on_paused_time(async {
+        let mut provider = Provider::of_config(YAML);
+        provider.submit(1, launch("np0000000001"));
+        let (_, News::Known(id)) = provider.next().await else { panic!("the id is told first") };
+        assert_eq!(id.to_string(), "np0000000001");
+        assert!(matches!(provider.end().await.1, Ok(Outcome::Launched(_))));
+        assert_eq!(provider.run(Job::Delete(id)).await, Ok(Outcome::Deleted));
+        let Ok(Outcome::Listed(inventory)) = provider.run(Job::List).await else { panic!("the list fails") };
+        assert!(inventory.instances().is_empty());
+    });
+}
+
+// config.md 10.12
+#[test]
+fn what_is_left_out_has_the_defaults_of_the_original() {
+    crate::provider::on_paused_time(async {
+        let facts = Provider::of_config(YAML).facts();
+        let launching = facts.launching.as_ref().unwrap();
+        assert_eq!((launching.attempts, launching.boot_timeout), (3, Span(60.0)));
+        let began = tokio::time::Instant::now();
+        let mut provider = Provider::of_config(YAML);
+        for _ in 0..3 {
+            provider.run(Job::List).await.unwrap();
+        }
+        assert!(began.elapsed().as_secs() >= 2, "one call in a second");
+    });
+}
+
+#[test]
+fn what_a_section_lacks_is_told_at_once_with_place_and_remedy() {
+    let lacking = YAML
+        .replace("    project: ci\n", "")
+        .replace("    region: north\n", "    rate-limit: 0\n")
+        .replace("cloud-image: debian", "cloud-image: ubuntu");
+    let root = nodepool::model::yaml_parse::parse(&lacking, &mut Vec::new()).unwrap();
+    let schema = nodepool::model::schema::check(&root, drivers::BUILT);
+    assert_eq!(schema.len(), 2, "region and project: {schema:?}");
+    let section = crate::provider::provider_section(&YAML.replace("    project: ci\n", "    rate-limit: 0\n"));
+    let found: Vec<_> =
+        drivers::check(&section).iter().map(|problem| (problem.at.line, problem.help.clone())).collect();
+    assert_eq!(
+        found,
+        [
+            (4, "an example provider needs `project`".to_owned()),
+            (7, "it is 0, expected calls per second, 1 or more".to_owned())
+        ]
+    );
+}

@@ -1,0 +1,320 @@
+//! Nodes from a cloud, by the fake one: launched, handed out, used and deleted; attempts, quota, requests that vanish.
+
+use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
+use nodepool::actors::clock;
+use nodepool::actors::messages::AskWhy;
+use nodepool::model::ids::NodeId;
+use nodepool::model::json;
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::request::RequestState;
+use nodepool::zk::{CreateMode, lock, paths};
+
+/// One pool of a fake cloud with the labels `a` and `b`.
+fn cloud(pool: &str, provider: &str) -> String {
+    format!(
+        "zookeeper-servers: [{{host: localhost}}]\nlabels: [{{name: a}}, {{name: b}}]\nproviders:\n  - name: lab\n    \
+         driver: fake\n    cloud: fake\n{provider}    cloud-images: [{{name: image, image-name: Fake Precise, username: zuul}}]\n    pools:\n      \
+         - name: main\n{pool}        labels:\n          - {{name: a, cloud-image: image, flavor-name: Fake Flavor}}\n          \
+         - {{name: b, cloud-image: image, flavor-name: Unreal Flavor}}\n"
+    )
+}
+
+async fn started(yaml: &str) -> (Consumer, Process) {
+    let zookeeper = zookeeper();
+    let consumer = Consumer::of(&zookeeper);
+    let mut process = Process::new(yaml);
+    process.run(&zookeeper);
+    until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
+    (consumer, process)
+}
+
+// zookeeper.md check 26, drivers.md 1.7.3: what a launched node's record says
+#[test]
+fn a_request_gets_a_new_node_and_a_used_one_goes_with_its_server() {
+    on_paused_time(async {
+        let (consumer, _process) = started(&cloud("        node-attributes: {rack: r1}\n", "")).await;
+        let id = consumer.ask(&["a"]).await;
+        let request = consumer.ended(&id).await;
+        assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 1));
+        let node = consumer.node(&request.nodes[0]).await.unwrap();
+        assert_eq!((node.state, node.allocated_to.as_ref()), (NodeState::Ready, Some(&id)));
+        assert_eq!(node.host_keys, ["ssh-rsa FAKEKEY"]);
+        assert_eq!(node.interface_ip.as_deref(), Some("fake"));
+        assert_eq!((node.username.as_deref(), node.connection_type.as_deref()), (Some("zuul"), Some("ssh")));
+        assert_eq!(node.image_id.as_deref(), Some("image"));
+        assert!(node.external_id.is_string() && node.az.is_some(), "{node:?}");
+        let resources = serde_json::json!({"cores": 4, "instances": 1, "ram": 8192});
+        assert_eq!(serde_json::json!(node.resources.clone().unwrap()), resources);
+        assert_eq!(*node.attributes, serde_json::json!({"rack": "r1"}));
+
+        let nodes = consumer.accept(&id).await;
+        consumer.use_up(nodes).await;
+        until("the node is gone", async || consumer.nodes().await.is_empty()).await;
+    });
+}
+
+// zookeeper.md check 28
+#[test]
+fn nodes_come_in_the_order_of_the_wishes() {
+    on_paused_time(async {
+        let (consumer, _process) = started(&cloud("", "")).await;
+        let id = consumer.ask(&["b", "a", "b"]).await;
+        let request = consumer.ended(&id).await;
+        let mut labels = Vec::new();
+        for id in &request.nodes {
+            labels.push(consumer.node(id).await.unwrap().labels[0].to_string());
+        }
+        assert_eq!(labels, ["b", "a", "b"]);
+    });
+}
+
+// zookeeper.md checks 32 and 33
+#[test]
+fn where_there_is_no_room_a_request_waits_for_it() {
+    on_paused_time(async {
+        let (consumer, _process) = started(&cloud("        max-servers: 2\n", "")).await;
+        let first = consumer.ask(&["a", "a"]).await;
+        consumer.ended(&first).await;
+        let first_nodes = consumer.accept(&first).await;
+        let second = consumer.ask(&["a"]).await;
+        let third = consumer.ask(&["a", "a", "a"]).await;
+        let third = consumer.ended(&third).await;
+        assert_eq!(third.state, RequestState::Failed, "it can never be served");
+        let is_pending = async || consumer.request(&second).await.unwrap().state == RequestState::Pending;
+        until("the second waits for room", is_pending).await;
+        consumer.use_up(first_nodes).await;
+        assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
+    });
+}
+
+// zookeeper.md check 40 and R38
+#[test]
+fn the_oldest_node_that_nobody_uses_makes_room() {
+    on_paused_time(async {
+        let (consumer, _process) = started(&cloud("        max-servers: 3\n", "")).await;
+        let (mut requests, mut idle) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            let id = consumer.ask(&["a"]).await;
+            idle.extend(consumer.ended(&id).await.nodes);
+            requests.push(id);
+        }
+        for id in &requests {
+            consumer.zk.delete(&paths::request(id), -1).await.unwrap();
+        }
+        until("all are idle", async || consumer.ready_nodes().await == 3).await;
+        let id = consumer.ask(&["b"]).await;
+        let request = consumer.ended(&id).await;
+        assert_eq!(request.state, RequestState::Fulfilled);
+        let left: Vec<_> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
+        assert_eq!(left, [idle[1].clone(), idle[2].clone(), request.nodes[0].clone()], "only the oldest has gone");
+    });
+}
+
+// zookeeper.md R38: not one that the request itself is going to take.
+#[test]
+fn a_node_that_the_request_will_use_stays() {
+    on_paused_time(async {
+        let (consumer, _process) = started(&cloud("        max-servers: 2\n", "")).await;
+        let busy = consumer.ask(&["b"]).await;
+        consumer.ended(&busy).await;
+        let nodes = consumer.accept(&busy).await;
+        let first = consumer.ask(&["a"]).await;
+        let idle = consumer.ended(&first).await.nodes;
+        consumer.zk.delete(&paths::request(&first), -1).await.unwrap();
+        until("it is idle", async || consumer.ready_nodes().await == 1).await;
+        let id = consumer.ask(&["a", "b"]).await;
+        tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+        assert_eq!(consumer.node(&idle[0]).await.unwrap().state, NodeState::Ready);
+        consumer.use_up(nodes).await;
+        let request = consumer.ended(&id).await;
+        assert_eq!((request.state, &request.nodes[0]), (RequestState::Fulfilled, &idle[0]));
+    });
+}
+
+// zookeeper.md check 43, drivers.md 1.7.3
+#[test]
+fn a_server_that_breaks_is_replaced_until_the_attempts_are_used_up() {
+    on_paused_time(async {
+        let every_second = "    fake: {boot-fails-every: 2}\n";
+        let (consumer, _process) = started(&cloud("", every_second)).await;
+        for _ in 0..4 {
+            let id = consumer.ask(&["a"]).await;
+            assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+        }
+    });
+    on_paused_time(async {
+        let (consumer, _process) =
+            started(&cloud("", "    launch-retries: 2\n    fake: {boot-fails-every: 1}\n")).await;
+        let id = consumer.ask(&["a"]).await;
+        let request = consumer.ended(&id).await;
+        assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1));
+        until("the failed node is gone", async || consumer.nodes().await.is_empty()).await;
+    });
+}
+
+// zookeeper.md check 55, as architecture.md has it: nobody waits for nodes that nobody wants
+#[test]
+fn a_request_that_vanishes_leaves_nothing_behind() {
+    on_paused_time(async {
+        let (consumer, _process) = started(&cloud("", "    fake: {boot-time: 20}\n")).await;
+        let id = consumer.ask(&["a", "b"]).await;
+        let building = async |node: &Node| node.state == NodeState::Building && !node.external_id.is_null();
+        until("both are building", async || {
+            let nodes = consumer.nodes().await;
+            let mut count = 0;
+            for (_, node) in &nodes {
+                count += usize::from(building(node).await);
+            }
+            count == 2
+        })
+        .await;
+        consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
+        until("nothing is left", async || consumer.nodes().await.is_empty()).await;
+    });
+}
+
+#[test]
+fn throttling_fails_nobody() {
+    on_paused_time(async {
+        let (consumer, _process) = started(&cloud("", "    fake: {throttle-every: 2, retry-after: 1}\n")).await;
+        let ids = [consumer.ask(&["a"]).await, consumer.ask(&["a"]).await, consumer.ask(&["b"]).await];
+        for id in &ids {
+            assert_eq!(consumer.ended(id).await.state, RequestState::Fulfilled);
+        }
+    });
+}
+
+// zookeeper.md check 27. The life of a node: claim, begin, id, ready and fulfilled; deleting, gone.
+#[test]
+fn a_life_cycle_takes_six_transactions() {
+    on_paused_time(async {
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        let mut process = Process::new(&cloud("", ""));
+        process.run(&zookeeper);
+        until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
+        let id = consumer.ask(&["a"]).await;
+        let asked = zookeeper.last_zxid();
+        consumer.ended(&id).await;
+        assert_eq!(zookeeper.last_zxid() - asked, 4);
+        let nodes = consumer.accept(&id).await;
+        consumer.use_up(nodes).await;
+        let used = zookeeper.last_zxid();
+        until("the node is gone", async || consumer.nodes().await.is_empty()).await;
+        assert_eq!(zookeeper.last_zxid() - used, 2);
+    });
+}
+
+// zookeeper.md checks 35 and 37
+#[test]
+fn a_cloud_without_quota_fails_nobody() {
+    on_paused_time(async {
+        let yaml = cloud("        ignore-provider-quota: true\n", "    fake: {max-instances: 1}\n");
+        let (consumer, _process) = started(&yaml).await;
+        let first = consumer.ask(&["a"]).await;
+        consumer.ended(&first).await;
+        let second = consumer.ask(&["b"]).await;
+        tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+        let waiting = consumer.request(&second).await.unwrap();
+        assert_ne!(waiting.state, RequestState::Failed);
+        assert!(waiting.declined_by.is_empty());
+        let nodes = consumer.accept(&first).await;
+        consumer.use_up(nodes).await;
+        assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
+    });
+}
+
+#[test]
+fn a_label_with_an_unknown_flavor_is_declined_with_the_reason_and_others_work() {
+    on_paused_time(async {
+        let yaml = cloud("", "").replace("Unreal Flavor", "No Such Flavor");
+        let (consumer, process) = started(&yaml).await;
+        let (good, bad) = (consumer.ask(&["a"]).await, consumer.ask(&["b"]).await);
+        assert_eq!(consumer.ended(&good).await.state, RequestState::Fulfilled);
+        assert_eq!(consumer.ended(&bad).await.state, RequestState::Failed);
+        let asking = process.shared.why.ask_all(AskWhy(bad), std::time::Duration::from_secs(5)).await;
+        let why = asking.into_iter().find_map(|(_, why)| why.ok().flatten()).unwrap().reason;
+        assert!(why.starts_with("node type(s) [b] not available: Unable to find flavor"), "{why}");
+    });
+}
+
+// zookeeper.md check 69
+#[test]
+fn a_server_that_cannot_be_deleted_is_tried_again_until_it_goes() {
+    on_paused_time(async {
+        let (consumer, process) = started(&cloud("", "    fake: {delete-fails-every: 2}\n")).await;
+        let first = consumer.ask(&["a", "a", "a"]).await;
+        consumer.ended(&first).await;
+        let nodes = consumer.accept(&first).await;
+        consumer.use_up(nodes).await;
+        until("all are gone", async || consumer.nodes().await.is_empty()).await;
+        drop(process);
+    });
+}
+
+// zookeeper.md checks 52, 53 and 81
+#[test]
+fn nodes_are_kept_ready_and_new_ones_join_them_in_their_zone() {
+    on_paused_time(async {
+        let yaml = cloud("", "    fake: {boot-time: 5}\n").replace("{name: a}", "{name: a, min-ready: 2}");
+        let (consumer, _process) = started(&yaml).await;
+        until("two are ready", async || consumer.ready_nodes().await == 2).await;
+        until("no request is left of that", async || consumer.requests().await.is_empty()).await;
+        let kept: Vec<_> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
+        let id = consumer.ask(&["a", "b", "a"]).await;
+        let request = consumer.ended(&id).await;
+        assert!(kept.contains(&request.nodes[0]), "{kept:?} {:?}", request.nodes);
+        let mut zones = Vec::new();
+        for id in &request.nodes {
+            zones.push(consumer.node(id).await.unwrap().az);
+        }
+        // The zones take turns, but all nodes of a request share the one of its first reused node.
+        assert!(zones[0].is_some() && zones.iter().all(|zone| *zone == zones[0]), "{zones:?}");
+        until("two others are ready", async || {
+            let idle = consumer.nodes().await.into_iter().filter(|(_, node)| node.is_idle()).count();
+            idle == 2
+        })
+        .await;
+    });
+}
+
+// zookeeper.md checks 32 and 34
+#[test]
+fn a_cloud_that_is_full_of_others_leaves_what_it_can() {
+    on_paused_time(async {
+        let (consumer, _process) = started(&cloud("", "    fake: {max-cores: 12}\n")).await;
+        let first = consumer.ask(&["a", "a", "a"]).await;
+        assert_eq!(consumer.ended(&first).await.state, RequestState::Fulfilled);
+        let waiting = consumer.ask(&["b"]).await;
+        let never = consumer.ask(&["b", "b", "b", "b"]).await;
+        assert_eq!(consumer.ended(&never).await.state, RequestState::Failed);
+        let is_pending = async || consumer.request(&waiting).await.unwrap().state == RequestState::Pending;
+        until("it waits for room", is_pending).await;
+        // It goes away unserved, and nothing waits for it any more.
+        consumer.zk.delete(&paths::request(&waiting), -1).await.unwrap();
+        let nodes = consumer.accept(&first).await;
+        consumer.use_up(nodes).await;
+        until("all are gone", async || consumer.nodes().await.is_empty()).await;
+    });
+}
+
+// zookeeper.md checks 65 and 70
+#[test]
+fn nodes_of_a_provider_that_cannot_be_opened_are_kept_until_it_can() {
+    on_paused_time(async {
+        let yaml = cloud("", "") + "  - {name: shut, driver: openstack, cloud: nobody-has-this-cloud, pools: []}\n";
+        let (consumer, _process) = started(&yaml).await;
+        let used = async |provider: &str| {
+            let mut node = Node::new(NodeState::Used, clock::now());
+            (node.provider, node.external_id) = (Some(provider.into()), "a-server".into());
+            lock::make_path(&consumer.zk, "/nodepool/nodes").await.unwrap();
+            let data = json::to_bytes(&node).into();
+            let (path, _) =
+                consumer.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await.unwrap();
+            NodeId::from(paths::name(&path))
+        };
+        let (of_shut, of_lab) = (used("shut").await, used("lab").await);
+        until("the node of the other provider is gone", async || consumer.node(&of_lab).await.is_none()).await;
+        assert_eq!(consumer.node(&of_shut).await.map(|node| node.state), Some(NodeState::Used));
+    });
+}

@@ -1,0 +1,279 @@
+//! What the fake cloud makes of networks, images and volumes, the ports it begins with, and its faults.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::grown::{Consumer, Process, on_paused_time, on_real_time, until, zookeeper};
+use crate::provider::{Provider, launch};
+use nodepool::actors::messages::AskWhy;
+use nodepool::actors::samples::SampleSink;
+use nodepool::model::cloud::{CloudError, Instance, Job, LaunchOrder, Outcome};
+use nodepool::model::node::Node;
+use nodepool::model::request::RequestState;
+use nodepool::model::tidying::Tidying;
+use nodepool::model::time::Span;
+
+/// A pool `main` with the label `small`, and more keys of the provider, the pool and the label.
+fn cloud(of_provider: &str, of_pool: &str, of_label: &str) -> String {
+    format!(
+        "zookeeper-servers: [{{host: localhost}}]\nlabels: [{{name: small}}, {{name: other}}]\nproviders:\n  - name: lab\n    \
+         driver: fake\n    cloud: fake\n{of_provider}    cloud-images:\n      - {{name: image, image-name: Fake Precise}}\n      \
+         - {{name: by-id, image-id: some-id}}\n      - {{name: missing}}\n    pools:\n      - name: main\n{of_pool}        \
+         labels:\n          - {{name: small, cloud-image: image, flavor-name: Fake Flavor{of_label}}}\n"
+    )
+}
+
+async fn started(yaml: &str) -> (Consumer, Process) {
+    started_as(Process::new(yaml)).await
+}
+
+async fn started_as(mut process: Process) -> (Consumer, Process) {
+    let zookeeper = zookeeper();
+    let consumer = Consumer::of(&zookeeper);
+    process.run(&zookeeper);
+    until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
+    (consumer, process)
+}
+
+/// Asks for one node and gets it.
+async fn got(consumer: &Consumer, label: &str) -> Node {
+    let id = consumer.ask(&[label]).await;
+    let request = consumer.ended(&id).await;
+    assert_eq!(request.state, RequestState::Fulfilled, "{label}");
+    consumer.node(&request.nodes[0]).await.unwrap()
+}
+
+async fn launched(provider: &mut Provider, hostname: &str) -> Result<Instance, CloudError> {
+    match provider.run(launch(hostname)).await {
+        Ok(Outcome::Launched(instance)) => Ok(*instance),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err(error),
+    }
+}
+
+async fn listed(provider: &mut Provider) -> Vec<Instance> {
+    let Ok(Outcome::Listed(inventory)) = provider.run(Job::List).await else { panic!("the list fails") };
+    inventory.instances().to_vec()
+}
+
+// drivers.md 2.11
+#[test]
+fn addresses_are_those_of_the_networks() {
+    let cases = [
+        ("fake-public-network-name", ["fake", "", "fake", "fake", "fake"]),
+        ("fake-private-network-name", ["fake", "", "fake", "fake", "fake"]),
+        ("nobody-knows-this-network", ["fake", "", "fake", "fake", "fake"]),
+        ("no-auto-ip-network-name", ["", "", "fake", "fake", "fake"]),
+        ("fake-ipv6-network-name", ["fake", "fake_v6", "fake", "fake_v6", "fake_host_id"]),
+        ("no-auto-ip-network-name, fake-ipv6-network-name", ["fake", "fake_v6", "fake", "fake_v6", "fake_host_id"]),
+    ];
+    for (networks, expected) in cases {
+        on_paused_time(async move {
+            let (consumer, _process) = started(&cloud("", &format!("        networks: [{networks}]\n"), "")).await;
+            let Node { public_ipv4, public_ipv6, private_ipv4, interface_ip, host_id, .. } =
+                got(&consumer, "small").await;
+            let shown = [public_ipv4, public_ipv6, private_ipv4, interface_ip, host_id].map(Option::unwrap_or_default);
+            assert_eq!(shown, expected, "{networks}");
+        });
+    }
+}
+
+// config.md check 33
+#[test]
+fn the_networks_of_a_label_replace_those_of_its_pool() {
+    on_paused_time(async {
+        let networks = "        networks: [fake-ipv6-network-name]\n";
+        let own =
+            "          - {name: other, cloud-image: image, min-ram: 8192, networks: [fake-public-network-name]}\n";
+        let (consumer, _process) = started(&(cloud("", networks, "") + own)).await;
+        assert_eq!(got(&consumer, "small").await.interface_ip.as_deref(), Some("fake_v6"));
+        assert_eq!(got(&consumer, "other").await.interface_ip.as_deref(), Some("fake"));
+    });
+}
+
+// drivers.md 2.11, config.md check 44
+#[test]
+fn a_label_whose_image_the_cloud_does_not_have_is_declined_with_the_reason() {
+    on_paused_time(async {
+        let missing = "          - {name: other, cloud-image: missing, min-ram: 8192}\n";
+        let (consumer, process) = started(&(cloud("", "", "") + missing)).await;
+        got(&consumer, "small").await;
+        let id = consumer.ask(&["other"]).await;
+        assert_eq!(consumer.ended(&id).await.state, RequestState::Failed);
+        let asking = process.shared.why.ask_all(AskWhy(id), Duration::from_secs(5)).await;
+        let why = asking.into_iter().find_map(|(_, why)| why.ok().flatten()).unwrap().reason;
+        assert!(why.contains("Unable to find image missing: the fake cloud has Fake Precise"), "{why}");
+    });
+    // What is named by its id is taken as it is, and a cloud may be given other images.
+    for (knobs, label) in [("", "by-id"), ("    fake: {images: [missing]}\n", "missing")] {
+        on_paused_time(async move {
+            let other = format!("          - {{name: other, cloud-image: {label}, min-ram: 8192}}\n");
+            let (consumer, _process) = started(&(cloud(knobs, "", "") + &other)).await;
+            got(&consumer, "other").await;
+        });
+    }
+}
+
+#[test]
+fn a_server_that_boots_from_a_volume_takes_it_from_the_limits() {
+    on_paused_time(async {
+        let yaml = cloud("    fake: {max-volumes: 1}\n", "", ", boot-from-volume: true, volume-size: 9");
+        let (consumer, _process) = started(&yaml).await;
+        let node = got(&consumer, "small").await;
+        let resources = serde_json::json!({"cores": 4, "instances": 1, "ram": 8192, "volumes": 1, "volume-gb": 9});
+        assert_eq!(serde_json::json!(node.resources.unwrap()), resources);
+        let two = consumer.ask(&["small", "small"]).await;
+        assert_eq!(consumer.ended(&two).await.state, RequestState::Failed, "there is one volume");
+    });
+}
+
+// drivers.md 2.1.8 and 2.11
+#[test]
+fn ports_that_were_left_behind_go_after_two_looks_and_are_counted() {
+    on_paused_time(async {
+        let (sink, mut samples) = SampleSink::channel();
+        let mut process = Process::new(&cloud("    port-cleanup-interval: 2\n", "", ""));
+        Arc::get_mut(&mut process.shared).unwrap().samples = sink;
+        let (_consumer, _process) = started_as(process).await;
+        let mut counted = 0.0;
+        until("both ports are counted", async || {
+            while let Ok(sample) = samples.try_recv() {
+                if sample.name == "nodepool.provider.lab.leaked.ports" {
+                    counted += sample.value;
+                }
+            }
+            counted == 2.0
+        })
+        .await;
+    });
+}
+
+#[test]
+fn ports_are_left_alone_by_one_look_and_where_they_are_too_many() {
+    crate::provider::on_paused_time(async {
+        let mut provider = Provider::of_config(&cloud("    port-cleanup-interval: 7\n", "", ""));
+        assert_eq!(provider.facts().launching.as_ref().unwrap().tidy.ports, Some(Span(7.0)));
+        let tidy = async |provider: &mut Provider, ports: bool, doing: Tidying| {
+            let Ok(Outcome::Tidied(done)) = provider.run(Job::Tidy { ports, doing }).await else {
+                panic!("the look fails")
+            };
+            assert!(done.failed.is_empty(), "{done:?}");
+            done
+        };
+        let tidied = async |provider: &mut Provider, ports: bool, budget: usize| {
+            let done = tidy(provider, ports, Tidying::Delete { budget }).await;
+            (done.deleted.get("ports").copied(), done.exceeded.get("ports").copied())
+        };
+        assert_eq!(tidied(&mut provider, true, 5).await, (None, None), "the first look");
+        assert_eq!(tidied(&mut provider, true, 1).await, (None, Some(2)));
+        assert_eq!(tidied(&mut provider, false, 5).await, (None, None));
+        assert_eq!(tidy(&mut provider, true, Tidying::Look).await.unused["ports"].len(), 2);
+        assert_eq!(tidied(&mut provider, true, 5).await, (Some(2), None));
+        assert_eq!(tidied(&mut provider, true, 5).await, (None, None));
+    });
+}
+
+#[test]
+fn a_creation_whose_answer_is_lost_leaves_a_server_that_is_found_again() {
+    crate::provider::on_paused_time(async {
+        let mut provider = Provider::of_config(&cloud("    fake: {create-answer-lost-every: 1}\n", "", ""));
+        assert!(matches!(launched(&mut provider, "np1").await, Err(CloudError::Failed { .. })));
+        let made = listed(&mut provider).await;
+        assert_eq!(made.len(), 1);
+        let Job::Launch(order) = launch("np1") else { unreachable!("launch makes a launch") };
+        let again = LaunchOrder { may_exist: true, ..Arc::unwrap_or_clone(order) };
+        let found = provider.run(Job::Launch(Arc::new(again))).await;
+        assert!(
+            matches!(&found, Ok(Outcome::Launched(found)) if found.external_id == made[0].external_id),
+            "{found:?}"
+        );
+        assert_eq!(listed(&mut provider).await.len(), 1);
+    });
+    on_paused_time(async {
+        let (consumer, _process) = started(&cloud("    fake: {create-answer-lost-every: 2}\n", "", "")).await;
+        for _ in 0..4 {
+            got(&consumer, "small").await;
+        }
+    });
+}
+
+// drivers.md 2.11: an error whose text speaks of a quota
+#[test]
+fn a_server_that_fails_for_want_of_quota_is_told_as_that() {
+    crate::provider::on_paused_time(async {
+        let mut provider = Provider::of_config(&cloud("    fake: {boot-quota-every: 2}\n", "", ""));
+        assert!(launched(&mut provider, "np1").await.is_ok());
+        assert!(matches!(launched(&mut provider, "np2").await, Err(CloudError::Quota(_))));
+    });
+}
+
+// drivers.md 2.11: a creation that never finishes
+#[test]
+fn a_server_that_never_boots_ends_with_its_attempt() {
+    on_paused_time(async {
+        let knobs = "    launch-timeout: 5\n    fake: {boot-hangs-every: 2}\n";
+        let (consumer, _process) = started(&cloud(knobs, "", "")).await;
+        for _ in 0..3 {
+            got(&consumer, "small").await;
+        }
+    });
+    on_paused_time(async {
+        let knobs = "    launch-timeout: 5\n    launch-retries: 2\n    fake: {boot-hangs-every: 1}\n";
+        let (consumer, _process) = started(&cloud(knobs, "", "")).await;
+        let id = consumer.ask(&["small"]).await;
+        assert_eq!(consumer.ended(&id).await.state, RequestState::Failed);
+        until("the failed node is gone", async || consumer.nodes().await.is_empty()).await;
+    });
+}
+
+// drivers.md 2.11: extra console text
+#[test]
+fn consoles_and_addresses_are_as_configured() {
+    crate::provider::on_paused_time(async {
+        let knobs = "    fake: {address: 127.0.0.2, console: no network}\n";
+        let mut provider = Provider::of_config(&cloud(knobs, "", ""));
+        let instance = launched(&mut provider, "np1").await.unwrap();
+        assert_eq!(instance.interface_ip.as_deref(), Some("127.0.0.2"));
+        let console = provider.run(Job::Console(instance.external_id.clone())).await;
+        assert_eq!(console, Ok(Outcome::Console(Some("no network".to_owned()))));
+        provider.run(Job::Delete(instance.external_id.clone())).await.unwrap();
+        assert_eq!(provider.run(Job::Console(instance.external_id)).await, Err(CloudError::NotFound));
+    });
+}
+
+#[test]
+fn the_console_of_a_server_whose_host_keys_cannot_be_read_is_asked_for() {
+    on_real_time(async {
+        let knobs = "    boot-timeout: 1\n    launch-retries: 1\n    fake: {address: 127.0.0.1, console: no network}\n";
+        let yaml = cloud(knobs, "", ", console-log: true").replace("Precise}", "Precise, connection-port: 1}");
+        let (sink, mut samples) = SampleSink::channel();
+        let mut process = Process::new(&yaml);
+        Arc::get_mut(&mut process.shared).unwrap().samples = sink;
+        let (consumer, _process) = started_as(process).await;
+        let id = consumer.ask(&["small"]).await;
+        assert_eq!(consumer.ended(&id).await.state, RequestState::Failed);
+        let mut calls = Vec::new();
+        while let Ok(sample) = samples.try_recv() {
+            calls.push(sample.name);
+        }
+        assert!(calls.iter().any(|name| name == "nodepool.task.lab.compute.POST.servers.action"), "{calls:?}");
+    });
+}
+
+#[test]
+fn what_a_label_lacks_and_unknown_knobs_are_told_with_their_place() {
+    let config = crate::provider::config(
+        &cloud("    fake: {boot-time: 1}\n", "", "").replace("cloud-image: image", "cloud-image: missing"),
+    );
+    let problems = nodepool::drivers::check(config.providers.values().next().unwrap());
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].to_string().contains("Unable to find image missing"), "{}", problems[0]);
+    let mut parsing = Vec::new();
+    let yaml = cloud("    fake: {boot-hangs-evry: 1}\n", "", "");
+    let root = nodepool::model::yaml_parse::parse(&yaml, &mut parsing).unwrap();
+    let problems = nodepool::model::schema::check(&root, nodepool::drivers::BUILT);
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    let (at, help) = (problems[0].at, &problems[0].help);
+    assert_eq!((at.line, at.column), (7, 12), "{problems:?}");
+    assert!(help.contains("did you mean boot-hangs-every?"), "{help}");
+}

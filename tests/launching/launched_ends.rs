@@ -1,0 +1,360 @@
+//! What becomes of nodes of a cloud: used, left by whoever had them, held, too old; and of requests that were left.
+
+use std::time::Duration;
+
+use crate::grown::fake::{cloud, started};
+use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
+use bytes::Bytes;
+use nodepool::actors::clock;
+use nodepool::actors::shared::{LauncherOptions, SessionEnd};
+use nodepool::model::ids::{NodeId, RequestId};
+use nodepool::model::json;
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::model::time::Span;
+use nodepool::zk::lock::Lock;
+use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::zk::{CreateMode, lock, paths};
+use serde_json::json;
+use tokio::time::sleep;
+
+/// Longer than any tick of a launcher: whoever wanted to do something has done it.
+const A_WHILE: Duration = Duration::from_secs(300);
+
+/// Has nodes of label `a` launched and takes them.
+async fn taken(consumer: &Consumer, count: usize) -> Vec<(NodeId, Lock)> {
+    let id = consumer.ask(&vec!["a"; count]).await;
+    assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+    consumer.accept(&id).await
+}
+
+async fn is_locked(consumer: &Consumer, id: &NodeId) -> bool {
+    lock::contenders(&consumer.zk, &paths::node_lock(id)).await.is_ok_and(|contenders| !contenders.is_empty())
+}
+
+async fn state(consumer: &Consumer, id: &NodeId) -> Option<NodeState> {
+    consumer.node(id).await.map(|node| node.state)
+}
+
+async fn create(consumer: &Consumer, node: &Node) -> NodeId {
+    lock::make_path(&consumer.zk, "/nodepool/nodes").await.unwrap();
+    let data = Bytes::from(json::to_bytes(node));
+    let (path, _) = consumer.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await.unwrap();
+    NodeId::from(paths::name(&path))
+}
+
+/// Writes a node as it never came to be by itself.
+async fn change(consumer: &Consumer, id: &NodeId, change: impl FnOnce(&mut Node)) {
+    let mut node = consumer.node(id).await.expect("the node is there");
+    node.state_time = clock::now();
+    change(&mut node);
+    consumer.zk.set(&paths::node(id), Bytes::from(json::to_bytes(&node)), -1).await.unwrap();
+}
+
+/// A node of the pool, for a request or for nobody.
+fn record(state: NodeState, request: Option<&RequestId>) -> Node {
+    let mut node = Node::new(state, clock::now());
+    (node.provider, node.pool, node.labels) = (Some("lab".into()), Some("main".into()), vec!["a".into()]);
+    node.allocated_to = request.cloned();
+    node
+}
+
+// zookeeper.md checks 67 and 79
+#[test]
+fn nodes_whose_use_is_over_go_with_their_instances_unless_they_are_locked() {
+    use NodeState::{Aborted, Building, Deleted, Deleting, Failed, InUse, Used};
+    on_paused_time(async {
+        let (_zookeeper, consumer, _process) =
+            started(&cloud(json!({"fake": {"max-instances": 8}}), json!({"ignore-provider-quota": true}))).await;
+        let mut nodes = taken(&consumer, 8).await;
+        let (kept, held) = nodes.pop().unwrap();
+        consumer.set_state(&kept, InUse).await;
+        for ((id, lock), state) in nodes.into_iter().zip([Used, InUse, Building, Failed, Aborted, Deleting, Deleted]) {
+            change(&consumer, &id, |node| node.state = state).await;
+            lock.release().await.unwrap();
+        }
+        // Whose removal was interrupted may have lost its lock directory and its instance.
+        create(&consumer, &record(Deleted, None)).await;
+        let began = clock::now();
+        until("all but one are gone", async || consumer.nodes().await.len() == 1).await;
+        assert!((clock::now() - began).0 < 10.0, "two passes are ten seconds");
+        sleep(A_WHILE).await;
+        assert_eq!(state(&consumer, &kept).await, Some(InUse));
+        // The cloud has room for eight, and has one.
+        let next = taken(&consumer, 7).await;
+        consumer.use_up(next).await;
+        held.release().await.unwrap();
+        until("the last one is gone", async || consumer.nodes().await.is_empty()).await;
+    });
+}
+
+// zookeeper.md check 69, drivers.md 1.7.4
+#[test]
+fn a_node_whose_instance_cannot_be_deleted_stays_deleting_and_unlocked_between_attempts() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, _process) =
+            started(&cloud(json!({"fake": {"delete-fails-every": 2}}), json!({}))).await;
+        let nodes = taken(&consumer, 2).await;
+        consumer.use_up(nodes).await;
+        until("one is left", async || consumer.nodes().await.len() == 1).await;
+        let (left, node) = consumer.nodes().await.remove(0);
+        assert_eq!(node.state, NodeState::Deleting);
+        until("nobody holds it", async || !is_locked(&consumer, &left).await).await;
+        assert_eq!(state(&consumer, &left).await, Some(NodeState::Deleting));
+        until("it is gone", async || consumer.nodes().await.is_empty()).await;
+    });
+}
+
+// drivers.md 1.7.4: a deletion is given up after ten minutes, and another one is begun
+#[test]
+fn a_deletion_that_takes_too_long_is_given_up_and_begun_anew() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, _process) = started(&cloud(json!({"fake": {"delete-time": 900}}), json!({}))).await;
+        let nodes = taken(&consumer, 1).await;
+        let id = nodes[0].0.clone();
+        consumer.use_up(nodes).await;
+        let began = clock::now();
+        until("it is being deleted", async || is_locked(&consumer, &id).await).await;
+        sleep(Duration::from_secs(590)).await;
+        assert!(is_locked(&consumer, &id).await, "ten minutes are not over");
+        until("it is given up", async || !is_locked(&consumer, &id).await).await;
+        assert_eq!(state(&consumer, &id).await, Some(NodeState::Deleting));
+        until("another deletion is begun", async || is_locked(&consumer, &id).await).await;
+        sleep(Duration::from_secs(250)).await;
+        until("it is gone", async || consumer.node(&id).await.is_none()).await;
+        let took = (clock::now() - began).0;
+        assert!((900.0..920.0).contains(&took), "{took} s");
+    });
+}
+
+// zookeeper.md checks 72 and 73
+#[test]
+fn a_request_that_was_left_with_too_few_nodes_is_begun_anew_with_those_that_are_ready() {
+    on_paused_time(async {
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        lock::make_path(&consumer.zk, "/nodepool/requests").await.unwrap();
+        let mut request = NodeRequest::new(vec!["a".into(), "b".into(), "a".into()], "tester", clock::now());
+        request.set_state(RequestState::Pending, clock::now());
+        let id = consumer.submit(request).await;
+        let mut good = record(NodeState::Ready, Some(&id));
+        good.external_id = "a-server".into();
+        let good = create(&consumer, &good).await;
+        let begun = create(&consumer, &record(NodeState::Init, Some(&id))).await;
+        let mut process = Process::new(&cloud(json!({}), json!({})).to_string());
+        process.run(&zookeeper);
+        let request = consumer.ended(&id).await;
+        assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 3));
+        assert!(request.nodes.contains(&good) && !request.nodes.contains(&begun), "{:?}", request.nodes);
+        assert_eq!(state(&consumer, &begun).await, None);
+    });
+}
+
+// zookeeper.md check 75
+#[test]
+fn a_node_that_was_ready_for_too_long_is_replaced() {
+    on_paused_time(async {
+        let mut configuration = cloud(json!({}), json!({}));
+        configuration["labels"][0] = json!({"name": "a", "min-ready": 1, "max-ready-age": 20});
+        let (_zookeeper, consumer, _process) = started(&configuration).await;
+        until("one is ready", async || consumer.ready_nodes().await == 1).await;
+        let (first, node) = consumer.nodes().await.remove(0);
+        until("it is gone", async || consumer.node(&first).await.is_none()).await;
+        let age = (clock::now() - node.state_time).0;
+        assert!((20.0..26.0).contains(&age), "it was {age} s old");
+        until("the next one is ready", async || consumer.ready_nodes().await == 1).await;
+        // Who uses one does not make it older.
+        let used = taken(&consumer, 1).await;
+        sleep(A_WHILE).await;
+        assert_eq!(state(&consumer, &used[0].0).await, Some(NodeState::Ready));
+    });
+}
+
+// zookeeper.md checks 76 and 88, config.md check 50
+#[test]
+fn a_held_node_is_nobody_elses_until_its_time_is_over_and_it_goes() {
+    for (limit, own, expected) in [(2.0, None, 2.0), (10.0, Some(3), 3.0), (3.0, Some(10), 3.0), (0.0, Some(4), 4.0)] {
+        on_paused_time(async {
+            let mut configuration = cloud(json!({}), json!({"max-servers": 1}));
+            configuration["max-hold-age"] = json!(limit);
+            let (_zookeeper, consumer, _process) = started(&configuration).await;
+            let (id, held) = taken(&consumer, 1).await.remove(0);
+            change(&consumer, &id, |node| (node.state, node.hold_expiration) = (NodeState::Hold, own)).await;
+            held.release().await.unwrap();
+            let began = clock::now();
+            let waiting = consumer.ask(&["a"]).await;
+            let request = consumer.ended(&waiting).await;
+            assert_eq!(request.state, RequestState::Fulfilled);
+            assert_ne!(request.nodes, std::slice::from_ref(&id));
+            assert_eq!(state(&consumer, &id).await, None);
+            let took = (clock::now() - began).0;
+            assert!((expected..expected + 6.0).contains(&took), "{took} s instead of {expected} s");
+        });
+    }
+}
+
+// zookeeper.md check 88
+#[test]
+fn a_node_that_is_held_for_ever_is_never_given_to_others() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, _process) = started(&cloud(json!({}), json!({"max-servers": 1}))).await;
+        let (id, held) = taken(&consumer, 1).await.remove(0);
+        change(&consumer, &id, |node| node.state = NodeState::Hold).await;
+        held.release().await.unwrap();
+        let waiting = consumer.ask(&["a"]).await;
+        sleep(A_WHILE).await;
+        assert_eq!(consumer.request(&waiting).await.unwrap().state, RequestState::Pending);
+        assert_eq!(state(&consumer, &id).await, Some(NodeState::Hold));
+    });
+}
+
+// zookeeper.md check 80
+#[test]
+fn a_session_that_ends_during_a_launch_writes_no_more_and_another_one_recovers_it() {
+    on_paused_time(async {
+        let configuration = cloud(json!({"fake": {"boot-time": 20}}), json!({})).to_string();
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        let (mut first, mut second) = (Process::new(&configuration), Process::new(&configuration));
+        let running = first.run(&zookeeper);
+        until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
+        let id = consumer.ask(&["a", "b"]).await;
+        until("its nodes are booting", async || {
+            let nodes = consumer.nodes().await;
+            nodes.iter().filter(|(_, node)| node.external_id.is_string()).count() == 2
+        })
+        .await;
+        zookeeper.expire(first.session_id);
+        let ended = zookeeper.last_zxid();
+        assert_eq!(running.await.unwrap(), SessionEnd::Expired);
+        sleep(A_WHILE).await;
+        assert_eq!(zookeeper.last_zxid(), ended, "nobody writes");
+        assert_eq!(consumer.request(&id).await.unwrap().state, RequestState::Pending);
+        second.run(&zookeeper);
+        let request = consumer.ended(&id).await;
+        assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2));
+        until("what was begun before is gone", async || consumer.nodes().await.len() == 2).await;
+    });
+}
+
+// zookeeper.md check 80
+#[test]
+fn what_boots_when_a_launcher_dies_is_gone_on_with_at_once_by_another_that_runs() {
+    on_paused_time(async {
+        let configuration = cloud(json!({"fake": {"boot-time": 20}}), json!({})).to_string();
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        // Nothing comes of looking again after a while.
+        let patient = |options: &mut LauncherOptions| options.watermark_sleep = Span(1000.0);
+        let (mut first, mut second) = (Process::with(&configuration, patient), Process::with(&configuration, patient));
+        first.run(&zookeeper);
+        until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
+        let requests = [consumer.ask(&["a", "b"]).await, consumer.ask(&["a"]).await];
+        until("its nodes are booting", async || {
+            let nodes = consumer.nodes().await;
+            nodes.iter().filter(|(_, node)| node.external_id.is_string()).count() == 3
+        })
+        .await;
+        second.run(&zookeeper);
+        until("both pools are registered", async || consumer.count("/nodepool/components/pool").await == 2).await;
+        // It has had its first look at everything.
+        sleep(Duration::from_secs(5)).await;
+        zookeeper.expire(first.session_id);
+        let is_held = async |id: &RequestId| {
+            let directory = paths::request_lock(id);
+            lock::contenders(&consumer.zk, &directory).await.is_ok_and(|contenders| !contenders.is_empty())
+        };
+        let expired = clock::now();
+        until("somebody holds them", async || is_held(&requests[0]).await && is_held(&requests[1]).await).await;
+        assert!((clock::now() - expired).0 < 1.0, "it is gone on with at once");
+    });
+}
+
+// zookeeper.md check 100
+#[test]
+fn nodes_of_who_died_go_and_those_that_nobody_accepted_are_kept_for_the_request() {
+    on_paused_time(async {
+        let (zookeeper, consumer, _process) = started(&cloud(json!({}), json!({}))).await;
+        let dying = Consumer::of(&zookeeper);
+        let accepted = dying.ask(&["a"]).await;
+        let fulfilled = dying.ask(&["a"]).await;
+        let kept = dying.ended(&fulfilled).await.nodes.remove(0);
+        dying.ended(&accepted).await;
+        let (used, _lock) = dying.accept(&accepted).await.remove(0);
+        dying.set_state(&used, NodeState::InUse).await;
+        zookeeper.expire(dying.zk.session_id());
+        until("the accepted one is gone", async || consumer.node(&used).await.is_none()).await;
+        sleep(A_WHILE).await;
+        let node = consumer.node(&kept).await.unwrap();
+        assert_eq!((node.state, node.allocated_to.as_ref()), (NodeState::Ready, Some(&fulfilled)));
+        consumer.zk.delete(&paths::request(&fulfilled), -1).await.unwrap();
+        until("the other one is free", async || consumer.node(&kept).await.is_some_and(|node| node.is_idle())).await;
+    });
+}
+
+// zookeeper.md check 59
+#[test]
+fn nodes_of_our_provider_that_lack_a_pool_or_a_label_hold_up_nobody() {
+    on_paused_time(async {
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        for state in [NodeState::Ready, NodeState::InUse, NodeState::Hold] {
+            let (mut pool, mut label) = (record(state, None), record(state, None));
+            (pool.pool, label.labels) = (None, Vec::new());
+            create(&consumer, &pool).await;
+            create(&consumer, &label).await;
+        }
+        let mut process = Process::new(&cloud(json!({}), json!({"max-servers": 7})).to_string());
+        process.run(&zookeeper);
+        until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
+        let id = consumer.ask(&["a", "b"]).await;
+        assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+    });
+}
+
+/// A launcher that boots a node for a request; and both.
+async fn booting() -> (MemoryZooKeeper, Consumer, Process, RequestId, NodeId) {
+    let (zookeeper, consumer, process) = started(&cloud(json!({"fake": {"boot-time": 20}}), json!({}))).await;
+    let id = consumer.ask(&["a"]).await;
+    let is_booting = async || consumer.nodes().await.iter().any(|(_, node)| node.external_id.is_string());
+    until("its node is booting", is_booting).await;
+    let node = consumer.nodes().await.remove(0).0;
+    (zookeeper, consumer, process, id, node)
+}
+
+// zookeeper.md check 58
+#[test]
+fn who_minds_no_locks_is_left_what_he_took_and_the_request_gets_another() {
+    for taken in [NodeState::Hold, NodeState::Used, NodeState::Deleting, NodeState::Deleted] {
+        on_paused_time(async {
+            let (_zookeeper, consumer, process, id, node) = booting().await;
+            change(&consumer, &node, |record| record.state = taken).await;
+            let request = consumer.ended(&id).await;
+            assert_eq!(request.state, RequestState::Fulfilled, "{taken}");
+            assert!(!request.nodes.contains(&node), "{taken}");
+            match taken {
+                NodeState::Hold => assert_eq!(state(&consumer, &node).await, Some(taken)),
+                _ => until("it is gone", async || consumer.node(&node).await.is_none()).await,
+            }
+            assert_eq!(process.shared.panics.count(), 0, "{taken}");
+        });
+    }
+}
+
+// zookeeper.md check 58
+#[test]
+fn a_request_that_somebody_else_ends_stays_ended_and_its_node_is_free() {
+    for state in [RequestState::Failed, RequestState::Fulfilled] {
+        on_paused_time(async {
+            let (_zookeeper, consumer, process, id, node) = booting().await;
+            let mut request = consumer.request(&id).await.unwrap();
+            request.state = state;
+            consumer.zk.set(&paths::request(&id), Bytes::from(json::to_bytes(&request)), -1).await.unwrap();
+            until("its node is free", async || consumer.node(&node).await.is_some_and(|node| node.is_idle())).await;
+            assert_eq!(consumer.request(&id).await.unwrap().state, state);
+            let again = consumer.ask(&["a"]).await;
+            assert_eq!(consumer.ended(&again).await.nodes, [node]);
+            assert_eq!(process.shared.panics.count(), 0, "{state:?}");
+        });
+    }
+}

@@ -1,0 +1,385 @@
+//! How requests get nodes of a cloud: what is reused and what is made, attempts and timeouts, and who declines.
+
+use std::time::Duration;
+
+use crate::grown::builder::upload;
+use crate::grown::fake::{self, cloud, configuration, started};
+use crate::grown::{Consumer, on_paused_time, until};
+use bytes::Bytes;
+use nodepool::actors::clock;
+use nodepool::model::ids::{LabelName, NodeId, RequestId};
+use nodepool::model::json;
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::model::upload::{UploadKey, UploadState};
+use nodepool::zk::{CreateMode, lock, paths};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+fn wanting(labels: &[&str]) -> NodeRequest {
+    let labels = labels.iter().map(|label| LabelName::from(*label)).collect();
+    NodeRequest::new(labels, "tester", clock::now())
+}
+
+async fn fulfilled(consumer: &Consumer, id: &RequestId) -> Vec<NodeId> {
+    let request = consumer.ended(id).await;
+    assert_eq!(request.state, RequestState::Fulfilled, "{request:?}");
+    request.nodes
+}
+
+async fn node(consumer: &Consumer, id: &NodeId) -> Node {
+    consumer.node(id).await.unwrap_or_else(|| panic!("node {id} is gone"))
+}
+
+/// Has a node made that nobody uses.
+async fn idle(consumer: &Consumer, label: &str) -> NodeId {
+    let id = consumer.ask(&[label]).await;
+    let node = fulfilled(consumer, &id).await.remove(0);
+    consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
+    until("the node is idle", async || consumer.node(&node).await.is_some_and(|node| node.is_idle())).await;
+    node
+}
+
+// zookeeper.md checks 26 and 27: each state a watcher sees, and what is true of the nodes the moment the end is visible
+#[test]
+fn a_request_becomes_pending_then_fulfilled_with_all_its_nodes_ready_and_unlocked() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, _process) = started(&cloud(json!({}), json!({}))).await;
+        let mut request = wanting(&["a", "b"]);
+        request.tenant_name = Some("tenant-one".into());
+        let id = consumer.submit(request).await;
+        let mut states = vec![RequestState::Requested];
+        while *states.last().unwrap() != RequestState::Fulfilled {
+            // The watch is there before the look, so that no change is missed between them.
+            let (_, changed) = consumer.zk.exists_and_watch(&paths::request(&id)).await.unwrap();
+            let seen = consumer.request(&id).await.unwrap();
+            if seen.state == *states.last().unwrap() {
+                changed.await;
+                continue;
+            }
+            states.push(seen.state);
+            for node in &seen.nodes {
+                let record = self::node(&consumer, node).await;
+                assert_eq!((record.state, record.allocated_to.as_ref()), (NodeState::Ready, Some(&id)));
+                assert_eq!(record.tenant_name.as_ref().map(|name| name.as_str()), Some("tenant-one"));
+                assert_eq!((record.requestor.as_deref(), record.resources.is_some()), (Some("tester"), true));
+                let contenders = lock::contenders(&consumer.zk, &paths::node_lock(node)).await;
+                assert!(!contenders.is_ok_and(|contenders| !contenders.is_empty()), "node {node} is locked");
+            }
+        }
+        assert_eq!(states, [RequestState::Requested, RequestState::Pending, RequestState::Fulfilled]);
+    });
+}
+
+// zookeeper.md checks 28, 52 and 54: what is idle is taken, what is somebody's or of another pool is not, and the order is that of the wishes
+#[test]
+fn idle_nodes_are_taken_in_the_order_of_the_wishes_unless_new_ones_are_wanted() {
+    on_paused_time(async {
+        // Nodes of one request are of one zone.
+        let mut both = cloud(json!({"fake": {"zones": ["az1"]}}), json!({}));
+        let mut other = both["providers"][0]["pools"][0].clone();
+        (other["name"], other["priority"]) = (json!("other"), json!(200));
+        both["providers"][0]["pools"].as_array_mut().unwrap().push(other);
+        let (_zookeeper, consumer, _process) = started(&both).await;
+        let (of_a, of_b) = (idle(&consumer, "a").await, idle(&consumer, "b").await);
+        let mut elsewhere = node(&consumer, &of_a).await;
+        (elsewhere.pool, elsewhere.external_id) = (Some("other".into()), Value::Null.into());
+        let data = Bytes::from(json::to_bytes(&elsewhere));
+        let (path, _) =
+            consumer.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await.unwrap();
+        let elsewhere = NodeId::from(paths::name(&path));
+
+        let mut new_one = wanting(&["a"]);
+        new_one.reuse = false;
+        let new_one = consumer.submit(new_one).await;
+        let allocated = fulfilled(&consumer, &new_one).await.remove(0);
+        assert!(![&of_a, &elsewhere].contains(&&allocated));
+
+        let id = consumer.ask(&["a", "b", "a"]).await;
+        let nodes = fulfilled(&consumer, &id).await;
+        assert_eq!(nodes[..2], [of_a, of_b]);
+        assert!(![&allocated, &elsewhere].contains(&&nodes[2]));
+        let mut labels = Vec::new();
+        for id in &nodes {
+            labels.push(node(&consumer, id).await.labels[0].to_string());
+        }
+        assert_eq!(labels, ["a", "b", "a"]);
+        assert!(node(&consumer, &elsewhere).await.is_idle());
+        assert_eq!(node(&consumer, &allocated).await.allocated_to, Some(new_one));
+    });
+}
+
+// zookeeper.md check 53
+#[test]
+fn all_nodes_of_a_request_are_in_one_zone_that_of_an_idle_one_where_there_is_one() {
+    on_paused_time(async {
+        let pool = json!({"availability-zones": ["az1", "az2"]});
+        let (_zookeeper, consumer, _process) = started(&cloud(json!({}), pool)).await;
+        let zone = async |id: &NodeId| node(&consumer, id).await.az.expect("it is somewhere");
+        // The zones take turns.
+        let (one, other) = (idle(&consumer, "a").await, idle(&consumer, "b").await);
+        let (of_one, of_other) = (zone(&one).await, zone(&other).await);
+        assert_ne!(of_one, of_other);
+        for (label, idle, expected) in [("b", other, of_other), ("a", one, of_one)] {
+            let id = consumer.ask(&[label, label, "a", "b"]).await;
+            let nodes = fulfilled(&consumer, &id).await;
+            assert_eq!(nodes[0], idle);
+            for id in &nodes {
+                assert_eq!(zone(id).await, expected);
+            }
+            let nodes = consumer.accept(&id).await;
+            consumer.use_up(nodes).await;
+        }
+        // Nothing is idle any more.
+        let id = consumer.ask(&["a", "b"]).await;
+        let nodes = fulfilled(&consumer, &id).await;
+        assert_eq!(zone(&nodes[0]).await, zone(&nodes[1]).await);
+    });
+}
+
+// zookeeper.md checks 29, 31 and 32, config.md check 47
+#[test]
+fn what_a_pool_can_never_serve_is_declined_without_a_node() {
+    let cases = [
+        (json!({}), vec!["unheard-of"]),
+        (json!({"max-servers": 0}), vec!["a"]),
+        (json!({"max-servers": -1}), vec!["a"]),
+        (json!({"max-servers": 1}), vec!["a", "b"]),
+        (json!({"max-cores": 7}), vec!["a", "b"]),
+        (json!({"max-ram": 8191}), vec!["a"]),
+    ];
+    for (pool, labels) in cases {
+        on_paused_time(async {
+            let (_zookeeper, consumer, _process) = started(&cloud(json!({}), pool.clone())).await;
+            let id = consumer.ask(&labels).await;
+            let request = consumer.ended(&id).await;
+            assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1), "{pool}");
+            assert!(request.declined_by[0].as_str().contains("lab-main"), "{request:?}");
+            assert!(request.nodes.is_empty() && consumer.nodes().await.is_empty(), "{pool}");
+        });
+    }
+}
+
+// zookeeper.md check 30
+#[test]
+fn an_image_that_only_one_provider_has_is_served_there() {
+    on_paused_time(async {
+        let label = json!([{"name": "a", "diskimage": "image", "flavor-name": "Fake Flavor"}]);
+        let images = json!({"cloud-images": [], "diskimages": [{"name": "image"}]});
+        let of = |name: &str| fake::provider(name, images.clone(), json!({"labels": label}));
+        let mut both = configuration(&[of("one"), of("two")]);
+        both["diskimages"] = json!([{"name": "image", "elements": ["vm"]}]);
+        let (_zookeeper, consumer, _process) = started(&both).await;
+        let nowhere = consumer.ask(&["a"]).await;
+        let request = consumer.ended(&nowhere).await;
+        assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 2));
+        let key = UploadKey {
+            provider: "two".into(),
+            image: "image".into(),
+            build: "b1".into(),
+            upload: "0000000001".into(),
+        };
+        upload(&consumer.zk, &key, UploadState::Ready, 1.0, Some("an-image")).await;
+        let served = async || {
+            let id = consumer.ask(&["a"]).await;
+            let request = consumer.ended(&id).await;
+            (request.state == RequestState::Fulfilled).then_some(request)
+        };
+        let mut request = None;
+        until("the upload is known", async || {
+            request = served().await;
+            request.is_some()
+        })
+        .await;
+        for _ in 0..5 {
+            let request = served().await.expect("it stays where it is");
+            let node = node(&consumer, &request.nodes[0]).await;
+            assert_eq!(node.provider.as_ref().map(|name| name.as_str()), Some("two"));
+            assert_eq!(node.image_id, Some(paths::image_upload(&key)));
+        }
+    });
+}
+
+// zookeeper.md check 61
+#[test]
+fn a_preferred_provider_serves_where_it_can_and_is_no_obstacle_where_it_cannot() {
+    on_paused_time(async {
+        let label = json!([{"name": "a", "cloud-image": "image", "flavor-name": "Fake Flavor"}]);
+        let [one, two] = ["one", "two"].map(|name| fake::provider(name, json!({}), json!({})));
+        let three = fake::provider("three", json!({}), json!({"labels": label}));
+        let (_zookeeper, consumer, _process) = started(&configuration(&[one, two, three])).await;
+        let cases = [
+            ("a", "one", Some("one")),
+            ("a", "two", Some("two")),
+            ("a", "three", Some("three")),
+            ("a", "unknown", None),
+            ("b", "three", None),
+        ];
+        for (label, provider, expected) in cases {
+            for _ in 0..3 {
+                let mut request = wanting(&[label]);
+                (request.provider, request.reuse) = (Some(provider.into()), false);
+                let id = consumer.submit(request).await;
+                let record = node(&consumer, &fulfilled(&consumer, &id).await[0]).await;
+                let by = record.provider.unwrap();
+                assert!(expected.is_none_or(|expected| by.as_str() == expected), "{label} of {provider} by {by}");
+            }
+        }
+    });
+}
+
+// zookeeper.md checks 43 and 44: refused, broken and too slow, three times each
+#[test]
+fn a_node_that_cannot_be_launched_fails_its_request_after_the_last_attempt() {
+    let cases = [
+        json!({"fake": {"create-fails-every": 1}}),
+        json!({"fake": {"boot-fails-every": 1}}),
+        json!({"fake": {"boot-time": 100}, "launch-timeout": 2}),
+    ];
+    for mut case in cases {
+        case["launch-retries"] = json!(3);
+        on_paused_time(async {
+            let (_zookeeper, consumer, _process) = started(&cloud(case.clone(), json!({}))).await;
+            let id = consumer.ask(&["a"]).await;
+            let began = clock::now();
+            let request = consumer.ended(&id).await;
+            assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1), "{case}");
+            if case.get("launch-timeout").is_some() {
+                let took = (clock::now() - began).0;
+                assert!((6.0..9.0).contains(&took), "three attempts of two seconds take {took} s");
+            }
+            until("the node is gone", async || consumer.nodes().await.is_empty()).await;
+        });
+    }
+}
+
+// zookeeper.md check 46: the good node is freed while the request is still there
+#[test]
+fn of_two_nodes_of_which_one_fails_the_other_is_free_at_once() {
+    on_paused_time(async {
+        let provider = json!({"launch-retries": 1, "fake": {"boot-fails-every": 2}});
+        let (_zookeeper, consumer, _process) = started(&cloud(provider, json!({}))).await;
+        let id = consumer.ask(&["a", "a"]).await;
+        let request = consumer.ended(&id).await;
+        assert_eq!((request.state, request.nodes.len()), (RequestState::Failed, 0));
+        until("the failed one is gone", async || consumer.nodes().await.len() == 1).await;
+        let (good, node) = consumer.nodes().await.remove(0);
+        assert!(node.is_idle(), "{node:?}");
+        let next = consumer.ask(&["a"]).await;
+        assert_eq!(fulfilled(&consumer, &next).await, [good]);
+    });
+}
+
+// zookeeper.md checks 48 and 49, config.md checks 28 and 32: who is connected to, and how
+#[test]
+fn host_keys_are_those_that_connection_and_switches_ask_for() {
+    on_paused_time(async {
+        let image = |name: &str, more: Value| {
+            let mut image = json!({"name": name, "image-name": "Fake Precise"});
+            image.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            image
+        };
+        let images = json!([
+            image("plain", json!({"shell-type": "csh"})),
+            image("windows", json!({"connection-type": "winrm"})),
+            image("ported", json!({"connection-type": "winrm", "connection-port": 1234})),
+            image("switch", json!({"connection-type": "network_cli"})),
+        ]);
+        let label = |name: &str, image: &str| json!({"name": name, "cloud-image": image, "flavor-name": "Fake Flavor"});
+        let mut unchecked = label("unchecked", "plain");
+        unchecked["host-key-checking"] = json!(false);
+        let names = ["plain", "windows", "ported", "switch"];
+        let labels: Vec<Value> = names.iter().map(|name| label(name, name)).chain([unchecked]).collect();
+        let mut lab = fake::provider("lab", json!({"cloud-images": images}), json!({"labels": labels}));
+        let second =
+            json!({"name": "second", "host-key-checking": false, "labels": [label("unchecked-pool", "plain")]});
+        lab["pools"].as_array_mut().unwrap().push(second);
+        let mut all = configuration(&[lab]);
+        let names = names.iter().chain(&["unchecked", "unchecked-pool"]);
+        all["labels"] = names.map(|name| json!({"name": name})).collect();
+        let (_zookeeper, consumer, _process) = started(&all).await;
+        let key = vec!["ssh-rsa FAKEKEY".to_owned()];
+        let expected = [
+            ("plain", "ssh", 22, Some("csh"), key.clone()),
+            ("windows", "winrm", 5986, None, vec![]),
+            ("ported", "winrm", 1234, None, vec![]),
+            ("switch", "network_cli", 22, None, key),
+            ("unchecked", "ssh", 22, Some("csh"), vec![]),
+            ("unchecked-pool", "ssh", 22, Some("csh"), vec![]),
+        ];
+        for (label, connection, port, shell, keys) in expected {
+            let id = consumer.ask(&[label]).await;
+            let node = node(&consumer, &fulfilled(&consumer, &id).await[0]).await;
+            assert_eq!((node.connection_type.as_deref(), node.port()), (Some(connection), Some(port)), "{label}");
+            assert_eq!((node.shell_type.as_deref(), node.host_keys), (shell, keys), "{label}");
+        }
+    });
+}
+
+// zookeeper.md check 55, as architecture.md has it: what is ready is kept for others, and nobody waits for what is not
+#[test]
+fn of_a_request_that_vanishes_the_ready_nodes_stay_for_others_and_its_lock_is_given_back() {
+    on_paused_time(async {
+        let provider =
+            json!({"launch-retries": 2, "launch-timeout": 50, "fake": {"boot-time": 5, "boot-fails-every": 2}});
+        let (_zookeeper, consumer, _process) = started(&cloud(provider, json!({}))).await;
+        let id = consumer.ask(&["a", "a"]).await;
+        let count =
+            async |state: NodeState| consumer.nodes().await.iter().filter(|(_, node)| node.state == state).count();
+        until("one is ready and one is tried again", async || {
+            count(NodeState::Ready).await == 1 && count(NodeState::Building).await == 1
+        })
+        .await;
+        consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
+        until("the ready one is idle", async || consumer.ready_nodes().await == 1).await;
+        until("the other one is gone", async || consumer.nodes().await.len() == 1).await;
+        let contenders = lock::contenders(&consumer.zk, &paths::request_lock(&id)).await;
+        assert!(!contenders.is_ok_and(|contenders| !contenders.is_empty()), "its lock is held");
+        let next = consumer.ask(&["a"]).await;
+        fulfilled(&consumer, &next).await;
+        assert_eq!(consumer.nodes().await.len(), 1, "it is used");
+        assert_eq!(consumer.count("/nodepool/requests-lock").await, 0, "nothing is left to clean up");
+    });
+}
+
+#[test]
+fn who_contends_for_the_lock_of_a_request_does_not_hold_up_its_end() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, _process) = started(&cloud(json!({"fake": {"boot-time": 20}}), json!({}))).await;
+        let id = consumer.ask(&["a", "b"]).await;
+        let directory = paths::request_lock(&id);
+        until("it is accepted", async || consumer.count(&directory).await == 1).await;
+        let prefix = paths::contender_prefix(&directory, "somebody");
+        let somebody = consumer.zk.create(&prefix, Bytes::new(), CreateMode::EphemeralSequential).await;
+        let (somebody, _) = somebody.unwrap();
+        fulfilled(&consumer, &id).await;
+        let (left, _) = consumer.zk.children(&directory).await.unwrap();
+        assert_eq!(left, [paths::name(&somebody)]);
+    });
+}
+
+// zookeeper.md check 57
+#[test]
+fn a_request_that_is_locked_is_left_alone_and_taken_with_what_was_changed_meanwhile() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, _process) = started(&cloud(json!({}), json!({}))).await;
+        let before = json::to_bytes(&wanting(&["unheard-of"]));
+        // Nobody can serve it as it is at first, and who looks at it declines it.
+        lock::make_path(&consumer.zk, "/nodepool/requests-lock").await.unwrap();
+        let path = "/nodepool/requests/200-0000009999";
+        let id = RequestId::from(paths::name(path));
+        let held = lock::try_lock(&consumer.zk, &paths::request_lock(&id), "").await.unwrap().expect("it is free");
+        lock::make_path(&consumer.zk, "/nodepool/requests").await.unwrap();
+        consumer.zk.create(path, before.clone().into(), CreateMode::Persistent).await.unwrap();
+        let other = consumer.ask(&["b"]).await;
+        fulfilled(&consumer, &other).await;
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!(consumer.zk.get(path).await.unwrap().0, before, "nobody has written to it");
+        let mut revised = wanting(&["a"]);
+        revised.relative_priority = 7;
+        consumer.zk.set(path, json::to_bytes(&revised).into(), -1).await.unwrap();
+        held.release().await.unwrap();
+        fulfilled(&consumer, &id).await;
+        assert_eq!(consumer.request(&id).await.unwrap().relative_priority, 7);
+    });
+}

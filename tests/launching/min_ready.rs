@@ -1,0 +1,296 @@
+//! Min-ready: what our launcher asks of the pools of other launchers, which a test plays. Our static pools are never asked.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::grown::foreign::ForeignPool;
+use crate::grown::{Consumer, Process, on_paused_time, until, yaml, zookeeper};
+use bytes::Bytes;
+use nodepool::actors::clock;
+use nodepool::actors::shared::SessionEnd;
+use nodepool::model::ids::{LabelName, RequestId};
+use nodepool::model::json;
+use nodepool::model::node::NodeState;
+use nodepool::model::request::RequestState;
+use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::zk::{lock, paths};
+use tokio::time::sleep;
+
+/// Longer than any tick of a launcher: whoever wanted to do something has done it.
+const A_WHILE: Duration = Duration::from_secs(300);
+
+/// A launcher with a static host of label `a` that wants `min_ready` idle nodes of label `b`.
+fn wanting(min_ready: i64, more: &str) -> String {
+    let text = yaml("lab", &["name: fake-h1, labels: [a]"], more);
+    text.replacen("  - name: b\n", &format!("  - name: b\n    min-ready: {min_ready}\n"), 1)
+}
+
+async fn beside_a_cloud(yaml: &str) -> (MemoryZooKeeper, Consumer, Process, ForeignPool) {
+    let zookeeper = zookeeper();
+    let consumer = Consumer::of(&zookeeper);
+    let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
+    let mut process = Process::new(yaml);
+    process.run(&zookeeper);
+    until("our own node", async || consumer.ready_nodes().await == 1).await;
+    (zookeeper, consumer, process, cloud)
+}
+
+/// Waits for so many open requests, and a while longer, in which none is made or goes.
+async fn asked(consumer: &Consumer, count: usize) -> Vec<RequestId> {
+    until(&format!("{count} requests"), async || consumer.requests().await.len() == count).await;
+    let ids = consumer.requests().await;
+    sleep(A_WHILE).await;
+    assert_eq!(consumer.requests().await, ids);
+    ids
+}
+
+/// How many requests were ever made: their numbers are counted through.
+async fn ever_made(consumer: &Consumer) -> i64 {
+    let id = consumer.ask(&["nobody-has-it"]).await;
+    consumer.zk.delete(&paths::request(&id), -1).await.unwrap();
+    id.sequence().parse().unwrap()
+}
+
+// zookeeper.md checks 13, 81
+#[test]
+fn each_missing_node_is_one_ephemeral_request_of_the_lowest_precedence() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, process, _cloud) = beside_a_cloud(&wanting(2, "")).await;
+        let mut events = BTreeSet::new();
+        for id in asked(&consumer, 2).await {
+            assert_eq!((id.priority(), id.sequence().len()), ("900", 10), "{id}");
+            let (data, stat) = consumer.zk.get(&paths::request(&id)).await.unwrap();
+            assert_eq!(stat.ephemeral_owner, process.session_id);
+            let record: serde_json::Value = serde_json::from_slice(&data).unwrap();
+            assert_eq!(record["requestor"], "NodePool:min-ready");
+            assert_eq!(record["node_types"], serde_json::json!(["b"]));
+            assert_eq!((&record["reuse"], &record["state"]), (&false.into(), &"requested".into()));
+            assert_eq!(record["declined_by"], serde_json::json!([]), "our own pool leaves it to the other");
+            let event = record["event_id"].as_str().unwrap().to_owned();
+            assert!(event.len() == 32 && event.bytes().all(|byte| byte.is_ascii_hexdigit()), "{event}");
+            events.insert(event);
+        }
+        assert_eq!(events.len(), 2, "each is an event of its own");
+        assert_eq!(ever_made(&consumer).await, 2);
+    });
+}
+
+// zookeeper.md checks 12, 81
+#[test]
+fn fulfilled_requests_go_and_their_nodes_become_free() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, _process, cloud) = beside_a_cloud(&wanting(2, "")).await;
+        let mut given = Vec::new();
+        for id in asked(&consumer, 2).await {
+            let node = cloud.fulfil(&id).await.pop().unwrap();
+            given.push((node.clone(), consumer.node(&node).await.unwrap()));
+        }
+        until("both nodes to be free", async || consumer.ready_nodes().await == 3).await;
+        until("both requests to go", async || consumer.requests().await.is_empty()).await;
+        for (id, mut before) in given {
+            before.allocated_to = None;
+            assert_eq!(consumer.node(&id).await.unwrap(), before, "nothing else of the record has changed");
+        }
+        sleep(A_WHILE).await;
+        assert_eq!(ever_made(&consumer).await, 2, "there are enough now");
+    });
+}
+
+// zookeeper.md check 81
+#[test]
+fn only_what_is_missing_is_asked_for_whoever_has_the_rest() {
+    on_paused_time(async {
+        let zookeeper = zookeeper();
+        let (consumer, label) = (Consumer::of(&zookeeper), LabelName::from("b"));
+        let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
+        cloud.launch(&label, None).await;
+        let last = cloud.launch(&label, None).await;
+        let mut process = Process::new(&wanting(2, ""));
+        process.run(&zookeeper);
+        until("our own node", async || consumer.ready_nodes().await == 3).await;
+        sleep(A_WHILE).await;
+        assert_eq!(ever_made(&consumer).await, 0, "two idle nodes are two idle nodes");
+
+        // One of them is somebody's now.
+        let mut node = consumer.node(&last).await.unwrap();
+        node.allocated_to = Some(consumer.ask(&["c"]).await);
+        cloud.zk.set(&paths::node(&last), Bytes::from(json::to_bytes(&node)), -1).await.unwrap();
+        until("one request", async || min_ready(&consumer).await.len() == 1).await;
+        sleep(A_WHILE).await;
+        assert_eq!(min_ready(&consumer).await.len(), 1, "for the one that is missing");
+    });
+}
+
+async fn min_ready(consumer: &Consumer) -> Vec<RequestId> {
+    consumer.requests().await.into_iter().filter(|id| id.priority() == "900").collect()
+}
+
+#[test]
+fn a_label_of_standing_hosts_alone_is_asked_of_nobody() {
+    on_paused_time(async {
+        let text = wanting(2, "").replace("labels: [a]", "labels: [a, b]");
+        let (zookeeper, consumer, _process) = crate::grown::grow(&text, 1).await;
+        sleep(A_WHILE).await;
+        assert_eq!(ever_made(&consumer).await, 0);
+        // From the moment on at which somebody else has the label, it is.
+        let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
+        let id = asked(&consumer, 1).await.remove(0);
+        cloud.fulfil(&id).await;
+        until("the request to go", async || consumer.requests().await.is_empty()).await;
+        // And no longer when he has gone.
+        cloud.unregister().await;
+        let id = consumer.ask(&["b"]).await;
+        consumer.ended(&id).await;
+        sleep(A_WHILE).await;
+        assert!(min_ready(&consumer).await.is_empty());
+    });
+}
+
+// zookeeper.md checks 81, 82
+#[test]
+fn of_a_label_that_our_standing_hosts_have_too_new_nodes_are_left_to_others() {
+    on_paused_time(async {
+        let text = wanting(2, "").replace("labels: [a]", "labels: [a, b]");
+        let (zookeeper, consumer, _process) = crate::grown::grow(&text, 1).await;
+        let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
+        let pool = async || {
+            let (names, _) = consumer.zk.children("/nodepool/components/pool").await.unwrap();
+            let ours = names.into_iter().find(|name| !name.starts_with("elsewhere")).unwrap();
+            consumer.zk.get(&format!("/nodepool/components/pool/{ours}")).await.unwrap()
+        };
+        let before = pool().await;
+        // Our own idle node counts, so only one is missing.
+        let id = asked(&consumer, 1).await.remove(0);
+        let request = consumer.request(&id).await.unwrap();
+        assert_eq!(
+            (request.state, request.declined_by.len()),
+            (RequestState::Requested, 1),
+            "ours never waits with it"
+        );
+        assert_ne!(request.declined_by, std::slice::from_ref(&cloud.launcher));
+        assert_eq!(pool().await, before, "and never pauses");
+        cloud.fulfil(&id).await;
+        until("the node to be free", async || consumer.ready_nodes().await == 2).await;
+    });
+}
+
+// zookeeper.md check 81
+#[test]
+fn after_each_failure_the_pause_doubles_up_to_a_minute_and_a_success_ends_it() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, _process, cloud) = beside_a_cloud(&wanting(1, "")).await;
+        for expected in [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0] {
+            pause_after_failure_is(expected, &consumer, &cloud).await;
+        }
+        let id = next_request(&consumer).await;
+        let node = cloud.fulfil(&id).await.remove(0);
+        until("the request to go", async || consumer.requests().await.is_empty()).await;
+        until("the node to be free", async || consumer.node(&node).await.unwrap().is_idle()).await;
+        consumer.set_state(&node, NodeState::InUse).await;
+        pause_after_failure_is(1.0, &consumer, &cloud).await;
+    });
+}
+
+async fn next_request(consumer: &Consumer) -> RequestId {
+    until("a request", async || !consumer.requests().await.is_empty()).await;
+    consumer.requests().await.remove(0)
+}
+
+async fn pause_after_failure_is(expected: f64, consumer: &Consumer, cloud: &ForeignPool) {
+    let id = next_request(consumer).await;
+    let failed_at = clock::now();
+    cloud.fail(&id).await;
+    until("the failed request to go", async || !consumer.requests().await.contains(&id)).await;
+    next_request(consumer).await;
+    let pause = (clock::now() - failed_at).0;
+    assert!((expected - 0.01..expected + 0.5).contains(&pause), "{pause} s instead of {expected} s");
+}
+
+// zookeeper.md check 42
+#[test]
+fn a_tenant_at_its_limit_does_not_keep_min_ready_from_asking() {
+    on_paused_time(async {
+        let limit = "tenant-resource-limits:\n  - tenant-name: small\n    max-servers: 0\n";
+        let (_zookeeper, consumer, _process, cloud) = beside_a_cloud(&wanting(1, limit)).await;
+        let id = asked(&consumer, 1).await.remove(0);
+        assert_eq!(consumer.request(&id).await.unwrap().tenant_name, None, "nobody's limit counts");
+        cloud.fulfil(&id).await;
+        until("the node to be free", async || consumer.ready_nodes().await == 2).await;
+    });
+}
+
+// zookeeper.md check 81
+#[test]
+fn requests_of_a_session_that_ended_are_asked_anew_by_the_next() {
+    on_paused_time(async {
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
+        let mut process = Process::new(&wanting(1, ""));
+        let running = process.run(&zookeeper);
+        let old = next_request(&consumer).await;
+        zookeeper.expire(process.session_id);
+        assert_eq!(running.await.unwrap(), SessionEnd::Expired);
+        assert!(consumer.requests().await.is_empty(), "they were ephemeral");
+        process.run(&zookeeper);
+        let new = next_request(&consumer).await;
+        assert_ne!(new, old);
+        cloud.fulfil(&new).await;
+        until("the node to be free", async || consumer.ready_nodes().await == 2).await;
+    });
+}
+
+// zookeeper.md check 81
+#[test]
+fn a_request_that_somebody_removed_is_made_again() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, _process, _cloud) = beside_a_cloud(&wanting(1, "")).await;
+        let removed = next_request(&consumer).await;
+        consumer.zk.delete(&paths::request(&removed), -1).await.unwrap();
+        assert_ne!(asked(&consumer, 1).await, [removed]);
+        assert_eq!(ever_made(&consumer).await, 2);
+    });
+}
+
+/// Python unlocks its nodes before it says that a request is fulfilled; an operator may lock one at any time.
+#[test]
+fn a_node_that_is_locked_is_freed_when_it_is_unlocked_and_not_hammered_before() {
+    on_paused_time(async {
+        let (zookeeper, consumer, _process, cloud) = beside_a_cloud(&wanting(1, "")).await;
+        let id = next_request(&consumer).await;
+        let node = cloud.launch(&LabelName::from("b"), Some(&id)).await;
+        let held = lock::try_lock(&cloud.zk, &paths::node_lock(&node), "").await.unwrap().unwrap();
+        let mut request = consumer.request(&id).await.unwrap();
+        request.nodes.push(node.clone());
+        request.set_state(RequestState::Fulfilled, clock::now());
+        cloud.zk.set(&paths::request(&id), Bytes::from(json::to_bytes(&request)), -1).await.unwrap();
+
+        let before = zookeeper.last_zxid();
+        sleep(Duration::from_secs(60)).await;
+        let writes = zookeeper.last_zxid() - before;
+        assert!(writes < 600, "{writes} writes in a minute for one locked node");
+        let record = consumer.node(&node).await.unwrap();
+        assert_eq!((record.state, record.allocated_to.as_ref()), (NodeState::Ready, Some(&id)), "not under a lock");
+        held.release().await.unwrap();
+        until("the node to be free", async || consumer.node(&node).await.unwrap().is_idle()).await;
+        until("the request to go", async || consumer.requests().await.is_empty()).await;
+    });
+}
+
+// zookeeper.md M3
+#[test]
+fn nothing_is_asked_for_that_cannot_be_launched() {
+    on_paused_time(async {
+        let yaml = "zookeeper-servers: [{host: localhost}]\nlabels: [{name: a, min-ready: 1}, {name: b, min-ready: 1}]\nproviders:\n  \
+                    - name: lab\n    driver: fake\n    cloud: fake\n    cloud-images: [{name: image, image-name: Fake Precise, username: zuul}]\n    pools:\n      \
+                    - name: main\n        labels:\n          - {name: a, cloud-image: image, flavor-name: Fake Flavor}\n          \
+                    - {name: b, cloud-image: image, flavor-name: No Such Flavor}\n";
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        let mut process = Process::new(yaml);
+        process.run(&zookeeper);
+        until("a node of the label that can be launched", async || consumer.ready_nodes().await == 1).await;
+        sleep(A_WHILE).await;
+        assert_eq!(ever_made(&consumer).await, 1, "the other label was not asked for");
+    });
+}

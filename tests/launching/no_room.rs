@@ -1,0 +1,127 @@
+//! What becomes of requests for which a pool has no room: one waits, pending, and others are told that the pool is paused.
+
+use crate::grown::fake::is_paused;
+use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
+use nodepool::model::ids::RequestId;
+use nodepool::model::request::RequestState;
+use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::zk::paths;
+use tokio::task::JoinHandle;
+
+/// Pools of a fake cloud with the label `a`, each with room for so many nodes.
+async fn started(zookeeper: &MemoryZooKeeper, pools: &[(&str, i64, usize)]) -> (Consumer, Process, JoinHandle<()>) {
+    let pools: Vec<_> = pools
+        .iter()
+        .map(|(name, priority, most)| {
+            format!(
+                "      - {{name: {name}, priority: {priority}, max-servers: {most}, labels: [{{name: a, cloud-image: image, \
+                 flavor-name: Fake Flavor}}]}}\n"
+            )
+        })
+        .collect();
+    let yaml = format!(
+        "zookeeper-servers: [{{host: localhost}}]\nlabels: [{{name: a}}]\nproviders:\n  - name: lab\n    driver: fake\n    cloud: \
+         fake\n    cloud-images: [{{name: image, image-name: Fake Precise, username: zuul}}]\n    pools:\n{}",
+        pools.concat()
+    );
+    let count = pools.len();
+    let consumer = Consumer::of(zookeeper);
+    let mut process = Process::new(&yaml);
+    let running = process.run(zookeeper);
+    let ended = tokio::task::spawn_local(async move { drop(running.await) });
+    until("its pools are registered", async || consumer.count("/nodepool/components/pool").await == count).await;
+    (consumer, process, ended)
+}
+
+async fn state(consumer: &Consumer, id: &RequestId) -> RequestState {
+    consumer.request(id).await.unwrap().state
+}
+
+async fn becomes(consumer: &Consumer, id: &RequestId, state: RequestState) {
+    until(&format!("request {id} becomes {state:?}"), async || self::state(consumer, id).await == state).await;
+}
+
+// zookeeper.md checks 33, 36 and 38
+#[test]
+fn the_first_request_without_room_is_pending_and_the_pool_paused_until_it_is_served() {
+    on_paused_time(async {
+        let (consumer, _process, _) = started(&zookeeper(), &[("main", 100, 2)]).await;
+        let first = consumer.ask(&["a", "a"]).await;
+        consumer.ended(&first).await;
+        let used = consumer.accept(&first).await;
+        assert!(!is_paused(&consumer, "main").await);
+        let second = consumer.ask(&["a"]).await;
+        becomes(&consumer, &second, RequestState::Pending).await;
+        until("the pool is paused", async || is_paused(&consumer, "main").await).await;
+        let third = consumer.ask(&["a", "a"]).await;
+        let unknown = consumer.ask(&["unheard-of"]).await;
+        assert_eq!(consumer.ended(&unknown).await.state, RequestState::Failed);
+        assert_eq!(state(&consumer, &second).await, RequestState::Pending);
+        assert_eq!(state(&consumer, &third).await, RequestState::Requested);
+        assert_eq!(consumer.nodes().await.len(), 2, "no node is made for them");
+
+        consumer.use_up(used).await;
+        assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
+        becomes(&consumer, &third, RequestState::Pending).await;
+        let used = consumer.accept(&second).await;
+        consumer.use_up(used).await;
+        assert_eq!(consumer.ended(&third).await.state, RequestState::Fulfilled);
+        until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
+    });
+}
+
+// zookeeper.md checks 33 and 62, config.md check 49
+#[test]
+fn what_a_full_pool_of_better_priority_has_no_room_for_goes_to_the_next() {
+    on_paused_time(async {
+        let (consumer, _process, _) = started(&zookeeper(), &[("first", 1, 1), ("second", 100, 1)]).await;
+        let mut in_use = Vec::new();
+        for pool in ["first", "second"] {
+            let id = consumer.ask(&["a"]).await;
+            let request = consumer.ended(&id).await;
+            assert_eq!(request.state, RequestState::Fulfilled);
+            let node = consumer.node(&request.nodes[0]).await.unwrap();
+            assert_eq!(node.pool.as_ref().map(|name| name.as_str()), Some(pool));
+            in_use.extend(consumer.accept(&id).await);
+        }
+        // Now both are full, and one of them keeps it.
+        let third = consumer.ask(&["a"]).await;
+        becomes(&consumer, &third, RequestState::Pending).await;
+    });
+}
+
+// zookeeper.md check 56
+#[test]
+fn a_request_that_vanishes_while_it_waits_holds_up_nobody() {
+    on_paused_time(async {
+        let (consumer, _process, _) = started(&zookeeper(), &[("main", 100, 1)]).await;
+        let first = consumer.ask(&["a"]).await;
+        consumer.ended(&first).await;
+        let used = consumer.accept(&first).await;
+        let second = consumer.ask(&["a"]).await;
+        becomes(&consumer, &second, RequestState::Pending).await;
+        consumer.zk.delete(&paths::request(&second), -1).await.unwrap();
+        until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
+        let third = consumer.ask(&["a"]).await;
+        becomes(&consumer, &third, RequestState::Pending).await;
+        consumer.use_up(used).await;
+        assert_eq!(consumer.ended(&third).await.state, RequestState::Fulfilled);
+    });
+}
+
+#[test]
+fn what_waits_when_a_launcher_stops_is_served_by_the_next() {
+    on_paused_time(async {
+        let zookeeper = zookeeper();
+        let (consumer, process, ended) = started(&zookeeper, &[("main", 100, 1)]).await;
+        let first = consumer.ask(&["a"]).await;
+        consumer.ended(&first).await;
+        let _in_use = consumer.accept(&first).await;
+        let second = consumer.ask(&["a"]).await;
+        becomes(&consumer, &second, RequestState::Pending).await;
+        process.stop();
+        ended.await.unwrap();
+        let (_, _process, _) = started(&zookeeper, &[("main", 100, 2)]).await;
+        assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
+    });
+}

@@ -1,0 +1,114 @@
+//! Notifications: a driver hears what becomes of its nodes outside its own jobs.
+
+use std::sync::{Arc, Mutex};
+
+use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
+use nodepool::actors::jobs::ProviderHandle;
+use nodepool::actors::providers::{MoreDrivers, StartProvider};
+use nodepool::drivers::OpenDriver;
+use nodepool::drivers::simple::{Simple, SimpleAdapter};
+use nodepool::model::cloud::{
+    CloudError, ExternalId, Instance, InstanceState, LabelImage, LaunchLabel, LaunchOrder, Launching, Login,
+    Notification,
+};
+use nodepool::model::config::ProviderConfig;
+use nodepool::model::problem::Problem;
+use nodepool::model::quantity::Amounts;
+use nodepool::model::request::RequestState;
+use nodepool::model::tidying::Tidy;
+use nodepool::model::time::Span;
+use nodepool::zk::paths;
+
+type Heard = Arc<Mutex<Vec<Notification>>>;
+
+/// A cloud whose instances are there at once.
+struct Quick {
+    instances: Mutex<Vec<Instance>>,
+    heard: Heard,
+}
+
+impl SimpleAdapter for Quick {
+    const LISTENS: bool = true;
+
+    async fn create_instance(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
+        let id = ExternalId::text(order.hostname.clone());
+        let mut instance = Instance::new(id.clone());
+        (instance.state, instance.metadata) = (InstanceState::Running, order.metadata.clone());
+        self.instances.lock().unwrap().push(instance);
+        Ok(id)
+    }
+
+    async fn delete_instance(&self, id: &ExternalId) -> Result<(), CloudError> {
+        self.instances.lock().unwrap().retain(|instance| instance.external_id != *id);
+        Ok(())
+    }
+
+    async fn list_instances(&self) -> Result<Vec<Instance>, CloudError> {
+        Ok(self.instances.lock().unwrap().clone())
+    }
+
+    fn launching(&self) -> Launching {
+        let label = LaunchLabel {
+            need: Some(Amounts::none().with("instances", 1.0)),
+            image: LabelImage::Cloud("image".to_owned()),
+            login: Login::default(),
+            host_key_checking: false,
+            console_log: false,
+            trouble: None,
+        };
+        Launching {
+            attempts: 1,
+            timeout: Span(60.0),
+            boot_timeout: Span(60.0),
+            zones: Vec::new(),
+            tidy: Tidy::default(),
+            labels: [("main".into(), [("a".into(), label)].into())].into(),
+        }
+    }
+
+    fn notified(&self, notification: &Notification) {
+        self.heard.lock().unwrap().push(notification.clone());
+    }
+}
+
+struct Quicks(Heard);
+
+impl MoreDrivers for Quicks {
+    fn names(&self) -> Vec<&'static str> {
+        vec!["fake"]
+    }
+
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+        let adapter = Quick { instances: Mutex::default(), heard: self.0.clone() };
+        Ok(start.with(Simple::new(section.name.clone(), adapter)))
+    }
+}
+
+// drivers.md 1.11
+#[test]
+fn a_driver_hears_of_nodes_that_are_reused_and_of_those_that_are_gone() {
+    on_paused_time(async {
+        let yaml = "zookeeper-servers: [{host: localhost}]\nlabels: [{name: a}]\nproviders:\n  - name: lab\n    driver: fake\n    cloud: \
+                    fake\n    cloud-images: [{name: image, image-name: Fake Precise, username: zuul}]\n    pools:\n      - name: main\n        labels: [{name: a, \
+                    cloud-image: image, flavor-name: Fake Flavor}]\n";
+        let (zookeeper, heard) = (zookeeper(), Heard::default());
+        let consumer = Consumer::of(&zookeeper);
+        let mut process = Process::new(yaml);
+        Arc::get_mut(&mut process.shared).unwrap().drivers = Some(Box::new(Quicks(heard.clone())));
+        process.run(&zookeeper);
+        until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
+
+        let first = consumer.ask(&["a"]).await;
+        let node = consumer.ended(&first).await.nodes[0].clone();
+        consumer.zk.delete(&paths::request(&first), -1).await.unwrap();
+        until("the node is idle", async || consumer.ready_nodes().await == 1).await;
+        assert_eq!(*heard.lock().unwrap(), []);
+        let second = consumer.ask(&["a"]).await;
+        let request = consumer.ended(&second).await;
+        assert_eq!((request.state, &request.nodes[0]), (RequestState::Fulfilled, &node));
+        let used = consumer.accept(&second).await;
+        consumer.use_up(used).await;
+        let all = [Notification::NodeReused(node.clone()), Notification::NodeDeleted(node.clone())];
+        until("both are heard", async || *heard.lock().unwrap() == all).await;
+    });
+}

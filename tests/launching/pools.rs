@@ -1,0 +1,217 @@
+//! Several pools: two of one provider, those of launchers that died, and those of a provider that cannot start.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::grown::foreign::ForeignPool;
+use crate::grown::{Consumer, Process, grow, on_paused_time, until, yaml, zookeeper};
+use crate::late::late;
+use bytes::Bytes;
+use nodepool::actors::messages::AskWhy;
+use nodepool::model::component::PoolComponent;
+use nodepool::model::ids::{LabelName, LauncherId, RequestId};
+use nodepool::model::json;
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::model::time::Timestamp;
+use nodepool::zk::{CreateMode, lock, paths};
+use tokio::time::sleep;
+
+/// Longer than any tick of a launcher: whoever wanted to do something has done it.
+const A_WHILE: Duration = Duration::from_secs(300);
+
+/// One provider whose pool `east` has three slots of label `a` and whose pool `west` has three of label `b`.
+fn two_pools(more: &str) -> String {
+    let pool = |name: &str, label: &str| {
+        format!(
+            "      - name: {name}\n        nodes: [{{name: fake-{name}, labels: [{label}], max-parallel-jobs: 3, \
+             host-key-checking: false}}]\n"
+        )
+    };
+    let pools = pool("east", "a") + &pool("west", "b");
+    format!(
+        "zookeeper-servers: [{{host: localhost}}]\nlabels: [{{name: a}}, {{name: b}}]\nproviders:\n  - name: lab\n    \
+         driver: static\n{more}    pools:\n{pools}"
+    )
+}
+
+async fn components(consumer: &Consumer) -> BTreeMap<String, PoolComponent> {
+    let (names, _) = consumer.zk.children("/nodepool/components/pool").await.unwrap();
+    let mut found = BTreeMap::new();
+    for name in names {
+        let (data, _) = consumer.zk.get(&format!("/nodepool/components/pool/{name}")).await.unwrap();
+        let record: PoolComponent = json::from_bytes(&data).unwrap();
+        found.insert(record.name.as_ref().unwrap().to_string(), record);
+    }
+    found
+}
+
+// zookeeper.md check 66
+#[test]
+fn each_pool_of_a_provider_serves_its_own_labels_with_its_own_nodes() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, _process) = grow(&two_pools(""), 6).await;
+        let registered = components(&consumer).await;
+        assert_eq!(registered.len(), 2);
+        for (pool, label) in [("east", "a"), ("west", "b")] {
+            assert_eq!(registered[pool].provider_name.as_ref().unwrap().as_str(), "lab");
+            assert_eq!(registered[pool].supported_labels, [label.into()].into(), "{pool}");
+            let id = consumer.ask(&[label, label]).await;
+            for node in consumer.ended(&id).await.nodes {
+                let node = consumer.node(&node).await.unwrap();
+                assert_eq!(node.pool.unwrap().as_str(), pool);
+                assert_eq!(node.hostname.unwrap(), format!("fake-{pool}"));
+                assert_eq!((node.labels, node.provider.unwrap().as_str()), (vec![label.into()], "lab"));
+            }
+        }
+        // All nodes of a request come from one pool.
+        let mixed = consumer.ask(&["a", "b"]).await;
+        let mixed = consumer.ended(&mixed).await;
+        assert_eq!(mixed.state, RequestState::Failed);
+        let mut declined = mixed.declined_by;
+        declined.sort();
+        let mut ids: Vec<LauncherId> = registered.into_values().map(|pool| pool.id.unwrap()).collect();
+        ids.sort();
+        assert_eq!(declined, ids);
+    });
+}
+
+/// With answers held back, who has begun to serve a request is still at it: how many are served of one for each pool?
+async fn served_at_once(limit: &str) -> (usize, Vec<String>) {
+    let zookeeper = zookeeper();
+    let consumer = Consumer::of(&zookeeper);
+    let mut process = Process::new(&two_pools(limit));
+    let (zk, word) = late(zookeeper.connect(), true);
+    process.run_on(zk);
+    until("6 nodes", async || consumer.ready_nodes().await == 6).await;
+    word.send_replace(false);
+    let asked = [consumer.ask(&["a"]).await, consumer.ask(&["b"]).await];
+    sleep(A_WHILE).await;
+    let (mut served, mut why) = (0, Vec::new());
+    for id in &asked {
+        match consumer.request(id).await.unwrap().state {
+            RequestState::Fulfilled => served += 1,
+            _ => why.extend(reasons(&process, id).await),
+        }
+    }
+    word.send_replace(true);
+    for id in &asked {
+        assert_eq!(consumer.ended(id).await.state, RequestState::Fulfilled);
+    }
+    (served, why)
+}
+
+async fn reasons(process: &Process, id: &RequestId) -> Vec<String> {
+    let answers = process.shared.why.ask_all(AskWhy(id.clone()), Duration::from_secs(5)).await;
+    answers.into_iter().filter_map(|(_, why)| why.ok().flatten()).map(|why| why.reason).collect()
+}
+
+// zookeeper.md check 66, rule R14
+#[test]
+fn max_concurrency_counts_the_requests_of_all_pools_of_the_provider() {
+    on_paused_time(async {
+        let (served, why) = served_at_once("    max-concurrency: 1\n").await;
+        assert_eq!(served, 1);
+        assert!(why.iter().any(|reason| reason == "max-concurrency: 1 requests are being handled"), "{why:?}");
+    });
+    on_paused_time(async {
+        assert_eq!(served_at_once("    max-concurrency: 2\n").await, (2, vec![]));
+    });
+    on_paused_time(async {
+        assert_eq!(served_at_once("").await, (2, vec![]));
+    });
+}
+
+// zookeeper.md check 64
+#[test]
+fn a_label_of_a_dead_launcher_is_waited_for_until_its_registration_expires() {
+    on_paused_time(async {
+        let (zookeeper, consumer, _process) = grow(&yaml("lab", &["name: fake-h1, labels: [a]"], ""), 1).await;
+        let own = components(&consumer).await.remove("main").unwrap().id.unwrap();
+        // It says nothing any more, and its session is not over yet.
+        let dead = ForeignPool::register(&zookeeper, "cloud", &["c"]).await;
+        let id = consumer.ask(&["c"]).await;
+        sleep(A_WHILE).await;
+        let waiting = consumer.request(&id).await.unwrap();
+        assert_eq!((waiting.state, waiting.declined_by.len()), (RequestState::Requested, 0));
+        let other = consumer.ask(&["a"]).await;
+        assert_eq!(consumer.ended(&other).await.state, RequestState::Fulfilled, "nobody else waits for it");
+
+        zookeeper.expire(dead.zk.session_id());
+        let ended = consumer.ended(&id).await;
+        assert_eq!((ended.state, ended.declined_by), (RequestState::Failed, vec![own]));
+    });
+}
+
+// zookeeper.md checks 65, 70
+#[test]
+fn nodes_of_a_provider_that_cannot_start_stay_as_they_are() {
+    on_paused_time(async {
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        lock::make_path(&consumer.zk, "/nodepool/nodes").await.unwrap();
+        let mut before = Vec::new();
+        for state in [NodeState::Ready, NodeState::Used, NodeState::InUse, NodeState::Deleting] {
+            let mut node = Node::new(state, Timestamp(1.0));
+            (node.provider, node.pool) = (Some("broken".into()), Some("main".into()));
+            (node.hostname, node.labels) = (Some("fake-h2".to_owned()), vec!["b".into()]);
+            let data = Bytes::from(json::to_bytes(&node));
+            consumer.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await.unwrap();
+            before.push(node);
+        }
+        let broken = "  - name: broken\n    driver: static\n    pools:\n      - name: main\n        nodes: [{name: \
+                      fake-h2, labels: [b], connection-port: 70000}]\n";
+        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]"], broken));
+        process.run(&zookeeper);
+        until("the node of the other provider", async || consumer.nodes().await.len() == 5).await;
+        let id = consumer.ask(&["b"]).await;
+        assert_eq!(consumer.ended(&id).await.state, RequestState::Failed, "its labels are nobody's");
+        sleep(A_WHILE).await;
+        let nodes = consumer.nodes().await;
+        let after: Vec<Node> = nodes.into_iter().map(|(_, node)| node).take(4).collect();
+        assert_eq!(after, before);
+    });
+}
+
+// zookeeper.md rule R26
+#[test]
+fn a_request_at_its_tenants_limit_is_not_overtaken_in_another_pool() {
+    on_paused_time(async {
+        let limits = "tenant-resource-limits: [{tenant-name: t, max-servers: 3}]\n";
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        lock::make_path(&consumer.zk, "/nodepool/nodes").await.unwrap();
+        // Somebody else's cloud has two servers of the tenant.
+        let mut node = Node::new(NodeState::InUse, Timestamp(1.0));
+        (node.provider, node.pool, node.tenant_name) = (Some("cloud".into()), Some("main".into()), Some("t".into()));
+        node.resources = Some(serde_json::Map::from_iter([("instances".to_owned(), 2.into())]).into());
+        let data = Bytes::from(json::to_bytes(&node));
+        let create = consumer.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential);
+        let (theirs, _) = create.await.unwrap();
+        let mut process = Process::new(&(two_pools("") + limits));
+        process.run(&zookeeper);
+        until("6 nodes", async || consumer.ready_nodes().await == 6).await;
+
+        let ask = async |labels: &[&str]| {
+            let labels = labels.iter().map(|label| LabelName::from(*label)).collect();
+            let mut request = NodeRequest::new(labels, "tester", Timestamp(1.0));
+            request.tenant_name = Some("t".into());
+            consumer.submit(request).await
+        };
+        let (large, small) = (ask(&["a", "a"]).await, ask(&["b"]).await);
+        sleep(A_WHILE).await;
+        for (id, wants, free) in [(&large, 2, 1), (&small, 1, -1)] {
+            assert_eq!(consumer.request(id).await.unwrap().state, RequestState::Requested);
+            let reason = format!("tenant t is at its limit: needs instances {wants}, free {free}");
+            assert!(reasons(&process, id).await.contains(&reason), "{:?}", reasons(&process, id).await);
+        }
+        // Another tenant's requests go on, whatever their rank.
+        let other = consumer.ask(&["b"]).await;
+        assert_eq!(consumer.ended(&other).await.state, RequestState::Fulfilled);
+
+        consumer.zk.delete(&theirs, -1).await.unwrap();
+        for id in [&large, &small] {
+            assert_eq!(consumer.ended(id).await.state, RequestState::Fulfilled);
+        }
+    });
+}

@@ -1,0 +1,271 @@
+//! Limits of pools, clouds and tenants: what is launched within them, and what becomes of requests beyond them.
+
+use std::time::Duration;
+
+use crate::grown::fake::{cloud, is_paused, started};
+use crate::grown::{Consumer, on_paused_time, until};
+use nodepool::actors::clock;
+use nodepool::model::ids::{LabelName, RequestId};
+use nodepool::model::node::NodeState;
+use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::zk::{lock, paths};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+/// Longer than any tick of a launcher: whoever wanted to do something has done it.
+const A_WHILE: Duration = Duration::from_secs(300);
+
+async fn state(consumer: &Consumer, id: &RequestId) -> RequestState {
+    consumer.request(id).await.unwrap().state
+}
+
+async fn becomes(consumer: &Consumer, id: &RequestId, state: RequestState) {
+    until(&format!("request {id} becomes {state:?}"), async || self::state(consumer, id).await == state).await;
+}
+
+/// With room for one node, the second request waits without a node of its own until the first one's is gone.
+async fn waits_for_the_one_before(configuration: &Value) {
+    let (_zookeeper, consumer, _process) = started(configuration).await;
+    let first = consumer.ask(&["a"]).await;
+    assert_eq!(consumer.ended(&first).await.state, RequestState::Fulfilled, "{configuration}");
+    let used = consumer.accept(&first).await;
+    let second = consumer.ask(&["b"]).await;
+    becomes(&consumer, &second, RequestState::Pending).await;
+    until("the pool is paused", async || is_paused(&consumer, "main").await).await;
+    let never = consumer.ask(&["a", "a"]).await;
+    assert_eq!(consumer.ended(&never).await.state, RequestState::Failed, "{configuration}");
+    sleep(A_WHILE).await;
+    assert_eq!(state(&consumer, &second).await, RequestState::Pending, "{configuration}");
+    assert_eq!(consumer.nodes().await.len(), 1, "no node is made for it: {configuration}");
+    let before = used[0].0.as_str().parse::<i64>().unwrap();
+    consumer.use_up(used).await;
+    let served = consumer.ended(&second).await;
+    assert_eq!(served.state, RequestState::Fulfilled, "{configuration}");
+    assert_eq!(served.nodes[0].as_str().parse::<i64>().unwrap(), before + 1, "nor was one in vain: {configuration}");
+    until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
+}
+
+// zookeeper.md checks 32 and 33: servers, cores and memory of a pool
+#[test]
+fn a_request_beyond_what_its_pool_may_use_waits_for_it() {
+    for limit in [json!({"max-servers": 1}), json!({"max-cores": 7}), json!({"max-ram": 16_383})] {
+        on_paused_time(async { waits_for_the_one_before(&cloud(json!({}), limit)).await });
+    }
+}
+
+// zookeeper.md checks 34 and 35: the cloud's own limits count where nobody wants them ignored
+#[test]
+fn a_request_beyond_what_the_cloud_has_waits_for_it() {
+    for limit in [json!({"max-instances": 1}), json!({"max-cores": 7}), json!({"max-ram": 16_383})] {
+        on_paused_time(async {
+            let pool = json!({"ignore-provider-quota": false});
+            waits_for_the_one_before(&cloud(json!({"fake": limit}), pool)).await;
+        });
+    }
+}
+
+/// Asks for a tenant, with this precedence.
+async fn ask_as(consumer: &Consumer, tenant: Option<&str>, precedence: &str, labels: &[&str]) -> RequestId {
+    let labels = labels.iter().map(|label| LabelName::from(*label)).collect();
+    let mut request = NodeRequest::new(labels, "tester", clock::now());
+    request.tenant_name = tenant.map(Into::into);
+    consumer.submit_as(precedence, request).await
+}
+
+// zookeeper.md checks 38 and 50
+#[test]
+fn requests_without_room_are_served_by_rank_behind_the_one_that_waits_already() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, _process) = started(&cloud(json!({}), json!({"max-servers": 1}))).await;
+        let first = consumer.ask(&["a"]).await;
+        consumer.ended(&first).await;
+        let mut used = consumer.accept(&first).await;
+        let waiting = ask_as(&consumer, None, "300", &["a"]).await;
+        becomes(&consumer, &waiting, RequestState::Pending).await;
+        let low = ask_as(&consumer, None, "200", &["a"]).await;
+        let high = ask_as(&consumer, None, "100", &["a"]).await;
+        for (next, behind) in [(&waiting, vec![&high, &low]), (&high, vec![&low]), (&low, vec![])] {
+            consumer.use_up(used).await;
+            assert_eq!(consumer.ended(next).await.state, RequestState::Fulfilled);
+            for id in behind {
+                assert_ne!(state(&consumer, id).await, RequestState::Fulfilled, "{id} was served before {next}");
+            }
+            used = consumer.accept(next).await;
+        }
+    });
+}
+
+// zookeeper.md check 39: nothing of ours raises, so the label becomes one that cannot be launched
+#[test]
+fn a_request_that_waits_is_declined_when_its_label_breaks_and_the_pool_goes_on() {
+    on_paused_time(async {
+        let mut configuration = cloud(json!({}), json!({"max-servers": 1}));
+        let (_zookeeper, consumer, process) = started(&configuration).await;
+        let first = consumer.ask(&["a"]).await;
+        consumer.ended(&first).await;
+        let used = consumer.accept(&first).await;
+        let waiting = consumer.ask(&["b"]).await;
+        becomes(&consumer, &waiting, RequestState::Pending).await;
+        configuration["providers"][0]["pools"][0]["labels"][1]["flavor-name"] = json!("No Such Flavor");
+        std::fs::write(&process.file, configuration.to_string()).unwrap();
+        let declined = consumer.ended(&waiting).await;
+        assert_eq!((declined.state, declined.declined_by.len()), (RequestState::Failed, 1));
+        until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
+        let lock = lock::contenders(&consumer.zk, &paths::request_lock(&waiting)).await;
+        assert!(lock.is_ok_and(|contenders| contenders.is_empty()), "its lock is given back");
+        let second = consumer.ask(&["a"]).await;
+        becomes(&consumer, &second, RequestState::Pending).await;
+        consumer.use_up(used).await;
+        assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
+    });
+}
+
+// drivers.md 1.3: the cloud's limits are those of all pools together, a pool's are its own
+#[test]
+fn pools_of_a_provider_share_the_limits_of_its_cloud_and_not_each_others() {
+    for (limit, is_shared) in [(json!({"max-servers": 1}), false), (json!({}), true)] {
+        on_paused_time(async {
+            let of_provider = if is_shared { json!({"fake": {"max-cores": 7}}) } else { json!({}) };
+            let mut configuration = cloud(of_provider, limit.clone());
+            let mut second = configuration["providers"][0]["pools"][0].clone();
+            second["name"] = json!("second");
+            let labels = second["labels"].as_array_mut().unwrap();
+            labels.remove(0);
+            configuration["providers"][0]["pools"][0]["labels"].as_array_mut().unwrap().remove(1);
+            configuration["providers"][0]["pools"].as_array_mut().unwrap().push(second);
+            let (_zookeeper, consumer, _process) = started(&configuration).await;
+            let first = consumer.ask(&["a"]).await;
+            assert_eq!(consumer.ended(&first).await.state, RequestState::Fulfilled);
+            let used = consumer.accept(&first).await;
+            let second = consumer.ask(&["b"]).await;
+            if is_shared {
+                becomes(&consumer, &second, RequestState::Pending).await;
+                assert!(!is_paused(&consumer, "main").await);
+                consumer.use_up(used).await;
+            }
+            assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled);
+        });
+    }
+}
+
+// zookeeper.md R5: whoever waits is told of the new limits
+#[test]
+fn a_request_that_waits_is_served_when_its_pool_may_have_more() {
+    on_paused_time(async {
+        let mut configuration = cloud(json!({}), json!({"max-servers": 1}));
+        let (_zookeeper, consumer, process) = started(&configuration).await;
+        let first = consumer.ask(&["a"]).await;
+        consumer.ended(&first).await;
+        let _in_use = consumer.accept(&first).await;
+        let waiting = consumer.ask(&["b"]).await;
+        becomes(&consumer, &waiting, RequestState::Pending).await;
+        configuration["providers"][0]["pools"][0]["max-servers"] = json!(2);
+        std::fs::write(&process.file, configuration.to_string()).unwrap();
+        assert_eq!(consumer.ended(&waiting).await.state, RequestState::Fulfilled);
+        until("the pool goes on", async || !is_paused(&consumer, "main").await).await;
+    });
+}
+
+// zookeeper.md R14 and K3: nodes that are ready do not count, those that boot do
+#[test]
+fn no_more_is_launched_at_a_time_than_max_concurrency_says() {
+    on_paused_time(async {
+        let slow = json!({"max-concurrency": 1, "fake": {"boot-time": 20}});
+        let (_zookeeper, consumer, _process) = started(&cloud(slow, json!({}))).await;
+        let mut asked = Vec::new();
+        for label in ["a", "b", "a"] {
+            asked.push(consumer.ask(&[label]).await);
+        }
+        until("all are served", async || {
+            let nodes = consumer.nodes().await;
+            assert!(nodes.iter().filter(|(_, node)| node.state == NodeState::Building).count() <= 1);
+            let mut served = 0;
+            for id in &asked {
+                served += usize::from(state(&consumer, id).await == RequestState::Fulfilled);
+            }
+            served == asked.len()
+        })
+        .await;
+    });
+    on_paused_time(async {
+        let (_zookeeper, consumer, _process) = started(&cloud(json!({"max-concurrency": 0}), json!({}))).await;
+        let id = consumer.ask(&["a"]).await;
+        sleep(A_WHILE).await;
+        let request = consumer.request(&id).await.unwrap();
+        assert_eq!((request.state, request.declined_by), (RequestState::Requested, vec![]));
+    });
+}
+
+// zookeeper.md check 41
+#[test]
+fn a_tenant_at_its_limit_waits_untouched_and_others_are_served() {
+    for limit in [json!({"max-servers": 1}), json!({"max-cores": 7}), json!({"max-ram": 16_383})] {
+        on_paused_time(async {
+            let mut configuration = cloud(json!({}), json!({}));
+            configuration["tenant-resource-limits"] = json!([limit]);
+            configuration["tenant-resource-limits"][0]["tenant-name"] = json!("small");
+            let (_zookeeper, consumer, _process) = started(&configuration).await;
+            let first = ask_as(&consumer, Some("small"), "200", &["a"]).await;
+            assert_eq!(consumer.ended(&first).await.state, RequestState::Fulfilled);
+            let used = consumer.accept(&first).await;
+            let second = ask_as(&consumer, Some("small"), "200", &["b"]).await;
+            let other = ask_as(&consumer, Some("other"), "200", &["b", "a"]).await;
+            assert_eq!(consumer.ended(&other).await.state, RequestState::Fulfilled, "{limit}");
+            sleep(A_WHILE).await;
+            let request = consumer.request(&second).await.unwrap();
+            assert_eq!((request.state, request.declined_by), (RequestState::Requested, vec![]), "{limit}");
+            assert_eq!(consumer.count(&paths::request_lock(&second)).await, 0, "nobody holds it: {limit}");
+            assert!(!is_paused(&consumer, "main").await, "{limit}");
+            consumer.use_up(used).await;
+            assert_eq!(consumer.ended(&second).await.state, RequestState::Fulfilled, "{limit}");
+        });
+    }
+}
+
+// zookeeper.md check 42
+#[test]
+fn a_label_is_kept_ready_whatever_tenants_may_not_have() {
+    on_paused_time(async {
+        let mut configuration = cloud(json!({}), json!({}));
+        configuration["tenant-resource-limits"] = json!([{"tenant-name": "none", "max-servers": 0, "max-cores": 0}]);
+        configuration["labels"][0]["min-ready"] = json!(1);
+        let (_zookeeper, consumer, _process) = started(&configuration).await;
+        until("a node is ready", async || consumer.ready_nodes().await == 1).await;
+        let refused = ask_as(&consumer, Some("none"), "200", &["a"]).await;
+        sleep(A_WHILE).await;
+        assert_eq!(state(&consumer, &refused).await, RequestState::Requested);
+        assert_eq!(consumer.ready_nodes().await, 1, "an idle node is no tenant's, until one gets it");
+    });
+}
+
+// zookeeper.md check 82
+#[test]
+fn who_keeps_nodes_ready_gives_up_where_there_is_no_room_and_pauses_nobody() {
+    on_paused_time(async {
+        let mut configuration = cloud(json!({}), json!({"max-servers": 1}));
+        configuration["labels"][1]["min-ready"] = json!(1);
+        let (_zookeeper, consumer, _process) = started(&configuration).await;
+        until("a node is ready", async || consumer.ready_nodes().await == 1).await;
+        let id = consumer.ask(&["b"]).await;
+        consumer.ended(&id).await;
+        let used = consumer.accept(&id).await;
+        let mut failed = Vec::new();
+        until("several requests for its like fail", async || {
+            assert!(!is_paused(&consumer, "main").await);
+            for id in consumer.requests().await {
+                // It may go between the two looks.
+                let Some(request) = consumer.request(&id).await else { continue };
+                assert_ne!(request.state, RequestState::Pending);
+                if request.state == RequestState::Failed && !failed.contains(&id) {
+                    failed.push(id);
+                }
+            }
+            failed.len() >= 3
+        })
+        .await;
+        let states: Vec<_> = consumer.nodes().await.into_iter().map(|(_, node)| node.state).collect();
+        assert_eq!(states, [NodeState::Ready], "the one that is taken, and none beside it");
+        consumer.use_up(used).await;
+        until("the next is ready", async || consumer.ready_nodes().await == 1).await;
+    });
+}

@@ -1,0 +1,171 @@
+//! What a changed file does to a launcher that runs: a part that cannot be used harms nothing else.
+
+use crate::grown::{Consumer, Process, grow_process, on_paused_time, until};
+use nodepool::actors::config_files;
+use nodepool::actors::process::newest;
+use nodepool::drivers::BUILT;
+use nodepool::model::request::RequestState;
+
+/// Two providers, each with one pool, one label and these hosts.
+fn two_providers(servers: &str, of_a: &str, of_b: &str) -> String {
+    let provider = |name: &str, hosts: &str| {
+        format!("  - {{name: p-{name}, driver: static, pools: [{{name: main, nodes: [{hosts}]}}]}}\n")
+    };
+    format!(
+        "zookeeper-servers: {servers}\nlabels: [{{name: a}}, {{name: b}}]\nproviders:\n{}{}",
+        provider("a", of_a),
+        provider("b", of_b)
+    )
+}
+
+const SERVERS: &str = "[{host: localhost, port: 2181}]";
+const A: &str = "{name: fake-a, labels: [a], host-key-checking: false}";
+const B: &str = "{name: fake-b, labels: [b], host-key-checking: false}";
+
+async fn pools(consumer: &Consumer) -> Vec<String> {
+    let (names, _) = consumer.zk.children("/nodepool/components/pool").await.unwrap();
+    let mut labels = Vec::new();
+    for name in names {
+        // It may leave between the two looks.
+        let Ok((data, _)) = consumer.zk.get(&format!("/nodepool/components/pool/{name}")).await else { continue };
+        let record: serde_json::Value = serde_json::from_slice(&data).unwrap();
+        labels.push(record["provider_name"].as_str().unwrap().to_owned());
+    }
+    labels.sort();
+    labels
+}
+
+async fn served(consumer: &Consumer, label: &str) -> RequestState {
+    let id = consumer.ask(&[label]).await;
+    let ended = consumer.ended(&id).await;
+    if ended.state == RequestState::Fulfilled {
+        let nodes = consumer.accept(&id).await;
+        consumer.use_up(nodes).await;
+    }
+    ended.state
+}
+
+// config.md section 2.4, zookeeper.md check 65
+#[test]
+fn a_section_that_its_driver_refuses_takes_only_its_own_pools_away() {
+    on_paused_time(async {
+        let process = Process::new(&two_providers(SERVERS, A, B));
+        let (_zookeeper, consumer, process) = grow_process(process, 2).await;
+        assert_eq!(pools(&consumer).await, ["p-a", "p-b"]);
+
+        let twice = format!("{A}, {A}");
+        std::fs::write(&process.file, two_providers(SERVERS, &twice, B)).unwrap();
+        until("the pool to leave", async || pools(&consumer).await == ["p-b"]).await;
+        assert_eq!(served(&consumer, "b").await, RequestState::Fulfilled);
+        assert_eq!(served(&consumer, "a").await, RequestState::Failed, "nobody is left who promises the label");
+        let in_force = process.shared.in_force().unwrap().config;
+        let reason = &in_force.out_of_service["p-a"];
+        assert!(reason.starts_with("static node zuul@fake-a:22 already defined ("), "{reason}");
+
+        std::fs::write(&process.file, two_providers(SERVERS, A, B)).unwrap();
+        until("the pool to come back", async || pools(&consumer).await == ["p-a", "p-b"]).await;
+        assert_eq!(served(&consumer, "a").await, RequestState::Fulfilled);
+    });
+}
+
+// zookeeper.md check 65
+#[test]
+fn a_provider_that_cannot_start_leaves_the_others_alone() {
+    on_paused_time(async {
+        let twice = format!("{A}, {A}");
+        let process = Process::new(&two_providers(SERVERS, &twice, B));
+        let (_zookeeper, consumer, _process) = grow_process(process, 1).await;
+        assert_eq!(pools(&consumer).await, ["p-b"]);
+        assert_eq!(served(&consumer, "b").await, RequestState::Fulfilled);
+    });
+}
+
+#[test]
+fn what_makes_a_static_host_useless_is_said_and_harms_nothing() {
+    on_paused_time(async {
+        let odd = "{name: fake-0, labels: [a], max-parallel-jobs: 0, host-key-checking: false}, \
+                   {name: fake-1, labels: [], host-key: nonsense, host-key-checking: false}, \
+                   {name: fake-2, labels: [a], timeout: 0}";
+        let process = Process::new(&two_providers(SERVERS, odd, B));
+        let loaded = config_files::load(&process.shared.options.files, &process.file, None, BUILT).await.unwrap();
+        let said: Vec<&str> = loaded.problems.iter().map(|problem| problem.message.as_str()).collect();
+        let expected = [
+            "a static node without slots is never used (zuul@fake-0:22)",
+            "a static node without labels is never used (zuul@fake-1:22)",
+            "a host key that no host can show (zuul@fake-1:22)",
+            "a static node that has no time to answer is never used (zuul@fake-2:22)",
+        ];
+        assert_eq!(said, expected);
+        assert!(loaded.problems.iter().all(|problem| !problem.is_error() && problem.at.line > 0));
+        assert_eq!(config_files::validate(&process.file, BUILT).await, loaded.problems);
+    });
+}
+
+#[test]
+fn servers_that_nobody_could_reach_keep_the_running_configuration() {
+    on_paused_time(async {
+        let (_zookeeper, consumer, process) = grow_process(Process::new(&two_providers(SERVERS, A, B)), 2).await;
+        let more = format!("{B}, {{name: fake-c, labels: [b], host-key-checking: false}}");
+        for servers in ["[]", "[{host: a b}]", "[{host: localhost, port: 0}]", "[{host: h, chroot: x//y}]"] {
+            std::fs::write(&process.file, two_providers(servers, A, &more)).unwrap();
+            tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+            assert_eq!(consumer.count("/nodepool/nodes").await, 2, "{servers}");
+            assert_eq!(served(&consumer, "b").await, RequestState::Fulfilled, "{servers}");
+            until("the node to come back", async || consumer.ready_nodes().await == 2).await;
+        }
+        std::fs::write(&process.file, two_providers(SERVERS, A, &more)).unwrap();
+        until("the third node", async || consumer.ready_nodes().await == 3).await;
+    });
+}
+
+#[test]
+fn a_new_session_begins_with_what_was_in_force_where_the_file_is_broken_by_then() {
+    on_paused_time(async {
+        let process = Process::new(&two_providers(SERVERS, A, B));
+        let first = config_files::load(&process.shared.options.files, &process.file, None, BUILT).await.unwrap();
+        let (_zookeeper, consumer, process) = grow_process(process, 2).await;
+        let more = format!("{B}, {{name: fake-c, labels: [b], host-key-checking: false}}");
+        std::fs::write(&process.file, two_providers(SERVERS, A, &more)).unwrap();
+        until("the third node", async || consumer.ready_nodes().await == 3).await;
+        for broken in ["providers: [".to_owned(), two_providers("[]", A, B)] {
+            std::fs::write(&process.file, broken).unwrap();
+            let next = newest(&process.shared, first.clone()).await;
+            assert_ne!(next.config, first.config);
+            assert_eq!(next.config, process.shared.in_force().unwrap().config);
+        }
+        std::fs::write(&process.file, two_providers(SERVERS, B, A)).unwrap();
+        let next = newest(&process.shared, first.clone()).await;
+        assert_eq!(next.config, process.shared.in_force().unwrap().config);
+        assert!(next.config.providers["p-a"].pools["main"].labels.contains("b"));
+    });
+}
+
+/// A cloud whose instances take half a minute, with one attempt for each node.
+fn slow_cloud(more: &str) -> String {
+    format!(
+        "zookeeper-servers: {SERVERS}\nlabels: [{{name: a}}]\nproviders:\n  - name: lab\n    driver: fake\n    cloud: fake\n    \
+         launch-retries: 1\n    fake: {{boot-time: 30}}\n{more}    cloud-images: [{{name: image, image-name: Fake Precise, username: zuul}}]\n    pools:\n      \
+         - {{name: main, labels: [{{name: a, cloud-image: image, flavor-name: Fake Flavor}}]}}\n"
+    )
+}
+
+// drivers.md 1.9, zookeeper.md R5
+#[test]
+fn nodes_that_are_booting_are_finished_when_their_provider_is_replaced_or_removed() {
+    on_paused_time(async {
+        let without = format!("zookeeper-servers: {SERVERS}\nlabels: [{{name: a}}]\nproviders: []\n");
+        for changed in [slow_cloud("    boot-timeout: 77\n"), without] {
+            let (_zookeeper, consumer, process) = grow_process(Process::new(&slow_cloud("")), 0).await;
+            until("the pool is there", async || consumer.count("/nodepool/components/pool").await == 1).await;
+            let id = consumer.ask(&["a", "a"]).await;
+            until("its nodes are booting", async || {
+                consumer.nodes().await.iter().filter(|(_, node)| node.external_id.is_string()).count() == 2
+            })
+            .await;
+            std::fs::write(&process.file, &changed).unwrap();
+            let request = consumer.ended(&id).await;
+            assert_eq!((request.state, request.nodes.len()), (RequestState::Fulfilled, 2), "{changed}");
+            assert_eq!(consumer.nodes().await.len(), 2, "and nothing was begun anew");
+        }
+    });
+}

@@ -1,0 +1,110 @@
+//! What stays the same when a file is loaded again: TaskManagers, and the registrations of pools.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use crate::grown::{Consumer, Process, grow_process, on_paused_time, until, yaml};
+use nodepool::actors::jobs::ProviderHandle;
+use nodepool::actors::providers::{MoreDrivers, StartProvider};
+use nodepool::drivers::{OpenDriver, static_nodes};
+use nodepool::model::config::ProviderConfig;
+use nodepool::model::problem::Problem;
+use nodepool::model::request::RequestState;
+use nodepool::zk::Stat;
+
+/// The static driver; counts how often it is opened, which is once for each TaskManager.
+struct Counting(Arc<AtomicUsize>);
+
+impl MoreDrivers for Counting {
+    fn names(&self) -> Vec<&'static str> {
+        vec!["static"]
+    }
+
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(start.with(static_nodes::open(section)?))
+    }
+}
+
+fn counted(text: &str) -> (Process, Arc<AtomicUsize>) {
+    let (mut process, opened) = (Process::new(text), Arc::new(AtomicUsize::new(0)));
+    let shared = Arc::get_mut(&mut process.shared).expect("nobody else has it yet");
+    shared.drivers = Some(Box::new(Counting(opened.clone())));
+    (process, opened)
+}
+
+/// The only registered pool: its znode, what it says of its labels, and its id.
+async fn pool(consumer: &Consumer) -> (String, Stat, Vec<String>, String) {
+    let (mut names, _) = consumer.zk.children("/nodepool/components/pool").await.unwrap();
+    assert_eq!(names.len(), 1);
+    let name = names.remove(0);
+    let (data, stat) = consumer.zk.get(&format!("/nodepool/components/pool/{name}")).await.unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&data).unwrap();
+    let labels = serde_json::from_value(record["supported_labels"].clone()).unwrap();
+    (name, stat, labels, record["id"].as_str().unwrap().to_owned())
+}
+
+/// Waits until the launcher works by the files as they are now.
+async fn loaded_after(process: &Process, change: impl FnOnce()) {
+    let stamp = || process.shared.in_force().map(|loaded| loaded.stamp);
+    let before = stamp();
+    change();
+    until("the file to be loaded", async || stamp() != before).await;
+}
+
+fn touch(process: &Process) {
+    let later = SystemTime::UNIX_EPOCH + Duration::from_secs(4_000_000_000);
+    std::fs::File::options().append(true).open(&process.file).unwrap().set_modified(later).unwrap();
+}
+
+fn replace(process: &Process, text: &str) {
+    let new = process.file.with_extension("new");
+    std::fs::write(&new, text).unwrap();
+    std::fs::rename(&new, &process.file).unwrap();
+}
+
+// config.md check 46
+#[test]
+fn a_file_that_is_touched_replaces_no_task_manager_and_no_registration() {
+    on_paused_time(async {
+        let text = yaml("lab", &["name: fake-h1, labels: [a]"], "");
+        let (process, opened) = counted(&text);
+        let (zookeeper, consumer, process) = grow_process(process, 1).await;
+        let (before, zxid) = (pool(&consumer).await, zookeeper.last_zxid());
+        loaded_after(&process, || touch(&process)).await;
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        // A comment is a change of the file and of nothing else.
+        loaded_after(&process, || replace(&process, &format!("# A comment.\n{text}"))).await;
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        assert_eq!(opened.load(Ordering::Relaxed), 1);
+        assert_eq!(pool(&consumer).await, before);
+        assert_eq!(zookeeper.last_zxid(), zxid, "nothing at all was written");
+        let id = consumer.ask(&["a"]).await;
+        assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+    });
+}
+
+// config.md check 38, zookeeper.md check 83
+#[test]
+fn a_label_that_is_added_is_written_into_the_registration_that_is_there() {
+    on_paused_time(async {
+        let (process, opened) = counted(&yaml("lab", &["name: fake-h1, labels: [a]"], ""));
+        let (_zookeeper, consumer, process) = grow_process(process, 1).await;
+        let (name, first, labels, id) = pool(&consumer).await;
+        assert_eq!(labels, ["a"]);
+        let more = yaml("lab", &["name: fake-h1, labels: [a, b]"], "");
+        loaded_after(&process, || std::fs::write(&process.file, &more).unwrap()).await;
+        until("the second label", async || pool(&consumer).await.2 == ["a", "b"]).await;
+        // A configuration management system writes beside the file and renames.
+        let most = yaml("lab", &["name: fake-h1, labels: [a, b]", "name: fake-h2, labels: [c]"], "");
+        loaded_after(&process, || replace(&process, &most)).await;
+        until("the third label", async || pool(&consumer).await.2 == ["a", "b", "c"]).await;
+        let (same_name, last, _, same_id) = pool(&consumer).await;
+        assert_eq!((same_name, same_id, last.czxid), (name, id, first.czxid), "the same znode, never another");
+        assert_eq!(last.version, first.version + 2, "one write for each change");
+        assert_eq!(opened.load(Ordering::Relaxed), 3, "a changed section has a TaskManager of its own");
+        let request = consumer.ask(&["c"]).await;
+        assert_eq!(consumer.ended(&request).await.state, RequestState::Fulfilled);
+    });
+}

@@ -1,0 +1,13 @@
+//! What the brains decide, on worlds made by hand, from files and at random.
+
+#[path = "policy/launches.rs"]
+mod launches;
+#[path = "policy/leaks.rs"]
+mod leaks;
+#[path = "policy/plans.rs"]
+mod plans;
+#[path = "policy/props.rs"]
+mod props;
+#[path = "policy/refused.rs"]
+mod refused;
+mod worlds;

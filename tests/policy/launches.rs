@@ -1,0 +1,248 @@
+//! What a pool decides while it builds the nodes of a request, on worlds made by hand.
+
+use std::sync::Arc;
+
+use crate::worlds::{Built, LAUNCHER, NOW, Spec, build, node_id, pool_id, request_id};
+use nodepool::model::cloud::{
+    CloudError, ExternalId, Facts, FailureKind, Instance, Job, LabelImage, LaunchLabel, LaunchOrder, Launching, Login,
+    News, Outcome,
+};
+use nodepool::model::ids::{LauncherId, NodeId, RequestId};
+use nodepool::model::node::NodeState;
+use nodepool::model::request::RequestState;
+use nodepool::model::snapshot::{NodeChange, Stored, WriteError};
+use nodepool::model::tidying::Tidy;
+use nodepool::model::time::Span;
+use nodepool::policy::assembly::Finish;
+use nodepool::policy::pool::{Effect, Event, Pool};
+
+/// A pool that launches nodes of the label `a`, without a check, and a request for some.
+struct Scene {
+    built: Built,
+    pool: Pool,
+    request: RequestId,
+    nodes: Vec<NodeId>,
+}
+
+impl Scene {
+    fn new(wishes: &str) -> Self {
+        // A label is one that a host has; the facts take no notice of the host.
+        let mut built = build(&Spec {
+            hosts: vec!["h1 labels=a".to_owned()],
+            requests: vec![format!("200-1 {wishes}")],
+            ..Spec::default()
+        });
+        let label = LaunchLabel {
+            need: None,
+            image: LabelImage::Cloud("image".to_owned()),
+            login: Login::default(),
+            host_key_checking: false,
+            console_log: false,
+            trouble: None,
+        };
+        let launching = Launching {
+            attempts: 1,
+            timeout: Span(60.0),
+            boot_timeout: Span(60.0),
+            zones: Vec::new(),
+            tidy: Tidy::default(),
+            labels: [("main".into(), [("a".into(), label)].into())].into(),
+        };
+        let facts = Facts { seen_at: NOW, launching: Some(Arc::new(launching)), ..Facts::unseen() };
+        built.facts.insert("lab".into(), Arc::new(facts));
+        Self {
+            built,
+            pool: Pool::new(pool_id(), LauncherId::from(LAUNCHER)),
+            request: request_id("200-1"),
+            nodes: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, event: Event) -> Vec<Effect> {
+        self.pool.step(event, &self.built.world())
+    }
+
+    /// Carries a write out.
+    fn apply(&mut self, change: &NodeChange) {
+        let stored = Stored { record: Arc::new(change.record.clone()), version: 1, mzxid: 1000 };
+        self.built.snapshot.put_node(change.id.clone(), stored);
+    }
+
+    /// Until the launches have begun.
+    fn begin(&mut self) {
+        let taken_up = self.step(Event::Wake);
+        let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
+        for (number, record) in claim.build.iter().enumerate() {
+            let id = node_id(&(number + 1).to_string());
+            self.built.snapshot.put_node(id.clone(), Stored { record: Arc::new(record.clone()), version: 0, mzxid: 1 });
+            self.nodes.push(id);
+        }
+        let (request, nodes) = (self.request.clone(), self.nodes.clone());
+        let begun = self.step(Event::Claimed(request.clone(), Ok(nodes)));
+        let [Effect::Begin { nodes, .. }] = &begun[..] else { panic!("the nodes are building next") };
+        nodes.iter().for_each(|change| self.apply(change));
+        let submitted = self.step(Event::Begun(request, Ok(())));
+        assert!(submitted.iter().all(|effect| matches!(effect, Effect::Submit { .. })), "{submitted:?}");
+    }
+
+    /// Five seconds later it gets another node in the place of the last one.
+    fn extend(&mut self) -> Arc<LaunchOrder> {
+        self.built.now = self.built.now + Span(5.0);
+        let effects = self.step(Event::Clock);
+        let [Effect::Extend { reuse, build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
+        assert_eq!((reuse.len(), build.len()), (0, 1));
+        let another = node_id(&format!("{}", self.built.snapshot.nodes().count() + 20));
+        let stored = Stored { record: Arc::new(build[0].clone()), version: 0, mzxid: 2 };
+        self.built.snapshot.put_node(another.clone(), stored);
+        *self.nodes.last_mut().unwrap() = another.clone();
+        let request = self.request.clone();
+        let begun = self.step(Event::Claimed(request.clone(), Ok(vec![another])));
+        let [Effect::Begin { nodes, .. }] = &begun[..] else { panic!("it is building next: {begun:?}") };
+        self.apply(&nodes[0].clone());
+        match &self.step(Event::Begun(request, Ok(())))[..] {
+            [Effect::Submit { job: Job::Launch(order), .. }] => order.clone(),
+            other => panic!("it is launched: {other:?}"),
+        }
+    }
+
+    /// The cloud has launched the node's instance.
+    fn launched(&mut self, node: usize) -> Vec<Effect> {
+        let instance = Instance::new(ExternalId::text(format!("server-{node}")));
+        let news = News::Ended(Ok(Outcome::Launched(Box::new(instance))));
+        let effects = self.step(Event::News(self.nodes[node].clone(), news)).into_iter();
+        effects.filter(|effect| !matches!(effect, Effect::Report { .. })).collect()
+    }
+}
+
+fn the_finish(effects: &[Effect]) -> &Finish {
+    match effects {
+        [Effect::Finish { finish, .. }] => finish,
+        other => panic!("the request ends: {other:?}"),
+    }
+}
+
+// zookeeper.md check 27
+#[test]
+fn a_node_whose_write_failed_is_ready_by_the_end_of_its_request() {
+    let mut scene = Scene::new("a,a");
+    scene.begin();
+    let [Effect::Save(first)] = &scene.launched(0)[..] else { panic!("what is ready is not to be lost") };
+    assert_eq!(first.record.state, NodeState::Ready);
+    let lost = Err(WriteError::Failed("the connection was lost".to_owned()));
+    assert_eq!(scene.step(Event::Saved(scene.nodes[0].clone(), lost)), []);
+    let [Effect::Save(second)] = &scene.launched(1)[..] else { panic!("the same for the second") };
+    scene.apply(second);
+    let effects = scene.step(Event::Saved(scene.nodes[1].clone(), Ok(())));
+    let [(_, again), (_, written)] = &the_finish(&effects).nodes[..] else { panic!("both are in it") };
+    let again = again.as_ref().expect("the first is written now");
+    assert_eq!((again.record.state, &again.record.external_id), (NodeState::Ready, &"server-0".into()));
+    assert_eq!(*written, None);
+}
+
+/// The zones are tried one after another, each once.
+#[test]
+fn a_request_whose_zones_have_gone_gets_others_as_long_as_there_are_some() {
+    let mut scene = Scene::new("a");
+    let mut facts = Facts::clone(&scene.built.facts["lab"]);
+    let launching = Launching::clone(facts.launching.as_ref().unwrap());
+    facts.launching = Some(Arc::new(Launching { zones: vec!["z1".to_owned(), "z2".to_owned()], ..launching }));
+    scene.built.facts.insert("lab".into(), Arc::new(facts));
+    scene.begin();
+    let refuse = |scene: &mut Scene, zone: &str| {
+        let refused = News::Ended(Err(CloudError::NoZone(zone.to_owned())));
+        scene.step(Event::News(scene.nodes[0].clone(), refused))
+    };
+    for (gone, next) in [("z2", "z1"), ("z1", "z2")] {
+        let effects = refuse(&mut scene, gone);
+        assert!(effects.contains(&Effect::Refresh), "the zones are looked up again: {effects:?}");
+        let node = scene.nodes[0].clone();
+        scene.built.snapshot.remove_node(&node);
+        assert_eq!(scene.extend().zone.as_deref(), Some(next));
+    }
+    let effects = refuse(&mut scene, "z2");
+    let finish = effects.iter().find_map(|effect| match effect {
+        Effect::Finish { finish, .. } => Some(finish),
+        _ => None,
+    });
+    assert_eq!(finish.unwrap().request.as_ref().unwrap().record.state, RequestState::Failed);
+}
+
+// zookeeper.md check 37 and R45
+#[test]
+fn what_the_cloud_has_no_quota_for_goes_and_the_other_nodes_wait_for_it() {
+    let mut scene = Scene::new("a,a");
+    scene.begin();
+    let [Effect::Save(first)] = &scene.launched(0)[..] else { panic!("what is ready is not to be lost") };
+    scene.apply(first);
+    assert_eq!(scene.step(Event::Saved(scene.nodes[0].clone(), Ok(()))), []);
+    let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
+    let effects = scene.step(Event::News(scene.nodes[1].clone(), refused));
+    let released = effects.iter().find_map(|effect| match effect {
+        Effect::Release(nodes) => Some(nodes.clone()),
+        _ => None,
+    });
+    let [(node, Some(aborted))] = &released.expect("the second goes")[..] else { panic!("and only that") };
+    assert_eq!((node, aborted.record.state), (&scene.nodes[1], NodeState::Aborted));
+    assert!(
+        effects.contains(&Effect::Refresh) && !effects.iter().any(|effect| matches!(effect, Effect::Finish { .. }))
+    );
+    assert!(scene.pool.is_paused());
+    scene.built.snapshot.remove_node(node);
+
+    assert_eq!(scene.step(Event::Wake), [], "not at once");
+    scene.extend();
+    let [Effect::Save(second)] = &scene.launched(1)[..] else { panic!("the same for the second") };
+    scene.apply(second);
+    let effects = scene.step(Event::Saved(scene.nodes[1].clone(), Ok(())));
+    let finish = the_finish(&effects).request.as_ref().expect("the request is still there");
+    assert_eq!((finish.record.state, &finish.record.nodes), (RequestState::Fulfilled, &scene.nodes));
+}
+
+#[test]
+fn an_extension_that_failed_is_tried_again_on_the_next_picture() {
+    let mut scene = Scene::new("a");
+    scene.begin();
+    let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
+    scene.step(Event::News(scene.nodes[0].clone(), refused));
+    scene.built.snapshot.remove_node(&scene.nodes[0]);
+    scene.built.now = NOW + Span(5.0);
+    assert!(matches!(&scene.step(Event::Clock)[..], [Effect::Extend { .. }]));
+    let request = scene.request.clone();
+    assert_eq!(scene.step(Event::Claimed(request, Err(WriteError::Conflict))), []);
+    assert_eq!(scene.step(Event::Wake), [], "the same picture");
+    scene.built.snapshot.revision += 1;
+    assert!(matches!(&scene.step(Event::Wake)[..], [Effect::Extend { .. }]));
+}
+
+// drivers.md 1.4: under what an attempt that failed is counted, and what becomes of the node
+#[test]
+fn every_kind_of_failure_is_counted_under_its_own_key() {
+    let failed = |kind| CloudError::Failed { kind, detail: "no luck".to_owned() };
+    let cases = [
+        (failed(FailureKind::Nodepool), "error.nodepool"),
+        (failed(FailureKind::Status), "error.status"),
+        (failed(FailureKind::Network), "error.network"),
+        (failed(FailureKind::Unknown), "error.unknown"),
+        (CloudError::Capacity("full".to_owned()), "error.capacity"),
+        (CloudError::Quota("cores".to_owned()), "error.quota"),
+        (CloudError::Deadline, "error.unknown"),
+        (CloudError::NotFound, "error.unknown"),
+        (CloudError::Denied("never".to_owned()), "error.unknown"),
+    ];
+    for (error, expected) in cases {
+        let mut scene = Scene::new("a");
+        scene.begin();
+        let is_quota = matches!(error, CloudError::Quota(_));
+        let effects = scene.step(Event::News(scene.nodes[0].clone(), News::Ended(Err(error))));
+        let reported: Vec<_> = effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Report { node, result, .. } => Some((node, *result)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(reported, [(&scene.nodes[0], expected)]);
+        let is_over = effects.iter().any(|effect| matches!(effect, Effect::Finish { .. }));
+        assert_eq!((is_over, scene.pool.is_paused()), (!is_quota, is_quota), "{expected}");
+    }
+}

@@ -1,0 +1,272 @@
+//! Leaked instances: what counts as proof, and what is never deleted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::worlds::{Built, NOW, Spec, build};
+use nodepool::model::cloud::{ExternalId, Facts, Instance, InstanceState, Inventory, Launching};
+use nodepool::model::ids::{NodeId, ProviderName};
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::quantity::Amounts;
+use nodepool::model::snapshot::Stored;
+use nodepool::model::tidying::Tidy;
+use nodepool::model::time::{Span, Timestamp};
+use nodepool::policy::leaks::{Effect, Event, Leaks, Proof, Why};
+
+fn world(nodes: &[&str]) -> Built {
+    let nodes = nodes.iter().map(|line| (*line).to_owned()).collect();
+    let mut built = build(&Spec { nodes, ..Spec::default() });
+    let launching = Launching {
+        attempts: 1,
+        timeout: Span(60.0),
+        boot_timeout: Span(60.0),
+        zones: Vec::new(),
+        tidy: Tidy::default(),
+        labels: BTreeMap::new(),
+    };
+    let facts = Facts { launching: Some(Arc::new(launching)), seen_at: NOW, ..Facts::unseen() };
+    built.facts = BTreeMap::from([("lab".into(), Arc::new(facts))]);
+    built
+}
+
+fn instance(id: &str, provider: &str, node: &str) -> Instance {
+    let mut instance = Instance::new(ExternalId::text(id));
+    let mark = [("nodepool_provider_name", provider), ("nodepool_node_id", node)];
+    instance.metadata = mark.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    instance
+}
+
+fn lab() -> ProviderName {
+    "lab".into()
+}
+
+fn listed(instances: &[Instance]) -> Event {
+    Event::Listed(lab(), Some(Arc::new(Inventory::new(instances.to_vec()))))
+}
+
+fn called(instances: &[Instance]) -> Event {
+    Event::Called(lab(), instances.iter().map(|instance| instance.external_id.to_string()).collect())
+}
+
+fn proven(nodes: &[(&str, Option<Node>)]) -> Event {
+    let nodes = nodes.iter().map(|(id, node)| (NodeId::from((*id).to_owned()), node.clone().map(Box::new)));
+    Event::Proven(lab(), Some(Proof { nodes: nodes.collect(), numbers_given: 1000 }))
+}
+
+/// A sweep, its listing, and what ZooKeeper says after that. Nothing where the roll call showed that there is nothing to find.
+fn sweep(leaks: &mut Leaks, built: &Built, instances: &[Instance], then: Event) -> Vec<Effect> {
+    let mut looks = leaks.step(Event::Sweep, &built.world());
+    if looks == [Effect::CallTheRoll(lab())] {
+        looks = leaks.step(called(instances), &built.world());
+        if looks.is_empty() {
+            return Vec::new();
+        }
+    }
+    assert_eq!(looks, [Effect::List(lab())]);
+    let effects = leaks.step(listed(instances), &built.world());
+    leaks.step(then, &built.world());
+    effects
+}
+
+fn deleted(effects: &[Effect]) -> Vec<(String, Why)> {
+    let deletion = |effect: &Effect| match effect {
+        Effect::Delete { suspect, .. } => Some((suspect.external_id.to_string(), suspect.why)),
+        _ => None,
+    };
+    effects.iter().filter_map(deletion).collect()
+}
+
+const GONE: &str = "0000000099";
+
+// zookeeper.md check 78, drivers.md 1.7.6: the same id in two passes; and with a fresh look into ZooKeeper between them
+#[test]
+fn a_leak_is_seen_twice_with_zookeeper_asked_between() {
+    let (mut leaks, built) = (Leaks::default(), world(&[]));
+    let instances = [instance("a", "lab", GONE)];
+    let first = sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
+    assert_eq!(first, [Effect::Prove(lab(), vec![NodeId::from(GONE.to_owned())])]);
+    let second = sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
+    assert_eq!(deleted(&second), [("a".to_owned(), Why::NoNode)]);
+}
+
+/// A node of the world "1 ready", with this instance.
+fn ready_with(id: &str) -> Built {
+    let mut built = world(&["1 ready"]);
+    let (node, stored) =
+        built.snapshot.nodes().next().map(|(id, stored)| (id.clone(), stored.clone())).expect("a node");
+    let mut record = Node::clone(&stored.record);
+    record.external_id = id.into();
+    built.snapshot.remove_node(&node);
+    built.snapshot.put_node(node, Stored { record: Arc::new(record), ..stored });
+    built
+}
+
+#[test]
+fn where_nothing_is_suspected_the_ids_alone_are_looked_at_until_one_is_new() {
+    let (mut leaks, mut built) = (Leaks::default(), ready_with("a"));
+    let known = [instance("a", "lab", "0000000001"), instance("b", "other", GONE)];
+    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::List(lab())], "nothing is known yet");
+    assert_eq!(leaks.step(listed(&known), &built.world()), []);
+    for _ in 0..3 {
+        assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::CallTheRoll(lab())]);
+        assert_eq!(leaks.step(called(&known), &built.world()), []);
+    }
+    let all = [known.as_slice(), &[instance("c", "lab", GONE)]].concat();
+    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::CallTheRoll(lab())]);
+    assert_eq!(leaks.step(called(&all), &built.world()), [Effect::List(lab())], "an instance that nobody knows");
+    assert_eq!(leaks.step(listed(&all), &built.world()), [Effect::Prove(lab(), vec![NodeId::from(GONE.to_owned())])]);
+    leaks.step(proven(&[(GONE, None)]), &built.world());
+    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::List(lab())], "a suspect is looked at closely");
+    assert_eq!(deleted(&leaks.step(listed(&all), &built.world())).len(), 1);
+    leaks.step(proven(&[(GONE, None)]), &built.world());
+    leaks.step(Event::Sweep, &built.world());
+    leaks.step(listed(&known), &built.world());
+    // Of a node that is gone, the instance is nobody's, and a roll call that fails tells nothing.
+    let id = built.snapshot.nodes().next().expect("a node").0.clone();
+    leaks.step(Event::Sweep, &built.world());
+    leaks.step(Event::Listed(lab(), None), &built.world());
+    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::List(lab())]);
+    leaks.step(listed(&known), &built.world());
+    built.snapshot.remove_node(&id);
+    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::CallTheRoll(lab())]);
+    assert_eq!(leaks.step(called(&known), &built.world()), [Effect::List(lab())]);
+}
+
+#[test]
+fn what_zookeeper_knows_or_does_not_say_is_left_alone() {
+    let node = Node::new(NodeState::Ready, Timestamp(1.0));
+    for answer in [proven(&[(GONE, Some(node))]), proven(&[]), Event::Proven(lab(), None)] {
+        let (mut leaks, built) = (Leaks::default(), world(&[]));
+        let instances = [instance("a", "lab", GONE)];
+        for _ in 0..3 {
+            let effects = sweep(&mut leaks, &built, &instances, answer.clone());
+            assert_eq!(deleted(&effects), [], "{answer:?}");
+        }
+    }
+}
+
+#[test]
+fn a_listing_that_failed_between_two_takes_the_proof_away() {
+    let (mut leaks, built) = (Leaks::default(), world(&[]));
+    let instances = [instance("a", "lab", GONE)];
+    sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
+    leaks.step(Event::Sweep, &built.world());
+    leaks.step(Event::Listed(lab(), None), &built.world());
+    assert_eq!(deleted(&sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]))), []);
+    assert_eq!(deleted(&sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]))).len(), 1);
+}
+
+#[test]
+fn nothing_is_done_while_zookeeper_is_out_of_reach() {
+    let (mut leaks, mut built) = (Leaks::default(), world(&[]));
+    let instances = [instance("a", "lab", GONE)];
+    sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
+    built.snapshot.connected = false;
+    assert_eq!(leaks.step(Event::Sweep, &built.world()), []);
+    built.snapshot.connected = true;
+    assert_eq!(deleted(&sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]))), []);
+}
+
+// zookeeper.md check 78, drivers.md 1.7.6
+#[test]
+fn instances_of_others_and_those_on_their_way_out_are_no_leaks() {
+    let (mut leaks, built) = (Leaks::default(), world(&[]));
+    let mut going = instance("b", "lab", GONE);
+    going.state = InstanceState::Stopping;
+    let instances = [instance("a", "other", GONE), going, Instance::new(ExternalId::text("c"))];
+    for _ in 0..3 {
+        assert_eq!(sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)])), []);
+    }
+}
+
+// drivers.md 1.7.7: what leaked instances take is no room; but the one of a node that has just gone may be seen once more
+#[test]
+fn leaked_instances_take_of_the_limits_until_they_are_gone() {
+    let (mut leaks, mut built) = (Leaks::default(), world(&[]));
+    let amounts = Amounts::none().with("cores", 4.0).with("instances", 1.0);
+    let mut leaked = Instance { amounts: amounts.clone(), ..instance("a", "lab", GONE) };
+    let another = Instance { amounts: amounts.clone(), ..instance("b", "other", GONE) };
+    let accounted = |effects: &[Effect]| {
+        effects.iter().find_map(|effect| match effect {
+            Effect::Account(provider, amounts) => Some((provider.clone(), amounts.clone())),
+            _ => None,
+        })
+    };
+    let mut look = |built: &Built, instances: &[Instance]| {
+        accounted(&sweep(&mut leaks, built, instances, proven(&[(GONE, None)])))
+    };
+    assert_eq!(look(&built, &[leaked.clone(), another.clone()]), None, "seen once");
+    assert_eq!(look(&built, &[leaked.clone(), another.clone()]), Some((lab(), amounts.clone())));
+    let known = Facts { leaked: amounts, ..Facts::clone(&built.facts[&lab()]) };
+    built.facts = BTreeMap::from([(lab(), Arc::new(known))]);
+    leaked.state = InstanceState::Stopping;
+    assert_eq!(look(&built, &[leaked, another.clone()]), None, "it is going, but there, and that is known");
+    assert_eq!(look(&built, &[another]), Some((lab(), Amounts::none())));
+}
+
+#[test]
+fn what_bears_a_number_that_this_zookeeper_never_gave_is_told_and_left_alone() {
+    let (mut leaks, built) = (Leaks::default(), world(&[]));
+    // One from before ZooKeeper was restored, one of a number that nobody gives, and a leak.
+    let instances = [("a", "0000000100"), ("b", "100"), ("c", GONE)].map(|(id, node)| instance(id, "lab", node));
+    let nodes: BTreeMap<NodeId, Option<Box<Node>>> =
+        ["0000000100", "100", GONE].map(|id| (NodeId::from(id.to_owned()), None)).into();
+    let say = |numbers_given| Event::Proven(lab(), Some(Proof { nodes: nodes.clone(), numbers_given }));
+    let told = |effects: &[Effect]| match effects {
+        [Effect::NeverGiven(_, suspects)] => suspects.iter().map(|suspect| suspect.external_id.to_string()).collect(),
+        _ => Vec::new(),
+    };
+    leaks.step(Event::Sweep, &built.world());
+    leaks.step(listed(&instances), &built.world());
+    assert_eq!(told(&leaks.step(say(100), &built.world())), ["a", "b"]);
+    for _ in 0..2 {
+        leaks.step(Event::Sweep, &built.world());
+        assert_eq!(deleted(&leaks.step(listed(&instances), &built.world())), [("c".to_owned(), Why::NoNode)]);
+        // Another node has got the number since.
+        assert_eq!(told(&leaks.step(say(101), &built.world())), ["a", "b"]);
+    }
+}
+
+#[test]
+fn a_second_instance_of_a_node_goes_but_not_while_the_node_is_made() {
+    let mut node = Node::new(NodeState::Ready, Timestamp(1.0));
+    node.external_id = "a".into();
+    for (state, expected) in
+        [(NodeState::Ready, 1), (NodeState::InUse, 1), (NodeState::Building, 0), (NodeState::Init, 0)]
+    {
+        let (mut leaks, mut built) = (Leaks::default(), world(&["1 ready"]));
+        let id = built.snapshot.nodes().next().expect("the world has a node").0.clone();
+        node.state = state;
+        let mut stored = built.snapshot.node(&id).expect("it is there").clone();
+        stored.record = Arc::new(node.clone());
+        built.snapshot.remove_node(&id);
+        built.snapshot.put_node(id.clone(), stored);
+        let instances = [instance("a", "lab", id.as_str()), instance("b", "lab", id.as_str())];
+        let say = || proven(&[(id.as_str(), Some(node.clone()))]);
+        sweep(&mut leaks, &built, &instances, say());
+        let effects = deleted(&sweep(&mut leaks, &built, &instances, say()));
+        assert_eq!(effects.len(), expected, "{state:?}");
+        assert!(effects.iter().all(|(id, why)| id == "b" && *why == Why::NotItsNodes), "{effects:?}");
+    }
+}
+
+#[test]
+fn more_than_the_budget_is_told_and_left_alone() {
+    let (mut leaks, built) = (Leaks::default(), world(&[]));
+    let ids: Vec<String> = (100..120).map(|number| format!("{number:010}")).collect();
+    let instances: Vec<Instance> = ids.iter().map(|id| instance(id, "lab", id)).collect();
+    let gone: Vec<(&str, Option<Node>)> = ids.iter().map(|id| (id.as_str(), None)).collect();
+    sweep(&mut leaks, &built, &instances, proven(&gone));
+    let effects = sweep(&mut leaks, &built, &instances, proven(&gone));
+    assert_eq!(deleted(&effects), []);
+    let told = effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::Exceeded { suspects, budget: 10, .. } if suspects.len() == 20));
+    assert!(told, "{effects:?}");
+    // Of two hundred, twenty are a tenth.
+    let known: Vec<Instance> = (0..180).map(|number| instance(&format!("x{number}"), "lab", "0000000001")).collect();
+    let all: Vec<Instance> = instances.iter().chain(&known).cloned().collect();
+    let built = world(&["1 ready"]);
+    sweep(&mut leaks, &built, &all, proven(&gone));
+    assert_eq!(deleted(&sweep(&mut leaks, &built, &all, proven(&gone))).len(), 20);
+}

@@ -1,0 +1,119 @@
+//! Plans: a world in a file, and beside it what the pool and the upkeep decide about it.
+//!
+//! `UPDATE=1 cargo test --test policy plans` rewrites the expectations; the difference is then reviewed.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use crate::worlds::{Built, LAUNCHER, Spec, build, pool_id};
+use nodepool::model::ids::{LauncherId, RequestId};
+use nodepool::model::snapshot::WriteError;
+use nodepool::model::time::Span;
+use nodepool::policy::pool::{self, Pool};
+use nodepool::policy::sweep::Repair;
+use nodepool::policy::upkeep::{self, Upkeep};
+
+/// Everything that is decided about a world, as text.
+fn plan(built: &Built) -> String {
+    let mut text = String::new();
+    let world = built.world();
+    let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
+    pool.set_board(&built.board);
+    let effects = pool.step(pool::Event::Wake, &world);
+    for (id, _) in built.snapshot.requests() {
+        match pool.why(id, &built.snapshot) {
+            Some(why) => writeln!(text, "{id}: {:?}: {}", why.verdict, why.reason).unwrap(),
+            None => writeln!(text, "{id}: not looked at").unwrap(),
+        }
+    }
+    for effect in effects {
+        writeln!(text, "pool {}", describe_effect(&effect)).unwrap();
+    }
+    let mut upkeep = Upkeep::new(Span(28_800.0));
+    for effect in upkeep.step(upkeep::Event::Sweep, &world) {
+        writeln!(text, "upkeep {}", describe_upkeep(&effect)).unwrap();
+    }
+    if let Some(due) = upkeep.due() {
+        writeln!(text, "upkeep looks again in {} s", (due - built.now).0).unwrap();
+    }
+    text
+}
+
+fn describe_effect(effect: &pool::Effect) -> String {
+    match effect {
+        pool::Effect::HandOut(plan) => {
+            assert_eq!(plan.request.record.nodes, plan.nodes.iter().map(|node| node.id.clone()).collect::<Vec<_>>());
+            format!("hands out {:?} to {}", plan.request.record.nodes, plan.request.id)
+        }
+        pool::Effect::Decline { request, .. } => format!("declines {}: {:?}", request.id, request.record.state),
+        pool::Effect::Probe { request, node, host } => format!("probes {host} for node {node} of {request}"),
+        pool::Effect::Retire { node, .. } => format!("retires {node}"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn describe_upkeep(effect: &upkeep::Effect) -> String {
+    match effect {
+        upkeep::Effect::Repair(Repair::Retire { node, .. }) => format!("retires {node}"),
+        upkeep::Effect::Repair(Repair::Release { request, node }) => format!("releases {} from {request}", node.id),
+        upkeep::Effect::Repair(Repair::Reset { request, nodes }) => {
+            let nodes: Vec<String> = nodes.iter().map(|node| format!("{} {}", node.id, node.record.state)).collect();
+            format!("resets {} and {nodes:?}", request.id)
+        }
+        upkeep::Effect::Repair(other) => format!("repairs {other:?}"),
+        upkeep::Effect::Register { node, .. } => {
+            format!("registers {} slot {}", node.hostname.as_deref().unwrap(), node.slot.unwrap())
+        }
+        upkeep::Effect::Update { node, record, .. } => {
+            format!("updates {node}: slot {} labels {:?}", record.slot.unwrap(), record.labels)
+        }
+        upkeep::Effect::Inspect { host, .. } => format!("inspects {host}"),
+        upkeep::Effect::Survey(provider) => format!("surveys {provider}"),
+    }
+}
+
+#[test]
+fn every_plan_is_as_its_file_says() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans");
+    let update = std::env::var_os("UPDATE").is_some();
+    let mut files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() >= 20, "the plans are gone");
+    let mut wrong = String::new();
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let spec: Spec = serde_yaml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let found = plan(&build(&spec));
+        if found == spec.expect {
+            continue;
+        }
+        if update {
+            let head = text.split("expect: |").next().unwrap().trim_end();
+            let body: String = found.lines().map(|line| format!("  {line}\n")).collect();
+            std::fs::write(&file, format!("{head}\nexpect: |\n{body}")).unwrap();
+        }
+        writeln!(wrong, "{}\n  expected:\n{}\n  found:\n{found}", file.display(), spec.expect).unwrap();
+    }
+    assert!(wrong.is_empty() || update, "{wrong}");
+}
+
+/// Of pools that decline at the same time one writes first, and its write may end the request.
+#[test]
+fn a_decline_that_was_overtaken_keeps_its_reason() {
+    let spec = "{hosts: [h1 labels=a], nodes: [1 host=h1 slot=0], requests: ['200-1 zebra'], expect: ''}";
+    let built = build(&serde_yaml::from_str(spec).unwrap());
+    let (world, id) = (built.world(), RequestId::from("200-0000000001"));
+    let answered = |error: WriteError| {
+        let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
+        pool.set_board(&built.board);
+        let effects = pool.step(pool::Event::Wake, &world);
+        assert!(matches!(effects[..], [pool::Effect::Decline { .. }]), "{effects:?}");
+        pool.step(pool::Event::Declined(id.clone(), Err(error)), &world);
+        pool.why(&id, &built.snapshot).unwrap().reason
+    };
+    for error in [WriteError::Conflict, WriteError::Contended] {
+        assert_eq!(answered(error), "node type(s) [zebra] not available");
+    }
+    let failed = answered(WriteError::SessionOver);
+    assert!(failed.starts_with("writing to ZooKeeper failed: "), "{failed}");
+}

@@ -1,0 +1,313 @@
+//! Laws that hold in every world (architecture.md section 13), on worlds drawn at random.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::worlds::{Built, LAUNCHER, Spec, build, pool_id, request_id};
+use nodepool::model::ids::{LabelName, LauncherId, NodeId, RequestId};
+use nodepool::model::json;
+use nodepool::model::ledger::Ledger;
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::request::{Rank, RequestState};
+use nodepool::model::snapshot::Stored;
+use nodepool::model::status::VerdictKind;
+use nodepool::model::time::Span;
+use nodepool::policy::pool::{Effect, Event, Pool};
+use nodepool::policy::request_handler::HandOut;
+use nodepool::policy::sweep::Repair;
+use nodepool::policy::upkeep::{self, Upkeep};
+use proptest::prelude::*;
+
+const LABELS: [&str; 4] = ["a", "b", "c", "d"];
+
+fn labels(most: usize) -> impl Strategy<Value = String> {
+    prop::collection::btree_set(prop::sample::select(&LABELS[..3]), 1..=most)
+        .prop_map(|labels| labels.into_iter().collect::<Vec<_>>().join(","))
+}
+
+fn hosts() -> impl Strategy<Value = Vec<String>> {
+    let check = prop::sample::select(vec!["not-needed", "not-needed", "passed", "failed"]);
+    prop::collection::vec((labels(2), 1u32..4, check), 1..6).prop_map(|hosts| {
+        let lines = hosts.into_iter().enumerate();
+        lines
+            .map(|(index, (labels, slots, check))| format!("h{index} labels={labels} slots={slots} check={check}"))
+            .collect()
+    })
+}
+
+fn nodes() -> impl Strategy<Value = Vec<String>> {
+    let state =
+        prop::sample::select(vec!["ready", "ready", "ready", "ready", "in-use", "used", "hold", "init", "deleting"]);
+    let allocated = prop::option::weighted(0.2, 0usize..6);
+    let node = (0usize..6, 0u32..4, state, any::<u8>(), allocated, 0u32..100);
+    prop::collection::vec(node, 0..16).prop_map(|nodes| {
+        let lines = nodes.into_iter().enumerate();
+        lines
+            .map(|(index, (host, slot, state, locked, allocated, age))| {
+                let locked = if locked < 50 { "locked" } else { "" };
+                let allocated = allocated.map(|request| format!("allocated=200-{request}")).unwrap_or_default();
+                format!("{index} host=h{host} slot={slot} age={age} {state} {locked} {allocated}")
+            })
+            .collect()
+    })
+}
+
+fn requests() -> impl Strategy<Value = Vec<String>> {
+    let wanted = prop::collection::vec(prop::sample::select(&LABELS[..]), 1..5);
+    let state = prop::sample::select(vec!["", "", "", "", "pending", "fulfilled", "locked", "tenant=t", "provider=p"]);
+    prop::collection::vec((wanted, 0i32..3, state), 0..8).prop_map(|requests| {
+        let lines = requests.into_iter().enumerate();
+        lines
+            .map(|(index, (wanted, relative, state))| {
+                format!("200-{index} {} relative={relative} {state}", wanted.join(","))
+            })
+            .collect()
+    })
+}
+
+const OTHERS: [&str; 2] = ["first provider=p labels=a,d priority=50", "second labels=b,c paused priority=10"];
+
+prop_compose! {
+    fn specs()(hosts in hosts(), nodes in nodes(), requests in requests(), others in 0usize..=2) -> Spec {
+        Spec {
+            hosts,
+            nodes,
+            requests,
+            others: OTHERS[..others].iter().map(|line| line.to_string()).collect(),
+            tenants: vec!["t instances=2".to_owned()],
+            labels: vec!["a max-ready-age=50".to_owned()],
+            max_hold_age: Some(60.0),
+            ..Spec::default()
+        }
+    }
+}
+
+fn look(built: &Built) -> (Pool, Vec<Effect>) {
+    let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
+    let effects = pool.step(Event::Wake, &built.world());
+    (pool, effects)
+}
+
+/// Nodes by request, of hand-outs and of those of which a host is still being probed.
+fn given(pool: &Pool) -> BTreeMap<RequestId, Vec<NodeId>> {
+    let handlers = pool.observe(crate::worlds::NOW).requests.into_iter();
+    handlers.filter(|handler| !handler.nodes.is_empty()).map(|handler| (handler.id, handler.nodes)).collect()
+}
+
+/// The labels of which a waiting request needs more idle nodes.
+fn short_of(reason: &str) -> Vec<LabelName> {
+    let Some((_, labels)) = reason.split_once(" idle node(s) of label") else { return Vec::new() };
+    let named = match labels.split_once(']') {
+        Some((many, _)) => many.trim_start_matches("s ["),
+        None => labels.trim_start().split([',', ' ']).next().expect("a label is named"),
+    };
+    named.split(',').map(LabelName::from).collect()
+}
+
+fn apply(built: &mut Built, plan: &HandOut, mzxid: i64) {
+    let request = Stored { record: plan.request.record.clone().into(), version: 1, mzxid };
+    built.snapshot.put_request(plan.request.id.clone(), request);
+    for node in &plan.nodes {
+        built.snapshot.put_node(node.id.clone(), Stored { record: node.record.clone().into(), version: 1, mzxid });
+    }
+}
+
+proptest! {
+    /// Laws 1, 2: nodes are given once, and only idle ones, with the label that was asked for.
+    #[test]
+    fn a_node_is_in_at_most_one_request_and_fits_it(spec in specs()) {
+        let built = build(&spec);
+        let (pool, effects) = look(&built);
+        let mut seen = BTreeSet::new();
+        for node in given(&pool).into_values().flatten() {
+            prop_assert!(seen.insert(node.clone()), "{node} was given twice");
+            let record = &built.snapshot.node(&node).unwrap().record;
+            prop_assert!(record.is_idle() && !built.snapshot.is_node_locked(&node));
+        }
+        for effect in effects {
+            let Effect::HandOut(plan) = effect else { continue };
+            prop_assert_eq!(plan.request.record.nodes.len(), plan.request.record.node_types.len());
+            for (label, node) in plan.request.record.node_types.iter().zip(&plan.nodes) {
+                prop_assert!(node.record.labels.contains(label));
+                prop_assert_eq!(node.record.allocated_to.as_ref(), Some(&plan.request.id));
+            }
+        }
+    }
+
+    /// Law 3.
+    #[test]
+    fn equal_worlds_give_equal_plans(spec in specs()) {
+        prop_assert_eq!(look(&build(&spec)).1, look(&build(&spec)).1);
+    }
+
+    /// Law 4.
+    #[test]
+    fn a_plan_that_was_carried_out_leaves_nothing_to_plan_for_its_requests(spec in specs()) {
+        let mut built = build(&spec);
+        let (mut pool, effects) = look(&built);
+        let mut served = BTreeSet::new();
+        for (index, effect) in effects.iter().enumerate() {
+            if let Effect::HandOut(plan) = effect {
+                apply(&mut built, plan, 1000 + index as i64);
+                pool.step(Event::HandedOut(plan.request.id.clone(), Ok(())), &built.world());
+                served.insert(plan.request.id.clone());
+            }
+        }
+        for effect in pool.step(Event::Wake, &built.world()) {
+            if let Effect::HandOut(plan) = effect {
+                prop_assert!(!served.contains(&plan.request.id), "{} was served twice", plan.request.id);
+            }
+        }
+    }
+
+    /// Law 5 and the promise to large requests: while one waits for a label, nothing behind it takes that label.
+    #[test]
+    fn what_a_request_is_short_of_goes_to_nobody_behind_it(spec in specs()) {
+        let built = build(&spec);
+        let (pool, _) = look(&built);
+        let given = given(&pool);
+        for (rank, _) in built.snapshot.waiting_requests() {
+            let Some(why) = pool.why(&rank.id, &built.snapshot) else { continue };
+            let short = short_of(&why.reason);
+            for (behind, nodes) in &given {
+                let other = Rank::of(behind, &built.snapshot.request(behind).unwrap().record);
+                if other <= *rank {
+                    continue;
+                }
+                for node in nodes {
+                    let labels = &built.snapshot.node(node).unwrap().record.labels;
+                    let taken = labels.iter().find(|label| short.contains(label));
+                    prop_assert!(taken.is_none(), "{behind} took {node} from {}: {}", rank.id, why.reason);
+                }
+            }
+        }
+    }
+
+    /// Law 5, the other half: a single wish waits only when every fitting idle node is spoken for.
+    #[test]
+    fn nothing_that_fits_waits(spec in specs()) {
+        let built = build(&spec);
+        let (pool, _) = look(&built);
+        let given: BTreeSet<NodeId> = given(&pool).into_values().flatten().collect();
+        let first_waiting = built.snapshot.waiting_requests().find(|(rank, request)| {
+            let waits = pool.why(&rank.id, &built.snapshot).is_some_and(|why| why.reason.contains("idle node"));
+            waits && request.record.node_types.len() == 1
+        });
+        let Some((rank, request)) = first_waiting else { return Ok(()) };
+        let kept_for_others = built.snapshot.waiting_requests().take_while(|(other, _)| *other != rank).any(|(other, _)| {
+            pool.why(&other.id, &built.snapshot).is_some_and(|why| why.verdict == VerdictKind::Defer)
+        });
+        let label = &request.record.node_types[0];
+        let free = built.snapshot.idle_nodes(&pool_id(), label).find(|node| !given.contains(*node));
+        prop_assert!(kept_for_others || free.is_none(), "{} waits although {free:?} is idle", rank.id);
+    }
+
+    /// Law 6.
+    #[test]
+    fn every_open_request_has_a_verdict_with_a_reason(spec in specs()) {
+        let built = build(&spec);
+        let (pool, _) = look(&built);
+        for (id, request) in built.snapshot.requests() {
+            if matches!(request.record.state, RequestState::Requested | RequestState::Pending) {
+                let why = pool.why(id, &built.snapshot);
+                prop_assert!(why.is_some_and(|why| !why.reason.is_empty()), "{id} has none");
+            }
+        }
+    }
+
+    /// Law 10.
+    #[test]
+    fn the_ledger_equals_a_recount(spec in specs(), removed in prop::collection::vec(0usize..16, 0..8)) {
+        let mut built = build(&spec);
+        for index in removed {
+            built.snapshot.remove_node(&crate::worlds::node_id(&index.to_string()));
+        }
+        let mut recount = Ledger::default();
+        for (_, node) in built.snapshot.nodes() {
+            recount.add(&node.record);
+        }
+        prop_assert_eq!(&built.snapshot.ledger, &recount);
+    }
+
+    /// Law 11.
+    #[test]
+    fn a_sweep_never_touches_locked_nodes_nor_held_ones_before_their_time(spec in specs()) {
+        let built = build(&spec);
+        let mut upkeep = Upkeep::new(Span(28_800.0));
+        for effect in upkeep.step(upkeep::Event::Sweep, &built.world()) {
+            let touched: Vec<NodeId> = match effect {
+                upkeep::Effect::Repair(Repair::Retire { node, .. }) => vec![node],
+                upkeep::Effect::Repair(Repair::Release { node, .. }) => vec![node.id],
+                upkeep::Effect::Repair(Repair::Reset { nodes, .. }) => nodes.into_iter().map(|node| node.id).collect(),
+                upkeep::Effect::Update { node, .. } => vec![node],
+                _ => vec![],
+            };
+            for node in touched {
+                prop_assert!(!built.snapshot.is_node_locked(&node), "{node} is locked");
+                let record = &built.snapshot.node(&node).unwrap().record;
+                let young = (built.now - record.state_time).0 < 60.0;
+                prop_assert!(record.state != NodeState::Hold || !young, "{node} is held");
+            }
+        }
+    }
+
+    /// Law 13.
+    #[test]
+    fn records_survive_being_read_and_written(
+        extra in prop::collection::btree_map("[a-z_]{1,8}x", any::<i64>(), 0..5),
+        text in ".*",
+        number in any::<i32>(),
+    ) {
+        let mut document = serde_json::json!({"state": "in-use", "comment": text, "slot": number, "external_id": {"k": [1, null]}});
+        for (key, value) in extra {
+            document[key] = value.into();
+        }
+        let node: Node = serde_json::from_value(document.clone()).unwrap();
+        let written: serde_json::Value = json::from_bytes(&json::to_bytes(&node)).unwrap();
+        for (key, value) in document.as_object().unwrap() {
+            prop_assert_eq!(&written[key], value, "{}", key);
+        }
+        let again: Node = json::from_bytes(&json::to_bytes(&node)).unwrap();
+        prop_assert_eq!(again, node);
+    }
+}
+
+#[test]
+fn a_waiting_request_keeps_every_label_it_was_ever_short_of() {
+    // Short of b first; while it waits, a runs out as well. When b comes back, a must not be lost to others.
+    let world = |nodes: &[&str]| Spec {
+        hosts: vec!["h1 labels=a check=not-needed".to_owned(), "h2 labels=b check=not-needed".to_owned()],
+        nodes: nodes.iter().map(|line| line.to_string()).collect(),
+        requests: vec!["200-1 a,b".to_owned(), "200-2 a".to_owned(), "200-3 b".to_owned()],
+        ..Spec::default()
+    };
+    let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
+    let first = build(&world(&["1 host=h1 slot=0 in-use locked", "2 host=h2 slot=0 in-use locked"]));
+    assert!(pool.step(Event::Wake, &first.world()).is_empty());
+    let only_a = build(&world(&["1 host=h1 slot=0", "2 host=h2 slot=0 in-use locked"]));
+    assert!(pool.step(Event::Wake, &only_a.world()).is_empty(), "a is kept for 200-1");
+    let only_b = build(&world(&["1 host=h1 slot=0 in-use locked", "2 host=h2 slot=0"]));
+    assert!(pool.step(Event::Wake, &only_b.world()).is_empty(), "b is kept for 200-1 as well");
+    let both = build(&world(&["1 host=h1 slot=0", "2 host=h2 slot=0"]));
+    pool.step(Event::Wake, &both.world());
+    assert_eq!(given(&pool).keys().cloned().collect::<Vec<_>>(), [request_id("200-1")]);
+    assert!(matches!(both.snapshot.request(&request_id("200-1")).unwrap().record.state, RequestState::Requested));
+}
+
+// drivers.md 9.1: the limit holds over all pools of a provider.
+#[test]
+fn max_concurrency_counts_the_requests_of_the_other_pools() {
+    let spec = Spec {
+        pool: "max-concurrency=2".to_owned(),
+        hosts: vec!["h1 labels=a slots=3 check=not-needed".to_owned()],
+        nodes: (0..3).map(|slot| format!("{slot} host=h1 slot={slot}")).collect(),
+        requests: (0..3).map(|number| format!("200-{number} a")).collect(),
+        ..Spec::default()
+    };
+    let built = build(&spec);
+    for (elsewhere, expected) in [(0, 2), (1, 1), (2, 0), (7, 0)] {
+        let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
+        pool.set_busy_elsewhere(elsewhere);
+        pool.step(Event::Wake, &built.world());
+        assert_eq!(given(&pool).len(), expected, "{elsewhere} elsewhere");
+    }
+}

@@ -1,0 +1,39 @@
+//! What follows when ZooKeeper refuses a write of ours: another try, but only on another picture.
+
+use crate::worlds::{Spec, build};
+use nodepool::model::snapshot::WriteError;
+use nodepool::model::time::Span;
+use nodepool::policy::sweep::Repair;
+use nodepool::policy::upkeep::{Effect, Event, Upkeep};
+
+/// The key of the repair that an effect asks for.
+fn repairs(effects: &[Effect]) -> Vec<String> {
+    let repair = |effect: &Effect| match effect {
+        Effect::Repair(repair @ Repair::Retire { .. }) => Some(repair.key()),
+        _ => None,
+    };
+    effects.iter().filter_map(repair).collect()
+}
+
+// A repair was refused after the lock that stood in its way had gone, and nobody looked again until the next tick.
+#[test]
+fn a_refused_repair_is_tried_again_if_the_picture_has_moved_on_meanwhile() {
+    let spec = "hosts: [h1 labels=a check=not-needed]\nnodes: [1 host=h1 slot=0 used]\nexpect: ''\n";
+    let spec: Spec = serde_yaml::from_str(spec).unwrap();
+    let mut built = build(&spec);
+    let mut upkeep = Upkeep::new(Span(28_800.0));
+    let asked = repairs(&upkeep.step(Event::Wake, &built.world()));
+    assert_eq!(asked, ["node 0000000001"]);
+    for error in [WriteError::Conflict, WriteError::Contended] {
+        // The picture of the lock's end comes while the repair is under way.
+        built.snapshot.revision += 1;
+        assert!(repairs(&upkeep.step(Event::Wake, &built.world())).is_empty(), "it is under way");
+        let refused = Event::Repaired(asked[0].clone(), Err(error));
+        assert!(upkeep.step(refused, &built.world()).is_empty());
+        assert_eq!(upkeep.due(), Some(built.world().now), "a look is due at once");
+        assert_eq!(repairs(&upkeep.step(Event::Wake, &built.world())), asked);
+    }
+    let refused = Event::Repaired(asked[0].clone(), Err(WriteError::Contended));
+    assert!(upkeep.step(refused, &built.world()).is_empty());
+    assert_eq!(upkeep.due(), None, "nothing has changed since, so nothing would be different");
+}

@@ -1,0 +1,21 @@
+//! The client, its locks and its stores: Apache ZooKeeper, the embedded server and the store in memory.
+
+mod contract;
+mod coordinator;
+#[path = "zookeeper/hostile.rs"]
+mod hostile;
+#[path = "zookeeper/huge_trees.rs"]
+mod huge_trees;
+#[path = "zookeeper/locks_in_memory.rs"]
+mod locks_in_memory;
+#[path = "zookeeper/locks_on_zookeeper.rs"]
+mod locks_on_zookeeper;
+#[path = "zookeeper/memory_store.rs"]
+mod memory_store;
+#[path = "zookeeper/session.rs"]
+mod session;
+#[path = "zookeeper/store_contract.rs"]
+mod store_contract;
+mod support;
+#[path = "zookeeper/tls.rs"]
+mod tls;

@@ -1,0 +1,159 @@
+//! Servers that misbehave: whatever comes from the other end, there is a message, no panic and no hang.
+
+use std::time::Duration;
+
+use crate::support::real;
+use crate::support::real::zookeeper::{Ensemble, Options};
+use crate::support::wait;
+use bytes::Bytes;
+use nodepool::zk::session::{ConnectOptions, Server as Address, connect};
+use nodepool::zk::{Connection, CreateMode, SessionState, ZkError};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a server does with a connection.
+#[derive(Clone, Copy, Debug)]
+enum Manners {
+    Closes,
+    IsSilent,
+    /// Answers everything with these bytes.
+    Says(&'static [u8]),
+    /// Gives a session, then answers with these bytes.
+    TurnsTo(&'static [u8]),
+}
+
+/// The answer to the first packet: protocol 0, 2 s, session 1, sixteen bytes of password, not read-only.
+fn session_granted() -> Vec<u8> {
+    let mut body = Vec::new();
+    body.extend(0_i32.to_be_bytes());
+    body.extend(2_000_i32.to_be_bytes());
+    body.extend(1_i64.to_be_bytes());
+    body.extend(16_i32.to_be_bytes());
+    body.extend([7; 16]);
+    body.push(0);
+    let mut packet = (body.len() as i32).to_be_bytes().to_vec();
+    packet.extend(body);
+    packet
+}
+
+/// The answer to the ping that follows the handshake.
+fn ping_answered() -> Vec<u8> {
+    let mut packet = 16_i32.to_be_bytes().to_vec();
+    packet.extend((-2_i32).to_be_bytes());
+    packet.extend(0_i64.to_be_bytes());
+    packet.extend(0_i32.to_be_bytes());
+    packet
+}
+
+async fn serve(mut stream: TcpStream, manners: Manners) -> std::io::Result<()> {
+    let mut buffer = [0; 4096];
+    let mut packets = 0;
+    loop {
+        if matches!(manners, Manners::Closes) || stream.read(&mut buffer).await? == 0 {
+            return Ok(());
+        }
+        packets += 1;
+        match manners {
+            Manners::Closes | Manners::IsSilent => {}
+            Manners::Says(words) => stream.write_all(words).await?,
+            Manners::TurnsTo(_) if packets == 1 => stream.write_all(&session_granted()).await?,
+            Manners::TurnsTo(_) if packets == 2 => stream.write_all(&ping_answered()).await?,
+            Manners::TurnsTo(words) => stream.write_all(words).await?,
+        }
+    }
+}
+
+async fn start(manners: Manners) -> ConnectOptions {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve(stream, manners));
+        }
+    });
+    ConnectOptions { session_timeout: Duration::from_secs(2), ..ConnectOptions::plain("127.0.0.1", port) }
+}
+
+#[tokio::test]
+async fn who_is_not_zookeeper_is_refused_with_a_reason() {
+    let cases = [
+        (Manners::Closes, "the server close"),
+        (Manners::IsSilent, "accepts the connection but does not answer"),
+        (Manners::Says(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "does not look like ZooKeeper's"),
+        (Manners::Says(&[0xff; 64]), "does not look like ZooKeeper's"),
+        (Manners::Says(&[0, 0, 0, 1, 0]), "does not look like ZooKeeper's"),
+        (Manners::Says(&[0x7f, 0xff, 0xff, 0xff, 0, 0]), "does not look like ZooKeeper's"),
+        (Manners::Says(&[0x15, 0x03, 0x03, 0, 2, 2, 80]), "wants TLS"),
+    ];
+    for (manners, words) in cases {
+        let options = start(manners).await;
+        let ended = tokio::time::timeout(Duration::from_secs(20), connect(options)).await;
+        let error = ended.unwrap_or_else(|_| panic!("{manners:?} hangs")).err().expect("not ZooKeeper").to_string();
+        assert!(error.contains(words), "{manners:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_turns_to_nonsense_costs_a_connection_and_no_more() {
+    let nonsense: [&[u8]; 5] = [
+        &[0xff; 64],
+        &[0, 0, 0, 3, 1, 2, 3],
+        b"GET / HTTP/1.0\r\n\r\n",
+        &[0; 64],
+        &[0, 0, 0, 16, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0],
+    ];
+    for words in nonsense {
+        let zk = connect(start(Manners::TurnsTo(words)).await).await.unwrap();
+        assert_eq!(zk.session_id(), 1);
+        let asked = tokio::time::timeout(Duration::from_secs(10), zk.get("/x")).await.expect("an answer in time");
+        assert!(matches!(asked, Err(ZkError::Unknown(_) | ZkError::Protocol(_))), "{words:?}: {asked:?}");
+        let created = zk.create("/x", Bytes::new(), CreateMode::Persistent);
+        let created = tokio::time::timeout(Duration::from_secs(10), created).await.expect("an answer in time");
+        assert!(matches!(created, Err(ZkError::Unknown(_) | ZkError::Protocol(_))), "{words:?}: {created:?}");
+        tokio::time::timeout(Duration::from_secs(10), zk.close()).await.expect("closing has a limit");
+    }
+}
+
+#[tokio::test]
+async fn a_read_only_server_is_named_and_its_sessions_wait_for_the_ensemble() {
+    if real::skipped() {
+        return;
+    }
+    let mut options = Options::short_sessions();
+    options.settings.push("maxSessionTimeout=60000".to_owned());
+    options.java.push("-Dreadonlymode.enabled=true".to_owned());
+    let mut ensemble = Ensemble::start(3, options).await;
+    let servers = ensemble.servers.iter().map(|server| {
+        let (host, port) = server.address().rsplit_once(':').map(|(h, p)| (h.to_owned(), p.parse().unwrap())).unwrap();
+        Address { host, port }
+    });
+    let options = ConnectOptions {
+        servers: servers.collect(),
+        session_timeout: Duration::from_secs(30),
+        request_deadline: Some(Duration::from_secs(1)),
+        ..ConnectOptions::plain("", 0)
+    };
+    let zk = connect(options.clone()).await.unwrap();
+    zk.create("/mine", Bytes::new(), CreateMode::Ephemeral).await.unwrap();
+    ensemble.kill(0);
+    ensemble.kill(1);
+    wait::until("the last server to be read-only", PATIENCE, async || {
+        ensemble.servers[2].role().await.as_deref() == Some("read-only")
+    })
+    .await;
+    let last = ConnectOptions { servers: vec![options.servers[2].clone()], ..options };
+    let refused = connect(last).await.err().expect("not with a read-only server").to_string();
+    assert!(refused.contains("the server is read-only: it has lost its ensemble"), "{refused}");
+    assert_eq!(*zk.session().borrow(), SessionState::Suspended);
+    let set = zk.set("/mine", Bytes::new(), -1).await;
+    assert!(matches!(set, Err(ZkError::Unknown(_) | ZkError::ReadOnly)), "{set:?}");
+    // Not yet thirty seconds gone: with the ensemble the session comes back.
+    ensemble.start_again(0).await;
+    wait::until("the session to go on", PATIENCE, async || {
+        zk.exists("/mine").await.is_ok_and(|stat| stat.is_some_and(|stat| stat.ephemeral_owner == zk.session_id()))
+    })
+    .await;
+    zk.close().await;
+}

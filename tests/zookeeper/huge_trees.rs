@@ -1,0 +1,53 @@
+//! Trees of a size that nobody plans for, on Apache ZooKeeper: they are read, and work goes on.
+
+use crate::support::real;
+use bytes::Bytes;
+use nodepool::zk::mirror::Mirror;
+use nodepool::zk::session::{ConnectOptions, connect};
+use nodepool::zk::{CreateMode, Op, Zk};
+
+/// So many names make an answer of about 2 MB, twice what ZooKeeper takes as a request.
+const DIRECTORIES: usize = 100_000;
+
+async fn connection() -> Zk {
+    let server = real::zookeeper::shared().await;
+    let address = server.chroot("huge").await;
+    let (hosts, chroot) = address.split_once('/').expect("a chroot follows the address");
+    let (host, port) = hosts.rsplit_once(':').expect("an address has a port");
+    let mut options = ConnectOptions::plain(host, port.parse().expect("a port is a number"));
+    options.chroot = format!("/{chroot}");
+    connect(options).await.expect("the server of the tests answers")
+}
+
+#[test]
+fn a_child_list_larger_than_a_request_may_be_is_read() {
+    if real::skipped() {
+        return;
+    }
+    actix_rt::System::new().block_on(async {
+        let zk = connection().await;
+        for path in ["/nodepool", "/nodepool/requests-lock", "/nodepool/nodes"] {
+            zk.create(path, Bytes::new(), CreateMode::Persistent).await.unwrap();
+        }
+        let numbers: Vec<usize> = (0..DIRECTORIES).collect();
+        let batches = numbers.chunks(2000).map(|batch| {
+            let path = |number: &usize| format!("/nodepool/requests-lock/200-{number:010}");
+            zk.multi(
+                batch.iter().map(|number| Op::create(path(number), Bytes::new(), CreateMode::Persistent)).collect(),
+            )
+        });
+        for batch in batches.collect::<Vec<_>>() {
+            batch.await.unwrap();
+        }
+        // As much as a znode may hold, and no record.
+        let blob = Bytes::from(vec![b'['; 1_000_000]);
+        zk.create("/nodepool/nodes/0000000000", blob, CreateMode::Persistent).await.unwrap();
+
+        let mirror = Mirror::start(zk.clone(), &tokio::runtime::Handle::current()).await.unwrap();
+        let snapshot = mirror.snapshot();
+        assert_eq!(snapshot.request_locks().count(), DIRECTORIES);
+        assert_eq!((snapshot.node_count(), snapshot.unreadable().count()), (0, 1));
+        let (_, reason) = snapshot.unreadable().next().unwrap();
+        assert!(reason.len() < 300, "the reason is short: {reason}");
+    });
+}

@@ -1,0 +1,187 @@
+//! Locks shared with kazoo on Apache ZooKeeper: both ways, in order, with nothing left behind.
+
+use std::time::Duration;
+
+use crate::support::real::python::{self, Interpreter, Script};
+use crate::support::real::zookeeper::{self, Server};
+use crate::support::{real, wait};
+use nodepool::zk::session::{ConnectOptions, RealConnection, connect};
+use nodepool::zk::{Connection, Zk, lock, paths};
+use serde_json::json;
+use std::sync::Arc;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Our client and a kazoo below one chroot of their own.
+struct Pair {
+    zk: Arc<RealConnection>,
+    kazoo: Script,
+    address: String,
+}
+
+impl Pair {
+    async fn on(server: &Server) -> Self {
+        let address = server.chroot("locks").await;
+        let zk = client(&address).await;
+        Self { zk, kazoo: kazoo(&address), address }
+    }
+
+    fn zk(&self) -> Zk {
+        self.zk.clone()
+    }
+
+    async fn contenders(&self, directory: &str) -> Vec<String> {
+        lock::contenders(&self.zk(), directory).await.unwrap()
+    }
+
+    async fn has_contenders(&self, directory: &str, count: usize) {
+        wait::until("contenders", PATIENCE, async || self.contenders(directory).await.len() == count).await;
+    }
+}
+
+async fn client(address: &str) -> Arc<RealConnection> {
+    let (server, chroot) = address.split_once('/').unwrap();
+    let (host, port) = server.rsplit_once(':').unwrap();
+    let plain = ConnectOptions::plain(host, port.parse().unwrap());
+    connect(ConnectOptions { chroot: format!("/{chroot}"), ..plain }).await.unwrap()
+}
+
+fn kazoo(address: &str) -> Script {
+    python::spawn(Interpreter::Reference, "kazoo_lock.py", &[address])
+}
+
+// zookeeper.md checks 14, 15 and 16
+#[tokio::test]
+async fn we_and_kazoo_exclude_each_other_without_waiting() {
+    if real::skipped() {
+        return;
+    }
+    let server = Server::start(zookeeper::Options::default()).await;
+    let mut pair = Pair::on(&server).await;
+    let directory = paths::request_lock(&"200-0000000001".into());
+    let attempt = json!({"do": "acquire", "path": directory, "blocking": false});
+    let ours = lock::try_lock(&pair.zk(), &directory, "").await.unwrap().expect("nobody else wants it");
+    assert_eq!(pair.kazoo.ask(attempt.clone()).await, json!(false));
+    assert_eq!(pair.contenders(&directory).await, [paths::name(ours.path())], "kazoo's attempt left nothing");
+    let (data, stat) = pair.zk.get(ours.path()).await.unwrap();
+    assert_eq!((data.len(), stat.ephemeral_owner), (0, pair.zk.session_id()));
+    ours.release().await.unwrap();
+    assert_eq!(pair.kazoo.ask(attempt).await, json!(true));
+    assert!(lock::try_lock(&pair.zk(), &directory, "").await.unwrap().is_none());
+    let left = pair.contenders(&directory).await;
+    assert_eq!(left.len(), 1, "our attempt left nothing: {left:?}");
+    // Theirs and ours have names of one form.
+    let (unique, sequence) = left[0].split_once("__lock__").unwrap();
+    assert!(unique.len() == 32 && sequence.len() == 10, "{left:?}");
+    pair.kazoo.ask(json!({"do": "release", "path": directory})).await;
+    assert!(lock::try_lock(&pair.zk(), &directory, "").await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn we_wait_for_kazoo_and_kazoo_for_us_in_the_order_of_arrival() {
+    if real::skipped() {
+        return;
+    }
+    let server = Server::start(zookeeper::Options::default()).await;
+    let mut pair = Pair::on(&server).await;
+    let mut second = kazoo(&pair.address);
+    let directory = "/nodepool/elections/stats".to_owned();
+    let acquire = json!({"do": "acquire", "path": directory});
+    let release = json!({"do": "release", "path": directory});
+    assert_eq!(pair.kazoo.ask(acquire.clone()).await, json!(true));
+    // Behind kazoo's first: ours, kazoo's second, ours again.
+    let first = tokio::spawn({
+        let (zk, directory) = (pair.zk(), directory.clone());
+        async move { lock::lock(&zk, &directory, "nl01-1").await.unwrap() }
+    });
+    pair.has_contenders(&directory, 2).await;
+    second.send(&acquire).await;
+    pair.has_contenders(&directory, 3).await;
+    let last = tokio::spawn({
+        let (zk, directory) = (pair.zk(), directory.clone());
+        async move { lock::lock_within(&zk, &directory, "nl01-2", PATIENCE).await.unwrap().expect("in time") }
+    });
+    pair.has_contenders(&directory, 4).await;
+    let listed = pair.kazoo.ask(json!({"do": "contenders", "path": directory})).await;
+    assert_eq!(listed, json!(["kazoo", "nl01-1", "kazoo", "nl01-2"]), "identifiers as kazoo reads them");
+    assert!(!first.is_finished() && !last.is_finished());
+    pair.kazoo.ask(release.clone()).await;
+    let held = first.await.unwrap();
+    assert!(!last.is_finished());
+    held.release().await.unwrap();
+    assert_eq!(second.answer(PATIENCE).await, Ok(json!(true)));
+    assert!(!last.is_finished());
+    second.ask(release).await;
+    last.await.unwrap().release().await.unwrap();
+    assert_eq!(pair.contenders(&directory).await, Vec::<String>::new());
+}
+
+// zookeeper.md §2.1 step 5: who waits in vain leaves nothing, whatever waits for whom
+#[tokio::test]
+async fn waiting_in_vain_for_kazoo_leaves_nothing_and_the_other_way_round() {
+    if real::skipped() {
+        return;
+    }
+    let server = Server::start(zookeeper::Options::default()).await;
+    let mut pair = Pair::on(&server).await;
+    let directory = paths::request_lock(&"100-0000000001".into());
+    assert_eq!(pair.kazoo.ask(json!({"do": "acquire", "path": directory})).await, json!(true));
+    let waited = lock::lock_within(&pair.zk(), &directory, "", Duration::from_millis(300)).await.unwrap();
+    assert!(waited.is_none());
+    assert_eq!(pair.contenders(&directory).await.len(), 1);
+    // Cancelled in the middle of it.
+    let zk = pair.zk();
+    let cancelled = tokio::time::timeout(Duration::from_millis(100), lock::lock(&zk, &directory, "")).await;
+    assert!(cancelled.is_err());
+    pair.has_contenders(&directory, 1).await;
+    // A killed kazoo holds it until its session ends; a broken lock is free at once.
+    assert!(lock::break_lock(&pair.zk(), &directory).await.unwrap());
+    let ours = lock::try_lock(&pair.zk(), &directory, "").await.unwrap().expect("free");
+    let in_vain = json!({"do": "acquire", "path": directory, "timeout": 0.3});
+    let mut other = kazoo(&pair.address);
+    assert_eq!(other.ask(in_vain).await, json!(false));
+    assert_eq!(pair.contenders(&directory).await, [paths::name(ours.path())]);
+}
+
+/// Two of each count to one number under the lock, each adding to what it read: a lost turn would show.
+#[tokio::test]
+async fn no_turn_is_lost_when_we_and_kazoo_count_together() {
+    if real::skipped() {
+        return;
+    }
+    const TURNS: usize = 40;
+    let server = Server::start(zookeeper::Options::default()).await;
+    let mut pair = Pair::on(&server).await;
+    let directory = "/nodepool/elections/count";
+    pair.kazoo.ask(json!({"do": "create", "path": "/nodepool/counter", "data": "0"})).await;
+    let ours = (0..2).map(|_| {
+        let address = pair.address.clone();
+        tokio::spawn(async move {
+            let zk: Zk = client(&address).await;
+            for _ in 0..TURNS {
+                let held = lock::lock(&zk, directory, "").await.unwrap();
+                let (data, _) = zk.get("/nodepool/counter").await.unwrap();
+                let count: usize = std::str::from_utf8(&data).unwrap().parse().unwrap();
+                zk.set("/nodepool/counter", (count + 1).to_string().into(), -1).await.unwrap();
+                held.release().await.unwrap();
+            }
+        })
+    });
+    let theirs = (0..2).map(|_| {
+        let mut kazoo = kazoo(&pair.address);
+        tokio::spawn(async move {
+            for _ in 0..TURNS {
+                assert_eq!(kazoo.ask(json!({"do": "acquire", "path": directory})).await, json!(true));
+                let count = kazoo.ask(json!({"do": "get", "path": "/nodepool/counter"})).await;
+                let count: usize = count.as_str().unwrap().parse().unwrap();
+                kazoo.ask(json!({"do": "set", "path": "/nodepool/counter", "data": (count + 1).to_string()})).await;
+                kazoo.ask(json!({"do": "release", "path": directory})).await;
+            }
+        })
+    });
+    for counting in ours.chain(theirs).collect::<Vec<_>>() {
+        counting.await.unwrap();
+    }
+    let (data, _) = pair.zk.get("/nodepool/counter").await.unwrap();
+    assert_eq!(data, (4 * TURNS).to_string());
+}

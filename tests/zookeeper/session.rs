@@ -1,0 +1,321 @@
+//! The client against Apache ZooKeeper: the store contract, chroots, connections that come and go, sessions that end.
+
+use std::time::Duration;
+
+use crate::support::real;
+use crate::support::real::zookeeper::{Ensemble, Options, Server};
+use crate::support::wait;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
+use nodepool::zk::session::{self, ConnectError, ConnectOptions, connect, connect_until};
+use nodepool::zk::{Connection, CreateMode, EventKind, Reply, SessionState, Zk, ZkError};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Servers that grant sessions of 0.4 to 60 seconds.
+fn settings() -> Options {
+    Options { settings: vec!["maxSessionTimeout=60000".to_owned()], ..Options::short_sessions() }
+}
+
+/// `host:port,host:port` as options, with a session of four seconds.
+fn options_of(addresses: &str) -> ConnectOptions {
+    let mut options = ConnectOptions { session_timeout: Duration::from_secs(4), ..ConnectOptions::plain("", 0) };
+    options.servers.clear();
+    for address in addresses.split(',') {
+        let (host, port) = address.rsplit_once(':').unwrap();
+        options.servers.push(session::Server { host: host.to_owned(), port: port.parse().unwrap() });
+    }
+    options
+}
+
+/// The index of the server that a session is connected to.
+async fn home_of(ensemble: &Ensemble, session_id: i64) -> usize {
+    wait::until_some("the session to be somewhere", PATIENCE, async || {
+        for (index, server) in ensemble.servers.iter().enumerate() {
+            let Ok(mut stream) = tokio::net::TcpStream::connect(server.plain_address()).await else { continue };
+            let mut answer = String::new();
+            let asked = stream.write_all(b"cons").await.is_ok() && stream.read_to_string(&mut answer).await.is_ok();
+            if asked && answer.contains(&format!("sid=0x{session_id:x}")) {
+                return Some(index);
+            }
+        }
+        None
+    })
+    .await
+}
+
+struct Real(ConnectOptions);
+
+impl crate::contract::Server for Real {
+    fn connect(&self) -> BoxFuture<'static, Zk> {
+        let options = self.0.clone();
+        async move {
+            let zk: Zk = connect(options).await.unwrap();
+            zk
+        }
+        .boxed()
+    }
+}
+
+#[tokio::test]
+async fn the_client_keeps_the_contract_with_and_without_a_chroot() {
+    if real::skipped() {
+        return;
+    }
+    let server = Server::start(settings()).await;
+    crate::contract::run(&Real(options_of(&server.address()))).await;
+    // zookeeper.md check 22: made on demand
+    crate::contract::run(&Real(ConnectOptions { chroot: "/np".into(), ..options_of(&server.address()) })).await;
+    let outside = connect(options_of(&server.address())).await.unwrap();
+    let (names, _) = outside.children("/np").await.unwrap();
+    assert!(!names.is_empty() && names.iter().all(|name| name.starts_with("contract-")), "{names:?}");
+    let refused = connect(ConnectOptions { chroot: "/missing/np".into(), ..options_of(&server.address()) }).await;
+    assert!(matches!(refused, Err(ConnectError::NoChrootParent(_))));
+}
+
+/// A session with an ephemeral, a watch, and a second session that changes things.
+struct Scene {
+    zk: std::sync::Arc<nodepool::zk::session::RealConnection>,
+    stream: futures::stream::BoxStream<'static, nodepool::zk::WatchEvent>,
+    ephemeral: String,
+    session_id: i64,
+}
+
+impl Scene {
+    async fn set(options: ConnectOptions) -> Self {
+        let zk = connect(options).await.unwrap();
+        let (ephemeral, _) = zk.create("/mine", Bytes::new(), CreateMode::Ephemeral).await.unwrap();
+        let _ = zk.create("/watched", Bytes::new(), CreateMode::Persistent).await;
+        let stream = zk.watch("/watched").await.unwrap();
+        let session_id = zk.session_id();
+        Self { zk, stream, ephemeral, session_id }
+    }
+
+    async fn reaches(&self, wanted: SessionState) {
+        let mut state = self.zk.session();
+        let reached = tokio::time::timeout(Duration::from_secs(40), state.wait_for(|state| *state == wanted));
+        reached.await.unwrap_or_else(|_| panic!("never {wanted:?}")).unwrap();
+    }
+
+    async fn hears(&mut self, kind: EventKind, path: &str) {
+        let heard = tokio::time::timeout(Duration::from_secs(40), self.next_of(kind, path)).await;
+        heard.unwrap_or_else(|_| panic!("no {kind:?} {path}"));
+    }
+
+    async fn next_of(&mut self, kind: EventKind, path: &str) {
+        while let Some(event) = self.stream.next().await {
+            if (event.kind, event.path.as_str()) == (kind, path) {
+                return;
+            }
+        }
+        panic!("the stream ended");
+    }
+
+    /// Same session, ephemeral still there, events come again. Servers that have just found each other may part once more,
+    /// so whatever a connection was lost for is tried again, within the session.
+    async fn is_whole(&mut self, options: ConnectOptions) {
+        self.hears(EventKind::Resync, "/watched").await;
+        assert_eq!(self.zk.session_id(), self.session_id);
+        let stat = again(|| self.zk.exists(&self.ephemeral)).await.unwrap().expect("the ephemeral survives");
+        assert_eq!(stat.ephemeral_owner, self.session_id);
+        let other = wait::until_some("another session", PATIENCE, async || connect(options.clone()).await.ok()).await;
+        wait::until("an event of another session's write", PATIENCE, async || {
+            let name = "/watched/n-";
+            let (path, _) = again(|| other.create(name, Bytes::new(), CreateMode::PersistentSequential)).await.unwrap();
+            // What is written while the connection is away is told by a resync, not by an event.
+            tokio::time::timeout(Duration::from_secs(5), self.next_of(EventKind::Created, &path)).await.is_ok()
+        })
+        .await;
+        other.close().await;
+    }
+}
+
+/// Asks until there is an answer; for what may be done twice.
+async fn again<T>(mut ask: impl FnMut() -> Reply<T>) -> Result<T, ZkError> {
+    wait::until_some("an answer", PATIENCE, async || match ask().await {
+        Err(ZkError::Unknown(_)) => None,
+        answer => Some(answer),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_session_survives_the_loss_of_its_server_and_of_the_leader() {
+    if real::skipped() {
+        return;
+    }
+    let mut ensemble = Ensemble::start(3, settings()).await;
+    let options = options_of(&ensemble.address());
+    let mut scene = Scene::set(options.clone()).await;
+    let home = home_of(&ensemble, scene.session_id).await;
+    ensemble.kill(home);
+    scene.is_whole(options.clone()).await;
+    ensemble.start_again(home).await;
+    let leader = ensemble.leader().await;
+    ensemble.kill(leader);
+    // Followers drop their clients while they elect, so this is always a new connection too.
+    scene.is_whole(options.clone()).await;
+    ensemble.start_again(leader).await;
+    // A follower that hangs with open connections, as behind a network that swallows packets.
+    let leader = ensemble.leader().await;
+    let mut servers = options.servers.clone();
+    let mut home = home_of(&ensemble, scene.session_id).await;
+    while home == leader {
+        servers.rotate_left(1);
+        scene.zk.set_servers(servers.clone());
+        scene.is_whole(options.clone()).await;
+        home = home_of(&ensemble, scene.session_id).await;
+    }
+    ensemble.servers[home].freeze();
+    scene.is_whole(options).await;
+    ensemble.servers[home].thaw();
+    scene.zk.close().await;
+}
+
+// crates.md §2 traps 3 and 5
+#[tokio::test]
+async fn a_session_outlives_an_outage_longer_than_the_crate_believes() {
+    if real::skipped() {
+        return;
+    }
+    let mut server = Server::start(settings()).await;
+    let options = ConnectOptions { session_timeout: Duration::from_secs(3), ..options_of(&server.address()) };
+    let mut scene = Scene::set(options.clone()).await;
+    let (_, changed) = scene.zk.exists_and_watch("/nothing").await.unwrap();
+    server.kill();
+    scene.reaches(SessionState::Suspended).await;
+    tokio::time::timeout(Duration::from_secs(15), changed).await.expect("one-shot watches resolve with the connection");
+    let started = tokio::time::Instant::now();
+    let refused = scene.zk.get("/watched").await;
+    assert!(matches!(&refused, Err(ZkError::Unknown(text)) if text.contains("not sent")), "{refused:?}");
+    assert!(started.elapsed() < Duration::from_secs(20), "bounded by the session timeout");
+    // The outage has to last 1.4 session timeouts, which is when the crate gives up by itself.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    server.start_again().await;
+    // Made while suspended, sent in order as soon as there is a connection, which took less than the session timeout.
+    wait::until("a request to get through", PATIENCE, async || {
+        let created = scene.zk.create("/watched/late", Bytes::new(), CreateMode::Persistent);
+        let read = scene.zk.get("/watched/late");
+        let _ = created.await;
+        read.await.is_ok()
+    })
+    .await;
+    scene.is_whole(options).await;
+    scene.zk.close().await;
+}
+
+#[tokio::test]
+async fn a_session_that_somebody_ended_is_expired_for_good() {
+    if real::skipped() {
+        return;
+    }
+    let server = Server::start(settings()).await;
+    let mut scene = Scene::set(options_of(&server.address())).await;
+    // Whoever knows the credentials can end the session. Our client takes it back when it can, hence the repetition.
+    let state = scene.zk.session();
+    wait::until("the thief to end the session", PATIENCE, async || {
+        let thief = zookeeper_client::Client::connector().with_session(scene.zk.credentials()).with_fail_eagerly();
+        drop(thief.connect(&server.address()).await);
+        *state.borrow() == SessionState::Expired
+    })
+    .await;
+    scene.reaches(SessionState::Expired).await;
+    assert_eq!(scene.zk.get("/watched").await.unwrap_err(), ZkError::SessionExpired);
+    assert_eq!(scene.zk.watch("/watched").await.err(), Some(ZkError::SessionExpired));
+    let ended = async { while scene.stream.next().await.is_some() {} };
+    tokio::time::timeout(Duration::from_secs(5), ended).await.expect("the stream ends with the session");
+    let other = connect(options_of(&server.address())).await.unwrap();
+    assert_eq!(other.exists("/mine").await.unwrap(), None, "its ephemerals are gone");
+    tokio::time::timeout(Duration::from_secs(5), scene.zk.close()).await.expect("closing it is no work");
+}
+
+#[tokio::test]
+async fn closing_and_dropping_end_the_session_at_once() {
+    if real::skipped() {
+        return;
+    }
+    let server = Server::start(settings()).await;
+    let options = ConnectOptions { session_timeout: Duration::from_secs(30), ..options_of(&server.address()) };
+    let other = connect(options.clone()).await.unwrap();
+    let scene = Scene::set(options.clone()).await;
+    scene.zk.close().await;
+    assert_eq!(other.exists("/mine").await.unwrap(), None);
+    assert_eq!(scene.zk.get("/mine").await.unwrap_err(), ZkError::SessionExpired);
+    let scene = Scene::set(options.clone()).await;
+    let (_, gone) = other.exists_and_watch("/mine").await.unwrap();
+    drop(scene);
+    tokio::time::timeout(Duration::from_secs(3), gone).await.expect("a dropped session ends long before its timeout");
+    assert_eq!(other.exists("/mine").await.unwrap(), None);
+    // Neither does a reply that somebody keeps without awaiting it.
+    let scene = Scene::set(options.clone()).await;
+    let kept = (scene.zk.get("/mine"), scene.zk.exists_and_watch("/mine"));
+    tokio::time::timeout(Duration::from_secs(5), scene.zk.close()).await.expect("closing has a limit");
+    assert_eq!(other.exists("/mine").await.unwrap(), None);
+    drop(kept);
+    // A server that hangs holds up nobody for ever.
+    let scene = Scene::set(options).await;
+    server.freeze();
+    tokio::time::timeout(Duration::from_secs(6), scene.zk.close()).await.expect("closing has a limit");
+    server.thaw();
+}
+
+// zookeeper.md R2 and the reload of zookeeper-servers
+#[tokio::test]
+async fn a_session_moves_to_other_servers_when_told() {
+    if real::skipped() {
+        return;
+    }
+    let ensemble = Ensemble::start(3, settings()).await;
+    let all = options_of(&ensemble.address());
+    let one = |index: usize| vec![all.servers[index].clone()];
+    let mut scene = Scene::set(ConnectOptions { servers: one(0), ..all.clone() }).await;
+    assert_eq!(home_of(&ensemble, scene.session_id).await, 0);
+    scene.zk.set_servers(one(2));
+    scene.is_whole(all.clone()).await;
+    assert_eq!(home_of(&ensemble, scene.session_id).await, 2);
+    scene.zk.close().await;
+}
+
+#[tokio::test]
+async fn connecting_goes_on_until_there_is_a_server_or_it_is_cancelled() {
+    if real::skipped() {
+        return;
+    }
+    let mut server = Server::start(settings()).await;
+    server.kill();
+    let options = options_of(&server.address());
+    let refused = connect(options.clone()).await.err().expect("nobody is there").to_string();
+    assert!(refused.contains(&format!("{}: connection refused", server.address())), "{refused}");
+    let soon = tokio::time::sleep(Duration::from_millis(300));
+    assert!(connect_until(options.clone(), soon).await.unwrap().is_none());
+    let waiting = tokio::spawn(connect_until(options, std::future::pending()));
+    server.start_again().await;
+    let connected = tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap().unwrap().unwrap();
+    connected.expect("not cancelled").close().await;
+}
+
+/// The client has threads of its own, so an arbiter that blocks or ends costs nobody the session.
+#[test]
+fn a_session_made_on_an_arbiter_survives_it() {
+    if real::skipped() {
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = runtime.block_on(Server::start(settings()));
+    let options = ConnectOptions { session_timeout: Duration::from_secs(1), ..options_of(&server.address()) };
+    let zk = actix_rt::System::new().block_on(async move {
+        let zk = connect(options).await.unwrap();
+        zk.create("/mine", Bytes::new(), CreateMode::Ephemeral).await.unwrap();
+        // Three session timeouts during which this thread does nothing else.
+        #[allow(clippy::disallowed_methods)]
+        std::thread::sleep(Duration::from_secs(3));
+        zk
+    });
+    runtime.block_on(async {
+        let stat = zk.exists("/mine").await.unwrap().expect("still there");
+        assert_eq!(stat.ephemeral_owner, zk.session_id());
+        zk.close().await;
+    });
+}

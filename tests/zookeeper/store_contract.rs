@@ -1,0 +1,49 @@
+//! Every store that claims to be ZooKeeper is held to the same cases.
+
+use crate::contract::Server;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use nodepool::zk::Zk;
+use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::zk::session::{ConnectOptions, connect};
+
+struct Memory(MemoryZooKeeper);
+
+impl Server for Memory {
+    fn connect(&self) -> BoxFuture<'static, Zk> {
+        let zk: Zk = self.0.connect();
+        async { zk }.boxed()
+    }
+}
+
+/// Our own client as a source of sessions for the contract.
+struct Wire(ConnectOptions);
+
+impl Server for Wire {
+    fn connect(&self) -> BoxFuture<'static, Zk> {
+        let options = self.0.clone();
+        async move {
+            let zk: Zk = connect(options).await.expect("the server takes a session");
+            zk
+        }
+        .boxed()
+    }
+}
+
+#[tokio::test]
+async fn the_memory_store_keeps_the_contract() {
+    crate::contract::run(&Memory(MemoryZooKeeper::new())).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_memory_store_keeps_the_contract_on_paused_time() {
+    crate::contract::run(&Memory(MemoryZooKeeper::new())).await;
+}
+
+#[tokio::test]
+async fn the_embedded_server_keeps_the_contract_through_the_wire() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = crate::coordinator::start(directory.path()).await;
+    crate::contract::run(&Wire(crate::coordinator::client(server.address().port()))).await;
+    server.stop().await;
+}
