@@ -16,6 +16,8 @@ use crate::model::snapshot::Snapshot;
 pub enum Sight<'a> {
     /// A record as it is now; none where it has gone.
     Node(&'a NodeId, Option<&'a Node>),
+    /// Somebody is about to remove this record by hand, though its server stays.
+    Erased(&'a NodeId),
     Request(&'a RequestId, Option<&'a NodeRequest>),
     /// A call of ours made a server that bears the number of this node.
     Created(&'a Place, &'a NodeId),
@@ -152,6 +154,7 @@ pub fn of_ledger(snapshot: &Snapshot) -> Option<Violation> {
 #[derive(Debug, Default)]
 pub struct Watcher {
     nodes: BTreeMap<NodeId, Node>,
+    erased: BTreeSet<NodeId>,
     requests: BTreeMap<RequestId, NodeRequest>,
     servers: BTreeMap<Place, Server>,
     limits: BTreeMap<ProviderName, usize>,
@@ -168,6 +171,10 @@ impl Watcher {
     pub fn see(&mut self, sight: Sight<'_>) -> Vec<Violation> {
         let found = match sight {
             Sight::Node(id, record) => self.node(id, record),
+            Sight::Erased(id) => {
+                self.erased.insert(id.clone());
+                Vec::new()
+            }
             Sight::Request(id, record) => self.request(id, record),
             Sight::Created(place, node) => self.created(place, node),
             Sight::Deleting(place) => self.deleting(place),
@@ -224,7 +231,8 @@ impl Watcher {
     fn node(&mut self, id: &NodeId, record: Option<&Node>) -> Vec<String> {
         let mut found = Vec::new();
         let Some(now) = record else {
-            if let Some(was) = self.nodes.remove(id) {
+            let was = self.nodes.remove(id);
+            if let Some(was) = was.filter(|_| !self.erased.remove(id)) {
                 found.extend(self.forgotten(id, &was));
             }
             return found;

@@ -39,6 +39,8 @@ pub enum Fault {
     Slow { process: usize, most_ms: u64, seconds: f64 },
     /// Somebody deletes an idle node by hand.
     Delete { nth: usize },
+    /// Somebody removes the record of an idle node by hand.
+    Erase { nth: usize },
     /// Somebody lets an upload go by hand that is ready, whether there is another or not.
     Dismiss { nth: usize },
     /// Somebody wants an image built anew.
@@ -120,7 +122,7 @@ pub fn schedule(seed: u64) -> Vec<(f64, Fault)> {
 fn draw(dice: &mut StdRng) -> Fault {
     // Launchers more often than builders, and whoever polls is only killed.
     let process = [0, 0, 1, 1, 2, 3][dice.gen_range(0..6)];
-    match dice.gen_range(0..18) {
+    match dice.gen_range(0..19) {
         0..3 => Fault::Kill { process, steps: dice.gen_range(0..60) },
         3 => Fault::Kill { process: OLD_SEAT, steps: dice.gen_range(0..60) },
         4 => Fault::Expire { process },
@@ -140,6 +142,7 @@ fn draw(dice: &mut StdRng) -> Fault {
         13..15 => Fault::Delete { nth: dice.gen_range(0..20) },
         15 => Fault::Dismiss { nth: dice.gen_range(0..12) },
         16 => Fault::Rebuild { image: IMAGES[dice.gen_range(0..IMAGES.len())].0 },
+        17 => Fault::Erase { nth: dice.gen_range(0..20) },
         _ => Fault::Reload {
             launcher: dice.gen_range(0..2),
             sizes: Sizes { max_servers: dice.gen_range(5..9), min_ready: dice.gen_range(0..3) },
@@ -217,6 +220,7 @@ pub fn strike(fault: &Fault, stage: &Stage) {
             });
         }
         Fault::Delete { nth } => drop(actix_rt::spawn(operator::delete_idle(zookeeper.clone(), nth))),
+        Fault::Erase { nth } => drop(actix_rt::spawn(operator::erase(zookeeper.clone(), stage.book.clone(), nth))),
         Fault::Dismiss { nth } => {
             drop(actix_rt::spawn(operator::dismiss_upload(zookeeper.clone(), stage.book.clone(), nth)))
         }

@@ -9,10 +9,12 @@ use nodepool::model::json;
 use nodepool::model::node::{Node, NodeState, Writer};
 use nodepool::model::upload::UploadState;
 use nodepool::policy::image_invariants::ImageSight;
+use nodepool::policy::invariants::Sight;
 use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::{CreateMode, ZkError, lock, paths};
+use nodepool::zk::{CreateMode, Op, ZkError, lock, paths};
 
 use super::book::Book;
+use super::configuration::PROVIDERS;
 use crate::grown::Consumer;
 
 /// Deletes an idle node: locks it, reads it, and writes what was read as deleting a while later.
@@ -29,6 +31,26 @@ pub async fn delete_idle(zookeeper: MemoryZooKeeper, nth: usize) {
         write(&operator, id, &node).await;
     }
     held.release().await.expect("nobody breaks the lock of an operator");
+}
+
+/// Removes the record of an idle node, with what is below it. Its server is left over.
+pub async fn erase(zookeeper: MemoryZooKeeper, book: Book, nth: usize) {
+    let operator = Consumer::of(&zookeeper);
+    let is_ours = |node: &Node| node.provider.as_ref().is_some_and(|provider| PROVIDERS.contains(&provider.as_str()));
+    let nodes = operator.nodes().await.into_iter();
+    let idle: Vec<NodeId> = nodes.filter(|(_, node)| node.is_idle() && is_ours(node)).map(|(id, _)| id).collect();
+    let Some(id) = idle.get(nth % idle.len().max(1)) else { return };
+    let path = paths::node(id);
+    let Ok((_, seen)) = operator.zk.get(&path).await else { return };
+    let below = operator.zk.children(&path).await.map(|(names, _)| names).unwrap_or_default();
+    let mut ops: Vec<Op> = below.iter().map(|name| Op::delete(format!("{path}/{name}"), -1)).collect();
+    ops.push(Op::delete(path, seen.version));
+    book.see(Sight::Erased(id));
+    match operator.zk.multi(ops).await {
+        // It was given to somebody meanwhile, is locked, or has gone.
+        Ok(_) | Err(ZkError::Multi { .. }) => {}
+        Err(error) => panic!("an operator cannot remove node {id}: {error}"),
+    }
 }
 
 /// Ends a node that somebody holds, if it is still there.
