@@ -11,6 +11,7 @@ use super::pool_worker::PoolWorker;
 use super::profile;
 use super::promises;
 use super::subject::Subject;
+use super::trying::Trying;
 use crate::drivers::keyscan::{self, Gather};
 use crate::model::cloud::{CloudError, Job, News, Notification, Outcome};
 use crate::model::ids::{NodeId, RequestId};
@@ -82,7 +83,9 @@ impl PoolWorker {
         let subject = Subject::request(&id, claim.request.record.event_id.as_deref());
         let reused: Vec<NodeId> = claim.reuse.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.claim(claim.request, claim.reuse, claim.build).await };
+        let trying = Trying::begin(&self.parts.board, &self.parts.id, &id);
         self.errands.run(ctx, writing, move |result, act, ctx| {
+            trying.end(result.is_ok());
             let answer = result.map(|claimed| {
                 act.tell_reused(&reused);
                 act.held.requests.insert(id.clone(), claimed.lock);

@@ -27,6 +27,7 @@ use super::registry::Registration;
 use super::samples::SampleSink;
 use super::subject::Subject;
 use super::traces::{Tracer, Traces};
+use super::trying::Trying;
 use crate::model::cloud::{Facts, HostCheck, HostIdentity, Job, News, Outcome};
 use crate::model::component::{ComponentKind, DEFAULT_PRIORITY, PoolComponent};
 use crate::model::config::Config;
@@ -131,6 +132,7 @@ impl PoolWorker {
     pub(super) fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = self.changes.snapshot();
         self.read_board();
+        self.pool.set_tried(&self.parts.board.borrow());
         let effects = self.decide(&snapshot, event);
         self.carry_out(effects, ctx);
         if self.component.written.as_ref().is_some_and(|written| written.paused != self.pool.is_paused()) {
@@ -266,7 +268,9 @@ impl PoolWorker {
             kept?;
             store.hand_out(plan.request, plan.nodes).await
         };
+        let trying = Trying::begin(&self.parts.board, &self.parts.id, &id);
         self.errands.run(ctx, writing, move |result, act, ctx| {
+            trying.end(result.is_ok());
             if result.is_ok() {
                 act.tell_reused(&nodes);
                 act.note_fulfilled(created);

@@ -40,6 +40,7 @@ pub mod component;
 pub mod upload;
 pub mod build;
 pub mod stored;
+pub mod registry;
 pub mod images;
 pub mod ledger;
 pub mod transition;

@@ -12,6 +12,7 @@ use super::ids::{LabelName, NodeId, PoolId, ProviderName, RequestId};
 use super::images::Images;
 use super::ledger::Ledger;
 use super::node::{Node, NodeState};
+use super::registry::Registry;
 use super::request::{NodeRequest, Rank, RequestState};
 pub use super::stored::{Change, LockView, NodeChange, RequestChange, Stored, WriteError};
 use super::transition::Transition;
@@ -28,7 +29,7 @@ pub struct Snapshot {
     node_locks: OrdMap<NodeId, LockView>,
     requests: OrdMap<RequestId, Stored<NodeRequest>>,
     request_locks: OrdMap<RequestId, LockView>,
-    pools: OrdMap<String, Stored<PoolComponent>>,
+    pub pools: Registry,
     components: OrdMap<(ComponentKind, String), Stored<Component>>,
     pub images: Images,
     /// Node znodes without data: left by a lock attempt on a record that was just removed.
@@ -195,7 +196,7 @@ impl Snapshot {
 
     /// Registered pools of all launchers, by component name.
     pub fn pools(&self) -> impl Iterator<Item = (&String, &Stored<PoolComponent>)> {
-        self.pools.iter()
+        self.pools.pools()
     }
 
     pub fn components(&self) -> impl Iterator<Item = (&(ComponentKind, String), &Stored<Component>)> {
@@ -335,11 +336,10 @@ impl Snapshot {
     }
 
     pub fn put_pool(&mut self, name: String, stored: Stored<PoolComponent>) {
-        if self.pools.get(&name).is_some_and(|old| old.mzxid >= stored.mzxid) {
-            return;
+        let mzxid = stored.mzxid;
+        if self.pools.put(name, stored) {
+            self.zxid = self.zxid.max(mzxid);
         }
-        self.zxid = self.zxid.max(stored.mzxid);
-        self.pools.insert(name, stored);
     }
 
     pub fn put_component(&mut self, kind: ComponentKind, name: String, stored: Stored<Component>) {

@@ -99,31 +99,29 @@ pub fn everybody_declined(request: &NodeRequest, world: &World<'_>) -> bool {
 /// R21 to R24: another pool is preferred, as long as it is online and has not declined.
 fn better_placed(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) -> Option<Reason> {
     let wanted = distinct_labels(request);
-    let candidates: Vec<_> = candidates(request, &wanted, world).collect();
     if let Some(preferred) = &request.provider
         && *preferred != bidder.id.provider
-        && candidates.iter().any(|pool| pool.provider_name.as_ref() == Some(preferred))
+        && candidates(request, &wanted, world).any(|pool| pool.provider_name.as_ref() == Some(preferred))
     {
         return Some(Reason::PreferredProvider(preferred.clone()));
     }
-    let before = candidates.iter().filter(|pool| pool.priority < bidder.pool.priority && !pool.paused);
-    if let Some(pool) = before.min_by_key(|pool| pool.priority) {
-        let launcher = pool.id.clone().unwrap_or_else(|| LauncherId::from("another pool"));
-        return Some(Reason::PreferredPool { launcher, priority: pool.priority });
+    let first = candidates(request, &wanted, world).next()?;
+    if first.priority < bidder.pool.priority && !first.paused {
+        let launcher = first.id.clone().unwrap_or_else(|| LauncherId::from("another pool"));
+        return Some(Reason::PreferredPool { launcher, priority: first.priority });
     }
     let lacking = lacking_labels(&wanted, bidder.pool);
-    (!lacking.is_empty() && !candidates.is_empty()).then_some(Reason::OthersHaveLabels(lacking))
+    (!lacking.is_empty()).then_some(Reason::OthersHaveLabels(lacking))
 }
 
-/// Pools that have the labels and have not declined.
+/// Pools that have the labels and have not declined, the preferred ones first and those that pause last.
 fn candidates<'a>(
-    request: &NodeRequest,
-    wanted: &BTreeSet<&LabelName>,
+    request: &'a NodeRequest,
+    wanted: &'a BTreeSet<&LabelName>,
     world: &World<'a>,
 ) -> impl Iterator<Item = &'a PoolComponent> {
     let has_declined = |pool: &PoolComponent| pool.id.as_ref().is_some_and(|id| request.declined_by.contains(id));
-    let pools = world.snapshot.pools().map(|(_, stored)| &*stored.record);
-    pools.filter(move |pool| pool.serves(wanted) && !has_declined(pool))
+    world.snapshot.pools.serving(wanted).filter(move |pool| !has_declined(pool))
 }
 
 /// A pool besides this one has the labels, has not declined, and has room as far as it says.

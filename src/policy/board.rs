@@ -4,14 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::tenants::Kept;
-use crate::model::ids::{LauncherId, PoolId};
+use crate::model::ids::{LauncherId, PoolId, RequestId};
 use crate::model::quantity::Amounts;
+
+/// Requests that somebody is about to take, and who.
+pub type Tried = BTreeMap<RequestId, PoolId>;
 
 #[derive(Clone, Debug, Default)]
 pub struct Board {
     /// For tenants, by the pool that keeps it.
     kept: BTreeMap<PoolId, Arc<Kept>>,
     started: Arc<BTreeSet<LauncherId>>,
+    tried: Arc<Tried>,
 }
 
 impl Board {
@@ -28,6 +32,21 @@ impl Board {
     /// All pools that work in this process, or will in a moment.
     pub fn started(&self) -> &Arc<BTreeSet<LauncherId>> {
         &self.started
+    }
+
+    /// A pool writes about a request: one of them is enough, the others would be refused.
+    pub fn begin_try(&mut self, pool: &PoolId, request: &RequestId) {
+        Arc::make_mut(&mut self.tried).insert(request.clone(), pool.clone());
+    }
+
+    pub fn end_try(&mut self, pool: &PoolId, request: &RequestId) {
+        if self.tried.get(request) == Some(pool) {
+            Arc::make_mut(&mut self.tried).remove(request);
+        }
+    }
+
+    pub fn tried(&self) -> &Arc<Tried> {
+        &self.tried
     }
 
     /// Puts up what a pool keeps now; returns whether that differs from before.
@@ -63,7 +82,6 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ids::RequestId;
     use crate::model::request::Rank;
     use crate::policy::tenants::TenantClaims;
 

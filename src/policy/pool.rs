@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::allocate::{Verdict, verdict};
 use super::assembly::{Adoption, Assembly, Claim, Finish};
 use super::bidder::{Bidder, Choice, Claims, Hosts};
-use super::board::Board;
+use super::board::{Board, Tried};
 use super::launch::ScanTarget;
 use super::reason::Reason;
 use super::request_handler::{HandOut, NodeRequestHandler, Stage, decline};
@@ -172,8 +172,12 @@ pub struct Pool {
     busy_elsewhere: usize,
     /// What the other pools of this process keep for tenants.
     kept_elsewhere: Arc<Kept>,
+    /// Requests that pools of this process are about to take.
+    tried: Arc<Tried>,
     /// The pools of this process.
     started: Arc<BTreeSet<LauncherId>>,
+    /// The registry in which all of them were there.
+    complete_at: Option<u64>,
     pub(super) handed_out: u64,
 }
 
@@ -202,7 +206,9 @@ impl Pool {
             lacks_room: false,
             busy_elsewhere: 0,
             kept_elsewhere: Arc::default(),
+            tried: Arc::default(),
             started: Arc::default(),
+            complete_at: None,
             handed_out: 0,
         }
     }
@@ -274,9 +280,16 @@ impl Pool {
         self.busy_elsewhere = busy;
     }
 
+    pub fn set_tried(&mut self, board: &Board) {
+        self.tried = board.tried().clone();
+    }
+
     pub fn set_board(&mut self, board: &Board) {
         self.kept_elsewhere = board.beside(&self.id);
-        self.started = board.started().clone();
+        if !Arc::ptr_eq(&self.started, board.started()) {
+            self.started = board.started().clone();
+            self.complete_at = None;
+        }
     }
 
     /// What waiting requests keep for their tenants by the last pass; `None` where that did not come to the end.
@@ -376,6 +389,10 @@ impl Pool {
         }
         if self.resting.contains_key(id) {
             self.verdicts.record(id, VerdictKind::Defer, Reason::OverQuota, world.now);
+            return;
+        }
+        if self.tried.get(id).is_some_and(|pool| *pool != self.id) {
+            self.verdicts.record(id, VerdictKind::Yield, Reason::Tried, world.now);
             return;
         }
         let mut decided = verdict(id, request, bidder, &self.claims, world);
@@ -484,7 +501,7 @@ impl Pool {
     }
 
     /// What keeps this pool from looking at requests at all.
-    fn obstacle(&self, provider: &ProviderConfig, world: &World<'_>) -> Option<Reason> {
+    fn obstacle(&mut self, provider: &ProviderConfig, world: &World<'_>) -> Option<Reason> {
         if !world.snapshot.connected || self.draining {
             return Some(Reason::NotConnected);
         }
@@ -493,10 +510,18 @@ impl Pool {
         }
         // R7: deciding with a registry that does not show ourselves would fail requests wrongly; so would deciding before
         // the pools that start with us are there.
-        let pools: BTreeSet<&LauncherId> =
-            world.snapshot.pools().filter_map(|(_, pool)| pool.record.id.as_ref()).collect();
-        let is_complete = pools.contains(&self.launcher) && self.started.iter().all(|pool| pools.contains(pool));
-        (!is_complete).then_some(Reason::NotRegistered)
+        (!self.is_complete(world)).then_some(Reason::NotRegistered)
+    }
+
+    fn is_complete(&mut self, world: &World<'_>) -> bool {
+        let registry = &world.snapshot.pools;
+        if self.complete_at != Some(registry.revision()) {
+            let pools: BTreeSet<&LauncherId> =
+                registry.pools().filter_map(|(_, pool)| pool.record.id.as_ref()).collect();
+            let is_complete = pools.contains(&self.launcher) && self.started.iter().all(|pool| pools.contains(pool));
+            self.complete_at = is_complete.then(|| registry.revision());
+        }
+        self.complete_at.is_some()
     }
 
     fn hosts_of(&mut self, world: &World<'_>) -> Hosts {
@@ -514,14 +539,11 @@ impl Pool {
             self.claims.give_back(node);
         }
         if let Some(error) = error {
-            let revision = match error {
-                // What came between is in the picture already, where that has moved on since the decision.
-                WriteError::Conflict | WriteError::Contended => handler.revision,
-                WriteError::Failed(_) | WriteError::SessionOver => world.snapshot.revision,
-            };
+            let is_overtaken = matches!(error, WriteError::Conflict | WriteError::Contended);
+            // What came between is in the picture already, where that has moved on since the decision.
+            let revision = if is_overtaken { handler.revision } else { world.snapshot.revision };
             self.failed_at.insert(id.clone(), revision);
             // Why a pool declines holds whoever wrote first, who may have ended the request with it.
-            let is_overtaken = matches!(error, WriteError::Conflict | WriteError::Contended);
             if !(handler.stage == Stage::Declining && is_overtaken) {
                 self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
             }

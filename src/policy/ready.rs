@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::room::lacks_upload;
+use crate::model::component::PoolComponent;
 use crate::model::ids::{LabelName, LauncherId, RequestId};
 use crate::model::request::{NodeRequest, RequestState};
 use crate::model::snapshot::NodeChange;
@@ -132,9 +133,8 @@ fn can_be_launched(label: &LabelName, own: &BTreeSet<LauncherId>, world: &World<
             })
         })
     });
-    ours || world.snapshot.pools().any(|(_, pool)| {
-        pool.record.supported_labels.contains(label) && pool.record.id.as_ref().is_some_and(|id| !own.contains(id))
-    })
+    let is_foreign = |pool: &PoolComponent| pool.id.as_ref().is_some_and(|id| !own.contains(id));
+    ours || world.snapshot.pools.serving(&[label].into()).any(is_foreign)
 }
 
 /// The record of such a request.

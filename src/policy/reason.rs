@@ -12,6 +12,8 @@ pub enum Reason {
     BeingServed,
     // Somebody else is better placed or busy with it.
     Locked,
+    /// By another pool of this process.
+    Tried,
     PreferredProvider(ProviderName),
     PreferredPool {
         launcher: LauncherId,
@@ -124,6 +126,7 @@ impl fmt::Display for Reason {
             Reason::DeclinedBefore => f.write_str("this pool declined it before"),
             Reason::BeingServed => f.write_str("a launcher has accepted it"),
             Reason::Locked => f.write_str("somebody holds its lock; it is looked at again when the lock is free"),
+            Reason::Tried => f.write_str("another pool of this launcher is about to take it"),
             Reason::PreferredProvider(provider) => write!(f, "it prefers provider {provider}, which could serve it"),
             Reason::PreferredPool { launcher, priority } => {
                 write!(f, "{launcher} could serve it and has the better priority {priority}")

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::worlds::{Built, LAUNCHER, Spec, build, pool_id};
-use nodepool::model::ids::{LauncherId, RequestId};
+use nodepool::model::ids::{LauncherId, PoolId, RequestId};
 use nodepool::model::snapshot::WriteError;
 use nodepool::model::time::Span;
 use nodepool::policy::pool::{self, Pool};
@@ -95,6 +95,28 @@ fn every_plan_is_as_its_file_says() {
         writeln!(wrong, "{}\n  expected:\n{}\n  found:\n{found}", file.display(), spec.expect).unwrap();
     }
     assert!(wrong.is_empty() || update, "{wrong}");
+}
+
+/// One of a process writes, and the others would be refused.
+#[test]
+fn a_request_that_another_pool_tries_is_left_to_it_until_it_has_failed() {
+    let spec = "{hosts: [h1 labels=a check=not-needed], nodes: [1 host=h1 slot=0], requests: ['200-1 a'], expect: ''}";
+    let mut built = build(&serde_yaml::from_str(spec).unwrap());
+    let (id, other) = (RequestId::from("200-0000000001"), PoolId::new("lab", "another"));
+    let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
+    built.board.begin_try(&other, &id);
+    pool.set_board(&built.board);
+    pool.set_tried(&built.board);
+    assert_eq!(pool.step(pool::Event::Wake, &built.world()), []);
+    let why = pool.why(&id, &built.snapshot).unwrap();
+    assert_eq!(why.reason, "another pool of this launcher is about to take it");
+
+    built.board.begin_try(&pool_id(), &id);
+    built.board.end_try(&other, &id);
+    assert_eq!(built.board.tried().get(&id), Some(&pool_id()), "nobody ends what another one does");
+    pool.set_tried(&built.board);
+    let effects = pool.step(pool::Event::Wake, &built.world());
+    assert!(matches!(effects[..], [pool::Effect::HandOut(_)]), "{effects:?}");
 }
 
 /// Of pools that decline at the same time one writes first, and its write may end the request.
