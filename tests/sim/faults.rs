@@ -17,6 +17,7 @@ use super::cloud::{Clouds, Weather};
 use super::configuration::{BUILDERS, IMAGES, LAUNCHERS, PROVIDERS, Sizes};
 use super::gate::Gate;
 use super::process::{Configured, SESSION_TIMEOUT, Seat};
+use super::zuul::Crowd;
 use super::{HOUR, operator};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -159,6 +160,7 @@ pub struct Stage {
     pub clouds: Clouds,
     pub seats: Vec<Seat>,
     pub launchers: Vec<Configured>,
+    pub crowd: Crowd,
     pub calm: Calm,
     pub book: Book,
 }
@@ -211,15 +213,11 @@ pub fn strike(fault: &Fault, stage: &Stage) {
         }
         Fault::Vanish { nth } => clouds.vanish(nth),
         Fault::Jump { seconds } => clock::simulate(Timestamp(clock::now().0 + seconds)),
-        Fault::Slow { process, most_ms, seconds } => {
-            let wire = seats[process].wire();
-            wire.set_slowness(Duration::from_millis(most_ms));
-            actix_rt::spawn(async move {
-                tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
-                wire.set_slowness(Duration::ZERO);
-            });
+        Fault::Slow { process, most_ms, seconds } => slow_down(&seats[process], most_ms, seconds),
+        Fault::Delete { nth } => {
+            seats[..LAUNCHERS.len()].iter().for_each(|launcher| slow_down(launcher, 300, 10.0));
+            drop(actix_rt::spawn(operator::delete_idle(zookeeper.clone(), stage.crowd.clone(), nth)))
         }
-        Fault::Delete { nth } => drop(actix_rt::spawn(operator::delete_idle(zookeeper.clone(), nth))),
         Fault::Erase { nth } => drop(actix_rt::spawn(operator::erase(zookeeper.clone(), stage.book.clone(), nth))),
         Fault::Dismiss { nth } => {
             drop(actix_rt::spawn(operator::dismiss_upload(zookeeper.clone(), stage.book.clone(), nth)))
@@ -227,6 +225,15 @@ pub fn strike(fault: &Fault, stage: &Stage) {
         Fault::Rebuild { image } => drop(actix_rt::spawn(operator::ask_for_build(zookeeper.clone(), image))),
         Fault::Reload { launcher, sizes } => launchers[launcher].set(sizes),
     }
+}
+
+fn slow_down(process: &Seat, most_ms: u64, seconds: f64) {
+    let wire = process.wire();
+    wire.set_slowness(Duration::from_millis(most_ms));
+    actix_rt::spawn(async move {
+        tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+        wire.set_slowness(Duration::ZERO);
+    });
 }
 
 /// The end of all faults.

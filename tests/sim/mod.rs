@@ -32,7 +32,7 @@ use self::builders::Calm;
 use self::cloud::Clouds;
 use self::configuration::{BUILDERS, LAUNCHERS, WISHES};
 use self::faults::{Chosen, Fault, Stage};
-use self::zuul::Tally;
+use self::zuul::Crowd;
 use crate::grown::on_paused_time;
 
 pub const HOUR: f64 = 3600.0;
@@ -99,17 +99,11 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     let builders = BUILDERS.map(|name| builders::builder(name, dice.r#gen(), &zookeeper, &clouds, &calm));
     seats.extend(builders.iter().map(|builder| builder.seat.clone()));
     seats.push(python::keep_running(&zookeeper, &clouds, &book));
-    let stage = Stage { zookeeper: zookeeper.clone(), clouds, seats, launchers, calm, book: book.clone() };
-    let tally = Tally::default();
-    let mut consumers = Vec::new();
+    let crowd = Crowd::of(&zookeeper);
     for _ in 0..REQUESTS {
-        let (at, own) = (dice.gen_range(20.0..HOUR), dice.r#gen());
-        let (zookeeper, tally) = (zookeeper.clone(), tally.clone());
-        consumers.push(actix_rt::spawn(async move {
-            tokio::time::sleep(Duration::from_secs_f64(at)).await;
-            zuul::one(zookeeper, own, WISHES, tally).await;
-        }));
+        crowd.join(Duration::from_secs_f64(dice.gen_range(20.0..HOUR)), dice.r#gen(), WISHES);
     }
+    let stage = Stage { zookeeper, clouds, seats, launchers, crowd, calm, book: book.clone() };
     let begun = Instant::now();
     for (at, fault) in faults {
         tokio::time::sleep_until(begun + Duration::from_secs_f64(*at)).await;
@@ -128,13 +122,13 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
             .map(|left| format!("after healing: {left}"))
             .collect()
     };
-    let mut violations = rest(unrest, consumers).await;
+    let mut violations = rest(unrest, stage.crowd.members()).await;
     violations.splice(0..0, book.violations());
     Outcome {
         violations,
-        served: tally.served.get(),
-        failed: tally.failed.get(),
-        given_up: tally.given_up.get(),
+        served: stage.crowd.tally.served.get(),
+        failed: stage.crowd.tally.failed.get(),
+        given_up: stage.crowd.tally.given_up.get(),
         faults: faults.len(),
         digest: book.digest(),
     }

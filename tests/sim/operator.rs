@@ -14,15 +14,21 @@ use nodepool::zk::memory::MemoryZooKeeper;
 use nodepool::zk::{CreateMode, Op, ZkError, lock, paths};
 
 use super::book::Book;
-use super::configuration::PROVIDERS;
+use super::configuration::{PROVIDERS, WISHES};
+use super::zuul::Crowd;
 use crate::grown::Consumer;
 
-/// Deletes an idle node: locks it, reads it, and writes what was read as deleting a while later.
-pub async fn delete_idle(zookeeper: MemoryZooKeeper, nth: usize) {
+/// Deletes an idle node: locks it, reads it, and writes what was read as deleting a while later. In the very moment several ask for
+/// such a node.
+pub async fn delete_idle(zookeeper: MemoryZooKeeper, crowd: Crowd, nth: usize) {
     let operator = Consumer::of(&zookeeper);
-    let idle: Vec<NodeId> =
-        operator.nodes().await.into_iter().filter(|(_, node)| node.is_idle()).map(|(id, _)| id).collect();
-    let Some(id) = idle.get(nth % idle.len().max(1)) else { return };
+    let idle: Vec<(NodeId, Node)> = operator.nodes().await.into_iter().filter(|(_, node)| node.is_idle()).collect();
+    let Some((id, node)) = idle.get(nth % idle.len().max(1)) else { return };
+    if let Some(wish) = WISHES.iter().find(|wish| node.labels.iter().any(|label| label.as_str() == **wish)) {
+        (0..4).for_each(|number| crowd.join(Duration::ZERO, nth as u64 * 4 + number, std::slice::from_ref(wish)));
+        // Who serves it may have decided before the lock is there, and write after that.
+        tokio::time::sleep(Duration::from_millis(20) * nth as u32).await;
+    }
     let zk = operator.zk.clone();
     let Ok(Some(held)) = lock::try_lock(&zk, &paths::node_lock(id), "").await else { return };
     if let Some(mut node) = operator.node(id).await.filter(Node::is_idle) {

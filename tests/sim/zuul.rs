@@ -1,6 +1,6 @@
 //! Consumers as Zuul is one: they ask, wait, revise, change their minds, use, hold, and die with what they have.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::future::pending;
 use std::rc::Rc;
@@ -14,6 +14,7 @@ use nodepool::zk::memory::MemoryZooKeeper;
 use nodepool::zk::{Connection, ZkError, lock, paths};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tokio::task::JoinHandle;
 
 use super::operator;
 use crate::grown::Consumer;
@@ -30,8 +31,36 @@ fn count(cell: &Cell<u32>) {
     cell.set(cell.get() + 1);
 }
 
+/// Those who ask in an hour.
+#[derive(Clone)]
+pub struct Crowd {
+    zookeeper: MemoryZooKeeper,
+    pub tally: Tally,
+    members: Rc<RefCell<Vec<JoinHandle<()>>>>,
+}
+
+impl Crowd {
+    pub fn of(zookeeper: &MemoryZooKeeper) -> Self {
+        Self { zookeeper: zookeeper.clone(), tally: Tally::default(), members: Rc::default() }
+    }
+
+    /// One more, who asks for one of these labels, or for several, after a while.
+    pub fn join(&self, after: Duration, seed: u64, labels: &'static [&'static str]) {
+        let (zookeeper, tally) = (self.zookeeper.clone(), self.tally.clone());
+        self.members.borrow_mut().push(actix_rt::spawn(async move {
+            tokio::time::sleep(after).await;
+            one(zookeeper, seed, labels, tally).await;
+        }));
+    }
+
+    /// Each ends when it has what it wanted.
+    pub fn members(&self) -> Vec<JoinHandle<()>> {
+        self.members.take()
+    }
+}
+
 /// One request from its beginning to the end.
-pub async fn one(zookeeper: MemoryZooKeeper, seed: u64, labels: &'static [&'static str], tally: Tally) {
+async fn one(zookeeper: MemoryZooKeeper, seed: u64, labels: &'static [&'static str], tally: Tally) {
     let mut dice = StdRng::seed_from_u64(seed);
     let connection = zookeeper.connect();
     let session = connection.session_id();
