@@ -27,8 +27,8 @@ pub enum Sight<'a> {
     Ending(&'a Place),
     /// It exists no more, whoever ended it.
     Gone(&'a Place),
-    /// No more than so many servers may there be of nodes of a provider when one is made. Told late where it falls: what was decided
-    /// before is on its way.
+    /// No more than so many servers may there be of nodes of a provider when one is made. A node that was there before the limit fell
+    /// may be tried again. Told late where it falls: what was decided before is on its way.
     Limit(&'a ProviderName, usize),
 }
 
@@ -157,7 +157,14 @@ pub struct Watcher {
     erased: BTreeSet<NodeId>,
     requests: BTreeMap<RequestId, NodeRequest>,
     servers: BTreeMap<Place, Server>,
-    limits: BTreeMap<ProviderName, usize>,
+    limits: BTreeMap<ProviderName, Limit>,
+}
+
+#[derive(Debug)]
+struct Limit {
+    number: usize,
+    /// The nodes that were there when it fell.
+    decided: BTreeSet<NodeId>,
 }
 
 #[derive(Debug)]
@@ -189,7 +196,7 @@ impl Watcher {
                 Vec::new()
             }
             Sight::Limit(provider, limit) => {
-                self.limits.insert(provider.clone(), limit);
+                self.limit(provider, limit);
                 Vec::new()
             }
         };
@@ -317,10 +324,20 @@ impl Watcher {
             *provider == place.0 && !server.is_ending && self.nodes.contains_key(&server.node)
         };
         let number = self.servers.iter().filter(of_nodes).count();
-        if let Some(limit) = self.limits.get(&place.0).filter(|limit| number > **limit) {
-            found.push(format!("{} has {number} servers where {limit} are allowed", place.0));
+        let limit = self.limits.get(&place.0).filter(|limit| number > limit.number && !limit.decided.contains(node));
+        if let Some(Limit { number: allowed, .. }) = limit {
+            found.push(format!("{} has {number} servers where {allowed} are allowed", place.0));
         }
         found
+    }
+
+    fn limit(&mut self, provider: &ProviderName, number: usize) {
+        let limit = self.limits.entry(provider.clone()).or_insert(Limit { number, decided: BTreeSet::new() });
+        if number < limit.number {
+            let of_provider = self.nodes.iter().filter(|(_, node)| node.provider.as_ref() == Some(provider));
+            limit.decided.extend(of_provider.map(|(id, _)| id.clone()));
+        }
+        limit.number = number;
     }
 
     fn deleting(&self, place: &Place) -> Vec<String> {
@@ -403,5 +420,24 @@ mod tests {
         check("server", NodeState::Hold, Some("server server of node 1 is deleted while it is hold"));
         check("another", NodeState::InUse, None);
         assert_eq!(of_deletion("server", &"1".into(), None), None);
+    }
+
+    #[test]
+    fn a_limit_that_falls_binds_nodes_that_come_after_it() {
+        let (provider, record) = (ProviderName::from("south"), node(NodeState::Building, "200-1", "a"));
+        let record = Node { provider: Some(provider.clone()), ..record };
+        let mut watcher = Watcher::default();
+        let place = |server: &str| (provider.clone(), server.to_owned());
+        for (id, server) in [("1", "s-1"), ("2", "s-2")] {
+            watcher.see(Sight::Node(&id.into(), Some(&record)));
+            assert_eq!(watcher.see(Sight::Created(&place(server), &id.into())), []);
+        }
+        watcher.see(Sight::Limit(&provider, 2));
+        watcher.see(Sight::Limit(&provider, 1));
+        watcher.see(Sight::Gone(&place("s-2")));
+        assert_eq!(watcher.see(Sight::Created(&place("s-3"), &"2".into())), []);
+        watcher.see(Sight::Node(&"3".into(), Some(&record)));
+        let found = watcher.see(Sight::Created(&place("s-4"), &"3".into()));
+        assert_eq!(found, [Violation("south has 3 servers where 1 are allowed".to_owned())]);
     }
 }
