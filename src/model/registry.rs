@@ -25,7 +25,7 @@ type ByPlace = OrdMap<Place, Arc<PoolComponent>>;
 struct Place {
     paused: bool,
     priority: i64,
-    name: String,
+    name: Arc<str>,
 }
 
 impl Registry {
@@ -84,7 +84,7 @@ impl Registry {
 }
 
 fn place(name: &str, pool: &PoolComponent) -> Place {
-    Place { paused: pool.paused, priority: pool.priority, name: name.to_owned() }
+    Place { paused: pool.paused, priority: pool.priority, name: name.into() }
 }
 
 #[cfg(test)]

@@ -26,9 +26,9 @@ pub struct Snapshot {
     /// False while no server answers: the picture may be old and nothing new is started on it.
     pub connected: bool,
     nodes: OrdMap<NodeId, Stored<Node>>,
-    node_locks: OrdMap<NodeId, LockView>,
+    node_locks: OrdMap<NodeId, Arc<LockView>>,
     requests: OrdMap<RequestId, Stored<NodeRequest>>,
-    request_locks: OrdMap<RequestId, LockView>,
+    request_locks: OrdMap<RequestId, Arc<LockView>>,
     pub pools: Registry,
     components: OrdMap<(ComponentKind, String), Stored<Component>>,
     pub images: Images,
@@ -147,11 +147,11 @@ impl Snapshot {
     }
 
     pub fn node_lock(&self, id: &NodeId) -> LockView {
-        self.node_locks.get(id).cloned().unwrap_or_default()
+        self.node_locks.get(id).map(|view| (**view).clone()).unwrap_or_default()
     }
 
     pub fn is_node_locked(&self, id: &NodeId) -> bool {
-        self.node_locks.get(id).is_some_and(LockView::is_held)
+        self.node_locks.get(id).is_some_and(|view| view.is_held())
     }
 
     pub fn request(&self, id: &RequestId) -> Option<&Stored<NodeRequest>> {
@@ -183,15 +183,15 @@ impl Snapshot {
     }
 
     pub fn request_lock(&self, id: &RequestId) -> LockView {
-        self.request_locks.get(id).cloned().unwrap_or_default()
+        self.request_locks.get(id).map(|view| (**view).clone()).unwrap_or_default()
     }
 
     pub fn is_request_locked(&self, id: &RequestId) -> bool {
-        self.request_locks.get(id).is_some_and(LockView::is_held)
+        self.request_locks.get(id).is_some_and(|view| view.is_held())
     }
 
     pub fn request_locks(&self) -> impl Iterator<Item = (&RequestId, &LockView)> {
-        self.request_locks.iter()
+        self.request_locks.iter().map(|(id, view)| (id, &**view))
     }
 
     /// Registered pools of all launchers, by component name.
@@ -247,11 +247,24 @@ impl Snapshot {
         if let Some(transitions) = &mut self.transitions {
             transitions.extend(Transition::of_node(&id, old.map(|old| &*old.record), Some(&stored.record)));
         }
-        self.unindex_node(&id);
-        self.empty_nodes.remove(&id);
+        let old = old.map(|old| old.record.clone());
+        self.unplace(&id);
+        if self.empty_nodes.contains(&id) {
+            self.empty_nodes.remove(&id);
+        }
         self.zxid = self.zxid.max(stored.mzxid);
+        let new = stored.record.clone();
         self.nodes.insert(id.clone(), stored);
-        self.index_node(&id);
+        match old {
+            // Most changes of a node change nothing of what it takes.
+            Some(old) if is_booked_alike(&old, &new) => {}
+            Some(old) => {
+                self.unbook(&id, &old);
+                self.book(&id, &new);
+            }
+            None => self.book(&id, &new),
+        }
+        self.place(&id);
         true
     }
 
@@ -280,11 +293,11 @@ impl Snapshot {
     pub fn set_node_lock(&mut self, id: NodeId, view: LockView) {
         let changes_hands = view.is_held() != self.is_node_locked(&id);
         if changes_hands {
-            self.unindex_node(&id);
+            self.unplace(&id);
         }
-        self.node_locks.insert(id.clone(), view);
+        self.node_locks.insert(id.clone(), Arc::new(view));
         if changes_hands {
-            self.index_node(&id);
+            self.place(&id);
         }
     }
 
@@ -326,7 +339,7 @@ impl Snapshot {
     }
 
     pub fn set_request_lock(&mut self, id: RequestId, view: LockView) {
-        self.request_locks.insert(id.clone(), view);
+        self.request_locks.insert(id.clone(), Arc::new(view));
         self.index_holder(&id);
     }
 
@@ -367,15 +380,38 @@ impl Snapshot {
     }
 
     pub fn forget_unreadable(&mut self, path: &str) {
-        self.unreadable.remove(path);
+        if self.unreadable.contains_key(path) {
+            self.unreadable.remove(path);
+        }
     }
 
-    fn index_node(&mut self, id: &NodeId) {
-        let Some(stored) = self.nodes.get(id).cloned() else { return };
-        let (node, locked) = (&stored.record, self.is_node_locked(id));
+    /// Before its record goes.
+    fn unindex_node(&mut self, id: &NodeId) {
+        let Some(record) = self.nodes.get(id).map(|stored| stored.record.clone()) else { return };
+        self.unplace(id);
+        self.unbook(id, &record);
+    }
+
+    /// What a node takes, and where.
+    fn book(&mut self, id: &NodeId, node: &Node) {
         self.ledger.add(node);
         if let Some(provider) = &node.provider {
             self.by_provider.entry(provider.clone()).or_default().insert(id.clone());
+        }
+    }
+
+    fn unbook(&mut self, id: &NodeId, node: &Node) {
+        self.ledger.remove(node);
+        if let Some(provider) = &node.provider {
+            remove_from(&mut self.by_provider, provider, id);
+        }
+    }
+
+    /// What a node is in its state, for whom, and in whose hands.
+    fn place(&mut self, id: &NodeId) {
+        let Some(record) = self.nodes.get(id).map(|stored| stored.record.clone()) else { return };
+        let (node, locked) = (&record, self.is_node_locked(id));
+        if let Some(provider) = &node.provider {
             if node.state == NodeState::Hold {
                 self.held.entry(provider.clone()).or_default().insert(id.clone());
             }
@@ -403,14 +439,17 @@ impl Snapshot {
         }
     }
 
-    fn unindex_node(&mut self, id: &NodeId) {
-        let Some(stored) = self.nodes.get(id).cloned() else { return };
-        let node = &stored.record;
-        self.ledger.remove(node);
+    /// Before its record or its lock changes. A set that has nothing to lose is not touched: persistent ones are copied first.
+    fn unplace(&mut self, id: &NodeId) {
+        let Some(record) = self.nodes.get(id).map(|stored| stored.record.clone()) else { return };
+        let (node, locked) = (&record, self.is_node_locked(id));
         if let Some(provider) = &node.provider {
-            remove_from(&mut self.by_provider, provider, id);
-            remove_from(&mut self.spent, provider, id);
-            remove_from(&mut self.held, provider, id);
+            if node.state == NodeState::Hold {
+                remove_from(&mut self.held, provider, id);
+            }
+            if node.state.is_spent() && !locked {
+                remove_from(&mut self.spent, provider, id);
+            }
         }
         if let Some(request) = node.allocation() {
             if let Some(nodes) = self.allocated.get_mut(request) {
@@ -419,10 +458,13 @@ impl Snapshot {
                     self.allocated.remove(request);
                 }
             }
-            self.orphans.remove(id);
-            self.unwanted.remove(id);
+            for set in [&mut self.orphans, &mut self.unwanted] {
+                if set.contains(id) {
+                    set.remove(id);
+                }
+            }
         }
-        if let (true, Some(pool)) = (node.is_idle(), node.pool_id())
+        if let (true, false, Some(pool)) = (node.is_idle(), locked, node.pool_id())
             && let Some(labels) = self.idle.get_mut(&pool)
         {
             for label in &node.labels {
@@ -482,6 +524,13 @@ impl Snapshot {
             RequestState::Fulfilled | RequestState::Failed => {}
         }
     }
+}
+
+/// Whether both take the same at the same place.
+fn is_booked_alike(one: &Node, other: &Node) -> bool {
+    (&one.provider, &one.pool, &one.tenant_name) == (&other.provider, &other.pool, &other.tenant_name)
+        && one.labels.first() == other.labels.first()
+        && one.resources == other.resources
 }
 
 fn remove_from<K: Ord + Clone>(index: &mut OrdMap<K, OrdSet<NodeId>>, key: &K, id: &NodeId) {

@@ -20,7 +20,8 @@ impl Pool {
         bidder: &Bidder<'_>,
         world: &World<'_>,
     ) -> Option<Effect> {
-        if self.evicting.is_some() || !bidder.hosts.launches() {
+        let revision = Some(world.snapshot.revision);
+        if self.evicting.is_some() || self.not_evicted_at == revision || !bidder.hosts.launches() {
             return None;
         }
         let (id, node) = self.oldest_idle(request, bidder, world)?;
@@ -28,7 +29,7 @@ impl Pool {
         if nodes.any(|(_, other)| is_leaving(&other.record, bidder, world)) {
             return None;
         }
-        self.evicting = Some(id.clone());
+        self.evicting = revision;
         let change =
             node.change(id.clone(), |record| record.set_state(NodeState::Deleting, Writer::Launcher, world.now));
         Some(Effect::Evict(Box::new(change)))

@@ -159,8 +159,10 @@ pub struct Pool {
     pub(super) waiting: BTreeMap<RequestId, BTreeMap<LabelName, usize>>,
     pub(super) verdicts: Verdicts,
     retiring: BTreeSet<NodeId>,
-    /// An idle node that is about to go, so that there is room.
-    pub(super) evicting: Option<NodeId>,
+    /// The picture on which an idle node was chosen that is about to go, so that there is room.
+    pub(super) evicting: Option<u64>,
+    /// The picture on which one was chosen that could not go: the same would lead to the same failure.
+    pub(super) not_evicted_at: Option<u64>,
     /// Requests of which a write failed, and the picture that had led to it.
     pub(super) failed_at: BTreeMap<RequestId, u64>,
     pub(super) draining: bool,
@@ -200,6 +202,7 @@ impl Pool {
             verdicts: Verdicts::default(),
             retiring: BTreeSet::new(),
             evicting: None,
+            not_evicted_at: None,
             failed_at: BTreeMap::new(),
             draining: false,
             has_more: false,
@@ -219,6 +222,7 @@ impl Pool {
             Event::Wake => self.pass(world),
             Event::Tick => {
                 self.failed_at.clear();
+                self.not_evicted_at = None;
                 self.pass(world)
             }
             Event::HandedOut(id, answer) => {
@@ -254,8 +258,8 @@ impl Pool {
                 self.retiring.remove(&node);
                 Vec::new()
             }
-            Event::Evicted(_) => {
-                self.evicting = None;
+            Event::Evicted(answer) => {
+                self.not_evicted_at = self.evicting.take().filter(|_| answer.is_err());
                 Vec::new()
             }
             Event::Draining => {

@@ -50,15 +50,18 @@ pub fn spent_nodes<'a>(
 }
 
 /// The locks of somebody who died are seen to go one after the other. What boots for a request is not given up while one of that
-/// request's locks is there: when the last has gone it may be gone on with.
+/// request's locks is there: when the last has gone it may be gone on with. What boots since before the request was taken up is of an
+/// earlier life of it: nobody goes on with that, and who holds the request now may wait for the room that it takes.
 fn is_part_of_held(node: &Node, snapshot: &Snapshot) -> bool {
     let Some(request) = node.allocation().filter(|_| node.state == NodeState::Building) else { return false };
-    let is_pending = |stored: &Stored<NodeRequest>| stored.record.state == RequestState::Pending;
+    let is_served_by_it = |stored: &Stored<NodeRequest>| {
+        stored.record.state == RequestState::Pending && stored.record.state_time <= node.state_time
+    };
     let is_held = || {
         snapshot.is_request_locked(request)
             || snapshot.nodes_allocated_to(request).any(|id| snapshot.is_node_locked(id))
     };
-    snapshot.request(request).is_some_and(is_pending) && is_held()
+    snapshot.request(request).is_some_and(is_served_by_it) && is_held()
 }
 
 /// How a node leaves: with its instance, where its provider launches them. While nobody knows the provider, because it could not be

@@ -19,7 +19,7 @@ use nodepool::policy::invariants::{self, Sight, Violation, Watcher};
 use nodepool::zk::paths;
 use serde::de::DeserializeOwned;
 
-use super::configuration::wanted_images;
+use super::configuration::Cast;
 
 /// Clones are the same book.
 #[derive(Clone, Default)]
@@ -141,10 +141,10 @@ impl Book {
     }
 
     /// What keeps all from being at rest.
-    pub fn unrest(&self) -> Vec<Violation> {
+    pub fn unrest(&self, cast: Cast) -> Vec<Violation> {
         let pages = self.0.lock().unwrap();
         let mut left = pages.watcher.at_rest();
-        left.extend(pages.images.at_rest(&wanted_images()));
+        left.extend(pages.images.at_rest(&cast.wanted_images()));
         left
     }
 

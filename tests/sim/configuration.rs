@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use nodepool::model::ids::{ImageName, ProviderName};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
 use crate::grown::fake::{self, provider};
@@ -19,19 +21,41 @@ pub const OLD: [&str; 2] = ["old", "middle"];
 pub const LABELS: &[&str] = &["a", "b"];
 /// What only that one serves.
 pub const OLD_LABEL: &str = "c";
-/// What consumers ask for, one as likely as the other.
+/// What consumers ask for where that one is there, one as likely as the other.
 pub const WISHES: &[&str] = &["a", "b", "a", "b", "a", "b", OLD_LABEL];
 
 pub const BUILDERS: [&str; 2] = ["oak", "elm"];
 /// What builders build, and how old it gets, in seconds.
 pub const IMAGES: [(&str, u32); 2] = [("debian", 900), ("fedora", 1500)];
-/// Where the label `b` is an image that was built.
+/// Where the label `b` is an image that was built, if anybody builds.
 const BUILT_FOR: &str = "middle";
 
-/// Where which image has to be.
-pub fn wanted_images() -> Vec<(ImageName, ProviderName)> {
-    let images = IMAGES.iter().flat_map(|(image, _)| PROVIDERS.map(|provider| (*image, provider)));
-    images.map(|(image, provider)| (image.into(), provider.into())).collect()
+/// Who takes part in an hour beside the launchers. Not everybody in each: who is there hides what would happen without, and hours with
+/// fewer of them are shorter (Groce and others: Swarm Testing, 2012).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cast {
+    pub builders: bool,
+    /// The launcher of Nodepool 11.
+    pub old: bool,
+}
+
+impl Cast {
+    pub fn of(seed: u64) -> Self {
+        let mut dice = StdRng::seed_from_u64(seed ^ 0xca57);
+        Self { builders: dice.gen_bool(0.4), old: dice.gen_bool(0.3) }
+    }
+
+    /// What consumers ask for.
+    pub fn wishes(self) -> &'static [&'static str] {
+        if self.old { WISHES } else { LABELS }
+    }
+
+    /// Where which image has to be.
+    pub fn wanted_images(self) -> Vec<(ImageName, ProviderName)> {
+        let images = IMAGES.iter().filter(|_| self.builders);
+        let places = images.flat_map(|(image, _)| PROVIDERS.map(|provider| (*image, provider)));
+        places.map(|(image, provider)| (image.into(), provider.into())).collect()
+    }
 }
 
 /// The configuration of all builders, but for where their images are.
@@ -72,11 +96,11 @@ impl Default for Sizes {
 }
 
 impl Launcher {
-    pub fn yaml(&self, sizes: Sizes) -> String {
+    pub fn yaml(&self, sizes: Sizes, cast: Cast) -> String {
         let of_pool = json!({"max-servers": sizes.max_servers, "host-key-checking": false});
         let section = |name: &&str| {
             let mut section = provider(name, json!({"launch-timeout": 180}), of_pool.clone());
-            if *name == BUILT_FOR {
+            if *name == BUILT_FOR && cast.builders {
                 section["diskimages"] = json!([{"name": IMAGES[0].0}]);
                 section["pools"][0]["labels"][1] =
                     json!({"name": "b", "diskimage": IMAGES[0].0, "flavor-name": "Unreal Flavor"});
@@ -85,7 +109,9 @@ impl Launcher {
         };
         let sections: Vec<Value> = self.providers.iter().map(section).collect();
         let mut configuration = fake::configuration(&sections);
-        configuration["diskimages"] = json!([{"name": IMAGES[0].0}]);
+        if cast.builders {
+            configuration["diskimages"] = json!([{"name": IMAGES[0].0}]);
+        }
         configuration["labels"] = json!([{"name": "a", "min-ready": sizes.min_ready}, {"name": "b"}]);
         configuration.to_string()
     }

@@ -14,7 +14,7 @@ use rand::{Rng, SeedableRng};
 use super::book::Book;
 use super::builders::Calm;
 use super::cloud::{Clouds, Weather};
-use super::configuration::{BUILDERS, IMAGES, LAUNCHERS, PROVIDERS, Sizes};
+use super::configuration::{BUILDERS, Cast, IMAGES, LAUNCHERS, PROVIDERS, Sizes};
 use super::gate::Gate;
 use super::process::{Configured, SESSION_TIMEOUT, Seat};
 use super::zuul::Crowd;
@@ -111,11 +111,35 @@ impl FromStr for Chosen {
     }
 }
 
+impl Fault {
+    fn strikes_somebody(&self, cast: Cast) -> bool {
+        match self {
+            Self::Kill { process, .. }
+            | Self::Expire { process }
+            | Self::Cut { process, .. }
+            | Self::Lose { process, .. }
+            | Self::Slow { process, .. } => match *process {
+                OLD_SEAT => cast.old,
+                process => process < LAUNCHERS.len() || cast.builders,
+            },
+            Self::Dismiss { .. } | Self::Rebuild { .. } => cast.builders,
+            Self::Storm { .. } | Self::Vanish { .. } | Self::Jump { .. } => true,
+            Self::Delete { .. } | Self::Erase { .. } | Self::Reload { .. } => true,
+        }
+    }
+}
+
 /// The faults of a seed: a dozen or more, in their order.
 pub fn schedule(seed: u64) -> Vec<(f64, Fault)> {
     let dice = &mut StdRng::seed_from_u64(seed ^ 0xfa17);
-    let number = dice.gen_range(16..30);
-    let mut faults: Vec<(f64, Fault)> = (0..number).map(|_| (dice.gen_range(60.0..HOUR - 120.0), draw(dice))).collect();
+    let (cast, number) = (Cast::of(seed), dice.gen_range(16..30));
+    let fault = |dice: &mut StdRng| loop {
+        let fault = draw(dice);
+        if fault.strikes_somebody(cast) {
+            break (dice.gen_range(60.0..HOUR - 120.0), fault);
+        }
+    };
+    let mut faults: Vec<(f64, Fault)> = (0..number).map(|_| fault(dice)).collect();
     faults.sort_by(|(one, _), (other, _)| one.total_cmp(other));
     faults
 }
@@ -171,10 +195,7 @@ impl Stage {
         let zookeeper = self.zookeeper.clone();
         actix_rt::spawn(async move {
             // Who makes fewer steps than that dies all the same.
-            let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
-            while !gate.is_closed() && tokio::time::Instant::now() < deadline {
-                tokio::time::sleep(Duration::from_millis(500)).await;
-            }
+            let _ = tokio::time::timeout(Duration::from_secs(60), gate.closed()).await;
             gate.close_after(0);
             tokio::time::sleep(SESSION_TIMEOUT).await;
             zookeeper.expire(session);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt, pending};
 use futures::stream::BoxStream;
 use nodepool::zk::{Connection, CreateMode, Op, OpReply, Reply, SessionState, Stat, WatchEvent};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::wire::Wire;
@@ -17,6 +17,7 @@ use super::wire::Wire;
 #[derive(Clone, Debug)]
 pub struct Gate {
     steps: Arc<AtomicU64>,
+    closing: Arc<Notify>,
     /// Which session the process has had last, and since when that is over.
     session: Arc<Mutex<(u64, Option<Instant>)>>,
 }
@@ -26,7 +27,7 @@ const MOMENT: Duration = Duration::from_secs(1);
 
 impl Gate {
     pub fn open() -> Self {
-        Self { steps: Arc::new(AtomicU64::new(u64::MAX)), session: Arc::default() }
+        Self { steps: Arc::new(AtomicU64::new(u64::MAX)), closing: Arc::default(), session: Arc::default() }
     }
 
     /// The process has this session from now on.
@@ -50,6 +51,22 @@ impl Gate {
     /// Killed after so many more steps. Who is dead already stays so.
     pub fn close_after(&self, steps: u64) {
         self.steps.fetch_min(steps, Ordering::Relaxed);
+        self.tell_if_closed();
+    }
+
+    /// Once it is.
+    pub async fn closed(&self) {
+        // Whoever closes it after this line wakes us.
+        let closing = self.closing.notified();
+        if !self.is_closed() {
+            closing.await;
+        }
+    }
+
+    fn tell_if_closed(&self) {
+        if self.is_closed() {
+            self.closing.notify_waiters();
+        }
     }
 
     pub fn is_closed(&self) -> bool {
@@ -62,7 +79,9 @@ impl Gate {
             u64::MAX => Some(u64::MAX),
             left => left.checked_sub(1),
         };
-        self.steps.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).is_ok()
+        let passes = self.steps.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).is_ok();
+        self.tell_if_closed();
+        passes
     }
 }
 

@@ -30,8 +30,9 @@ use tokio::time::Instant;
 use self::book::Book;
 use self::builders::Calm;
 use self::cloud::Clouds;
-use self::configuration::{BUILDERS, LAUNCHERS, WISHES};
+use self::configuration::{BUILDERS, Cast, LAUNCHERS};
 use self::faults::{Chosen, Fault, Stage};
+use self::process::Seat;
 use self::zuul::Crowd;
 use crate::grown::on_paused_time;
 
@@ -93,15 +94,20 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     let seen = book.clone();
     zookeeper.observe(Box::new(move |path, data| seen.znode(path, data)));
     let clouds = Clouds::new(seed, book.clone());
-    let launcher = |launcher| process::launcher(launcher, &zookeeper, &clouds, &book);
+    let cast = Cast::of(seed);
+    let launcher = |launcher| process::launcher(launcher, cast, &zookeeper, &clouds, &book);
     let (mut seats, launchers): (Vec<_>, Vec<_>) = LAUNCHERS.iter().map(launcher).unzip();
     let calm = Calm::default();
-    let builders = BUILDERS.map(|name| builders::builder(name, dice.r#gen(), &zookeeper, &clouds, &calm));
-    seats.extend(builders.iter().map(|builder| builder.seat.clone()));
-    seats.push(python::keep_running(&zookeeper, &clouds, &book));
+    let mut builder = |name: &&'static str| builders::builder(name, dice.r#gen(), &zookeeper, &clouds, &calm);
+    let builders: Vec<_> = BUILDERS.iter().filter(|_| cast.builders).map(&mut builder).collect();
+    // Those who do not take part leave their seats empty.
+    seats.extend(
+        (0..BUILDERS.len()).map(|at| builders.get(at).map_or_else(Seat::empty, |builder| builder.seat.clone())),
+    );
+    seats.push(if cast.old { python::keep_running(&zookeeper, &clouds, &book) } else { Seat::empty() });
     let crowd = Crowd::of(&zookeeper);
     for _ in 0..REQUESTS {
-        crowd.join(Duration::from_secs_f64(dice.gen_range(20.0..HOUR)), dice.r#gen(), WISHES);
+        crowd.join(Duration::from_secs_f64(dice.gen_range(20.0..HOUR)), dice.r#gen(), cast.wishes());
     }
     let stage = Stage { zookeeper, clouds, seats, launchers, crowd, calm, book: book.clone() };
     let begun = Instant::now();
@@ -115,7 +121,7 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     faults::heal(&stage);
     let unrest = || {
         let files = builders.iter().flat_map(|builder| builder.left_over(|key| book.is_built(key)));
-        book.unrest()
+        book.unrest(cast)
             .iter()
             .map(ToString::to_string)
             .chain(files)

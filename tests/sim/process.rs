@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use super::book::Book;
 use super::cloud::Clouds;
-use super::configuration::{Launcher, Sizes};
+use super::configuration::{Cast, Launcher, Sizes};
 use super::gate::{Gate, Gated};
 use super::inspector::inspect;
 use super::wire::Wire;
@@ -99,18 +99,12 @@ async fn one_life(name: &str, mut started: Started, gate: &Gate, seat: &Seat, zo
                 let end = ended.expect("a tree ends in order");
                 assert!(!matches!(end, SessionEnd::Panicked(_)), "{name}: {end:?}");
             }
-            () = death(gate) => break,
+            () = gate.closed() => break,
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     // What is left of it does nothing any more that anybody would see.
     started.process.stop();
-}
-
-pub async fn death(gate: &Gate) {
-    while !gate.is_closed() {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
 }
 
 /// What was decided on an older configuration has been done by then.
@@ -119,6 +113,7 @@ const DECIDED_BEFORE: Duration = Duration::from_secs(60);
 /// The configuration file of a launcher.
 pub struct Configured {
     launcher: &'static Launcher,
+    cast: Cast,
     files: Files,
     book: Book,
 }
@@ -127,7 +122,7 @@ impl Configured {
     /// What it reads at its next look.
     pub fn set(&self, sizes: Sizes) {
         let Files::InMemory(files) = &self.files else { unreachable!("simulated files are in memory") };
-        files.lock().unwrap().insert("nodepool.yaml".into(), self.launcher.yaml(sizes));
+        files.lock().unwrap().insert("nodepool.yaml".into(), self.launcher.yaml(sizes, self.cast));
         self.book.limit(&self.launcher.own.into(), sizes.max_servers, DECIDED_BEFORE);
     }
 }
@@ -135,12 +130,13 @@ impl Configured {
 /// Keeps a launcher running.
 pub fn launcher(
     launcher: &'static Launcher,
+    cast: Cast,
     zookeeper: &MemoryZooKeeper,
     clouds: &Clouds,
     book: &Book,
 ) -> (Seat, Configured) {
     let files = Files::InMemory(Arc::default());
-    let configured = Configured { launcher, files: files.clone(), book: book.clone() };
+    let configured = Configured { launcher, cast, files: files.clone(), book: book.clone() };
     configured.set(Sizes::default());
     let (clouds, book) = (clouds.clone(), book.clone());
     let seat = keep_running(launcher.name, zookeeper, move |gate| {
