@@ -9,6 +9,7 @@ use nodepool::model::cloud::{
 };
 use nodepool::model::ids::{LauncherId, NodeId, RequestId};
 use nodepool::model::node::NodeState;
+use nodepool::model::quantity::Amounts;
 use nodepool::model::request::RequestState;
 use nodepool::model::snapshot::{NodeChange, Stored, WriteError};
 use nodepool::model::tidying::Tidy;
@@ -27,13 +28,17 @@ struct Scene {
 impl Scene {
     fn new(wishes: &str) -> Self {
         // A label is one that a host has; the facts take no notice of the host.
-        let mut built = build(&Spec {
+        Self::of(&Spec {
             hosts: vec!["h1 labels=a".to_owned()],
             requests: vec![format!("200-1 {wishes}")],
             ..Spec::default()
-        });
+        })
+    }
+
+    fn of(spec: &Spec) -> Self {
+        let mut built = build(spec);
         let label = LaunchLabel {
-            need: None,
+            need: Some(Amounts::none().with("instances", 1.0)),
             image: LabelImage::Cloud("image".to_owned()),
             login: Login::default(),
             host_key_checking: false,
@@ -46,7 +51,7 @@ impl Scene {
             boot_timeout: Span(60.0),
             zones: Vec::new(),
             tidy: Tidy::default(),
-            labels: [("main".into(), [("a".into(), label)].into())].into(),
+            labels: [("main".into(), ["a", "b"].map(|name| (name.into(), label.clone())).into())].into(),
         };
         let facts = Facts { seen_at: NOW, launching: Some(Arc::new(launching)), ..Facts::unseen() };
         built.facts.insert("lab".into(), Arc::new(facts));
@@ -112,6 +117,30 @@ impl Scene {
         let effects = self.step(Event::News(self.nodes[node].clone(), news)).into_iter();
         effects.filter(|effect| !matches!(effect, Effect::Report { .. })).collect()
     }
+}
+
+// Seed 76 of the simulated hours: the launcher tried without end and without a pause.
+#[test]
+fn an_eviction_that_failed_is_not_tried_again_on_the_same_picture() {
+    let mut scene = Scene::of(&Spec {
+        hosts: vec!["h1 labels=a,b".to_owned()],
+        nodes: vec!["7 labels=b age=400".to_owned()],
+        requests: vec!["200-1 a".to_owned()],
+        ..Spec::default()
+    });
+    let facts = (*scene.built.facts["lab"]).clone();
+    let facts = Facts { limits: Amounts::unlimited().with("instances", 1.0), ..facts };
+    scene.built.facts.insert("lab".into(), Arc::new(facts));
+    let evicts = |effects: Vec<Effect>| effects.iter().any(|effect| matches!(effect, Effect::Evict(_)));
+    let woken = scene.step(Event::Wake);
+    assert!(evicts(woken.clone()), "the idle node makes room: {woken:?}");
+    scene.step(Event::Claimed(scene.request.clone(), Ok(Vec::new())));
+    assert!(!evicts(scene.step(Event::Evicted(Err(WriteError::Conflict)))));
+    assert!(!evicts(scene.step(Event::Wake)), "nothing has changed");
+    scene.built.snapshot.revision += 1;
+    assert!(evicts(scene.step(Event::Wake)), "something has");
+    scene.step(Event::Evicted(Err(WriteError::Conflict)));
+    assert!(evicts(scene.step(Event::Tick)), "nor is it given up for good");
 }
 
 fn the_finish(effects: &[Effect]) -> &Finish {
