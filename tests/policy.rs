@@ -4,6 +4,8 @@
 mod launches;
 #[path = "policy/leaks.rs"]
 mod leaks;
+#[path = "policy/left.rs"]
+mod left;
 #[path = "policy/plans.rs"]
 mod plans;
 #[path = "policy/props.rs"]

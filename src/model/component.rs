@@ -86,6 +86,12 @@ fn stopped() -> String {
 }
 
 impl PoolComponent {
+    /// Whether its launcher takes up what another one left, nodes that boot included. Those in Python, up to version 11, begin anew.
+    pub fn goes_on_with_boots(&self) -> bool {
+        let major = self.version.as_deref().and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+        self.state == "running" && major.is_some_and(|major| major >= 12)
+    }
+
     pub fn serves(&self, labels: &BTreeSet<&LabelName>) -> bool {
         labels.iter().all(|label| self.supported_labels.contains(*label))
     }

@@ -1,5 +1,6 @@
 //! Requests that a launcher took up and left: those whose nodes are still booting are gone on with, not begun anew.
 
+use crate::model::component::PoolComponent;
 use crate::model::ids::{NodeId, PoolId, RequestId};
 use crate::model::node::NodeState;
 use crate::model::request::{NodeRequest, RequestState};
@@ -8,7 +9,10 @@ use crate::model::time::Span;
 use crate::model::world::World;
 
 /// How long pools may take until everybody treats such a request as lost.
-pub const GRACE: Span = Span(60.0);
+const GRACE: Span = Span(60.0);
+
+/// How long those of another launcher may take: it knows its cloud already, and goes on at once or not at all.
+const GRACE_ELSEWHERE: Span = Span(3.0);
 
 /// A request that a pool can go on with.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +25,32 @@ pub struct Left {
 /// What a pending request that nobody holds can be gone on with: all its nodes are there, of one pool of ours that
 /// launches, and the time for a launch is not over.
 pub fn of(id: &RequestId, request: &Stored<NodeRequest>, world: &World<'_>) -> Option<Left> {
+    let left = in_one_pool(id, request, world)?;
+    let launching = world.facts.get(&left.pool.provider)?.launching.as_ref()?;
+    let section = world.config.providers.get(&left.pool.provider)?.pools.get(&left.pool.pool)?;
+    let has_time = (world.now - request.record.state_time).0 <= launching.timeout.0;
+    let serves = request.record.node_types.iter().all(|label| section.labels.contains(label));
+    (has_time && serves).then_some(left)
+}
+
+/// How long such a request is left to those who may go on with it; `None` where nobody can.
+pub fn grace(id: &RequestId, request: &Stored<NodeRequest>, world: &World<'_>) -> Option<Span> {
+    if of(id, request, world).is_some() {
+        return Some(GRACE);
+    }
+    let left = in_one_pool(id, request, world)?;
+    let is_ours = world.config.providers.contains_key(&left.pool.provider);
+    let goes_on = |pool: &PoolComponent| {
+        let is_it =
+            pool.provider_name.as_ref() == Some(&left.pool.provider) && pool.name.as_ref() == Some(&left.pool.pool);
+        is_it && pool.goes_on_with_boots()
+    };
+    let is_served = || world.snapshot.pools().any(|(_, pool)| goes_on(&pool.record));
+    (!is_ours && is_served()).then_some(GRACE_ELSEWHERE)
+}
+
+/// A pending request that nobody holds, all of whose nodes are there and free, and of the same pool.
+fn in_one_pool(id: &RequestId, request: &Stored<NodeRequest>, world: &World<'_>) -> Option<Left> {
     if request.record.state != RequestState::Pending || world.snapshot.is_request_locked(id) {
         return None;
     }
@@ -30,11 +60,6 @@ pub fn of(id: &RequestId, request: &Stored<NodeRequest>, world: &World<'_>) -> O
     }
     let first = &world.snapshot.node(free.first()?)?.record;
     let pool = PoolId { provider: first.provider.clone()?, pool: first.pool.clone()? };
-    let launching = world.facts.get(&pool.provider)?.launching.as_ref()?;
-    let section = world.config.providers.get(&pool.provider)?.pools.get(&pool.pool)?;
-    if (world.now - request.record.state_time).0 > launching.timeout.0 {
-        return None;
-    }
     let mut nodes = Vec::with_capacity(free.len());
     for label in &request.record.node_types {
         let fits = |node: &NodeId| {
@@ -45,7 +70,7 @@ pub fn of(id: &RequestId, request: &Stored<NodeRequest>, world: &World<'_>) -> O
             let is_alive = matches!(record.state, NodeState::Ready | NodeState::Building | NodeState::Init);
             is_of_pool && is_alive && record.labels.contains(label) && !world.snapshot.is_node_locked(node)
         };
-        let index = free.iter().position(fits).filter(|_| section.labels.contains(label))?;
+        let index = free.iter().position(fits)?;
         nodes.push(free.remove(index));
     }
     Some(Left { pool, nodes })

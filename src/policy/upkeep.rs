@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::left::{self, GRACE};
+use super::left;
 use super::standing::{self, Step};
 use super::sweep::{self, Repair};
 use crate::model::cloud::{Facts, HostCheck, HostIdentity};
@@ -76,8 +76,8 @@ pub struct Upkeep {
     /// Those that failed a moment ago, and when they may be tried again.
     resting: BTreeMap<String, Timestamp>,
     rest: Span,
-    /// Requests that a pool can go on with, and since when they have been seen so.
-    left: BTreeMap<RequestId, Timestamp>,
+    /// Requests that a pool can go on with, and since when they have been seen so, with how long that is waited for.
+    left: BTreeMap<RequestId, (Timestamp, Span)>,
     counts: BTreeMap<&'static str, u64>,
     failed: BTreeMap<String, String>,
 }
@@ -145,7 +145,7 @@ impl Upkeep {
         }
         self.see_left(world);
         let is_left_to_pools =
-            |request: &RequestId| self.left.get(request).is_some_and(|since| world.now < *since + GRACE);
+            |request: &RequestId| self.left.get(request).is_some_and(|(since, grace)| world.now < *since + *grace);
         // More cannot begin now, and what is under way needs no second time.
         let is_wanted = |id: &NodeId, node: &Node| {
             let key = format!("node {id}");
@@ -170,10 +170,12 @@ impl Upkeep {
 
     /// Requests that pools can go on with, and their nodes, are theirs for a while.
     fn see_left(&mut self, world: &World<'_>) {
-        let left = world.snapshot.unheld_requests().filter(|(id, request)| left::of(id, request, world).is_some());
+        let left = world.snapshot.unheld_requests();
+        let left = left.filter_map(|(id, request)| Some((id.clone(), left::grace(id, request, world)?)));
         let before = std::mem::take(&mut self.left);
-        self.left = left.map(|(id, _)| (id.clone(), before.get(id).copied().unwrap_or(world.now))).collect();
-        let ends = self.left.values().map(|since| *since + GRACE).filter(|end| *end > world.now).min();
+        let since = |id: &RequestId| before.get(id).map_or(world.now, |(since, _)| *since);
+        self.left = left.map(|(id, grace)| (id.clone(), (since(&id), grace))).collect();
+        let ends = self.left.values().map(|(since, grace)| *since + *grace).filter(|end| *end > world.now).min();
         self.due = [self.due, ends].into_iter().flatten().min();
     }
 

@@ -33,7 +33,7 @@ pub struct Spec {
     pub nodes: Vec<String>,
     /// `200-1 a,b tenant=x provider=p reuse=no declined=l pending locked relative=5`
     pub requests: Vec<String>,
-    /// `other provider=p labels=a priority=1 paused`
+    /// `other provider=p labels=a priority=1 paused version=12.0.0`
     pub others: Vec<String>,
     /// `tenant name=amount`
     pub tenants: Vec<String>,
@@ -141,6 +141,7 @@ pub fn build(spec: &Spec) -> Built {
         let provider = line.get("provider").unwrap_or("elsewhere");
         let mut component = registered(provider, "main", line.first, &labels, priority);
         component.paused = line.has("paused");
+        component.version = line.get("version").map(str::to_owned);
         snapshot.put_pool(line.first.to_owned(), stored(component, next()));
     }
     let facts = Facts { seen_at: NOW, standing: hosts.into_iter().map(Arc::new).collect(), ..Facts::unseen() };

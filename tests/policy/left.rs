@@ -1,0 +1,47 @@
+//! Requests that a launcher left, of pools that only others have: whether they are waited for.
+
+use crate::worlds::{Built, Spec, build};
+use nodepool::model::snapshot::RequestChange;
+use nodepool::model::time::Span;
+use nodepool::policy::sweep::Repair;
+use nodepool::policy::upkeep::{Effect, Event, Upkeep};
+
+/// A request with a node that boots where nobody of this process launches; another pool like that one is registered, or not.
+fn world(other: Option<&str>) -> Built {
+    build(&Spec {
+        nodes: vec!["1 provider=elsewhere labels=a building allocated=200-1".to_owned()],
+        requests: vec!["200-1 a pending".to_owned()],
+        others: other.into_iter().map(str::to_owned).collect(),
+        ..Spec::default()
+    })
+}
+
+fn resets(upkeep: &mut Upkeep, built: &Built) -> bool {
+    let is_reset =
+        |effect: &Effect| matches!(effect, Effect::Repair(Repair::Reset { request, .. }) if is_ours(request));
+    upkeep.step(Event::Wake, &built.world()).iter().any(is_reset)
+}
+
+fn is_ours(request: &RequestChange) -> bool {
+    request.id.as_str() == "200-0000000001"
+}
+
+#[test]
+fn what_another_launcher_may_go_on_with_is_left_to_it_for_a_moment() {
+    let mut built = world(Some("other provider=elsewhere labels=a version=12.0.0"));
+    let mut upkeep = Upkeep::new(Span(28_800.0));
+    assert!(!resets(&mut upkeep, &built));
+    let due = upkeep.due().expect("it is looked at again");
+    assert_eq!((due - built.now).0, 3.0);
+    built.now = due;
+    assert!(resets(&mut upkeep, &built), "nobody went on with it");
+}
+
+#[test]
+fn what_nobody_goes_on_with_begins_anew_at_once() {
+    let of_python = "other provider=elsewhere labels=a version=11.0.0";
+    let of_another = "other provider=beside labels=a version=12.0.0";
+    for other in [None, Some(of_python), Some(of_another)] {
+        assert!(resets(&mut Upkeep::new(Span(28_800.0)), &world(other)), "{other:?}");
+    }
+}
