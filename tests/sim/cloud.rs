@@ -408,6 +408,6 @@ impl SimpleAdapter for Adapter {
     }
 
     fn pace(&self) -> Pace {
-        Pace { spacing: Span::ZERO, in_flight: InFlight::Adjustable, observe: Span(2.0), refresh: Some(REFRESH) }
+        Pace { spacing: Span::ZERO, in_flight: InFlight::Adjustable, observe: Span(5.0), refresh: Some(REFRESH) }
     }
 }

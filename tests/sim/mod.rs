@@ -37,7 +37,7 @@ use self::zuul::Crowd;
 use crate::grown::on_paused_time;
 
 pub const HOUR: f64 = 3600.0;
-const REQUESTS: usize = 320;
+const REQUESTS: usize = 300;
 /// After all faults everything has to be at rest within this time.
 const HEALING: Duration = Duration::from_secs(1800);
 
