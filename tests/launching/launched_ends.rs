@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::grown::fake::{cloud, started};
+use crate::grown::fake::{self, cloud, provider, started};
 use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
 use bytes::Bytes;
 use nodepool::actors::clock;
@@ -255,8 +255,14 @@ fn what_boots_when_a_launcher_dies_is_gone_on_with_at_once_by_another_that_runs(
             nodes.iter().filter(|(_, node)| node.external_id.is_string()).count() == 3
         })
         .await;
+        let booting: Vec<NodeId> = consumer.nodes().await.into_iter().map(|(id, _)| id).collect();
+        // Who has no such provider hears of it as early, and does not have the requests begin anew.
+        let elsewhere = fake::configuration(&[provider("elsewhere", json!({}), json!({}))]).to_string();
+        let mut third = Process::with(&elsewhere, patient);
+        third.run(&zookeeper);
+        until("another pool is registered", async || consumer.count("/nodepool/components/pool").await == 2).await;
         second.run(&zookeeper);
-        until("both pools are registered", async || consumer.count("/nodepool/components/pool").await == 2).await;
+        until("all pools are registered", async || consumer.count("/nodepool/components/pool").await == 3).await;
         // It has had its first look at everything.
         sleep(Duration::from_secs(5)).await;
         zookeeper.expire(first.session_id);
@@ -267,6 +273,10 @@ fn what_boots_when_a_launcher_dies_is_gone_on_with_at_once_by_another_that_runs(
         let expired = clock::now();
         until("somebody holds them", async || is_held(&requests[0]).await && is_held(&requests[1]).await).await;
         assert!((clock::now() - expired).0 < 1.0, "it is gone on with at once");
+        for id in &requests {
+            let nodes = consumer.ended(id).await.nodes;
+            assert!(nodes.iter().all(|node| booting.contains(node)), "{nodes:?} of {booting:?}");
+        }
     });
 }
 
