@@ -2,7 +2,7 @@
 
 use super::bidder::Bidder;
 use super::pool::{Effect, Pool};
-use crate::model::ids::NodeId;
+use crate::model::ids::{LabelName, NodeId};
 use crate::model::node::{Node, NodeState, Writer};
 use crate::model::request::NodeRequest;
 use crate::model::snapshot::Stored;
@@ -35,22 +35,24 @@ impl Pool {
         Some(Effect::Evict(Box::new(change)))
     }
 
-    /// Of the nodes that neither this request nor one of higher rank could take.
+    /// Of the nodes that neither this request nor one of higher rank needs: of each label as many stay as they can take.
     fn oldest_idle<'a>(
         &self,
         request: &NodeRequest,
         bidder: &Bidder<'_>,
         world: &World<'a>,
     ) -> Option<(&'a NodeId, &'a Stored<Node>)> {
-        let labels = bidder.pool.labels.iter();
-        let idle = labels.flat_map(|label| world.snapshot.idle_nodes(bidder.id, label));
-        let nodes = idle.filter_map(|id| Some((id, world.snapshot.node(id)?)));
-        let is_spoken_for = |id: &NodeId, node: &Node| {
-            let is_wanted = |label| request.reuse && request.node_types.contains(label);
-            self.claims.has(id) || node.labels.iter().any(|label| is_wanted(label) || self.claims.kept(label) > 0)
+        let free_of =
+            |label: &LabelName| world.snapshot.idle_nodes(bidder.id, label).filter(|id: &&NodeId| !self.claims.has(id));
+        let wanted = |label: &LabelName| match request.reuse {
+            true => request.node_types.iter().filter(|wish| *wish == label).count(),
+            false => 0,
         };
-        let free = nodes.filter(|(id, node)| !is_spoken_for(id, &node.record));
-        free.min_by_key(|(id, node)| (node.record.state_time, (*id).clone()))
+        let is_spare = |label: &LabelName| free_of(label).count() > self.claims.kept(label) + wanted(label);
+        let labels = bidder.pool.labels.iter().filter(|label| is_spare(label));
+        let nodes = labels.flat_map(free_of).filter_map(|id| Some((id, world.snapshot.node(id)?)));
+        let spare = nodes.filter(|(_, node)| node.record.labels.iter().all(is_spare));
+        spare.min_by_key(|(id, node)| (node.record.state_time, (*id).clone()))
     }
 }
 

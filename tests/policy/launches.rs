@@ -63,6 +63,20 @@ impl Scene {
         }
     }
 
+    /// With room for so many, idle nodes among them.
+    fn crowded(room: f64, request: &str, nodes: &[&str]) -> Self {
+        let mut scene = Self::of(&Spec {
+            hosts: vec!["h1 labels=a,b".to_owned()],
+            nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+            requests: vec![request.to_owned()],
+            ..Spec::default()
+        });
+        let facts = (*scene.built.facts["lab"]).clone();
+        let facts = Facts { limits: Amounts::unlimited().with("instances", room), ..facts };
+        scene.built.facts.insert("lab".into(), Arc::new(facts));
+        scene
+    }
+
     fn step(&mut self, event: Event) -> Vec<Effect> {
         self.pool.step(event, &self.built.world())
     }
@@ -122,15 +136,7 @@ impl Scene {
 // Seed 76 of the simulated hours: the launcher tried without end and without a pause.
 #[test]
 fn an_eviction_that_failed_is_not_tried_again_on_the_same_picture() {
-    let mut scene = Scene::of(&Spec {
-        hosts: vec!["h1 labels=a,b".to_owned()],
-        nodes: vec!["7 labels=b age=400".to_owned()],
-        requests: vec!["200-1 a".to_owned()],
-        ..Spec::default()
-    });
-    let facts = (*scene.built.facts["lab"]).clone();
-    let facts = Facts { limits: Amounts::unlimited().with("instances", 1.0), ..facts };
-    scene.built.facts.insert("lab".into(), Arc::new(facts));
+    let mut scene = Scene::crowded(1.0, "200-1 a", &["7 labels=b age=400"]);
     let evicts = |effects: Vec<Effect>| effects.iter().any(|effect| matches!(effect, Effect::Evict(_)));
     let woken = scene.step(Event::Wake);
     assert!(evicts(woken.clone()), "the idle node makes room: {woken:?}");
@@ -141,6 +147,24 @@ fn an_eviction_that_failed_is_not_tried_again_on_the_same_picture() {
     assert!(evicts(scene.step(Event::Wake)), "something has");
     scene.step(Event::Evicted(Err(WriteError::Conflict)));
     assert!(evicts(scene.step(Event::Tick)), "nor is it given up for good");
+}
+
+// Seed 5947 of the simulated hours: four nodes of a label of which the request wanted one took the room of the others for ever.
+#[test]
+fn of_a_label_that_is_wanted_what_is_more_than_that_makes_room() {
+    let evicted = |request: &str, nodes: &[&str]| {
+        let effects = Scene::crowded(3.0, request, nodes).step(Event::Wake);
+        let evicted = effects.iter().find_map(|effect| match effect {
+            Effect::Evict(change) => Some(change.id.clone()),
+            _ => None,
+        });
+        evicted.map(|id| id.to_string())
+    };
+    let three = ["7 labels=a age=400", "8 labels=a age=500", "9 labels=a age=450"];
+    assert_eq!(evicted("200-1 a,b,b", &three).as_deref(), Some("0000000008"), "the oldest one");
+    assert_eq!(evicted("200-1 a,a,b", &three).as_deref(), Some("0000000008"));
+    assert_eq!(evicted("200-1 a,a,b", &["7 labels=a", "8 labels=a", "9 labels=a locked"]), None, "both are taken");
+    assert_eq!(evicted("200-1 a,a,a reuse=no", &three).as_deref(), Some("0000000008"));
 }
 
 fn the_finish(effects: &[Effect]) -> &Finish {
