@@ -555,8 +555,10 @@ impl Part {
                 world.snapshot.node(node)?.change(node.clone(), |record| record.external_id = id_value(id))
             }
             PartState::Ready { found, is_saved } => {
+                // While the picture does not show the node nothing is said yet, and the end of the request says it.
+                let change = ready_change(node, found, world)?;
                 *is_saved = true;
-                ready_change(node, found, world)?
+                change
             }
             PartState::Wanted | PartState::Reused | PartState::New | PartState::Failed(_) | PartState::Aborted => {
                 return None;

@@ -43,6 +43,8 @@ pub fn read_all<'a>(
 #[derive(Default)]
 pub struct Picture {
     root: String,
+    /// The newest transaction by which something came or went below the root when that was listed.
+    listed_at: i64,
     nodes: BTreeMap<NodeId, Stored<Node>>,
     empty_nodes: BTreeSet<NodeId>,
     node_locks: BTreeMap<NodeId, LockView>,
@@ -71,7 +73,9 @@ pub async fn read(zk: &Zk, root: &str) -> Result<Picture, ZkError> {
 }
 
 async fn read_records(zk: &Zk, parent: &str, picture: &mut Picture) -> Result<(), ZkError> {
-    let (names, _) = none_if_missing(zk.children(parent).await)?.unwrap_or_default();
+    let listed = none_if_missing(zk.children(parent).await)?;
+    picture.listed_at = listed.as_ref().map_or(i64::MAX, |(_, stat)| stat.pzxid);
+    let (names, _) = listed.unwrap_or_default();
     let records = names.iter().map(|name| format!("{parent}/{name}")).collect();
     let mut reads = pin!(read_all(zk.as_ref(), records));
     let mut with_children = Vec::new();
@@ -183,6 +187,12 @@ impl Picture {
         }
     }
 
+    /// Whether a record that is not listed was written after the listing, by ourselves while the rest was read. One that had gone by
+    /// then was written before it went, and its going is among what the listing has seen.
+    fn has_come_since(&self, written: i64) -> bool {
+        written > self.listed_at
+    }
+
     /// Adds what was read; returns the records that do not parse and were not known to.
     pub fn merge_into(self, snapshot: &mut Snapshot) -> Vec<(String, String)> {
         for (id, view) in self.node_locks {
@@ -226,23 +236,30 @@ impl Picture {
     }
 
     /// Makes the picture's root look exactly as it was read: what was not seen is gone.
-    pub fn replace_in(self, snapshot: &mut Snapshot) {
+    pub fn replace_in(mut self, snapshot: &mut Snapshot) {
         match self.root.as_str() {
             paths::NODES => {
                 let known: Vec<NodeId> =
                     snapshot.nodes().map(|(id, _)| id.clone()).chain(snapshot.empty_nodes().cloned()).collect();
                 for id in known {
-                    if !self.nodes.contains_key(&id) && !self.empty_nodes.contains(&id) {
-                        snapshot.remove_node(&id);
-                    } else if !self.node_locks.contains_key(&id) {
-                        snapshot.set_node_lock(id, LockView::default());
+                    let written = snapshot.node(&id).map_or(0, |known| known.mzxid);
+                    match self.nodes.get(&id) {
+                        // What was folded in since is newer than what was read, and so is its lock.
+                        Some(read) if read.mzxid < written => drop(self.node_locks.remove(&id)),
+                        None if self.has_come_since(written) => {}
+                        None if !self.empty_nodes.contains(&id) => snapshot.remove_node(&id),
+                        _ if !self.node_locks.contains_key(&id) => snapshot.set_node_lock(id, LockView::default()),
+                        _ => {}
                     }
                 }
             }
             paths::REQUESTS => {
-                let known: Vec<RequestId> = snapshot.requests().map(|(id, _)| id.clone()).collect();
-                for id in known.iter().filter(|id| !self.requests.contains_key(*id)) {
-                    snapshot.remove_request(id);
+                let known: Vec<(RequestId, i64)> =
+                    snapshot.requests().map(|(id, known)| (id.clone(), known.mzxid)).collect();
+                for (id, written) in known {
+                    if !self.requests.contains_key(&id) && !self.has_come_since(written) {
+                        snapshot.remove_request(&id);
+                    }
                 }
             }
             paths::REQUEST_LOCKS => {

@@ -246,7 +246,7 @@ impl Consumer {
         self.request(id).await.unwrap()
     }
 
-    /// Accepts a fulfilled request as Zuul's executor does: node locks, then the request goes.
+    /// Accepts a fulfilled request as Zuul's executor does: node locks, for each of which it waits half a minute, then the request goes.
     pub async fn accept(&self, id: &RequestId) -> Vec<(NodeId, Lock)> {
         let request = self.request(id).await.unwrap();
         let mut locked = Vec::new();
@@ -254,8 +254,16 @@ impl Consumer {
             let record = self.node(&node).await.expect("a node of a fulfilled request is there");
             assert_eq!(record.allocated_to.as_ref(), Some(id), "node {node} is ours");
             assert_eq!(record.state, NodeState::Ready);
-            let lock = lock::try_lock(&self.zk, &paths::node_lock(&node), "").await.unwrap();
-            locked.push((node, lock.expect("nobody else has locked a node of a fulfilled request")));
+            // Somebody may look whether it can be deleted, and die over that with its lock.
+            let mut lock = None;
+            for _ in 0..30 {
+                lock = lock::try_lock(&self.zk, &paths::node_lock(&node), "").await.unwrap();
+                if lock.is_some() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            locked.push((node, lock.expect("nobody else keeps the lock of a node of a fulfilled request")));
         }
         self.zk.delete(&paths::request(id), -1).await.unwrap();
         locked

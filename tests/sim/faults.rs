@@ -15,7 +15,6 @@ use super::book::Book;
 use super::builders::Calm;
 use super::cloud::{Clouds, Weather};
 use super::configuration::{BUILDERS, Cast, IMAGES, LAUNCHERS, PROVIDERS, Sizes};
-use super::gate::Gate;
 use super::process::{Configured, SESSION_TIMEOUT, Seat};
 use super::zuul::Crowd;
 use super::{HOUR, operator};
@@ -190,13 +189,15 @@ pub struct Stage {
 }
 
 impl Stage {
-    fn kill(&self, gate: Gate, session: i64, steps: u64) {
+    fn kill(&self, seat: &Seat, steps: u64) {
+        let (seat, gate, zookeeper) = (seat.clone(), seat.gate(), self.zookeeper.clone());
         gate.close_after(steps);
-        let zookeeper = self.zookeeper.clone();
         actix_rt::spawn(async move {
             // Who makes fewer steps than that dies all the same.
             let _ = tokio::time::timeout(Duration::from_secs(60), gate.closed()).await;
             gate.close_after(0);
+            // The session it has by then, which may not be that of now; nobody sits there anew so soon.
+            let session = seat.session();
             tokio::time::sleep(SESSION_TIMEOUT).await;
             zookeeper.expire(session);
         });
@@ -206,7 +207,7 @@ impl Stage {
 pub fn strike(fault: &Fault, stage: &Stage) {
     let Stage { zookeeper, clouds, seats, launchers, .. } = stage;
     match *fault {
-        Fault::Kill { process, steps } => stage.kill(seats[process].gate(), seats[process].session(), steps),
+        Fault::Kill { process, steps } => stage.kill(&seats[process], steps),
         Fault::Expire { process } => zookeeper.expire(seats[process].session()),
         Fault::Cut { process, seconds } => {
             let (zookeeper, session) = (zookeeper.clone(), seats[process].session());
