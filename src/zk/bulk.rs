@@ -286,3 +286,51 @@ impl Picture {
         self.merge_into(snapshot);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::json;
+    use crate::model::node::NodeState;
+    use crate::model::time::Timestamp;
+    use crate::zk::memory::MemoryZooKeeper;
+    use crate::zk::{CreateMode, lock};
+
+    fn stored(mzxid: i64) -> Stored<Node> {
+        Stored { record: Node::new(NodeState::Building, Timestamp(1.0)).into(), version: 0, mzxid }
+    }
+
+    fn held() -> LockView {
+        LockView { exists: true, contenders: ["one".to_owned()].into(), mtime_ms: 0 }
+    }
+
+    // Seed 6697 of the simulated hours: a pool did not see its own new node for half a minute after a reconnect.
+    #[tokio::test]
+    async fn what_is_written_while_all_is_read_stays_and_what_had_gone_before_goes() {
+        let zk: Zk = MemoryZooKeeper::new().connect();
+        lock::make_path(&zk, paths::NODES).await.unwrap();
+        let bytes = || Bytes::from(json::to_bytes(&*stored(0).record));
+        let create =
+            async || zk.create(&paths::node_prefix(), bytes(), CreateMode::PersistentSequential).await.unwrap();
+        let id = |path: &str| NodeId::from(paths::name(path));
+        let (old, _) = create().await;
+        let (gone, stat) = create().await;
+        let mut snapshot = Snapshot::default();
+        read(&zk, paths::NODES).await.unwrap().replace_in(&mut snapshot);
+        snapshot.put_node(id(&gone), stored(stat.mzxid));
+        zk.delete(&gone, -1).await.unwrap();
+
+        let picture = read(&zk, paths::NODES).await.unwrap();
+        let (new, stat) = create().await;
+        snapshot.put_node(id(&new), stored(stat.mzxid));
+        snapshot.set_node_lock(id(&new), held());
+        let stat = zk.set(&old, bytes(), -1).await.unwrap();
+        snapshot.put_node(id(&old), stored(stat.mzxid));
+        snapshot.set_node_lock(id(&old), held());
+        picture.replace_in(&mut snapshot);
+
+        let found: Vec<NodeId> = snapshot.nodes().map(|(id, _)| id.clone()).collect();
+        assert_eq!(found, [id(&old), id(&new)]);
+        assert!(found.iter().all(|node| snapshot.is_node_locked(node)), "nor are their locks those of before");
+    }
+}
