@@ -43,6 +43,12 @@ impl Gate {
         });
     }
 
+    /// The number of the session that the process has now.
+    pub fn session_number(&self) -> Option<u64> {
+        let (number, ended) = *self.session.lock().unwrap();
+        ended.is_none().then_some(number)
+    }
+
     /// Whoever does something now does it on nobody's behalf.
     pub fn has_no_session(&self) -> bool {
         self.session.lock().unwrap().1.is_some_and(|since| since.elapsed() > MOMENT)

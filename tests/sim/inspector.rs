@@ -20,12 +20,13 @@ const DEADLINE: Duration = Duration::from_secs(5);
 
 /// As long as the process lives.
 pub async fn inspect(name: &'static str, shared: Arc<Shared>, gate: Gate, book: Book) {
-    let mut waited = BTreeSet::new();
+    let (mut waited, mut session) = (BTreeSet::new(), None);
     loop {
         tokio::time::sleep(INTERVAL).await;
         if gate.is_closed() {
             return;
         }
+        let before = std::mem::replace(&mut session, gate.session_number());
         let Some(snapshot) = shared.pictures.latest() else { continue };
         if let Some(Violation(text)) = of_ledger(&snapshot) {
             book.accuse(Violation(format!("{name}: {text}")));
@@ -33,8 +34,8 @@ pub async fn inspect(name: &'static str, shared: Arc<Shared>, gate: Gate, book: 
         let is_open = |state| matches!(state, RequestState::Requested | RequestState::Pending);
         let open = snapshot.requests().filter(|(_, request)| is_open(request.record.state));
         let open: BTreeSet<RequestId> = open.map(|(id, _)| id.clone()).collect();
-        // Whoever has lost sight of ZooKeeper, or just come back to it, may not know yet.
-        if snapshot.connected {
+        // Whoever has lost sight of ZooKeeper, or just come back to it, may not know yet; nor who is between two sessions.
+        if snapshot.connected && session.is_some() && session == before {
             for id in open.intersection(&waited) {
                 let answers = shared.why.ask_all(AskWhy(id.clone()), DEADLINE).await;
                 let is_told = answers.iter().any(|(_, answer)| matches!(answer, Ok(Some(_))));
