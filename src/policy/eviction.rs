@@ -1,5 +1,7 @@
 //! The part of a pool's mind that makes room: where there is none for a request, the oldest node that nobody uses goes (R38).
 
+use std::collections::BTreeSet;
+
 use super::bidder::Bidder;
 use super::pool::{Effect, Pool};
 use crate::model::ids::{LabelName, NodeId};
@@ -48,10 +50,12 @@ impl Pool {
             true => request.node_types.iter().filter(|wish| *wish == label).count(),
             false => 0,
         };
-        let is_spare = |label: &LabelName| free_of(label).count() > self.claims.kept(label) + wanted(label);
-        let labels = bidder.pool.labels.iter().filter(|label| is_spare(label));
-        let nodes = labels.flat_map(free_of).filter_map(|id| Some((id, world.snapshot.node(id)?)));
-        let spare = nodes.filter(|(_, node)| node.record.labels.iter().all(is_spare));
+        // Counted once for each label, not for each node.
+        let is_scarce = |label: &&LabelName| free_of(label).count() <= self.claims.kept(label) + wanted(label);
+        let scarce: BTreeSet<&LabelName> = bidder.pool.labels.iter().filter(is_scarce).collect();
+        let spare = bidder.pool.labels.iter().filter(|label| !scarce.contains(label)).flat_map(free_of);
+        let nodes = spare.filter_map(|id| Some((id, world.snapshot.node(id)?)));
+        let spare = nodes.filter(|(_, node)| !node.record.labels.iter().any(|label| scarce.contains(label)));
         spare.min_by_key(|(id, node)| (node.record.state_time, (*id).clone()))
     }
 }

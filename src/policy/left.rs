@@ -25,20 +25,27 @@ pub struct Left {
 /// What a pending request that nobody holds can be gone on with: all its nodes are there, of one pool of ours that
 /// launches, and the time for a launch is not over.
 pub fn of(id: &RequestId, request: &Stored<NodeRequest>, world: &World<'_>) -> Option<Left> {
-    let left = in_one_pool(id, request, world)?;
-    let launching = world.facts.get(&left.pool.provider)?.launching.as_ref()?;
-    let section = world.config.providers.get(&left.pool.provider)?.pools.get(&left.pool.pool)?;
+    in_one_pool(id, request, world).filter(|left| is_launched_here(left, request, world))
+}
+
+/// The pool is ours and launches what is wished for, and the time for a launch is not over.
+fn is_launched_here(left: &Left, request: &Stored<NodeRequest>, world: &World<'_>) -> bool {
+    let launching = world.facts.get(&left.pool.provider).and_then(|facts| facts.launching.as_ref());
+    let provider = world.config.providers.get(&left.pool.provider);
+    let (Some(launching), Some(pool)) = (launching, provider.and_then(|provider| provider.pools.get(&left.pool.pool)))
+    else {
+        return false;
+    };
     let has_time = (world.now - request.record.state_time).0 <= launching.timeout.0;
-    let serves = request.record.node_types.iter().all(|label| section.labels.contains(label));
-    (has_time && serves).then_some(left)
+    has_time && request.record.node_types.iter().all(|label| pool.labels.contains(label))
 }
 
 /// How long such a request is left to those who may go on with it; `None` where nobody can.
 pub fn grace(id: &RequestId, request: &Stored<NodeRequest>, world: &World<'_>) -> Option<Span> {
-    if of(id, request, world).is_some() {
+    let left = in_one_pool(id, request, world)?;
+    if is_launched_here(&left, request, world) {
         return Some(GRACE);
     }
-    let left = in_one_pool(id, request, world)?;
     let is_ours = world.config.providers.contains_key(&left.pool.provider);
     let goes_on = |pool: &PoolComponent| {
         let is_it =
