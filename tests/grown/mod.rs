@@ -255,14 +255,8 @@ impl Consumer {
             assert_eq!(record.allocated_to.as_ref(), Some(id), "node {node} is ours");
             assert_eq!(record.state, NodeState::Ready);
             // Somebody may look whether it can be deleted, and die over that with its lock.
-            let mut lock = None;
-            for _ in 0..30 {
-                lock = lock::try_lock(&self.zk, &paths::node_lock(&node), "").await.unwrap();
-                if lock.is_some() {
-                    break;
-                }
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
+            let lock =
+                lock::lock_within(&self.zk, &paths::node_lock(&node), "", Duration::from_secs(30)).await.unwrap();
             locked.push((node, lock.expect("nobody else keeps the lock of a node of a fulfilled request")));
         }
         self.zk.delete(&paths::request(id), -1).await.unwrap();
