@@ -137,7 +137,8 @@ fn assert_kept(book: &Arc<Book>, stage: &Stage, seed: u64) {
     let violations = book.violations();
     if !violations.is_empty() {
         stage.keep_logs(&format!("fault-runs-{seed}"));
-        panic!("seed {seed}: {} promises were broken:\n{}", violations.len(), violations.join("\n"));
+        let told: Vec<String> = violations.iter().map(|text| format!("{text}\n{}", stage.logged_of(text))).collect();
+        panic!("seed {seed}: {} promises were broken:\n{}", violations.len(), told.join("\n"));
     }
 }
 

@@ -19,7 +19,7 @@ use crate::model::meters;
 use crate::model::metrics::{LaunchEnd, image_of};
 use crate::model::node::Node;
 use crate::model::request::RequestState;
-use crate::model::snapshot::{NodeChange, RequestChange, WriteError};
+use crate::model::snapshot::{NodeChange, Snapshot, WriteError};
 use crate::model::time::{Span, Timestamp};
 use crate::policy::assembly::{Adoption, Claim, Finish};
 use crate::policy::invariants::of_fulfilled;
@@ -40,6 +40,8 @@ pub struct Held {
     subjects: BTreeMap<NodeId, Subject>,
     /// Events of the requests.
     events: BTreeMap<RequestId, String>,
+    /// Ends of requests that would break a promise.
+    refused: BTreeMap<RequestId, WriteError>,
 }
 
 impl Held {
@@ -210,14 +212,24 @@ impl PoolWorker {
         });
     }
 
+    /// Holds the end of a request to the promises, on the picture on which it was decided: with what it changes of that.
+    pub(super) fn examine(&mut self, id: &RequestId, finish: &Finish, snapshot: &Snapshot) {
+        let Some(request) = &finish.request else { return };
+        if request.record.state != RequestState::Fulfilled {
+            return;
+        }
+        let changes = finish.nodes.iter().filter_map(|(_, change)| change.as_ref());
+        let changed: BTreeMap<&NodeId, &Node> = changes.map(|change| (&change.id, &change.record)).collect();
+        let shown = |node: &NodeId| snapshot.node(node).map(|stored| &*stored.record);
+        let found = of_fulfilled(id, &request.record, |node| changed.get(node).copied().or_else(|| shown(node)));
+        if let Err(error) = promises::kept(found) {
+            self.held.refused.insert(id.clone(), error);
+        }
+    }
+
     pub(super) fn finish(&mut self, id: RequestId, finish: Finish, ctx: &mut Context<Self>) {
         let store = self.parts.store.clone();
-        let is_end = |request: &&RequestChange| request.record.state == RequestState::Fulfilled;
-        let kept = finish.request.as_ref().filter(is_end).map_or(Ok(()), |request| {
-            let changes = finish.nodes.iter().filter_map(|(_, change)| change.as_ref());
-            let changed: BTreeMap<&NodeId, &Node> = changes.map(|change| (&change.id, &change.record)).collect();
-            promises::kept(of_fulfilled(&id, &request.record, |node| changed.get(node).copied()))
-        });
+        let kept = self.held.refused.remove(&id).map_or(Ok(()), Err);
         let (mut held, mut others) = (Vec::new(), Vec::new());
         for (node, change) in finish.nodes {
             self.held.forget(&node);

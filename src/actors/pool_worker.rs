@@ -169,6 +169,11 @@ impl PoolWorker {
         let effects = self.pool.step(event, &world);
         // All pools live on one thread, so nobody counts in between.
         self.parts.busy.fetch_add(self.pool.busy().wrapping_sub(own), Ordering::Relaxed);
+        for effect in &effects {
+            if let Effect::Finish { request, finish } = effect {
+                self.examine(request, finish, snapshot);
+            }
+        }
         effects
     }
 

@@ -1,5 +1,7 @@
 //! Assembly: a request that was accepted with nodes of which some are built, from its claim to its end.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use super::bidder::{Bidder, Choice};
@@ -8,8 +10,8 @@ use super::left::Left;
 use super::node_changes::{Found, about, free, id_value, new_node, ours, ready_change, resources, state_change};
 use super::reason::Reason;
 use super::request_handler::{allocate, decline};
-use crate::model::cloud::{CloudError, ExternalId, LabelImage, LaunchOrder, Launching};
-use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
+use crate::model::cloud::{CloudError, ExternalId, Job, LabelImage, LaunchOrder, Launching};
+use crate::model::ids::{ImageName, LabelName, LauncherId, NodeId, PoolId, ProviderName, RequestId};
 use crate::model::node::{Node, NodeState, Writer};
 use crate::model::request::{NodeRequest, RequestState};
 use crate::model::snapshot::{NodeChange, RequestChange, Stored};
@@ -75,11 +77,36 @@ struct Part {
     label: LabelName,
     state: PartState,
     write: Write,
-    /// The upload that it boots from, where its image is the builder's.
+    /// Where its image is the builder's.
     #[serde(skip)]
-    upload: Option<ExternalId>,
+    image: Option<Uploaded>,
     /// What an earlier life left of it.
     left: Option<Leavings>,
+}
+
+/// An image of the builder, and the upload of it that a node boots from.
+#[derive(Clone, Debug)]
+struct Uploaded {
+    provider: ProviderName,
+    image: ImageName,
+    /// `None` where it has not been uploaded, or no more.
+    upload: Option<(ExternalId, String)>,
+}
+
+impl Uploaded {
+    fn newest(provider: &ProviderName, image: &ImageName, world: &World<'_>) -> Self {
+        let newest = world.snapshot.images.newest_upload(provider, image);
+        let upload = newest.and_then(|(key, stored)| Some((stored.record.external_id.clone()?, key.image_id())));
+        Self { provider: provider.clone(), image: image.clone(), upload }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        self.upload.as_ref().map(|(id, _)| id)
+    }
+
+    fn image_id(&self) -> Option<&String> {
+        self.upload.as_ref().map(|(_, image_id)| image_id)
+    }
 }
 
 /// What there is of a node that somebody began.
@@ -148,7 +175,7 @@ impl Assembly {
             label: label.clone(),
             state: PartState::Wanted,
             write: Write::Idle,
-            upload: None,
+            image: None,
             left: None,
         });
         let assembly = Self {
@@ -184,7 +211,7 @@ impl Assembly {
                 label: wish.clone(),
                 state,
                 write: Write::Idle,
-                upload: None,
+                image: None,
                 left: leavings,
             }
         });
@@ -317,10 +344,8 @@ impl Assembly {
             let image_id = match &label.image {
                 LabelImage::Cloud(name) => Some(name.clone()),
                 LabelImage::Disk(name) => {
-                    world.snapshot.images.newest_upload(&pool.provider, name).map(|(key, stored)| {
-                        part.upload = stored.record.external_id.clone();
-                        key.image_id()
-                    })
+                    part.image = Some(Uploaded::newest(&pool.provider, name, world));
+                    part.image.as_ref().and_then(Uploaded::image_id).cloned()
                 }
             };
             Some(world.snapshot.node(&id)?.change(id, |record| {
@@ -364,7 +389,7 @@ impl Assembly {
                 label: part.label.clone(),
                 hostname: format!("np{node}"),
                 zone: self.zone.clone(),
-                image: part.upload.clone(),
+                image: part.image.as_ref().and_then(Uploaded::external_id).cloned(),
                 request: about.clone(),
                 metadata: [
                     ("nodepool_node_id", node.to_string()),
@@ -425,6 +450,9 @@ impl Assembly {
                     self.lost_zones.extend(self.zone.take().map(|_| zone));
                     part.state = PartState::Aborted;
                     break;
+                }
+                Ask::Submit(Job::Launch(order)) => {
+                    steps.push(Step::Launch(Ask::Submit(Job::Launch(part.prepared(order, world)))));
                 }
                 ask => steps.push(Step::Launch(ask)),
             }
@@ -500,13 +528,25 @@ impl Assembly {
         // One that somebody else has ended is as good as gone.
         let is_open = |stored: &&Stored<NodeRequest>| stored.record.state.may_become(RequestState::Requested);
         let request = world.snapshot.request(id).filter(is_open);
-        let is_there = |part: &Part| part.node.as_ref().is_some_and(|node| ours(node, world).is_some());
+        // What is not written any more has to be there as it was written.
+        let stands = |part: &Part, record: &Node| match part.state {
+            PartState::Reused => record.state == NodeState::Ready && record.allocated_to.as_ref() == Some(id),
+            _ => true,
+        };
+        let is_there = |part: &Part| {
+            let stored = part.node.as_ref().and_then(|node| ours(node, world));
+            stored.is_some_and(|stored| stands(part, &stored.record))
+        };
+        let is_shown_ready =
+            |node: &NodeId| world.snapshot.node(node).is_some_and(|stored| stored.record.state == NodeState::Ready);
         let fulfils = request.is_some() && self.parts.iter().all(|part| is_good(part) && is_there(part));
         let mut nodes = Vec::new();
         for part in &self.parts {
             let Some(node) = &part.node else { continue };
             let change = match &part.state {
-                PartState::Ready { found, is_saved: false } => ready_change(node, found, world),
+                PartState::Ready { found, is_saved } if !is_saved || !is_shown_ready(node) => {
+                    ready_change(node, found, world).map(|change| part.with_image(change))
+                }
                 PartState::Failed(made) => state_change(node, NodeState::Failed, world).map(|mut change| {
                     // The write that was to say so may have failed.
                     if let Some(id) = made {
@@ -543,6 +583,24 @@ impl Assembly {
 }
 
 impl Part {
+    /// The order for one more attempt: each boots from what is the newest upload by then.
+    fn prepared(&mut self, mut order: Arc<LaunchOrder>, world: &World<'_>) -> Arc<LaunchOrder> {
+        if let Some(image) = &mut self.image {
+            *image = Uploaded::newest(&image.provider, &image.image, world);
+            if order.image.as_ref() != image.external_id() {
+                Arc::make_mut(&mut order).image = image.external_id().cloned();
+            }
+        }
+        order
+    }
+
+    fn with_image(&self, mut change: NodeChange) -> NodeChange {
+        if let Some(image_id) = self.image.as_ref().and_then(Uploaded::image_id) {
+            change.record.image_id = Some(image_id.clone());
+        }
+        change
+    }
+
     /// Writes what is known of the node now, or after the write that is under way.
     fn write_now(&mut self, node: &NodeId, world: &World<'_>) -> Option<NodeChange> {
         if self.write != Write::Idle {
@@ -565,7 +623,7 @@ impl Part {
             }
         };
         self.write = Write::UnderWay;
-        Some(change)
+        Some(self.with_image(change))
     }
 }
 

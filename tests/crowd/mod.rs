@@ -112,7 +112,8 @@ impl Consumer {
             return;
         }
         let Some(request) = self.ended(&id).await else {
-            self.book.violation(format!("request {id} for {labels:?} was forgotten: {:?}", self.request(&id).await));
+            let (record, around) = (self.request(&id).await, self.around(&id).await);
+            self.book.violation(format!("request {id} for {labels:?} was forgotten: {record:?}; {around}"));
             self.withdraw(&id).await;
             return;
         };
@@ -182,6 +183,23 @@ impl Consumer {
             Err(ZkError::NoNode) => None,
             Err(error) => panic!("cannot read request {id}: {error}"),
         }
+    }
+
+    /// Who has a request locked, and which nodes are for it.
+    async fn around(&self, id: &RequestId) -> String {
+        let holders = lock::contenders(&self.zk, &paths::request_lock(id)).await;
+        let (names, _) = again(|| self.zk.children(paths::NODES)).await.expect("the container is there");
+        let mut nodes = Vec::new();
+        for name in names {
+            let node = NodeId::from(name);
+            let Ok((data, _)) = again(|| self.zk.get(&paths::node(&node))).await else { continue };
+            let Ok(record) = json::from_bytes::<Node>(&data) else { continue };
+            if record.allocated_to.as_ref() == Some(id) {
+                let holders = lock::contenders(&self.zk, &paths::node_lock(&node)).await;
+                nodes.push(format!("{node} {} {holders:?}", record.state.as_str()));
+            }
+        }
+        format!("locked by {holders:?}, nodes {nodes:?}")
     }
 
     /// Waits for the end of a request; `None` when that does not come.

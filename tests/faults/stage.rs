@@ -1,6 +1,7 @@
 //! Where faults strike: three ZooKeeper servers, a simulated cloud, hosts with sshd, and launchers and builders behind wires that can be
 //! cut.
 
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -184,6 +185,22 @@ impl Stage {
         if make_path(&self.zk, parent).await.is_ok() {
             let _ = self.zk.create(&path, Bytes::new(), CreateMode::Persistent).await;
         }
+    }
+
+    /// What launchers and builders logged of the requests and nodes that a text names.
+    pub fn logged_of(&self, text: &str) -> String {
+        let is_id =
+            |word: &&str| word.rsplit('-').next().is_some_and(|tail| tail.len() == 10 && tail.parse::<u64>().is_ok());
+        let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-');
+        let ids: Vec<&str> = words.filter(is_id).collect();
+        let mut told = String::new();
+        for (number, seat) in self.seats.iter().enumerate() {
+            let log = seat.log();
+            for line in log.lines().filter(|line| ids.iter().any(|id| line.contains(id))) {
+                let _ = writeln!(told, "{}-{number}: {line}", seat.role().name());
+            }
+        }
+        told
     }
 
     /// The logs of all lives of all launchers and builders, into files beside the test.

@@ -7,13 +7,14 @@ use nodepool::model::cloud::{
     CloudError, ExternalId, Facts, FailureKind, Instance, Job, LabelImage, LaunchLabel, LaunchOrder, Launching, Login,
     News, Outcome,
 };
-use nodepool::model::ids::{LauncherId, NodeId, RequestId};
+use nodepool::model::ids::{LabelName, LauncherId, NodeId, RequestId};
 use nodepool::model::node::NodeState;
 use nodepool::model::quantity::Amounts;
 use nodepool::model::request::RequestState;
 use nodepool::model::snapshot::{NodeChange, Stored, WriteError};
 use nodepool::model::tidying::Tidy;
-use nodepool::model::time::Span;
+use nodepool::model::time::{Span, Timestamp};
+use nodepool::model::upload::{ImageUpload, UploadKey, UploadState};
 use nodepool::policy::assembly::Finish;
 use nodepool::policy::pool::{Effect, Event, Pool};
 
@@ -83,7 +84,8 @@ impl Scene {
 
     /// Carries a write out.
     fn apply(&mut self, change: &NodeChange) {
-        let stored = Stored { record: Arc::new(change.record.clone()), version: 1, mzxid: 1000 };
+        let mzxid = self.built.snapshot.node(&change.id).map_or(1000, |known| known.mzxid + 1);
+        let stored = Stored { record: Arc::new(change.record.clone()), version: change.version + 1, mzxid };
         self.built.snapshot.put_node(change.id.clone(), stored);
     }
 
@@ -190,6 +192,91 @@ fn a_node_whose_write_failed_is_ready_by_the_end_of_its_request() {
     let again = again.as_ref().expect("the first is written now");
     assert_eq!((again.record.state, &again.record.external_id), (NodeState::Ready, &"server-0".into()));
     assert_eq!(*written, None);
+}
+
+#[test]
+fn a_node_that_is_not_seen_to_be_ready_is_written_with_the_end_of_its_request() {
+    let mut scene = Scene::new("a,a");
+    scene.begin();
+    for node in 0..2 {
+        assert!(matches!(&scene.launched(node)[..], [Effect::Save(_)]));
+    }
+    assert_eq!(scene.step(Event::Saved(scene.nodes[0].clone(), Ok(()))), []);
+    // The picture is older than these answers.
+    let effects = scene.step(Event::Saved(scene.nodes[1].clone(), Ok(())));
+    let written = the_finish(&effects).nodes.iter().map(|(_, change)| change.as_ref().unwrap().record.state);
+    assert_eq!(written.collect::<Vec<_>>(), [NodeState::Ready, NodeState::Ready]);
+}
+
+#[test]
+fn a_node_that_somebody_took_meanwhile_is_not_given_and_not_freed() {
+    let mut scene = Scene::crowded(3.0, "200-1 a,b", &["7 labels=a"]);
+    let taken_up = scene.step(Event::Wake);
+    let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
+    scene.apply(&claim.reuse[0]);
+    let (request, made) = (scene.request.clone(), node_id("8"));
+    let record = Stored { record: Arc::new(claim.build[0].clone()), version: 0, mzxid: 1 };
+    scene.built.snapshot.put_node(made.clone(), record);
+    scene.nodes = vec![made.clone()];
+    let begun = scene.step(Event::Claimed(request.clone(), Ok(vec![made])));
+    let [Effect::Begin { nodes, .. }] = &begun[..] else { panic!("the node is building next") };
+    nodes.iter().for_each(|change| scene.apply(change));
+    scene.step(Event::Begun(request, Ok(())));
+    let mut taken = claim.reuse[0].clone();
+    taken.record.allocated_to = Some(request_id("200-2"));
+    scene.apply(&taken);
+    let effects = scene.launched(0);
+    let finish = the_finish(&effects);
+    assert_eq!(finish.request.as_ref().unwrap().record.state, RequestState::Requested);
+    let [(_, None), (_, Some(freed))] = &finish.nodes[..] else { panic!("only ours is freed: {:?}", finish.nodes) };
+    assert_eq!((freed.record.state, &freed.record.allocated_to), (NodeState::Ready, &None));
+}
+
+// drivers.md 1.7.3: every attempt is prepared anew. A fault run showed it: twenty attempts with an image that was no more.
+#[test]
+fn each_attempt_boots_from_what_is_the_newest_upload_by_then() {
+    let mut scene = Scene::new("a");
+    let mut facts = Facts::clone(&scene.built.facts["lab"]);
+    let mut launching = Launching::clone(facts.launching.as_ref().unwrap());
+    launching.attempts = 4;
+    let label = launching.labels.values_mut().next().unwrap().get_mut(&LabelName::from("a")).unwrap();
+    label.image = LabelImage::Disk("debian".into());
+    facts.launching = Some(Arc::new(launching));
+    scene.built.facts.insert("lab".into(), Arc::new(facts));
+    let key = |number: &str| UploadKey {
+        provider: "lab".into(),
+        image: "debian".into(),
+        build: "b".into(),
+        upload: number.into(),
+    };
+    let upload = |scene: &mut Scene, number: &str, age: f64| {
+        let mut upload = ImageUpload::bare(UploadState::Ready, Timestamp(age));
+        upload.external_id = Some(ExternalId::text(format!("image-{number}")));
+        let stored = Stored { record: Arc::new(upload), version: 0, mzxid: 1 };
+        scene.built.snapshot.images.put_upload(key(number), stored);
+    };
+    upload(&mut scene, "1", 1.0);
+    let fail = |scene: &mut Scene| {
+        let gone = CloudError::Failed { kind: FailureKind::Unknown, detail: "no such image".to_owned() };
+        let effects = scene.step(Event::News(scene.nodes[0].clone(), News::Ended(Err(gone))));
+        effects.into_iter().find_map(|effect| match effect {
+            Effect::Submit { job: Job::Launch(order), .. } => Some(order.image.clone().map(|id| id.to_string())),
+            _ => None,
+        })
+    };
+    scene.begin();
+    let image_id = |scene: &Scene| scene.built.snapshot.node(&scene.nodes[0]).unwrap().record.image_id.clone();
+    assert_eq!(image_id(&scene), Some(key("1").image_id()));
+    upload(&mut scene, "2", 2.0);
+    assert_eq!(fail(&mut scene), Some(Some("image-2".to_owned())));
+    scene.built.snapshot.images.remove_upload(&key("1"));
+    scene.built.snapshot.images.remove_upload(&key("2"));
+    assert_eq!(fail(&mut scene), Some(None), "there is none, and the driver says so");
+    upload(&mut scene, "3", 3.0);
+    assert_eq!(fail(&mut scene), Some(Some("image-3".to_owned())));
+    let effects = scene.launched(0);
+    let [(_, Some(change))] = &the_finish(&effects).nodes[..] else { panic!("the node is written") };
+    assert_eq!(change.record.image_id, Some(key("3").image_id()), "what it booted from");
 }
 
 /// The zones are tried one after another, each once.

@@ -144,7 +144,7 @@ impl LaunchServer {
 
     /// An image, say, that was replaced by another one of its name is known by its new id after the next survey.
     fn wait(&mut self, left: u32) -> Next<Call> {
-        if self.shared.was_refused(&self.order.hostname) {
+        if self.shared.was_refused(&self.order) {
             return self.observe(Step::Waiting(left));
         }
         self.stock = self.shared.stock();
@@ -172,7 +172,7 @@ impl LaunchServer {
         }
         let is_wrong = |detail: &str| detail.starts_with("400");
         if matches!(&error, CloudError::Failed { detail, .. } if is_wrong(detail)) {
-            self.shared.refused_server(&self.order.hostname);
+            self.shared.refused_server(&self.order);
         }
         error
     }

@@ -8,7 +8,7 @@ use super::config::{Settings, Wanted};
 use super::instances::{View, floating_addresses};
 use super::stock::Stock;
 use super::wire::Server;
-use crate::model::cloud::{Facts, Instance, Inventory, LaunchOrder};
+use crate::model::cloud::{ExternalId, Facts, Instance, Inventory, LaunchOrder};
 use crate::model::ids::{LabelName, PoolName, ProviderName};
 
 pub struct Shared {
@@ -30,8 +30,9 @@ struct Shelf {
     unused: HashMap<&'static str, HashSet<String>>,
     /// Floating addresses by server: those that Nova showed, and those that we made since.
     floating: HashMap<String, Vec<String>>,
-    /// Names of servers that were refused for what the stock says of images, flavors and networks, until there is another stock.
-    refused: HashSet<String>,
+    /// Names of servers that were refused for what the stock says of images, flavors and networks, until there is another stock, and the
+    /// uploads that they were to boot from.
+    refused: HashMap<String, Option<ExternalId>>,
     /// Ports by server for which a floating address was asked, until it is among those above.
     asked: HashMap<String, String>,
 }
@@ -83,12 +84,13 @@ impl Shared {
     }
 
     /// The cloud found something wrong with what was asked for: what is known of it may be outdated.
-    pub fn refused_server(&self, name: &str) {
-        self.shelf().refused.insert(name.to_owned());
+    pub fn refused_server(&self, order: &LaunchOrder) {
+        self.shelf().refused.insert(order.hostname.clone(), order.image.clone());
     }
 
-    pub fn was_refused(&self, name: &str) -> bool {
-        self.shelf().refused.contains(name)
+    /// Whether the same would be asked for again; another upload may be what it takes.
+    pub fn was_refused(&self, order: &LaunchOrder) -> bool {
+        self.shelf().refused.get(&order.hostname) == Some(&order.image)
     }
 
     pub fn wanted(&self, order: &LaunchOrder) -> Option<Arc<Wanted>> {
