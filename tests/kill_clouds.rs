@@ -103,7 +103,7 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
     let mut process = start();
     let mut past = VecDeque::new();
     for kill in 0..kills {
-        // A launcher that takes over looks for a server that its predecessor may have asked for during ten seconds. Only one that
+        // A launcher that takes over looks for a server that its predecessor may have asked for during four seconds. Only one that
         // lives longer gets on with such a request.
         if kill % 10 == 9
             && let Some(first) = book.first()

@@ -20,6 +20,8 @@ use crate::policy::machine::{Input, Next};
 /// A server whose creation may have worked is looked for in so many listings, a second apart: a cloud that answers late may also
 /// make it late.
 const LOOKS: u32 = 10;
+/// The same where an earlier life asked for it: its session has had to end since, and what appears later still is found among the leaks.
+const LOOKS_AFTER_A_LIFE: u32 = 4;
 /// A server that is missing in so many listings is asked for itself.
 const MISSES: u32 = 3;
 /// A server that was refused is asked for again with what the next survey finds, or without it after so many looks.
@@ -84,7 +86,7 @@ impl LaunchServer {
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Over), input) {
             (Step::Begin, Input::Start) if self.id.is_some() => self.observe(Step::Booting(0)),
-            (Step::Begin, Input::Start) if self.order.may_appear => self.find(Step::Expecting(LOOKS)),
+            (Step::Begin, Input::Start) if self.order.may_appear => self.find(Step::Expecting(LOOKS_AFTER_A_LIFE)),
             (Step::Begin, Input::Start) if self.order.may_exist => self.find(Step::Finding),
             (Step::Expecting(left), Input::Reply(reply)) => {
                 let found = reply.is_ok_and(|reply| self.adopted(&reply));
