@@ -372,7 +372,7 @@ impl Drop for Contender {
 
 /// Whether nothing is left to do about a contender that was deleted.
 fn is_settled(result: &Result<(), ZkError>) -> bool {
-    !matches!(result, Err(ZkError::Unknown(_)))
+    !matches!(result, Err(ZkError::Unknown(_) | ZkError::Protocol(_)))
 }
 
 /// Finds a contender by its unique name and removes it, over lost connections, until that is certain or the session is
@@ -383,7 +383,7 @@ async fn clean_up(zk: &Zk, directory: &str, unique: &str) {
         match find(zk, directory, unique).await {
             Ok(None) => return,
             Ok(Some(name)) if is_settled(&zk.delete(&format!("{directory}/{name}"), -1).await) => return,
-            Ok(Some(_)) | Err(ZkError::Unknown(_)) => {}
+            Ok(Some(_)) | Err(ZkError::Unknown(_) | ZkError::Protocol(_)) => {}
             Err(_) => return,
         }
         tokio::time::sleep(pause).await;
