@@ -335,6 +335,12 @@ impl Assembly {
         self.building(rules, pool, world)
     }
 
+    /// Somebody removed a node that was made for it a moment ago.
+    pub fn lacks_a_node(&self, world: &World<'_>) -> bool {
+        let is_gone = |node: &NodeId| world.snapshot.node(node).is_none();
+        self.parts.iter().any(|part| matches!(part.state, PartState::New) && part.node.as_ref().is_some_and(is_gone))
+    }
+
     /// The changes with which its new nodes become building.
     fn building(&mut self, rules: Option<&Launching>, pool: &PoolId, world: &World<'_>) -> Vec<NodeChange> {
         let new = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::New));

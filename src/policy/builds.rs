@@ -119,8 +119,8 @@ impl Pool {
         if assembly.is_waiting() {
             return if self.draining { self.finish(id, world) } else { Vec::new() };
         }
-        if changes.is_empty() {
-            // The configuration lost their labels in this very moment.
+        if changes.is_empty() || assembly.lacks_a_node(world) {
+            // The configuration lost their labels in this very moment, or ZooKeeper them.
             return self.finish(id, world);
         }
         vec![Effect::Begin { request: id.clone(), nodes: changes }]

@@ -14,7 +14,8 @@ pub enum Repair {
     Retire { node: NodeId, version: i32 },
     /// As before, where there is an instance to be deleted first: the record as it shall be meanwhile.
     Delete { node: Box<NodeChange>, provider: ProviderName, external_id: ExternalId },
-    /// A node allocated to a request that is gone; its absence is checked again before the write.
+    /// A node allocated to a request that is gone, which is checked again before the write: a ready one becomes free, one that was not
+    /// begun goes.
     Release { request: RequestId, node: Box<NodeChange> },
     /// A request that a launcher accepted and left.
     Reset { request: Box<RequestChange>, nodes: Vec<NodeChange> },
@@ -101,7 +102,11 @@ pub fn orphaned_nodes<'a>(
                 let node = Box::new(node.change(id.clone(), |record| record.allocated_to = None));
                 Some(Repair::Release { request: request.clone(), node })
             }
-            NodeState::Init => removal(id, node, world),
+            // It is a moment since its request was taken up, perhaps, and the picture may lack that: its absence is no proof.
+            NodeState::Init => {
+                let node = node.change(id.clone(), |record| freed(record, world.now));
+                Some(Repair::Release { request: request.clone(), node: Box::new(node) })
+            }
             _ => None,
         }
     })

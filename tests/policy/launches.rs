@@ -208,6 +208,22 @@ fn a_node_that_is_not_seen_to_be_ready_is_written_with_the_end_of_its_request() 
     assert_eq!(written.collect::<Vec<_>>(), [NodeState::Ready, NodeState::Ready]);
 }
 
+// Seed 9987 of the simulated hours: servers were made for nodes that were gone before they were begun.
+#[test]
+fn a_request_whose_new_node_is_removed_before_it_begins_is_given_back() {
+    let mut scene = Scene::new("a,a");
+    let taken_up = scene.step(Event::Wake);
+    let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
+    let (left, gone) = (node_id("1"), node_id("2"));
+    let record = Stored { record: Arc::new(claim.build[0].clone()), version: 0, mzxid: 1 };
+    scene.built.snapshot.put_node(left.clone(), record);
+    let effects = scene.step(Event::Claimed(scene.request.clone(), Ok(vec![left.clone(), gone.clone()])));
+    let finish = the_finish(&effects);
+    assert_eq!(finish.request.as_ref().unwrap().record.state, RequestState::Requested);
+    let [(first, Some(change)), (second, None)] = &finish.nodes[..] else { panic!("{:?}", finish.nodes) };
+    assert_eq!((first, second, change.record.state), (&left, &gone, NodeState::Deleting));
+}
+
 #[test]
 fn a_node_that_somebody_took_meanwhile_is_not_given_and_not_freed() {
     let mut scene = Scene::crowded(3.0, "200-1 a,b", &["7 labels=a"]);
