@@ -265,7 +265,7 @@ impl Assembly {
         for part in &mut self.parts {
             let is_back = match &part.state {
                 PartState::Reused => part.node.as_ref().is_some_and(&reused),
-                PartState::New => true,
+                PartState::New => part.node.is_none(),
                 _ => false,
             };
             if is_back {
@@ -273,6 +273,31 @@ impl Assembly {
             }
         }
         self.stage = Stage::Waiting;
+    }
+
+    /// Nodes that were given to it, or made for it, by an extension that counted as failed because its answer was lost. Those that are new.
+    pub fn take_in(&mut self, id: &RequestId, pool: &PoolId, world: &World<'_>) -> Vec<NodeId> {
+        let known = self.nodes();
+        let mut new = Vec::new();
+        for node in world.snapshot.nodes_allocated_to(id).filter(|node| !known.contains(node)) {
+            let Some(stored) = world.snapshot.node(node).filter(|_| !world.snapshot.is_node_locked(node)) else {
+                continue;
+            };
+            let record = &stored.record;
+            let is_of_pool =
+                record.provider.as_ref() == Some(&pool.provider) && record.pool.as_ref() == Some(&pool.pool);
+            let state = match record.state {
+                NodeState::Init => PartState::New,
+                NodeState::Ready => PartState::Reused,
+                _ => continue,
+            };
+            let mut wanted = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::Wanted));
+            if let Some(part) = wanted.find(|part| is_of_pool && record.labels.contains(&part.label)) {
+                new.extend(matches!(state, PartState::New).then(|| node.clone()));
+                (part.node, part.state) = (Some(node.clone()), state);
+            }
+        }
+        new
     }
 
     /// The nodes that the cloud had no quota for, with their last change. It waits for others in their place.
@@ -328,8 +353,8 @@ impl Assembly {
             return Vec::new();
         }
         self.stage = Stage::Beginning;
-        let new = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::New));
-        for (part, node) in new.zip(nodes) {
+        let unnamed = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::New) && part.node.is_none());
+        for (part, node) in unnamed.zip(nodes) {
             part.node = Some(node);
         }
         self.building(rules, pool, world)

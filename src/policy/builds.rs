@@ -110,6 +110,11 @@ impl Pool {
                 return Vec::new();
             }
         };
+        self.go_on(id, nodes, world)
+    }
+
+    /// With these new nodes, and what else it has; it waits on where that is not all.
+    pub(super) fn go_on(&mut self, id: &RequestId, nodes: Vec<NodeId>, world: &World<'_>) -> Vec<Effect> {
         let rules = world.facts.get(&self.id.provider).and_then(|facts| facts.launching.clone());
         let Some(assembly) = self.assemblies.get_mut(id) else { return Vec::new() };
         for node in &nodes {

@@ -110,6 +110,12 @@ impl Pool {
             assembly.give_up(reason.to_string());
             return self.finish(&rank.id, world);
         }
+        let new = assembly.take_in(&rank.id, &self.id, world);
+        self.building.extend(new.into_iter().map(|node| (node, rank.id.clone())));
+        if !assembly.is_short() {
+            self.short.remove(&rank.id);
+            return self.go_on(&rank.id, Vec::new(), world);
+        }
         let rest = assembly.rest_of(&request.record);
         let decided = if self.resting.contains_key(&rank.id) {
             Err(assembly.refusal())

@@ -370,6 +370,49 @@ fn an_extension_that_failed_is_tried_again_on_the_next_picture() {
     assert!(matches!(&scene.step(Event::Wake)[..], [Effect::Extend { .. }]));
 }
 
+// Seed 11995 of the simulated hours: a request waited for ever for the room that its own nodes took.
+#[test]
+fn what_an_extension_made_whose_answer_was_lost_is_taken_in() {
+    let lost = Err(WriteError::Failed("the connection was lost".to_owned()));
+    let mut scene =
+        Scene::crowded(3.0, "200-1 a,a,b", &["7 labels=b", "8 labels=b allocated=200-9", "9 labels=b allocated=200-9"]);
+    let claimed = scene.step(Event::Wake);
+    assert!(
+        claimed.iter().any(|effect| matches!(effect, Effect::Claim(claim) if claim.build.is_empty())),
+        "{claimed:?}"
+    );
+    scene.step(Event::Claimed(scene.request.clone(), Ok(Vec::new())));
+    for id in ["8", "9"] {
+        scene.built.snapshot.remove_node(&node_id(id));
+    }
+    scene.built.snapshot.revision += 1;
+    let effects = scene.step(Event::Wake);
+    let [Effect::Extend { reuse, build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
+    assert_eq!((reuse.len(), build.len()), (1, 2));
+    scene.step(Event::Claimed(scene.request.clone(), lost));
+    scene.apply(&reuse[0]);
+    for (id, record) in ["11", "12"].iter().zip(build) {
+        let stored = Stored { record: Arc::new(record.clone()), version: 0, mzxid: 1 };
+        scene.built.snapshot.put_node(node_id(id), stored);
+    }
+    scene.built.snapshot.revision += 1;
+    let effects = scene.step(Event::Wake);
+    let [Effect::Begin { nodes, .. }] = &effects[..] else { panic!("it has all that it wants: {effects:?}") };
+    assert_eq!(nodes.iter().map(|change| &change.id).collect::<Vec<_>>(), [&node_id("11"), &node_id("12")]);
+    nodes.iter().for_each(|change| scene.apply(change));
+    scene.step(Event::Begun(scene.request.clone(), Ok(())));
+    scene.nodes = vec![node_id("11"), node_id("12")];
+    for node in 0..2 {
+        let [Effect::Save(saved)] = &scene.launched(node)[..] else { panic!("what is ready is not to be lost") };
+        scene.apply(saved);
+    }
+    scene.step(Event::Saved(scene.nodes[0].clone(), Ok(())));
+    let effects = scene.step(Event::Saved(scene.nodes[1].clone(), Ok(())));
+    let request = the_finish(&effects).request.as_ref().unwrap();
+    assert_eq!(request.record.state, RequestState::Fulfilled);
+    assert_eq!(request.record.nodes, ["11", "12", "7"].map(node_id));
+}
+
 // drivers.md 1.4: under what an attempt that failed is counted, and what becomes of the node
 #[test]
 fn every_kind_of_failure_is_counted_under_its_own_key() {

@@ -14,7 +14,7 @@ use rand::{Rng, SeedableRng};
 use super::book::Book;
 use super::builders::Calm;
 use super::cloud::{Clouds, Weather};
-use super::configuration::{BUILDERS, Cast, IMAGES, LAUNCHERS, PROVIDERS, Sizes};
+use super::configuration::{BUILDERS, Cast, IMAGES, LAUNCHERS, OLD, PROVIDERS, Sizes};
 use super::process::{Configured, SESSION_TIMEOUT, Seat};
 use super::zuul::Crowd;
 use super::{HOUR, operator};
@@ -267,4 +267,5 @@ pub fn heal(stage: &Stage) {
         zookeeper.resume(seat.session());
         seat.wire().set_slowness(Duration::ZERO);
     }
+    drop(actix_rt::spawn(operator::end_forgotten(zookeeper.clone(), OLD[0])));
 }

@@ -66,6 +66,30 @@ pub async fn delete_held(operator: &Consumer, id: &NodeId) {
     write(operator, id, &node).await;
 }
 
+/// Ends what a Nodepool 11 forgets that dies while it takes a request up: nodes that were not begun, of a request that goes meanwhile.
+/// Nobody else may touch what is of its provider.
+pub async fn end_forgotten(zookeeper: MemoryZooKeeper, provider: &'static str) {
+    let operator = Consumer::of(&zookeeper);
+    loop {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        for (id, mut node) in operator.nodes().await {
+            let is_its = node.provider.as_ref().is_some_and(|its| its.as_str() == provider);
+            let Some(request) = node.allocated_to.as_ref().filter(|_| is_its && node.state == NodeState::Init) else {
+                continue;
+            };
+            if !matches!(operator.zk.exists(&paths::request(request)).await, Ok(None)) {
+                continue;
+            }
+            let zk = operator.zk.clone();
+            if let Ok(Some(held)) = lock::try_lock(&zk, &paths::node_lock(&id), "").await {
+                node.set_state(NodeState::Deleting, Writer::Operator, clock::now());
+                write(&operator, &id, &node).await;
+                held.release().await.expect("nobody breaks the lock of an operator");
+            }
+        }
+    }
+}
+
 /// Wants an image built anew.
 pub async fn ask_for_build(zookeeper: MemoryZooKeeper, image: &'static str) {
     let operator = Consumer::of(&zookeeper);
