@@ -14,10 +14,15 @@ use nodepool::zk::{Connection, CreateMode};
 use support::wait;
 
 async fn standalone(place: &Place, arguments: &[&str]) -> Daemon {
+    serving(place, NODEPOOL, &[&["standalone"], arguments].concat()).await
+}
+
+/// Started by this command. Before it serves, who looks for it may find the port of an earlier one, which may be somebody else's by now.
+async fn serving(place: &Place, command: &str, arguments: &[&str]) -> Daemon {
     // A second start in the same place goes on in the same log.
     let starts = |log: &str| log.matches("Coordinator 127.0.0.1:").count();
     let before = starts(&std::fs::read_to_string(place.path("daemon.log")).unwrap_or_default());
-    let daemon = place.start(NODEPOOL, &[&["standalone"], arguments].concat());
+    let daemon = place.start(command, arguments);
     wait::until("the coordinator", SOON, async || starts(&daemon.log()) > before).await;
     daemon
 }
@@ -160,7 +165,7 @@ async fn a_coordinator_that_can_no_longer_write_ends_the_process_with_the_reason
     first.kill();
     // In units of 512 bytes: no file may grow beyond 3 MiB, and the write fails instead of ending the process.
     let script = "trap '' XFSZ; ulimit -f 6144; exec \"$0\" standalone";
-    let mut daemon = place.start("/bin/sh", &["-c", script, NODEPOOL]);
+    let mut daemon = serving(&place, "/bin/sh", &["-c", script, NODEPOOL]).await;
     has_ready_nodes(&place, 2).await;
     let log = daemon.log();
     let starts = log.rsplit("Coordinator 127.0.0.1:").next().expect("a split text has a last part");

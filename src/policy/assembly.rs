@@ -1,17 +1,16 @@
 //! Assembly: a request that was accepted with nodes of which some are built, from its claim to its end.
 
-use std::sync::Arc;
-
 use serde::Serialize;
 
 use super::bidder::{Bidder, Choice};
 use super::launch::{Ask, Ending, Input, Launch};
 use super::left::Left;
 use super::node_changes::{Found, about, free, id_value, new_node, ours, ready_change, resources, state_change};
+use super::part::{Leavings, Part, PartState, Uploaded, Write, is_good};
 use super::reason::Reason;
 use super::request_handler::{allocate, decline};
 use crate::model::cloud::{CloudError, ExternalId, Job, LabelImage, LaunchOrder, Launching};
-use crate::model::ids::{ImageName, LabelName, LauncherId, NodeId, PoolId, ProviderName, RequestId};
+use crate::model::ids::{LauncherId, NodeId, PoolId, RequestId};
 use crate::model::node::{Node, NodeState, Writer};
 use crate::model::request::{NodeRequest, RequestState};
 use crate::model::snapshot::{NodeChange, RequestChange, Stored};
@@ -67,83 +66,6 @@ pub enum Stage {
     Beginning,
     Building,
     Finishing,
-}
-
-/// One node of the request.
-#[derive(Clone, Debug, Serialize)]
-struct Part {
-    /// Known from the claim on.
-    node: Option<NodeId>,
-    label: LabelName,
-    state: PartState,
-    write: Write,
-    /// Where its image is the builder's.
-    #[serde(skip)]
-    image: Option<Uploaded>,
-    /// What an earlier life left of it.
-    left: Option<Leavings>,
-}
-
-/// An image of the builder, and the upload of it that a node boots from.
-#[derive(Clone, Debug)]
-struct Uploaded {
-    provider: ProviderName,
-    image: ImageName,
-    /// `None` where it has not been uploaded, or no more.
-    upload: Option<(ExternalId, String)>,
-}
-
-impl Uploaded {
-    fn newest(provider: &ProviderName, image: &ImageName, world: &World<'_>) -> Self {
-        let newest = world.snapshot.images.newest_upload(provider, image);
-        let upload = newest.and_then(|(key, stored)| Some((stored.record.external_id.clone()?, key.image_id())));
-        Self { provider: provider.clone(), image: image.clone(), upload }
-    }
-
-    fn external_id(&self) -> Option<&ExternalId> {
-        self.upload.as_ref().map(|(id, _)| id)
-    }
-
-    fn image_id(&self) -> Option<&String> {
-        self.upload.as_ref().map(|(_, image_id)| image_id)
-    }
-}
-
-/// What there is of a node that somebody began.
-#[derive(Clone, Debug, Serialize)]
-struct Leavings {
-    external_id: Option<ExternalId>,
-    /// Its launch was begun, so there may be an instance without a known id.
-    was_begun: bool,
-}
-
-/// One write of a node at a time, or the later would be refused for the version that the earlier made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Write {
-    Idle,
-    UnderWay,
-    /// Under way, and what it wrote is old already.
-    Again,
-}
-
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum PartState {
-    /// There is no node for it, because there is no room.
-    Wanted,
-    Reused,
-    New,
-    Launching(Box<Launch>),
-    /// What it is to become; written, or to be written with the end of the request.
-    Ready {
-        #[serde(skip)]
-        found: Box<Found>,
-        is_saved: bool,
-    },
-    /// With what may still be there of it.
-    Failed(#[serde(skip)] Option<ExternalId>),
-    Aborted,
 }
 
 /// What an assembly asks for about one of its nodes.
@@ -611,53 +533,4 @@ impl Assembly {
         });
         Finish { request, nodes }
     }
-}
-
-impl Part {
-    /// The order for one more attempt: each boots from what is the newest upload by then.
-    fn prepared(&mut self, mut order: Arc<LaunchOrder>, world: &World<'_>) -> Arc<LaunchOrder> {
-        if let Some(image) = &mut self.image {
-            *image = Uploaded::newest(&image.provider, &image.image, world);
-            if order.image.as_ref() != image.external_id() {
-                Arc::make_mut(&mut order).image = image.external_id().cloned();
-            }
-        }
-        order
-    }
-
-    fn with_image(&self, mut change: NodeChange) -> NodeChange {
-        if let Some(image_id) = self.image.as_ref().and_then(Uploaded::image_id) {
-            change.record.image_id = Some(image_id.clone());
-        }
-        change
-    }
-
-    /// Writes what is known of the node now, or after the write that is under way.
-    fn write_now(&mut self, node: &NodeId, world: &World<'_>) -> Option<NodeChange> {
-        if self.write != Write::Idle {
-            self.write = Write::Again;
-            return None;
-        }
-        let change = match &mut self.state {
-            PartState::Launching(launch) => {
-                let id = launch.external_id()?;
-                world.snapshot.node(node)?.change(node.clone(), |record| record.external_id = id_value(id))
-            }
-            PartState::Ready { found, is_saved } => {
-                // While the picture does not show the node nothing is said yet, and the end of the request says it.
-                let change = ready_change(node, found, world)?;
-                *is_saved = true;
-                change
-            }
-            PartState::Wanted | PartState::Reused | PartState::New | PartState::Failed(_) | PartState::Aborted => {
-                return None;
-            }
-        };
-        self.write = Write::UnderWay;
-        Some(self.with_image(change))
-    }
-}
-
-fn is_good(part: &Part) -> bool {
-    matches!(part.state, PartState::Reused | PartState::Ready { .. })
 }

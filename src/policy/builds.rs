@@ -12,8 +12,11 @@ use crate::model::quantity::Amounts;
 use crate::model::request::{NodeRequest, RequestState};
 use crate::model::snapshot::{Stored, WriteError};
 use crate::model::status::VerdictKind;
-use crate::model::time::Timestamp;
+use crate::model::time::{Span, Timestamp};
 use crate::model::world::World;
+
+/// What was written without an answer is seen by then, also over a slow connection.
+const SHOWN_BY: Span = Span(10.0);
 
 impl Pool {
     /// Takes a request up of which at least one node has to be built.
@@ -89,7 +92,7 @@ impl Pool {
     /// What nodes of claims under way take; no picture shows them yet.
     pub(super) fn unseen_need(&self) -> Amounts {
         let mut total = Amounts::none();
-        self.claiming.values().for_each(|need| total.add(need));
+        self.claiming.values().chain(self.lost_claims.iter().map(|(_, need)| need)).for_each(|need| total.add(need));
         total
     }
 
@@ -99,10 +102,13 @@ impl Pool {
         answer: Result<Vec<NodeId>, WriteError>,
         world: &World<'_>,
     ) -> Vec<Effect> {
-        self.claiming.remove(id);
+        let unseen = self.claiming.remove(id);
         let nodes = match answer {
             Ok(nodes) => nodes,
             Err(error) => {
+                if matches!(error, WriteError::Failed(_)) {
+                    self.lost_claims.extend(unseen.map(|unseen| (world.now + SHOWN_BY, unseen)));
+                }
                 let revision = world.snapshot.revision;
                 self.not_claimed(id, world);
                 self.failed_at.insert(id.clone(), revision);
@@ -202,7 +208,8 @@ impl Pool {
     /// When `Event::Clock` is wanted at the latest. It may come too soon: of thousands of launches only the one that
     /// something happens to is looked at.
     pub fn due(&self) -> Option<Timestamp> {
-        self.resting.values().copied().chain(self.next_due).min()
+        let counted = self.lost_claims.iter().map(|(until, _)| *until);
+        self.resting.values().copied().chain(self.next_due).chain(counted).min()
     }
 
     /// R43: requests that are gone want no nodes.

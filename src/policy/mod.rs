@@ -18,6 +18,7 @@ pub mod reload;
 pub mod request_handler;
 pub mod left;
 mod node_changes;
+mod part;
 pub mod assembly;
 pub mod pool;
 mod waiting;

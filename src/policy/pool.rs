@@ -149,6 +149,8 @@ pub struct Pool {
     pub(super) short: BTreeSet<RequestId>,
     /// What the nodes of claims under way take; no picture shows them yet.
     pub(super) claiming: BTreeMap<RequestId, Amounts>,
+    /// The same of claims whose answer was lost, and until when: where they were carried out, pictures show that only later.
+    pub(super) lost_claims: Vec<(Timestamp, Amounts)>,
     /// Not after the first moment that a launch waits for.
     pub(super) next_due: Option<Timestamp>,
     pub(super) next_zone: usize,
@@ -194,6 +196,7 @@ impl Pool {
             building: BTreeMap::new(),
             short: BTreeSet::new(),
             claiming: BTreeMap::new(),
+            lost_claims: Vec::new(),
             next_due: None,
             next_zone: 0,
             resting: BTreeMap::new(),
@@ -324,6 +327,7 @@ impl Pool {
     fn pass(&mut self, world: &World<'_>) -> Vec<Effect> {
         self.has_more = false;
         self.resting.retain(|_, until| *until > world.now);
+        self.lost_claims.retain(|(until, _)| *until > world.now);
         self.claims.begin_pass(self.unseen_need());
         let Some((provider, pool)) = self.section(world) else { return Vec::new() };
         if let Some(reason) = self.obstacle(&provider, world) {

@@ -370,6 +370,33 @@ fn an_extension_that_failed_is_tried_again_on_the_next_picture() {
     assert!(matches!(&scene.step(Event::Wake)[..], [Effect::Extend { .. }]));
 }
 
+// Seed 16220 of the simulated hours: more servers than a provider may have.
+#[test]
+fn what_a_claim_took_whose_answer_was_lost_is_not_there_for_others() {
+    let refuse = |error: WriteError| {
+        let mut scene = Scene::crowded(1.0, "200-1 a", &[]);
+        assert!(matches!(&scene.step(Event::Wake)[..], [Effect::Claim(_)]));
+        scene.step(Event::Claimed(scene.request.clone(), Err(error)));
+        scene.built.snapshot.revision += 1;
+        scene
+    };
+    let mut scene = refuse(WriteError::Conflict);
+    assert!(
+        matches!(&scene.step(Event::Wake)[..], [Effect::Claim(claim)] if claim.build.len() == 1),
+        "it was not made"
+    );
+    let mut scene = refuse(WriteError::Failed("the connection was lost".to_owned()));
+    let effects = scene.step(Event::Wake);
+    assert!(
+        !effects.iter().any(|effect| matches!(effect, Effect::Claim(claim) if !claim.build.is_empty())),
+        "{effects:?}"
+    );
+    let due = scene.pool.due().expect("it is looked at again");
+    scene.step(Event::Claimed(scene.request.clone(), Ok(Vec::new())));
+    scene.built.now = due;
+    assert!(matches!(&scene.step(Event::Clock)[..], [Effect::Extend { build, .. }] if build.len() == 1));
+}
+
 // Seed 11995 of the simulated hours: a request waited for ever for the room that its own nodes took.
 #[test]
 fn what_an_extension_made_whose_answer_was_lost_is_taken_in() {
