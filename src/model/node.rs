@@ -231,6 +231,11 @@ impl Node {
         self.state_time = now;
     }
 
+    /// Whether this pool made it.
+    pub fn is_of(&self, pool: &PoolId) -> bool {
+        self.provider.as_ref() == Some(&pool.provider) && self.pool.as_ref() == Some(&pool.pool)
+    }
+
     /// Ready and reserved for nobody. An empty `allocated_to` counts as none.
     pub fn is_idle(&self) -> bool {
         self.state == NodeState::Ready && self.allocation().is_none()

@@ -206,15 +206,13 @@ impl Assembly {
                 continue;
             };
             let record = &stored.record;
-            let is_of_pool =
-                record.provider.as_ref() == Some(&pool.provider) && record.pool.as_ref() == Some(&pool.pool);
             let state = match record.state {
                 NodeState::Init => PartState::New,
                 NodeState::Ready => PartState::Reused,
                 _ => continue,
             };
             let mut wanted = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::Wanted));
-            if let Some(part) = wanted.find(|part| is_of_pool && record.labels.contains(&part.label)) {
+            if let Some(part) = wanted.find(|part| record.is_of(pool) && record.labels.contains(&part.label)) {
                 new.extend(matches!(state, PartState::New).then(|| node.clone()));
                 (part.node, part.state) = (Some(node.clone()), state);
             }

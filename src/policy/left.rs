@@ -66,16 +66,14 @@ fn in_one_pool(id: &RequestId, request: &Stored<NodeRequest>, world: &World<'_>)
         return None;
     }
     let first = &world.snapshot.node(free.first()?)?.record;
-    let pool = PoolId { provider: first.provider.clone()?, pool: first.pool.clone()? };
+    let pool = first.pool_id()?;
     let mut nodes = Vec::with_capacity(free.len());
     for label in &request.record.node_types {
         let fits = |node: &NodeId| {
             let Some(stored) = world.snapshot.node(node) else { return false };
             let record = &stored.record;
-            let is_of_pool =
-                record.provider.as_ref() == Some(&pool.provider) && record.pool.as_ref() == Some(&pool.pool);
             let is_alive = matches!(record.state, NodeState::Ready | NodeState::Building | NodeState::Init);
-            is_of_pool && is_alive && record.labels.contains(label) && !world.snapshot.is_node_locked(node)
+            record.is_of(&pool) && is_alive && record.labels.contains(label) && !world.snapshot.is_node_locked(node)
         };
         let index = free.iter().position(fits)?;
         nodes.push(free.remove(index));

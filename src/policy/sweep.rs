@@ -98,14 +98,10 @@ pub fn orphaned_nodes<'a>(
         let request = node.record.allocation()?;
         node.record.provider.as_ref().filter(|provider| is_served(provider))?;
         match node.record.state {
-            NodeState::Ready => {
-                let node = Box::new(node.change(id.clone(), |record| record.allocated_to = None));
+            // The request may have been taken up a moment ago, and the picture lack it: its absence there is no proof.
+            NodeState::Ready | NodeState::Init => {
+                let node = Box::new(node.change(id.clone(), |record| freed(record, world.now)));
                 Some(Repair::Release { request: request.clone(), node })
-            }
-            // It is a moment since its request was taken up, perhaps, and the picture may lack that: its absence is no proof.
-            NodeState::Init => {
-                let node = node.change(id.clone(), |record| freed(record, world.now));
-                Some(Repair::Release { request: request.clone(), node: Box::new(node) })
             }
             _ => None,
         }
