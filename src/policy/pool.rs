@@ -367,6 +367,10 @@ impl Pool {
                     self.claims.tenants.keep_elsewhere(before, tenant, amounts);
                 }
             }
+            if self.is_as_before(&rank.id, world) {
+                self.lacks_room |= lacked_room;
+                continue;
+            }
             match missing_labels(&request.record, &pool) {
                 0 => self.look_at(rank, request, &bidder, world, &mut effects),
                 missing => lacking.push((missing, rank, request)),
@@ -382,6 +386,17 @@ impl Pool {
         effects
     }
 
+    /// Whether there is nothing new to be found out about a request. What the pool lacked for it, it lacks as long: each change of
+    /// mind about that is written, and makes another picture to look at, on which the same write would fail again.
+    fn is_as_before(&mut self, id: &RequestId, world: &World<'_>) -> bool {
+        if self.tried.get(id).is_some_and(|pool| *pool != self.id) {
+            self.verdicts.record(id, VerdictKind::Yield, Reason::Tried, world.now);
+            return true;
+        }
+        // The same picture would lead to the same failure; a newer one, or the next tick, may not.
+        self.failed_at.get(id) == Some(&world.snapshot.revision)
+    }
+
     fn look_at(
         &mut self,
         rank: &Rank,
@@ -391,16 +406,8 @@ impl Pool {
         effects: &mut Vec<Effect>,
     ) {
         let id = &rank.id;
-        // The same picture would lead to the same failure; a newer one, or the next tick, may not.
-        if self.failed_at.get(id) == Some(&world.snapshot.revision) {
-            return;
-        }
         if self.resting.contains_key(id) {
             self.verdicts.record(id, VerdictKind::Defer, Reason::OverQuota, world.now);
-            return;
-        }
-        if self.tried.get(id).is_some_and(|pool| *pool != self.id) {
-            self.verdicts.record(id, VerdictKind::Yield, Reason::Tried, world.now);
             return;
         }
         let mut decided = verdict(id, request, bidder, &self.claims, world);

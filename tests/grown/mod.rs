@@ -14,6 +14,7 @@ use actix_rt::{Arbiter, System};
 use bytes::Bytes;
 use nodepool::actors::clock;
 use nodepool::actors::dump;
+use nodepool::actors::files::Files;
 use nodepool::actors::identity::Identity;
 use nodepool::actors::launcher::run_session;
 use nodepool::actors::panics::PanicCounter;
@@ -33,7 +34,7 @@ use tokio::sync::watch;
 /// Runs a test on one thread whose clock is virtual: an hour of waiting takes a moment.
 pub fn on_paused_time<T>(test: impl Future<Output = T>) -> T {
     System::with_tokio_rt(|| {
-        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
     })
     .block_on(test)
 }
@@ -64,7 +65,8 @@ pub struct Process {
     pub file: PathBuf,
     pub session_id: i64,
     stop: watch::Sender<Option<Stop>>,
-    _folder: tempfile::TempDir,
+    /// Where its configuration is on disk.
+    _folder: Option<tempfile::TempDir>,
 }
 
 impl Process {
@@ -88,13 +90,16 @@ impl Process {
         tune: impl FnOnce(&mut LauncherOptions),
         drivers: Option<Box<dyn MoreDrivers>>,
     ) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("nodepool.yaml");
-        std::fs::write(&file, yaml).unwrap();
         let (stop, shutdown) = watch::channel(None);
         let here = Arbiter::current();
-        let mut options = LauncherOptions::new(&file);
+        let mut options = LauncherOptions::new("nodepool.yaml");
         tune(&mut options);
+        let folder = matches!(options.files, Files::OnDisk).then(|| tempfile::tempdir().unwrap());
+        if let Some(folder) = &folder {
+            options.config = folder.path().join(&options.config);
+            std::fs::write(&options.config, yaml).unwrap();
+        }
+        let file = options.config.clone();
         let shared = Arc::new(Shared {
             options,
             registry: dump::Registry::default(),

@@ -7,7 +7,7 @@ use nodepool::model::cloud::{
     CloudError, ExternalId, Facts, FailureKind, Instance, Job, LabelImage, LaunchLabel, LaunchOrder, Launching, Login,
     News, Outcome,
 };
-use nodepool::model::ids::{LabelName, LauncherId, NodeId, RequestId};
+use nodepool::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
 use nodepool::model::node::NodeState;
 use nodepool::model::quantity::Amounts;
 use nodepool::model::request::RequestState;
@@ -16,6 +16,7 @@ use nodepool::model::tidying::Tidy;
 use nodepool::model::time::{Span, Timestamp};
 use nodepool::model::upload::{ImageUpload, UploadKey, UploadState};
 use nodepool::policy::assembly::Finish;
+use nodepool::policy::board::Board;
 use nodepool::policy::pool::{Effect, Event, Pool};
 
 /// A pool that launches nodes of the label `a`, without a check, and a request for some.
@@ -395,6 +396,31 @@ fn what_a_claim_took_whose_answer_was_lost_is_not_there_for_others() {
     scene.step(Event::Claimed(scene.request.clone(), Ok(Vec::new())));
     scene.built.now = due;
     assert!(matches!(&scene.step(Event::Clock)[..], [Effect::Extend { build, .. }] if build.len() == 1));
+}
+
+// Seed 23424 of the simulated hours: each failed attempt to wait for room had the pool say that it lacks none, and each time
+// that it was written there was another picture to try it on.
+#[test]
+fn who_lacks_room_lacks_it_still_when_a_write_failed() {
+    let mut scene = Scene::crowded(1.0, "200-1 a", &["8 labels=b allocated=200-9"]);
+    let effects = scene.step(Event::Wake);
+    assert!(matches!(&effects[..], [Effect::Claim(claim)] if claim.build.is_empty()), "{effects:?}");
+    scene.step(Event::Claimed(scene.request.clone(), Err(WriteError::Conflict)));
+    assert_eq!(scene.step(Event::Wake), []);
+    assert!(scene.pool.is_paused());
+
+    let mut board = Board::default();
+    let elsewhere = PoolId::new("elsewhere", "main");
+    board.begin_try(&elsewhere, &scene.request);
+    scene.pool.set_tried(&board);
+    scene.built.snapshot.revision += 1;
+    assert_eq!(scene.step(Event::Wake), [], "another pool of this process is about to take it");
+    assert!(scene.pool.is_paused());
+
+    scene.built.snapshot.remove_request(&scene.request.clone());
+    scene.built.snapshot.revision += 1;
+    scene.step(Event::Wake);
+    assert!(!scene.pool.is_paused());
 }
 
 // Seed 11995 of the simulated hours: a request waited for ever for the room that its own nodes took.
