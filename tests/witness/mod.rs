@@ -112,16 +112,6 @@ impl Witness {
         Witness { transactions: transactions::committed(data_dirs).into(), chroot: chroot.to_owned(), servers, images }
     }
 
-    /// The same, looked at below another root.
-    pub fn below(&self, chroot: &str) -> Witness {
-        Witness {
-            transactions: self.transactions.clone(),
-            chroot: chroot.to_owned(),
-            servers: Vec::new(),
-            images: Vec::new(),
-        }
-    }
-
     /// A path as programs know it.
     pub fn local<'a>(&self, path: &'a str) -> Option<&'a str> {
         path.strip_prefix(&*self.chroot)
