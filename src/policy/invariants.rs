@@ -19,6 +19,8 @@ pub enum Sight<'a> {
     /// Somebody is about to remove this record by hand, though its server stays.
     Erased(&'a NodeId),
     Request(&'a RequestId, Option<&'a NodeRequest>),
+    /// Who contends for the lock of a node has come, or gone.
+    Contender(&'a NodeId, &'a str, bool),
     /// A call of ours made a server that bears the number of this node.
     Created(&'a Place, &'a NodeId),
     /// A call of ours asks for its end.
@@ -156,6 +158,8 @@ pub struct Watcher {
     nodes: BTreeMap<NodeId, Node>,
     erased: BTreeSet<NodeId>,
     requests: BTreeMap<RequestId, NodeRequest>,
+    /// By which contender a node was locked before it was ready: that of who makes it.
+    makers: BTreeMap<NodeId, String>,
     servers: BTreeMap<Place, Server>,
     limits: BTreeMap<ProviderName, Limit>,
 }
@@ -183,6 +187,10 @@ impl Watcher {
                 Vec::new()
             }
             Sight::Request(id, record) => self.request(id, record),
+            Sight::Contender(id, name, has_come) => {
+                self.contender(id, name, has_come);
+                Vec::new()
+            }
             Sight::Created(place, node) => self.created(place, node),
             Sight::Deleting(place) => self.deleting(place),
             Sight::Ending(place) => {
@@ -239,6 +247,7 @@ impl Watcher {
         let mut found = Vec::new();
         let Some(now) = record else {
             let was = self.nodes.remove(id);
+            self.makers.remove(id);
             if let Some(was) = was.filter(|_| !self.erased.remove(id)) {
                 found.extend(self.forgotten(id, &was));
             }
@@ -276,6 +285,18 @@ impl Watcher {
         found
     }
 
+    fn contender(&mut self, id: &NodeId, name: &str, has_come: bool) {
+        let is_made = |node: &Node| matches!(node.state, NodeState::Init | NodeState::Building);
+        if !has_come {
+            if self.makers.get(id).is_some_and(|maker| maker == name) {
+                self.makers.remove(id);
+            }
+        } else if self.nodes.get(id).is_some_and(is_made) {
+            // Others who come meanwhile wait, or go again.
+            self.makers.entry(id.clone()).or_insert_with(|| name.to_owned());
+        }
+    }
+
     fn request(&mut self, id: &RequestId, record: Option<&NodeRequest>) -> Vec<String> {
         let Some(now) = record else {
             self.requests.remove(id);
@@ -300,6 +321,9 @@ impl Watcher {
         for node in &request.nodes {
             if !self.nodes.contains_key(node) {
                 found.push(format!("request {id} is fulfilled with node {node}, which is not there"));
+            }
+            if self.makers.contains_key(node) {
+                found.push(format!("request {id} is fulfilled with node {node}, which is still locked by who made it"));
             }
             for (other, record) in &self.requests {
                 if other != id && record.state == RequestState::Fulfilled && record.nodes.contains(node) {
@@ -420,6 +444,32 @@ mod tests {
         check("server", NodeState::Hold, Some("server server of node 1 is deleted while it is hold"));
         check("another", NodeState::InUse, None);
         assert_eq!(of_deletion("server", &"1".into(), None), None);
+    }
+
+    // zookeeper.md R46: whoever asked may want to lock them at once
+    #[test]
+    fn nodes_are_let_go_of_before_their_request_is_fulfilled() {
+        let check = |sights: &[(&str, bool)], expected: &[&str]| {
+            let mut watcher = Watcher::default();
+            let id = NodeId::from("1");
+            watcher.see(Sight::Node(&id, Some(&node(NodeState::Building, "200-1", "a"))));
+            for (name, has_come) in sights {
+                watcher.see(Sight::Contender(&id, name, *has_come));
+            }
+            watcher.see(Sight::Node(&id, Some(&node(NodeState::Ready, "200-1", "a"))));
+            watcher.see(Sight::Contender(&id, "who looks later", true));
+            let state = RequestState::Fulfilled;
+            let asked = NodeRequest::new(vec!["a".into()], "tester", Timestamp(0.0));
+            let request = NodeRequest { nodes: vec![id], state, ..asked };
+            let found = watcher.see(Sight::Request(&"200-1".into(), Some(&request)));
+            assert_eq!(found.iter().map(|violation| &*violation.0).collect::<Vec<_>>(), expected);
+        };
+        let broken = "request 200-1 is fulfilled with node 1, which is still locked by who made it";
+        check(&[], &[]);
+        check(&[("maker", true)], &[broken]);
+        check(&[("maker", true), ("maker", false)], &[]);
+        check(&[("maker", true), ("other", true), ("other", false)], &[broken]);
+        check(&[("maker", true), ("other", true), ("maker", false)], &[]);
     }
 
     #[test]

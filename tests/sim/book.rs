@@ -92,6 +92,7 @@ impl Book {
         let found = match paths::parse(path) {
             paths::Place::Node(id) => pages.watcher.see(Sight::Node(&id, record(data).as_ref())),
             paths::Place::Request(id) => pages.watcher.see(Sight::Request(&id, record(data).as_ref())),
+            paths::Place::NodeContender(id, name) => pages.watcher.see(Sight::Contender(&id, &name, data.is_some())),
             paths::Place::ImageBuild(image, build) => {
                 let key = BuildKey { image, build };
                 pages.images.see(ImageSight::Build(&key, record(data).as_ref()))

@@ -303,6 +303,7 @@ impl Judge {
                 self.stay(&id, at_ms, record.as_ref());
                 self.see(at_ms, Sight::Request(&id, record.as_ref()));
             }
+            paths::Place::NodeContender(id, name) => self.see(at_ms, Sight::Contender(&id, &name, data.is_some())),
             // What is empty was made to have something below it.
             paths::Place::ImageBuild(image, build) => {
                 let data = data.filter(|data| !data.is_empty());
