@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, SpawnHandle};
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 use serde_json::json;
 use tokio::sync::watch;
 use tracing::{Instrument, info_span, warn};
@@ -12,8 +12,7 @@ use super::building::{self, Built, Recipe, Workshop};
 use super::clock;
 use super::desk::{Claim, Desk, Work};
 use super::errands::Errands;
-use super::look::Changes;
-use super::looking::{Looking, look_at};
+use super::look::{Changes, Looking};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::profile;
@@ -55,7 +54,6 @@ pub struct BuildWorker {
     building: Option<(Order, Timestamp)>,
     /// Images that cannot be built under their name; told once.
     odd: BTreeMap<String, &'static str>,
-    due: Option<SpawnHandle>,
     registration: Option<Registration>,
 }
 
@@ -71,15 +69,7 @@ impl BuildWorker {
     pub fn new(parts: BuildWorkerParts) -> Self {
         let mut changes = Changes::new(parts.store.mirror().clone());
         changes.follow(parts.facts.values().cloned().collect());
-        Self {
-            parts,
-            changes,
-            errands: Errands::default(),
-            building: None,
-            odd: BTreeMap::new(),
-            due: None,
-            registration: None,
-        }
+        Self { parts, changes, errands: Errands::default(), building: None, odd: BTreeMap::new(), registration: None }
     }
 
     fn is_odd(&mut self, order: &Order) -> bool {
@@ -151,11 +141,8 @@ impl Looking for BuildWorker {
                 }
             }
         }
-        self.due = look_at(
-            bake::next_due(&world).into_iter().chain(self.parts.desk.next_due(world.now)).min(),
-            self.due.take(),
-            ctx,
-        );
+        let due = bake::next_due(&world).into_iter().chain(self.parts.desk.next_due(world.now)).min();
+        self.changes.look_at(due);
     }
 }
 
@@ -167,8 +154,8 @@ impl Actor for BuildWorker {
         self.registration =
             Some(self.parts.dumps.register("BuildWorker", number, ctx.address().downgrade().recipient()));
         self.look(ctx);
-        self.look_on(ctx);
-        ctx.run_interval(self.parts.interval.to_duration(), |act, ctx| act.look(ctx));
+        Self::look_on(ctx);
+        self.errands.every(ctx, self.parts.interval.to_duration(), |act, ctx| act.look(ctx));
     }
 }
 

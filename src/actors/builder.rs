@@ -14,7 +14,7 @@ use super::desk::Desk;
 use super::fake_dib;
 use super::image_cleanup_worker::{ImageCleanupParts, ImageCleanupWorker};
 use super::jobs::{Drain, ProviderHandle};
-use super::launcher::CONFIG_CHECK;
+use super::launcher::REGISTER_AGAIN;
 use super::messages::{Dump, Shutdown};
 use super::panics::{PanicGuard, PanicWatch};
 use super::profile;
@@ -289,7 +289,7 @@ impl Builder {
     /// Builders of Nodepool 11 stay `stopped` all their lives, and nobody minds.
     fn register(&self, ctx: &mut Context<Self>) {
         let record = self.shared.identity.component(ComponentKind::Builder, None);
-        let registering = registering::register(self.store.clone(), record, CONFIG_CHECK);
+        let registering = registering::register(self.store.clone(), record, REGISTER_AGAIN);
         ctx.spawn(registering.into_actor(self));
     }
 
@@ -354,7 +354,7 @@ impl Actor for Builder {
         let config = self.config.clone();
         config.providers.keys().for_each(|name| self.start_provider(name));
         self.start_workers();
-        ctx.run_interval(CONFIG_CHECK, |act, ctx| act.check_config(ctx));
+        ctx.run_interval(self.shared.options.config_check.to_duration(), |act, ctx| act.check_config(ctx));
     }
 }
 

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, SpawnHandle, WrapFuture};
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::clock;
 use super::deletions::Deletions;
 use super::errands::Errands;
-use super::jobs::{JobNews, ProviderHandle, Submit, Ticket, facts_of};
+use super::jobs::{JobNews, ProviderHandle, Submit, Ticket, are_facts_of, facts_of};
 use super::label_troubles;
-use super::look::{A_MOMENT, Changes, rest_after};
+use super::look::{A_MOMENT, Changes, Looking, rest_after};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::profile;
@@ -54,7 +54,6 @@ pub struct CleanupWorker {
     pub(super) deletions: Deletions,
     pub(super) errands: Errands<Self>,
     next_ticket: u64,
-    due: Option<SpawnHandle>,
     registration: Option<Registration>,
 }
 
@@ -78,7 +77,6 @@ impl CleanupWorker {
             deletions: Deletions::new(),
             errands: Errands::default(),
             next_ticket: 0,
-            due: None,
             registration: None,
             parts,
         }
@@ -96,24 +94,16 @@ impl CleanupWorker {
             // What was counted wrong is found out and told; the next session counts anew.
             let _ = promises::kept(of_ledger(&snapshot));
         }
-        let before = std::mem::replace(&mut self.facts, facts_of(&self.parts.providers));
-        label_troubles::tell(&before, &self.facts);
+        if !are_facts_of(&self.facts, &self.parts.providers) {
+            let before = std::mem::replace(&mut self.facts, facts_of(&self.parts.providers));
+            label_troubles::tell(&before, &self.facts);
+        }
         let world = World { config: &self.parts.config, snapshot: &snapshot, facts: &self.facts, now: clock::now() };
         for effect in self.upkeep.step(event, &world) {
             self.perform(effect, ctx);
         }
-        self.wake_when_due(ctx);
-    }
-
-    /// Nodes reach an age without any event.
-    fn wake_when_due(&mut self, ctx: &mut Context<Self>) {
-        if let Some(timer) = self.due.take() {
-            ctx.cancel_future(timer);
-        }
-        if let Some(due) = self.upkeep.due() {
-            let wait = (due - clock::now()).to_duration().max(Duration::from_millis(1));
-            self.due = Some(ctx.run_later(wait, |act, _| act.changes.nudge()));
-        }
+        // Nodes reach an age without any event.
+        self.changes.look_at(self.upkeep.due());
     }
 
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
@@ -218,17 +208,19 @@ impl CleanupWorker {
             self.changes.nudge();
         }
     }
+}
 
-    fn look_on(&mut self, ctx: &mut Context<Self>) {
-        let waiting = self.changes.clone().next();
-        ctx.spawn(waiting.into_actor(self).map(|(), act, ctx| {
-            act.changes.mark_seen();
-            let began = Instant::now();
-            let measured = profile::handling::<Self>("(change)");
-            act.feed(Event::Wake, ctx);
-            drop(measured);
-            ctx.run_later(rest_after(began).unwrap_or(A_MOMENT), |act, ctx| act.look_on(ctx));
-        }));
+impl Looking for CleanupWorker {
+    fn changes(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        self.feed(Event::Wake, ctx);
+    }
+
+    fn rest(began: Instant) -> Option<Duration> {
+        Some(rest_after(began).unwrap_or(A_MOMENT))
     }
 }
 
@@ -248,10 +240,10 @@ impl Actor for CleanupWorker {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.registration = Some(self.parts.dumps.register("CleanupWorker", "", ctx.address().downgrade().recipient()));
-        self.look_on(ctx);
+        Self::look_on(ctx);
         self.feed(Event::Sweep, ctx);
-        ctx.run_interval(self.parts.sweep, |act, ctx| act.feed(Event::Sweep, ctx));
-        ctx.run_interval(self.parts.tick, |act, ctx| {
+        self.errands.every(ctx, self.parts.sweep, |act, ctx| act.feed(Event::Sweep, ctx));
+        self.errands.every(ctx, self.parts.tick, |act, ctx| {
             act.give_up_deletions(ctx);
             act.feed(Event::Wake, ctx);
         });

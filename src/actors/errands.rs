@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::task::Poll;
+use std::time::Duration;
 
 use actix::fut::wrap_stream;
 use actix::{Actor, ActorStreamExt, AsyncContext, Context};
@@ -13,11 +14,18 @@ use futures::StreamExt;
 use futures::future::LocalBoxFuture;
 use futures::stream::{FuturesUnordered, poll_fn};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::profile;
 
 type Then<A> = Box<dyn FnOnce(&mut A, &mut <A as Actor>::Context)>;
-type Errand<A> = LocalBoxFuture<'static, Then<A>>;
+type Errand<A> = LocalBoxFuture<'static, Ended<A>>;
+
+/// What an errand has come to: whom to tell, and how it goes on, if it does.
+struct Ended<A: Actor> {
+    then: Then<A>,
+    next: Option<Errand<A>>,
+}
 
 pub struct Errands<A: Actor> {
     /// `None` until there is a first one.
@@ -38,10 +46,40 @@ impl<A: Actor<Context = Context<A>>> Errands<A> {
         work: F,
         then: impl FnOnce(F::Output, &mut A, &mut Context<A>) + 'static,
     ) {
-        let errand = work.map(|output| -> Then<A> { Box::new(move |act, ctx| then(output, act, ctx)) });
-        // Only an actor that is about to end does not take it any more.
-        let _ = self.begun.get_or_insert_with(|| begin(ctx)).send(errand.boxed_local());
+        let errand = work.map(|output| Ended {
+            then: Box::new(move |act: &mut A, ctx: &mut Context<A>| then(output, act, ctx)),
+            next: None,
+        });
+        self.begin(ctx, errand.boxed_local());
     }
+
+    /// Has `then` told again and again, for the first time after this period.
+    pub fn every(
+        &mut self,
+        ctx: &mut Context<A>,
+        period: Duration,
+        then: impl Fn(&mut A, &mut Context<A>) + Clone + 'static,
+    ) {
+        let mut ticks = interval_at(Instant::now() + period, period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.begin(ctx, again(ticks, then));
+    }
+
+    fn begin(&mut self, ctx: &mut Context<A>, errand: Errand<A>) {
+        // Only an actor that is about to end does not take it any more.
+        let _ = self.begun.get_or_insert_with(|| begin(ctx)).send(errand);
+    }
+}
+
+fn again<A: Actor<Context = Context<A>>>(
+    mut ticks: Interval,
+    then: impl Fn(&mut A, &mut Context<A>) + Clone + 'static,
+) -> Errand<A> {
+    let tick = async move {
+        ticks.tick().await;
+        Ended { then: Box::new(then.clone()), next: Some(again(ticks, then)) }
+    };
+    tick.boxed_local()
 }
 
 fn begin<A: Actor<Context = Context<A>>>(ctx: &mut Context<A>) -> mpsc::UnboundedSender<Errand<A>> {
@@ -52,7 +90,10 @@ fn begin<A: Actor<Context = Context<A>>>(ctx: &mut Context<A>) -> mpsc::Unbounde
             running.push(errand);
         }
         match running.poll_next_unpin(task) {
-            Poll::Ready(Some(then)) => Poll::Ready(Some(then)),
+            Poll::Ready(Some(Ended { then, next })) => {
+                running.extend(next);
+                Poll::Ready(Some(then))
+            }
             // None is left, and the next one wakes us.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }

@@ -14,8 +14,7 @@ use super::clock;
 use super::desk::Desk;
 use super::errands::Errands;
 use super::jobs::{JobNews, ProviderHandle, facts_of};
-use super::look::Changes;
-use super::looking::Looking;
+use super::look::{Changes, Looking};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::profile;
@@ -317,8 +316,8 @@ impl Actor for ImageCleanupWorker {
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.registration = Some(self.parts.dumps.register("CleanupWorker", "", ctx.address().downgrade().recipient()));
         self.sweep(ctx);
-        self.look_on(ctx);
-        ctx.run_interval(self.parts.interval.to_duration(), |act, ctx| act.sweep(ctx));
+        Self::look_on(ctx);
+        self.errands.every(ctx, self.parts.interval.to_duration(), |act, ctx| act.sweep(ctx));
     }
 }
 

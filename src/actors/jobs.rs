@@ -43,6 +43,18 @@ pub fn facts_of(providers: &BTreeMap<ProviderName, ProviderHandle>) -> BTreeMap<
     providers.iter().map(|(name, provider)| (name.clone(), provider.facts.borrow().clone())).collect()
 }
 
+/// Whether these are the newest, and those of all providers.
+pub fn are_facts_of(
+    facts: &BTreeMap<ProviderName, Arc<Facts>>,
+    providers: &BTreeMap<ProviderName, ProviderHandle>,
+) -> bool {
+    let is_newest =
+        |((known, facts), (name, provider)): ((&ProviderName, &Arc<Facts>), (&ProviderName, &ProviderHandle))| {
+            known == name && Arc::ptr_eq(facts, &provider.facts.borrow())
+        };
+    facts.len() == providers.len() && facts.iter().zip(providers).all(is_newest)
+}
+
 /// News for a driver.
 #[derive(Message)]
 #[rtype(result = "()")]

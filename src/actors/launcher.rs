@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, SpawnHandle, WrapFuture};
+use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, WrapFuture};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
@@ -13,9 +13,9 @@ use tracing::{error, info, warn};
 use super::cleanup_worker::{self, CleanupWorker, CleanupWorkerParts};
 use super::config_files::Loaded;
 use super::config_watch::ConfigWatch;
-use super::jobs::{Drain, ProviderHandle, facts_of};
+use super::jobs::{Drain, ProviderHandle, are_facts_of, facts_of};
 use super::leak_worker::{LeakWorker, LeakWorkerParts};
-use super::look::{Changes, UNHURRIED, rest_after};
+use super::look::{Changes, Looking, UNHURRIED, rest_after};
 use super::messages::{AskWhy, Dump, Shutdown};
 use super::not_started::NotStarted;
 use super::panics::{PanicGuard, PanicWatch};
@@ -28,6 +28,7 @@ use super::stats_worker::{self, StatsWorker};
 use super::task_manager::{Fence, Surroundings, Surveying};
 use super::{clock, providers};
 use crate::chance;
+use crate::model::cloud::Facts;
 use crate::model::component::ComponentKind;
 use crate::model::config::Config;
 use crate::model::ids::{LabelName, LauncherId, PoolId, ProviderName, RequestId};
@@ -41,8 +42,8 @@ use crate::zk::mirror::Mirror;
 use crate::zk::txn::Store;
 use crate::zk::{SessionState, Zk};
 
-/// How often the files are looked at; as the reference does.
-pub const CONFIG_CHECK: Duration = Duration::from_secs(1);
+/// Between two attempts to register.
+pub const REGISTER_AGAIN: Duration = Duration::from_secs(1);
 
 /// Grows the tree, and waits for what ends it.
 pub async fn run_session(zk: Zk, shared: Arc<Shared>, loaded: Loaded) -> SessionEnd {
@@ -80,6 +81,9 @@ pub struct Launcher {
     providers: BTreeMap<ProviderName, ProviderHandle>,
     not_started: NotStarted,
     pools: BTreeMap<PoolId, Addr<PoolWorker>>,
+    /// What they are registered as.
+    own_ids: BTreeSet<LauncherId>,
+    facts: BTreeMap<ProviderName, Arc<Facts>>,
     /// Requests being handled, per provider over all its pools.
     busy: BTreeMap<ProviderName, Arc<AtomicUsize>>,
     /// What the pools keep for tenants.
@@ -89,8 +93,6 @@ pub struct Launcher {
     /// Only where statistics are wanted.
     stats: Option<Addr<StatsWorker>>,
     min_ready: MinReady,
-    /// Wakes when a label may be asked for again.
-    due: Option<SpawnHandle>,
     changes: Changes,
     registration: Option<Registration>,
     answers_why: Option<Registration>,
@@ -108,13 +110,14 @@ impl Launcher {
             providers: BTreeMap::new(),
             not_started: NotStarted::default(),
             pools: BTreeMap::new(),
+            own_ids: BTreeSet::new(),
+            facts: BTreeMap::new(),
             busy: BTreeMap::new(),
             board: watch::Sender::default(),
             cleanup: None,
             leaks: None,
             stats: None,
             min_ready: MinReady::default(),
-            due: None,
             registration: None,
             answers_why: None,
             _guard: panics.guard("Launcher"),
@@ -201,6 +204,7 @@ impl Launcher {
         };
         let worker = PoolWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| PoolWorker::new(parts));
         self.pools.insert(id.clone(), worker);
+        self.own_ids.insert(self.shared.identity.launcher_id(id));
     }
 
     fn start_cleanup(&mut self) {
@@ -244,7 +248,7 @@ impl Launcher {
 
     fn register(&self, ctx: &mut Context<Self>) {
         let record = self.shared.identity.component(ComponentKind::Launcher, self.shared.webapp.clone());
-        let registering = registering::register(self.store.clone(), record, CONFIG_CHECK);
+        let registering = registering::register(self.store.clone(), record, REGISTER_AGAIN);
         ctx.spawn(registering.into_actor(self));
     }
 
@@ -305,6 +309,7 @@ impl Launcher {
 
     fn stop_pool(&mut self, id: &PoolId) {
         if let Some(worker) = self.pools.remove(id) {
+            self.own_ids.remove(&self.shared.identity.launcher_id(id));
             worker.do_send(Shutdown);
             self.board.send_modify(|board| board.strike(&self.shared.identity.launcher_id(id)));
         }
@@ -341,36 +346,6 @@ impl Launcher {
         self.shared.pictures.show_facts(facts.collect());
     }
 
-    /// Min-ready: the only thing the root decides about nodes.
-    fn look(&mut self, ctx: &mut Context<Self>) {
-        let snapshot = self.changes.snapshot();
-        let facts = facts_of(&self.providers);
-        let now = clock::now();
-        let world = World { config: &self.config, snapshot: &snapshot, facts: &facts, now };
-        let own: BTreeSet<LauncherId> = self.pools.keys().map(|id| self.shared.identity.launcher_id(id)).collect();
-        for wish in self.min_ready.plan(&own, &world) {
-            match wish {
-                Wish::Submit(label) => self.submit_min_ready(label, ctx),
-                Wish::Finish { request, nodes } => {
-                    let (store, id) = (self.store.clone(), request.clone());
-                    let finishing = async move { store.finish_min_ready(&id, nodes).await };
-                    ctx.spawn(finishing.into_actor(self).map(move |result, act, _| {
-                        act.min_ready.finished(&request, result.is_ok());
-                        act.changes.nudge();
-                    }));
-                }
-            }
-        }
-        if let Some(timer) = self.due.take() {
-            ctx.cancel_future(timer);
-        }
-        // What was not due at the moment of the plan is due later, even if its time has come since.
-        if let Some(due) = self.min_ready.due(now) {
-            let wait = (due - clock::now()).to_duration().max(Duration::from_millis(1));
-            self.due = Some(ctx.run_later(wait, |act, _| act.changes.nudge()));
-        }
-    }
-
     fn submit_min_ready(&mut self, label: LabelName, ctx: &mut Context<Self>) {
         let request = ready::request(&label, chance::uuid().simple().to_string(), clock::now());
         let store = self.store.clone();
@@ -385,17 +360,40 @@ impl Launcher {
             act.min_ready.submitted(&label, result.ok());
         }));
     }
+}
 
-    fn look_on(&mut self, ctx: &mut Context<Self>) {
-        let waiting = self.changes.clone().next();
-        ctx.spawn(waiting.into_actor(self).map(|(), act, ctx| {
-            act.changes.mark_seen();
-            let began = Instant::now();
-            let measured = profile::handling::<Self>("(change)");
-            act.look(ctx);
-            drop(measured);
-            ctx.run_later(rest_after(began).unwrap_or_default().max(UNHURRIED), |act, ctx| act.look_on(ctx));
-        }));
+impl Looking for Launcher {
+    fn changes(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+
+    /// Min-ready: the only thing the root decides about nodes.
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        let snapshot = self.changes.snapshot();
+        if !are_facts_of(&self.facts, &self.providers) {
+            self.facts = facts_of(&self.providers);
+        }
+        let now = clock::now();
+        let world = World { config: &self.config, snapshot: &snapshot, facts: &self.facts, now };
+        for wish in self.min_ready.plan(&self.own_ids, &world) {
+            match wish {
+                Wish::Submit(label) => self.submit_min_ready(label, ctx),
+                Wish::Finish { request, nodes } => {
+                    let (store, id) = (self.store.clone(), request.clone());
+                    let finishing = async move { store.finish_min_ready(&id, nodes).await };
+                    ctx.spawn(finishing.into_actor(self).map(move |result, act, _| {
+                        act.min_ready.finished(&request, result.is_ok());
+                        act.changes.nudge();
+                    }));
+                }
+            }
+        }
+        // What was not due at the moment of the plan is due later, even if its time has come since.
+        self.changes.look_at(self.min_ready.due(now));
+    }
+
+    fn rest(began: Instant) -> Option<Duration> {
+        Some(rest_after(began).unwrap_or_default().max(UNHURRIED))
     }
 }
 
@@ -415,9 +413,9 @@ impl Actor for Launcher {
         self.start_stats();
         self.follow_facts();
         self.look(ctx);
-        self.look_on(ctx);
+        Self::look_on(ctx);
         self.shared.ready.send_replace(true);
-        ctx.run_interval(CONFIG_CHECK, |act, ctx| act.check_config(ctx));
+        ctx.run_interval(self.shared.options.config_check.to_duration(), |act, ctx| act.check_config(ctx));
         ctx.run_interval(self.shared.options.watermark_sleep.to_duration(), |act, _| act.changes.nudge());
     }
 }

@@ -1,14 +1,27 @@
 //! When to look: after a change of the snapshot or the facts, but never so often that looking is all there is to do.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll, ready};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
+use actix::fut::ActorFuture;
+use actix::{Actor, AsyncContext, Context};
+use futures::FutureExt;
+use futures::StreamExt;
+use futures::future::LocalBoxFuture;
+use futures::stream::FuturesUnordered;
+use tokio::sync::watch;
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
+use super::clock;
+use super::profile;
 use crate::model::cloud::Facts;
 use crate::model::snapshot::Snapshot;
+use crate::model::time::Timestamp;
 use crate::policy::board::Board;
+use crate::zk::bell::Bell;
 use crate::zk::mirror::Mirror;
 
 /// After a look that took some time, so many times that time belongs to others: under load changes gather, and one look
@@ -18,6 +31,9 @@ const REST: u32 = 3;
 /// Timers end on whole milliseconds: a shorter rest would become ten times as long, and delay whoever asks next.
 const WORTH_A_TIMER: Duration = Duration::from_micros(500);
 
+/// Timers are no finer.
+const ROUNDED: Duration = Duration::from_millis(1);
+
 /// The rest of an actor whose work nobody waits for by the millisecond, but for which many changes come together.
 pub const A_MOMENT: Duration = Duration::from_millis(1);
 
@@ -26,24 +42,58 @@ pub const A_MOMENT: Duration = Duration::from_millis(1);
 pub const UNHURRIED: Duration = Duration::from_millis(20);
 
 /// The changes that an actor looks at.
-#[derive(Clone)]
 pub struct Changes {
     mirror: Arc<Mirror>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     facts: Vec<watch::Receiver<Arc<Facts>>>,
     /// What the pools show each other, for those who mind.
     board: Option<watch::Receiver<Board>>,
-    nudge: Arc<Notify>,
+    /// Rung by each publication, and by whoever nudges.
+    bell: Arc<Bell>,
+    /// End when one of the facts or the board has changed.
+    others: FuturesUnordered<LocalBoxFuture<'static, Option<Source>>>,
+    is_nudged: bool,
+    /// The next moment to look at.
+    alarm: Option<Pin<Box<Sleep>>>,
+}
+
+/// What changes rarely, of which each one is listened to until it has ended.
+enum Source {
+    Facts(watch::Receiver<Arc<Facts>>),
+    Board(watch::Receiver<Board>),
+}
+
+impl Source {
+    /// Itself once it has changed.
+    async fn changed(mut self) -> Option<Self> {
+        let changed = match &mut self {
+            Self::Facts(facts) => facts.changed().await,
+            Self::Board(board) => board.changed().await,
+        };
+        changed.is_ok().then_some(self)
+    }
 }
 
 impl Changes {
     pub fn new(mirror: Arc<Mirror>) -> Self {
-        Self { snapshots: mirror.subscribe(), mirror, facts: Vec::new(), board: None, nudge: Arc::new(Notify::new()) }
+        let bell = Arc::new(Bell::default());
+        mirror.ring(&bell);
+        Self {
+            snapshots: mirror.subscribe(),
+            mirror,
+            facts: Vec::new(),
+            board: None,
+            bell,
+            others: FuturesUnordered::new(),
+            is_nudged: false,
+            alarm: None,
+        }
     }
 
     /// Looks at these facts from now on, and at once.
     pub fn follow(&mut self, facts: Vec<watch::Receiver<Arc<Facts>>>) {
         self.facts = facts;
+        self.listen();
         self.nudge();
     }
 
@@ -51,6 +101,12 @@ impl Changes {
     pub fn follow_board(&mut self, mut board: watch::Receiver<Board>) {
         board.mark_changed();
         self.board = Some(board);
+        self.listen();
+    }
+
+    fn listen(&mut self) {
+        let sources = self.facts.iter().cloned().map(Source::Facts).chain(self.board.clone().map(Source::Board));
+        self.others = sources.map(|source| source.changed().boxed_local()).collect();
     }
 
     /// What the pools show each other, if that changed since this was last asked.
@@ -63,20 +119,16 @@ impl Changes {
         self.mirror.snapshot()
     }
 
-    /// A short look at the picture as it is now.
-    pub fn look<T>(&self, at: impl FnOnce(&Snapshot) -> T) -> T {
-        self.mirror.look(at)
-    }
-
     /// As of the last publication, perhaps without the newest of our own writes.
     pub fn published(&self) -> Arc<Snapshot> {
         self.snapshots.borrow().clone()
     }
 
     /// What is there now is about to be looked at; only what comes later is a change.
-    pub fn mark_seen(&mut self) {
+    fn mark_seen(&mut self) {
         // What was folded in since the last publication is part of what is looked at.
         self.mirror.snapshot();
+        self.is_nudged = false;
         self.snapshots.mark_unchanged();
         for facts in &mut self.facts {
             facts.mark_unchanged();
@@ -84,44 +136,105 @@ impl Changes {
     }
 
     /// An answer came, which may have freed something.
-    pub fn nudge(&self) {
-        self.nudge.notify_one();
+    pub fn nudge(&mut self) {
+        self.is_nudged = true;
+        self.bell.ring();
     }
 
-    /// Resolves when there is something to look at that was not marked as seen when this was called. A source that has
-    /// ended is silent.
-    pub async fn next(mut self) {
-        let nudge = self.nudge.clone();
-        let facts = self.facts.iter_mut().map(|facts| {
-            Box::pin(async move {
-                if facts.changed().await.is_err() {
-                    futures::future::pending::<()>().await;
-                }
-            })
-        });
-        let facts: Vec<_> = facts.collect();
-        let any_shown = async {
-            let Some(board) = &mut self.board else { return futures::future::pending().await };
-            if board.changed().await.is_err() {
-                futures::future::pending::<()>().await;
-            }
+    /// There will be something to look at then, whatever there was to be before. The clock on the wall may have jumped since.
+    pub fn look_at(&mut self, due: Option<Timestamp>) {
+        let Some(due) = due else {
+            self.alarm = None;
+            return;
         };
-        let any_facts = async {
-            if facts.is_empty() {
-                futures::future::pending::<()>().await;
-            } else {
-                futures::future::select_all(facts).await;
-            }
-        };
-        tokio::select! {
-            biased;
-            changed = self.snapshots.changed() => if changed.is_err() {
-                futures::future::pending::<()>().await;
-            },
-            () = any_facts => {}
-            () = any_shown => {}
-            () = nudge.notified() => {}
+        let wait = (due - clock::now()).to_duration().max(ROUNDED);
+        let at = Instant::now() + wait;
+        match &mut self.alarm {
+            Some(alarm) if at.max(alarm.deadline()) - at.min(alarm.deadline()) < ROUNDED => return,
+            Some(alarm) => alarm.as_mut().reset(at),
+            None => self.alarm = Some(Box::pin(sleep_until(at))),
         }
+        self.bell.ring();
+    }
+
+    /// Ready when there is something to look at that was not marked as seen. A source that has ended is silent.
+    fn poll(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
+        // First, or what comes between would be heard by nobody.
+        self.bell.register(task.waker());
+        while let Poll::Ready(Some(source)) = self.others.poll_next_unpin(task) {
+            self.others.extend(source.map(|source| source.changed().boxed_local()));
+        }
+        if self.alarm.as_mut().is_some_and(|alarm| alarm.as_mut().poll(task).is_ready()) {
+            self.alarm = None;
+            self.is_nudged = true;
+        }
+        let have_facts = self.facts.iter().any(|facts| facts.has_changed().unwrap_or(false));
+        let has_board = self.board.as_ref().is_some_and(|board| board.has_changed().unwrap_or(false));
+        let has_picture = self.snapshots.has_changed().unwrap_or(false);
+        if self.is_nudged || has_picture || have_facts || has_board { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+/// An actor that looks when something has changed, or when the first of what waits is due.
+pub trait Looking: Actor<Context = Context<Self>> {
+    fn changes(&mut self) -> &mut Changes;
+
+    /// Takes in all that has changed.
+    fn look(&mut self, ctx: &mut Context<Self>);
+
+    /// How long to rest after a look that began then. Changes that follow each other closely are looked at once.
+    fn rest(_began: Instant) -> Option<Duration> {
+        Some(UNHURRIED)
+    }
+
+    /// Looks at each change from now on, and at once when there has been one.
+    fn look_on(ctx: &mut Context<Self>) {
+        ctx.spawn(Look { rest: Box::pin(sleep(Duration::ZERO)), rests_until: None, is_waiting: false });
+    }
+}
+
+/// Looks, rests, and waits for the next change, as long as the actor lives.
+struct Look {
+    rest: Pin<Box<Sleep>>,
+    /// What comes until then is looked at then. Where nothing comes nobody is woken for it.
+    rests_until: Option<Instant>,
+    is_waiting: bool,
+}
+
+impl Look {
+    /// Ready when the actor may look.
+    fn poll_rested(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
+        if !self.is_waiting {
+            let Some(until) = self.rests_until.take().filter(|until| *until > Instant::now()) else {
+                return Poll::Ready(());
+            };
+            self.rest.as_mut().reset(until);
+            self.is_waiting = true;
+        }
+        ready!(self.rest.as_mut().poll(task));
+        self.is_waiting = false;
+        Poll::Ready(())
+    }
+}
+
+impl<A: Looking> ActorFuture<A> for Look {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, act: &mut A, ctx: &mut Context<A>, task: &mut TaskContext<'_>) -> Poll<()> {
+        if !self.is_waiting {
+            ready!(act.changes().poll(task));
+        }
+        ready!(self.poll_rested(task));
+        act.changes().mark_seen();
+        let (began, measured) = (Instant::now(), profile::handling::<A>("(change)"));
+        act.look(ctx);
+        drop(measured);
+        self.rests_until = A::rest(began).map(|rest| Instant::now() + rest);
+        if act.changes().poll(task).is_ready() {
+            // After whatever else there is for this actor.
+            task.waker().wake_by_ref();
+        }
+        Poll::Pending
     }
 }
 

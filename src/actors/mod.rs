@@ -54,7 +54,6 @@ pub mod builder_flags;
 mod promises;
 pub mod look;
 mod trying;
-mod looking;
 pub mod pool_worker;
 mod pool_launches;
 mod deletions;

@@ -6,10 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use actix::{
-    Actor, ActorContext, ActorFutureExt, ArbiterHandle, AsyncContext, Context, Handler, Message, SpawnHandle,
-    WrapFuture,
-};
+use actix::{Actor, ActorContext, ArbiterHandle, AsyncContext, Context, Handler, Message, SpawnHandle};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, info, info_span, warn};
@@ -17,7 +14,7 @@ use tracing::{debug, info, info_span, warn};
 use super::clock;
 use super::errands::Errands;
 use super::jobs::{JobNews, ProviderHandle, Submit, Ticket};
-use super::look::{Changes, rest_after};
+use super::look::{Changes, Looking, rest_after};
 use super::messages::{AskWhy, Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::pool_launches::Held;
@@ -156,8 +153,8 @@ impl PoolWorker {
     /// What happens to one launch is decided on the picture as it is, of which nothing is copied for that: with
     /// thousands of launches it would be most of the work.
     pub(super) fn tell(&mut self, event: Event, ctx: &mut Context<Self>) {
-        let changes = self.changes.clone();
-        let effects = changes.look(|snapshot| self.decide(snapshot, event));
+        let mirror = self.parts.store.mirror().clone();
+        let effects = mirror.look(|snapshot| self.decide(snapshot, event));
         self.carry_out(effects, ctx);
     }
 
@@ -335,22 +332,6 @@ impl PoolWorker {
         }
     }
 
-    /// Looks, rests in proportion, and waits for the next change.
-    fn look_on(&mut self, ctx: &mut Context<Self>) {
-        let waiting = self.changes.clone().next();
-        ctx.spawn(waiting.into_actor(self).map(|(), act, ctx| {
-            act.changes.mark_seen();
-            let began = Instant::now();
-            let measured = profile::handling::<Self>("(change)");
-            act.feed(Event::Wake, ctx);
-            drop(measured);
-            match rest_after(began) {
-                Some(rest) => drop(ctx.run_later(rest, |act, ctx| act.look_on(ctx))),
-                None => act.look_on(ctx),
-            }
-        }));
-    }
-
     /// What others shall know of this pool.
     fn registration(&self) -> PoolComponent {
         let section = self.parts.config.providers.get(&self.parts.id.provider);
@@ -426,6 +407,21 @@ impl PoolWorker {
     }
 }
 
+impl Looking for PoolWorker {
+    fn changes(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        self.feed(Event::Wake, ctx);
+    }
+
+    /// In proportion, where that is worth it.
+    fn rest(began: Instant) -> Option<Duration> {
+        rest_after(began)
+    }
+}
+
 impl Actor for PoolWorker {
     type Context = Context<Self>;
 
@@ -435,8 +431,8 @@ impl Actor for PoolWorker {
         let whys = self.parts.whys.register("PoolWorker", name, ctx.address().downgrade().recipient());
         self.registrations = vec![dumps, whys];
         self.register(ctx);
-        self.look_on(ctx);
-        ctx.run_interval(self.parts.tick, |act, ctx| {
+        Self::look_on(ctx);
+        self.errands.every(ctx, self.parts.tick, |act, ctx| {
             act.register(ctx);
             act.feed(Event::Tick, ctx);
         });

@@ -102,6 +102,8 @@ pub struct LauncherOptions {
     pub webapp: bool,
     /// Interval of the tick that catches what events missed.
     pub watermark_sleep: Span,
+    /// How often the files are looked at; each second as the reference does, but where time is simulated.
+    pub config_check: Span,
     pub cleanup_interval: Span,
     pub delete_interval: Span,
     /// Age at which the lock directory of a request that is gone is removed.
@@ -124,6 +126,7 @@ impl LauncherOptions {
             secure: None,
             webapp: true,
             watermark_sleep: Span(10.0),
+            config_check: Span(1.0),
             cleanup_interval: Span(60.0),
             delete_interval: Span(5.0),
             lock_cleanup: Span(28_800.0),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, SpawnHandle};
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 use serde_json::json;
 use tracing::{Instrument, info_span};
 
@@ -13,8 +13,7 @@ use super::clock;
 use super::desk::{Claim, Desk, Work};
 use super::errands::Errands;
 use super::jobs::{JobNews, ProviderHandle, facts_of};
-use super::look::Changes;
-use super::looking::{Looking, look_at};
+use super::look::{Changes, Looking};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::profile;
@@ -55,7 +54,6 @@ pub struct UploadWorker {
     asking: Asking,
     errands: Errands<Self>,
     uploading: Option<(UploadPlace, Timestamp)>,
-    due: Option<SpawnHandle>,
     registration: Option<Registration>,
 }
 
@@ -77,7 +75,6 @@ impl UploadWorker {
             asking: Asking::default(),
             errands: Errands::default(),
             uploading: None,
-            due: None,
             registration: None,
         }
     }
@@ -147,7 +144,7 @@ impl Looking for UploadWorker {
                 }
             }
         }
-        self.due = look_at(self.parts.desk.next_due(world.now), self.due.take(), ctx);
+        self.changes.look_at(self.parts.desk.next_due(world.now));
     }
 }
 
@@ -159,8 +156,8 @@ impl Actor for UploadWorker {
         self.registration =
             Some(self.parts.dumps.register("UploadWorker", number, ctx.address().downgrade().recipient()));
         self.look(ctx);
-        self.look_on(ctx);
-        ctx.run_interval(self.parts.interval.to_duration(), |act, ctx| act.look(ctx));
+        Self::look_on(ctx);
+        self.errands.every(ctx, self.parts.interval.to_duration(), |act, ctx| act.look(ctx));
     }
 }
 

@@ -3,7 +3,7 @@
 //! Drivers have no clock. Times in here are stamped by the TaskManager when it hears an answer.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -466,10 +466,10 @@ impl Facts {
     }
 
     /// What one node takes; one instance where nothing more is known.
-    pub fn need(&self, pool: &PoolName, label: &LabelName) -> Amounts {
+    pub fn need(&self, pool: &PoolName, label: &LabelName) -> &Amounts {
+        static ONE_INSTANCE: LazyLock<Amounts> = LazyLock::new(|| Amounts::none().with("instances", 1.0));
         let launched = self.launch_label(pool, label).and_then(|label| label.need.as_ref());
-        let known = launched.or_else(|| self.label_needs.get(label));
-        known.cloned().unwrap_or_else(|| Amounts::none().with("instances", 1.0))
+        launched.or_else(|| self.label_needs.get(label)).unwrap_or(&ONE_INSTANCE)
     }
 
     pub fn standing_host(&self, identity: &HostIdentity) -> Option<&Arc<StandingHost>> {

@@ -16,10 +16,18 @@ pub fn to_bytes<T: Serialize>(value: &T) -> Vec<u8> {
 
 /// Parses a record; the tokens `NaN`, `Infinity` and `-Infinity`, which are not JSON, read as null.
 pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
-    serde_json::from_slice(bytes).or_else(|error| match without_python_tokens(bytes) {
-        Some(cleaned) => serde_json::from_slice(&cleaned),
+    parse(bytes).or_else(|error| match without_python_tokens(bytes) {
+        Some(cleaned) => parse(&cleaned),
         None => Err(error),
     })
+}
+
+/// As text where it is text: then that is found out once, and not again for each word in it.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => serde_json::from_str(text),
+        Err(_) => serde_json::from_slice(bytes),
+    }
 }
 
 /// A copy with Python's non-standard number tokens replaced by `null`; `None` where there are none.
@@ -65,7 +73,8 @@ impl Formatter for PythonStyle {
     }
 
     fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
-        if fragment.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        // All bytes, also behind the first one that is not plain: so the compiler takes many at once.
+        if fragment.bytes().fold(true, |is_plain, byte| is_plain & matches!(byte, b' '..=b'~')) {
             return writer.write_all(fragment.as_bytes());
         }
         for character in fragment.chars() {

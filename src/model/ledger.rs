@@ -11,7 +11,7 @@ use super::quantity::Amounts;
 /// sized ones too use what no record names.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct PoolUse {
-    sized: OrdMap<String, f64>,
+    sized: Amounts,
     sized_nodes: OrdMap<LabelName, i64>,
     unsized_nodes: OrdMap<LabelName, i64>,
 }
@@ -19,7 +19,7 @@ struct PoolUse {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ledger {
     pools: OrdMap<PoolId, PoolUse>,
-    tenants: OrdMap<TenantName, OrdMap<String, f64>>,
+    tenants: OrdMap<TenantName, Amounts>,
 }
 
 impl Ledger {
@@ -32,10 +32,10 @@ impl Ledger {
     }
 
     /// Use of one pool; `need` says what a node takes whose record does not say it.
-    pub fn used_by_pool(&self, pool: &PoolId, need: impl Fn(&LabelName) -> Amounts) -> Amounts {
+    pub fn used_by_pool<'a>(&self, pool: &PoolId, need: impl Fn(&LabelName) -> &'a Amounts) -> Amounts {
         let mut total = Amounts::none();
         if let Some(pool_use) = self.pools.get(pool) {
-            total.add(&pool_use.sized.iter().map(|(name, amount)| (name.clone(), *amount)).collect());
+            total.add(&pool_use.sized);
             for (label, count) in &pool_use.unsized_nodes {
                 total.add(&need(label).times(*count as f64));
             }
@@ -46,7 +46,11 @@ impl Ledger {
         total
     }
 
-    pub fn used_by_provider(&self, provider: &ProviderName, need: impl Fn(&PoolId, &LabelName) -> Amounts) -> Amounts {
+    pub fn used_by_provider<'a>(
+        &self,
+        provider: &ProviderName,
+        need: impl Fn(&PoolId, &LabelName) -> &'a Amounts,
+    ) -> Amounts {
         let mut total = Amounts::none();
         for pool in self.pools.keys().filter(|pool| pool.provider == *provider) {
             total.add(&self.used_by_pool(pool, |label| need(pool, label)));
@@ -56,10 +60,7 @@ impl Ledger {
 
     /// Nodes without `resources` count nothing, as in the reference.
     pub fn used_by_tenant(&self, tenant: &TenantName) -> Amounts {
-        match self.tenants.get(tenant) {
-            Some(used) => used.iter().map(|(name, amount)| (name.clone(), *amount)).collect(),
-            None => Amounts::none(),
-        }
+        self.tenants.get(tenant).cloned().unwrap_or_default()
     }
 
     fn post(&mut self, node: &Node, sign: f64) {
@@ -91,16 +92,16 @@ impl Ledger {
     }
 }
 
-fn post_amounts(totals: &mut OrdMap<String, f64>, resources: &Map<String, Value>, sign: f64) {
+fn post_amounts(totals: &mut Amounts, resources: &Map<String, Value>, sign: f64) {
     for (name, value) in resources {
         let Some(amount) = value.as_f64() else { continue };
-        let total = totals.get(name).copied().unwrap_or(0.0) + sign * amount;
+        let total = totals.get(name) + sign * amount;
         // Sums of fractions do not come back to zero exactly; what is left is noise.
         if total.abs() < 1e-9 {
-            totals.remove(name)
+            totals.remove(name);
         } else {
-            totals.insert(name.clone(), total)
-        };
+            totals.set(name, total);
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::LazyLock;
 
-use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -338,7 +338,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
                 "cloud" => node.cloud = map.next_value()?,
                 "provider" => node.provider = map.next_value()?,
                 "pool" => node.pool = map.next_value()?,
-                "type" => node.labels = map.next_value::<OneOrMany>()?.into(),
+                "type" => node.labels = map.next_value::<OneOrMany>()?.0,
                 "allocated_to" => node.allocated_to = map.next_value()?,
                 "az" => node.az = map.next_value()?,
                 "region" => node.region = map.next_value()?,
@@ -386,19 +386,37 @@ impl<'de> Visitor<'de> for NodeVisitor {
 }
 
 /// `type` was a bare text once.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrMany {
-    One(LabelName),
-    Many(Option<Vec<LabelName>>),
+struct OneOrMany(Vec<LabelName>);
+
+impl<'de> Deserialize<'de> for OneOrMany {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(LabelsVisitor)
+    }
 }
 
-impl From<OneOrMany> for Vec<LabelName> {
-    fn from(labels: OneOrMany) -> Self {
-        match labels {
-            OneOrMany::One(label) => vec![label],
-            OneOrMany::Many(labels) => labels.unwrap_or_default(),
+struct LabelsVisitor;
+
+impl<'de> Visitor<'de> for LabelsVisitor {
+    type Value = OneOrMany;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a label or a list of labels")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, label: &str) -> Result<OneOrMany, E> {
+        Ok(OneOrMany(vec![label.into()]))
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<OneOrMany, E> {
+        Ok(OneOrMany(Vec::new()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut labels: A) -> Result<OneOrMany, A::Error> {
+        let mut all = Vec::with_capacity(1);
+        while let Some(label) = labels.next_element()? {
+            all.push(label);
         }
+        Ok(OneOrMany(all))
     }
 }
 

@@ -50,6 +50,12 @@ impl Amounts {
         }
     }
 
+    pub fn remove(&mut self, name: &str) {
+        if let Ok(place) = self.place(name) {
+            self.named.remove(place);
+        }
+    }
+
     pub fn get(&self, name: &str) -> f64 {
         self.place(name).map_or(self.default, |place| self.named[place].1)
     }
@@ -107,6 +113,13 @@ impl Amounts {
                 self.named.insert(place, (name.clone(), operation(self.default, *theirs)));
             }
         }
+    }
+}
+
+/// None of anything.
+impl Default for Amounts {
+    fn default() -> Self {
+        Self::none()
     }
 }
 

@@ -248,7 +248,10 @@ impl Snapshot {
             transitions.extend(Transition::of_node(&id, old.map(|old| &*old.record), Some(&stored.record)));
         }
         let old = old.map(|old| old.record.clone());
-        self.unplace(&id);
+        let stays = old.as_ref().is_some_and(|old| self.is_placed_alike(&id, old, &stored.record));
+        if !stays {
+            self.unplace(&id);
+        }
         if self.empty_nodes.contains(&id) {
             self.empty_nodes.remove(&id);
         }
@@ -264,7 +267,9 @@ impl Snapshot {
             }
             None => self.book(&id, &new),
         }
-        self.place(&id);
+        if !stays {
+            self.place(&id);
+        }
         true
     }
 
@@ -407,6 +412,20 @@ impl Snapshot {
         }
     }
 
+    /// Whether both records of a node have it in the same indexes. Most changes of one that is being made, or used, do.
+    fn is_placed_alike(&self, id: &NodeId, one: &Node, other: &Node) -> bool {
+        let is_at_the_same =
+            (&one.provider, &one.pool, &one.allocated_to) == (&other.provider, &other.pool, &other.allocated_to);
+        let locked = self.is_node_locked(id);
+        let kind = |node: &Node| (node.state == NodeState::Hold, node.state.is_spent() && !locked);
+        let is_wanted = |request: &RequestId| self.requests.contains_key(request);
+        is_at_the_same
+            && kind(one) == kind(other)
+            && !one.is_idle()
+            && !other.is_idle()
+            && (one.state == other.state || one.allocation().is_none_or(is_wanted))
+    }
+
     /// What a node is in its state, for whom, and in whose hands.
     fn place(&mut self, id: &NodeId) {
         let Some(record) = self.nodes.get(id).map(|stored| stored.record.clone()) else { return };
@@ -424,11 +443,8 @@ impl Snapshot {
             if let Err(place) = nodes.binary_search(id) {
                 nodes.insert(place, id.clone());
             }
-            if self.is_orphan(id) {
-                self.orphans.insert(id.clone());
-            }
-            if self.is_unwanted(id) {
-                self.unwanted.insert(id.clone());
+            if !self.requests.contains_key(request) {
+                self.forsake(id, node.state, locked);
             }
         }
         if let (true, false, Some(pool)) = (node.is_idle(), locked, node.pool_id()) {
@@ -473,32 +489,25 @@ impl Snapshot {
         }
     }
 
-    fn is_orphan(&self, id: &NodeId) -> bool {
-        self.is_forsaken(id, &[NodeState::Ready, NodeState::Init]) && !self.is_node_locked(id)
-    }
-
-    fn is_unwanted(&self, id: &NodeId) -> bool {
-        self.is_forsaken(id, &[NodeState::Init, NodeState::Building])
-    }
-
-    /// In one of these states, and allocated to a request that is not there.
-    fn is_forsaken(&self, id: &NodeId, states: &[NodeState]) -> bool {
-        self.nodes.get(id).is_some_and(|stored| {
-            let request = stored.record.allocation().filter(|request| !self.requests.contains_key(*request));
-            states.contains(&stored.record.state) && request.is_some()
-        })
+    /// The request of this node is not there.
+    fn forsake(&mut self, id: &NodeId, state: NodeState, locked: bool) {
+        if matches!(state, NodeState::Ready | NodeState::Init) && !locked {
+            self.orphans.insert(id.clone());
+        }
+        if matches!(state, NodeState::Init | NodeState::Building) {
+            self.unwanted.insert(id.clone());
+        }
     }
 
     /// A request came or went.
     fn index_orphans(&mut self, request: &RequestId) {
+        let has_come = self.requests.contains_key(request);
         for id in self.allocated.get(request).cloned().unwrap_or_default() {
-            self.orphans.remove(&id);
-            self.unwanted.remove(&id);
-            if self.is_unwanted(&id) {
-                self.unwanted.insert(id.clone());
-            }
-            if self.is_orphan(&id) {
-                self.orphans.insert(id);
+            if has_come {
+                self.orphans.remove(&id);
+                self.unwanted.remove(&id);
+            } else if let Some(state) = self.nodes.get(&id).map(|stored| stored.record.state) {
+                self.forsake(&id, state, self.is_node_locked(&id));
             }
         }
     }

@@ -223,7 +223,7 @@ pub fn fits_tenant(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>
 pub fn tenant_need(request: &NodeRequest, bidder: &Bidder<'_>) -> Amounts {
     let mut need = Amounts::none();
     for label in request.node_types.iter().filter(|label| bidder.pool.labels.contains(*label)) {
-        need.add(&bidder.hosts.facts.need(&bidder.id.pool, label));
+        need.add(bidder.hosts.facts.need(&bidder.id.pool, label));
     }
     need
 }

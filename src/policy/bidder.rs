@@ -27,7 +27,7 @@ pub struct Bidder<'a> {
 }
 
 /// What is spoken for: nodes of hand-outs under way, and what requests of higher rank wait for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Claims {
     nodes: BTreeMap<NodeId, Vec<LabelName>>,
     claimed: BTreeMap<LabelName, usize>,
@@ -39,20 +39,6 @@ pub struct Claims {
     pub unseen: Amounts,
     /// Where the last hand-out of a label stopped, so that the hosts take turns.
     pub last: BTreeMap<LabelName, NodeId>,
-}
-
-impl Default for Claims {
-    fn default() -> Self {
-        Self {
-            nodes: BTreeMap::new(),
-            claimed: BTreeMap::new(),
-            kept: BTreeMap::new(),
-            tenants: TenantClaims::default(),
-            resources: Amounts::none(),
-            unseen: Amounts::none(),
-            last: BTreeMap::new(),
-        }
-    }
 }
 
 impl Claims {

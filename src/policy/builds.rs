@@ -67,7 +67,7 @@ impl Pool {
                     let stored = world.snapshot.node(node).expect("a verdict names only nodes of its snapshot");
                     self.claims.take(node, &stored.record);
                 }
-                Choice::Build(label) => unseen.add(&bidder.hosts.facts.need(&self.id.pool, label)),
+                Choice::Build(label) => unseen.add(bidder.hosts.facts.need(&self.id.pool, label)),
             }
         }
         self.claims.build(&unseen);

@@ -39,7 +39,7 @@ pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<
         return vec![Reason::ImagesNotAvailable { labels, why }];
     }
     let mut need = Amounts::none();
-    request.node_types.iter().for_each(|label| need.add(&facts.need(&bidder.id.pool, label)));
+    request.node_types.iter().for_each(|label| need.add(facts.need(&bidder.id.pool, label)));
     let of_cloud = (!bidder.pool.ignore_provider_quota).then(|| facts.most()).and_then(|most| most.shortage(&need));
     match bidder.pool.limits.shortage(&need).or(of_cloud) {
         Some((resource, wanted, limit)) => vec![Reason::NeverFits { resource, wanted, limit }],
@@ -90,10 +90,10 @@ pub fn assemble(
         }
         let one = facts.need(&bidder.id.pool, label);
         for left in [&mut room, &mut cloud] {
-            if let Some((resource, wanted, left)) = left.shortage(&one) {
+            if let Some((resource, wanted, left)) = left.shortage(one) {
                 return Err(Reason::NoRoom { resource, wanted, left });
             }
-            left.subtract(&one);
+            left.subtract(one);
         }
         choices.push(Choice::Build(label.clone()));
     }

@@ -5,13 +5,13 @@
 //! writes of ours are taken for echoes, the earliest ones. If anybody else wrote too, at least the last event is left
 //! over, and it leads to a read. A write that failed has no echo.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 #[derive(Debug, Default)]
 pub struct Echoes {
     /// Changes when events may have been lost: what was counted before counts no more.
     epoch: u64,
-    paths: HashMap<String, Count>,
+    paths: FxHashMap<String, Count>,
 }
 
 #[derive(Debug, Default)]

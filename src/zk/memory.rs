@@ -1,6 +1,6 @@
 //! ZooKeeper in memory: the port over the pure tree, with controls for what a test or a simulation wants to go wrong.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -59,11 +59,14 @@ struct Client {
     faults: VecDeque<Fault>,
 }
 
-/// A persistent recursive watch. Its channel is bounded only by the changes that the test makes.
+/// A persistent recursive watch. Nothing bounds it but the changes that the test makes.
 struct Stream {
     root: String,
-    events: mpsc::UnboundedSender<WatchEvent>,
+    listener: Listener,
 }
+
+/// Hears of each event at once; false when nobody is interested any more.
+pub type Listener = Box<dyn FnMut(WatchEvent) -> bool + Send>;
 
 impl Stream {
     fn covers(&self, path: &str) -> bool {
@@ -141,8 +144,9 @@ impl MemoryZooKeeper {
             return;
         }
         client.state.send_replace(SessionState::Connected);
-        for stream in &client.streams {
-            stream.send(WatchEvent { kind: EventKind::Resync, path: stream.root.clone() });
+        for stream in &mut client.streams {
+            // Whoever is gone is sorted out with the next event.
+            let _ = (stream.listener)(WatchEvent { kind: EventKind::Resync, path: stream.root.clone() });
         }
         for request in std::mem::take(&mut client.waiting) {
             request(&mut shared);
@@ -176,13 +180,6 @@ impl MemoryZooKeeper {
     }
 }
 
-impl Stream {
-    fn send(&self, event: WatchEvent) {
-        // A closed channel is a dropped stream; `deliver` sorts those out.
-        let _ = self.events.unbounded_send(event);
-    }
-}
-
 impl Shared {
     fn now_ms(&self) -> i64 {
         (self.clock)() + self.advanced_ms
@@ -198,14 +195,16 @@ impl Shared {
 
     fn show(&mut self, touched: &[Touched]) {
         let Some(observer) = &mut self.observer else { return };
-        let mut shown = BTreeSet::new();
+        // A transaction touches few.
+        let mut shown: Vec<&str> = Vec::with_capacity(touched.len());
         for path in touched.iter().filter_map(|touched| match touched {
             Touched::Znode(path) => Some(path),
             Touched::Session(_) => None,
         }) {
-            if !shown.insert(path) {
+            if shown.contains(&&**path) {
                 continue;
             }
+            shown.push(path);
             let data = self.tree.get(path).ok().map(|(data, _)| data);
             observer(path, data.as_ref());
         }
@@ -218,10 +217,7 @@ impl Shared {
                 continue; // lost, as on a cut connection; `Resync` makes up for it
             }
             client.one_shots.remove(&event.path); // dropping the senders resolves the futures
-            client.streams.retain(|stream| !stream.events.is_closed());
-            for stream in client.streams.iter().filter(|stream| stream.covers(&event.path)) {
-                stream.send(event.clone());
-            }
+            client.streams.retain_mut(|stream| !stream.covers(&event.path) || (stream.listener)(event.clone()));
         }
     }
 
@@ -251,6 +247,17 @@ impl Drop for MemoryConnection {
 }
 
 impl MemoryConnection {
+    /// As `watch`, for who has to know when an event was sent.
+    pub fn listen(&self, path: &str, listener: Listener) -> Reply<()> {
+        let (root, id) = (path.to_owned(), self.id);
+        self.ask(move |shared| {
+            shared.tree.add_watch(id, &root, WatchKind::Recursive);
+            let client = shared.clients.get_mut(&id).ok_or(ZkError::SessionExpired)?;
+            client.streams.push(Stream { root, listener });
+            Ok(())
+        })
+    }
+
     /// Carries the request out now, or on `resume`. The answer needs one turn of the executor, as no server answers
     /// before the caller has let go.
     fn ask<T: Send + 'static>(
@@ -344,14 +351,9 @@ impl Connection for MemoryConnection {
     }
 
     fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>> {
-        let (path, id) = (path.to_owned(), self.id);
-        self.ask(move |shared| {
-            let (events, stream) = mpsc::unbounded();
-            shared.tree.add_watch(id, &path, WatchKind::Recursive);
-            let client = shared.clients.get_mut(&id).ok_or(ZkError::SessionExpired)?;
-            client.streams.push(Stream { root: path, events });
-            Ok(stream.boxed())
-        })
+        let (events, stream) = mpsc::unbounded();
+        let watching = self.listen(path, Box::new(move |event| events.unbounded_send(event).is_ok()));
+        async move { watching.await.map(|()| stream.boxed()) }.boxed()
     }
 
     fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)> {

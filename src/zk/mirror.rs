@@ -3,16 +3,18 @@
 //! Events of one session arrive in the order of the transactions, but a read that was sent before an event may be
 //! answered after it. Every read therefore carries a ticket, and a removal takes the ticket back.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use self::follower::Follower;
+use super::bell::Bell;
 use super::bulk;
 use super::echoes::{Announced, Echoes};
 use super::paths::{self, Place};
@@ -41,13 +43,15 @@ pub struct Mirror {
 
 struct State {
     snapshot: Snapshot,
-    reads: HashMap<String, Read>,
+    reads: FxHashMap<String, Read>,
     next_ticket: u64,
     gone: Gone,
     echoes: Echoes,
     /// Paths for the follower to read, at most one per write that just ended.
     unexplained: mpsc::UnboundedSender<String>,
     publish: watch::Sender<Arc<Snapshot>>,
+    /// Rung at each publication, as long as somebody has them.
+    bells: Vec<Weak<Bell>>,
     film: Option<Film>,
     /// Whether the picture differs from the published one.
     is_dirty: bool,
@@ -82,7 +86,7 @@ impl Film {
 /// Records that went a short while ago. Their ids never come back, but the answer to a write may arrive late.
 #[derive(Default)]
 struct Gone {
-    paths: HashSet<String>,
+    paths: FxHashSet<String>,
     order: VecDeque<String>,
 }
 
@@ -174,12 +178,13 @@ impl Mirror {
         let (unexplained, to_read) = mpsc::unbounded_channel();
         let state = Arc::new(Mutex::new(State {
             snapshot,
-            reads: HashMap::new(),
+            reads: FxHashMap::default(),
             next_ticket: 0,
             gone: Gone::default(),
             echoes: Echoes::default(),
             unexplained,
             publish,
+            bells: Vec::new(),
             film: None,
             is_dirty: false,
         }));
@@ -213,6 +218,11 @@ impl Mirror {
     /// Tells of changes a little later than `snapshot` shows them: many of them together are one.
     pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.published.clone()
+    }
+
+    /// From now on this is rung at each publication.
+    pub fn ring(&self, bell: &Arc<Bell>) {
+        lock(&self.state).bells.push(Arc::downgrade(bell));
     }
 
     /// From now on each published picture goes there as well, with the steps that led to it.
@@ -303,6 +313,7 @@ impl State {
             (self.film, self.snapshot.transitions) = (None, None);
         }
         self.publish.send_replace(picture);
+        self.bells.retain(|bell| bell.upgrade().inspect(|bell| bell.ring()).is_some());
     }
 
     fn ask_to_read(&self, paths: Vec<String>) {
@@ -314,11 +325,14 @@ impl State {
 
     /// The znode at a path is gone; an answer to an earlier read of it must not bring it back.
     fn remove(&mut self, path: &str) {
+        self.remove_place(path, paths::parse(path));
+    }
+
+    fn remove_place(&mut self, path: &str, place: Place) {
         self.reads.remove(path);
         self.echoes.forget(path);
         self.snapshot.forget_unreadable(path);
         self.is_dirty = true;
-        let place = paths::parse(path);
         if matches!(place, Place::Node(_) | Place::Request(_)) {
             self.gone.note(path);
         }

@@ -17,6 +17,7 @@ pub mod records;
 mod bulk_images;
 pub mod bulk;
 mod echoes;
+pub mod bell;
 pub mod mirror;
 pub mod lock;
 pub mod removal;

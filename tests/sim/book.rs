@@ -1,7 +1,6 @@
 //! What was seen, in its order, held to the promises as it happens; and a digest of it, by which two runs are told apart.
 
 use std::collections::BTreeMap;
-use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,14 +8,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use nodepool::actors::clock;
 use nodepool::model::build::BuildKey;
-use nodepool::model::ids::{NodeId, ProviderName, RequestId};
+use nodepool::model::ids::{LabelName, NodeId, ProviderName, RequestId};
 use nodepool::model::json;
-use nodepool::model::node::Node;
+use nodepool::model::node::{Node, NodeState};
 use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::model::time::Timestamp;
 use nodepool::model::upload::{ImageUpload, UploadKey, UploadState};
 use nodepool::policy::image_invariants::{ImageSight, ImageWatcher};
 use nodepool::policy::invariants::{self, Sight, Violation, Watcher};
 use nodepool::zk::paths;
+use rustc_hash::{FxHashMap, FxHasher};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::configuration::Cast;
@@ -29,11 +31,13 @@ pub struct Book(Arc<Mutex<Pages>>);
 struct Pages {
     watcher: Watcher,
     images: ImageWatcher,
-    data: BTreeMap<String, Bytes>,
+    data: FxHashMap<String, Bytes>,
     limits: BTreeMap<ProviderName, usize>,
     violations: Vec<String>,
-    digest: DefaultHasher,
+    digest: FxHasher,
     changes: u64,
+    /// Of nodes and requests the gist is kept.
+    is_brief: bool,
     tale: Option<Vec<String>>,
 }
 
@@ -43,6 +47,11 @@ impl Book {
         let book = Self::default();
         book.0.lock().unwrap().tale = Some(Vec::new());
         book
+    }
+
+    /// Nobody asks for whole records: they are not read, which takes longer than all else here.
+    pub fn be_brief(&self) {
+        self.0.lock().unwrap().is_brief = true;
     }
 
     pub fn see(&self, sight: Sight<'_>) {
@@ -90,8 +99,15 @@ impl Book {
             pages.note(found);
         }
         let found = match paths::parse(path) {
-            paths::Place::Node(id) => pages.watcher.see(Sight::Node(&id, record(data).as_ref())),
-            paths::Place::Request(id) => pages.watcher.see(Sight::Request(&id, record(data).as_ref())),
+            paths::Place::Node(id) => {
+                let node = if pages.is_brief { record::<Gist>(data).map(Node::from) } else { record(data) };
+                pages.watcher.see(Sight::Node(&id, node.as_ref()))
+            }
+            paths::Place::Request(id) => {
+                let is_brief = pages.is_brief;
+                let request = if is_brief { record::<GistOfRequest>(data).map(From::from) } else { record(data) };
+                pages.watcher.see(Sight::Request(&id, request.as_ref()))
+            }
             paths::Place::NodeContender(id, name) => pages.watcher.see(Sight::Contender(&id, &name, data.is_some())),
             paths::Place::ImageBuild(image, build) => {
                 let key = BuildKey { image, build };
@@ -179,8 +195,45 @@ impl Book {
     }
 }
 
+/// What promises are held to, of a record of a node; nobody else looks at the rest.
+#[derive(Deserialize)]
+struct Gist {
+    state: NodeState,
+    provider: Option<ProviderName>,
+    #[serde(rename = "type")]
+    labels: Vec<LabelName>,
+    allocated_to: Option<RequestId>,
+    external_id: serde_json::Value,
+}
+
+impl From<Gist> for Node {
+    fn from(gist: Gist) -> Self {
+        let mut node = Self::new(gist.state, Timestamp::default());
+        (node.provider, node.labels, node.allocated_to) = (gist.provider, gist.labels, gist.allocated_to);
+        node.external_id = gist.external_id.into();
+        node
+    }
+}
+
+/// The same of a request.
+#[derive(Deserialize)]
+struct GistOfRequest {
+    state: RequestState,
+    node_types: Vec<LabelName>,
+    #[serde(default)]
+    nodes: Vec<NodeId>,
+}
+
+impl From<GistOfRequest> for NodeRequest {
+    fn from(gist: GistOfRequest) -> Self {
+        let mut request = Self::new(gist.node_types, "", Timestamp::default());
+        (request.state, request.nodes) = (gist.state, gist.nodes);
+        request
+    }
+}
+
 /// One in so many records is read as its other readers do: it takes as long as all the rest.
-const READ_AGAIN: u64 = 8;
+const READ_AGAIN: u64 = 32;
 
 fn unreadable(path: &str, data: &[u8]) -> Vec<Violation> {
     let keys = match paths::parse(path) {

@@ -42,7 +42,7 @@ pub struct Cast {
 impl Cast {
     pub fn of(seed: u64) -> Self {
         let mut dice = StdRng::seed_from_u64(seed ^ 0xca57);
-        Self { builders: dice.gen_bool(0.4), old: dice.gen_bool(0.3) }
+        Self { builders: dice.gen_bool(0.3), old: dice.gen_bool(0.2) }
     }
 
     /// What consumers ask for.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt, pending};
 use futures::stream::BoxStream;
+use nodepool::zk::memory::MemoryConnection;
 use nodepool::zk::{Connection, CreateMode, Op, OpReply, Reply, SessionState, Stat, WatchEvent};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -93,25 +94,25 @@ impl Gate {
 
 /// The session of a process that may be killed, at the end of a wire.
 pub struct Gated {
-    pub inner: Arc<dyn Connection>,
+    pub inner: Arc<MemoryConnection>,
     pub gate: Gate,
     pub wire: Wire,
 }
 
 impl Gated {
-    fn ask<T: Send + 'static>(&self, ask: impl FnOnce(&dyn Connection) -> Reply<T> + Send + 'static) -> Reply<T> {
+    fn ask<T: Send + 'static>(&self, ask: impl FnOnce(&MemoryConnection) -> Reply<T> + Send + 'static) -> Reply<T> {
         if !self.gate.lets_through() {
             return pending().boxed();
         }
         let inner = self.inner.clone();
-        self.wire.carry(move || ask(&*inner))
+        self.wire.carry(move || ask(&inner))
     }
 
     /// The same of what is done to a path.
     fn at<T: Send + 'static>(
         &self,
         path: &str,
-        ask: impl FnOnce(&dyn Connection, &str) -> Reply<T> + Send + 'static,
+        ask: impl FnOnce(&MemoryConnection, &str) -> Reply<T> + Send + 'static,
     ) -> Reply<T> {
         let path = path.to_owned();
         self.ask(move |zk| ask(zk, &path))
@@ -148,8 +149,9 @@ impl Connection for Gated {
     }
 
     fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>> {
-        let (wire, watching) = (self.wire.clone(), self.at(path, |zk, path| zk.watch(path)));
-        async move { Ok(wire.events(watching.await?)) }.boxed()
+        let (listener, events) = self.wire.events();
+        let watching = self.at(path, move |zk, path| zk.listen(path, listener));
+        async move { watching.await.map(|()| events) }.boxed()
     }
 
     fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)> {

@@ -95,6 +95,10 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     zookeeper.observe(Box::new(move |path, data| seen.znode(path, data)));
     let clouds = Clouds::new(seed, book.clone());
     let cast = Cast::of(seed);
+    if !cast.old {
+        // Only that one has its own picture from the book.
+        book.be_brief();
+    }
     let launcher = |launcher| process::launcher(launcher, cast, &zookeeper, &clouds, &book);
     let (mut seats, launchers): (Vec<_>, Vec<_>) = LAUNCHERS.iter().map(launcher).unzip();
     let calm = Calm::default();

@@ -43,7 +43,7 @@ impl Seat {
 
     /// Another session of the process behind this gate.
     pub fn connect(&self, gate: &Gate, zookeeper: &MemoryZooKeeper) -> Zk {
-        let inner: Arc<dyn Connection> = zookeeper.connect();
+        let inner = zookeeper.connect();
         gate.attend(inner.session());
         let (session, wire) = (inner.session_id(), Wire::new(inner.session_id() as u64));
         *self.0.borrow_mut() = Sitting { gate: gate.clone(), wire: wire.clone(), session };
@@ -144,6 +144,8 @@ pub fn launcher(
             (options.files, options.config) = (files.clone(), "nodepool.yaml".into());
             options.delete_interval = Span(30.0);
             options.watermark_sleep = Span(30.0);
+            // Seldom: nobody waits for a reload, and each look wakes the whole launcher.
+            options.config_check = Span(11.0);
         };
         let process = Process::named(Identity::named(launcher.name), "", tune, Some(clouds.behind(gate)));
         actix_rt::spawn(inspect(launcher.name, process.shared.clone(), gate.clone(), book.clone()));

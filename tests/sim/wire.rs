@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::channel::mpsc;
 use futures::stream::{BoxStream, StreamExt};
+use nodepool::zk::memory::Listener;
 use nodepool::zk::{Reply, WatchEvent, ZkError};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -68,17 +69,13 @@ impl Wire {
         Box::pin(async move { answered.await.unwrap_or(Err(ZkError::SessionExpired)) })
     }
 
-    /// Events as they get back.
-    pub fn events(&self, mut events: BoxStream<'static, WatchEvent>) -> BoxStream<'static, WatchEvent> {
+    /// Who hears of events when they are sent, and the events as they get back.
+    pub fn events(&self) -> (Listener, BoxStream<'static, WatchEvent>) {
         let (stamped, arriving) = mpsc::unbounded();
         let wire = self.clone();
-        tokio::spawn(async move {
-            while let Some(event) = events.next().await {
-                let back = wire.0.lock().unwrap().next_back();
-                if stamped.unbounded_send((back, event)).is_err() {
-                    break;
-                }
-            }
+        let listener = Box::new(move |event| {
+            let back = wire.0.lock().unwrap().next_back();
+            stamped.unbounded_send((back, event)).is_ok()
         });
         let arrive = |(back, event)| async move {
             if back > Instant::now() {
@@ -86,26 +83,24 @@ impl Wire {
             }
             event
         };
-        arriving.then(arrive).boxed()
+        (listener, arriving.then(arrive).boxed())
     }
 }
 
 impl State {
-    fn way(&mut self) -> Instant {
-        let now = Instant::now();
+    fn way(&mut self, now: Instant) -> Instant {
         if self.slowness.is_zero() { now } else { now + self.slowness.mul_f64(self.dice.r#gen()) }
     }
 
     /// None where nothing is on the wire, and it takes no time.
     fn next_there(&mut self) -> Option<Instant> {
-        let way = self.way();
-        self.there = self.there.max(way);
-        (self.there > Instant::now()).then_some(self.there)
+        let now = Instant::now();
+        self.there = self.there.max(self.way(now));
+        (self.there > now).then_some(self.there)
     }
 
     fn next_back(&mut self) -> Instant {
-        let way = self.way();
-        self.back = self.back.max(way);
+        self.back = self.back.max(self.way(Instant::now()));
         self.back
     }
 }

@@ -14,6 +14,7 @@ use nodepool::zk::memory::MemoryZooKeeper;
 use nodepool::zk::{Connection, ZkError, lock, paths};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use serde::Deserialize;
 use tokio::task::JoinHandle;
 
 use super::operator;
@@ -59,6 +60,9 @@ impl Crowd {
     }
 }
 
+/// How many nodes a request asks for, one of these numbers as likely as the other. Most jobs have one.
+const NODES: [usize; 8] = [1, 1, 1, 1, 1, 1, 2, 3];
+
 /// One request from its beginning to the end.
 async fn one(zookeeper: MemoryZooKeeper, seed: u64, labels: &'static [&'static str], tally: Tally) {
     let mut dice = StdRng::seed_from_u64(seed);
@@ -66,10 +70,10 @@ async fn one(zookeeper: MemoryZooKeeper, seed: u64, labels: &'static [&'static s
     let session = connection.session_id();
     let consumer = Consumer { zk: connection };
     let wanted: Vec<&str> =
-        (0..[1, 1, 1, 2, 2, 3][dice.gen_range(0..6)]).map(|_| labels[dice.gen_range(0..labels.len())]).collect();
+        (0..NODES[dice.gen_range(0..NODES.len())]).map(|_| labels[dice.gen_range(0..labels.len())]).collect();
     let id = consumer.ask(&wanted).await;
     let patience = Duration::from_secs_f64(if dice.gen_bool(0.1) { dice.gen_range(0.1..90.0) } else { 3600.0 });
-    let revisions = dice.gen_bool(0.3).then(|| StdRng::seed_from_u64(dice.r#gen()));
+    let revisions = dice.gen_bool(0.2).then(|| StdRng::seed_from_u64(dice.r#gen()));
     let ended = tokio::select! {
         biased;
         ended = tokio::time::timeout(patience, ends(&consumer, &id)) => ended,
@@ -93,7 +97,7 @@ async fn one(zookeeper: MemoryZooKeeper, seed: u64, labels: &'static [&'static s
     // From now on only the locks tell that they are taken.
     tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..3.0))).await;
     for (node, _) in &nodes {
-        let record = consumer.node(node).await.expect("a locked node stays");
+        let record = consumer.glance(node).await.expect("a locked node stays");
         let is_ours = record.state == NodeState::Ready && record.allocated_to.as_ref() == Some(&id);
         assert!(is_ours, "node {node} was locked for {id}, and is {} for {:?}", record.state, record.allocated_to);
     }
@@ -160,12 +164,19 @@ async fn revise(consumer: &Consumer, id: &RequestId, dice: Option<StdRng>) -> In
     }
 }
 
+/// What one who waits for the end of a request minds of it.
+#[derive(Deserialize)]
+struct Ended {
+    state: RequestState,
+}
+
 async fn ends(consumer: &Consumer, id: &RequestId) -> RequestState {
     loop {
         let (_, changed) = consumer.zk.exists_and_watch(&paths::request(id)).await.unwrap();
-        let request = consumer.request(id).await.expect("only we take our request away");
-        if matches!(request.state, RequestState::Fulfilled | RequestState::Failed) {
-            return request.state;
+        let (data, _) = consumer.zk.get(&paths::request(id)).await.expect("only we take our request away");
+        let Ended { state } = json::from_bytes(&data).expect("a request can be read");
+        if matches!(state, RequestState::Fulfilled | RequestState::Failed) {
+            return state;
         }
         changed.await;
     }

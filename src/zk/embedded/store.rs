@@ -131,7 +131,7 @@ impl Store {
 
     fn start(&mut self) -> Result<Tree, StoreError> {
         let tree = Tree::new();
-        let everything = tree.records().map(|(path, _)| Touched::Znode(path.clone())).collect();
+        let everything = tree.records().map(|(path, _)| Touched::Znode(path.as_str().into())).collect();
         self.commit(&tree, &everything)?;
         Ok(tree)
     }
@@ -146,8 +146,8 @@ impl Store {
             for entry in touched {
                 match entry {
                     Touched::Znode(path) => match tree.record(path) {
-                        Some(record) => drop(znodes.insert(path.as_str(), &*encode_record(record))?),
-                        None => drop(znodes.remove(path.as_str())?),
+                        Some(record) => drop(znodes.insert(&**path, &*encode_record(record))?),
+                        None => drop(znodes.remove(&**path)?),
                     },
                     Touched::Session(id) => match tree.session(*id) {
                         Some(session) => drop(sessions.insert(*id, &*encode_session(session))?),

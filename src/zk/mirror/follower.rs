@@ -1,11 +1,12 @@
 //! Follows the tree: takes in events and answers to reads in whole batches, so that no picture shows half of one.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use futures::stream::{BoxStream, FuturesUnordered};
+use futures::stream::{self, BoxStream, FuturesUnordered, Stream};
 use futures::{FutureExt, StreamExt};
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -15,6 +16,7 @@ use crate::model::images::UploadPlace;
 use crate::model::snapshot::{LockView, Snapshot};
 use crate::zk::bulk::{self, Picture};
 use crate::zk::paths::{self, Place};
+use crate::zk::records::{Decoded, decode_stored};
 use crate::zk::{EventKind, SessionState, Stat, WatchEvent, Zk, ZkError};
 
 /// After a read whose answer was lost.
@@ -47,26 +49,26 @@ impl Follower {
     pub(super) async fn run(
         mut self,
         mut events: BoxStream<'static, WatchEvent>,
-        mut session: watch::Receiver<SessionState>,
+        session: watch::Receiver<SessionState>,
     ) {
+        // What comes seldom is waited for once, and not anew in each turn.
+        let mut session = pin!(states(session));
+        let mut folds = pin!(notices(self.folds.clone()));
         loop {
             let (mut batch, mut answers, mut unexplained) = (Vec::new(), Vec::new(), Vec::new());
             tokio::select! {
                 biased;
-                changed = session.changed() => {
-                    let state = *session.borrow_and_update();
-                    if changed.is_err() || state == SessionState::Expired {
-                        break;
-                    }
-                    self.on_session(state).await;
-                }
+                state = session.next() => match state {
+                    None | Some(SessionState::Expired) => break,
+                    Some(state) => self.on_session(state).await,
+                },
                 event = events.next() => {
                     let Some(event) = event else { break };
                     batch.push(event);
                 }
                 Some(answer) = self.reads.next(), if !self.reads.is_empty() => answers.push(answer),
                 Some(path) = self.to_read.recv() => unexplained.push(path),
-                () = self.folds.notified() => {}
+                Some(()) = folds.next() => {}
             }
             // A burst is taken in whole before it is published.
             while let Some(Some(event)) = events.next().now_or_never() {
@@ -147,6 +149,22 @@ impl Follower {
     }
 }
 
+/// The states that a session has from now on.
+fn states(session: watch::Receiver<SessionState>) -> impl Stream<Item = SessionState> {
+    stream::unfold(session, |mut session| async move {
+        session.changed().await.ok()?;
+        let state = *session.borrow_and_update();
+        Some((state, session))
+    })
+}
+
+fn notices(notify: Arc<Notify>) -> impl Stream<Item = ()> {
+    stream::unfold(notify, |notify| async move {
+        notify.notified().await;
+        Some(((), notify))
+    })
+}
+
 /// What follows from what was taken in.
 enum After {
     Read(String, u64),
@@ -157,7 +175,8 @@ enum After {
 impl State {
     /// Events first: an answer to a read of what is gone is worth nothing.
     fn take_in(&mut self, batch: Vec<WatchEvent>, answers: Vec<ReadDone>, unexplained: Vec<String>) -> Vec<After> {
-        let mut follows: Vec<After> = unexplained.iter().filter_map(|path| self.begin_read(path)).collect();
+        let mut follows: Vec<After> =
+            unexplained.iter().filter_map(|path| self.begin_read(path, &paths::parse(path))).collect();
         follows.extend(batch.iter().filter_map(|event| self.on_event(event)));
         follows.extend(answers.into_iter().filter_map(|answer| self.on_read(answer)));
         follows
@@ -167,10 +186,11 @@ impl State {
         match event.kind {
             EventKind::Created => self.on_created(&event.path),
             EventKind::DataChanged if self.echoes.hear(&event.path) => None,
-            EventKind::DataChanged => self.begin_read(&event.path),
+            EventKind::DataChanged => self.begin_read(&event.path, &paths::parse(&event.path)),
             EventKind::Deleted => {
-                if !self.unlock_later(&event.path) {
-                    self.remove(&event.path);
+                let place = paths::parse(&event.path);
+                if !self.unlock_later(&event.path, &place) {
+                    self.remove_place(&event.path, place);
                 }
                 None
             }
@@ -180,7 +200,7 @@ impl State {
 
     fn on_created(&mut self, path: &str) -> Option<After> {
         match paths::parse(path) {
-            place if is_read(&place) => return self.begin_read(path),
+            place if is_read(&place) => return self.begin_read(path, &place),
             Place::NodeLock(id) => self.change_node_lock(id, |view| !std::mem::replace(&mut view.exists, true)),
             Place::NodeContender(id, name) => self.change_node_lock(id, |view| {
                 view.exists = true;
@@ -218,9 +238,8 @@ impl State {
     }
 
     /// Reads a record again; one read per path is under way at most, and a change meanwhile asks for one more.
-    fn begin_read(&mut self, path: &str) -> Option<After> {
-        let place = paths::parse(path);
-        if !is_read(&place) {
+    fn begin_read(&mut self, path: &str, place: &Place) -> Option<After> {
+        if !is_read(place) {
             return None;
         }
         if let Some(read) = self.reads.get_mut(path) {
@@ -234,9 +253,9 @@ impl State {
 
     /// Who unlocks a node has written it just before. Until that is read the picture shows it locked, or we would
     /// decide on the record of before.
-    fn unlock_later(&mut self, path: &str) -> bool {
-        let Place::NodeContender(id, _) = paths::parse(path) else { return false };
-        let Some(read) = self.reads.get_mut(&paths::node(&id)) else { return false };
+    fn unlock_later(&mut self, path: &str, place: &Place) -> bool {
+        let Place::NodeContender(id, _) = place else { return false };
+        let Some(read) = self.reads.get_mut(&paths::node(id)) else { return false };
         read.unlocks.push(path.to_owned());
         true
     }
@@ -287,6 +306,24 @@ fn is_read(place: &Place) -> bool {
 /// Puts what was read of one record into the picture.
 fn apply(snapshot: &mut Snapshot, path: &str, data: &Bytes, stat: &Stat) {
     snapshot.forget_unreadable(path);
+    // Most of what changes, without the way over a picture.
+    match paths::parse(path) {
+        Place::Node(id) => match decode_stored(data, stat) {
+            Decoded::Record(stored) => {
+                snapshot.put_node(id, stored);
+                return;
+            }
+            Decoded::Empty => return snapshot.put_empty_node(id),
+            Decoded::Unreadable(_) => {}
+        },
+        Place::Request(id) => {
+            if let Decoded::Record(stored) = decode_stored(data, stat) {
+                snapshot.put_request(id, stored);
+                return;
+            }
+        }
+        _ => {}
+    }
     let mut picture = Picture::default();
     picture.take(path, data, stat);
     let unreadable = picture.merge_into(snapshot);

@@ -15,15 +15,15 @@ struct Transaction {
     session: i64,
     now_ms: i64,
     undo: Vec<Undo>,
-    happened: Vec<(EventKind, String)>,
+    happened: Vec<(EventKind, Arc<str>)>,
     touched: Vec<Touched>,
 }
 
 /// The way back from one step. Steps are taken back newest first.
 enum Undo {
-    Create { path: String, parent: Counters },
-    Delete { path: String, znode: Box<Znode>, parent: Counters },
-    Replace { path: String, record: Box<Record> },
+    Create { path: Arc<str>, parent: Counters },
+    Delete { path: Arc<str>, znode: Box<Znode>, parent: Counters },
+    Replace { path: Arc<str>, record: Box<Record> },
 }
 
 /// What a change of its children changes in a parent.
@@ -176,8 +176,8 @@ impl Tree {
         let parent = self.znodes.get_mut(&parent_path).expect("the parent was found above");
         parent.record.creations = parent.record.creations.wrapping_add(1);
         parent.record.pzxid = zxid;
-        transaction.undo.push(Undo::Create { path: path.clone(), parent: counters });
-        transaction.note(EventKind::Created, &path, &parent_path);
+        let place = transaction.note(EventKind::Created, &path, &parent_path);
+        transaction.undo.push(Undo::Create { path: place, parent: counters });
         Ok(Written::Created { path, stat })
     }
 
@@ -192,14 +192,15 @@ impl Tree {
         fits(&data)?;
         require(self.find(path)?.record.version, version)?;
         let znode = self.znodes.get_mut(path).expect("found above");
-        transaction.undo.push(Undo::Replace { path: path.to_owned(), record: Box::new(znode.record.clone()) });
+        let place: Arc<str> = path.into();
+        transaction.undo.push(Undo::Replace { path: place.clone(), record: Box::new(znode.record.clone()) });
         let record = &mut znode.record;
         record.data = data;
         record.version = record.version.wrapping_add(1);
         record.mzxid = transaction.zxid;
         record.mtime = transaction.now_ms;
-        transaction.touched.push(Touched::Znode(path.to_owned()));
-        transaction.happened.push((EventKind::DataChanged, path.to_owned()));
+        transaction.touched.push(Touched::Znode(place.clone()));
+        transaction.happened.push((EventKind::DataChanged, place));
         Ok(Written::Set(znode.stat()))
     }
 
@@ -214,10 +215,11 @@ impl Tree {
         let acl = valid_acl(acl)?;
         require(self.find(path)?.record.aversion, version)?;
         let znode = self.znodes.get_mut(path).expect("found above");
-        transaction.undo.push(Undo::Replace { path: path.to_owned(), record: Box::new(znode.record.clone()) });
+        let place: Arc<str> = path.into();
+        transaction.undo.push(Undo::Replace { path: place.clone(), record: Box::new(znode.record.clone()) });
         znode.record.acl = acl;
         znode.record.aversion = znode.record.aversion.wrapping_add(1);
-        transaction.touched.push(Touched::Znode(path.to_owned()));
+        transaction.touched.push(Touched::Znode(place));
         Ok(Written::AclSet(znode.stat()))
     }
 
@@ -232,8 +234,8 @@ impl Tree {
         }
         let (znode, counters) = self.detach(path);
         self.znodes.get_mut(&parent_path).expect("the parent was found above").record.pzxid = transaction.zxid;
-        transaction.undo.push(Undo::Delete { path: path.to_owned(), znode: Box::new(znode), parent: counters });
-        transaction.note(EventKind::Deleted, path, &parent_path);
+        let place = transaction.note(EventKind::Deleted, path, &parent_path);
+        transaction.undo.push(Undo::Delete { path: place, znode: Box::new(znode), parent: counters });
         Ok(Written::Deleted)
     }
 
@@ -282,7 +284,7 @@ impl Tree {
                     self.parent_of(&path).0.record.put_back(parent);
                 }
                 Undo::Replace { path, record } => {
-                    self.znodes.get_mut(&path).expect("a replaced znode is there").record = *record;
+                    self.znodes.get_mut(&*path).expect("a replaced znode is there").record = *record;
                 }
             }
         }
@@ -290,12 +292,12 @@ impl Tree {
 }
 
 impl Transaction {
-    /// A child came or went.
-    fn note(&mut self, kind: EventKind, path: &str, parent: &str) {
-        self.touched.push(Touched::Znode(path.to_owned()));
-        self.touched.push(Touched::Znode(parent.to_owned()));
-        self.happened.push((kind, path.to_owned()));
-        self.happened.push((EventKind::ChildrenChanged, parent.to_owned()));
+    /// A child came or went. Returns its path, to be shared.
+    fn note(&mut self, kind: EventKind, path: &str, parent: &str) -> Arc<str> {
+        let (path, parent): (Arc<str>, Arc<str>) = (path.into(), parent.into());
+        self.touched.extend([&path, &parent].map(|place| Touched::Znode(place.clone())));
+        self.happened.extend([(kind, path.clone()), (EventKind::ChildrenChanged, parent)]);
+        path
     }
 }
 

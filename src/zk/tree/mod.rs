@@ -83,7 +83,7 @@ pub struct Applied {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Touched {
-    Znode(String),
+    Znode(Arc<str>),
     Session(i64),
 }
 

@@ -45,8 +45,8 @@ pub struct Fired {
 pub(super) struct Watches {
     by_path: BTreeMap<String, BTreeSet<(WatchKind, i64)>>,
     by_session: BTreeMap<i64, BTreeSet<(String, WatchKind)>>,
-    /// Recursive watches in total: without any, an event need not look at the ancestors.
-    recursive: usize,
+    /// Who has recursive watches where. They are few, and each event asks for those of all its ancestors.
+    recursive: BTreeMap<String, BTreeSet<i64>>,
 }
 
 impl Watches {
@@ -54,7 +54,9 @@ impl Watches {
         if self.by_path.entry(path.to_owned()).or_default().insert((kind, session)) {
             let fresh = self.by_session.entry(session).or_default().insert((path.to_owned(), kind));
             assert!(fresh, "the two indexes of watches disagree at {path}");
-            self.recursive += usize::from(kind == WatchKind::Recursive);
+            if kind == WatchKind::Recursive {
+                self.recursive.entry(path.to_owned()).or_default().insert(session);
+            }
         }
     }
 
@@ -106,7 +108,14 @@ impl Watches {
         if paths.is_empty() {
             self.by_session.remove(&session);
         }
-        self.recursive -= usize::from(kind == WatchKind::Recursive);
+        if kind == WatchKind::Recursive
+            && let Some(sessions) = self.recursive.get_mut(path)
+        {
+            sessions.remove(&session);
+            if sessions.is_empty() {
+                self.recursive.remove(path);
+            }
+        }
     }
 
     /// One thing happened at a path. Each session hears of it at most once, whatever number of watches it has there;
@@ -133,10 +142,9 @@ impl Watches {
         for (watch, session) in used_up {
             self.take(session, path, watch);
         }
-        if self.recursive > 0 && kind != EventKind::ChildrenChanged {
+        if !self.recursive.is_empty() && kind != EventKind::ChildrenChanged {
             for ancestor in upwards(path).skip(1) {
-                let set = self.by_path.get(ancestor).into_iter().flatten();
-                sessions.extend(set.filter(|(watch, _)| *watch == WatchKind::Recursive).map(|&(_, session)| session));
+                sessions.extend(self.recursive.get(ancestor).into_iter().flatten());
             }
         }
         fired.extend(

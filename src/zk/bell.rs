@@ -1,0 +1,19 @@
+//! A bell that wakes one task, as often as it is rung; cheaper than a channel where many are told that there is something new to see.
+
+use std::task::Waker;
+
+use futures::task::AtomicWaker;
+
+#[derive(Debug, Default)]
+pub struct Bell(AtomicWaker);
+
+impl Bell {
+    /// Whoever listens looks after this, and before it sleeps again.
+    pub fn register(&self, waker: &Waker) {
+        self.0.register(waker);
+    }
+
+    pub fn ring(&self) {
+        self.0.wake();
+    }
+}
