@@ -11,7 +11,7 @@ use tracing::{debug, info, warn};
 use super::clock;
 use super::deletions::Deletions;
 use super::errands::Errands;
-use super::jobs::{JobNews, ProviderHandle, Submit, Ticket, are_facts_of, facts_of};
+use super::jobs::{JobNews, ProviderHandle, Submit, Ticket, renew_facts};
 use super::label_troubles;
 use super::look::{A_MOMENT, Changes, Looking, rest_after};
 use super::messages::{Dump, Shutdown};
@@ -94,8 +94,7 @@ impl CleanupWorker {
             // What was counted wrong is found out and told; the next session counts anew.
             let _ = promises::kept(of_ledger(&snapshot));
         }
-        if !are_facts_of(&self.facts, &self.parts.providers) {
-            let before = std::mem::replace(&mut self.facts, facts_of(&self.parts.providers));
+        if let Some(before) = renew_facts(&mut self.facts, &self.parts.providers) {
             label_troubles::tell(&before, &self.facts);
         }
         let world = World { config: &self.parts.config, snapshot: &snapshot, facts: &self.facts, now: clock::now() };

@@ -43,16 +43,17 @@ pub fn facts_of(providers: &BTreeMap<ProviderName, ProviderHandle>) -> BTreeMap<
     providers.iter().map(|(name, provider)| (name.clone(), provider.facts.borrow().clone())).collect()
 }
 
-/// Whether these are the newest, and those of all providers.
-pub fn are_facts_of(
-    facts: &BTreeMap<ProviderName, Arc<Facts>>,
+/// Brings what is known up to date; returns what was known before, where that was something else.
+pub fn renew_facts(
+    known: &mut BTreeMap<ProviderName, Arc<Facts>>,
     providers: &BTreeMap<ProviderName, ProviderHandle>,
-) -> bool {
-    let is_newest =
-        |((known, facts), (name, provider)): ((&ProviderName, &Arc<Facts>), (&ProviderName, &ProviderHandle))| {
-            known == name && Arc::ptr_eq(facts, &provider.facts.borrow())
-        };
-    facts.len() == providers.len() && facts.iter().zip(providers).all(is_newest)
+) -> Option<BTreeMap<ProviderName, Arc<Facts>>> {
+    let are_newest = known.len() == providers.len()
+        && known
+            .iter()
+            .zip(providers)
+            .all(|((known, facts), (name, provider))| known == name && Arc::ptr_eq(facts, &provider.facts.borrow()));
+    (!are_newest).then(|| std::mem::replace(known, facts_of(providers)))
 }
 
 /// News for a driver.

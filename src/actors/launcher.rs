@@ -1,6 +1,6 @@
 //! Launcher: root of the tree of one ZooKeeper session. Configuration, children, min-ready, the launcher's own record.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tracing::{error, info, warn};
 use super::cleanup_worker::{self, CleanupWorker, CleanupWorkerParts};
 use super::config_files::Loaded;
 use super::config_watch::ConfigWatch;
-use super::jobs::{Drain, ProviderHandle, are_facts_of, facts_of};
+use super::jobs::{Drain, ProviderHandle, renew_facts};
 use super::leak_worker::{LeakWorker, LeakWorkerParts};
 use super::look::{Changes, Looking, UNHURRIED, rest_after};
 use super::messages::{AskWhy, Dump, Shutdown};
@@ -31,7 +31,7 @@ use crate::chance;
 use crate::model::cloud::Facts;
 use crate::model::component::ComponentKind;
 use crate::model::config::Config;
-use crate::model::ids::{LabelName, LauncherId, PoolId, ProviderName, RequestId};
+use crate::model::ids::{LabelName, PoolId, ProviderName, RequestId};
 use crate::model::snapshot::WriteError;
 use crate::model::status::Why;
 use crate::model::world::World;
@@ -81,8 +81,6 @@ pub struct Launcher {
     providers: BTreeMap<ProviderName, ProviderHandle>,
     not_started: NotStarted,
     pools: BTreeMap<PoolId, Addr<PoolWorker>>,
-    /// What they are registered as.
-    own_ids: BTreeSet<LauncherId>,
     facts: BTreeMap<ProviderName, Arc<Facts>>,
     /// Requests being handled, per provider over all its pools.
     busy: BTreeMap<ProviderName, Arc<AtomicUsize>>,
@@ -110,7 +108,6 @@ impl Launcher {
             providers: BTreeMap::new(),
             not_started: NotStarted::default(),
             pools: BTreeMap::new(),
-            own_ids: BTreeSet::new(),
             facts: BTreeMap::new(),
             busy: BTreeMap::new(),
             board: watch::Sender::default(),
@@ -204,7 +201,6 @@ impl Launcher {
         };
         let worker = PoolWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| PoolWorker::new(parts));
         self.pools.insert(id.clone(), worker);
-        self.own_ids.insert(self.shared.identity.launcher_id(id));
     }
 
     fn start_cleanup(&mut self) {
@@ -309,7 +305,6 @@ impl Launcher {
 
     fn stop_pool(&mut self, id: &PoolId) {
         if let Some(worker) = self.pools.remove(id) {
-            self.own_ids.remove(&self.shared.identity.launcher_id(id));
             worker.do_send(Shutdown);
             self.board.send_modify(|board| board.strike(&self.shared.identity.launcher_id(id)));
         }
@@ -370,12 +365,11 @@ impl Looking for Launcher {
     /// Min-ready: the only thing the root decides about nodes.
     fn look(&mut self, ctx: &mut Context<Self>) {
         let snapshot = self.changes.snapshot();
-        if !are_facts_of(&self.facts, &self.providers) {
-            self.facts = facts_of(&self.providers);
-        }
+        renew_facts(&mut self.facts, &self.providers);
         let now = clock::now();
         let world = World { config: &self.config, snapshot: &snapshot, facts: &self.facts, now };
-        for wish in self.min_ready.plan(&self.own_ids, &world) {
+        let own = self.board.borrow().started().clone();
+        for wish in self.min_ready.plan(&own, &world) {
             match wish {
                 Wish::Submit(label) => self.submit_min_ready(label, ctx),
                 Wish::Finish { request, nodes } => {

@@ -13,7 +13,7 @@ use futures::StreamExt;
 use futures::future::LocalBoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::sync::watch;
-use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::clock;
 use super::profile;
@@ -189,30 +189,28 @@ pub trait Looking: Actor<Context = Context<Self>> {
 
     /// Looks at each change from now on, and at once when there has been one.
     fn look_on(ctx: &mut Context<Self>) {
-        ctx.spawn(Look { rest: Box::pin(sleep(Duration::ZERO)), rests_until: None, is_waiting: false });
+        ctx.spawn(Look { rests_until: None, rest: None });
     }
 }
 
 /// Looks, rests, and waits for the next change, as long as the actor lives.
 struct Look {
-    rest: Pin<Box<Sleep>>,
     /// What comes until then is looked at then. Where nothing comes nobody is woken for it.
     rests_until: Option<Instant>,
-    is_waiting: bool,
+    /// Something has come, and is looked at when this has ended.
+    rest: Option<Pin<Box<Sleep>>>,
 }
 
 impl Look {
     /// Ready when the actor may look.
     fn poll_rested(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
-        if !self.is_waiting {
-            let Some(until) = self.rests_until.take().filter(|until| *until > Instant::now()) else {
-                return Poll::Ready(());
-            };
-            self.rest.as_mut().reset(until);
-            self.is_waiting = true;
+        if let Some(until) = self.rests_until.take().filter(|until| *until > Instant::now()) {
+            self.rest = Some(Box::pin(sleep_until(until)));
         }
-        ready!(self.rest.as_mut().poll(task));
-        self.is_waiting = false;
+        if let Some(rest) = &mut self.rest {
+            ready!(rest.as_mut().poll(task));
+            self.rest = None;
+        }
         Poll::Ready(())
     }
 }
@@ -221,7 +219,7 @@ impl<A: Looking> ActorFuture<A> for Look {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, act: &mut A, ctx: &mut Context<A>, task: &mut TaskContext<'_>) -> Poll<()> {
-        if !self.is_waiting {
+        if self.rest.is_none() {
             ready!(act.changes().poll(task));
         }
         ready!(self.poll_rested(task));

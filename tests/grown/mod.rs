@@ -29,6 +29,7 @@ use nodepool::model::request::{NodeRequest, RequestState};
 use nodepool::zk::lock::{self, Lock};
 use nodepool::zk::memory::MemoryZooKeeper;
 use nodepool::zk::{CreateMode, Zk, ZkError, paths};
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 /// Runs a test on one thread whose clock is virtual: an hour of waiting takes a moment.
@@ -215,29 +216,26 @@ impl Consumer {
         ids
     }
 
-    pub async fn request(&self, id: &RequestId) -> Option<NodeRequest> {
-        match self.zk.get(&paths::request(id)).await {
+    /// A record, or a part of it, where there is one.
+    pub async fn read<T: DeserializeOwned>(&self, path: &str) -> Option<T> {
+        match self.zk.get(path).await {
             Ok((data, _)) => Some(json::from_bytes(&data).unwrap()),
             Err(ZkError::NoNode) => None,
             Err(error) => panic!("{error}"),
         }
     }
 
+    pub async fn request(&self, id: &RequestId) -> Option<NodeRequest> {
+        self.read(&paths::request(id)).await
+    }
+
     pub async fn node(&self, id: &NodeId) -> Option<Node> {
-        match self.zk.get(&paths::node(id)).await {
-            Ok((data, _)) => Some(json::from_bytes(&data).unwrap()),
-            Err(ZkError::NoNode) => None,
-            Err(error) => panic!("{error}"),
-        }
+        self.read(&paths::node(id)).await
     }
 
     /// What a consumer minds of a node that it gets.
     pub async fn glance(&self, id: &NodeId) -> Option<Glance> {
-        match self.zk.get(&paths::node(id)).await {
-            Ok((data, _)) => Some(json::from_bytes(&data).unwrap()),
-            Err(ZkError::NoNode) => None,
-            Err(error) => panic!("{error}"),
-        }
+        self.read(&paths::node(id)).await
     }
 
     pub async fn nodes(&self) -> Vec<(NodeId, Node)> {

@@ -233,7 +233,7 @@ impl From<GistOfRequest> for NodeRequest {
 }
 
 /// One in so many records is read as its other readers do: it takes as long as all the rest.
-const READ_AGAIN: u64 = 32;
+const READ_AGAIN: u64 = 8;
 
 fn unreadable(path: &str, data: &[u8]) -> Vec<Violation> {
     let keys = match paths::parse(path) {

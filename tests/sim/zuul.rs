@@ -173,8 +173,7 @@ struct Ended {
 async fn ends(consumer: &Consumer, id: &RequestId) -> RequestState {
     loop {
         let (_, changed) = consumer.zk.exists_and_watch(&paths::request(id)).await.unwrap();
-        let (data, _) = consumer.zk.get(&paths::request(id)).await.expect("only we take our request away");
-        let Ended { state } = json::from_bytes(&data).expect("a request can be read");
+        let Ended { state } = consumer.read(&paths::request(id)).await.expect("only we take our request away");
         if matches!(state, RequestState::Fulfilled | RequestState::Failed) {
             return state;
         }
