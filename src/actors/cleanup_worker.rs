@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
-use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::clock;
@@ -87,7 +86,7 @@ impl CleanupWorker {
             Event::Wake | Event::Sweep => self.changes.snapshot(),
             // Answers decide nothing, so no new picture is made for them.
             Event::Repaired(..) | Event::Registered(..) | Event::Inspected(..) | Event::Surveyed(_) => {
-                self.changes.published()
+                self.changes.latest()
             }
         };
         if matches!(event, Event::Sweep) {
@@ -118,7 +117,7 @@ impl CleanupWorker {
             }
             Effect::Update { node, version, record } => {
                 let key = format!("node {node}");
-                let subject = Subject::node(&node, Some(&record), &self.changes.published());
+                let subject = Subject::node(&node, Some(&record), &self.changes.latest());
                 let change = NodeChange { id: node, record: *record, version };
                 let writing = async move { store.save(change).await };
                 self.errands.run(ctx, writing, move |result, act, ctx| act.repaired(key, &subject, result, ctx));
@@ -170,7 +169,7 @@ impl CleanupWorker {
 
     /// What a repair is about, with the request that a node was for.
     fn subject(&self, repair: &Repair) -> Subject {
-        let snapshot = self.changes.published();
+        let snapshot = self.changes.latest();
         let node = |id| Subject::node(id, snapshot.node(id).map(|known| &*known.record), &snapshot);
         match repair {
             Repair::Retire { node: id, .. } | Repair::RemoveEmpty(id) => node(id),
@@ -218,8 +217,8 @@ impl Looking for CleanupWorker {
         self.feed(Event::Wake, ctx);
     }
 
-    fn rest(began: Instant) -> Option<Duration> {
-        Some(rest_after(began).unwrap_or(A_MOMENT))
+    fn rest(took: Duration) -> Option<Duration> {
+        Some(rest_after(took).unwrap_or(A_MOMENT))
     }
 }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, WrapFuture};
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use super::cleanup_worker::{self, CleanupWorker, CleanupWorkerParts};
@@ -386,8 +385,8 @@ impl Looking for Launcher {
         self.changes.look_at(self.min_ready.due(now));
     }
 
-    fn rest(began: Instant) -> Option<Duration> {
-        Some(rest_after(began).unwrap_or_default().max(UNHURRIED))
+    fn rest(took: Duration) -> Option<Duration> {
+        Some(rest_after(took).unwrap_or_default().max(UNHURRIED))
     }
 }
 

@@ -22,7 +22,7 @@ use crate::model::snapshot::Snapshot;
 use crate::model::time::Timestamp;
 use crate::policy::board::Board;
 use crate::zk::bell::Bell;
-use crate::zk::mirror::Mirror;
+use crate::zk::mirror::{Mirror, Subscription};
 
 /// After a look that took some time, so many times that time belongs to others: under load changes gather, and one look
 /// takes in all of them.
@@ -44,7 +44,7 @@ pub const UNHURRIED: Duration = Duration::from_millis(20);
 /// The changes that an actor looks at.
 pub struct Changes {
     mirror: Arc<Mirror>,
-    snapshots: watch::Receiver<Arc<Snapshot>>,
+    pictures: Subscription,
     facts: Vec<watch::Receiver<Arc<Facts>>>,
     /// What the pools show each other, for those who mind.
     board: Option<watch::Receiver<Board>>,
@@ -79,7 +79,7 @@ impl Changes {
         let bell = Arc::new(Bell::default());
         mirror.ring(&bell);
         Self {
-            snapshots: mirror.subscribe(),
+            pictures: mirror.subscribe(),
             mirror,
             facts: Vec::new(),
             board: None,
@@ -119,9 +119,9 @@ impl Changes {
         self.mirror.snapshot()
     }
 
-    /// As of the last publication, perhaps without the newest of our own writes.
-    pub fn published(&self) -> Arc<Snapshot> {
-        self.snapshots.borrow().clone()
+    /// As it is, without telling anybody else that there is something new.
+    pub fn latest(&self) -> Arc<Snapshot> {
+        self.pictures.latest()
     }
 
     /// What is there now is about to be looked at; only what comes later is a change.
@@ -129,7 +129,7 @@ impl Changes {
         // What was folded in since the last publication is part of what is looked at.
         self.mirror.snapshot();
         self.is_nudged = false;
-        self.snapshots.mark_unchanged();
+        self.pictures.mark_seen();
         for facts in &mut self.facts {
             facts.mark_unchanged();
         }
@@ -170,7 +170,7 @@ impl Changes {
         }
         let have_facts = self.facts.iter().any(|facts| facts.has_changed().unwrap_or(false));
         let has_board = self.board.as_ref().is_some_and(|board| board.has_changed().unwrap_or(false));
-        let has_picture = self.snapshots.has_changed().unwrap_or(false);
+        let has_picture = self.pictures.has_changed();
         if self.is_nudged || has_picture || have_facts || has_board { Poll::Ready(()) } else { Poll::Pending }
     }
 }
@@ -182,8 +182,8 @@ pub trait Looking: Actor<Context = Context<Self>> {
     /// Takes in all that has changed.
     fn look(&mut self, ctx: &mut Context<Self>);
 
-    /// How long to rest after a look that began then. Changes that follow each other closely are looked at once.
-    fn rest(_began: Instant) -> Option<Duration> {
+    /// How long to rest after a look that took so long. Changes that follow each other closely are looked at once.
+    fn rest(_took: Duration) -> Option<Duration> {
         Some(UNHURRIED)
     }
 
@@ -227,7 +227,8 @@ impl<A: Looking> ActorFuture<A> for Look {
         let (began, measured) = (Instant::now(), profile::handling::<A>("(change)"));
         act.look(ctx);
         drop(measured);
-        self.rests_until = A::rest(began).map(|rest| Instant::now() + rest);
+        let ended = Instant::now();
+        self.rests_until = A::rest(ended - began).map(|rest| ended + rest);
         if act.changes().poll(task).is_ready() {
             // After whatever else there is for this actor.
             task.waker().wake_by_ref();
@@ -236,7 +237,7 @@ impl<A: Looking> ActorFuture<A> for Look {
     }
 }
 
-/// How long to rest after a look that began then; `None` where that is not worth a timer.
-pub fn rest_after(began: Instant) -> Option<Duration> {
-    Some(began.elapsed() * REST).filter(|rest| *rest >= WORTH_A_TIMER)
+/// How long to rest after a look that took so long; `None` where that is not worth a timer.
+pub fn rest_after(took: Duration) -> Option<Duration> {
+    Some(took * REST).filter(|rest| *rest >= WORTH_A_TIMER)
 }

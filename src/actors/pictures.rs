@@ -8,17 +8,15 @@ use tokio::sync::{mpsc, watch};
 use crate::model::cloud::Facts;
 use crate::model::ids::ProviderName;
 use crate::model::snapshot::Snapshot;
-use crate::zk::mirror::{Frame, Mirror};
+use crate::zk::mirror::{Frame, Mirror, Subscription};
 
 /// Frames that who watches closely may be behind.
 const MOST_FRAMES: usize = 4096;
 
-type Published = watch::Receiver<Arc<Snapshot>>;
-
 /// Where each session's tree says what it sees. Between two sessions the last picture of the one before stays.
 #[derive(Clone)]
 pub struct Pictures {
-    published: watch::Sender<Option<Published>>,
+    published: watch::Sender<Option<Subscription>>,
     film: Arc<Mutex<Option<mpsc::Sender<Frame>>>>,
     facts: Arc<Mutex<FactsOfAll>>,
 }
@@ -40,7 +38,7 @@ impl Pictures {
         self.show_published(mirror.subscribe());
     }
 
-    fn show_published(&self, published: Published) {
+    fn show_published(&self, published: Subscription) {
         self.published.send_replace(Some(published));
     }
 
@@ -64,7 +62,7 @@ impl Pictures {
 
     /// Nothing before the first session.
     pub fn latest(&self) -> Option<Arc<Snapshot>> {
-        self.published.borrow().as_ref().map(|published| published.borrow().clone())
+        self.published.borrow().as_ref().map(|published| published.latest())
     }
 
     pub fn follow(&self) -> Follower {
@@ -74,8 +72,8 @@ impl Pictures {
 
 /// One that is told of each change.
 pub struct Follower {
-    sessions: watch::Receiver<Option<Published>>,
-    published: Option<Published>,
+    sessions: watch::Receiver<Option<Subscription>>,
+    published: Option<Subscription>,
 }
 
 impl Follower {
@@ -100,7 +98,7 @@ impl Follower {
             }
         }
         let published = self.published.as_mut().expect("left only with a picture in hand");
-        published.borrow_and_update().clone()
+        published.see()
     }
 
     async fn meet(&mut self) {
@@ -116,30 +114,48 @@ impl Follower {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use bytes::Bytes;
+    use tokio::runtime::Handle;
 
-    fn picture(revision: u64) -> Arc<Snapshot> {
-        let mut snapshot = Snapshot::default();
-        snapshot.revision = revision;
-        Arc::new(snapshot)
+    use super::*;
+    use crate::model::json;
+    use crate::model::node::{Node, NodeState};
+    use crate::model::time::Timestamp;
+    use crate::zk::memory::MemoryZooKeeper;
+    use crate::zk::{CreateMode, Zk, paths};
+
+    async fn session(zookeeper: &MemoryZooKeeper) -> Mirror {
+        Mirror::start(zookeeper.connect(), &Handle::current()).await.unwrap()
+    }
+
+    async fn add_node(zk: &Zk) {
+        let record = Bytes::from(json::to_bytes(&Node::new(NodeState::Ready, Timestamp(1.0))));
+        zk.create(&paths::node_prefix(), record, CreateMode::PersistentSequential).await.unwrap();
+    }
+
+    async fn sees_nodes(follower: &mut Follower, number: usize) {
+        while follower.next().await.node_count() != number {}
     }
 
     #[tokio::test]
     async fn a_follower_sees_each_session_and_its_changes() {
+        let zookeeper = MemoryZooKeeper::new();
+        let other: Zk = zookeeper.connect();
         let pictures = Pictures::default();
         let mut follower = pictures.follow();
         assert!(pictures.latest().is_none());
-        let (first, shown) = watch::channel(picture(1));
-        pictures.show_published(shown);
-        assert_eq!(follower.next().await.revision, 1);
-        first.send_replace(picture(2));
-        assert_eq!(follower.next().await.revision, 2);
-        let (second, shown) = watch::channel(picture(7));
+        let first = session(&zookeeper).await;
+        pictures.show(&first);
+        sees_nodes(&mut follower, 0).await;
+        add_node(&other).await;
+        sees_nodes(&mut follower, 1).await;
         drop(first);
-        assert_eq!(pictures.latest().unwrap().revision, 2, "what was seen last stays");
-        pictures.show_published(shown);
-        assert_eq!(follower.next().await.revision, 7);
-        second.send_replace(picture(8));
-        assert_eq!(follower.next().await.revision, 8);
+        add_node(&other).await;
+        assert_eq!(pictures.latest().unwrap().node_count(), 1, "what was seen last stays");
+        let second = session(&zookeeper).await;
+        pictures.show(&second);
+        sees_nodes(&mut follower, 2).await;
+        add_node(&other).await;
+        sees_nodes(&mut follower, 3).await;
     }
 }

@@ -367,7 +367,7 @@ impl PoolWorker {
         if !self.parts.samples.is_wanted() {
             return;
         }
-        let snapshot = self.changes.published();
+        let snapshot = self.changes.latest();
         let record = snapshot.node(node).map(|stored| stored.record.clone());
         let end = LaunchEnd {
             result,

@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use actix::{Actor, ActorContext, ArbiterHandle, AsyncContext, Context, Handler, Message, SpawnHandle};
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tracing::{debug, info, info_span, warn};
 
 use super::clock;
 use super::errands::Errands;
 use super::jobs::{JobNews, ProviderHandle, Submit, Ticket};
-use super::look::{Changes, Looking, rest_after};
+use super::look::{Changes, Looking, UNHURRIED, rest_after};
 use super::messages::{AskWhy, Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::pool_launches::Held;
@@ -88,6 +87,9 @@ struct Component {
     path: Option<String>,
     written: Option<PoolComponent>,
     writing: bool,
+    /// What it says of the pool, and whether that is about to be looked at again.
+    paused: bool,
+    settling: bool,
     /// An attempt has failed, and may have made the znode all the same.
     failed: bool,
 }
@@ -132,9 +134,7 @@ impl PoolWorker {
         self.pool.set_tried(&self.parts.board.borrow());
         let effects = self.decide(&snapshot, event);
         self.carry_out(effects, ctx);
-        if self.component.written.as_ref().is_some_and(|written| written.paused != self.pool.is_paused()) {
-            self.register(ctx);
-        }
+        self.tell_whether_paused(ctx);
         if let Some(kept) = self.pool.kept_for_tenants() {
             let was_changed = self.parts.board.send_if_modified(|board| board.put(&self.parts.id, kept));
             if was_changed {
@@ -300,7 +300,7 @@ impl PoolWorker {
 
     fn probe(&mut self, request: RequestId, node: NodeId, host: HostIdentity, ctx: &mut Context<Self>) {
         let ticket = self.ticket();
-        let event = self.changes.published().request(&request).and_then(|known| known.record.event_id.clone());
+        let event = self.changes.latest().request(&request).and_then(|known| known.record.event_id.clone());
         let subject = Subject { event, request: Some(request.clone()), node: Some(node.clone()) };
         self.probes.insert(ticket, (request, node));
         let submit = Submit::new(ticket, Job::Probe(host), ctx.address().recipient()).about(subject);
@@ -342,7 +342,7 @@ impl PoolWorker {
             kind: ComponentKind::Pool,
             model_api: 0,
             name: Some(self.parts.id.pool.clone()),
-            paused: self.pool.is_paused(),
+            paused: self.component.paused,
             priority: pool.map_or(DEFAULT_PRIORITY, |pool| pool.priority),
             provider_name: Some(self.parts.id.provider.clone()),
             state: "running".to_owned(),
@@ -386,6 +386,22 @@ impl PoolWorker {
         });
     }
 
+    /// A pool that takes up a request and finds room for it at once was paused for no time. What does not last is not written: everybody
+    /// who follows components would hear of it twice.
+    fn tell_whether_paused(&mut self, ctx: &mut Context<Self>) {
+        if self.component.settling || self.component.paused == self.pool.is_paused() {
+            return;
+        }
+        self.component.settling = true;
+        self.errands.run(ctx, tokio::time::sleep(UNHURRIED), |(), act, ctx| {
+            act.component.settling = false;
+            if act.component.paused != act.pool.is_paused() {
+                act.component.paused = act.pool.is_paused();
+                act.register(ctx);
+            }
+        });
+    }
+
     fn unregister_and_stop(&mut self, ctx: &mut Context<Self>) {
         let (store, path) = (self.parts.store.clone(), self.component.path.take());
         let removing = async move {
@@ -417,8 +433,8 @@ impl Looking for PoolWorker {
     }
 
     /// In proportion, where that is worth it.
-    fn rest(began: Instant) -> Option<Duration> {
-        rest_after(began)
+    fn rest(took: Duration) -> Option<Duration> {
+        rest_after(took)
     }
 }
 
@@ -503,7 +519,7 @@ impl Handler<AskWhy> for PoolWorker {
 
     fn handle(&mut self, message: AskWhy, _: &mut Context<Self>) -> Option<Why> {
         let _measured = profile::handling::<Self>("AskWhy");
-        self.pool.why(&message.0, &self.changes.published())
+        self.pool.why(&message.0, &self.changes.latest())
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, WrapFuture};
 use serde_json::json;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -16,8 +15,8 @@ use super::registry::Registration;
 use super::shared::Shared;
 use crate::model::config::Config;
 use crate::model::metrics;
-use crate::model::snapshot::Snapshot;
 use crate::zk::election::{self, Leadership};
+use crate::zk::mirror::Subscription;
 use crate::zk::{Zk, paths};
 
 /// Changes are reported at most this often.
@@ -28,7 +27,7 @@ const REFRESH: Duration = Duration::from_secs(10);
 pub struct StatsWorker {
     zk: Zk,
     shared: Arc<Shared>,
-    snapshots: watch::Receiver<Arc<Snapshot>>,
+    pictures: Subscription,
     config: Arc<Config>,
     leadership: Option<Leadership>,
     /// When the global gauges were sent last; `None` before the first time.
@@ -44,7 +43,7 @@ impl StatsWorker {
     pub fn start_if_wanted(
         zk: Zk,
         shared: Arc<Shared>,
-        snapshots: watch::Receiver<Arc<Snapshot>>,
+        pictures: Subscription,
         config: Arc<Config>,
         panics: &PanicWatch,
     ) -> Option<Addr<StatsWorker>> {
@@ -55,7 +54,7 @@ impl StatsWorker {
         let worker = StatsWorker {
             zk,
             shared,
-            snapshots,
+            pictures,
             config,
             leadership: None,
             reported: None,
@@ -91,11 +90,11 @@ impl StatsWorker {
             return;
         }
         let due = self.reported.is_none_or(|at| at.elapsed() >= REFRESH);
-        let changed = self.snapshots.has_changed().unwrap_or(false);
+        let changed = self.pictures.has_changed();
         if !due && !changed {
             return;
         }
-        let snapshot = self.snapshots.borrow_and_update().clone();
+        let snapshot = self.pictures.see();
         let samples = self.shared.samples.clone();
         self.reporting = true;
         let report = async move {

@@ -1,6 +1,6 @@
 //! A node request's record, its states and its rank among the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -137,6 +137,11 @@ impl NodeRequest {
 
     pub fn is_min_ready(&self) -> bool {
         self.requestor.as_deref() == Some(MIN_READY_REQUESTOR)
+    }
+
+    /// The labels that it asks for, each once.
+    pub fn distinct_labels(&self) -> BTreeSet<&LabelName> {
+        self.node_types.iter().collect()
     }
 }
 

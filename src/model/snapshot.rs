@@ -146,8 +146,13 @@ impl Snapshot {
         self.unwanted.iter()
     }
 
-    pub fn node_lock(&self, id: &NodeId) -> LockView {
-        self.node_locks.get(id).map(|view| (**view).clone()).unwrap_or_default()
+    /// Whether there is anything at all of this node: a record, a lock, or a place without a record.
+    pub fn has_node(&self, id: &NodeId) -> bool {
+        self.nodes.contains_key(id) || self.node_locks.contains_key(id) || self.empty_nodes.contains(id)
+    }
+
+    pub fn node_lock(&self, id: &NodeId) -> &LockView {
+        self.node_locks.get(id).map_or(LockView::absent(), |view| view)
     }
 
     pub fn is_node_locked(&self, id: &NodeId) -> bool {
@@ -182,12 +187,16 @@ impl Snapshot {
         self.requested.len() + self.pending
     }
 
-    pub fn request_lock(&self, id: &RequestId) -> LockView {
-        self.request_locks.get(id).map(|view| (**view).clone()).unwrap_or_default()
+    pub fn request_lock(&self, id: &RequestId) -> &LockView {
+        self.request_locks.get(id).map_or(LockView::absent(), |view| view)
     }
 
     pub fn is_request_locked(&self, id: &RequestId) -> bool {
         self.request_locks.get(id).is_some_and(|view| view.is_held())
+    }
+
+    pub fn has_request_lock(&self, id: &RequestId) -> bool {
+        self.request_locks.contains_key(id)
     }
 
     pub fn request_locks(&self) -> impl Iterator<Item = (&RequestId, &LockView)> {
@@ -205,6 +214,10 @@ impl Snapshot {
 
     pub fn empty_nodes(&self) -> impl Iterator<Item = &NodeId> {
         self.empty_nodes.iter()
+    }
+
+    pub fn is_unreadable(&self, path: &str) -> bool {
+        self.unreadable.contains_key(path)
     }
 
     pub fn unreadable(&self) -> impl Iterator<Item = (&String, &String)> {
@@ -385,7 +398,7 @@ impl Snapshot {
     }
 
     pub fn forget_unreadable(&mut self, path: &str) {
-        if self.unreadable.contains_key(path) {
+        if self.is_unreadable(path) {
             self.unreadable.remove(path);
         }
     }
@@ -549,11 +562,6 @@ fn remove_from<K: Ord + Clone>(index: &mut OrdMap<K, OrdSet<NodeId>>, key: &K, i
             index.remove(key);
         }
     }
-}
-
-/// Labels that a request asks for, each once.
-pub fn distinct_labels(request: &NodeRequest) -> BTreeSet<&LabelName> {
-    request.node_types.iter().collect()
 }
 
 /// Number of nodes in each state, for status and gauges.

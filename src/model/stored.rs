@@ -63,7 +63,14 @@ pub struct LockView {
     pub mtime_ms: i64,
 }
 
+static ABSENT: LockView = LockView { exists: false, contenders: BTreeSet::new(), mtime_ms: 0 };
+
 impl LockView {
+    /// Of a directory that is not there.
+    pub fn absent() -> &'static Self {
+        &ABSENT
+    }
+
     pub fn is_held(&self) -> bool {
         !self.contenders.is_empty()
     }

@@ -12,7 +12,7 @@ use crate::model::config::PoolConfig;
 use crate::model::ids::{LabelName, LauncherId, NodeId, RequestId};
 use crate::model::quantity::Amounts;
 use crate::model::request::{NodeRequest, RequestState};
-use crate::model::snapshot::{Stored, distinct_labels};
+use crate::model::snapshot::Stored;
 use crate::model::status::VerdictKind;
 use crate::model::world::World;
 
@@ -98,7 +98,7 @@ pub fn everybody_declined(request: &NodeRequest, world: &World<'_>) -> bool {
 
 /// R21 to R24: another pool is preferred, as long as it is online and has not declined.
 fn better_placed(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) -> Option<Reason> {
-    let wanted = distinct_labels(request);
+    let wanted = request.distinct_labels();
     if let Some(preferred) = &request.provider
         && *preferred != bidder.id.provider
         && candidates(request, &wanted, world).any(|pool| pool.provider_name.as_ref() == Some(preferred))
@@ -126,7 +126,7 @@ fn candidates<'a>(
 
 /// A pool besides this one has the labels, has not declined, and has room as far as it says.
 pub(super) fn others_could_serve(request: &NodeRequest, launcher: &LauncherId, world: &World<'_>) -> bool {
-    let wanted = distinct_labels(request);
+    let wanted = request.distinct_labels();
     let is_other = |pool: &PoolComponent| pool.id.as_ref().is_some_and(|id| id != launcher);
     candidates(request, &wanted, world).any(|pool| is_other(pool) && !pool.paused)
 }
@@ -140,7 +140,7 @@ pub(super) fn decline_reasons(request: &NodeRequest, bidder: &Bidder<'_>, world:
     if bidder.pool.max_servers.is_some_and(|most| most <= 0) {
         return vec![Reason::Disabled];
     }
-    let lacking = lacking_labels(&distinct_labels(request), bidder.pool);
+    let lacking = lacking_labels(&request.distinct_labels(), bidder.pool);
     if !lacking.is_empty() {
         return vec![Reason::LabelsNotAvailable(lacking)];
     }

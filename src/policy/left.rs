@@ -4,7 +4,7 @@ use crate::model::component::PoolComponent;
 use crate::model::ids::{NodeId, PoolId, RequestId};
 use crate::model::node::NodeState;
 use crate::model::request::{NodeRequest, RequestState};
-use crate::model::snapshot::{Stored, distinct_labels};
+use crate::model::snapshot::Stored;
 use crate::model::time::Span;
 use crate::model::world::World;
 
@@ -52,7 +52,7 @@ pub fn grace(id: &RequestId, request: &Stored<NodeRequest>, world: &World<'_>) -
             pool.provider_name.as_ref() == Some(&left.pool.provider) && pool.name.as_ref() == Some(&left.pool.pool);
         is_it && pool.goes_on_with_boots()
     };
-    let is_served = || world.snapshot.pools.serving(&distinct_labels(&request.record)).any(goes_on);
+    let is_served = || world.snapshot.pools.serving(&request.record.distinct_labels()).any(goes_on);
     (!is_ours && is_served()).then_some(GRACE_ELSEWHERE)
 }
 

@@ -8,7 +8,6 @@ use crate::model::cloud::{LabelImage, Trouble};
 use crate::model::ids::{LabelName, NodeId, PoolId, ProviderName};
 use crate::model::quantity::Amounts;
 use crate::model::request::NodeRequest;
-use crate::model::snapshot::distinct_labels;
 use crate::model::time::Timestamp;
 use crate::model::world::World;
 
@@ -23,7 +22,7 @@ pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<
         label.trouble.clone().or_else(|| lacks_upload(&label.image, &bidder.id.provider, world))
     };
     let (mut broken, mut missing) = ((Vec::new(), None), (Vec::new(), None));
-    for label in distinct_labels(request) {
+    for label in request.distinct_labels() {
         let (labels, why, text) = match trouble(label) {
             Some(Trouble::Broken(text)) => (&mut broken.0, &mut broken.1, text),
             Some(Trouble::NotReady(text)) => (&mut missing.0, &mut missing.1, text),

@@ -35,21 +35,71 @@ pub const ROOTS: [&str; 5] = [paths::NODES, paths::REQUESTS, paths::REQUEST_LOCK
 /// The snapshot as the session sees it, published whenever it changes.
 pub struct Mirror {
     state: Arc<Mutex<State>>,
-    published: watch::Receiver<Arc<Snapshot>>,
     /// Something was folded in that nobody has looked at yet.
     folded: Arc<Notify>,
     follower: JoinHandle<()>,
 }
 
+/// Tells of pictures, and has the newest one at any time, even when the mirror is gone.
+#[derive(Clone)]
+pub struct Subscription {
+    state: Arc<Mutex<State>>,
+    revisions: watch::Receiver<u64>,
+}
+
+/// The mirror is gone: there will be no other picture.
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("nothing more is heard of ZooKeeper")]
+pub struct Ended;
+
+impl Subscription {
+    /// Waits for a picture that was not seen yet; many of them together are one.
+    pub async fn changed(&mut self) -> Result<(), Ended> {
+        self.revisions.changed().await.map_err(|_| Ended)
+    }
+
+    pub fn has_changed(&self) -> bool {
+        self.revisions.has_changed().unwrap_or(false)
+    }
+
+    /// The newest picture, which counts as seen from now on.
+    pub fn see(&mut self) -> Arc<Snapshot> {
+        self.mark_seen();
+        self.latest()
+    }
+
+    pub fn mark_seen(&mut self) {
+        self.revisions.mark_unchanged();
+    }
+
+    pub fn latest(&self) -> Arc<Snapshot> {
+        lock(&self.state).snapshot.clone()
+    }
+
+    /// Waits for a picture that is like that.
+    pub async fn wait_for(&mut self, is_wanted: impl Fn(&Snapshot) -> bool) -> Result<Arc<Snapshot>, Ended> {
+        loop {
+            let picture = self.see();
+            if is_wanted(&picture) {
+                return Ok(picture);
+            }
+            drop(picture);
+            self.changed().await?;
+        }
+    }
+}
+
 struct State {
-    snapshot: Snapshot,
+    /// Changed in place as long as nobody looks at it; who does keeps the one that he looks at.
+    snapshot: Arc<Snapshot>,
     reads: FxHashMap<String, Read>,
     next_ticket: u64,
     gone: Gone,
     echoes: Echoes,
     /// Paths for the follower to read, at most one per write that just ended.
     unexplained: mpsc::UnboundedSender<String>,
-    publish: watch::Sender<Arc<Snapshot>>,
+    /// Of what was published; none when the mirror is gone.
+    revisions: Option<watch::Sender<u64>>,
     /// Rung at each publication, as long as somebody has them.
     bells: Vec<Weak<Bell>>,
     film: Option<Film>,
@@ -174,16 +224,15 @@ impl Mirror {
             picture.replace_in(&mut snapshot);
         }
         report_unreadable(&snapshot);
-        let (publish, published) = watch::channel(Arc::new(snapshot.clone()));
         let (unexplained, to_read) = mpsc::unbounded_channel();
         let state = Arc::new(Mutex::new(State {
-            snapshot,
+            snapshot: Arc::new(snapshot),
             reads: FxHashMap::default(),
             next_ticket: 0,
             gone: Gone::default(),
             echoes: Echoes::default(),
             unexplained,
-            publish,
+            revisions: Some(watch::Sender::new(0)),
             bells: Vec::new(),
             film: None,
             is_dirty: false,
@@ -192,32 +241,37 @@ impl Mirror {
         let folded = Arc::new(Notify::new());
         let follower = Follower::new(zk, roots, state.clone(), to_read, folded.clone());
         let follower = runtime.spawn(follower.run(events, session));
-        Ok(Self { state, published, folded, follower })
+        Ok(Self { state, folded, follower })
     }
 
     /// The picture as it is now, with all that was folded in.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        lock(&self.state).publish();
-        self.published.borrow().clone()
+        let mut state = lock(&self.state);
+        state.publish();
+        state.snapshot.clone()
     }
 
-    /// Shows the picture as it is now, without publishing it: each publication makes the next change copy parts of it.
+    /// Shows the picture as it is now, without publishing it: nobody else needs to look at it.
     /// Nothing is heard of ZooKeeper meanwhile, so this is for short looks.
     pub fn look<T>(&self, at: impl FnOnce(&Snapshot) -> T) -> T {
         at(&lock(&self.state).snapshot)
     }
 
     pub fn node_lock(&self, id: &NodeId) -> LockView {
-        lock(&self.state).snapshot.node_lock(id)
+        lock(&self.state).snapshot.node_lock(id).clone()
     }
 
     pub fn request_lock(&self, id: &RequestId) -> LockView {
-        lock(&self.state).snapshot.request_lock(id)
+        lock(&self.state).snapshot.request_lock(id).clone()
     }
 
     /// Tells of changes a little later than `snapshot` shows them: many of them together are one.
-    pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
-        self.published.clone()
+    pub fn subscribe(&self) -> Subscription {
+        let revisions = lock(&self.state).revisions.as_ref().map(watch::Sender::subscribe);
+        Subscription {
+            state: self.state.clone(),
+            revisions: revisions.expect("a mirror publishes as long as it is there"),
+        }
     }
 
     /// From now on this is rung at each publication.
@@ -230,8 +284,8 @@ impl Mirror {
         let mut state = lock(&self.state);
         state.publish();
         let mut film = Film { frames, is_torn: false };
-        if film.show(&self.published.borrow(), None) {
-            state.snapshot.transitions = Some(Vec::new());
+        if film.show(&state.snapshot, None) {
+            state.picture().transitions = Some(Vec::new());
             state.film = Some(film);
         }
     }
@@ -246,7 +300,6 @@ impl Mirror {
     pub fn fold(&self, change: impl FnOnce(&mut Fold<'_>)) {
         let mut state = lock(&self.state);
         change(&mut Fold { state: &mut state });
-        state.is_dirty = true;
         drop(state);
         self.folded.notify_one();
     }
@@ -255,6 +308,7 @@ impl Mirror {
 impl Drop for Mirror {
     fn drop(&mut self) {
         self.follower.abort();
+        lock(&self.state).revisions = None;
     }
 }
 
@@ -265,34 +319,34 @@ pub struct Fold<'a> {
 
 impl Fold<'_> {
     pub fn snapshot(&mut self) -> &mut Snapshot {
-        &mut self.state.snapshot
+        self.state.picture()
     }
 
     /// A node that was there before the write: where it is not, its removal was heard of before the writer got here.
     pub fn change_node(&mut self, id: NodeId, stored: Stored<Node>) {
         if self.state.snapshot.node(&id).is_some() {
-            self.state.snapshot.put_node(id, stored);
+            self.state.picture().put_node(id, stored);
         }
     }
 
     /// As for nodes.
     pub fn change_request(&mut self, id: RequestId, stored: Stored<NodeRequest>) {
         if self.state.snapshot.request(&id).is_some() {
-            self.state.snapshot.put_request(id, stored);
+            self.state.picture().put_request(id, stored);
         }
     }
 
     /// A new node, unless it has gone again already.
     pub fn add_node(&mut self, id: NodeId, stored: Stored<Node>) {
         if !self.state.gone.contains(&paths::node(&id)) {
-            self.state.snapshot.put_node(id, stored);
+            self.state.picture().put_node(id, stored);
         }
     }
 
     /// As for nodes.
     pub fn add_request(&mut self, id: RequestId, stored: Stored<NodeRequest>) {
         if !self.state.gone.contains(&paths::request(&id)) {
-            self.state.snapshot.put_request(id, stored);
+            self.state.picture().put_request(id, stored);
         }
     }
 
@@ -302,17 +356,27 @@ impl Fold<'_> {
 }
 
 impl State {
+    /// To change the picture.
+    fn picture(&mut self) -> &mut Snapshot {
+        self.is_dirty = true;
+        Arc::make_mut(&mut self.snapshot)
+    }
+
     fn publish(&mut self) {
         if !std::mem::take(&mut self.is_dirty) {
             return;
         }
-        self.snapshot.revision += 1;
-        let steps = self.snapshot.transitions.as_mut().map(std::mem::take);
-        let picture = Arc::new(self.snapshot.clone());
-        if self.film.as_mut().is_some_and(|film| !film.show(&picture, steps)) {
-            (self.film, self.snapshot.transitions) = (None, None);
+        let picture = Arc::make_mut(&mut self.snapshot);
+        picture.revision += 1;
+        let steps = picture.transitions.as_mut().map(std::mem::take);
+        let revision = picture.revision;
+        if self.film.as_mut().is_some_and(|film| !film.show(&self.snapshot, steps)) {
+            self.film = None;
+            Arc::make_mut(&mut self.snapshot).transitions = None;
         }
-        self.publish.send_replace(picture);
+        if let Some(revisions) = &self.revisions {
+            revisions.send_replace(revision);
+        }
         self.bells.retain(|bell| bell.upgrade().inspect(|bell| bell.ring()).is_some());
     }
 
@@ -331,31 +395,45 @@ impl State {
     fn remove_place(&mut self, path: &str, place: Place) {
         self.reads.remove(path);
         self.echoes.forget(path);
-        self.snapshot.forget_unreadable(path);
-        self.is_dirty = true;
         if matches!(place, Place::Node(_) | Place::Request(_)) {
             self.gone.note(path);
         }
+        if self.snapshot.is_unreadable(path) {
+            self.picture().forget_unreadable(path);
+        }
+        // Of what we took away ourselves we hear once more, and nobody needs to look at the same picture again.
+        if !self.shows(&place) {
+            return;
+        }
         match place {
-            Place::Node(id) => self.snapshot.remove_node(&id),
-            Place::NodeLock(id) => self.snapshot.set_node_lock(id, LockView::default()),
+            Place::Node(id) => self.picture().remove_node(&id),
+            Place::NodeLock(id) => self.picture().set_node_lock(id, LockView::default()),
             Place::NodeContender(id, name) => self.change_node_lock(id, |view| view.contenders.remove(&name)),
-            Place::Request(id) => self.snapshot.remove_request(&id),
-            Place::RequestLock(id) => self.snapshot.remove_request_lock(&id),
-            Place::RequestContender(id, name) => {
-                let mut view = self.snapshot.request_lock(&id);
-                view.contenders.remove(&name);
-                if view.exists {
-                    self.snapshot.set_request_lock(id, view);
-                }
-            }
-            Place::Component { kind, name } => self.snapshot.remove_component(kind, &name),
+            Place::Request(id) => self.picture().remove_request(&id),
+            Place::RequestLock(id) => self.picture().remove_request_lock(&id),
+            Place::RequestContender(id, name) => self.change_request_lock(id, |view| view.contenders.remove(&name)),
+            Place::Component { kind, name } => self.picture().remove_component(kind, &name),
             place => self.remove_of_image(place),
         }
     }
 
+    /// Whether there is something of what is said to be gone.
+    fn shows(&self, place: &Place) -> bool {
+        let picture = &self.snapshot;
+        match place {
+            Place::Node(id) => picture.has_node(id),
+            Place::NodeLock(id) => picture.node_lock(id) != LockView::absent(),
+            Place::NodeContender(id, name) => picture.node_lock(id).contenders.contains(name),
+            Place::Request(id) => picture.request(id).is_some(),
+            Place::RequestLock(id) => picture.has_request_lock(id),
+            Place::RequestContender(id, name) => picture.request_lock(id).contenders.contains(name),
+            // Of others few go.
+            _ => true,
+        }
+    }
+
     fn remove_of_image(&mut self, place: Place) {
-        let images = &mut self.snapshot.images;
+        let images = &mut self.picture().images;
         match place {
             Place::Image(name) => images.remove_image(&name),
             Place::ImagePause(name) => images.set_paused(&name, false),
@@ -377,10 +455,16 @@ impl State {
     }
 
     fn change_node_lock(&mut self, id: NodeId, change: impl FnOnce(&mut LockView) -> bool) {
-        let mut view = self.snapshot.node_lock(&id);
+        let mut view = self.snapshot.node_lock(&id).clone();
         if change(&mut view) {
-            self.is_dirty = true;
-            self.snapshot.set_node_lock(id, view);
+            self.picture().set_node_lock(id, view);
+        }
+    }
+
+    fn change_request_lock(&mut self, id: RequestId, change: impl FnOnce(&mut LockView) -> bool) {
+        let mut view = self.snapshot.request_lock(&id).clone();
+        if change(&mut view) {
+            self.picture().set_request_lock(id, view);
         }
     }
 }

@@ -157,10 +157,9 @@ pub fn parse(path: &str) -> Place {
     let Some(rest) = path.strip_prefix("/nodepool/") else { return Place::Other };
     let (mut parts, mut depth, mut from) = ([""; DEEPEST], 0, 0);
     // By hand: parts are short, and a search in each costs more than to look at their bytes.
-    for (at, byte) in rest.bytes().chain([b'/']).enumerate() {
-        if byte != b'/' {
-            continue;
-        }
+    while from <= rest.len() {
+        let length = rest.as_bytes()[from..].iter().position(|byte| *byte == b'/');
+        let at = length.map_or(rest.len(), |length| from + length);
         if at == from || depth == DEEPEST {
             return Place::Other;
         }
@@ -235,9 +234,10 @@ pub fn is_contender(name: &str) -> bool {
 /// The sequence text of a contender's name, by which contenders are ordered as text: the smallest holds the lock.
 /// The counter is a signed 32-bit number, so a very busy directory may show a sign.
 pub fn contender_sequence(name: &str) -> Option<&str> {
-    let (_, sequence) = name.rsplit_once(CONTENDER_MARK)?;
-    let digits = sequence.strip_prefix('-').unwrap_or(sequence);
-    (digits.len() == 10 && digits.bytes().all(|byte| byte.is_ascii_digit())).then_some(sequence)
+    let (before, digits) = name.split_at_checked(name.len().checked_sub(10)?)?;
+    let unsigned = before.strip_suffix('-').unwrap_or(before);
+    let is_one = digits.bytes().all(|byte| byte.is_ascii_digit()) && unsigned.ends_with(CONTENDER_MARK);
+    is_one.then(|| &name[unsigned.len()..])
 }
 
 /// The path one element up; `None` for the root and for what is not an absolute path.

@@ -215,7 +215,7 @@ impl Store {
             }
             Some(stat) => {
                 self.mirror.fold(|fold| {
-                    let mut view = fold.snapshot().request_lock(request);
+                    let mut view = fold.snapshot().request_lock(request).clone();
                     view.mtime_ms = stat.mtime;
                     fold.snapshot().set_request_lock(request.clone(), view);
                 });

@@ -170,7 +170,7 @@ async fn a_hand_out_of_more_bytes_than_a_packet_takes_goes_in_steps() {
     let request = RequestId::from(paths::name(&path));
     let mut pictures = store.mirror().subscribe();
     let seen = pictures.wait_for(|picture| picture.request(&request).is_some());
-    let picture = tokio::time::timeout(PATIENCE, seen).await.unwrap().unwrap().clone();
+    let picture = tokio::time::timeout(PATIENCE, seen).await.unwrap().unwrap();
     let changes = nodes
         .iter()
         .map(|id| picture.node(id).unwrap().change(id.clone(), |record| record.allocated_to = Some(request.clone())));

@@ -43,11 +43,11 @@ pub async fn image_build_and_wait(
     let mirror = Mirror::of_images(zk.clone(), &Handle::current()).await?;
     let mut pictures = mirror.subscribe();
     let known = |image: Option<&Image>| image.map(|image| image.builds.keys().cloned().collect()).unwrap_or_default();
-    let before: BTreeSet<BuildId> = known(pictures.borrow().images.image(image));
+    let before: BTreeSet<BuildId> = known(pictures.latest().images.image(image));
     images::ask_for_build(zk, config, image).await?;
     let mut waiting = Waiting { image: image.clone(), before, begun: BTreeSet::new(), told_pause: false };
     loop {
-        let picture = pictures.borrow_and_update().clone();
+        let picture = pictures.see();
         if let Some((build, builder)) = waiting.look(picture.images.image(image), screen)? {
             let key = BuildKey::new(image, &build);
             let id = key.file_name();
@@ -64,7 +64,7 @@ pub async fn image_build_and_wait(
         }
         screen.flush()?;
         pictures.changed().await.context("the ZooKeeper session is over; the build goes on without us")?;
-        if !pictures.borrow().connected {
+        if !pictures.latest().connected {
             screen.note("the connection to ZooKeeper is lost, waiting for it")?;
         }
     }

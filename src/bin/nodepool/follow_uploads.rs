@@ -61,7 +61,7 @@ pub async fn wait(
     let bars = std::io::stderr().is_terminal().then(Bars::default);
     let (mut done, mut failed): (Vec<Value>, BTreeSet<(ProviderName, UploadId)>) = Default::default();
     loop {
-        let picture = pictures.borrow_and_update().clone();
+        let picture = pictures.see();
         let before = since.or_else(|| picture.images.build(&build).map(|stored| stored.record.state_time));
         match (newest(&picture.images, &build.image), before) {
             (Some((newest, time)), _) if newest == build => since = Some(time),

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use super::{Read, State, lock, report_unreadable};
 use crate::model::build::BuildKey;
 use crate::model::images::UploadPlace;
-use crate::model::snapshot::{LockView, Snapshot};
+use crate::model::snapshot::Snapshot;
 use crate::zk::bulk::{self, Picture};
 use crate::zk::paths::{self, Place};
 use crate::zk::records::{Decoded, decode_stored};
@@ -80,8 +80,7 @@ impl Follower {
             self.take_in(batch, answers, unexplained).await;
         }
         let mut state = lock(&self.state);
-        state.snapshot.connected = false;
-        state.is_dirty = true;
+        state.picture().connected = false;
         state.publish();
     }
 
@@ -125,8 +124,7 @@ impl Follower {
             }
         }
         let mut state = lock(&self.state);
-        state.snapshot.connected = is_connected;
-        state.is_dirty = true;
+        state.picture().connected = is_connected;
     }
 
     /// Reads everything below a root; false when that failed.
@@ -136,8 +134,7 @@ impl Follower {
             Ok(picture) => {
                 let mut state = lock(&self.state);
                 state.reads.retain(|path, _| !path.starts_with(root));
-                picture.replace_in(&mut state.snapshot);
-                state.is_dirty = true;
+                picture.replace_in(state.picture());
                 report_unreadable(&state.snapshot);
                 true
             }
@@ -200,41 +197,36 @@ impl State {
 
     fn on_created(&mut self, path: &str) -> Option<After> {
         match paths::parse(path) {
+            // We made it ourselves, and whatever has changed it since has an event of its own.
+            Place::Node(id) if self.snapshot.node(&id).is_some() => {}
+            Place::Request(id) if self.snapshot.request(&id).is_some() => {}
             place if is_read(&place) => return self.begin_read(path, &place),
             Place::NodeLock(id) => self.change_node_lock(id, |view| !std::mem::replace(&mut view.exists, true)),
             Place::NodeContender(id, name) => self.change_node_lock(id, |view| {
                 view.exists = true;
                 view.contenders.insert(name)
             }),
-            Place::RequestLock(id) => {
-                // Contenders of ours may be known already.
-                let view = LockView { exists: true, ..self.snapshot.request_lock(&id) };
-                self.snapshot.set_request_lock(id, view);
-                self.is_dirty = true;
-            }
-            Place::RequestContender(id, name) => {
-                let mut view = self.snapshot.request_lock(&id);
+            // Contenders of ours may be known already.
+            Place::RequestLock(id) => self.change_request_lock(id, |view| !std::mem::replace(&mut view.exists, true)),
+            Place::RequestContender(id, name) => self.change_request_lock(id, |view| {
                 view.exists = true;
-                view.contenders.insert(name);
-                self.snapshot.set_request_lock(id, view);
-                self.is_dirty = true;
-            }
+                view.contenders.insert(name)
+            }),
             place => self.on_created_of_image(place),
         }
         None
     }
 
     fn on_created_of_image(&mut self, place: Place) {
-        let images = &mut self.snapshot.images;
         match place {
-            Place::Image(name) => images.add_image(name),
-            Place::ImageBuildsContender(name, contender) => images.contend(&name, &contender, true),
+            Place::Image(name) => self.picture().images.add_image(name),
+            Place::ImageBuildsContender(name, contender) => self.picture().images.contend(&name, &contender, true),
             Place::ImageUploadsContender(image, build, provider, contender) => {
-                images.contend_upload(UploadPlace { build: BuildKey { image, build }, provider }, &contender, true);
+                let place = UploadPlace { build: BuildKey { image, build }, provider };
+                self.picture().images.contend_upload(place, &contender, true);
             }
-            _ => return,
+            _ => {}
         }
-        self.is_dirty = true;
     }
 
     /// Reads a record again; one read per path is under way at most, and a change meanwhile asks for one more.
@@ -274,8 +266,10 @@ impl State {
         }
         match answer {
             Ok((data, stat)) => {
-                apply(&mut self.snapshot, &path, &data, &stat);
-                self.is_dirty = true;
+                let place = paths::parse(&path);
+                if !self.knows(&place, &stat) {
+                    apply(self.picture(), place, &path, &data, &stat);
+                }
             }
             Err(ZkError::NoNode) => self.remove(&path),
             Err(_) => {} // The session is over.
@@ -291,6 +285,16 @@ impl State {
         }
         None
     }
+
+    /// Whether the picture shows a record as it was then, or as it was written later.
+    fn knows(&self, place: &Place, stat: &Stat) -> bool {
+        let known = match place {
+            Place::Node(id) => self.snapshot.node(id).map(|known| known.mzxid),
+            Place::Request(id) => self.snapshot.request(id).map(|known| known.mzxid),
+            _ => None,
+        };
+        known.is_some_and(|known| known >= stat.mzxid)
+    }
 }
 
 /// What the picture shows the content of, or the time.
@@ -304,10 +308,10 @@ fn is_read(place: &Place) -> bool {
 }
 
 /// Puts what was read of one record into the picture.
-fn apply(snapshot: &mut Snapshot, path: &str, data: &Bytes, stat: &Stat) {
+fn apply(snapshot: &mut Snapshot, place: Place, path: &str, data: &Bytes, stat: &Stat) {
     snapshot.forget_unreadable(path);
     // Most of what changes, without the way over a picture.
-    match paths::parse(path) {
+    match place {
         Place::Node(id) => match decode_stored(data, stat) {
             Decoded::Record(stored) => {
                 snapshot.put_node(id, stored);

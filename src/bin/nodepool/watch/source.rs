@@ -87,7 +87,7 @@ async fn pass_on(session: &Arc<RealConnection>, mirror: &Mirror, publish: &watch
                 if changed.is_err() {
                     return;
                 }
-                publish.send_replace(pictures.borrow_and_update().clone());
+                publish.send_replace(pictures.see());
             }
         }
     }
