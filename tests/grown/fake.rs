@@ -49,12 +49,17 @@ pub async fn started(configuration: &Value) -> (MemoryZooKeeper, Consumer, Proce
 
 /// Whether a pool says that a request waits in it.
 pub async fn is_paused(consumer: &Consumer, pool: &str) -> bool {
+    registration(consumer, pool).await.0.paused
+}
+
+/// What a pool says of itself, and how often it has said something else before.
+pub async fn registration(consumer: &Consumer, pool: &str) -> (PoolComponent, i32) {
     let (names, _) = consumer.zk.children("/nodepool/components/pool").await.unwrap();
     for name in names {
-        let (data, _) = consumer.zk.get(&format!("/nodepool/components/pool/{name}")).await.unwrap();
+        let (data, stat) = consumer.zk.get(&format!("/nodepool/components/pool/{name}")).await.unwrap();
         let component: PoolComponent = json::from_bytes(&data).unwrap();
-        if component.name.is_some_and(|name| name.as_str() == pool) {
-            return component.paused;
+        if component.name.as_ref().is_some_and(|name| name.as_str() == pool) {
+            return (component, stat.version);
         }
     }
     panic!("there is no pool {pool}");

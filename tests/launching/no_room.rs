@@ -1,6 +1,6 @@
 //! What becomes of requests for which a pool has no room: one waits, pending, and others are told that the pool is paused.
 
-use crate::grown::fake::is_paused;
+use crate::grown::fake::{is_paused, registration};
 use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
 use nodepool::model::ids::RequestId;
 use nodepool::model::request::RequestState;
@@ -87,6 +87,28 @@ fn what_a_full_pool_of_better_priority_has_no_room_for_goes_to_the_next() {
         // Now both are full, and one of them keeps it.
         let third = consumer.ask(&["a"]).await;
         becomes(&consumer, &third, RequestState::Pending).await;
+    });
+}
+
+// Everybody who follows components would hear of it twice for each request.
+#[test]
+fn a_pool_without_room_for_what_another_takes_at_once_does_not_say_that_it_is_paused() {
+    on_paused_time(async {
+        let (consumer, _process, _) = started(&zookeeper(), &[("one", 100, 1), ("other", 100, 1)]).await;
+        let (mut pools, mut in_use) = (Vec::new(), Vec::new());
+        for _ in 0..2 {
+            let id = consumer.ask(&["a"]).await;
+            let request = consumer.ended(&id).await;
+            let node = consumer.node(&request.nodes[0]).await.unwrap();
+            pools.push(node.pool.unwrap());
+            in_use.extend(consumer.accept(&id).await);
+        }
+        assert_ne!(pools[0], pools[1]);
+        assert_eq!(registration(&consumer, pools[0].as_str()).await.1, 0);
+        // Now both are full, and what lasts is told.
+        let third = consumer.ask(&["a"]).await;
+        becomes(&consumer, &third, RequestState::Pending).await;
+        until("one is paused", async || is_paused(&consumer, "one").await || is_paused(&consumer, "other").await).await;
     });
 }
 

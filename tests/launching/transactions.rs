@@ -115,6 +115,35 @@ fn a_writer_sees_its_own_write_at_once() {
 }
 
 #[test]
+fn a_picture_that_somebody_holds_stays_as_it_is() {
+    on_paused_time(async {
+        let case = Case::new().await;
+        let held = case.store.mirror().snapshot();
+        case.store.retire(&case.node, 0).await.unwrap();
+        assert!(case.store.mirror().snapshot().node(&case.node).is_none());
+        assert!(held.node(&case.node).is_some());
+    });
+}
+
+#[test]
+fn what_a_writer_knows_by_its_answer_is_no_news_when_its_event_comes() {
+    on_paused_time(async {
+        let case = Case::new().await;
+        let mirror = case.store.mirror();
+        let mut pictures = mirror.subscribe();
+        case.store.register(Node::new(NodeState::Ready, clock::now())).await.unwrap();
+        case.settle().await;
+        let with_one_more = pictures.see().revision;
+        case.store.retire(&case.node, 0).await.unwrap();
+        case.settle().await;
+        assert_eq!(pictures.see().revision, with_one_more + 1, "one picture for a removal");
+        case.store.register(Node::new(NodeState::Ready, clock::now())).await.unwrap();
+        case.settle().await;
+        assert_eq!(pictures.see().revision, with_one_more + 2, "and one for what is new");
+    });
+}
+
+#[test]
 fn a_lock_of_somebody_else_keeps_everything_as_it_is() {
     for known in [true, false] {
         for what in ["node", "request"] {
