@@ -367,8 +367,8 @@ impl Looking for Launcher {
         renew_facts(&mut self.facts, &self.providers);
         let now = clock::now();
         let world = World { config: &self.config, snapshot: &snapshot, facts: &self.facts, now };
-        let own = self.board.borrow().started().clone();
-        for wish in self.min_ready.plan(&own, &world) {
+        let wishes = self.min_ready.plan(self.board.borrow().started(), &world);
+        for wish in wishes {
             match wish {
                 Wish::Submit(label) => self.submit_min_ready(label, ctx),
                 Wish::Finish { request, nodes } => {
