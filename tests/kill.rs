@@ -48,7 +48,7 @@ async fn a_launcher_killed_at_any_moment_leaves_nothing_undone() {
     let seed = scene::seed();
     // Several launchers at a time, each with a ZooKeeper of its own; in a long run one of them has the default session.
     let lanes = if kills > KILLS { 4 } else { 2 };
-    let servers = futures::future::join_all((0..lanes).map(|_| Server::start(scene::options()))).await;
+    let servers = futures::future::join_all((0..lanes).map(|_| Server::start(scene::undisturbed()))).await;
     let (mut runs, mut chroots) = (Vec::new(), Vec::new());
     for (lane, server) in servers.iter().enumerate() {
         let session = if kills > KILLS && lane == 0 { 10 } else { 1 };

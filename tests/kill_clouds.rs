@@ -82,7 +82,7 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
     let kills = std::env::var("NODEPOOL_KILLS").map_or(KILLS, |text| text.parse().expect("NODEPOOL_KILLS is a number"));
     let seed = scene::seed();
     let mut random = StdRng::seed_from_u64(seed);
-    let server = Server::start(scene::options()).await;
+    let server = Server::start(scene::undisturbed()).await;
     let chroot = server.chroot("kill-clouds").await;
     let (addresses, chroot) = chroot.split_once('/').expect("a chroot begins with a slash");
     let flags = ["--boot-time-s", "0.4", "--delete-time-s", "0.2", "--latency-ms", "compute=5-60"];

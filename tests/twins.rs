@@ -23,7 +23,7 @@ async fn two_launchers_of_one_provider_hand_out_nothing_twice() {
     if real::skipped() {
         return;
     }
-    let server = Server::start(scene::options()).await;
+    let server = Server::start(scene::undisturbed()).await;
     let scene = Scene {
         addresses: server.address(),
         chroot: String::new(),

@@ -43,6 +43,14 @@ pub fn options() -> Options {
     Options { settings: vec!["maxSessionTimeout=60000".to_owned()], ..Options::short_sessions() }
 }
 
+/// Of a ZooKeeper that nobody kills. It waits for no disk: a session of a second counts as lost after 400 ms without an answer, which
+/// disks take that others write to. What slow disks do is shown by the fault runs.
+pub fn undisturbed() -> Options {
+    let mut options = options();
+    options.settings.push("forceSync=no".to_owned());
+    options
+}
+
 impl Scene {
     pub fn configuration(&self) -> String {
         let mut text = "zookeeper-servers:\n".to_owned();
