@@ -3,9 +3,10 @@
 //! A process that ends in the middle leaves a pending request that nobody has locked, with some nodes allocated to it;
 //! the rule for lost requests undoes that.
 
+use super::launches::show;
 use super::lock::{self, Lock};
-use super::paths;
-use super::txn::{LARGEST_TRANSACTION, Store, refusal};
+use super::txn::{Store, refusal};
+use super::{Op, paths};
 use crate::model::json;
 use crate::model::request::RequestState;
 use crate::model::snapshot::{NodeChange, RequestChange, WriteError};
@@ -19,7 +20,7 @@ const OVERHEAD: usize = 500;
 pub async fn hand_out(store: &Store, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
     let lock = take_lock(store, &request).await?;
     let result = hand_out_locked(store, &lock, request, nodes).await;
-    give_up_lock(lock).await;
+    give_up_lock(store, lock).await;
     result
 }
 
@@ -32,29 +33,37 @@ async fn hand_out_locked(
     let mut pending = request.clone();
     pending.record.state = RequestState::Pending;
     pending.record.nodes.clear();
-    let stat = store.set_request(lock, pending).await?;
-    in_steps(store, nodes).await?;
-    request.version = stat.version;
+    request.version = store.set_request(lock, pending).await?.version;
+    in_steps(store, lock, &request, nodes).await?;
     store.set_request(lock, request).await.map(drop)
 }
 
 /// Nodes freed step by step, then the request: the order in which an interruption does no harm.
 pub async fn reset(store: &Store, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
     let lock = take_lock(store, &request).await?;
-    let result = match in_steps(store, nodes).await {
+    let result = match in_steps(store, &lock, &request, nodes).await {
         Ok(()) => store.set_request(&lock, request).await.map(drop),
         Err(error) => Err(error),
     };
-    give_up_lock(lock).await;
+    give_up_lock(store, lock).await;
     result
 }
 
-async fn in_steps(store: &Store, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
+/// Each step carries what was decided on: the lock is ours, and the request is as it was. A request that somebody fulfilled between
+/// the decision and the lock would lose its nodes otherwise, as their records need not have changed since.
+async fn in_steps(
+    store: &Store,
+    lock: &Lock,
+    request: &RequestChange,
+    nodes: Vec<NodeChange>,
+) -> Result<(), WriteError> {
+    let conditions = [lock.fence(), Op::check(paths::request(&request.id), request.version)];
+    let most = store.zk().largest_transaction();
     let (mut step, mut size) = (Vec::new(), 0);
     for node in nodes {
         let bytes = json::to_bytes(&node.record).len() + OVERHEAD;
-        if step.len() == STEP || (size + bytes > LARGEST_TRANSACTION && !step.is_empty()) {
-            store.write_some(std::mem::take(&mut step)).await?;
+        if step.len() == STEP || (size + bytes > most && !step.is_empty()) {
+            store.write_some(&conditions, std::mem::take(&mut step)).await?;
             size = 0;
         }
         step.push(node);
@@ -63,19 +72,25 @@ async fn in_steps(store: &Store, nodes: Vec<NodeChange>) -> Result<(), WriteErro
     if step.is_empty() {
         return Ok(());
     }
-    store.write_some(step).await
+    store.write_some(&conditions, step).await
 }
 
 async fn take_lock(store: &Store, request: &RequestChange) -> Result<Lock, WriteError> {
     match lock::try_lock(store.zk(), &paths::request_lock(&request.id), "").await {
-        Ok(Some(lock)) => Ok(lock),
+        Ok(Some(lock)) => {
+            // Before anything pending is seen: our own look for lost requests would find one.
+            store.mirror().fold(|fold| show(fold, lock.path(), true));
+            Ok(lock)
+        }
         Ok(None) => Err(WriteError::Contended),
         Err(error) => Err(refusal(&error)),
     }
 }
 
-async fn give_up_lock(lock: Lock) {
-    if let Err(error) = lock.release().await {
-        tracing::warn!(%error, "cannot release a request's lock");
+async fn give_up_lock(store: &Store, lock: Lock) {
+    let path = lock.path().to_owned();
+    match lock.release().await {
+        Ok(()) => store.mirror().fold(|fold| show(fold, &path, false)),
+        Err(error) => tracing::warn!(%error, "cannot release a request's lock"),
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::lock::{self, Lock, PlannedLock};
 use super::mirror::Fold;
 use super::paths::Place;
-use super::txn::{After, Guard, LARGEST_TRANSACTION, Store, refusal, unfitting};
+use super::txn::{After, Guard, Store, refusal, unfitting};
 use super::{CreateMode, Op, OpReply, ZkError, paths, removal};
 use crate::model::ids::{NodeId, RequestId};
 use crate::model::json;
@@ -133,7 +133,7 @@ impl Store {
     ) -> Result<(), WriteError> {
         let size: usize =
             nodes.iter().filter_map(|node| node.change.as_ref()).map(|node| json::to_bytes(&node.record).len()).sum();
-        if size <= LARGEST_TRANSACTION {
+        if size <= self.zk().largest_transaction() {
             return self.finish_at_once(request, nodes).await;
         }
         // First all nodes, then the request: the order in which an interruption does no harm.
@@ -349,7 +349,7 @@ impl Store {
 }
 
 /// The picture shows a contender of ours as soon as we know of it, and not longer: its events may come later.
-fn show(fold: &mut Fold<'_>, path: &str, is_there: bool) {
+pub(super) fn show(fold: &mut Fold<'_>, path: &str, is_there: bool) {
     let change = |view: &mut LockView, name: String| {
         if is_there {
             view.exists = true;

@@ -14,7 +14,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::tree::{Applied, Fired, Session, Touched, Tree, WatchKind, Write, Written};
-use super::{Connection, CreateMode, EventKind, Op, OpReply, Reply, SessionState, Stat, WatchEvent, ZkError};
+use super::{
+    Connection, CreateMode, EventKind, LARGEST_TRANSACTION, Op, OpReply, Reply, SessionState, Stat, WatchEvent, ZkError,
+};
 
 /// Where the clock of a store starts unless it is given one: a fixed moment, so that runs are alike.
 const EPOCH_MS: i64 = 1_700_000_000_000;
@@ -41,6 +43,7 @@ struct Shared {
     clients: BTreeMap<i64, Client>,
     clock: Box<dyn Fn() -> i64 + Send>,
     advanced_ms: i64,
+    largest_transaction: usize,
 }
 
 /// Hears of each znode that a transaction changed, with its new data; none where it has gone.
@@ -95,6 +98,7 @@ impl MemoryZooKeeper {
             clients: BTreeMap::new(),
             clock: Box::new(clock),
             advanced_ms: 0,
+            largest_transaction: LARGEST_TRANSACTION,
         };
         Self { shared: Arc::new(Mutex::new(shared)) }
     }
@@ -158,6 +162,11 @@ impl MemoryZooKeeper {
         if let Some(client) = self.lock().clients.get_mut(&session_id) {
             client.faults.extend(std::iter::repeat_n(fault, requests));
         }
+    }
+
+    /// From here on whoever writes is told that a transaction takes no more bytes of records than these. Larger ones are not refused.
+    pub fn limit_transactions(&self, bytes: usize) {
+        self.lock().largest_transaction = bytes;
     }
 
     /// The newest transaction. Failed writes and the coming and going of sessions count, as on a real server.
@@ -348,6 +357,10 @@ impl Connection for MemoryConnection {
             Written::Multi(all) => all.into_iter().map(reply_of).collect(),
             _ => None,
         })
+    }
+
+    fn largest_transaction(&self) -> usize {
+        self.zookeeper.lock().largest_transaction
     }
 
     fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>> {

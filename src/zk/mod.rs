@@ -39,6 +39,9 @@ pub mod election;
 /// calls made one after another reach the server in that order without waiting for each other.
 pub type Reply<T> = BoxFuture<'static, Result<T, ZkError>>;
 
+/// Bytes of records in one transaction, with ample room for paths and proofs: servers refuse 1 MiB.
+pub const LARGEST_TRANSACTION: usize = 700_000;
+
 /// ZooKeeper's primitives on one session. All paths are absolute and relative to the chroot.
 pub trait Connection: Send + Sync + 'static {
     fn get(&self, path: &str) -> Reply<(Bytes, Stat)>;
@@ -58,6 +61,10 @@ pub trait Connection: Send + Sync + 'static {
     fn delete(&self, path: &str, version: i32) -> Reply<()>;
     /// All or nothing. A failure names the operation that failed: `ZkError::Multi`.
     fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>>;
+    /// Bytes of records beyond which a write is cut into steps.
+    fn largest_transaction(&self) -> usize {
+        LARGEST_TRANSACTION
+    }
     /// A persistent recursive watch on a path, which need not exist. The stream ends with the session.
     fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>>;
     /// A one-shot watch: the stat now, and a future that resolves at the next change of the znode (its data, its

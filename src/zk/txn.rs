@@ -45,9 +45,6 @@ pub(super) enum After {
     Remove,
 }
 
-/// Bytes of one transaction beyond which a hand-out is cut into steps; ZooKeeper takes 1 MiB at most.
-pub const LARGEST_TRANSACTION: usize = 700_000;
-
 impl Store {
     pub fn new(zk: Zk, mirror: Arc<Mirror>) -> Self {
         Self { zk, mirror, declines: Arc::default() }
@@ -64,19 +61,19 @@ impl Store {
     /// Ready nodes to a request: allocated and fulfilled in one transaction, seen by nobody half done.
     pub async fn hand_out(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
         let writes: Vec<Bytes> = nodes.iter().map(|node| Bytes::from(json::to_bytes(&node.record))).collect();
-        if writes.iter().map(Bytes::len).sum::<usize>() > LARGEST_TRANSACTION {
+        if writes.iter().map(Bytes::len).sum::<usize>() > self.zk.largest_transaction() {
             return super::large::hand_out(self, request, nodes).await;
         }
         let mut guards = vec![self.request_guard(&request.id, After::Restore)];
         guards.extend(nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)));
-        self.write_all(guards, Some(request), nodes, writes).await
+        self.write_all(&[], guards, Some(request), nodes, writes).await
     }
 
     /// Our name among those who declined, or the failure of the request.
     pub async fn decline(&self, request: RequestChange) -> Result<(), WriteError> {
         let write = |request: RequestChange| async {
             let guards = vec![self.request_guard(&request.id, After::Restore)];
-            self.write_all(guards, Some(request), Vec::new(), Vec::new()).await
+            self.write_all(&[], guards, Some(request), Vec::new(), Vec::new()).await
         };
         self.declines.decline(request, write).await
     }
@@ -84,19 +81,19 @@ impl Store {
     /// A lost request and the nodes that were allocated to it.
     pub async fn reset(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
         let writes: Vec<Bytes> = nodes.iter().map(|node| Bytes::from(json::to_bytes(&node.record))).collect();
-        if writes.iter().map(Bytes::len).sum::<usize>() > LARGEST_TRANSACTION {
+        if writes.iter().map(Bytes::len).sum::<usize>() > self.zk.largest_transaction() {
             return super::large::reset(self, request, nodes).await;
         }
         let mut guards = vec![self.request_guard(&request.id, After::Restore)];
         guards.extend(nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)));
-        self.write_all(guards, Some(request), nodes, writes).await
+        self.write_all(&[], guards, Some(request), nodes, writes).await
     }
 
     /// A changed node that nobody has locked.
     pub async fn save(&self, node: NodeChange) -> Result<(), WriteError> {
         let guards = vec![self.node_guard(&node.id, After::Keep)];
         let write = Bytes::from(json::to_bytes(&node.record));
-        self.write_all(guards, None, vec![node], vec![write]).await
+        self.write_all(&[], guards, None, vec![node], vec![write]).await
     }
 
     /// A node whose request is gone; whether it really is, is asked of ZooKeeper and not of the mirror. An id is never
@@ -285,9 +282,10 @@ impl Store {
         }
     }
 
-    /// Writes a request and nodes under their guards and folds the answers.
+    /// Writes a request and nodes under their guards, where these conditions hold, and folds the answers.
     async fn write_all(
         &self,
+        conditions: &[Op],
         guards: Vec<Guard>,
         request: Option<RequestChange>,
         nodes: Vec<NodeChange>,
@@ -299,6 +297,7 @@ impl Store {
             ops.push(Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version));
         }
         let own = self.mirror.announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        ops.extend_from_slice(conditions);
         let replies = self.commit(guards, ops).await?;
         let mut stats = replies.into_iter().filter_map(|reply| match reply {
             OpReply::Set(stat) => Some(stat),
@@ -410,10 +409,10 @@ pub(super) fn refusal(error: &ZkError) -> WriteError {
 
 /// The parts that the steps of a large write are made of.
 impl Store {
-    pub(super) async fn write_some(&self, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
+    pub(super) async fn write_some(&self, conditions: &[Op], nodes: Vec<NodeChange>) -> Result<(), WriteError> {
         let writes = nodes.iter().map(|node| Bytes::from(json::to_bytes(&node.record))).collect();
         let guards = nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)).collect();
-        self.write_all(guards, None, nodes, writes).await
+        self.write_all(conditions, guards, None, nodes, writes).await
     }
 
     pub(super) async fn set_request(&self, lock: &Lock, request: RequestChange) -> Result<Stat, WriteError> {

@@ -297,6 +297,62 @@ fn a_hand_out_of_a_request_that_vanished_leaves_nothing_behind() {
     }
 }
 
+// Found by tests/kill.rs: in steps a reset freed nodes of a request that had been fulfilled since somebody decided on it.
+#[test]
+fn a_reset_that_was_decided_on_before_a_hand_out_frees_nothing() {
+    for is_large in [false, true] {
+        on_paused_time(async {
+            let case = Case::new().await;
+            if is_large {
+                case.zookeeper.limit_transactions(1);
+            }
+            // What a hand-out in steps shows between its last node and its end.
+            let (fulfilled, nodes) = case.hand_out();
+            let mut pending = case.other.request(&case.request).await.unwrap();
+            pending.set_state(RequestState::Pending, clock::now());
+            let set = async |path: String, data: Vec<u8>| case.other.zk.set(&path, data.into(), -1).await.unwrap();
+            set(paths::request(&case.request), json::to_bytes(&pending)).await;
+            set(paths::node(&case.node), json::to_bytes(&nodes[0].record)).await;
+            case.settle().await;
+            let snapshot = case.store.mirror().snapshot();
+            let request = snapshot.request(&case.request).unwrap();
+            let reset = request.change(case.request.clone(), |record| {
+                record.set_state(RequestState::Requested, clock::now());
+            });
+            let node = snapshot.node(&case.node).unwrap();
+            let freed = node.change(case.node.clone(), |record| record.allocated_to = None);
+            set(paths::request(&case.request), json::to_bytes(&fulfilled.record)).await;
+            assert_eq!(case.store.reset(reset, vec![freed]).await, Err(WriteError::Conflict), "large: {is_large}");
+            case.assert_handed_out().await;
+        });
+    }
+}
+
+// Before the first node of it can be taken for one that somebody left.
+#[test]
+fn a_hand_out_in_steps_is_seen_with_its_lock_at_any_moment() {
+    on_paused_time(async {
+        let case = Case::new().await;
+        case.zookeeper.limit_transactions(1);
+        let (request, nodes) = case.hand_out();
+        let (frames, mut shown) = tokio::sync::mpsc::channel(100);
+        case.store.mirror().film(frames);
+        case.store.hand_out(request, nodes).await.unwrap();
+        case.settle().await;
+        let mut pending = 0;
+        while let Ok(frame) = shown.try_recv() {
+            let picture = frame.picture;
+            if picture.request(&case.request).unwrap().record.state == RequestState::Pending {
+                pending += 1;
+                assert!(picture.is_request_locked(&case.request), "{picture:?}");
+            }
+        }
+        assert!(pending > 0, "it was seen");
+        case.assert_handed_out().await;
+        assert!(!case.store.mirror().snapshot().is_request_locked(&case.request));
+    });
+}
+
 // Found by tests/fault_runs.rs: a pool whose registration was made and not answered registered once more.
 #[test]
 fn a_component_is_registered_once_though_the_answer_was_lost() {

@@ -37,12 +37,14 @@ pub struct Cast {
     pub builders: bool,
     /// The launcher of Nodepool 11.
     pub old: bool,
+    /// No transaction takes records of two nodes: what is one write otherwise goes step by step, as a request for a thousand nodes does.
+    pub narrow: bool,
 }
 
 impl Cast {
     pub fn of(seed: u64) -> Self {
         let mut dice = StdRng::seed_from_u64(seed ^ 0xca57);
-        Self { builders: dice.gen_bool(0.3), old: dice.gen_bool(0.2) }
+        Self { builders: dice.gen_bool(0.3), old: dice.gen_bool(0.2), narrow: dice.gen_bool(0.2) }
     }
 
     /// What consumers ask for.

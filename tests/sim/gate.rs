@@ -148,6 +148,10 @@ impl Connection for Gated {
         self.ask(|zk| zk.multi(ops))
     }
 
+    fn largest_transaction(&self) -> usize {
+        self.inner.largest_transaction()
+    }
+
     fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>> {
         let (listener, events) = self.wire.events();
         let watching = self.at(path, move |zk, path| zk.listen(path, listener));

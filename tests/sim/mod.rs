@@ -38,6 +38,8 @@ use crate::grown::on_paused_time;
 
 pub const HOUR: f64 = 3600.0;
 const REQUESTS: usize = 300;
+/// Bytes of records that transactions take where they take few: less than one node has.
+const NARROW: usize = 500;
 /// After all faults everything has to be at rest within this time.
 const HEALING: Duration = Duration::from_secs(1800);
 
@@ -95,6 +97,9 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     zookeeper.observe(Box::new(move |path, data| seen.znode(path, data)));
     let clouds = Clouds::new(seed, book.clone());
     let cast = Cast::of(seed);
+    if cast.narrow {
+        zookeeper.limit_transactions(NARROW);
+    }
     if !cast.old {
         // Only that one has its own picture from the book.
         book.be_brief();
