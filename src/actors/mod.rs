@@ -51,7 +51,7 @@ mod notify;
 pub mod launcher_flags;
 pub mod builder_flags;
 
-mod promises;
+pub mod promises;
 pub mod look;
 mod trying;
 pub mod pool_worker;

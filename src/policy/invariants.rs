@@ -8,7 +8,7 @@ use std::fmt;
 use crate::model::ids::{NodeId, ProviderName, RequestId};
 use crate::model::ledger::Ledger;
 use crate::model::node::{Node, NodeState};
-use crate::model::request::{NodeRequest, RequestState};
+use crate::model::request::{MIN_READY_PRIORITY, NodeRequest, RequestState};
 use crate::model::snapshot::Snapshot;
 
 /// A change that somebody saw.
@@ -18,11 +18,15 @@ pub enum Sight<'a> {
     Node(&'a NodeId, Option<&'a Node>),
     /// Somebody is about to remove this record by hand, though its server stays.
     Erased(&'a NodeId),
+    /// It stays after all: somebody was faster.
+    Spared(&'a NodeId),
     Request(&'a RequestId, Option<&'a NodeRequest>),
     /// Who contends for the lock of a node has come, or gone.
     Contender(&'a NodeId, &'a str, bool),
     /// A call of ours made a server that bears the number of this node.
     Created(&'a Place, &'a NodeId),
+    /// The cloud has made this one beside another that a call of ours asked for.
+    Doubled(&'a Place, &'a NodeId),
     /// A call of ours asks for its end.
     Deleting(&'a Place),
     /// The cloud has said that it will end, and means it.
@@ -158,8 +162,14 @@ pub struct Watcher {
     nodes: BTreeMap<NodeId, Node>,
     erased: BTreeSet<NodeId>,
     requests: BTreeMap<RequestId, NodeRequest>,
+    /// Who contends for the lock of a node, the first one first.
+    contenders: BTreeMap<NodeId, Vec<String>>,
     /// By which contender a node was locked before it was ready: that of who makes it.
     makers: BTreeMap<NodeId, String>,
+    /// By which contender it was locked when its use began.
+    users: BTreeMap<NodeId, String>,
+    /// What was in use once.
+    used: BTreeSet<NodeId>,
     servers: BTreeMap<Place, Server>,
     limits: BTreeMap<ProviderName, Limit>,
 }
@@ -175,6 +185,8 @@ struct Limit {
 struct Server {
     node: NodeId,
     is_ending: bool,
+    /// A call of ours made it.
+    is_ours: bool,
 }
 
 impl Watcher {
@@ -186,12 +198,21 @@ impl Watcher {
                 self.erased.insert(id.clone());
                 Vec::new()
             }
+            Sight::Spared(id) => {
+                self.erased.remove(id);
+                Vec::new()
+            }
             Sight::Request(id, record) => self.request(id, record),
             Sight::Contender(id, name, has_come) => {
                 self.contender(id, name, has_come);
                 Vec::new()
             }
             Sight::Created(place, node) => self.created(place, node),
+            Sight::Doubled(place, node) => {
+                let server = Server { node: node.clone(), is_ending: false, is_ours: false };
+                self.servers.insert(place.clone(), server);
+                Vec::new()
+            }
             Sight::Deleting(place) => self.deleting(place),
             Sight::Ending(place) => {
                 if let Some(server) = self.servers.get_mut(place) {
@@ -229,8 +250,10 @@ impl Watcher {
             .filter(|(_, request)| matches!(request.state, RequestState::Requested | RequestState::Pending));
         let mut found: Vec<String> = open.map(|(id, _)| format!("request {id} has not ended")).collect();
         for ((provider, server), Server { node, .. }) in &self.servers {
-            if !self.nodes.contains_key(node) {
-                found.push(format!("server {server} of {provider} is left over, node {node} has gone"));
+            match self.nodes.get(node).map(|record| record.external_id.as_str().unwrap_or("none")) {
+                Some(own) if own == server.as_str() => {}
+                Some(own) => found.push(format!("server {server} of {provider} is left over, node {node} has {own}")),
+                None => found.push(format!("server {server} of {provider} is left over, node {node} has gone")),
             }
         }
         let unfinished =
@@ -248,24 +271,54 @@ impl Watcher {
         let Some(now) = record else {
             let was = self.nodes.remove(id);
             self.makers.remove(id);
+            self.used.remove(id);
+            if self.users.remove(id).is_some() {
+                found.push(format!("node {id} goes while it is used"));
+            }
             if let Some(was) = was.filter(|_| !self.erased.remove(id)) {
                 found.extend(self.forgotten(id, &was));
             }
             return found;
         };
         if let Some(was) = self.nodes.get(id) {
-            if was.allocated_to != now.allocated_to
-                && let (Some(before), Some(after)) = (&was.allocated_to, &now.allocated_to)
-                && self.requests.get(before).is_some_and(|request| request.state == RequestState::Fulfilled)
-            {
-                found.push(format!("node {id} is taken from {before}, which is fulfilled, and given to {after}"));
+            found.extend(self.taken(id, was, now));
+            if self.users.contains_key(id) && is_ending(now.state) {
+                found.push(format!("node {id} is {} while it is used", now.state));
             }
-            if has_been_used(was.state) && !has_been_used(now.state) && !is_ending(now.state) {
-                found.push(format!("node {id} was {} and is {} again", was.state, now.state));
+        }
+        match has_been_used(now.state) {
+            true => drop(self.used.insert(id.clone())),
+            false if self.used.contains(id) && !is_ending(now.state) => {
+                found.push(format!("node {id} was used and is {} again", now.state));
             }
+            false => {}
+        }
+        match self.contenders.get(id).and_then(|contenders| contenders.first()) {
+            Some(user) if now.state == NodeState::InUse => drop(self.users.insert(id.clone(), user.clone())),
+            _ => drop(self.users.remove(id)),
         }
         self.nodes.insert(id.clone(), now.clone());
         found
+    }
+
+    /// A node is its request's as long as that is open, unless the request is begun anew, and stays as it is once that is fulfilled.
+    fn taken(&self, id: &NodeId, was: &Node, now: &Node) -> Option<String> {
+        let owner = was.allocated_to.as_ref()?;
+        let request = self.requests.get(owner)?;
+        let stays = was.allocated_to == now.allocated_to;
+        match (request.state, &now.allocated_to) {
+            (RequestState::Fulfilled, _) if stays && was.state == now.state => None,
+            // Together with the request, which goes.
+            (RequestState::Fulfilled, None) if owner.priority() == MIN_READY_PRIORITY => None,
+            (RequestState::Fulfilled, after) if request.nodes.contains(id) => {
+                let (state, after) = (now.state, after.as_ref().map_or("nobody", RequestId::as_str));
+                Some(format!("node {id} of {owner}, which is fulfilled, is {state} and given to {after}"))
+            }
+            (RequestState::Requested | RequestState::Pending, Some(after)) if !stays => {
+                Some(format!("node {id} is taken from {owner}, which is open, and given to {after}"))
+            }
+            _ => None,
+        }
     }
 
     /// A node goes after its server, so that none is ever without somebody who knows of it. One of which nobody ever heard, because
@@ -287,11 +340,21 @@ impl Watcher {
 
     fn contender(&mut self, id: &NodeId, name: &str, has_come: bool) {
         let is_made = |node: &Node| matches!(node.state, NodeState::Init | NodeState::Building);
+        let contenders = self.contenders.entry(id.clone()).or_default();
         if !has_come {
-            if self.makers.get(id).is_some_and(|maker| maker == name) {
-                self.makers.remove(id);
+            contenders.retain(|contender| contender != name);
+            if contenders.is_empty() {
+                self.contenders.remove(id);
             }
-        } else if self.nodes.get(id).is_some_and(is_made) {
+            for held in [&mut self.makers, &mut self.users] {
+                if held.get(id).is_some_and(|holder| holder == name) {
+                    held.remove(id);
+                }
+            }
+            return;
+        }
+        contenders.push(name.to_owned());
+        if self.nodes.get(id).is_some_and(is_made) {
             // Others who come meanwhile wait, or go again.
             self.makers.entry(id.clone()).or_insert_with(|| name.to_owned());
         }
@@ -335,7 +398,8 @@ impl Watcher {
     }
 
     fn created(&mut self, place: &Place, node: &NodeId) -> Vec<String> {
-        let others = self.servers.iter().filter(|(_, server)| server.node == *node && !server.is_ending);
+        let others =
+            self.servers.iter().filter(|(_, server)| server.node == *node && server.is_ours && !server.is_ending);
         let found = others.map(|((provider, other), _)| {
             format!("server {} of {} is made for node {node}, which has {other} of {provider}", place.1, place.0)
         });
@@ -343,9 +407,9 @@ impl Watcher {
         if !self.nodes.contains_key(node) {
             found.push(format!("server {} of {} is made for node {node}, which is not there", place.1, place.0));
         }
-        self.servers.insert(place.clone(), Server { node: node.clone(), is_ending: false });
+        self.servers.insert(place.clone(), Server { node: node.clone(), is_ending: false, is_ours: true });
         let of_nodes = |((provider, _), server): &(&Place, &Server)| {
-            *provider == place.0 && !server.is_ending && self.nodes.contains_key(&server.node)
+            *provider == place.0 && server.is_ours && !server.is_ending && self.nodes.contains_key(&server.node)
         };
         let number = self.servers.iter().filter(of_nodes).count();
         let limit = self.limits.get(&place.0).filter(|limit| number > limit.number && !limit.decided.contains(node));

@@ -55,6 +55,10 @@ type Request = Box<dyn FnOnce(&mut Shared) + Send>;
 /// The client side of one session.
 struct Client {
     state: watch::Sender<SessionState>,
+    /// Since when its connection is cut.
+    cut: Option<Instant>,
+    /// The server has ended the session, and the client has not heard of it.
+    has_ended: bool,
     /// Requests made while suspended, in order. Bounded by what the test issues.
     waiting: VecDeque<Request>,
     streams: Vec<Stream>,
@@ -118,6 +122,8 @@ impl MemoryZooKeeper {
         let (state, receiver) = watch::channel(SessionState::Connected);
         let client = Client {
             state,
+            cut: None,
+            has_ended: false,
             waiting: VecDeque::new(),
             streams: Vec::new(),
             one_shots: BTreeMap::new(),
@@ -132,9 +138,21 @@ impl MemoryZooKeeper {
         self.lock().end_session(session_id);
     }
 
+    /// Ends a session whose connection is cut. Its client hears of that when it is resumed, as it would of a server.
+    pub fn expire_unheard(&self, session_id: i64) {
+        let mut shared = self.lock();
+        let Some(client) = shared.clients.get_mut(&session_id) else { return };
+        assert_eq!(*client.state.borrow(), SessionState::Suspended, "whoever is connected hears of it");
+        client.has_ended = true;
+        let applied = shared.tree.close_session(session_id);
+        shared.show(&applied.touched);
+        shared.deliver(applied.events);
+    }
+
     /// Cuts a session's connection: its requests wait, and its ephemeral znodes stay.
     pub fn suspend(&self, session_id: i64) {
         if let Some(client) = self.lock().clients.get_mut(&session_id) {
+            client.cut.get_or_insert_with(Instant::now);
             client.state.send_replace(SessionState::Suspended);
             client.one_shots.clear(); // a change of state resolves them
         }
@@ -147,6 +165,10 @@ impl MemoryZooKeeper {
         if *client.state.borrow() != SessionState::Suspended {
             return;
         }
+        if client.has_ended {
+            return shared.end_session(session_id);
+        }
+        client.cut = None;
         client.state.send_replace(SessionState::Connected);
         for stream in &mut client.streams {
             // Whoever is gone is sorted out with the next event.
@@ -385,9 +407,11 @@ impl Connection for MemoryConnection {
         self.ask(|_| Ok(()))
     }
 
-    /// Nobody ends a session here that has not lost its connection.
+    /// Nobody ends a session here that has not lost its connection, and then no sooner than a server may.
     fn lives_until(&self) -> Option<Instant> {
-        (*self.state.borrow() == SessionState::Connected).then(|| Instant::now() + SESSION_TIMEOUT)
+        let shared = self.zookeeper.lock();
+        let client = shared.clients.get(&self.id)?;
+        Some(client.cut.unwrap_or_else(Instant::now) + SESSION_TIMEOUT)
     }
 
     fn session_id(&self) -> i64 {

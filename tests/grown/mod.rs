@@ -267,9 +267,16 @@ impl Consumer {
 
     /// Accepts a fulfilled request as Zuul's executor does: node locks, for each of which it waits half a minute, then the request goes.
     pub async fn accept(&self, id: &RequestId) -> Vec<(NodeId, Lock)> {
+        let locked = self.lock_nodes(id, usize::MAX).await;
+        self.zk.delete(&paths::request(id), -1).await.unwrap();
+        locked
+    }
+
+    /// The locks of so many of its nodes, at most.
+    pub async fn lock_nodes(&self, id: &RequestId, most: usize) -> Vec<(NodeId, Lock)> {
         let request = self.request(id).await.unwrap();
         let mut locked = Vec::new();
-        for node in request.nodes {
+        for node in request.nodes.into_iter().take(most) {
             let record = self.glance(&node).await.expect("a node of a fulfilled request is there");
             assert_eq!(record.allocated_to.as_ref(), Some(id), "node {node} is ours");
             assert_eq!(record.state, NodeState::Ready);
@@ -278,7 +285,6 @@ impl Consumer {
                 lock::lock_within(&self.zk, &paths::node_lock(&node), "", Duration::from_secs(30)).await.unwrap();
             locked.push((node, lock.expect("nobody else keeps the lock of a node of a fulfilled request")));
         }
-        self.zk.delete(&paths::request(id), -1).await.unwrap();
         locked
     }
 

@@ -36,6 +36,8 @@ struct Pages {
     violations: Vec<String>,
     digest: FxHasher,
     changes: u64,
+    /// Each record is read as its other readers do.
+    is_thorough: bool,
     /// Of nodes and requests the gist is kept.
     is_brief: bool,
     tale: Option<Vec<String>>,
@@ -52,6 +54,11 @@ impl Book {
     /// Nobody asks for whole records: they are not read, which takes longer than all else here.
     pub fn be_brief(&self) {
         self.0.lock().unwrap().is_brief = true;
+    }
+
+    /// Each record is read as its other readers do, not one in some.
+    pub fn be_thorough(&self) {
+        self.0.lock().unwrap().is_thorough = true;
     }
 
     pub fn see(&self, sight: Sight<'_>) {
@@ -92,7 +99,7 @@ impl Book {
             let text = data.map_or("gone".into(), |data| String::from_utf8_lossy(data).into_owned());
             pages.tell(&format!("{rest} {text}"));
         }
-        if pages.changes.is_multiple_of(READ_AGAIN)
+        if (pages.is_thorough || pages.changes.is_multiple_of(READ_AGAIN))
             && let Some(data) = data
         {
             let found = unreadable(path, data);
@@ -161,6 +168,11 @@ impl Book {
     pub fn unrest(&self, cast: Cast) -> Vec<Violation> {
         let pages = self.0.lock().unwrap();
         let mut left = pages.watcher.at_rest();
+        // Nobody who asked is there any more, and who held a node has let it go.
+        let requests = pages.watcher.requests().keys();
+        left.extend(requests.map(|id| Violation(format!("request {id} is left over"))));
+        let held = pages.watcher.nodes().iter().filter(|(_, node)| node.state == NodeState::Hold);
+        left.extend(held.map(|(id, _)| Violation(format!("node {id} is still held"))));
         left.extend(pages.images.at_rest(&cast.wanted_images()));
         left
     }
@@ -232,7 +244,7 @@ impl From<GistOfRequest> for NodeRequest {
     }
 }
 
-/// One in so many records is read as its other readers do: it takes as long as all the rest.
+/// One in so many records is read as its other readers do, where not each is: it takes as long as all the rest.
 const READ_AGAIN: u64 = 8;
 
 fn unreadable(path: &str, data: &[u8]) -> Vec<Violation> {

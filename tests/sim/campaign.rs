@@ -159,11 +159,12 @@ fn live(seed: u64, chosen: &Chosen) -> Output {
 /// What an hour said of itself, or how it ended without a word.
 fn text(seed: u64, output: &Output) -> String {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let again = format!("    again: sim --seed {seed} --tale hour.log\n");
     match output.status.signal().map(Signal::try_from) {
         _ if output.status.success() => out.into_owned(),
-        Some(Ok(Signal::SIGXCPU)) => format!("seed {seed}: BROKEN it never ends\n{out}{err}"),
-        Some(signal) => format!("seed {seed}: BROKEN it was ended by {signal:?}\n{out}{err}"),
-        None if out.is_empty() => format!("seed {seed}: BROKEN it ended with {}\n{err}", output.status),
+        Some(Ok(Signal::SIGXCPU)) => format!("seed {seed}: BROKEN it never ends\n{out}{err}{again}"),
+        Some(signal) => format!("seed {seed}: BROKEN it was ended by {signal:?}\n{out}{err}{again}"),
+        None if out.is_empty() => format!("seed {seed}: BROKEN it ended with {}\n{err}{again}", output.status),
         None => format!("{out}{err}"),
     }
 }

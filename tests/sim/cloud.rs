@@ -36,8 +36,14 @@ pub struct Weather {
     pub failing_boots: f64,
     pub hanging_boots: f64,
     pub sticking_deletes: f64,
-    /// Seconds that a listing is behind.
+    /// One more server than was asked for.
+    pub doubled: f64,
+    /// Seconds that a listing is behind, of what has come and of what has gone.
     pub lag_s: f64,
+    /// The longest time in seconds that answers take beyond the usual one.
+    pub slow_s: f64,
+    /// Servers of others, which take their part of the quota.
+    pub of_others: usize,
 }
 
 /// All clouds of one simulation, by provider. Clones are the same.
@@ -46,14 +52,18 @@ pub struct Clouds(Arc<Mutex<State>>);
 
 struct State {
     dice: StdRng,
-    weather: BTreeMap<ProviderName, Weather>,
+    /// With a number that grows with each change.
+    weather: BTreeMap<ProviderName, (u64, Weather)>,
     servers: BTreeMap<Place, Server>,
+    /// What has gone, and since when: listings that are behind have it still.
+    gone: Vec<(Place, Instance, Instant)>,
     /// With the time since when.
     images: BTreeMap<Place, (StoredImage, Instant)>,
     book: Book,
     numbers: u64,
 }
 
+#[derive(Clone)]
 struct Server {
     name: String,
     metadata: BTreeMap<String, String>,
@@ -78,6 +88,7 @@ impl Clouds {
             dice,
             weather: BTreeMap::new(),
             servers: BTreeMap::new(),
+            gone: Vec::new(),
             images: BTreeMap::new(),
             book,
             numbers: 0,
@@ -85,8 +96,27 @@ impl Clouds {
         Self(Arc::new(Mutex::new(state)))
     }
 
-    pub fn set_weather(&self, provider: &str, weather: Weather) {
-        self.0.lock().unwrap().weather.insert(provider.into(), weather);
+    /// Bad weather, until there is other bad weather, or it is over by then.
+    pub fn set_weather(&self, provider: &str, weather: Weather, duration: Duration) {
+        let number = {
+            let mut state = self.0.lock().unwrap();
+            let (number, now) = state.weather.entry(provider.into()).or_default();
+            (*number, *now) = (*number + 1, weather);
+            *number
+        };
+        let (clouds, provider) = (self.clone(), ProviderName::from(provider));
+        actix_rt::spawn(async move {
+            tokio::time::sleep(duration).await;
+            match clouds.0.lock().unwrap().weather.get_mut(&provider) {
+                Some((last, now)) if *last == number => *now = Weather::default(),
+                _ => {}
+            }
+        });
+    }
+
+    /// Fair weather everywhere.
+    pub fn calm(&self) {
+        self.0.lock().unwrap().weather.values_mut().for_each(|(_, weather)| *weather = Weather::default());
     }
 
     /// Somebody else ends a server of ours.
@@ -99,7 +129,7 @@ impl Clouds {
     }
 
     pub fn door(&self, provider: ProviderName, gate: &Gate) -> Door {
-        Door { provider, clouds: self.clone(), gate: gate.clone() }
+        Door { provider, clouds: self.clone(), gate: gate.clone(), session: gate.last_session() }
     }
 
     /// The drivers of one process.
@@ -110,7 +140,7 @@ impl Clouds {
 
 impl State {
     fn weather(&self, provider: &ProviderName) -> Weather {
-        self.weather.get(provider).copied().unwrap_or_default()
+        self.weather.get(provider).map(|(_, weather)| *weather).unwrap_or_default()
     }
 
     fn happens(&mut self, likelihood: f64) -> bool {
@@ -118,7 +148,10 @@ impl State {
     }
 
     fn end(&mut self, place: &Place) {
-        if self.servers.remove(place).is_some() {
+        if let Some(server) = self.servers.remove(place) {
+            let now = Instant::now();
+            self.gone.retain(|(_, _, since)| *since + LONGEST_LAG > now);
+            self.gone.push((place.clone(), server.instance(&place.1, now), now));
             self.book.see(Sight::Gone(place));
         }
     }
@@ -141,7 +174,7 @@ impl State {
         {
             return Ok(ExternalId::text(id.clone()));
         }
-        if own().count() >= limit {
+        if own().count() + self.weather(provider).of_others >= limit {
             return Err(CloudError::Quota("no more servers".to_owned()));
         }
         if let Some(image) = &order.image
@@ -167,7 +200,14 @@ impl State {
             goes_at: None,
         };
         let node = server.metadata.get("nodepool_node_id").expect("a server says whose it is");
-        self.book.see(Sight::Created(&place, &NodeId::from(node.as_str())));
+        let node = NodeId::from(node.as_str());
+        self.book.see(Sight::Created(&place, &node));
+        if self.happens(weather.doubled) {
+            self.numbers += 1;
+            let twin = (provider.clone(), format!("s-{}", self.numbers));
+            self.book.see(Sight::Doubled(&twin, &node));
+            self.servers.insert(twin, server.clone());
+        }
         self.servers.insert(place.clone(), server);
         match self.happens(weather.lost_answers) {
             true => Err(failed("the answer was lost")),
@@ -177,6 +217,9 @@ impl State {
 
     fn delete(&mut self, place: &Place) -> Result<(), CloudError> {
         self.forget_gone();
+        if place.1.starts_with(OF_OTHERS) {
+            self.book.accuse(Violation(format!("{} of {}, which is somebody else's, is deleted", place.1, place.0)));
+        }
         self.book.see(Sight::Deleting(place));
         if !self.servers.contains_key(place) {
             return Err(CloudError::NotFound);
@@ -230,9 +273,18 @@ impl State {
 
     fn list(&mut self, provider: &ProviderName) -> Vec<Instance> {
         self.forget_gone();
-        let (now, lag) = (Instant::now(), Duration::from_secs_f64(self.weather(provider).lag_s));
+        let Weather { lag_s, of_others, .. } = self.weather(provider);
+        let (now, lag) = (Instant::now(), Duration::from_secs_f64(lag_s));
         let own = self.servers.iter().filter(|((of, _), server)| of == provider && server.made + lag <= now);
-        own.map(|((_, id), server)| server.instance(id, now)).collect()
+        let own = own.map(|((_, id), server)| server.instance(id, now));
+        let gone = self.gone.iter().filter(|((of, _), _, since)| of == provider && *since + lag > now);
+        let gone = gone.map(|(_, instance, _)| instance.clone());
+        let of_others = (0..of_others).map(|number| Instance {
+            amounts: need(),
+            state: InstanceState::Running,
+            ..Instance::new(ExternalId::text(format!("{OF_OTHERS}{number}")))
+        });
+        own.chain(gone).chain(of_others).collect()
     }
 }
 
@@ -294,8 +346,14 @@ pub struct Door {
     provider: ProviderName,
     clouds: Clouds,
     gate: Gate,
+    /// The one for which whoever opened it works.
+    session: usize,
 }
 
+/// How the ids of servers begin that are not ours.
+const OF_OTHERS: &str = "other-";
+/// No listing is behind for longer.
+const LONGEST_LAG: Duration = Duration::from_secs(60);
 /// Servers that each cloud has room for.
 const LIMIT: usize = 12;
 
@@ -305,15 +363,16 @@ impl Door {
         if !self.gate.lets_through() {
             std::future::pending::<()>().await;
         }
-        let (latency, trouble) = {
+        let (latency, slowness, trouble) = {
             let mut state = self.clouds.0.lock().unwrap();
             let weather = state.weather(&self.provider);
+            let slowness = if weather.slow_s > 0.0 { state.dice.gen_range(0.0..weather.slow_s) } else { 0.0 };
             let trouble = match () {
                 () if state.happens(weather.throttled) => Some(CloudError::Throttled { retry_after: Span(2.0) }),
                 () if state.happens(weather.refused) => Some(failed("the cloud has hiccups")),
                 () => None,
             };
-            (state.dice.gen_range(0.05..0.6), trouble)
+            (state.dice.gen_range(0.05..0.6), slowness, trouble)
         };
         tokio::time::sleep(Duration::from_secs_f64(latency)).await;
         if let Some(trouble) = trouble {
@@ -321,27 +380,37 @@ impl Door {
         }
         // A call that is on its way takes effect though who made it has died.
         let answer = call(&mut self.clouds.0.lock().unwrap());
+        if slowness > 0.0 {
+            tokio::time::sleep(Duration::from_secs_f64(slowness)).await;
+        }
         if self.gate.is_closed() {
             std::future::pending::<()>().await;
         }
         answer
     }
 
+    /// Nothing is changed by whose session is over.
+    fn check(&self, what: impl FnOnce() -> String) {
+        if self.gate.is_over(self.session) && !self.gate.is_closed() {
+            let text = format!("{} at {} by whose session is over", what(), self.provider);
+            self.clouds.0.lock().unwrap().book.accuse(Violation(text));
+        }
+    }
+
     pub async fn create(&self, order: &LaunchOrder) -> Result<ExternalId, CloudError> {
+        self.check(|| format!("server {} is made", order.hostname));
         self.call(|state| state.create(&self.provider, order, LIMIT)).await
     }
 
     pub async fn delete(&self, id: &ExternalId) -> Result<(), CloudError> {
+        self.check(|| format!("server {id} is deleted"));
         let place = (self.provider.clone(), id.to_string());
-        if self.gate.has_no_session() {
-            let text = format!("server {} of {} is deleted by who has no session", place.1, place.0);
-            self.clouds.0.lock().unwrap().book.accuse(Violation(text));
-        }
         self.call(|state| state.delete(&place)).await
     }
 
     /// It takes its time, and a file that does not get there whole is no image.
     async fn upload(&self, order: &UploadOrder) -> Result<ExternalId, CloudError> {
+        self.check(|| format!("image {} is uploaded", order.name));
         let duration = self.call(|state| Ok(state.dice.gen_range(10.0..120.0))).await?;
         tokio::time::sleep(Duration::from_secs_f64(duration)).await;
         if self.gate.is_closed() {
@@ -357,11 +426,8 @@ impl Door {
     }
 
     async fn delete_image(&self, id: &ExternalId) -> Result<(), CloudError> {
+        self.check(|| format!("image {id} is deleted"));
         let place = (self.provider.clone(), id.to_string());
-        if self.gate.has_no_session() {
-            let text = format!("image {} of {} is deleted by who has no session", place.1, place.0);
-            self.clouds.0.lock().unwrap().book.accuse(Violation(text));
-        }
         self.call(|state| state.delete_image(&place)).await
     }
 

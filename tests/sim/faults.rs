@@ -39,6 +39,8 @@ pub enum Fault {
     Slow { process: usize, most_ms: u64, seconds: f64 },
     /// Somebody deletes an idle node by hand.
     Delete { nth: usize },
+    /// Somebody keeps an idle node by hand for a while.
+    Hold { nth: usize, seconds: f64 },
     /// Somebody removes the record of an idle node by hand.
     Erase { nth: usize },
     /// Somebody lets an upload go by hand that is ready, whether there is another or not.
@@ -58,11 +60,23 @@ pub enum Storm {
     BadBoots,
     StickingDeletes,
     Lag,
+    Slow,
+    Doubled,
+    Others,
 }
 
 impl Storm {
-    const ALL: [Self; 6] =
-        [Self::Hiccups, Self::LostAnswers, Self::Throttling, Self::BadBoots, Self::StickingDeletes, Self::Lag];
+    const ALL: [Self; 9] = [
+        Self::Hiccups,
+        Self::LostAnswers,
+        Self::Throttling,
+        Self::BadBoots,
+        Self::StickingDeletes,
+        Self::Lag,
+        Self::Slow,
+        Self::Doubled,
+        Self::Others,
+    ];
 
     fn weather(self) -> Weather {
         let fair = Weather::default();
@@ -73,6 +87,9 @@ impl Storm {
             Self::BadBoots => Weather { failing_boots: 0.3, hanging_boots: 0.2, ..fair },
             Self::StickingDeletes => Weather { sticking_deletes: 0.5, ..fair },
             Self::Lag => Weather { lag_s: 20.0, ..fair },
+            Self::Slow => Weather { slow_s: 25.0, ..fair },
+            Self::Doubled => Weather { doubled: 0.3, ..fair },
+            Self::Others => Weather { of_others: 7, ..fair },
         }
     }
 }
@@ -123,7 +140,7 @@ impl Fault {
             },
             Self::Dismiss { .. } | Self::Rebuild { .. } => cast.builders,
             Self::Storm { .. } | Self::Vanish { .. } | Self::Jump { .. } => true,
-            Self::Delete { .. } | Self::Erase { .. } | Self::Reload { .. } => true,
+            Self::Delete { .. } | Self::Hold { .. } | Self::Erase { .. } | Self::Reload { .. } => true,
         }
     }
 }
@@ -146,7 +163,7 @@ pub fn schedule(seed: u64) -> Vec<(f64, Fault)> {
 fn draw(dice: &mut StdRng) -> Fault {
     // Launchers more often than builders, and whoever polls is only killed.
     let process = [0, 0, 1, 1, 2, 3][dice.gen_range(0..6)];
-    match dice.gen_range(0..19) {
+    match dice.gen_range(0..20) {
         0..3 => Fault::Kill { process, steps: dice.gen_range(0..60) },
         3 => Fault::Kill { process: OLD_SEAT, steps: dice.gen_range(0..60) },
         4 => Fault::Expire { process },
@@ -167,6 +184,7 @@ fn draw(dice: &mut StdRng) -> Fault {
         15 => Fault::Dismiss { nth: dice.gen_range(0..12) },
         16 => Fault::Rebuild { image: IMAGES[dice.gen_range(0..IMAGES.len())].0 },
         17 => Fault::Erase { nth: dice.gen_range(0..20) },
+        18 => Fault::Hold { nth: dice.gen_range(0..20), seconds: dice.gen_range(1.0..300.0) },
         _ => Fault::Reload {
             launcher: dice.gen_range(0..2),
             sizes: Sizes { max_servers: dice.gen_range(5..9), min_ready: dice.gen_range(0..3) },
@@ -210,15 +228,18 @@ pub fn strike(fault: &Fault, stage: &Stage) {
         Fault::Kill { process, steps } => stage.kill(&seats[process], steps),
         Fault::Expire { process } => zookeeper.expire(seats[process].session()),
         Fault::Cut { process, seconds } => {
-            let (zookeeper, session) = (zookeeper.clone(), seats[process].session());
+            let (zookeeper, seat) = (zookeeper.clone(), &seats[process]);
+            let (session, gate, duration) = (seat.session(), seat.gate(), Duration::from_secs_f64(seconds));
+            let number = gate.last_session();
             zookeeper.suspend(session);
             actix_rt::spawn(async move {
-                tokio::time::sleep(Duration::from_secs_f64(seconds).min(SESSION_TIMEOUT)).await;
-                if seconds < SESSION_TIMEOUT.as_secs_f64() {
-                    zookeeper.resume(session)
-                } else {
-                    zookeeper.expire(session)
+                tokio::time::sleep(duration.min(SESSION_TIMEOUT)).await;
+                if duration > SESSION_TIMEOUT {
+                    gate.note_end(number);
+                    zookeeper.expire_unheard(session);
+                    tokio::time::sleep(duration - SESSION_TIMEOUT).await;
                 }
+                zookeeper.resume(session);
             });
         }
         Fault::Lose { process, requests, answers } => {
@@ -226,12 +247,7 @@ pub fn strike(fault: &Fault, stage: &Stage) {
             zookeeper.fail_next(seats[process].session(), requests, loss);
         }
         Fault::Storm { provider, weather, seconds } => {
-            clouds.set_weather(provider, weather.weather());
-            let clouds = clouds.clone();
-            actix_rt::spawn(async move {
-                tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
-                clouds.set_weather(provider, Weather::default());
-            });
+            clouds.set_weather(provider, weather.weather(), Duration::from_secs_f64(seconds));
         }
         Fault::Vanish { nth } => clouds.vanish(nth),
         Fault::Jump { seconds } => clock::simulate(Timestamp(clock::now().0 + seconds)),
@@ -239,6 +255,10 @@ pub fn strike(fault: &Fault, stage: &Stage) {
         Fault::Delete { nth } => {
             seats[..LAUNCHERS.len()].iter().for_each(|launcher| slow_down(launcher, 300, 10.0));
             drop(actix_rt::spawn(operator::delete_idle(zookeeper.clone(), stage.crowd.clone(), nth)))
+        }
+        Fault::Hold { nth, seconds } => {
+            let duration = Duration::from_secs_f64(seconds);
+            drop(actix_rt::spawn(operator::hold(zookeeper.clone(), nth, duration)))
         }
         Fault::Erase { nth } => drop(actix_rt::spawn(operator::erase(zookeeper.clone(), stage.book.clone(), nth))),
         Fault::Dismiss { nth } => {
@@ -251,10 +271,12 @@ pub fn strike(fault: &Fault, stage: &Stage) {
 
 fn slow_down(process: &Seat, most_ms: u64, seconds: f64) {
     let wire = process.wire();
-    wire.set_slowness(Duration::from_millis(most_ms));
+    let slowness = Duration::from_millis(most_ms);
+    wire.set_slowness(slowness);
     actix_rt::spawn(async move {
         tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
-        wire.set_slowness(Duration::ZERO);
+        // Unless it is slow in another way by now.
+        wire.end_slowness(slowness);
     });
 }
 
@@ -262,7 +284,7 @@ fn slow_down(process: &Seat, most_ms: u64, seconds: f64) {
 pub fn heal(stage: &Stage) {
     let Stage { zookeeper, clouds, seats, calm, .. } = stage;
     calm.store(true, Ordering::Relaxed);
-    PROVIDERS.iter().for_each(|provider| clouds.set_weather(provider, Weather::default()));
+    clouds.calm();
     for seat in seats {
         zookeeper.resume(seat.session());
         seat.wire().set_slowness(Duration::ZERO);

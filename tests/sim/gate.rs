@@ -19,40 +19,48 @@ use super::wire::Wire;
 pub struct Gate {
     steps: Arc<AtomicU64>,
     closing: Arc<Notify>,
-    /// Which session the process has had last, and since when that is over.
-    session: Arc<Mutex<(u64, Option<Instant>)>>,
+    /// Of each session of the process, one after the other, since when it is over.
+    sessions: Arc<Mutex<Vec<Option<Instant>>>>,
 }
 
 /// What was on its way when a session ended is on its way a moment later.
-const MOMENT: Duration = Duration::from_secs(1);
+const MOMENT: Duration = Duration::from_millis(100);
 
 impl Gate {
     pub fn open() -> Self {
-        Self { steps: Arc::new(AtomicU64::new(u64::MAX)), closing: Arc::default(), session: Arc::default() }
+        Self { steps: Arc::new(AtomicU64::new(u64::MAX)), closing: Arc::default(), sessions: Arc::default() }
     }
 
     /// The process has this session from now on.
     pub fn attend(&self, mut session: watch::Receiver<SessionState>) {
-        let (last, number) = (self.session.clone(), self.session.lock().unwrap().0 + 1);
-        *last.lock().unwrap() = (number, None);
+        let sessions = self.sessions.clone();
+        sessions.lock().unwrap().push(None);
+        let at = self.last_session();
         actix_rt::spawn(async move {
             let _ = session.wait_for(|state| *state == SessionState::Expired).await;
-            let mut last = last.lock().unwrap();
-            if last.0 == number {
-                last.1 = Some(Instant::now());
-            }
+            sessions.lock().unwrap()[at].get_or_insert_with(Instant::now);
         });
     }
 
-    /// The number of the session that the process has now.
-    pub fn session_number(&self) -> Option<u64> {
-        let (number, ended) = *self.session.lock().unwrap();
-        ended.is_none().then_some(number)
+    /// The server has ended this session, of which the process may not have heard.
+    pub fn note_end(&self, session: usize) {
+        self.sessions.lock().unwrap()[session].get_or_insert_with(Instant::now);
     }
 
-    /// Whoever does something now does it on nobody's behalf.
-    pub fn has_no_session(&self) -> bool {
-        self.session.lock().unwrap().1.is_some_and(|since| since.elapsed() > MOMENT)
+    /// The number of the session that the process had last.
+    pub fn last_session(&self) -> usize {
+        self.sessions.lock().unwrap().len() - 1
+    }
+
+    /// The number of the session that the process has now.
+    pub fn session_number(&self) -> Option<usize> {
+        let sessions = self.sessions.lock().unwrap();
+        sessions.last().is_some_and(Option::is_none).then(|| sessions.len() - 1)
+    }
+
+    /// Whoever does something for this session now does it on nobody's behalf.
+    pub fn is_over(&self, session: usize) -> bool {
+        self.sessions.lock().unwrap()[session].is_some_and(|since| since.elapsed() > MOMENT)
     }
 
     /// Killed after so many more steps. Who is dead already stays so.

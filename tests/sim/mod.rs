@@ -17,9 +17,10 @@ pub mod python;
 pub mod wire;
 pub mod zuul;
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use nodepool::actors::{clock, disk};
+use nodepool::actors::{clock, disk, promises};
 use nodepool::chance;
 use nodepool::model::time::Timestamp;
 use nodepool::zk::memory::MemoryZooKeeper;
@@ -40,6 +41,8 @@ pub const HOUR: f64 = 3600.0;
 const REQUESTS: usize = 300;
 /// Bytes of records that transactions take where they take few: less than one node has.
 const NARROW: usize = 500;
+/// Fewer than so many that are served show nothing.
+const FEWEST_SERVED: u32 = 200;
 /// After all faults everything has to be at rest within this time.
 const HEALING: Duration = Duration::from_secs(1800);
 
@@ -78,8 +81,20 @@ impl Outcome {
     }
 }
 
+/// What panicked, wherever it did: a task that nobody waits for ends without a word otherwise.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn note_panics() {
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        told(panic);
+        PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(panic.to_string().replace('\n', " "));
+    }));
+}
+
 /// Lives the hour of a seed, once in the life of a process.
 pub fn live(seed: u64, chosen: &Chosen, book: Book) -> Outcome {
+    note_panics();
     entropy::seed(seed);
     chance::seed(seed);
     disk::wait_here();
@@ -99,6 +114,7 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     let cast = Cast::of(seed);
     if cast.narrow {
         zookeeper.limit_transactions(NARROW);
+        book.be_thorough();
     }
     if !cast.old {
         // Only that one has its own picture from the book.
@@ -114,7 +130,7 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
         (0..BUILDERS.len()).map(|at| builders.get(at).map_or_else(Seat::empty, |builder| builder.seat.clone())),
     );
     seats.push(if cast.old { python::keep_running(&zookeeper, &clouds, &book) } else { Seat::empty() });
-    let crowd = Crowd::of(&zookeeper);
+    let crowd = Crowd::of(&zookeeper, &book);
     for _ in 0..REQUESTS {
         crowd.join(Duration::from_secs_f64(dice.gen_range(20.0..HOUR)), dice.r#gen(), cast.wishes());
     }
@@ -139,9 +155,18 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     };
     let mut violations = rest(unrest, stage.crowd.members()).await;
     violations.splice(0..0, book.violations());
+    violations
+        .extend(PANICS.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|panic| format!("a panic: {panic}")));
+    if promises::refused() > 0 {
+        violations.push(format!("programs refused {} times to break a promise", promises::refused()));
+    }
+    let served = stage.crowd.tally.served.get();
+    if served < FEWEST_SERVED {
+        violations.push(format!("only {served} of {REQUESTS} requests were served"));
+    }
     Outcome {
         violations,
-        served: stage.crowd.tally.served.get(),
+        served,
         failed: stage.crowd.tally.failed.get(),
         given_up: stage.crowd.tally.given_up.get(),
         faults: faults.len(),
@@ -156,7 +181,7 @@ async fn rest(unrest: impl Fn() -> Vec<String>, consumers: Vec<tokio::task::Join
         match tokio::time::timeout_at(deadline, consumer).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return vec![format!("a consumer: {error}")],
-            Err(_) => return unrest(),
+            Err(_) => return [vec!["after healing: a consumer still waits".to_owned()], unrest()].concat(),
         }
     }
     while !unrest().is_empty() && Instant::now() < deadline {

@@ -54,16 +54,46 @@ pub async fn erase(zookeeper: MemoryZooKeeper, book: Book, nth: usize) {
     book.see(Sight::Erased(id));
     match operator.zk.multi(ops).await {
         // It was given to somebody meanwhile, is locked, or has gone.
-        Ok(_) | Err(ZkError::Multi { .. }) => {}
+        Err(ZkError::Multi { .. }) => book.see(Sight::Spared(id)),
+        Ok(_) => {}
         Err(error) => panic!("an operator cannot remove node {id}: {error}"),
     }
 }
 
-/// Ends a node that somebody holds, if it is still there.
-pub async fn delete_held(operator: &Consumer, id: &NodeId) {
-    let Some(mut node) = operator.node(id).await else { return };
-    node.set_state(NodeState::Deleting, Writer::Operator, clock::now());
-    write(operator, id, &node).await;
+/// Keeps an idle node for a while, so that nobody is given it, and lets it go then.
+pub async fn hold(zookeeper: MemoryZooKeeper, nth: usize, duration: Duration) {
+    let operator = Consumer::of(&zookeeper);
+    let nodes = operator.nodes().await.into_iter();
+    let idle: Vec<NodeId> = nodes.filter(|(_, node)| node.is_idle()).map(|(id, _)| id).collect();
+    let Some(id) = idle.get(nth % idle.len().max(1)) else { return };
+    let zk = operator.zk.clone();
+    let Ok(Some(held)) = lock::try_lock(&zk, &paths::node_lock(id), "").await else { return };
+    let node = operator.node(id).await.filter(Node::is_idle);
+    if let Some(mut node) = node.clone() {
+        node.set_state(NodeState::Hold, Writer::Operator, clock::now());
+        write(&operator, id, &node).await;
+    }
+    held.release().await.expect("nobody breaks the lock of an operator");
+    if node.is_some() {
+        tokio::time::sleep(duration).await;
+        delete_held(&operator, id, NodeState::Deleting).await;
+    }
+}
+
+/// Lets a node go that is held, if it is still there: `used` is what Zuul writes (zookeeper.md Z15), people have it deleted.
+pub async fn delete_held(operator: &Consumer, id: &NodeId, state: NodeState) {
+    let zk = operator.zk.clone();
+    while operator.node(id).await.is_some() {
+        if let Ok(Some(held)) = lock::try_lock(&zk, &paths::node_lock(id), "").await {
+            if let Some(mut node) = operator.node(id).await.filter(|node| node.state == NodeState::Hold) {
+                let writer = if state == NodeState::Used { Writer::Consumer } else { Writer::Operator };
+                node.set_state(state, writer, clock::now());
+                write(operator, id, &node).await;
+            }
+            return held.release().await.expect("nobody breaks the lock of an operator");
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }
 
 /// Ends what a Nodepool 11 forgets that dies while it takes a request up: nodes that were not begun, of a request that goes meanwhile.

@@ -23,8 +23,12 @@ use crate::grown::Process;
 
 /// What a ZooKeeper waits before it ends the session of somebody who has died.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Whoever starts a process again takes so long.
-pub const RESTART: Duration = Duration::from_secs(5);
+/// Whoever starts a process again takes so long: sooner, and later, than the session of its last life ends.
+const RESTARTS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(14), Duration::from_secs(1)];
+
+pub fn restart(life: usize) -> Duration {
+    RESTARTS[life % RESTARTS.len()]
+}
 
 /// Where faults take hold of the process that runs under a name now. Clones are the same.
 #[derive(Clone)]
@@ -81,10 +85,10 @@ pub fn keep_running(
     let (seat, zookeeper) = (Seat::empty(), zookeeper.clone());
     let taken = seat.clone();
     actix_rt::spawn(async move {
-        loop {
+        for life in 0.. {
             let gate = Gate::open();
             one_life(name, start(&gate), &gate, &taken, &zookeeper).await;
-            tokio::time::sleep(RESTART).await;
+            tokio::time::sleep(restart(life)).await;
         }
     });
     seat

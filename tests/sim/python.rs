@@ -24,7 +24,7 @@ use super::book::Book;
 use super::cloud::{Clouds, Door};
 use super::configuration::{LABELS, OLD, OLD_LABEL};
 use super::gate::Gate;
-use super::process::{RESTART, Seat};
+use super::process::{Seat, restart};
 use crate::grown::Consumer;
 
 /// Of its own provider.
@@ -57,7 +57,7 @@ pub fn keep_running(zookeeper: &MemoryZooKeeper, clouds: &Clouds, book: &Book) -
             let (clouds, cache, of_life) = (clouds.clone(), book.clone(), gate.clone());
             actix_rt::spawn(async move { Python::live(zk, &clouds, cache, &of_life, life).await });
             gate.closed().await;
-            tokio::time::sleep(RESTART).await;
+            tokio::time::sleep(restart(life as usize)).await;
         }
     });
     seat

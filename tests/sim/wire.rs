@@ -50,6 +50,14 @@ impl Wire {
         self.0.lock().unwrap().slowness = slowness;
     }
 
+    /// It takes no time any more, if it took as much as that.
+    pub fn end_slowness(&self, slowness: Duration) {
+        let mut state = self.0.lock().unwrap();
+        if state.slowness == slowness {
+            state.slowness = Duration::ZERO;
+        }
+    }
+
     /// Makes a request when it gets there, and hands its answer on when that gets back. What is on its way goes on though nobody waits.
     pub fn carry<T: Send + 'static>(&self, ask: impl FnOnce() -> Reply<T> + Send + 'static) -> Reply<T> {
         let Some(there) = self.0.lock().unwrap().next_there() else { return ask() };

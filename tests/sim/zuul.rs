@@ -10,6 +10,7 @@ use nodepool::model::ids::RequestId;
 use nodepool::model::json;
 use nodepool::model::node::NodeState;
 use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::policy::invariants::Violation;
 use nodepool::zk::memory::MemoryZooKeeper;
 use nodepool::zk::{Connection, ZkError, lock, paths};
 use rand::rngs::StdRng;
@@ -17,6 +18,7 @@ use rand::{Rng, SeedableRng};
 use serde::Deserialize;
 use tokio::task::JoinHandle;
 
+use super::book::Book;
 use super::operator;
 use crate::grown::Consumer;
 
@@ -36,21 +38,22 @@ fn count(cell: &Cell<u32>) {
 #[derive(Clone)]
 pub struct Crowd {
     zookeeper: MemoryZooKeeper,
+    book: Book,
     pub tally: Tally,
     members: Rc<RefCell<Vec<JoinHandle<()>>>>,
 }
 
 impl Crowd {
-    pub fn of(zookeeper: &MemoryZooKeeper) -> Self {
-        Self { zookeeper: zookeeper.clone(), tally: Tally::default(), members: Rc::default() }
+    pub fn of(zookeeper: &MemoryZooKeeper, book: &Book) -> Self {
+        Self { zookeeper: zookeeper.clone(), book: book.clone(), tally: Tally::default(), members: Rc::default() }
     }
 
     /// One more, who asks for one of these labels, or for several, after a while.
     pub fn join(&self, after: Duration, seed: u64, labels: &'static [&'static str]) {
-        let (zookeeper, tally) = (self.zookeeper.clone(), self.tally.clone());
+        let crowd = self.clone();
         self.members.borrow_mut().push(actix_rt::spawn(async move {
             tokio::time::sleep(after).await;
-            one(zookeeper, seed, labels, tally).await;
+            one(crowd, seed, labels).await;
         }));
     }
 
@@ -60,11 +63,14 @@ impl Crowd {
     }
 }
 
+/// Whatever fails, an hour is too long.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// How many nodes a request asks for, one of these numbers as likely as the other. Most jobs have one.
 const NODES: [usize; 8] = [1, 1, 1, 1, 1, 1, 2, 3];
 
 /// One request from its beginning to the end.
-async fn one(zookeeper: MemoryZooKeeper, seed: u64, labels: &'static [&'static str], tally: Tally) {
+async fn one(crowd: Crowd, seed: u64, labels: &'static [&'static str]) {
+    let Crowd { zookeeper, book, tally, .. } = crowd;
     let mut dice = StdRng::seed_from_u64(seed);
     let connection = zookeeper.connect();
     let session = connection.session_id();
@@ -72,15 +78,24 @@ async fn one(zookeeper: MemoryZooKeeper, seed: u64, labels: &'static [&'static s
     let wanted: Vec<&str> =
         (0..NODES[dice.gen_range(0..NODES.len())]).map(|_| labels[dice.gen_range(0..labels.len())]).collect();
     let id = consumer.ask(&wanted).await;
-    let patience = Duration::from_secs_f64(if dice.gen_bool(0.1) { dice.gen_range(0.1..90.0) } else { 3600.0 });
+    let death = dice.gen_bool(0.03).then(|| Duration::from_secs_f64(dice.gen_range(0.0..60.0)));
+    let patience = dice.gen_bool(0.1).then(|| Duration::from_secs_f64(dice.gen_range(0.1..90.0)));
     let revisions = dice.gen_bool(0.2).then(|| StdRng::seed_from_u64(dice.r#gen()));
     let ended = tokio::select! {
         biased;
-        ended = tokio::time::timeout(patience, ends(&consumer, &id)) => ended,
+        () = dies(death) => {
+            zookeeper.expire(session);
+            forget(&zookeeper, &id, &mut dice).await;
+            return count(&tally.given_up);
+        }
+        ended = tokio::time::timeout(patience.unwrap_or(LONGEST_WAIT), ends(&consumer, &id)) => ended,
         never = revise(&consumer, &id, revisions) => match never {},
     };
     match ended {
         Err(_) => {
+            if patience.is_none() {
+                book.accuse(Violation(format!("request {id} for {wanted:?} waited for {LONGEST_WAIT:?}")));
+            }
             // Changed its mind, whatever has come of the request meanwhile.
             let _ = consumer.zk.delete(&paths::request(&id), -1).await;
             return count(&tally.given_up);
@@ -92,6 +107,19 @@ async fn one(zookeeper: MemoryZooKeeper, seed: u64, labels: &'static [&'static s
         Ok(_) => {}
     }
     tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..0.5))).await;
+    if dice.gen_bool(0.06) {
+        // Dies before it takes what it was given, or with some of the locks; or the build was cancelled (Z17).
+        let locks = consumer.lock_nodes(&id, dice.gen_range(0..3)).await;
+        match dice.gen_bool(0.5) {
+            true => {
+                zookeeper.expire(session);
+                drop(locks);
+                forget(&zookeeper, &id, &mut dice).await;
+            }
+            false => consumer.zk.delete(&paths::request(&id), -1).await.unwrap(),
+        }
+        return count(&tally.given_up);
+    }
     let nodes = consumer.accept(&id).await;
     count(&tally.served);
     // From now on only the locks tell that they are taken.
@@ -127,7 +155,7 @@ async fn one(zookeeper: MemoryZooKeeper, seed: u64, labels: &'static [&'static s
                 lock.release().await.unwrap();
             }
             tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(60.0..300.0))).await;
-            operator::delete_held(&consumer, &held).await;
+            operator::delete_held(&consumer, &held, NodeState::Used).await;
         }
         _ => {
             for (node, _) in &nodes {
@@ -140,6 +168,19 @@ async fn one(zookeeper: MemoryZooKeeper, seed: u64, labels: &'static [&'static s
             }
         }
     }
+}
+
+async fn dies(after: Option<Duration>) {
+    match after {
+        Some(after) => tokio::time::sleep(after).await,
+        None => pending().await,
+    }
+}
+
+/// What nobody knows any more who is alive: somebody finds out and takes it away (zookeeper.md Z18).
+async fn forget(zookeeper: &MemoryZooKeeper, id: &RequestId, dice: &mut StdRng) {
+    tokio::time::sleep(Duration::from_secs_f64(dice.gen_range(0.0..300.0))).await;
+    let _ = Consumer::of(zookeeper).zk.delete(&paths::request(id), -1).await;
 }
 
 /// Has thought better of what comes first, again and again (zookeeper.md Z8).
