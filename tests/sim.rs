@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use grown::{Consumer, Process, on_paused_time, until, yaml, zookeeper};
 use model::book::Book;
+use model::configuration::Cast;
 use model::faults::{self, Chosen};
 use nodepool::model::ids::{NodeId, RequestId};
 use nodepool::model::node::NodeState;
@@ -216,7 +217,9 @@ fn faults_are_chosen_by_their_numbers() {
 
 #[test]
 fn a_seed_is_the_same_hour_each_time() {
-    assert_eq!(in_process(2), in_process(2));
+    let everybody = |seed: &u64| matches!(Cast::of(*seed), Cast { builders: true, old: true, .. });
+    let seed = (1..).find(everybody).expect("chance brings everybody together");
+    assert_eq!(in_process(seed), in_process(seed));
 }
 
 /// An hour of which somebody wants to read.
@@ -227,7 +230,6 @@ fn live(seed: u64) -> String {
     std::fs::write(&file, book.tale().join("\n")).unwrap();
     let line = outcome.line(seed, &chosen);
     assert!(outcome.has_held(), "SEED={seed} cargo test --test sim an_hour; its tale is in {}: {line}", file.display());
-    assert!(outcome.served > 200, "an hour in which nothing happens shows nothing: {line}");
     line
 }
 

@@ -14,7 +14,7 @@ use super::subject::Subject;
 use crate::model::cloud::{CloudError, ExternalId, Job, News, Notification};
 use crate::model::ids::{NodeId, ProviderName};
 use crate::model::snapshot::{NodeChange, WriteError};
-use crate::policy::invariants::of_deletion;
+use crate::policy::invariants::of_retirement;
 use crate::zk::lock::Lock;
 
 /// A deletion that takes longer is given up, and begun anew a little later.
@@ -51,8 +51,8 @@ impl CleanupWorker {
         ctx: &mut Context<Self>,
     ) {
         let (store, node) = (self.parts.store.clone(), change.id.clone());
-        let server = external_id.to_string();
-        if let Err(error) = promises::kept(of_deletion(&server, &node, Some(&change.record))) {
+        let found = store.mirror().look(|snapshot| of_retirement(&node, snapshot));
+        if let Err(error) = promises::kept(found) {
             return self.repaired(key, &subject, Err(error), ctx);
         }
         let writing = async move { store.begin(vec![change]).await };

@@ -112,7 +112,7 @@ pub fn readable(what: &str, keys: &[&str], data: &[u8]) -> Vec<Violation> {
     found.into_iter().map(Violation).collect()
 }
 
-/// What is wrong with a request that is fulfilled, or is about to be: its list, and those of its nodes that are known.
+/// What is wrong with a request that is fulfilled, or is about to be: its list, and its nodes.
 pub fn of_fulfilled<'a>(
     id: &RequestId,
     request: &NodeRequest,
@@ -127,7 +127,10 @@ pub fn of_fulfilled<'a>(
         found.push(format!("request {id} has a node twice"));
     }
     for (node_id, label) in request.nodes.iter().zip(&request.node_types) {
-        let Some(node) = node(node_id) else { continue };
+        let Some(node) = node(node_id) else {
+            found.push(format!("request {id} is fulfilled with node {node_id}, which is not there"));
+            continue;
+        };
         if node.state != NodeState::Ready {
             found.push(format!("request {id} is fulfilled with node {node_id}, which is {}", node.state));
         }
@@ -139,6 +142,15 @@ pub fn of_fulfilled<'a>(
         }
     }
     found.into_iter().map(Violation).collect()
+}
+
+/// What is wrong with beginning to end a node: one of a fulfilled request is not ours any more.
+pub fn of_retirement(id: &NodeId, snapshot: &Snapshot) -> Option<Violation> {
+    let node = &snapshot.node(id)?.record;
+    let request = node.allocated_to.as_ref()?;
+    let is_given = |given: &NodeRequest| given.state == RequestState::Fulfilled && given.nodes.contains(id);
+    let is_kept = node.state == NodeState::Ready && is_given(&snapshot.request(request)?.record);
+    is_kept.then(|| Violation(format!("node {id} is deleted while {request} is fulfilled with it")))
 }
 
 /// What is wrong with ending this server, which bears the number of this node.
@@ -382,9 +394,6 @@ impl Watcher {
         let found = of_fulfilled(id, request, |node| self.nodes.get(node));
         let mut found: Vec<String> = found.into_iter().map(|violation| violation.0).collect();
         for node in &request.nodes {
-            if !self.nodes.contains_key(node) {
-                found.push(format!("request {id} is fulfilled with node {node}, which is not there"));
-            }
             if self.makers.contains_key(node) {
                 found.push(format!("request {id} is fulfilled with node {node}, which is still locked by who made it"));
             }

@@ -13,10 +13,13 @@ use futures::stream::BoxStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use self::replica::{Replica, Step};
 use super::tree::{Applied, Fired, Session, Touched, Tree, WatchKind, Write, Written};
 use super::{
     Connection, CreateMode, EventKind, LARGEST_TRANSACTION, Op, OpReply, Reply, SessionState, Stat, WatchEvent, ZkError,
 };
+
+mod replica;
 
 /// Where the clock of a store starts unless it is given one: a fixed moment, so that runs are alike.
 const EPOCH_MS: i64 = 1_700_000_000_000;
@@ -41,6 +44,8 @@ struct Shared {
     tree: Tree,
     observer: Option<Observer>,
     clients: BTreeMap<i64, Client>,
+    /// What those see whose server is behind.
+    replicas: BTreeMap<i64, Replica>,
     clock: Box<dyn Fn() -> i64 + Send>,
     advanced_ms: i64,
     largest_transaction: usize,
@@ -100,6 +105,7 @@ impl MemoryZooKeeper {
             tree: Tree::new(),
             observer: None,
             clients: BTreeMap::new(),
+            replicas: BTreeMap::new(),
             clock: Box::new(clock),
             advanced_ms: 0,
             largest_transaction: LARGEST_TRANSACTION,
@@ -117,6 +123,7 @@ impl MemoryZooKeeper {
         let mut shared = self.lock();
         let id = shared.tree.last_session() + 1;
         let session = Session { id, password: [0; 16], timeout_ms: SESSION_TIMEOUT.as_millis() as i32 };
+        shared.repeat(|| Step::Opened(session.clone()));
         let applied = shared.tree.open_session(session);
         shared.deliver(applied.events);
         let (state, receiver) = watch::channel(SessionState::Connected);
@@ -144,9 +151,20 @@ impl MemoryZooKeeper {
         let Some(client) = shared.clients.get_mut(&session_id) else { return };
         assert_eq!(*client.state.borrow(), SessionState::Suspended, "whoever is connected hears of it");
         client.has_ended = true;
-        let applied = shared.tree.close_session(session_id);
-        shared.show(&applied.touched);
-        shared.deliver(applied.events);
+        shared.close_session(session_id);
+    }
+
+    /// From here on the server of this session is so much behind: what its client reads is what was, while events still come at once.
+    /// None ends it.
+    pub fn lag(&self, session_id: i64, lag: Option<Duration>) {
+        let mut shared = self.lock();
+        match lag.filter(|_| shared.clients.contains_key(&session_id)) {
+            Some(lag) => {
+                let replica = Replica::of(&shared.tree, lag);
+                shared.replicas.insert(session_id, replica);
+            }
+            None => drop(shared.replicas.remove(&session_id)),
+        }
     }
 
     /// Cuts a session's connection: its requests wait, and its ephemeral znodes stay.
@@ -218,10 +236,31 @@ impl Shared {
 
     fn write(&mut self, session: i64, write: Write) -> Result<Written, ZkError> {
         let now_ms = self.now_ms();
+        self.repeat(|| Step::Written { session, now_ms, write: write.clone() });
         let Applied { result, events, touched, .. } = self.tree.apply(session, now_ms, write);
         self.show(&touched);
         self.deliver(events);
         result.map_err(ZkError::from)
+    }
+
+    /// Whoever is behind does the same later.
+    fn repeat(&mut self, step: impl Fn() -> Step) {
+        self.replicas.values_mut().for_each(|replica| replica.note(step()));
+    }
+
+    /// What this session sees of the tree.
+    fn view(&mut self, session: i64) -> &Tree {
+        match self.replicas.get_mut(&session) {
+            Some(replica) => replica.view(),
+            None => &self.tree,
+        }
+    }
+
+    fn close_session(&mut self, id: i64) {
+        self.repeat(|| Step::Closed(id));
+        let applied = self.tree.close_session(id);
+        self.show(&applied.touched);
+        self.deliver(applied.events);
     }
 
     fn show(&mut self, touched: &[Touched]) {
@@ -254,10 +293,9 @@ impl Shared {
 
     fn end_session(&mut self, id: i64) {
         let Some(client) = self.clients.remove(&id) else { return };
-        let applied = self.tree.close_session(id);
-        self.show(&applied.touched);
+        self.replicas.remove(&id);
         client.state.send_replace(SessionState::Expired);
-        self.deliver(applied.events);
+        self.close_session(id);
         for request in client.waiting {
             request(self);
         }
@@ -339,18 +377,20 @@ impl MemoryConnection {
 impl Connection for MemoryConnection {
     fn get(&self, path: &str) -> Reply<(Bytes, Stat)> {
         let path = path.to_owned();
-        self.ask(move |shared| Ok(shared.tree.get(&path)?))
+        let id = self.id;
+        self.ask(move |shared| Ok(shared.view(id).get(&path)?))
     }
 
     fn exists(&self, path: &str) -> Reply<Option<Stat>> {
         let path = path.to_owned();
-        self.ask(move |shared| shared.stat(&path))
+        let id = self.id;
+        self.ask(move |shared| stat(shared.view(id), &path))
     }
 
     fn children(&self, path: &str) -> Reply<(Vec<String>, Stat)> {
-        let path = path.to_owned();
+        let (path, id) = (path.to_owned(), self.id);
         self.ask(move |shared| {
-            let (names, stat) = shared.tree.children(&path)?;
+            let (names, stat) = shared.view(id).children(&path)?;
             Ok((names.cloned().collect(), stat))
         })
     }
@@ -394,7 +434,7 @@ impl Connection for MemoryConnection {
     fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)> {
         let (path, id) = (path.to_owned(), self.id);
         self.ask(move |shared| {
-            let stat = shared.stat(&path)?;
+            let stat = stat(shared.view(id), &path)?;
             let (sender, changed) = oneshot::channel();
             shared.tree.add_watch(id, &path, WatchKind::Data);
             let client = shared.clients.get_mut(&id).ok_or(ZkError::SessionExpired)?;
@@ -423,13 +463,11 @@ impl Connection for MemoryConnection {
     }
 }
 
-impl Shared {
-    fn stat(&self, path: &str) -> Result<Option<Stat>, ZkError> {
-        match self.tree.stat(path).map_err(ZkError::from) {
-            Ok(stat) => Ok(Some(stat)),
-            Err(ZkError::NoNode) => Ok(None),
-            Err(error) => Err(error),
-        }
+fn stat(tree: &Tree, path: &str) -> Result<Option<Stat>, ZkError> {
+    match tree.stat(path).map_err(ZkError::from) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(ZkError::NoNode) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -37,6 +37,8 @@ pub enum Fault {
     Jump { seconds: f64 },
     /// All that it asks ZooKeeper, and all that it hears, is late by up to so much, for a while or until it loses its session.
     Slow { process: usize, most_ms: u64, seconds: f64 },
+    /// Its server is behind the leader, and so is all that it reads and hears, for a while or until it loses its session.
+    Behind { process: usize, most_ms: u64, seconds: f64 },
     /// Somebody deletes an idle node by hand.
     Delete { nth: usize },
     /// Somebody keeps an idle node by hand for a while.
@@ -134,6 +136,7 @@ impl Fault {
             | Self::Expire { process }
             | Self::Cut { process, .. }
             | Self::Lose { process, .. }
+            | Self::Behind { process, .. }
             | Self::Slow { process, .. } => match *process {
                 OLD_SEAT => cast.old,
                 process => process < LAUNCHERS.len() || cast.builders,
@@ -163,7 +166,7 @@ pub fn schedule(seed: u64) -> Vec<(f64, Fault)> {
 fn draw(dice: &mut StdRng) -> Fault {
     // Launchers more often than builders, and whoever polls is only killed.
     let process = [0, 0, 1, 1, 2, 3][dice.gen_range(0..6)];
-    match dice.gen_range(0..20) {
+    match dice.gen_range(0..22) {
         0..3 => Fault::Kill { process, steps: dice.gen_range(0..60) },
         3 => Fault::Kill { process: OLD_SEAT, steps: dice.gen_range(0..60) },
         4 => Fault::Expire { process },
@@ -184,6 +187,10 @@ fn draw(dice: &mut StdRng) -> Fault {
         15 => Fault::Dismiss { nth: dice.gen_range(0..12) },
         16 => Fault::Rebuild { image: IMAGES[dice.gen_range(0..IMAGES.len())].0 },
         17 => Fault::Erase { nth: dice.gen_range(0..20) },
+        19..21 => {
+            let most_ms = [5, 50, 300, 1500][dice.gen_range(0..4)];
+            Fault::Behind { process, most_ms, seconds: dice.gen_range(60.0..900.0) }
+        }
         18 => Fault::Hold { nth: dice.gen_range(0..20), seconds: dice.gen_range(1.0..300.0) },
         _ => Fault::Reload {
             launcher: dice.gen_range(0..2),
@@ -251,6 +258,19 @@ pub fn strike(fault: &Fault, stage: &Stage) {
         }
         Fault::Vanish { nth } => clouds.vanish(nth),
         Fault::Jump { seconds } => clock::simulate(Timestamp(clock::now().0 + seconds)),
+        Fault::Behind { process, most_ms, seconds } => {
+            let (zookeeper, session, wire) = (zookeeper.clone(), seats[process].session(), seats[process].wire());
+            let lag = Duration::from_millis(most_ms);
+            zookeeper.lag(session, Some(lag));
+            wire.set_lag(lag);
+            actix_rt::spawn(async move {
+                tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+                if wire.lag() == lag {
+                    zookeeper.lag(session, None);
+                    wire.set_lag(Duration::ZERO);
+                }
+            });
+        }
         Fault::Slow { process, most_ms, seconds } => slow_down(&seats[process], most_ms, seconds),
         Fault::Delete { nth } => {
             seats[..LAUNCHERS.len()].iter().for_each(|launcher| slow_down(launcher, 300, 10.0));
@@ -288,6 +308,8 @@ pub fn heal(stage: &Stage) {
     for seat in seats {
         zookeeper.resume(seat.session());
         seat.wire().set_slowness(Duration::ZERO);
+        zookeeper.lag(seat.session(), None);
+        seat.wire().set_lag(Duration::ZERO);
     }
     drop(actix_rt::spawn(operator::end_forgotten(zookeeper.clone(), OLD[0])));
 }

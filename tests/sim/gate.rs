@@ -12,7 +12,7 @@ use nodepool::zk::{Connection, CreateMode, Op, OpReply, Reply, SessionState, Sta
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::wire::Wire;
+use super::wire::{Kind, Wire};
 
 /// Steps that a process may still make: requests to ZooKeeper and calls of clouds. Clones share them.
 #[derive(Clone, Debug)]
@@ -108,52 +108,57 @@ pub struct Gated {
 }
 
 impl Gated {
-    fn ask<T: Send + 'static>(&self, ask: impl FnOnce(&MemoryConnection) -> Reply<T> + Send + 'static) -> Reply<T> {
+    fn ask<T: Send + 'static>(
+        &self,
+        kind: Kind,
+        ask: impl FnOnce(&MemoryConnection) -> Reply<T> + Send + 'static,
+    ) -> Reply<T> {
         if !self.gate.lets_through() {
             return pending().boxed();
         }
         let inner = self.inner.clone();
-        self.wire.carry(move || ask(&inner))
+        self.wire.carry(kind, move || ask(&inner))
     }
 
     /// The same of what is done to a path.
     fn at<T: Send + 'static>(
         &self,
+        kind: Kind,
         path: &str,
         ask: impl FnOnce(&MemoryConnection, &str) -> Reply<T> + Send + 'static,
     ) -> Reply<T> {
         let path = path.to_owned();
-        self.ask(move |zk| ask(zk, &path))
+        self.ask(kind, move |zk| ask(zk, &path))
     }
 }
 
 impl Connection for Gated {
     fn get(&self, path: &str) -> Reply<(Bytes, Stat)> {
-        self.at(path, |zk, path| zk.get(path))
+        self.at(Kind::Read, path, |zk, path| zk.get(path))
     }
 
     fn exists(&self, path: &str) -> Reply<Option<Stat>> {
-        self.at(path, |zk, path| zk.exists(path))
+        self.at(Kind::Read, path, |zk, path| zk.exists(path))
     }
 
     fn children(&self, path: &str) -> Reply<(Vec<String>, Stat)> {
-        self.at(path, |zk, path| zk.children(path))
+        self.at(Kind::Read, path, |zk, path| zk.children(path))
     }
 
     fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Reply<(String, Stat)> {
-        self.at(path, move |zk, path| zk.create(path, data, mode))
+        self.at(Kind::Write, path, move |zk, path| zk.create(path, data, mode))
     }
 
     fn set(&self, path: &str, data: Bytes, version: i32) -> Reply<Stat> {
-        self.at(path, move |zk, path| zk.set(path, data, version))
+        self.at(Kind::Write, path, move |zk, path| zk.set(path, data, version))
     }
 
     fn delete(&self, path: &str, version: i32) -> Reply<()> {
-        self.at(path, move |zk, path| zk.delete(path, version))
+        self.at(Kind::Write, path, move |zk, path| zk.delete(path, version))
     }
 
     fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>> {
-        self.ask(|zk| zk.multi(ops))
+        self.ask(Kind::Write, |zk| zk.multi(ops))
     }
 
     fn largest_transaction(&self) -> usize {
@@ -162,16 +167,27 @@ impl Connection for Gated {
 
     fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>> {
         let (listener, events) = self.wire.events();
-        let watching = self.at(path, move |zk, path| zk.listen(path, listener));
+        let watching = self.at(Kind::Read, path, move |zk, path| zk.listen(path, listener));
         async move { watching.await.map(|()| events) }.boxed()
     }
 
     fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)> {
-        self.at(path, |zk, path| zk.exists_and_watch(path))
+        let asking = self.at(Kind::Read, path, |zk, path| zk.exists_and_watch(path));
+        let wire = self.wire.clone();
+        async move {
+            let (stat, changed) = asking.await?;
+            // What changed before the watch was there, and is not shown yet, is told as well; so is what did not.
+            let lag = wire.lag();
+            let told = async move {
+                if lag.is_zero() { changed.await } else { drop(tokio::time::timeout(lag, changed).await) }
+            };
+            Ok((stat, told.boxed()))
+        }
+        .boxed()
     }
 
     fn sync(&self, path: &str) -> Reply<()> {
-        self.at(path, |zk, path| zk.sync(path))
+        self.at(Kind::Write, path, |zk, path| zk.sync(path))
     }
 
     fn lives_until(&self) -> Option<Instant> {

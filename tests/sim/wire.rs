@@ -1,4 +1,7 @@
-//! The wire between a process and ZooKeeper, which keeps the order of what is on it, and may be slow.
+//! The wire between a process and its server of ZooKeeper, which keeps the order of what is on it, and may be slow.
+//!
+//! A server may be behind the leader as well. Then it shows everything a while later: what it is asked, its events, and what came of
+//! writes, each in the order in which it happened. What is read was true when the events that have been heard by then happened.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,6 +25,10 @@ struct State {
     dice: StdRng,
     /// The longest time for one way; none where it takes no time.
     slowness: Duration,
+    /// By how much the server is behind.
+    lag: Duration,
+    /// When the last event of a server that is behind gets back.
+    told: Instant,
     /// When the last request gets there, and the last answer or event back.
     there: Instant,
     back: Instant,
@@ -42,12 +49,25 @@ impl Wire {
         });
         let now = Instant::now();
         let dice = StdRng::seed_from_u64(seed);
-        let state = State { dice, slowness: Duration::ZERO, there: now, back: now, requests };
+        let state =
+            State { dice, slowness: Duration::ZERO, lag: Duration::ZERO, told: now, there: now, back: now, requests };
         Self(Arc::new(Mutex::new(state)))
     }
 
     pub fn set_slowness(&self, slowness: Duration) {
         self.0.lock().unwrap().slowness = slowness;
+    }
+
+    /// From now on the server is so much behind; who sets it lets what is read be as old.
+    pub fn set_lag(&self, lag: Duration) {
+        let mut state = self.0.lock().unwrap();
+        state.told = state.told.max(state.back);
+        state.back = state.told;
+        state.lag = lag;
+    }
+
+    pub fn lag(&self) -> Duration {
+        self.0.lock().unwrap().lag
     }
 
     /// It takes no time any more, if it took as much as that.
@@ -59,16 +79,19 @@ impl Wire {
     }
 
     /// Makes a request when it gets there, and hands its answer on when that gets back. What is on its way goes on though nobody waits.
-    pub fn carry<T: Send + 'static>(&self, ask: impl FnOnce() -> Reply<T> + Send + 'static) -> Reply<T> {
+    pub fn carry<T: Send + 'static>(&self, kind: Kind, ask: impl FnOnce() -> Reply<T> + Send + 'static) -> Reply<T> {
         let Some(there) = self.0.lock().unwrap().next_there() else { return ask() };
         let (answer, answered) = oneshot::channel();
         let wire = self.clone();
         let errand = async move {
+            let after = wire.0.lock().unwrap().after(kind);
+            sleep_until(after).await;
             // It takes effect here, and the next one after it; its answer is another matter.
+            let earliest = wire.0.lock().unwrap().earliest(kind);
             let reply = ask();
             tokio::spawn(async move {
                 let result = reply.await;
-                let back = wire.0.lock().unwrap().next_back();
+                let back = wire.0.lock().unwrap().next_back(earliest);
                 sleep_until(back).await;
                 let _ = answer.send(result);
             });
@@ -82,7 +105,7 @@ impl Wire {
         let (stamped, arriving) = mpsc::unbounded();
         let wire = self.clone();
         let listener = Box::new(move |event| {
-            let back = wire.0.lock().unwrap().next_back();
+            let back = wire.0.lock().unwrap().next_event();
             stamped.unbounded_send((back, event)).is_ok()
         });
         let arrive = |(back, event)| async move {
@@ -95,7 +118,46 @@ impl Wire {
     }
 }
 
+/// What a request is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Answered by the server itself.
+    Read,
+    /// Answered when the server has heard from the leader what came of it.
+    Write,
+}
+
+/// After a moment a server that was behind shows what happened then.
+const TICK: Duration = Duration::from_millis(1);
+
 impl State {
+    fn is_behind(&self) -> bool {
+        !self.lag.is_zero()
+    }
+
+    /// When a server that is behind gets to a request: a read waits for what came of the writes before it.
+    fn after(&self, kind: Kind) -> Instant {
+        if self.is_behind() && kind == Kind::Read { self.back } else { Instant::now() }
+    }
+
+    /// When it may be answered.
+    fn earliest(&mut self, kind: Kind) -> Instant {
+        let now = Instant::now();
+        if self.is_behind() && kind == Kind::Write {
+            self.back = self.back.max(now + self.lag + TICK);
+            return self.back;
+        }
+        now
+    }
+
+    fn next_event(&mut self) -> Instant {
+        if !self.is_behind() {
+            return self.next_back(Instant::now());
+        }
+        self.told = self.told.max(self.way(Instant::now() + self.lag + TICK));
+        self.told
+    }
+
     fn way(&mut self, now: Instant) -> Instant {
         if self.slowness.is_zero() { now } else { now + self.slowness.mul_f64(self.dice.r#gen()) }
     }
@@ -104,11 +166,14 @@ impl State {
     fn next_there(&mut self) -> Option<Instant> {
         let now = Instant::now();
         self.there = self.there.max(self.way(now));
-        (self.there > now).then_some(self.there)
+        (self.there > now || self.is_behind()).then_some(self.there)
     }
 
-    fn next_back(&mut self) -> Instant {
-        self.back = self.back.max(self.way(Instant::now()));
+    fn next_back(&mut self, earliest: Instant) -> Instant {
+        if !self.is_behind() {
+            self.back = self.back.max(self.told);
+        }
+        self.back = self.back.max(self.way(earliest));
         self.back
     }
 }

@@ -1,0 +1,76 @@
+//! What a server shows that is behind the others: everything that happened, a while later.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::zk::tree::{Session, Tree, Write};
+
+/// A step of the tree, as it is repeated by who is behind.
+#[derive(Clone)]
+pub enum Step {
+    Opened(Session),
+    Closed(i64),
+    Written { session: i64, now_ms: i64, write: Write },
+}
+
+/// The tree as it was a while ago.
+pub struct Replica {
+    tree: Tree,
+    lag: Duration,
+    ahead: VecDeque<(Instant, Step)>,
+}
+
+impl Replica {
+    pub fn of(tree: &Tree, lag: Duration) -> Self {
+        Self { tree: tree.clone(), lag, ahead: VecDeque::new() }
+    }
+
+    /// It happened now, so it shows later.
+    pub fn note(&mut self, step: Step) {
+        self.ahead.push_back((Instant::now(), step));
+    }
+
+    /// What it shows now: all that happened longer ago than it is behind.
+    pub fn view(&mut self) -> &Tree {
+        let now = Instant::now();
+        while let Some((_, step)) = self.ahead.pop_front_if(|(at, _)| *at + self.lag < now) {
+            // Whoever asked was told by the leader.
+            match step {
+                Step::Opened(session) => drop(self.tree.open_session(session)),
+                Step::Closed(session) => drop(self.tree.close_session(session)),
+                Step::Written { session, now_ms, write } => drop(self.tree.apply(session, now_ms, write)),
+            }
+        }
+        &self.tree
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::super::MemoryZooKeeper;
+    use super::*;
+    use crate::zk::{Connection, CreateMode, ZkError};
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_behind_reads_what_was() {
+        let zookeeper = MemoryZooKeeper::new();
+        let (behind, other) = (zookeeper.connect(), zookeeper.connect());
+        let lag = Duration::from_secs(1);
+        zookeeper.lag(behind.session_id(), Some(lag));
+        other.create("/a", Bytes::from("1"), CreateMode::Persistent).await.unwrap();
+        assert_eq!(behind.get("/a").await, Err(ZkError::NoNode));
+        tokio::time::sleep(lag / 2).await;
+        other.set("/a", Bytes::from("2"), -1).await.unwrap();
+        tokio::time::sleep(lag / 2 + Duration::from_millis(1)).await;
+        assert_eq!(behind.get("/a").await.unwrap().0, "1");
+        assert_eq!(other.get("/a").await.unwrap().0, "2");
+        // What it writes is judged by what is.
+        assert_eq!(behind.set("/a", Bytes::from("3"), 0).await, Err(ZkError::BadVersion));
+        zookeeper.lag(behind.session_id(), None);
+        assert_eq!(behind.get("/a").await.unwrap().0, "2");
+    }
+}
