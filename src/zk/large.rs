@@ -8,6 +8,7 @@ use super::lock::{self, Lock};
 use super::txn::{Store, refusal};
 use super::{Op, paths};
 use crate::model::json;
+use crate::model::node::NodeState;
 use crate::model::request::RequestState;
 use crate::model::snapshot::{NodeChange, RequestChange, WriteError};
 
@@ -33,16 +34,23 @@ async fn hand_out_locked(
     let mut pending = request.clone();
     pending.record.state = RequestState::Pending;
     pending.record.nodes.clear();
-    request.version = store.set_request(lock, pending).await?.version;
+    request.version = store.set_request(lock, &[], pending).await?.version;
+    let written = as_written(&nodes);
     in_steps(store, lock, &request, nodes).await?;
-    store.set_request(lock, request).await.map(drop)
+    store.set_request(lock, &written, request).await.map(drop)
+}
+
+/// That nobody has changed those of these nodes that are ready since they were written: in steps there is time for that.
+pub(super) fn as_written<'a>(nodes: impl IntoIterator<Item = &'a NodeChange>) -> Vec<Op> {
+    let ready = nodes.into_iter().filter(|node| node.record.state == NodeState::Ready);
+    ready.map(|node| Op::check(paths::node(&node.id), node.version + 1)).collect()
 }
 
 /// Nodes freed step by step, then the request: the order in which an interruption does no harm.
 pub async fn reset(store: &Store, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
     let lock = take_lock(store, &request).await?;
     let result = match in_steps(store, &lock, &request, nodes).await {
-        Ok(()) => store.set_request(&lock, request).await.map(drop),
+        Ok(()) => store.set_request(&lock, &[], request).await.map(drop),
         Err(error) => Err(error),
     };
     give_up_lock(store, lock).await;

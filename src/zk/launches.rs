@@ -9,7 +9,7 @@ use super::lock::{self, Lock, PlannedLock};
 use super::mirror::Fold;
 use super::paths::Place;
 use super::txn::{After, Guard, Store, refusal, unfitting};
-use super::{CreateMode, Op, OpReply, ZkError, paths, removal};
+use super::{CreateMode, Op, OpReply, ZkError, large, paths, removal};
 use crate::model::ids::{NodeId, RequestId};
 use crate::model::json;
 use crate::model::node::Node;
@@ -134,17 +134,19 @@ impl Store {
         let size: usize =
             nodes.iter().filter_map(|node| node.change.as_ref()).map(|node| json::to_bytes(&node.record).len()).sum();
         if size <= self.zk().largest_transaction() {
-            return self.finish_at_once(request, nodes).await;
+            return self.finish_at_once(&[], request, nodes).await;
         }
         // First all nodes, then the request: the order in which an interruption does no harm.
+        let written = large::as_written(nodes.iter().filter_map(|node| node.change.as_ref()));
         for node in nodes {
-            self.finish_at_once(None, vec![node]).await?;
+            self.finish_at_once(&[], None, vec![node]).await?;
         }
-        self.finish_at_once(request, Vec::new()).await
+        self.finish_at_once(&written, request, Vec::new()).await
     }
 
     async fn finish_at_once(
         &self,
+        conditions: &[Op],
         request: Option<(Lock, Option<RequestChange>)>,
         nodes: Vec<HeldNode>,
     ) -> Result<(), WriteError> {
@@ -157,7 +159,8 @@ impl Store {
                 .map(|change| Op::set(paths::request(&change.id), json::to_bytes(&change.record), change.version)),
         );
         let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
-        let mut releases: Vec<Op> = nodes.iter().map(|node| node.lock.release_op()).collect();
+        let mut releases = conditions.to_vec();
+        releases.extend(nodes.iter().map(|node| node.lock.release_op()));
         releases.extend(request_lock.iter().map(Lock::release_op));
         let goes_on = request.as_ref().is_some_and(|change| change.record.state == RequestState::Requested);
         let directory = request_lock.as_ref().filter(|_| !goes_on).map(|lock| Op::delete(lock.directory(), -1));

@@ -415,11 +415,16 @@ impl Store {
         self.write_all(conditions, guards, None, nodes, writes).await
     }
 
-    pub(super) async fn set_request(&self, lock: &Lock, request: RequestChange) -> Result<Stat, WriteError> {
+    pub(super) async fn set_request(
+        &self,
+        lock: &Lock,
+        conditions: &[Op],
+        request: RequestChange,
+    ) -> Result<Stat, WriteError> {
         let data = json::to_bytes(&request.record);
-        let ops = vec![lock.fence(), Op::set(paths::request(&request.id), data, request.version)];
-        match self.zk.multi(ops).await.as_deref() {
-            Ok([_, OpReply::Set(stat)]) => {
+        let set = Op::set(paths::request(&request.id), data, request.version);
+        match self.zk.multi([&[lock.fence()], conditions, &[set]].concat()).await.as_deref() {
+            Ok([.., OpReply::Set(stat)]) => {
                 let stat = *stat;
                 self.mirror.fold(|fold| {
                     fold.change_request(request.id, stored(request.record, &stat));

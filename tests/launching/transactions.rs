@@ -328,6 +328,42 @@ fn a_reset_that_was_decided_on_before_a_hand_out_frees_nothing() {
     }
 }
 
+// An operator deletes one of the nodes between two steps.
+#[test]
+fn a_hand_out_in_steps_is_none_where_a_node_changed_meanwhile() {
+    on_paused_time(async {
+        let case = Case::new().await;
+        case.zookeeper.limit_transactions(1);
+        // Others come after it, which leaves time.
+        let mut ready = case.other.node(&case.node).await.unwrap();
+        ready.labels = vec!["b".into()];
+        for _ in 0..5 {
+            case.store.register(ready.clone()).await.unwrap();
+        }
+        let (request, mut nodes) = case.hand_out();
+        let snapshot = case.store.mirror().snapshot();
+        let others = snapshot.nodes().filter(|(id, _)| **id != case.node);
+        let allocate = |record: &mut Node| record.allocated_to = Some(case.request.clone());
+        nodes.extend(others.map(|(id, node)| node.change(id.clone(), allocate)));
+        let (other, watched) = (case.other.clone(), paths::node(&case.node));
+        let meddling = tokio::spawn(async move {
+            loop {
+                let (_, changed) = other.zk.exists_and_watch(&watched).await.unwrap();
+                changed.await;
+                let mut node = other.node(&NodeId::from(paths::name(&watched))).await.unwrap();
+                if node.allocated_to.is_some() {
+                    node.state = NodeState::Deleting;
+                    other.zk.set(&watched, Bytes::from(json::to_bytes(&node)), -1).await.unwrap();
+                    return;
+                }
+            }
+        });
+        assert_eq!(case.store.hand_out(request, nodes).await, Err(WriteError::Conflict));
+        meddling.await.unwrap();
+        assert_eq!(case.other.request(&case.request).await.unwrap().state, RequestState::Pending);
+    });
+}
+
 // Before the first node of it can be taken for one that somebody left.
 #[test]
 fn a_hand_out_in_steps_is_seen_with_its_lock_at_any_moment() {
