@@ -58,6 +58,23 @@ impl Ensemble {
         .await
     }
 
+    /// Waits until all servers serve and agree on who leads. One that was deposed while it was frozen still takes itself for the leader
+    /// for a moment.
+    pub async fn settles(&self) {
+        wait::until("all servers to serve under one leader", ELECTION, async || {
+            let mut leaders = 0;
+            for server in &self.servers {
+                match server.role().await.as_deref() {
+                    Some("leader") => leaders += 1,
+                    Some(_) => {}
+                    None => return false,
+                }
+            }
+            leaders == 1
+        })
+        .await;
+    }
+
     /// Ends one server without a warning.
     pub fn kill(&mut self, index: usize) {
         self.servers[index].kill();
