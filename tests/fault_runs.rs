@@ -38,6 +38,8 @@ const GRACE: Duration = Duration::from_secs(5);
 const LOOKED_FOR: Duration = Duration::from_secs(4);
 /// After so many faults nothing fails for a while, until each request that waits has ended.
 const QUIET: usize = 5;
+/// Short, so that a leader that is frozen is replaced.
+const SYNC: Duration = Duration::from_secs(2);
 const SESSION_OF_ZUUL_MS: i64 = 10_000;
 /// After so many faults it is looked whether all comes to rest, and everything is judged.
 const ROUND: usize = 40;
@@ -82,7 +84,7 @@ struct Times {
 /// All of it from a new stage to an empty one.
 async fn one_round(number: usize, seed: u64) -> Tally {
     let (dice, name) = (&mut StdRng::seed_from_u64(seed), format!("fault-runs-{seed}"));
-    let mut stage = Stage::set(&Setting { builders: 2, ..Setting::quick(&name) }).await;
+    let mut stage = Stage::set(&Setting { builders: 2, sync: SYNC, ..Setting::quick(&name) }).await;
     let limit = stage.session + GRACE + LOOKED_FOR;
     // Before that nobody has the label, and who asks for it fails.
     soon(PATIENCE, async || stage.unrest_of_images().await).await;

@@ -121,6 +121,9 @@ impl Storm {
     }
 }
 
+/// For two servers to notice that they have lost the third and to agree on a leader.
+const ELECTION: Duration = Duration::from_secs(1);
+
 /// What a cloud refused or did not answer has effects for so long: a server that may still appear is looked for, and after calls that
 /// were throttled there is a pause.
 const AFTER_A_STORM: Duration = Duration::from_secs(10);
@@ -169,7 +172,8 @@ impl Fault {
                 Self::Wire { seat, wire: wires[dice.gen_range(0..wires.len())], time }
             }
             3 => Self::Leader { time },
-            4 => Self::Frozen { time },
+            // Every second time long enough for another one to be elected.
+            4 => Self::Frozen { time: if dice.gen_bool(0.5) { stage.sync + ELECTION + time } else { time } },
             5 => Self::Blackout,
             6 => Self::Storm { kind: Storm::ALL[dice.gen_range(0..Storm::ALL.len())], time: 2 * time },
             7 => {

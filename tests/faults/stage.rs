@@ -40,6 +40,8 @@ pub struct Stage {
     pub seats: Vec<Seat>,
     pub zk: Zk,
     pub session: Duration,
+    /// After that the ZooKeeper servers elect another leader in place of one that is silent.
+    pub sync: Duration,
     /// That of the ZooKeeper servers.
     pub disk: SlowDisk,
     launchers: usize,
@@ -55,6 +57,8 @@ pub struct Setting {
     /// Zookeeper's unit of time, and how long sessions of launchers last.
     pub tick: Duration,
     pub session: Duration,
+    /// How long ZooKeeper servers wait for each other.
+    pub sync: Duration,
     pub launchers: usize,
     /// With any of them there is the label `c`, whose image they make.
     pub builders: usize,
@@ -69,6 +73,7 @@ impl Setting {
         Self {
             name,
             tick: Duration::from_millis(200),
+            sync: Options::default().sync,
             session: Duration::from_secs(1),
             launchers: 2,
             builders: 0,
@@ -80,7 +85,8 @@ impl Setting {
 impl Stage {
     pub async fn set(setting: &Setting) -> Stage {
         let disk = SlowDisk::new();
-        let options = Options { tick: setting.tick, environment: disk.environment(), ..scene::options() };
+        let options =
+            Options { tick: setting.tick, sync: setting.sync, environment: disk.environment(), ..scene::options() };
         let ensemble = Ensemble::start(3, options).await;
         let cloud = SimulatedOpenStack::start(setting.cloud).await;
         let mut hosts = Vec::new();
@@ -124,7 +130,8 @@ impl Stage {
         }
         let (launchers, session) = (setting.launchers, setting.session);
         let name = setting.name.clone();
-        Stage { name, ensemble, cloud, seats, zk, session, disk, launchers, images, _hosts: hosts, home }
+        let sync = setting.sync;
+        Stage { name, sync, ensemble, cloud, seats, zk, session, disk, launchers, images, _hosts: hosts, home }
     }
 
     pub fn home(&self) -> &Path {
