@@ -1,6 +1,7 @@
 //! A launcher dies with servers that boot: the second one goes on with them as soon as ZooKeeper says that the first has gone.
 //!
-//! NODEPOOL_FAILOVERS=20 does it as often, and the times are told.
+//! NODEPOOL_FAILOVERS=20 does it as often, tells the times and holds them to the promise; without it they are only told, as other tests
+//! may run beside this one.
 
 mod crowd;
 mod disks;
@@ -28,10 +29,13 @@ use witness::transactions::Change;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const REQUESTS: usize = 20;
+/// Promised: so long after the end of a session's time, the last of the requests is gone on with.
+const PROMISED: Duration = Duration::from_millis(250);
 /// Longer than it takes to kill and to go on, so that all of them boot at that moment.
 const CLOUD: &[&str] = &["--boot-time-s", "8", "--delete-time-s", "0.2", "--latency-ms", "compute=5-60"];
 /// ZooKeeper ends a session up to a tick later than it might: with short ones nearly all of what is measured is ours.
 const TICK: Duration = Duration::from_millis(50);
+const SESSION: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_launcher_goes_on_with_what_boots_and_makes_nothing_anew() {
@@ -51,6 +55,10 @@ async fn a_second_launcher_goes_on_with_what_boots_and_makes_nothing_anew() {
     let after = worst(|taken| taken.until_last_ms - taken.until_expiry_ms);
     eprintln!("the slowest of {rounds}: the first goes on {first} ms after the kill, the last of {REQUESTS} {last} ms");
     eprintln!("the last goes on {after} ms after the end of the session");
+    if rounds > 1 {
+        let most = (SESSION + PROMISED).as_millis() as i64;
+        assert!(last <= most, "{last} ms after the kill, where {most} ms are promised");
+    }
 }
 
 /// From the kill, in milliseconds.
@@ -58,16 +66,17 @@ async fn a_second_launcher_goes_on_with_what_boots_and_makes_nothing_anew() {
 struct Taken {
     /// ZooKeeper ends the session of the dead launcher.
     until_expiry_ms: i64,
-    /// The other one holds the first, and the last, of the requests.
+    /// The other one has the lock of the first, and of the last, of the requests.
     until_first_ms: i64,
     until_last_ms: i64,
 }
 
 async fn fail_over() -> Taken {
-    let mut stage = Stage::set(&Setting { cloud: CLOUD, tick: TICK, ..Setting::quick() }).await;
+    let mut stage =
+        Stage::set(&Setting { cloud: CLOUD, tick: TICK, session: SESSION, ..Setting::quick("fail-over") }).await;
     stage.seats[1].kill();
     until_pools(&stage.zk, 2).await;
-    let dead = session(&stage.zk).await;
+    let dead = sessions(&stage.zk, 1).await[0];
     for container in [paths::REQUESTS, paths::NODES] {
         lock::make_path(&stage.zk, container).await.expect("a server that serves lets us make paths");
     }
@@ -81,6 +90,8 @@ async fn fail_over() -> Taken {
     .await;
     stage.seats[1].start_again();
     until_pools(&stage.zk, 4).await;
+    let both = sessions(&stage.zk, 2).await;
+    let survivor = *both.iter().find(|session| **session != dead).expect("one is alive");
     let killed_ms = (clock::now().0 * 1000.0) as i64;
     stage.seats[0].kill();
     for id in &requests {
@@ -91,7 +102,6 @@ async fn fail_over() -> Taken {
         )
         .await;
     }
-    stage.keep_logs("fail-over");
     let state = stage.cloud.state().await;
     assert_eq!(state["servers_created"], json!(REQUESTS), "nothing is made anew: {state}");
     assert_eq!(state["double_creates"], json!(0), "{state}");
@@ -105,33 +115,63 @@ async fn fail_over() -> Taken {
     let findings = witness.judge();
 
     findings.assert_kept("fail-over");
-    taken(&witness, &requests, dead, killed_ms)
+    taken(&witness, &requests, [dead, survivor], killed_ms)
 }
 
-fn taken(witness: &Witness, requests: &[RequestId], dead: i64, killed_ms: i64) -> Taken {
-    let left: Vec<String> = requests.iter().map(paths::request_lock).collect();
-    let mut held: BTreeMap<&str, i64> = BTreeMap::new();
+fn taken(witness: &Witness, requests: &[RequestId], [dead, survivor]: [i64; 2], killed_ms: i64) -> Taken {
+    let mut locks: BTreeMap<String, Lock> =
+        requests.iter().map(|id| (paths::request_lock(id), Lock::default())).collect();
     let mut expiry_ms = None;
-    for transaction in witness.transactions.iter().filter(|transaction| transaction.at_ms >= killed_ms) {
+    for transaction in &*witness.transactions {
         for change in &transaction.changes {
             match change {
                 Change::SessionEnded if transaction.session == dead => expiry_ms = Some(transaction.at_ms),
                 Change::Created(path, _) => {
-                    let lock = left.iter().find(|lock| paths::parent(path) == Some(lock.as_str()));
-                    held.extend(
-                        lock.filter(|lock| !held.contains_key(lock.as_str())).map(|lock| (&**lock, transaction.at_ms)),
-                    );
+                    if let Some(lock) = lock_of(&mut locks, path) {
+                        lock.contenders.insert(number(path), transaction.session);
+                    }
                 }
-                Change::SessionEnded | Change::Written(..) | Change::Gone(_) => {}
+                Change::Gone(path) => {
+                    if let Some(lock) = lock_of(&mut locks, path) {
+                        lock.contenders.remove(&number(path));
+                    }
+                }
+                Change::SessionEnded | Change::Written(..) => {}
             }
         }
+        for lock in locks.values_mut().filter(|_| transaction.at_ms >= killed_ms) {
+            let is_held = lock.contenders.first_key_value().is_some_and(|(_, holder)| *holder == survivor);
+            lock.held_ms = lock.held_ms.or(is_held.then_some(transaction.at_ms));
+        }
     }
-    assert_eq!(held.len(), REQUESTS, "somebody went on with each of them");
+    let expiry_ms = expiry_ms.expect("the session of who is dead ends");
+    let held: Vec<i64> =
+        locks.values().map(|lock| lock.held_ms.expect("the other one goes on with each of them")).collect();
+    let (first_ms, last_ms) = (held.iter().min().expect("there are some"), held.iter().max().expect("there are some"));
+    assert!(*first_ms >= expiry_ms, "who is dead holds them until its session ends");
     Taken {
-        until_expiry_ms: expiry_ms.expect("the session of who is dead ends") - killed_ms,
-        until_first_ms: held.values().min().expect("there are some") - killed_ms,
-        until_last_ms: held.values().max().expect("there are some") - killed_ms,
+        until_expiry_ms: expiry_ms - killed_ms,
+        until_first_ms: first_ms - killed_ms,
+        until_last_ms: last_ms - killed_ms,
     }
+}
+
+/// The lock of a request: the first of its contenders holds it.
+#[derive(Default)]
+struct Lock {
+    /// Whose session each of them is of, in their order.
+    contenders: BTreeMap<String, i64>,
+    /// Since when the other launcher holds it.
+    held_ms: Option<i64>,
+}
+
+fn lock_of<'a>(locks: &'a mut BTreeMap<String, Lock>, contender: &str) -> Option<&'a mut Lock> {
+    locks.get_mut(paths::parent(contender)?)
+}
+
+/// The number that ZooKeeper gave it, by which contenders stand in line.
+fn number(contender: &str) -> String {
+    contender[contender.len() - "0000000000".len()..].to_owned()
 }
 
 async fn until_pools(zk: &Zk, number: usize) {
@@ -139,14 +179,24 @@ async fn until_pools(zk: &Zk, number: usize) {
     wait::until(&what, PATIENCE, async || children(zk, "/nodepool/components/pool").await.len() == number).await;
 }
 
-/// That of the launcher which is registered alone.
-async fn session(zk: &Zk) -> i64 {
-    // Its pools may be registered before it.
+/// Those of the launchers, of which so many are registered.
+async fn sessions(zk: &Zk, launchers: usize) -> Vec<i64> {
+    // Their pools may be registered before them.
     let registered = async || children(zk, "/nodepool/components/launcher").await;
-    wait::until("a launcher that is registered alone", PATIENCE, async || registered().await.len() == 1).await;
-    let names = registered().await;
-    let path = format!("/nodepool/components/launcher/{}", names[0]);
-    again(|| zk.exists(&path)).await.expect("ZooKeeper answers").expect("it was there a moment ago").ephemeral_owner
+    let what = format!("{launchers} launchers to be registered");
+    wait::until(&what, PATIENCE, async || registered().await.len() == launchers).await;
+    let mut owners = Vec::new();
+    for name in registered().await {
+        let path = format!("/nodepool/components/launcher/{name}");
+        owners.push(
+            again(|| zk.exists(&path))
+                .await
+                .expect("ZooKeeper answers")
+                .expect("it was there a moment ago")
+                .ephemeral_owner,
+        );
+    }
+    owners
 }
 
 async fn ask(zk: &Zk) -> RequestId {

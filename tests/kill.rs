@@ -69,7 +69,9 @@ async fn a_launcher_killed_at_any_moment_leaves_nothing_undone() {
         runs.push(kill_again_and_again(scene, share, seed.wrapping_add(1000 * lane as u64)));
     }
     for Figures { served, withdrawn, longest_turn } in futures::future::join_all(runs).await {
-        eprintln!("served {served}, withdrawn {withdrawn}, longest wait with room {longest_turn:?}");
+        eprintln!(
+            "of {kills} kills in {lanes} lanes: served {served}, withdrawn {withdrawn}, longest wait with room {longest_turn:?}"
+        );
     }
     for (lane, (server, chroot)) in servers.iter().zip(&chroots).enumerate() {
         Witness::of_server(server, chroot, None).await.judge().assert_kept(&format!("kill-{seed}-{lane}"));
@@ -117,6 +119,6 @@ async fn kill_again_and_again(scene: Scene, kills: usize, seed: u64) -> Figures 
     scene::assert_kept(&book, &[&launcher]);
     scene.settles(&zk, 1, scene.session + GRACE).await;
     scene::assert_kept(&book, &[&launcher]);
-    launcher.stop(PATIENCE).await;
+    assert!(launcher.stop(PATIENCE).await.success());
     book.figures()
 }

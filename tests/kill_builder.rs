@@ -8,15 +8,17 @@ mod grown;
 mod oven;
 mod stack;
 mod support;
+mod witness;
 
 use std::time::Duration;
 
-use bakery::{IMAGES, SETTLES, Scene};
+use bakery::{IMAGES, PROVIDER, SETTLES, Scene};
 use nix::sys::signal::Signal;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::json;
 use support::real;
 use tokio::time::sleep;
+use witness::Witness;
 
 const KILLS: usize = 10;
 /// After so many kills it is looked whether everything settles.
@@ -63,5 +65,16 @@ async fn a_killed_builder_leaves_nothing_behind_and_touches_nothing_of_others() 
     scene.settles(&builder, seed).await;
     builder.signal(Signal::SIGTERM);
     assert!(builder.wait(SETTLES).await.success());
-    eprintln!("uploads {}", scene.cloud.state().await["images_uploaded"]);
+    let mut witness = Witness::of_server(&scene.server, "", Some(&scene.cloud)).await;
+    // Of what strangers have nobody here has a record.
+    witness.images.retain(|image| image.place.0.as_str() == PROVIDER);
+    witness.wanted = IMAGES.map(|image| (image.into(), PROVIDER.into())).to_vec();
+    let findings = witness.judge();
+    findings.assert_kept(&format!("kill-builder-{seed}"));
+    let uploads = scene.cloud.state().await["images_uploaded"].clone();
+    eprintln!(
+        "{kills} kills, uploads {uploads}, images {}, changes of records {}",
+        witness.images.len(),
+        findings.changes
+    );
 }

@@ -13,9 +13,10 @@ use std::time::Duration;
 use crowd::book::{Book, Launchers};
 use crowd::scene::{self, children, left_over, soon};
 use crowd::{Crowd, Wishes};
+use nodepool::actors::clock;
 use nodepool::zk::{Zk, paths};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use serde_json::json;
+use serde_json::{Value, json};
 use support::real::process::Nodepool;
 use support::real::simulated_openstack::SimulatedOpenStack;
 use support::real::{self, zookeeper::Server};
@@ -24,6 +25,14 @@ use tokio::time::sleep;
 use witness::Witness;
 
 const KILLS: usize = 20;
+/// After so many kills nothing fails for a while, until each request that waits has ended.
+const QUIET: usize = 5;
+/// What is promised beyond the session timeout, within which a dead launcher's locks go.
+const GRACE: Duration = Duration::from_secs(5);
+/// A server that a dead launcher may have asked for is looked for so long before another one is made.
+const LOOKED_FOR: Duration = Duration::from_secs(4);
+/// Servers that each of the two pools may have.
+const MOST: usize = 8;
 /// So many of the last lives of the launcher are told when something was broken.
 const LIVES: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -50,6 +59,7 @@ providers:
     cloud-images: [{{name: image, image-name: raw-1M, username: zuul}}]
     pools:
       - name: main
+        max-servers: {MOST}
         auto-floating-ip: false
         host-key-checking: false
         networks: [private]
@@ -57,6 +67,7 @@ providers:
           - {{name: a, cloud-image: image, flavor-name: tiny}}
           - {{name: b, cloud-image: image, flavor-name: small}}
       - name: public
+        max-servers: {MOST}
         host-key-checking: false
         networks: [private]
         labels:
@@ -102,14 +113,14 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
     let start = || launcher(&cloud, &configuration);
     let mut process = start();
     let mut past = VecDeque::new();
+    let limit = scene.session + GRACE + LOOKED_FOR;
+    // In milliseconds since the Unix epoch: from when to when something failed, and since when the cloud does not do what it should.
+    let (mut faults, mut spoilt) = (Vec::new(), None);
     for kill in 0..kills {
-        // A launcher that takes over looks for a server that its predecessor may have asked for during four seconds. Only one that
-        // lives longer gets on with such a request.
-        if kill % 10 == 9
-            && let Some(first) = book.first()
-        {
-            let what = format!("launcher {kill} to serve {first}, seed {seed}");
-            wait::until(&what, PATIENCE, async || !book.is_open(&first)).await;
+        if kill % QUIET == QUIET - 1 {
+            cloud.knobs(calm()).await;
+            faults.extend(spoilt.take().map(|since| (since, now_ms())));
+            scene::all_end(&zk, limit).await;
         } else if kill % 3 == 0 {
             let before = book.figures().served;
             let what = format!("launcher {kill} to serve, seed {seed}");
@@ -117,34 +128,51 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
         }
         sleep(Duration::from_millis(random.gen_range(100..2500))).await;
         // Some answers to creations get lost on the way as well, and some servers break.
-        let faults = match random.gen_range(0..8) {
+        let of_calls = match random.gen_range(0..8) {
             0 | 1 => json!(["lost-answer method=POST path=/servers$ times=2"]),
             2 => json!(["lost-answer method=POST path=/floatingips$ times=2"]),
             _ => json!([]),
         };
         let boot_fails_every = if random.gen_ratio(1, 3) { 3 } else { 0 };
-        cloud.knobs(json!({ "faults": faults, "boot_fails_every": boot_fails_every })).await;
+        let knobs = json!({ "faults": of_calls, "boot_fails_every": boot_fails_every });
+        let began = now_ms();
+        cloud.knobs(knobs.clone()).await;
         process.kill();
         past.push_back(std::mem::replace(&mut process, start()));
+        faults.push((spoilt.unwrap_or(began), now_ms()));
+        spoilt = (knobs != calm()).then_some(began);
         scene::assert_kept(&book, &past.iter().collect::<Vec<_>>());
         past.drain(..past.len().saturating_sub(LIVES));
         book.restart_clock();
     }
-    cloud.knobs(json!({"faults": [], "boot_fails_every": 0})).await;
+    cloud.knobs(calm()).await;
+    faults.extend(spoilt.map(|since| (since, now_ms())));
     crowd.stop().await;
     scene::assert_kept(&book, &[&process]);
     soon(PATIENCE, async || still_there(&zk, &cloud).await).await;
     let state = cloud.state().await;
     assert_eq!(state["double_creates"], json!(0), "seed {seed}: {state}\n{}", process.log());
     scene::assert_kept(&book, &[&process]);
-    process.stop(PATIENCE).await;
-    let witness = Witness::of_server(&server, &scene.chroot, Some(&cloud)).await;
-    witness.judge().assert_kept(&format!("kill-clouds-{seed}"));
+    assert!(process.stop(PATIENCE).await.success());
+    let mut witness = Witness::of_server(&server, &scene.chroot, Some(&cloud)).await;
+    witness.limits = vec![("lab".into(), 2 * MOST)];
+    let (findings, name) = (witness.judge(), format!("kill-clouds-{seed}"));
+    findings.assert_kept(&name);
+    let longest = findings.longest_calm(&faults, limit, &name);
+    let creations = state["creates_by_node"].as_object().map_or(0, |all| all.len());
+    let (served, at_once) = (book.figures().served, &state["servers_at_once_max"]);
     eprintln!(
-        "served {}, creations {}",
-        book.figures().served,
-        state["creates_by_node"].as_object().map_or(0, |all| all.len())
+        "{kills} kills, served {served}, creations {creations}, at once {at_once}, longest wait while nothing failed {longest:?}"
     );
+}
+
+/// A cloud that does what it should.
+fn calm() -> Value {
+    json!({"faults": [], "boot_fails_every": 0})
+}
+
+fn now_ms() -> i64 {
+    (clock::now().0 * 1000.0) as i64
 }
 
 /// When everything has been used and given back, nothing is there: no node, no request, no server, no floating IP.

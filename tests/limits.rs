@@ -3,6 +3,7 @@
 //! Small each time; NODEPOOL_LIMITS=full has the sizes of doc/reliability.md. One at a time tells what it takes of memory:
 //! `NODEPOOL_LIMITS=full cargo test --release --test limits -- --exact --nocapture a_hundred_thousand_nodes`.
 
+mod coordinator;
 mod grown;
 mod sizes;
 mod support;
@@ -23,6 +24,7 @@ use nodepool::model::request::RequestState;
 use nodepool::model::world::World;
 use nodepool::policy::{bake, retire};
 use nodepool::zk::mirror::Mirror;
+use nodepool::zk::session::connect;
 use nodepool::zk::{CreateMode, Op, Zk, lock, paths};
 use serde_json::json;
 use sizes::{Measured, size};
@@ -233,49 +235,65 @@ fn padded(mut record: serde_json::Value, key: &str, bytes: usize) -> Bytes {
 
 /// What ZooKeeper takes of one znode.
 const MOST: usize = 1 << 20;
+/// What the coordinator takes of one packet, which has a path and rights besides; as much as Apache's by default.
+const MOST_OF_A_PACKET: usize = 0xf_ffff - 100;
 
 #[test]
 fn records_as_large_as_a_znode() {
     on_paused_time(async {
         let zookeeper = zookeeper();
-        let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]", "name: fake-h2, labels: [b]"], ""));
-        let running = process.run(&zookeeper);
-        until("the nodes", async || consumer.ready_nodes().await == 2).await;
-        // Each of them grows beyond what ZooKeeper takes by whatever a launcher writes into it.
-        let request = |label: &str| json!({"state": "requested", "node_types": [label], "requestor": "zuul"});
-        let mut stuck = Vec::new();
-        for label in ["a", "b", "nobody-has-this"] {
-            let data = padded(request(label), "requestor_data", MOST);
-            let (path, _) = consumer
-                .zk
-                .create(&paths::request_prefix("100"), data, CreateMode::PersistentSequential)
-                .await
-                .unwrap();
-            stuck.push(RequestId::from(paths::name(&path)));
-        }
-        // One of a kind that fits is served all the same.
-        let nodes = consumer.nodes().await;
-        let (id, node) = nodes.iter().find(|(_, node)| node.labels == ["b".into()]).unwrap();
-        let fits = padded(serde_json::to_value(node).unwrap(), "user_data", MOST - 10_000);
-        consumer.zk.set(&paths::node(id), fits, -1).await.unwrap();
-        for label in ["a", "b"] {
-            let small = consumer.ask(&[label]).await;
-            assert_eq!(consumer.ended(&small).await.state, RequestState::Fulfilled, "{label}");
-            let held = consumer.accept(&small).await;
-            consumer.use_up(held).await;
-        }
-        until("the nodes to be registered anew", async || consumer.ready_nodes().await == 2).await;
-        for id in stuck {
-            let left = consumer.request(&id).await.expect("it is there");
-            assert!(matches!(left.state, RequestState::Requested | RequestState::Pending), "{:?}", left.state);
-        }
-        // A node that has not a byte left is cleared away as any other.
-        let (id, mut node) = consumer.nodes().await.into_iter().next().unwrap();
-        node.state = NodeState::Used;
-        let full = padded(serde_json::to_value(&node).unwrap(), "user_data", MOST);
-        consumer.zk.set(&paths::node(&id), full, -1).await.unwrap();
-        until("it to be gone", async || consumer.node(&id).await.is_none()).await;
-        assert!(!running.is_finished(), "the session goes on");
+        stay_or_go(MOST, [zookeeper.connect(), zookeeper.connect()]).await;
     });
+}
+
+#[test]
+fn records_as_large_as_a_packet_to_the_coordinator() {
+    on_real_time(async {
+        let directory = tempfile::tempdir().unwrap();
+        let server = coordinator::start(directory.path()).await;
+        let session = async || connect(coordinator::client(server.address().port())).await.unwrap();
+        stay_or_go(MOST_OF_A_PACKET, [session().await, session().await]).await;
+        server.stop().await;
+    });
+}
+
+/// What becomes of records of so many bytes, in a session for who writes them and one for a launcher.
+async fn stay_or_go(most: usize, [writer, launcher]: [Zk; 2]) {
+    let consumer = Consumer { zk: writer };
+    lock::make_path(&consumer.zk, paths::REQUESTS).await.unwrap();
+    let mut process = Process::new(&yaml("lab", &["name: fake-h1, labels: [a]", "name: fake-h2, labels: [b]"], ""));
+    let running = process.run_on(launcher);
+    until("the nodes", async || consumer.ready_nodes().await == 2).await;
+    // Each of them grows beyond what ZooKeeper takes by whatever a launcher writes into it.
+    let request = |label: &str| json!({"state": "requested", "node_types": [label], "requestor": "zuul"});
+    let mut stuck = Vec::new();
+    for label in ["a", "b", "nobody-has-this"] {
+        let data = padded(request(label), "requestor_data", most);
+        let (path, _) =
+            consumer.zk.create(&paths::request_prefix("100"), data, CreateMode::PersistentSequential).await.unwrap();
+        stuck.push(RequestId::from(paths::name(&path)));
+    }
+    // One of a kind that fits is served all the same.
+    let nodes = consumer.nodes().await;
+    let (id, node) = nodes.iter().find(|(_, node)| node.labels == ["b".into()]).unwrap();
+    let fits = padded(serde_json::to_value(node).unwrap(), "user_data", most - 10_000);
+    consumer.zk.set(&paths::node(id), fits, -1).await.unwrap();
+    for label in ["a", "b"] {
+        let small = consumer.ask(&[label]).await;
+        assert_eq!(consumer.ended(&small).await.state, RequestState::Fulfilled, "{label}");
+        let held = consumer.accept(&small).await;
+        consumer.use_up(held).await;
+    }
+    until("the nodes to be registered anew", async || consumer.ready_nodes().await == 2).await;
+    for id in stuck {
+        let left = consumer.request(&id).await.expect("it is there");
+        assert!(matches!(left.state, RequestState::Requested | RequestState::Pending), "{:?}", left.state);
+    }
+    // A node that has not a byte left is cleared away as any other.
+    let (id, mut node) = consumer.nodes().await.into_iter().next().unwrap();
+    node.state = NodeState::Used;
+    let full = padded(serde_json::to_value(&node).unwrap(), "user_data", most);
+    consumer.zk.set(&paths::node(&id), full, -1).await.unwrap();
+    until("it to be gone", async || consumer.node(&id).await.is_none()).await;
+    assert!(!running.is_finished(), "the session goes on");
 }

@@ -6,19 +6,34 @@ mod coordinator;
 mod sizes;
 mod support;
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use coordinator::raw::Raw;
+use coordinator::raw::{Raw, op};
 use futures::future::join_all;
 use nodepool::zk::mirror::Mirror;
 use nodepool::zk::session::connect;
 use nodepool::zk::{Connection, CreateMode, SessionState, Zk, ZkError, lock, paths};
 use sizes::{LONG, Measured, size};
 use support::wait;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 /// What a session keeps for the time when there is a connection again.
 const WAITING: usize = 50_000;
+/// More than a client gets rid of that reads no answers.
+const UNREAD: usize = 1_000_000;
+/// Of a client that reads nothing: 32 large answers that wait, and those of 100 kB that fit the buffers of its connection, which take
+/// ten megabytes on a Linux that was not told otherwise; with room to spare.
+const MOST_TAKEN: usize = 300;
+/// Who sends all the time and has sent nothing for so long cannot.
+const STANDSTILL: Duration = Duration::from_secs(1);
+/// Watch events a second.
+const PROMISED: f64 = 10_000.0;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_queue_of_requests_refuses_more_and_is_emptied_in_order() {
@@ -54,21 +69,24 @@ async fn a_full_queue_of_requests_refuses_more_and_is_emptied_in_order() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_does_not_read_holds_up_nobody() {
-    let requests = size(20_000, 1_000_000);
     let directory = tempfile::tempdir().unwrap();
     let server = coordinator::start(directory.path()).await;
     let zk = connect(coordinator::client(server.address().port())).await.unwrap();
     zk.create("/large", Bytes::from(vec![b'x'; 100_000]), CreateMode::Persistent).await.unwrap();
-    let mut measured = Measured::begin(&format!("{requests} requests whose answers nobody reads"));
+    let mut measured = Measured::begin(&format!("{UNREAD} requests whose answers nobody reads"));
     let (address, before) = (server.address(), sizes::resident());
     let mut deaf = Raw::open(address, 40_000).await;
-    let sending = tokio::spawn(async move {
-        const GET_DATA: i32 = 4;
-        for _ in 0..requests {
-            deaf.send(GET_DATA, |body| {
-                body.text("/large").flag(false);
-            })
-            .await;
+    let sent = Arc::new(AtomicUsize::new(0));
+    let sending = tokio::spawn({
+        let sent = sent.clone();
+        async move {
+            for _ in 0..UNREAD {
+                deaf.send(op::GET_DATA, |body| {
+                    body.text("/large").flag(false);
+                })
+                .await;
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
         }
     });
     // Others are served meanwhile, however far it has come.
@@ -78,8 +96,33 @@ async fn a_client_that_does_not_read_holds_up_nobody() {
     measured.then("500 writes of another client");
     // The answers would take two gigabytes and more.
     assert!(sizes::resident() < before + 300, "{} MB, before {before} MB", sizes::resident());
+    // What was sent beyond that lies in the buffers of the connection, until they are full.
+    let mut last = (0, Instant::now());
+    wait::until("the client to get rid of no more requests", LONG, async || {
+        let now = sent.load(Ordering::Relaxed);
+        if now != last.0 {
+            last = (now, Instant::now());
+        }
+        last.1.elapsed() > STANDSTILL
+    })
+    .await;
+    let (sent, received) = (sent.load(Ordering::Relaxed), packets_received(address).await);
+    measured.then(&format!("{sent} were sent, {received} packets read, those of the other client among them"));
+    assert!(!sending.is_finished() && sent < UNREAD, "all {UNREAD} were taken");
+    // The other client has sent 501, its greeting and a ping now and then.
+    assert!(received < 501 + MOST_TAKEN, "{received} packets were read");
     sending.abort();
     server.stop().await;
+}
+
+/// What `mntr` says of all clients.
+async fn packets_received(address: SocketAddr) -> usize {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"mntr").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let line = answer.lines().find_map(|line| line.strip_prefix("zk_packets_received\t"));
+    line.and_then(|number| number.parse().ok()).expect("mntr has the number of packets")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -98,13 +141,16 @@ async fn ten_thousand_watch_events_a_second() {
     let mirror = Mirror::start(reader, &tokio::runtime::Handle::current()).await.unwrap();
     let events = nodes * rounds;
     let mut measured = Measured::begin(&format!("{events} events"));
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     for round in 1..=rounds {
         let written = join_all((0..nodes).map(|node| writer.set(&path(node), record(round), -1))).await;
         assert!(written.iter().all(Result::is_ok));
     }
     let per_second = events as f64 / began.elapsed().as_secs_f64();
     measured.then(&format!("written, {per_second:.0} a second"));
+    if sizes::is_full() {
+        assert!(per_second >= PROMISED, "{per_second:.0} a second");
+    }
     let newest = format!("round-{rounds}");
     let is_newest = async || {
         let snapshot = mirror.snapshot();

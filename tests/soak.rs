@@ -1,7 +1,7 @@
 //! A launcher at work for hours takes no more memory, descriptors and watches than after minutes: 50 life cycles of servers a second.
 //!
-//! NODEPOOL_SOAK=3600 lives so many seconds, tells what was taken and holds it to the promise; without it a few seconds show that
-//! all of it works.
+//! NODEPOOL_SOAK=3600 lives so many seconds, tells what was taken and, from twenty minutes on, holds it to the promise; without it a few
+//! seconds show that all of it works.
 
 #[path = "../benches/load/consumer.rs"]
 #[allow(dead_code)] // The benchmark uses the rest.
@@ -27,6 +27,13 @@ const PER_SECOND: u32 = 50;
 const SHORT: Duration = Duration::from_secs(5);
 /// Not before memory has been used as much as it ever will be.
 const WARM: Duration = Duration::from_secs(300);
+const MINUTE: u64 = 60;
+/// What was taken then is compared to what was taken before.
+const LAST: Duration = Duration::from_secs(600);
+/// Long enough for both.
+const LONG: Duration = Duration::from_secs(1200);
+/// A rate for which a pause at the beginning counts for little.
+const AN_HOUR: Duration = Duration::from_secs(3600);
 const PATIENCE: Duration = Duration::from_secs(60);
 const CLOUD: &[&str] = &[
     "--boot-time-s",
@@ -72,15 +79,22 @@ async fn a_launcher_at_work_takes_no_more_and_more() {
     let lives = Arc::new(AtomicUsize::new(0));
     let load = tokio::spawn(live(consumers.clone(), lives.clone(), time));
     let samples = watch(&server, &launcher, &lives, time).await;
-    load.await.expect("a life that fails says why");
+    let in_time = load.await.expect("a life that fails says why");
     let is_empty = async || cloud.state().await["servers"] == json!(0);
     wait::until("all servers to be gone", PATIENCE, is_empty).await;
     let lived = lives.load(Ordering::Relaxed);
     assert!(lived > 0, "somebody lived");
     assert_eq!(cloud.state().await["double_creates"], json!(0));
-    println!("{lived} lives in {time:?}");
+    let wanted = time.as_secs_f64() * f64::from(PER_SECOND);
+    println!("{lived} lives in {time:?}, where {wanted:.0} were wanted");
     if asked.is_some() {
+        tell(&samples, time);
+    }
+    if time >= LONG {
         assert_flat(&samples, time);
+    }
+    if time >= AN_HOUR {
+        assert!(in_time as f64 >= 0.99 * wanted, "{in_time} lived in time, where {wanted:.0} were wanted");
     }
 }
 
@@ -107,8 +121,8 @@ async fn consumers(server: &Server) -> Consumers {
     Consumers::start(Arc::new(client), "bench").await.expect("a server that serves lets us watch")
 }
 
-/// Begins so many lives each second, whatever becomes of those before.
-async fn live(consumers: Consumers, lives: Arc<AtomicUsize>, time: Duration) {
+/// Begins so many lives each second, whatever becomes of those before. How many were over when the time was.
+async fn live(consumers: Consumers, lives: Arc<AtomicUsize>, time: Duration) -> usize {
     let mut ticks = interval(Duration::from_secs(1) / PER_SECOND);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let (began, mut under_way) = (Instant::now(), tokio::task::JoinSet::new());
@@ -127,7 +141,9 @@ async fn live(consumers: Consumers, lives: Arc<AtomicUsize>, time: Duration) {
             ended.expect("a life that fails says why");
         }
     }
+    let in_time = lives.load(Ordering::Relaxed);
     under_way.join_all().await;
+    in_time
 }
 
 async fn watch(server: &Server, launcher: &Nodepool, lives: &AtomicUsize, time: Duration) -> Vec<Sample> {
@@ -160,28 +176,51 @@ fn resident_kib(pid: u32) -> u64 {
     number.parse().expect("it is a number")
 }
 
-type Of<'a> = &'a dyn Fn(&Sample) -> f64;
+type Of = fn(&Sample) -> u64;
+const OF: [(&str, Of); 3] = [
+    ("memory", |sample| sample.resident_kib),
+    ("descriptors", |sample| sample.descriptors as u64),
+    ("watches", |sample| sample.watches),
+];
 
-/// After five minutes, or half of a shorter time, nothing grows beyond a twentieth, nor shrinks.
-fn assert_flat(samples: &[Sample], time: Duration) {
+/// Of those that were taken in this time, in seconds since the beginning.
+fn within(samples: &[Sample], from: u64, to: u64, of: Of) -> Vec<u64> {
+    samples.iter().filter(|sample| (from..to).contains(&sample.seconds)).map(of).collect()
+}
+
+fn mean(of: &[u64]) -> f64 {
+    of.iter().sum::<u64>() as f64 / of.len() as f64
+}
+
+/// Tells how both halves differ of what follows the first five minutes, or half of a shorter time.
+fn tell(samples: &[Sample], time: Duration) {
     let warm = WARM.min(time / 2).as_secs();
-    let later: Vec<&Sample> = samples.iter().filter(|sample| sample.seconds >= warm).collect();
-    let first = later.first().expect("it took long enough for a sample");
-    let half = &later[later.len() / 2..];
-    let mean = |of: Of<'_>, all: &[&Sample]| all.iter().map(|sample| of(sample)).sum::<f64>() / all.len() as f64;
-    let parts: [(&str, Of<'_>); 3] = [
-        ("memory", &|sample| sample.resident_kib as f64),
-        ("descriptors", &|sample| sample.descriptors as f64),
-        ("watches", &|sample| sample.watches as f64),
-    ];
-    for (what, of) in parts {
-        let (before, after) = (mean(of, &later[..later.len().div_ceil(2)]), mean(of, half));
+    let middle = warm.midpoint(time.as_secs());
+    for (what, of) in OF {
+        let [before, after] = [(warm, middle), (middle, u64::MAX)].map(|(from, to)| within(samples, from, to, of));
+        let [before, after] = [mean(&before), mean(&after)];
         let change = 100.0 * (after - before) / before;
-        println!(
-            "{what}: {:.0} after {} s, then {before:.0} and {after:.0} on average ({change:+.1} %)",
-            of(first),
-            first.seconds
-        );
-        assert!(change.abs() <= 5.0, "{what} is not flat");
+        println!("{what}: {before:.0} and {after:.0} on average after {warm} and {middle} s ({change:+.1} %)");
+    }
+}
+
+/// In each of the last ten minutes there is as much memory in use as in the minute after the first five, within a twentieth; and there
+/// are no more descriptors and watches than in the ten minutes after the first five.
+fn assert_flat(samples: &[Sample], time: Duration) {
+    let (warm, end) = (WARM.as_secs(), time.as_secs());
+    let last = end - LAST.as_secs();
+    let [(_, memory), others @ ..] = OF;
+    let before = mean(&within(samples, warm, warm + MINUTE, memory));
+    for minute in (last..end).step_by(MINUTE as usize) {
+        let of_minute = within(samples, minute, minute + MINUTE, memory);
+        // The last sample may be taken shortly before the last minute.
+        let change = if of_minute.is_empty() { 0.0 } else { 100.0 * (mean(&of_minute) - before) / before };
+        assert!(change.abs() <= 5.0, "memory changed by {change:+.1} % until second {minute}: {samples:?}");
+    }
+    for (what, of) in others {
+        let [before, after] =
+            [(warm, warm + LAST.as_secs()), (last, end)].map(|(from, to)| within(samples, from, to, of));
+        let [before, after] = [before.iter().max(), after.iter().max()];
+        assert!(after.is_some() && after <= before, "{what} grew from {before:?} to {after:?}: {samples:?}");
     }
 }

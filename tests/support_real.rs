@@ -6,6 +6,9 @@ use serde_json::json;
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
+    os::unix::fs::PermissionsExt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
     process::Command,
     time::Duration,
 };
@@ -196,6 +199,39 @@ async fn a_program_gets_its_configuration_and_its_log_is_kept() {
     assert!(!program.wait(DEADLINE).await.success());
     assert!(program.log().contains("nodepool.yaml: Permission denied"), "{}", program.log());
     assert_eq!(std::fs::read_to_string(program.configuration()).unwrap(), "labels: []\n");
+}
+
+/// A test that notices nothing shows nothing.
+#[tokio::test]
+async fn a_program_that_writes_of_a_defect_or_ends_by_itself_fails_its_test() {
+    let home = tempfile::tempdir().unwrap();
+    let script = home.path().join("program");
+    let killed = async |lines: &str| {
+        std::fs::write(&script, format!("#!/bin/sh\n{lines}")).unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let mut program = Nodepool::start(script.to_str().unwrap(), "labels: []\n", &[]);
+        program.wait_for_log("begins", DEADLINE).await;
+        let pid = program.pid();
+        if lines.ends_with("exit 3") {
+            let stat = format!("/proc/{pid}/stat");
+            let is_dead = async || std::fs::read_to_string(&stat).unwrap().contains(") Z ");
+            wait::until("a program that ends by itself", DEADLINE, is_dead).await;
+        }
+        let killed = catch_unwind(AssertUnwindSafe(|| program.kill()));
+        let said = killed.err().map(|panic| *panic.downcast::<String>().expect("an assertion has a text"));
+        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("program-{pid}.log"));
+        assert_eq!(std::fs::remove_file(kept).is_ok(), said.is_some(), "the log of who has a defect is kept");
+        said
+    };
+    assert_eq!(killed("echo begins; exec sleep 60").await, None);
+    let panics = "echo \"thread 'main' panicked at src/x.rs:1:2:\"; echo nothing there; echo begins; exec sleep 60";
+    let said = killed(panics).await.expect("a panic is noticed");
+    assert!(said.contains("panicked at src/x.rs:1:2:\nnothing there"), "{said}");
+    let promise = "echo 'not done, because it would break a promise: two of them'; echo begins; exec sleep 60";
+    let said = killed(promise).await.expect("a promise is noticed");
+    assert!(said.contains("a promise: two of them"), "{said}");
+    let said = killed("echo begins; exit 3").await.expect("an end is noticed");
+    assert!(said.contains("ended by itself (exit status: 3)"), "{said}");
 }
 
 /// Processes that name this directory on their command line.

@@ -53,7 +53,7 @@ async fn two_launchers_of_one_provider_hand_out_nothing_twice() {
     scene::assert_kept(&book, &[one, other]);
     scene.settles(&zk, 2, PATIENCE).await;
     for launcher in &mut launchers {
-        launcher.stop(PATIENCE).await;
+        assert!(launcher.stop(PATIENCE).await.success());
     }
     assert!(book.figures().served >= 240);
 }

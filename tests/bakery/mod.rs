@@ -26,15 +26,16 @@ use crate::support::real::zookeeper::{Options, Server};
 /// else runs.
 pub const SETTLES: Duration = Duration::from_secs(150);
 pub const IMAGES: [&str; 2] = ["debian", "fedora"];
+pub const PROVIDER: &str = "lab";
 
 pub struct Scene {
     pub cloud: SimulatedOpenStack,
+    pub server: Server,
     home: tempfile::TempDir,
     images: PathBuf,
     zk: Zk,
     client: Client,
     configuration: String,
-    _server: Server,
 }
 
 impl Scene {
@@ -52,7 +53,7 @@ impl Scene {
         STRANGERS.iter().for_each(|name| std::fs::write(images.join(name), "mine").unwrap());
         let dib = oven::install(home.path());
         let configuration = configuration(home.path(), &dib, &images, host, port);
-        let scene = Scene { cloud, home, images, zk, client, configuration, _server: server };
+        let scene = Scene { cloud, server, home, images, zk, client, configuration };
         scene.put_stranger("somebody's", json!({})).await;
         let marks = json!({"nodepool_provider_name": "other", "nodepool_build_id": "b"});
         scene.put_stranger("another-provider's", marks).await;
@@ -122,7 +123,7 @@ impl Scene {
             .cloud_images()
             .await
             .iter()
-            .filter(|image| image["nodepool_provider_name"] == "lab")
+            .filter(|image| image["nodepool_provider_name"] == PROVIDER)
             .map(|image| image["id"].as_str().unwrap().to_owned())
             .collect();
         if known != there {
@@ -148,7 +149,7 @@ impl Scene {
             .cloud_images()
             .await
             .iter()
-            .filter(|image| image["nodepool_provider_name"] != "lab")
+            .filter(|image| image["nodepool_provider_name"] != PROVIDER)
             .map(|image| image["name"].as_str().unwrap().to_owned())
             .collect();
         assert_eq!(strangers, ["somebody's", "another-provider's"].map(str::to_owned).into());
@@ -163,7 +164,7 @@ fn configuration(home: &Path, dib: &Path, images: &Path, host: &str, port: &str)
     format!(
         "zookeeper-servers: [{{host: {host}, port: {port}}}]\nzookeeper-timeout: 1\n\
          images-dir: {}\nbuild-log-dir: {}\ndiskimages:\n{}{}\
-         providers:\n  - name: lab\n    driver: openstack\n    cloud: simulated\n    pools: []\n    diskimages:\n\
+         providers:\n  - name: {PROVIDER}\n    driver: openstack\n    cloud: simulated\n    pools: []\n    diskimages:\n\
          \x20     - name: debian\n      - name: fedora\n",
         images.display(),
         home.join("logs").display(),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use nodepool::model::ids::NodeId;
 use nodepool::model::json;
 use nodepool::model::node::Node;
+use nodepool::model::request::{NodeRequest, RequestState};
 use nodepool::zk::session::{ConnectOptions, RealConnection, Server, connect};
 use nodepool::zk::{Zk, paths};
 use tokio::time::Instant;
@@ -151,6 +152,31 @@ pub async fn soon(within: Duration, wrong: impl AsyncFn() -> Option<String>) {
         assert!(began.elapsed() < within, "after {within:?}: {wrong}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Waits until each request that waits now has ended, as long as that may take where nothing fails, and fails with those that have not.
+pub async fn all_end(zk: &Zk, within: Duration) {
+    let mut waiting = BTreeSet::new();
+    for name in children(zk, paths::REQUESTS).await {
+        if is_open(zk, &name).await {
+            waiting.insert(name);
+        }
+    }
+    let began = Instant::now();
+    while let Some(name) = waiting.first() {
+        if is_open(zk, name).await {
+            assert!(began.elapsed() < within, "nothing fails, and {within:?} later these wait still: {waiting:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        } else {
+            waiting.pop_first();
+        }
+    }
+}
+
+async fn is_open(zk: &Zk, name: &str) -> bool {
+    let Ok((data, _)) = again(|| zk.get(&paths::request(&name.into()))).await else { return false };
+    let record: NodeRequest = json::from_bytes(&data).expect("what launchers write can be read");
+    matches!(record.state, RequestState::Requested | RequestState::Pending)
 }
 
 /// What a run left behind beside nodes: requests, locks of them, or another number of pools than this.

@@ -2,6 +2,8 @@
 #![allow(dead_code)] // Each test binary uses its part.
 
 use std::collections::BTreeMap;
+use std::fmt::{Display, Formatter};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -101,10 +103,30 @@ impl Storm {
         }
     }
 
+    /// Whether calls met it, by what the cloud counts before and after.
+    fn struck(self, before: &Value, after: &Value) -> bool {
+        let more = |what: &str| after[what].as_u64().unwrap_or(0) - before[what].as_u64().unwrap_or(0);
+        match self {
+            Self::Unavailable | Self::TooMany | Self::Hanging | Self::LostAnswers => {
+                after["faults_struck"].as_array().is_some_and(|struck| struck.iter().any(|times| *times != json!(0)))
+            }
+            Self::Slow | Self::StaleLists => more("calls") > 0,
+            // Every second one.
+            Self::FailingBoots => more("servers_created") > 1,
+        }
+    }
+
     fn calm() -> Value {
         json!({"faults": [], "boot_fails_every": 0, "stale_lists_s": 0, "latency_ms": "compute=5-60"})
     }
 }
+
+/// For two servers to notice that they have lost the third and to agree on a leader.
+const ELECTION: Duration = Duration::from_secs(1);
+
+/// What a cloud refused or did not answer has effects for so long: a server that may still appear is looked for, and after calls that
+/// were throttled there is a pause.
+const AFTER_A_STORM: Duration = Duration::from_secs(10);
 
 /// Kinds of faults, by the names under which they are counted.
 pub const KINDS: [&str; 10] = [
@@ -150,7 +172,8 @@ impl Fault {
                 Self::Wire { seat, wire: wires[dice.gen_range(0..wires.len())], time }
             }
             3 => Self::Leader { time },
-            4 => Self::Frozen { time },
+            // Every second time long enough for another one to be elected.
+            4 => Self::Frozen { time: if dice.gen_bool(0.5) { stage.sync + ELECTION + time } else { time } },
             5 => Self::Blackout,
             6 => Self::Storm { kind: Storm::ALL[dice.gen_range(0..Storm::ALL.len())], time: 2 * time },
             7 => {
@@ -184,78 +207,135 @@ impl Fault {
         Self::of_kind(KINDS[kind], stage, dice)
     }
 
-    /// Strikes, and is over when this returns.
-    pub async fn strike(&self, stage: &mut Stage, zuul: Option<&Zuul>) {
-        match *self {
+    /// How long after its end what it did to calls of the cloud may hold up requests.
+    pub fn aftermath(&self) -> Duration {
+        match self {
+            Self::Storm { kind, .. } => match kind {
+                Storm::Unavailable | Storm::TooMany | Storm::Hanging | Storm::LostAnswers => AFTER_A_STORM,
+                Storm::Slow | Storm::FailingBoots | Storm::StaleLists => Duration::ZERO,
+            },
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Whether it takes ZooKeeper away from everybody, also from who is connected without a wire that can be cut.
+    pub fn is_of_zookeeper(&self) -> bool {
+        matches!(self, Self::Leader { .. } | Self::Frozen { .. } | Self::Blackout | Self::SlowDisk { .. })
+    }
+
+    /// Strikes, and is over when this returns: by which name it is counted, or none where nothing was there for it to strike.
+    pub async fn strike(&self, stage: &mut Stage, zuul: &Zuul) -> Option<String> {
+        let struck = match *self {
             Self::Kill { seat, pause } => {
+                let role = stage.seats[seat].role().name();
                 stage.seats[seat].kill();
                 sleep(pause).await;
                 stage.seats[seat].start_again();
+                return Some(format!("kill: {role}"));
             }
             Self::Stop { seat, time } => {
                 stage.seats[seat].signal(Signal::SIGSTOP);
                 sleep(time).await;
                 stage.seats[seat].signal(Signal::SIGCONT);
+                true
             }
             Self::Wire { seat, wire, time } => {
+                let before = stage.seats[seat].struck.load(Ordering::Relaxed);
                 stage.seats[seat].wire.send_replace(wire);
                 sleep(time).await;
                 stage.seats[seat].wire.send_replace(Wire::Whole);
+                stage.seats[seat].struck.load(Ordering::Relaxed) > before
             }
             Self::Leader { time } => {
                 let leader = stage.ensemble.leader().await;
                 stage.ensemble.kill(leader);
                 sleep(time).await;
                 stage.ensemble.start_again(leader).await;
+                stage.ensemble.settles().await;
+                true
             }
             Self::Frozen { time } => {
                 let leader = stage.ensemble.leader().await;
                 stage.ensemble.servers[leader].freeze();
                 sleep(time).await;
                 stage.ensemble.servers[leader].thaw();
+                stage.ensemble.settles().await;
+                let another = if stage.ensemble.leader().await == leader { "" } else { ": another is elected" };
+                return Some(format!("{}{another}", self.kind()));
             }
             Self::Blackout => {
                 for index in 0..stage.ensemble.servers.len() {
                     stage.ensemble.kill(index);
                 }
                 stage.ensemble.start_all_again().await;
+                stage.ensemble.settles().await;
+                true
             }
             Self::SlowDisk { milliseconds, time } => {
+                let leader = stage.ensemble.leader().await;
+                let before = stage.ensemble.servers[leader].zxid().await;
                 stage.disk.take(milliseconds);
                 sleep(time).await;
                 stage.disk.take(0);
+                stage.ensemble.settles().await;
+                let leader = stage.ensemble.leader().await;
+                stage.ensemble.servers[leader].zxid().await > before
             }
             Self::Storm { kind, time } => {
+                let before = stage.cloud.state().await;
                 stage.cloud.knobs(kind.knobs()).await;
                 sleep(time).await;
+                let after = stage.cloud.state().await;
                 stage.cloud.knobs(Storm::calm()).await;
+                kind.struck(&before, &after)
             }
             Self::Clock { seconds, time } => {
                 stage.seats[0].set_clock(seconds);
                 sleep(time).await;
                 stage.seats[0].set_clock(0);
+                stage.seats[0].has_own_clock()
             }
-            Self::Consumer => {
-                if let Some(zuul) = zuul {
-                    zuul.die();
-                }
-            }
+            Self::Consumer => zuul.die().await,
+        };
+        struck.then(|| self.name())
+    }
+
+    /// Its kind, and which of that kind.
+    fn name(&self) -> String {
+        let kind = self.kind();
+        match self {
+            Self::Wire { wire: Wire::Slow(_), .. } => format!("{kind}: slow"),
+            Self::Wire { wire, .. } => format!("{kind}: {wire:?}"),
+            Self::Storm { kind: storm, .. } => format!("{kind}: {storm:?}"),
+            Self::Clock { seconds, .. } => format!("{kind}: {seconds:+} s"),
+            Self::SlowDisk { milliseconds, .. } => format!("{kind}: {milliseconds} ms"),
+            _ => kind.to_owned(),
         }
     }
 }
 
-/// How often each kind struck.
+/// How often each kind struck, and which of that kind.
 #[derive(Clone, Debug, Default)]
-pub struct Tally(pub BTreeMap<&'static str, usize>);
+pub struct Tally(pub BTreeMap<String, usize>);
 
 impl Tally {
-    pub fn count(&mut self, fault: &Fault) {
-        *self.0.entry(fault.kind()).or_default() += 1;
+    pub fn count(&mut self, name: String) {
+        *self.0.entry(name).or_default() += 1;
     }
 
     pub fn add(&mut self, other: &Tally) {
-        for (kind, count) in &other.0 {
-            *self.0.entry(kind).or_default() += count;
+        for (name, count) in &other.0 {
+            *self.0.entry(name.clone()).or_default() += count;
         }
+    }
+
+    pub fn has(&self, kind: &str) -> bool {
+        self.0.keys().any(|name| name.split(':').next() == Some(kind))
+    }
+}
+
+impl Display for Tally {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|(name, count)| writeln!(f, "{count:6}  {name}"))
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::signal::Signal;
 use tokio::sync::watch;
 
-use super::proxy::{Proxy, Wire};
+use super::proxy::{Proxy, Struck, Wire};
 use crate::support::real::{self, process::Nodepool};
 
 /// Lives of a process whose logs are kept.
@@ -71,6 +71,7 @@ impl Post {
 pub struct Seat {
     pub process: Nodepool,
     pub wire: watch::Sender<Wire>,
+    pub struck: Struck,
     /// Processes that are no more.
     past: VecDeque<Nodepool>,
     post: Post,
@@ -78,11 +79,11 @@ pub struct Seat {
 }
 
 impl Seat {
-    pub fn take(post: Post, wire: watch::Sender<Wire>, proxies: Vec<Proxy>) -> Seat {
+    pub fn take(post: Post, wire: watch::Sender<Wire>, struck: Struck, proxies: Vec<Proxy>) -> Seat {
         if let Some(clock) = &post.clock {
             std::fs::write(clock, "+0").expect("a new directory is writable");
         }
-        Seat { process: post.start(), wire, past: VecDeque::new(), post, _proxies: proxies }
+        Seat { process: post.start(), wire, struck, past: VecDeque::new(), post, _proxies: proxies }
     }
 
     pub fn role(&self) -> Role {
@@ -111,6 +112,12 @@ impl Seat {
         let next = clock.with_extension("next");
         std::fs::write(&next, format!("{seconds:+}")).expect("the directory is writable");
         std::fs::rename(&next, clock).expect("the directory is writable");
+    }
+
+    /// Whether what shows it another time is in the process at all.
+    pub fn has_own_clock(&self) -> bool {
+        let mapped = std::fs::read_to_string(format!("/proc/{}/maps", self.process.pid())).expect("it runs");
+        mapped.contains("faketime")
     }
 
     /// Of all lives that are remembered.

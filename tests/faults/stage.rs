@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::watch;
 
-use super::proxy::{Proxy, Wire};
+use super::proxy::{Proxy, Struck, Wire};
 use super::seat::{Post, Role, Seat};
 use crate::crowd::again;
 use crate::crowd::scene::{self, Scene, children, left_over};
@@ -29,15 +29,19 @@ use crate::{oven, witness};
 const SLOTS: usize = 3;
 const HOSTS: u8 = 2;
 /// The image that builders make.
-const IMAGE: &str = "debian";
+pub const IMAGE: &str = "debian";
 
 pub struct Stage {
+    /// Under this name all logs lie beside the test when it has failed.
+    pub name: String,
     pub ensemble: Ensemble,
     pub cloud: SimulatedOpenStack,
     /// Launchers first, then builders.
     pub seats: Vec<Seat>,
     pub zk: Zk,
     pub session: Duration,
+    /// After that the ZooKeeper servers elect another leader in place of one that is silent.
+    pub sync: Duration,
     /// That of the ZooKeeper servers.
     pub disk: SlowDisk,
     launchers: usize,
@@ -49,9 +53,12 @@ pub struct Stage {
 
 /// How a stage is set.
 pub struct Setting {
+    pub name: String,
     /// Zookeeper's unit of time, and how long sessions of launchers last.
     pub tick: Duration,
     pub session: Duration,
+    /// How long ZooKeeper servers wait for each other.
+    pub sync: Duration,
     pub launchers: usize,
     /// With any of them there is the label `c`, whose image they make.
     pub builders: usize,
@@ -60,16 +67,26 @@ pub struct Setting {
 }
 
 impl Setting {
-    pub fn quick() -> Self {
+    pub fn quick(name: &str) -> Self {
+        let name = name.to_owned();
         let cloud = &["--boot-time-s", "0.4", "--delete-time-s", "0.2", "--latency-ms", "compute=5-60"];
-        Self { tick: Duration::from_millis(200), session: Duration::from_secs(1), launchers: 2, builders: 0, cloud }
+        Self {
+            name,
+            tick: Duration::from_millis(200),
+            sync: Options::default().sync,
+            session: Duration::from_secs(1),
+            launchers: 2,
+            builders: 0,
+            cloud,
+        }
     }
 }
 
 impl Stage {
     pub async fn set(setting: &Setting) -> Stage {
         let disk = SlowDisk::new();
-        let options = Options { tick: setting.tick, environment: disk.environment(), ..scene::options() };
+        let options =
+            Options { tick: setting.tick, sync: setting.sync, environment: disk.environment(), ..scene::options() };
         let ensemble = Ensemble::start(3, options).await;
         let cloud = SimulatedOpenStack::start(setting.cloud).await;
         let mut hosts = Vec::new();
@@ -93,9 +110,9 @@ impl Stage {
         for number in 0..setting.launchers + setting.builders {
             let role = if number < setting.launchers { Role::Launcher } else { Role::Builder };
             let (wire, carried) = watch::channel(Wire::Whole);
-            let mut proxies = Vec::new();
+            let (mut proxies, struck) = (Vec::new(), Struck::default());
             for server in &ensemble.servers {
-                proxies.push(Proxy::start(server.address(), carried.clone()).await);
+                proxies.push(Proxy::start(server.address(), carried.clone(), struck.clone()).await);
             }
             let addresses: Vec<&str> = proxies.iter().map(|proxy| &*proxy.address).collect();
             let mut configuration = configuration(&addresses, setting.session, &hosts);
@@ -109,10 +126,12 @@ impl Stage {
             }
             let clock = (number == 0).then(|| home.path().join("clock"));
             let post = Post { role, configuration: configuration.to_string(), clouds: clouds.clone(), clock };
-            seats.push(Seat::take(post, wire, proxies));
+            seats.push(Seat::take(post, wire, struck, proxies));
         }
         let (launchers, session) = (setting.launchers, setting.session);
-        Stage { ensemble, cloud, seats, zk, session, disk, launchers, images, _hosts: hosts, home }
+        let name = setting.name.clone();
+        let sync = setting.sync;
+        Stage { name, sync, ensemble, cloud, seats, zk, session, disk, launchers, images, _hosts: hosts, home }
     }
 
     pub fn home(&self) -> &Path {
@@ -204,15 +223,25 @@ impl Stage {
     }
 
     /// The logs of all lives of all launchers and builders, into files beside the test.
-    pub fn keep_logs(&self, what: &str) {
+    pub fn keep_logs(&self) {
+        let what = &self.name;
         for (number, seat) in self.seats.iter().enumerate() {
             let file =
                 Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{what}-{}-{number}.log", seat.role().name()));
-            std::fs::write(file, seat.log()).expect("cargo gave this directory to the tests");
+            // A test that has failed already had better say so than fail at this.
+            let _ = std::fs::write(file, seat.log());
         }
         for (number, server) in self.ensemble.servers.iter().enumerate() {
             let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{what}-zookeeper-{number}.log"));
-            std::fs::copy(server.home().join("log"), file).expect("a server that ran has its log");
+            let _ = std::fs::copy(server.home().join("log"), file);
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.keep_logs();
         }
     }
 }

@@ -16,6 +16,12 @@ pub fn size(small: usize, full: usize) -> usize {
     }
 }
 
+#[allow(dead_code)] // Each test binary uses its part.
+/// Whether this run has the sizes that are promised, and so is held to what is promised of time.
+pub fn is_full() -> bool {
+    size(0, 1) == 1
+}
+
 /// Tells how long each part took, on the clock of the runtime.
 pub struct Measured {
     since: Instant,

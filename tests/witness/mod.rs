@@ -6,14 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodepool::model::build::BuildKey;
-use nodepool::model::ids::{NodeId, ProviderName, RequestId};
+use nodepool::model::ids::{ImageName, NodeId, ProviderName, RequestId};
 use nodepool::model::json;
 use nodepool::model::node::Node;
 use nodepool::model::request::{NodeRequest, RequestState};
 use nodepool::policy::image_invariants::{ImageSight, ImageWatcher};
-use nodepool::policy::invariants::{Place, Sight, Violation, Watcher};
+use nodepool::policy::invariants::{self, Place, Sight, Violation, Watcher};
 use nodepool::zk::paths;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -36,6 +37,10 @@ pub struct Witness {
     pub transactions: Arc<[Transaction]>,
     pub servers: Vec<Life>,
     pub images: Vec<ImageLife>,
+    /// How many servers a provider may have, from the beginning to the end.
+    pub limits: Vec<(ProviderName, usize)>,
+    /// The images that have to be in a provider at the end.
+    pub wanted: Vec<(ImageName, ProviderName)>,
     chroot: String,
 }
 
@@ -73,7 +78,8 @@ impl Stay {
         let (mut calm, mut longest) = (self.asked_ms, 0);
         for (began, over) in faults.iter().filter(|(began, over)| *over > self.asked_ms && *began < ended) {
             longest = longest.max(began - calm);
-            calm = *over;
+            // The effects of one may outlast the next one.
+            calm = calm.max(*over);
         }
         longest.max(ended - calm)
     }
@@ -86,6 +92,8 @@ pub struct Findings {
     pub unrest: Vec<String>,
     pub requests: Vec<Stay>,
     pub nodes: usize,
+    /// Changes of records of any kind.
+    pub changes: usize,
     /// All that happened, line by line.
     pub tale: String,
 }
@@ -109,7 +117,21 @@ impl Witness {
             }
             None => Default::default(),
         };
-        Witness { transactions: transactions::committed(data_dirs).into(), chroot: chroot.to_owned(), servers, images }
+        let (limits, wanted) = Default::default();
+        let transactions = transactions::committed(data_dirs).into();
+        Witness { transactions, servers, images, limits, wanted, chroot: chroot.to_owned() }
+    }
+
+    /// The sessions of launchers and builders: those that have registered one.
+    fn programs(&self) -> BTreeSet<i64> {
+        let registers = |change: &Change| match change {
+            Change::Created(path, _) => {
+                self.local(path).is_some_and(|path| matches!(paths::parse(path), paths::Place::Component { .. }))
+            }
+            Change::Written(..) | Change::Gone(_) | Change::SessionEnded => false,
+        };
+        let registering = self.transactions.iter().filter(|transaction| transaction.changes.iter().any(registers));
+        registering.map(|transaction| transaction.session).collect()
     }
 
     /// A path as programs know it.
@@ -118,7 +140,10 @@ impl Witness {
     }
 
     pub fn judge(&self) -> Findings {
-        let mut judge = Judge::default();
+        let mut judge = Judge { programs: self.programs(), ..Judge::default() };
+        for (provider, limit) in &self.limits {
+            judge.see(0, Sight::Limit(provider, *limit));
+        }
         let mut events = self.cloud_events().into_iter().peekable();
         for transaction in &*self.transactions {
             // A record is written before its server is asked for, and its server goes before it: both are seen so, where the
@@ -141,7 +166,7 @@ impl Witness {
             }
         }
         events.for_each(|event| judge.cloud(&event));
-        judge.end()
+        judge.end(&self.wanted)
     }
 
     fn cloud_events(&self) -> Vec<Event<'_>> {
@@ -228,10 +253,13 @@ fn lives(history: &Value) -> Vec<Life> {
 #[derive(Default)]
 struct Judge {
     watcher: Watcher,
+    /// Of these sessions every record has what other readers of it need. What Zuul writes is its own affair.
+    programs: BTreeSet<i64>,
     images: ImageWatcher,
     broken: Vec<String>,
     stays: BTreeMap<RequestId, Stay>,
     nodes: BTreeSet<NodeId>,
+    changes: usize,
     tale: String,
 }
 
@@ -292,7 +320,16 @@ impl Judge {
         let shown = data.map(|data| &data[..data.len().min(MOST_SHOWN)]);
         let (at_ms, text) = (transaction.at_ms, shown.map_or("gone".into(), String::from_utf8_lossy));
         self.tell(at_ms, &format!("{:#x} session {:#x} {rest} {text}", transaction.zxid, transaction.session));
-        match paths::parse(path) {
+        let place = paths::parse(path);
+        if let Some(keys) = keys_needed(&place) {
+            self.changes += 1;
+            // The place of a record may be made before it.
+            let of_program = self.programs.contains(&transaction.session);
+            if let Some(written) = data.filter(|data| of_program && !data.is_empty()) {
+                self.note(at_ms, invariants::readable(path, keys, written));
+            }
+        }
+        match place {
             paths::Place::Node(id) => {
                 let Some(record) = self.record::<Node>(at_ms, rest, data) else { return };
                 self.nodes.insert(id.clone());
@@ -340,9 +377,11 @@ impl Judge {
         }
     }
 
-    fn end(self) -> Findings {
+    fn end(self, wanted: &[(ImageName, ProviderName)]) -> Findings {
+        let of_images = self.images.at_rest(wanted);
         Findings {
-            unrest: self.watcher.at_rest().iter().chain(&self.images.at_rest(&[])).map(ToString::to_string).collect(),
+            unrest: self.watcher.at_rest().iter().chain(&of_images).map(ToString::to_string).collect(),
+            changes: self.changes,
             broken: self.broken,
             requests: self.stays.into_values().collect(),
             nodes: self.nodes.len(),
@@ -351,15 +390,39 @@ impl Judge {
     }
 }
 
+/// Where there are records that others read too.
+fn keys_needed(place: &paths::Place) -> Option<&'static [&'static str]> {
+    match place {
+        paths::Place::Node(_) => Some(invariants::KEYS_OF_NODES),
+        paths::Place::Request(_) => Some(invariants::KEYS_OF_REQUESTS),
+        paths::Place::Component { .. } => Some(invariants::KEYS_OF_COMPONENTS),
+        paths::Place::ImageBuild(..) => Some(invariants::KEYS_OF_BUILDS),
+        paths::Place::ImageUpload(_) => Some(invariants::KEYS_OF_UPLOADS),
+        _ => None,
+    }
+}
+
 impl Findings {
-    /// Fails with every promise that was broken; the whole tale lies beside the test then.
+    /// Fails with every promise that was broken; the whole tale lies beside the test then. So does it where nothing was found to look at.
     pub fn assert_kept(&self, what: &str) {
+        assert!(self.changes > 0, "{what}: no record was found in what ZooKeeper wrote");
         let broken = [&self.broken[..], &self.unrest].concat();
         if broken.is_empty() {
             return;
         }
         let file = self.write(what);
         panic!("{what}: {} promises were broken; {} tells all:\n{}", broken.len(), file.display(), broken.join("\n"));
+    }
+
+    /// Fails with every request that waited longer while nothing failed, see `longest_calm_ms`; the longest of those waits otherwise.
+    pub fn longest_calm(&self, faults: &[(i64, i64)], limit: Duration, what: &str) -> Duration {
+        let waits = self.requests.iter().map(|stay| (stay.longest_calm_ms(faults), &stay.id));
+        let (longest, id) = waits.max().expect("somebody asked for something");
+        let longest = Duration::from_millis(longest.try_into().expect("a request ends after it was asked"));
+        if longest > limit {
+            panic!("{what}: {id} waited {longest:?} while nothing failed; {} tells all", self.write(what).display());
+        }
+        longest
     }
 
     /// The tale, as a file beside the test.

@@ -8,6 +8,8 @@ use crate::support::wait;
 use std::time::Duration;
 
 const ELECTION: Duration = Duration::from_secs(60);
+/// For members to find each other; the machine may be busy.
+const START: Duration = Duration::from_secs(20);
 
 /// The servers of one ensemble, counted from 0.
 pub struct Ensemble {
@@ -20,10 +22,9 @@ impl Ensemble {
     /// Starts that many servers with these options and waits until all serve.
     pub async fn start(size: usize, options: Options) -> Ensemble {
         let peer_ports: Vec<ports::Port> = (0..2 * size).map(|_| ports::reserve()).collect();
-        // In ticks; generous because the machine may be busy, and short ticks are meant for sessions only.
-        let ticks = Duration::from_secs(20).as_millis() / options.tick.as_millis();
+        let [start, sync] = [START, options.sync].map(|time| time.as_millis() / options.tick.as_millis());
         let mut settings =
-            vec![format!("initLimit={ticks}"), format!("syncLimit={ticks}"), "standaloneEnabled=false".into()];
+            vec![format!("initLimit={start}"), format!("syncLimit={sync}"), "standaloneEnabled=false".into()];
         settings.extend(
             peer_ports.chunks(2).enumerate().map(|(index, ports)| {
                 format!("server.{}=127.0.0.1:{}:{}", index + 1, ports[0].number, ports[1].number)
@@ -56,6 +57,23 @@ impl Ensemble {
             None
         })
         .await
+    }
+
+    /// Waits until all servers serve and agree on who leads. One that was deposed while it was frozen still takes itself for the leader
+    /// for a moment.
+    pub async fn settles(&self) {
+        wait::until("all servers to serve under one leader", ELECTION, async || {
+            let mut leaders = 0;
+            for server in &self.servers {
+                match server.role().await.as_deref() {
+                    Some("leader") => leaders += 1,
+                    Some(_) => {}
+                    None => return false,
+                }
+            }
+            leaders == 1
+        })
+        .await;
     }
 
     /// Ends one server without a warning.

@@ -10,10 +10,18 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A running program; dropping it kills it and, when the test fails, shows the end of its log.
+/// What a program writes of itself that no sound one writes: a promise that it would have broken, a panic of an actor or a thread.
+const DEFECTS: [&str; 2] = ["it would break a promise", "panicked"];
+/// Lines that are told with each of them: what a thread panicked about stands in the next ones.
+const TOLD: usize = 4;
+
+/// A running program; dropping it kills it and, when the test fails, shows the end of its log. However a test ends it: one that has
+/// written of a defect in itself fails the test, and so does one that ended before anybody wanted it to.
 pub struct Nodepool {
     running: Running,
     home: TempDir,
+    /// The test knows of its end, and its log was looked at.
+    is_over: bool,
 }
 
 impl Nodepool {
@@ -39,7 +47,7 @@ impl Nodepool {
         command.envs(environment.iter().copied());
         let name = Path::new(executable).file_name().expect("an executable is a file").to_string_lossy().into_owned();
         let running = Running::start(&name, &mut command, Output::Logged, &home.path().join("log"), home.path());
-        Nodepool { running, home }
+        Nodepool { running, home, is_over: false }
     }
 
     /// The configuration file, for tests that change it under the running program.
@@ -69,23 +77,76 @@ impl Nodepool {
         wait::until(&format!("{text:?} in the log"), deadline, async || self.log().contains(text)).await;
     }
 
-    /// The exit status, once the program has ended.
+    /// The exit status, once the program has ended: who asks reckons with its end.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.running.ended()
+        let status = self.running.ended();
+        if status.is_some() {
+            self.over();
+        }
+        status
     }
 
     /// Waits for the program to end.
     pub async fn wait(&mut self, deadline: Duration) -> ExitStatus {
-        self.running.wait(deadline).await
+        let status = self.running.wait(deadline).await;
+        self.over();
+        status
     }
 
     /// Asks the program to end (SIGTERM) and waits for it.
     pub async fn stop(&mut self, deadline: Duration) -> ExitStatus {
-        self.running.stop(deadline).await
+        self.assert_runs();
+        let status = self.running.stop(deadline).await;
+        self.over();
+        status
     }
 
     /// Ends the program without a warning (SIGKILL).
     pub fn kill(&mut self) -> ExitStatus {
-        self.running.kill()
+        self.assert_runs();
+        let status = self.running.kill();
+        self.over();
+        status
+    }
+
+    fn assert_runs(&mut self) {
+        if !self.is_over
+            && let Some(status) = self.running.ended()
+        {
+            self.over();
+            panic!("{} ended by itself ({status}); {}", self.name(), self.kept_log());
+        }
+    }
+
+    /// The first time it is known to have ended, its log is looked at.
+    fn over(&mut self) {
+        if std::mem::replace(&mut self.is_over, true) {
+            return;
+        }
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        let is_defect = |line: &str| DEFECTS.iter().any(|text| line.contains(text));
+        let found = (0..lines.len()).filter(|number| is_defect(lines[*number]));
+        let found: Vec<String> = found.map(|at| lines[at..lines.len().min(at + TOLD)].join("\n")).collect();
+        assert!(found.is_empty(), "{} wrote of itself:\n{}\n{}", self.name(), found.join("\n"), self.kept_log());
+    }
+
+    fn name(&self) -> String {
+        format!("{} {}", self.running.name(), self.pid())
+    }
+
+    /// The log goes with the program, so it is kept beside the test.
+    fn kept_log(&self) -> String {
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.log", self.name().replace(' ', "-")));
+        std::fs::write(&file, self.log()).expect("cargo gave this directory to the tests");
+        format!("{} is its log", file.display())
+    }
+}
+
+impl Drop for Nodepool {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.kill();
+        }
     }
 }

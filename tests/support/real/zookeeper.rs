@@ -41,6 +41,9 @@ pub struct Options {
     pub certificate: Option<&'static str>,
     /// ZooKeeper's unit of time; sessions last 2 to 20 of them.
     pub tick: Duration,
+    /// How long members of an ensemble wait for each other. Generous, because the machine may be busy, and short ticks are meant for
+    /// sessions only.
+    pub sync: Duration,
     /// Further lines of zoo.cfg.
     pub settings: Vec<String>,
     /// Options of the Java machine. The default starts fast and computes slowly; benchmarks give their own.
@@ -55,6 +58,7 @@ impl Default for Options {
         Options {
             certificate: None,
             tick: Duration::from_secs(2),
+            sync: Duration::from_secs(20),
             settings: Vec::new(),
             java: java.map(str::to_owned).to_vec(),
             environment: Vec::new(),
