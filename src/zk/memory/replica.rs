@@ -35,7 +35,9 @@ impl Replica {
     /// What it shows now: all that happened longer ago than it is behind.
     pub fn view(&mut self) -> &Tree {
         let now = Instant::now();
-        while let Some((_, step)) = self.ahead.pop_front_if(|(at, _)| *at + self.lag < now) {
+        while self.ahead.front().is_some_and(|(at, _)| *at + self.lag < now)
+            && let Some((_, step)) = self.ahead.pop_front()
+        {
             // Whoever asked was told by the leader.
             match step {
                 Step::Opened(session) => drop(self.tree.open_session(session)),
