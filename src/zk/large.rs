@@ -7,6 +7,7 @@ use super::launches::show;
 use super::lock::{self, Lock};
 use super::txn::{Store, refusal};
 use super::{Op, paths};
+use crate::model::ids::RequestId;
 use crate::model::json;
 use crate::model::node::NodeState;
 use crate::model::request::RequestState;
@@ -19,9 +20,9 @@ const OVERHEAD: usize = 500;
 
 /// Requested, pending, nodes allocated step by step, fulfilled.
 pub async fn hand_out(store: &Store, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
-    let lock = take_lock(store, &request).await?;
+    let (lock, id) = (take_lock(store, &request).await?, request.id.clone());
     let result = hand_out_locked(store, &lock, request, nodes).await;
-    give_up_lock(store, lock).await;
+    give_up_lock(store, lock, &id).await;
     result
 }
 
@@ -48,12 +49,12 @@ pub(super) fn as_written<'a>(nodes: impl IntoIterator<Item = &'a NodeChange>) ->
 
 /// Nodes freed step by step, then the request: the order in which an interruption does no harm.
 pub async fn reset(store: &Store, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
-    let lock = take_lock(store, &request).await?;
+    let (lock, id) = (take_lock(store, &request).await?, request.id.clone());
     let result = match in_steps(store, &lock, &request, nodes).await {
         Ok(()) => store.set_request(&lock, &[], request).await.map(drop),
         Err(error) => Err(error),
     };
-    give_up_lock(store, lock).await;
+    give_up_lock(store, lock, &id).await;
     result
 }
 
@@ -85,19 +86,17 @@ async fn in_steps(
 
 async fn take_lock(store: &Store, request: &RequestChange) -> Result<Lock, WriteError> {
     match lock::try_lock(store.zk(), &paths::request_lock(&request.id), "").await {
-        Ok(Some(lock)) => {
-            // Before anything pending is seen: our own look for lost requests would find one.
-            store.mirror().fold(|fold| show(fold, lock.path(), true));
-            Ok(lock)
-        }
+        Ok(Some(lock)) => Ok(lock),
         Ok(None) => Err(WriteError::Contended),
         Err(error) => Err(refusal(&error)),
     }
 }
 
-async fn give_up_lock(store: &Store, lock: Lock) {
+async fn give_up_lock(store: &Store, lock: Lock, id: &RequestId) {
     let path = lock.path().to_owned();
     match lock.release().await {
+        // What nobody was shown makes no new picture: whoever could not write would try again on that, and again.
+        Ok(()) if !store.mirror().request_lock(id).contenders.contains(paths::name(&path)) => {}
         Ok(()) => store.mirror().fold(|fold| show(fold, &path, false)),
         Err(error) => tracing::warn!(%error, "cannot release a request's lock"),
     }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::declines::Declines;
 use super::lock::{self, Lock};
 use super::mirror::Mirror;
-use super::{CreateMode, Op, OpReply, Stat, Zk, ZkError, paths, removal};
+use super::{CreateMode, Op, OpReply, Stat, Zk, ZkError, launches, paths, removal};
 use crate::model::component::ComponentKind;
 use crate::model::ids::{NodeId, RequestId};
 use crate::model::json;
@@ -427,6 +427,8 @@ impl Store {
             Ok([.., OpReply::Set(stat)]) => {
                 let stat = *stat;
                 self.mirror.fold(|fold| {
+                    // Together, or our own look for lost requests would find one that is pending and that nobody has locked.
+                    launches::show(fold, lock.path(), true);
                     fold.change_request(request.id, stored(request.record, &stat));
                 });
                 Ok(stat)
