@@ -341,7 +341,8 @@ impl Launcher {
     }
 
     fn submit_min_ready(&mut self, label: LabelName, ctx: &mut Context<Self>) {
-        let request = ready::request(&label, chance::uuid().simple().to_string(), clock::now());
+        let event = chance::uuid().simple().to_string();
+        let request = ready::request(&label, event.clone(), clock::now());
         let store = self.store.clone();
         let submitting = async move { store.submit_min_ready(request).await };
         ctx.spawn(submitting.into_actor(self).map(move |result: Result<RequestId, WriteError>, act, _| {
@@ -351,7 +352,11 @@ impl Launcher {
                 }
                 Err(error) => warn!(target: "nodepool.NodePool", %label, %error, "cannot ask for a node to keep ready"),
             }
-            act.min_ready.submitted(&label, result.ok());
+            if result.is_err() {
+                // It may be there all the same, and the picture have it already.
+                act.changes.nudge();
+            }
+            act.min_ready.submitted(&label, &event, result.ok(), clock::now());
         }));
     }
 }

@@ -13,6 +13,8 @@ use crate::model::world::World;
 /// A label whose nodes nobody could provide is asked for again after this time, and then after twice the time.
 const FIRST_PAUSE: Span = Span(1.0);
 const LONGEST_PAUSE: Span = Span(60.0);
+/// What was created without an answer is seen by then, also over a slow connection.
+const SHOWN_BY: Span = Span(10.0);
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wish {
@@ -29,6 +31,8 @@ pub struct MinReady {
     /// Requests being created or finished.
     in_flight: BTreeMap<LabelName, usize>,
     finishing: BTreeSet<RequestId>,
+    /// Requests that may have been created, by their events, and until when they are looked for.
+    unanswered: BTreeMap<String, (LabelName, Timestamp)>,
     paused: BTreeMap<LabelName, (Timestamp, Span)>,
 }
 
@@ -38,6 +42,7 @@ impl MinReady {
         if !world.snapshot.connected {
             return wishes;
         }
+        self.take_in(world);
         self.look_after_open(world, &mut wishes);
         for label in world.config.labels.values().filter(|label| label.min_ready > 0) {
             let busy = self.open.values().any(|open| *open == label.name) || self.in_flight.contains_key(&label.name);
@@ -54,16 +59,17 @@ impl MinReady {
         wishes
     }
 
-    /// A request was created, or could not be.
-    pub fn submitted(&mut self, label: &LabelName, request: Option<RequestId>) {
+    /// A request with this event was created; or it was not, or nobody knows.
+    pub fn submitted(&mut self, label: &LabelName, event: &str, request: Option<RequestId>, now: Timestamp) {
         if let Some(count) = self.in_flight.get_mut(label) {
             *count -= 1;
             if *count == 0 {
                 self.in_flight.remove(label);
             }
         }
-        if let Some(request) = request {
-            self.open.insert(request, label.clone());
+        match request {
+            Some(request) => drop(self.open.insert(request, label.clone())),
+            None => drop(self.unanswered.insert(event.to_owned(), (label.clone(), now + SHOWN_BY))),
         }
     }
 
@@ -82,6 +88,20 @@ impl MinReady {
     /// For dumps: the requests that are open, by label.
     pub fn observe(&self) -> BTreeMap<&RequestId, &LabelName> {
         self.open.iter().collect()
+    }
+
+    /// Requests of ours that turn up after all. Nobody else ends them, and the session may last for months.
+    fn take_in(&mut self, world: &World<'_>) {
+        self.unanswered.retain(|_, (_, until)| *until > world.now);
+        if self.unanswered.is_empty() {
+            return;
+        }
+        for (id, request) in world.snapshot.requests() {
+            let event = request.record.event_id.as_ref();
+            if let Some((label, _)) = event.and_then(|event| self.unanswered.remove(event)) {
+                self.open.insert(id.clone(), label);
+            }
+        }
     }
 
     fn look_after_open(&mut self, world: &World<'_>, wishes: &mut Vec<Wish>) {

@@ -12,8 +12,8 @@ use nodepool::model::ids::{LabelName, RequestId};
 use nodepool::model::json;
 use nodepool::model::node::NodeState;
 use nodepool::model::request::RequestState;
-use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::{lock, paths};
+use nodepool::zk::memory::{Fault, MemoryZooKeeper};
+use nodepool::zk::{lock, paths, removal};
 use tokio::time::sleep;
 
 /// Longer than any tick of a launcher: whoever wanted to do something has done it.
@@ -93,6 +93,25 @@ fn fulfilled_requests_go_and_their_nodes_become_free() {
         }
         sleep(A_WHILE).await;
         assert_eq!(ever_made(&consumer).await, 2, "there are enough now");
+    });
+}
+
+// Found by a simulated hour (seed 45544): nobody ended a request whose creation was not answered, and its node stayed given to it.
+#[test]
+fn a_request_whose_creation_was_not_answered_is_ended_as_well() {
+    on_paused_time(async {
+        let (zookeeper, consumer, process, cloud) = beside_a_cloud(&wanting(1, "")).await;
+        let node = cloud.fulfil(&asked(&consumer, 1).await[0]).await.pop().unwrap();
+        until("the node to be free", async || consumer.ready_nodes().await == 2).await;
+        sleep(A_WHILE).await;
+        zookeeper.fail_next(process.session_id, 1, Fault::AfterApplying);
+        removal::remove_tree(&*consumer.zk, &paths::node(&node)).await.unwrap();
+        let id = asked(&consumer, 1).await.remove(0);
+        cloud.fulfil(&id).await;
+        until("the node to be free", async || consumer.ready_nodes().await == 2).await;
+        until("the request to go", async || consumer.requests().await.is_empty()).await;
+        sleep(A_WHILE).await;
+        assert_eq!(ever_made(&consumer).await, 2, "it is known, so there is no other in its place");
     });
 }
 
