@@ -8,6 +8,7 @@ mod grown;
 mod sizes;
 mod support;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use nodepool::model::request::RequestState;
 use nodepool::model::world::World;
 use nodepool::policy::{bake, retire};
 use nodepool::zk::mirror::Mirror;
-use nodepool::zk::session::connect;
+use nodepool::zk::session::{ConnectOptions, connect};
 use nodepool::zk::{CreateMode, Op, Zk, lock, paths};
 use serde_json::json;
 use sizes::{Measured, size};
@@ -71,6 +72,40 @@ fn a_hundred_thousand_nodes() {
         let last = served.nodes.last().unwrap();
         wait::until("a node to be free", sizes::LONG, async || consumer.node(last).await.unwrap().is_idle()).await;
         measured.then("all are given back");
+    });
+}
+
+#[test]
+fn one_request_for_thousands_of_launched_nodes() {
+    on_real_time(async {
+        // Both are more than one transaction takes.
+        let nodes = size(800, 5_000);
+        let directory = tempfile::tempdir().unwrap();
+        let server = coordinator::start(directory.path()).await;
+        // All of them are on one thread here, the clients' pings too.
+        let patient = ConnectOptions { session_timeout: sizes::LONG, ..coordinator::client(server.address().port()) };
+        let consumer = Consumer { zk: connect(patient.clone()).await.unwrap() };
+        lock::make_path(&consumer.zk, paths::REQUESTS).await.unwrap();
+        let mut process = Process::new(
+            "zookeeper-servers: [{host: localhost}]\nlabels: [{name: a}]\nproviders:\n  - name: lab\n    driver: fake\n    cloud: \
+             fake\n    rate: 0\n    fake: {max-cores: 1000000, max-instances: 1000000, max-ram: 1000000000}\n    cloud-images: \
+             [{name: image, image-name: Fake Precise}]\n    pools: [{name: main, labels: [{name: a, cloud-image: image, \
+             flavor-name: Fake Flavor}]}]\n",
+        );
+        process.run_on(connect(patient).await.unwrap());
+        let mut measured = Measured::begin(&format!("one request for {nodes} nodes that are launched"));
+        let id = consumer.ask(&vec!["a"; nodes]).await;
+        let served = wait_for_end(&consumer, &id).await;
+        assert_eq!((served.state, served.nodes.len()), (RequestState::Fulfilled, nodes));
+        let distinct: BTreeSet<_> = served.nodes.iter().collect();
+        assert_eq!(distinct.len(), nodes, "no node twice");
+        measured.then("served");
+        assert_eq!(consumer.count(paths::NODES).await, nodes, "and none is left over");
+        for node in [served.nodes.first(), served.nodes.last()] {
+            let node = consumer.node(node.unwrap()).await.unwrap();
+            assert_eq!((node.state, node.allocated_to.as_ref()), (NodeState::Ready, Some(&id)));
+        }
+        server.stop().await;
     });
 }
 
@@ -152,7 +187,7 @@ fn five_hundred_pools() {
         for id in asked.iter().step_by(2) {
             assert_eq!(wait_for_end(&consumer, id).await.state, RequestState::Fulfilled);
         }
-        let given: std::collections::BTreeSet<_> = {
+        let given: BTreeSet<_> = {
             let mut given = Vec::new();
             for id in asked.iter().step_by(2) {
                 given.extend(consumer.request(id).await.unwrap().nodes);

@@ -3,11 +3,9 @@
 //! A process that ends in the middle leaves a pending request that nobody has locked, with some nodes allocated to it;
 //! the rule for lost requests undoes that.
 
-use super::launches::show;
 use super::lock::{self, Lock};
-use super::txn::{Store, refusal};
+use super::txn::{Store, refusal, release};
 use super::{Op, paths};
-use crate::model::ids::RequestId;
 use crate::model::json;
 use crate::model::node::NodeState;
 use crate::model::request::RequestState;
@@ -20,9 +18,9 @@ const OVERHEAD: usize = 500;
 
 /// Requested, pending, nodes allocated step by step, fulfilled.
 pub async fn hand_out(store: &Store, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
-    let (lock, id) = (take_lock(store, &request).await?, request.id.clone());
+    let lock = take_lock(store, &request).await?;
     let result = hand_out_locked(store, &lock, request, nodes).await;
-    give_up_lock(store, lock, &id).await;
+    release(lock).await;
     result
 }
 
@@ -49,12 +47,12 @@ pub(super) fn as_written<'a>(nodes: impl IntoIterator<Item = &'a NodeChange>) ->
 
 /// Nodes freed step by step, then the request: the order in which an interruption does no harm.
 pub async fn reset(store: &Store, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
-    let (lock, id) = (take_lock(store, &request).await?, request.id.clone());
+    let lock = take_lock(store, &request).await?;
     let result = match in_steps(store, &lock, &request, nodes).await {
         Ok(()) => store.set_request(&lock, &[], request).await.map(drop),
         Err(error) => Err(error),
     };
-    give_up_lock(store, lock, &id).await;
+    release(lock).await;
     result
 }
 
@@ -67,21 +65,32 @@ async fn in_steps(
     nodes: Vec<NodeChange>,
 ) -> Result<(), WriteError> {
     let conditions = [lock.fence(), Op::check(paths::request(&request.id), request.version)];
-    let most = store.zk().largest_transaction();
-    let (mut step, mut size) = (Vec::new(), 0);
-    for node in nodes {
-        let bytes = json::to_bytes(&node.record).len() + OVERHEAD;
-        if step.len() == STEP || (size + bytes > most && !step.is_empty()) {
-            store.write_some(&conditions, std::mem::take(&mut step)).await?;
+    let bytes = |node: &NodeChange| json::to_bytes(&node.record).len() + OVERHEAD;
+    for step in portions(nodes, store.zk().largest_transaction(), bytes) {
+        store.write_some(&conditions, step).await?;
+    }
+    Ok(())
+}
+
+/// As many of these at a time as fit a transaction of so many bytes, and one at least.
+pub(super) fn portions<T>(items: Vec<T>, most: usize, bytes: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+    let (mut portions, mut portion, mut size) = (Vec::new(), Vec::new(), 0);
+    for item in items {
+        let bytes = bytes(&item);
+        if portion.len() == STEP || (size + bytes > most && !portion.is_empty()) {
+            portions.push(std::mem::take(&mut portion));
             size = 0;
         }
-        step.push(node);
+        portion.push(item);
         size += bytes;
     }
-    if step.is_empty() {
-        return Ok(());
-    }
-    store.write_some(&conditions, step).await
+    portions.extend((!portion.is_empty()).then_some(portion));
+    portions
+}
+
+/// What the write of a node takes in a transaction, in bytes.
+pub(super) fn size(op: &Op) -> usize {
+    OVERHEAD + if let Op::Create { data, .. } | Op::Set { data, .. } = op { data.len() } else { 0 }
 }
 
 async fn take_lock(store: &Store, request: &RequestChange) -> Result<Lock, WriteError> {
@@ -89,15 +98,5 @@ async fn take_lock(store: &Store, request: &RequestChange) -> Result<Lock, Write
         Ok(Some(lock)) => Ok(lock),
         Ok(None) => Err(WriteError::Contended),
         Err(error) => Err(refusal(&error)),
-    }
-}
-
-async fn give_up_lock(store: &Store, lock: Lock, id: &RequestId) {
-    let path = lock.path().to_owned();
-    match lock.release().await {
-        // What nobody was shown makes no new picture: whoever could not write would try again on that, and again.
-        Ok(()) if !store.mirror().request_lock(id).contenders.contains(paths::name(&path)) => {}
-        Ok(()) => store.mirror().fold(|fold| show(fold, &path, false)),
-        Err(error) => tracing::warn!(%error, "cannot release a request's lock"),
     }
 }

@@ -32,19 +32,45 @@ pub struct HeldNode {
     pub change: Option<NodeChange>,
 }
 
+/// Records, each with the operation that writes or creates it.
+struct Taken<T>(Vec<T>, Vec<Op>);
+
+impl<T> Default for Taken<T> {
+    fn default() -> Self {
+        Self(Vec::new(), Vec::new())
+    }
+}
+
 impl Store {
-    /// Takes a request up: its lock, its record (pending), ready nodes (allocated) and new ones (init), all or nothing.
+    /// Takes a request up: its lock, its record (pending), ready nodes (allocated) and new ones (init), all or nothing where that fits
+    /// one transaction. Else the lock comes first, and what was taken when a later portion fails is left to the rule for lost requests.
     pub async fn claim(
         &self,
         request: RequestChange,
         reuse: Vec<NodeChange>,
         nodes: Vec<Node>,
     ) -> Result<Claimed, WriteError> {
+        let written: Vec<Op> = reuse.iter().map(write).collect();
+        let created: Vec<Op> = nodes.iter().map(create).collect();
+        if self.is_too_large(written.iter().chain(&created)) {
+            let lock = self.claim_at_once(request, Taken::default(), Taken::default()).await?.lock;
+            let nodes = self.extend(&lock, reuse, nodes).await?;
+            return Ok(Claimed { lock, nodes });
+        }
+        self.claim_at_once(request, Taken(reuse, written), Taken(nodes, created)).await
+    }
+
+    async fn claim_at_once(
+        &self,
+        request: RequestChange,
+        Taken(reuse, written): Taken<NodeChange>,
+        Taken(nodes, created): Taken<Node>,
+    ) -> Result<Claimed, WriteError> {
         let mut ops = vec![Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version)];
-        ops.extend(reuse.iter().map(write));
+        ops.extend(written);
         let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
         ops.extend(reuse.iter().flat_map(|node| self.node_guard(&node.id, After::Keep).proof()));
-        ops.extend(nodes.iter().map(create));
+        ops.extend(created);
         let (mut locks, replies) = self.write_and_lock(ops, vec![self.request_guard(&request.id, After::Keep)]).await?;
         let lock = locks.pop().ok_or_else(unfitting)?;
         let Some(OpReply::Set(stat)) = replies.first().cloned() else { return Err(unfitting()) };
@@ -58,19 +84,40 @@ impl Store {
         Ok(Claimed { lock, nodes: ids })
     }
 
-    /// More nodes for a request that was taken up before: ready ones (allocated) and new ones (init), all or nothing. Those that are new
-    /// come in the order of the records.
+    /// More nodes for a request that was taken up before: ready ones (allocated) and new ones (init), all or nothing where that fits one
+    /// transaction; else those to reuse come first. Those that are new come in the order of the records.
     pub async fn extend(
         &self,
         request: &Lock,
         reuse: Vec<NodeChange>,
         nodes: Vec<Node>,
     ) -> Result<Vec<NodeId>, WriteError> {
-        let mut ops: Vec<Op> = reuse.iter().map(write).collect();
+        let written: Vec<Op> = reuse.iter().map(write).collect();
+        let created: Vec<Op> = nodes.iter().map(create).collect();
+        if !self.is_too_large(written.iter().chain(&created)) {
+            return self.extend_at_once(request, Taken(reuse, written), Taken(nodes, created)).await;
+        }
+        for part in self.portions(reuse, written) {
+            self.extend_at_once(request, part, Taken::default()).await?;
+        }
+        let mut made = Vec::with_capacity(nodes.len());
+        for part in self.portions(nodes, created) {
+            made.extend(self.extend_at_once(request, Taken::default(), part).await?);
+        }
+        Ok(made)
+    }
+
+    async fn extend_at_once(
+        &self,
+        request: &Lock,
+        Taken(reuse, written): Taken<NodeChange>,
+        Taken(nodes, created): Taken<Node>,
+    ) -> Result<Vec<NodeId>, WriteError> {
+        let mut ops = written;
         let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
         ops.push(request.fence());
         ops.extend(reuse.iter().flat_map(|node| self.node_guard(&node.id, After::Keep).proof()));
-        ops.extend(nodes.iter().map(create));
+        ops.extend(created);
         let replies = self.zk().multi(ops).await.map_err(|error| refusal(&error))?;
         let ids = self.fold_new(nodes, &replies)?;
         self.fold_nodes(reuse, replies);
@@ -78,11 +125,25 @@ impl Store {
         Ok(ids)
     }
 
-    /// Takes over a request that somebody left, with its nodes that are not ready: all their locks, all or nothing. The locks of
-    /// the nodes come in their order.
+    /// Takes over a request that somebody left, with its nodes that are not ready: all their locks, all or nothing where that fits one
+    /// transaction; else the request's lock comes first. The locks of the nodes come in their order.
     pub async fn adopt(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(Lock, Vec<Lock>), WriteError> {
+        let written: Vec<Op> = nodes.iter().map(write).collect();
+        if self.is_too_large(&written) {
+            let (lock, _) = self.adopt_at_once(request, Taken::default()).await?;
+            let locks = self.begin(nodes).await?;
+            return Ok((lock, locks));
+        }
+        self.adopt_at_once(request, Taken(nodes, written)).await
+    }
+
+    async fn adopt_at_once(
+        &self,
+        request: RequestChange,
+        Taken(nodes, written): Taken<NodeChange>,
+    ) -> Result<(Lock, Vec<Lock>), WriteError> {
         let mut ops = vec![Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version)];
-        ops.extend(nodes.iter().map(write));
+        ops.extend(written);
         let mut guards = vec![self.request_guard(&request.id, After::Keep)];
         guards.extend(nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)));
         let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
@@ -101,17 +162,40 @@ impl Store {
         Ok((lock, locks))
     }
 
-    /// Locks nodes and writes them in the same transaction: those of a claim before their launch, or one whose use is
-    /// over before its deletion. The locks come back in the order of the nodes.
+    /// Locks nodes and writes them in the same transaction: those of a claim before their launch, or one whose use is over before its
+    /// deletion. Where they do not fit one, each portion is begun or not. The locks come back in the order of the nodes.
     pub async fn begin(&self, nodes: Vec<NodeChange>) -> Result<Vec<Lock>, WriteError> {
+        let written: Vec<Op> = nodes.iter().map(write).collect();
+        if !self.is_too_large(&written) {
+            return self.begin_at_once(Taken(nodes, written)).await;
+        }
+        // Where a portion fails the locks of those before it are given back: they are dropped.
+        let mut locks = Vec::with_capacity(nodes.len());
+        for part in self.portions(nodes, written) {
+            locks.extend(self.begin_at_once(part).await?);
+        }
+        Ok(locks)
+    }
+
+    async fn begin_at_once(&self, Taken(nodes, ops): Taken<NodeChange>) -> Result<Vec<Lock>, WriteError> {
         let guards = nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)).collect();
-        let ops: Vec<Op> = nodes.iter().map(write).collect();
         let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
         let (locks, replies) = self.write_and_lock(ops, guards).await?;
         self.mirror().fold(|fold| locks.iter().for_each(|lock| show(fold, lock.path(), true)));
         self.fold_nodes(nodes, replies);
         own.done();
         Ok(locks)
+    }
+
+    fn is_too_large<'a>(&self, ops: impl IntoIterator<Item = &'a Op>) -> bool {
+        ops.into_iter().map(large::size).sum::<usize>() > self.zk().largest_transaction()
+    }
+
+    /// Records with the operations on them, as many at a time as fit a transaction.
+    fn portions<T>(&self, records: Vec<T>, ops: Vec<Op>) -> Vec<Taken<T>> {
+        let both = records.into_iter().zip(ops).collect();
+        let parts = large::portions(both, self.zk().largest_transaction(), |(_, op)| large::size(op));
+        parts.into_iter().map(|part| part.into_iter().unzip()).map(|(records, ops)| Taken(records, ops)).collect()
     }
 
     /// A node whose lock is held and stays so.

@@ -389,6 +389,110 @@ fn a_hand_out_in_steps_is_seen_with_its_lock_at_any_moment() {
     });
 }
 
+/// New nodes as a claim makes them, told apart by their labels.
+fn new_nodes(case: &Case, labels: &[&str]) -> Vec<Node> {
+    let node = |label: &&str| {
+        let mut node = Node::new(NodeState::Init, clock::now());
+        node.labels = vec![(*label).into()];
+        node.allocated_to = Some(case.request.clone());
+        node
+    };
+    labels.iter().map(node).collect()
+}
+
+fn pending(case: &Case) -> RequestChange {
+    let snapshot = case.store.mirror().snapshot();
+    let pending = |record: &mut NodeRequest| record.set_state(RequestState::Pending, clock::now());
+    snapshot.request(&case.request).unwrap().change(case.request.clone(), pending)
+}
+
+/// These nodes as they become when they are begun.
+fn building(case: &Case, nodes: &[NodeId]) -> Vec<NodeChange> {
+    let snapshot = case.store.mirror().snapshot();
+    let begun = |id: &NodeId| {
+        let record = snapshot.node(id).unwrap();
+        record.change(id.clone(), |record: &mut Node| record.state = NodeState::Building)
+    };
+    nodes.iter().map(begun).collect()
+}
+
+async fn locks_of_nodes(case: &Case, nodes: &[NodeId]) -> usize {
+    let mut count = 0;
+    for node in nodes {
+        count += lock::contenders(&case.other.zk, &paths::node_lock(node)).await.unwrap_or_default().len();
+    }
+    count
+}
+
+// One request for more nodes than fit a transaction.
+#[test]
+fn a_launch_in_portions_is_claimed_begun_and_gone_on_with_as_one_that_fits() {
+    for most in [1, 3_000, 700_000] {
+        on_paused_time(async {
+            let case = Case::new().await;
+            case.zookeeper.limit_transactions(most);
+            let (_, reuse) = case.hand_out();
+            let labels = ["b", "c", "d", "e", "f"];
+            let claimed = case.store.claim(pending(&case), reuse, new_nodes(&case, &labels)).await.unwrap();
+            assert_eq!(case.other.request(&case.request).await.unwrap().state, RequestState::Pending);
+            assert_eq!(case.other.node(&case.node).await.unwrap().allocated_to.as_ref(), Some(&case.request));
+            let more = case.store.extend(&claimed.lock, Vec::new(), new_nodes(&case, &["g", "h"])).await.unwrap();
+            let nodes = [claimed.nodes, more].concat();
+            for (node, label) in nodes.iter().zip(labels.iter().chain(&["g", "h"])) {
+                let node = case.other.node(node).await.unwrap();
+                assert_eq!((node.state, node.labels), (NodeState::Init, vec![(*label).into()]), "most {most}");
+            }
+            let locks = case.store.begin(building(&case, &nodes)).await.unwrap();
+            assert_eq!((locks.len(), locks_of_nodes(&case, &nodes).await), (7, 7), "most {most}");
+            for (lock, node) in locks.iter().zip(&nodes) {
+                assert!(lock.path().starts_with(&paths::node(node)), "{} is the lock of {node}", lock.path());
+                assert_eq!(case.other.node(node).await.unwrap().state, NodeState::Building);
+            }
+            // Its launcher ends, and another one goes on.
+            drop((claimed.lock, locks));
+            case.settle().await;
+            let (lock, locks) = case.store.adopt(pending(&case), building(&case, &nodes)).await.unwrap();
+            assert!(lock.path().starts_with(&paths::request_lock(&case.request)));
+            assert_eq!((locks.len(), locks_of_nodes(&case, &nodes).await), (7, 7), "most {most}");
+        });
+    }
+}
+
+#[test]
+fn a_portion_that_fails_leaves_no_lock() {
+    on_paused_time(async {
+        let case = Case::new().await;
+        case.zookeeper.limit_transactions(1);
+        let request_locks = async || {
+            let directory = paths::request_lock(&case.request);
+            lock::contenders(&case.other.zk, &directory).await.unwrap_or_default().len()
+        };
+        // Somebody has the node that was to be reused.
+        let taken = lock::try_lock(&case.other.zk, &paths::node_lock(&case.node), "").await.unwrap().unwrap();
+        let (_, reuse) = case.hand_out();
+        let refused = case.store.claim(pending(&case), reuse, new_nodes(&case, &["b"])).await;
+        assert_eq!(refused.unwrap_err(), WriteError::Conflict);
+        case.settle().await;
+        assert_eq!((request_locks().await, case.other.nodes().await.len()), (0, 1), "nothing was made for it");
+        taken.release().await.unwrap();
+        case.settle().await;
+
+        let claimed = case.store.claim(pending(&case), Vec::new(), new_nodes(&case, &["b", "c", "d"])).await.unwrap();
+        let begun = building(&case, &claimed.nodes);
+        // Somebody removes the last of them.
+        case.other.zk.delete(&paths::node(&claimed.nodes[2]), -1).await.unwrap();
+        assert_eq!(case.store.begin(begun.clone()).await.unwrap_err(), WriteError::Conflict);
+        case.settle().await;
+        assert_eq!(locks_of_nodes(&case, &claimed.nodes).await, 0);
+        drop(claimed.lock);
+        case.settle().await;
+        let adopted = case.store.adopt(pending(&case), begun).await;
+        assert_eq!(adopted.unwrap_err(), WriteError::Conflict);
+        case.settle().await;
+        assert_eq!((request_locks().await, locks_of_nodes(&case, &claimed.nodes).await), (0, 0));
+    });
+}
+
 // Found by tests/fault_runs.rs: a pool whose registration was made and not answered registered once more.
 #[test]
 fn a_component_is_registered_once_though_the_answer_was_lost() {
