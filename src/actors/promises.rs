@@ -7,11 +7,11 @@ use tracing::error;
 use crate::model::snapshot::WriteError;
 use crate::policy::invariants::Violation;
 
-static BROKEN: AtomicU64 = AtomicU64::new(0);
+static REFUSED: AtomicU64 = AtomicU64::new(0);
 
 /// How often something was refused since the program began.
 pub fn refused() -> u64 {
-    BROKEN.load(Ordering::Relaxed)
+    REFUSED.load(Ordering::Relaxed)
 }
 
 /// Refuses what would break a promise, and says so; where assertions are on, it ends there.
@@ -20,7 +20,7 @@ pub fn kept(found: impl IntoIterator<Item = Violation>) -> Result<(), WriteError
     if found.is_empty() {
         return Ok(());
     }
-    BROKEN.fetch_add(1, Ordering::Relaxed);
+    REFUSED.fetch_add(1, Ordering::Relaxed);
     let broken = found.join("; ");
     error!(target: "nodepool.promises", "not done, because it would break a promise: {broken}; please report this defect");
     debug_assert!(found.is_empty(), "a promise would be broken: {broken}");

@@ -379,14 +379,12 @@ impl MemoryConnection {
 
 impl Connection for MemoryConnection {
     fn get(&self, path: &str) -> Reply<(Bytes, Stat)> {
-        let path = path.to_owned();
-        let id = self.id;
+        let (path, id) = (path.to_owned(), self.id);
         self.ask(move |shared| Ok(shared.view(id).get(&path)?))
     }
 
     fn exists(&self, path: &str) -> Reply<Option<Stat>> {
-        let path = path.to_owned();
-        let id = self.id;
+        let (path, id) = (path.to_owned(), self.id);
         self.ask(move |shared| stat(shared.view(id), &path))
     }
 

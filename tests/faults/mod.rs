@@ -21,6 +21,8 @@ use proxy::Wire;
 use stage::Stage;
 use zuul::Zuul;
 
+use crate::disks::SmallDisk;
+
 /// One after the other, each with what else strikes meanwhile.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
@@ -53,6 +55,10 @@ pub enum Fault {
     /// It takes ZooKeeper so long to have anything safe.
     SlowDisk {
         milliseconds: u64,
+        time: Duration,
+    },
+    /// There is no room left where builders have their builds.
+    FullDisk {
         time: Duration,
     },
     Storm {
@@ -129,7 +135,7 @@ const ELECTION: Duration = Duration::from_secs(1);
 const AFTER_A_STORM: Duration = Duration::from_secs(10);
 
 /// Kinds of faults, by the names under which they are counted.
-pub const KINDS: [&str; 10] = [
+pub const KINDS: [&str; 11] = [
     "kill",
     "stop",
     "partition",
@@ -140,6 +146,7 @@ pub const KINDS: [&str; 10] = [
     "clock",
     "consumer dies",
     "slow disk",
+    "full disk",
 ];
 
 impl Fault {
@@ -155,6 +162,7 @@ impl Fault {
             Self::Clock { .. } => 7,
             Self::Consumer => 8,
             Self::SlowDisk { .. } => 9,
+            Self::FullDisk { .. } => 10,
         }]
     }
 
@@ -181,12 +189,13 @@ impl Fault {
                 Self::Clock { seconds, time }
             }
             8 => Self::Consumer,
-            _ => Self::SlowDisk { milliseconds: [10, 100, 400, 1500][dice.gen_range(0..4)], time: 2 * time },
+            9 => Self::SlowDisk { milliseconds: [10, 100, 400, 1500][dice.gen_range(0..4)], time: 2 * time },
+            _ => Self::FullDisk { time: 2 * time },
         }
     }
 
     pub fn draw(stage: &Stage, dice: &mut StdRng) -> Fault {
-        let kind = match dice.gen_range(0..21) {
+        let kind = match dice.gen_range(0..22) {
             0..7 => 0,
             7..9 => 1,
             9..13 => 2,
@@ -196,6 +205,7 @@ impl Fault {
             17 => 7,
             18 => 8,
             19 => 9,
+            20 => 10,
             _ => {
                 if dice.gen_ratio(1, 3) {
                     5
@@ -280,6 +290,14 @@ impl Fault {
                 stage.ensemble.settles().await;
                 let leader = stage.ensemble.leader().await;
                 stage.ensemble.servers[leader].zxid().await > before
+            }
+            Self::FullDisk { time } => {
+                let before = stage.builds_without_room();
+                stage.small.iter().for_each(|disk| disk.fill(0));
+                stage.ask_for_build().await;
+                sleep(time).await;
+                stage.small.iter().for_each(SmallDisk::empty);
+                stage.builds_without_room() > before
             }
             Self::Storm { kind, time } => {
                 let before = stage.cloud.state().await;

@@ -19,7 +19,7 @@ use super::proxy::{Proxy, Struck, Wire};
 use super::seat::{Post, Role, Seat};
 use crate::crowd::again;
 use crate::crowd::scene::{self, Scene, children, left_over};
-use crate::disks::SlowDisk;
+use crate::disks::{SlowDisk, SmallDisk};
 use crate::support::real::simulated_openstack::SimulatedOpenStack;
 use crate::support::real::sshd;
 use crate::support::real::zookeeper::{Ensemble, Options};
@@ -28,6 +28,8 @@ use crate::{oven, witness};
 /// Jobs at once on each host.
 const SLOTS: usize = 3;
 const HOSTS: u8 = 2;
+/// What a disk of a builder holds.
+const MEGABYTES: usize = 64;
 /// The image that builders make.
 pub const IMAGE: &str = "debian";
 
@@ -44,6 +46,8 @@ pub struct Stage {
     pub sync: Duration,
     /// That of the ZooKeeper servers.
     pub disk: SlowDisk,
+    /// Those of the builders.
+    pub small: Vec<SmallDisk>,
     launchers: usize,
     /// Where each builder has its builds.
     images: Vec<PathBuf>,
@@ -106,7 +110,7 @@ impl Stage {
         };
         let zk = scene.connect().await;
         let dib = (setting.builders > 0).then(|| oven::install(home.path()));
-        let (mut seats, mut images) = (Vec::new(), Vec::new());
+        let (mut seats, mut images, mut small) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..setting.launchers + setting.builders {
             let role = if number < setting.launchers { Role::Launcher } else { Role::Builder };
             let (wire, carried) = watch::channel(Wire::Whole);
@@ -117,7 +121,12 @@ impl Stage {
             let addresses: Vec<&str> = proxies.iter().map(|proxy| &*proxy.address).collect();
             let mut configuration = configuration(&addresses, setting.session, &hosts);
             if let Some(dib) = &dib {
-                let own = home.path().join(format!("of-{number}"));
+                let mut own = home.path().join(format!("of-{number}"));
+                if role == Role::Builder {
+                    let disk = SmallDisk::mount(MEGABYTES).expect("whoever runs this may mount a file system");
+                    own = disk.path().to_owned();
+                    small.push(disk);
+                }
                 add_image(&mut configuration, dib, &own);
                 if role == Role::Builder {
                     std::fs::create_dir_all(own.join("images")).expect("a new directory is writable");
@@ -131,7 +140,7 @@ impl Stage {
         let (launchers, session) = (setting.launchers, setting.session);
         let name = setting.name.clone();
         let sync = setting.sync;
-        Stage { name, sync, ensemble, cloud, seats, zk, session, disk, launchers, images, _hosts: hosts, home }
+        Stage { name, sync, ensemble, cloud, seats, zk, session, disk, small, launchers, images, _hosts: hosts, home }
     }
 
     pub fn home(&self) -> &Path {
@@ -195,6 +204,11 @@ impl Stage {
         }
         let makers: usize = directories.iter().map(|images| oven::makers(images)).sum();
         (makers > 0).then(|| format!("{makers} processes make a build"))
+    }
+
+    /// How often builders found that there is no room left.
+    pub fn builds_without_room(&self) -> usize {
+        self.seats.iter().map(|seat| seat.log().matches("No space left on device").count()).sum()
     }
 
     /// A new build is wanted; nothing changes where one was asked for already, or nobody answers.

@@ -1,5 +1,8 @@
 //! What was seen, in its order, held to the promises as it happens; and a digest of it, by which two runs are told apart.
 
+#[path = "../witness/keys.rs"]
+mod keys;
+
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex};
@@ -248,16 +251,9 @@ impl From<GistOfRequest> for NodeRequest {
 const READ_AGAIN: u64 = 8;
 
 fn unreadable(path: &str, data: &[u8]) -> Vec<Violation> {
-    let keys = match paths::parse(path) {
-        paths::Place::Node(_) => invariants::KEYS_OF_NODES,
-        paths::Place::Request(_) => invariants::KEYS_OF_REQUESTS,
-        paths::Place::Component { .. } => invariants::KEYS_OF_COMPONENTS,
-        paths::Place::ImageBuild(..) => invariants::KEYS_OF_BUILDS,
-        paths::Place::ImageUpload(_) => invariants::KEYS_OF_UPLOADS,
-        _ => return Vec::new(),
-    };
     // The place of a record may be made before it.
-    if data.is_empty() { Vec::new() } else { invariants::readable(path, keys, data) }
+    let keys = keys::needed(&paths::parse(path)).filter(|_| !data.is_empty());
+    keys.map_or_else(Vec::new, |keys| invariants::readable(path, keys, data))
 }
 
 /// One that holds nothing yet is none: its writer has made the place for it first.

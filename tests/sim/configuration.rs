@@ -89,11 +89,21 @@ pub struct Sizes {
     pub max_servers: usize,
     /// Of the label `a`.
     pub min_ready: usize,
+    pub lacks: Option<Lack>,
+}
+
+/// What an operator takes out of the file of a launcher, in whatever state its nodes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// The label `b`, in each of its pools.
+    Label,
+    /// The provider that the other launcher serves, too.
+    Provider,
 }
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { max_servers: 8, min_ready: 1 }
+        Self { max_servers: 8, min_ready: 1, lacks: None }
     }
 }
 
@@ -107,9 +117,13 @@ impl Launcher {
                 section["pools"][0]["labels"][1] =
                     json!({"name": "b", "diskimage": IMAGES[0].0, "flavor-name": "Unreal Flavor"});
             }
+            if sizes.lacks == Some(Lack::Label) {
+                section["pools"][0]["labels"].as_array_mut().expect("a pool has labels").truncate(1);
+            }
             section
         };
-        let sections: Vec<Value> = self.providers.iter().map(section).collect();
+        let is_served = |name: &&&str| **name == self.own || sizes.lacks != Some(Lack::Provider);
+        let sections: Vec<Value> = self.providers.iter().filter(is_served).map(section).collect();
         let mut configuration = fake::configuration(&sections);
         if cast.builders {
             configuration["diskimages"] = json!([{"name": IMAGES[0].0}]);

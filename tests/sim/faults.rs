@@ -14,7 +14,7 @@ use rand::{Rng, SeedableRng};
 use super::book::Book;
 use super::builders::Calm;
 use super::cloud::{Clouds, Weather};
-use super::configuration::{BUILDERS, Cast, IMAGES, LAUNCHERS, OLD, PROVIDERS, Sizes};
+use super::configuration::{BUILDERS, Cast, IMAGES, LAUNCHERS, Lack, OLD, PROVIDERS, Sizes};
 use super::process::{Configured, SESSION_TIMEOUT, Seat};
 use super::zuul::Crowd;
 use super::{HOUR, operator};
@@ -49,8 +49,8 @@ pub enum Fault {
     Dismiss { nth: usize },
     /// Somebody wants an image built anew.
     Rebuild { image: &'static str },
-    /// A launcher gets another configuration.
-    Reload { launcher: usize, sizes: Sizes },
+    /// A launcher gets another configuration. What it lacks it has again after a while.
+    Reload { launcher: usize, sizes: Sizes, seconds: f64 },
 }
 
 /// Kinds of bad weather.
@@ -195,7 +195,12 @@ fn draw(dice: &mut StdRng) -> Fault {
         18 => Fault::Hold { nth: dice.gen_range(0..20), seconds: dice.gen_range(1.0..300.0) },
         _ => Fault::Reload {
             launcher: dice.gen_range(0..2),
-            sizes: Sizes { max_servers: dice.gen_range(5..9), min_ready: dice.gen_range(0..3) },
+            sizes: Sizes {
+                max_servers: dice.gen_range(5..9),
+                min_ready: dice.gen_range(0..3),
+                lacks: [None, Some(Lack::Label), Some(Lack::Provider)][dice.gen_range(0..3)],
+            },
+            seconds: dice.gen_range(15.0..400.0),
         },
     }
 }
@@ -260,16 +265,10 @@ pub fn strike(fault: &Fault, stage: &Stage) {
         Fault::Vanish { nth } => clouds.vanish(nth),
         Fault::Jump { seconds } => clock::simulate(Timestamp(clock::now().0 + seconds)),
         Fault::Behind { process, most_ms, seconds } => {
-            let (zookeeper, session, wire) = (zookeeper.clone(), seats[process].session(), seats[process].wire());
-            let lag = Duration::from_millis(most_ms);
-            zookeeper.lag(session, Some(lag));
-            wire.set_lag(lag);
+            let lag = seats[process].set_lag(Duration::from_millis(most_ms), zookeeper);
             actix_rt::spawn(async move {
                 tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
-                if wire.lag() == lag {
-                    zookeeper.lag(session, None);
-                    wire.set_lag(Duration::ZERO);
-                }
+                lag.end();
             });
         }
         Fault::Slow { process, most_ms, seconds } => slow_down(&seats[process], most_ms, seconds),
@@ -286,7 +285,14 @@ pub fn strike(fault: &Fault, stage: &Stage) {
             drop(actix_rt::spawn(operator::dismiss_upload(zookeeper.clone(), stage.book.clone(), nth)))
         }
         Fault::Rebuild { image } => drop(actix_rt::spawn(operator::ask_for_build(zookeeper.clone(), image))),
-        Fault::Reload { launcher, sizes } => launchers[launcher].set(sizes),
+        Fault::Reload { launcher, sizes, seconds } => {
+            let configured = launchers[launcher].clone();
+            configured.set(sizes);
+            actix_rt::spawn(async move {
+                tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+                configured.complete();
+            });
+        }
     }
 }
 
@@ -303,14 +309,14 @@ fn slow_down(process: &Seat, most_ms: u64, seconds: f64) {
 
 /// The end of all faults.
 pub fn heal(stage: &Stage) {
-    let Stage { zookeeper, clouds, seats, calm, .. } = stage;
+    let Stage { zookeeper, clouds, seats, launchers, calm, .. } = stage;
     calm.store(true, Ordering::Relaxed);
     clouds.calm();
     for seat in seats {
         zookeeper.resume(seat.session());
         seat.wire().set_slowness(Duration::ZERO);
-        zookeeper.lag(seat.session(), None);
-        seat.wire().set_lag(Duration::ZERO);
+        seat.set_lag(Duration::ZERO, zookeeper);
     }
+    launchers.iter().for_each(Configured::complete);
     drop(actix_rt::spawn(operator::end_forgotten(zookeeper.clone(), OLD[0])));
 }

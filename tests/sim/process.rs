@@ -1,6 +1,6 @@
 //! Processes that are killed at any step, lose their sessions, and are started again by somebody.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +65,35 @@ impl Seat {
     pub fn gate(&self) -> Gate {
         self.0.borrow().gate.clone()
     }
+
+    /// Its server is so much behind the leader from now on, in the session that it has.
+    pub fn set_lag(&self, lag: Duration, zookeeper: &MemoryZooKeeper) -> Lag {
+        let lag = Lag { lag, session: self.session(), wire: self.wire(), zookeeper: zookeeper.clone() };
+        lag.set(lag.lag);
+        lag
+    }
+}
+
+/// That the server of a session is behind.
+pub struct Lag {
+    lag: Duration,
+    session: i64,
+    wire: Wire,
+    zookeeper: MemoryZooKeeper,
+}
+
+impl Lag {
+    fn set(&self, lag: Duration) {
+        self.zookeeper.lag(self.session, (!lag.is_zero()).then_some(lag));
+        self.wire.set_lag(lag);
+    }
+
+    /// Unless it is another lag by now.
+    pub fn end(&self) {
+        if self.wire.lag() == self.lag {
+            self.set(Duration::ZERO);
+        }
+    }
 }
 
 /// A program, in one of its lives.
@@ -114,12 +143,14 @@ async fn one_life(name: &str, mut started: Started, gate: &Gate, seat: &Seat, zo
 /// What was decided on an older configuration has been done by then.
 const DECIDED_BEFORE: Duration = Duration::from_secs(60);
 
-/// The configuration file of a launcher.
+/// The configuration file of a launcher. Clones are the same file.
+#[derive(Clone)]
 pub struct Configured {
     launcher: &'static Launcher,
     cast: Cast,
     files: Files,
     book: Book,
+    sizes: Rc<Cell<Sizes>>,
 }
 
 impl Configured {
@@ -128,6 +159,12 @@ impl Configured {
         let Files::InMemory(files) = &self.files else { unreachable!("simulated files are in memory") };
         files.lock().unwrap().insert("nodepool.yaml".into(), self.launcher.yaml(sizes, self.cast));
         self.book.limit(&self.launcher.own.into(), sizes.max_servers, DECIDED_BEFORE);
+        self.sizes.set(sizes);
+    }
+
+    /// It lacks nothing any more.
+    pub fn complete(&self) {
+        self.set(Sizes { lacks: None, ..self.sizes.get() });
     }
 }
 
@@ -140,7 +177,8 @@ pub fn launcher(
     book: &Book,
 ) -> (Seat, Configured) {
     let files = Files::InMemory(Arc::default());
-    let configured = Configured { launcher, cast, files: files.clone(), book: book.clone() };
+    let sizes = Rc::default();
+    let configured = Configured { launcher, cast, files: files.clone(), book: book.clone(), sizes };
     configured.set(Sizes::default());
     let (clouds, book) = (clouds.clone(), book.clone());
     let seat = keep_running(launcher.name, zookeeper, move |gate| {

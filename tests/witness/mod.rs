@@ -22,6 +22,7 @@ use serde_json::Value;
 use crate::support::real::simulated_openstack::SimulatedOpenStack;
 use crate::support::real::zookeeper::{Ensemble, Server};
 
+mod keys;
 pub mod transactions;
 
 use transactions::{Change, Transaction};
@@ -321,7 +322,7 @@ impl Judge {
         let (at_ms, text) = (transaction.at_ms, shown.map_or("gone".into(), String::from_utf8_lossy));
         self.tell(at_ms, &format!("{:#x} session {:#x} {rest} {text}", transaction.zxid, transaction.session));
         let place = paths::parse(path);
-        if let Some(keys) = keys_needed(&place) {
+        if let Some(keys) = keys::needed(&place) {
             self.changes += 1;
             // The place of a record may be made before it.
             let of_program = self.programs.contains(&transaction.session);
@@ -387,18 +388,6 @@ impl Judge {
             nodes: self.nodes.len(),
             tale: self.tale,
         }
-    }
-}
-
-/// Where there are records that others read too.
-fn keys_needed(place: &paths::Place) -> Option<&'static [&'static str]> {
-    match place {
-        paths::Place::Node(_) => Some(invariants::KEYS_OF_NODES),
-        paths::Place::Request(_) => Some(invariants::KEYS_OF_REQUESTS),
-        paths::Place::Component { .. } => Some(invariants::KEYS_OF_COMPONENTS),
-        paths::Place::ImageBuild(..) => Some(invariants::KEYS_OF_BUILDS),
-        paths::Place::ImageUpload(_) => Some(invariants::KEYS_OF_UPLOADS),
-        _ => None,
     }
 }
 
