@@ -79,8 +79,8 @@ pub struct LaunchOrder {
     pub zone: Option<String>,
     /// The uploaded image to boot, as the cloud knows it; without one, the label's cloud image.
     pub image: Option<ExternalId>,
-    /// The request that the node is for, for properties that quote it.
-    pub request: Value,
+    /// The request that the node is for, for properties that quote it. All nodes of a request share it.
+    pub request: Arc<Value>,
     /// Put on the resource at creation, so that an inventory tells whose it is.
     pub metadata: BTreeMap<String, String>,
     /// Continue with this instance of an earlier life instead of creating one.

@@ -1,5 +1,7 @@
 //! Assembly: a request that was accepted with nodes of which some are built, from its claim to its end.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use super::bidder::{Bidder, Choice};
@@ -326,7 +328,7 @@ impl Assembly {
         world: &World<'_>,
     ) -> Vec<(NodeId, Ask)> {
         self.stage = Stage::Building;
-        let about = about(id, request);
+        let about = Arc::new(about(id, request));
         let mut asks = Vec::new();
         for part in &mut self.parts {
             let (PartState::New, Some(node)) = (&part.state, part.node.clone()) else { continue };

@@ -418,7 +418,7 @@ mod tests {
             hostname: "np0000000001".to_owned(),
             zone: None,
             image: None,
-            request: serde_json::Value::Null,
+            request: Arc::default(),
             metadata: Default::default(),
             found: None,
             may_exist: false,

@@ -134,7 +134,7 @@ pub fn launch(hostname: &str) -> Job {
         hostname: hostname.to_owned(),
         zone: None,
         image: None,
-        request: serde_json::Value::Null,
+        request: Arc::default(),
         metadata: BTreeMap::new(),
         found: None,
         may_exist: false,

@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -473,7 +474,7 @@ fn order(node: &NodeId, may_exist: bool) -> LaunchOrder {
         hostname: format!("np{node}"),
         zone: None,
         image: None,
-        request: serde_json::Value::Null,
+        request: Arc::default(),
         metadata: metadata.map(|(key, value)| (key.to_owned(), value)).into(),
         found: None,
         may_exist,

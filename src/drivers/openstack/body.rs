@@ -78,7 +78,7 @@ fn metadata(order: &LaunchOrder, wanted: &Wanted, provider: &ProviderName) -> BT
     ]);
     metadata.extend(wanted.properties.clone());
     for (key, text) in &wanted.dynamic_properties {
-        match format::filled(text, |name| (name == "request").then(|| order.request.clone())) {
+        match format::filled(text, |name| (name == "request").then(|| Value::clone(&order.request))) {
             Ok(value) => {
                 metadata.insert(key.clone(), value);
             }
