@@ -92,6 +92,8 @@ struct Component {
     settling: bool,
     /// An attempt has failed, and may have made the znode all the same.
     failed: bool,
+    /// It is being taken back: nothing is written any more.
+    leaving: bool,
 }
 
 /// The tree ends, and with it the session: nothing can be finished any more.
@@ -356,7 +358,8 @@ impl PoolWorker {
     /// Registers this pool, or writes what changed; one write at a time, the last one wins.
     fn register(&mut self, ctx: &mut Context<Self>) {
         let record = self.registration();
-        if self.component.writing || self.component.written.as_ref() == Some(&record) {
+        let is_known = self.component.written.as_ref() == Some(&record);
+        if self.component.leaving || self.component.writing || is_known {
             return;
         }
         self.component.writing = true;
@@ -383,6 +386,9 @@ impl PoolWorker {
                     warn!(target: "nodepool.Component", pool = %act.parts.id, %error, "cannot register");
                 }
             }
+            if act.component.leaving {
+                act.unregister_and_stop(ctx);
+            }
         });
     }
 
@@ -402,16 +408,30 @@ impl PoolWorker {
         });
     }
 
+    /// A registration that stays would keep requests open that nobody serves: it could still decline them.
     fn unregister_and_stop(&mut self, ctx: &mut Context<Self>) {
-        let (store, path) = (self.parts.store.clone(), self.component.path.take());
+        self.component.leaving = true;
+        if self.component.writing {
+            return; // What is being written may be the registration itself.
+        }
+        let (store, path, hostname) =
+            (self.parts.store.clone(), self.component.path.clone(), self.parts.hostname.clone());
+        let (data, may_exist) = (json::to_bytes(&self.registration()), self.component.failed);
         let removing = async move {
-            if let Some(path) = path
-                && let Err(error) = store.remove_component(&path).await
-            {
-                warn!(target: "nodepool.Component", %path, %error, "cannot unregister");
+            match path {
+                Some(path) => store.remove_component(&path).await,
+                None if may_exist => store.remove_own_component(ComponentKind::Pool, &hostname, &data).await,
+                None => Ok(()),
             }
         };
-        self.errands.run(ctx, removing, |(), _, ctx| ctx.stop());
+        self.errands.run(ctx, removing, |result, act, ctx| match result {
+            // The end of the session takes it along.
+            Ok(()) | Err(WriteError::SessionOver) => ctx.stop(),
+            Err(error) => {
+                warn!(target: "nodepool.Component", pool = %act.parts.id, %error, "cannot unregister; trying again");
+                act.errands.run(ctx, tokio::time::sleep(UNHURRIED), |(), act, ctx| act.unregister_and_stop(ctx));
+            }
+        });
     }
 
     fn stop_when_idle(&mut self, ctx: &mut Context<Self>) {

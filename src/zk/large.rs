@@ -3,6 +3,8 @@
 //! A process that ends in the middle leaves a pending request that nobody has locked, with some nodes allocated to it;
 //! the rule for lost requests undoes that.
 
+use std::time::Duration;
+
 use super::lock::{self, Lock};
 use super::txn::{Store, refusal, release};
 use super::{Op, paths};
@@ -13,6 +15,8 @@ use crate::model::snapshot::{NodeChange, RequestChange, WriteError};
 
 /// Nodes per transaction, as long as they fit: records are about 1 kB, and ZooKeeper takes 1 MiB.
 const STEP: usize = 200;
+/// Between two attempts. What a picture lacks is read again within a part of that.
+const PAUSE: Duration = Duration::from_millis(500);
 /// What a node's proofs and paths take beside its record. Rounded up.
 const OVERHEAD: usize = 500;
 
@@ -20,8 +24,7 @@ const OVERHEAD: usize = 500;
 pub async fn hand_out(store: &Store, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
     let lock = take_lock(store, &request).await?;
     let result = hand_out_locked(store, &lock, request, nodes).await;
-    release(lock).await;
-    result
+    end(lock, result).await
 }
 
 async fn hand_out_locked(
@@ -52,7 +55,16 @@ pub async fn reset(store: &Store, request: RequestChange, nodes: Vec<NodeChange>
         Ok(()) => store.set_request(&lock, &[], request).await.map(drop),
         Err(error) => Err(error),
     };
+    end(lock, result).await
+}
+
+/// Gives a lock back after what was done under it in steps. What failed has changed the picture by itself: on that it would be tried
+/// again at once, and again, so it takes a while.
+pub(super) async fn end<T>(lock: Lock, result: Result<T, WriteError>) -> Result<T, WriteError> {
     release(lock).await;
+    if result.is_err() {
+        tokio::time::sleep(PAUSE).await;
+    }
     result
 }
 

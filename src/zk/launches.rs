@@ -54,8 +54,10 @@ impl Store {
         let created: Vec<Op> = nodes.iter().map(create).collect();
         if self.is_too_large(written.iter().chain(&created)) {
             let lock = self.claim_at_once(request, Taken::default(), Taken::default()).await?.lock;
-            let nodes = self.extend(&lock, reuse, nodes).await?;
-            return Ok(Claimed { lock, nodes });
+            return match self.extend(&lock, reuse, nodes).await {
+                Ok(nodes) => Ok(Claimed { lock, nodes }),
+                Err(error) => large::end(lock, Err(error)).await,
+            };
         }
         self.claim_at_once(request, Taken(reuse, written), Taken(nodes, created)).await
     }
@@ -131,8 +133,10 @@ impl Store {
         let written: Vec<Op> = nodes.iter().map(write).collect();
         if self.is_too_large(&written) {
             let (lock, _) = self.adopt_at_once(request, Taken::default()).await?;
-            let locks = self.begin(nodes).await?;
-            return Ok((lock, locks));
+            return match self.begin(nodes).await {
+                Ok(locks) => Ok((lock, locks)),
+                Err(error) => large::end(lock, Err(error)).await,
+            };
         }
         self.adopt_at_once(request, Taken(nodes, written)).await
     }

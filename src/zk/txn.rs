@@ -275,6 +275,19 @@ impl Store {
         self.zk.set(path, Bytes::from(record), -1).await.map(drop).map_err(|error| refusal(&error))
     }
 
+    /// As `remove_component`, for who does not know whether its registration was made.
+    pub async fn remove_own_component(
+        &self,
+        kind: ComponentKind,
+        hostname: &str,
+        record: &[u8],
+    ) -> Result<(), WriteError> {
+        match self.own_component(kind, hostname, record).await.map_err(|error| refusal(&error))? {
+            Some(path) => self.remove_component(&path).await,
+            None => Ok(()),
+        }
+    }
+
     pub async fn remove_component(&self, path: &str) -> Result<(), WriteError> {
         match self.zk.delete(path, -1).await {
             Ok(()) | Err(ZkError::NoNode) => Ok(()),

@@ -1,10 +1,13 @@
 //! What a changed file does to a launcher that runs: a part that cannot be used harms nothing else.
 
+use std::time::Duration;
+
 use crate::grown::{Consumer, Process, grow_process, on_paused_time, until};
 use nodepool::actors::config_files;
 use nodepool::actors::process::newest;
 use nodepool::drivers::BUILT;
 use nodepool::model::request::RequestState;
+use nodepool::zk::memory::Fault;
 
 /// Two providers, each with one pool, one label and these hosts.
 fn two_providers(servers: &str, of_a: &str, of_b: &str) -> String {
@@ -66,6 +69,29 @@ fn a_section_that_its_driver_refuses_takes_only_its_own_pools_away() {
         until("the pool to come back", async || pools(&consumer).await == ["p-a", "p-b"]).await;
         assert_eq!(served(&consumer, "a").await, RequestState::Fulfilled);
     });
+}
+
+// Found by seed 46510: the pool registered itself once more while its registration was being taken back, and requests that all others
+// had declined waited for it.
+#[test]
+fn a_pool_that_has_gone_stays_away_though_its_connection_was_cut_when_it_left() {
+    for lost in [0, 5] {
+        on_paused_time(async {
+            let process = Process::new(&two_providers(SERVERS, A, B));
+            let (zookeeper, consumer, process) = grow_process(process, 2).await;
+            zookeeper.suspend(process.session_id);
+            let without = two_providers(SERVERS, A, B)
+                .replace("p-a, driver: static, pools: [{name: main", "p-c, driver: static, pools: [{name: other");
+            std::fs::write(&process.file, without).unwrap();
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            zookeeper.fail_next(process.session_id, lost, Fault::BeforeApplying);
+            zookeeper.resume(process.session_id);
+            let has_gone = async || pools(&consumer).await == ["p-b", "p-c"];
+            until("the pool to leave", has_gone).await;
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            assert!(has_gone().await, "it stays away, {lost} requests lost");
+        });
+    }
 }
 
 // zookeeper.md check 65

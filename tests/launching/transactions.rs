@@ -1,6 +1,7 @@
 //! The compound writes: what they cost, what they prove, and what they do with trees that others shaped.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::grown::{Consumer, on_paused_time, zookeeper};
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use nodepool::zk::memory::{Fault, MemoryZooKeeper};
 use nodepool::zk::mirror::Mirror;
 use nodepool::zk::txn::Store;
 use nodepool::zk::{CreateMode, Zk, lock, paths};
+use tokio::time::Instant;
 
 /// A store, one idle node and one request for it.
 struct Case {
@@ -44,7 +46,7 @@ impl Case {
 
     /// Until the mirror has seen all that happened.
     async fn settle(&self) {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
     fn hand_out(&self) -> (RequestChange, Vec<NodeChange>) {
@@ -470,8 +472,13 @@ fn a_portion_that_fails_leaves_no_lock() {
         // Somebody has the node that was to be reused.
         let taken = lock::try_lock(&case.other.zk, &paths::node_lock(&case.node), "").await.unwrap().unwrap();
         let (_, reuse) = case.hand_out();
+        let begun = Instant::now();
         let refused = case.store.claim(pending(&case), reuse, new_nodes(&case, &["b"])).await;
         assert_eq!(refused.unwrap_err(), WriteError::Conflict);
+        assert!(
+            begun.elapsed() >= Duration::from_millis(500),
+            "it would be tried again at once on a picture of its own"
+        );
         case.settle().await;
         assert_eq!((request_locks().await, case.other.nodes().await.len()), (0, 1), "nothing was made for it");
         taken.release().await.unwrap();
