@@ -251,7 +251,7 @@ fn ten_thousand_images() {
             now: nodepool::actors::clock::now(),
         };
         assert_eq!(bake::due(&world).len(), 0, "all of them are there");
-        assert_eq!(retire::due(&world, retire::Pass::Whole).len(), 0, "and none too many");
+        assert_eq!(retire::due(&world, retire::Pass::Whole, &Default::default()).len(), 0, "and none too many");
         measured.then("decided on");
         let rows = image_status::uploads(&snapshot.images, Ages::Since);
         assert_eq!(rows.len(), images);

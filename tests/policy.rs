@@ -12,4 +12,6 @@ mod plans;
 mod props;
 #[path = "policy/refused.rs"]
 mod refused;
+#[path = "policy/stuck.rs"]
+mod stuck;
 mod worlds;

@@ -190,7 +190,7 @@ fn decide(snapshot: &Snapshot) {
     bake::due(&world);
     bake::next_due(&world);
     for pass in [retire::Pass::Marked, retire::Pass::Whole] {
-        retire::due(&world, pass);
+        retire::due(&world, pass, &BTreeMap::new());
     }
 }
 

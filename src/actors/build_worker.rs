@@ -100,17 +100,17 @@ impl BuildWorker {
         self.building = Some((order.clone(), clock::now()));
         // For the loggers, of which each worker has its own.
         let span = info_span!("build", worker = self.parts.number, image = %order.image);
-        let building = building::build(self.parts.store.clone(), self.parts.workshop.clone(), order, recipe);
-        self.errands.run(ctx, building.instrument(span), |built, act, ctx| act.built(built, claim, ctx));
+        let (store, workshop) = (self.parts.store.clone(), self.parts.workshop.clone());
+        let building = async move { (building::build(store, workshop, order, recipe, &claim).await, claim) };
+        self.errands.run(ctx, building.instrument(span), |(built, claim), act, ctx| act.built(built, claim, ctx));
     }
 
     fn built(&mut self, built: Built, claim: Claim, ctx: &mut Context<Self>) {
-        let now = clock::now();
         match built {
-            Built::Failed => claim.rest_until(now + self.parts.interval, now),
+            Built::Failed => claim.failed(self.parts.interval),
             // Who has it will tell by what he writes; should the picture be wrong for long, this keeps us from asking all the time.
-            Built::NotOurs => claim.rest_until(now + NOT_OURS, now),
-            Built::Ready => {}
+            Built::NotOurs => claim.rests(NOT_OURS),
+            Built::Ready => claim.succeeded(),
         }
         drop(claim);
         self.building = None;
@@ -132,16 +132,14 @@ impl Looking for BuildWorker {
         let config = self.parts.config.clone();
         let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: clock::now() };
         if snapshot.connected {
-            for order in bake::due(&world) {
-                if self.is_odd(&order) {
-                    continue;
-                }
-                if let Some(claim) = self.parts.desk.claim(Work::Build(order.image.clone()), world.now) {
-                    return self.begin(order, claim, ctx);
-                }
+            let due = bake::due(&world).into_iter().filter(|order| !self.is_odd(order));
+            let due: Vec<_> = due.map(|order| (Work::Build(order.image.clone()), order)).collect();
+            if let Some((order, claim)) = self.parts.desk.claim_first(due) {
+                return self.begin(order, claim, ctx);
             }
         }
-        let due = bake::next_due(&world).into_iter().chain(self.parts.desk.next_due(world.now)).min();
+        let rested = self.parts.desk.next_due().map(|rest| world.now + rest);
+        let due = bake::next_due(&world).into_iter().chain(rested).min();
         self.changes.look_at(due);
     }
 }

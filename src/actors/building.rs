@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use super::clock;
+use super::desk::Claim;
 use super::disk::{StopOnDrop, on_a_thread_that_may_wait};
 use super::recording;
 use super::samples::SampleSink;
@@ -55,7 +56,7 @@ pub enum Built {
     Failed,
 }
 
-pub async fn build(store: Store, workshop: Workshop, order: Order, recipe: Recipe) -> Built {
+pub async fn build(store: Store, workshop: Workshop, order: Order, recipe: Recipe, claim: &Claim) -> Built {
     let key = BuildKey { image: order.image.clone(), build: BuildId::from(chance::uuid().simple().to_string()) };
     let begun = ImageBuild::begun(&workshop.builder, &workshop.builder_id, order.formats.clone(), clock::now());
     let asked = if order.why == Why::Asked { Asked::Yes } else { Asked::No };
@@ -67,13 +68,14 @@ pub async fn build(store: Store, workshop: Workshop, order: Order, recipe: Recip
             return Built::Failed;
         }
     };
+    claim.begins(&key.build);
     info!(target: "nodepool.builder.BuildWorker", image = %key.image, build = %key.build, why = order.why.text(), "building");
     let made = make(&store, &workshop, &key, &order, &recipe).await;
     let image = &recipe.image;
     let record = match &made {
         Ok(()) => ImageBuild {
             state: BuildState::Ready,
-            state_time: clock::now(),
+            state_time: grant.ends(clock::now()),
             username: Some(image.username.clone()),
             python_path: Some(image.python_path.clone()),
             shell_type: image.shell_type.clone(),

@@ -1,13 +1,18 @@
 //! What the workers of one builder have in hand, so that none of them takes up what another one has, and what is to rest first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
-use crate::model::ids::{ImageName, ProviderName};
+use crate::model::ids::{BuildId, ImageName, ProviderName};
 use crate::model::images::UploadPlace;
-use crate::model::time::Timestamp;
+use crate::model::time::Span;
+
+/// What has not been tried for so long is forgotten: its build may be gone.
+const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 
 /// One thing that a worker can take up.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,10 +30,20 @@ pub struct Desk {
 
 #[derive(Default)]
 struct State {
-    claimed: BTreeSet<Work>,
+    /// With the build, when it has begun.
+    claimed: BTreeMap<Work, Option<BuildId>>,
     is_closed: bool,
-    /// Not before then: it has failed.
-    resting: BTreeMap<Work, Timestamp>,
+    /// What was tried and is not done.
+    tried: BTreeMap<Work, Trial>,
+    failures: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Trial {
+    /// It is not taken up again before then. By a clock that nobody sets.
+    rests_until: Instant,
+    /// The number of its last failure; 0 where it has not failed.
+    failure: u64,
 }
 
 /// Dropped, the work is free again.
@@ -38,27 +53,48 @@ pub struct Claim {
 }
 
 impl Desk {
-    /// Nothing where somebody has it, or it rests.
-    pub fn claim(&self, work: Work, now: Timestamp) -> Option<Claim> {
+    /// The first of these that nobody has and that does not rest. What has failed comes after what has not, else one that always fails
+    /// would keep everybody from what comes after it; and what goes to a provider where something has failed after what does not.
+    pub fn claim_first<T>(&self, due: impl IntoIterator<Item = (Work, T)>) -> Option<(T, Claim)> {
         let mut state = self.lock();
-        if state.is_closed || state.resting.get(&work).is_some_and(|until| *until > now) {
+        if state.is_closed {
             return None;
         }
-        state.resting.remove(&work);
-        if !state.claimed.insert(work.clone()) {
-            return None;
-        }
+        let now = Instant::now();
+        let may = |work: &Work| {
+            !state.claimed.contains_key(work) && state.tried.get(work).is_none_or(|trial| trial.rests_until <= now)
+        };
+        let providers = state.failures_by_provider();
+        let rank = |work: &Work| {
+            let provider = match work {
+                Work::Upload(place) => providers.get(&place.provider).copied().unwrap_or(0),
+                Work::Build(_) => 0,
+            };
+            (state.tried.get(work).map_or(0, |trial| trial.failure), provider)
+        };
+        // The first of those that rank alike.
+        let (work, what) = due.into_iter().filter(|(work, _)| may(work)).min_by_key(|(work, _)| rank(work))?;
+        state.claimed.insert(work.clone(), None);
         self.builds.send_replace(state.builds());
-        Some(Claim { work, desk: self.clone() })
+        Some((what, Claim { work, desk: self.clone() }))
+    }
+
+    /// The build of each image that this builder has the lock of.
+    pub fn begun(&self) -> BTreeMap<ImageName, BuildId> {
+        let begun = |(work, build): (&Work, &Option<BuildId>)| match (work, build) {
+            (Work::Build(image), Some(build)) => Some((image.clone(), build.clone())),
+            _ => None,
+        };
+        self.lock().claimed.iter().filter_map(begun).collect()
     }
 
     pub fn is_building(&self, image: &ImageName) -> bool {
-        self.lock().claimed.contains(&Work::Build(image.clone()))
+        self.lock().claimed.contains_key(&Work::Build(image.clone()))
     }
 
     /// Any build of it.
     pub fn is_uploading(&self, provider: &ProviderName, image: &ImageName) -> bool {
-        self.lock().claimed.iter().any(|work| match work {
+        self.lock().claimed.keys().any(|work| match work {
             Work::Upload(place) => place.provider == *provider && place.build.image == *image,
             Work::Build(_) => false,
         })
@@ -71,9 +107,11 @@ impl Desk {
         (builds, state.claimed.len() - builds)
     }
 
-    /// When the first of what rests may be taken up again.
-    pub fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
-        self.lock().resting.values().filter(|until| **until > now).min().copied()
+    /// In what time the first of what rests may be taken up again.
+    pub fn next_due(&self) -> Option<Span> {
+        let now = Instant::now();
+        let rests = self.lock().tried.values().map(|trial| trial.rests_until).filter(|until| *until > now).min();
+        rests.map(|until| Span((until - now).as_secs_f64()))
     }
 
     /// Nothing is taken up any more; resolves when the last build has ended.
@@ -91,17 +129,51 @@ impl Desk {
 
 impl State {
     fn builds(&self) -> usize {
-        self.claimed.iter().filter(|work| matches!(work, Work::Build(_))).count()
+        self.claimed.keys().filter(|work| matches!(work, Work::Build(_))).count()
+    }
+
+    /// The number of the last one.
+    fn failures_by_provider(&self) -> BTreeMap<ProviderName, u64> {
+        let mut last = BTreeMap::new();
+        for (work, trial) in &self.tried {
+            if let Work::Upload(place) = work {
+                let of_provider = last.entry(place.provider.clone()).or_insert(0);
+                *of_provider = trial.failure.max(*of_provider);
+            }
+        }
+        last
+    }
+
+    fn rest(&mut self, work: &Work, rest: Span, failure: u64) {
+        let now = Instant::now();
+        self.tried.retain(|_, trial| now.saturating_duration_since(trial.rests_until) < FORGOTTEN);
+        self.tried.insert(work.clone(), Trial { rests_until: now + rest.to_duration(), failure });
     }
 }
 
 impl Claim {
-    /// It is not to be taken up again before then.
-    pub fn rest_until(&self, until: Timestamp, now: Timestamp) {
+    /// The build of the image has begun.
+    pub fn begins(&self, build: &BuildId) {
+        self.desk.lock().claimed.insert(self.work.clone(), Some(build.clone()));
+    }
+
+    /// It is not to be taken up again before this has passed, and then after what has not failed, or not as lately.
+    pub fn failed(&self, rest: Span) {
         let mut state = self.desk.lock();
-        // What is over is of no interest any more, and may never be claimed again.
-        state.resting.retain(|_, until| *until > now);
-        state.resting.insert(self.work.clone(), until);
+        state.failures += 1;
+        let failure = state.failures;
+        state.rest(&self.work, rest, failure);
+    }
+
+    /// It is not to be taken up again before this has passed, but that says nothing of what it is worth to try.
+    pub fn rests(&self, rest: Span) {
+        let mut state = self.desk.lock();
+        let failure = state.tried.get(&self.work).map_or(0, |trial| trial.failure);
+        state.rest(&self.work, rest, failure);
+    }
+
+    pub fn succeeded(&self) {
+        self.desk.lock().tried.remove(&self.work);
     }
 }
 
@@ -116,18 +188,60 @@ impl Drop for Claim {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::build::BuildKey;
 
-    #[test]
-    fn work_is_had_by_one_and_rests_after_a_failure() {
-        let (desk, work) = (Desk::default(), || Work::Build("debian".into()));
-        let claim = desk.claim(work(), Timestamp(1.0)).unwrap();
-        assert!(desk.claim(work(), Timestamp(1.0)).is_none());
-        assert!(desk.claim(Work::Build("other".into()), Timestamp(1.0)).is_some());
-        claim.rest_until(Timestamp(11.0), Timestamp(1.0));
-        drop(claim);
-        assert_eq!(desk.next_due(Timestamp(1.0)), Some(Timestamp(11.0)));
-        assert!(desk.claim(work(), Timestamp(10.0)).is_none());
-        assert!(desk.claim(work(), Timestamp(11.0)).is_some());
-        assert_eq!(desk.next_due(Timestamp(11.0)), None);
+    fn build(image: &str) -> (Work, ()) {
+        (Work::Build(image.into()), ())
+    }
+
+    fn upload(provider: &str, image: &str) -> (Work, ()) {
+        let build = BuildKey { image: image.into(), build: "1".into() };
+        (Work::Upload(UploadPlace { build, provider: provider.into() }), ())
+    }
+
+    fn claim(desk: &Desk, due: impl IntoIterator<Item = (Work, ())>) -> Option<Claim> {
+        desk.claim_first(due).map(|((), claim)| claim)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_is_had_by_one_and_rests_after_a_failure() {
+        let desk = Desk::default();
+        let first = claim(&desk, [build("debian")]).unwrap();
+        assert!(claim(&desk, [build("debian")]).is_none());
+        assert!(claim(&desk, [build("other")]).is_some());
+        first.failed(Span(10.0));
+        drop(first);
+        assert_eq!(desk.next_due(), Some(Span(10.0)));
+        tokio::time::advance(Duration::from_secs(9)).await;
+        assert!(claim(&desk, [build("debian")]).is_none());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(claim(&desk, [build("debian")]).is_some());
+        assert_eq!(desk.next_due(), None);
+    }
+
+    // With one worker, two images whose builds fail after half an hour kept it from all images after them.
+    #[tokio::test(start_paused = true)]
+    async fn what_always_fails_keeps_nobody_from_anything() {
+        let desk = Desk::default();
+        let mut tried = String::new();
+        for _ in 0..7 {
+            let missing = ["a", "b", "c"].into_iter().filter(|image| !tried.contains('c') || *image != "c");
+            let claim = claim(&desk, missing.map(build)).unwrap();
+            tokio::time::advance(Duration::from_secs(1800)).await;
+            let Work::Build(image) = &claim.work else { panic!("{:?}", claim.work) };
+            tried += image.as_str();
+            if image.as_str() == "c" { claim.succeeded() } else { claim.failed(Span(10.0)) }
+        }
+        assert_eq!(tried, "abcabab");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_provider_where_uploads_fail_comes_after_others() {
+        let desk = Desk::default();
+        claim(&desk, [upload("a", "debian")]).unwrap().failed(Span(10.0));
+        let next = claim(&desk, [upload("a", "fedora"), upload("b", "fedora")]).unwrap();
+        assert_eq!(next.work, upload("b", "fedora").0);
+        let last = claim(&desk, [upload("a", "fedora"), upload("b", "fedora")]).unwrap();
+        assert_eq!(last.work, upload("a", "fedora").0);
     }
 }

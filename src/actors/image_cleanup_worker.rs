@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, SpawnHandle};
 use serde_json::json;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::asking::{Asking, Counter};
@@ -28,14 +29,14 @@ use crate::model::ids::ProviderName;
 use crate::model::image_metrics;
 use crate::model::images::UploadPlace;
 use crate::model::snapshot::WriteError;
-use crate::model::time::{Span, Timestamp};
+use crate::model::time::Span;
 use crate::model::world::World;
 use crate::policy::retire::{self, Pass, Retirement};
 use crate::policy::spread::{self, Shipment};
 use crate::zk::txn::Store;
 
 /// An upload without a lock is left for so long at least to a builder that has its file, and may be starting anew.
-const GRACE: Span = Span(10.0);
+const GRACE: Duration = Duration::from_secs(10);
 /// Uploads of one provider that go at a time: each may ask its cloud for all images.
 const AT_ONCE: usize = 8;
 
@@ -64,7 +65,7 @@ pub struct ImageCleanupWorker {
     /// What could not go; it is tried again with the next look at everything.
     resting: BTreeSet<String>,
     /// Since when uploads are without their builder.
-    stale: BTreeMap<String, Timestamp>,
+    stale: BTreeMap<String, Instant>,
     stale_due: Option<SpawnHandle>,
     /// Something has gone since the last look at everything, and something else may follow.
     look_again: bool,
@@ -119,9 +120,10 @@ impl ImageCleanupWorker {
         if pass == Pass::Whole {
             self.look_again = false;
         }
-        let all = retire::due(&world, Pass::Whole);
+        let begun = self.parts.desk.begun();
+        let all = retire::due(&world, Pass::Whole, &begun);
         self.mind_stale(&all, &world, ctx);
-        let due = if pass == Pass::Whole { all } else { retire::due(&world, pass) };
+        let due = if pass == Pass::Whole { all } else { retire::due(&world, pass, &begun) };
         for retirement in due {
             self.begin(retirement, pass, ctx);
         }
@@ -150,27 +152,27 @@ impl ImageCleanupWorker {
         };
         let ours: BTreeSet<UploadPlace> =
             spread::due(world).into_iter().filter(own).map(|shipment| shipment.place).collect();
-        let mut stale = BTreeMap::new();
+        let (mut stale, now) = (BTreeMap::new(), Instant::now());
         for retirement in all {
             if let Retirement::Stale(upload) = retirement
                 && !ours.contains(&UploadPlace::of(upload))
             {
                 let key = retirement.key();
-                let since = self.stale.get(&key).copied().unwrap_or(world.now);
+                let since = self.stale.get(&key).copied().unwrap_or(now);
                 stale.insert(key, since);
             }
         }
         self.stale = stale;
-        let due = self.stale.values().map(|since| *since + self.grace()).filter(|due| *due > world.now).min();
+        let due = self.stale.values().map(|since| *since + self.grace()).filter(|due| *due > now).min();
         if let Some(due) = due {
-            let wait = (due - world.now).to_duration() + Duration::from_millis(10);
+            let wait = due - now + Duration::from_millis(10);
             self.stale_due = Some(ctx.run_later(wait, |act, ctx| act.look_for(Pass::Whole, ctx)));
         }
     }
 
     /// How long an upload without a lock is left to whoever may go on with it.
-    fn grace(&self) -> Span {
-        if self.parts.interval > GRACE { self.parts.interval } else { GRACE }
+    fn grace(&self) -> Duration {
+        self.parts.interval.to_duration().max(GRACE)
     }
 
     fn begin(&mut self, retirement: Retirement, pass: Pass, ctx: &mut Context<Self>) {
@@ -196,7 +198,7 @@ impl ImageCleanupWorker {
                 self.run(key, asked, pass, retiring::delete_upload(store, counter, upload, stored), ctx);
             }
             Retirement::Stale(upload) => {
-                if self.stale.get(&key).is_none_or(|since| clock::now() - *since < self.grace()) {
+                if self.stale.get(&key).is_none_or(|since| since.elapsed() < self.grace()) {
                     return;
                 }
                 let Some(counter) = counter(&upload.provider) else { return };
@@ -261,7 +263,7 @@ impl ImageCleanupWorker {
             store: self.parts.store.clone(),
             images: self.parts.workshop.images.clone(),
             builder_id: self.parts.workshop.builder_id.clone(),
-            desk: self.parts.desk.clone(),
+            begun: self.parts.desk.begun(),
             builds: builds
                 .map(|(key, stored)| (key.clone(), (stored.clone(), retire::needed_formats(&world, &key))))
                 .collect(),

@@ -80,6 +80,8 @@ pub struct Launcher {
     providers: BTreeMap<ProviderName, ProviderHandle>,
     not_started: NotStarted,
     pools: BTreeMap<PoolId, Addr<PoolWorker>>,
+    /// Those that are gone from the configuration and finish what they have begun.
+    draining: Vec<Addr<PoolWorker>>,
     facts: BTreeMap<ProviderName, Arc<Facts>>,
     /// Requests being handled, per provider over all its pools.
     busy: BTreeMap<ProviderName, Arc<AtomicUsize>>,
@@ -107,6 +109,7 @@ impl Launcher {
             providers: BTreeMap::new(),
             not_started: NotStarted::default(),
             pools: BTreeMap::new(),
+            draining: Vec::new(),
             facts: BTreeMap::new(),
             busy: BTreeMap::new(),
             board: watch::Sender::default(),
@@ -305,6 +308,8 @@ impl Launcher {
     fn stop_pool(&mut self, id: &PoolId) {
         if let Some(worker) = self.pools.remove(id) {
             worker.do_send(Shutdown);
+            self.draining.retain(Addr::connected);
+            self.draining.push(worker);
             self.board.send_modify(|board| board.strike(&self.shared.identity.launcher_id(id)));
         }
         self.shared.identity.forget(id);
@@ -356,7 +361,7 @@ impl Launcher {
                 // It may be there all the same, and the picture have it already.
                 act.changes.nudge();
             }
-            act.min_ready.submitted(&label, &event, result.ok(), clock::now());
+            act.min_ready.submitted(&label, &event, result.ok());
         }));
     }
 }
@@ -424,7 +429,8 @@ impl Handler<Shutdown> for Launcher {
     /// The session is over or about to be closed: everybody stops where they are.
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("Shutdown");
-        for worker in std::mem::take(&mut self.pools).into_values() {
+        let workers = std::mem::take(&mut self.pools).into_values();
+        for worker in workers.chain(std::mem::take(&mut self.draining)) {
             worker.do_send(pool_worker::Abort);
         }
         if let Some(cleanup) = self.cleanup.take() {

@@ -132,12 +132,43 @@ impl LeakWorker {
     }
 
     fn submit(&mut self, provider: ProviderName, job: Job, asked: Asked, ctx: &mut Context<Self>) {
-        let Some(handle) = self.parts.providers.get(&provider).cloned() else { return };
+        let Some(handle) = self.parts.providers.get(&provider).cloned() else {
+            // It went while it was asked, and may be back before anybody sees that it was away.
+            return self.answered(provider, asked, Err(CloudError::given_up("the provider is gone")), ctx);
+        };
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
         self.jobs.insert(ticket, (provider, asked));
         // Bounded by the budget; a provider that is gone answers by dropping the job.
         handle.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()));
+    }
+
+    fn answered(
+        &mut self,
+        provider: ProviderName,
+        asked: Asked,
+        result: Result<Outcome, CloudError>,
+        ctx: &mut Context<Self>,
+    ) {
+        match asked {
+            Asked::Deletion(suspect) => self.deleted(&provider, &suspect, result),
+            Asked::Tidying => {
+                self.tidied(&provider, result);
+                self.feed(Event::Tidied(provider), ctx);
+            }
+            Asked::Listing => {
+                let event = match result {
+                    Ok(Outcome::Called(ids)) => Event::Called(provider, ids),
+                    Ok(Outcome::Listed(inventory)) => Event::Listed(provider, Some(inventory)),
+                    Ok(_) => Event::Listed(provider, None),
+                    Err(error) => {
+                        warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot look for leaks");
+                        Event::Listed(provider, None)
+                    }
+                };
+                self.feed(event, ctx);
+            }
+        }
     }
 
     fn deleted(&self, provider: &ProviderName, suspect: &Suspect, result: Result<Outcome, CloudError>) {
@@ -196,25 +227,8 @@ impl Handler<JobNews> for LeakWorker {
     fn handle(&mut self, message: JobNews, ctx: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("JobNews");
         let News::Ended(result) = message.news else { return };
-        let Some((provider, asked)) = self.jobs.remove(&message.ticket) else { return };
-        match asked {
-            Asked::Deletion(suspect) => self.deleted(&provider, &suspect, result),
-            Asked::Tidying => {
-                self.tidied(&provider, result);
-                self.feed(Event::Tidied(provider), ctx);
-            }
-            Asked::Listing => {
-                let event = match result {
-                    Ok(Outcome::Called(ids)) => Event::Called(provider, ids),
-                    Ok(Outcome::Listed(inventory)) => Event::Listed(provider, Some(inventory)),
-                    Ok(_) => Event::Listed(provider, None),
-                    Err(error) => {
-                        warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot look for leaks");
-                        Event::Listed(provider, None)
-                    }
-                };
-                self.feed(event, ctx);
-            }
+        if let Some((provider, asked)) = self.jobs.remove(&message.ticket) {
+            self.answered(provider, asked, result, ctx);
         }
     }
 }

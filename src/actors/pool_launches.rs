@@ -1,6 +1,7 @@
 //! The part of a PoolWorker that carries out launches: the locks held meanwhile, jobs of the provider, host keys.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use actix::{AsyncContext, Context, Handler, Message, Recipient};
 use tracing::{Instrument, debug, info, warn};
@@ -17,9 +18,9 @@ use crate::model::cloud::{CloudError, Job, News, Notification, Outcome};
 use crate::model::ids::{NodeId, RequestId};
 use crate::model::meters;
 use crate::model::metrics::{LaunchEnd, image_of};
-use crate::model::node::Node;
+use crate::model::node::{Node, NodeState};
 use crate::model::request::RequestState;
-use crate::model::snapshot::{NodeChange, Snapshot, WriteError};
+use crate::model::snapshot::{NodeChange, Snapshot, Stored, WriteError};
 use crate::model::time::{Span, Timestamp};
 use crate::policy::assembly::{Adoption, Claim, Finish};
 use crate::policy::invariants::of_fulfilled;
@@ -27,6 +28,10 @@ use crate::policy::launch::ScanTarget;
 use crate::policy::pool::Event;
 use crate::zk::launches::HeldNode;
 use crate::zk::lock::Lock;
+use crate::zk::txn::Store;
+
+/// Between two attempts to give up a node.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// What a PoolWorker holds for its launches.
 #[derive(Default)]
@@ -144,13 +149,15 @@ impl PoolWorker {
             held.extend(self.held.nodes.remove(&node).map(|lock| HeldNode { lock, change }));
         }
         let store = self.parts.store.clone();
-        let writing = async move { store.finish(None, held).await };
-        self.errands.run(ctx, writing, move |result, _, _| {
-            // Their locks are gone with the failure, and nodes that nobody builds are deleted.
-            if let Err(error) = result {
-                warn!(target: "nodepool.NodeLauncher", %error, "cannot give nodes back");
+        let changes: Vec<NodeChange> = held.iter().filter_map(|node| node.change.clone()).collect();
+        let writing = async move {
+            if let Err(error) = store.finish(None, held).await {
+                warn!(target: "nodepool.NodeLauncher", %error, "cannot give nodes back; trying again");
+                // Their locks are gone with the failure.
+                give_up(&store, changes).await;
             }
-        });
+        };
+        self.errands.run(ctx, writing, |(), _, _| {});
     }
 
     pub(super) fn adopt(&mut self, adoption: Adoption, ctx: &mut Context<Self>) {
@@ -249,10 +256,11 @@ impl PoolWorker {
             kept?;
             // Reused nodes that go back: after the request, so that nobody takes one that it still names.
             store.finish(request, held).await?;
+            let mut saved = Ok(());
             for change in others {
-                store.save(change).await?;
+                saved = saved.and(store.save(change).await);
             }
-            Ok(())
+            saved
         };
         self.errands.run(ctx, writing, move |result, act, ctx| {
             if let (Some(created), Ok(())) = (fulfilled, &result) {
@@ -388,5 +396,23 @@ impl Handler<ScanEnded> for PoolWorker {
         let _measured = profile::handling::<Self>("ScanEnded");
         self.traces.scanned(&message.node, message.found.as_ref().err().map(String::as_str));
         self.tell(Event::Scanned(message.node, message.attempt, message.found), ctx);
+    }
+}
+
+/// Writes what has become of nodes that were given up, until it is written or the session ends: as long as their request is held they
+/// pass for nodes that are built, which nobody ends, and may take the very room that it waits for.
+async fn give_up(store: &Store, mut nodes: Vec<NodeChange>) {
+    while !nodes.is_empty() {
+        tokio::time::sleep(AGAIN).await;
+        let mut left = Vec::new();
+        for node in nodes {
+            let is_built = |stored: &&Stored<Node>| stored.record.state == NodeState::Building;
+            let mirror = store.mirror();
+            let version = mirror.look(|snapshot| snapshot.node(&node.id).filter(is_built).map(|stored| stored.version));
+            let Some(version) = version else { continue };
+            let written = store.save(NodeChange { version, ..node.clone() }).await;
+            left.extend(matches!(written, Err(ref error) if *error != WriteError::SessionOver).then_some(node));
+        }
+        nodes = left;
     }
 }

@@ -94,6 +94,7 @@ struct Component {
     failed: bool,
     /// It is being taken back: nothing is written any more.
     leaving: bool,
+    has_left: bool,
 }
 
 /// The tree ends, and with it the session: nothing can be finished any more.
@@ -138,7 +139,7 @@ impl PoolWorker {
         self.carry_out(effects, ctx);
         self.tell_whether_paused(ctx);
         if let Some(kept) = self.pool.kept_for_tenants() {
-            let was_changed = self.parts.board.send_if_modified(|board| board.put(&self.parts.id, kept));
+            let was_changed = self.parts.board.send_if_modified(|board| board.put(&self.parts.launcher, kept));
             if was_changed {
                 // Our own change is no reason to look again; what others put up meanwhile is read with it.
                 self.read_board();
@@ -387,7 +388,7 @@ impl PoolWorker {
                 }
             }
             if act.component.leaving {
-                act.unregister_and_stop(ctx);
+                act.unregister(ctx);
             }
         });
     }
@@ -408,35 +409,35 @@ impl PoolWorker {
         });
     }
 
-    /// A registration that stays would keep requests open that nobody serves: it could still decline them.
-    fn unregister_and_stop(&mut self, ctx: &mut Context<Self>) {
+    /// A registration that stays would keep requests open that nobody serves: it could still decline them, and others leave to it what
+    /// they could serve.
+    fn unregister(&mut self, ctx: &mut Context<Self>) {
         self.component.leaving = true;
         if self.component.writing {
             return; // What is being written may be the registration itself.
         }
-        let (store, path, hostname) =
-            (self.parts.store.clone(), self.component.path.clone(), self.parts.hostname.clone());
-        let (data, may_exist) = (json::to_bytes(&self.registration()), self.component.failed);
+        let (store, path, may_exist) = (self.parts.store.clone(), self.component.path.clone(), self.component.failed);
+        let (hostname, id) = (self.parts.hostname.clone(), self.parts.launcher.clone());
         let removing = async move {
             match path {
                 Some(path) => store.remove_component(&path).await,
-                None if may_exist => store.remove_own_component(ComponentKind::Pool, &hostname, &data).await,
+                None if may_exist => store.remove_own_component(ComponentKind::Pool, &hostname, id.as_str()).await,
                 None => Ok(()),
             }
         };
         self.errands.run(ctx, removing, |result, act, ctx| match result {
             // The end of the session takes it along.
-            Ok(()) | Err(WriteError::SessionOver) => ctx.stop(),
+            Ok(()) | Err(WriteError::SessionOver) => act.component.has_left = true,
             Err(error) => {
                 warn!(target: "nodepool.Component", pool = %act.parts.id, %error, "cannot unregister; trying again");
-                act.errands.run(ctx, tokio::time::sleep(UNHURRIED), |(), act, ctx| act.unregister_and_stop(ctx));
+                act.errands.run(ctx, tokio::time::sleep(UNHURRIED), |(), act, ctx| act.unregister(ctx));
             }
         });
     }
 
     fn stop_when_idle(&mut self, ctx: &mut Context<Self>) {
-        if self.pool.is_idle() {
-            self.unregister_and_stop(ctx);
+        if self.pool.is_idle() && self.component.has_left {
+            ctx.stop();
         } else {
             ctx.run_later(Duration::from_millis(20), Self::stop_when_idle);
         }
@@ -478,7 +479,7 @@ impl Actor for PoolWorker {
 impl Drop for PoolWorker {
     fn drop(&mut self) {
         self.parts.busy.fetch_sub(self.pool.busy(), Ordering::Relaxed);
-        self.parts.board.send_if_modified(|board| board.put(&self.parts.id, &Kept::new()));
+        self.parts.board.send_if_modified(|board| board.put(&self.parts.launcher, &Kept::new()));
     }
 }
 
@@ -521,6 +522,7 @@ impl Handler<Shutdown> for PoolWorker {
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("Shutdown");
         self.feed(Event::Draining, ctx);
+        self.unregister(ctx);
         self.stop_when_idle(ctx);
     }
 }

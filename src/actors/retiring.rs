@@ -3,15 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::asking::Counter;
 use super::clock;
-use super::desk::Desk;
 use super::disk::on_a_thread_that_may_wait;
 use crate::drivers::image_files::ImagesDir;
+use crate::drivers::process_group;
 use crate::model::build::{BuildKey, BuildState, ImageBuild};
 use crate::model::cloud::{Job, Outcome};
+use crate::model::ids::{BuildId, ImageName};
 use crate::model::images::UploadPlace;
 use crate::model::snapshot::{Stored, WriteError};
 use crate::model::time::Span;
@@ -23,10 +25,13 @@ use crate::zk::txn::Store;
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Between two looks for what a dead builder may have asked a cloud for: that may take effect a little after its death.
 const LATE: Duration = Duration::from_secs(10);
+/// Between two looks whether a build that was left running has ended.
+const POLL: Duration = Duration::from_millis(100);
 /// An upload that has failed so long ago has nothing under way any more.
 const RECENT: Span = Span(60.0);
 
-/// Deletes an upload: marked first, so that nobody boots from it any more.
+/// Deletes an upload: marked first, so that nobody boots from it any more. One that has failed, and of which no image is known, stays
+/// as it is until its cloud has said that there is none: the next attempt goes on with its record (`Store::begin_upload`).
 pub async fn delete_upload(
     store: Store,
     counter: Counter,
@@ -34,18 +39,16 @@ pub async fn delete_upload(
     stored: Stored<ImageUpload>,
 ) -> Result<(), WriteError> {
     let mut record = ImageUpload::clone(&stored.record);
-    let change = (record.state != UploadState::Deleting).then(|| {
+    let stays = record.state == UploadState::Deleting || record.has_failed_without_image();
+    let change = (!stays).then(|| {
         record.set_state(UploadState::Deleting, clock::now());
         record.clone()
     });
     let lock = store.retire_upload(&key, stored.version, change).await?;
-    // One that was ready has one image, which its record names. Of one that was not, attempts of which nobody has heard may have left
-    // others; what was asked for a moment ago may take effect a little late.
-    let looks = match (&record.external_name, clock::now() - stored.record.state_time < RECENT) {
-        (Some(_), _) => 0,
-        (None, false) => 1,
-        (None, true) => 2,
-    };
+    // Attempts of which nobody has heard may have left other images than the one that the record names, also of one that is ready: what
+    // a dead builder had asked for may have come after all looks for it. What was asked for a moment ago may take effect a little late.
+    let is_recent = record.external_name.is_none() && clock::now() - stored.record.state_time < RECENT;
+    let looks = if is_recent { 2 } else { 1 };
     delete_from_cloud(&store, &counter, lock, &key, &record, looks).await
 }
 
@@ -100,10 +103,10 @@ async fn end_stale_upload_of(
     key: &UploadKey,
 ) -> Result<(), WriteError> {
     let uploads = store.read_uploads(place).await.map_err(|error| WriteError::Failed(error.to_string()))?;
-    let Some(stored) = uploads.get(&key.upload) else { return Ok(()) };
-    if stored.record.state != UploadState::Uploading {
+    // Gone, or not to be read any more: the picture has not heard of that, or never will.
+    let Some(stored) = uploads.get(&key.upload).filter(|upload| upload.record.state == UploadState::Uploading) else {
         return Err(WriteError::Conflict);
-    }
+    };
     warn!(
         target: "nodepool.builder.CleanupWorker.0",
         "the upload {} of {}-{} to {} was left by its builder; it is removed", key.upload, key.image, key.build, key.provider
@@ -155,7 +158,8 @@ pub struct FilesView {
     pub store: Store,
     pub images: ImagesDir,
     pub builder_id: String,
-    pub desk: Desk,
+    /// The builds that are made here at the moment.
+    pub begun: BTreeMap<ImageName, BuildId>,
     /// With the formats that are still needed, where not all are.
     pub builds: BTreeMap<BuildKey, (Stored<ImageBuild>, Option<BTreeSet<String>>)>,
 }
@@ -179,7 +183,7 @@ async fn tidy_build(view: &FilesView, key: &BuildKey) -> Result<(), String> {
         Some((stored, _)) if stored.record.state == BuildState::Deleting => remove_files(view, key).await,
         Some((_, Some(needed))) => prune_formats(&view.images, key, needed.clone()).await,
         Some(_) => Ok(()),
-        None if view.desk.is_building(&key.image) => Ok(()),
+        None if view.begun.get(&key.image) == Some(&key.build) => Ok(()),
         None => match view.store.is_there(key).await {
             // The picture may be younger than the claim.
             Ok(true) => Ok(()),
@@ -203,6 +207,16 @@ fn claims(images: &ImagesDir, own: Vec<BuildKey>) -> Result<BTreeSet<BuildKey>, 
 }
 
 async fn remove_files(view: &FilesView, key: &BuildKey) -> Result<(), String> {
+    let look = async |look: fn(&ImagesDir, &BuildKey) -> bool| {
+        let (images, key) = (view.images.clone(), key.clone());
+        on_a_thread_that_may_wait(move || Ok(look(&images, &key))).await
+    };
+    let begun = Instant::now();
+    if look(ImagesDir::ask_to_end).await? {
+        while begun.elapsed() < process_group::GRACE && look(ImagesDir::is_being_made).await? {
+            tokio::time::sleep(POLL).await;
+        }
+    }
     let (images, key) = (view.images.clone(), key.clone());
     on_a_thread_that_may_wait(move || {
         let removed = images.remove(&key);

@@ -103,13 +103,12 @@ impl UploadWorker {
     }
 
     fn uploaded(&mut self, uploaded: Uploaded, claim: Claim, ctx: &mut Context<Self>) {
-        let now = clock::now();
         match uploaded {
-            Uploaded::Failed => claim.rest_until(now + self.parts.interval, now),
-            Uploaded::Elsewhere => claim.rest_until(now + ELSEWHERE, now),
+            Uploaded::Failed => claim.failed(self.parts.interval),
+            Uploaded::Elsewhere => claim.rests(ELSEWHERE),
             // Who has it will tell by what he writes; should the picture be wrong for long, this keeps us from asking all the time.
-            Uploaded::NotOurs => claim.rest_until(now + Span(1.0), now),
-            Uploaded::Ready => {}
+            Uploaded::NotOurs => claim.rests(Span(1.0)),
+            Uploaded::Ready => claim.succeeded(),
         }
         drop(claim);
         if uploaded == Uploaded::Ready && self.parts.rest > Span::ZERO {
@@ -138,13 +137,13 @@ impl Looking for UploadWorker {
         let config = self.parts.config.clone();
         let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: clock::now() };
         if snapshot.connected {
-            for shipment in spread::due(&world) {
-                if let Some(claim) = self.parts.desk.claim(Work::Upload(shipment.place.clone()), world.now) {
-                    return self.begin(shipment, claim, ctx);
-                }
+            let due = spread::due(&world).into_iter();
+            let due = due.map(|shipment| (Work::Upload(shipment.place.clone()), shipment));
+            if let Some((shipment, claim)) = self.parts.desk.claim_first(due) {
+                return self.begin(shipment, claim, ctx);
             }
         }
-        self.changes.look_at(self.parts.desk.next_due(world.now));
+        self.changes.look_at(self.parts.desk.next_due().map(|rest| world.now + rest));
     }
 }
 

@@ -32,6 +32,8 @@ use crate::zk::uploads::UploadGrant;
 const PROGRESS: Duration = Duration::from_secs(1);
 /// A cloud that tells us again and again to come later holds up a worker no longer than this; one that stores an image needs an hour.
 const PATIENCE: Duration = Duration::from_secs(2 * 3600);
+/// And no longer than this beyond the time that it is given for what it was sent.
+const BEYOND: Span = Span(3600.0);
 /// A cloud has so long for the removal of what a failed upload has left; then the clean-up goes on with it.
 const REMOVAL: Duration = Duration::from_secs(60);
 
@@ -193,7 +195,8 @@ async fn carry(
     let sending =
         ImageUpload { external_name: Some(order.name.clone()), format: Some(shipment.format.clone()), ..begun };
     let mut known = grant.begun_before.as_ref().and_then(|before| before.external_id.clone());
-    let failure = match send(carrier, grant, &sending, order, &mut known).await {
+    let patience = PATIENCE.max(Span(shipment.timeout.0 + BEYOND.0).to_duration());
+    let failure = match send(carrier, grant, &sending, order, patience, &mut known).await {
         Ok(id) => {
             known = Some(id.clone());
             match call_hook(carrier, shipment, freight, &id).await {
@@ -251,6 +254,7 @@ async fn send(
     grant: &mut UploadGrant,
     sending: &ImageUpload,
     order: UploadOrder,
+    patience: Duration,
     known: &mut Option<ExternalId>,
 ) -> Result<ExternalId, CloudError> {
     let (progress, size) = (order.progress.clone(), order.size);
@@ -282,8 +286,8 @@ async fn send(
                 if bytes > most {
                     (most, moved) = (bytes, Instant::now());
                 }
-                if moved.elapsed() > PATIENCE {
-                    return Err(CloudError::given_up(format!("no further than byte {most} for {} s", PATIENCE.as_secs())));
+                if moved.elapsed() > patience {
+                    return Err(CloudError::given_up(format!("no further than byte {most} for {} s", patience.as_secs())));
                 }
                 if bytes != shown && bytes > 0 {
                     shown = bytes;

@@ -97,9 +97,9 @@ impl ImagesDir {
         Ok(found)
     }
 
-    /// Ends what may still make a build and removes all that there is of it, the claim last. Missing files are fine.
+    /// Ends what may still make a build, by force, and removes all that there is of it, the claim last. Missing files are fine.
     pub fn remove(&self, key: &BuildKey) -> io::Result<Vec<PathBuf>> {
-        self.end_processes(key);
+        self.signal(key, Signal::SIGKILL);
         let (mut removed, mut failed) = (Vec::new(), None);
         for suffix in self.suffixes(key)? {
             let path = self.file(key, &suffix);
@@ -132,10 +132,29 @@ impl ImagesDir {
         ["", ".md5", ".sha256"].iter().try_for_each(|sum| remove_any(&self.file(key, &format!("{format}{sum}"))))
     }
 
-    /// A builder that was killed leaves its build running. Its processes are known by a variable that names the build.
-    fn end_processes(&self, key: &BuildKey) {
+    /// Asks what still makes a build to end, so that it can take down what it has mounted; false where there is nothing. A builder that
+    /// was killed leaves its build running.
+    pub fn ask_to_end(&self, key: &BuildKey) -> bool {
+        self.signal(key, Signal::SIGTERM)
+    }
+
+    pub fn is_being_made(&self, key: &BuildKey) -> bool {
+        !self.groups(key).is_empty()
+    }
+
+    fn signal(&self, key: &BuildKey, signal: Signal) -> bool {
+        let groups = self.groups(key);
+        for group in &groups {
+            // One that has just ended needs no signal.
+            let _ = killpg(*group, signal);
+        }
+        !groups.is_empty()
+    }
+
+    /// Of processes that make a build, which are known by a variable that names it.
+    fn groups(&self, key: &BuildKey) -> BTreeSet<Pid> {
         let mark = format!("DIB_IMAGE_FILENAME={}\0", self.base(key).display());
-        let Ok(processes) = fs::read_dir("/proc") else { return };
+        let Ok(processes) = fs::read_dir("/proc") else { return BTreeSet::new() };
         let ids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
         let ours = ids.filter(|id| {
             let environment = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
@@ -143,10 +162,7 @@ impl ImagesDir {
         });
         let groups: BTreeSet<Pid> = ours.filter_map(|id| getpgid(Some(Pid::from_raw(id))).ok()).collect();
         let own = getpgid(None).ok();
-        for group in groups.into_iter().filter(|group| Some(*group) != own) {
-            // One that has just ended needs no signal.
-            let _ = killpg(group, Signal::SIGKILL);
-        }
+        groups.into_iter().filter(|group| Some(*group) != own).collect()
     }
 }
 

@@ -12,7 +12,7 @@ use crate::model::time::Span;
 use crate::policy::machine::{Lane, Pace, StateMachine};
 
 pub mod checksums;
-mod process_group;
+pub mod process_group;
 pub mod dib;
 pub mod hook;
 pub mod example;

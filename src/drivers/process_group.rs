@@ -8,41 +8,57 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::process::Child;
+use tokio::runtime::Handle;
 
 /// From the request to end to the end by force: what a build has mounted it should be able to take down.
-const GRACE: Duration = Duration::from_secs(10);
+pub const GRACE: Duration = Duration::from_secs(10);
 
-/// A child and all that it has started, as far as it stayed in its process group.
-pub struct Group {
+/// A child and all that it has started, as far as it stayed in its process group. Dropped, it ends as by `end`, in the background.
+pub struct Group(Option<Running>);
+
+struct Running {
     child: Child,
     id: Option<Pid>,
-    has_ended: bool,
 }
 
 impl Group {
     pub fn of(child: Child) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
-        Self { child, id, has_ended: false }
+        Self(Some(Running { child, id }))
     }
 
     /// By request first, and then by force.
     pub async fn end(&mut self) {
+        if let Some(running) = &mut self.0 {
+            running.end().await;
+        }
+        self.0 = None;
+    }
+
+    /// For the child alone.
+    pub async fn wait(&mut self) -> io::Result<ExitStatus> {
+        match &mut self.0 {
+            Some(running) => running.child.wait().await,
+            None => Err(io::Error::other("it was ended")),
+        }
+    }
+
+    /// The child has ended by itself, and what it has left running is its own business.
+    pub fn has_ended(&mut self) {
+        if let Some(mut running) = self.0.take() {
+            running.id = None;
+        }
+    }
+}
+
+impl Running {
+    async fn end(&mut self) {
         self.signal(Signal::SIGTERM);
         // Whether it ended by itself or not: what is left of the group goes with it.
         let _ = tokio::time::timeout(GRACE, self.child.wait()).await;
         self.signal(Signal::SIGKILL);
         let _ = self.child.wait().await;
-        self.has_ended = true;
-    }
-
-    /// For the child alone.
-    pub async fn wait(&mut self) -> io::Result<ExitStatus> {
-        self.child.wait().await
-    }
-
-    /// The child has ended by itself, and what it has left running is its own business.
-    pub fn has_ended(&mut self) {
-        self.has_ended = true;
+        self.id = None;
     }
 
     fn signal(&self, signal: Signal) {
@@ -60,9 +76,18 @@ pub fn code(status: ExitStatus) -> i32 {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if !self.has_ended {
-            self.signal(Signal::SIGTERM);
-            self.signal(Signal::SIGKILL);
+        // Without a runtime it ends by force at once.
+        if let (Some(mut running), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            running.signal(Signal::SIGTERM);
+            runtime.spawn(async move { running.end().await });
         }
+    }
+}
+
+/// By force where there is no time: the runtime ends.
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGTERM);
+        self.signal(Signal::SIGKILL);
     }
 }

@@ -79,6 +79,7 @@ impl Section {
             format: format.to_owned(),
             name_format: self.image_name_format.clone(),
             hook: self.post_upload_hook.clone(),
+            timeout: self.upload_timeout,
             images: self.uploads.clone(),
         }
     }

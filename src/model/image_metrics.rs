@@ -103,6 +103,7 @@ mod tests {
     use crate::model::findings::Source;
     use crate::model::resolve::resolve;
     use crate::model::snapshot::Snapshot;
+    use crate::model::time::Span;
     use crate::model::uploading::{UploadEntry, Uploading};
     use crate::model::yaml_parse;
     use std::collections::BTreeMap;
@@ -124,6 +125,7 @@ mod tests {
             format: "raw".to_owned(),
             name_format: String::new(),
             hook: None,
+            timeout: Span(3600.0),
             images: images.map(|(name, entry)| (ImageName::from(name), entry)).into(),
         };
         let facts = Facts { uploading: Some(Arc::new(uploading)), ..Facts::unseen() };

@@ -16,6 +16,9 @@ pub struct Timestamp(pub f64);
 #[serde(transparent)]
 pub struct Span(pub f64);
 
+/// Thirty years: later than that is never, and a clock and this can still be added.
+const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
 impl Span {
     pub const ZERO: Span = Span(0.0);
 
@@ -23,10 +26,22 @@ impl Span {
         Self(seconds)
     }
 
-    /// For timers; a negative or absurd span becomes the nearest duration there is.
+    /// For timers; a negative span becomes none, and one that no timer can count to becomes the longest.
     pub fn to_duration(self) -> Duration {
-        Duration::try_from_secs_f64(self.0.max(0.0)).unwrap_or(Duration::MAX)
+        if self.0 < 0.0 {
+            return Duration::ZERO;
+        }
+        Duration::try_from_secs_f64(self.0).map_or(LONGEST, |duration| duration.min(LONGEST))
     }
+}
+
+/// By so many seconds at most a time and a span are off when they are added.
+const ROUNDED: f64 = 1.0;
+
+/// Whether a time has still to come that was `span` away when it was set. One that is farther away was set by a clock that has been put
+/// back since, and is over.
+pub fn lies_ahead(until: Timestamp, span: Span, now: Timestamp) -> bool {
+    until > now && (until - now).0 <= span.0 + ROUNDED
 }
 
 impl PartialEq for Timestamp {

@@ -93,6 +93,11 @@ impl ImageUpload {
         }
     }
 
+    /// A cloud may have an image of it all the same, if the attempt was not answered.
+    pub fn has_failed_without_image(&self) -> bool {
+        self.state == UploadState::Failed && self.external_id.is_none()
+    }
+
     pub fn set_state(&mut self, state: UploadState, now: Timestamp) {
         (self.state, self.state_time) = (state, now);
     }

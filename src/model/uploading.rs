@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::ids::{ExternalId, ImageName};
+use super::time::Span;
 
 /// On an image in a cloud: of which build it is, which upload made it, and which provider asked for it.
 pub const BUILD_MARK: &str = "nodepool_build_id";
@@ -24,6 +25,8 @@ pub struct Uploading {
     pub name_format: String,
     /// Called with the provider, the image's id in the cloud and the file's path when an upload is there.
     pub hook: Option<String>,
+    /// So long a cloud may take for what it was sent.
+    pub timeout: Span,
     pub images: BTreeMap<ImageName, UploadEntry>,
 }
 

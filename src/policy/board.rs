@@ -12,8 +12,8 @@ pub type Tried = BTreeMap<RequestId, PoolId>;
 
 #[derive(Clone, Debug, Default)]
 pub struct Board {
-    /// For tenants, by the pool that keeps it.
-    kept: BTreeMap<PoolId, Arc<Kept>>,
+    /// For tenants, by the pool that keeps it: of one that comes back while it ends there are two for a while.
+    kept: BTreeMap<LauncherId, Arc<Kept>>,
     started: Arc<BTreeSet<LauncherId>>,
     tried: Arc<Tried>,
 }
@@ -50,7 +50,7 @@ impl Board {
     }
 
     /// Puts up what a pool keeps now; returns whether that differs from before.
-    pub fn put(&mut self, pool: &PoolId, kept: &Kept) -> bool {
+    pub fn put(&mut self, pool: &LauncherId, kept: &Kept) -> bool {
         if kept.is_empty() {
             return self.kept.remove(pool).is_some();
         }
@@ -62,7 +62,7 @@ impl Board {
     }
 
     /// What all other pools keep. A request that waits in several of them is served by one, so the most counts.
-    pub fn beside(&self, pool: &PoolId) -> Arc<Kept> {
+    pub fn beside(&self, pool: &LauncherId) -> Arc<Kept> {
         let mut others = self.kept.iter().filter(|(other, _)| *other != pool).map(|(_, kept)| kept);
         let Some(first) = others.next() else { return Arc::default() };
         let mut merged = first.clone();
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_request_that_waits_in_several_pools_keeps_the_most_of_them_once() {
-        let [ours, one, two] = ["ours", "one", "two"].map(|name| PoolId::new("p", name));
+        let [ours, one, two] = ["ours", "one", "two"].map(LauncherId::from);
         let mut board = Board::default();
         assert!(board.put(&ours, &kept(&[("100-1", 3.0)])));
         assert!(board.put(&one, &kept(&[("100-1", 2.0), ("100-2", 4.0)])));

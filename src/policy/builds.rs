@@ -16,7 +16,7 @@ use crate::model::time::{Span, Timestamp};
 use crate::model::world::World;
 
 /// What was written without an answer is seen by then, also over a slow connection.
-const SHOWN_BY: Span = Span(10.0);
+pub(super) const SHOWN_BY: Span = Span(10.0);
 
 impl Pool {
     /// Takes a request up of which at least one node has to be built.
@@ -113,7 +113,8 @@ impl Pool {
                 self.not_claimed(id, world);
                 self.failed_at.insert(id.clone(), revision);
                 self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
-                return Vec::new();
+                let waits_on = self.assemblies.get(id).is_some_and(Assembly::is_waiting);
+                return if self.draining && waits_on { self.finish(id, world) } else { Vec::new() };
             }
         };
         self.go_on(id, nodes, world)
@@ -231,6 +232,7 @@ impl Pool {
             }
             Ok(()) => {}
             Err(error) => {
+                self.failed_at.insert(id.clone(), world.snapshot.revision);
                 let reason = Reason::WriteFailed(error.to_string());
                 self.verdicts.record(id, VerdictKind::Defer, reason, world.now);
             }

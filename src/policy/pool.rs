@@ -7,11 +7,13 @@ use super::allocate::{Verdict, verdict};
 use super::assembly::{Adoption, Assembly, Claim, Finish};
 use super::bidder::{Bidder, Choice, Claims, Hosts};
 use super::board::{Board, Tried};
+use super::builds::SHOWN_BY;
 use super::launch::ScanTarget;
 use super::reason::Reason;
 use super::request_handler::{HandOut, NodeRequestHandler, Stage, decline};
 use super::tenants::Kept;
 use super::verdicts::Verdicts;
+use super::waiting::REST_AT_QUOTA;
 use crate::model::cloud::{ExternalId, HostIdentity, Job, News};
 use crate::model::config::{PoolConfig, ProviderConfig};
 use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
@@ -20,7 +22,7 @@ use crate::model::quantity::Amounts;
 use crate::model::request::{NodeRequest, Rank, RequestState};
 use crate::model::snapshot::{NodeChange, RequestChange, Snapshot, Stored, WriteError};
 use crate::model::status::{VerdictKind, Why};
-use crate::model::time::{Span, Timestamp};
+use crate::model::time::{Span, Timestamp, lies_ahead};
 use crate::model::world::World;
 
 /// What a PoolWorker feeds its mind.
@@ -292,7 +294,7 @@ impl Pool {
     }
 
     pub fn set_board(&mut self, board: &Board) {
-        self.kept_elsewhere = board.beside(&self.id);
+        self.kept_elsewhere = board.beside(&self.launcher);
         if !Arc::ptr_eq(&self.started, board.started()) {
             self.started = board.started().clone();
             self.complete_at = None;
@@ -301,7 +303,7 @@ impl Pool {
 
     /// What waiting requests keep for their tenants by the last pass; `None` where that did not come to the end.
     pub fn kept_for_tenants(&self) -> Option<&Kept> {
-        (!self.has_more).then(|| self.claims.tenants.own())
+        (!self.has_more && !self.draining).then(|| self.claims.tenants.own())
     }
 
     /// Nothing is under way: a draining pool may stop.
@@ -326,16 +328,16 @@ impl Pool {
     /// One look at all open requests, in the order in which they are served (R18).
     fn pass(&mut self, world: &World<'_>) -> Vec<Effect> {
         self.has_more = false;
-        self.resting.retain(|_, until| *until > world.now);
-        self.lost_claims.retain(|(until, _)| *until > world.now);
+        self.resting.retain(|_, until| lies_ahead(*until, REST_AT_QUOTA, world.now));
+        self.lost_claims.retain(|(until, _)| lies_ahead(*until, SHOWN_BY, world.now));
         self.claims.begin_pass(self.unseen_need());
-        let Some((provider, pool)) = self.section(world) else { return Vec::new() };
+        let Some((provider, pool)) = self.section(world) else { return self.wind_down(None, world) };
         if let Some(reason) = self.obstacle(&provider, world) {
             for (rank, _) in world.snapshot.waiting_requests() {
                 self.verdicts.record(&rank.id, VerdictKind::Defer, reason.clone(), world.now);
             }
             self.forget_ended(world);
-            return Vec::new();
+            return self.wind_down(Some(reason), world);
         }
         let hosts = self.hosts_of(world);
         let (id, launcher) = (self.id.clone(), self.launcher.clone());
@@ -386,6 +388,18 @@ impl Pool {
         effects
     }
 
+    /// What a pool does that looks at no requests: nobody is kept waiting by one that will take up nothing more.
+    fn wind_down(&mut self, obstacle: Option<Reason>, world: &World<'_>) -> Vec<Effect> {
+        if !world.snapshot.connected {
+            return Vec::new();
+        }
+        let mut effects = self.abandon_unwanted(world);
+        if self.draining || matches!(obstacle, None | Some(Reason::HandlesNothing)) {
+            effects.extend(self.give_back_waiting(world));
+        }
+        effects
+    }
+
     /// Whether there is nothing new to be found out about a request. What the pool lacked for it, it lacks as long: each change of
     /// mind about that is written, and makes another picture to look at, on which the same write would fail again.
     fn is_as_before(&mut self, id: &RequestId, world: &World<'_>) -> bool {
@@ -423,6 +437,8 @@ impl Pool {
             }
             Verdict::Defer(reason) => {
                 self.keep_for(rank, &request.record, &reason, bidder, world);
+                // Others need not leave to this pool what it cannot serve as long as its cloud does not answer.
+                self.lacks_room |= matches!(reason, Reason::NotSurveyed(Some(_)));
                 if let Reason::NoRoom { .. } = reason {
                     self.lacks_room = true;
                     effects.extend(self.make_room(&request.record, bidder, world));

@@ -7,7 +7,7 @@ use crate::model::component::PoolComponent;
 use crate::model::ids::{LabelName, LauncherId, RequestId};
 use crate::model::request::{NodeRequest, RequestState};
 use crate::model::snapshot::NodeChange;
-use crate::model::time::{Span, Timestamp};
+use crate::model::time::{Span, Timestamp, lies_ahead};
 use crate::model::world::World;
 
 /// A label whose nodes nobody could provide is asked for again after this time, and then after twice the time.
@@ -31,8 +31,8 @@ pub struct MinReady {
     /// Requests being created or finished.
     in_flight: BTreeMap<LabelName, usize>,
     finishing: BTreeSet<RequestId>,
-    /// Requests that may have been created, by their events, and until when they are looked for.
-    unanswered: BTreeMap<String, (LabelName, Timestamp)>,
+    /// Requests that may have been created, by their events, and until when they are looked for, once there is a picture to look at.
+    unanswered: BTreeMap<String, (LabelName, Option<Timestamp>)>,
     paused: BTreeMap<LabelName, (Timestamp, Span)>,
 }
 
@@ -46,7 +46,8 @@ impl MinReady {
         self.look_after_open(world, &mut wishes);
         for label in world.config.labels.values().filter(|label| label.min_ready > 0) {
             let busy = self.open.values().any(|open| *open == label.name) || self.in_flight.contains_key(&label.name);
-            let paused = self.paused.get(&label.name).is_some_and(|(until, _)| *until > world.now);
+            let paused = self.paused.get(&label.name);
+            let paused = paused.is_some_and(|(until, pause)| lies_ahead(*until, *pause, world.now));
             if busy || paused || !can_be_launched(&label.name, own, world) {
                 continue;
             }
@@ -60,7 +61,7 @@ impl MinReady {
     }
 
     /// A request with this event was created; or it was not, or nobody knows.
-    pub fn submitted(&mut self, label: &LabelName, event: &str, request: Option<RequestId>, now: Timestamp) {
+    pub fn submitted(&mut self, label: &LabelName, event: &str, request: Option<RequestId>) {
         if let Some(count) = self.in_flight.get_mut(label) {
             *count -= 1;
             if *count == 0 {
@@ -69,7 +70,7 @@ impl MinReady {
         }
         match request {
             Some(request) => drop(self.open.insert(request, label.clone())),
-            None => drop(self.unanswered.insert(event.to_owned(), (label.clone(), now + SHOWN_BY))),
+            None => drop(self.unanswered.insert(event.to_owned(), (label.clone(), None))),
         }
     }
 
@@ -92,7 +93,6 @@ impl MinReady {
 
     /// Requests of ours that turn up after all. Nobody else ends them, and the session may last for months.
     fn take_in(&mut self, world: &World<'_>) {
-        self.unanswered.retain(|_, (_, until)| *until > world.now);
         if self.unanswered.is_empty() {
             return;
         }
@@ -102,6 +102,8 @@ impl MinReady {
                 self.open.insert(id.clone(), label);
             }
         }
+        // Not before they were looked for: without a connection there is nothing to be seen, however long that takes.
+        self.unanswered.retain(|_, (_, until)| *until.get_or_insert(world.now + SHOWN_BY) > world.now);
     }
 
     fn look_after_open(&mut self, world: &World<'_>, wishes: &mut Vec<Wish>) {

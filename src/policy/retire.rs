@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::model::build::{BuildKey, BuildState, ImageBuild};
 use crate::model::config::ProviderConfig;
 use crate::model::driver_facts;
-use crate::model::ids::{ImageName, ProviderName};
+use crate::model::ids::{BuildId, ImageName, ProviderName};
 use crate::model::images::{Images, UploadPlace};
 use crate::model::snapshot::Stored;
 use crate::model::upload::{ImageUpload, UploadKey, UploadState};
@@ -55,7 +55,8 @@ impl Retirement {
     }
 }
 
-pub fn due(world: &World<'_>, pass: Pass) -> Vec<Retirement> {
+/// `begun` has the build of each image that this builder has the lock of.
+pub fn due(world: &World<'_>, pass: Pass, begun: &BTreeMap<ImageName, BuildId>) -> Vec<Retirement> {
     let images = &world.snapshot.images;
     let uploads = by_build(images);
     let none = Vec::new();
@@ -68,7 +69,9 @@ pub fn due(world: &World<'_>, pass: Pass) -> Vec<Retirement> {
             let key = BuildKey::new(name, id);
             let uploads = uploads.get(&key).unwrap_or(&none);
             let is_kept = kept.contains(&key);
-            let is_active = stored.record.state == BuildState::Building && image.lock.is_held();
+            // Where the lock is ours, it is held for one build, and all others are of builders that have died.
+            let is_of_another = || begun.get(name).is_some_and(|build| build != id);
+            let is_active = stored.record.state == BuildState::Building && image.lock.is_held() && !is_of_another();
             let stays = stored.record.state != BuildState::Deleting && (is_kept || is_active);
             for (upload, record) in uploads {
                 let Some(fate) = fate_of(world, upload, record, stays, &recent) else { continue };
@@ -157,7 +160,9 @@ pub fn needed_formats(world: &World<'_>, key: &BuildKey) -> Option<BTreeSet<Stri
     let is_unknown = |(name, section): (&ProviderName, &Arc<ProviderConfig>)| {
         !world.facts.contains_key(name) && driver_facts::find(&section.driver).is_some_and(|facts| facts.manages_images)
     };
-    if build.record.state != BuildState::Ready || world.config.providers.iter().any(is_unknown) {
+    // Of one whose section is refused it is not even known whether it takes images.
+    let are_unknown = !world.config.out_of_service.is_empty() || world.config.providers.iter().any(is_unknown);
+    if build.record.state != BuildState::Ready || are_unknown {
         return None;
     }
     let lacks = |provider: &ProviderName| {

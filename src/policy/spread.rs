@@ -3,6 +3,7 @@
 use crate::model::build::{BuildKey, ImageBuild};
 use crate::model::images::UploadPlace;
 use crate::model::snapshot::Stored;
+use crate::model::time::Span;
 use crate::model::upload::UploadState;
 use crate::model::uploading::{UploadEntry, Uploading};
 use crate::model::world::World;
@@ -18,6 +19,7 @@ pub struct Shipment {
     pub format: String,
     pub name_format: String,
     pub hook: Option<String>,
+    pub timeout: Span,
 }
 
 /// All that may be uploaded now: provider by provider.
@@ -60,5 +62,6 @@ fn shipment(place: UploadPlace, build: Stored<ImageBuild>, entry: &UploadEntry, 
         format: uploading.format.clone(),
         name_format: uploading.name_format.clone(),
         hook: uploading.hook.clone(),
+        timeout: uploading.timeout,
     }
 }

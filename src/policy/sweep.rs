@@ -76,8 +76,11 @@ fn removal(id: &NodeId, node: &Stored<Node>, world: &World<'_>) -> Option<Repair
             Some(Repair::Retire { node: id.clone(), version: node.version })
         }
         (Some((provider, facts)), Some(external_id)) if facts.launching.is_some() => {
+            // Tried again it goes since the first time: one that cannot go is not waited for as one that is about to.
             let change = node.change(id.clone(), |record| {
-                record.set_state(NodeState::Deleting, Writer::Launcher, world.now);
+                if record.state != NodeState::Deleting {
+                    record.set_state(NodeState::Deleting, Writer::Launcher, world.now);
+                }
             });
             Some(Repair::Delete { node: Box::new(change), provider: provider.clone(), external_id })
         }

@@ -13,7 +13,7 @@ use crate::model::cloud::{Facts, HostCheck, HostIdentity};
 use crate::model::ids::{NodeId, ProviderName, RequestId};
 use crate::model::node::Node;
 use crate::model::snapshot::WriteError;
-use crate::model::time::{Span, Timestamp};
+use crate::model::time::{Span, Timestamp, lies_ahead};
 use crate::model::world::World;
 
 #[derive(Clone, Debug)]
@@ -138,7 +138,7 @@ impl Upkeep {
 
     fn look(&mut self, world: &World<'_>) -> Vec<Effect> {
         let mut effects = Vec::new();
-        self.resting.retain(|_, until| *until > world.now);
+        self.resting.retain(|_, until| lies_ahead(*until, self.rest, world.now));
         self.due = self.resting.values().copied().min();
         if !world.snapshot.connected {
             return effects;
@@ -249,7 +249,10 @@ impl Upkeep {
             if self.writes() > MOST_IN_FLIGHT / 2 {
                 return;
             }
-            let freed = self.freed.entry(name.clone()).or_default().clone();
+            let freed = self.freed.entry(name.clone()).or_default();
+            // By a clock that has been put back since, no check would be late enough for a long time.
+            freed.values_mut().for_each(|freed| *freed = world.now.min(*freed));
+            let freed = freed.clone();
             for step in standing::plan(provider, facts, world.snapshot, &freed, world.now) {
                 if self.is_writing_enough() {
                     return;

@@ -13,6 +13,10 @@ use crate::model::build::{BuildKey, BuildState, ImageBuild};
 use crate::model::ids::{BuildId, ImageName};
 use crate::model::json;
 use crate::model::snapshot::{Stored, WriteError};
+use crate::model::time::{Span, Timestamp};
+
+/// Between a build and the next one, as records have it.
+const AFTER: Span = Span(0.001);
 
 /// The right to build an image: nobody else does while this is held.
 #[derive(Debug)]
@@ -21,6 +25,16 @@ pub struct BuildGrant {
     /// Until the build has ended.
     lock: Option<Lock>,
     version: i32,
+    /// When the build that was the newest was ready.
+    newest: Option<Timestamp>,
+}
+
+impl BuildGrant {
+    /// The time at which this build is ready, so that it is newer than the newest before it: by a clock that was ahead that may be ready
+    /// in the future.
+    pub fn ends(&self, now: Timestamp) -> Timestamp {
+        self.newest.map_or(now, |newest| now.max(newest + AFTER))
+    }
 }
 
 /// Whether somebody waits for the build; their request goes when it is there.
@@ -43,7 +57,7 @@ impl Store {
         let locked = lock::try_lock(self.zk(), &paths::image_builds_lock(&key.image), "").await;
         let Some(lock) = locked.map_err(|error| refusal(&error))? else { return Err(WriteError::Contended) };
         match self.record_begun(&lock, &key, record, newest, asked).await {
-            Ok(version) => Ok(BuildGrant { key, lock: Some(lock), version }),
+            Ok((version, newest)) => Ok(BuildGrant { key, lock: Some(lock), version, newest }),
             Err(error) => {
                 release(lock).await;
                 Err(error)
@@ -58,12 +72,12 @@ impl Store {
         record: ImageBuild,
         newest: Option<&BuildId>,
         asked: Asked,
-    ) -> Result<i32, WriteError> {
+    ) -> Result<(i32, Option<Timestamp>), WriteError> {
         // The picture may be older than the lock.
         let builds = self.read_builds(&key.image).await.map_err(|error| refusal(&error))?;
         let ready = builds.iter().filter(|(_, stored)| stored.record.state == BuildState::Ready);
-        let found = ready.max_by_key(|(_, stored)| (stored.record.state_time, stored.mzxid)).map(|(id, _)| id);
-        if found != newest {
+        let found = ready.max_by_key(|(_, stored)| (stored.record.state_time, stored.mzxid));
+        if found.map(|(id, _)| id) != newest {
             return Err(WriteError::Conflict);
         }
         if asked == Asked::Yes {
@@ -76,7 +90,7 @@ impl Store {
             Ok([_, OpReply::Created { stat, .. }]) => {
                 let stat = *stat;
                 self.mirror().fold(|fold| fold.snapshot().images.put_build(key, stored(record, &stat)));
-                Ok(stat.version)
+                Ok((stat.version, found.map(|(_, stored)| stored.record.state_time)))
             }
             Ok(_) => Err(unfitting()),
             Err(error) => Err(refusal(error)),

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::lock::{self, Lock};
 use super::txn::{Store, refusal, release};
-use super::{Op, paths};
+use super::{CreateMode, Op, paths};
 use crate::model::json;
-use crate::model::node::NodeState;
+use crate::model::node::{Node, NodeState};
 use crate::model::request::RequestState;
 use crate::model::snapshot::{NodeChange, RequestChange, WriteError};
 
@@ -17,11 +17,31 @@ use crate::model::snapshot::{NodeChange, RequestChange, WriteError};
 const STEP: usize = 200;
 /// Between two attempts. What a picture lacks is read again within a part of that.
 const PAUSE: Duration = Duration::from_millis(500);
-/// What a node's proofs and paths take beside its record. Rounded up.
-const OVERHEAD: usize = 500;
+/// What a node's lock, the proof that it is free, and paths take beside the record, in bytes: 300, and four times the chroot.
+pub(super) const OVERHEAD: usize = 500;
+
+/// Records, each after the operation that writes or creates it.
+pub(super) type Writes<T> = Vec<(Op, T)>;
+
+pub(super) fn changes(nodes: Vec<NodeChange>) -> Writes<NodeChange> {
+    nodes.into_iter().map(|node| (write(&node), node)).collect()
+}
+
+pub(super) fn creations(nodes: Vec<Node>) -> Writes<Node> {
+    let create = |node: &Node| Op::create(paths::node_prefix(), json::to_bytes(node), CreateMode::PersistentSequential);
+    nodes.into_iter().map(|node| (create(&node), node)).collect()
+}
+
+pub(super) fn write(node: &NodeChange) -> Op {
+    Op::set(paths::node(&node.id), json::to_bytes(&node.record), node.version)
+}
 
 /// Requested, pending, nodes allocated step by step, fulfilled.
-pub async fn hand_out(store: &Store, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
+pub(super) async fn hand_out(
+    store: &Store,
+    request: RequestChange,
+    nodes: Writes<NodeChange>,
+) -> Result<(), WriteError> {
     let lock = take_lock(store, &request).await?;
     let result = hand_out_locked(store, &lock, request, nodes).await;
     end(lock, result).await
@@ -31,25 +51,27 @@ async fn hand_out_locked(
     store: &Store,
     lock: &Lock,
     mut request: RequestChange,
-    nodes: Vec<NodeChange>,
+    nodes: Writes<NodeChange>,
 ) -> Result<(), WriteError> {
     let mut pending = request.clone();
     pending.record.state = RequestState::Pending;
     pending.record.nodes.clear();
     request.version = store.set_request(lock, &[], pending).await?.version;
-    let written = as_written(&nodes);
+    let written = as_written(nodes.iter().map(|(_, node)| node));
     in_steps(store, lock, &request, nodes).await?;
     store.set_request(lock, &written, request).await.map(drop)
 }
 
-/// That nobody has changed those of these nodes that are ready since they were written: in steps there is time for that.
+/// That nobody has changed those of these nodes that are ready for a request since they were written: in steps there is time for that.
+/// Those that were freed may be anybody's by now.
 pub(super) fn as_written<'a>(nodes: impl IntoIterator<Item = &'a NodeChange>) -> Vec<Op> {
     let ready = nodes.into_iter().filter(|node| node.record.state == NodeState::Ready);
+    let ready = ready.filter(|node| node.record.allocated_to.is_some());
     ready.map(|node| Op::check(paths::node(&node.id), node.version + 1)).collect()
 }
 
 /// Nodes freed step by step, then the request: the order in which an interruption does no harm.
-pub async fn reset(store: &Store, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
+pub(super) async fn reset(store: &Store, request: RequestChange, nodes: Writes<NodeChange>) -> Result<(), WriteError> {
     let lock = take_lock(store, &request).await?;
     let result = match in_steps(store, &lock, &request, nodes).await {
         Ok(()) => store.set_request(&lock, &[], request).await.map(drop),
@@ -74,14 +96,23 @@ async fn in_steps(
     store: &Store,
     lock: &Lock,
     request: &RequestChange,
-    nodes: Vec<NodeChange>,
+    nodes: Writes<NodeChange>,
 ) -> Result<(), WriteError> {
     let conditions = [lock.fence(), Op::check(paths::request(&request.id), request.version)];
-    let bytes = |node: &NodeChange| json::to_bytes(&node.record).len() + OVERHEAD;
-    for step in portions(nodes, store.zk().largest_transaction(), bytes) {
-        store.write_some(&conditions, step).await?;
+    for step in store.portions(nodes) {
+        store.write_all(&conditions, None, step).await?;
     }
     Ok(())
+}
+
+impl Store {
+    pub(super) fn is_too_large(&self, bytes: usize) -> bool {
+        bytes > self.zk().largest_transaction()
+    }
+
+    pub(super) fn portions<T>(&self, writes: Writes<T>) -> Vec<Writes<T>> {
+        portions(writes, self.zk().largest_transaction(), |(op, _)| bytes(op))
+    }
 }
 
 /// As many of these at a time as fit a transaction of so many bytes, and one at least.
@@ -100,8 +131,13 @@ pub(super) fn portions<T>(items: Vec<T>, most: usize, bytes: impl Fn(&T) -> usiz
     portions
 }
 
+/// What these take in a transaction, in bytes.
+pub(super) fn size<T>(writes: &[(Op, T)]) -> usize {
+    writes.iter().map(|(op, _)| bytes(op)).sum()
+}
+
 /// What the write of a node takes in a transaction, in bytes.
-pub(super) fn size(op: &Op) -> usize {
+pub(super) fn bytes(op: &Op) -> usize {
     OVERHEAD + if let Op::Create { data, .. } | Op::Set { data, .. } = op { data.len() } else { 0 }
 }
 

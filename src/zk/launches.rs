@@ -3,13 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
-
+use super::large::{self, Writes};
 use super::lock::{self, Lock, PlannedLock};
 use super::mirror::Fold;
 use super::paths::Place;
 use super::txn::{After, Guard, Store, refusal, unfitting};
-use super::{CreateMode, Op, OpReply, ZkError, large, paths, removal};
+use super::{Op, OpReply, ZkError, paths, removal};
 use crate::model::ids::{NodeId, RequestId};
 use crate::model::json;
 use crate::model::node::Node;
@@ -32,14 +31,8 @@ pub struct HeldNode {
     pub change: Option<NodeChange>,
 }
 
-/// Records, each with the operation that writes or creates it.
-struct Taken<T>(Vec<T>, Vec<Op>);
-
-impl<T> Default for Taken<T> {
-    fn default() -> Self {
-        Self(Vec::new(), Vec::new())
-    }
-}
+/// Such a node, with what writes its record.
+type Returned = (Option<Op>, HeldNode);
 
 impl Store {
     /// Takes a request up: its lock, its record (pending), ready nodes (allocated) and new ones (init), all or nothing where that fits
@@ -50,24 +43,25 @@ impl Store {
         reuse: Vec<NodeChange>,
         nodes: Vec<Node>,
     ) -> Result<Claimed, WriteError> {
-        let written: Vec<Op> = reuse.iter().map(write).collect();
-        let created: Vec<Op> = nodes.iter().map(create).collect();
-        if self.is_too_large(written.iter().chain(&created)) {
-            let lock = self.claim_at_once(request, Taken::default(), Taken::default()).await?.lock;
-            return match self.extend(&lock, reuse, nodes).await {
-                Ok(nodes) => Ok(Claimed { lock, nodes }),
-                Err(error) => large::end(lock, Err(error)).await,
-            };
+        let (reuse, nodes) = (large::changes(reuse), large::creations(nodes));
+        if !self.is_too_large(large::size(&reuse) + large::size(&nodes)) {
+            return self.claim_at_once(request, reuse, nodes).await;
         }
-        self.claim_at_once(request, Taken(reuse, written), Taken(nodes, created)).await
+        let lock = self.claim_at_once(request, Vec::new(), Vec::new()).await?.lock;
+        match self.extend_in_portions(&lock, reuse, nodes).await {
+            Ok(nodes) => Ok(Claimed { lock, nodes }),
+            Err(error) => large::end(lock, Err(error)).await,
+        }
     }
 
     async fn claim_at_once(
         &self,
         request: RequestChange,
-        Taken(reuse, written): Taken<NodeChange>,
-        Taken(nodes, created): Taken<Node>,
+        reuse: Writes<NodeChange>,
+        nodes: Writes<Node>,
     ) -> Result<Claimed, WriteError> {
+        let (written, reuse): (Vec<_>, Vec<_>) = reuse.into_iter().unzip();
+        let (created, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
         let mut ops = vec![Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version)];
         ops.extend(written);
         let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
@@ -94,17 +88,25 @@ impl Store {
         reuse: Vec<NodeChange>,
         nodes: Vec<Node>,
     ) -> Result<Vec<NodeId>, WriteError> {
-        let written: Vec<Op> = reuse.iter().map(write).collect();
-        let created: Vec<Op> = nodes.iter().map(create).collect();
-        if !self.is_too_large(written.iter().chain(&created)) {
-            return self.extend_at_once(request, Taken(reuse, written), Taken(nodes, created)).await;
+        let (reuse, nodes) = (large::changes(reuse), large::creations(nodes));
+        if self.is_too_large(large::size(&reuse) + large::size(&nodes)) {
+            return self.extend_in_portions(request, reuse, nodes).await;
         }
-        for part in self.portions(reuse, written) {
-            self.extend_at_once(request, part, Taken::default()).await?;
+        self.extend_at_once(request, reuse, nodes).await
+    }
+
+    async fn extend_in_portions(
+        &self,
+        request: &Lock,
+        reuse: Writes<NodeChange>,
+        nodes: Writes<Node>,
+    ) -> Result<Vec<NodeId>, WriteError> {
+        for part in self.portions(reuse) {
+            self.extend_at_once(request, part, Vec::new()).await?;
         }
         let mut made = Vec::with_capacity(nodes.len());
-        for part in self.portions(nodes, created) {
-            made.extend(self.extend_at_once(request, Taken::default(), part).await?);
+        for part in self.portions(nodes) {
+            made.extend(self.extend_at_once(request, Vec::new(), part).await?);
         }
         Ok(made)
     }
@@ -112,10 +114,11 @@ impl Store {
     async fn extend_at_once(
         &self,
         request: &Lock,
-        Taken(reuse, written): Taken<NodeChange>,
-        Taken(nodes, created): Taken<Node>,
+        reuse: Writes<NodeChange>,
+        nodes: Writes<Node>,
     ) -> Result<Vec<NodeId>, WriteError> {
-        let mut ops = written;
+        let (mut ops, reuse): (Vec<_>, Vec<_>) = reuse.into_iter().unzip();
+        let (created, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
         let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
         ops.push(request.fence());
         ops.extend(reuse.iter().flat_map(|node| self.node_guard(&node.id, After::Keep).proof()));
@@ -130,26 +133,27 @@ impl Store {
     /// Takes over a request that somebody left, with its nodes that are not ready: all their locks, all or nothing where that fits one
     /// transaction; else the request's lock comes first. The locks of the nodes come in their order.
     pub async fn adopt(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(Lock, Vec<Lock>), WriteError> {
-        let written: Vec<Op> = nodes.iter().map(write).collect();
-        if self.is_too_large(&written) {
-            let (lock, _) = self.adopt_at_once(request, Taken::default()).await?;
-            return match self.begin(nodes).await {
-                Ok(locks) => Ok((lock, locks)),
-                Err(error) => large::end(lock, Err(error)).await,
-            };
+        let nodes = large::changes(nodes);
+        if !self.is_too_large(large::size(&nodes)) {
+            return self.adopt_at_once(request, nodes).await;
         }
-        self.adopt_at_once(request, Taken(nodes, written)).await
+        let (lock, _) = self.adopt_at_once(request, Vec::new()).await?;
+        match self.begin_in_portions(nodes).await {
+            Ok(locks) => Ok((lock, locks)),
+            Err(error) => large::end(lock, Err(error)).await,
+        }
     }
 
     async fn adopt_at_once(
         &self,
         request: RequestChange,
-        Taken(nodes, written): Taken<NodeChange>,
+        nodes: Writes<NodeChange>,
     ) -> Result<(Lock, Vec<Lock>), WriteError> {
+        let (written, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
         let mut ops = vec![Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version)];
         ops.extend(written);
         let mut guards = vec![self.request_guard(&request.id, After::Keep)];
-        guards.extend(nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)));
+        guards.extend(self.node_guards(&nodes));
         let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
         let (mut locks, mut replies) = self.write_and_lock(ops, guards).await?;
         if locks.is_empty() || replies.is_empty() {
@@ -169,20 +173,25 @@ impl Store {
     /// Locks nodes and writes them in the same transaction: those of a claim before their launch, or one whose use is over before its
     /// deletion. Where they do not fit one, each portion is begun or not. The locks come back in the order of the nodes.
     pub async fn begin(&self, nodes: Vec<NodeChange>) -> Result<Vec<Lock>, WriteError> {
-        let written: Vec<Op> = nodes.iter().map(write).collect();
-        if !self.is_too_large(&written) {
-            return self.begin_at_once(Taken(nodes, written)).await;
+        let nodes = large::changes(nodes);
+        if self.is_too_large(large::size(&nodes)) {
+            return self.begin_in_portions(nodes).await;
         }
+        self.begin_at_once(nodes).await
+    }
+
+    async fn begin_in_portions(&self, nodes: Writes<NodeChange>) -> Result<Vec<Lock>, WriteError> {
         // Where a portion fails the locks of those before it are given back: they are dropped.
         let mut locks = Vec::with_capacity(nodes.len());
-        for part in self.portions(nodes, written) {
+        for part in self.portions(nodes) {
             locks.extend(self.begin_at_once(part).await?);
         }
         Ok(locks)
     }
 
-    async fn begin_at_once(&self, Taken(nodes, ops): Taken<NodeChange>) -> Result<Vec<Lock>, WriteError> {
-        let guards = nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)).collect();
+    async fn begin_at_once(&self, nodes: Writes<NodeChange>) -> Result<Vec<Lock>, WriteError> {
+        let (ops, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
+        let guards = self.node_guards(&nodes);
         let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
         let (locks, replies) = self.write_and_lock(ops, guards).await?;
         self.mirror().fold(|fold| locks.iter().for_each(|lock| show(fold, lock.path(), true)));
@@ -191,20 +200,9 @@ impl Store {
         Ok(locks)
     }
 
-    fn is_too_large<'a>(&self, ops: impl IntoIterator<Item = &'a Op>) -> bool {
-        ops.into_iter().map(large::size).sum::<usize>() > self.zk().largest_transaction()
-    }
-
-    /// Records with the operations on them, as many at a time as fit a transaction.
-    fn portions<T>(&self, records: Vec<T>, ops: Vec<Op>) -> Vec<Taken<T>> {
-        let both = records.into_iter().zip(ops).collect();
-        let parts = large::portions(both, self.zk().largest_transaction(), |(_, op)| large::size(op));
-        parts.into_iter().map(|part| part.into_iter().unzip()).map(|(records, ops)| Taken(records, ops)).collect()
-    }
-
     /// A node whose lock is held and stays so.
     pub async fn save_held(&self, lock: &Lock, node: NodeChange) -> Result<(), WriteError> {
-        let ops = vec![lock.fence(), write(&node)];
+        let ops = vec![lock.fence(), large::write(&node)];
         let own = self.mirror().announce(vec![paths::node(&node.id)]);
         let replies = self.zk().multi(ops).await.map_err(|error| refusal(&error))?;
         self.fold_nodes(vec![node], replies);
@@ -219,15 +217,16 @@ impl Store {
         request: Option<(Lock, Option<RequestChange>)>,
         nodes: Vec<HeldNode>,
     ) -> Result<(), WriteError> {
-        let size: usize =
-            nodes.iter().filter_map(|node| node.change.as_ref()).map(|node| json::to_bytes(&node.record).len()).sum();
-        if size <= self.zk().largest_transaction() {
+        let nodes: Vec<Returned> =
+            nodes.into_iter().map(|node| (node.change.as_ref().map(large::write), node)).collect();
+        let bytes = |(op, _): &Returned| op.as_ref().map_or(large::OVERHEAD, large::bytes);
+        if !self.is_too_large(nodes.iter().map(bytes).sum()) {
             return self.finish_at_once(&[], request, nodes).await;
         }
         // First all nodes, then the request: the order in which an interruption does no harm.
-        let written = large::as_written(nodes.iter().filter_map(|node| node.change.as_ref()));
-        for node in nodes {
-            self.finish_at_once(&[], None, vec![node]).await?;
+        let written = large::as_written(nodes.iter().filter_map(|(_, node)| node.change.as_ref()));
+        for part in large::portions(nodes, self.zk().largest_transaction(), bytes) {
+            self.finish_at_once(&[], None, part).await?;
         }
         self.finish_at_once(&written, request, Vec::new()).await
     }
@@ -236,11 +235,12 @@ impl Store {
         &self,
         conditions: &[Op],
         request: Option<(Lock, Option<RequestChange>)>,
-        nodes: Vec<HeldNode>,
+        nodes: Vec<Returned>,
     ) -> Result<(), WriteError> {
         let (request_lock, request) = request.unzip();
         let request = request.flatten();
-        let mut ops: Vec<Op> = nodes.iter().filter_map(|node| node.change.as_ref()).map(write).collect();
+        let (writes, nodes): (Vec<Option<Op>>, Vec<HeldNode>) = nodes.into_iter().unzip();
+        let mut ops: Vec<Op> = writes.into_iter().flatten().collect();
         ops.extend(
             request
                 .iter()
@@ -293,8 +293,8 @@ impl Store {
     /// The end of a request of our own for an idle node: its nodes belong to nobody, and it is gone, in one transaction.
     pub async fn finish_min_ready(&self, request: &RequestId, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
         let path = paths::request(request);
-        let guards = nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)).collect();
-        let mut ops: Vec<Op> = nodes.iter().map(write).collect();
+        let guards = self.node_guards(&nodes);
+        let mut ops: Vec<Op> = nodes.iter().map(large::write).collect();
         let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
         ops.push(Op::delete(&*path, -1));
         let replies = self.commit(guards, ops).await?;
@@ -462,12 +462,4 @@ pub(super) fn show(fold: &mut Fold<'_>, path: &str, is_there: bool) {
         }
         _ => {}
     }
-}
-
-fn create(node: &Node) -> Op {
-    Op::create(paths::node_prefix(), json::to_bytes(node), CreateMode::PersistentSequential)
-}
-
-fn write(node: &NodeChange) -> Op {
-    Op::set(paths::node(&node.id), Bytes::from(json::to_bytes(&node.record)), node.version)
 }

@@ -207,7 +207,7 @@ impl MemoryZooKeeper {
         }
     }
 
-    /// From here on whoever writes is told that a transaction takes no more bytes of records than these. Larger ones are not refused.
+    /// From here on whoever writes is told that a transaction takes no more bytes than these. Larger ones are not refused.
     pub fn limit_transactions(&self, bytes: usize) {
         self.lock().largest_transaction = bytes;
     }

@@ -39,8 +39,8 @@ pub mod election;
 /// calls made one after another reach the server in that order without waiting for each other.
 pub type Reply<T> = BoxFuture<'static, Result<T, ZkError>>;
 
-/// Bytes of records in one transaction, with ample room for paths and proofs: servers refuse 1 MiB.
-pub const LARGEST_TRANSACTION: usize = 700_000;
+/// Bytes of records, paths and proofs of nodes in one transaction, with room for the request: servers refuse 1 MiB.
+pub const LARGEST_TRANSACTION: usize = 900_000;
 
 /// ZooKeeper's primitives on one session. All paths are absolute and relative to the chroot.
 pub trait Connection: Send + Sync + 'static {
@@ -61,7 +61,7 @@ pub trait Connection: Send + Sync + 'static {
     fn delete(&self, path: &str, version: i32) -> Reply<()>;
     /// All or nothing. A failure names the operation that failed: `ZkError::Multi`.
     fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>>;
-    /// Bytes of records beyond which a write is cut into steps.
+    /// Bytes beyond which a write is cut into steps.
     fn largest_transaction(&self) -> usize {
         LARGEST_TRANSACTION
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::declines::Declines;
+use super::large::{self, Writes};
 use super::lock::{self, Lock};
 use super::mirror::Mirror;
 use super::{CreateMode, Op, OpReply, Stat, Zk, ZkError, launches, paths, removal};
@@ -60,40 +61,31 @@ impl Store {
 
     /// Ready nodes to a request: allocated and fulfilled in one transaction, seen by nobody half done.
     pub async fn hand_out(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
-        let writes: Vec<Bytes> = nodes.iter().map(|node| Bytes::from(json::to_bytes(&node.record))).collect();
-        if writes.iter().map(Bytes::len).sum::<usize>() > self.zk.largest_transaction() {
-            return super::large::hand_out(self, request, nodes).await;
+        let nodes = large::changes(nodes);
+        if self.is_too_large(large::size(&nodes)) {
+            return large::hand_out(self, request, nodes).await;
         }
-        let mut guards = vec![self.request_guard(&request.id, After::Restore)];
-        guards.extend(nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)));
-        self.write_all(&[], guards, Some(request), nodes, writes).await
+        self.write_all(&[], Some(request), nodes).await
     }
 
     /// Our name among those who declined, or the failure of the request.
     pub async fn decline(&self, request: RequestChange) -> Result<(), WriteError> {
-        let write = |request: RequestChange| async {
-            let guards = vec![self.request_guard(&request.id, After::Restore)];
-            self.write_all(&[], guards, Some(request), Vec::new(), Vec::new()).await
-        };
+        let write = |request: RequestChange| async { self.write_all(&[], Some(request), Vec::new()).await };
         self.declines.decline(request, write).await
     }
 
     /// A lost request and the nodes that were allocated to it.
     pub async fn reset(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
-        let writes: Vec<Bytes> = nodes.iter().map(|node| Bytes::from(json::to_bytes(&node.record))).collect();
-        if writes.iter().map(Bytes::len).sum::<usize>() > self.zk.largest_transaction() {
-            return super::large::reset(self, request, nodes).await;
+        let nodes = large::changes(nodes);
+        if self.is_too_large(large::size(&nodes)) {
+            return large::reset(self, request, nodes).await;
         }
-        let mut guards = vec![self.request_guard(&request.id, After::Restore)];
-        guards.extend(nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)));
-        self.write_all(&[], guards, Some(request), nodes, writes).await
+        self.write_all(&[], Some(request), nodes).await
     }
 
     /// A changed node that nobody has locked.
     pub async fn save(&self, node: NodeChange) -> Result<(), WriteError> {
-        let guards = vec![self.node_guard(&node.id, After::Keep)];
-        let write = Bytes::from(json::to_bytes(&node.record));
-        self.write_all(&[], guards, None, vec![node], vec![write]).await
+        self.write_all(&[], None, large::changes(vec![node])).await
     }
 
     /// A node whose request is gone; whether it really is, is asked of ZooKeeper and not of the mirror. An id is never
@@ -233,9 +225,7 @@ impl Store {
         record: Vec<u8>,
         again: bool,
     ) -> Result<String, WriteError> {
-        if again
-            && let Some(path) = self.own_component(kind, hostname, &record).await.map_err(|error| refusal(&error))?
-        {
+        if again && let Some(path) = self.own_component(kind, hostname, id_of(&record).as_deref()).await? {
             self.update_component(&path, record).await?;
             return Ok(path);
         }
@@ -244,28 +234,26 @@ impl Store {
         created.map(|(path, _)| path).map_err(|error| refusal(&error))
     }
 
-    /// The znode of this session that says the same `id` as the record; launchers and builders have none, and one znode.
+    /// The znode of this session that says this `id`; launchers and builders have none, and one znode.
     async fn own_component(
         &self,
         kind: ComponentKind,
         hostname: &str,
-        record: &[u8],
-    ) -> Result<Option<String>, ZkError> {
-        let id =
-            |data: &[u8]| serde_json::from_slice(data).ok().map(|record: serde_json::Value| record.get("id").cloned());
-        let (root, wanted) = (paths::components(kind), id(record));
+        id: Option<&str>,
+    ) -> Result<Option<String>, WriteError> {
+        let root = paths::components(kind);
         let names = match self.zk.children(&root).await {
             Err(ZkError::NoNode) => return Ok(None),
-            names => names?.0,
+            names => names.map_err(|error| refusal(&error))?.0,
         };
         for name in names.iter().filter(|name| name.starts_with(hostname)) {
             let path = format!("{root}/{name}");
             match self.zk.get(&path).await {
-                Ok((data, stat)) if stat.ephemeral_owner == self.zk.session_id() && id(&data) == wanted => {
+                Ok((data, stat)) if stat.ephemeral_owner == self.zk.session_id() && id_of(&data).as_deref() == id => {
                     return Ok(Some(path));
                 }
                 Ok(_) | Err(ZkError::NoNode) => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(refusal(&error)),
             }
         }
         Ok(None)
@@ -276,13 +264,8 @@ impl Store {
     }
 
     /// As `remove_component`, for who does not know whether its registration was made.
-    pub async fn remove_own_component(
-        &self,
-        kind: ComponentKind,
-        hostname: &str,
-        record: &[u8],
-    ) -> Result<(), WriteError> {
-        match self.own_component(kind, hostname, record).await.map_err(|error| refusal(&error))? {
+    pub async fn remove_own_component(&self, kind: ComponentKind, hostname: &str, id: &str) -> Result<(), WriteError> {
+        match self.own_component(kind, hostname, Some(id)).await? {
             Some(path) => self.remove_component(&path).await,
             None => Ok(()),
         }
@@ -295,17 +278,17 @@ impl Store {
         }
     }
 
-    /// Writes a request and nodes under their guards, where these conditions hold, and folds the answers.
-    async fn write_all(
+    /// Writes a request and nodes that nobody may have locked, where these conditions hold, and folds the answers.
+    pub(super) async fn write_all(
         &self,
         conditions: &[Op],
-        guards: Vec<Guard>,
         request: Option<RequestChange>,
-        nodes: Vec<NodeChange>,
-        writes: Vec<Bytes>,
+        nodes: Writes<NodeChange>,
     ) -> Result<(), WriteError> {
-        let mut ops: Vec<Op> =
-            nodes.iter().zip(writes).map(|(node, data)| Op::set(paths::node(&node.id), data, node.version)).collect();
+        let (mut ops, nodes): (Vec<Op>, Vec<NodeChange>) = nodes.into_iter().unzip();
+        let mut guards: Vec<Guard> =
+            request.iter().map(|request| self.request_guard(&request.id, After::Restore)).collect();
+        guards.extend(self.node_guards(&nodes));
         if let Some(request) = &request {
             ops.push(Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version));
         }
@@ -380,6 +363,11 @@ impl Store {
         Guard { directory: paths::node_lock(id), view: self.mirror.node_lock(id), after }
     }
 
+    /// Of nodes that stay, and will be locked again.
+    pub(super) fn node_guards(&self, nodes: &[NodeChange]) -> Vec<Guard> {
+        nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)).collect()
+    }
+
     pub(super) fn request_guard(&self, id: &RequestId, after: After) -> Guard {
         Guard { directory: paths::request_lock(id), view: self.mirror.request_lock(id), after }
     }
@@ -411,6 +399,12 @@ pub(super) fn unfitting() -> WriteError {
     WriteError::Failed("an answer that does not fit the question".to_owned())
 }
 
+/// The `id` of a component's record.
+fn id_of(record: &[u8]) -> Option<String> {
+    let record: serde_json::Value = serde_json::from_slice(record).ok()?;
+    record.get("id")?.as_str().map(str::to_owned)
+}
+
 /// What a failure means to whoever decided on the write.
 pub(super) fn refusal(error: &ZkError) -> WriteError {
     match error.root() {
@@ -420,14 +414,8 @@ pub(super) fn refusal(error: &ZkError) -> WriteError {
     }
 }
 
-/// The parts that the steps of a large write are made of.
+/// What the steps of a large write are made of.
 impl Store {
-    pub(super) async fn write_some(&self, conditions: &[Op], nodes: Vec<NodeChange>) -> Result<(), WriteError> {
-        let writes = nodes.iter().map(|node| Bytes::from(json::to_bytes(&node.record))).collect();
-        let guards = nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)).collect();
-        self.write_all(conditions, guards, None, nodes, writes).await
-    }
-
     pub(super) async fn set_request(
         &self,
         lock: &Lock,

@@ -17,6 +17,9 @@ use crate::model::json;
 use crate::model::snapshot::{Stored, WriteError};
 use crate::model::upload::{ImageUpload, UploadKey, UploadState};
 
+/// So many failed uploads of a build to a provider are shown at most; then the next attempt goes on with the last record.
+const FAILED: usize = 2;
+
 /// The right to upload a build to a provider: nobody else does while this is held.
 #[derive(Debug)]
 pub struct UploadGrant {
@@ -29,8 +32,10 @@ pub struct UploadGrant {
 }
 
 impl Store {
-    /// Takes the lock of a build at a provider and records a new upload, or takes over one whose owner is gone. `Contended`:
-    /// somebody else uploads it. `Conflict`: it is there already, or the build is not to be had any more.
+    /// Takes the lock of a build at a provider and records a new upload, or takes over one whose owner is gone; or, where some have failed
+    /// without an image, the last of those: while a cloud answers nothing there would be a new one every few seconds, none of which can
+    /// be cleared away.
+    /// `Contended`: somebody else uploads it. `Conflict`: it is there already, or the build is not to be had any more.
     pub async fn begin_upload(&self, place: &UploadPlace, record: ImageUpload) -> Result<UploadGrant, WriteError> {
         let directory = paths::image_uploads_lock(&place.build.image, &place.build.build, &place.provider);
         let locked = lock::try_lock(self.zk(), &directory, "").await;
@@ -68,21 +73,34 @@ impl Store {
             upload: upload.clone(),
         };
         let data = json::to_bytes(&record);
-        let left = uploads.iter().rev().find(|(_, upload)| upload.record.state == UploadState::Uploading);
+        let mut left = uploads.iter().rev().find(|(_, upload)| upload.record.state == UploadState::Uploading);
+        let mut free = None;
+        let failed = uploads.iter().filter(|(_, upload)| upload.record.has_failed_without_image());
+        if left.is_none() && failed.clone().count() >= FAILED {
+            left = failed.last();
+            if let Some((id, _)) = left {
+                // Whoever clears it away has its own lock.
+                let lock = lock::try_lock(self.zk(), &paths::image_upload_lock(&key(id)), "").await;
+                free = lock.map_err(|error| refusal(&error))?;
+                left = left.filter(|_| free.is_some());
+            }
+        }
         let prefix = paths::image_upload_prefix(&place.build.image, &place.build.build, &place.provider);
         let write = match left {
             Some((id, upload)) => Op::set(paths::image_upload(&key(id)), data, upload.version),
             None => Op::create(prefix, data, CreateMode::PersistentSequential),
         };
-        let ops = vec![lock.fence(), Op::check(build_path, stat.version), write];
+        let mut ops = vec![lock.fence(), Op::check(build_path, stat.version), write];
+        ops.extend(free.iter().map(Lock::release_op));
         let (key, stat, before) = match (self.zk().multi(ops).await.as_deref(), left) {
             (Ok([_, _, OpReply::Created { path, stat }]), _) => (key(&paths::name(path).into()), *stat, None),
-            (Ok([_, _, OpReply::Set(stat)]), Some((id, upload))) => {
+            (Ok([_, _, OpReply::Set(stat), ..]), Some((id, upload))) => {
                 (key(id), *stat, Some(ImageUpload::clone(&upload.record)))
             }
             (Ok(_), _) => return Err(unfitting()),
             (Err(error), _) => return Err(refusal(error)),
         };
+        free.into_iter().for_each(Lock::spent);
         self.mirror().fold(|fold| fold.snapshot().images.put_upload(key.clone(), stored(record, &stat)));
         Ok((key, stat.version, before))
     }

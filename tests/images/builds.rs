@@ -242,6 +242,36 @@ fn a_build_ends_with_its_session_and_its_processes_with_it() {
     });
 }
 
+/// A build has gigabytes of temporary files, and file systems that it has mounted.
+#[test]
+fn a_build_that_ends_with_its_session_has_the_time_to_tidy_up() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.set("tidy");
+        scene.set("hang");
+        let builder = scene.start(&["name: debian, formats: [raw]"]);
+        until("the command to run", async || !scene.calls().is_empty()).await;
+        scene.zookeeper.expire(builder.session_id);
+        builder.running.await.unwrap();
+        until("it to tidy up", async || scene.path("tidied").exists()).await;
+        let mark = format!("{}/images/debian-", scene.folder.path().display());
+        until("its processes to end", async || !crate::studio::is_running(&mark)).await;
+    });
+}
+
+#[test]
+fn a_build_is_newer_than_one_that_is_dated_in_the_future() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.put_build("debian", -3600.0, &["raw"]).await;
+        let _builder = scene.start(&["name: debian, formats: [raw, qcow2]", "name: other, formats: [raw]"]);
+        let builds = scene.until_built("debian", 2).await;
+        assert_eq!(builds[1].1.formats.len(), 2, "the one that has both formats is the newest: {builds:?}");
+        scene.until_built("other", 1).await;
+        assert_eq!(scene.builds("debian").await.len(), 2, "and no other one is needed");
+    });
+}
+
 // operations.md §2.3: SIGINT to a builder
 #[test]
 fn a_stop_with_time_waits_for_the_build_that_is_under_way_and_begins_none() {

@@ -6,7 +6,8 @@ use std::path::Path;
 use crate::grown::{on_real_time, until};
 use crate::studio::{Builder, Scene, names};
 use nodepool::actors::builder::BuilderOptions;
-use nodepool::model::build::BuildState;
+use nodepool::drivers::image_files::ImagesDir;
+use nodepool::model::build::{BuildKey, BuildState};
 use nodepool::model::ids::BuildId;
 use nodepool::model::time::Span;
 use nodepool::model::upload::{UploadKey, UploadState};
@@ -383,5 +384,76 @@ fn an_upload_that_failed_and_could_not_be_deleted_is_deleted_later() {
         let _builder = start(&scene, &["name: debian, formats: [qcow2]"], &[ONE]);
         until("the record to go", async || scene.uploads("debian").await.is_empty()).await;
         assert!(scene.cloud.ids().is_empty());
+    });
+}
+
+// A builder that died while a cloud stored its image: it was there when nobody looked for it any more.
+#[test]
+fn an_image_that_came_late_goes_with_the_upload_whose_marks_it_bears() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let _builder = start(&scene, &[DEBIAN], &[ONE]);
+        scene.until_uploaded("debian", "one", 1).await;
+        let (key, _) = scene.uploads("debian").await.remove(0);
+        let marks = key.marks();
+        let marks: Vec<(&str, &str)> = marks.iter().map(|(mark, value)| (mark.as_str(), value.as_str())).collect();
+        scene.cloud.put("late", &marks);
+        scene.set_upload(&key, |upload| upload.state = UploadState::Deleting).await;
+        until("both images to go", async || {
+            let ids = scene.cloud.ids();
+            !ids.contains(&"late".to_owned()) && !ids.contains(&"image-1".to_owned())
+        })
+        .await;
+    });
+}
+
+#[test]
+fn files_of_a_build_go_while_its_image_is_built_again() {
+    on_real_time(async {
+        let scene = Scene::new();
+        scene.set("hang");
+        let _builder = start(&scene, &[DEBIAN], &[ONE]);
+        until("the command to run", async || !scene.calls().is_empty()).await;
+        let before = BuildKey { image: "debian".into(), build: "00000000deadbeef".into() };
+        let images = ImagesDir::new(scene.path("images"));
+        images.claim(&before).unwrap();
+        std::fs::write(images.file(&before, "raw"), "all but finished").unwrap();
+        until("what has failed before to go", async || !images.file(&before, "raw").exists()).await;
+        assert_eq!(scene.calls().len(), 1, "it is built all the time");
+    });
+}
+
+/// Nobody knows whether the cloud has images of them, so each waits for its cloud: there may not be more and more of them.
+#[test]
+fn failed_uploads_do_not_pile_up_while_a_cloud_answers_nothing() {
+    on_real_time(async {
+        let scene = Scene::new();
+        {
+            let mut state = scene.cloud.state();
+            state.upload_fails.insert("one", usize::MAX);
+            state.hides = true;
+        }
+        let _builder = scene.start_for(&[DEBIAN], &[ONE], |options| {
+            options.cleanup_interval = Span(0.2);
+            options.upload_interval = Span(0.05);
+        });
+        let mut most = 0;
+        until("thirty attempts", async || {
+            most = most.max(scene.uploads("debian").await.len());
+            scene.cloud.orders_of("one").len() >= 30
+        })
+        .await;
+        assert!(most <= 4, "{most} records of one upload");
+        {
+            let mut state = scene.cloud.state();
+            state.upload_fails.clear();
+            state.hides = false;
+        }
+        until("one upload that is ready, and nothing else", async || {
+            let uploads = scene.uploads("debian").await;
+            uploads.len() == 1 && uploads[0].1.state == UploadState::Ready
+        })
+        .await;
+        assert_eq!(scene.cloud.ids().len(), 1);
     });
 }

@@ -8,6 +8,7 @@ use nodepool::actors::clock;
 use nodepool::model::ids::{LabelName, RequestId};
 use nodepool::model::node::NodeState;
 use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::zk::memory::Fault;
 use nodepool::zk::{lock, paths};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -267,5 +268,23 @@ fn who_keeps_nodes_ready_gives_up_where_there_is_no_room_and_pauses_nobody() {
         assert_eq!(states, [NodeState::Ready], "the one that is taken, and none beside it");
         consumer.use_up(used).await;
         until("the next is ready", async || consumer.ready_nodes().await == 1).await;
+    });
+}
+
+// What was given up stayed there as a node that is built, with the room that its request waited for.
+#[test]
+fn a_node_that_could_not_be_given_up_goes_all_the_same() {
+    on_paused_time(async {
+        let faults = json!({"boot-time": 5, "boot-quota-every": 2});
+        let (zookeeper, consumer, process) = started(&cloud(json!({"fake": faults}), json!({"max-servers": 2}))).await;
+        let id = consumer.ask(&["a", "a"]).await;
+        until("both boot", async || {
+            consumer.nodes().await.iter().filter(|(_, node)| node.external_id.as_str().is_some()).count() == 2
+        })
+        .await;
+        // One of them is refused; neither that the other one is ready nor that this one goes is written.
+        zookeeper.fail_next(process.session_id, 2, Fault::BeforeApplying);
+        let ended = consumer.ended(&id).await;
+        assert_eq!((ended.state, ended.nodes.len()), (RequestState::Fulfilled, 2));
     });
 }

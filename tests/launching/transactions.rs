@@ -277,7 +277,7 @@ fn a_hand_out_of_a_request_that_vanished_leaves_nothing_behind() {
             if is_large {
                 // More than goes into one transaction.
                 let mut record = Node::clone(&nodes[0].record);
-                record.comment = Some("x".repeat(800_000));
+                record.comment = Some("x".repeat(950_000));
                 nodes[0].record = record;
             }
             case.other.zk.delete(&paths::request(&case.request), -1).await.unwrap();

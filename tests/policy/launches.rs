@@ -20,15 +20,15 @@ use nodepool::policy::board::Board;
 use nodepool::policy::pool::{Effect, Event, Pool};
 
 /// A pool that launches nodes of the label `a`, without a check, and a request for some.
-struct Scene {
-    built: Built,
-    pool: Pool,
-    request: RequestId,
-    nodes: Vec<NodeId>,
+pub struct Scene {
+    pub built: Built,
+    pub pool: Pool,
+    pub request: RequestId,
+    pub nodes: Vec<NodeId>,
 }
 
 impl Scene {
-    fn new(wishes: &str) -> Self {
+    pub fn new(wishes: &str) -> Self {
         // A label is one that a host has; the facts take no notice of the host.
         Self::of(&Spec {
             hosts: vec!["h1 labels=a".to_owned()],
@@ -37,7 +37,7 @@ impl Scene {
         })
     }
 
-    fn of(spec: &Spec) -> Self {
+    pub fn of(spec: &Spec) -> Self {
         let mut built = build(spec);
         let label = LaunchLabel {
             need: Some(Amounts::none().with("instances", 1.0)),
@@ -66,7 +66,7 @@ impl Scene {
     }
 
     /// With room for so many, idle nodes among them.
-    fn crowded(room: f64, request: &str, nodes: &[&str]) -> Self {
+    pub fn crowded(room: f64, request: &str, nodes: &[&str]) -> Self {
         let mut scene = Self::of(&Spec {
             hosts: vec!["h1 labels=a,b".to_owned()],
             nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
@@ -79,7 +79,7 @@ impl Scene {
         scene
     }
 
-    fn step(&mut self, event: Event) -> Vec<Effect> {
+    pub fn step(&mut self, event: Event) -> Vec<Effect> {
         self.pool.step(event, &self.built.world())
     }
 
@@ -91,7 +91,7 @@ impl Scene {
     }
 
     /// Until the launches have begun.
-    fn begin(&mut self) {
+    pub fn begin(&mut self) {
         let taken_up = self.step(Event::Wake);
         let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
         for (number, record) in claim.build.iter().enumerate() {

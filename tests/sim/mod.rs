@@ -39,8 +39,8 @@ use crate::grown::on_paused_time;
 
 pub const HOUR: f64 = 3600.0;
 const REQUESTS: usize = 300;
-/// Bytes of records that transactions take where they take few: less than one node has.
-const NARROW: usize = 500;
+/// Bytes that transactions take where they take few: less than one node has.
+const NARROW: usize = 1_000;
 /// Fewer than so many that are served show nothing.
 const FEWEST_SERVED: u32 = 200;
 /// After all faults everything has to be at rest within this time.

@@ -30,6 +30,8 @@ pub struct State {
     pub hangs: Vec<&'static str>,
     /// Deletions fail so many times more.
     pub delete_fails: usize,
+    /// Nobody is told what images there are.
+    pub hides: bool,
     pub deletions: usize,
     next: usize,
 }
@@ -131,7 +133,11 @@ impl SimpleAdapter for Takes {
     }
 
     async fn list_images(&self) -> Result<Vec<StoredImage>, CloudError> {
-        Ok(self.cloud.state().images.values().cloned().collect())
+        let state = self.cloud.state();
+        if state.hides {
+            return Err(failed("no list today"));
+        }
+        Ok(state.images.values().cloned().collect())
     }
 
     fn launching(&self) -> Launching {

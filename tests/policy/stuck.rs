@@ -1,0 +1,114 @@
+//! What may not keep a pool or a request from going on for ever.
+
+use std::sync::Arc;
+
+use crate::launches::Scene;
+use crate::worlds::{NOW, Spec, node_id, request_id};
+use nodepool::model::cloud::{CloudError, Facts, News, Trouble};
+use nodepool::model::config::ProviderConfig;
+use nodepool::model::ids::LabelName;
+use nodepool::model::request::RequestState;
+use nodepool::model::snapshot::{Stored, WriteError};
+use nodepool::model::time::{Span, Timestamp};
+use nodepool::policy::pool::{Effect, Event};
+use nodepool::policy::ready::{self, MinReady, Wish};
+use nodepool::policy::sweep::{self, Repair};
+
+/// A request that waits for room, and gets some.
+fn extending() -> Scene {
+    let mut scene = Scene::new("a");
+    scene.begin();
+    let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
+    scene.step(Event::News(scene.nodes[0].clone(), refused));
+    scene.built.snapshot.remove_node(&scene.nodes[0]);
+    scene.built.now = NOW + Span(5.0);
+    assert!(matches!(&scene.step(Event::Clock)[..], [Effect::Extend { .. }]));
+    scene
+}
+
+fn is_given_back(effects: &[Effect]) -> bool {
+    let state = |effect: &Effect| match effect {
+        Effect::Finish { finish, .. } => finish.request.as_ref().map(|request| request.record.state),
+        _ => None,
+    };
+    effects.iter().find_map(state) == Some(RequestState::Requested)
+}
+
+#[test]
+fn a_pool_that_drains_gives_back_what_it_could_not_get_more_nodes_for() {
+    let mut scene = extending();
+    assert_eq!(scene.step(Event::Draining), [], "nobody knows yet what comes of it");
+    let request = scene.request.clone();
+    let effects = scene.step(Event::Claimed(request.clone(), Err(WriteError::Conflict)));
+    assert!(is_given_back(&effects), "{effects:?}");
+    scene.step(Event::Finished(request, Ok(())));
+    assert!(scene.pool.is_idle());
+}
+
+#[test]
+fn a_pool_that_is_told_to_handle_nothing_gives_back_what_waits() {
+    let mut scene = extending();
+    scene.step(Event::Claimed(scene.request.clone(), Err(WriteError::Conflict)));
+    let mut section = ProviderConfig::clone(&scene.built.config.providers["lab"]);
+    section.max_concurrency = 0;
+    scene.built.config.providers.insert("lab".into(), Arc::new(section));
+    let effects = scene.step(Event::Wake);
+    assert!(is_given_back(&effects), "{effects:?}");
+}
+
+#[test]
+fn others_need_not_leave_to_a_pool_what_its_cloud_does_not_let_it_serve() {
+    let mut scene = Scene::new("a");
+    let trouble = Some(Trouble::NotReady("no answer".to_owned()));
+    let facts = Facts { trouble, seen_at: Facts::unseen().seen_at, ..Facts::clone(&scene.built.facts["lab"]) };
+    scene.built.facts.insert("lab".into(), Arc::new(facts));
+    assert_eq!(scene.step(Event::Wake), []);
+    assert!(scene.pool.is_paused());
+}
+
+// A cloud refused to delete one server for ever, and in that pool no idle node made room any more.
+#[test]
+fn a_deletion_that_is_tried_again_and_again_is_no_room_to_wait_for() {
+    let deleting = "6 labels=b deleting age=400";
+    let mut scene = Scene::crowded(2.0, "200-1 a", &[deleting, "7 labels=b age=500"]);
+    let wake = |scene: &mut Scene| {
+        let effects = scene.step(Event::Wake);
+        effects.iter().any(|effect| matches!(effect, Effect::Evict(change) if change.id == node_id("7")))
+    };
+    {
+        let world = scene.built.world();
+        let again: Vec<Repair> = sweep::spent_nodes(&"lab".into(), |_, _| true, &world).collect();
+        let [Repair::Delete { node, .. }] = &again[..] else { panic!("{again:?}") };
+        assert_eq!(node.record.state_time, Timestamp(NOW.0 - 400.0), "it goes since the first attempt");
+    }
+    assert!(wake(&mut scene));
+    let lately = "6 labels=b deleting age=10";
+    assert!(!wake(&mut Scene::crowded(2.0, "200-1 a", &[lately, "7 labels=b age=500"])), "its room comes");
+}
+
+// The node of such a request stayed given to it as long as the session lived.
+#[test]
+fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connection_was_away() {
+    let label = LabelName::from("a");
+    let mut scene = Scene::of(&Spec {
+        hosts: vec!["h1 labels=a".to_owned()],
+        labels: vec!["a min-ready=1".to_owned()],
+        ..Spec::default()
+    });
+    let mut mind = MinReady::default();
+    let plan = |mind: &mut MinReady, scene: &Scene| mind.plan(&Default::default(), &scene.built.world());
+    assert_eq!(plan(&mut mind, &scene), [Wish::Submit(label.clone())]);
+    mind.submitted(&label, "event", None);
+    scene.built.snapshot.connected = false;
+    for _ in 0..3 {
+        scene.built.now = scene.built.now + Span(60.0);
+        assert_eq!(plan(&mut mind, &scene), []);
+    }
+    let mut record = ready::request(&label, "event".to_owned(), NOW);
+    record.set_state(RequestState::Fulfilled, NOW);
+    let id = request_id("100-7");
+    scene.built.snapshot.put_request(id.clone(), Stored { record: Arc::new(record), version: 1, mzxid: 9 });
+    scene.built.snapshot.connected = true;
+    let wishes = plan(&mut mind, &scene);
+    assert!(wishes.contains(&Wish::Finish { request: id, nodes: Vec::new() }), "{wishes:?}");
+}
