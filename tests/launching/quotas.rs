@@ -6,12 +6,12 @@ use crate::grown::fake::{cloud, is_paused, started};
 use crate::grown::{Consumer, on_paused_time, until};
 use nodepool::actors::clock;
 use nodepool::model::ids::{LabelName, RequestId};
-use nodepool::model::node::NodeState;
+use nodepool::model::node::{Node, NodeState};
 use nodepool::model::request::{NodeRequest, RequestState};
 use nodepool::zk::memory::Fault;
 use nodepool::zk::{lock, paths};
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// Longer than any tick of a launcher: whoever wanted to do something has done it.
 const A_WHILE: Duration = Duration::from_secs(300);
@@ -275,16 +275,27 @@ fn who_keeps_nodes_ready_gives_up_where_there_is_no_room_and_pauses_nobody() {
 #[test]
 fn a_node_that_could_not_be_given_up_goes_all_the_same() {
     on_paused_time(async {
-        let faults = json!({"boot-time": 5, "boot-quota-every": 2});
+        let faults = json!({"boot-time": 5, "boot-quota-every": 4});
         let (zookeeper, consumer, process) = started(&cloud(json!({"fake": faults}), json!({"max-servers": 2}))).await;
-        let id = consumer.ask(&["a", "a"]).await;
-        until("both boot", async || {
-            consumer.nodes().await.iter().filter(|(_, node)| node.external_id.as_str().is_some()).count() == 2
+        let first = consumer.ask(&["a", "a"]).await;
+        consumer.ended(&first).await;
+        let used = consumer.accept(&first).await;
+        let second = consumer.ask(&["a", "a"]).await;
+        becomes(&consumer, &second, RequestState::Pending).await;
+        sleep(Duration::from_secs(5)).await;
+        consumer.use_up(used).await;
+        until("both of the second boot", async || {
+            let nodes = consumer.nodes().await;
+            let boots = |node: &Node| node.state == NodeState::Building && node.external_id.as_str().is_some();
+            nodes.iter().filter(|(_, node)| boots(node)).count() == 2
         })
         .await;
-        // One of them is refused; neither that the other one is ready nor that this one goes is written.
-        zookeeper.fail_next(process.session_id, 2, Fault::BeforeApplying);
-        let ended = consumer.ended(&id).await;
+        sleep(Duration::from_secs_f64(4.5)).await;
+        // One of them is refused, and neither that the other one is ready nor that this one goes is written.
+        zookeeper.fail_next(process.session_id, 40, Fault::BeforeApplying);
+        let begun = Instant::now();
+        let ended = consumer.ended(&second).await;
         assert_eq!((ended.state, ended.nodes.len()), (RequestState::Fulfilled, 2));
+        assert!(begun.elapsed() < Duration::from_secs(120), "there was no room for {:?}", begun.elapsed());
     });
 }
