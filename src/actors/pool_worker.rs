@@ -435,6 +435,11 @@ impl PoolWorker {
         });
     }
 
+    /// For the requests that waited here: others may have it.
+    fn keep_nothing(&self) {
+        self.parts.board.send_if_modified(|board| board.put(&self.parts.launcher, &Kept::new()));
+    }
+
     fn stop_when_idle(&mut self, ctx: &mut Context<Self>) {
         if self.pool.is_idle() && self.component.has_left {
             ctx.stop();
@@ -479,7 +484,7 @@ impl Actor for PoolWorker {
 impl Drop for PoolWorker {
     fn drop(&mut self) {
         self.parts.busy.fetch_sub(self.pool.busy(), Ordering::Relaxed);
-        self.parts.board.send_if_modified(|board| board.put(&self.parts.launcher, &Kept::new()));
+        self.keep_nothing();
     }
 }
 
@@ -522,6 +527,7 @@ impl Handler<Shutdown> for PoolWorker {
     fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("Shutdown");
         self.feed(Event::Draining, ctx);
+        self.keep_nothing();
         self.unregister(ctx);
         self.stop_when_idle(ctx);
     }

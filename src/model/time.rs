@@ -72,3 +72,27 @@ impl Add<Span> for Timestamp {
         Timestamp(self.0 + span.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // `max-hold-age: .inf` had each look set a timer that no clock can count to, and panic.
+    #[test]
+    fn every_span_is_one_that_a_timer_can_count() {
+        for span in [f64::INFINITY, f64::NAN, 1e300, 1e19] {
+            assert_eq!(Span(span).to_duration(), LONGEST, "{span}");
+        }
+        assert_eq!(Span(f64::NEG_INFINITY).to_duration(), Duration::ZERO);
+        assert_eq!(Span(1.5).to_duration(), Duration::from_millis(1500));
+        let _can_be_added = tokio::time::Instant::now() + LONGEST;
+    }
+
+    #[test]
+    fn what_lies_farther_ahead_than_it_ever_did_is_over() {
+        let now = Timestamp(1_700_000_000.1);
+        assert!(lies_ahead(now + Span(5.0), Span(5.0), now));
+        assert!(!lies_ahead(now, Span(5.0), now));
+        assert!(!lies_ahead(now + Span(3600.0), Span(5.0), now), "somebody has put the clock back");
+    }
+}

@@ -95,6 +95,16 @@ mod tests {
         entries.iter().map(|(id, amount)| (rank(id), ("t".into(), amounts(amount)))).collect()
     }
 
+    // Two workers of one pool, one of which drains, took each other's entry away and woke each other by that without end.
+    #[test]
+    fn a_pool_that_comes_back_while_it_drains_has_its_own_place() {
+        let [old, new] = ["old", "new"].map(LauncherId::from);
+        let mut board = Board::default();
+        assert!(board.put(&new, &kept(&[("100-1", 3.0)])));
+        assert!(!board.put(&old, &Kept::new()), "nothing has changed");
+        assert!(!board.put(&new, &kept(&[("100-1", 3.0)])));
+    }
+
     #[test]
     fn a_request_that_waits_in_several_pools_keeps_the_most_of_them_once() {
         let [ours, one, two] = ["ours", "one", "two"].map(LauncherId::from);

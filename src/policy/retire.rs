@@ -174,3 +174,54 @@ pub fn needed_formats(world: &World<'_>, key: &BuildKey) -> Option<BTreeSet<Stri
     let needed = takers.map(|(_, uploading)| uploading.format.clone());
     Some(needed.chain(image.keep_formats.iter().cloned()).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::findings::Source;
+    use crate::model::resolve::resolve;
+    use crate::model::snapshot::Snapshot;
+    use crate::model::time::Timestamp;
+    use crate::model::yaml_parse;
+
+    #[test]
+    fn formats_stay_as_long_as_a_provider_is_out_of_service() {
+        let text = "zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian, delete-after-upload: true}]";
+        let root = yaml_parse::parse(text, &mut Vec::new()).unwrap();
+        let config = resolve(Source { file: "nodepool.yaml", root: &root }, None, &[]).config.unwrap();
+        let mut config = Arc::unwrap_or_clone(config);
+        let (mut snapshot, facts) = (Snapshot::default(), BTreeMap::new());
+        let key = BuildKey { image: "debian".into(), build: "1".into() };
+        let mut build = ImageBuild::begun("nb01", "id", ["raw".to_owned()].into(), Timestamp(1.0));
+        build.state = BuildState::Ready;
+        snapshot.images.put_build(&key, Stored { record: Arc::new(build), version: 0, mzxid: 1 });
+        let needed = |config: &crate::model::config::Config| {
+            needed_formats(&World { config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0) }, &key)
+        };
+        assert_eq!(needed(&config), Some(BTreeSet::new()));
+        config.out_of_service.insert("lab".into(), "no cloud of this name".to_owned());
+        assert_eq!(needed(&config), None, "nobody knows what it will take");
+    }
+
+    // A build that was left by a life of this builder, while the next build of the image is under way.
+    #[test]
+    fn a_build_is_nobodys_when_the_lock_of_its_image_is_held_for_another_one() {
+        let text = "zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]";
+        let root = yaml_parse::parse(text, &mut Vec::new()).unwrap();
+        let config = resolve(Source { file: "nodepool.yaml", root: &root }, None, &[]).config.unwrap();
+        let (mut snapshot, facts) = (Snapshot::default(), BTreeMap::new());
+        for (mzxid, id) in ["left", "ours"].into_iter().enumerate() {
+            let build = ImageBuild::begun("nb01", "id", Default::default(), Timestamp(1.0));
+            let stored = Stored { record: Arc::new(build), version: 0, mzxid: mzxid as i64 + 1 };
+            snapshot.images.put_build(&BuildKey { image: "debian".into(), build: id.into() }, stored);
+        }
+        snapshot.images.contend(&"debian".into(), "one", true);
+        let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0) };
+        let going = |begun: &[(&str, &str)]| {
+            let begun = begun.iter().map(|(image, build)| (ImageName::from(*image), BuildId::from(*build))).collect();
+            due(&world, Pass::Whole, &begun).iter().map(Retirement::key).collect::<Vec<_>>()
+        };
+        assert_eq!(going(&[]), Vec::<String>::new(), "either may be built elsewhere");
+        assert_eq!(going(&[("debian", "ours")]), ["debian-left"]);
+    }
+}

@@ -75,9 +75,9 @@ impl Store {
         let data = json::to_bytes(&record);
         let mut left = uploads.iter().rev().find(|(_, upload)| upload.record.state == UploadState::Uploading);
         let mut free = None;
-        let failed = uploads.iter().filter(|(_, upload)| upload.record.has_failed_without_image());
+        let mut failed = uploads.iter().filter(|(_, upload)| upload.record.has_failed_without_image());
         if left.is_none() && failed.clone().count() >= FAILED {
-            left = failed.last();
+            left = failed.next_back();
             if let Some((id, _)) = left {
                 // Whoever clears it away has its own lock.
                 let lock = lock::try_lock(self.zk(), &paths::image_upload_lock(&key(id)), "").await;
