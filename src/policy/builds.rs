@@ -12,11 +12,11 @@ use crate::model::quantity::Amounts;
 use crate::model::request::{NodeRequest, RequestState};
 use crate::model::snapshot::{Stored, WriteError};
 use crate::model::status::VerdictKind;
-use crate::model::time::{Span, Timestamp};
+use crate::model::time::{Span, Timestamp, lies_ahead};
 use crate::model::world::World;
 
 /// What was written without an answer is seen by then, also over a slow connection.
-pub(super) const SHOWN_BY: Span = Span(10.0);
+const SHOWN_BY: Span = Span(10.0);
 
 impl Pool {
     /// Takes a request up of which at least one node has to be built.
@@ -211,6 +211,11 @@ impl Pool {
     pub fn due(&self) -> Option<Timestamp> {
         let counted = self.lost_claims.iter().map(|(until, _)| *until);
         self.resting.values().copied().chain(self.next_due).chain(counted).min()
+    }
+
+    pub(super) fn forget_what_is_over(&mut self, now: Timestamp) {
+        self.resting.retain(|_, until| lies_ahead(*until, REST_AT_QUOTA, now));
+        self.lost_claims.retain(|(until, _)| lies_ahead(*until, SHOWN_BY, now));
     }
 
     /// R43: requests that are gone want no nodes.

@@ -7,13 +7,11 @@ use super::allocate::{Verdict, verdict};
 use super::assembly::{Adoption, Assembly, Claim, Finish};
 use super::bidder::{Bidder, Choice, Claims, Hosts};
 use super::board::{Board, Tried};
-use super::builds::SHOWN_BY;
 use super::launch::ScanTarget;
 use super::reason::Reason;
 use super::request_handler::{HandOut, NodeRequestHandler, Stage, decline};
 use super::tenants::Kept;
 use super::verdicts::Verdicts;
-use super::waiting::REST_AT_QUOTA;
 use crate::model::cloud::{ExternalId, HostIdentity, Job, News};
 use crate::model::config::{PoolConfig, ProviderConfig};
 use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
@@ -22,7 +20,7 @@ use crate::model::quantity::Amounts;
 use crate::model::request::{NodeRequest, Rank, RequestState};
 use crate::model::snapshot::{NodeChange, RequestChange, Snapshot, Stored, WriteError};
 use crate::model::status::{VerdictKind, Why};
-use crate::model::time::{Span, Timestamp, lies_ahead};
+use crate::model::time::{Span, Timestamp};
 use crate::model::world::World;
 
 /// What a PoolWorker feeds its mind.
@@ -328,8 +326,7 @@ impl Pool {
     /// One look at all open requests, in the order in which they are served (R18).
     fn pass(&mut self, world: &World<'_>) -> Vec<Effect> {
         self.has_more = false;
-        self.resting.retain(|_, until| lies_ahead(*until, REST_AT_QUOTA, world.now));
-        self.lost_claims.retain(|(until, _)| lies_ahead(*until, SHOWN_BY, world.now));
+        self.forget_what_is_over(world.now);
         self.claims.begin_pass(self.unseen_need());
         let Some((provider, pool)) = self.section(world) else { return self.wind_down(None, world) };
         if let Some(reason) = self.obstacle(&provider, world) {
@@ -385,18 +382,6 @@ impl Pool {
         self.has_more |= are_more_left;
         self.hosts = Some(hosts);
         self.forget_ended(world);
-        effects
-    }
-
-    /// What a pool does that looks at no requests: nobody is kept waiting by one that will take up nothing more.
-    fn wind_down(&mut self, obstacle: Option<Reason>, world: &World<'_>) -> Vec<Effect> {
-        if !world.snapshot.connected {
-            return Vec::new();
-        }
-        let mut effects = self.abandon_unwanted(world);
-        if self.draining || matches!(obstacle, None | Some(Reason::HandlesNothing)) {
-            effects.extend(self.give_back_waiting(world));
-        }
         effects
     }
 

@@ -161,6 +161,18 @@ impl Pool {
         self.waiting_requests().iter().flat_map(|id| self.finish(id, world)).collect()
     }
 
+    /// What a pool does that looks at no requests: nobody is kept waiting by one that will take up nothing more.
+    pub(super) fn wind_down(&mut self, obstacle: Option<Reason>, world: &World<'_>) -> Vec<Effect> {
+        if !world.snapshot.connected {
+            return Vec::new();
+        }
+        let mut effects = self.abandon_unwanted(world);
+        if self.draining || matches!(obstacle, None | Some(Reason::HandlesNothing)) {
+            effects.extend(self.give_back_waiting(world));
+        }
+        effects
+    }
+
     /// Those that can go on as soon as there is room; others are on their way to that, or on from it.
     fn waiting_requests(&self) -> Vec<RequestId> {
         let is_waiting = |id: &&RequestId| self.assemblies.get(*id).is_some_and(Assembly::is_waiting);
