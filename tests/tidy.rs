@@ -297,3 +297,44 @@ fn long_functions_are_found() {
     let test = format!("#[cfg(test)]\nmod tests {{ {} }}", with(100));
     assert_eq!(long_functions(&Source::new("src/a.rs", &test)), [""; 0]);
 }
+
+/// What of a patch does not find its place: each hunk's lines, those of the context and those to go, one after the other in its file.
+fn misfits(patch: &str, text_of: impl Fn(&str) -> String) -> Vec<String> {
+    let (mut file, mut hunks) = ("", Vec::new());
+    for line in patch.lines() {
+        match line.as_bytes().first() {
+            _ if line.starts_with("--- a/") => file = &line[6..],
+            _ if line.starts_with("+++ b/") => {}
+            Some(b'@') => hunks.push((file, String::new())),
+            Some(b' ' | b'-') if !file.is_empty() => {
+                if let Some((_, lines)) = hunks.last_mut() {
+                    lines.push_str(&line[1..]);
+                    lines.push('\n');
+                }
+            }
+            _ => {}
+        }
+    }
+    assert!(!hunks.is_empty(), "no hunk in {patch}");
+    let misfits = hunks.into_iter().filter(|(file, lines)| !text_of(file).contains(lines.as_str()));
+    misfits.map(|(file, lines)| format!("{file} has nowhere\n{lines}")).collect()
+}
+
+// They are applied one by one, and all of them seldom.
+#[test]
+fn every_mistake_of_the_mutants_fits_the_code() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text_of = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
+    let mut complaints = Vec::new();
+    for entry in std::fs::read_dir(root.join("tests/mutants")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "patch") {
+            let patch = std::fs::read_to_string(&path).unwrap();
+            complaints.extend(misfits(&patch, text_of).iter().map(|misfit| format!("{}: {misfit}", path.display())));
+        }
+    }
+    check(complaints);
+    let patch = "A mistake.\n\n--- a/one.rs\n+++ b/one.rs\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n";
+    assert!(misfits(patch, |_| "zero\none\ntwo\n".to_owned()).is_empty());
+    assert_eq!(misfits(patch, |_| "one\n2\n".to_owned()).len(), 1);
+}
