@@ -33,7 +33,7 @@ const PROGRESS: Duration = Duration::from_secs(1);
 /// A cloud that tells us again and again to come later holds up a worker no longer than this; one that stores an image needs an hour.
 const PATIENCE: Duration = Duration::from_secs(2 * 3600);
 /// And no longer than this beyond the time that it is given for what it was sent.
-const BEYOND: Span = Span(3600.0);
+const BEYOND: Duration = Duration::from_secs(3600);
 /// A cloud has so long for the removal of what a failed upload has left; then the clean-up goes on with it.
 const REMOVAL: Duration = Duration::from_secs(60);
 
@@ -195,7 +195,7 @@ async fn carry(
     let sending =
         ImageUpload { external_name: Some(order.name.clone()), format: Some(shipment.format.clone()), ..begun };
     let mut known = grant.begun_before.as_ref().and_then(|before| before.external_id.clone());
-    let patience = PATIENCE.max(Span(shipment.timeout.0 + BEYOND.0).to_duration());
+    let patience = PATIENCE.max(shipment.timeout.to_duration() + BEYOND);
     let failure = match send(carrier, grant, &sending, order, patience, &mut known).await {
         Ok(id) => {
             known = Some(id.clone());

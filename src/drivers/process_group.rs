@@ -78,7 +78,6 @@ impl Drop for Group {
     fn drop(&mut self) {
         // Without a runtime it ends by force at once.
         if let (Some(mut running), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
-            running.signal(Signal::SIGTERM);
             runtime.spawn(async move { running.end().await });
         }
     }

@@ -178,24 +178,28 @@ pub fn needed_formats(world: &World<'_>, key: &BuildKey) -> Option<BTreeSet<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::config::Config;
     use crate::model::findings::Source;
     use crate::model::resolve::resolve;
     use crate::model::snapshot::Snapshot;
     use crate::model::time::Timestamp;
     use crate::model::yaml_parse;
 
+    fn with_image(image: &str) -> Arc<Config> {
+        let text = format!("zookeeper-servers: [{{host: localhost}}]\ndiskimages: [{image}]");
+        let root = yaml_parse::parse(&text, &mut Vec::new()).unwrap();
+        resolve(Source { file: "nodepool.yaml", root: &root }, None, &[]).config.unwrap()
+    }
+
     #[test]
     fn formats_stay_as_long_as_a_provider_is_out_of_service() {
-        let text = "zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian, delete-after-upload: true}]";
-        let root = yaml_parse::parse(text, &mut Vec::new()).unwrap();
-        let config = resolve(Source { file: "nodepool.yaml", root: &root }, None, &[]).config.unwrap();
-        let mut config = Arc::unwrap_or_clone(config);
+        let mut config = Arc::unwrap_or_clone(with_image("{name: debian, delete-after-upload: true}"));
         let (mut snapshot, facts) = (Snapshot::default(), BTreeMap::new());
         let key = BuildKey { image: "debian".into(), build: "1".into() };
         let mut build = ImageBuild::begun("nb01", "id", ["raw".to_owned()].into(), Timestamp(1.0));
         build.state = BuildState::Ready;
         snapshot.images.put_build(&key, Stored { record: Arc::new(build), version: 0, mzxid: 1 });
-        let needed = |config: &crate::model::config::Config| {
+        let needed = |config: &Config| {
             needed_formats(&World { config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0) }, &key)
         };
         assert_eq!(needed(&config), Some(BTreeSet::new()));
@@ -206,9 +210,7 @@ mod tests {
     // A build that was left by a life of this builder, while the next build of the image is under way.
     #[test]
     fn a_build_is_nobodys_when_the_lock_of_its_image_is_held_for_another_one() {
-        let text = "zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]";
-        let root = yaml_parse::parse(text, &mut Vec::new()).unwrap();
-        let config = resolve(Source { file: "nodepool.yaml", root: &root }, None, &[]).config.unwrap();
+        let config = with_image("{name: debian}");
         let (mut snapshot, facts) = (Snapshot::default(), BTreeMap::new());
         for (mzxid, id) in ["left", "ours"].into_iter().enumerate() {
             let build = ImageBuild::begun("nb01", "id", Default::default(), Timestamp(1.0));

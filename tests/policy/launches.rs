@@ -83,6 +83,18 @@ impl Scene {
         self.pool.step(event, &self.built.world())
     }
 
+    /// With a request that waited for room and is about to get some.
+    pub fn extending() -> Self {
+        let mut scene = Self::new("a");
+        scene.begin();
+        let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
+        scene.step(Event::News(scene.nodes[0].clone(), refused));
+        scene.built.snapshot.remove_node(&scene.nodes[0]);
+        scene.built.now = NOW + Span(5.0);
+        assert!(matches!(&scene.step(Event::Clock)[..], [Effect::Extend { .. }]));
+        scene
+    }
+
     /// Carries a write out.
     fn apply(&mut self, change: &NodeChange) {
         let mzxid = self.built.snapshot.node(&change.id).map_or(1000, |known| known.mzxid + 1);
@@ -357,13 +369,7 @@ fn what_the_cloud_has_no_quota_for_goes_and_the_other_nodes_wait_for_it() {
 
 #[test]
 fn an_extension_that_failed_is_tried_again_on_the_next_picture() {
-    let mut scene = Scene::new("a");
-    scene.begin();
-    let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
-    scene.step(Event::News(scene.nodes[0].clone(), refused));
-    scene.built.snapshot.remove_node(&scene.nodes[0]);
-    scene.built.now = NOW + Span(5.0);
-    assert!(matches!(&scene.step(Event::Clock)[..], [Effect::Extend { .. }]));
+    let mut scene = Scene::extending();
     let request = scene.request.clone();
     assert_eq!(scene.step(Event::Claimed(request, Err(WriteError::Conflict))), []);
     assert_eq!(scene.step(Event::Wake), [], "the same picture");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::launches::Scene;
 use crate::worlds::{NOW, Spec, node_id, request_id};
-use nodepool::model::cloud::{CloudError, Facts, News, Trouble};
+use nodepool::model::cloud::{Facts, Trouble};
 use nodepool::model::config::ProviderConfig;
 use nodepool::model::ids::LabelName;
 use nodepool::model::request::RequestState;
@@ -13,18 +13,6 @@ use nodepool::model::time::{Span, Timestamp};
 use nodepool::policy::pool::{Effect, Event};
 use nodepool::policy::ready::{self, MinReady, Wish};
 use nodepool::policy::sweep::{self, Repair};
-
-/// A request that waits for room, and gets some.
-fn extending() -> Scene {
-    let mut scene = Scene::new("a");
-    scene.begin();
-    let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
-    scene.step(Event::News(scene.nodes[0].clone(), refused));
-    scene.built.snapshot.remove_node(&scene.nodes[0]);
-    scene.built.now = NOW + Span(5.0);
-    assert!(matches!(&scene.step(Event::Clock)[..], [Effect::Extend { .. }]));
-    scene
-}
 
 fn is_given_back(effects: &[Effect]) -> bool {
     let state = |effect: &Effect| match effect {
@@ -36,7 +24,7 @@ fn is_given_back(effects: &[Effect]) -> bool {
 
 #[test]
 fn a_pool_that_drains_gives_back_what_it_could_not_get_more_nodes_for() {
-    let mut scene = extending();
+    let mut scene = Scene::extending();
     assert_eq!(scene.step(Event::Draining), [], "nobody knows yet what comes of it");
     let request = scene.request.clone();
     let effects = scene.step(Event::Claimed(request.clone(), Err(WriteError::Conflict)));
@@ -47,7 +35,7 @@ fn a_pool_that_drains_gives_back_what_it_could_not_get_more_nodes_for() {
 
 #[test]
 fn a_pool_that_is_told_to_handle_nothing_gives_back_what_waits() {
-    let mut scene = extending();
+    let mut scene = Scene::extending();
     scene.step(Event::Claimed(scene.request.clone(), Err(WriteError::Conflict)));
     let mut section = ProviderConfig::clone(&scene.built.config.providers["lab"]);
     section.max_concurrency = 0;
