@@ -12,7 +12,7 @@ use nodepool::model::node::{Node, NodeState};
 use nodepool::model::request::NodeRequest;
 use nodepool::model::resolve::{Source, resolve};
 use nodepool::model::snapshot::{Snapshot, Stored};
-use nodepool::model::time::{Span, Timestamp};
+use nodepool::model::time::{Moment, Span, Timestamp};
 use nodepool::model::world::World;
 use nodepool::model::yaml_parse;
 use nodepool::policy::allocate::{Verdict, verdict as decide};
@@ -61,7 +61,13 @@ impl Scene {
     }
 
     fn world(&self) -> World<'_> {
-        World { config: &self.config, snapshot: &self.snapshot, facts: &self.facts, now: NOW }
+        World {
+            config: &self.config,
+            snapshot: &self.snapshot,
+            facts: &self.facts,
+            now: NOW,
+            moment: Moment::at(NOW.0),
+        }
     }
 }
 

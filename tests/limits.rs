@@ -249,6 +249,7 @@ fn ten_thousand_images() {
             snapshot: &snapshot,
             facts: &Default::default(),
             now: nodepool::actors::clock::now(),
+            moment: nodepool::actors::clock::moment(),
         };
         assert_eq!(bake::due(&world).len(), 0, "all of them are there");
         assert_eq!(retire::due(&world, retire::Pass::Whole, &Default::default()).len(), 0, "and none too many");

@@ -1,5 +1,7 @@
 //! What the brains decide, on worlds made by hand, from files and at random.
 
+#[path = "policy/clocks.rs"]
+mod clocks;
 #[path = "policy/launches.rs"]
 mod launches;
 #[path = "policy/leaks.rs"]

@@ -15,7 +15,7 @@ use nodepool::drivers::static_nodes;
 use nodepool::model::cloud::{CloudError, Facts, HostCheck, HostIdentity, Job, Outcome, StandingHost};
 use nodepool::model::config::ProviderConfig;
 use nodepool::model::snapshot::Snapshot;
-use nodepool::model::time::{Span, Timestamp};
+use nodepool::model::time::{Moment, Span, Timestamp};
 use nodepool::model::world::World;
 use nodepool::policy::upkeep::{self, Upkeep};
 use provider::{Provider, launch, on_paused_time, on_real_time, provider_section};
@@ -261,7 +261,13 @@ fn a_host_that_passed_is_registered_while_another_is_still_being_checked() {
     let facts = BTreeMap::from([(section.name.clone(), Arc::new(facts))]);
     let mut snapshot = Snapshot::default();
     snapshot.connected = true;
-    let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(1000.0) };
+    let world = World {
+        config: &config,
+        snapshot: &snapshot,
+        facts: &facts,
+        now: Timestamp(1000.0),
+        moment: Moment::at(1000.0),
+    };
     let effects = Upkeep::new(Span(28_800.0)).step(upkeep::Event::Wake, &world);
     let registered = effects.iter().filter_map(|effect| match effect {
         upkeep::Effect::Register { node, .. } => node.hostname.as_deref(),

@@ -16,7 +16,7 @@ use nodepool::model::node::Node;
 use nodepool::model::request::NodeRequest;
 use nodepool::model::resolve::{Source, resolve};
 use nodepool::model::snapshot::{LockView, Snapshot};
-use nodepool::model::time::{Span, Timestamp};
+use nodepool::model::time::{Moment, Span, Timestamp};
 use nodepool::model::upload::ImageUpload;
 use nodepool::model::world::World;
 use nodepool::model::yaml_parse::parse;
@@ -180,7 +180,7 @@ fn decide(snapshot: &Snapshot) {
         let facts = facts(&config);
         (config, facts)
     });
-    let world = World { config, snapshot, facts, now: NOW };
+    let world = World { config, snapshot, facts, now: NOW, moment: Moment::at(NOW.0) };
     let mut mind = pool::Pool::new(PoolId::new("p", "main"), LauncherId::from("l"));
     mind.step(pool::Event::Wake, &world);
     mind.step(pool::Event::Tick, &world);

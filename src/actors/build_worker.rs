@@ -22,7 +22,6 @@ use crate::model::cloud::Facts;
 use crate::model::config::Config;
 use crate::model::ids::ProviderName;
 use crate::model::time::{Span, Timestamp};
-use crate::model::world::World;
 use crate::policy::bake::{self, Order};
 use crate::zk::txn::Store;
 
@@ -130,7 +129,7 @@ impl Looking for BuildWorker {
         let snapshot = self.changes.snapshot();
         let facts = self.parts.facts.iter().map(|(name, facts)| (name.clone(), facts.borrow().clone())).collect();
         let config = self.parts.config.clone();
-        let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: clock::now() };
+        let world = clock::world(&config, &snapshot, &facts);
         if snapshot.connected {
             let due = bake::due(&world).into_iter().filter(|order| !self.is_odd(order));
             let due: Vec<_> = due.map(|order| (Work::Build(order.image.clone()), order)).collect();
@@ -138,7 +137,7 @@ impl Looking for BuildWorker {
                 return self.begin(order, claim, ctx);
             }
         }
-        let rested = self.parts.desk.next_due().map(|rest| world.now + rest);
+        let rested = self.parts.desk.next_due().map(|rest| world.moment + rest);
         let due = bake::next_due(&world).into_iter().chain(rested).min();
         self.changes.look_at(due);
     }

@@ -24,7 +24,6 @@ use crate::model::config::Config;
 use crate::model::ids::ProviderName;
 use crate::model::snapshot::{NodeChange, WriteError};
 use crate::model::time::Span;
-use crate::model::world::World;
 use crate::policy::invariants::of_ledger;
 use crate::policy::sweep::Repair;
 use crate::policy::upkeep::{Effect, Event, Upkeep};
@@ -96,7 +95,7 @@ impl CleanupWorker {
         if let Some(before) = renew_facts(&mut self.facts, &self.parts.providers) {
             label_troubles::tell(&before, &self.facts);
         }
-        let world = World { config: &self.parts.config, snapshot: &snapshot, facts: &self.facts, now: clock::now() };
+        let world = clock::world(&self.parts.config, &snapshot, &self.facts);
         for effect in self.upkeep.step(event, &world) {
             self.perform(effect, ctx);
         }
@@ -290,6 +289,6 @@ impl Handler<Dump> for CleanupWorker {
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
         let _measured = profile::handling::<Self>("Dump");
-        serde_json::to_value(self.upkeep.observe()).ok()
+        serde_json::to_value(self.upkeep.observe(clock::moment())).ok()
     }
 }

@@ -1,19 +1,49 @@
 //! The one place that asks what time it is.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::model::time::Timestamp;
+use crate::model::cloud::Facts;
+use crate::model::config::Config;
+use crate::model::ids::ProviderName;
+use crate::model::snapshot::Snapshot;
+use crate::model::time::{Moment, Timestamp};
+use crate::model::world::World;
+
+/// Each runtime of a test has a time of its own, which may be behind that of whoever asked first: by days, where that was advanced.
+const BEFORE: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// From when moments count in this process, and that before.
+static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 thread_local! {
-    static SIMULATED: Cell<Option<(Instant, Timestamp)>> = const { Cell::new(None) };
+    static SIMULATED: Cell<Option<Simulated>> = const { Cell::new(None) };
+}
+
+#[derive(Clone, Copy)]
+struct Simulated {
+    /// From when moments count.
+    begun: Instant,
+    /// When the clock was last set, and to what.
+    set: (Instant, Timestamp),
 }
 
 /// From here on it is this time on this thread, and the wall clock counts no more: a simulation is the same whenever it runs.
 /// Another call is a jump of the clock, of which timers notice nothing.
 pub fn simulate(now: Timestamp) {
-    SIMULATED.set(Some((Instant::now(), now)));
+    let at = Instant::now();
+    let begun = SIMULATED.get().map_or(at, |simulated| simulated.begun);
+    SIMULATED.set(Some(Simulated { begun, set: (at, now) }));
+}
+
+/// The time by a clock that nobody sets, the one that timers follow.
+pub fn moment() -> Moment {
+    let begun = SIMULATED.get().map_or_else(|| *BEGUN, |simulated| simulated.begun);
+    Moment((Instant::now() + BEFORE).saturating_duration_since(begun))
 }
 
 /// The time by the wall clock. Where tokio's time is paused or advanced, as in tests, this follows it: the distance
@@ -21,7 +51,7 @@ pub fn simulate(now: Timestamp) {
 /// of the machine's wall clock is followed as well, because no base is remembered.
 #[allow(clippy::disallowed_methods)] // This function is where time enters.
 pub fn now() -> Timestamp {
-    if let Some((since, begun)) = SIMULATED.get() {
+    if let Some(Simulated { set: (since, begun), .. }) = SIMULATED.get() {
         return Timestamp(begun.0 + since.elapsed().as_secs_f64());
     }
     let wall = std::time::SystemTime::now();
@@ -35,10 +65,19 @@ pub fn now() -> Timestamp {
     Timestamp(since_epoch + ahead - behind)
 }
 
+/// What a decision may look at, as it is now.
+pub fn world<'a>(
+    config: &'a Config,
+    snapshot: &'a Snapshot,
+    facts: &'a BTreeMap<ProviderName, Arc<Facts>>,
+) -> World<'a> {
+    World { config, snapshot, facts, now: now(), moment: moment() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use crate::model::time::Span;
 
     #[tokio::test(start_paused = true)]
     async fn an_hour_of_paused_time_is_an_hour() {
@@ -53,8 +92,12 @@ mod tests {
         simulate(Timestamp(1000.0));
         tokio::time::advance(Duration::from_millis(2500)).await;
         assert_eq!(now().0, 1002.5);
+        let before = moment();
         simulate(Timestamp(500.0));
         assert_eq!(now().0, 500.0);
+        assert_eq!(moment(), before, "what is waited for does not come later because the clock was put back");
+        tokio::time::advance(Duration::from_millis(1500)).await;
+        assert_eq!(moment() - before, Span(1.5));
         SIMULATED.set(None);
     }
 

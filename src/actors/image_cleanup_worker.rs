@@ -116,7 +116,7 @@ impl ImageCleanupWorker {
         if !snapshot.connected {
             return;
         }
-        let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: clock::now() };
+        let world = clock::world(&config, &snapshot, &facts);
         if pass == Pass::Whole {
             self.look_again = false;
         }
@@ -257,7 +257,7 @@ impl ImageCleanupWorker {
             return;
         }
         self.files = Files::Looking;
-        let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: clock::now() };
+        let world = clock::world(&config, &snapshot, &facts);
         let builds = snapshot.images.builds();
         let view = FilesView {
             store: self.parts.store.clone(),
@@ -286,7 +286,7 @@ impl ImageCleanupWorker {
             return;
         }
         let (snapshot, facts) = (self.changes.snapshot(), facts_of(&self.parts.providers));
-        let world = World { config: &self.parts.config, snapshot: &snapshot, facts: &facts, now: clock::now() };
+        let world = clock::world(&self.parts.config, &snapshot, &facts);
         let desk = &self.parts.desk;
         let told = image_metrics::states(
             &world,

@@ -33,7 +33,6 @@ use crate::model::config::Config;
 use crate::model::ids::{LabelName, PoolId, ProviderName, RequestId};
 use crate::model::snapshot::WriteError;
 use crate::model::status::Why;
-use crate::model::world::World;
 use crate::policy::board::Board;
 use crate::policy::ready::{self, MinReady, Wish};
 use crate::policy::reload::{self, Change};
@@ -375,8 +374,8 @@ impl Looking for Launcher {
     fn look(&mut self, ctx: &mut Context<Self>) {
         let snapshot = self.changes.snapshot();
         renew_facts(&mut self.facts, &self.providers);
-        let now = clock::now();
-        let world = World { config: &self.config, snapshot: &snapshot, facts: &self.facts, now };
+        let world = clock::world(&self.config, &snapshot, &self.facts);
+        let moment = world.moment;
         let wishes = self.min_ready.plan(self.board.borrow().started(), &world);
         for wish in wishes {
             match wish {
@@ -392,7 +391,7 @@ impl Looking for Launcher {
             }
         }
         // What was not due at the moment of the plan is due later, even if its time has come since.
-        self.changes.look_at(self.min_ready.due(now));
+        self.changes.look_at(self.min_ready.due(moment));
     }
 
     fn rest(took: Duration) -> Option<Duration> {

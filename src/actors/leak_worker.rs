@@ -21,7 +21,6 @@ use crate::model::config::Config;
 use crate::model::ids::ProviderName;
 use crate::model::metrics;
 use crate::model::tidying::{Tidied, Tidying};
-use crate::model::world::World;
 use crate::policy::invariants::of_deletion;
 use crate::policy::leaks::{Effect, Event, Leaks, Proof, Suspect};
 use crate::zk::ZkError;
@@ -69,7 +68,7 @@ impl LeakWorker {
     fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = self.parts.store.mirror().snapshot();
         let facts = facts_of(&self.parts.providers);
-        let world = World { config: &self.parts.config, snapshot: &snapshot, facts: &facts, now: clock::now() };
+        let world = clock::world(&self.parts.config, &snapshot, &facts);
         for effect in self.leaks.step(event, &world) {
             self.perform(effect, ctx);
         }

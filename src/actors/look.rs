@@ -19,7 +19,7 @@ use super::clock;
 use super::profile;
 use crate::model::cloud::Facts;
 use crate::model::snapshot::Snapshot;
-use crate::model::time::Timestamp;
+use crate::model::time::Moment;
 use crate::policy::board::Board;
 use crate::zk::bell::Bell;
 use crate::zk::mirror::{Mirror, Subscription};
@@ -141,13 +141,13 @@ impl Changes {
         self.bell.ring();
     }
 
-    /// There will be something to look at then, whatever there was to be before. The clock on the wall may have jumped since.
-    pub fn look_at(&mut self, due: Option<Timestamp>) {
+    /// There will be something to look at then, whatever there was to be before.
+    pub fn look_at(&mut self, due: Option<Moment>) {
         let Some(due) = due else {
             self.alarm = None;
             return;
         };
-        let wait = (due - clock::now()).to_duration().max(ROUNDED);
+        let wait = (due - clock::moment()).to_duration().max(ROUNDED);
         let at = Instant::now() + wait;
         match &mut self.alarm {
             Some(alarm) if at.max(alarm.deadline()) - at.min(alarm.deadline()) < ROUNDED => return,

@@ -31,8 +31,7 @@ use crate::model::ids::{LauncherId, NodeId, PoolId, ProviderName, RequestId};
 use crate::model::json;
 use crate::model::snapshot::{RequestChange, Snapshot, WriteError};
 use crate::model::status::Why;
-use crate::model::time::Timestamp;
-use crate::model::world::World;
+use crate::model::time::Moment;
 use crate::policy::board::Board;
 use crate::policy::invariants::of_fulfilled;
 use crate::policy::pool::{Effect, Event, Pool, Probe};
@@ -73,7 +72,7 @@ pub struct PoolWorker {
     pub(super) errands: Errands<Self>,
     pub(super) traces: Traces,
     /// Wakes for the next moment that a launch waits for.
-    clock: Option<(Timestamp, SpawnHandle)>,
+    clock: Option<(Moment, SpawnHandle)>,
     facts: BTreeMap<ProviderName, Arc<Facts>>,
     component: Component,
     probes: BTreeMap<Ticket, (RequestId, NodeId)>,
@@ -163,7 +162,7 @@ impl PoolWorker {
 
     fn decide(&mut self, snapshot: &Snapshot, event: Event) -> Vec<Effect> {
         self.facts.insert(self.parts.id.provider.clone(), self.parts.provider.facts.borrow().clone());
-        let world = World { config: &self.parts.config, snapshot, facts: &self.facts, now: clock::now() };
+        let world = clock::world(&self.parts.config, snapshot, &self.facts);
         let own = self.pool.busy();
         self.pool.set_busy_elsewhere(self.parts.busy.load(Ordering::Relaxed).saturating_sub(own));
         let effects = self.pool.step(event, &world);
@@ -196,7 +195,7 @@ impl PoolWorker {
             ctx.cancel_future(timer);
         }
         self.clock = due.map(|due| {
-            let wait = (due - clock::now()).to_duration().max(Duration::from_millis(1));
+            let wait = (due - clock::moment()).to_duration().max(Duration::from_millis(1));
             let timer = ctx.run_later(wait, |act, ctx| {
                 act.clock = None;
                 act.feed(Event::Clock, ctx);
@@ -556,6 +555,6 @@ impl Handler<Dump> for PoolWorker {
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
         let _measured = profile::handling::<Self>("Dump");
-        serde_json::to_value(self.pool.observe(clock::now())).ok()
+        serde_json::to_value(self.pool.observe(clock::now(), clock::moment())).ok()
     }
 }

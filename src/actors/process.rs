@@ -418,7 +418,7 @@ pub async fn sessions(shared: &Arc<Shared>, mut loaded: Loaded, tree: &Tree) -> 
             SessionEnd::Expired => warn!("the ZooKeeper session is over, starting anew"),
             SessionEnd::Panicked(actor) => {
                 error!(actor, "an actor panicked, starting anew");
-                if shared.panics.record(clock::now()) == Recovery::GiveUp {
+                if shared.panics.record(clock::moment()) == Recovery::GiveUp {
                     return Err(ProcessError::Panics(shared.panics.count()));
                 }
             }

@@ -24,7 +24,6 @@ use crate::model::config::Config;
 use crate::model::ids::ProviderName;
 use crate::model::images::UploadPlace;
 use crate::model::time::{Span, Timestamp};
-use crate::model::world::World;
 use crate::policy::spread::{self, Shipment};
 use crate::zk::txn::Store;
 
@@ -135,7 +134,7 @@ impl Looking for UploadWorker {
         let snapshot = self.changes.snapshot();
         let facts = facts_of(&self.parts.providers);
         let config = self.parts.config.clone();
-        let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: clock::now() };
+        let world = clock::world(&config, &snapshot, &facts);
         if snapshot.connected {
             let due = spread::due(&world).into_iter();
             let due = due.map(|shipment| (Work::Upload(shipment.place.clone()), shipment));
@@ -143,7 +142,7 @@ impl Looking for UploadWorker {
                 return self.begin(shipment, claim, ctx);
             }
         }
-        self.changes.look_at(self.parts.desk.next_due().map(|rest| world.now + rest));
+        self.changes.look_at(self.parts.desk.next_due().map(|rest| world.moment + rest));
     }
 }
 

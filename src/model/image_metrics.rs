@@ -103,7 +103,7 @@ mod tests {
     use crate::model::findings::Source;
     use crate::model::resolve::resolve;
     use crate::model::snapshot::Snapshot;
-    use crate::model::time::Span;
+    use crate::model::time::{Moment, Span};
     use crate::model::uploading::{UploadEntry, Uploading};
     use crate::model::yaml_parse;
     use std::collections::BTreeMap;
@@ -130,7 +130,8 @@ mod tests {
         };
         let facts = Facts { uploading: Some(Arc::new(uploading)), ..Facts::unseen() };
         let facts = BTreeMap::from([(ProviderName::from("lab"), Arc::new(facts))]);
-        let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(9.0) };
+        let world =
+            World { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(9.0), moment: Moment::at(9.0) };
         let is_busy = |image: &ImageName| image.as_str() == "busy";
         let told = states(&world, "nb01", is_busy, |_, image| is_busy(image));
         let own = |image: &str, what: &str| format!("nodepool.builder.nb01.image.{image}.{what}.state");

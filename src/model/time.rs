@@ -11,6 +11,10 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Timestamp(pub f64);
 
+/// The time on a clock that nobody sets: by it is waited, whatever happens to the clock on the wall. It means nothing to another process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub Duration);
+
 /// A length of time in seconds; may be negative where a clock of somebody else runs ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -33,15 +37,6 @@ impl Span {
         }
         Duration::try_from_secs_f64(self.0).map_or(LONGEST, |duration| duration.min(LONGEST))
     }
-}
-
-/// By so many seconds at most a time and a span are off when they are added.
-const ROUNDED: f64 = 1.0;
-
-/// Whether a time has still to come that was `span` away when it was set. One that is farther away was set by a clock that has been put
-/// back since, and is over.
-pub fn lies_ahead(until: Timestamp, span: Span, now: Timestamp) -> bool {
-    until > now && (until - now).0 <= span.0 + ROUNDED
 }
 
 impl PartialEq for Timestamp {
@@ -73,6 +68,28 @@ impl Add<Span> for Timestamp {
     }
 }
 
+impl Moment {
+    /// So many seconds after that clock began.
+    pub fn at(seconds: f64) -> Self {
+        Self(Span(seconds).to_duration())
+    }
+}
+
+impl Sub for Moment {
+    type Output = Span;
+    fn sub(self, other: Moment) -> Span {
+        let (later, earlier) = (self.0.saturating_sub(other.0), other.0.saturating_sub(self.0));
+        Span(later.as_secs_f64() - earlier.as_secs_f64())
+    }
+}
+impl Add<Span> for Moment {
+    type Output = Moment;
+    /// Not before the beginning, and not after the end of that clock.
+    fn add(self, span: Span) -> Moment {
+        Moment((self.0 + span.to_duration()).saturating_sub(Span(-span.0).to_duration()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,12 +104,13 @@ mod tests {
         assert_eq!(Span(1.5).to_duration(), Duration::from_millis(1500));
         let _can_be_added = tokio::time::Instant::now() + LONGEST;
     }
-
     #[test]
-    fn what_lies_farther_ahead_than_it_ever_did_is_over() {
-        let now = Timestamp(1_700_000_000.1);
-        assert!(lies_ahead(now + Span(5.0), Span(5.0), now));
-        assert!(!lies_ahead(now, Span(5.0), now));
-        assert!(!lies_ahead(now + Span(3600.0), Span(5.0), now), "somebody has put the clock back");
+    fn moments_are_counted_to_and_back() {
+        let moment = Moment::at(10.0);
+        assert_eq!(moment + Span(1.5), Moment::at(11.5));
+        assert_eq!(moment + Span(-1.5), Moment::at(8.5));
+        assert_eq!(moment + Span(-11.0), Moment::at(0.0));
+        assert_eq!((Moment::at(8.0) - moment, moment - Moment::at(8.0)), (Span(-2.0), Span(2.0)));
+        assert!(moment + Span(f64::INFINITY) > moment);
     }
 }

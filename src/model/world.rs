@@ -7,7 +7,7 @@ use super::cloud::Facts;
 use super::config::Config;
 use super::ids::ProviderName;
 use super::snapshot::Snapshot;
-use super::time::Timestamp;
+use super::time::{Moment, Timestamp};
 
 #[derive(Clone, Copy)]
 pub struct World<'a> {
@@ -15,5 +15,15 @@ pub struct World<'a> {
     pub snapshot: &'a Snapshot,
     /// One entry per provider in service.
     pub facts: &'a BTreeMap<ProviderName, Arc<Facts>>,
+    /// By the clock on the wall, as records have it; it may be set at any time.
     pub now: Timestamp,
+    /// By the clock that nobody sets, for whatever is waited for.
+    pub moment: Moment,
+}
+
+impl World<'_> {
+    /// When a time on the wall comes, unless that clock is set before.
+    pub fn moment_of(&self, time: Timestamp) -> Moment {
+        self.moment + (time - self.now)
+    }
 }

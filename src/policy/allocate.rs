@@ -11,7 +11,7 @@ use crate::model::component::PoolComponent;
 use crate::model::config::PoolConfig;
 use crate::model::ids::{LabelName, LauncherId, NodeId, RequestId};
 use crate::model::quantity::Amounts;
-use crate::model::request::{NodeRequest, RequestState};
+use crate::model::request::{MOST_NODES, NodeRequest, RequestState};
 use crate::model::snapshot::Stored;
 use crate::model::status::VerdictKind;
 use crate::model::world::World;
@@ -143,6 +143,10 @@ pub(super) fn decline_reasons(request: &NodeRequest, bidder: &Bidder<'_>, world:
     let lacking = lacking_labels(&request.distinct_labels(), bidder.pool);
     if !lacking.is_empty() {
         return vec![Reason::LabelsNotAvailable(lacking)];
+    }
+    let wanted = request.node_types.len();
+    if wanted > MOST_NODES {
+        return vec![Reason::TooManyNodes { wanted }];
     }
     if bidder.hosts.launches() {
         return never_launched(request, bidder, world);

@@ -16,7 +16,7 @@ use crate::model::ids::{LauncherId, NodeId, PoolId, RequestId};
 use crate::model::node::{Node, NodeState, Writer};
 use crate::model::request::{NodeRequest, RequestState};
 use crate::model::snapshot::{NodeChange, RequestChange, Stored};
-use crate::model::time::Timestamp;
+use crate::model::time::{Moment, Timestamp};
 use crate::model::world::World;
 
 /// The transaction that takes a request up.
@@ -355,7 +355,7 @@ impl Assembly {
                 may_exist: part.left.as_ref().is_some_and(|left| left.was_begun),
                 may_appear: part.left.as_ref().is_some_and(|left| left.was_begun && left.external_id.is_none()),
             };
-            let (launch, first) = Launch::begin(order, label, rules, world.now);
+            let (launch, first) = Launch::begin(order, label, rules, world.moment);
             part.state = PartState::Launching(Box::new(launch));
             asks.extend(first.into_iter().map(|ask| (node.clone(), ask)));
         }
@@ -368,7 +368,7 @@ impl Assembly {
         let Some(part) = self.parts.iter_mut().find(|part| part.node.as_ref() == Some(node)) else { return Vec::new() };
         let PartState::Launching(launch) = &mut part.state else { return Vec::new() };
         let (mut steps, mut needs_write) = (Vec::new(), false);
-        let asks = launch.step(input, world.now);
+        let asks = launch.step(input, world.moment);
         let made = launch.external_id().cloned();
         for ask in asks {
             match ask {
@@ -460,7 +460,7 @@ impl Assembly {
         self.stage == Stage::Building && !self.parts.iter().any(is_open)
     }
 
-    pub fn due(&self) -> Option<Timestamp> {
+    pub fn due(&self) -> Option<Moment> {
         let launches = self.parts.iter().filter_map(|part| match &part.state {
             PartState::Launching(launch) => launch.due(),
             _ => None,
@@ -470,8 +470,14 @@ impl Assembly {
 
     /// Nodes whose launches are under way.
     pub fn launching(&self) -> Vec<NodeId> {
-        let is_open = |part: &&Part| matches!(part.state, PartState::Launching(_));
-        self.parts.iter().filter(is_open).filter_map(|part| part.node.clone()).collect()
+        self.launches().map(|(node, _)| node.clone()).collect()
+    }
+
+    pub fn launches(&self) -> impl Iterator<Item = (&NodeId, &Launch)> {
+        self.parts.iter().filter_map(|part| match &part.state {
+            PartState::Launching(launch) => Some((part.node.as_ref()?, &**launch)),
+            _ => None,
+        })
     }
 
     /// The end: fulfilled where every node is ready, declined where one failed, given back where one was aborted.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::model::config::DiskImage;
 use crate::model::ids::{BuildId, ImageName};
 use crate::model::images::Image;
-use crate::model::time::Timestamp;
+use crate::model::time::Moment;
 use crate::model::world::World;
 
 /// One image to be built.
@@ -63,12 +63,12 @@ pub fn due(world: &World<'_>) -> Vec<Order> {
 }
 
 /// When the next image comes of age. Everything else is heard of.
-pub fn next_due(world: &World<'_>) -> Option<Timestamp> {
+pub fn next_due(world: &World<'_>) -> Option<Moment> {
     let images = world.config.diskimages.values().filter(|image| may_be_built(image, world));
     let ages = images.filter_map(|image| {
         let view = world.snapshot.images.image(&image.name)?;
         let due = view.ready().first()?.1.record.state_time + image.rebuild_age;
-        (due > world.now).then_some(due)
+        (due > world.now).then(|| world.moment_of(due))
     });
     ages.min()
 }

@@ -12,7 +12,7 @@ use crate::model::quantity::Amounts;
 use crate::model::request::{NodeRequest, RequestState};
 use crate::model::snapshot::{Stored, WriteError};
 use crate::model::status::VerdictKind;
-use crate::model::time::{Span, Timestamp, lies_ahead};
+use crate::model::time::{Moment, Span};
 use crate::model::world::World;
 
 /// What was written without an answer is seen by then, also over a slow connection.
@@ -107,7 +107,7 @@ impl Pool {
             Ok(nodes) => nodes,
             Err(error) => {
                 if matches!(error, WriteError::Failed(_)) {
-                    self.lost_claims.extend(unseen.map(|unseen| (world.now + SHOWN_BY, unseen)));
+                    self.lost_claims.extend(unseen.map(|unseen| (world.moment + SHOWN_BY, unseen)));
                 }
                 let revision = world.snapshot.revision;
                 self.not_claimed(id, world);
@@ -198,7 +198,7 @@ impl Pool {
 
     /// Time has passed.
     pub(super) fn clock(&mut self, world: &World<'_>) -> Vec<Effect> {
-        let due = |launches: &Assembly| launches.due().is_some_and(|due| due <= world.now);
+        let due = |launches: &Assembly| launches.due().is_some_and(|due| due <= world.moment);
         let nodes: Vec<NodeId> =
             self.assemblies.values().filter(|assembly| due(assembly)).flat_map(Assembly::launching).collect();
         let effects = nodes.iter().flat_map(|node| self.tell_launch(node, Input::Clock, world)).collect();
@@ -208,14 +208,14 @@ impl Pool {
 
     /// When `Event::Clock` is wanted at the latest. It may come too soon: of thousands of launches only the one that
     /// something happens to is looked at.
-    pub fn due(&self) -> Option<Timestamp> {
+    pub fn due(&self) -> Option<Moment> {
         let counted = self.lost_claims.iter().map(|(until, _)| *until);
         self.resting.values().copied().chain(self.next_due).chain(counted).min()
     }
 
-    pub(super) fn forget_what_is_over(&mut self, now: Timestamp) {
-        self.resting.retain(|_, until| lies_ahead(*until, REST_AT_QUOTA, now));
-        self.lost_claims.retain(|(until, _)| lies_ahead(*until, SHOWN_BY, now));
+    pub(super) fn forget_what_is_over(&mut self, now: Moment) {
+        self.resting.retain(|_, until| *until > now);
+        self.lost_claims.retain(|(until, _)| *until > now);
     }
 
     /// R43: requests that are gone want no nodes.
@@ -275,7 +275,7 @@ impl Pool {
             self.verdicts.record(id, VerdictKind::Decline, reason, world.now);
         }
         if assembly.was_aborted() {
-            self.resting.insert(id.clone(), world.now + REST_AT_QUOTA);
+            self.resting.insert(id.clone(), world.moment + REST_AT_QUOTA);
             effects.push(Effect::Refresh);
         }
         effects.push(Effect::Finish { request: id.clone(), finish: Box::new(finish) });
@@ -292,7 +292,7 @@ impl Pool {
     }
 }
 
-fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+fn earlier(one: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
     one.into_iter().chain(other).min()
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::model::cloud::{
     CloudError, ExternalId, FailureKind, Instance, Job, LaunchLabel, LaunchOrder, Launching, News, Outcome,
 };
-use crate::model::time::{Span, Timestamp};
+use crate::model::time::{Moment, Span};
 
 /// A failed deletion is tried again after so long.
 const RETRY_UNWINDING: Span = Span(5.0);
@@ -82,8 +82,10 @@ pub struct Launch {
     checks: Checks,
     attempt: u32,
     of: u32,
-    began: Timestamp,
-    attempt_began: Timestamp,
+    #[serde(skip)]
+    began: Moment,
+    #[serde(skip)]
+    attempt_began: Moment,
     external_id: Option<ExternalId>,
     stage: Stage,
 }
@@ -109,8 +111,10 @@ enum Stage {
     Consoling(#[serde(skip)] CloudError),
     /// What the failed attempt made is deleted.
     Unwinding {
-        since: Timestamp,
-        retry_at: Option<Timestamp>,
+        #[serde(skip)]
+        since: Moment,
+        #[serde(skip)]
+        retry_at: Option<Moment>,
     },
     Over,
 }
@@ -125,7 +129,7 @@ enum Reason {
 
 impl Launch {
     /// Begins; the first thing that it asks for comes along.
-    pub fn begin(order: LaunchOrder, label: &LaunchLabel, rules: &Launching, now: Timestamp) -> (Self, Vec<Ask>) {
+    pub fn begin(order: LaunchOrder, label: &LaunchLabel, rules: &Launching, now: Moment) -> (Self, Vec<Ask>) {
         let checks = Checks {
             timeout: rules.timeout,
             boot_timeout: rules.boot_timeout,
@@ -152,12 +156,17 @@ impl Launch {
         self.external_id.as_ref()
     }
 
+    /// How long the attempt that is under way has taken so far.
+    pub fn attempt_for(&self, now: Moment) -> Span {
+        now - self.attempt_began
+    }
+
     pub fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Over)
     }
 
     /// When `Input::Clock` is wanted at the latest.
-    pub fn due(&self) -> Option<Timestamp> {
+    pub fn due(&self) -> Option<Moment> {
         match self.stage {
             Stage::Creating | Stage::Scanning(_) | Stage::Consoling(_) => {
                 Some(self.attempt_began + self.checks.timeout)
@@ -170,7 +179,7 @@ impl Launch {
         }
     }
 
-    pub fn step(&mut self, input: Input, now: Timestamp) -> Vec<Ask> {
+    pub fn step(&mut self, input: Input, now: Moment) -> Vec<Ask> {
         match input {
             Input::News(News::Known(id)) => self.note_id(id),
             Input::News(News::Ended(result)) => self.job_ended(result, now),
@@ -190,7 +199,7 @@ impl Launch {
         vec![Ask::SaveId(id)]
     }
 
-    fn job_ended(&mut self, result: Result<Outcome, CloudError>, now: Timestamp) -> Vec<Ask> {
+    fn job_ended(&mut self, result: Result<Outcome, CloudError>, now: Moment) -> Vec<Ask> {
         match (&self.stage, result) {
             (Stage::Creating, Ok(Outcome::Launched(instance))) => self.created(instance, now),
             (Stage::Creating, Err(CloudError::Quota(text))) => {
@@ -239,7 +248,7 @@ impl Launch {
         }
     }
 
-    fn created(&mut self, instance: Box<Instance>, now: Timestamp) -> Vec<Ask> {
+    fn created(&mut self, instance: Box<Instance>, now: Moment) -> Vec<Ask> {
         let mut asks = self.note_id(instance.external_id.clone());
         let Some(port) = self.checks.port else {
             asks.extend(self.ready(instance, Vec::new(), now));
@@ -256,7 +265,7 @@ impl Launch {
         asks
     }
 
-    fn scanned(&mut self, result: Result<Vec<String>, String>, now: Timestamp) -> Vec<Ask> {
+    fn scanned(&mut self, result: Result<Vec<String>, String>, now: Moment) -> Vec<Ask> {
         let Stage::Scanning(instance) = &self.stage else { return Vec::new() };
         match result {
             Ok(host_keys) => {
@@ -276,27 +285,23 @@ impl Launch {
         }
     }
 
-    fn report(&self, result: &'static str, now: Timestamp) -> Ask {
+    fn report(&self, result: &'static str, now: Moment) -> Ask {
         Ask::Report { result, took: now - self.began, zone: None }
     }
 
-    fn ready(&mut self, instance: Box<Instance>, host_keys: Vec<String>, now: Timestamp) -> Vec<Ask> {
+    fn ready(&mut self, instance: Box<Instance>, host_keys: Vec<String>, now: Moment) -> Vec<Ask> {
         self.stage = Stage::Over;
         let report = Ask::Report { result: "ready", took: now - self.began, zone: instance.zone.clone() };
         vec![report, Ask::Ended(Ending::Ready { instance, host_keys })]
     }
 
-    fn clock(&mut self, now: Timestamp) -> Vec<Ask> {
+    fn clock(&mut self, now: Moment) -> Vec<Ask> {
         if self.due().is_none_or(|due| now < due) {
             return Vec::new();
         }
         match self.stage {
-            Stage::Creating => {
-                self.stage = Stage::Abandoning(Reason::TooLate);
-                vec![Ask::Abandon]
-            }
             Stage::Scanning(_) => self.attempt_failed(too_late(), now),
-            Stage::Consoling(_) => {
+            Stage::Creating | Stage::Consoling(_) => {
                 self.stage = Stage::Abandoning(Reason::TooLate);
                 vec![Ask::Abandon]
             }
@@ -335,7 +340,7 @@ impl Launch {
         }
     }
 
-    fn attempt_failed(&mut self, error: CloudError, now: Timestamp) -> Vec<Ask> {
+    fn attempt_failed(&mut self, error: CloudError, now: Moment) -> Vec<Ask> {
         let mut asks = vec![self.report(kind_of(&error).statsd_suffix(), now)];
         if self.attempt >= self.of || matches!(error, CloudError::Denied(_)) {
             asks.extend(self.failed(error));
@@ -348,7 +353,7 @@ impl Launch {
         asks
     }
 
-    fn next_attempt(&mut self, now: Timestamp) -> Vec<Ask> {
+    fn next_attempt(&mut self, now: Moment) -> Vec<Ask> {
         self.attempt += 1;
         self.attempt_began = now;
         // Of an attempt of an earlier life only the server that was known at its end has been looked for.
@@ -401,14 +406,8 @@ mod tests {
 
     fn label(host_key_checking: bool) -> LaunchLabel {
         let login = Login { connection_type: Some("ssh".to_owned()), connection_port: 22, ..Login::default() };
-        LaunchLabel {
-            need: None,
-            image: LabelImage::Cloud("i".to_owned()),
-            login,
-            host_key_checking,
-            console_log: false,
-            trouble: None,
-        }
+        let image = LabelImage::Cloud("i".to_owned());
+        LaunchLabel { need: None, image, login, host_key_checking, console_log: false, trouble: None }
     }
 
     fn order() -> LaunchOrder {
@@ -427,7 +426,7 @@ mod tests {
     }
 
     fn begun(host_key_checking: bool) -> Launch {
-        let (launch, asks) = Launch::begin(order(), &label(host_key_checking), &rules(), Timestamp(0.0));
+        let (launch, asks) = Launch::begin(order(), &label(host_key_checking), &rules(), Moment::at(0.0));
         assert_eq!(asks, [create()]);
         launch
     }
@@ -466,10 +465,10 @@ mod tests {
     #[test]
     fn without_a_check_a_running_instance_is_ready() {
         let mut launch = begun(false);
-        assert_eq!(launch.step(known("s1"), Timestamp(1.0)), [Ask::SaveId(ExternalId::text("s1"))]);
+        assert_eq!(launch.step(known("s1"), Moment::at(1.0)), [Ask::SaveId(ExternalId::text("s1"))]);
         let (instance, input) = launched();
         let ready = Ask::Ended(Ending::Ready { instance, host_keys: vec![] });
-        assert_eq!(launch.step(input, Timestamp(2.0)), [report("ready", 2.0), ready]);
+        assert_eq!(launch.step(input, Moment::at(2.0)), [report("ready", 2.0), ready]);
         assert!(launch.is_over() && launch.due().is_none());
     }
 
@@ -478,7 +477,7 @@ mod tests {
     fn host_keys_come_before_ready() {
         let mut launch = begun(true);
         let (instance, input) = launched();
-        let asks = launch.step(input, Timestamp(2.0));
+        let asks = launch.step(input, Moment::at(2.0));
         let target = ScanTarget {
             attempt: 1,
             address: "127.80.0.5".to_owned(),
@@ -488,7 +487,7 @@ mod tests {
         };
         assert_eq!(asks, [Ask::SaveId(ExternalId::text("s1")), Ask::Scan(target)]);
         let host_keys = vec!["ssh-ed25519 AAAA".to_owned()];
-        let asks = launch.step(Input::Scanned(1, Ok(host_keys.clone())), Timestamp(3.0));
+        let asks = launch.step(Input::Scanned(1, Ok(host_keys.clone())), Moment::at(3.0));
         assert_eq!(asks, [report("ready", 3.0), Ask::Ended(Ending::Ready { instance, host_keys })]);
     }
 
@@ -496,16 +495,16 @@ mod tests {
     #[test]
     fn what_a_failed_attempt_made_is_gone_before_the_next_begins() {
         let mut launch = begun(false);
-        launch.step(known("s1"), Timestamp(1.0));
-        let asks = launch.step(ended(Err(failure())), Timestamp(2.0));
+        launch.step(known("s1"), Moment::at(1.0));
+        let asks = launch.step(ended(Err(failure())), Moment::at(2.0));
         assert_eq!(asks, [report("error.status", 2.0), delete("s1")]);
         // The deletion fails, and is tried again.
-        assert_eq!(launch.step(ended(Err(CloudError::Deadline)), Timestamp(3.0)), []);
-        assert_eq!(launch.due(), Some(Timestamp(8.0)));
-        assert_eq!(launch.step(Input::Clock, Timestamp(7.9)), []);
-        assert_eq!(launch.step(Input::Clock, Timestamp(8.0)), [delete("s1")]);
-        assert_eq!(launch.step(ended(Err(CloudError::NotFound)), Timestamp(9.0)), [create()]);
-        let asks = launch.step(ended(Err(failure())), Timestamp(10.0));
+        assert_eq!(launch.step(ended(Err(CloudError::Deadline)), Moment::at(3.0)), []);
+        assert_eq!(launch.due(), Some(Moment::at(8.0)));
+        assert_eq!(launch.step(Input::Clock, Moment::at(7.9)), []);
+        assert_eq!(launch.step(Input::Clock, Moment::at(8.0)), [delete("s1")]);
+        assert_eq!(launch.step(ended(Err(CloudError::NotFound)), Moment::at(9.0)), [create()]);
+        let asks = launch.step(ended(Err(failure())), Moment::at(10.0));
         assert_eq!(asks, [report("error.status", 10.0), Ask::Ended(Ending::Failed(failure()))]);
     }
 
@@ -513,7 +512,7 @@ mod tests {
     #[test]
     fn an_attempt_that_made_nothing_is_followed_by_the_next_at_once() {
         let mut launch = begun(false);
-        let asks = launch.step(ended(Err(CloudError::Capacity("full".to_owned()))), Timestamp(1.0));
+        let asks = launch.step(ended(Err(CloudError::Capacity("full".to_owned()))), Moment::at(1.0));
         let again = Arc::new(LaunchOrder { may_exist: true, ..order() });
         assert_eq!(asks, [report("error.capacity", 1.0), Ask::Submit(Job::Launch(again))]);
     }
@@ -522,7 +521,7 @@ mod tests {
     #[test]
     fn over_quota_is_no_failure() {
         let mut launch = begun(false);
-        let asks = launch.step(ended(Err(CloudError::Quota("cores".to_owned()))), Timestamp(1.0));
+        let asks = launch.step(ended(Err(CloudError::Quota("cores".to_owned()))), Moment::at(1.0));
         assert_eq!(asks, [report("error.quota", 1.0), Ask::Ended(Ending::Aborted("cores".to_owned()))]);
     }
 
@@ -530,14 +529,14 @@ mod tests {
     #[test]
     fn an_attempt_that_takes_too_long_is_ended_and_what_it_made_deleted() {
         let mut launch = begun(false);
-        assert_eq!(launch.step(Input::Clock, Timestamp(100.0)), [Ask::Abandon]);
+        assert_eq!(launch.step(Input::Clock, Moment::at(100.0)), [Ask::Abandon]);
         // The instance came all the same.
         let (_, input) = launched();
-        let asks = launch.step(input, Timestamp(101.0));
+        let asks = launch.step(input, Moment::at(101.0));
         let expected = [Ask::SaveId(ExternalId::text("s1")), report("error.servercreatetimeout", 101.0), delete("s1")];
         assert_eq!(asks, expected);
         // Nothing helps: the node fails, and who deletes it goes on trying.
-        let asks = launch.step(Input::Clock, Timestamp(201.0));
+        let asks = launch.step(Input::Clock, Moment::at(201.0));
         assert_eq!(asks, [report("error.servercreatetimeout", 201.0), Ask::Ended(Ending::Failed(too_late()))]);
     }
 
@@ -545,8 +544,8 @@ mod tests {
     #[test]
     fn a_scan_that_fails_costs_the_attempt() {
         let mut launch = begun(true);
-        launch.step(launched().1, Timestamp(1.0));
-        let asks = launch.step(Input::Scanned(1, Err("refused".to_owned())), Timestamp(61.0));
+        launch.step(launched().1, Moment::at(1.0));
+        let asks = launch.step(Input::Scanned(1, Err("refused".to_owned())), Moment::at(61.0));
         assert_eq!(asks, [report("error.keyscan", 61.0), delete("s1")]);
     }
 
@@ -555,11 +554,11 @@ mod tests {
     fn where_the_label_wants_it_the_console_of_a_failed_scan_is_shown() {
         for (answer, shown) in [(Ok(Outcome::Console(Some("panic".to_owned()))), 1), (Err(CloudError::Deadline), 0)] {
             let label = LaunchLabel { console_log: true, ..label(true) };
-            let (mut launch, _) = Launch::begin(order(), &label, &rules(), Timestamp(0.0));
-            launch.step(launched().1, Timestamp(1.0));
-            let asks = launch.step(Input::Scanned(1, Err("refused".to_owned())), Timestamp(61.0));
+            let (mut launch, _) = Launch::begin(order(), &label, &rules(), Moment::at(0.0));
+            launch.step(launched().1, Moment::at(1.0));
+            let asks = launch.step(Input::Scanned(1, Err("refused".to_owned())), Moment::at(61.0));
             assert_eq!(asks, [Ask::Submit(Job::Console(ExternalId::text("s1")))]);
-            let asks = launch.step(ended(answer), Timestamp(62.0));
+            let asks = launch.step(ended(answer), Moment::at(62.0));
             assert_eq!(asks[shown..], [report("error.keyscan", 62.0), delete("s1")]);
             let show = Ask::ShowConsole { external_id: ExternalId::text("s1"), text: "panic".to_owned() };
             assert!(asks[..shown].iter().all(|ask| *ask == show));
@@ -569,32 +568,32 @@ mod tests {
     #[test]
     fn a_scan_of_an_attempt_that_was_given_up_says_nothing_of_the_next() {
         let mut launch = begun(true);
-        launch.step(launched().1, Timestamp(1.0));
-        let asks = launch.step(Input::Clock, Timestamp(100.0));
+        launch.step(launched().1, Moment::at(1.0));
+        let asks = launch.step(Input::Clock, Moment::at(100.0));
         assert_eq!(asks, [report("error.servercreatetimeout", 100.0), delete("s1")]);
-        assert_eq!(launch.step(ended(Ok(Outcome::Deleted)), Timestamp(101.0)), [create()]);
-        launch.step(launched().1, Timestamp(102.0));
-        assert_eq!(launch.step(Input::Scanned(1, Err("timeout".to_owned())), Timestamp(103.0)), []);
-        assert_eq!(launch.step(Input::Scanned(2, Ok(Vec::new())), Timestamp(104.0)).len(), 2);
+        assert_eq!(launch.step(ended(Ok(Outcome::Deleted)), Moment::at(101.0)), [create()]);
+        launch.step(launched().1, Moment::at(102.0));
+        assert_eq!(launch.step(Input::Scanned(1, Err("timeout".to_owned())), Moment::at(103.0)), []);
+        assert_eq!(launch.step(Input::Scanned(2, Ok(Vec::new())), Moment::at(104.0)).len(), 2);
     }
 
     // drivers.md 1.7: of a launcher that died, one server may be known, and another one have been made since.
     #[test]
     fn what_an_earlier_life_may_have_made_is_looked_for_after_what_it_knew() {
         let known = LaunchOrder { found: Some(ExternalId::text("s1")), may_exist: true, ..order() };
-        let (mut launch, _) = Launch::begin(known, &label(false), &rules(), Timestamp(0.0));
-        assert_eq!(launch.step(ended(Err(CloudError::NotFound)), Timestamp(1.0))[1..], [delete("s1")]);
+        let (mut launch, _) = Launch::begin(known, &label(false), &rules(), Moment::at(0.0));
+        assert_eq!(launch.step(ended(Err(CloudError::NotFound)), Moment::at(1.0))[1..], [delete("s1")]);
         let again = Arc::new(LaunchOrder { may_exist: true, ..order() });
-        let asks = launch.step(ended(Err(CloudError::NotFound)), Timestamp(2.0));
+        let asks = launch.step(ended(Err(CloudError::NotFound)), Moment::at(2.0));
         assert_eq!(asks, [Ask::Submit(Job::Launch(again))]);
     }
 
     #[test]
     fn a_node_that_nobody_wants_ends_when_its_job_has() {
         let mut launch = begun(false);
-        assert_eq!(launch.step(Input::Abandon, Timestamp(1.0)), [Ask::Abandon]);
-        assert_eq!(launch.step(known("s1"), Timestamp(1.5)), [Ask::SaveId(ExternalId::text("s1"))]);
+        assert_eq!(launch.step(Input::Abandon, Moment::at(1.0)), [Ask::Abandon]);
+        assert_eq!(launch.step(known("s1"), Moment::at(1.5)), [Ask::SaveId(ExternalId::text("s1"))]);
         let given_up = CloudError::given_up("abandoned");
-        assert_eq!(launch.step(ended(Err(given_up)), Timestamp(2.0)), [Ask::Ended(Ending::Dropped)]);
+        assert_eq!(launch.step(ended(Err(given_up)), Moment::at(2.0)), [Ask::Ended(Ending::Dropped)]);
     }
 }

@@ -18,7 +18,7 @@ use crate::model::ids::{NodeId, ProviderName};
 use crate::model::node::{Node, NodeState};
 use crate::model::quantity::Amounts;
 use crate::model::snapshot::Snapshot;
-use crate::model::time::{Span, Timestamp};
+use crate::model::time::{Moment, Span};
 use crate::model::world::World;
 
 /// So many may always be deleted in one sweep.
@@ -128,9 +128,9 @@ struct Watch {
     unowned: BTreeSet<String>,
     /// Instances of others, by the last listing.
     others: HashSet<String>,
-    listed_at: Option<Timestamp>,
+    listed_at: Option<Moment>,
     is_tidying: bool,
-    ports_at: Option<Timestamp>,
+    ports_at: Option<Moment>,
 }
 
 impl Leaks {
@@ -163,15 +163,15 @@ impl Leaks {
             let watch = self.watches.entry(provider.clone()).or_default();
             if !watch.is_listing {
                 watch.is_listing = true;
-                let is_quiet = watch.was_clean() && !watch.listing_is_due(world.now);
+                let is_quiet = watch.was_clean() && !watch.listing_is_due(world.moment);
                 let look = if is_quiet { Effect::CallTheRoll } else { Effect::List };
                 effects.push(look(provider.clone()));
             }
-            let ports = launching.tidy.ports.is_some_and(|interval| watch.ports_are_due(interval, world.now));
+            let ports = launching.tidy.ports.is_some_and(|interval| watch.ports_are_due(interval, world.moment));
             if (ports || launching.tidy.floating_ips) && !watch.is_tidying {
                 watch.is_tidying = true;
                 if ports {
-                    watch.ports_at = Some(world.now);
+                    watch.ports_at = Some(world.moment);
                 }
                 effects.push(Effect::Tidy { provider: provider.clone(), ports, budget: TIDY_BUDGET });
             }
@@ -202,7 +202,7 @@ impl Leaks {
         let confirmed: Vec<Suspect> = found.iter().filter(|suspect| watch.proven.contains(suspect)).cloned().collect();
         watch.proven.clear();
         watch.suspects = found;
-        watch.listed_at = Some(world.now);
+        watch.listed_at = Some(world.moment);
         let others = inventory.instances().iter().filter(|instance| !instance.is_of(provider));
         watch.others = others.map(|instance| instance.external_id.to_string()).collect();
         let mut effects = Vec::new();
@@ -283,11 +283,11 @@ impl Watch {
         self.suspects.is_empty() && self.proven.is_empty() && self.unowned.is_empty()
     }
 
-    fn listing_is_due(&self, now: Timestamp) -> bool {
+    fn listing_is_due(&self, now: Moment) -> bool {
         self.listed_at.is_none_or(|last| (now - last).0 >= LISTING_EVERY.0)
     }
 
-    fn ports_are_due(&self, interval: Span, now: Timestamp) -> bool {
+    fn ports_are_due(&self, interval: Span, now: Moment) -> bool {
         self.ports_at.is_none_or(|last| (now - last).0 >= interval.0)
     }
 }

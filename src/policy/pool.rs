@@ -20,7 +20,7 @@ use crate::model::quantity::Amounts;
 use crate::model::request::{NodeRequest, Rank, RequestState};
 use crate::model::snapshot::{NodeChange, RequestChange, Snapshot, Stored, WriteError};
 use crate::model::status::{VerdictKind, Why};
-use crate::model::time::{Span, Timestamp};
+use crate::model::time::{Moment, Span, Timestamp};
 use crate::model::world::World;
 
 /// What a PoolWorker feeds its mind.
@@ -150,12 +150,12 @@ pub struct Pool {
     /// What the nodes of claims under way take; no picture shows them yet.
     pub(super) claiming: BTreeMap<RequestId, Amounts>,
     /// The same of claims whose answer was lost, and until when: where they were carried out, pictures show that only later.
-    pub(super) lost_claims: Vec<(Timestamp, Amounts)>,
+    pub(super) lost_claims: Vec<(Moment, Amounts)>,
     /// Not after the first moment that a launch waits for.
-    pub(super) next_due: Option<Timestamp>,
+    pub(super) next_due: Option<Moment>,
     pub(super) next_zone: usize,
     /// Requests that the cloud had no quota for, and when they may be tried again.
-    pub(super) resting: BTreeMap<RequestId, Timestamp>,
+    pub(super) resting: BTreeMap<RequestId, Moment>,
     pub(super) claims: Claims,
     /// Labels that a waiting request has been short of since it began to wait, and how many idle nodes of each it needs.
     pub(super) waiting: BTreeMap<RequestId, BTreeMap<LabelName, usize>>,
@@ -326,7 +326,7 @@ impl Pool {
     /// One look at all open requests, in the order in which they are served (R18).
     fn pass(&mut self, world: &World<'_>) -> Vec<Effect> {
         self.has_more = false;
-        self.forget_what_is_over(world.now);
+        self.forget_what_is_over(world.moment);
         self.claims.begin_pass(self.unseen_need());
         let Some((provider, pool)) = self.section(world) else { return self.wind_down(None, world) };
         if let Some(reason) = self.obstacle(&provider, world) {

@@ -1,11 +1,13 @@
 //! What a dump shows of a pool.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::assembly::Assembly;
 use super::pool::Pool;
 use crate::model::ids::{NodeId, RequestId};
-use crate::model::time::Timestamp;
+use crate::model::time::{Moment, Timestamp};
 
 #[derive(Clone, Debug, Serialize)]
 pub struct PoolView {
@@ -33,6 +35,8 @@ pub struct HandlerView {
 pub struct AssemblyView {
     pub id: RequestId,
     pub for_s: f64,
+    /// How long the attempt to launch each of them has taken so far.
+    pub attempts_for_s: BTreeMap<NodeId, f64>,
     #[serde(flatten)]
     pub assembly: Assembly,
 }
@@ -45,7 +49,7 @@ pub struct DeferredView {
 }
 
 impl Pool {
-    pub fn observe(&self, now: Timestamp) -> PoolView {
+    pub fn observe(&self, now: Timestamp, moment: Moment) -> PoolView {
         let requests = self.handlers.values().map(|handler| HandlerView {
             id: handler.id.clone(),
             for_s: (now - handler.since).0,
@@ -60,6 +64,10 @@ impl Pool {
         let launches = self.assemblies.iter().map(|(id, assembly)| AssemblyView {
             id: id.clone(),
             for_s: (now - assembly.since).0,
+            attempts_for_s: assembly
+                .launches()
+                .map(|(node, launch)| (node.clone(), launch.attempt_for(moment).0))
+                .collect(),
             assembly: assembly.clone(),
         });
         PoolView {

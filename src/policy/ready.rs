@@ -7,7 +7,7 @@ use crate::model::component::PoolComponent;
 use crate::model::ids::{LabelName, LauncherId, RequestId};
 use crate::model::request::{NodeRequest, RequestState};
 use crate::model::snapshot::NodeChange;
-use crate::model::time::{Span, Timestamp, lies_ahead};
+use crate::model::time::{Moment, Span, Timestamp};
 use crate::model::world::World;
 
 /// A label whose nodes nobody could provide is asked for again after this time, and then after twice the time.
@@ -32,8 +32,8 @@ pub struct MinReady {
     in_flight: BTreeMap<LabelName, usize>,
     finishing: BTreeSet<RequestId>,
     /// Requests that may have been created, by their events, and until when they are looked for, once there is a picture to look at.
-    unanswered: BTreeMap<String, (LabelName, Option<Timestamp>)>,
-    paused: BTreeMap<LabelName, (Timestamp, Span)>,
+    unanswered: BTreeMap<String, (LabelName, Option<Moment>)>,
+    paused: BTreeMap<LabelName, (Moment, Span)>,
 }
 
 impl MinReady {
@@ -47,7 +47,7 @@ impl MinReady {
         for label in world.config.labels.values().filter(|label| label.min_ready > 0) {
             let busy = self.open.values().any(|open| *open == label.name) || self.in_flight.contains_key(&label.name);
             let paused = self.paused.get(&label.name);
-            let paused = paused.is_some_and(|(until, pause)| lies_ahead(*until, *pause, world.now));
+            let paused = paused.is_some_and(|(until, _)| *until > world.moment);
             if busy || paused || !can_be_launched(&label.name, own, world) {
                 continue;
             }
@@ -82,7 +82,7 @@ impl MinReady {
     }
 
     /// When a paused label may be asked for again.
-    pub fn due(&self, now: Timestamp) -> Option<Timestamp> {
+    pub fn due(&self, now: Moment) -> Option<Moment> {
         self.paused.values().map(|(until, _)| *until).filter(|until| *until > now).min()
     }
 
@@ -103,7 +103,7 @@ impl MinReady {
             }
         }
         // Not before they were looked for: without a connection there is nothing to be seen, however long that takes.
-        self.unanswered.retain(|_, (_, until)| *until.get_or_insert(world.now + SHOWN_BY) > world.now);
+        self.unanswered.retain(|_, (_, until)| *until.get_or_insert(world.moment + SHOWN_BY) > world.moment);
     }
 
     fn look_after_open(&mut self, world: &World<'_>, wishes: &mut Vec<Wish>) {
@@ -127,7 +127,7 @@ impl MinReady {
             } else {
                 let last = self.paused.get(label).map_or(Span(FIRST_PAUSE.0 / 2.0), |(_, pause)| *pause);
                 let pause = Span((last.0 * 2.0).min(LONGEST_PAUSE.0));
-                self.paused.insert(label.clone(), (world.now + pause, pause));
+                self.paused.insert(label.clone(), (world.moment + pause, pause));
             }
             let nodes = world.snapshot.nodes_allocated_to(id).filter_map(|node| {
                 let stored = world.snapshot.node(node)?;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::model::ids::{LabelName, LauncherId, ProviderName, TenantName};
+use crate::model::request::MOST_NODES;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
@@ -68,6 +69,10 @@ pub enum Reason {
     Disabled,
     OutOfService(String),
     LabelsNotAvailable(Vec<LabelName>),
+    /// More than one request may ask for.
+    TooManyNodes {
+        wanted: usize,
+    },
     LaunchesNothing,
     /// They can never work here, and why the first of them cannot.
     LabelsBroken {
@@ -141,14 +146,9 @@ impl fmt::Display for Reason {
             Reason::OutOfService(why) => write!(f, "the provider is out of service: {why}"),
             Reason::HandlesNothing => f.write_str("max-concurrency is 0: this provider handles no requests"),
             Reason::Concurrency { limit } => write!(f, "max-concurrency: {limit} requests are being handled"),
-            Reason::NoIdleNode { label, wanted, idle, kept: 0 } => {
-                write!(f, "needs {wanted} idle node(s) of label {label}, {idle} idle")
-            }
             Reason::NoIdleNode { label, wanted, idle, kept } => {
-                write!(
-                    f,
-                    "needs {wanted} idle node(s) of label {label}, {idle} idle, {kept} kept for requests before it"
-                )
+                write!(f, "needs {wanted} idle node(s) of label {label}, {idle} idle")?;
+                if *kept > 0 { write!(f, ", {kept} kept for requests before it") } else { Ok(()) }
             }
             Reason::NoFreeNodes { labels, wanted, free } => {
                 write!(f, "needs {wanted} idle node(s) {}, only {free} are free for it", of(labels))
@@ -171,6 +171,9 @@ impl fmt::Display for Reason {
             // The texts up to the colon are the reference's.
             Reason::Disabled => f.write_str("pool is disabled by max_servers"),
             Reason::LabelsNotAvailable(labels) => write!(f, "node type(s) [{}] not available", join(labels)),
+            Reason::TooManyNodes { wanted } => {
+                write!(f, "it asks for {wanted} nodes, and a request can get {MOST_NODES} at most: ask with several")
+            }
             Reason::LabelsBroken { labels, why } => write!(f, "node type(s) [{}] not available: {why}", join(labels)),
             Reason::ImagesNotAvailable { labels, why } => {
                 write!(f, "images are not available: those of [{}]: {why}", join(labels))

@@ -182,7 +182,7 @@ mod tests {
     use crate::model::findings::Source;
     use crate::model::resolve::resolve;
     use crate::model::snapshot::Snapshot;
-    use crate::model::time::Timestamp;
+    use crate::model::time::{Moment, Timestamp};
     use crate::model::yaml_parse;
 
     fn with_image(image: &str) -> Arc<Config> {
@@ -200,7 +200,10 @@ mod tests {
         build.state = BuildState::Ready;
         snapshot.images.put_build(&key, Stored { record: Arc::new(build), version: 0, mzxid: 1 });
         let needed = |config: &Config| {
-            needed_formats(&World { config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0) }, &key)
+            needed_formats(
+                &World { config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), moment: Moment::at(2.0) },
+                &key,
+            )
         };
         assert_eq!(needed(&config), Some(BTreeSet::new()));
         config.out_of_service.insert("lab".into(), "no cloud of this name".to_owned());
@@ -218,7 +221,8 @@ mod tests {
             snapshot.images.put_build(&BuildKey { image: "debian".into(), build: id.into() }, stored);
         }
         snapshot.images.contend(&"debian".into(), "one", true);
-        let world = World { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0) };
+        let world =
+            World { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), moment: Moment::at(2.0) };
         let going = |begun: &[(&str, &str)]| {
             let begun = begun.iter().map(|(image, build)| (ImageName::from(*image), BuildId::from(*build))).collect();
             due(&world, Pass::Whole, &begun).iter().map(Retirement::key).collect::<Vec<_>>()

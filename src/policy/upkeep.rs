@@ -13,7 +13,7 @@ use crate::model::cloud::{Facts, HostCheck, HostIdentity};
 use crate::model::ids::{NodeId, ProviderName, RequestId};
 use crate::model::node::Node;
 use crate::model::snapshot::WriteError;
-use crate::model::time::{Span, Timestamp, lies_ahead};
+use crate::model::time::{Moment, Span, Timestamp};
 use crate::model::world::World;
 
 #[derive(Clone, Debug)]
@@ -70,14 +70,14 @@ pub struct Upkeep {
     /// Facts and number of nodes at the last plan for standing hosts: while both stay, no slot needs anything.
     stood: BTreeMap<ProviderName, (Arc<Facts>, usize)>,
     /// When the next node reaches its age.
-    due: Option<Timestamp>,
+    due: Option<Moment>,
     /// Deletions of instances among them.
     deleting: BTreeSet<String>,
     /// Those that failed a moment ago, and when they may be tried again.
-    resting: BTreeMap<String, Timestamp>,
+    resting: BTreeMap<String, Moment>,
     rest: Span,
     /// Requests that a pool can go on with, and since when they have been seen so, with how long that is waited for.
-    left: BTreeMap<RequestId, (Timestamp, Span)>,
+    left: BTreeMap<RequestId, (Moment, Span)>,
     counts: BTreeMap<&'static str, u64>,
     failed: BTreeMap<String, String>,
 }
@@ -132,20 +132,20 @@ impl Upkeep {
     }
 
     /// When to look again though nothing changes.
-    pub fn due(&self) -> Option<Timestamp> {
+    pub fn due(&self) -> Option<Moment> {
         self.due
     }
 
     fn look(&mut self, world: &World<'_>) -> Vec<Effect> {
         let mut effects = Vec::new();
-        self.resting.retain(|_, until| lies_ahead(*until, self.rest, world.now));
+        self.resting.retain(|_, until| *until > world.moment);
         self.due = self.resting.values().copied().min();
         if !world.snapshot.connected {
             return effects;
         }
         self.see_left(world);
         let is_left_to_pools =
-            |request: &RequestId| self.left.get(request).is_some_and(|(since, grace)| world.now < *since + *grace);
+            |request: &RequestId| self.left.get(request).is_some_and(|(since, grace)| world.moment < *since + *grace);
         // More cannot begin now, and what is under way needs no second time.
         let is_wanted = |id: &NodeId, node: &Node| {
             let key = format!("node {id}");
@@ -159,7 +159,7 @@ impl Upkeep {
             repairs.extend(sweep::spent_nodes(provider, is_wanted, world).take(MOST_IN_FLIGHT));
             for (old, next) in [sweep::old_ready_nodes(provider, world), sweep::old_held_nodes(provider, world)] {
                 repairs.extend(old);
-                due = [due, next].into_iter().flatten().min();
+                due = [due, next.map(|next| world.moment_of(next))].into_iter().flatten().min();
             }
         }
         self.due = due;
@@ -173,9 +173,9 @@ impl Upkeep {
         let left = world.snapshot.unheld_requests();
         let left = left.filter_map(|(id, request)| Some((id.clone(), left::grace(id, request, world)?)));
         let before = std::mem::take(&mut self.left);
-        let since = |id: &RequestId| before.get(id).map_or(world.now, |(since, _)| *since);
+        let since = |id: &RequestId| before.get(id).map_or(world.moment, |(since, _)| *since);
         self.left = left.map(|(id, grace)| (id.clone(), (since(&id), grace))).collect();
-        let ends = self.left.values().map(|(since, grace)| *since + *grace).filter(|end| *end > world.now).min();
+        let ends = self.left.values().map(|(since, grace)| *since + *grace).filter(|end| *end > world.moment).min();
         self.due = [self.due, ends].into_iter().flatten().min();
     }
 
@@ -314,7 +314,7 @@ impl Upkeep {
         *self.counts.entry("refused").or_insert(0) += 1;
         if was_deletion && matches!(error, WriteError::Failed(_)) {
             // The lock that is given back would wake us at once.
-            let until = world.now + self.rest;
+            let until = world.moment + self.rest;
             self.resting.insert(key.clone(), until);
             self.due = [self.due, Some(until)].into_iter().flatten().min();
         }
@@ -325,7 +325,7 @@ impl Upkeep {
         let is_outdated = revision != Some(world.snapshot.revision);
         if is_outdated && matches!(error, WriteError::Conflict | WriteError::Contended) {
             // One look serves all that are refused together.
-            self.due = Some(world.now);
+            self.due = Some(world.moment);
         }
     }
 }
@@ -338,18 +338,19 @@ pub struct UpkeepView {
     pub inspecting: Vec<String>,
     pub counts: BTreeMap<&'static str, u64>,
     pub failed: BTreeMap<String, String>,
-    pub due: Option<Timestamp>,
+    /// When it looks again though nothing changes.
+    pub due_in_s: Option<f64>,
 }
 
 impl Upkeep {
-    pub fn observe(&self) -> UpkeepView {
+    pub fn observe(&self, now: Moment) -> UpkeepView {
         UpkeepView {
             actor: "CleanupWorker",
             in_flight: self.in_flight.keys().cloned().collect(),
             inspecting: self.inspecting.iter().map(|(provider, host)| format!("{host} of {provider}")).collect(),
             counts: self.counts.clone(),
             failed: self.failed.clone(),
-            due: self.due,
+            due_in_s: self.due.map(|due| (due - now).0),
         }
     }
 }

@@ -7,7 +7,7 @@ use nodepool::model::cloud::{ExternalId, Facts, Launching};
 use nodepool::model::ids::{NodeId, ProviderName};
 use nodepool::model::node::NodeState;
 use nodepool::model::tidying::Tidy;
-use nodepool::model::time::{Span, Timestamp};
+use nodepool::model::time::{Moment, Span, Timestamp};
 use nodepool::model::world::World;
 use nodepool::policy::leaks::{Effect, Event, Leaks, Proof};
 use rand::rngs::StdRng;
@@ -406,7 +406,7 @@ impl<'a> History<'a> {
             self.built.facts.insert(provider(), facts());
         }
         let Built { config, facts, now, .. } = &self.built;
-        let world = World { config, snapshot: &self.zookeeper.mirror, facts, now: *now };
+        let world = World { config, snapshot: &self.zookeeper.mirror, facts, now: *now, moment: Moment::at(now.0) };
         let effects = self.leaks.step(event, &world);
         let deletions = effects.iter().filter(|effect| matches!(effect, Effect::Delete { .. })).count();
         let budget = ours.map_or(0, |ours| (ours / 10).max(10));

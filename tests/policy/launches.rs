@@ -400,7 +400,7 @@ fn what_a_claim_took_whose_answer_was_lost_is_not_there_for_others() {
     );
     let due = scene.pool.due().expect("it is looked at again");
     scene.step(Event::Claimed(scene.request.clone(), Ok(Vec::new())));
-    scene.built.now = due;
+    scene.built.wait_until(due);
     assert!(matches!(&scene.step(Event::Clock)[..], [Effect::Extend { build, .. }] if build.len() == 1));
 }
 

@@ -101,6 +101,22 @@ fn ready_with(id: &str) -> Built {
     built
 }
 
+// The clock was put back by an hour, and for an hour longer there was no list.
+#[test]
+fn there_is_a_list_every_ten_minutes_whatever_happens_to_the_clock() {
+    for by in [Span(-3600.0), Span(3600.0)] {
+        let (mut leaks, mut built) = (Leaks::default(), ready_with("a"));
+        let known = [instance("a", "lab", "0000000001")];
+        leaks.step(Event::Sweep, &built.world());
+        leaks.step(listed(&known), &built.world());
+        built.set_clock(by);
+        assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::CallTheRoll(lab())]);
+        leaks.step(called(&known), &built.world());
+        built.wait_until(built.moment() + Span(600.0));
+        assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::List(lab())]);
+    }
+}
+
 #[test]
 fn where_nothing_is_suspected_the_ids_alone_are_looked_at_until_one_is_new() {
     let (mut leaks, mut built) = (Leaks::default(), ready_with("a"));

@@ -32,8 +32,8 @@ fn what_another_launcher_may_go_on_with_is_left_to_it_for_a_moment() {
     let mut upkeep = Upkeep::new(Span(28_800.0));
     assert!(!resets(&mut upkeep, &built));
     let due = upkeep.due().expect("it is looked at again");
-    assert_eq!((due - built.now).0, 3.0);
-    built.now = due;
+    assert_eq!((due - built.moment()).0, 3.0);
+    built.wait_until(due);
     assert!(resets(&mut upkeep, &built), "nobody went on with it");
 }
 

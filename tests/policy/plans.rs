@@ -34,7 +34,7 @@ fn plan(built: &Built) -> String {
         writeln!(text, "upkeep {}", describe_upkeep(&effect)).unwrap();
     }
     if let Some(due) = upkeep.due() {
-        writeln!(text, "upkeep looks again in {} s", (due - built.now).0).unwrap();
+        writeln!(text, "upkeep looks again in {} s", (due - built.moment()).0).unwrap();
     }
     text
 }

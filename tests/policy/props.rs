@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::worlds::{Built, LAUNCHER, Spec, build, pool_id, request_id};
+use crate::worlds::{Built, LAUNCHER, NOW, Spec, build, pool_id, request_id};
 use nodepool::model::ids::{LabelName, LauncherId, NodeId, RequestId};
 use nodepool::model::json;
 use nodepool::model::ledger::Ledger;
@@ -10,7 +10,7 @@ use nodepool::model::node::{Node, NodeState};
 use nodepool::model::request::{Rank, RequestState};
 use nodepool::model::snapshot::Stored;
 use nodepool::model::status::VerdictKind;
-use nodepool::model::time::Span;
+use nodepool::model::time::{Moment, Span};
 use nodepool::policy::pool::{Effect, Event, Pool};
 use nodepool::policy::request_handler::HandOut;
 use nodepool::policy::sweep::Repair;
@@ -89,7 +89,7 @@ fn look(built: &Built) -> (Pool, Vec<Effect>) {
 
 /// Nodes by request, of hand-outs and of those of which a host is still being probed.
 fn given(pool: &Pool) -> BTreeMap<RequestId, Vec<NodeId>> {
-    let handlers = pool.observe(crate::worlds::NOW).requests.into_iter();
+    let handlers = pool.observe(NOW, Moment::at(NOW.0)).requests.into_iter();
     handlers.filter(|handler| !handler.nodes.is_empty()).map(|handler| (handler.id, handler.nodes)).collect()
 }
 

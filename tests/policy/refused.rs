@@ -30,7 +30,7 @@ fn a_refused_repair_is_tried_again_if_the_picture_has_moved_on_meanwhile() {
         assert!(repairs(&upkeep.step(Event::Wake, &built.world())).is_empty(), "it is under way");
         let refused = Event::Repaired(asked[0].clone(), Err(error));
         assert!(upkeep.step(refused, &built.world()).is_empty());
-        assert_eq!(upkeep.due(), Some(built.world().now), "a look is due at once");
+        assert_eq!(upkeep.due(), Some(built.moment()), "a look is due at once");
         assert_eq!(repairs(&upkeep.step(Event::Wake, &built.world())), asked);
     }
     let refused = Event::Repaired(asked[0].clone(), Err(WriteError::Contended));

@@ -7,7 +7,7 @@ use crate::worlds::{NOW, Spec, node_id, request_id};
 use nodepool::model::cloud::{Facts, Trouble};
 use nodepool::model::config::ProviderConfig;
 use nodepool::model::ids::LabelName;
-use nodepool::model::request::RequestState;
+use nodepool::model::request::{MOST_NODES, RequestState};
 use nodepool::model::snapshot::{Stored, WriteError};
 use nodepool::model::time::{Span, Timestamp};
 use nodepool::policy::pool::{Effect, Event};
@@ -99,4 +99,21 @@ fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connecti
     scene.built.snapshot.connected = true;
     let wishes = plan(&mut mind, &scene);
     assert!(wishes.contains(&Wish::Finish { request: id, nodes: Vec::new() }), "{wishes:?}");
+}
+
+// Its last write did not fit what ZooKeeper takes, so it was served, and not fulfilled, again and again.
+#[test]
+fn a_request_for_more_nodes_than_one_write_can_name_fails_at_once() {
+    let ask = |nodes: usize| {
+        let mut scene = Scene::new(&vec!["a"; nodes].join(","));
+        let effects = scene.step(Event::Wake);
+        let why = scene.pool.why(&scene.request, &scene.built.snapshot).expect("it was looked at");
+        (effects, why.reason)
+    };
+    let (effects, _) = ask(MOST_NODES);
+    assert!(matches!(&effects[..], [Effect::Claim(claim)] if claim.build.len() == MOST_NODES));
+    let (effects, reason) = ask(MOST_NODES + 1);
+    let [Effect::Decline { request: change, .. }] = &effects[..] else { panic!("nobody can serve it: {reason}") };
+    assert_eq!(change.record.state, RequestState::Failed);
+    assert_eq!(reason, "it asks for 5001 nodes, and a request can get 5000 at most: ask with several");
 }

@@ -42,12 +42,12 @@ impl Builder {
 }
 
 /// Keeps a builder running, whose images stay where they are over its lives.
-pub fn builder(name: &'static str, seed: u64, zookeeper: &MemoryZooKeeper, clouds: &Clouds, calm: &Calm) -> Builder {
+pub fn builder(name: &'static str, seed: u64, zookeeper: &MemoryZooKeeper, clouds: &Clouds, luck: &Luck) -> Builder {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let files = Files::InMemory(Arc::default());
     let Files::InMemory(texts) = &files else { unreachable!("simulated files are in memory") };
     texts.lock().unwrap().insert("nodepool.yaml".into(), builders_yaml(folder.path()));
-    let (clouds, dice, calm) = (clouds.clone(), Arc::new(Mutex::new(StdRng::seed_from_u64(seed))), calm.clone());
+    let (clouds, dice, luck) = (clouds.clone(), Arc::new(Mutex::new(StdRng::seed_from_u64(seed))), luck.clone());
     let seat = keep_running(name, zookeeper, move |gate| {
         let tune = |options: &mut nodepool::actors::shared::LauncherOptions| {
             (options.files, options.config) = (files.clone(), "nodepool.yaml".into());
@@ -55,7 +55,7 @@ pub fn builder(name: &'static str, seed: u64, zookeeper: &MemoryZooKeeper, cloud
             options.config_check = Span(601.0);
         };
         let process = Process::named(Identity::named(name), "", tune, Some(clouds.behind(gate)));
-        let maker = Arc::new(Model { dice: dice.clone(), calm: calm.clone(), gate: gate.clone() });
+        let maker = Arc::new(Model { dice: dice.clone(), luck: luck.clone(), gate: gate.clone() });
         let life = BuilderLife { options: BuilderOptions::default(), builder_id: format!("id-of-{name}"), maker };
         let run = move |process: &mut Process, zk| {
             let (shared, life) = (process.shared.clone(), life.clone());
@@ -69,40 +69,75 @@ pub fn builder(name: &'static str, seed: u64, zookeeper: &MemoryZooKeeper, cloud
     Builder { seat, folder }
 }
 
-/// Whether faults are over, for what fails by itself.
-pub type Calm = Arc<AtomicBool>;
+/// What becomes of builds.
+#[derive(Clone, Default)]
+pub struct Luck {
+    /// Faults are over: all are well.
+    is_calm: Arc<AtomicBool>,
+    /// Images of which all fail, and how often somebody said so.
+    doomed: Arc<Mutex<Vec<&'static str>>>,
+}
 
-/// 0 is a build that hangs, 1 one that fails, all else are well.
+impl Luck {
+    pub fn calm(&self) {
+        self.is_calm.store(true, Ordering::Relaxed);
+    }
+
+    /// All builds of an image fail for a while.
+    pub fn doom(&self, image: &'static str, duration: Duration) {
+        self.doomed.lock().unwrap().push(image);
+        let doomed = self.doomed.clone();
+        actix_rt::spawn(async move {
+            tokio::time::sleep(duration).await;
+            let mut doomed = doomed.lock().unwrap();
+            let at = doomed.iter().position(|name| *name == image).expect("it is doomed until now");
+            doomed.swap_remove(at);
+        });
+    }
+
+    fn fate(&self, base: &str, dice: &mut StdRng) -> u32 {
+        let fate = dice.gen_range(0..=FINE);
+        if self.is_calm.load(Ordering::Relaxed) {
+            return FINE;
+        }
+        let is_doomed = |image: &&'static str| base.contains(&format!("/{image}-"));
+        if self.doomed.lock().unwrap().iter().any(is_doomed) { FAILS } else { fate }
+    }
+}
+
+/// What may become of a build; all between is well.
+const HANGS: u32 = 0;
+const FAILS: u32 = 1;
 const FINE: u32 = 9;
 
 /// What makes images: it takes minutes, and fails, or hangs, now and then. It ends with its builder.
 struct Model {
     dice: Arc<Mutex<StdRng>>,
-    calm: Calm,
+    luck: Luck,
     gate: Gate,
 }
 
 impl ImageMaker for Model {
     fn make<'a>(&'a self, run: &'a DibRun, in_vain: BoxFuture<'a, ()>) -> BoxFuture<'a, Result<DibEnd, DibError>> {
-        let (duration, fate) = {
-            let mut dice = self.dice.lock().unwrap();
-            let fate = if self.calm.load(Ordering::Relaxed) { FINE } else { dice.gen_range(0..=FINE) };
-            (Duration::from_secs_f64(dice.gen_range(30.0..240.0)), fate)
-        };
         let after = |option: &str| {
             let mut words = run.command.iter().skip_while(move |word| *word != option);
             words.nth(1).expect("a command line of diskimage-builder's").clone()
         };
         let (base, formats) = (after("-o"), after("-t"));
+        let (duration, fate) = {
+            let mut dice = self.dice.lock().unwrap();
+            let fate = self.luck.fate(&base, &mut dice);
+            (Duration::from_secs_f64(dice.gen_range(30.0..240.0)), fate)
+        };
         let write =
             move |suffix: &str| fs::write(PathBuf::from(format!("{base}.{suffix}")), "image").expect("a small file");
         let made = async move {
             write("half-made");
             tokio::time::sleep(duration).await;
-            if self.gate.is_closed() || fate == 0 {
+            if self.gate.is_closed() || fate == HANGS {
                 std::future::pending::<()>().await;
             }
-            if fate == 1 {
+            if fate == FAILS {
                 return DibEnd::Status(1);
             }
             for format in formats.split(',') {

@@ -2,7 +2,6 @@
 
 use std::num::ParseIntError;
 use std::str::FromStr;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nodepool::actors::clock;
@@ -12,7 +11,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::book::Book;
-use super::builders::Calm;
+use super::builders::Luck;
 use super::cloud::{Clouds, Weather};
 use super::configuration::{BUILDERS, Cast, IMAGES, LAUNCHERS, Lack, OLD, PROVIDERS, Sizes};
 use super::process::{Configured, SESSION_TIMEOUT, Seat};
@@ -49,6 +48,8 @@ pub enum Fault {
     Dismiss { nth: usize },
     /// Somebody wants an image built anew.
     Rebuild { image: &'static str },
+    /// All builds of an image fail for a while.
+    Doom { image: &'static str, seconds: f64 },
     /// A launcher gets another configuration. What it lacks it has again after a while.
     Reload { launcher: usize, sizes: Sizes, seconds: f64 },
 }
@@ -141,7 +142,7 @@ impl Fault {
                 OLD_SEAT => cast.old,
                 process => process < LAUNCHERS.len() || cast.builders,
             },
-            Self::Dismiss { .. } | Self::Rebuild { .. } => cast.builders,
+            Self::Dismiss { .. } | Self::Rebuild { .. } | Self::Doom { .. } => cast.builders,
             Self::Storm { .. } | Self::Vanish { .. } | Self::Jump { .. } => true,
             Self::Delete { .. } | Self::Hold { .. } | Self::Erase { .. } | Self::Reload { .. } => true,
         }
@@ -176,9 +177,10 @@ fn draw(dice: &mut StdRng) -> Fault {
         7..9 => Fault::Storm {
             provider: PROVIDERS[dice.gen_range(0..PROVIDERS.len())],
             weather: Storm::ALL[dice.gen_range(0..Storm::ALL.len())],
-            seconds: dice.gen_range(30.0..400.0),
+            seconds: if dice.gen_ratio(1, 5) { dice.gen_range(400.0..2400.0) } else { dice.gen_range(30.0..400.0) },
         },
         9 => Fault::Vanish { nth: dice.gen_range(0..20) },
+        10 if dice.gen_ratio(1, 3) => Fault::Jump { seconds: dice.gen_range(-HOUR..HOUR) },
         10 => Fault::Jump { seconds: dice.gen_range(-30.0..120.0) },
         11..13 => {
             let most_ms = [5, 20, 100, 400, 1500][dice.gen_range(0..5)];
@@ -186,7 +188,11 @@ fn draw(dice: &mut StdRng) -> Fault {
         }
         13..15 => Fault::Delete { nth: dice.gen_range(0..20) },
         15 => Fault::Dismiss { nth: dice.gen_range(0..12) },
-        16 => Fault::Rebuild { image: IMAGES[dice.gen_range(0..IMAGES.len())].0 },
+        16 => {
+            let image = IMAGES[dice.gen_range(0..IMAGES.len())].0;
+            let seconds = dice.gen_range(300.0..HOUR);
+            if dice.r#gen() { Fault::Rebuild { image } } else { Fault::Doom { image, seconds } }
+        }
         17 => Fault::Erase { nth: dice.gen_range(0..20) },
         19..21 => {
             let most_ms = [5, 50, 300, 1500][dice.gen_range(0..4)];
@@ -215,7 +221,7 @@ pub struct Stage {
     pub seats: Vec<Seat>,
     pub launchers: Vec<Configured>,
     pub crowd: Crowd,
-    pub calm: Calm,
+    pub luck: Luck,
     pub book: Book,
 }
 
@@ -285,6 +291,7 @@ pub fn strike(fault: &Fault, stage: &Stage) {
             drop(actix_rt::spawn(operator::dismiss_upload(zookeeper.clone(), stage.book.clone(), nth)))
         }
         Fault::Rebuild { image } => drop(actix_rt::spawn(operator::ask_for_build(zookeeper.clone(), image))),
+        Fault::Doom { image, seconds } => stage.luck.doom(image, Duration::from_secs_f64(seconds)),
         Fault::Reload { launcher, sizes, seconds } => {
             let configured = launchers[launcher].clone();
             configured.set(sizes);
@@ -309,8 +316,8 @@ fn slow_down(process: &Seat, most_ms: u64, seconds: f64) {
 
 /// The end of all faults.
 pub fn heal(stage: &Stage) {
-    let Stage { zookeeper, clouds, seats, launchers, calm, .. } = stage;
-    calm.store(true, Ordering::Relaxed);
+    let Stage { zookeeper, clouds, seats, launchers, luck, .. } = stage;
+    luck.calm();
     clouds.calm();
     for seat in seats {
         zookeeper.resume(seat.session());

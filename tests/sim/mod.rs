@@ -29,7 +29,7 @@ use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
 
 use self::book::Book;
-use self::builders::Calm;
+use self::builders::Luck;
 use self::cloud::Clouds;
 use self::configuration::{BUILDERS, Cast, LAUNCHERS};
 use self::faults::{Chosen, Fault, Stage};
@@ -122,8 +122,8 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     }
     let launcher = |launcher| process::launcher(launcher, cast, &zookeeper, &clouds, &book);
     let (mut seats, launchers): (Vec<_>, Vec<_>) = LAUNCHERS.iter().map(launcher).unzip();
-    let calm = Calm::default();
-    let mut builder = |name: &&'static str| builders::builder(name, dice.r#gen(), &zookeeper, &clouds, &calm);
+    let luck = Luck::default();
+    let mut builder = |name: &&'static str| builders::builder(name, dice.r#gen(), &zookeeper, &clouds, &luck);
     let builders: Vec<_> = BUILDERS.iter().filter(|_| cast.builders).map(&mut builder).collect();
     // Those who do not take part leave their seats empty.
     seats.extend(
@@ -134,7 +134,7 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     for _ in 0..REQUESTS {
         crowd.join(Duration::from_secs_f64(dice.gen_range(20.0..HOUR)), dice.r#gen(), cast.wishes());
     }
-    let stage = Stage { zookeeper, clouds, seats, launchers, crowd, calm, book: book.clone() };
+    let stage = Stage { zookeeper, clouds, seats, launchers, crowd, luck, book: book.clone() };
     let begun = Instant::now();
     for (at, fault) in faults {
         tokio::time::sleep_until(begun + Duration::from_secs_f64(*at)).await;

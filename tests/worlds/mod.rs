@@ -12,7 +12,7 @@ use nodepool::model::node::{Node, NodeState};
 use nodepool::model::quantity::Amounts;
 use nodepool::model::request::{NodeRequest, RequestState};
 use nodepool::model::snapshot::{LockView, Snapshot, Stored};
-use nodepool::model::time::{Span, Timestamp};
+use nodepool::model::time::{Moment, Span, Timestamp};
 use nodepool::model::world::World;
 use nodepool::model::yaml::{Place, YamlNode, YamlValue};
 use nodepool::policy::board::Board;
@@ -53,11 +53,28 @@ pub struct Built {
     pub facts: BTreeMap<ProviderName, Arc<Facts>>,
     pub board: Board,
     pub now: Timestamp,
+    /// How far the clock on the wall has been put ahead, or back.
+    pub set: Span,
 }
 
 impl Built {
     pub fn world(&self) -> World<'_> {
-        World { config: &self.config, snapshot: &self.snapshot, facts: &self.facts, now: self.now }
+        let moment = self.moment();
+        World { config: &self.config, snapshot: &self.snapshot, facts: &self.facts, now: self.now, moment }
+    }
+
+    pub fn moment(&self) -> Moment {
+        Moment::at(self.now.0 - self.set.0)
+    }
+
+    pub fn wait_until(&mut self, moment: Moment) {
+        self.now = self.now + (moment - self.moment());
+    }
+
+    /// Somebody sets the clock on the wall.
+    pub fn set_clock(&mut self, by: Span) {
+        self.now = self.now + by;
+        self.set = Span(self.set.0 + by.0);
     }
 }
 
@@ -153,6 +170,7 @@ pub fn build(spec: &Spec) -> Built {
         facts: BTreeMap::from([(ProviderName::from("lab"), Arc::new(facts))]),
         board,
         now: NOW,
+        set: Span::ZERO,
     }
 }
 

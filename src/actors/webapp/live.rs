@@ -31,7 +31,6 @@ use crate::model::meters::{self, Meter, MeterKind};
 use crate::model::node::NodeState;
 use crate::model::snapshot::Snapshot;
 use crate::model::status::{self, NODE_COLUMNS, REQUEST_COLUMNS, Why};
-use crate::model::world::World;
 use crate::zk::mirror::Frame;
 
 /// Changes are told at most this often: what happens meanwhile is told together.
@@ -162,8 +161,7 @@ impl Live {
         let Some(loaded) = shared.in_force() else { return Vec::new() };
         let (shown, now) = (lock(&self.shown).picture.clone(), clock::now());
         let calls = shared.samples.tally().map(|tally| lock(&self.calls).figures(tally, now)).unwrap_or_default();
-        let world = World { config: &loaded.config, snapshot: &shown, facts: &shared.pictures.facts(), now };
-        live::providers(&world, &calls)
+        live::providers(&clock::world(&loaded.config, &shown, &shared.pictures.facts()), &calls)
     }
 
     /// Gathered once for all who ask at the same time or soon after.

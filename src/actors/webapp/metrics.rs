@@ -14,7 +14,6 @@ use crate::actors::{clock, footprint};
 use crate::model::exposition::{CONTENT_TYPE, Exposition};
 use crate::model::meters;
 use crate::model::moment;
-use crate::model::world::World;
 
 /// Figures are counted at most this often, however many ask.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -48,8 +47,7 @@ fn collect(shared: &Shared) -> String {
     }
     if let Some(loaded) = shared.in_force() {
         let snapshot = shared.pictures.latest().unwrap_or_default();
-        let (config, facts, now) = (&*loaded.config, &shared.pictures.facts(), clock::now());
-        moment::show(&World { config, snapshot: &snapshot, facts, now }, &mut out);
+        moment::show(&clock::world(&loaded.config, &snapshot, &shared.pictures.facts()), &mut out);
     }
     out.plain(&meters::READY, f64::from(u8::from(*shared.ready.borrow())));
     out.plain(&meters::PANICS, shared.panics.total() as f64);

@@ -1,0 +1,62 @@
+//! The clock on the wall is set while something is waited for.
+
+use crate::launches::Scene;
+use crate::worlds::{Spec, node_id};
+use nodepool::model::cloud::{CloudError, News};
+use nodepool::model::snapshot::WriteError;
+use nodepool::model::time::Span;
+use nodepool::policy::pool::{Effect, Event};
+use nodepool::policy::upkeep::{self, Upkeep};
+
+/// An hour is more than is ever waited for here, so nothing that happens then happens by chance.
+const BACK_AND_AHEAD: [Span; 2] = [Span(-3600.0), Span(3600.0)];
+
+#[test]
+fn a_boot_has_its_time_whatever_happens_to_the_clock() {
+    for by in BACK_AND_AHEAD {
+        let mut scene = Scene::new("a");
+        scene.begin();
+        let due = scene.pool.due().expect("it is not waited for without end");
+        assert_eq!(due - scene.built.moment(), Span(60.0));
+        scene.built.set_clock(by);
+        assert_eq!(scene.step(Event::Clock), [], "no time has passed");
+        assert_eq!(scene.pool.due(), Some(due));
+        scene.built.wait_until(due);
+        let effects = scene.step(Event::Clock);
+        assert!(matches!(&effects[..], [Effect::Abandon { node }] if *node == scene.nodes[0]), "{effects:?}");
+    }
+}
+
+#[test]
+fn a_request_that_found_no_quota_rests_as_long_as_ever() {
+    for by in BACK_AND_AHEAD {
+        let mut scene = Scene::new("a");
+        scene.begin();
+        let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
+        scene.step(Event::News(scene.nodes[0].clone(), refused));
+        scene.built.snapshot.remove_node(&scene.nodes[0]);
+        scene.built.set_clock(by);
+        assert_eq!(scene.step(Event::Wake), [], "it rests");
+        scene.built.wait_until(scene.pool.due().expect("it is tried again"));
+        assert!(matches!(&scene.step(Event::Clock)[..], [Effect::Extend { .. }]));
+    }
+}
+
+#[test]
+fn what_could_not_be_deleted_rests_as_long_as_ever() {
+    for by in BACK_AND_AHEAD {
+        let nodes = vec!["1 labels=a used".to_owned()];
+        let mut built = Scene::of(&Spec { hosts: vec!["h1 labels=a".to_owned()], nodes, ..Spec::default() }).built;
+        let mut upkeep = Upkeep::new(Span(28_800.0));
+        let deletions = |effects: Vec<upkeep::Effect>| effects.len();
+        assert_eq!(deletions(upkeep.step(upkeep::Event::Wake, &built.world())), 1);
+        let refused = Err(WriteError::Failed("the cloud says no".to_owned()));
+        upkeep.step(upkeep::Event::Repaired(format!("node {}", node_id("1")), refused), &built.world());
+        built.set_clock(by);
+        assert_eq!(deletions(upkeep.step(upkeep::Event::Wake, &built.world())), 0, "it rests");
+        let due = upkeep.due().expect("it is tried again");
+        assert!((due - built.moment()).0 <= 5.0);
+        built.wait_until(due);
+        assert_eq!(deletions(upkeep.step(upkeep::Event::Wake, &built.world())), 1);
+    }
+}
