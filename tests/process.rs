@@ -273,6 +273,18 @@ async fn the_session_moves_to_the_servers_of_a_changed_configuration() {
     drop(first);
 }
 
+#[tokio::test]
+async fn who_finds_no_zookeeper_looks_where_the_configuration_says_by_then() {
+    let nobody = ports::reserve();
+    let place = Place::new(&daemon::configuration(nobody.number));
+    let mut launcher = place.launcher(&["-f"]);
+    launcher.logs("no connection to ZooKeeper, trying again").await;
+    let _coordinator = coordinator(&place).await;
+    place.becomes_ready().await;
+    launcher.signal(Signal::SIGTERM);
+    assert!(launcher.ends().await.success());
+}
+
 // operations.md check 56
 #[tokio::test]
 async fn statistics_are_sent_where_the_environment_says() {

@@ -95,7 +95,7 @@ pub async fn run_session(zk: Zk, shared: Arc<Shared>, life: BuilderLife, loaded:
         Ok(mirror) => Arc::new(mirror),
         Err(error) => {
             warn!(target: "nodepool.zk.ZooKeeper", %error, "cannot read the tree; connecting anew");
-            return SessionEnd::Expired;
+            return SessionEnd::Unread;
         }
     };
     let (panics, desk) = (PanicWatch::new(), Desk::default());

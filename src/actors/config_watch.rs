@@ -12,8 +12,16 @@ pub struct ConfigWatch {
     loading: bool,
 }
 
-/// What a look has found; nothing where nothing changed.
-pub struct Look(Option<Result<Loaded, LoadError>>);
+/// What a look has found.
+pub struct Look(Found);
+
+enum Found {
+    /// What is in force.
+    Known,
+    /// What was broken before.
+    Broken,
+    New(Box<Result<Loaded, LoadError>>),
+}
 
 impl ConfigWatch {
     pub fn new(loaded: &Loaded) -> Self {
@@ -28,17 +36,28 @@ impl ConfigWatch {
         let (options, known, broken) = (options.clone(), self.stamp.clone(), self.broken.clone());
         Some(async move {
             let stamp = config_files::stamp(&options.files, &options.config, options.secure.as_deref()).await;
-            if stamp == known || Some(&stamp) == broken.as_ref() {
-                return Look(None);
+            if stamp == known {
+                return Look(Found::Known);
             }
-            Look(Some(options.load_again().await))
+            if Some(&stamp) == broken.as_ref() {
+                return Look(Found::Broken);
+            }
+            Look(Found::New(Box::new(options.load_again().await)))
         })
     }
 
     /// The new configuration, if there is one that can be used. A broken file keeps the running one.
     pub fn seen(&mut self, look: Look) -> Option<Loaded> {
         self.loading = false;
-        match look.0? {
+        let loaded = match look.0 {
+            Found::Known => {
+                self.broken = None;
+                return None;
+            }
+            Found::Broken => return None,
+            Found::New(loaded) => *loaded,
+        };
+        match loaded {
             Ok(loaded) => {
                 loaded.tell();
                 (self.stamp, self.broken) = (loaded.stamp.clone(), None);

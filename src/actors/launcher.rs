@@ -49,18 +49,19 @@ pub async fn run_session(zk: Zk, shared: Arc<Shared>, loaded: Loaded) -> Session
         Ok(mirror) => Arc::new(mirror),
         Err(error) => {
             warn!(target: "nodepool.zk.ZooKeeper", %error, "cannot read the tree; connecting anew");
-            return SessionEnd::Expired;
+            return SessionEnd::Unread;
         }
     };
     shared.pictures.show(&mirror);
     let panics = PanicWatch::new();
-    let store = Store::new(zk.clone(), mirror);
+    let store = Store::new(zk.clone(), mirror.clone());
     let launcher = Launcher::new(shared.clone(), store, loaded, panics.clone()).start();
     let (mut session, mut shutdown) = (zk.session(), shared.shutdown.clone());
     let end = tokio::select! {
         biased;
         actor = panics.panicked() => SessionEnd::Panicked(actor),
         _ = session.wait_for(|state| *state == SessionState::Expired) => SessionEnd::Expired,
+        () = mirror.gone_back() => SessionEnd::WentBack,
         _ = shutdown.wait_for(Option::is_some) => SessionEnd::Stopped,
     };
     // Whatever the reason: nobody of this tree may act on the next session.
@@ -360,7 +361,7 @@ impl Launcher {
                 // It may be there all the same, and the picture have it already.
                 act.changes.nudge();
             }
-            act.min_ready.submitted(&label, &event, result.ok());
+            act.min_ready.submitted(&label, &event, result.ok(), clock::moment());
         }));
     }
 }

@@ -85,6 +85,8 @@ pub struct PoolWorker {
 struct Component {
     path: Option<String>,
     written: Option<PoolComponent>,
+    /// The picture has shown it.
+    shown: bool,
     writing: bool,
     /// What it says of the pool, and whether that is about to be looked at again.
     paused: bool,
@@ -355,8 +357,24 @@ impl PoolWorker {
         }
     }
 
+    /// Somebody may remove a registration by hand: then there is another one, or no pool of this process would decide anything any more.
+    fn register_if_gone(&mut self) {
+        let picture = self.changes.latest();
+        let is_ours = |pool: &PoolComponent| pool.id.as_ref() == Some(&self.parts.launcher);
+        if !picture.connected || self.component.path.is_none() {
+            return;
+        }
+        if picture.pools.pools().any(|(_, pool)| is_ours(&pool.record)) {
+            self.component.shown = true;
+        } else if std::mem::take(&mut self.component.shown) {
+            warn!(target: "nodepool.Component", pool = %self.parts.id, "the registration is gone, registering anew");
+            (self.component.path, self.component.written) = (None, None);
+        }
+    }
+
     /// Registers this pool, or writes what changed; one write at a time, the last one wins.
     fn register(&mut self, ctx: &mut Context<Self>) {
+        self.register_if_gone();
         let record = self.registration();
         let is_known = self.component.written.as_ref() == Some(&record);
         if self.component.leaving || self.component.writing || is_known {

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use actix_rt::{Arbiter, System};
 use tokio::runtime::Handle;
@@ -15,6 +16,7 @@ use tracing::{error, info, warn};
 
 use super::builder::{self, BuilderLife, BuilderOptions};
 use super::config_files::{LoadError, Loaded};
+use super::config_watch::ConfigWatch;
 use super::daemon::{self, DaemonError, Detached};
 use super::identity::Identity;
 use super::log::config::LogConfigError;
@@ -402,20 +404,36 @@ impl Tree {
     }
 }
 
+/// Between two sessions, where what is in ZooKeeper could not be read.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Between two looks at the configuration while there is no session.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// One tree of actors per session, until we are told to stop.
 pub async fn sessions(shared: &Arc<Shared>, mut loaded: Loaded, tree: &Tree) -> Result<(), ProcessError> {
+    let (mut is_first, mut pause) = (true, Duration::ZERO);
     loop {
-        let options = ConnectOptions::from_config(&loaded.config.zookeeper)?;
-        let Some(connection) = connect_until(options, stopped(shared.shutdown.clone())).await? else {
-            return Ok(());
+        let connecting = async {
+            tokio::time::sleep(pause).await;
+            connection(shared, &mut loaded, is_first).await
         };
+        let connection = tokio::select! {
+            biased;
+            () = stopped(shared.shutdown.clone()) => return Ok(()),
+            connected = connecting => connected?,
+        };
+        is_first = false;
         let end = one_session(connection, shared, loaded.clone(), tree).await;
+        pause = if end == SessionEnd::Unread { (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE) } else { Duration::ZERO };
         match end {
             SessionEnd::Stopped => {
                 info!("stopped");
                 return Ok(());
             }
-            SessionEnd::Expired => warn!("the ZooKeeper session is over, starting anew"),
+            SessionEnd::Expired | SessionEnd::Unread | SessionEnd::WentBack => {
+                warn!("the ZooKeeper session is over, starting anew");
+            }
             SessionEnd::Panicked(actor) => {
                 error!(actor, "an actor panicked, starting anew");
                 if shared.panics.record(clock::moment()) == Recovery::GiveUp {
@@ -424,6 +442,53 @@ pub async fn sessions(shared: &Arc<Shared>, mut loaded: Loaded, tree: &Tree) -> 
             }
         }
         loaded = newest(shared, loaded).await;
+    }
+}
+
+/// A session, with the servers that the configuration names by then: they may have moved. At first what cannot be right ends us; later it
+/// was right once, and is about to be so again: a certificate that is being replaced, say.
+async fn connection(
+    shared: &Arc<Shared>,
+    loaded: &mut Loaded,
+    is_first: bool,
+) -> Result<Arc<RealConnection>, ConnectError> {
+    let mut watch = ConfigWatch::new(loaded);
+    loop {
+        let connecting = async {
+            let options = ConnectOptions::from_config(&loaded.config.zookeeper)?;
+            connect_until(options, std::future::pending()).await
+        };
+        let changed = async {
+            loop {
+                tokio::time::sleep(LOOK_AGAIN).await;
+                if let Some(look) = watch.look(&shared.options)
+                    && let Some(changed) = watch.seen(look.await)
+                {
+                    return changed;
+                }
+            }
+        };
+        let news = tokio::select! {
+            connected = connecting => match connected {
+                Ok(connection) => return Ok(connection.expect("nobody cancels this")),
+                Err(error) if is_first => return Err(error),
+                Err(error) => {
+                    warn!(%error, "no connection to ZooKeeper, trying again");
+                    None
+                }
+            },
+            changed = changed => Some(changed),
+        };
+        match news {
+            Some(changed) => {
+                shared.set_in_force(changed.clone());
+                *loaded = changed;
+            }
+            None => {
+                tokio::time::sleep(LONGEST_PAUSE).await;
+                *loaded = newest(shared, loaded.clone()).await;
+            }
+        }
     }
 }
 

@@ -175,6 +175,10 @@ pub struct Stop {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionEnd {
     Expired,
+    /// It was over before it had begun: what is in ZooKeeper could not be read.
+    Unread,
+    /// ZooKeeper was restored from a copy.
+    WentBack,
     /// The actor that panicked.
     Panicked(String),
     /// In order, after `Shared::shutdown` was set.

@@ -86,7 +86,10 @@ impl Add<Span> for Moment {
     type Output = Moment;
     /// Not before the beginning, and not after the end of that clock.
     fn add(self, span: Span) -> Moment {
-        Moment((self.0 + span.to_duration()).saturating_sub(Span(-span.0).to_duration()))
+        Moment(match span.0 < 0.0 {
+            true => self.0.saturating_sub(Span(-span.0).to_duration()),
+            false => self.0 + span.to_duration(),
+        })
     }
 }
 
@@ -111,6 +114,8 @@ mod tests {
         assert_eq!(moment + Span(-1.5), Moment::at(8.5));
         assert_eq!(moment + Span(-11.0), Moment::at(0.0));
         assert_eq!((Moment::at(8.0) - moment, moment - Moment::at(8.0)), (Span(-2.0), Span(2.0)));
-        assert!(moment + Span(f64::INFINITY) > moment);
+        for never in [f64::INFINITY, f64::NAN] {
+            assert!(moment + Span(never) > moment);
+        }
     }
 }

@@ -63,6 +63,7 @@ impl Pool {
 fn is_leaving(node: &Node, bidder: &Bidder<'_>, world: &World<'_>) -> bool {
     use NodeState::{Aborted, Deleted, Deleting, Failed, Used};
     let is_ours = node.pool.as_ref() == Some(&bidder.id.pool);
-    let is_lately = (world.now - node.state_time).0 < PATIENCE.0;
+    // Nor of the future, by a clock that was ahead.
+    let is_lately = (world.now - node.state_time).0.abs() < PATIENCE.0;
     is_ours && is_lately && matches!(node.state, Used | Failed | Aborted | Deleting | Deleted)
 }

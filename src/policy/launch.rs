@@ -305,9 +305,10 @@ impl Launch {
                 self.stage = Stage::Abandoning(Reason::TooLate);
                 vec![Ask::Abandon]
             }
-            Stage::Unwinding { since, .. } if now >= since + self.checks.timeout => {
-                let report = self.report(FailureKind::ServerCreateTimeout.statsd_suffix(), now);
-                [report].into_iter().chain(self.failed(too_late())).collect()
+            Stage::Unwinding { since, retry_at } if now >= since + self.checks.timeout => {
+                let deletion = retry_at.is_none().then_some(Ask::Abandon); // It would wait for the server's end for ever.
+                let report = [self.report(FailureKind::ServerCreateTimeout.statsd_suffix(), now)];
+                deletion.into_iter().chain(report).chain(self.failed(too_late())).collect()
             }
             Stage::Unwinding { since, .. } => {
                 self.stage = Stage::Unwinding { since, retry_at: None };
@@ -531,13 +532,13 @@ mod tests {
         let mut launch = begun(false);
         assert_eq!(launch.step(Input::Clock, Moment::at(100.0)), [Ask::Abandon]);
         // The instance came all the same.
-        let (_, input) = launched();
-        let asks = launch.step(input, Moment::at(101.0));
-        let expected = [Ask::SaveId(ExternalId::text("s1")), report("error.servercreatetimeout", 101.0), delete("s1")];
-        assert_eq!(asks, expected);
+        let asks = launch.step(launched().1, Moment::at(101.0));
+        let deletion = [Ask::SaveId(ExternalId::text("s1")), report("error.servercreatetimeout", 101.0), delete("s1")];
+        assert_eq!(asks, deletion);
         // Nothing helps: the node fails, and who deletes it goes on trying.
         let asks = launch.step(Input::Clock, Moment::at(201.0));
-        assert_eq!(asks, [report("error.servercreatetimeout", 201.0), Ask::Ended(Ending::Failed(too_late()))]);
+        let ended = Ask::Ended(Ending::Failed(too_late()));
+        assert_eq!(asks, [Ask::Abandon, report("error.servercreatetimeout", 201.0), ended]);
     }
 
     // zookeeper.md check 47, drivers.md 1.4

@@ -61,7 +61,7 @@ impl MinReady {
     }
 
     /// A request with this event was created; or it was not, or nobody knows.
-    pub fn submitted(&mut self, label: &LabelName, event: &str, request: Option<RequestId>) {
+    pub fn submitted(&mut self, label: &LabelName, event: &str, request: Option<RequestId>, now: Moment) {
         if let Some(count) = self.in_flight.get_mut(label) {
             *count -= 1;
             if *count == 0 {
@@ -70,8 +70,18 @@ impl MinReady {
         }
         match request {
             Some(request) => drop(self.open.insert(request, label.clone())),
-            None => drop(self.unanswered.insert(event.to_owned(), (label.clone(), None))),
+            None => {
+                self.unanswered.insert(event.to_owned(), (label.clone(), None));
+                // What is refused is refused again at once.
+                self.pause(label, now);
+            }
         }
+    }
+
+    fn pause(&mut self, label: &LabelName, now: Moment) {
+        let last = self.paused.get(label).map_or(Span(FIRST_PAUSE.0 / 2.0), |(_, pause)| *pause);
+        let pause = Span((last.0 * 2.0).min(LONGEST_PAUSE.0));
+        self.paused.insert(label.clone(), (now + pause, pause));
     }
 
     pub fn finished(&mut self, request: &RequestId, done: bool) {
@@ -107,7 +117,7 @@ impl MinReady {
     }
 
     fn look_after_open(&mut self, world: &World<'_>, wishes: &mut Vec<Wish>) {
-        let mut gone = Vec::new();
+        let (mut gone, mut troubled) = (Vec::new(), Vec::new());
         for (id, label) in &self.open {
             let Some(request) = world.snapshot.request(id) else {
                 gone.push(id.clone());
@@ -125,9 +135,7 @@ impl MinReady {
             if fulfilled {
                 self.paused.remove(label);
             } else {
-                let last = self.paused.get(label).map_or(Span(FIRST_PAUSE.0 / 2.0), |(_, pause)| *pause);
-                let pause = Span((last.0 * 2.0).min(LONGEST_PAUSE.0));
-                self.paused.insert(label.clone(), (world.moment + pause, pause));
+                troubled.push(label.clone());
             }
             let nodes = world.snapshot.nodes_allocated_to(id).filter_map(|node| {
                 let stored = world.snapshot.node(node)?;
@@ -138,6 +146,7 @@ impl MinReady {
         for id in gone {
             self.open.remove(&id);
         }
+        troubled.iter().for_each(|label| self.pause(label, world.moment));
     }
 }
 

@@ -117,7 +117,8 @@ fn occupy(
 ) -> Option<Step> {
     let checked = match &host.check {
         HostCheck::NotNeeded { .. } => true,
-        HostCheck::Passed { at, .. } => freed.is_none_or(|freed| at >= freed),
+        // One of the future was made by a clock that has been put back since.
+        HostCheck::Passed { at, .. } => freed.is_none_or(|freed| at >= freed && *at <= now),
         HostCheck::Failed { .. } => return None, // The next survey or sweep tries again.
         HostCheck::Pending => return None,       // The first survey is under way.
     };

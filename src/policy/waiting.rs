@@ -90,7 +90,9 @@ impl Pool {
         for id in self.waiting_requests() {
             // One that somebody else has ended is as good as gone.
             let open = |request: &&Stored<NodeRequest>| request.record.state.may_become(RequestState::Pending);
-            match world.snapshot.request(&id).filter(open) {
+            // So is one whose lock somebody has broken: it is not ours any more.
+            let held = world.snapshot.is_request_locked(&id);
+            match world.snapshot.request(&id).filter(open).filter(|_| held) {
                 Some(request) => ranks.push(Rank::of(&id, &request.record)),
                 None => effects.extend(self.finish(&id, world)),
             }

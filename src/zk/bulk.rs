@@ -1,6 +1,7 @@
 //! Reads whole subtrees in pipelined batches: what the mirror begins with and falls back to after a reconnect.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::pin::pin;
 
 use bytes::Bytes;
@@ -32,11 +33,26 @@ pub fn read_all<'a>(
     paths: Vec<String>,
 ) -> impl Stream<Item = Result<Vec<Answer>, ZkError>> + 'a {
     let batches: Vec<Vec<String>> = paths.chunks(BATCH).map(<[String]>::to_vec).collect();
-    let reads = stream::iter(batches).map(|paths| {
-        let reply = zk.get_many(&paths);
-        async move { Ok(paths.into_iter().zip(reply.await?).collect()) }
-    });
-    reads.buffered(WINDOW)
+    stream::iter(batches).map(|paths| read_batch(zk, paths)).buffered(WINDOW)
+}
+
+/// Together, or one by one where the answer would be larger than the coordinator's may be: some of these records are huge.
+fn read_batch(zk: &dyn Connection, paths: Vec<String>) -> impl Future<Output = Result<Vec<Answer>, ZkError>> + '_ {
+    let reply = zk.get_many(&paths);
+    async move {
+        match reply.await {
+            Ok(answers) => Ok(paths.into_iter().zip(answers).collect()),
+            Err(ZkError::BadArguments(_)) if paths.len() > 1 => {
+                let mut answers = Vec::new();
+                for path in paths {
+                    let answer = zk.get(&path).await;
+                    answers.push((path, answer));
+                }
+                Ok(answers)
+            }
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// What was read below one root.
@@ -54,6 +70,8 @@ pub struct Picture {
     components: BTreeMap<(ComponentKind, String), Stored<Component>>,
     images: ImagesPicture,
     unreadable: BTreeMap<String, String>,
+    /// What was listed and had gone when it was to be read.
+    vanished: BTreeSet<String>,
 }
 
 /// Reads everything below one of the mirror's roots.
@@ -81,7 +99,19 @@ async fn read_records(zk: &Zk, parent: &str, picture: &mut Picture) -> Result<()
     let mut with_children = Vec::new();
     while let Some(batch) = reads.next().await {
         for (path, answer) in batch? {
-            let Some((data, stat)) = none_if_missing(answer)? else { continue };
+            let (data, stat) = match answer {
+                Ok(read) => read,
+                Err(ZkError::NoNode) => {
+                    picture.vanished.insert(path);
+                    continue;
+                }
+                // One that is not for us is none of the others' business.
+                Err(ZkError::NotPermitted(reason)) => {
+                    picture.refuse(&path, reason);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             picture.take(&path, &data, &stat);
             if stat.num_children > 0
                 && let Place::Node(id) = paths::parse(&path)
@@ -187,10 +217,35 @@ impl Picture {
         }
     }
 
+    /// A znode that cannot be read, and why.
+    pub fn refuse(&mut self, path: &str, reason: String) {
+        self.unreadable.insert(path.to_owned(), reason);
+    }
+
     /// Whether a record that is not listed was written after the listing, by ourselves while the rest was read. One that had gone by
     /// then was written before it went, and its going is among what the listing has seen.
     fn has_come_since(&self, written: i64) -> bool {
         written > self.listed_at
+    }
+
+    /// Whether this is of an earlier time than what was known before it was read: somebody has restored ZooKeeper from a copy. Sessions
+    /// are in such copies, too, and so ours may go on in a past that it has seen the future of.
+    pub fn is_older_than(&self, known: &Snapshot) -> bool {
+        // What is not there any more has gone before the listing, which has seen that.
+        let went_unseen = |path: String, known: i64| {
+            self.has_come_since(known) && !self.vanished.contains(&path) && !self.unreadable.contains_key(&path)
+        };
+        match self.root.as_str() {
+            paths::NODES => known.nodes().any(|(id, known)| match self.nodes.get(id) {
+                Some(read) => read.mzxid < known.mzxid,
+                None => !self.empty_nodes.contains(id) && went_unseen(paths::node(id), known.mzxid),
+            }),
+            paths::REQUESTS => known.requests().any(|(id, known)| match self.requests.get(id) {
+                Some(read) => read.mzxid < known.mzxid,
+                None => went_unseen(paths::request(id), known.mzxid),
+            }),
+            _ => false,
+        }
     }
 
     /// Adds what was read; returns the records that do not parse and were not known to.

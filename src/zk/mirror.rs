@@ -37,6 +37,7 @@ pub struct Mirror {
     state: Arc<Mutex<State>>,
     /// Something was folded in that nobody has looked at yet.
     folded: Arc<Notify>,
+    gone_back: Arc<Notify>,
     follower: JoinHandle<()>,
 }
 
@@ -239,9 +240,16 @@ impl Mirror {
         }));
         let session = zk.session();
         let folded = Arc::new(Notify::new());
-        let follower = Follower::new(zk, roots, state.clone(), to_read, folded.clone());
+        let gone_back = Arc::new(Notify::new());
+        let follower = Follower::new(zk, roots, state.clone(), to_read, folded.clone(), gone_back.clone());
         let follower = runtime.spawn(follower.run(events, session));
-        Ok(Self { state, folded, follower })
+        Ok(Self { state, folded, gone_back, follower })
+    }
+
+    /// Resolves, for one who waits for it, when ZooKeeper shows an earlier time than before. Nothing more is followed then: who knows
+    /// the future can only begin anew, with another session.
+    pub async fn gone_back(&self) {
+        self.gone_back.notified().await;
     }
 
     /// The picture as it is now, with all that was folded in.

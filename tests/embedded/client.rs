@@ -1,5 +1,6 @@
 //! Our client on the embedded server as it stops and comes back: the session, its watches and waiting requests.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use nodepool::model::ids::RequestId;
 use nodepool::model::json;
 use nodepool::model::node::{Node, NodeState};
 use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::model::snapshot::Snapshot;
 use nodepool::model::time::Timestamp;
 use nodepool::zk::embedded::{EmbeddedOptions, EmbeddedServer};
 use nodepool::zk::mirror::Mirror;
@@ -64,6 +66,69 @@ async fn what_is_asked_for_during_an_outage_is_done_once_after_it() {
         assert_eq!(next(&mut during).await, (kind, "/during".to_owned()));
     }
     zk.close().await;
+    server.stop().await;
+}
+
+fn copy(from: &Path, to: &Path) {
+    for file in std::fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        // Beside the store there is a folder with certificates.
+        if file.file_type().unwrap().is_file() {
+            std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+        }
+    }
+}
+
+async fn restarted(directory: &Path, port: u16) -> EmbeddedServer {
+    let options = EmbeddedOptions { first_port: port, ..crate::coordinator::options(directory) };
+    EmbeddedServer::start(options).await.expect("the port is free again")
+}
+
+// Sessions are part of a copy, so ours goes on: with a picture of what is to come, in which nodes are handed out that are not there.
+#[tokio::test]
+async fn a_zookeeper_that_was_restored_from_a_copy_is_noticed() {
+    for creates in [true, false] {
+        let (directory, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let server = crate::coordinator::start(directory.path()).await;
+        let port = server.address().port();
+        let patient = ConnectOptions { session_timeout: PATIENCE, ..crate::coordinator::client(port) };
+        let zk: Zk = connect(patient).await.unwrap();
+        let mirror = Mirror::start(zk.clone(), &tokio::runtime::Handle::current()).await.unwrap();
+        let record = || Bytes::from(json::to_bytes(&Node::new(NodeState::Ready, Timestamp(1.0))));
+        let create = async || zk.create(&paths::node_prefix(), record(), CreateMode::PersistentSequential).await;
+        let (first, _) = create().await.unwrap();
+        server.stop().await;
+        copy(directory.path(), kept.path());
+
+        let server = restarted(directory.path(), port).await;
+        let mut pictures = mirror.subscribe();
+        let newest = if creates { create().await.unwrap().1 } else { zk.set(&first, record(), -1).await.unwrap() };
+        let shows_it =
+            |picture: &Snapshot| picture.connected && picture.nodes().any(|(_, node)| node.mzxid == newest.mzxid);
+        tokio::time::timeout(PATIENCE, pictures.wait_for(shows_it)).await.expect("in time").unwrap();
+        server.stop().await;
+
+        copy(kept.path(), directory.path());
+        let server = restarted(directory.path(), port).await;
+        tokio::time::timeout(PATIENCE, mirror.gone_back()).await.expect("it is noticed");
+        assert!(!mirror.snapshot().connected, "nothing is decided on that picture any more");
+        server.stop().await;
+    }
+}
+
+// No launcher could start beside them: the coordinator refuses an answer of more than four megabytes.
+#[tokio::test]
+async fn records_that_together_are_more_than_one_answer_may_be_are_read_one_by_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = crate::coordinator::start(directory.path()).await;
+    let zk: Zk = connect(crate::coordinator::client(server.address().port())).await.unwrap();
+    lock::make_path(&zk, paths::NODES).await.unwrap();
+    for _ in 0..6 {
+        let data = Bytes::from(vec![b' '; 900_000]);
+        zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await.unwrap();
+    }
+    let mirror = Mirror::start(zk, &tokio::runtime::Handle::current()).await.unwrap();
+    assert_eq!(mirror.snapshot().unreadable().count(), 6);
     server.stop().await;
 }
 

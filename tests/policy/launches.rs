@@ -11,7 +11,7 @@ use nodepool::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
 use nodepool::model::node::NodeState;
 use nodepool::model::quantity::Amounts;
 use nodepool::model::request::RequestState;
-use nodepool::model::snapshot::{NodeChange, Stored, WriteError};
+use nodepool::model::snapshot::{LockView, NodeChange, Stored, WriteError};
 use nodepool::model::tidying::Tidy;
 use nodepool::model::time::{Span, Timestamp};
 use nodepool::model::upload::{ImageUpload, UploadKey, UploadState};
@@ -80,6 +80,10 @@ impl Scene {
     }
 
     pub fn step(&mut self, event: Event) -> Vec<Effect> {
+        if let Event::Claimed(request, Ok(_)) = &event {
+            let lock = LockView { exists: true, contenders: ["ours".to_owned()].into(), mtime_ms: 0 };
+            self.built.snapshot.set_request_lock(request.clone(), lock);
+        }
         self.pool.step(event, &self.built.world())
     }
 

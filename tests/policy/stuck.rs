@@ -44,6 +44,50 @@ fn a_pool_that_is_told_to_handle_nothing_gives_back_what_waits() {
     assert!(is_given_back(&effects), "{effects:?}");
 }
 
+// Its pool waited for room for it, with a lock that was not its own any more, and nobody else could have it.
+#[test]
+fn a_request_that_waits_is_given_up_when_somebody_has_broken_its_lock() {
+    let mut scene = Scene::crowded(1.0, "200-1 a", &["8 labels=b allocated=200-9"]);
+    assert!(matches!(&scene.step(Event::Wake)[..], [Effect::Claim(_)]));
+    let request = scene.request.clone();
+    scene.step(Event::Claimed(request.clone(), Ok(Vec::new())));
+    assert_eq!(scene.step(Event::Wake), [], "it waits");
+    scene.built.snapshot.remove_request_lock(&request);
+    let effects = scene.step(Event::Wake);
+    assert!(matches!(&effects[..], [Effect::Finish { .. }]), "{effects:?}");
+    scene.step(Event::Finished(request, Err(WriteError::Conflict)));
+    assert!(scene.pool.is_idle());
+}
+
+// What had begun to go in the future, by the clock of then, was waited for until then.
+#[test]
+fn what_goes_in_the_future_is_no_room_to_wait_for() {
+    let mut scene = Scene::crowded(2.0, "200-1 a", &["6 labels=b deleting age=-3600", "7 labels=b age=500"]);
+    let effects = scene.step(Event::Wake);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Evict(_))), "{effects:?}");
+}
+
+// Refused at once, it was tried fifty times a second.
+#[test]
+fn a_request_of_our_own_that_is_refused_rests_before_the_next() {
+    let label = LabelName::from("a");
+    let mut scene = Scene::of(&Spec {
+        hosts: vec!["h1 labels=a".to_owned()],
+        labels: vec!["a min-ready=1".to_owned()],
+        ..Spec::default()
+    });
+    let mut mind = MinReady::default();
+    for pause in [1.0, 2.0, 4.0] {
+        let plan = |mind: &mut MinReady, scene: &Scene| mind.plan(&Default::default(), &scene.built.world());
+        assert_eq!(plan(&mut mind, &scene), [Wish::Submit(label.clone())]);
+        mind.submitted(&label, "event", None, scene.built.moment());
+        assert_eq!(plan(&mut mind, &scene), []);
+        let due = mind.due(scene.built.moment()).expect("it is tried again");
+        assert_eq!(due - scene.built.moment(), Span(pause));
+        scene.built.wait_until(due);
+    }
+}
+
 #[test]
 fn others_need_not_leave_to_a_pool_what_its_cloud_does_not_let_it_serve() {
     let mut scene = Scene::new("a");
@@ -86,7 +130,7 @@ fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connecti
     let mut mind = MinReady::default();
     let plan = |mind: &mut MinReady, scene: &Scene| mind.plan(&Default::default(), &scene.built.world());
     assert_eq!(plan(&mut mind, &scene), [Wish::Submit(label.clone())]);
-    mind.submitted(&label, "event", None);
+    mind.submitted(&label, "event", None, scene.built.moment());
     scene.built.snapshot.connected = false;
     for _ in 0..3 {
         scene.built.now = scene.built.now + Span(60.0);

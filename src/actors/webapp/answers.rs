@@ -136,11 +136,11 @@ pub async fn without_body_for_head(
     })
 }
 
-/// As gzip.
-pub fn pack(body: &Bytes) -> Bytes {
+/// As gzip, where there is room for it.
+pub fn pack(body: &Bytes) -> Option<Bytes> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(body.len() / 8), Compression::fast());
     encoder.write_all(body).expect("memory takes what is written");
-    encoder.finish().expect("memory takes what is written").into()
+    hold(encoder.finish().expect("memory takes what is written"))
 }
 
 fn is_known_since(headers: &HeaderMap, modified: SystemTime) -> bool {

@@ -97,7 +97,7 @@ impl Lists {
         let is_packed_now = packed && answer.packed.is_none() && answer.body.len() >= WORTH_PACKING;
         if is_packed_now {
             let body = answer.body.clone();
-            answer.packed = web::block(move || Some(answers::pack(&body))).await.ok()?;
+            answer.packed = web::block(move || answers::pack(&body)).await.ok()?;
         }
         if is_new || is_packed_now {
             keep(&mut kept, question, answer.clone());

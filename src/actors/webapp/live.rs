@@ -263,7 +263,7 @@ pub async fn state(request: HttpRequest, live: Data<Live>) -> HttpResponse {
         None => {
             let made = web::block(move || {
                 let plain = answers::hold(live::whole(revision, &picture).into_bytes())?;
-                let packed = answers::pack(&plain);
+                let packed = answers::pack(&plain)?;
                 Some((revision, plain, packed))
             });
             let Ok(Some(made)) = made.await else { return unavailable(&request) };

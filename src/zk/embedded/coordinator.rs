@@ -65,6 +65,8 @@ pub struct Coordinator {
 struct Presence {
     link: Option<LinkId>,
     expires_ms: u64,
+    /// When it expires at the latest while it has no connection, whatever it is given back.
+    latest_ms: u64,
     timeout_ms: i32,
     /// Users that the client has named; kept to be answered, nothing depends on them.
     users: BTreeSet<String>,
@@ -155,7 +157,7 @@ impl Coordinator {
         self.last_tick_ms = now.passed_ms;
         if silent_ms > OWN_PAUSE_MS {
             // This process or the disk stood still, not the clients.
-            self.present.values_mut().for_each(|presence| presence.expires_ms += silent_ms);
+            self.present.values_mut().for_each(|presence| presence.give_back(silent_ms));
         }
         let over: Vec<i64> = self
             .present
@@ -374,13 +376,22 @@ impl Coordinator {
 
 impl Presence {
     fn new(timeout_ms: i32, now: Moment) -> Self {
-        let mut presence = Self { link: None, expires_ms: 0, timeout_ms, users: BTreeSet::new() };
+        let mut presence = Self { link: None, expires_ms: 0, latest_ms: 0, timeout_ms, users: BTreeSet::new() };
         presence.touch(now);
         presence
     }
 
     fn touch(&mut self, now: Moment) {
-        self.expires_ms = now.passed_ms + u64::try_from(self.timeout_ms).unwrap_or_default();
+        let timeout_ms = u64::try_from(self.timeout_ms).unwrap_or_default();
+        (self.expires_ms, self.latest_ms) = (now.passed_ms + timeout_ms, now.passed_ms + 2 * timeout_ms);
+    }
+
+    /// Who has a connection may have sent something that nobody could hear. Who has none gets as much time as he would have to come
+    /// back, once: on a disk that is always slow he would never be missed.
+    fn give_back(&mut self, silent_ms: u64) {
+        let later_ms = self.expires_ms + silent_ms;
+        self.expires_ms =
+            if self.link.is_some() { later_ms } else { later_ms.min(self.latest_ms).max(self.expires_ms) };
     }
 }
 

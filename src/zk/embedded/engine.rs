@@ -71,7 +71,7 @@ impl Engine {
         let now = self.now();
         // Who has nothing to write in this batch is answered first and does not wait for the disk.
         let mut writers = BTreeSet::new();
-        let mut later = Vec::new();
+        let (mut later, mut ticks) = (Vec::new(), 0);
         for message in batch {
             match message {
                 Message::Opened { link, outbox } => drop(self.outboxes.insert(link, outbox)),
@@ -84,7 +84,8 @@ impl Engine {
                         writers.insert(link);
                         later.push(input);
                     }
-                    Input::Tick => later.push(input),
+                    // Whoever has sent something until now is not missing.
+                    Input::Tick => ticks += 1,
                 },
             }
         }
@@ -95,6 +96,9 @@ impl Engine {
             if let Some(link) = gone {
                 self.outboxes.remove(&link);
             }
+        }
+        if ticks > 0 {
+            self.coordinator.handle(Input::Tick, now);
         }
         let touched = self.coordinator.take_touched();
         if !touched.is_empty() {

@@ -33,6 +33,16 @@ pub(super) struct Follower {
     to_read: mpsc::UnboundedReceiver<String>,
     /// Something was folded in.
     folds: Arc<Notify>,
+    /// ZooKeeper shows an earlier time than before.
+    gone_back: Arc<Notify>,
+}
+
+/// What came of reading something again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reread {
+    Done,
+    Failed,
+    WentBack,
 }
 
 impl Follower {
@@ -42,8 +52,9 @@ impl Follower {
         state: Arc<Mutex<State>>,
         to_read: mpsc::UnboundedReceiver<String>,
         folds: Arc<Notify>,
+        gone_back: Arc<Notify>,
     ) -> Self {
-        Self { zk, roots, state, reads: FuturesUnordered::new(), to_read, folds }
+        Self { zk, roots, state, reads: FuturesUnordered::new(), to_read, folds, gone_back }
     }
 
     pub(super) async fn run(
@@ -60,7 +71,11 @@ impl Follower {
                 biased;
                 state = session.next() => match state {
                     None | Some(SessionState::Expired) => break,
-                    Some(state) => self.on_session(state).await,
+                    Some(state) => {
+                        if self.on_session(state).await == Reread::WentBack {
+                            break;
+                        }
+                    }
                 },
                 event = events.next() => {
                     let Some(event) = event else { break };
@@ -77,14 +92,14 @@ impl Follower {
             while let Some(Some(answer)) = self.reads.next().now_or_never() {
                 answers.push(answer);
             }
-            self.take_in(batch, answers, unexplained).await;
+            if self.take_in(batch, answers, unexplained).await == Reread::WentBack {
+                break;
+            }
         }
-        let mut state = lock(&self.state);
-        state.picture().connected = false;
-        state.publish();
+        self.disconnect();
     }
 
-    async fn take_in(&mut self, batch: Vec<WatchEvent>, answers: Vec<ReadDone>, unexplained: Vec<String>) {
+    async fn take_in(&mut self, batch: Vec<WatchEvent>, answers: Vec<ReadDone>, unexplained: Vec<String>) -> Reread {
         let has_gap = batch.iter().any(|event| event.kind == EventKind::Resync);
         let follows = lock(&self.state).take_in(batch, answers, unexplained);
         for after in follows {
@@ -104,45 +119,79 @@ impl Follower {
                 }
             }
         }
-        if has_gap {
-            // The session says that it is connected again, too, and does not give up.
-            for root in self.roots {
-                self.read_root(root).await;
-            }
-        }
+        let reread = if has_gap { self.read_again().await } else { Reread::Done };
         lock(&self.state).publish();
+        reread
     }
 
-    async fn on_session(&mut self, session: SessionState) {
-        let is_connected = session == SessionState::Connected;
-        if is_connected {
-            for root in self.roots {
-                // A picture that may be old is none to decide on; when the connection is lost again, we are told.
-                while !self.read_root(root).await && *self.zk.session().borrow() == SessionState::Connected {
-                    tokio::time::sleep(RETRY_READ).await;
+    async fn on_session(&mut self, session: SessionState) -> Reread {
+        if session == SessionState::Connected {
+            return self.read_again().await;
+        }
+        lock(&self.state).picture().connected = false;
+        Reread::Done
+    }
+
+    /// A picture that may be old is none to decide on.
+    fn disconnect(&self) {
+        let mut state = lock(&self.state);
+        state.picture().connected = false;
+        state.publish();
+    }
+
+    fn is_connected(&self) -> bool {
+        *self.zk.session().borrow() == SessionState::Connected
+    }
+
+    /// Everything, as events may have been lost. When the connection is lost meanwhile, we are told, and it is read once more.
+    async fn read_again(&mut self) -> Reread {
+        for root in self.roots {
+            loop {
+                match self.read_root(root).await {
+                    Reread::Done => break,
+                    Reread::Failed => {}
+                    Reread::WentBack => {
+                        self.gone_back.notify_one();
+                        return Reread::WentBack;
+                    }
                 }
+                self.disconnect();
+                if !self.is_connected() {
+                    return Reread::Failed;
+                }
+                tokio::time::sleep(RETRY_READ).await;
             }
         }
-        let mut state = lock(&self.state);
-        state.picture().connected = is_connected;
+        let is_connected = self.is_connected();
+        lock(&self.state).picture().connected = is_connected;
+        Reread::Done
     }
 
-    /// Reads everything below a root; false when that failed.
-    async fn read_root(&mut self, root: &str) -> bool {
-        lock(&self.state).echoes.start_over();
-        match bulk::read(&self.zk, root).await {
-            Ok(picture) => {
-                let mut state = lock(&self.state);
-                state.reads.retain(|path, _| !path.starts_with(root));
-                picture.replace_in(state.picture());
-                report_unreadable(&state.snapshot);
-                true
-            }
+    async fn read_root(&mut self, root: &str) -> Reread {
+        let known = {
+            let mut state = lock(&self.state);
+            state.echoes.start_over();
+            state.snapshot.clone()
+        };
+        let picture = match bulk::read(&self.zk, root).await {
+            Ok(picture) => picture,
             Err(error) => {
                 tracing::warn!(root, %error, "cannot read again after a reconnect");
-                false
+                return Reread::Failed;
             }
+        };
+        if picture.is_older_than(&known) {
+            tracing::error!(target: "nodepool.zk.ZooKeeper", root, "ZooKeeper shows an earlier time than before, as when it was restored from a copy; \
+                 beginning anew with another session");
+            return Reread::WentBack;
         }
+        let mut state = lock(&self.state);
+        // What was written meanwhile may be newer than what was read: its event has to be heard.
+        state.echoes.start_over();
+        state.reads.retain(|path, _| !path.starts_with(root));
+        picture.replace_in(state.picture());
+        report_unreadable(&state.snapshot);
+        Reread::Done
     }
 }
 
@@ -255,7 +304,7 @@ impl State {
     fn on_read(&mut self, (path, ticket, answer): ReadDone) -> Option<After> {
         match self.reads.get_mut(&path) {
             Some(read) if read.ticket == ticket => match &answer {
-                Ok(_) | Err(ZkError::NoNode | ZkError::SessionExpired) => {}
+                Ok(_) | Err(ZkError::NoNode | ZkError::SessionExpired | ZkError::NotPermitted(_)) => {}
                 Err(error) => {
                     tracing::debug!(%path, %error, "cannot read a changed record, trying again");
                     read.again = false;
@@ -272,6 +321,12 @@ impl State {
                 }
             }
             Err(ZkError::NoNode) => self.remove(&path),
+            // What it said before is no longer true. Of its next change there is an event.
+            Err(ZkError::NotPermitted(reason)) => {
+                let mut picture = Picture::default();
+                picture.refuse(&path, reason);
+                tell_unreadable(picture.merge_into(self.picture()));
+            }
             Err(_) => {} // The session is over.
         }
         let read = self.reads.get_mut(&path)?;
@@ -330,8 +385,11 @@ fn apply(snapshot: &mut Snapshot, place: Place, path: &str, data: &Bytes, stat: 
     }
     let mut picture = Picture::default();
     picture.take(path, data, stat);
-    let unreadable = picture.merge_into(snapshot);
-    for (path, reason) in unreadable {
+    tell_unreadable(picture.merge_into(snapshot));
+}
+
+fn tell_unreadable(news: Vec<(String, String)>) {
+    for (path, reason) in news {
         tracing::warn!(target: "nodepool.zk.ZooKeeper", %path, %reason, "cannot read a record; it is skipped and left alone");
     }
 }

@@ -60,6 +60,18 @@ fn time_in_which_the_server_stood_still_does_not_count_against_sessions() {
 }
 
 #[test]
+fn who_has_gone_is_missed_even_where_the_server_stands_still_all_the_time() {
+    let mut coordinator = scene();
+    coordinator.handle(Input::Gone { link: LINK }, at(100));
+    assert_eq!(
+        tick(&mut coordinator, 3_000),
+        1,
+        "a disk that takes three seconds: the client may be about to come back"
+    );
+    assert_eq!(tick(&mut coordinator, 6_000), 0);
+}
+
+#[test]
 fn a_restart_gives_sessions_their_full_timeout() {
     let tree = scene().tree().clone();
     let mut again = Coordinator::new(tree, at(0));
