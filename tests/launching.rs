@@ -6,6 +6,8 @@ mod example_driver;
 mod fake_nodes;
 #[path = "launching/fake_servers.rs"]
 mod fake_servers;
+#[path = "launching/forgotten_servers.rs"]
+mod forgotten_servers;
 mod grown;
 mod late;
 #[path = "launching/late_answers.rs"]

@@ -18,7 +18,7 @@ use crate::policy::invariants::of_retirement;
 use crate::zk::lock::Lock;
 
 /// A deletion that takes longer is given up, and begun anew a little later.
-const DELETE_TIMEOUT: Duration = Duration::from_secs(600);
+pub const DELETE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A deletion: the repair that it is, its node, and the lock that is held for it.
 struct Deletion {

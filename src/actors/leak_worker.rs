@@ -4,19 +4,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, WrapFuture};
+use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Recipient, WrapFuture};
+use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use super::cleanup_worker::Reconfigure;
 use super::clock;
-use super::jobs::{Account, JobNews, ProviderHandle, Submit, Ticket, facts_of};
+use super::deletions::DELETE_TIMEOUT;
+use super::jobs::{Abandon, Account, JobNews, ProviderHandle, Submit, Ticket, facts_of};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::profile;
 use super::promises;
 use super::registry::Registration;
 use super::samples::SampleSink;
-use crate::model::cloud::{CloudError, Job, News, Outcome};
+use crate::model::cloud::{CloudError, ExternalId, Job, News, Outcome};
 use crate::model::config::Config;
 use crate::model::ids::ProviderName;
 use crate::model::metrics;
@@ -40,9 +42,17 @@ pub struct LeakWorkerParts {
 pub struct LeakWorker {
     parts: LeakWorkerParts,
     leaks: Leaks,
-    jobs: BTreeMap<Ticket, (ProviderName, Asked)>,
+    jobs: BTreeMap<Ticket, Open>,
     next_ticket: u64,
     registration: Option<Registration>,
+}
+
+/// A job that has not ended, and the way to end it: its provider may have been replaced meanwhile.
+struct Open {
+    provider: ProviderName,
+    asked: Asked,
+    began: Instant,
+    abandon: Recipient<Abandon>,
 }
 
 /// What a job was submitted for.
@@ -98,6 +108,10 @@ impl LeakWorker {
             }
             Effect::Delete { provider, suspect } => {
                 let Suspect { external_id, node, why } = suspect.clone();
+                // A cloud may show it as before though it has said that it goes.
+                if self.is_deleting(&provider, &external_id) {
+                    return;
+                }
                 // ZooKeeper was asked for the proof; the mirror has its own way to know.
                 let known = self.parts.store.mirror().snapshot();
                 let record = known.node(&node).map(|node| &*node.record);
@@ -137,9 +151,25 @@ impl LeakWorker {
         };
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
-        self.jobs.insert(ticket, (provider, asked));
+        let abandon = handle.abandon.clone();
+        self.jobs.insert(ticket, Open { provider, asked, began: Instant::now(), abandon });
         // Bounded by the budget; a provider that is gone answers by dropping the job.
         handle.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()));
+    }
+
+    fn is_deleting(&self, provider: &ProviderName, id: &ExternalId) -> bool {
+        let is_this = |asked: &Asked| matches!(asked, Asked::Deletion(suspect) if suspect.external_id == *id);
+        self.jobs.values().any(|open| open.provider == *provider && is_this(&open.asked))
+    }
+
+    /// While a deletion waits all instances are listed again and again, and a provider that was replaced cannot go.
+    fn give_up_deletions(&self, ctx: &mut Context<Self>) {
+        let reply = ctx.address().recipient();
+        for (ticket, open) in &self.jobs {
+            if matches!(open.asked, Asked::Deletion(_)) && open.began.elapsed() >= DELETE_TIMEOUT {
+                open.abandon.do_send(Abandon { ticket: *ticket, reply: reply.clone() });
+            }
+        }
     }
 
     fn answered(
@@ -216,7 +246,10 @@ impl Actor for LeakWorker {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.registration = Some(self.parts.dumps.register("LeakWorker", "", ctx.address().downgrade().recipient()));
-        ctx.run_interval(self.parts.sweep, |act, ctx| act.feed(Event::Sweep, ctx));
+        ctx.run_interval(self.parts.sweep, |act, ctx| {
+            act.give_up_deletions(ctx);
+            act.feed(Event::Sweep, ctx);
+        });
     }
 }
 
@@ -226,7 +259,7 @@ impl Handler<JobNews> for LeakWorker {
     fn handle(&mut self, message: JobNews, ctx: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("JobNews");
         let News::Ended(result) = message.news else { return };
-        if let Some((provider, asked)) = self.jobs.remove(&message.ticket) {
+        if let Some(Open { provider, asked, .. }) = self.jobs.remove(&message.ticket) {
             self.answered(provider, asked, result, ctx);
         }
     }

@@ -19,7 +19,31 @@ use nodepool::model::tidying::Tidy;
 use nodepool::model::time::Span;
 use nodepool::zk::paths;
 
-type Heard = Arc<Mutex<Vec<Notification>>>;
+pub const YAML: &str = "zookeeper-servers: [{host: localhost}]\nlabels: [{name: a}]\nproviders:\n  - name: lab\n    driver: fake\n    cloud: \
+    fake\n    cloud-images: [{name: image, image-name: Fake Precise, username: zuul}]\n    pools:\n      - name: main\n        labels: [{name: a, \
+    cloud-image: image, flavor-name: Fake Flavor}]\n";
+
+pub type Heard = Arc<Mutex<Vec<Notification>>>;
+
+/// Of a pool `main` with a label `a`.
+pub fn launching() -> Launching {
+    let label = LaunchLabel {
+        need: Some(Amounts::none().with("instances", 1.0)),
+        image: LabelImage::Cloud("image".to_owned()),
+        login: Login::default(),
+        host_key_checking: false,
+        console_log: false,
+        trouble: None,
+    };
+    Launching {
+        attempts: 1,
+        timeout: Span(60.0),
+        boot_timeout: Span(60.0),
+        zones: Vec::new(),
+        tidy: Tidy::default(),
+        labels: [("main".into(), [("a".into(), label)].into())].into(),
+    }
+}
 
 /// A cloud whose instances are there at once.
 struct Quick {
@@ -48,22 +72,7 @@ impl SimpleAdapter for Quick {
     }
 
     fn launching(&self) -> Launching {
-        let label = LaunchLabel {
-            need: Some(Amounts::none().with("instances", 1.0)),
-            image: LabelImage::Cloud("image".to_owned()),
-            login: Login::default(),
-            host_key_checking: false,
-            console_log: false,
-            trouble: None,
-        };
-        Launching {
-            attempts: 1,
-            timeout: Span(60.0),
-            boot_timeout: Span(60.0),
-            zones: Vec::new(),
-            tidy: Tidy::default(),
-            labels: [("main".into(), [("a".into(), label)].into())].into(),
-        }
+        launching()
     }
 
     fn notified(&self, notification: &Notification) {
@@ -71,7 +80,7 @@ impl SimpleAdapter for Quick {
     }
 }
 
-struct Quicks(Heard);
+pub struct Quicks(pub Heard);
 
 impl MoreDrivers for Quicks {
     fn names(&self) -> Vec<&'static str> {
@@ -88,12 +97,9 @@ impl MoreDrivers for Quicks {
 #[test]
 fn a_driver_hears_of_nodes_that_are_reused_and_of_those_that_are_gone() {
     on_paused_time(async {
-        let yaml = "zookeeper-servers: [{host: localhost}]\nlabels: [{name: a}]\nproviders:\n  - name: lab\n    driver: fake\n    cloud: \
-                    fake\n    cloud-images: [{name: image, image-name: Fake Precise, username: zuul}]\n    pools:\n      - name: main\n        labels: [{name: a, \
-                    cloud-image: image, flavor-name: Fake Flavor}]\n";
         let (zookeeper, heard) = (zookeeper(), Heard::default());
         let consumer = Consumer::of(&zookeeper);
-        let mut process = Process::new(yaml);
+        let mut process = Process::new(YAML);
         Arc::get_mut(&mut process.shared).unwrap().drivers = Some(Box::new(Quicks(heard.clone())));
         process.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;
