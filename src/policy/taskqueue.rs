@@ -41,11 +41,20 @@ pub struct TaskQueue {
     spacing: Span,
     /// At most this many calls at once, bulk transfers aside.
     max_in_flight: usize,
-    in_flight: BTreeMap<CallId, Lane>,
+    in_flight: BTreeMap<CallId, Running>,
     /// Nothing starts before: the spacing after the last start, or the end of a throttle.
     not_before: Span,
     /// Grows while the cloud goes on throttling.
     back_off: Span,
+    /// When it grew last, or began.
+    grown_at: Option<Span>,
+}
+
+/// A call in flight.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    lane: Lane,
+    started: Span,
 }
 
 const LANES: [Lane; 3] = [Lane::Change, Lane::Look, Lane::Bulk];
@@ -66,6 +75,7 @@ impl TaskQueue {
             in_flight: BTreeMap::new(),
             not_before: Span::ZERO,
             back_off: FIRST_BACK_OFF,
+            grown_at: None,
         }
     }
 
@@ -86,7 +96,7 @@ impl TaskQueue {
         }
         let call = self.lanes[lane as usize].pop_front().expect("next_lane names a lane that is not empty");
         self.turn = (lane as usize + 1) % LANES.len();
-        self.in_flight.insert(call, lane);
+        self.in_flight.insert(call, Running { lane, started: now });
         self.not_before = Span(now.0 + self.spacing.0);
         assert!(self.counted_in_flight() <= self.max_in_flight, "more calls in flight than allowed");
         Turn::Start(call)
@@ -96,16 +106,24 @@ impl TaskQueue {
     pub fn ended(&mut self, call: CallId) {
         let was_running = self.in_flight.remove(&call).is_some();
         assert!(was_running, "{call:?} ended without having started");
-        self.back_off = FIRST_BACK_OFF;
+        (self.back_off, self.grown_at) = (FIRST_BACK_OFF, None);
     }
 
-    /// The cloud refused a call because we ask too fast: it goes back to the head of its lane and everything pauses.
+    /// The cloud refused a call because we ask too fast: it goes back to the head of its lane and everything pauses. Of those that were
+    /// in flight together only the first one makes the pause longer, for the others say nothing about the pause.
     pub fn throttled(&mut self, call: CallId, now: Span, retry_after: Span) {
-        let lane = self.in_flight.remove(&call).expect("only a call that was started can be throttled");
+        let Running { lane, started } =
+            self.in_flight.remove(&call).expect("only a call that was started can be throttled");
         self.lanes[lane as usize].push_front(call);
+        let has_paused = self.grown_at.is_some_and(|at| started > at);
+        if has_paused {
+            self.back_off = Span((self.back_off.0 * 2.0).min(LONGEST_BACK_OFF.0));
+        }
+        if has_paused || self.grown_at.is_none() {
+            self.grown_at = Some(now);
+        }
         let pause = retry_after.0.min(LONGEST_PAUSE.0).max(self.back_off.0);
         self.not_before = Span(self.not_before.0.max(now.0 + pause));
-        self.back_off = Span((self.back_off.0 * 2.0).min(LONGEST_BACK_OFF.0));
     }
 
     /// Takes a call out that has not started. False when it has, or was never queued.
@@ -141,7 +159,7 @@ impl TaskQueue {
             Lane::Bulk => true,
             Lane::Change => counted < self.max_in_flight,
             Lane::Look => {
-                let looking = self.in_flight.values().filter(|running| **running == Lane::Look).count();
+                let looking = self.in_flight.values().filter(|running| running.lane == Lane::Look).count();
                 counted < self.max_in_flight && looking < self.max_looking()
             }
         }
@@ -153,7 +171,7 @@ impl TaskQueue {
     }
 
     fn counted_in_flight(&self) -> usize {
-        self.in_flight.values().filter(|lane| **lane != Lane::Bulk).count()
+        self.in_flight.values().filter(|running| running.lane != Lane::Bulk).count()
     }
 }
 
@@ -242,6 +260,27 @@ mod tests {
         assert_eq!(queue.next(Span(125.0)), Turn::Start(CallId(2)));
         queue.throttled(CallId(2), Span(125.0), Span(1e9));
         assert_eq!(queue.next(Span(125.0)), Turn::WaitUntil(Span(3725.0)));
+    }
+
+    #[test]
+    fn calls_in_flight_that_are_throttled_together_make_one_pause() {
+        let mut queue = TaskQueue::new(Span::ZERO, 10);
+        for call in 1..=10 {
+            queue.push(CallId(call), Lane::Change);
+        }
+        assert_eq!(started(&mut queue, 0.0).len(), 10);
+        for call in 1..=9 {
+            queue.throttled(CallId(call), Span(0.5), Span(1.0));
+        }
+        assert_eq!(queue.next(Span(0.5)), Turn::WaitUntil(Span(1.5)));
+        // The longest time that was said holds.
+        queue.throttled(CallId(10), Span(1.0), Span(5.0));
+        assert_eq!(queue.next(Span(1.0)), Turn::WaitUntil(Span(6.0)));
+        assert_eq!(started(&mut queue, 6.0).len(), 10);
+        for call in 1..=10 {
+            queue.throttled(CallId(call), Span(6.5), Span(1.0));
+        }
+        assert_eq!(queue.next(Span(6.5)), Turn::WaitUntil(Span(8.5)), "it was paused, and was not enough");
     }
 
     #[test]
