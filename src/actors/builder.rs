@@ -16,6 +16,7 @@ use super::image_cleanup_worker::{ImageCleanupParts, ImageCleanupWorker};
 use super::jobs::{Drain, ProviderHandle};
 use super::launcher::REGISTER_AGAIN;
 use super::messages::{Dump, Shutdown};
+use super::not_started::NotStarted;
 use super::panics::{PanicGuard, PanicWatch};
 use super::profile;
 use super::providers;
@@ -141,6 +142,7 @@ pub struct Builder {
     panics: PanicWatch,
     desk: Desk,
     providers: BTreeMap<ProviderName, ProviderHandle>,
+    not_started: NotStarted,
     build_workers: Vec<Addr<BuildWorker>>,
     upload_workers: Vec<Addr<UploadWorker>>,
     cleanup: Option<Addr<ImageCleanupWorker>>,
@@ -165,6 +167,7 @@ impl Builder {
             store,
             desk,
             providers: BTreeMap::new(),
+            not_started: NotStarted::default(),
             build_workers: Vec::new(),
             upload_workers: Vec::new(),
             cleanup: None,
@@ -192,17 +195,28 @@ impl Builder {
         match providers::start(&section, surroundings, self.shared.drivers.as_deref()) {
             Ok(handle) => {
                 info!(target: "nodepool.ProviderManager", provider = %name, "provider started");
+                self.not_started.forget(name);
                 self.providers.insert(name.clone(), handle);
             }
             Err(problems) => {
-                for problem in problems {
+                let told = if self.not_started.failed(name, &problems) { problems } else { Vec::new() };
+                for problem in told {
                     error!(target: "nodepool.ProviderManager", provider = %name, %problem, "Error starting provider");
                 }
             }
         }
     }
 
+    /// Those of the configuration that do not run; `true` where one of them does now.
+    fn start_missing_providers(&mut self) -> bool {
+        let (config, running) = (self.config.clone(), self.providers.len());
+        let missing: Vec<_> = config.providers.keys().filter(|name| !self.providers.contains_key(*name)).collect();
+        missing.into_iter().for_each(|name| self.start_provider(name));
+        self.providers.len() > running
+    }
+
     fn drain_provider(&mut self, name: &ProviderName) {
+        self.not_started.forget(name);
         if let Some(handle) = self.providers.remove(name) {
             handle.drain.do_send(Drain);
         }
@@ -326,12 +340,11 @@ impl Builder {
                 | Change::LimitsChanged => {}
             }
         }
-        let config = self.config.clone();
-        for name in config.providers.keys() {
-            if !self.providers.contains_key(name) {
-                self.start_provider(name);
-            }
-        }
+        self.start_missing_providers();
+        self.tell_workers();
+    }
+
+    fn tell_workers(&self) {
         let news = build_worker::Reconfigure { config: self.config.clone(), facts: self.facts() };
         self.build_workers.iter().for_each(|worker| worker.do_send(news.clone()));
         let news = upload_worker::Reconfigure { config: self.config.clone(), providers: self.providers.clone() };
@@ -351,10 +364,15 @@ impl Actor for Builder {
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.registration = Some(self.shared.registry.register("Builder", "", ctx.address().downgrade().recipient()));
         self.register(ctx);
-        let config = self.config.clone();
-        config.providers.keys().for_each(|name| self.start_provider(name));
+        self.start_missing_providers();
         self.start_workers();
         ctx.run_interval(self.shared.options.config_check.to_duration(), |act, ctx| act.check_config(ctx));
+        // What a driver reads beside its section, such as clouds.yaml, may come later than the configuration.
+        ctx.run_interval(self.shared.options.provider_retry.to_duration(), |act, _| {
+            if act.start_missing_providers() {
+                act.tell_workers();
+            }
+        });
     }
 }
 
@@ -383,6 +401,7 @@ impl Handler<Dump> for Builder {
             "actor": "Builder",
             "builder_id": self.life.builder_id,
             "providers": self.providers.keys().collect::<Vec<_>>(),
+            "not_started": self.not_started.observe(),
             "images": self.config.diskimages.keys().collect::<Vec<_>>(),
             "config_broken": self.watch.is_broken(),
         }))

@@ -146,12 +146,22 @@ impl Launcher {
                 self.providers.insert(name.clone(), handle);
             }
             Err(problems) => {
-                self.not_started.failed(name, &problems);
                 // Its pools are neither started nor registered: requests for its labels are others' business.
-                for problem in problems {
+                let told = if self.not_started.failed(name, &problems) { problems } else { Vec::new() };
+                for problem in told {
                     error!(target: "nodepool.ProviderManager", provider = %name, %problem, "Error starting provider");
                 }
             }
+        }
+    }
+
+    /// What a driver reads beside its section, such as clouds.yaml, may come later than the configuration.
+    fn start_missing_providers(&mut self, ctx: &mut Context<Self>) {
+        let (config, running) = (self.config.clone(), self.providers.len());
+        let missing: Vec<_> = config.providers.keys().filter(|name| !self.providers.contains_key(*name)).collect();
+        missing.into_iter().for_each(|name| self.start_provider(name));
+        if self.providers.len() > running {
+            self.fit_children(ctx);
         }
     }
 
@@ -273,11 +283,16 @@ impl Launcher {
             self.apply(change);
         }
         if !changes.is_empty() {
-            self.stop_pools_without_provider();
-            self.start_missing_pools();
-            self.tell_children();
-            self.look(ctx);
+            self.fit_children(ctx);
         }
+    }
+
+    /// Who is there, and what they know, fits the configuration and the providers that run.
+    fn fit_children(&mut self, ctx: &mut Context<Self>) {
+        self.stop_pools_without_provider();
+        self.start_missing_pools();
+        self.tell_children();
+        self.look(ctx);
     }
 
     fn apply(&mut self, change: &Change) {
@@ -419,6 +434,8 @@ impl Actor for Launcher {
         Self::look_on(ctx);
         self.shared.ready.send_replace(true);
         ctx.run_interval(self.shared.options.config_check.to_duration(), |act, ctx| act.check_config(ctx));
+        let retry = self.shared.options.provider_retry.to_duration();
+        ctx.run_interval(retry, |act, ctx| act.start_missing_providers(ctx));
         ctx.run_interval(self.shared.options.watermark_sleep.to_duration(), |act, _| act.changes.nudge());
     }
 }

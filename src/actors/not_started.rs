@@ -24,9 +24,14 @@ struct Trouble {
 }
 
 impl NotStarted {
-    pub fn failed(&mut self, provider: &ProviderName, problems: &[Problem]) {
+    /// Whether that is news: it is tried again and again, and need not be told each time.
+    pub fn failed(&mut self, provider: &ProviderName, problems: &[Problem]) -> bool {
         let reason = problems.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>().join("; ");
-        self.reasons.insert(provider.clone(), Trouble { reason, since: clock::now() });
+        let is_news = self.reasons.get(provider).is_none_or(|trouble| trouble.reason != reason);
+        if is_news {
+            self.reasons.insert(provider.clone(), Trouble { reason, since: clock::now() });
+        }
+        is_news
     }
 
     /// It runs, or is configured no more.
@@ -56,5 +61,20 @@ impl NotStarted {
     /// For dumps: the reasons by provider.
     pub fn observe(&self) -> BTreeMap<&ProviderName, &String> {
         self.reasons.iter().map(|(provider, trouble)| (provider, &trouble.reason)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::yaml::Place;
+
+    #[test]
+    fn a_reason_is_news_until_it_is_known() {
+        let (mut not_started, provider) = (NotStarted::default(), ProviderName::from("lab"));
+        let mut failed = |message: &str| not_started.failed(&provider, &[Problem::error(Place::default(), message)]);
+        assert_eq!(["no file", "no file", "no cloud", "no file"].map(&mut failed), [true, false, true, true]);
+        not_started.forget(&provider);
+        assert!(not_started.failed(&provider, &[Problem::error(Place::default(), "no file")]));
     }
 }

@@ -104,6 +104,8 @@ pub struct LauncherOptions {
     pub watermark_sleep: Span,
     /// How often the files are looked at; each second as the reference does, but where time is simulated.
     pub config_check: Span,
+    /// Before a provider that could not be started is tried again.
+    pub provider_retry: Span,
     pub cleanup_interval: Span,
     pub delete_interval: Span,
     /// Age at which the lock directory of a request that is gone is removed.
@@ -127,6 +129,7 @@ impl LauncherOptions {
             webapp: true,
             watermark_sleep: Span(10.0),
             config_check: Span(1.0),
+            provider_retry: Span(30.0),
             cleanup_interval: Span(60.0),
             delete_interval: Span(5.0),
             lock_cleanup: Span(28_800.0),

@@ -2,11 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::grown::{on_real_time, until};
+use crate::studio::cloud::Cloud;
 use crate::studio::{Scene, names};
+use nodepool::actors::jobs::ProviderHandle;
+use nodepool::actors::providers::{MoreDrivers, StartProvider};
 use nodepool::model::build::BuildState;
 use nodepool::model::cloud::ExternalId;
+use nodepool::model::config::ProviderConfig;
+use nodepool::model::problem::Problem;
 use nodepool::model::time::Span;
 use nodepool::model::upload::UploadState;
 use nodepool::zk::lock::try_lock;
@@ -228,5 +235,37 @@ fn uploads_of_one_worker_wait_for_each_other_and_those_of_several_do_not() {
         let _builder = scene.start_for(&[DEBIAN], &[TAKES_DEBIAN, two], |options| options.upload_workers = 2);
         scene.until_uploaded("debian", "two", 1).await;
         assert_eq!(scene.uploaded("debian", "one", UploadState::Uploading).await, 1);
+    });
+}
+
+/// A cloud whose driver cannot be opened before what it reads beside its section is there.
+struct Late {
+    is_there: Arc<AtomicBool>,
+    cloud: Cloud,
+}
+
+impl MoreDrivers for Late {
+    fn names(&self) -> Vec<&'static str> {
+        self.cloud.names()
+    }
+
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+        match self.is_there.load(Relaxed) {
+            true => self.cloud.open(section, start),
+            false => Err(vec![Problem::error(section.section.at, "no clouds.yaml")]),
+        }
+    }
+}
+
+#[test]
+fn a_provider_that_could_not_be_started_gets_its_uploads_when_it_can() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let is_there = Arc::<AtomicBool>::default();
+        let late = Late { is_there: is_there.clone(), cloud: scene.cloud.clone() };
+        let _builder = scene.start_driven(&[DEBIAN], &[TAKES_DEBIAN], Box::new(late), |_| {});
+        scene.until_built("debian", 1).await;
+        is_there.store(true, Relaxed);
+        scene.until_uploaded("debian", "one", 1).await;
     });
 }

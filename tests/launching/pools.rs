@@ -1,17 +1,24 @@
 //! Several pools: two of one provider, those of launchers that died, and those of a provider that cannot start.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::grown::foreign::ForeignPool;
 use crate::grown::{Consumer, Process, grow, on_paused_time, until, yaml, zookeeper};
 use crate::late::late;
+use crate::notifications::{Heard, Quicks, YAML};
 use bytes::Bytes;
+use nodepool::actors::jobs::ProviderHandle;
 use nodepool::actors::messages::AskWhy;
+use nodepool::actors::providers::{MoreDrivers, StartProvider};
 use nodepool::model::component::PoolComponent;
+use nodepool::model::config::ProviderConfig;
 use nodepool::model::ids::{LabelName, LauncherId, RequestId};
 use nodepool::model::json;
 use nodepool::model::node::{Node, NodeState};
+use nodepool::model::problem::Problem;
 use nodepool::model::request::{NodeRequest, RequestState};
 use nodepool::model::time::Timestamp;
 use nodepool::zk::{CreateMode, lock, paths};
@@ -170,6 +177,55 @@ fn nodes_of_a_provider_that_cannot_start_stay_as_they_are() {
         let nodes = consumer.nodes().await;
         let after: Vec<Node> = nodes.into_iter().map(|(_, node)| node).take(4).collect();
         assert_eq!(after, before);
+    });
+}
+
+/// A driver that cannot be opened before what it reads beside its section is there.
+struct Late(Arc<AtomicBool>);
+
+impl MoreDrivers for Late {
+    fn names(&self) -> Vec<&'static str> {
+        vec!["fake"]
+    }
+
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
+        match self.0.load(Relaxed) {
+            true => Quicks(Heard::default()).open(section, start),
+            false => Err(vec![Problem::error(section.section.at, "no clouds.yaml")]),
+        }
+    }
+}
+
+#[test]
+fn a_provider_that_could_not_be_started_is_tried_again_though_no_file_changes() {
+    on_paused_time(async {
+        let zookeeper = zookeeper();
+        let consumer = Consumer::of(&zookeeper);
+        let is_there = Arc::<AtomicBool>::default();
+        let mut process = Process::driven(YAML, |_| {}, Some(Box::new(Late(is_there.clone()))));
+        process.run(&zookeeper);
+        let pools = async || consumer.count("/nodepool/components/pool").await;
+        // At the start, and after a reload that replaces it.
+        for cloud in ["one", "two"] {
+            sleep(A_WHILE).await;
+            assert_eq!(pools().await, 0);
+            let id = consumer.ask(&["a"]).await;
+            until("it is known why", async || {
+                reasons(&process, &id).await == ["the provider is out of service: no clouds.yaml"]
+            })
+            .await;
+            is_there.store(true, Relaxed);
+            assert_eq!(consumer.ended(&id).await.state, RequestState::Fulfilled);
+            assert_eq!(pools().await, 1);
+            let nodes = consumer.accept(&id).await;
+            consumer.use_up(nodes).await;
+            until("its node is gone", async || consumer.nodes().await.is_empty()).await;
+            is_there.store(false, Relaxed);
+            sleep(A_WHILE).await;
+            assert_eq!(pools().await, 1, "what runs is left alone");
+            std::fs::write(&process.file, YAML.replace("cloud: fake\n", &format!("cloud: {cloud}\n"))).unwrap();
+            until("the pool has left", async || pools().await == 0).await;
+        }
     });
 }
 

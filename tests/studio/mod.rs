@@ -122,7 +122,7 @@ impl Scene {
         drivers: Box<dyn MoreDrivers>,
         tune: impl FnOnce(&mut BuilderOptions),
     ) -> Builder {
-        let process = Process::driven(yaml, |_| {}, Some(drivers));
+        let process = Process::driven(yaml, |options| options.provider_retry = Span(0.2), Some(drivers));
         let mut options = BuilderOptions {
             build_interval: Span(0.2),
             upload_interval: Span(0.2),
