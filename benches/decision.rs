@@ -72,7 +72,7 @@ impl Scene {
 }
 
 fn stored<T>(record: T) -> Stored<T> {
-    Stored { record: Arc::new(record), version: 0, mzxid: 1 }
+    Stored { record: Arc::new(record), version: 0, mzxid: 1, mtime_ms: 0 }
 }
 
 fn config() -> Arc<Config> {

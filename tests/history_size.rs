@@ -20,7 +20,7 @@ const REQUESTS: usize = 13_000;
 fn stored<T: DeserializeOwned>(mzxid: i64, record: &Value) -> Stored<T> {
     // As the mirror reads it: from text, so that names come as they do there.
     let record: T = serde_json::from_str(&record.to_string()).unwrap();
-    Stored { record: record.into(), version: 0, mzxid }
+    Stored { record: record.into(), version: 0, mzxid, mtime_ms: 0 }
 }
 
 /// A picture, and what is told about the way to it from the one before.

@@ -137,7 +137,7 @@ mod tests {
     use crate::model::snapshot::Stored;
 
     fn stored<T: serde::de::DeserializeOwned>(mzxid: i64, text: &str) -> Stored<T> {
-        Stored { record: serde_json::from_str::<T>(text).unwrap().into(), version: 0, mzxid }
+        Stored { record: serde_json::from_str::<T>(text).unwrap().into(), version: 0, mzxid, mtime_ms: 0 }
     }
 
     #[test]

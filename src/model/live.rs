@@ -259,6 +259,7 @@ mod tests {
             record: serde_json::from_str::<Node>(text).unwrap().into(),
             version: 0,
             mzxid,
+            mtime_ms: 0,
         };
         let mut older = Snapshot::default();
         for number in 0..100 {

@@ -318,7 +318,7 @@ mod tests {
     use crate::model::snapshot::Stored;
 
     fn stored<T: serde::de::DeserializeOwned>(text: &str) -> Stored<T> {
-        Stored { record: json::from_bytes::<T>(text.as_bytes()).unwrap().into(), version: 0, mzxid: 1 }
+        Stored { record: json::from_bytes::<T>(text.as_bytes()).unwrap().into(), version: 0, mzxid: 1, mtime_ms: 0 }
     }
 
     fn value(samples: &[Sample], name: &str) -> f64 {

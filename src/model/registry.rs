@@ -96,7 +96,7 @@ mod tests {
 
     fn pool(labels: &[&str], paused: bool, priority: i64, mzxid: i64) -> Stored<PoolComponent> {
         let record = json!({"kind": "pool", "supported_labels": labels, "paused": paused, "priority": priority});
-        Stored { record: Arc::new(serde_json::from_value(record).unwrap()), version: 0, mzxid }
+        Stored { record: Arc::new(serde_json::from_value(record).unwrap()), version: 0, mzxid, mtime_ms: 0 }
     }
 
     proptest! {

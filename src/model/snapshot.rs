@@ -581,8 +581,10 @@ mod tests {
     fn nodes_that_are_alike_share_what_they_have_in_common() {
         let record =
             r#"{"state": "ready", "connection_port": 22, "resources": {"cores": 2}, "attributes": {"a": 1}, "x": 5}"#;
-        let node =
-            |mzxid| Stored { record: Arc::new(serde_json::from_str::<Node>(record).unwrap()), version: 0, mzxid };
+        let node = |mzxid| {
+            let record = Arc::new(serde_json::from_str::<Node>(record).unwrap());
+            Stored { record, version: 0, mzxid, mtime_ms: 0 }
+        };
         let mut snapshot = Snapshot::default();
         let ids: [NodeId; 2] = ["0000000001".into(), "0000000002".into()];
         assert!(ids.iter().all(|id| snapshot.put_node(id.clone(), node(1))));

@@ -14,6 +14,8 @@ pub struct Stored<T> {
     pub version: i32,
     /// Transaction that wrote it last.
     pub mzxid: i64,
+    /// When that was, in milliseconds since the epoch by ZooKeeper's clock.
+    pub mtime_ms: i64,
 }
 
 /// A record as it shall be, and the version it was made from: the write fails if somebody else was faster.

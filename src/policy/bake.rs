@@ -4,11 +4,16 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
+use crate::model::build::ImageBuild;
 use crate::model::config::DiskImage;
 use crate::model::ids::{BuildId, ImageName};
 use crate::model::images::Image;
-use crate::model::time::Moment;
+use crate::model::snapshot::Stored;
+use crate::model::time::{Moment, Span, Timestamp};
 use crate::model::world::World;
+
+/// What is dated further ahead than this was dated by a clock that was wrong, or is the next build after such a one.
+const AHEAD: Span = Span(600.0);
 
 /// One image to be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +72,7 @@ pub fn next_due(world: &World<'_>) -> Option<Moment> {
     let images = world.config.diskimages.values().filter(|image| may_be_built(image, world));
     let ages = images.filter_map(|image| {
         let view = world.snapshot.images.image(&image.name)?;
-        let due = view.ready().first()?.1.record.state_time + image.rebuild_age;
+        let due = ready_since(view.ready().first()?.1, world) + image.rebuild_age;
         (due > world.now).then(|| world.moment_of(due))
     });
     ages.min()
@@ -89,11 +94,17 @@ fn may_be_built(image: &DiskImage, world: &World<'_>) -> bool {
 fn why_scheduled(image: &DiskImage, view: Option<&Image>, world: &World<'_>) -> Option<Why> {
     let ready = view.map(Image::ready).unwrap_or_default();
     let Some((_, newest)) = ready.first() else { return Some(Why::Missing) };
-    if world.now - newest.record.state_time >= image.rebuild_age {
+    if world.now - ready_since(newest, world) >= image.rebuild_age {
         return Some(Why::Old);
     }
     let lacks = !newest.record.formats.is_superset(&wanted_formats(image, world));
     lacks.then_some(Why::LacksFormats)
+}
+
+/// As its record says, or where that cannot be, as ZooKeeper does: it would not come of age before that time.
+fn ready_since(build: &Stored<ImageBuild>, world: &World<'_>) -> Timestamp {
+    let said = build.record.state_time;
+    if said - world.now > AHEAD { Timestamp(build.mtime_ms as f64 / 1000.0) } else { said }
 }
 
 /// Whether an image's name can be part of a file's name and of a znode's path; else what is wrong with it.
@@ -109,4 +120,47 @@ pub fn name_trouble(name: &ImageName) -> Option<&'static str> {
         return Some("it contains a control character");
     }
     text.starts_with('-').then_some("it begins like an option")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::build::{BuildKey, BuildState};
+    use crate::model::findings::Source;
+    use crate::model::resolve::resolve;
+    use crate::model::snapshot::Snapshot;
+    use crate::model::yaml_parse;
+
+    const NOW: Timestamp = Timestamp(1_000_000.0);
+
+    #[test]
+    fn a_build_that_is_dated_in_the_future_comes_of_age_like_others() {
+        let text =
+            "zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian, formats: [qcow2], rebuild-age: 3600}]";
+        let root = yaml_parse::parse(text, &mut Vec::new()).unwrap();
+        let config = resolve(Source { file: "nodepool.yaml", root: &root }, None, &[]).config.unwrap();
+        let year = Span(365.0 * 86_400.0);
+        // By its record, by ZooKeeper, and how long it is good for.
+        for (said, written, good_for) in [
+            (NOW + year, NOW, Some(Span(3600.0))),
+            (NOW + year, NOW + Span(-3599.0), Some(Span(1.0))),
+            (NOW + year, NOW + Span(-3600.0), None),
+            (NOW + Span(500.0), NOW + Span(-9000.0), Some(Span(4100.0))),
+            (NOW + Span(-600.0), NOW, Some(Span(3000.0))),
+            (NOW + Span(-3600.0), NOW, None),
+        ] {
+            let mut build = ImageBuild::begun("nb01", "id", ["qcow2".to_owned()].into(), said);
+            build.state = BuildState::Ready;
+            let mut snapshot = Snapshot::default();
+            let key = BuildKey { image: "debian".into(), build: "1".into() };
+            let mtime_ms = (written.0 * 1000.0) as i64;
+            snapshot.images.put_build(&key, Stored { record: build.into(), version: 0, mzxid: 1, mtime_ms });
+            let facts = Default::default();
+            let world =
+                World { config: &config, snapshot: &snapshot, facts: &facts, now: NOW, moment: Moment::at(5.0) };
+            let due: Vec<Why> = due(&world).iter().map(|order| order.why).collect();
+            assert_eq!(due, if good_for.is_none() { vec![Why::Old] } else { vec![] }, "{said:?} {written:?}");
+            assert_eq!(next_due(&world), good_for.map(|wait| Moment::at(5.0) + wait), "{said:?} {written:?}");
+        }
+    }
 }

@@ -198,7 +198,7 @@ mod tests {
         let key = BuildKey { image: "debian".into(), build: "1".into() };
         let mut build = ImageBuild::begun("nb01", "id", ["raw".to_owned()].into(), Timestamp(1.0));
         build.state = BuildState::Ready;
-        snapshot.images.put_build(&key, Stored { record: Arc::new(build), version: 0, mzxid: 1 });
+        snapshot.images.put_build(&key, Stored { record: Arc::new(build), version: 0, mzxid: 1, mtime_ms: 0 });
         let needed = |config: &Config| {
             needed_formats(
                 &World { config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), moment: Moment::at(2.0) },
@@ -217,7 +217,7 @@ mod tests {
         let (mut snapshot, facts) = (Snapshot::default(), BTreeMap::new());
         for (mzxid, id) in ["left", "ours"].into_iter().enumerate() {
             let build = ImageBuild::begun("nb01", "id", Default::default(), Timestamp(1.0));
-            let stored = Stored { record: Arc::new(build), version: 0, mzxid: mzxid as i64 + 1 };
+            let stored = Stored { record: Arc::new(build), version: 0, mzxid: mzxid as i64 + 1, mtime_ms: 0 };
             snapshot.images.put_build(&BuildKey { image: "debian".into(), build: id.into() }, stored);
         }
         snapshot.images.contend(&"debian".into(), "one", true);

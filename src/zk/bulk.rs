@@ -352,7 +352,7 @@ mod tests {
     use crate::zk::{CreateMode, lock};
 
     fn stored(mzxid: i64) -> Stored<Node> {
-        Stored { record: Node::new(NodeState::Building, Timestamp(1.0)).into(), version: 0, mzxid }
+        Stored { record: Node::new(NodeState::Building, Timestamp(1.0)).into(), version: 0, mzxid, mtime_ms: 0 }
     }
 
     fn held() -> LockView {

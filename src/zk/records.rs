@@ -85,7 +85,7 @@ pub fn decode_stored<T: Record>(data: &Bytes, stat: &Stat) -> Decoded<Stored<T>>
 }
 
 pub fn stored<T>(record: T, stat: &Stat) -> Stored<T> {
-    Stored { record: std::sync::Arc::new(record), version: stat.version, mzxid: stat.mzxid }
+    Stored { record: std::sync::Arc::new(record), version: stat.version, mzxid: stat.mzxid, mtime_ms: stat.mtime }
 }
 
 fn reason(data: &[u8], error: &serde_json::Error) -> String {

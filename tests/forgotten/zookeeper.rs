@@ -73,7 +73,7 @@ impl ZooKeeper {
             self.zxid += 1;
             match record {
                 Some(record) => {
-                    let stored = Stored { record: Arc::new(record.node()), version: 0, mzxid: self.zxid };
+                    let stored = Stored { record: Arc::new(record.node()), version: 0, mzxid: self.zxid, mtime_ms: 0 };
                     self.mirror.put_node(id_of(number), stored);
                 }
                 None => self.mirror.remove_node(&id_of(number)),

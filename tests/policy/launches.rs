@@ -102,7 +102,8 @@ impl Scene {
     /// Carries a write out.
     fn apply(&mut self, change: &NodeChange) {
         let mzxid = self.built.snapshot.node(&change.id).map_or(1000, |known| known.mzxid + 1);
-        let stored = Stored { record: Arc::new(change.record.clone()), version: change.version + 1, mzxid };
+        let stored =
+            Stored { record: Arc::new(change.record.clone()), version: change.version + 1, mzxid, mtime_ms: 0 };
         self.built.snapshot.put_node(change.id.clone(), stored);
     }
 
@@ -112,7 +113,9 @@ impl Scene {
         let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
         for (number, record) in claim.build.iter().enumerate() {
             let id = node_id(&(number + 1).to_string());
-            self.built.snapshot.put_node(id.clone(), Stored { record: Arc::new(record.clone()), version: 0, mzxid: 1 });
+            self.built
+                .snapshot
+                .put_node(id.clone(), Stored { record: Arc::new(record.clone()), version: 0, mzxid: 1, mtime_ms: 0 });
             self.nodes.push(id);
         }
         let (request, nodes) = (self.request.clone(), self.nodes.clone());
@@ -130,7 +133,7 @@ impl Scene {
         let [Effect::Extend { reuse, build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
         assert_eq!((reuse.len(), build.len()), (0, 1));
         let another = node_id(&format!("{}", self.built.snapshot.nodes().count() + 20));
-        let stored = Stored { record: Arc::new(build[0].clone()), version: 0, mzxid: 2 };
+        let stored = Stored { record: Arc::new(build[0].clone()), version: 0, mzxid: 2, mtime_ms: 0 };
         self.built.snapshot.put_node(another.clone(), stored);
         *self.nodes.last_mut().unwrap() = another.clone();
         let request = self.request.clone();
@@ -232,7 +235,7 @@ fn a_request_whose_new_node_is_removed_before_it_begins_is_given_back() {
     let taken_up = scene.step(Event::Wake);
     let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
     let (left, gone) = (node_id("1"), node_id("2"));
-    let record = Stored { record: Arc::new(claim.build[0].clone()), version: 0, mzxid: 1 };
+    let record = Stored { record: Arc::new(claim.build[0].clone()), version: 0, mzxid: 1, mtime_ms: 0 };
     scene.built.snapshot.put_node(left.clone(), record);
     let effects = scene.step(Event::Claimed(scene.request.clone(), Ok(vec![left.clone(), gone.clone()])));
     let finish = the_finish(&effects);
@@ -248,7 +251,7 @@ fn a_node_that_somebody_took_meanwhile_is_not_given_and_not_freed() {
     let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
     scene.apply(&claim.reuse[0]);
     let (request, made) = (scene.request.clone(), node_id("8"));
-    let record = Stored { record: Arc::new(claim.build[0].clone()), version: 0, mzxid: 1 };
+    let record = Stored { record: Arc::new(claim.build[0].clone()), version: 0, mzxid: 1, mtime_ms: 0 };
     scene.built.snapshot.put_node(made.clone(), record);
     scene.nodes = vec![made.clone()];
     let begun = scene.step(Event::Claimed(request.clone(), Ok(vec![made])));
@@ -285,7 +288,7 @@ fn each_attempt_boots_from_what_is_the_newest_upload_by_then() {
     let upload = |scene: &mut Scene, number: &str, age: f64| {
         let mut upload = ImageUpload::bare(UploadState::Ready, Timestamp(age));
         upload.external_id = Some(ExternalId::text(format!("image-{number}")));
-        let stored = Stored { record: Arc::new(upload), version: 0, mzxid: 1 };
+        let stored = Stored { record: Arc::new(upload), version: 0, mzxid: 1, mtime_ms: 0 };
         scene.built.snapshot.images.put_upload(key(number), stored);
     };
     upload(&mut scene, "1", 1.0);
@@ -455,7 +458,7 @@ fn what_an_extension_made_whose_answer_was_lost_is_taken_in() {
     scene.step(Event::Claimed(scene.request.clone(), lost));
     scene.apply(&reuse[0]);
     for (id, record) in ["11", "12"].iter().zip(build) {
-        let stored = Stored { record: Arc::new(record.clone()), version: 0, mzxid: 1 };
+        let stored = Stored { record: Arc::new(record.clone()), version: 0, mzxid: 1, mtime_ms: 0 };
         scene.built.snapshot.put_node(node_id(id), stored);
     }
     scene.built.snapshot.revision += 1;

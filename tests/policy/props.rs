@@ -104,10 +104,12 @@ fn short_of(reason: &str) -> Vec<LabelName> {
 }
 
 fn apply(built: &mut Built, plan: &HandOut, mzxid: i64) {
-    let request = Stored { record: plan.request.record.clone().into(), version: 1, mzxid };
+    let request = Stored { record: plan.request.record.clone().into(), version: 1, mzxid, mtime_ms: 0 };
     built.snapshot.put_request(plan.request.id.clone(), request);
     for node in &plan.nodes {
-        built.snapshot.put_node(node.id.clone(), Stored { record: node.record.clone().into(), version: 1, mzxid });
+        built
+            .snapshot
+            .put_node(node.id.clone(), Stored { record: node.record.clone().into(), version: 1, mzxid, mtime_ms: 0 });
     }
 }
 

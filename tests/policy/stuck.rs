@@ -139,7 +139,10 @@ fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connecti
     let mut record = ready::request(&label, "event".to_owned(), NOW);
     record.set_state(RequestState::Fulfilled, NOW);
     let id = request_id("100-7");
-    scene.built.snapshot.put_request(id.clone(), Stored { record: Arc::new(record), version: 1, mzxid: 9 });
+    scene
+        .built
+        .snapshot
+        .put_request(id.clone(), Stored { record: Arc::new(record), version: 1, mzxid: 9, mtime_ms: 0 });
     scene.built.snapshot.connected = true;
     let wishes = plan(&mut mind, &scene);
     assert!(wishes.contains(&Wish::Finish { request: id, nodes: Vec::new() }), "{wishes:?}");

@@ -333,5 +333,5 @@ fn registered(
 }
 
 fn stored<T>(record: T, mzxid: i64) -> Stored<T> {
-    Stored { record: Arc::new(record), version: 0, mzxid }
+    Stored { record: Arc::new(record), version: 0, mzxid, mtime_ms: 0 }
 }

@@ -140,7 +140,7 @@ mod tests {
 
     fn put(picture: &mut Snapshot, id: &str, mzxid: i64, state: &str) {
         let record = Arc::new(serde_json::from_value(json!({"state": state})).unwrap());
-        picture.put_node(id.into(), Stored { record, version: 0, mzxid });
+        picture.put_node(id.into(), Stored { record, version: 0, mzxid, mtime_ms: 0 });
     }
 
     fn told(changes: &mut Changes, picture: &Snapshot) -> Vec<String> {

@@ -212,7 +212,7 @@ mod tests {
         ];
         for (mzxid, (id, record)) in (1..).zip(records) {
             let record = Arc::new(serde_json::from_str(record).unwrap());
-            snapshot.put_node(id.into(), Stored { record, version: 0, mzxid });
+            snapshot.put_node(id.into(), Stored { record, version: 0, mzxid, mtime_ms: 0 });
         }
         View::new(Arc::new(snapshot))
     }
