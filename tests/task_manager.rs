@@ -437,6 +437,19 @@ fn after_a_drain_a_provider_serves_whom_it_has_and_ends_when_they_let_go() {
 }
 
 #[test]
+fn after_a_drain_there_are_surveys_as_long_as_a_launch_may_wait_for_one() {
+    on_paused_time(async {
+        let mut bench = Bench::started(FREE, Seen { listing_fails: true, ..Seen::default() });
+        bench.submit(1, launch("hang"));
+        bench.handle.drain.do_send(Drain);
+        bench.until(|seen| seen.starts.len() > 3).await;
+        bench.seen.lock().unwrap().listing_fails = false;
+        bench.surveyed().await;
+        assert_eq!(bench.end().await, (1, Err(CloudError::Deadline)));
+    });
+}
+
+#[test]
 fn an_abandoned_job_ends_at_once_unless_its_call_is_in_flight() {
     on_paused_time(async {
         let mut bench = Bench::new(Pace { in_flight: InFlight::Pinned(1), ..FREE }).await;

@@ -134,7 +134,8 @@ impl<D: Driver> TaskManager<D> {
 
     /// Starts whatever may start. Every handler ends with this.
     fn go_on(&mut self, ctx: &mut Context<Self>) {
-        if self.life == Life::Serving && self.surroundings.surveying == Surveying::Regularly {
+        let wants_to_know = self.life == Life::Serving || self.tasks.awaits_survey();
+        if wants_to_know && self.surroundings.surveying == Surveying::Regularly {
             self.survey_when_due(ctx);
         }
         if self.tasks.take_due_listing() {

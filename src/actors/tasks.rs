@@ -166,6 +166,12 @@ impl<D: Driver> Tasks<D> {
         self.surveys.due()
     }
 
+    /// Launches may wait for what no survey has found out yet.
+    pub fn awaits_survey(&self) -> bool {
+        let knows_all = self.has_surveyed() && self.facts.borrow().unanswered.is_empty();
+        !knows_all && self.tasks.values().any(|running| matches!(running.task.job, Job::Launch(_)))
+    }
+
     pub fn survey(&mut self) {
         self.surveys.begin(self.now());
         self.joined = std::mem::take(&mut self.asked);
