@@ -12,6 +12,8 @@ use nodepool::model::json;
 use nodepool::model::node::{Node, NodeState};
 use nodepool::model::request::{NodeRequest, RequestState};
 use nodepool::model::snapshot::{NodeChange, RequestChange, WriteError};
+use nodepool::zk::launches::HeldNode;
+use nodepool::zk::lock::Lock;
 use nodepool::zk::memory::{Fault, MemoryZooKeeper};
 use nodepool::zk::mirror::Mirror;
 use nodepool::zk::txn::Store;
@@ -497,6 +499,40 @@ fn a_portion_that_fails_leaves_no_lock() {
         assert_eq!(adopted.unwrap_err(), WriteError::Conflict);
         case.settle().await;
         assert_eq!((request_locks().await, locks_of_nodes(&case, &claimed.nodes).await), (0, 0));
+    });
+}
+
+// What it has freed in one portion is somebody else's before the last one.
+#[test]
+fn a_request_in_portions_that_fails_ends_though_its_nodes_are_given_to_others_meanwhile() {
+    on_paused_time(async {
+        let case = Case::new().await;
+        case.zookeeper.limit_transactions(1);
+        let labels = ["b", "c", "d", "e", "f", "g"];
+        let claimed = case.store.claim(pending(&case), Vec::new(), new_nodes(&case, &labels)).await.unwrap();
+        let locks = case.store.begin(building(&case, &claimed.nodes)).await.unwrap();
+        let snapshot = case.store.mirror().snapshot();
+        let free = |record: &mut Node| (record.state, record.allocated_to) = (NodeState::Ready, None);
+        let freed = |(id, lock): (&NodeId, Lock)| HeldNode {
+            lock,
+            change: Some(snapshot.node(id).unwrap().change(id.clone(), free)),
+        };
+        let freed: Vec<HeldNode> = claimed.nodes.iter().zip(locks).map(freed).collect();
+        let (other, watched, asked) = (case.other.clone(), paths::node(&claimed.nodes[0]), case.request.clone());
+        let (_, changed) = other.zk.exists_and_watch(&watched).await.unwrap();
+        let taking = tokio::spawn(async move {
+            changed.await;
+            let mut node = other.node(&NodeId::from(paths::name(&watched))).await.unwrap();
+            assert_eq!((node.state, node.allocated_to), (NodeState::Ready, None));
+            node.allocated_to = Some(RequestId::from("200-0000000099"));
+            other.zk.set(&watched, Bytes::from(json::to_bytes(&node)), -1).await.unwrap();
+            other.request(&asked).await.unwrap().state
+        });
+        let fail = |record: &mut NodeRequest| record.set_state(RequestState::Failed, clock::now());
+        let failed = snapshot.request(&case.request).unwrap().change(case.request.clone(), fail);
+        case.store.finish(Some((claimed.lock, Some(failed))), freed).await.unwrap();
+        assert_eq!(taking.await.unwrap(), RequestState::Pending, "it was not over when the node was taken");
+        assert_eq!(case.other.request(&case.request).await.unwrap().state, RequestState::Failed);
     });
 }
 

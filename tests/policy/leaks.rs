@@ -148,6 +148,22 @@ fn where_nothing_is_suspected_the_ids_alone_are_looked_at_until_one_is_new() {
     assert_eq!(leaks.step(called(&known), &built.world()), [Effect::List(lab())]);
 }
 
+// A reload took the provider away between the two, and it was back before the next sweep.
+#[test]
+fn a_list_that_nobody_was_there_to_make_is_made_by_the_next_sweep() {
+    let (mut leaks, built) = (Leaks::default(), ready_with("a"));
+    let known = [instance("a", "lab", "0000000001")];
+    leaks.step(Event::Sweep, &built.world());
+    leaks.step(listed(&known), &built.world());
+    let all = [known.as_slice(), &[instance("c", "lab", GONE)]].concat();
+    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::CallTheRoll(lab())]);
+    assert_eq!(leaks.step(called(&all), &built.world()), [Effect::List(lab())]);
+    assert_eq!(leaks.step(Event::Sweep, &built.world()), [], "the list is on its way");
+    assert_eq!(leaks.step(Event::Listed(lab(), None), &built.world()), []);
+    sweep(&mut leaks, &built, &all, proven(&[(GONE, None)]));
+    assert_eq!(deleted(&sweep(&mut leaks, &built, &all, proven(&[(GONE, None)]))).len(), 1);
+}
+
 #[test]
 fn what_zookeeper_knows_or_does_not_say_is_left_alone() {
     let node = Node::new(NodeState::Ready, Timestamp(1.0));
