@@ -131,11 +131,11 @@ impl Keystone {
         let sent = client.post(self.token_url.clone()).json(&body(&self.settings.identity)).send().await;
         let answered = sent.as_ref().ok().map(|answer| answer.status().as_u16());
         self.timings.note("identity.POST.tokens", answered, began.elapsed());
-        let answer = sent.map_err(|error| Error::new(ErrorKind::ProtocolError, super::http::with_causes(&error)))?;
+        let answer = sent.map_err(|error| Error::new(ErrorKind::ProtocolError, super::answers::with_causes(&error)))?;
         let (status, headers) = (answer.status(), answer.headers().clone());
         if status != StatusCode::CREATED && status != StatusCode::OK {
-            let text = super::http::message(&answer.text().await.unwrap_or_default());
-            let wait = super::http::wait(&headers);
+            let text = super::answers::message(&answer.text().await.unwrap_or_default());
+            let wait = super::answers::wait(&headers);
             let kind = match status.as_u16() {
                 503 if wait.is_some() => ErrorKind::InvalidInput,
                 400 | 401 | 403 | 404 => ErrorKind::AuthenticationFailed,

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::answers::failed;
 use super::calls::{self, Call, Reply};
-use super::http::failed;
 use super::instances::floating_addresses;
 use super::shared::Shared;
 use super::wire::{self, FloatingIp};

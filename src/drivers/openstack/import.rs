@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::answers::failed;
 use super::calls::{self, Call, Reply};
 use super::content::Content;
-use super::http::failed;
 use super::upload;
 use crate::model::cloud::{CloudError, ExternalId, Outcome};
 use crate::model::time::Span;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::answers::failed;
 use super::calls::{self, Call, Reply};
 use super::config::Wanted;
-use super::http::failed;
 use super::shared::Shared;
 use super::stock::{Source, Stock};
 use super::wire::{self, FloatingIp, Port};

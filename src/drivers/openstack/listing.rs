@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::answers::failed;
 use super::calls::{Call, IMAGES, Reply};
-use super::http::failed;
 use super::pages::{Pages, Step};
 use super::shared::{Gathered, Shared};
 use super::upload;

@@ -4,6 +4,7 @@
 
 pub mod clouds;
 mod timings;
+mod answers;
 mod auth;
 mod content;
 mod http;
@@ -28,10 +29,11 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tracing::warn;
 
+use self::answers::{Failure, failed};
 use self::calls::{Call, Reply, Shape, What};
 use self::clouds::{CloudSettings, Places};
 use self::delete::DeleteServer;
-use self::http::{Connection, Failure, failed};
+use self::http::Connection;
 use self::import::ImportImage;
 use self::launch::LaunchServer;
 use self::listing::{CallTheRoll, ListImages, ListServers};

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::answers::failed;
 use super::calls::{Call, Listing, PAGE, ROLL, SERVERS};
-use super::http::failed;
 use super::wire::{self, Called, Roll, Server, ServersPage};
 use crate::model::cloud::CloudError;
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::answers::failed;
 use super::calls::{self, Call, Listing, Reply};
 use super::config::{Image, Settings};
-use super::http::{Services, failed};
+use super::http::Services;
 use super::instances::floating_addresses;
 use super::pages::{Pages, Step, typed};
 use super::shared::{Gathered, Shared};

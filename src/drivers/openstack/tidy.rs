@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::answers::failed;
 use super::calls::{self, Call, Listing, Reply};
-use super::http::failed;
 use super::pages::{self, Pages, typed};
 use super::shared::Shared;
 use super::wire::{FloatingIp, Port};

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::answers::failed;
 use super::calls::{self, Call, Reply};
 use super::content::Content;
-use super::http::failed;
 use super::shared::Shared;
 use super::wire;
 use crate::model::cloud::{CloudError, ExternalId, Outcome};
