@@ -1,12 +1,14 @@
 //! One request to a cloud: the endpoint, the token, and the answer.
 
 use std::borrow::Cow;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use openstack::ErrorKind;
 use openstack::session::{ServiceType, Session};
-use reqwest::{Certificate, Client, Identity, Method, StatusCode, redirect};
+use reqwest::{Certificate, Client, Identity, Method, StatusCode, Url, redirect};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
@@ -112,14 +114,7 @@ impl Connection {
         };
         let path = request.path.iter().map(|part| if part == PROJECT { &project } else { part }.as_str());
         let path: Vec<&str> = path.collect();
-        let url = match request.api {
-            Api::Compute => session.get_endpoint(osauth::services::COMPUTE, path).await,
-            Api::Network => session.get_endpoint(osauth::services::NETWORK, path).await,
-            Api::Image => session.get_endpoint(osauth::services::IMAGE, path).await,
-            Api::BlockStorage => session.get_endpoint(BlockStorage, path).await,
-            Api::ObjectStore => session.get_endpoint(ObjectStore, path).await,
-        };
-        let url = url.map_err(|error| self.before_sending(&error))?;
+        let url = endpoint(session, request.api, &path).await.map_err(|error| self.before_sending(&error))?;
         let token = self.keystone.token(&self.client).await.map_err(|error| self.before_sending(&error))?;
         let mut sending = self.client.request(request.method.clone(), url).header("x-auth-token", token.expose());
         if let Some(version) = &request.version {
@@ -179,9 +174,8 @@ impl Connection {
     /// Which of the services that a cloud may lack are there. A cloud without Nova is none.
     pub async fn discover(&self) -> Result<Services, Failure> {
         let session = self.session.get_or_try_init(|| self.log_in()).await.map_err(Refusal::into_failure)?;
-        let none = osauth::client::NO_PATH;
         let refused = |error: openstack::Error| self.before_sending(&error).into_failure();
-        session.get_endpoint(osauth::services::COMPUTE, none).await.map_err(refused)?;
+        endpoint(session, Api::Compute, &[]).await.map_err(refused)?;
         let is_there = |found: Result<_, openstack::Error>| match found {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == ErrorKind::EndpointNotFound => Ok(false),
@@ -189,8 +183,8 @@ impl Connection {
         };
         let newest = session.get_api_versions(osauth::services::COMPUTE).await.map_err(refused)?;
         Ok(Services {
-            network: is_there(session.get_endpoint(osauth::services::NETWORK, none).await)?,
-            block_storage: is_there(session.get_endpoint(BlockStorage, none).await)?,
+            network: is_there(endpoint(session, Api::Network, &[]).await)?,
+            block_storage: is_there(endpoint(session, Api::BlockStorage, &[]).await)?,
             microversion: newest.map(|(_, cloud)| NEWEST.min((cloud.0, cloud.1))),
         })
     }
@@ -218,6 +212,27 @@ impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Self {
         Refusal::Failure(failure)
     }
+}
+
+/// The URL of a path of a service, from the catalogue and the document of versions.
+async fn endpoint(session: &Session, api: Api, path: &[&str]) -> Result<Url, openstack::Error> {
+    let finding = async {
+        match api {
+            Api::Compute => session.get_endpoint(osauth::services::COMPUTE, path).await,
+            Api::Network => session.get_endpoint(osauth::services::NETWORK, path).await,
+            Api::Image => session.get_endpoint(osauth::services::IMAGE, path).await,
+            Api::BlockStorage => session.get_endpoint(BlockStorage, path).await,
+            Api::ObjectStore => session.get_endpoint(ObjectStore, path).await,
+        }
+    };
+    // A link that paths cannot be added to, such as one without its scheme, makes `osauth` panic; and a panic would end what all
+    // providers live in.
+    AssertUnwindSafe(finding).catch_unwind().await.unwrap_or_else(|_| {
+        let text = format!(
+            "the version document of the {api:?} service has a `self` link that is no URL (is its http:// missing?)"
+        );
+        Err(openstack::Error::new(ErrorKind::InvalidResponse, text))
+    })
 }
 
 /// Cinder's endpoint carries the project, which the version documents leave out.
@@ -290,6 +305,9 @@ fn unsent(error: &reqwest::Error) -> Refusal {
     let error_is_early = error.is_connect() || error.is_builder();
     Refusal::Failure(Failure { error: failed(text), may_have_worked: !error_is_early, status: None })
 }
+
+#[cfg(test)]
+mod cases;
 
 #[cfg(test)]
 mod tests {

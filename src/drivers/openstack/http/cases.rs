@@ -1,0 +1,119 @@
+//! A connection to a small cloud that goes wrong in one way, case by case.
+
+use std::sync::Mutex;
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::super::clouds;
+use super::*;
+
+/// An answer: its status, further lines of its head, its body.
+struct Said(u16, &'static str, String);
+
+/// What a call such as `GET /compute/` is answered, where that is not the usual.
+type Odd = dyn Fn(&str) -> Option<Said> + Send + Sync;
+
+struct Cloud {
+    base: String,
+    asked: Mutex<Vec<String>>,
+    odd: Box<Odd>,
+}
+
+impl Cloud {
+    async fn start(odd: impl Fn(&str) -> Option<Said> + Send + Sync + 'static) -> Arc<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let cloud = Arc::new(Self { base, asked: Mutex::default(), odd: Box::new(odd) });
+        let serving = cloud.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serving.clone().serve(stream));
+            }
+        });
+        cloud
+    }
+
+    fn connection(&self) -> Connection {
+        let mut settings = clouds::with("");
+        settings.identity.auth_url = format!("{}/identity/v3", self.base);
+        let timings = Arc::new(Timings::new(&settings));
+        Connection::new(Arc::new(settings), timings).unwrap()
+    }
+
+    /// How often calls of this beginning came.
+    fn count(&self, call: &str) -> usize {
+        self.asked.lock().unwrap().iter().filter(|asked| asked.starts_with(call)).count()
+    }
+
+    async fn serve(self: Arc<Self>, mut stream: TcpStream) {
+        let (mut head, mut byte) = (Vec::new(), [0]);
+        while !head.ends_with(b"\r\n\r\n") {
+            if stream.read_exact(&mut byte).await.is_err() {
+                return;
+            }
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).unwrap();
+        let length =
+            head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
+        stream.read_exact(&mut vec![0; length.unwrap_or(0)]).await.unwrap();
+        let call: Vec<&str> = head.split(' ').take(2).collect();
+        let call = call.join(" ");
+        self.asked.lock().unwrap().push(call.clone());
+        let Said(status, lines, body) = (self.odd)(&call).unwrap_or_else(|| self.usual(&call));
+        let length = body.len();
+        let text = format!("HTTP/1.1 {status} x\r\n{lines}connection: close\r\ncontent-length: {length}\r\n\r\n{body}");
+        let _ = stream.write_all(text.as_bytes()).await;
+    }
+
+    fn usual(&self, call: &str) -> Said {
+        let base = &self.base;
+        let versions = |id: &str, path: &str| {
+            let links = json!([{"rel": "self", "href": format!("{base}{path}")}]);
+            json!({"versions": [{"id": id, "status": "CURRENT", "version": "2.93", "min_version": "2.1", "links": links}]})
+        };
+        match call {
+            "POST /identity/v3/auth/tokens" => {
+                let service = |kind: &str| {
+                    let url = format!("{base}/{kind}/");
+                    json!({"type": kind, "endpoints": [{"interface": "public", "url": url}]})
+                };
+                let catalogue = ["compute", "network"].map(service);
+                let token = json!({"token": {"catalog": catalogue, "project": {"id": "p"}}});
+                Said(201, "x-subject-token: secret\r\n", token.to_string())
+            }
+            "GET /compute/" => Said(200, "", versions("v2.1", "/compute/v2.1/").to_string()),
+            "GET /network/" => Said(200, "", versions("v2.0", "/network/v2.0/").to_string()),
+            _ => Said(200, "", "{}".to_owned()),
+        }
+    }
+}
+
+fn servers() -> Request {
+    Request::new(Api::Compute, Method::GET, &["servers"])
+}
+
+fn text_of(failure: &Failure) -> String {
+    failure.error.to_string()
+}
+
+#[tokio::test]
+async fn a_version_document_whose_link_is_no_url_is_a_failure_of_this_cloud_alone() {
+    let cloud = Cloud::start(|call| {
+        let links = json!([{"rel": "self", "href": "cloud.example.com:8774/v2.1/"}]);
+        let versions = json!({"versions": [{"id": "v2.1", "status": "CURRENT", "links": links}]});
+        (call == "GET /compute/").then(|| Said(200, "", versions.to_string()))
+    })
+    .await;
+    let connection = cloud.connection();
+    let (discovered, sent) = (connection.discover().await, connection.send(&servers()).await);
+    for failure in [discovered.unwrap_err(), sent.unwrap_err()] {
+        let text = text_of(&failure);
+        assert!(matches!(failure.error, CloudError::Failed { .. }) && !failure.may_have_worked, "{text}");
+        assert!(text.contains("cloud c:") && text.contains("Compute service"), "{text}");
+    }
+    // What is known of other services is of use all the same.
+    connection.send(&Request::new(Api::Network, Method::GET, &["ports"])).await.unwrap();
+}
