@@ -41,7 +41,7 @@ pub fn with_causes(error: &reqwest::Error) -> String {
 }
 
 /// What an answer that is no success means.
-pub fn refused(status: StatusCode, headers: &HeaderMap, body: &str) -> Failure {
+pub fn refused(is_creation: bool, status: StatusCode, headers: &HeaderMap, body: &str) -> Failure {
     let is_html = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
     let said = if is_html { "a page instead of an answer".to_owned() } else { message(body) };
     let text = format!("{status}: {said}");
@@ -53,7 +53,8 @@ pub fn refused(status: StatusCode, headers: &HeaderMap, body: &str) -> Failure {
     let is_throttle = match status.as_u16() {
         429 => true,
         413 => wait.is_some() || body.contains("overLimit"),
-        503 => wait.is_some(),
+        // A gateway says so too, of what it may have passed on: a creation is not sent again on that.
+        503 => wait.is_some() && !is_creation,
         _ => false,
     };
     let error = match status.as_u16() {
@@ -137,7 +138,7 @@ mod tests {
     #[test]
     fn too_many_requests_are_told_from_too_large_ones_and_from_quotas() {
         let meant = |status: u16, lines: &[(&str, &str)], body: &str| {
-            refused(StatusCode::from_u16(status).unwrap(), &headers(lines), body).error
+            refused(false, StatusCode::from_u16(status).unwrap(), &headers(lines), body).error
         };
         let throttled = |seconds: f64| CloudError::Throttled { retry_after: Span(seconds) };
         let later = [("retry-after", "7")];
@@ -150,5 +151,16 @@ mod tests {
         assert!(matches!(meant(413, &[], "<html>Request Entity Too Large</html>"), CloudError::Failed { .. }));
         let full = "Maximum number of volumes allowed (10) exceeded for quota 'volumes'.";
         assert!(matches!(meant(413, &later, full), CloudError::Quota(_)));
+    }
+
+    #[test]
+    fn a_creation_is_sent_again_only_where_it_was_refused_for_coming_too_soon() {
+        let meant = |status: StatusCode| refused(true, status, &headers(&[("retry-after", "7")]), "");
+        let busy = meant(StatusCode::SERVICE_UNAVAILABLE);
+        assert!(busy.may_have_worked && matches!(busy.error, CloudError::Failed { .. }), "{busy:?}");
+        for status in [StatusCode::TOO_MANY_REQUESTS, StatusCode::PAYLOAD_TOO_LARGE] {
+            let refused = meant(status);
+            assert!(!refused.may_have_worked && matches!(refused.error, CloudError::Throttled { .. }), "{refused:?}");
+        }
     }
 }

@@ -150,6 +150,10 @@ fn change(key: &'static str, request: Request, shape: Shape) -> Call {
     Call { key, lane: Lane::Change, deadline: SHORT, delay: Span::ZERO, what: What::Send(Box::new(request), shape) }
 }
 
+fn create(key: &'static str, request: Request) -> Call {
+    change(key, Request { creates: true, ..request }, Shape::Created)
+}
+
 pub fn zones() -> Call {
     look("compute.GET.os-availability-zone", Api::Compute, &["os-availability-zone"])
 }
@@ -186,7 +190,7 @@ pub fn images_with(properties: &BTreeMap<String, String>, delay: Span) -> Call {
 
 pub fn create_image(image: Value) -> Call {
     let request = Request { body: Some(image), ..Request::new(Api::Image, Method::POST, &["images"]) };
-    change("image.POST.images", request, Shape::Created)
+    create("image.POST.images", request)
 }
 
 /// The content of an image, from a file.
@@ -205,7 +209,7 @@ pub fn describe_image(id: &str, changes: Value) -> Call {
 
 pub fn create_task(task: Value) -> Call {
     let request = Request { body: Some(task), ..Request::new(Api::Image, Method::POST, &["tasks"]) };
-    change("image.POST.tasks", request, Shape::Created)
+    create("image.POST.tasks", request)
 }
 
 pub fn task_after(id: &str, delay: Span) -> Call {
@@ -283,7 +287,7 @@ pub fn create_server(server: Value, microversion: Option<(u16, u16)>) -> Call {
         version,
         ..Request::new(Api::Compute, Method::POST, &["servers"])
     };
-    change("compute.POST.servers", request, Shape::Created)
+    create("compute.POST.servers", request)
 }
 
 pub fn console(server: &str) -> Call {
@@ -319,7 +323,7 @@ pub fn create_floating_ip(floating_ip: Value) -> Call {
         body: Some(json!({ "floatingip": floating_ip })),
         ..Request::new(Api::Network, Method::POST, &["floatingips"])
     };
-    change("network.POST.floatingips", request, Shape::Created)
+    create("network.POST.floatingips", request)
 }
 
 pub fn floating_ip(id: &str) -> Call {

@@ -48,12 +48,24 @@ pub struct Request {
     pub headers: Vec<(&'static str, String)>,
     /// Nova's microversion; the oldest of the major version without one.
     pub version: Option<String>,
+    /// Twice the request is two of what it makes.
+    pub creates: bool,
 }
 
 impl Request {
     pub fn new(api: Api, method: Method, path: &[&str]) -> Self {
         let path = path.iter().map(|part| (*part).to_owned()).collect();
-        Self { api, method, path, query: Vec::new(), body: None, content: None, headers: Vec::new(), version: None }
+        Self {
+            api,
+            method,
+            path,
+            query: Vec::new(),
+            body: None,
+            content: None,
+            headers: Vec::new(),
+            version: None,
+            creates: false,
+        }
     }
 }
 
@@ -146,7 +158,7 @@ impl Connection {
         match status {
             StatusCode::UNAUTHORIZED => Err(Refusal::Token(token)),
             _ if status.is_success() => Ok(Answer { status: status.as_u16(), body: body.into() }),
-            _ => Err(refused(status, &headers, &String::from_utf8_lossy(&body)).into()),
+            _ => Err(refused(request.creates, status, &headers, &String::from_utf8_lossy(&body)).into()),
         }
     }
 

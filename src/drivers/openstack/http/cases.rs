@@ -6,6 +6,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::super::calls::{self, What};
 use super::super::clouds;
 use super::*;
 
@@ -116,4 +117,15 @@ async fn a_version_document_whose_link_is_no_url_is_a_failure_of_this_cloud_alon
     }
     // What is known of other services is of use all the same.
     connection.send(&Request::new(Api::Network, Method::GET, &["ports"])).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_creation_that_is_answered_by_a_busy_gateway_may_have_worked() {
+    let cloud = Cloud::start(|call| {
+        (call == "POST /compute/v2.1/servers").then(|| Said(503, "retry-after: 7\r\n", String::new()))
+    })
+    .await;
+    let What::Send(request, _) = calls::create_server(json!({}), None).what else { panic!("it is sent") };
+    let failure = cloud.connection().send(&request).await.unwrap_err();
+    assert!(failure.may_have_worked && matches!(failure.error, CloudError::Failed { .. }), "{failure:?}");
 }
