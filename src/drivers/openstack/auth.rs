@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, FixedOffset, Utc};
@@ -19,6 +20,8 @@ use crate::model::time::Span;
 
 /// A token that ends sooner than this is replaced before it is used.
 const LAST_SECONDS: i64 = 60;
+/// All calls of a provider wait for its token, those that change something too.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// How we log in to one cloud. Shared by all calls, so that a new token is asked for once.
 pub struct Keystone {
@@ -128,7 +131,9 @@ impl Keystone {
 
     async fn ask(&self, client: &Client) -> Result<Token, Error> {
         let began = Instant::now();
-        let sent = client.post(self.token_url.clone()).json(&body(&self.settings.identity)).send().await;
+        let limit = self.settings.api_timeout.map_or(LIMIT, |own| own.to_duration().min(LIMIT));
+        let asking = client.post(self.token_url.clone()).json(&body(&self.settings.identity)).timeout(limit);
+        let sent = asking.send().await;
         let answered = sent.as_ref().ok().map(|answer| answer.status().as_u16());
         self.timings.note("identity.POST.tokens", answered, began.elapsed());
         let answer = sent.map_err(|error| Error::new(ErrorKind::ProtocolError, super::answers::with_causes(&error)))?;

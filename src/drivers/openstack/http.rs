@@ -14,13 +14,15 @@ use tokio::sync::OnceCell;
 
 use super::answers::{Failure, RETRY, chopped, failed, refused, with_causes};
 use super::auth::{Keystone, Login};
-use super::clouds::{CloudSettings, Verify};
+use super::clouds::{CloudSettings, Secret, Verify};
 use super::content::{Content, ContentError};
 use super::timings::Timings;
 use crate::model::cloud::CloudError;
 
 /// To the point where bytes may flow.
 const CONNECT: Duration = Duration::from_secs(10);
+/// To the point where the request itself is sent: a token, and the documents of versions.
+const PREPARING: Duration = Duration::from_secs(60);
 
 /// Which service of the cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,15 +121,11 @@ impl Connection {
     }
 
     async fn send_once(&self, request: &Request) -> Result<Answer, Refusal> {
-        let session = self.session.get_or_try_init(|| self.log_in()).await?;
-        let project = match request.path.iter().any(|part| part == PROJECT) {
-            true => self.keystone.project(&self.client).await.map_err(|error| self.before_sending(&error))?,
-            false => String::new(),
-        };
-        let path = request.path.iter().map(|part| if part == PROJECT { &project } else { part }.as_str());
-        let path: Vec<&str> = path.collect();
-        let url = endpoint(session, request.api, &path).await.map_err(|error| self.before_sending(&error))?;
-        let token = self.keystone.token(&self.client).await.map_err(|error| self.before_sending(&error))?;
+        // What is before the request itself takes as long as it takes for small answers, also where the request may take hours.
+        let (url, token) = tokio::time::timeout(PREPARING, self.prepare(request)).await.unwrap_or_else(|_| {
+            let text = format!("no token and no endpoint within {} s", PREPARING.as_secs());
+            Err(Failure::refused(failed(self.said(&text))).into())
+        })?;
         let mut sending = self.client.request(request.method.clone(), url).header("x-auth-token", token.expose());
         if let Some(version) = &request.version {
             sending = sending
@@ -162,15 +160,33 @@ impl Connection {
         }
     }
 
+    /// Where a request goes to, and with which token.
+    async fn prepare(&self, request: &Request) -> Result<(Url, Secret), Refusal> {
+        let session = self.session.get_or_try_init(|| self.log_in()).await?;
+        let project = match request.path.iter().any(|part| part == PROJECT) {
+            true => self.keystone.project(&self.client).await.map_err(|error| self.before_sending(&error))?,
+            false => String::new(),
+        };
+        let path = request.path.iter().map(|part| if part == PROJECT { &project } else { part }.as_str());
+        let path: Vec<&str> = path.collect();
+        let url = endpoint(session, request.api, &path).await.map_err(|error| self.before_sending(&error))?;
+        let token = self.keystone.token(&self.client).await.map_err(|error| self.before_sending(&error))?;
+        Ok((url, token))
+    }
+
     async fn log_in(&self) -> Result<Session, Refusal> {
         let session = Session::new_with_client(self.discovery.clone(), Login(self.keystone.clone())).await;
         session.map_err(|error| self.before_sending(&error))
     }
 
+    /// A text with the cloud that it is about.
+    fn said(&self, text: &str) -> String {
+        format!("cloud {}: {text}", self.settings.cloud.as_deref().unwrap_or("of the environment"))
+    }
+
     /// Nothing of the request itself has been sent yet.
     fn before_sending(&self, error: &openstack::Error) -> Refusal {
-        let cloud = self.settings.cloud.as_deref().unwrap_or("of the environment");
-        let text = format!("cloud {cloud}: {}", chopped(&error.to_string()));
+        let text = self.said(&chopped(&error.to_string()));
         Refusal::Failure(Failure::refused(match error.kind() {
             ErrorKind::AuthenticationFailed | ErrorKind::EndpointNotFound | ErrorKind::InvalidConfig => {
                 CloudError::Denied(text)
@@ -204,7 +220,7 @@ impl Connection {
 
 enum Refusal {
     /// 401: the token, which may have been revoked.
-    Token(super::clouds::Secret),
+    Token(Secret),
     Failure(Failure),
 }
 

@@ -13,6 +13,9 @@ use super::*;
 /// An answer: its status, further lines of its head, its body.
 struct Said(u16, &'static str, String);
 
+/// In place of a status: there is no answer.
+const SILENT: u16 = 0;
+
 /// What a call such as `GET /compute/` is answered, where that is not the usual.
 type Odd = dyn Fn(&str) -> Option<Said> + Send + Sync;
 
@@ -64,6 +67,9 @@ impl Cloud {
         let call = call.join(" ");
         self.asked.lock().unwrap().push(call.clone());
         let Said(status, lines, body) = (self.odd)(&call).unwrap_or_else(|| self.usual(&call));
+        if status == SILENT {
+            return std::future::pending().await;
+        }
         let length = body.len();
         let text = format!("HTTP/1.1 {status} x\r\n{lines}connection: close\r\ncontent-length: {length}\r\n\r\n{body}");
         let _ = stream.write_all(text.as_bytes()).await;
@@ -128,4 +134,45 @@ async fn a_creation_that_is_answered_by_a_busy_gateway_may_have_worked() {
     let What::Send(request, _) = calls::create_server(json!({}), None).what else { panic!("it is sent") };
     let failure = cloud.connection().send(&request).await.unwrap_err();
     assert!(failure.may_have_worked && matches!(failure.error, CloudError::Failed { .. }), "{failure:?}");
+}
+
+/// Waits on real time until so many calls of this beginning have come; from then on time goes by itself.
+async fn until_asked(cloud: &Cloud, call: &str, times: usize) {
+    while cloud.count(call) < times {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::pause();
+}
+
+#[tokio::test]
+async fn who_gets_no_token_or_no_version_document_waits_for_a_minute_at_most() {
+    for silent in ["POST /identity/v3/auth/tokens", "GET /compute/"] {
+        let cloud = Cloud::start(move |call| (call == silent).then(|| Said(SILENT, "", String::new()))).await;
+        let (connection, request) = (cloud.connection(), servers());
+        let sending = tokio::time::timeout(Duration::from_secs(3600), connection.send(&request));
+        let asked = async {
+            until_asked(&cloud, silent, 1).await;
+            tokio::time::Instant::now()
+        };
+        let (ended, began) = tokio::join!(sending, asked);
+        let failure = ended.expect("it ends").unwrap_err();
+        assert!(!failure.may_have_worked && text_of(&failure).starts_with("cloud c: "), "{failure:?}");
+        assert!(began.elapsed() <= PREPARING + Duration::from_secs(1), "{silent}: {:?}", began.elapsed());
+        tokio::time::resume();
+    }
+}
+
+#[tokio::test]
+async fn a_silent_keystone_is_left_in_time_for_the_next_call() {
+    let cloud = Cloud::start(|call| call.starts_with("POST").then(|| Said(SILENT, "", String::new()))).await;
+    let connection = cloud.connection();
+    let asking = connection.keystone.token(&connection.client);
+    let ended = async {
+        until_asked(&cloud, "POST", 1).await;
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+    };
+    tokio::select! {
+        answer = asking => assert_eq!(answer.unwrap_err().kind(), ErrorKind::ProtocolError),
+        () = ended => panic!("the lock of the token is held for ever"),
+    }
 }
