@@ -40,6 +40,12 @@ pub fn with_causes(error: &reqwest::Error) -> String {
     text
 }
 
+/// The status of an answer that `openstack` has made an error of. It shows it only where it is written out for debugging.
+pub fn status_of(error: &openstack::Error) -> Option<u16> {
+    let written = format!("{error:?}");
+    written.rsplit_once("status: Some(")?.1.strip_suffix(") }")?.parse().ok()
+}
+
 /// What an answer that is no success means.
 pub fn refused(is_creation: bool, status: StatusCode, headers: &HeaderMap, body: &str) -> Failure {
     let is_html = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
@@ -162,5 +168,12 @@ mod tests {
             let refused = meant(status);
             assert!(!refused.may_have_worked && matches!(refused.error, CloudError::Throttled { .. }), "{refused:?}");
         }
+    }
+
+    #[test]
+    fn the_status_in_an_error_is_found() {
+        let error = openstack::Error::new(openstack::ErrorKind::InvalidInput, "no status: Some(500) }");
+        assert_eq!(status_of(&error), None);
+        assert_eq!(status_of(&error.with_status(StatusCode::GONE)), Some(410));
     }
 }

@@ -12,7 +12,7 @@ use reqwest::{Certificate, Client, Identity, Method, StatusCode, Url, redirect};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
-use super::answers::{Failure, RETRY, chopped, failed, refused, with_causes};
+use super::answers::{Failure, RETRY, chopped, failed, refused, status_of, with_causes};
 use super::auth::{Keystone, Login};
 use super::clouds::{CloudSettings, Secret, Verify};
 use super::content::{Content, ContentError};
@@ -191,10 +191,14 @@ impl Connection {
             ErrorKind::AuthenticationFailed | ErrorKind::EndpointNotFound | ErrorKind::InvalidConfig => {
                 CloudError::Denied(text)
             }
-            // A 4xx of which no more is known. For a token or a document of versions it can only mean that we are too many.
-            ErrorKind::InvalidInput => {
-                CloudError::Throttled { retry_after: self.keystone.take_wait().unwrap_or(RETRY) }
-            }
+            // A status of which `openstack` has no kind of its own. Most of them stay however often we ask.
+            ErrorKind::InvalidInput => match status_of(error) {
+                Some(408 | 413 | 429 | 503) => {
+                    CloudError::Throttled { retry_after: self.keystone.take_wait().unwrap_or(RETRY) }
+                }
+                Some(status) => failed(format!("{text} ({status})")),
+                None => failed(text),
+            },
             _ => failed(text),
         }))
     }

@@ -176,3 +176,18 @@ async fn a_silent_keystone_is_left_in_time_for_the_next_call() {
         () = ended => panic!("the lock of the token is held for ever"),
     }
 }
+
+#[tokio::test]
+async fn of_the_refusals_of_a_version_document_only_those_that_pass_are_waited_for() {
+    for (status, is_passing) in [(408, true), (413, true), (429, true), (400, false), (405, false), (410, false)] {
+        let cloud = Cloud::start(move |call| {
+            (call == "GET /compute/").then(|| Said(status, "", r#"{"message": "not like this"}"#.to_owned()))
+        })
+        .await;
+        let failure = cloud.connection().discover().await.unwrap_err();
+        let is_throttled = matches!(failure.error, CloudError::Throttled { .. });
+        assert_eq!(is_throttled, is_passing, "{status}: {failure:?}");
+        let text = text_of(&failure);
+        assert!(is_passing || text.contains("not like this") && text.contains(&status.to_string()), "{text}");
+    }
+}
