@@ -104,6 +104,14 @@ impl Keystone {
         }
     }
 
+    /// The next call asks for another token, and gets the catalogue of then.
+    pub fn renew(&self) {
+        // Who holds it asks for a new one already.
+        if let Ok(mut token) = self.token.try_lock() {
+            *token = None;
+        }
+    }
+
     /// How long Keystone wants us to wait, if it has just said so.
     pub fn take_wait(&self) -> Option<Span> {
         self.wait.lock().unwrap_or_else(PoisonError::into_inner).take()

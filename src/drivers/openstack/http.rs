@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -10,7 +10,6 @@ use openstack::ErrorKind;
 use openstack::session::{ServiceType, Session};
 use reqwest::{Certificate, Client, Identity, Method, StatusCode, Url, redirect};
 use serde_json::Value;
-use tokio::sync::OnceCell;
 
 use super::answers::{Failure, RETRY, chopped, failed, refused, status_of, with_causes};
 use super::auth::{Keystone, Login};
@@ -97,7 +96,17 @@ pub struct Connection {
     /// Follows redirects, as the discovery of versions needs; our own requests are never repeated elsewhere.
     discovery: Client,
     client: Client,
-    session: OnceCell<Session>,
+    known: Mutex<Option<Known>>,
+}
+
+/// Where the services are and what they speak. It is asked for anew at each survey and with each token: endpoints move, and services
+/// are replaced by newer ones.
+struct Known {
+    session: Session,
+    /// With whose catalogue the services were found.
+    token: Secret,
+    /// Something is missing there, and the next survey sees whether it still is.
+    lacks: bool,
 }
 
 impl Connection {
@@ -105,19 +114,23 @@ impl Connection {
         let keystone = Arc::new(Keystone::new(settings.clone(), timings)?);
         let discovery = client(&settings, redirect::Policy::limited(3))?;
         let client = client(&settings, redirect::Policy::none())?;
-        Ok(Self { settings, keystone, discovery, client, session: OnceCell::new() })
+        Ok(Self { settings, keystone, discovery, client, known: Mutex::default() })
     }
 
     /// Sends a request; with a token that the cloud no longer takes, once more with a new one. Succeeds with the answer's body.
     pub async fn send(&self, request: &Request) -> Result<Answer, Failure> {
-        match self.send_once(request).await {
+        self.with_token(async || self.send_once(request).await).await
+    }
+
+    async fn with_token<T>(&self, once: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, Failure> {
+        let ended = match once().await {
             Err(Refusal::Token(used)) => {
                 self.keystone.forget(&used).await;
-                self.send_once(request).await.map_err(Refusal::into_failure)
+                once().await
             }
-            Err(Refusal::Failure(failure)) => Err(failure),
-            Ok(answer) => Ok(answer),
-        }
+            ended => ended,
+        };
+        ended.map_err(Refusal::into_failure)
     }
 
     async fn send_once(&self, request: &Request) -> Result<Answer, Refusal> {
@@ -153,6 +166,10 @@ impl Connection {
         };
         let (status, headers) = (answer.status(), answer.headers().clone());
         let body = answer.bytes().await.map_err(|error| unsent(&error))?;
+        if status == StatusCode::NOT_ACCEPTABLE {
+            // The service speaks other versions than it did.
+            *self.known() = None;
+        }
         match status {
             StatusCode::UNAUTHORIZED => Err(Refusal::Token(token)),
             _ if status.is_success() => Ok(Answer { status: status.as_u16(), body: body.into() }),
@@ -162,26 +179,59 @@ impl Connection {
 
     /// Where a request goes to, and with which token.
     async fn prepare(&self, request: &Request) -> Result<(Url, Secret), Refusal> {
-        let session = self.session.get_or_try_init(|| self.log_in()).await?;
+        let token = self.keystone.token(&self.client).await.map_err(|error| self.before_sending(&error))?;
+        let session = self.session(&token).await.map_err(|error| self.before_sending(&error))?;
         let project = match request.path.iter().any(|part| part == PROJECT) {
             true => self.keystone.project(&self.client).await.map_err(|error| self.before_sending(&error))?,
             false => String::new(),
         };
         let path = request.path.iter().map(|part| if part == PROJECT { &project } else { part }.as_str());
         let path: Vec<&str> = path.collect();
-        let url = endpoint(session, request.api, &path).await.map_err(|error| self.before_sending(&error))?;
-        let token = self.keystone.token(&self.client).await.map_err(|error| self.before_sending(&error))?;
+        let url = endpoint(&session, request.api, &path).await.map_err(|error| self.not_found(&error, &token))?;
         Ok((url, token))
     }
 
-    async fn log_in(&self) -> Result<Session, Refusal> {
-        let session = Session::new_with_client(self.discovery.clone(), Login(self.keystone.clone())).await;
-        session.map_err(|error| self.before_sending(&error))
+    async fn session(&self, token: &Secret) -> Result<Session, openstack::Error> {
+        let found = || self.known().as_ref().filter(|known| known.token == *token).map(|known| known.session.clone());
+        if let Some(session) = found() {
+            return Ok(session);
+        }
+        let session = self.log_in().await?;
+        // Another call may have been faster.
+        Ok(found().unwrap_or_else(|| self.keep(session, token, false)))
+    }
+
+    fn keep(&self, session: Session, token: &Secret, lacks: bool) -> Session {
+        *self.known() = Some(Known { session: session.clone(), token: token.clone(), lacks });
+        session
+    }
+
+    fn known(&self) -> MutexGuard<'_, Option<Known>> {
+        // Nothing in here is ever half changed.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn log_in(&self) -> Result<Session, openstack::Error> {
+        Session::new_with_client(self.discovery.clone(), Login(self.keystone.clone())).await
     }
 
     /// A text with the cloud that it is about.
     fn said(&self, text: &str) -> String {
         format!("cloud {}: {text}", self.settings.cloud.as_deref().unwrap_or("of the environment"))
+    }
+
+    /// With this token there is no endpoint of a service.
+    fn not_found(&self, error: &openstack::Error, token: &Secret) -> Refusal {
+        match error.kind() {
+            // By a document of versions: Keystone has been heard before.
+            ErrorKind::AuthenticationFailed => Refusal::Token(token.clone()),
+            // The catalogue may have been incomplete when it was asked for.
+            ErrorKind::EndpointNotFound => {
+                self.keystone.renew();
+                self.before_sending(error)
+            }
+            _ => self.before_sending(error),
+        }
     }
 
     /// Nothing of the request itself has been sent yet.
@@ -205,20 +255,30 @@ impl Connection {
 
     /// Which of the services that a cloud may lack are there. A cloud without Nova is none.
     pub async fn discover(&self) -> Result<Services, Failure> {
-        let session = self.session.get_or_try_init(|| self.log_in()).await.map_err(Refusal::into_failure)?;
-        let refused = |error: openstack::Error| self.before_sending(&error).into_failure();
-        endpoint(session, Api::Compute, &[]).await.map_err(refused)?;
+        self.with_token(async || self.discover_once().await).await
+    }
+
+    async fn discover_once(&self) -> Result<Services, Refusal> {
+        if self.known().as_ref().is_some_and(|known| known.lacks) {
+            self.keystone.renew();
+        }
+        let token = self.keystone.token(&self.client).await.map_err(|error| self.before_sending(&error))?;
+        let session = self.log_in().await.map_err(|error| self.before_sending(&error))?;
+        let refused = |error: openstack::Error| self.not_found(&error, &token);
+        endpoint(&session, Api::Compute, &[]).await.map_err(refused)?;
         let is_there = |found: Result<_, openstack::Error>| match found {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == ErrorKind::EndpointNotFound => Ok(false),
             Err(error) => Err(refused(error)),
         };
         let newest = session.get_api_versions(osauth::services::COMPUTE).await.map_err(refused)?;
-        Ok(Services {
-            network: is_there(endpoint(session, Api::Network, &[]).await)?,
-            block_storage: is_there(endpoint(session, Api::BlockStorage, &[]).await)?,
+        let services = Services {
+            network: is_there(endpoint(&session, Api::Network, &[]).await)?,
+            block_storage: is_there(endpoint(&session, Api::BlockStorage, &[]).await)?,
             microversion: newest.map(|(_, cloud)| NEWEST.min((cloud.0, cloud.1))),
-        })
+        };
+        self.keep(session, &token, !(services.network && services.block_storage));
+        Ok(services)
     }
 }
 

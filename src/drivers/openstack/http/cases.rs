@@ -22,6 +22,10 @@ type Odd = dyn Fn(&str) -> Option<Said> + Send + Sync;
 struct Cloud {
     base: String,
     asked: Mutex<Vec<String>>,
+    /// What the catalogue has.
+    services: Mutex<Vec<&'static str>>,
+    /// The version of Nova, in its path.
+    nova: Mutex<&'static str>,
     odd: Box<Odd>,
 }
 
@@ -29,7 +33,13 @@ impl Cloud {
     async fn start(odd: impl Fn(&str) -> Option<Said> + Send + Sync + 'static) -> Arc<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
-        let cloud = Arc::new(Self { base, asked: Mutex::default(), odd: Box::new(odd) });
+        let cloud = Arc::new(Self {
+            base,
+            asked: Mutex::default(),
+            services: Mutex::new(vec!["compute", "network"]),
+            nova: Mutex::new("v2.1"),
+            odd: Box::new(odd),
+        });
         let serving = cloud.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -87,11 +97,15 @@ impl Cloud {
                     let url = format!("{base}/{kind}/");
                     json!({"type": kind, "endpoints": [{"interface": "public", "url": url}]})
                 };
-                let catalogue = ["compute", "network"].map(service);
+                let catalogue: Vec<_> = self.services.lock().unwrap().iter().map(|kind| service(kind)).collect();
                 let token = json!({"token": {"catalog": catalogue, "project": {"id": "p"}}});
-                Said(201, "x-subject-token: secret\r\n", token.to_string())
+                let secrets = ["x-subject-token: secret-1\r\n", "x-subject-token: secret-2\r\n"];
+                Said(201, secrets[self.count(call) % 2], token.to_string())
             }
-            "GET /compute/" => Said(200, "", versions("v2.1", "/compute/v2.1/").to_string()),
+            "GET /compute/" => {
+                Said(200, "", versions("v2.1", &format!("/compute/{}/", self.nova.lock().unwrap())).to_string())
+            }
+            "GET /image/" => Said(200, "", versions("v2.15", "/image/v2/").to_string()),
             "GET /network/" => Said(200, "", versions("v2.0", "/network/v2.0/").to_string()),
             _ => Said(200, "", "{}".to_owned()),
         }
@@ -190,4 +204,66 @@ async fn of_the_refusals_of_a_version_document_only_those_that_pass_are_waited_f
         let text = text_of(&failure);
         assert!(is_passing || text.contains("not like this") && text.contains(&status.to_string()), "{text}");
     }
+}
+
+#[tokio::test]
+async fn each_discovery_sees_where_services_are_now() {
+    let cloud = Cloud::start(|_| None).await;
+    let connection = cloud.connection();
+    for path in ["v2.1", "v2.9"] {
+        *cloud.nova.lock().unwrap() = path;
+        assert_eq!(connection.discover().await.unwrap().microversion, Some((2, 93)));
+        connection.send(&servers()).await.unwrap();
+        assert_eq!(cloud.count(&format!("GET /compute/{path}/servers")), 1);
+    }
+}
+
+#[tokio::test]
+async fn what_the_catalogue_lacked_is_there_when_it_has_been_added() {
+    let cloud = Cloud::start(|_| None).await;
+    let connection = cloud.connection();
+    *cloud.services.lock().unwrap() = vec!["compute"];
+    assert!(!connection.discover().await.unwrap().network);
+    *cloud.services.lock().unwrap() = vec!["compute", "network", "volume"];
+    let services = connection.discover().await.unwrap();
+    assert!(services.network && services.block_storage, "{services:?}");
+
+    let images = Request::new(Api::Image, Method::GET, &["images"]);
+    let failure = connection.send(&images).await.unwrap_err();
+    assert!(matches!(failure.error, CloudError::Denied(_)), "{failure:?}");
+    cloud.services.lock().unwrap().push("image");
+    connection.send(&images).await.unwrap();
+
+    // Nothing is missing any more, so the token is kept.
+    let tokens = cloud.count("POST");
+    connection.discover().await.unwrap();
+    connection.discover().await.unwrap();
+    assert_eq!(cloud.count("POST"), tokens);
+}
+
+#[tokio::test]
+async fn a_service_that_speaks_other_versions_than_it_did_is_asked_which() {
+    let cloud = Cloud::start(|call| (call == "GET /compute/v2.1/servers").then(|| Said(406, "", String::new()))).await;
+    let connection = cloud.connection();
+    connection.send(&servers()).await.unwrap_err();
+    *cloud.nova.lock().unwrap() = "v2.9";
+    connection.send(&servers()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_token_that_a_version_document_does_not_take_is_replaced() {
+    let refusals = Arc::new(Mutex::new(1));
+    let left = refusals.clone();
+    let cloud = Cloud::start(move |call| {
+        let mut left = left.lock().unwrap();
+        let is_refused = call == "GET /compute/" && *left > 0;
+        *left -= i32::from(is_refused);
+        is_refused.then(|| Said(401, "", String::new()))
+    })
+    .await;
+    let connection = cloud.connection();
+    connection.discover().await.unwrap();
+    *refusals.lock().unwrap() = i32::MAX;
+    let failure = connection.discover().await.unwrap_err();
+    assert!(matches!(failure.error, CloudError::Denied(_)), "{failure:?}");
 }
