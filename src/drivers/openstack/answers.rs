@@ -10,6 +10,8 @@ use crate::model::time::Span;
 
 /// Where the cloud does not say how long to wait.
 pub const RETRY: Span = Span(1.0);
+/// What is out of order says it of one service, and all calls of the provider wait.
+const LONGEST_OUTAGE: Span = Span(60.0);
 /// Of an error's text in our messages.
 const SHOWN: usize = 300;
 
@@ -54,7 +56,7 @@ pub fn refused(is_creation: bool, status: StatusCode, headers: &HeaderMap, body:
     let lower = said.to_lowercase();
     let over_quota = ["quota exceeded", "exceeds quota", "number of ports exceeded", "quotaexceeded"];
     let is_quota = over_quota.iter().any(|words| lower.contains(words));
-    let wait = wait(headers);
+    let wait = wait(status, headers);
     // 413 is Nova's word of old for too many requests; without that word, and a time to wait, the request is too large.
     let is_throttle = match status.as_u16() {
         429 => true,
@@ -78,7 +80,12 @@ pub fn refused(is_creation: bool, status: StatusCode, headers: &HeaderMap, body:
 }
 
 /// How long the cloud wants us to wait: a number of seconds, or the time from its own date to another one.
-pub fn wait(headers: &HeaderMap) -> Option<Span> {
+pub fn wait(status: StatusCode, headers: &HeaderMap) -> Option<Span> {
+    let asked = asked(headers)?;
+    Some(if status == StatusCode::SERVICE_UNAVAILABLE { Span(asked.0.min(LONGEST_OUTAGE.0)) } else { asked })
+}
+
+fn asked(headers: &HeaderMap) -> Option<Span> {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let asked = text(RETRY_AFTER)?;
     if let Ok(seconds) = asked.parse::<f64>() {
@@ -130,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_time_to_wait_is_a_number_or_a_date() {
-        let asked = |lines: &[(&str, &str)]| wait(&headers(lines)).map(|wait| wait.0);
+        let asked = |lines: &[(&str, &str)]| asked(&headers(lines)).map(|wait| wait.0);
         let date = ("date", "Wed, 21 Oct 2015 07:28:00 GMT");
         assert_eq!(asked(&[("retry-after", "120")]), Some(120.0));
         assert_eq!(asked(&[date, ("retry-after", "Wed, 21 Oct 2015 07:29:30 GMT")]), Some(90.0));
@@ -175,5 +182,13 @@ mod tests {
         let error = openstack::Error::new(openstack::ErrorKind::InvalidInput, "no status: Some(500) }");
         assert_eq!(status_of(&error), None);
         assert_eq!(status_of(&error.with_status(StatusCode::GONE)), Some(410));
+    }
+
+    #[test]
+    fn an_outage_is_waited_for_for_a_minute_and_a_limit_for_as_long_as_it_lasts() {
+        let meant = |status: StatusCode| wait(status, &headers(&[("retry-after", "3600")])).map(|wait| wait.0);
+        assert_eq!(meant(StatusCode::SERVICE_UNAVAILABLE), Some(60.0));
+        assert_eq!(meant(StatusCode::TOO_MANY_REQUESTS), Some(3600.0));
+        assert_eq!(meant(StatusCode::PAYLOAD_TOO_LARGE), Some(3600.0));
     }
 }

@@ -148,7 +148,7 @@ impl Keystone {
         let (status, headers) = (answer.status(), answer.headers().clone());
         if status != StatusCode::CREATED && status != StatusCode::OK {
             let text = super::answers::message(&answer.text().await.unwrap_or_default());
-            let wait = super::answers::wait(&headers);
+            let wait = super::answers::wait(status, &headers);
             let kind = match status.as_u16() {
                 503 if wait.is_some() => ErrorKind::InvalidInput,
                 400 | 401 | 403 | 404 => ErrorKind::AuthenticationFailed,
