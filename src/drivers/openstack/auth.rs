@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::answers::status_of;
 use super::clouds::{Auth, CloudSettings, Credential, Domain, Identity, Interface, Scope, Secret, Service, User};
 use super::timings::Timings;
 use crate::model::time::Span;
@@ -22,15 +23,33 @@ use crate::model::time::Span;
 const LAST_SECONDS: i64 = 60;
 /// All calls of a provider wait for its token, those that change something too.
 const LIMIT: Duration = Duration::from_secs(60);
+/// After a login that was refused; the next one is followed by the longest.
+const FIRST_REST: Duration = Duration::from_secs(30);
+const LONGEST_REST: Duration = Duration::from_secs(60);
 
 /// How we log in to one cloud. Shared by all calls, so that a new token is asked for once.
 pub struct Keystone {
     settings: Arc<CloudSettings>,
     token_url: Url,
-    token: Mutex<Option<Token>>,
+    state: Mutex<State>,
     /// What Keystone wanted us to wait; the errors of `openstack` have no room for it.
     wait: std::sync::Mutex<Option<Span>>,
     timings: Arc<Timings>,
+}
+
+/// What Keystone has said last.
+#[derive(Default)]
+struct State {
+    token: Option<Token>,
+    refusal: Option<Refusal>,
+}
+
+/// Keystone does not let us in. Where it counts failures it locks who goes on trying out.
+struct Refusal {
+    error: Error,
+    at: Instant,
+    /// Until it is asked again.
+    rest: Duration,
 }
 
 #[derive(Clone)]
@@ -93,22 +112,20 @@ impl Keystone {
         let base = if url.ends_with("/v3") { url.to_owned() } else { format!("{}/v3", url.trim_end_matches("/v2.0")) };
         let token_url = Url::parse(&format!("{base}/auth/tokens"))
             .map_err(|error| format!("auth_url {} is no URL: {error}", settings.identity.auth_url))?;
-        Ok(Self { settings, token_url, token: Mutex::new(None), wait: std::sync::Mutex::new(None), timings })
+        Ok(Self { settings, token_url, state: Mutex::default(), wait: std::sync::Mutex::new(None), timings })
     }
 
     /// A token was refused before its time: the next call asks for another one.
     pub async fn forget(&self, refused: &Secret) {
-        let mut token = self.token.lock().await;
-        if token.as_ref().is_some_and(|token| token.value == *refused) {
-            *token = None;
-        }
+        let mut state = self.state.lock().await;
+        state.token.take_if(|token| token.value == *refused);
     }
 
     /// The next call asks for another token, and gets the catalogue of then.
     pub fn renew(&self) {
         // Who holds it asks for a new one already.
-        if let Ok(mut token) = self.token.try_lock() {
-            *token = None;
+        if let Ok(mut state) = self.state.try_lock() {
+            state.token = None;
         }
     }
 
@@ -128,13 +145,23 @@ impl Keystone {
     }
 
     async fn valid(&self, client: &Client) -> Result<Token, Error> {
-        let mut token = self.token.lock().await;
-        if let Some(token) = token.as_ref().filter(|token| !token.is_ending()) {
+        let mut state = self.state.lock().await;
+        if let Some(token) = state.token.as_ref().filter(|token| !token.is_ending()) {
             return Ok(token.clone());
         }
-        let new = self.ask(client).await?;
-        *token = Some(new.clone());
-        Ok(new)
+        if let Some(refusal) = state.refusal.as_ref().filter(|refusal| refusal.at.elapsed() < refusal.rest) {
+            return Err(refusal.error.clone());
+        }
+        let asked = self.ask(client).await;
+        match &asked {
+            Ok(new) => *state = State { token: Some(new.clone()), refusal: None },
+            Err(error) if matches!(status_of(error), Some(401 | 403)) => {
+                let rest = state.refusal.as_ref().map_or(FIRST_REST, |before| (before.rest * 2).min(LONGEST_REST));
+                state.refusal = Some(Refusal { error: error.clone(), at: Instant::now(), rest });
+            }
+            Err(_) => {}
+        }
+        asked
     }
 
     async fn ask(&self, client: &Client) -> Result<Token, Error> {

@@ -267,3 +267,41 @@ async fn a_token_that_a_version_document_does_not_take_is_replaced() {
     let failure = connection.discover().await.unwrap_err();
     assert!(matches!(failure.error, CloudError::Denied(_)), "{failure:?}");
 }
+
+/// Lets this time pass.
+async fn later(seconds: u64) {
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(seconds)).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn a_keystone_that_refuses_us_is_asked_again_after_a_rest() {
+    for status in [401, 403] {
+        let is_wrong = Arc::new(Mutex::new(true));
+        let wrong = is_wrong.clone();
+        let cloud = Cloud::start(move |call| {
+            let is_refused = call.starts_with("POST") && *wrong.lock().unwrap();
+            is_refused.then(|| Said(status, "", r#"{"error": {"message": "The password is wrong."}}"#.to_owned()))
+        })
+        .await;
+        let connection = cloud.connection();
+        let mut tries = 0;
+        for rest in [30, 60, 60] {
+            tries += 1;
+            for _ in 0..3 {
+                let failure = connection.send(&servers()).await.unwrap_err();
+                assert!(matches!(failure.error, CloudError::Denied(_)), "{failure:?}");
+                assert!(text_of(&failure).contains("The password is wrong."), "{failure:?}");
+                connection.discover().await.unwrap_err();
+                assert_eq!(cloud.count("POST"), tries);
+            }
+            later(rest - 5).await;
+            connection.send(&servers()).await.unwrap_err();
+            assert_eq!(cloud.count("POST"), tries);
+            later(5).await;
+        }
+        *is_wrong.lock().unwrap() = false;
+        connection.send(&servers()).await.unwrap();
+    }
+}
