@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
 use openstack::ErrorKind;
@@ -87,6 +88,25 @@ pub struct Services {
 pub struct Answer {
     pub status: u16,
     pub body: Vec<u8>,
+}
+
+/// When the files that a connection is made with were written, and their lengths; `None` for one that cannot be read.
+#[derive(Debug, PartialEq)]
+pub struct Written(Vec<Option<(SystemTime, u64)>>);
+
+impl Written {
+    pub fn of(settings: &CloudSettings) -> Self {
+        let bundle = match &settings.verify {
+            Verify::Bundle(path) => Some(path),
+            Verify::System | Verify::Off => None,
+        };
+        let own = settings.certificate.iter().flat_map(|own| std::iter::once(&own.certificate).chain(&own.key));
+        let written = |path: &PathBuf| {
+            let about = std::fs::metadata(path).ok()?;
+            Some((about.modified().ok()?, about.len()))
+        };
+        Self(bundle.into_iter().chain(own).map(written).collect())
+    }
 }
 
 /// A cloud, as far as HTTP is concerned.

@@ -33,7 +33,7 @@ use self::answers::{Failure, failed};
 use self::calls::{Call, Reply, Shape, What};
 use self::clouds::{CloudSettings, Places};
 use self::delete::DeleteServer;
-use self::http::Connection;
+use self::http::{Connection, Written};
 use self::import::ImportImage;
 use self::launch::LaunchServer;
 use self::listing::{CallTheRoll, ListImages, ListServers};
@@ -60,6 +60,7 @@ pub struct OpenStack {
     connection: Connection,
     timings: Arc<Timings>,
     places: Places,
+    written: Arc<Written>,
 }
 
 pub fn open(section: &ProviderConfig) -> Result<OpenStack, Vec<Problem>> {
@@ -74,6 +75,8 @@ pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack,
     let Some(cloud) = cloud.filter(|_| findings.problems.is_empty()) else { return Err(findings.problems) };
     let cloud = Arc::new(cloud);
     let timings = Arc::new(Timings::new(&cloud));
+    // Before they are read: what is written meanwhile is seen later.
+    let written = Arc::new(Written::of(&cloud));
     let connection = Connection::new(cloud.clone(), timings.clone()).map_err(|error| {
         let help = format!("provider {} is out of service; clouds.yaml describes its cloud", section.name);
         vec![Problem::error(section.section.at, error).help(help)]
@@ -85,7 +88,7 @@ pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack,
         ..Facts::unseen()
     };
     let shared = Arc::new(Shared::new(section.name.clone(), settings, cloud, has_ipv6, facts));
-    Ok(OpenStack { shared, connection, timings, places: places.clone() })
+    Ok(OpenStack { shared, connection, timings, places: places.clone(), written })
 }
 
 /// What is wrong or odd about a section, clouds.yaml aside.
@@ -162,12 +165,15 @@ impl Driver for OpenStack {
     }
 
     fn outdated(&self) -> Option<Outdated> {
-        let (shared, places) = (self.shared.clone(), self.places.clone());
+        let (shared, places, written) = (self.shared.clone(), self.places.clone(), self.written.clone());
         Some(Outdated(Arc::new(move || {
             let (cloud, region) = (shared.settings.cloud.as_deref(), shared.settings.region.as_deref());
             // A file that cannot be used now is nothing that a provider could go on with.
             let now = clouds::load(&places, clouds::Wanted { cloud, region });
-            now.is_ok_and(|loaded| loaded.settings != *shared.cloud)
+            now.is_ok_and(|loaded| {
+                let is_renewed = || Written::of(&loaded.settings) != *written && is_usable(loaded.settings.clone());
+                loaded.settings != *shared.cloud || is_renewed()
+            })
         })))
     }
 
@@ -220,6 +226,12 @@ impl Driver for OpenStack {
             }
         }
     }
+}
+
+/// Certificates may be half written just now.
+fn is_usable(cloud: CloudSettings) -> bool {
+    let timings = Arc::new(Timings::new(&cloud));
+    Connection::new(Arc::new(cloud), timings).is_ok()
 }
 
 fn console_of(reply: Reply) -> Result<Outcome, CloudError> {
@@ -295,6 +307,51 @@ impl StateMachine for Machine {
             Machine::DeleteImage(machine) => machine.label(),
             Machine::ListImages(_) => "listing images",
             Machine::NoHosts => "ended",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::drivers::BUILT;
+    use crate::model::findings::Source;
+    use crate::model::resolve::resolve;
+    use crate::model::yaml_parse;
+
+    fn certificate() -> (String, String) {
+        let made = rcgen::generate_simple_self_signed(["nodepool".to_owned()]).unwrap();
+        (made.cert.pem(), made.signing_key.serialize_pem())
+    }
+
+    #[test]
+    fn a_certificate_that_is_renewed_outdates_the_driver_once_it_can_be_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let files = ["ca.pem", "own.pem", "key.pem"].map(path);
+        let (own, key) = certificate();
+        for (file, text) in files.iter().zip([&certificate().0, &own, &key]) {
+            fs::write(file, text).unwrap();
+        }
+        let auth = "{auth_url: 'https://keystone', username: u, password: p, project_name: p}";
+        let [ca, own, key] = files.each_ref().map(|file| file.display().to_string());
+        let clouds = format!("clouds: {{c: {{auth: {auth}, cacert: {ca}, cert: {own}, key: {key}}}}}\n");
+        fs::write(path("clouds.yaml"), clouds).unwrap();
+        let text = "labels: []\nproviders: [{name: p, driver: openstack, cloud: c}]\n";
+        let root = yaml_parse::parse(text, &mut Vec::new()).unwrap();
+        let config = resolve(Source { file: "nodepool.yaml", root: &root }, None, BUILT).config.unwrap();
+        let section = config.providers.values().next().unwrap();
+        let places = Places { clouds: vec![path("clouds.yaml")], ..Places::default() };
+        for file in &files {
+            let outdated = open_with(section, &places).unwrap().outdated().unwrap();
+            assert!(!(outdated.0)());
+            let before = fs::read_to_string(file).unwrap();
+            fs::write(file, &before[..before.len() / 2]).unwrap();
+            assert!(!(outdated.0)(), "{file:?} is being written");
+            fs::write(file, format!("{before}\n")).unwrap();
+            assert!((outdated.0)(), "{file:?}");
         }
     }
 }
