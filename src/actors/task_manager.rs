@@ -210,12 +210,10 @@ impl<D: Driver> TaskManager<D> {
         let fence = self.surroundings.fence.clone().filter(|_| request.changes());
         let calling = async move {
             if let Some(fence) = fence {
+                in_time(limit, driver.prepare(&request)).await?;
                 fence.passed().await;
             }
-            match tokio::time::timeout(limit, driver.call(request)).await {
-                Ok(result) => result,
-                Err(_) => Err(CloudError::Deadline),
-            }
+            in_time(limit, driver.call(request)).await
         };
         self.errands.run(ctx, calling.instrument(span), move |result, act, ctx| act.call_ended(id, result, ctx));
     }
@@ -252,6 +250,10 @@ impl<D: Driver> TaskManager<D> {
         self.tasks.call_ended(id, result);
         self.go_on(ctx);
     }
+}
+
+async fn in_time<T>(limit: Duration, work: impl Future<Output = Result<T, CloudError>>) -> Result<T, CloudError> {
+    tokio::time::timeout(limit, work).await.unwrap_or(Err(CloudError::Deadline))
 }
 
 impl<D: Driver> Actor for TaskManager<D> {

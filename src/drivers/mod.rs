@@ -103,7 +103,13 @@ pub trait Driver: Send + 'static {
     /// Hears what became of a node. What is to be done about it is another job's.
     fn notified(&self, _notification: &Notification) {}
 
-    /// Performs one API request. The only I/O a driver does.
+    /// Gets what a call needs before it can go out, a token say. Called for what changes something, before it is held back until the
+    /// session is known to live: the call itself shall go out at once then.
+    fn prepare(&self, _call: &Self::Call) -> impl Future<Output = Result<(), CloudError>> {
+        std::future::ready(Ok(()))
+    }
+
+    /// Performs one API request. This and `prepare` are the only I/O a driver does.
     fn call(&self, call: Self::Call) -> impl Future<Output = Result<Self::Reply, CloudError>>;
 }
 

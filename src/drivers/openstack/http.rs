@@ -154,11 +154,7 @@ impl Connection {
     }
 
     async fn send_once(&self, request: &Request) -> Result<Answer, Refusal> {
-        // What is before the request itself takes as long as it takes for small answers, also where the request may take hours.
-        let (url, token) = tokio::time::timeout(PREPARING, self.prepare(request)).await.unwrap_or_else(|_| {
-            let text = format!("no token and no endpoint within {} s", PREPARING.as_secs());
-            Err(Failure::refused(failed(self.said(&text))).into())
-        })?;
+        let (url, token) = self.way(request).await?;
         let mut sending = self.client.request(request.method.clone(), url).header("x-auth-token", token.expose());
         if let Some(version) = &request.version {
             sending = sending
@@ -197,8 +193,20 @@ impl Connection {
         }
     }
 
-    /// Where a request goes to, and with which token.
-    async fn prepare(&self, request: &Request) -> Result<(Url, Secret), Refusal> {
+    /// Gets what a request needs before it can go out.
+    pub async fn prepare(&self, request: &Request) -> Result<(), Failure> {
+        self.with_token(async || self.way(request).await.map(drop)).await
+    }
+
+    /// Where a request goes to, and with which token. That takes as long as small answers take, also where the request may take hours.
+    async fn way(&self, request: &Request) -> Result<(Url, Secret), Refusal> {
+        tokio::time::timeout(PREPARING, self.find_way(request)).await.unwrap_or_else(|_| {
+            let text = format!("no token and no endpoint within {} s", PREPARING.as_secs());
+            Err(Failure::refused(failed(self.said(&text))).into())
+        })
+    }
+
+    async fn find_way(&self, request: &Request) -> Result<(Url, Secret), Refusal> {
         let token = self.keystone.token(&self.client).await.map_err(|error| self.before_sending(&error))?;
         let session = self.session(&token).await.map_err(|error| self.before_sending(&error))?;
         let project = match request.path.iter().any(|part| part == PROJECT) {

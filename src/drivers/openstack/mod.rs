@@ -185,6 +185,15 @@ impl Driver for OpenStack {
         self.timings.take()
     }
 
+    async fn prepare(&self, call: &Call) -> Result<(), CloudError> {
+        let What::Send(request, _) = &call.what else { return Ok(()) };
+        let began = Instant::now();
+        self.connection.prepare(request).await.map_err(|failure| {
+            self.timings.note(call.key(), failure.status, began.elapsed());
+            failure.error
+        })
+    }
+
     async fn call(&self, call: Call) -> Result<Reply, CloudError> {
         if call.delay > Span::ZERO {
             tokio::time::sleep(call.delay.to_duration()).await;

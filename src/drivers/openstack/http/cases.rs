@@ -305,3 +305,14 @@ async fn a_keystone_that_refuses_us_is_asked_again_after_a_rest() {
         connection.send(&servers()).await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn what_is_prepared_goes_out_without_another_call_before_it() {
+    let cloud = Cloud::start(|_| None).await;
+    let connection = cloud.connection();
+    connection.prepare(&servers()).await.unwrap();
+    assert_eq!(cloud.count("GET /compute/v2.1/"), 0);
+    let before = cloud.count("");
+    connection.send(&servers()).await.unwrap();
+    assert_eq!((cloud.count(""), cloud.count("GET /compute/v2.1/servers")), (before + 1, 1));
+}
