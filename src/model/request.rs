@@ -43,7 +43,7 @@ pub const MIN_READY_REQUESTOR: &str = "NodePool:min-ready";
 /// Priority of those requests: after everybody else's.
 pub const MIN_READY_PRIORITY: &str = "900";
 /// Nodes of one request. The write that fulfils it names each of them twice, and ZooKeeper takes 1 MiB.
-pub const MOST_NODES: usize = 5_000;
+pub const MOST_NODES: usize = 10_000;
 
 /// Record of one request. Its id is its path and not part of the record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

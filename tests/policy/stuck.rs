@@ -162,5 +162,5 @@ fn a_request_for_more_nodes_than_one_write_can_name_fails_at_once() {
     let (effects, reason) = ask(MOST_NODES + 1);
     let [Effect::Decline { request: change, .. }] = &effects[..] else { panic!("nobody can serve it: {reason}") };
     assert_eq!(change.record.state, RequestState::Failed);
-    assert_eq!(reason, "it asks for 5001 nodes, and a request can get 5000 at most: ask with several");
+    assert_eq!(reason, "it asks for 10001 nodes, and a request can get 10000 at most: ask with several");
 }
