@@ -1,0 +1,172 @@
+//! A cloud in memory, and how it is spoken to.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nodepool::drivers::{ApiCall, Driver};
+use nodepool::model::cloud::{CloudError, ExternalId, Facts, FailureKind, Instance, Inventory, Job, Outcome};
+use nodepool::model::time::Span;
+use nodepool::policy::machine::{Input, Lane, Next, Pace, StateMachine};
+use tokio::time::Instant;
+
+/// A cloud in memory. A host name says how the calls for it behave: `hang`, `slow`, `busy-3`, `always-busy`, `panic`.
+pub struct Cloud {
+    pub seen: Arc<Mutex<Seen>>,
+    pub pace: Pace,
+    pub born: Instant,
+}
+
+#[derive(Default)]
+pub struct Seen {
+    /// When each call started, in seconds, and which.
+    pub starts: Vec<(f64, String)>,
+    pub running: usize,
+    pub most_running: usize,
+    /// Name of each instance and in how many listings from now it is active.
+    pub instances: BTreeMap<String, u32>,
+    pub listing_fails: bool,
+    pub refusals: u32,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Call {
+    Create(String),
+    List,
+    Delete(String),
+}
+
+pub enum Reply {
+    Created(String),
+    Listed(Inventory),
+    Deleted,
+}
+
+impl ApiCall for Call {
+    fn key(&self) -> &'static str {
+        match self {
+            Call::Create(_) => "compute.POST.servers",
+            Call::List => "compute.GET.servers",
+            Call::Delete(_) => "compute.DELETE.servers",
+        }
+    }
+    fn lane(&self) -> Lane {
+        if *self == Call::List { Lane::Look } else { Lane::Change }
+    }
+    fn deadline(&self) -> Span {
+        Span(30.0)
+    }
+}
+
+pub fn instance(name: &str) -> Instance {
+    Instance::new(ExternalId::text(name))
+}
+
+impl Driver for Cloud {
+    type Call = Call;
+    type Reply = Reply;
+    type Machine = Machine;
+
+    fn facts(&self) -> Facts {
+        Facts::unseen()
+    }
+
+    fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    fn begin(&self, job: &Job) -> Machine {
+        Machine { job: job.clone(), id: None }
+    }
+
+    async fn prepare(&self, call: &Call) -> Result<(), CloudError> {
+        self.seen.lock().unwrap().starts.push((self.born.elapsed().as_secs_f64(), format!("before {call:?}")));
+        Ok(())
+    }
+
+    async fn call(&self, call: Call) -> Result<Reply, CloudError> {
+        let name = match &call {
+            Call::Create(name) | Call::Delete(name) => name.clone(),
+            Call::List => String::from("list"),
+        };
+        {
+            let mut seen = self.seen.lock().unwrap();
+            seen.starts.push((self.born.elapsed().as_secs_f64(), name.clone()));
+            seen.running += 1;
+            seen.most_running = seen.most_running.max(seen.running);
+        }
+        match name.as_str() {
+            "hang" => std::future::pending().await,
+            "slow" => tokio::time::sleep(Duration::from_secs(20)).await,
+            "panic" => panic!("a driver with a bug"),
+            _ => tokio::time::sleep(Duration::from_secs(1)).await,
+        }
+        let mut seen = self.seen.lock().unwrap();
+        seen.running -= 1;
+        let refused = name.strip_prefix("busy-").and_then(|times| times.parse::<u32>().ok()).unwrap_or(0);
+        if name == "always-busy" || seen.refusals < refused {
+            seen.refusals += 1;
+            return Err(CloudError::Throttled { retry_after: Span(5.0) });
+        }
+        match call {
+            Call::Create(name) => {
+                seen.instances.insert(name.clone(), 3);
+                Ok(Reply::Created(name))
+            }
+            Call::Delete(name) => match seen.instances.remove(&name) {
+                Some(_) => Ok(Reply::Deleted),
+                None => Err(CloudError::NotFound),
+            },
+            Call::List if seen.listing_fails => {
+                Err(CloudError::Failed { kind: FailureKind::Unknown, detail: String::from("500") })
+            }
+            Call::List => {
+                seen.instances.values_mut().for_each(|listings| *listings = listings.saturating_sub(1));
+                let active = seen.instances.iter().filter(|(_, listings)| **listings == 0);
+                Ok(Reply::Listed(Inventory::new(active.map(|(name, _)| instance(name)).collect())))
+            }
+        }
+    }
+}
+
+pub struct Machine {
+    job: Job,
+    id: Option<ExternalId>,
+}
+
+impl StateMachine for Machine {
+    type Call = Call;
+    type Reply = Reply;
+
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match (input, &self.job) {
+            (Input::Reply(Err(error)), _) => Next::Failed(error),
+            (Input::Start, Job::Launch(order)) => Next::Call(Call::Create(order.hostname.clone())),
+            (Input::Start, Job::Delete(id)) => Next::Call(Call::Delete(id.to_string())),
+            (Input::Start, _) => Next::Call(Call::List),
+            (Input::Reply(Ok(Reply::Created(name))), _) => {
+                self.id = Some(ExternalId::text(name));
+                Next::Observe
+            }
+            (Input::Reply(Ok(Reply::Listed(inventory))), Job::List) => Next::Done(Outcome::Listed(Arc::new(inventory))),
+            (Input::Reply(Ok(Reply::Listed(inventory))), _) => {
+                let inventory = Arc::new(inventory);
+                Next::Done(Outcome::Surveyed(Arc::new(Facts::unseen()), inventory))
+            }
+            (Input::Reply(Ok(Reply::Deleted)), _) => Next::Done(Outcome::Deleted),
+            (Input::Seen(inventory), _) => {
+                let active =
+                    inventory.instances().iter().find(|instance| Some(&instance.external_id) == self.id.as_ref());
+                active.map_or(Next::Observe, |instance| Next::Done(Outcome::Launched(Box::new(instance.clone()))))
+            }
+        }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        self.id.as_ref()
+    }
+
+    fn label(&self) -> &'static str {
+        if self.id.is_some() { "booting" } else { "asking" }
+    }
+}
