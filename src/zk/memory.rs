@@ -445,7 +445,11 @@ impl Connection for MemoryConnection {
     }
 
     fn sync(&self, _path: &str) -> Reply<()> {
-        self.ask(|_| Ok(()))
+        let id = self.id;
+        self.ask(move |shared| {
+            shared.replicas.get_mut(&id).into_iter().for_each(Replica::sync);
+            Ok(())
+        })
     }
 
     /// Nobody ends a session here that has not lost its connection, and then no sooner than a server may.

@@ -32,18 +32,29 @@ impl Replica {
         self.ahead.push_back((Instant::now(), step));
     }
 
+    /// It catches up with the leader.
+    pub fn sync(&mut self) {
+        while let Some((_, step)) = self.ahead.pop_front() {
+            self.repeat(step);
+        }
+    }
+
+    fn repeat(&mut self, step: Step) {
+        // Whoever asked was told by the leader.
+        match step {
+            Step::Opened(session) => drop(self.tree.open_session(session)),
+            Step::Closed(session) => drop(self.tree.close_session(session)),
+            Step::Written { session, now_ms, write } => drop(self.tree.apply(session, now_ms, write)),
+        }
+    }
+
     /// What it shows now: all that happened longer ago than it is behind.
     pub fn view(&mut self) -> &Tree {
         let now = Instant::now();
         while self.ahead.front().is_some_and(|(at, _)| *at + self.lag < now)
             && let Some((_, step)) = self.ahead.pop_front()
         {
-            // Whoever asked was told by the leader.
-            match step {
-                Step::Opened(session) => drop(self.tree.open_session(session)),
-                Step::Closed(session) => drop(self.tree.close_session(session)),
-                Step::Written { session, now_ms, write } => drop(self.tree.apply(session, now_ms, write)),
-            }
+            self.repeat(step);
         }
         &self.tree
     }
@@ -72,7 +83,11 @@ mod tests {
         assert_eq!(other.get("/a").await.unwrap().0, "2");
         // What it writes is judged by what is.
         assert_eq!(behind.set("/a", Bytes::from("3"), 0).await, Err(ZkError::BadVersion));
-        zookeeper.lag(behind.session_id(), None);
+        behind.sync("/").await.unwrap();
         assert_eq!(behind.get("/a").await.unwrap().0, "2");
+        other.set("/a", Bytes::from("4"), -1).await.unwrap();
+        assert_eq!(behind.get("/a").await.unwrap().0, "2");
+        zookeeper.lag(behind.session_id(), None);
+        assert_eq!(behind.get("/a").await.unwrap().0, "4");
     }
 }

@@ -173,7 +173,12 @@ impl Follower {
             state.echoes.start_over();
             state.snapshot.clone()
         };
-        let picture = match bulk::read(&self.zk, root).await {
+        let read = match bulk::read(&self.zk, root).await {
+            // So does a server that is behind, until it has caught up with the leader.
+            Ok(picture) if picture.is_older_than(&known) => read_newest(&self.zk, root).await,
+            read => read,
+        };
+        let picture = match read {
             Ok(picture) => picture,
             Err(error) => {
                 tracing::warn!(root, %error, "cannot read again after a reconnect");
@@ -193,6 +198,11 @@ impl Follower {
         report_unreadable(&state.snapshot);
         Reread::Done
     }
+}
+
+async fn read_newest(zk: &Zk, root: &str) -> Result<Picture, ZkError> {
+    zk.sync(root).await?;
+    bulk::read(zk, root).await
 }
 
 /// The states that a session has from now on.
