@@ -450,7 +450,7 @@ pub async fn sessions(shared: &Arc<Shared>, mut loaded: Loaded, tree: &Tree) -> 
 async fn connection(
     shared: &Arc<Shared>,
     loaded: &mut Loaded,
-    is_first: bool,
+    mut is_first: bool,
 ) -> Result<Arc<RealConnection>, ConnectError> {
     let mut watch = ConfigWatch::new(loaded);
     loop {
@@ -482,7 +482,7 @@ async fn connection(
         match news {
             Some(changed) => {
                 shared.set_in_force(changed.clone());
-                *loaded = changed;
+                (*loaded, is_first) = (changed, false);
             }
             None => {
                 tokio::time::sleep(LONGEST_PAUSE).await;
