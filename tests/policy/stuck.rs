@@ -14,6 +14,16 @@ use nodepool::policy::pool::{Effect, Event};
 use nodepool::policy::ready::{self, MinReady, Wish};
 use nodepool::policy::sweep::{self, Repair};
 
+/// Of a label one node shall always be ready.
+fn keeps_one_ready() -> (LabelName, Scene, MinReady) {
+    let scene = Scene::of(&Spec {
+        hosts: vec!["h1 labels=a".to_owned()],
+        labels: vec!["a min-ready=1".to_owned()],
+        ..Spec::default()
+    });
+    (LabelName::from("a"), scene, MinReady::default())
+}
+
 fn is_given_back(effects: &[Effect]) -> bool {
     let state = |effect: &Effect| match effect {
         Effect::Finish { finish, .. } => finish.request.as_ref().map(|request| request.record.state),
@@ -70,13 +80,7 @@ fn what_goes_in_the_future_is_no_room_to_wait_for() {
 // Refused at once, it was tried fifty times a second.
 #[test]
 fn a_request_of_our_own_that_is_refused_rests_before_the_next() {
-    let label = LabelName::from("a");
-    let mut scene = Scene::of(&Spec {
-        hosts: vec!["h1 labels=a".to_owned()],
-        labels: vec!["a min-ready=1".to_owned()],
-        ..Spec::default()
-    });
-    let mut mind = MinReady::default();
+    let (label, mut scene, mut mind) = keeps_one_ready();
     for pause in [1.0, 2.0, 4.0] {
         let plan = |mind: &mut MinReady, scene: &Scene| mind.plan(&Default::default(), &scene.built.world());
         assert_eq!(plan(&mut mind, &scene), [Wish::Submit(label.clone())]);
@@ -121,13 +125,7 @@ fn a_deletion_that_is_tried_again_and_again_is_no_room_to_wait_for() {
 // The node of such a request stayed given to it as long as the session lived.
 #[test]
 fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connection_was_away() {
-    let label = LabelName::from("a");
-    let mut scene = Scene::of(&Spec {
-        hosts: vec!["h1 labels=a".to_owned()],
-        labels: vec!["a min-ready=1".to_owned()],
-        ..Spec::default()
-    });
-    let mut mind = MinReady::default();
+    let (label, mut scene, mut mind) = keeps_one_ready();
     let plan = |mind: &mut MinReady, scene: &Scene| mind.plan(&Default::default(), &scene.built.world());
     assert_eq!(plan(&mut mind, &scene), [Wish::Submit(label.clone())]);
     mind.submitted(&label, "event", None, scene.built.moment());
