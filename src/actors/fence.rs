@@ -34,7 +34,8 @@ impl Fence {
         }
     }
 
-    fn is_known_to_live(&self) -> bool {
+    /// It asks nobody.
+    pub fn is_known_to_live(&self) -> bool {
         self.0.lives_until().is_some_and(|until| Instant::now() + ON_THE_WAY < until)
     }
 }

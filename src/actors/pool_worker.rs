@@ -361,7 +361,7 @@ impl PoolWorker {
     fn register_if_gone(&mut self) {
         let picture = self.changes.latest();
         let is_ours = |pool: &PoolComponent| pool.id.as_ref() == Some(&self.parts.launcher);
-        if !picture.connected || self.component.path.is_none() {
+        if !picture.connected || self.component.leaving || self.component.path.is_none() {
             return;
         }
         if picture.pools.pools().any(|(_, pool)| is_ours(&pool.record)) {

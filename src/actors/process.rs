@@ -487,6 +487,8 @@ async fn connection(
             None => {
                 tokio::time::sleep(LONGEST_PAUSE).await;
                 *loaded = newest(shared, loaded.clone()).await;
+                // A look that was under way has been left.
+                watch = ConfigWatch::new(loaded);
             }
         }
     }

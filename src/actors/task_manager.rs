@@ -210,8 +210,14 @@ impl<D: Driver> TaskManager<D> {
         let fence = self.surroundings.fence.clone().filter(|_| request.changes());
         let calling = async move {
             if let Some(fence) = fence {
-                in_time(limit, driver.prepare(&request)).await?;
-                fence.passed().await;
+                // What was got before a long wait may have ended meanwhile.
+                loop {
+                    in_time(limit, driver.prepare(&request)).await?;
+                    if fence.is_known_to_live() {
+                        break;
+                    }
+                    fence.passed().await;
+                }
             }
             in_time(limit, driver.call(request)).await
         };

@@ -23,9 +23,8 @@ use crate::model::time::Span;
 const LAST_SECONDS: i64 = 60;
 /// All calls of a provider wait for its token, those that change something too.
 const LIMIT: Duration = Duration::from_secs(60);
-/// After a login that was refused; the next one is followed by the longest.
-const FIRST_REST: Duration = Duration::from_secs(30);
-const LONGEST_REST: Duration = Duration::from_secs(60);
+/// After a login that was refused. One refusal may be a mistake of Keystone's, and all that is asked for meanwhile is refused.
+const RESTS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(30), Duration::from_secs(60)];
 
 /// How we log in to one cloud. Shared by all calls, so that a new token is asked for once.
 pub struct Keystone {
@@ -42,14 +41,23 @@ pub struct Keystone {
 struct State {
     token: Option<Token>,
     refusal: Option<Refusal>,
+    /// Another token is wanted, for what its catalogue may have that this one's has not.
+    wants_new: bool,
 }
 
 /// Keystone does not let us in. Where it counts failures it locks who goes on trying out.
 struct Refusal {
     error: Error,
     at: Instant,
+    /// How often it has said so in a row.
+    times: usize,
+}
+
+impl Refusal {
     /// Until it is asked again.
-    rest: Duration,
+    fn rest(&self) -> Duration {
+        RESTS[self.times.clamp(1, RESTS.len()) - 1]
+    }
 }
 
 #[derive(Clone)]
@@ -125,7 +133,7 @@ impl Keystone {
     pub fn renew(&self) {
         // Who holds it asks for a new one already.
         if let Ok(mut state) = self.state.try_lock() {
-            state.token = None;
+            state.wants_new = true;
         }
     }
 
@@ -146,22 +154,28 @@ impl Keystone {
 
     async fn valid(&self, client: &Client) -> Result<Token, Error> {
         let mut state = self.state.lock().await;
-        if let Some(token) = state.token.as_ref().filter(|token| !token.is_ending()) {
-            return Ok(token.clone());
+        let usable = state.token.clone().filter(|token| !token.is_ending());
+        if let Some(token) = usable.clone().filter(|_| !state.wants_new) {
+            return Ok(token);
         }
-        if let Some(refusal) = state.refusal.as_ref().filter(|refusal| refusal.at.elapsed() < refusal.rest) {
-            return Err(refusal.error.clone());
+        if let Some(refusal) = state.refusal.as_ref().filter(|refusal| refusal.at.elapsed() < refusal.rest()) {
+            return usable.ok_or(refusal.error.clone());
         }
         let asked = self.ask(client).await;
+        state.wants_new = false;
         match &asked {
-            Ok(new) => *state = State { token: Some(new.clone()), refusal: None },
+            Ok(new) => *state = State { token: Some(new.clone()), ..State::default() },
             Err(error) if matches!(status_of(error), Some(401 | 403)) => {
-                let rest = state.refusal.as_ref().map_or(FIRST_REST, |before| (before.rest * 2).min(LONGEST_REST));
-                state.refusal = Some(Refusal { error: error.clone(), at: Instant::now(), rest });
+                let times = state.refusal.as_ref().map_or(0, |before| before.times) + 1;
+                state.refusal = Some(Refusal { error: error.clone(), at: Instant::now(), times });
             }
             Err(_) => {}
         }
-        asked
+        // The one that there is serves as it did.
+        match usable {
+            Some(token) if asked.is_err() => Ok(token),
+            _ => asked,
+        }
     }
 
     async fn ask(&self, client: &Client) -> Result<Token, Error> {

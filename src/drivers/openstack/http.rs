@@ -117,6 +117,8 @@ pub struct Connection {
     discovery: Client,
     client: Client,
     known: Mutex<Option<Known>>,
+    /// By the last discovery.
+    services: Mutex<Option<Services>>,
 }
 
 /// Where the services are and what they speak. It is asked for anew at each survey and with each token: endpoints move, and services
@@ -134,7 +136,7 @@ impl Connection {
         let keystone = Arc::new(Keystone::new(settings.clone(), timings)?);
         let discovery = client(&settings, redirect::Policy::limited(3))?;
         let client = client(&settings, redirect::Policy::none())?;
-        Ok(Self { settings, keystone, discovery, client, known: Mutex::default() })
+        Ok(Self { settings, keystone, discovery, client, known: Mutex::default(), services: Mutex::default() })
     }
 
     /// Sends a request; with a token that the cloud no longer takes, once more with a new one. Succeeds with the answer's body.
@@ -294,18 +296,29 @@ impl Connection {
         let session = self.log_in().await.map_err(|error| self.before_sending(&error))?;
         let refused = |error: openstack::Error| self.not_found(&error, &token);
         endpoint(&session, Api::Compute, &[]).await.map_err(refused)?;
-        let is_there = |found: Result<_, openstack::Error>| match found {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::EndpointNotFound => Ok(false),
-            Err(error) => Err(refused(error)),
+        let last = self.services.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut lacks = false;
+        let mut is_there = |found: Result<_, openstack::Error>, last: Option<bool>| match (found, last) {
+            (Ok(_), _) => Ok(true),
+            (Err(error), _) if error.kind() == ErrorKind::EndpointNotFound => {
+                lacks = true;
+                Ok(false)
+            }
+            // It is out of order, and the others are not; what it does not tell is as it was.
+            (Err(_), Some(last)) => Ok(last),
+            (Err(error), None) => Err(refused(error)),
         };
         let newest = session.get_api_versions(osauth::services::COMPUTE).await.map_err(refused)?;
         let services = Services {
-            network: is_there(endpoint(&session, Api::Network, &[]).await)?,
-            block_storage: is_there(endpoint(&session, Api::BlockStorage, &[]).await)?,
+            network: is_there(endpoint(&session, Api::Network, &[]).await, last.as_ref().map(|last| last.network))?,
+            block_storage: is_there(
+                endpoint(&session, Api::BlockStorage, &[]).await,
+                last.as_ref().map(|last| last.block_storage),
+            )?,
             microversion: newest.map(|(_, cloud)| NEWEST.min((cloud.0, cloud.1))),
         };
-        self.keep(session, &token, !(services.network && services.block_storage));
+        self.keep(session, &token, lacks);
+        *self.services.lock().unwrap_or_else(PoisonError::into_inner) = Some(services.clone());
         Ok(services)
     }
 }

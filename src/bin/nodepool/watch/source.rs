@@ -89,6 +89,8 @@ async fn pass_on(session: &Arc<RealConnection>, mirror: &Mirror, publish: &watch
                 }
                 publish.send_replace(pictures.see());
             }
+            // What there is now is for another session.
+            () = mirror.gone_back() => return session.close().await,
         }
     }
 }

@@ -242,6 +242,40 @@ async fn what_the_catalogue_lacked_is_there_when_it_has_been_added() {
 }
 
 #[tokio::test]
+async fn a_token_serves_until_there_is_another_one() {
+    let is_down = Arc::new(Mutex::new(false));
+    let down = is_down.clone();
+    let keystone =
+        move |call: &str| (call.starts_with("POST") && *down.lock().unwrap()).then(|| Said(500, "", String::new()));
+    let cloud = Cloud::start(keystone).await;
+    let connection = cloud.connection();
+    *cloud.services.lock().unwrap() = vec!["compute"];
+    connection.discover().await.unwrap();
+    *is_down.lock().unwrap() = true;
+    let tokens = cloud.count("POST");
+    assert!(!connection.discover().await.unwrap().network);
+    assert_eq!(cloud.count("POST"), tokens + 1, "it was asked for what had been missing");
+    connection.send(&servers()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_service_beside_nova_that_is_out_of_order_is_as_it_was() {
+    let is_down = Arc::new(Mutex::new(true));
+    let down = is_down.clone();
+    let neutron =
+        move |call: &str| (call == "GET /network/" && *down.lock().unwrap()).then(|| Said(502, "", String::new()));
+    let cloud = Cloud::start(neutron).await;
+    let connection = cloud.connection();
+    *cloud.services.lock().unwrap() = vec!["compute", "network", "volume"];
+    connection.discover().await.expect_err("nobody knows yet");
+    *is_down.lock().unwrap() = false;
+    let services = connection.discover().await.unwrap();
+    *is_down.lock().unwrap() = true;
+    assert_eq!(connection.discover().await.unwrap(), services);
+    assert!(services.network);
+}
+
+#[tokio::test]
 async fn a_service_that_speaks_other_versions_than_it_did_is_asked_which() {
     let cloud = Cloud::start(|call| (call == "GET /compute/v2.1/servers").then(|| Said(406, "", String::new()))).await;
     let connection = cloud.connection();
@@ -286,7 +320,10 @@ async fn a_keystone_that_refuses_us_is_asked_again_after_a_rest() {
         })
         .await;
         let connection = cloud.connection();
-        let mut tries = 0;
+        // One may be a mistake.
+        connection.send(&servers()).await.unwrap_err();
+        later(1).await;
+        let mut tries = 1;
         for rest in [30, 60, 60] {
             tries += 1;
             for _ in 0..3 {
