@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, WrapFuture};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use super::build_worker::{self, BuildWorker, BuildWorkerParts, FactsOfProviders};
 use super::building::Workshop;
@@ -199,10 +199,7 @@ impl Builder {
                 self.providers.insert(name.clone(), handle);
             }
             Err(problems) => {
-                let told = if self.not_started.failed(name, &problems) { problems } else { Vec::new() };
-                for problem in told {
-                    error!(target: "nodepool.ProviderManager", provider = %name, %problem, "Error starting provider");
-                }
+                self.not_started.failed(name, &problems);
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, WrapFuture};
 use tokio::sync::watch;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use super::cleanup_worker::{self, CleanupWorker, CleanupWorkerParts};
 use super::config_files::Loaded;
@@ -147,10 +147,7 @@ impl Launcher {
             }
             Err(problems) => {
                 // Its pools are neither started nor registered: requests for its labels are others' business.
-                let told = if self.not_started.failed(name, &problems) { problems } else { Vec::new() };
-                for problem in told {
-                    error!(target: "nodepool.ProviderManager", provider = %name, %problem, "Error starting provider");
-                }
+                self.not_started.failed(name, &problems);
             }
         }
     }

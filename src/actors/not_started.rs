@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use tracing::error;
 
 use super::clock;
 use crate::model::config::Config;
@@ -24,11 +25,14 @@ struct Trouble {
 }
 
 impl NotStarted {
-    /// Whether that is news: it is tried again and again, and need not be told each time.
+    /// Tells it, and returns true, where that is news: it is tried again and again, and need not be told each time.
     pub fn failed(&mut self, provider: &ProviderName, problems: &[Problem]) -> bool {
         let reason = problems.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>().join("; ");
         let is_news = self.reasons.get(provider).is_none_or(|trouble| trouble.reason != reason);
         if is_news {
+            for problem in problems {
+                error!(target: "nodepool.ProviderManager", %provider, %problem, "Error starting provider");
+            }
             self.reasons.insert(provider.clone(), Trouble { reason, since: clock::now() });
         }
         is_news
