@@ -12,6 +12,7 @@ use nodepool::actors::files::Files;
 use nodepool::actors::jobs::ProviderHandle;
 use nodepool::actors::process::{ProcessError, Tree, sessions};
 use nodepool::actors::providers::{MoreDrivers, StartProvider};
+use nodepool::drivers::gate::Gate;
 use nodepool::drivers::static_nodes::{self, Call, StaticNodes};
 use nodepool::drivers::{BUILT, Driver, OpenDriver};
 use nodepool::model::cloud::{CloudError, Facts, HostCheck, Job};
@@ -52,7 +53,7 @@ impl Driver for Fragile {
         self.driver.begin(job)
     }
 
-    async fn call(&self, call: Call) -> Result<HostCheck, CloudError> {
+    async fn call(&self, call: Call, _: &Gate) -> Result<HostCheck, CloudError> {
         self.driver.call(call).await
     }
 }

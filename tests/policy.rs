@@ -16,4 +16,6 @@ mod props;
 mod refused;
 #[path = "policy/stuck.rs"]
 mod stuck;
+#[path = "policy/tenants.rs"]
+mod tenants;
 mod worlds;

@@ -1,4 +1,5 @@
-//! Looks whether the configuration's files changed, and loads them if they did. Broken files are told once.
+//! Looks whether the configuration's files changed, and loads them if they did and are so for two looks: what somebody is just writing
+//! may be a configuration all the same, with half of the images. Broken files are told once.
 
 use std::future::Future;
 
@@ -9,6 +10,8 @@ pub struct ConfigWatch {
     stamp: Stamp,
     /// A file that could not be loaded; said once, not every second.
     broken: Option<Stamp>,
+    /// What the last look saw and did not load.
+    pending: Option<Stamp>,
     loading: bool,
 }
 
@@ -20,12 +23,14 @@ enum Found {
     Known,
     /// What was broken before.
     Broken,
+    /// It was different a moment ago.
+    Changing(Stamp),
     New(Box<Result<Loaded, LoadError>>),
 }
 
 impl ConfigWatch {
     pub fn new(loaded: &Loaded) -> Self {
-        Self { stamp: loaded.stamp.clone(), broken: None, loading: false }
+        Self { stamp: loaded.stamp.clone(), broken: None, pending: None, loading: false }
     }
 
     /// Nothing while a look is under way. What it finds is to be given to `seen`.
@@ -34,6 +39,7 @@ impl ConfigWatch {
             return None;
         }
         let (options, known, broken) = (options.clone(), self.stamp.clone(), self.broken.clone());
+        let pending = self.pending.clone();
         Some(async move {
             let stamp = config_files::stamp(&options.files, &options.config, options.secure.as_deref()).await;
             if stamp == known {
@@ -42,7 +48,12 @@ impl ConfigWatch {
             if Some(&stamp) == broken.as_ref() {
                 return Look(Found::Broken);
             }
-            Look(Found::New(Box::new(options.load_again().await)))
+            if Some(&stamp) != pending.as_ref() {
+                return Look(Found::Changing(stamp));
+            }
+            let loaded = options.load_again().await;
+            let read = loaded.as_ref().map_or_else(|failure| &failure.stamp, |loaded| &loaded.stamp);
+            Look(if *read == stamp { Found::New(Box::new(loaded)) } else { Found::Changing(read.clone()) })
         })
     }
 
@@ -55,8 +66,13 @@ impl ConfigWatch {
                 return None;
             }
             Found::Broken => return None,
+            Found::Changing(stamp) => {
+                self.pending = Some(stamp);
+                return None;
+            }
             Found::New(loaded) => *loaded,
         };
+        self.pending = None;
         match loaded {
             Ok(loaded) => {
                 loaded.tell();
@@ -73,5 +89,45 @@ impl ConfigWatch {
 
     pub fn is_broken(&self) -> bool {
         self.broken.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::actors::files::Files;
+
+    const HEAD: &str = "zookeeper-servers: [{host: localhost}]\n";
+
+    // A provider's images were half of what they are for a moment, and the others were deleted from its cloud.
+    #[tokio::test]
+    async fn what_is_just_being_written_is_not_loaded() {
+        let file = PathBuf::from("nodepool.yaml");
+        let files = Arc::new(Mutex::new(BTreeMap::new()));
+        let write = |text: &str| drop(files.lock().unwrap().insert(file.clone(), format!("{HEAD}{text}")));
+        write("labels: [{name: a}]\n");
+        let options = LauncherOptions { files: Files::InMemory(files.clone()), ..LauncherOptions::new(&file) };
+        let mut watch = ConfigWatch::new(&options.load().await.unwrap());
+        let mut look = async || {
+            let look = watch.look(&options).expect("no other look is under way").await;
+            watch.seen(look).map(|loaded| loaded.config.labels.len())
+        };
+        assert_eq!(look().await, None, "it is in force");
+        for text in ["labels: []\n", "labels: [{name: a}, {name: b}]\n", "labels: [{name: a}, {name: b}, {name: c}]\n"]
+        {
+            write(text);
+            assert_eq!(look().await, None, "it may not be all");
+        }
+        assert_eq!(look().await, Some(3));
+        assert_eq!(look().await, None);
+        // What was changed and changed back is in force all the time.
+        write("labels: []\n");
+        assert_eq!(look().await, None);
+        write("labels: [{name: a}, {name: b}, {name: c}]\n");
+        assert_eq!((look().await, look().await), (None, None));
     }
 }

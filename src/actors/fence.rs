@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
+use futures::FutureExt;
 use tokio::time::Instant;
 
+use crate::drivers::gate::Gate;
 use crate::zk::{SessionState, Zk, paths};
 
 /// A call is on its way for a while; so long the session has to live.
@@ -32,6 +34,15 @@ impl Fence {
                 tokio::time::sleep(PAUSE).await;
             }
         }
+    }
+
+    /// For drivers, which know nothing of sessions.
+    pub fn gate(&self) -> Gate {
+        let fence = self.clone();
+        Gate::new(move || {
+            let fence = fence.clone();
+            async move { fence.passed().await }.boxed()
+        })
     }
 
     /// It asks nobody.

@@ -22,8 +22,8 @@ pub struct ProviderHandle {
     pub provider: ProviderName,
     pub submit: Recipient<Submit>,
     pub abandon: Recipient<Abandon>,
-    /// It is replaced or removed: no survey any more but for launches that wait for one, and the TaskManager stops when nothing is in flight and nobody has this
-    /// handle, for requests that were begun with it end with it.
+    /// It is replaced or removed: no survey any more but for launches that wait for one, and the TaskManager stops when nothing is in
+    /// flight and nobody has this handle, for requests that were begun with it end with it.
     pub drain: Recipient<Drain>,
     /// Stops at once; every job still open is answered with a failure.
     pub stop: Recipient<Shutdown>,

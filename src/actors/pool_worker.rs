@@ -36,7 +36,7 @@ use crate::policy::board::Board;
 use crate::policy::invariants::of_fulfilled;
 use crate::policy::pool::{Effect, Event, Pool, Probe};
 use crate::policy::request_handler::HandOut;
-use crate::policy::tenants::Kept;
+use crate::policy::tenants::{Kept, Taking};
 use crate::zk::txn::Store;
 
 /// What a PoolWorker is given at its start.
@@ -139,6 +139,7 @@ impl PoolWorker {
         let effects = self.decide(&snapshot, event);
         self.carry_out(effects, ctx);
         self.tell_whether_paused(ctx);
+        self.put_up_what_is_taken();
         if let Some(kept) = self.pool.kept_for_tenants() {
             let was_changed = self.parts.board.send_if_modified(|board| board.put(&self.parts.launcher, kept));
             if was_changed {
@@ -146,6 +147,12 @@ impl PoolWorker {
                 self.read_board();
             }
         }
+    }
+
+    /// Who takes less for tenants than before wakes the others: what they lacked may be there.
+    fn put_up_what_is_taken(&self) {
+        let (launcher, taking) = (&self.parts.launcher, self.pool.taking());
+        self.parts.board.send_if_modified(|board| board.put_taking(launcher, taking));
     }
 
     fn read_board(&mut self) {
@@ -160,6 +167,7 @@ impl PoolWorker {
         let mirror = self.parts.store.mirror().clone();
         let effects = mirror.look(|snapshot| self.decide(snapshot, event));
         self.carry_out(effects, ctx);
+        self.put_up_what_is_taken();
     }
 
     fn decide(&mut self, snapshot: &Snapshot, event: Event) -> Vec<Effect> {
@@ -454,7 +462,11 @@ impl PoolWorker {
 
     /// For the requests that waited here: others may have it.
     fn keep_nothing(&self) {
-        self.parts.board.send_if_modified(|board| board.put(&self.parts.launcher, &Kept::new()));
+        let launcher = &self.parts.launcher;
+        self.parts.board.send_if_modified(|board| {
+            let keeps_less = board.put(launcher, &Kept::new());
+            board.put_taking(launcher, &Taking::new()) || keeps_less
+        });
     }
 
     fn stop_when_idle(&mut self, ctx: &mut Context<Self>) {

@@ -20,6 +20,7 @@ use super::registry::Registration;
 use super::samples::SampleSink;
 use super::statsd;
 use super::tasks::{self, Tasks};
+use crate::drivers::gate::Gate;
 use crate::drivers::{ApiCall, Driver};
 use crate::model::cloud::{CloudError, Facts};
 use crate::model::ids::ProviderName;
@@ -209,6 +210,7 @@ impl<D: Driver> TaskManager<D> {
         let driver = self.driver.clone();
         let fence = self.surroundings.fence.clone().filter(|_| request.changes());
         let calling = async move {
+            let gate = fence.as_ref().map_or_else(Gate::open, Fence::gate);
             if let Some(fence) = fence {
                 // What was got before a long wait may have ended meanwhile.
                 loop {
@@ -219,7 +221,7 @@ impl<D: Driver> TaskManager<D> {
                     fence.passed().await;
                 }
             }
-            in_time(limit, driver.call(request)).await
+            in_time(limit, driver.call(request, &gate)).await
         };
         self.errands.run(ctx, calling.instrument(span), move |result, act, ctx| act.call_ended(id, result, ctx));
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
+use self::gate::Gate;
 use crate::model::cloud::{CloudError, Facts, Job, Notification};
 use crate::model::config::ProviderConfig;
 use crate::model::metrics::{Sample, StatsdAddress};
@@ -18,6 +19,7 @@ pub mod hook;
 pub mod example;
 pub mod fake;
 pub mod format;
+pub mod gate;
 pub mod image_files;
 pub mod keyscan;
 pub mod openstack;
@@ -109,8 +111,9 @@ pub trait Driver: Send + 'static {
         std::future::ready(Ok(()))
     }
 
-    /// Performs one API request. This and `prepare` are the only I/O a driver does.
-    fn call(&self, call: Self::Call) -> impl Future<Output = Result<Self::Reply, CloudError>>;
+    /// Performs one API request. This and `prepare` are the only I/O a driver does. What it sends once more by itself, with another
+    /// token say, passes the gate first.
+    fn call(&self, call: Self::Call, gate: &Gate) -> impl Future<Output = Result<Self::Reply, CloudError>>;
 }
 
 /// Whether what a driver has read besides its section says something else by now.

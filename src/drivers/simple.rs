@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::future::{Future, ready};
 use std::sync::Arc;
 
+use super::gate::Gate;
 use super::{ApiCall, Driver};
 use crate::model::cloud::{
     CloudError, ExternalId, Facts, FailureKind, Instance, InstanceState, Inventory, Job, LaunchOrder, Launching,
@@ -229,7 +230,7 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
         Machine { keys: A::KEYS, step, external_id }
     }
 
-    async fn call(&self, call: Call) -> Result<Reply, CloudError> {
+    async fn call(&self, call: Call, _: &Gate) -> Result<Reply, CloudError> {
         match call.request {
             Request::Create(order) => self.adapter.create_instance(&order).await.map(Reply::Created),
             Request::Delete(id) => self.adapter.delete_instance(&id).await.map(|()| Reply::Accepted),

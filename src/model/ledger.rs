@@ -92,6 +92,15 @@ impl Ledger {
     }
 }
 
+/// What a tenant uses by these nodes, counted as in the whole.
+pub fn of_tenant<'a>(tenant: &TenantName, nodes: impl Iterator<Item = &'a Node>) -> Amounts {
+    let mut used = Amounts::none();
+    for node in nodes.filter(|node| node.tenant_name.as_ref() == Some(tenant)) {
+        node.resources.iter().for_each(|resources| post_amounts(&mut used, resources, 1.0));
+    }
+    used
+}
+
 fn post_amounts(totals: &mut Amounts, resources: &Map<String, Value>, sign: f64) {
     for (name, value) in resources {
         let Some(amount) = value.as_f64() else { continue };

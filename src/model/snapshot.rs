@@ -1,10 +1,8 @@
 //! An immutable picture of ZooKeeper with the indexes that decisions need, so that none of them scans all nodes.
 
-use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, OrdSet};
 
 use super::component::{Component, ComponentKind, PoolComponent};
@@ -16,6 +14,10 @@ use super::registry::Registry;
 use super::request::{NodeRequest, Rank, RequestState};
 pub use super::stored::{Change, LockView, NodeChange, RequestChange, Stored, WriteError};
 use super::transition::Transition;
+
+mod differences;
+
+pub use differences::LockChange;
 
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -36,6 +38,8 @@ pub struct Snapshot {
     empty_nodes: OrdSet<NodeId>,
     /// Records that do not parse, with the reason; reported, skipped, never touched.
     unreadable: OrdMap<String, String>,
+    /// Requests among them: nobody knows what they ask for, and they have not gone.
+    unreadable_requests: OrdSet<RequestId>,
     idle: OrdMap<PoolId, OrdMap<LabelName, OrdSet<NodeId>>>,
     by_provider: OrdMap<ProviderName, OrdSet<NodeId>>,
     spent: OrdMap<ProviderName, OrdSet<NodeId>>,
@@ -155,12 +159,21 @@ impl Snapshot {
         self.node_locks.get(id).map_or(LockView::absent(), |view| view)
     }
 
+    pub fn node_locks(&self) -> impl Iterator<Item = (&NodeId, &LockView)> {
+        self.node_locks.iter().map(|(id, view)| (id, &**view))
+    }
+
     pub fn is_node_locked(&self, id: &NodeId) -> bool {
         self.node_locks.get(id).is_some_and(|view| view.is_held())
     }
 
     pub fn request(&self, id: &RequestId) -> Option<&Stored<NodeRequest>> {
         self.requests.get(id)
+    }
+
+    /// Whether there is a request, readable or not.
+    pub fn has_request(&self, id: &RequestId) -> bool {
+        self.requests.contains_key(id) || self.unreadable_requests.contains(id)
     }
 
     pub fn requests(&self) -> impl Iterator<Item = (&RequestId, &Stored<NodeRequest>)> {
@@ -225,25 +238,6 @@ impl Snapshot {
     }
 }
 
-// Comparing.
-impl Snapshot {
-    /// Nodes that came, went, changed or changed hands since an older picture. Parts that both share are not looked at.
-    pub fn nodes_changed_since(&self, older: &Snapshot) -> BTreeSet<NodeId> {
-        let records = older.nodes.diff(&self.nodes).map(key_of);
-        records.chain(older.node_locks.diff(&self.node_locks).map(key_of)).collect()
-    }
-
-    pub fn requests_changed_since(&self, older: &Snapshot) -> BTreeSet<RequestId> {
-        older.requests.diff(&self.requests).map(key_of).collect()
-    }
-}
-
-fn key_of<K: Clone, V>(item: DiffItem<'_, '_, K, V>) -> K {
-    match item {
-        DiffItem::Add(key, _) | DiffItem::Remove(key, _) | DiffItem::Update { new: (key, _), .. } => key.clone(),
-    }
-}
-
 // Changing; only the mirror and tests do.
 impl Snapshot {
     /// Newer transactions win; returns whether the picture changed.
@@ -287,19 +281,22 @@ impl Snapshot {
     }
 
     pub fn remove_node(&mut self, id: &NodeId) {
-        self.note_gone(id);
-        self.unindex_node(id);
-        self.nodes.remove(id);
+        self.lose_node(id);
         self.node_locks.remove(id);
-        self.empty_nodes.remove(id);
     }
 
     /// A node znode without data: the record, if there was one, is gone.
     pub fn put_empty_node(&mut self, id: NodeId) {
-        self.note_gone(&id);
-        self.unindex_node(&id);
-        self.nodes.remove(&id);
+        self.lose_node(&id);
         self.empty_nodes.insert(id);
+    }
+
+    /// What a node's record says now cannot be read. Who holds the node is known all the same.
+    pub fn lose_node(&mut self, id: &NodeId) {
+        self.note_gone(id);
+        self.unindex_node(id);
+        self.nodes.remove(id);
+        self.empty_nodes.remove(id);
     }
 
     fn note_gone(&mut self, id: &NodeId) {
@@ -339,20 +336,36 @@ impl Snapshot {
             }
             RequestState::Fulfilled | RequestState::Failed => {}
         }
+        let was_unreadable = self.unreadable_requests.remove(&id).is_some();
         let is_new = self.requests.insert(id.clone(), stored).is_none();
-        if is_new {
+        if is_new && !was_unreadable {
             self.index_orphans(&id);
         }
         true
     }
 
     pub fn remove_request(&mut self, id: &RequestId) {
-        self.unindex_request(id);
-        if let Some(old) = self.requests.remove(id) {
-            if let Some(transitions) = &mut self.transitions {
-                transitions.extend(Transition::of_request(id, Some(&old.record), None));
-            }
+        let was_there = self.has_request(id);
+        self.unreadable_requests.remove(id);
+        self.drop_request(id);
+        if was_there {
             self.index_orphans(id);
+        }
+    }
+
+    /// What a request's record says now cannot be read.
+    pub fn lose_request(&mut self, id: &RequestId) {
+        self.drop_request(id);
+        if self.unreadable_requests.insert(id.clone()).is_none() {
+            self.index_orphans(id);
+        }
+    }
+
+    fn drop_request(&mut self, id: &RequestId) {
+        self.unindex_request(id);
+        let Some(old) = self.requests.remove(id) else { return };
+        if let Some(transitions) = &mut self.transitions {
+            transitions.extend(Transition::of_request(id, Some(&old.record), None));
         }
     }
 
@@ -431,7 +444,7 @@ impl Snapshot {
             (&one.provider, &one.pool, &one.allocated_to) == (&other.provider, &other.pool, &other.allocated_to);
         let locked = self.is_node_locked(id);
         let kind = |node: &Node| (node.state == NodeState::Hold, node.state.is_spent() && !locked);
-        let is_wanted = |request: &RequestId| self.requests.contains_key(request);
+        let is_wanted = |request: &RequestId| self.has_request(request);
         is_at_the_same
             && kind(one) == kind(other)
             && !one.is_idle()
@@ -456,7 +469,7 @@ impl Snapshot {
             if let Err(place) = nodes.binary_search(id) {
                 nodes.insert(place, id.clone());
             }
-            if !self.requests.contains_key(request) {
+            if !self.has_request(request) {
                 self.forsake(id, node.state, locked);
             }
         }
@@ -514,7 +527,7 @@ impl Snapshot {
 
     /// A request came or went.
     fn index_orphans(&mut self, request: &RequestId) {
-        let has_come = self.requests.contains_key(request);
+        let has_come = self.has_request(request);
         for id in self.allocated.get(request).cloned().unwrap_or_default() {
             if has_come {
                 self.orphans.remove(&id);
@@ -574,26 +587,4 @@ pub fn nodes_by_state(snapshot: &Snapshot) -> Vec<(NodeState, usize)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nodes_that_are_alike_share_what_they_have_in_common() {
-        let record =
-            r#"{"state": "ready", "connection_port": 22, "resources": {"cores": 2}, "attributes": {"a": 1}, "x": 5}"#;
-        let node = |mzxid| {
-            let record = Arc::new(serde_json::from_str::<Node>(record).unwrap());
-            Stored { record, version: 0, mzxid, mtime_ms: 0 }
-        };
-        let mut snapshot = Snapshot::default();
-        let ids: [NodeId; 2] = ["0000000001".into(), "0000000002".into()];
-        assert!(ids.iter().all(|id| snapshot.put_node(id.clone(), node(1))));
-        // A later version of the first one as read from a server shares with the one before.
-        assert!(snapshot.put_node(ids[0].clone(), node(2)));
-        let [one, other] = ids.map(|id| snapshot.node(&id).unwrap().record.clone());
-        assert_eq!(one, other);
-        assert!(std::ptr::eq(&**one.resources.as_ref().unwrap(), &**other.resources.as_ref().unwrap()));
-        assert!(std::ptr::eq(&*one.attributes, &*other.attributes) && std::ptr::eq(&*one.extra, &*other.extra));
-        assert!(std::ptr::eq(&*one.connection_port, &*other.connection_port));
-    }
-}
+mod tests;

@@ -291,5 +291,5 @@ fn may_be_taken(id: &NodeId, request: &NodeRequest, bidder: &Bidder<'_>, claims:
         let taken = request.node_types.iter().filter(|wish| node.labels.contains(wish)).count();
         idle < claims.kept(label) + taken
     });
-    !spared && bidder.hosts.identity(node).is_some()
+    !spared && bidder.hosts.identity(node).is_some_and(|host| !bidder.hosts.is_dead(&host))
 }

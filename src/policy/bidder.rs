@@ -1,6 +1,6 @@
 //! Who looks at requests, and with what in mind: the pool, its standing hosts, and what is spoken for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::tenants::TenantClaims;
@@ -103,21 +103,27 @@ pub struct Hosts {
     slots: BTreeMap<LabelName, (usize, usize)>,
     /// Whether a host has to be found alive before each hand-out.
     probed: BTreeMap<HostIdentity, bool>,
+    /// Of those that were found dead.
+    dead: BTreeSet<HostIdentity>,
 }
 
 impl Hosts {
     pub fn of(facts: Arc<Facts>, id: &PoolId) -> Self {
         let (mut slots, mut probed) = (BTreeMap::<_, (usize, usize)>::new(), BTreeMap::new());
+        let mut dead = BTreeSet::new();
         for host in facts.standing.iter().filter(|host| host.pool == id.pool) {
             probed.insert(host.identity.clone(), host.host_key_checking);
             let usable = !matches!(host.check, HostCheck::Failed { .. });
+            if host.host_key_checking && !usable {
+                dead.insert(host.identity.clone());
+            }
             for label in &host.labels {
                 let entry = slots.entry(label.clone()).or_default();
                 entry.0 += host.slots as usize;
                 entry.1 += if usable { host.slots as usize } else { 0 };
             }
         }
-        Self { facts, slots, probed }
+        Self { facts, slots, probed, dead }
     }
 
     pub fn is_of(&self, facts: &Arc<Facts>) -> bool {
@@ -136,6 +142,11 @@ impl Hosts {
 
     pub fn is_probed(&self, identity: &HostIdentity) -> bool {
         self.probed.get(identity).copied().unwrap_or(true)
+    }
+
+    /// Whether a probe would only find out what is known.
+    pub fn is_dead(&self, identity: &HostIdentity) -> bool {
+        self.dead.contains(identity)
     }
 
     pub fn configured(&self, label: &LabelName) -> usize {

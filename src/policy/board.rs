@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::tenants::Kept;
+use super::tenants::{Kept, Taking};
 use crate::model::ids::{LauncherId, PoolId, RequestId};
 use crate::model::quantity::Amounts;
 
@@ -14,6 +14,7 @@ pub type Tried = BTreeMap<RequestId, PoolId>;
 pub struct Board {
     /// For tenants, by the pool that keeps it: of one that comes back while it ends there are two for a while.
     kept: BTreeMap<LauncherId, Arc<Kept>>,
+    taking: BTreeMap<LauncherId, Arc<Taking>>,
     started: Arc<BTreeSet<LauncherId>>,
     tried: Arc<Tried>,
 }
@@ -59,6 +60,21 @@ impl Board {
         }
         self.kept.insert(pool.clone(), Arc::new(kept.clone()));
         true
+    }
+
+    /// Puts up what a pool is taking for tenants; returns whether anything of it has come free.
+    pub fn put_taking(&mut self, pool: &LauncherId, taking: &Taking) -> bool {
+        let before = match taking.is_empty() {
+            true => self.taking.remove(pool),
+            false if self.taking.get(pool).is_some_and(|before| **before == *taking) => None,
+            false => self.taking.insert(pool.clone(), Arc::new(taking.clone())),
+        };
+        before.is_some_and(|before| before.keys().any(|request| !taking.contains_key(request)))
+    }
+
+    /// What all other pools are taking.
+    pub fn taking_beside(&self, pool: &LauncherId) -> Vec<Arc<Taking>> {
+        self.taking.iter().filter(|(other, _)| *other != pool).map(|(_, taking)| taking.clone()).collect()
     }
 
     /// What all other pools keep. A request that waits in several of them is served by one, so the most counts.

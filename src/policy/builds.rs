@@ -48,6 +48,7 @@ impl Pool {
         world: &World<'_>,
     ) -> Effect {
         self.take(id, &choices, bidder, world);
+        self.take_for_tenant(id, request, bidder, world);
         let known = self.assemblies.get(id).and_then(|assembly| assembly.zone().map(str::to_owned));
         let zone = known.or_else(|| self.zone_for(&choices, bidder, world));
         let nodes = choices.iter().filter(|choice| matches!(choice, Choice::Build(_))).count();
@@ -110,6 +111,7 @@ impl Pool {
                     self.lost_claims.extend(unseen.map(|unseen| (world.moment + SHOWN_BY, unseen)));
                 }
                 let revision = world.snapshot.revision;
+                self.taking.remove(id);
                 self.not_claimed(id, world);
                 self.failed_at.insert(id.clone(), revision);
                 self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
@@ -129,6 +131,7 @@ impl Pool {
         }
         let changes = assembly.claimed(nodes, rules.as_deref(), &self.id, world);
         if assembly.is_waiting() {
+            self.taking.remove(id);
             return if self.draining { self.finish(id, world) } else { Vec::new() };
         }
         if changes.is_empty() || assembly.lacks_a_node(world) {
@@ -157,6 +160,7 @@ impl Pool {
     }
 
     pub(super) fn begun(&mut self, id: &RequestId, answer: Result<(), WriteError>, world: &World<'_>) -> Vec<Effect> {
+        self.taking.remove(id);
         if answer.is_err() {
             // Somebody else holds a lock of ours: everything is given back, and the rules for lost requests apply.
             return self.finish(id, world);
@@ -284,6 +288,7 @@ impl Pool {
 
     pub(super) fn end_assembly(&mut self, id: &RequestId) {
         let Some(assembly) = self.assemblies.remove(id) else { return };
+        self.taking.remove(id);
         self.short.remove(id);
         for node in assembly.nodes() {
             self.claims.give_back(&node);

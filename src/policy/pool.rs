@@ -10,7 +10,7 @@ use super::board::{Board, Tried};
 use super::launch::ScanTarget;
 use super::reason::Reason;
 use super::request_handler::{HandOut, NodeRequestHandler, Stage, decline};
-use super::tenants::Kept;
+use super::tenants::{Kept, Taking};
 use super::verdicts::Verdicts;
 use crate::model::cloud::{ExternalId, HostIdentity, Job, News};
 use crate::model::config::{PoolConfig, ProviderConfig};
@@ -18,8 +18,8 @@ use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
 use crate::model::node::Node;
 use crate::model::quantity::Amounts;
 use crate::model::request::{NodeRequest, Rank, RequestState};
-use crate::model::snapshot::{NodeChange, RequestChange, Snapshot, Stored, WriteError};
-use crate::model::status::{VerdictKind, Why};
+use crate::model::snapshot::{NodeChange, RequestChange, Stored, WriteError};
+use crate::model::status::VerdictKind;
 use crate::model::time::{Moment, Span, Timestamp};
 use crate::model::world::World;
 
@@ -176,6 +176,9 @@ pub struct Pool {
     busy_elsewhere: usize,
     /// What the other pools of this process keep for tenants.
     kept_elsewhere: Arc<Kept>,
+    /// For tenants with limits, until pictures show it: by this pool, and by the others of this process.
+    pub(super) taking: Taking,
+    pub(super) taking_elsewhere: Vec<Arc<Taking>>,
     /// Requests that pools of this process are about to take.
     tried: Arc<Tried>,
     /// The pools of this process.
@@ -212,6 +215,8 @@ impl Pool {
             lacks_room: false,
             busy_elsewhere: 0,
             kept_elsewhere: Arc::default(),
+            taking: Taking::new(),
+            taking_elsewhere: Vec::new(),
             tried: Arc::default(),
             started: Arc::default(),
             complete_at: None,
@@ -289,6 +294,7 @@ impl Pool {
 
     pub fn set_tried(&mut self, board: &Board) {
         self.tried = board.tried().clone();
+        self.taking_elsewhere = board.taking_beside(&self.launcher);
     }
 
     pub fn set_board(&mut self, board: &Board) {
@@ -309,25 +315,12 @@ impl Pool {
         self.handlers.is_empty() && self.assemblies.is_empty() && self.retiring.is_empty() && self.evicting.is_none()
     }
 
-    /// What was last decided about a request, while it is open or not long ended.
-    pub fn why(&self, id: &RequestId, snapshot: &Snapshot) -> Option<Why> {
-        let is_ours = self.handlers.contains_key(id) || self.assemblies.contains_key(id);
-        let pending = snapshot.request(id).filter(|stored| stored.record.state == RequestState::Pending && !is_ours);
-        let (verdict, reason, since) = match (pending, self.verdicts.last(id)) {
-            // A pass does not look at what others have accepted.
-            (Some(stored), _) => (VerdictKind::Ignore, Reason::BeingServed.to_string(), stored.record.state_time),
-            (None, Some(recorded)) => (recorded.kind, recorded.reason.to_string(), recorded.since),
-            (None, None) => return None,
-        };
-        let (provider, pool) = (self.id.provider.clone(), self.id.pool.clone());
-        Some(Why { launcher: self.launcher.clone(), provider, pool, verdict, reason, since })
-    }
-
     /// One look at all open requests, in the order in which they are served (R18).
     fn pass(&mut self, world: &World<'_>) -> Vec<Effect> {
         self.has_more = false;
         self.forget_what_is_over(world.moment);
         self.claims.begin_pass(self.unseen_need());
+        self.count_what_is_taken(world.snapshot);
         let Some((provider, pool)) = self.section(world) else { return self.wind_down(None, world) };
         if let Some(reason) = self.obstacle(&provider, world) {
             for (rank, _) in world.snapshot.waiting_requests() {
@@ -441,6 +434,7 @@ impl Pool {
             }
             Verdict::Accept(choices) => {
                 self.waiting.remove(id);
+                self.take_for_tenant(id, &request.record, bidder, world);
                 let reused = |choice: &Choice| match choice {
                     Choice::Reuse(node) => Some(node.clone()),
                     Choice::Build(_) => None,
@@ -551,6 +545,7 @@ impl Pool {
 
     fn end_handler(&mut self, id: &RequestId, error: Option<WriteError>, world: &World<'_>) {
         let Some(handler) = self.handlers.remove(id) else { return };
+        self.taking.remove(id);
         for node in &handler.nodes {
             self.claims.give_back(node);
         }

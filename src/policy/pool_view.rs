@@ -1,4 +1,4 @@
-//! What a dump shows of a pool.
+//! What a dump shows of a pool, and what its last word about a request is.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,11 @@ use serde::Serialize;
 
 use super::assembly::Assembly;
 use super::pool::Pool;
+use super::reason::Reason;
 use crate::model::ids::{NodeId, RequestId};
+use crate::model::request::RequestState;
+use crate::model::snapshot::Snapshot;
+use crate::model::status::{VerdictKind, Why};
 use crate::model::time::{Moment, Timestamp};
 
 #[derive(Clone, Debug, Serialize)]
@@ -49,6 +53,20 @@ pub struct DeferredView {
 }
 
 impl Pool {
+    /// What was last decided about a request, while it is open or not long ended.
+    pub fn why(&self, id: &RequestId, snapshot: &Snapshot) -> Option<Why> {
+        let is_ours = self.handlers.contains_key(id) || self.assemblies.contains_key(id);
+        let pending = snapshot.request(id).filter(|stored| stored.record.state == RequestState::Pending && !is_ours);
+        let (verdict, reason, since) = match (pending, self.verdicts.last(id)) {
+            // A pass does not look at what others have accepted.
+            (Some(stored), _) => (VerdictKind::Ignore, Reason::BeingServed.to_string(), stored.record.state_time),
+            (None, Some(recorded)) => (recorded.kind, recorded.reason.to_string(), recorded.since),
+            (None, None) => return None,
+        };
+        let (provider, pool) = (self.id.provider.clone(), self.id.pool.clone());
+        Some(Why { launcher: self.launcher.clone(), provider, pool, verdict, reason, since })
+    }
+
     pub fn observe(&self, now: Timestamp, moment: Moment) -> PoolView {
         let requests = self.handlers.values().map(|handler| HandlerView {
             id: handler.id.clone(),

@@ -10,6 +10,8 @@ use crate::model::snapshot::NodeChange;
 use crate::model::time::{Moment, Span, Timestamp};
 use crate::model::world::World;
 
+/// Requests for one label at a time: the next ones follow when these have ended.
+const MOST_AT_ONCE: i64 = 1000;
 /// A label whose nodes nobody could provide is asked for again after this time, and then after twice the time.
 const FIRST_PAUSE: Span = Span(1.0);
 const LONGEST_PAUSE: Span = Span(60.0);
@@ -51,8 +53,8 @@ impl MinReady {
             if busy || paused || !can_be_launched(&label.name, own, world) {
                 continue;
             }
-            let missing = label.min_ready - world.snapshot.idle_everywhere(&label.name) as i64;
-            for _ in 0..missing.max(0) {
+            let missing = label.min_ready.saturating_sub(world.snapshot.idle_everywhere(&label.name) as i64);
+            for _ in 0..missing.clamp(0, MOST_AT_ONCE) {
                 *self.in_flight.entry(label.name.clone()).or_insert(0) += 1;
                 wishes.push(Wish::Submit(label.name.clone()));
             }

@@ -67,17 +67,49 @@ pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
     if old.tenant_limits != new.tenant_limits || old.max_hold_age != new.max_hold_age {
         changes.push(Change::LimitsChanged);
     }
-    if old.zookeeper.servers != new.zookeeper.servers {
-        changes.push(Change::ServersChanged);
-    }
+    let are_others = old.zookeeper.servers != new.zookeeper.servers;
     let chroots = |config: &Config| config.zookeeper.servers.iter().map(|server| server.chroot.clone()).max();
     let tls = |config: &Config| (config.zookeeper.tls.clone(), config.zookeeper.host_names);
+    // The session would go on asking in its old way, of servers that understand the new one alone.
+    let speaks_otherwise = tls(old) != tls(new);
+    if are_others && !speaks_otherwise {
+        changes.push(Change::ServersChanged);
+    }
     let restarts = [
+        ("zookeeper-servers, with zookeeper-tls,", are_others && speaks_otherwise),
         ("the chroot in zookeeper-servers", chroots(old) != chroots(new)),
-        ("zookeeper-tls", tls(old) != tls(new)),
+        ("zookeeper-tls", speaks_otherwise && !are_others),
         ("zookeeper-timeout", old.zookeeper.session_timeout != new.zookeeper.session_timeout),
         ("webapp", old.webapp != new.webapp),
     ];
     changes.extend(restarts.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| Change::NeedsRestart(key)));
     changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::findings::Source;
+    use crate::model::resolve::resolve;
+    use crate::model::yaml_parse;
+
+    fn changes(old: &str, new: &str) -> Vec<Change> {
+        let [old, new] = [old, new].map(|text| {
+            let root = yaml_parse::parse(text, &mut Vec::new()).unwrap();
+            resolve(Source { file: "nodepool.yaml", root: &root }, None, &[]).config.unwrap()
+        });
+        diff(&old, &new)
+    }
+
+    // It spoke plain text to the new servers, which understand TLS alone, and never heard that it was over.
+    #[test]
+    fn a_session_does_not_move_to_servers_that_it_cannot_talk_to() {
+        let plain = "zookeeper-servers: [{host: zk1, port: 2181}]\n";
+        let others = "zookeeper-servers: [{host: zk2, port: 2181}]\n";
+        let secure = "zookeeper-servers: [{host: zk1, port: 2281}]\nzookeeper-tls: {cert: c, key: k, ca: a}\n";
+        assert_eq!(changes(plain, others), [Change::ServersChanged]);
+        assert_eq!(changes(plain, secure), [Change::NeedsRestart("zookeeper-servers, with zookeeper-tls,")]);
+        let tls = format!("{plain}zookeeper-tls: {{cert: c, key: k, ca: a}}\n");
+        assert_eq!(changes(plain, &tls), [Change::NeedsRestart("zookeeper-tls")]);
+    }
 }

@@ -78,10 +78,12 @@ impl NodeRequestHandler {
             return None;
         }
         let mut nodes = Vec::with_capacity(self.nodes.len());
-        for id in &self.nodes {
+        for (id, label) in self.nodes.iter().zip(&request.record.node_types) {
             assert!(claims.has(id), "a handler hands out only nodes it has claimed");
             let node = world.snapshot.node(id)?;
-            if !node.record.is_idle() || world.snapshot.is_node_locked(id) {
+            // Its host may have been given other labels while it was looked at.
+            let fits = node.record.is_idle() && node.record.labels.contains(label);
+            if !fits || world.snapshot.is_node_locked(id) {
                 return None;
             }
             // Ready stays ready, but the moment of a state's assignment is that of the last assignment of a state: an

@@ -183,7 +183,7 @@ pub fn empty_nodes(world: &World<'_>) -> Vec<Repair> {
 /// C1: lock directories of requests that are gone, unless they are known to be young.
 pub fn stale_request_locks(age: Span, world: &World<'_>) -> Vec<Repair> {
     let before_ms = ((world.now.0 - age.0) * 1000.0) as i64;
-    let gone = world.snapshot.request_locks().filter(|(id, _)| world.snapshot.request(id).is_none());
+    let gone = world.snapshot.request_locks().filter(|(id, _)| !world.snapshot.has_request(id));
     let old = gone.filter(|(_, view)| view.mtime_ms < before_ms);
     old.map(|(id, _)| Repair::RemoveRequestLock { request: id.clone(), before_ms }).collect()
 }

@@ -1,20 +1,31 @@
 //! What requests that wait for their tenant's limits keep from requests of lower rank of that tenant, in whatever pool
-//! those would be served. A tenant's limits count over all providers, so what is kept counts over all pools too.
+//! those would be served, and what requests take that are being taken up. A tenant's limits count over all providers, so both count
+//! over all pools too.
 
 use std::collections::BTreeMap;
 
-use crate::model::ids::TenantName;
+use super::allocate::tenant_need;
+use super::bidder::Bidder;
+use super::pool::Pool;
+use crate::model::ids::{RequestId, TenantName};
+use crate::model::ledger;
 use crate::model::quantity::Amounts;
-use crate::model::request::Rank;
+use crate::model::request::{NodeRequest, Rank};
+use crate::model::snapshot::Snapshot;
+use crate::model::world::World;
 
 /// By rank of the request: the tenant whose limit it waits for, and what it keeps of it.
 pub type Kept = BTreeMap<Rank, (TenantName, Amounts)>;
+
+/// What requests of tenants with limits take in all, until a picture shows what they have.
+pub type Taking = BTreeMap<RequestId, (TenantName, Amounts)>;
 
 /// What one pass of a pool knows to be kept, up to the rank that it has come to.
 #[derive(Clone, Debug, Default)]
 pub struct TenantClaims {
     /// By this pool's own verdicts.
     own: Kept,
+    /// Kept and taken.
     totals: BTreeMap<TenantName, Amounts>,
 }
 
@@ -39,6 +50,14 @@ impl TenantClaims {
         self.total(tenant).add(&excess);
     }
 
+    /// What a request takes besides what the picture shows.
+    pub fn take(&mut self, request: &RequestId, (tenant, need): &(TenantName, Amounts), snapshot: &Snapshot) {
+        let nodes = snapshot.nodes_allocated_to(request).filter_map(|id| snapshot.node(id));
+        let shown = ledger::of_tenant(tenant, nodes.map(|stored| &*stored.record));
+        let unseen = need.iter().map(|(name, need)| (name.to_owned(), (need - shown.get(name)).max(0.0)));
+        self.total(tenant).add(&unseen.collect());
+    }
+
     pub fn kept(&self, tenant: &TenantName) -> Option<&Amounts> {
         self.totals.get(tenant)
     }
@@ -49,5 +68,35 @@ impl TenantClaims {
 
     fn total(&mut self, tenant: &TenantName) -> &mut Amounts {
         self.totals.entry(tenant.clone()).or_insert_with(Amounts::none)
+    }
+}
+
+impl Pool {
+    /// A pass begins: what this pool is taking, and the others of this process.
+    pub(super) fn count_what_is_taken(&mut self, snapshot: &Snapshot) {
+        let others = self.taking_elsewhere.iter().flat_map(|taking| taking.iter());
+        for (request, taking) in self.taking.iter().chain(others) {
+            self.claims.tenants.take(request, taking, snapshot);
+        }
+    }
+
+    /// A request is taken up.
+    pub(super) fn take_for_tenant(
+        &mut self,
+        id: &RequestId,
+        request: &NodeRequest,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+    ) {
+        let is_limited = |tenant: &&TenantName| world.config.tenant_limits.contains_key(*tenant);
+        let Some(tenant) = request.tenant_name.as_ref().filter(is_limited) else { return };
+        let taking = (tenant.clone(), tenant_need(request, bidder));
+        self.claims.tenants.take(id, &taking, world.snapshot);
+        self.taking.insert(id.clone(), taking);
+    }
+
+    /// What is being taken for tenants, and no picture shows yet.
+    pub fn taking(&self) -> &Taking {
+        &self.taking
     }
 }

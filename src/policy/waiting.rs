@@ -142,7 +142,8 @@ impl Pool {
     /// The cloud refused nodes for want of quota: they go, the others stay, and the request waits for room. Where it has none
     /// and somebody else could serve it, it is given back instead.
     pub(super) fn retreat(&mut self, id: &RequestId, world: &World<'_>) -> Option<Vec<Effect>> {
-        let request = world.snapshot.request(id)?;
+        // Who keeps nodes in store does not wait for room.
+        let request = world.snapshot.request(id).filter(|stored| !stored.record.is_min_ready())?;
         let assembly = self.assemblies.get_mut(id).filter(|assembly| assembly.was_aborted())?;
         let has_left = !assembly.has_good_nodes() && others_could_serve(&request.record, &self.launcher, world);
         if has_left || self.draining || assembly.has_failed() {

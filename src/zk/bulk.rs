@@ -17,7 +17,7 @@ use crate::model::ids::{NodeId, RequestId};
 use crate::model::images::Images;
 use crate::model::node::Node;
 use crate::model::request::NodeRequest;
-use crate::model::snapshot::{LockView, Snapshot, Stored};
+use crate::model::snapshot::{LockChange, LockView, Snapshot, Stored};
 
 /// Znodes read by one request. Records are small; with the largest there are (1 MB) an answer is 64 MB.
 pub const BATCH: usize = 64;
@@ -276,8 +276,8 @@ impl Picture {
         for (path, reason) in self.unreadable {
             // What it said before is no longer true.
             match paths::parse(&path) {
-                Place::Node(id) => snapshot.remove_node(&id),
-                Place::Request(id) => snapshot.remove_request(&id),
+                Place::Node(id) => snapshot.lose_node(&id),
+                Place::Request(id) => snapshot.lose_request(&id),
                 Place::Component { kind, name } => snapshot.remove_component(kind, &name),
                 Place::ImageBuild(image, build) => snapshot.images.remove_build(&BuildKey { image, build }),
                 Place::ImageUpload(key) => snapshot.images.remove_upload(&key),
@@ -290,24 +290,34 @@ impl Picture {
         news
     }
 
-    /// Makes the picture's root look exactly as it was read: what was not seen is gone.
-    pub fn replace_in(mut self, snapshot: &mut Snapshot) {
+    /// As `replace_in`, where `known` was the picture when this began to be read: what we have done ourselves since stays. What others
+    /// do meanwhile has events, which come later.
+    pub fn replace_since(mut self, known: &Snapshot, snapshot: &mut Snapshot) {
         match self.root.as_str() {
             paths::NODES => {
-                let known: Vec<NodeId> =
-                    snapshot.nodes().map(|(id, _)| id.clone()).chain(snapshot.empty_nodes().cloned()).collect();
-                for id in known {
-                    let written = snapshot.node(&id).map_or(0, |known| known.mzxid);
-                    match self.nodes.get(&id) {
-                        // What was folded in since is newer than what was read, and so is its lock.
-                        Some(read) if read.mzxid < written => drop(self.node_locks.remove(&id)),
-                        None if self.has_come_since(written) => {}
-                        None if !self.empty_nodes.contains(&id) => snapshot.remove_node(&id),
-                        _ if !self.node_locks.contains_key(&id) => snapshot.set_node_lock(id, LockView::default()),
-                        _ => {}
-                    }
+                self.nodes.retain(|id, _| known.node(id).is_none() || snapshot.node(id).is_some());
+                for lock in snapshot.node_locks_changed_since(known) {
+                    catch_up(&mut self.node_locks, lock);
                 }
             }
+            paths::REQUESTS => {
+                self.requests.retain(|id, _| known.request(id).is_none() || snapshot.request(id).is_some());
+            }
+            paths::REQUEST_LOCKS => {
+                for lock in snapshot.request_locks_changed_since(known) {
+                    catch_up(&mut self.request_locks, lock);
+                }
+            }
+            _ => {}
+        }
+        self.replace_in(snapshot);
+    }
+
+    /// Makes the picture's root look exactly as it was read: what was not seen is gone.
+    pub fn replace_in(self, snapshot: &mut Snapshot) {
+        self.forget_unreadable_in(snapshot);
+        match self.root.as_str() {
+            paths::NODES => self.replace_nodes(snapshot),
             paths::REQUESTS => {
                 let known: Vec<(RequestId, i64)> =
                     snapshot.requests().map(|(id, known)| (id.clone(), known.mzxid)).collect();
@@ -340,6 +350,52 @@ impl Picture {
         }
         self.merge_into(snapshot);
     }
+
+    /// What could not be read may have been mended since, or be gone.
+    fn forget_unreadable_in(&self, snapshot: &mut Snapshot) {
+        let is_below = |path: &str| path.strip_prefix(&self.root).is_some_and(|rest| rest.starts_with('/'));
+        let known = snapshot.unreadable().map(|(path, _)| path);
+        let past = known.filter(|path| is_below(path) && !self.unreadable.contains_key(*path));
+        for path in past.cloned().collect::<Vec<_>>() {
+            snapshot.forget_unreadable(&path);
+            if let Place::Request(id) = paths::parse(&path)
+                && !self.requests.contains_key(&id)
+            {
+                snapshot.remove_request(&id);
+            }
+        }
+    }
+
+    fn replace_nodes(&self, snapshot: &mut Snapshot) {
+        let records = snapshot.nodes().map(|(id, known)| (id, known.mzxid));
+        let known = records.chain(snapshot.empty_nodes().map(|id| (id, 0)));
+        let is_gone = |id: &NodeId, written: i64| {
+            !self.nodes.contains_key(id) && !self.empty_nodes.contains(id) && !self.has_come_since(written)
+        };
+        let gone: Vec<NodeId> = known.filter(|(id, written)| is_gone(id, *written)).map(|(id, _)| id.clone()).collect();
+        for id in gone {
+            snapshot.remove_node(&id);
+        }
+        let is_free =
+            |(id, view): &(&NodeId, &LockView)| *view != LockView::absent() && !self.node_locks.contains_key(*id);
+        let free: Vec<NodeId> = snapshot.node_locks().filter(is_free).map(|(id, _)| id.clone()).collect();
+        for id in free {
+            snapshot.set_node_lock(id, LockView::default());
+        }
+    }
+}
+
+/// Does to a lock as it was read what we did to it since the reading began.
+fn catch_up<I: Ord>(views: &mut BTreeMap<I, LockView>, lock: LockChange<I>) {
+    if !lock.is.exists {
+        views.remove(&lock.id);
+        return;
+    }
+    let view = views.entry(lock.id).or_default();
+    view.exists = true;
+    view.mtime_ms = view.mtime_ms.max(lock.is.mtime_ms);
+    view.contenders.retain(|name| lock.is.contenders.contains(name) || !lock.was.contenders.contains(name));
+    view.contenders.extend(lock.is.contenders.difference(&lock.was.contenders).cloned());
 }
 
 #[cfg(test)]
@@ -375,17 +431,56 @@ mod tests {
         snapshot.put_node(id(&gone), stored(stat.mzxid));
         zk.delete(&gone, -1).await.unwrap();
 
-        let picture = read(&zk, paths::NODES).await.unwrap();
+        let (picture, known) = (read(&zk, paths::NODES).await.unwrap(), snapshot.clone());
         let (new, stat) = create().await;
         snapshot.put_node(id(&new), stored(stat.mzxid));
         snapshot.set_node_lock(id(&new), held());
         let stat = zk.set(&old, bytes(), -1).await.unwrap();
         snapshot.put_node(id(&old), stored(stat.mzxid));
         snapshot.set_node_lock(id(&old), held());
-        picture.replace_in(&mut snapshot);
+        picture.replace_since(&known, &mut snapshot);
 
         let found: Vec<NodeId> = snapshot.nodes().map(|(id, _)| id.clone()).collect();
         assert_eq!(found, [id(&old), id(&new)]);
         assert!(found.iter().all(|node| snapshot.is_node_locked(node)), "nor are their locks those of before");
+    }
+
+    #[tokio::test]
+    async fn locks_that_we_take_while_all_is_read_are_ours_and_those_of_others_are_as_they_were_read() {
+        let zk: Zk = MemoryZooKeeper::new().connect();
+        let request = RequestId::from("100-0000000001");
+        let directory = paths::request_lock(&request);
+        lock::make_path(&zk, &format!("{directory}/theirs__lock__0000000000")).await.unwrap();
+        let held_by = |names: &[&str]| {
+            let contenders = names.iter().map(|name| format!("{name}__lock__0000000000")).collect();
+            LockView { exists: true, contenders, mtime_ms: 0 }
+        };
+        let mut snapshot = Snapshot::default();
+        snapshot.set_request_lock(request.clone(), held_by(&["gone", "given-back"]));
+        let (picture, known) = (read(&zk, paths::REQUEST_LOCKS).await.unwrap(), snapshot.clone());
+        snapshot.set_request_lock(request.clone(), held_by(&["gone", "ours"]));
+        picture.replace_since(&known, &mut snapshot);
+        let found = snapshot.request_lock(&request);
+        assert_eq!(found.contenders, held_by(&["ours", "theirs"]).contenders);
+
+        // One that we have removed ourselves meanwhile does not come back.
+        let (picture, known) = (read(&zk, paths::REQUEST_LOCKS).await.unwrap(), snapshot.clone());
+        snapshot.remove_request_lock(&request);
+        picture.replace_since(&known, &mut snapshot);
+        assert!(!snapshot.has_request_lock(&request));
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_read_is_forgotten_once_it_has_gone() {
+        let zk: Zk = MemoryZooKeeper::new().connect();
+        lock::make_path(&zk, paths::REQUESTS).await.unwrap();
+        let path = paths::request(&"100-0000000001".into());
+        zk.create(&path, Bytes::from_static(b"{"), CreateMode::Persistent).await.unwrap();
+        let mut snapshot = Snapshot::default();
+        read(&zk, paths::REQUESTS).await.unwrap().replace_in(&mut snapshot);
+        assert!(snapshot.is_unreadable(&path) && snapshot.has_request(&"100-0000000001".into()));
+        zk.delete(&path, -1).await.unwrap();
+        read(&zk, paths::REQUESTS).await.unwrap().replace_in(&mut snapshot);
+        assert!(!snapshot.is_unreadable(&path) && !snapshot.has_request(&"100-0000000001".into()));
     }
 }

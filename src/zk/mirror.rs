@@ -432,7 +432,7 @@ impl State {
             Place::Node(id) => picture.has_node(id),
             Place::NodeLock(id) => picture.node_lock(id) != LockView::absent(),
             Place::NodeContender(id, name) => picture.node_lock(id).contenders.contains(name),
-            Place::Request(id) => picture.request(id).is_some(),
+            Place::Request(id) => picture.has_request(id),
             Place::RequestLock(id) => picture.has_request_lock(id),
             Place::RequestContender(id, name) => picture.request_lock(id).contenders.contains(name),
             // Of others few go.

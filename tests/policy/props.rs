@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::worlds::{Built, LAUNCHER, NOW, Spec, build, pool_id, request_id};
+use nodepool::model::cloud::HostCheck;
 use nodepool::model::ids::{LabelName, LauncherId, NodeId, RequestId};
 use nodepool::model::json;
 use nodepool::model::ledger::Ledger;
@@ -184,7 +185,7 @@ proptest! {
         }
     }
 
-    /// Law 5, the other half: a single wish waits only when every fitting idle node is spoken for.
+    /// Law 5, the other half: a single wish waits only when every fitting idle node of a host that answers is spoken for.
     #[test]
     fn nothing_that_fits_waits(spec in specs()) {
         let built = build(&spec);
@@ -199,7 +200,15 @@ proptest! {
             pool.why(&other.id, &built.snapshot).is_some_and(|why| why.verdict == VerdictKind::Defer)
         });
         let label = &request.record.node_types[0];
-        let free = built.snapshot.idle_nodes(&pool_id(), label).find(|node| !given.contains(*node));
+        let hosts = built.facts["lab"].standing.iter();
+        let dead: Vec<&str> =
+            hosts.filter(|host| matches!(host.check, HostCheck::Failed { .. })).map(|host| &*host.identity.name).collect();
+        let is_alive = |node: &NodeId| {
+            let host = built.snapshot.node(node).and_then(|node| node.record.hostname.as_deref());
+            host.is_some_and(|host| !dead.contains(&host))
+        };
+        let mut idle = built.snapshot.idle_nodes(&pool_id(), label);
+        let free = idle.find(|node| !given.contains(*node) && is_alive(node));
         prop_assert!(kept_for_others || free.is_none(), "{} waits although {free:?} is idle", rank.id);
     }
 

@@ -3,24 +3,25 @@
 use std::sync::Arc;
 
 use crate::launches::Scene;
-use crate::worlds::{NOW, Spec, node_id, request_id};
-use nodepool::model::cloud::{Facts, Trouble};
+use crate::worlds::{LAUNCHER, NOW, Spec, build, node_id, pool_id, request_id};
+use nodepool::model::cloud::{CloudError, Facts, News, Trouble};
 use nodepool::model::config::ProviderConfig;
-use nodepool::model::ids::LabelName;
+use nodepool::model::ids::{LabelName, LauncherId};
 use nodepool::model::request::{MOST_NODES, RequestState};
 use nodepool::model::snapshot::{Stored, WriteError};
 use nodepool::model::time::{Span, Timestamp};
-use nodepool::policy::pool::{Effect, Event};
+use nodepool::policy::pool::{Effect, Event, Pool, Probe};
 use nodepool::policy::ready::{self, MinReady, Wish};
 use nodepool::policy::sweep::{self, Repair};
 
 /// Of a label one node shall always be ready.
 fn keeps_one_ready() -> (LabelName, Scene, MinReady) {
-    let scene = Scene::of(&Spec {
-        hosts: vec!["h1 labels=a".to_owned()],
-        labels: vec!["a min-ready=1".to_owned()],
-        ..Spec::default()
-    });
+    keeps_ready("a min-ready=1")
+}
+
+fn keeps_ready(label: &str) -> (LabelName, Scene, MinReady) {
+    let scene =
+        Scene::of(&Spec { hosts: vec!["h1 labels=a".to_owned()], labels: vec![label.to_owned()], ..Spec::default() });
     (LabelName::from("a"), scene, MinReady::default())
 }
 
@@ -161,4 +162,52 @@ fn a_request_for_more_nodes_than_one_write_can_name_fails_at_once() {
     let [Effect::Decline { request: change, .. }] = &effects[..] else { panic!("nobody can serve it: {reason}") };
     assert_eq!(change.record.state, RequestState::Failed);
     assert_eq!(reason, "it asks for 10001 nodes, and a request can get 10000 at most: ask with several");
+}
+
+// It got the room that came free before those that somebody waited for.
+#[test]
+fn a_request_of_our_own_that_the_cloud_has_no_quota_for_does_not_wait_for_room() {
+    let mut scene = Scene::new("a");
+    let own = ready::request(&"a".into(), "event".to_owned(), NOW);
+    let mzxid = scene.built.snapshot.request(&scene.request).unwrap().mzxid + 1;
+    let stored = Stored { record: Arc::new(own), version: 1, mzxid, mtime_ms: 0 };
+    assert!(scene.built.snapshot.put_request(scene.request.clone(), stored));
+    scene.begin();
+    let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
+    let effects = scene.step(Event::News(scene.nodes[0].clone(), refused));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Finish { .. })), "{effects:?}");
+    assert!(!scene.pool.is_paused());
+}
+
+// As many requests as somebody had typed were made, until the memory was full.
+#[test]
+fn nodes_to_be_kept_ready_are_asked_for_in_portions() {
+    let (_, scene, mut mind) = keeps_ready("a min-ready=9e18");
+    let wishes = mind.plan(&Default::default(), &scene.built.world());
+    assert_eq!(wishes.len(), 1000);
+    assert_eq!(mind.plan(&Default::default(), &scene.built.world()), [], "the next ones when these have come");
+}
+
+// It was given to its request with labels that this had not asked for, and the write refused as a defect.
+#[test]
+fn a_node_that_got_other_labels_while_its_host_was_looked_at_is_not_handed_out() {
+    let nodes = ["1 host=h1 slot=0", "2 host=h1 slot=1"];
+    let mut built = build(&Spec {
+        hosts: vec!["h1 labels=a check=passed slots=2".to_owned()],
+        nodes: nodes.map(str::to_owned).into(),
+        requests: vec!["200-1 a,a".to_owned()],
+        ..Spec::default()
+    });
+    let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
+    pool.set_board(&built.board);
+    let effects = pool.step(Event::Wake, &built.world());
+    assert!(matches!(&effects[..], [Effect::Probe { .. }, Effect::Probe { .. }]), "{effects:?}");
+    let probed = |node: &str| Event::Probed(request_id("200-1"), node_id(node), Probe::Alive);
+    assert_eq!(pool.step(probed("1"), &built.world()), []);
+    let stored = built.snapshot.node(&node_id("1")).unwrap();
+    let changed = stored.change(node_id("1"), |record| record.labels = vec!["b".into()]);
+    let stored = Stored { record: Arc::new(changed.record), version: 9, mzxid: stored.mzxid + 1000, mtime_ms: 0 };
+    assert!(built.snapshot.put_node(node_id("1"), stored));
+    assert_eq!(pool.step(probed("2"), &built.world()), []);
+    assert!(pool.is_idle());
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use nodepool::drivers::gate::Gate;
 use nodepool::drivers::{ApiCall, Driver};
 use nodepool::model::cloud::{CloudError, ExternalId, Facts, FailureKind, Instance, Inventory, Job, Outcome};
 use nodepool::model::time::Span;
@@ -84,7 +85,7 @@ impl Driver for Cloud {
         Ok(())
     }
 
-    async fn call(&self, call: Call) -> Result<Reply, CloudError> {
+    async fn call(&self, call: Call, _: &Gate) -> Result<Reply, CloudError> {
         let name = match &call {
             Call::Create(name) | Call::Delete(name) => name.clone(),
             Call::List => String::from("list"),

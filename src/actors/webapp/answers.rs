@@ -58,6 +58,12 @@ pub fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::try_from_secs_f64(clock::now().0).unwrap_or_default()
 }
 
+/// Makes an answer to the end, also for a client that has gone meanwhile: the work goes on all the same, and whoever asks next is to
+/// find that it is under way.
+pub async fn to_the_end<T: 'static>(making: impl Future<Output = Option<T>> + 'static) -> Option<T> {
+    actix_rt::spawn(making).await.ok().flatten()
+}
+
 /// With the headers that every good answer has; nothing is sent again to who has it already.
 pub fn success(request: &HttpRequest, content_type: &'static str, made: SystemTime, body: Bytes) -> HttpResponse {
     let (mut response, is_known) = dated(request, made);

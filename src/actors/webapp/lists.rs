@@ -135,7 +135,7 @@ pub async fn answer(subject: Subject, request: HttpRequest, shared: Data<Shared>
     parameters.sort_by(|(one, _), (other, _)| one.cmp(other));
     let packed = accept::takes_gzip(request.headers());
     let question = Question { subject, format, parameters };
-    match lists.answer(question, snapshot, packed).await {
+    match answers::to_the_end(async move { lists.answer(question, snapshot, packed).await }).await {
         Some(Kept { made, packed: Some(body), .. }) if packed => {
             answers::packed(&request, format.content_type(), made, body)
         }

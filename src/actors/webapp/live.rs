@@ -148,6 +148,23 @@ fn every(period: Duration) -> tokio::time::Interval {
 }
 
 impl Live {
+    /// Plain and packed.
+    async fn whole(&self) -> Option<(Bytes, Bytes)> {
+        let mut whole = self.whole.lock().await;
+        let Shown { revision, picture } = lock(&self.shown).clone();
+        if let Some((_, plain, packed)) = whole.as_ref().filter(|(made, ..)| *made == revision) {
+            return Some((plain.clone(), packed.clone()));
+        }
+        let made = web::block(move || {
+            let plain = answers::hold(live::whole(revision, &picture).into_bytes())?;
+            let packed = answers::pack(&plain)?;
+            Some((plain, packed))
+        });
+        let (plain, packed) = made.await.ok()??;
+        *whole = Some((revision, plain.clone(), packed.clone()));
+        Some((plain, packed))
+    }
+
     fn is_watched(&self) -> bool {
         self.streams.load(Ordering::Relaxed) > 0
     }
@@ -255,22 +272,8 @@ pub async fn stream(request: HttpRequest, live: Data<Live>) -> HttpResponse {
 
 /// Everything, as of the last patch.
 pub async fn state(request: HttpRequest, live: Data<Live>) -> HttpResponse {
-    let mut whole = live.whole.lock().await;
-    let Shown { revision, picture } = lock(&live.shown).clone();
-    let kept = whole.as_ref().filter(|(made, ..)| *made == revision).cloned();
-    let (_, plain, packed) = match kept {
-        Some(kept) => kept,
-        None => {
-            let made = web::block(move || {
-                let plain = answers::hold(live::whole(revision, &picture).into_bytes())?;
-                let packed = answers::pack(&plain)?;
-                Some((revision, plain, packed))
-            });
-            let Ok(Some(made)) = made.await else { return unavailable(&request) };
-            whole.insert(made).clone()
-        }
-    };
-    drop(whole);
+    let made = answers::to_the_end(async move { live.whole().await }).await;
+    let Some((plain, packed)) = made else { return unavailable(&request) };
     let mut response = HttpResponse::Ok();
     response.content_type("application/json").insert_header((header::CACHE_CONTROL, "no-store"));
     if accept::takes_gzip(request.headers()) {

@@ -22,18 +22,21 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub struct Figures(Mutex<Option<(Instant, Bytes)>>);
 
-pub async fn metrics(request: HttpRequest, shared: Data<Shared>, figures: Data<Figures>) -> HttpResponse {
-    let mut last = figures.0.lock().await;
-    let fresh = last.as_ref().filter(|(at, _)| at.elapsed() <= PAUSE).map(|(_, text)| text.clone());
-    let text = match fresh {
-        Some(text) => text,
-        None => {
-            let Ok(text) = web::block(move || Bytes::from(collect(&shared))).await else {
-                return unavailable(&request);
-            };
-            *last = Some((Instant::now(), text.clone()));
-            text
+impl Figures {
+    async fn text(&self, shared: Data<Shared>) -> Option<Bytes> {
+        let mut last = self.0.lock().await;
+        if let Some((_, text)) = last.as_ref().filter(|(at, _)| at.elapsed() <= PAUSE) {
+            return Some(text.clone());
         }
+        let text = web::block(move || Bytes::from(collect(&shared))).await.ok()?;
+        *last = Some((Instant::now(), text.clone()));
+        Some(text)
+    }
+}
+
+pub async fn metrics(request: HttpRequest, shared: Data<Shared>, figures: Data<Figures>) -> HttpResponse {
+    let Some(text) = answers::to_the_end(async move { figures.text(shared).await }).await else {
+        return unavailable(&request);
     };
     let mut response = HttpResponse::Ok();
     response.content_type(CONTENT_TYPE).insert_header(("Cache-Control", "no-store"));

@@ -11,8 +11,9 @@ use actix_web::dev::Server;
 use actix_web::http::header::{HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use actix_web::middleware::{DefaultHeaders, from_fn};
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::TcpUserTimeout;
+use nix::sys::socket::sockopt::{KeepAlive, TcpKeepIdle, TcpUserTimeout};
 use serde_json::json;
 use tracing::warn;
 
@@ -44,10 +45,20 @@ const WHY_DEADLINE: Duration = Duration::from_secs(1);
 const LONGEST_ID: usize = 32;
 /// Connections at a time; further ones wait until one of these ends.
 const MOST_CONNECTIONS: usize = 2048;
+/// Of the files that the process may have open; the rest is for ZooKeeper, clouds and logs, however many look at pages.
+const SHARE_OF_FILES: u64 = 2;
+/// A client that has said nothing for so many seconds is asked whether it is there. One that lost its power in the middle of a request
+/// would have its connection for ever.
+const SILENCE_S: u32 = 60;
 /// How long a client may take to send the head of a request.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 /// A client that takes nothing for so long, although there is something for it, is gone. Milliseconds.
 const STALLED_MS: u32 = 30_000;
+
+fn most_connections() -> usize {
+    let (files, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((RLIM_INFINITY, RLIM_INFINITY));
+    usize::try_from(files / SHARE_OF_FILES).unwrap_or(MOST_CONNECTIONS).clamp(1, MOST_CONNECTIONS)
+}
 
 /// Binds the port of the configuration; a port that is taken is a reason not to start.
 pub fn bind(config: &WebappConfig) -> io::Result<TcpListener> {
@@ -119,13 +130,15 @@ pub fn serve(listener: TcpListener, shared: Arc<Shared>, viewers: &ArbiterHandle
     };
     let server = HttpServer::new(app)
         .workers(1)
-        .max_connections(MOST_CONNECTIONS)
+        .max_connections(most_connections())
         .on_connect(|stream, data| {
             // A connection that is gone already needs nothing.
             let Some(stream) = stream.downcast_ref::<TcpStream>() else { return };
             // Answers go out in pieces; the last one is not to wait until the ones before it are acknowledged.
             let _ = stream.set_nodelay(true);
             let _ = setsockopt(stream, TcpUserTimeout, &STALLED_MS);
+            let _ = setsockopt(stream, TcpKeepIdle, &SILENCE_S);
+            let _ = setsockopt(stream, KeepAlive, &true);
             if let (Ok(client), Ok(ours)) = (stream.peer_addr(), stream.local_addr()) {
                 data.insert(Ends::new(client, ours));
             }

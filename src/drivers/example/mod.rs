@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use super::gate::Gate;
 use super::{ApiCall, Driver};
 use crate::model::cloud::{CloudError, ExternalId, Facts, Instance, Inventory, Job, LaunchOrder, Outcome};
 use crate::model::config::ProviderConfig;
@@ -133,7 +134,7 @@ impl Driver for Example {
         })
     }
 
-    async fn call(&self, call: Call) -> Result<Reply, CloudError> {
+    async fn call(&self, call: Call, _: &Gate) -> Result<Reply, CloudError> {
         let mut cloud = self.cloud.borrow_mut();
         match call {
             Call::Create(order) => cloud.create(order),

@@ -17,6 +17,7 @@ use super::auth::{Keystone, Login};
 use super::clouds::{CloudSettings, Secret, Verify};
 use super::content::{Content, ContentError};
 use super::timings::Timings;
+use crate::drivers::gate::Gate;
 use crate::model::cloud::CloudError;
 
 /// To the point where bytes may flow.
@@ -139,24 +140,23 @@ impl Connection {
         Ok(Self { settings, keystone, discovery, client, known: Mutex::default(), services: Mutex::default() })
     }
 
-    /// Sends a request; with a token that the cloud no longer takes, once more with a new one. Succeeds with the answer's body.
-    pub async fn send(&self, request: &Request) -> Result<Answer, Failure> {
-        self.with_token(async || self.send_once(request).await).await
-    }
-
-    async fn with_token<T>(&self, once: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, Failure> {
-        let ended = match once().await {
+    /// Sends a request; with a token that the cloud no longer takes, once more with a new one, through the gate. Succeeds with the
+    /// answer's body.
+    pub async fn send(&self, request: &Request, gate: &Gate) -> Result<Answer, Failure> {
+        let way = self.way(request).await?;
+        let ended = match self.send_once(request, way).await {
             Err(Refusal::Token(used)) => {
                 self.keystone.forget(&used).await;
-                once().await
+                let way = self.way(request).await?;
+                gate.passed().await;
+                self.send_once(request, way).await
             }
             ended => ended,
         };
         ended.map_err(Refusal::into_failure)
     }
 
-    async fn send_once(&self, request: &Request) -> Result<Answer, Refusal> {
-        let (url, token) = self.way(request).await?;
+    async fn send_once(&self, request: &Request, Way { url, token }: Way) -> Result<Answer, Refusal> {
         let mut sending = self.client.request(request.method.clone(), url).header("x-auth-token", token.expose());
         if let Some(version) = &request.version {
             sending = sending
@@ -197,18 +197,31 @@ impl Connection {
 
     /// Gets what a request needs before it can go out.
     pub async fn prepare(&self, request: &Request) -> Result<(), Failure> {
-        self.with_token(async || self.way(request).await.map(drop)).await
+        self.way(request).await.map(drop)
     }
 
-    /// Where a request goes to, and with which token. That takes as long as small answers take, also where the request may take hours.
-    async fn way(&self, request: &Request) -> Result<(Url, Secret), Refusal> {
-        tokio::time::timeout(PREPARING, self.find_way(request)).await.unwrap_or_else(|_| {
+    /// That takes as long as small answers take, also where the request may take hours.
+    async fn way(&self, request: &Request) -> Result<Way, Failure> {
+        let finding = self.with_token(async || self.find_way(request).await);
+        tokio::time::timeout(PREPARING, finding).await.unwrap_or_else(|_| {
             let text = format!("no token and no endpoint within {} s", PREPARING.as_secs());
-            Err(Failure::refused(failed(self.said(&text))).into())
+            Err(Failure::refused(failed(self.said(&text))))
         })
     }
 
-    async fn find_way(&self, request: &Request) -> Result<(Url, Secret), Refusal> {
+    /// Once more with a new token, where one that is needed on the way is not taken.
+    async fn with_token<T>(&self, once: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, Failure> {
+        let ended = match once().await {
+            Err(Refusal::Token(used)) => {
+                self.keystone.forget(&used).await;
+                once().await
+            }
+            ended => ended,
+        };
+        ended.map_err(Refusal::into_failure)
+    }
+
+    async fn find_way(&self, request: &Request) -> Result<Way, Refusal> {
         let token = self.keystone.token(&self.client).await.map_err(|error| self.before_sending(&error))?;
         let session = self.session(&token).await.map_err(|error| self.before_sending(&error))?;
         let project = match request.path.iter().any(|part| part == PROJECT) {
@@ -218,7 +231,7 @@ impl Connection {
         let path = request.path.iter().map(|part| if part == PROJECT { &project } else { part }.as_str());
         let path: Vec<&str> = path.collect();
         let url = endpoint(&session, request.api, &path).await.map_err(|error| self.not_found(&error, &token))?;
-        Ok((url, token))
+        Ok(Way { url, token })
     }
 
     async fn session(&self, token: &Secret) -> Result<Session, openstack::Error> {
@@ -239,6 +252,10 @@ impl Connection {
     fn known(&self) -> MutexGuard<'_, Option<Known>> {
         // Nothing in here is ever half changed.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn services(&self) -> MutexGuard<'_, Option<Services>> {
+        self.services.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn log_in(&self) -> Result<Session, openstack::Error> {
@@ -296,7 +313,7 @@ impl Connection {
         let session = self.log_in().await.map_err(|error| self.before_sending(&error))?;
         let refused = |error: openstack::Error| self.not_found(&error, &token);
         endpoint(&session, Api::Compute, &[]).await.map_err(refused)?;
-        let last = self.services.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let last = self.services().clone();
         let mut lacks = false;
         let mut is_there = |found: Result<_, openstack::Error>, last: Option<bool>| match (found, last) {
             (Ok(_), _) => Ok(true),
@@ -318,9 +335,15 @@ impl Connection {
             microversion: newest.map(|(_, cloud)| NEWEST.min((cloud.0, cloud.1))),
         };
         self.keep(session, &token, lacks);
-        *self.services.lock().unwrap_or_else(PoisonError::into_inner) = Some(services.clone());
+        *self.services() = Some(services.clone());
         Ok(services)
     }
+}
+
+/// Where a request goes to, and with which token.
+struct Way {
+    url: Url,
+    token: Secret,
 }
 
 enum Refusal {

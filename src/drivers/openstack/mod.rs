@@ -43,6 +43,7 @@ use self::tidy::TidyUp;
 use self::timings::Timings;
 use self::upload::UploadImage;
 use self::wire::OneServer;
+use super::gate::Gate;
 use super::{ApiCall, Driver, Outdated};
 use crate::model::cloud::{CloudError, ExternalId, Facts, Job, Outcome};
 use crate::model::config::ProviderConfig;
@@ -194,7 +195,7 @@ impl Driver for OpenStack {
         })
     }
 
-    async fn call(&self, call: Call) -> Result<Reply, CloudError> {
+    async fn call(&self, call: Call, gate: &Gate) -> Result<Reply, CloudError> {
         if call.delay > Span::ZERO {
             tokio::time::sleep(call.delay.to_duration()).await;
         }
@@ -208,7 +209,7 @@ impl Driver for OpenStack {
             }
             What::Send(request, shape) => (request, shape),
         };
-        let answered = self.connection.send(&request).await;
+        let answered = self.connection.send(&request, gate).await;
         let status = answered.as_ref().map_or_else(|failure| failure.status, |answer| Some(answer.status));
         self.timings.note(key, status, began.elapsed());
         let body = match answered.map(|answer| answer.body) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::gate::Gate;
 use super::keyscan::{self, Gather, ScanError, ScanTarget, Scanner};
 use super::{ApiCall, Driver};
 use crate::model::cloud::{CloudError, Facts, FailureKind, HostCheck, HostIdentity, Job, Outcome, StandingHost};
@@ -126,7 +127,7 @@ impl Driver for StaticNodes {
         }
     }
 
-    async fn call(&self, call: Call) -> Result<HostCheck, CloudError> {
+    async fn call(&self, call: Call, _: &Gate) -> Result<HostCheck, CloudError> {
         match call {
             Call::Check(host) if needs_no_connection(&host) => {
                 let found = keyscan::first_address(&host.identity.name, host.timeout).await;

@@ -67,15 +67,14 @@ impl Follower {
         let mut folds = pin!(notices(self.folds.clone()));
         loop {
             let (mut batch, mut answers, mut unexplained) = (Vec::new(), Vec::new(), Vec::new());
+            let mut is_back = false;
             tokio::select! {
                 biased;
                 state = session.next() => match state {
                     None | Some(SessionState::Expired) => break,
-                    Some(state) => {
-                        if self.on_session(state).await == Reread::WentBack {
-                            break;
-                        }
-                    }
+                    // Its stream says so, too, which is taken in together with this: all is read once.
+                    Some(SessionState::Connected) => is_back = true,
+                    Some(SessionState::Suspended) => lock(&self.state).picture().connected = false,
                 },
                 event = events.next() => {
                     let Some(event) = event else { break };
@@ -92,15 +91,21 @@ impl Follower {
             while let Some(Some(answer)) = self.reads.next().now_or_never() {
                 answers.push(answer);
             }
-            if self.take_in(batch, answers, unexplained).await == Reread::WentBack {
+            if self.take_in(batch, answers, unexplained, is_back).await == Reread::WentBack {
                 break;
             }
         }
         self.disconnect();
     }
 
-    async fn take_in(&mut self, batch: Vec<WatchEvent>, answers: Vec<ReadDone>, unexplained: Vec<String>) -> Reread {
-        let has_gap = batch.iter().any(|event| event.kind == EventKind::Resync);
+    async fn take_in(
+        &mut self,
+        batch: Vec<WatchEvent>,
+        answers: Vec<ReadDone>,
+        unexplained: Vec<String>,
+        is_back: bool,
+    ) -> Reread {
+        let has_gap = is_back || batch.iter().any(|event| event.kind == EventKind::Resync);
         let follows = lock(&self.state).take_in(batch, answers, unexplained);
         for after in follows {
             match after {
@@ -122,14 +127,6 @@ impl Follower {
         let reread = if has_gap { self.read_again().await } else { Reread::Done };
         lock(&self.state).publish();
         reread
-    }
-
-    async fn on_session(&mut self, session: SessionState) -> Reread {
-        if session == SessionState::Connected {
-            return self.read_again().await;
-        }
-        lock(&self.state).picture().connected = false;
-        Reread::Done
     }
 
     /// A picture that may be old is none to decide on.
@@ -194,7 +191,7 @@ impl Follower {
         // What was written meanwhile may be newer than what was read: its event has to be heard.
         state.echoes.start_over();
         state.reads.retain(|path, _| !path.starts_with(root));
-        picture.replace_in(state.picture());
+        picture.replace_since(&known, state.picture());
         report_unreadable(&state.snapshot);
         Reread::Done
     }

@@ -129,14 +129,14 @@ async fn a_version_document_whose_link_is_no_url_is_a_failure_of_this_cloud_alon
     })
     .await;
     let connection = cloud.connection();
-    let (discovered, sent) = (connection.discover().await, connection.send(&servers()).await);
+    let (discovered, sent) = (connection.discover().await, connection.send(&servers(), &Gate::open()).await);
     for failure in [discovered.unwrap_err(), sent.unwrap_err()] {
         let text = text_of(&failure);
         assert!(matches!(failure.error, CloudError::Failed { .. }) && !failure.may_have_worked, "{text}");
         assert!(text.contains("cloud c:") && text.contains("Compute service"), "{text}");
     }
     // What is known of other services is of use all the same.
-    connection.send(&Request::new(Api::Network, Method::GET, &["ports"])).await.unwrap();
+    connection.send(&Request::new(Api::Network, Method::GET, &["ports"]), &Gate::open()).await.unwrap();
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn a_creation_that_is_answered_by_a_busy_gateway_may_have_worked() {
     })
     .await;
     let What::Send(request, _) = calls::create_server(json!({}), None).what else { panic!("it is sent") };
-    let failure = cloud.connection().send(&request).await.unwrap_err();
+    let failure = cloud.connection().send(&request, &Gate::open()).await.unwrap_err();
     assert!(failure.may_have_worked && matches!(failure.error, CloudError::Failed { .. }), "{failure:?}");
 }
 
@@ -162,8 +162,8 @@ async fn until_asked(cloud: &Cloud, call: &str, times: usize) {
 async fn who_gets_no_token_or_no_version_document_waits_for_a_minute_at_most() {
     for silent in ["POST /identity/v3/auth/tokens", "GET /compute/"] {
         let cloud = Cloud::start(move |call| (call == silent).then(|| Said(SILENT, "", String::new()))).await;
-        let (connection, request) = (cloud.connection(), servers());
-        let sending = tokio::time::timeout(Duration::from_secs(3600), connection.send(&request));
+        let (connection, request, gate) = (cloud.connection(), servers(), Gate::open());
+        let sending = tokio::time::timeout(Duration::from_secs(3600), connection.send(&request, &gate));
         let asked = async {
             until_asked(&cloud, silent, 1).await;
             tokio::time::Instant::now()
@@ -213,7 +213,7 @@ async fn each_discovery_sees_where_services_are_now() {
     for path in ["v2.1", "v2.9"] {
         *cloud.nova.lock().unwrap() = path;
         assert_eq!(connection.discover().await.unwrap().microversion, Some((2, 93)));
-        connection.send(&servers()).await.unwrap();
+        connection.send(&servers(), &Gate::open()).await.unwrap();
         assert_eq!(cloud.count(&format!("GET /compute/{path}/servers")), 1);
     }
 }
@@ -229,10 +229,10 @@ async fn what_the_catalogue_lacked_is_there_when_it_has_been_added() {
     assert!(services.network && services.block_storage, "{services:?}");
 
     let images = Request::new(Api::Image, Method::GET, &["images"]);
-    let failure = connection.send(&images).await.unwrap_err();
+    let failure = connection.send(&images, &Gate::open()).await.unwrap_err();
     assert!(matches!(failure.error, CloudError::Denied(_)), "{failure:?}");
     cloud.services.lock().unwrap().push("image");
-    connection.send(&images).await.unwrap();
+    connection.send(&images, &Gate::open()).await.unwrap();
 
     // Nothing is missing any more, so the token is kept.
     let tokens = cloud.count("POST");
@@ -255,7 +255,7 @@ async fn a_token_serves_until_there_is_another_one() {
     let tokens = cloud.count("POST");
     assert!(!connection.discover().await.unwrap().network);
     assert_eq!(cloud.count("POST"), tokens + 1, "it was asked for what had been missing");
-    connection.send(&servers()).await.unwrap();
+    connection.send(&servers(), &Gate::open()).await.unwrap();
 }
 
 #[tokio::test]
@@ -279,9 +279,9 @@ async fn a_service_beside_nova_that_is_out_of_order_is_as_it_was() {
 async fn a_service_that_speaks_other_versions_than_it_did_is_asked_which() {
     let cloud = Cloud::start(|call| (call == "GET /compute/v2.1/servers").then(|| Said(406, "", String::new()))).await;
     let connection = cloud.connection();
-    connection.send(&servers()).await.unwrap_err();
+    connection.send(&servers(), &Gate::open()).await.unwrap_err();
     *cloud.nova.lock().unwrap() = "v2.9";
-    connection.send(&servers()).await.unwrap();
+    connection.send(&servers(), &Gate::open()).await.unwrap();
 }
 
 #[tokio::test]
@@ -321,25 +321,25 @@ async fn a_keystone_that_refuses_us_is_asked_again_after_a_rest() {
         .await;
         let connection = cloud.connection();
         // One may be a mistake.
-        connection.send(&servers()).await.unwrap_err();
+        connection.send(&servers(), &Gate::open()).await.unwrap_err();
         later(1).await;
         let mut tries = 1;
         for rest in [30, 60, 60] {
             tries += 1;
             for _ in 0..3 {
-                let failure = connection.send(&servers()).await.unwrap_err();
+                let failure = connection.send(&servers(), &Gate::open()).await.unwrap_err();
                 assert!(matches!(failure.error, CloudError::Denied(_)), "{failure:?}");
                 assert!(text_of(&failure).contains("The password is wrong."), "{failure:?}");
                 connection.discover().await.unwrap_err();
                 assert_eq!(cloud.count("POST"), tries);
             }
             later(rest - 5).await;
-            connection.send(&servers()).await.unwrap_err();
+            connection.send(&servers(), &Gate::open()).await.unwrap_err();
             assert_eq!(cloud.count("POST"), tries);
             later(5).await;
         }
         *is_wrong.lock().unwrap() = false;
-        connection.send(&servers()).await.unwrap();
+        connection.send(&servers(), &Gate::open()).await.unwrap();
     }
 }
 
@@ -350,6 +350,30 @@ async fn what_is_prepared_goes_out_without_another_call_before_it() {
     connection.prepare(&servers()).await.unwrap();
     assert_eq!(cloud.count("GET /compute/v2.1/"), 0);
     let before = cloud.count("");
-    connection.send(&servers()).await.unwrap();
+    connection.send(&servers(), &Gate::open()).await.unwrap();
     assert_eq!((cloud.count(""), cloud.count("GET /compute/v2.1/servers")), (before + 1, 1));
+}
+
+#[tokio::test]
+async fn a_change_that_goes_out_once_more_passes_the_gate_with_its_new_token() {
+    let cloud = Cloud::start({
+        let first = Mutex::new(true);
+        move |call| {
+            let is_refused = call.starts_with("DELETE") && std::mem::take(&mut *first.lock().unwrap());
+            is_refused.then(|| Said(401, "", String::new()))
+        }
+    })
+    .await;
+    let connection = cloud.connection();
+    let counts = Arc::new(Mutex::new(Vec::new()));
+    let (seen, asked) = (counts.clone(), cloud.clone());
+    let gate = Gate::new(move || {
+        seen.lock().unwrap().push((asked.count("POST"), asked.count("DELETE")));
+        futures::future::ready(()).boxed()
+    });
+    let deletion = Request::new(Api::Compute, Method::DELETE, &["servers", "s"]);
+    connection.prepare(&deletion).await.unwrap();
+    connection.send(&deletion, &gate).await.unwrap();
+    assert_eq!(*counts.lock().unwrap(), [(2, 1)], "there is another token, and it has been refused once");
+    assert_eq!(cloud.count("DELETE"), 2);
 }
