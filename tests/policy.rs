@@ -14,6 +14,8 @@ mod plans;
 mod props;
 #[path = "policy/refused.rs"]
 mod refused;
+#[path = "policy/slots.rs"]
+mod slots;
 #[path = "policy/stuck.rs"]
 mod stuck;
 #[path = "policy/tenants.rs"]

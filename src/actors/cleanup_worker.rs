@@ -30,6 +30,8 @@ use crate::policy::upkeep::{Effect, Event, Upkeep};
 use crate::zk::txn::Store;
 
 pub struct CleanupWorkerParts {
+    /// Another text for each launcher.
+    pub name: String,
     pub config: Arc<Config>,
     pub providers: BTreeMap<ProviderName, ProviderHandle>,
     pub store: Store,
@@ -68,7 +70,7 @@ impl CleanupWorker {
         let mut changes = Changes::new(parts.store.mirror().clone());
         changes.follow(parts.providers.values().map(|provider| provider.facts.clone()).collect());
         Self {
-            upkeep: Upkeep::new(parts.lock_age).with_rest(Span(parts.tick.as_secs_f64())),
+            upkeep: Upkeep::new(parts.lock_age).with_rest(Span(parts.tick.as_secs_f64())).with_name(&parts.name),
             changes,
             facts: BTreeMap::new(),
             checks: BTreeMap::new(),

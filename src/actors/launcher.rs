@@ -213,8 +213,11 @@ impl Launcher {
     }
 
     fn start_cleanup(&mut self) {
-        let options = &self.shared.options;
+        let (options, identity) = (&self.shared.options, &self.shared.identity);
+        let pool = self.config.pools().next();
         let parts = CleanupWorkerParts {
+            // Two launchers on one host have one name, the ids of their pools differ.
+            name: pool.map_or_else(|| identity.fqdn.clone(), |pool| identity.launcher_id(&pool).to_string()),
             config: self.config.clone(),
             providers: self.providers.clone(),
             store: self.store.clone(),

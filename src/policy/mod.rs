@@ -27,6 +27,7 @@ mod adoption;
 mod eviction;
 mod pool_view;
 pub mod ready;
+pub mod slots;
 pub mod standing;
 pub mod sweep;
 pub mod upkeep;

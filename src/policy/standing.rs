@@ -1,14 +1,15 @@
 //! Nodes that exist without being launched (static hosts): which records to register, to bring up to date, to retire.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
+use super::slots::{Entry, Vacancies};
 use crate::model::cloud::{Facts, HostCheck, HostIdentity, StandingHost};
 use crate::model::config::ProviderConfig;
 use crate::model::ids::NodeId;
 use crate::model::node::{Node, NodeState};
-use crate::model::snapshot::{Snapshot, Stored};
-use crate::model::time::Timestamp;
+use crate::model::snapshot::Snapshot;
+use crate::model::world::World;
 use serde_json::Value;
 
 /// What the `launcher` of a static node's record says, whoever registered it.
@@ -28,33 +29,30 @@ pub enum Step {
 
 /// Name, user and port of a host, borrowed: a plan for thousands of nodes copies none of them.
 type Key<'a> = (&'a str, &'a str, u16);
-type Entry<'a> = (&'a NodeId, &'a Stored<Node>);
 
 /// Records by slot: `slots[host][slot]`; whatever has no place in the table is surplus.
-struct Table<'a> {
+pub struct Table<'a> {
     slots: HashMap<Key<'a>, Vec<Option<Entry<'a>>>>,
     surplus: Vec<Entry<'a>>,
 }
 
 /// Everything there is to do for one provider, made step by step: of a hundred thousand slots few are begun at a time.
-/// `freed` says when a slot of a host became free last: a check from before that moment does not count for registering it
-/// again.
 pub fn plan<'a>(
     provider: &'a ProviderConfig,
     facts: &'a Facts,
-    snapshot: &'a Snapshot,
-    freed: &'a BTreeMap<HostIdentity, Timestamp>,
-    now: Timestamp,
+    table: Table<'a>,
+    vacancies: &'a Vacancies,
+    world: &'a World<'a>,
 ) -> impl Iterator<Item = Step> + 'a {
-    let Table { mut slots, surplus } = table(provider, facts, snapshot);
+    let Table { mut slots, surplus } = table;
     let standing = facts.standing.iter().flat_map(move |host| {
         let places = slots.remove(&key_of_host(host)).unwrap_or_default();
         places.into_iter().enumerate().filter_map(move |(slot, node)| match node {
-            Some(entry) => keep(provider, host, slot, entry, snapshot),
-            None => occupy(provider, host, slot, freed.get(&host.identity), now),
+            Some(entry) => keep(provider, host, slot, entry, world.snapshot),
+            None => occupy(provider, host, slot, vacancies, world),
         })
     });
-    let surplus = surplus.into_iter().filter_map(move |entry| retire(entry, snapshot));
+    let surplus = surplus.into_iter().filter_map(move |entry| retire(entry, world.snapshot));
     // One check serves all slots of a host.
     let mut inspected = BTreeSet::new();
     standing.chain(surplus).filter(move |step| match step {
@@ -63,7 +61,14 @@ pub fn plan<'a>(
     })
 }
 
-fn table<'a>(provider: &ProviderConfig, facts: &'a Facts, snapshot: &'a Snapshot) -> Table<'a> {
+impl<'a> Table<'a> {
+    pub fn places(&self, host: &StandingHost) -> &[Option<Entry<'a>>] {
+        self.slots.get(&key_of_host(host)).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Which node has which place.
+pub fn table<'a>(provider: &ProviderConfig, facts: &'a Facts, snapshot: &'a Snapshot) -> Table<'a> {
     let mut slots: HashMap<Key<'_>, Vec<Option<Entry<'_>>>> =
         facts.standing.iter().map(|host| (key_of_host(host), vec![None; host.slots as usize])).collect();
     let (mut unslotted, mut surplus) = (Vec::new(), Vec::new());
@@ -112,20 +117,26 @@ fn occupy(
     provider: &ProviderConfig,
     host: &StandingHost,
     slot: usize,
-    freed: Option<&Timestamp>,
-    now: Timestamp,
+    vacancies: &Vacancies,
+    world: &World<'_>,
 ) -> Option<Step> {
     let checked = match &host.check {
         HostCheck::NotNeeded { .. } => true,
         // One of the future was made by a clock that has been put back since.
-        HostCheck::Passed { at, .. } => freed.is_none_or(|freed| at >= freed && *at <= now),
+        HostCheck::Passed { at, .. } => {
+            vacancies.freed(&host.identity).is_none_or(|freed| *at >= freed && *at <= world.now)
+        }
         HostCheck::Failed { .. } => return None, // The next survey or sweep tries again.
         HostCheck::Pending => return None,       // The first survey is under way.
     };
-    if !checked {
+    let left_until = vacancies.left_until(&host.identity, slot);
+    if left_until.is_some_and(|until| until > world.moment) {
+        return None;
+    }
+    if left_until.is_some() || !checked {
         return Some(Step::Inspect(host.identity.clone()));
     }
-    let mut node = Node::new(NodeState::Ready, now);
+    let mut node = Node::new(NodeState::Ready, world.now);
     node.slot = Some(slot as i64);
     describe(&mut node, provider, host);
     Some(Step::Register(Box::new(node)))
@@ -143,8 +154,10 @@ fn keep(
     if !node.record.is_idle() || snapshot.is_node_locked(id) {
         return None;
     }
-    if matches!(host.check, HostCheck::Failed { .. }) {
-        return retire((id, node), snapshot);
+    if let HostCheck::Failed { at, .. } = &host.check {
+        // Another launcher that registered it since then has reached the host.
+        let is_known_dead = node.record.created_time.is_none_or(|created| created <= *at);
+        return is_known_dead.then(|| retire((id, node), snapshot)).flatten();
     }
     let slot = Some(slot as i64);
     if !host.check.is_good() || (node.record.slot == slot && is_described(&node.record, provider, host)) {

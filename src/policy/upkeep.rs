@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::left;
+use super::slots::{self, Place, Slots};
 use super::standing::{self, Step};
 use super::sweep::{self, Repair};
 use crate::model::cloud::{Facts, HostCheck, HostIdentity};
@@ -63,10 +64,14 @@ pub struct Upkeep {
     lock_age: Span,
     /// What is under way, and the picture it was decided on.
     in_flight: BTreeMap<String, u64>,
-    inspecting: BTreeSet<(ProviderName, HostIdentity)>,
+    /// Checks of hosts under way, and when each began.
+    inspecting: BTreeMap<(ProviderName, HostIdentity), Moment>,
     surveying: BTreeSet<ProviderName>,
-    /// When a slot of a host became free last.
-    freed: BTreeMap<ProviderName, BTreeMap<HostIdentity, Timestamp>>,
+    slots: BTreeMap<ProviderName, Slots>,
+    /// Which slots the writes under way fill or empty.
+    places: BTreeMap<String, Place>,
+    /// How long slots are left to others who emptied them.
+    slot_rest: Span,
     /// Facts and number of nodes at the last plan for standing hosts: while both stay, no slot needs anything.
     stood: BTreeMap<ProviderName, (Arc<Facts>, usize)>,
     /// When the next node reaches its age.
@@ -87,9 +92,11 @@ impl Upkeep {
         Self {
             lock_age,
             in_flight: BTreeMap::new(),
-            inspecting: BTreeSet::new(),
+            inspecting: BTreeMap::new(),
             surveying: BTreeSet::new(),
-            freed: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            places: BTreeMap::new(),
+            slot_rest: slots::rest_of(""),
             stood: BTreeMap::new(),
             due: None,
             deleting: BTreeSet::new(),
@@ -106,15 +113,22 @@ impl Upkeep {
         Self { rest, ..self }
     }
 
+    /// Who we are, for slots that others wait for as well.
+    pub fn with_name(self, launcher: &str) -> Self {
+        Self { slot_rest: slots::rest_of(launcher), ..self }
+    }
+
     pub fn step(&mut self, event: Event, world: &World<'_>) -> Vec<Effect> {
         match event {
             Event::Wake => self.look(world),
             Event::Sweep => self.sweep(world),
             Event::Repaired(key, answer) => {
+                self.note_place(&key, &answer, Slots::emptied);
                 self.answered(key, answer.err(), world);
                 Vec::new()
             }
             Event::Registered(key, answer) => {
+                self.note_place(&key, &answer, Slots::registered);
                 self.answered(key, answer.err(), world);
                 Vec::new()
             }
@@ -124,8 +138,7 @@ impl Upkeep {
                 Vec::new()
             }
             Event::Inspected(provider, host) => {
-                self.inspecting.remove(&(provider.clone(), host));
-                self.stood.remove(&provider);
+                self.inspected(provider, host, world);
                 Vec::new()
             }
         }
@@ -191,7 +204,7 @@ impl Upkeep {
         // A host that failed its check is tried again with every sweep.
         for (provider, facts) in world.facts {
             for host in facts.standing.iter().filter(|host| matches!(host.check, HostCheck::Failed { .. })) {
-                self.inspect(provider, host.identity.clone(), &mut effects);
+                self.inspect(provider, host.identity.clone(), world, &mut effects);
             }
         }
         effects.extend(self.look(world));
@@ -208,7 +221,7 @@ impl Upkeep {
                 continue;
             }
             if let Repair::Retire { node, .. } = &repair {
-                self.note_freed(node, world);
+                self.note_leaving(node, world);
             }
             if let Repair::Delete { .. } = &repair {
                 self.deleting.insert(repair.key());
@@ -225,20 +238,51 @@ impl Upkeep {
         self.in_flight.len() - self.deleting.len()
     }
 
-    /// A host is checked anew before the slot of this node is registered again.
-    fn note_freed(&mut self, node: &NodeId, world: &World<'_>) {
-        let Some(stored) = world.snapshot.node(node) else { return };
-        if let (Some(provider), Some(identity)) = (&stored.record.provider, standing::identity_of(&stored.record)) {
-            self.freed.entry(provider.clone()).or_default().insert(identity, world.now);
+    /// The slot of this node is about to be empty.
+    fn note_leaving(&mut self, id: &NodeId, world: &World<'_>) {
+        let Some(node) = world.snapshot.node(id).map(|stored| &stored.record) else { return };
+        let (Some(provider), Some(host)) = (&node.provider, standing::identity_of(node)) else { return };
+        let slots = self.slots.entry(provider.clone()).or_default();
+        slots.free(host.clone(), world.now);
+        if let Some(slot) = slots.slot_of(id, node) {
+            self.places.insert(format!("node {id}"), Place { provider: provider.clone(), host, slot });
+        }
+    }
+
+    /// What a write of ours that was done means for a slot.
+    fn note_place<T>(&mut self, key: &str, answer: &Result<T, WriteError>, change: fn(&mut Slots, &Place)) {
+        let Some(place) = self.places.remove(key).filter(|_| answer.is_ok()) else { return };
+        if let Some(slots) = self.slots.get_mut(&place.provider) {
+            change(slots, &place);
+        }
+    }
+
+    fn inspected(&mut self, provider: ProviderName, host: HostIdentity, world: &World<'_>) {
+        self.stood.remove(&provider);
+        let key = (provider, host);
+        let Some(begun) = self.inspecting.remove(&key) else { return };
+        // The facts that the check changed may have been looked at before it was known to be over.
+        if self.slots.get_mut(&key.0).is_some_and(|slots| slots.inspected(&key.1, begun)) {
+            self.due = Some(world.moment);
         }
     }
 
     fn stand(&mut self, world: &World<'_>, effects: &mut Vec<Effect>) {
+        self.slots.retain(|name, _| world.config.providers.contains_key(name));
+        self.stand_all(world, effects);
+        let ends = self.slots.values().filter_map(|slots| slots.next_end(world.moment)).min();
+        self.due = [self.due, ends].into_iter().flatten().min();
+    }
+
+    fn stand_all(&mut self, world: &World<'_>, effects: &mut Vec<Effect>) {
         for (name, provider) in &world.config.providers {
             let Some(facts) = world.facts.get(name).filter(|facts| facts.launching.is_none()) else { continue };
             // Hosts are registered as soon as each has passed, so one that hangs does not hold up the others.
             if facts.seen_at == Timestamp::default() && self.surveying.insert(name.clone()) {
                 effects.push(Effect::Survey(name.clone()));
+            }
+            if self.slots.get_mut(name).is_some_and(|slots| slots.has_rested(world.moment)) {
+                self.stood.remove(name);
             }
             let picture = (facts.clone(), world.snapshot.node_count_of(name));
             let same = |last: &(Arc<Facts>, usize)| Arc::ptr_eq(&last.0, &picture.0) && last.1 == picture.1;
@@ -249,11 +293,12 @@ impl Upkeep {
             if self.writes() > MOST_IN_FLIGHT / 2 {
                 return;
             }
-            let freed = self.freed.entry(name.clone()).or_default();
-            // By a clock that has been put back since, no check would be late enough for a long time.
-            freed.values_mut().for_each(|freed| *freed = world.now.min(*freed));
-            let freed = freed.clone();
-            for step in standing::plan(provider, facts, world.snapshot, &freed, world.now) {
+            let table = standing::table(provider, facts, world.snapshot);
+            let slots = self.slots.entry(name.clone()).or_default();
+            let places = facts.standing.iter().map(|host| (&host.identity, table.places(host)));
+            slots.see(places, self.slot_rest, world);
+            let vacancies = slots.vacancies().clone();
+            for step in standing::plan(provider, facts, table, &vacancies, world) {
                 if self.is_writing_enough() {
                     return;
                 }
@@ -267,8 +312,10 @@ impl Upkeep {
         match step {
             Step::Register(node) => {
                 let host = standing::identity_of(&node).expect("a node that is registered names its host");
-                let key = format!("slot {} of {host} in {provider}", node.slot.unwrap_or(0));
+                let slot = node.slot.and_then(|slot| usize::try_from(slot).ok()).unwrap_or(0);
+                let key = format!("slot {slot} of {host} in {provider}");
                 if self.begin(key.clone(), world) {
+                    self.places.insert(key.clone(), Place { provider: provider.clone(), host, slot });
                     effects.push(Effect::Register { key, node });
                 }
             }
@@ -278,12 +325,13 @@ impl Upkeep {
                 }
             }
             Step::Retire { node, version } => self.start(vec![Repair::Retire { node, version }], world, effects),
-            Step::Inspect(host) => self.inspect(provider, host, effects),
+            Step::Inspect(host) => self.inspect(provider, host, world, effects),
         }
     }
 
-    fn inspect(&mut self, provider: &ProviderName, host: HostIdentity, effects: &mut Vec<Effect>) {
-        if self.inspecting.insert((provider.clone(), host.clone())) {
+    fn inspect(&mut self, provider: &ProviderName, host: HostIdentity, world: &World<'_>, effects: &mut Vec<Effect>) {
+        if let Entry::Vacant(place) = self.inspecting.entry((provider.clone(), host.clone())) {
+            place.insert(world.moment);
             effects.push(Effect::Inspect { provider: provider.clone(), host });
         }
     }
@@ -347,7 +395,7 @@ impl Upkeep {
         UpkeepView {
             actor: "CleanupWorker",
             in_flight: self.in_flight.keys().cloned().collect(),
-            inspecting: self.inspecting.iter().map(|(provider, host)| format!("{host} of {provider}")).collect(),
+            inspecting: self.inspecting.keys().map(|(provider, host)| format!("{host} of {provider}")).collect(),
             counts: self.counts.clone(),
             failed: self.failed.clone(),
             due_in_s: self.due.map(|due| (due - now).0),

@@ -1,0 +1,188 @@
+//! Slots of static hosts that more than one launcher fills and empties, or that somebody else empties.
+
+use std::sync::Arc;
+
+use crate::worlds::{Built, Spec, build, node_id};
+use nodepool::model::cloud::{Facts, HostCheck};
+use nodepool::model::ids::NodeId;
+use nodepool::model::node::Node;
+use nodepool::model::snapshot::{Snapshot, Stored, WriteError};
+use nodepool::model::time::{Moment, Span};
+use nodepool::policy::sweep::Repair;
+use nodepool::policy::upkeep::{Effect, Event, Upkeep};
+
+/// A launcher that finds its hosts as its spec says, however often it checks them.
+struct Launcher {
+    built: Built,
+    upkeep: Upkeep,
+    finding: HostCheck,
+}
+
+impl Launcher {
+    fn new(name: &str, check: &str, nodes: &[&str]) -> Self {
+        let spec = Spec {
+            hosts: vec![format!("h1 labels=a check={check}")],
+            nodes: nodes.iter().map(|line| (*line).to_owned()).collect(),
+            ..Spec::default()
+        };
+        let built = build(&spec);
+        let finding = facts(&built).standing[0].check.clone();
+        Self { built, upkeep: Upkeep::new(Span(28_800.0)).with_name(name), finding }
+    }
+
+    fn wake(&mut self) -> Vec<Effect> {
+        self.upkeep.step(Event::Wake, &self.built.world())
+    }
+
+    fn due(&self) -> Moment {
+        self.upkeep.due().expect("a rest ends")
+    }
+
+    /// Carries out whatever is decided now, in ZooKeeper's tree and at the host; how many nodes that registers.
+    fn work(&mut self, event: Event, tree: &mut Tree) -> usize {
+        self.built.snapshot = tree.snapshot.clone();
+        let mut registered = 0;
+        for effect in self.upkeep.step(event, &self.built.world()) {
+            let event = match effect {
+                Effect::Register { key, node } => {
+                    registered += 1;
+                    Event::Registered(key, Ok(tree.add(*node)))
+                }
+                Effect::Repair(Repair::Retire { node, version }) => {
+                    let result = tree.remove(&node, version);
+                    Event::Repaired(format!("node {node}"), result)
+                }
+                Effect::Inspect { provider, host } => {
+                    let check = self.finding.clone().stamped(self.built.now);
+                    let facts = self.built.facts.get_mut(&provider).unwrap();
+                    Arc::make_mut(facts).note_check(&host, check);
+                    Event::Inspected(provider, host)
+                }
+                other => panic!("{other:?}"),
+            };
+            self.upkeep.step(event, &self.built.world());
+        }
+        registered
+    }
+}
+
+fn facts(built: &Built) -> &Facts {
+    built.facts.values().next().unwrap()
+}
+
+/// What both launchers see.
+struct Tree {
+    snapshot: Snapshot,
+    next: u32,
+}
+
+impl Tree {
+    fn add(&mut self, node: Node) -> NodeId {
+        self.next += 1;
+        let id = node_id(&self.next.to_string());
+        let stored = Stored { record: Arc::new(node), version: 0, mzxid: self.next.into(), mtime_ms: 0 };
+        self.snapshot.put_node(id.clone(), stored);
+        self.snapshot.revision += 1;
+        id
+    }
+
+    fn remove(&mut self, id: &NodeId, version: i32) -> Result<(), WriteError> {
+        if self.snapshot.node(id).is_none_or(|stored| stored.version != version) {
+            return Err(WriteError::Conflict);
+        }
+        self.snapshot.remove_node(id);
+        self.snapshot.revision += 1;
+        Ok(())
+    }
+}
+
+const IN_USE: &str = "1 host=h1 slot=0 in-use locked age=5";
+
+/// How many nodes two launchers with these findings register in fifteen seconds, after a node that both knew came to this.
+fn registered(checks: [&str; 2], node: &str) -> usize {
+    let mut launchers = [Launcher::new("one", checks[0], &[IN_USE]), Launcher::new("other", checks[1], &[IN_USE])];
+    launchers.iter_mut().for_each(|launcher| assert_eq!(launcher.wake(), []));
+    let mut tree = Tree { snapshot: Launcher::new("", checks[0], &[node]).built.snapshot, next: 100 };
+    let mut count = 0;
+    for tenth in 0..150 {
+        for launcher in &mut launchers {
+            launcher.built.wait_until(Moment::at(10_000.0 + f64::from(tenth) / 10.0));
+            let event = if tenth == 0 { Event::Sweep } else { Event::Wake };
+            count += launcher.work(event, &mut tree);
+        }
+    }
+    assert_eq!(tree.snapshot.node_count(), 1, "the slot is filled once in the end");
+    count
+}
+
+#[test]
+fn launchers_that_disagree_about_a_host_do_not_answer_each_other_without_a_pause() {
+    for checks in [["passed", "failed"], ["failed", "passed"], ["not-needed", "failed"]] {
+        let count = registered(checks, "1 host=h1 slot=0 age=5");
+        assert!((1..=3).contains(&count), "{checks:?}: {count} in 15 seconds");
+    }
+}
+
+#[test]
+fn of_two_launchers_the_one_that_emptied_a_slot_fills_it() {
+    for check in ["passed", "not-needed"] {
+        assert_eq!(registered([check, check], "1 host=h1 slot=0 used"), 1);
+    }
+}
+
+#[test]
+fn a_slot_that_others_emptied_rests_and_its_host_is_checked_before_it_is_filled() {
+    for check in ["passed", "not-needed"] {
+        let mut launcher = Launcher::new("one", check, &["1 host=h1 slot=0"]);
+        assert_eq!(launcher.wake(), []);
+        launcher.built.snapshot.remove_node(&node_id("1"));
+        assert_eq!(launcher.wake(), [], "whoever emptied it may fill it");
+        let rest = launcher.due() - launcher.built.moment();
+        assert!((5.0..10.0).contains(&rest.0), "{rest:?}");
+        launcher.built.wait_until(launcher.due());
+        let effects = launcher.wake();
+        assert!(matches!(&effects[..], [Effect::Inspect { .. }]), "{effects:?}");
+        assert_eq!(launcher.wake(), [], "the check is under way");
+
+        let Effect::Inspect { provider, host } = effects.into_iter().next().unwrap() else { unreachable!() };
+        let check = launcher.finding.clone().stamped(launcher.built.now);
+        Arc::make_mut(launcher.built.facts.get_mut(&provider).unwrap()).note_check(&host, check);
+        assert_eq!(launcher.wake(), [], "the facts are there before the check is known to be over");
+        launcher.upkeep.step(Event::Inspected(provider, host), &launcher.built.world());
+        assert_eq!(launcher.due(), launcher.built.moment(), "a look is due at once");
+        let effects = launcher.wake();
+        assert!(matches!(&effects[..], [Effect::Register { .. }]), "{effects:?}");
+    }
+}
+
+#[test]
+fn a_slot_that_somebody_filled_meanwhile_is_left_alone() {
+    let mut launcher = Launcher::new("one", "not-needed", &["1 host=h1 slot=0"]);
+    launcher.wake();
+    let stored = launcher.built.snapshot.node(&node_id("1")).unwrap().clone();
+    launcher.built.snapshot.remove_node(&node_id("1"));
+    launcher.wake();
+    let due = launcher.due();
+    launcher.built.snapshot.put_node(node_id("2"), stored);
+    assert_eq!(launcher.wake(), []);
+    launcher.built.wait_until(due);
+    assert_eq!(launcher.wake(), []);
+}
+
+#[test]
+fn a_slot_that_we_emptied_is_filled_at_once_though_its_end_is_seen_before_it_is_answered() {
+    // Used, marked as deleted by an operator, and in a slot that its record does not name.
+    for (slot, state) in [(0, "used"), (0, "deleting"), (7, "used")] {
+        let node = format!("1 host=h1 slot={slot} {state}");
+        let mut launcher = Launcher::new("one", "not-needed", &[&format!("1 host=h1 slot={slot} in-use locked")]);
+        assert_eq!(launcher.wake(), []);
+        launcher.built.snapshot = Launcher::new("one", "not-needed", &[&node]).built.snapshot;
+        let effects = launcher.upkeep.step(Event::Sweep, &launcher.built.world());
+        assert!(matches!(&effects[..], [Effect::Repair(Repair::Retire { .. })]), "{node}: {effects:?}");
+        launcher.built.snapshot.remove_node(&node_id("1"));
+        assert_eq!(launcher.wake(), [], "{node}");
+        launcher.upkeep.step(Event::Repaired("node 0000000001".to_owned(), Ok(())), &launcher.built.world());
+        let effects = launcher.wake();
+        assert!(matches!(&effects[..], [Effect::Register { .. }]), "{node}: {effects:?}");
+    }
+}
