@@ -65,38 +65,45 @@ impl<'a> Table<'a> {
     pub fn places(&self, host: &StandingHost) -> &[Option<Entry<'a>>] {
         self.slots.get(&key_of_host(host)).map_or(&[], Vec::as_slice)
     }
+
+    /// To each its own slot, then to the others any that is free.
+    fn place(&mut self, entries: Vec<Entry<'a>>) {
+        let mut unslotted = Vec::new();
+        for entry in entries {
+            let record = &entry.1.record;
+            let Some(places) = key_of(record).and_then(|key| self.slots.get_mut(&key)) else {
+                self.surplus.push(entry);
+                continue;
+            };
+            let place = record.slot.and_then(|slot| usize::try_from(slot).ok());
+            match place.map(|place| places.get_mut(place)) {
+                Some(Some(free @ None)) => *free = Some(entry),
+                // Twice the same slot, or beyond the end, or from a peer that knew no slots.
+                _ => unslotted.push(entry),
+            }
+        }
+        for entry in unslotted {
+            let places = key_of(&entry.1.record).and_then(|key| self.slots.get_mut(&key));
+            match places.and_then(|places| places.iter_mut().find(|place| place.is_none())) {
+                Some(place) => *place = Some(entry),
+                None => self.surplus.push(entry),
+            }
+        }
+    }
 }
 
-/// Which node has which place.
+/// Which node has which place. Nodes that somebody has come first: an idle one in the place of another that is in use would be
+/// handed out, and be one too many on its host.
 pub fn table<'a>(provider: &ProviderConfig, facts: &'a Facts, snapshot: &'a Snapshot) -> Table<'a> {
-    let mut slots: HashMap<Key<'_>, Vec<Option<Entry<'_>>>> =
-        facts.standing.iter().map(|host| (key_of_host(host), vec![None; host.slots as usize])).collect();
-    let (mut unslotted, mut surplus) = (Vec::new(), Vec::new());
-    for entry in snapshot.nodes_of(&provider.name) {
-        let record = &entry.1.record;
-        // On its way out, or not there yet: neither occupies a slot.
-        if matches!(record.state, NodeState::Deleting | NodeState::Deleted | NodeState::Building) {
-            continue;
-        }
-        let Some(places) = key_of(record).and_then(|key| slots.get_mut(&key)) else {
-            surplus.push(entry);
-            continue;
-        };
-        let place = record.slot.and_then(|slot| usize::try_from(slot).ok());
-        match place.map(|place| places.get_mut(place)) {
-            Some(Some(free @ None)) => *free = Some(entry),
-            // Twice the same slot, or beyond the end, or from a peer that knew no slots.
-            _ => unslotted.push(entry),
-        }
-    }
-    for entry in unslotted {
-        let places = key_of(&entry.1.record).and_then(|key| slots.get_mut(&key));
-        match places.and_then(|places| places.iter_mut().find(|place| place.is_none())) {
-            Some(place) => *place = Some(entry),
-            None => surplus.push(entry),
-        }
-    }
-    Table { slots, surplus }
+    let slots = facts.standing.iter().map(|host| (key_of_host(host), vec![None; host.slots as usize])).collect();
+    let mut table = Table { slots, surplus: Vec::new() };
+    // On its way out, or not there yet: neither occupies a slot.
+    let is_out = |node: &Node| matches!(node.state, NodeState::Deleting | NodeState::Deleted | NodeState::Building);
+    let there = snapshot.nodes_of(&provider.name).filter(|(_, node)| !is_out(&node.record));
+    let (idle, taken): (Vec<_>, Vec<_>) = there.partition(|(_, node)| node.record.is_idle());
+    table.place(taken);
+    table.place(idle);
+    table
 }
 
 fn key_of_host(host: &StandingHost) -> Key<'_> {
