@@ -51,6 +51,16 @@ impl StandingHost {
         matches!(self.connection_type.as_str(), "ssh" | "network_cli")
     }
 
+    /// Its keys are taken from the configuration; nothing is asked for but its address.
+    pub fn is_never_connected_to(&self) -> bool {
+        self.gathers_keys() && !self.host_key_checking
+    }
+
+    /// Nodes of a host that failed its check are not handed out, unless all that failed is the look for its address.
+    pub fn may_serve(&self) -> bool {
+        !matches!(self.check, HostCheck::Failed { .. }) || self.is_never_connected_to()
+    }
+
     /// The keys for its nodes, once it may be registered.
     pub fn host_keys(&self) -> Option<&[String]> {
         match &self.check {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::tenants::TenantClaims;
-use crate::model::cloud::{Facts, HostCheck, HostIdentity};
+use crate::model::cloud::{Facts, HostIdentity};
 use crate::model::config::{PoolConfig, ProviderConfig};
 use crate::model::ids::{LabelName, LauncherId, NodeId, PoolId};
 use crate::model::node::Node;
@@ -99,7 +99,7 @@ impl Claims {
 #[derive(Clone, Debug)]
 pub struct Hosts {
     pub facts: Arc<Facts>,
-    /// Slots per label by configuration, and those on hosts that did not fail their last check.
+    /// Slots per label by configuration, and those on hosts that may serve.
     slots: BTreeMap<LabelName, (usize, usize)>,
     /// Whether a host has to be found alive before each hand-out.
     probed: BTreeMap<HostIdentity, bool>,
@@ -113,14 +113,13 @@ impl Hosts {
         let mut dead = BTreeSet::new();
         for host in facts.standing.iter().filter(|host| host.pool == id.pool) {
             probed.insert(host.identity.clone(), host.host_key_checking);
-            let usable = !matches!(host.check, HostCheck::Failed { .. });
-            if host.host_key_checking && !usable {
+            if !host.may_serve() {
                 dead.insert(host.identity.clone());
             }
             for label in &host.labels {
                 let entry = slots.entry(label.clone()).or_default();
                 entry.0 += host.slots as usize;
-                entry.1 += if usable { host.slots as usize } else { 0 };
+                entry.1 += if host.may_serve() { host.slots as usize } else { 0 };
             }
         }
         Self { facts, slots, probed, dead }

@@ -163,8 +163,8 @@ fn keep(
     }
     if let HostCheck::Failed { at, .. } = &host.check {
         // Another launcher that registered it since then has reached the host.
-        let is_known_dead = node.record.created_time.is_none_or(|created| created <= *at);
-        return is_known_dead.then(|| retire((id, node), snapshot)).flatten();
+        let is_older = node.record.created_time.is_none_or(|created| created <= *at);
+        return (is_older && !host.may_serve()).then(|| retire((id, node), snapshot)).flatten();
     }
     let slot = Some(slot as i64);
     if !host.check.is_good() || (node.record.slot == slot && is_described(&node.record, provider, host)) {

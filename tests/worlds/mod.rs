@@ -27,7 +27,7 @@ pub const LAUNCHER: &str = "launcher-lab-main";
 pub struct Spec {
     /// `max-concurrency=-1 priority=100 max-servers=5`
     pub pool: String,
-    /// `h1 labels=a,b slots=2 check=passed|not-needed|failed|pending`
+    /// `h1 labels=a,b slots=2 check=passed|not-needed|failed|unresolved|pending`
     pub hosts: Vec<String>,
     /// `1 host=h1 slot=0 ready|in-use|… allocated=200-1 locked age=5`
     pub nodes: Vec<String>,
@@ -179,6 +179,8 @@ fn host(line: &Line<'_>) -> StandingHost {
         "passed" => HostCheck::Passed { at: NOW, host_keys: vec!["ssh-rsa KEY".to_owned()], address: None },
         "not-needed" => HostCheck::NotNeeded { address: None },
         "failed" => HostCheck::Failed { at: NOW, reason: "no route".to_owned() },
+        // Of a host that is never connected to.
+        "unresolved" => HostCheck::Failed { at: NOW, reason: "no address".to_owned() },
         "pending" => HostCheck::Pending,
         other => panic!("no such check: {other}"),
     };
@@ -191,7 +193,7 @@ fn host(line: &Line<'_>) -> StandingHost {
         shell_type: None,
         python_path: "auto".to_owned(),
         timeout: Span(5.0),
-        host_key_checking: !matches!(check, HostCheck::NotNeeded { .. }),
+        host_key_checking: !matches!(line.get("check"), Some("not-needed" | "unresolved")),
         configured_keys: Vec::new(),
         check,
     }

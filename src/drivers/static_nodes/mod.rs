@@ -129,7 +129,7 @@ impl Driver for StaticNodes {
 
     async fn call(&self, call: Call, _: &Gate) -> Result<HostCheck, CloudError> {
         match call {
-            Call::Check(host) if needs_no_connection(&host) => {
+            Call::Check(host) if host.is_never_connected_to() => {
                 let found = keyscan::first_address(&host.identity.name, host.timeout).await;
                 let address = found.map_err(|error| scan_failed(&error))?;
                 Ok(HostCheck::NotNeeded { address: Some(address) })
@@ -159,13 +159,9 @@ impl StaticNodes {
     }
 }
 
-fn needs_no_connection(host: &StandingHost) -> bool {
-    host.gathers_keys() && !host.host_key_checking
-}
-
 fn inspect(host: Arc<StandingHost>) -> OneCall<Call, HostCheck> {
     let identity = host.identity.clone();
-    if needs_no_connection(&host)
+    if host.is_never_connected_to()
         && let Some(address) = address_without_lookup(&identity.name)
     {
         return OneCall::ended(Ok(Outcome::Inspected(identity, HostCheck::NotNeeded { address })));
