@@ -14,6 +14,8 @@ mod plans;
 mod props;
 #[path = "policy/refused.rs"]
 mod refused;
+#[path = "policy/retries.rs"]
+mod retries;
 #[path = "policy/slots.rs"]
 mod slots;
 #[path = "policy/stuck.rs"]

@@ -1,7 +1,7 @@
 //! Upkeep: the mind of a CleanupWorker. Decides which repairs are due, and remembers those under way.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -56,6 +56,10 @@ const MOST_IN_FLIGHT: usize = 256;
 /// Deletions of instances under way at once. Clouds take seconds for each, and the provider's queue bounds its calls anyway.
 const MOST_DELETIONS: usize = 10_000;
 
+/// Hosts that failed are checked so many at a time: each takes its whole timeout, and one that is back, or was used, must not
+/// wait behind hundreds of them for its own check.
+const MOST_RETRIED: usize = 50;
+
 /// An instance that could not be deleted is left alone for so long, where nobody says otherwise.
 const REST: Span = Span(5.0);
 
@@ -66,6 +70,9 @@ pub struct Upkeep {
     in_flight: BTreeMap<String, u64>,
     /// Checks of hosts under way, and when each began.
     inspecting: BTreeMap<(ProviderName, HostIdentity), Moment>,
+    /// Hosts that failed and are to be checked again, and those of them whose checks are under way.
+    failing: VecDeque<(ProviderName, HostIdentity)>,
+    retried: BTreeSet<(ProviderName, HostIdentity)>,
     surveying: BTreeSet<ProviderName>,
     slots: BTreeMap<ProviderName, Slots>,
     /// Which slots the writes under way fill or empty.
@@ -93,6 +100,8 @@ impl Upkeep {
             lock_age,
             in_flight: BTreeMap::new(),
             inspecting: BTreeMap::new(),
+            failing: VecDeque::new(),
+            retried: BTreeSet::new(),
             surveying: BTreeSet::new(),
             slots: BTreeMap::new(),
             places: BTreeMap::new(),
@@ -139,7 +148,9 @@ impl Upkeep {
             }
             Event::Inspected(provider, host) => {
                 self.inspected(provider, host, world);
-                Vec::new()
+                let mut effects = Vec::new();
+                self.retry_failed(world, &mut effects);
+                effects
             }
         }
     }
@@ -201,14 +212,33 @@ impl Upkeep {
         let mut repairs = sweep::stale_request_locks(self.lock_age, world);
         repairs.extend(sweep::empty_nodes(world));
         self.start(repairs, world, &mut effects);
-        // A host that failed its check is tried again with every sweep.
-        for (provider, facts) in world.facts {
-            for host in facts.standing.iter().filter(|host| matches!(host.check, HostCheck::Failed { .. })) {
-                self.inspect(provider, host.identity.clone(), world, &mut effects);
-            }
-        }
+        self.note_failed(world);
+        self.retry_failed(world, &mut effects);
         effects.extend(self.look(world));
         effects
+    }
+
+    /// A host that failed its check is tried again with every sweep, or as soon as all others have had their turn.
+    fn note_failed(&mut self, world: &World<'_>) {
+        if !self.failing.is_empty() {
+            return;
+        }
+        for (provider, facts) in world.facts {
+            let failed = facts.standing.iter().filter(|host| matches!(host.check, HostCheck::Failed { .. }));
+            let failed = failed.map(|host| (provider.clone(), host.identity.clone()));
+            self.failing.extend(failed.filter(|key| !self.inspecting.contains_key(key)));
+        }
+    }
+
+    fn retry_failed(&mut self, world: &World<'_>, effects: &mut Vec<Effect>) {
+        while self.retried.len() < MOST_RETRIED {
+            let Some((provider, host)) = self.failing.pop_front() else { return };
+            let known = world.facts.get(&provider).and_then(|facts| facts.standing_host(&host));
+            if known.is_some_and(|host| matches!(host.check, HostCheck::Failed { .. })) {
+                self.retried.insert((provider.clone(), host.clone()));
+                self.inspect(&provider, host, world, effects);
+            }
+        }
     }
 
     fn start(&mut self, repairs: Vec<Repair>, world: &World<'_>, effects: &mut Vec<Effect>) {
@@ -260,6 +290,7 @@ impl Upkeep {
     fn inspected(&mut self, provider: ProviderName, host: HostIdentity, world: &World<'_>) {
         self.stood.remove(&provider);
         let key = (provider, host);
+        self.retried.remove(&key);
         let Some(begun) = self.inspecting.remove(&key) else { return };
         // The facts that the check changed may have been looked at before it was known to be over.
         if self.slots.get_mut(&key.0).is_some_and(|slots| slots.inspected(&key.1, begun)) {
