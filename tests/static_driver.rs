@@ -101,6 +101,15 @@ fn everything_a_node_says_is_read_as_the_loader_reads_it() {
     assert_eq!(second.configured_keys, ["one x", "two y"]);
 }
 
+// It took the host out of service: no host can show an empty key.
+#[test]
+fn an_empty_host_key_is_none() {
+    let hosts =
+        hosts_of("- {name: host-1, labels: a, host-key: ''}\n         - {name: host-2, labels: a, host-key: ['']}");
+    assert_eq!(hosts[0].configured_keys, [""; 0]);
+    assert_eq!(hosts[1].configured_keys, [""], "an item of a list counts, as in Nodepool");
+}
+
 #[test]
 fn one_machine_may_be_several_hosts_by_user_or_port() {
     let hosts = hosts_of(

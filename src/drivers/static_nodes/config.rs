@@ -87,7 +87,7 @@ fn host(node: &YamlNode, pool: &PoolConfig, findings: &mut Findings) -> Option<S
         python_path: text_or(node, "python-path", "auto", findings),
         timeout: Span(timeout as f64),
         host_key_checking: node.boolean("host-key-checking").unwrap_or(true),
-        configured_keys: findings.keep(node.texts("host-key")),
+        configured_keys: host_keys(node, findings),
         check: HostCheck::Pending,
     };
     Some(host)
@@ -106,6 +106,14 @@ fn labels(node: &YamlNode, findings: &mut Findings) -> Vec<LabelName> {
         }
         Some(YamlValue::Text(text)) => text.split_whitespace().map(LabelName::from).collect(),
         Some(_) => findings.keep(node.texts("labels")).into_iter().map(LabelName::from).collect(),
+    }
+}
+
+/// An empty text is no key, as in Nodepool.
+fn host_keys(node: &YamlNode, findings: &mut Findings) -> Vec<String> {
+    match node.given("host-key").map(|keys| &keys.value) {
+        Some(YamlValue::Text(text)) if text.is_empty() => Vec::new(),
+        _ => findings.keep(node.texts("host-key")),
     }
 }
 
