@@ -228,6 +228,9 @@ async fn a_wrong_password_is_named_by_info_the_launchers_log_and_delete_now() {
     );
     let (locks, _) = shop.zk.children("/nodepool/nodes/0000000001/lock").await.unwrap();
     assert_eq!(locks, Vec::<String>::new(), "the lock is given back");
+    let (record, _) = shop.zk.get("/nodepool/nodes/0000000001").await.unwrap();
+    let record: Value = serde_json::from_slice(&record).unwrap();
+    assert_eq!(record["state"], "deleting", "nobody is handed a node whose server may be on its way out");
     let aliens = shop.run("alien-list").await;
     assert!(last_line(&aliens).starts_with("WARNING: cannot list the instances of p: "), "{aliens:?}");
 

@@ -61,13 +61,10 @@ pub async fn delete(zk: &Zk, screen: &mut Screen<'_>, id: &NodeId) -> anyhow::Re
 pub async fn delete_now(zk: &Zk, config: &Config, screen: &mut Screen<'_>, id: &NodeId) -> anyhow::Result<()> {
     let Some((node, lock)) = find_and_lock(zk, screen, id).await? else { return Ok(()) };
     let done = match deleter(config, node.stored.record.provider.as_ref()) {
-        Deleter::Here => remove(zk.as_ref(), id, &lock).await.map(|()| None),
-        Deleter::Cloud(section) => match delete_instance(&section, &node).await {
-            Ok(()) => remove(zk.as_ref(), id, &lock).await.map(|()| None),
-            Err(error) => Err(error),
-        },
+        Deleter::Here => remove(zk.as_ref(), id, &lock).await.map(|()| Deletion::Done),
+        Deleter::Cloud(section) => remove_with_instance(zk.as_ref(), &section, node, &lock).await,
         Deleter::Unknown(provider) => {
-            Ok(Some(format!("Provider {provider} for node {id} not defined on this launcher")))
+            Ok(Deletion::Undefined(format!("Provider {provider} for node {id} not defined on this launcher")))
         }
         Deleter::Elsewhere(why) => {
             Err(anyhow!("cannot delete node {id} here: {why}; delete it without --now, then its launcher does it"))
@@ -75,16 +72,26 @@ pub async fn delete_now(zk: &Zk, config: &Config, screen: &mut Screen<'_>, id: &
     };
     match &done {
         // The lock went with the node.
-        Ok(None) => lock.spent(),
+        Ok(Deletion::Done) => lock.spent(),
         _ => give_back(lock, screen).await?,
     }
     match done? {
-        Some(message) => {
+        Deletion::Done => show(zk.as_ref(), screen, id, "deleted").await,
+        Deletion::Gone => not_found(screen, id),
+        Deletion::Undefined(message) => {
             screen.say(&message)?;
             Ok(screen.outcome(json!({"outcome": "provider not defined", "id": id, "message": message}))?)
         }
-        None => show(zk.as_ref(), screen, id, "deleted").await,
     }
+}
+
+/// What became of a deletion here and now.
+enum Deletion {
+    Done,
+    /// Somebody else had removed the record.
+    Gone,
+    /// Nobody here knows its provider; in words.
+    Undefined(String),
 }
 
 /// Who can delete the nodes of a provider.
@@ -111,12 +118,24 @@ fn deleter(config: &Config, provider: Option<&ProviderName>) -> Deleter {
     }
 }
 
-async fn delete_instance(section: &Arc<ProviderConfig>, node: &NodeEntry) -> anyhow::Result<()> {
-    match ExternalId::of(&node.stored.record.external_id) {
-        Some(external_id) => clouds::delete(section, external_id).await,
-        // Nothing was made of it.
-        None => Ok(()),
+/// The record says first that it is being deleted: where we do not come to the end, nobody is handed a node whose instance has gone,
+/// and its launcher goes on.
+async fn remove_with_instance(
+    zk: &dyn Connection,
+    section: &Arc<ProviderConfig>,
+    node: NodeEntry,
+    lock: &Lock,
+) -> anyhow::Result<Deletion> {
+    let (id, external_id) = (node.id.clone(), ExternalId::of(&node.stored.record.external_id));
+    if let Written::Gone = write_state(zk, node, NodeState::Deleting, lock).await? {
+        return Ok(Deletion::Gone);
     }
+    // Without one, nothing was made of it.
+    if let Some(external_id) = external_id {
+        clouds::delete(section, external_id).await?;
+    }
+    remove(zk, &id, lock).await?;
+    Ok(Deletion::Done)
 }
 
 async fn change_state(
@@ -361,6 +380,19 @@ mod tests {
         assert!(!world.exists("/nodepool/nodes/0000000001").await);
         // The contender, and then everything at once.
         assert_eq!(world.server.last_zxid(), before + 2);
+    }
+
+    #[tokio::test]
+    async fn a_node_whose_instance_cannot_be_deleted_now_is_left_to_its_launcher() {
+        let world = World::new();
+        world.put_node("0000000001", &READY.replace("1.0", r#"1.0, "external_id": "server-1""#)).await;
+        let text = "{labels: [], providers: [{name: p, driver: openstack, cloud: no-such-cloud, pools: []}]}";
+        let said = deleted_now(&world, &*config(text).await).await;
+        assert!(said.error().contains("provider p"), "{}", said.error());
+        let node = world.node("0000000001").await;
+        let kept = ExternalId::of(&node.external_id).map(|id| id.to_string());
+        assert_eq!((node.state, kept.as_deref()), (NodeState::Deleting, Some("server-1")));
+        assert_eq!(world.zk.children("/nodepool/nodes/0000000001/lock").await.unwrap().0, Vec::<String>::new());
     }
 
     #[tokio::test]
