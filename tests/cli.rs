@@ -258,6 +258,30 @@ async fn a_result_that_cannot_be_written_is_a_failure_with_its_reason() {
 }
 
 #[tokio::test]
+async fn an_export_that_does_not_fit_the_disk_leaves_the_one_before_and_a_pipe_gets_its_own() {
+    let shop = Shop::open().await;
+    let record = json!({"state": "ready", "state_time": 5.0, "builder": "b".repeat(2000)});
+    shop.put("/nodepool/images/debian/builds/b1", record.to_string().as_bytes()).await;
+    let file = shop.home.path().join("export.json");
+    assert_eq!(shop.run("export-image-data export.json").await.status, Some(0));
+    let before = std::fs::read(&file).unwrap();
+    // In units of 512 bytes, and the write fails instead of ending the process.
+    let script = "trap '' XFSZ; ulimit -f 2; exec \"$0\" -c nodepool.yaml export-image-data export.json";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_nodepool")]).current_dir(shop.home.path()).kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let failed = said(command).await;
+    assert_eq!(failed.status, Some(1), "{}", failed.notes);
+    assert!(failed.last_note().contains("cannot write export.json: "), "{}", failed.notes);
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+    let left = std::fs::read_dir(shop.home.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(left.filter(|name| name.to_string_lossy().contains("export.json")).count(), 1);
+    let piped = shop.run("export-image-data /dev/stdout").await;
+    assert_eq!((piped.status, piped.out.as_bytes()), (Some(0), &*before));
+    shop.close().await;
+}
+
+#[tokio::test]
 async fn who_stops_reading_a_long_list_is_not_shouted_at() {
     let shop = Shop::open().await;
     shop.put("/nodepool/nodes/0000000000", br#"{"state": "ready"}"#).await;

@@ -1,8 +1,6 @@
 //! Commands about images: what there is, what is asked for, pauses, deletions, export and import.
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -20,6 +18,7 @@ use nodepool::zk::{CreateMode, Zk, ZkError, paths, transfer};
 use serde_json::{Value, json};
 
 use crate::args::Format;
+use crate::export;
 use crate::output::Screen;
 
 pub async fn dib_image_list(zk: &Zk, screen: &mut Screen<'_>) -> anyhow::Result<()> {
@@ -167,12 +166,12 @@ fn refuse(screen: &mut Screen<'_>, id: &str, outcome: &str, message: &str) -> an
 pub async fn export_image_data(zk: &Zk, screen: &mut Screen<'_>, path: &Path) -> anyhow::Result<()> {
     let (data, unreadable) = transfer::export(zk).await?;
     note_unreadable(screen, unreadable)?;
-    let count = data.len();
+    let (count, shown) = (data.len(), path.display());
+    if data.is_empty() && export::holds_records(path).with_context(|| format!("cannot read {shown}"))? {
+        bail!("ZooKeeper holds nothing of images, and {shown} is an export that does; it is left as it is");
+    }
     let text = String::from_utf8(json::to_bytes(&Value::Object(data))).context("the data is no text")?;
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let written = options.open(path).and_then(|mut file| file.write_all(text.as_bytes()));
-    written.with_context(|| format!("cannot write {}", path.display()))?;
+    export::write(path, &text).with_context(|| format!("cannot write {shown}"))?;
     Ok(screen.outcome(json!({"outcome": "exported", "path": path.display().to_string(), "records": count}))?)
 }
 
@@ -195,6 +194,7 @@ pub async fn import_image_data(zk: &Zk, screen: &mut Screen<'_>, path: &Path) ->
 mod tests {
     use super::*;
     use crate::testing::{Said, World, config, hear};
+    use std::os::unix::fs::PermissionsExt;
 
     const DEBIAN: &str = "/nodepool/images/debian";
     const UPLOAD: &str = r#"{"state": "ready", "state_time": 5.0, "external_id": "img-1", "external_name": "debian-1", "format": "raw"}"#;
@@ -328,6 +328,42 @@ mod tests {
         // Over data that is there, too.
         let said = hear(Format::Json, async |screen| import_image_data(&world.zk, screen, &file).await).await;
         assert!(said.result.is_none(), "{said:?}");
+    }
+
+    #[tokio::test]
+    async fn an_export_replaces_the_file_before_it_and_only_its_owner_can_read_it() {
+        let (world, folder) = (world().await, tempfile::tempdir().unwrap());
+        let (file, link) = (folder.path().join("export.json"), folder.path().join("link.json"));
+        std::fs::write(&file, "{}").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let before = std::fs::File::open(&file).unwrap();
+        let said = hear(Format::Json, async |screen| export_image_data(&world.zk, screen, &link).await).await;
+        assert!(said.result.is_none(), "{said:?}");
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::io::read_to_string(before).unwrap(), "{}", "who reads the old one reads all of it");
+        let written: Value = serde_json::from_slice(&std::fs::read(&link).unwrap()).unwrap();
+        assert_eq!(written.as_object().map(|records| records.len()), Some(3));
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left beside it");
+    }
+
+    #[tokio::test]
+    async fn an_export_of_nothing_takes_no_others_place() {
+        let (world, folder) = (world().await, tempfile::tempdir().unwrap());
+        let file = folder.path().join("export.json");
+        let export = async |world: &World| {
+            hear(Format::Json, async |screen| export_image_data(&world.zk, screen, &file).await).await
+        };
+        let nothing = World::new();
+        for _ in 0..2 {
+            assert!(export(&nothing).await.result.is_none(), "one of nothing is no loss");
+        }
+        assert_eq!(export(&world).await.json()["records"], 3);
+        let kept = std::fs::read(&file).unwrap();
+        let refused = export(&nothing).await.error();
+        assert!(refused.contains("ZooKeeper holds nothing of images"), "{refused}");
+        assert_eq!(std::fs::read(&file).unwrap(), kept);
     }
 
     #[tokio::test]

@@ -8,6 +8,7 @@ mod clouds;
 mod connect;
 mod consumer;
 mod dump;
+mod export;
 mod follow;
 mod follow_uploads;
 mod generate;

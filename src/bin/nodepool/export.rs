@@ -1,0 +1,64 @@
+//! The file of an export: replaced as a whole or not at all, because it may be the only copy there is.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// Writes a file that only its owner can read. What stood there before stays until all of it is on the disk.
+pub fn write(path: &Path, text: &str) -> io::Result<()> {
+    match target(path)? {
+        Target::Stream => OpenOptions::new().append(true).open(path)?.write_all(text.as_bytes()),
+        Target::File(path) => replace(&path, text),
+    }
+}
+
+/// Whether an export with something in it is there, which one of nothing must not take the place of.
+pub fn holds_records(path: &Path) -> io::Result<bool> {
+    let Target::File(path) = target(path)? else { return Ok(false) };
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let document: Option<Value> = serde_json::from_slice(&text).ok();
+    Ok(document.and_then(|document| document.as_object().map(|records| !records.is_empty())).unwrap_or(false))
+}
+
+enum Target {
+    /// Where it lies, behind links.
+    File(PathBuf),
+    /// A pipe, a terminal, what our own output goes to.
+    Stream,
+}
+
+fn target(path: &Path) -> io::Result<Target> {
+    let is_ours = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"].iter().any(|place| path.starts_with(place));
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_file() && !is_ours => Ok(Target::File(std::fs::canonicalize(path)?)),
+        Ok(found) if found.is_dir() => Err(ErrorKind::IsADirectory.into()),
+        Ok(_) => Ok(Target::Stream),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Target::File(path.to_owned())),
+        Err(error) => Err(error),
+    }
+}
+
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let Some(name) = path.file_name() else { return Err(ErrorKind::IsADirectory.into()) };
+    let beside = format!(".{}.{}", name.to_string_lossy(), uuid::Uuid::new_v4().simple());
+    let beside = path.with_file_name(beside);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    let replaced = fill(file, text).and_then(|()| std::fs::rename(&beside, path));
+    if replaced.is_err() {
+        // What went wrong before is what is told.
+        let _ = std::fs::remove_file(&beside);
+    }
+    replaced
+}
+
+fn fill(mut file: File, text: &str) -> io::Result<()> {
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
