@@ -42,8 +42,7 @@ pub async fn image_build_and_wait(
 ) -> anyhow::Result<()> {
     let mirror = Mirror::of_images(zk.clone(), &Handle::current()).await?;
     let mut pictures = mirror.subscribe();
-    let known = |image: Option<&Image>| image.map(|image| image.builds.keys().cloned().collect()).unwrap_or_default();
-    let before: BTreeSet<BuildId> = known(pictures.latest().images.image(image));
+    let before = pictures.latest().images.image(image).map(before).unwrap_or_default();
     images::ask_for_build(zk, config, image).await?;
     let mut waiting = Waiting { image: image.clone(), before, begun: BTreeSet::new(), told_pause: false };
     loop {
@@ -68,6 +67,14 @@ pub async fn image_build_and_wait(
             screen.note("the connection to ZooKeeper is lost, waiting for it")?;
         }
     }
+}
+
+/// Builds that are not what is asked for. Where somebody has asked already, the one that is under way may be, and its end takes the
+/// request along.
+fn before(image: &Image) -> BTreeSet<BuildId> {
+    let is_joined =
+        |stored: &Stored<ImageBuild>| image.requested_ms.is_some() && stored.record.state == BuildState::Building;
+    image.builds.iter().filter(|(_, stored)| !is_joined(stored)).map(|(id, _)| id.clone()).collect()
 }
 
 /// What is known of the build that was asked for.
@@ -223,6 +230,7 @@ mod tests {
     use super::*;
     use crate::args::Format;
     use crate::testing::{World, config, hear};
+    use nodepool::zk::Op;
 
     async fn build(world: &World, id: &str, state: &str) {
         // The higher the number, the newer.
@@ -261,6 +269,37 @@ mod tests {
             match expected {
                 None => assert!(said.out.ends_with("debian-b2 is ready\n") && said.result.is_none(), "{said:?}"),
                 Some(message) => assert!(said.error().starts_with(message), "{said:?}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_build_that_somebody_has_asked_for_is_joined_and_one_that_nobody_did_is_not() {
+        for is_asked in [true, false] {
+            let world = World::new();
+            build(&world, "b1", "building").await;
+            let request = "/nodepool/images/debian/request-build";
+            if is_asked {
+                world.put(request, "").await;
+            }
+            let config = config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]").await;
+            let before = world.server.last_zxid();
+            let waiting = hear(Format::Table, async |screen| {
+                image_build_and_wait(&world.zk, &config, screen, &"debian".into(), Until::Built).await
+            });
+            let building = async {
+                // Also one who asks in vain counts.
+                while world.server.last_zxid() == before {
+                    tokio::task::yield_now().await;
+                }
+                let ready = json!({"state": "ready", "state_time": 1.0, "builder": "nb01"}).to_string();
+                let done = Op::set("/nodepool/images/debian/builds/b1", ready, -1);
+                world.zk.multi(vec![done, Op::delete(request, -1)]).await.unwrap();
+            };
+            let (said, ()) = tokio::join!(waiting, building);
+            match is_asked {
+                true => assert!(said.out.ends_with("debian-b1 is ready\n") && said.result.is_none(), "{said:?}"),
+                false => assert!(said.error().contains("is gone"), "{said:?}"),
             }
         }
     }
