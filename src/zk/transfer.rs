@@ -14,6 +14,9 @@ use crate::model::build::ImageBuild;
 use crate::model::images::Images;
 use crate::model::upload::ImageUpload;
 
+/// ZooKeeper has to be made to count beyond the uploads that are imported, one by one: what nobody wants to wait for is refused.
+const LARGEST_UPLOAD: u64 = 1_000_000;
+
 /// Everything that is known of images, and the records that cannot be read.
 pub async fn images(zk: &Zk) -> Result<(Images, BTreeMap<String, String>), ZkError> {
     let (picture, unreadable) = bulk_images::read(zk).await?;
@@ -53,7 +56,10 @@ pub fn check(document: &Value) -> Result<BTreeMap<String, String>, String> {
         let trouble = match paths::parse(path) {
             Place::ImagePause(_) => None,
             Place::ImageBuild(..) => unreadable(decode::<ImageBuild>(text.as_bytes())),
-            Place::ImageUpload(_) => unreadable(decode::<ImageUpload>(text.as_bytes())),
+            Place::ImageUpload(key) => {
+                check_number(path, key.upload.as_str())?;
+                unreadable(decode::<ImageUpload>(text.as_bytes()))
+            }
             _ => return Err(format!("{path} is no place of an image's data")),
         };
         if let Some(trouble) = trouble {
@@ -62,6 +68,16 @@ pub fn check(document: &Value) -> Result<BTreeMap<String, String>, String> {
         checked.insert(path.clone(), text.to_owned());
     }
     Ok(checked)
+}
+
+fn check_number(path: &str, upload: &str) -> Result<(), String> {
+    if upload.len() != 10 || !upload.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("{path} is no upload: its name is not the ten digits that ZooKeeper gives"));
+    }
+    match upload.parse::<u64>() {
+        Ok(number) if number <= LARGEST_UPLOAD => Ok(()),
+        _ => Err(format!("{path} has a number that is too large: {LARGEST_UPLOAD} is the largest of an upload")),
+    }
 }
 
 fn unreadable<T>(decoded: Decoded<T>) -> Option<String> {
@@ -118,16 +134,62 @@ async fn make_parents(zk: &Zk, path: &str) -> Result<(), ZkError> {
     Ok(())
 }
 
-/// Has ZooKeeper count beyond the highest number that was imported.
+/// Has ZooKeeper count beyond the highest number that was imported. What is created for that goes with us, should we be killed: it
+/// would be an upload without a record for ever.
 async fn use_up(zk: &Zk, parent: &str, imported: &BTreeSet<String>) -> Result<(), ZkError> {
     let highest = imported.iter().filter_map(|name| name.parse::<u64>().ok()).max().unwrap_or(0);
     loop {
         let prefix = format!("{parent}/placeholder-");
-        let (path, _) = zk.create(&prefix, Bytes::new(), CreateMode::PersistentSequential).await?;
+        let (path, _) = zk.create(&prefix, Bytes::new(), CreateMode::EphemeralSequential).await?;
         zk.delete(&path, -1).await?;
         let number = paths::name(&path).trim_start_matches("placeholder-").parse::<u64>();
         if number.is_ok_and(|number| number >= highest) {
             return Ok(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::zk::Connection;
+    use crate::zk::memory::{Fault, MemoryZooKeeper};
+    use serde_json::json;
+
+    const UPLOADS: &str = "/nodepool/images/debian/builds/b1/providers/rax/images";
+
+    #[tokio::test]
+    async fn an_import_that_is_killed_leaves_no_placeholder_and_the_next_one_goes_on_counting() {
+        let server = MemoryZooKeeper::new();
+        let (killed, later): (Zk, Zk) = (server.connect(), server.connect());
+        let path = format!("{UPLOADS}/0000000003");
+        let record = r#"{"state": "ready", "state_time": 5.0}"#.to_owned();
+        write(&later, &path, &record).await.unwrap();
+        server.fail_next(killed.session_id(), 1, Fault::AfterApplying);
+        let numbers = BTreeSet::from(["0000000003".to_owned()]);
+        assert!(use_up(&killed, UPLOADS, &numbers).await.is_err());
+        assert_eq!(later.children(UPLOADS).await.unwrap().0.len(), 2, "the placeholder is there");
+        server.expire(killed.session_id());
+        import(&later, &BTreeMap::from([(path, record)])).await.unwrap();
+        assert_eq!(later.children(UPLOADS).await.unwrap().0, ["0000000003"]);
+        let next = later.create(&format!("{UPLOADS}/"), Bytes::new(), CreateMode::PersistentSequential).await;
+        assert!(next.unwrap().0 > format!("{UPLOADS}/0000000003"));
+    }
+
+    #[test]
+    fn uploads_whose_numbers_zookeeper_would_not_give_are_refused() {
+        for (name, expected) in [
+            ("placeholder-0000000001", "ten digits"),
+            ("3", "ten digits"),
+            ("00000000x3", "ten digits"),
+            ("-000000003", "ten digits"),
+            ("2147483647", "too large"),
+            ("9999999999", "too large"),
+        ] {
+            let refused = check(&json!({(format!("{UPLOADS}/{name}")): "{}"})).unwrap_err();
+            assert!(refused.contains(expected) && refused.contains(name), "{refused}");
+        }
+        let good = json!({(format!("{UPLOADS}/0000000003")): r#"{"state": "ready", "state_time": 5.0}"#});
+        assert_eq!(check(&good).map(|checked| checked.len()), Ok(1));
     }
 }
