@@ -227,9 +227,15 @@ pub struct RequestArguments {
     pub command: Vec<OsString>,
 }
 
+/// Ten years. A clock cannot count on for as long as a number can say.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
 /// Seconds with decimals.
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if seconds > LONGEST.as_secs_f64() {
+        return Err(format!("more than ten years, which are {} seconds", LONGEST.as_secs()));
+    }
     Duration::try_from_secs_f64(seconds).map_err(|_| "not a number of seconds that can be waited".to_owned())
 }
 
@@ -344,6 +350,18 @@ mod tests {
             (
                 "request --label a --wait -1",
                 "invalid value '-1' for '--wait <SECONDS>': not a number of seconds that can be waited",
+            ),
+            (
+                "list --timeout 1e19",
+                "invalid value '1e19' for '--timeout <SECONDS>': more than ten years, which are 315360000 seconds",
+            ),
+            (
+                "dump --profile inf",
+                "invalid value 'inf' for '--profile <SECONDS>': more than ten years, which are 315360000 seconds",
+            ),
+            (
+                "request --label a --wait nan",
+                "invalid value 'nan' for '--wait <SECONDS>': not a number of seconds that can be waited",
             ),
             ("list -o yaml", "invalid value 'yaml' for '--output <FORMAT>' [possible values: table, json]"),
             ("standalone --data-dir", "a value is required for '--data-dir <DIRECTORY>' but none was supplied"),
