@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use crate::args::Format;
 use crate::export;
+use crate::nodes::is_path_element;
 use crate::output::Screen;
 
 pub async fn dib_image_list(zk: &Zk, screen: &mut Screen<'_>) -> anyhow::Result<()> {
@@ -72,10 +73,20 @@ pub async fn ask_for_build(zk: &Zk, config: &Config, image: &ImageName) -> anyho
     if known.pause {
         bail!("Skipping build request for image {image}; paused");
     }
+    expect_name(image)?;
     make_path(zk, &paths::image_build_request(image)).await.context("cannot ask for a build")
 }
 
+/// A name is one element of a path; anything else would put a flag into the wrong place.
+fn expect_name(image: &ImageName) -> anyhow::Result<()> {
+    if !is_path_element(image.as_str()) {
+        bail!("{image} is no name of an image");
+    }
+    Ok(())
+}
+
 pub async fn image_pause(zk: &Zk, screen: &mut Screen<'_>, image: &ImageName) -> anyhow::Result<()> {
+    expect_name(image)?;
     match zk.create(&paths::image_pause(image), Bytes::new(), CreateMode::Persistent).await {
         Ok(_) | Err(ZkError::NodeExists) => {}
         Err(ZkError::NoNode) => {
@@ -87,6 +98,7 @@ pub async fn image_pause(zk: &Zk, screen: &mut Screen<'_>, image: &ImageName) ->
 }
 
 pub async fn image_unpause(zk: &Zk, screen: &mut Screen<'_>, image: &ImageName) -> anyhow::Result<()> {
+    expect_name(image)?;
     match zk.delete(&paths::image_pause(image), -1).await {
         Ok(()) | Err(ZkError::NoNode) => {}
         Err(error) => return Err(error.into()),
@@ -99,20 +111,21 @@ pub async fn dib_image_delete(zk: &Zk, screen: &mut Screen<'_>, id: &str) -> any
         bail!("{id} is no id of a build: one is IMAGE-BUILD, as dib-image-list shows it");
     };
     let key = BuildKey { image: ImageName::from(image), build: BuildId::from(build) };
+    let missing = format!("Build {id} not found");
+    if ![image, build].into_iter().all(is_path_element) {
+        return refuse(screen, id, "not found", &missing);
+    }
     let path = paths::image_build(&key.image, &key.build);
-    change(
-        zk,
-        screen,
-        &path,
-        id,
-        Words { missing: &format!("Build {id} not found"), busy: "Cannot delete a build in progress" },
-        |record| record["state"] == BuildState::Building.as_str(),
-    )
-    .await
+    let words = Words { missing: &missing, busy: "Cannot delete a build in progress" };
+    change(zk, screen, &path, id, words, |record| record["state"] == BuildState::Building.as_str()).await
 }
 
 pub async fn image_delete(zk: &Zk, screen: &mut Screen<'_>, key: &UploadKey) -> anyhow::Result<()> {
     let words = Words { missing: "Image upload not found", busy: "Cannot delete because image upload in progress" };
+    let names = [key.provider.as_str(), key.image.as_str(), key.build.as_str(), key.upload.as_str()];
+    if !names.into_iter().all(is_path_element) {
+        return refuse(screen, key.upload.as_str(), "not found", words.missing);
+    }
     let path = paths::image_upload(key);
     change(zk, screen, &path, key.upload.as_str(), words, |record| record["state"] == json!(UploadState::Uploading))
         .await
@@ -307,6 +320,29 @@ mod tests {
         world.put(&busy, r#"{"state": "uploading", "state_time": 5.0}"#).await;
         let busy = UploadKey { upload: "0000000004".into(), ..upload_key() };
         assert_eq!(delete(&busy).await.out, "Cannot delete because image upload in progress\n");
+    }
+
+    #[tokio::test]
+    async fn names_of_more_than_one_element_lead_nowhere_and_nothing_is_created() {
+        let world = world().await;
+        let text = "zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian/builds}]";
+        let config = config(text).await;
+        let before = world.server.last_zxid();
+        for image in ["debian/builds", "", ".", "../images/debian", "debian/builds/b1"] {
+            let said = hear(Format::Json, async |screen| image_pause(&world.zk, screen, &image.into()).await).await;
+            assert_eq!(said.error(), format!("{image} is no name of an image"));
+            let said = hear(Format::Json, async |screen| image_unpause(&world.zk, screen, &image.into()).await).await;
+            assert_eq!(said.error(), format!("{image} is no name of an image"));
+            let said = hear(Format::Json, async |screen| image_build(&world.zk, &config, screen, &image.into()).await);
+            assert!(said.await.result.is_some());
+        }
+        for id in ["debian/builds-b1", "debian-b1/providers/rax/images/0000000003", "-b1", "debian-", "debian-.."] {
+            assert_eq!(delete_build(&world, id).await.out, format!("Build {id} not found\n"));
+        }
+        let odd = UploadKey { build: "b1/providers/rax".into(), provider: ".".into(), ..upload_key() };
+        let said = hear(Format::Json, async |screen| image_delete(&world.zk, screen, &odd).await).await;
+        assert_eq!((said.result.is_none(), &said.json()["outcome"]), (true, &json!("not found")));
+        assert_eq!(world.server.last_zxid(), before);
     }
 
     // operations.md check 21
