@@ -404,6 +404,13 @@ async fn alien_image_list_tells_which_images_of_a_builder_are_no_upload_that_is_
     assert_eq!(listed, [header.clone(), row(&["p", "alien", &alien])]);
     let found = json!([{"provider": "p", "name": "alien", "image_id": alien}]);
     assert_eq!(shop.json("alien-image-list p").await, found);
+    let marks = json!({"nodepool_build_id": "b1", "nodepool_upload_id": "0000000002", "nodepool_provider_name": "p"});
+    image("of an odd record", marks).await;
+    let odd = upload.replace("0000000001", "0000000002");
+    shop.zk.create(&odd, vec![0xff].into(), CreateMode::Persistent).await.unwrap();
+    let ended = shop.run("alien-image-list").await;
+    assert_eq!(rows(&text(&ended.stdout)), [header.clone(), row(&["p", "alien", &alien])]);
+    assert!(text(&ended.stderr).contains(&format!("WARNING {odd} is skipped, it cannot be read")), "{ended:?}");
     shop.forget_password();
     let ended = shop.run("alien-image-list").await;
     assert!(ended.status.success());

@@ -46,7 +46,7 @@ async fn read(zk: &Zk, screen: &mut Screen<'_>) -> anyhow::Result<Images> {
     Ok(images)
 }
 
-fn note_unreadable(screen: &mut Screen<'_>, unreadable: BTreeMap<String, String>) -> anyhow::Result<()> {
+pub fn note_unreadable(screen: &mut Screen<'_>, unreadable: BTreeMap<String, String>) -> anyhow::Result<()> {
     for (path, reason) in unreadable {
         screen.note(format_args!("WARNING {path} is skipped, it cannot be read: {reason}"))?;
     }
