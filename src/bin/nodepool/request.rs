@@ -71,7 +71,7 @@ async fn serve(
     session_timeout: Duration,
 ) -> anyhow::Result<u8> {
     let lost = || async {
-        claim::lost(zk, session_timeout).await;
+        claim::over(zk, session_timeout).await;
         anyhow::anyhow!("the ZooKeeper session is over and with it the request")
     };
     let id = tokio::select! {
@@ -237,7 +237,7 @@ async fn hold(
         // The ordinary end of holding, so it is no failure.
         _ = interrupts.next() => screen.note("")?,
         () = claim::lost(zk, session_timeout) => {
-            bail!("the ZooKeeper session is over and with it the claim to {count}");
+            bail!("the ZooKeeper session is over, or may be soon, and with it the claim to {count}");
         }
     }
     screen.note(format_args!("giving {count} back"))?;

@@ -114,7 +114,8 @@ async fn attend(
         ended = child.wait() => return Ok(status(ended?)),
         interrupt = interrupts.next() => ask_to_end(&child, interrupt),
         () = lost => {
-            screen.note("WARNING the ZooKeeper session is over and with it the claim to the nodes; ending the command")?;
+            let why = "the ZooKeeper session is over, or may be soon, and with it the claim to the nodes";
+            screen.note(format_args!("WARNING {why}; ending the command"))?;
             ask_to_end(&child, Interrupt::Terminated);
             has_lost = true;
         }
