@@ -357,6 +357,55 @@ async fn a_signal_reaches_the_command_and_the_nodes_come_back() {
     shop.close().await;
 }
 
+/// Writes down what reaches it, and ends at the end of its patience.
+const DIARIST: &str = "trap 'echo int >>diary' INT; trap 'echo term >>diary; exit 3' TERM; touch started; \
+                       while :; do sleep 0.05; done";
+
+#[tokio::test]
+async fn ctrl_c_reaches_the_command_once_whatever_its_input_and_sigterm_follows() {
+    let shop = Shop::open().await;
+    let terminal = nix::pty::openpty(None, None).unwrap();
+    let name = nix::unistd::ttyname(&terminal.slave).unwrap();
+    // A leader of a session that opens a terminal has it as its own, and its group in the foreground.
+    let script = "exec 3<>\"$0\"; exec \"$@\" </dev/null";
+    let mut command = Command::new("setsid");
+    command.args(["sh", "-c", script]).arg(name).arg(env!("CARGO_BIN_EXE_nodepool"));
+    command.args(["-c", "nodepool.yaml", "request", "--label", "a", "--", "sh", "-c", DIARIST]);
+    command.current_dir(shop.home.path()).kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    shop.fulfil().await;
+    let started = shop.home.path().join("started");
+    wait::until("the command", DEADLINE, async || started.exists()).await;
+    nix::unistd::write(&terminal.master, b"\x03").unwrap();
+    let said = ended(child).await;
+    assert_eq!(said.status, Some(3), "{}", said.notes);
+    assert_eq!(std::fs::read_to_string(shop.home.path().join("diary")).unwrap(), "int\nterm\n");
+    shop.assert_given_back(1).await;
+    shop.close().await;
+}
+
+#[tokio::test]
+async fn sigint_that_no_terminal_sent_is_passed_on_though_the_input_is_one() {
+    let shop = Shop::open().await;
+    let terminal = nix::pty::openpty(None, None).unwrap();
+    let mut command = shop.command(&["-c", "nodepool.yaml", "request", "--label", "a", "--", "sh", "-c", DIARIST]);
+    // Not in the foreground of whatever terminal this is run on.
+    command.process_group(0).stdin(terminal.slave);
+    let child = command.spawn().unwrap();
+    shop.fulfil().await;
+    let started = shop.home.path().join("started");
+    wait::until("the command", DEADLINE, async || started.exists()).await;
+    signal(&child, nix::sys::signal::Signal::SIGINT);
+    let diary = shop.home.path().join("diary");
+    let heard = async || std::fs::read_to_string(&diary).is_ok_and(|text| text == "int\n");
+    wait::until("the signal", DEADLINE, heard).await;
+    signal(&child, nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(ended(child).await.status, Some(3));
+    shop.assert_given_back(1).await;
+    shop.close().await;
+}
+
 #[tokio::test]
 async fn an_interrupted_wait_takes_its_request_back() {
     let shop = Shop::open().await;

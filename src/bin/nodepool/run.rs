@@ -1,7 +1,8 @@
 //! Runs a command with the nodes: their description in files and variables, signals passed on, its status ours.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
@@ -110,31 +112,46 @@ async fn attend(
     screen: &mut Screen<'_>,
 ) -> anyhow::Result<u8> {
     let mut has_lost = false;
-    tokio::select! {
+    let told = tokio::select! {
         ended = child.wait() => return Ok(status(ended?)),
         interrupt = interrupts.next() => ask_to_end(&child, interrupt),
         () = lost => {
             let why = "the ZooKeeper session is over, or may be soon, and with it the claim to the nodes";
             screen.note(format_args!("WARNING {why}; ending the command"))?;
-            ask_to_end(&child, Interrupt::Terminated);
             has_lost = true;
+            ask_to_end(&child, Interrupt::Terminated)
         }
-    }
-    let ended = end(child, interrupts, screen).await?;
+    };
+    let ended = end(child, told, interrupts, screen).await?;
     if has_lost && ended == 0 {
         bail!("the nodes were lost while the command ran");
     }
     Ok(ended)
 }
 
+/// Who has told a command to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    ByUs,
+    /// We believe so.
+    ByTerminal,
+}
+
 /// Waits for a command that was asked to end.
-async fn end(mut child: Child, interrupts: &mut Interrupts, screen: &mut Screen<'_>) -> anyhow::Result<u8> {
-    let deadline = tokio::time::sleep(GRACE);
-    tokio::pin!(deadline);
+async fn end(
+    mut child: Child,
+    mut told: Told,
+    interrupts: &mut Interrupts,
+    screen: &mut Screen<'_>,
+) -> anyhow::Result<u8> {
+    let (half, deadline) = (tokio::time::sleep(GRACE / 2), tokio::time::sleep(GRACE));
+    tokio::pin!(half, deadline);
     loop {
         tokio::select! {
             ended = child.wait() => return Ok(status(ended?)),
-            interrupt = interrupts.next() => ask_to_end(&child, interrupt),
+            interrupt = interrupts.next() => told = ask_to_end(&child, interrupt),
+            // It may have been somebody else, who meant us alone.
+            () = &mut half, if told == Told::ByTerminal => told = ask_to_end(&child, Interrupt::Terminated),
             () = &mut deadline => {
                 screen.note(format_args!("WARNING the command did not end within {} s, killing it", GRACE.as_secs()))?;
                 child.start_kill()?;
@@ -145,12 +162,21 @@ async fn end(mut child: Child, interrupts: &mut Interrupts, screen: &mut Screen<
 }
 
 /// Passes a signal on, unless the terminal has sent it to the command as well.
-fn ask_to_end(child: &Child, interrupt: Interrupt) {
-    let from_terminal = interrupt == Interrupt::Interrupted && std::io::stdin().is_terminal();
-    let Some(id) = child.id().filter(|_| !from_terminal) else { return };
-    let Ok(id) = i32::try_from(id) else { return };
-    // One that has ended meanwhile is found by the wait that follows.
-    let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(id), interrupt.signal());
+fn ask_to_end(child: &Child, interrupt: Interrupt) -> Told {
+    if interrupt == Interrupt::Interrupted && is_in_the_foreground() {
+        return Told::ByTerminal;
+    }
+    if let Some(id) = child.id().and_then(|id| i32::try_from(id).ok()) {
+        // One that has ended meanwhile is found by the wait that follows.
+        let _ = nix::sys::signal::kill(Pid::from_raw(id), interrupt.signal());
+    }
+    Told::ByUs
+}
+
+/// Whether Ctrl-C goes to our process group, which is the command's as well. Where standard input comes from says nothing of that.
+fn is_in_the_foreground() -> bool {
+    let foreground = File::open("/dev/tty").ok().and_then(|terminal| nix::unistd::tcgetpgrp(terminal).ok());
+    foreground == Some(nix::unistd::getpgrp())
 }
 
 fn status(status: ExitStatus) -> u8 {
