@@ -3,11 +3,14 @@
 mod daemon;
 mod support;
 
+use std::io::Write;
 use std::net::TcpListener;
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
 use daemon::{Coordinator, LAUNCHER, NODEPOOL, Place, SOON, last_line, launchers, text};
 use nix::sys::signal::Signal;
+use support::real::child::{Output, Running};
 use support::real::ports;
 use support::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -209,6 +212,30 @@ async fn a_coordinator_that_hangs_delays_the_end_by_ten_seconds_at_most() {
     let status = launcher.ends().await;
     standalone.signal(Signal::SIGCONT);
     assert!(status.success() && began.elapsed() < Duration::from_secs(13), "{status} after {:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_log_that_nobody_reads_does_not_keep_us_from_ending() {
+    let place = Place::new("");
+    let _coordinator = coordinator(&place).await;
+    let mut command = place.command(LAUNCHER, &["-d", "-c", "nodepool.yaml"]);
+    let mut launcher = Running::start("launcher", &mut command, Output::Piped, &place.path("daemon.log"), place.home());
+    let _unread = launcher.pipes();
+    place.becomes_ready().await;
+    // The pipe is filled behind its back.
+    let output = format!("/proc/{}/fd/1", launcher.pid());
+    let mut options = std::fs::OpenOptions::new();
+    let mut pipe = options.write(true).custom_flags(nix::libc::O_NONBLOCK).open(output).unwrap();
+    let block = [b'x'; 4096];
+    for length in [block.len(), 1] {
+        while pipe.write(&block[..length]).is_ok() {}
+    }
+    // A dump blocks whoever writes it.
+    launcher.signal(Signal::SIGUSR2);
+    launcher.signal(Signal::SIGTERM);
+    let began = Instant::now();
+    let status = launcher.wait(SOON).await;
+    assert!(status.success() && began.elapsed() < Duration::from_secs(16), "{status} after {:?}", began.elapsed());
 }
 
 // operations.md check 55
