@@ -180,7 +180,8 @@ pub fn level(section: &Section, shown: &str) -> Result<Option<Level>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actors::log::sink::{FilePlan, Rotation, SinkPlan};
+    use crate::actors::log::file::{FilePlan, Rotation};
+    use crate::actors::log::sink::SinkPlan;
 
     const YAML: &str = r"
 version: 1

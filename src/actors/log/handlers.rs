@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::config::{Section, level};
+use super::file::{Begin, FilePlan, Opened, Rotation};
 use super::format::Format;
 use super::schedule::{Schedule, Zone};
-use super::sink::{Begin, FilePlan, Opened, Rotation, SinkPlan};
+use super::sink::SinkPlan;
 use super::syslog::{self, Address};
 use super::{Filter, HandlerPlan, Level};
 

@@ -1,6 +1,7 @@
 //! Logging as operators of Nodepool know it: named loggers with levels and handlers, routed as Python routes them.
 
 pub mod config;
+pub mod file;
 pub mod format;
 mod formatters;
 mod handlers;
@@ -22,10 +23,11 @@ use std::sync::OnceLock;
 
 use chrono::{DateTime, Local};
 
+use self::file::FilePlan;
 use self::format::{Date, Format};
 use self::json::{Layout, Object};
 use self::routing::Routing;
-use self::sink::{FilePlan, SinkPlan};
+use self::sink::SinkPlan;
 
 /// Python's levels, by its numbers: whatever is below a logger's number is not logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
