@@ -8,6 +8,11 @@ use std::time::UNIX_EPOCH;
 
 use super::schedule::Schedule;
 
+/// What a file is called while its backups are numbered.
+const ASIDE: &str = "rotating";
+/// Seconds after which what failed at a file is tried again, and complained of again.
+const PAUSE: i64 = 60;
+
 /// A file, which is opened anew when somebody moved it away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePlan {
@@ -48,6 +53,8 @@ pub struct OpenFile {
     size: u64,
     /// When it is to be rotated by time.
     due: Option<i64>,
+    /// Until when a rotation that failed is not tried again.
+    rests_until: Option<i64>,
 }
 
 impl FilePlan {
@@ -57,16 +64,75 @@ impl FilePlan {
 }
 
 impl OpenFile {
-    pub fn write(&mut self, plan: &FilePlan, line: &str, now: impl Fn() -> i64) -> io::Result<()> {
-        follow(self, plan)?;
-        rotate(self, plan, line, now)?;
-        self.append(line)
+    /// What is said is what went wrong beside the line, which is written then as well.
+    pub fn write(&mut self, plan: &FilePlan, line: &str, now: impl Fn() -> i64) -> io::Result<Option<String>> {
+        let trouble = self.prepare(plan, line, now);
+        self.append(line)?;
+        Ok(trouble)
     }
 
     pub fn append(&mut self, line: &str) -> io::Result<()> {
         self.file.write_all(line.as_bytes())?;
         self.size += line.len() as u64;
         Ok(())
+    }
+
+    /// Follows and rotates. Where that fails, the file that is open is good enough until it succeeds.
+    fn prepare(&mut self, plan: &FilePlan, line: &str, now: impl Fn() -> i64) -> Option<String> {
+        let path = plan.path.display();
+        let is_resting = self.rests_until.is_some_and(|end| (end - PAUSE..end).contains(&now()));
+        let outcome = match self.follow(plan, &now) {
+            Err(error) => Err(format!("the log file {path} cannot be opened anew, the old one is used: {error}")),
+            Ok(()) if is_resting => Ok(()),
+            Ok(()) => {
+                let rotated = self.rotate(plan, line, &now);
+                rotated.map_err(|error| format!("the log file {path} cannot be rotated, it grows: {error}"))
+            }
+        };
+        let trouble = outcome.err().filter(|_| !is_resting)?;
+        self.rests_until = Some(now() + PAUSE);
+        Some(trouble)
+    }
+
+    /// As Python's WatchedFileHandler: looked at before each line, so that logrotate needs to tell nobody.
+    fn follow(&mut self, plan: &FilePlan, now: impl Fn() -> i64) -> io::Result<()> {
+        let there = fs::metadata(&plan.path).map(|about| (about.dev(), about.ino())).ok();
+        if there == Some(self.identity) { Ok(()) } else { self.reopen(plan, now()) }
+    }
+
+    fn reopen(&mut self, plan: &FilePlan, now: i64) -> io::Result<()> {
+        let opened = open(plan, Begin::Append, now)?;
+        *self = OpenFile { due: self.due, rests_until: self.rests_until, ..opened };
+        Ok(())
+    }
+
+    fn rotate(&mut self, plan: &FilePlan, line: &str, now: impl Fn() -> i64) -> io::Result<()> {
+        match &plan.rotation {
+            Rotation::Never => Ok(()),
+            Rotation::BySize { max_bytes, backups } => {
+                let is_full = self.size > 0 && self.size + line.len() as u64 >= *max_bytes;
+                if *max_bytes == 0 || *backups == 0 || !is_full || !self.file.metadata()?.is_file() {
+                    return Ok(());
+                }
+                number_backups(&plan.path, *backups)?;
+                self.reopen(plan, now())
+            }
+            Rotation::ByTime { schedule, backups } => {
+                let now = now();
+                let Some(due) = self.due.filter(|due| now >= *due) else { return Ok(()) };
+                let next = Some(schedule.next(now));
+                if !self.file.metadata()?.is_file() {
+                    self.due = next;
+                    return Ok(());
+                }
+                fs::rename(&plan.path, with_suffix(&plan.path, &schedule.suffix(due)))?;
+                if *backups > 0 {
+                    forget_oldest(&plan.path, schedule, *backups);
+                }
+                self.due = next;
+                self.reopen(plan, now)
+            }
+        }
     }
 }
 
@@ -91,59 +157,33 @@ pub fn open(plan: &FilePlan, begin: Begin, now: i64) -> io::Result<OpenFile> {
         file.set_len(0)?;
     }
     let size = if begin == Begin::Empty { 0 } else { about.len() };
-    Ok(OpenFile { file, identity: (about.dev(), about.ino()), size, due })
+    Ok(OpenFile { file, identity: (about.dev(), about.ino()), size, due, rests_until: None })
 }
 
-/// As Python's WatchedFileHandler: looked at before each line, so that logrotate needs to tell nobody.
-fn follow(file: &mut OpenFile, plan: &FilePlan) -> io::Result<()> {
-    let there = fs::metadata(&plan.path).map(|about| (about.dev(), about.ino())).ok();
-    if there != Some(file.identity) {
-        let due = file.due;
-        *file = open(plan, Begin::Append, now())?;
-        file.due = due;
-    }
-    Ok(())
-}
-
-fn rotate(file: &mut OpenFile, plan: &FilePlan, line: &str, now: impl Fn() -> i64) -> io::Result<()> {
-    match &plan.rotation {
-        Rotation::Never => Ok(()),
-        Rotation::BySize { max_bytes, backups } => {
-            let is_full = file.size > 0 && file.size + line.len() as u64 >= *max_bytes;
-            if *max_bytes == 0 || *backups == 0 || !is_full || !file.file.metadata()?.is_file() {
-                return Ok(());
-            }
-            number_backups(&plan.path, *backups)?;
-            *file = open(plan, Begin::Append, now())?;
-            Ok(())
-        }
-        Rotation::ByTime { schedule, backups } => {
-            let now = now();
-            let Some(due) = file.due.filter(|due| now >= *due) else { return Ok(()) };
-            file.due = Some(schedule.next(now));
-            if !file.file.metadata()?.is_file() {
-                return Ok(());
-            }
-            fs::rename(&plan.path, with_suffix(&plan.path, &schedule.suffix(due)))?;
-            if *backups > 0 {
-                forget_oldest(&plan.path, schedule, *backups);
-            }
-            let due = file.due;
-            *file = open(plan, Begin::Append, now)?;
-            file.due = due;
-            Ok(())
-        }
-    }
-}
-
+/// It is moved aside first: what cannot be moved must not push the backups out, one with each attempt.
 fn number_backups(path: &Path, backups: u32) -> io::Result<()> {
+    let aside = with_suffix(path, ASIDE);
+    if aside.is_file() {
+        // A process that was killed left it there.
+        push_backups(path, backups, &aside)?;
+    }
+    fs::rename(path, &aside)?;
+    push_backups(path, backups, &aside).inspect_err(|_| {
+        // Back to where it is looked for. Where that fails, it is numbered with the next rotation.
+        if !path.exists() {
+            let _ = fs::rename(&aside, path);
+        }
+    })
+}
+
+fn push_backups(path: &Path, backups: u32, newest: &Path) -> io::Result<()> {
     let numbered = |number: u32| with_suffix(path, &number.to_string());
     for number in (1..backups).rev() {
         if numbered(number).exists() {
             fs::rename(numbered(number), numbered(number + 1))?;
         }
     }
-    fs::rename(path, numbered(1))
+    fs::rename(newest, numbered(1))
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -195,7 +235,11 @@ mod tests {
         }
 
         fn write_after(&mut self, seconds: i64, line: &str) {
-            self.file.write(&self.plan, line, || BEGAN + seconds).unwrap();
+            assert_eq!(self.trouble_after(seconds, line), None);
+        }
+
+        fn trouble_after(&mut self, seconds: i64, line: &str) -> Option<String> {
+            self.file.write(&self.plan, line, || BEGAN + seconds).unwrap()
         }
 
         fn path(&self, name: &str) -> PathBuf {
@@ -236,6 +280,51 @@ mod tests {
         fs::remove_file(&log.plan.path).unwrap();
         log.write("five...\n");
         assert_eq!(fs::read_to_string(&log.plan.path).unwrap(), "five...\n");
+    }
+
+    #[test]
+    fn a_full_file_that_cannot_be_rotated_takes_all_lines_and_no_backup_is_lost() {
+        let mut log = Log::begun(Rotation::BySize { max_bytes: 9, backups: 3 });
+        fs::write(log.path("nodepool.log.1"), "older\n").unwrap();
+        // In the way: of the backups, then of the file itself.
+        for name in ["nodepool.log.2", "nodepool.log.rotating"] {
+            fs::create_dir_all(log.path(name).join("of others")).unwrap();
+        }
+        fs::write(log.path("nodepool.log.3"), "oldest\n").unwrap();
+        log.write("one....\n");
+        let trouble = log.trouble_after(0, "two....\n").unwrap();
+        assert!(trouble.contains("nodepool.log cannot be rotated, it grows: "), "{trouble}");
+        log.write_after(59, "three..\n");
+        fs::remove_dir_all(log.path("nodepool.log.rotating")).unwrap();
+        assert!(log.trouble_after(60, "four...\n").is_some());
+        let lines = "one....\ntwo....\nthree..\nfour...\n";
+        log.holds(&[("nodepool.log", lines), ("nodepool.log.1", "older\n"), ("nodepool.log.3", "oldest\n")]);
+        fs::remove_dir_all(log.path("nodepool.log.2")).unwrap();
+        log.write_after(120, "five...\n");
+        let expected = [("nodepool.log.1", lines), ("nodepool.log.2", "older\n"), ("nodepool.log.3", "oldest\n")];
+        log.holds(&[&[("nodepool.log", "five...\n")], &expected[..]].concat());
+    }
+
+    #[test]
+    fn what_a_killed_process_moved_aside_is_numbered_with_the_next_rotation() {
+        let mut log = Log::begun(Rotation::BySize { max_bytes: 9, backups: 2 });
+        fs::write(log.path("nodepool.log.rotating"), "older\n").unwrap();
+        log.write("one....\n");
+        log.write("two....\n");
+        log.holds(&[("nodepool.log", "two....\n"), ("nodepool.log.1", "one....\n"), ("nodepool.log.2", "older\n")]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_anew_takes_all_lines() {
+        let mut log = Log::begun(minutely());
+        log.write("one\n");
+        let moved = log.path("moved");
+        fs::rename(&log.plan.path, &moved).unwrap();
+        fs::create_dir(&log.plan.path).unwrap();
+        let trouble = log.trouble_after(1, "two\n").unwrap();
+        assert!(trouble.contains("cannot be opened anew, the old one is used: Is a directory"), "{trouble}");
+        log.write_after(2, "three\n");
+        log.holds(&[("moved", "one\ntwo\nthree\n")]);
     }
 
     #[test]

@@ -70,29 +70,31 @@ impl Sink {
             Err(error) if !self.is_broken.swap(true, Ordering::Relaxed) => {
                 format!("nodepool: the log cannot be written to {}, lines are lost: {error}\n", self.plan)
             }
-            Ok(()) if self.is_broken.swap(false, Ordering::Relaxed) => {
+            Ok(_) if self.is_broken.swap(false, Ordering::Relaxed) => {
                 format!("nodepool: the log is written to {} again\n", self.plan)
             }
-            _ => return,
+            Ok(Some(trouble)) => format!("nodepool: {trouble}\n"),
+            Err(_) | Ok(None) => return,
         };
         let _ = io::stderr().write_all(complaint.as_bytes());
     }
 
-    fn try_write(&self, line: &str, level: Level, now: impl Fn() -> i64) -> io::Result<()> {
+    fn try_write(&self, line: &str, level: Level, now: impl Fn() -> i64) -> io::Result<Option<String>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         match (&self.plan, &mut *open) {
-            (SinkPlan::Stdout, _) => io::stdout().write_all(line.as_bytes()),
-            (SinkPlan::Stderr, _) => io::stderr().write_all(line.as_bytes()),
-            (SinkPlan::File(plan), Open::File(file)) => file.write(plan, line, now),
+            (SinkPlan::Stdout, _) => io::stdout().write_all(line.as_bytes())?,
+            (SinkPlan::Stderr, _) => io::stderr().write_all(line.as_bytes())?,
+            (SinkPlan::File(plan), Open::File(file)) => return file.write(plan, line, now),
             (SinkPlan::File(plan), place) => {
                 let mut file = file::open(plan, plan.begin, now())?;
                 let written = file.append(line);
                 *place = Open::File(file);
-                written
+                written?;
             }
-            (SinkPlan::Syslog { facility, .. }, Open::Syslog(open)) => open.send(*facility, level, line),
-            (SinkPlan::Syslog { .. } | SinkPlan::Nothing, _) => Ok(()),
+            (SinkPlan::Syslog { facility, .. }, Open::Syslog(open)) => open.send(*facility, level, line)?,
+            (SinkPlan::Syslog { .. } | SinkPlan::Nothing, _) => {}
         }
+        Ok(None)
     }
 }
 
