@@ -121,11 +121,13 @@ impl OpenFile {
                 let now = now();
                 let Some(due) = self.due.filter(|due| now >= *due) else { return Ok(()) };
                 let next = Some(schedule.next(now));
-                if !self.file.metadata()?.is_file() {
+                let old = with_suffix(&plan.path, &schedule.suffix(due));
+                // Of a process that shares the file, or of the hour that there is twice in autumn.
+                if old.exists() || !self.file.metadata()?.is_file() {
                     self.due = next;
                     return Ok(());
                 }
-                fs::rename(&plan.path, with_suffix(&plan.path, &schedule.suffix(due)))?;
+                fs::rename(&plan.path, old)?;
                 if *backups > 0 {
                     forget_oldest(&plan.path, schedule, *backups);
                 }
@@ -334,6 +336,19 @@ mod tests {
             log.write_after(seconds, line);
         }
         log.holds(&[("nodepool.log", "four\n"), ("nodepool.log.2024-02-03_04-06", "three\n")]);
+    }
+
+    #[test]
+    fn an_old_file_is_not_written_over() {
+        let mut log = Log::begun(minutely());
+        fs::write(log.path("nodepool.log.2024-02-03_04-05"), "of another process\n").unwrap();
+        for (seconds, line) in [(0, "one\n"), (60, "two\n"), (61, "three\n")] {
+            log.write_after(seconds, line);
+        }
+        let old = ("nodepool.log.2024-02-03_04-05", "of another process\n");
+        log.holds(&[("nodepool.log", "one\ntwo\nthree\n"), old]);
+        log.write_after(120, "four\n");
+        log.holds(&[("nodepool.log", "four\n"), ("nodepool.log.2024-02-03_04-06", "one\ntwo\nthree\n")]);
     }
 
     fn minutely() -> Rotation {
