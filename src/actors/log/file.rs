@@ -1,5 +1,6 @@
 //! A log file: opened anew when others moved it away, and moved away by us when it is full or its time has come.
 
+use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -50,7 +51,10 @@ pub struct OpenFile {
     file: File,
     /// Device and inode.
     identity: (u64, u64),
+    /// Before the line that is written.
     size: u64,
+    /// The last line was written in part, and the next one is not to be glued to it.
+    is_torn: bool,
     /// When it is to be rotated by time.
     due: Option<i64>,
     /// Until when a rotation that failed is not tried again.
@@ -72,8 +76,19 @@ impl OpenFile {
     }
 
     pub fn append(&mut self, line: &str) -> io::Result<()> {
-        self.file.write_all(line.as_bytes())?;
-        self.size += line.len() as u64;
+        let own = if self.is_torn { Cow::Owned(format!("\n{line}")) } else { Cow::Borrowed(line) };
+        let mut left = own.as_bytes();
+        while !left.is_empty() {
+            match self.file.write(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(length) => {
+                    self.is_torn = left[length - 1] != b'\n';
+                    left = &left[length..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
         Ok(())
     }
 
@@ -96,8 +111,14 @@ impl OpenFile {
 
     /// As Python's WatchedFileHandler: looked at before each line, so that logrotate needs to tell nobody.
     fn follow(&mut self, plan: &FilePlan, now: impl Fn() -> i64) -> io::Result<()> {
-        let there = fs::metadata(&plan.path).map(|about| (about.dev(), about.ino())).ok();
-        if there == Some(self.identity) { Ok(()) } else { self.reopen(plan, now()) }
+        match fs::metadata(&plan.path) {
+            Ok(about) if (about.dev(), about.ino()) == self.identity => {
+                // Others may write to it, and a line may have been written in part.
+                self.size = about.len();
+                Ok(())
+            }
+            Ok(_) | Err(_) => self.reopen(plan, now()),
+        }
     }
 
     fn reopen(&mut self, plan: &FilePlan, now: i64) -> io::Result<()> {
@@ -159,7 +180,7 @@ pub fn open(plan: &FilePlan, begin: Begin, now: i64) -> io::Result<OpenFile> {
         file.set_len(0)?;
     }
     let size = if begin == Begin::Empty { 0 } else { about.len() };
-    Ok(OpenFile { file, identity: (about.dev(), about.ino()), size, due, rests_until: None })
+    Ok(OpenFile { file, identity: (about.dev(), about.ino()), size, is_torn: false, due, rests_until: None })
 }
 
 /// It is moved aside first: what cannot be moved must not push the backups out, one with each attempt.
@@ -215,6 +236,9 @@ mod tests {
     use super::*;
     use crate::actors::log::schedule::Zone;
     use std::collections::BTreeMap;
+    use std::io::Read;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
 
     const BEGAN: i64 = 1_706_933_106;
 
@@ -269,6 +293,39 @@ mod tests {
         fs::remove_file(&log.plan.path).unwrap();
         log.write("three\n");
         log.holds(&[("nodepool.log", "three\n"), ("nodepool.log.1", "one\n")]);
+    }
+
+    #[test]
+    fn a_line_that_was_written_in_part_has_no_other_glued_to_it() {
+        let mut log = Log::begun(Rotation::Never);
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        log.file.file = File::from(OwnedFd::from(ours));
+        let long = "x".repeat(8 << 20);
+        log.file.append(&long).unwrap_err();
+        // Nothing of this one is written.
+        log.file.append("lost\n").unwrap_err();
+        let mut buffer = vec![0; long.len()];
+        let mut length = theirs.read(&mut buffer).unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        while let Ok(more) = theirs.read(&mut buffer) {
+            length += more;
+        }
+        assert!(length < long.len(), "{length}");
+        for line in ["one\n", "two\n"] {
+            log.file.append(line).unwrap();
+        }
+        let length = theirs.read(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"\none\ntwo\n");
+    }
+
+    #[test]
+    fn what_others_write_makes_a_file_full_too() {
+        let mut log = Log::begun(Rotation::BySize { max_bytes: 9, backups: 1 });
+        log.write("one\n");
+        OpenOptions::new().append(true).open(&log.plan.path).unwrap().write_all(b"theirs\n").unwrap();
+        log.write("two\n");
+        log.holds(&[("nodepool.log", "two\n"), ("nodepool.log.1", "one\ntheirs\n")]);
     }
 
     #[test]
