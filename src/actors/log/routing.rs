@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::format::{Format, Record};
+use super::format::{Format, Known, Record};
 use super::sink::{Sink, SinkPlan};
 use super::{Filter, HandlerPlan, Level, LogError, LogPlan, LoggerPlan, Propagate, names};
 
@@ -83,8 +83,24 @@ impl Routing {
     pub fn write(&self, record: &Record<'_>) {
         let meant = |handler: &&Handler| record.level >= handler.level && pass(&handler.filters, record.logger);
         for handler in self.handlers_of(record.logger).filter(meant) {
-            handler.sink.write(&handler.format.render(record), record.level);
+            let warning = |text: &str| handler.format.render(&own_warning(record, text));
+            handler.sink.write(&handler.format.render(record), record.level, warning);
         }
+    }
+}
+
+/// What a handler has to say of itself, while it writes a record.
+fn own_warning<'a>(record: &Record<'a>, text: &'a str) -> Record<'a> {
+    Record {
+        time: record.time,
+        level: Level::WARNING,
+        logger: "nodepool.log",
+        message: text,
+        plain: text,
+        known: Known::default(),
+        file: file!(),
+        line: line!(),
+        thread: record.thread,
     }
 }
 

@@ -1,8 +1,7 @@
 //! Where log lines go: the standard streams, files that are rotated under us or by us, the system log.
 
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::file::{self, FilePlan, OpenFile, Opened, now};
 use super::syslog::{self, Address};
@@ -32,9 +31,29 @@ impl std::fmt::Display for SinkPlan {
 /// An open sink. Lines of several threads do not mix.
 pub struct Sink {
     plan: SinkPlan,
-    open: Mutex<Open>,
-    /// Whether the last line was lost.
-    is_broken: AtomicBool,
+    state: Mutex<State>,
+}
+
+struct State {
+    open: Open,
+    /// Since a line was written.
+    lost: Option<Lost>,
+}
+
+/// Lines that could not be written, and why the first of them could not.
+struct Lost {
+    lines: u64,
+    reason: String,
+}
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Lost { lines, reason } = self;
+        match lines {
+            1 => write!(f, "1 log line was lost: {reason}"),
+            _ => write!(f, "{lines} log lines were lost: {reason}"),
+        }
+    }
 }
 
 enum Open {
@@ -57,38 +76,72 @@ impl Sink {
                 Open::Syslog(address.open().map_err(|source| LogError::Syslog { place, source })?)
             }
         };
-        Ok(Self { plan, open: Mutex::new(open), is_broken: AtomicBool::new(false) })
+        Ok(Self { plan, state: Mutex::new(State { open, lost: None }) })
     }
 
-    /// A line that cannot be written is lost. That is said on standard error, once until it goes again.
-    pub fn write(&self, line: &str, level: Level) {
-        let written = self.try_write(line, level, now);
-        if matches!(self.plan, SinkPlan::Stdout | SinkPlan::Stderr) {
-            return;
+    /// A line that cannot be written is lost. That is said on standard error, once until it goes again, and then here, too, for
+    /// in the background nobody reads the former. `warning` makes a line of such a text.
+    pub fn write(&self, line: &str, level: Level, warning: impl Fn(&str) -> String) {
+        let complaint = self.lock().write(&self.plan, line, level, warning);
+        if let Some(complaint) = complaint
+            && !matches!(self.plan, SinkPlan::Stdout | SinkPlan::Stderr)
+        {
+            let _ = io::stderr().write_all(format!("nodepool: {complaint}\n").as_bytes());
         }
-        let complaint = match &written {
-            Err(error) if !self.is_broken.swap(true, Ordering::Relaxed) => {
-                format!("nodepool: the log cannot be written to {}, lines are lost: {error}\n", self.plan)
-            }
-            Ok(_) if self.is_broken.swap(false, Ordering::Relaxed) => {
-                format!("nodepool: the log is written to {} again\n", self.plan)
-            }
-            Ok(Some(trouble)) => format!("nodepool: {trouble}\n"),
-            Err(_) | Ok(None) => return,
-        };
-        let _ = io::stderr().write_all(complaint.as_bytes());
     }
 
-    fn try_write(&self, line: &str, level: Level, now: impl Fn() -> i64) -> io::Result<Option<String>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        match (&self.plan, &mut *open) {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// What is to be said of it elsewhere.
+    fn write(&mut self, plan: &SinkPlan, line: &str, level: Level, warning: impl Fn(&str) -> String) -> Option<String> {
+        let was_broken = self.lost.is_some();
+        match self.try_write(plan, line, level, &warning) {
+            Ok(None) => was_broken.then(|| format!("the log is written to {plan} again")),
+            Ok(Some(trouble)) => {
+                // One more line that is lost makes no difference, for its text is not.
+                let _ = self.open.write(plan, &warning(&trouble), Level::WARNING);
+                Some(trouble)
+            }
+            Err(error) => {
+                let lost = self.lost.get_or_insert_with(|| Lost { lines: 0, reason: error.to_string() });
+                lost.lines += 1;
+                (!was_broken).then(|| format!("the log cannot be written to {plan}, lines are lost: {error}"))
+            }
+        }
+    }
+
+    fn try_write(
+        &mut self,
+        plan: &SinkPlan,
+        line: &str,
+        level: Level,
+        warning: impl Fn(&str) -> String,
+    ) -> io::Result<Option<String>> {
+        let mut trouble = None;
+        // They came before this line.
+        if let Some(lost) = &self.lost {
+            trouble = self.open.write(plan, &warning(&lost.to_string()), Level::WARNING)?;
+            self.lost = None;
+        }
+        Ok(self.open.write(plan, line, level)?.or(trouble))
+    }
+}
+
+impl Open {
+    /// What is said is what went wrong beside the line.
+    fn write(&mut self, plan: &SinkPlan, line: &str, level: Level) -> io::Result<Option<String>> {
+        match (plan, &mut *self) {
             (SinkPlan::Stdout, _) => io::stdout().write_all(line.as_bytes())?,
             (SinkPlan::Stderr, _) => io::stderr().write_all(line.as_bytes())?,
             (SinkPlan::File(plan), Open::File(file)) => return file.write(plan, line, now),
-            (SinkPlan::File(plan), place) => {
+            (SinkPlan::File(plan), _) => {
                 let mut file = file::open(plan, plan.begin, now())?;
                 let written = file.append(line);
-                *place = Open::File(file);
+                *self = Open::File(file);
                 written?;
             }
             (SinkPlan::Syslog { facility, .. }, Open::Syslog(open)) => open.send(*facility, level, line)?,
@@ -101,8 +154,9 @@ impl Sink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actors::log::file::Begin;
+    use crate::actors::log::file::{Begin, Rotation};
     use std::fs;
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn a_file_is_emptied_once_and_with_its_first_line_if_it_is_to_be() {
@@ -114,9 +168,42 @@ mod tests {
             let sink = Sink::open(SinkPlan::File(plan)).unwrap();
             let is_emptied = fs::read_to_string(&path).unwrap().is_empty();
             assert_eq!(is_emptied, opened == Opened::AtStart);
-            sink.write("one\n", Level::INFO);
-            sink.write("two\n", Level::INFO);
+            for line in ["one\n", "two\n"] {
+                sink.write(line, Level::INFO, str::to_owned);
+            }
             assert_eq!(fs::read_to_string(&path).unwrap(), "one\ntwo\n");
         }
+    }
+
+    #[test]
+    fn lines_that_were_lost_are_counted_and_told_of_where_they_would_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nodepool.log");
+        symlink("/dev/full", &path).unwrap();
+        let sink = Sink::open(SinkPlan::File(FilePlan::followed(&path))).unwrap();
+        let write = |line: &str| sink.write(line, Level::INFO, |text| format!("warning: {text}\n"));
+        for line in ["one\n", "two\n"] {
+            write(line);
+        }
+        fs::remove_file(&path).unwrap();
+        for line in ["three\n", "four\n"] {
+            write(line);
+        }
+        let lost = "warning: 2 log lines were lost: No space left on device (os error 28)\n";
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{lost}three\nfour\n"));
+    }
+
+    #[test]
+    fn a_file_that_is_not_rotated_says_so_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nodepool.log");
+        fs::create_dir_all(folder.path().join("nodepool.log.1/of others")).unwrap();
+        let plan = FilePlan { rotation: Rotation::BySize { max_bytes: 4, backups: 1 }, ..FilePlan::followed(&path) };
+        let sink = Sink::open(SinkPlan::File(plan)).unwrap();
+        for line in ["one\n", "two\n", "three\n"] {
+            sink.write(line, Level::INFO, |text| format!("{}\n", text.replace(path.to_str().unwrap(), "LOG")));
+        }
+        let trouble = "the log file LOG cannot be rotated, it grows: Is a directory (os error 21)\n";
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("one\ntwo\n{trouble}three\n"));
     }
 }
