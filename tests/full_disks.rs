@@ -16,6 +16,7 @@ use bakery::{IMAGES, SETTLES, Scene};
 use bytes::Bytes;
 use disks::SmallDisk;
 use nix::sys::signal::Signal;
+use nodepool::actors::pidfile::{PidFile, PidFileError};
 use nodepool::model::build::BuildState;
 use nodepool::zk::session::{ConnectOptions, connect};
 use nodepool::zk::{CreateMode, Zk};
@@ -93,6 +94,18 @@ async fn a_coordinator_whose_disk_is_full_says_so_and_loses_nothing() {
         assert_eq!(coordinator.zk.get(path).await.expect("what was acknowledged is there").0.len(), 20_000);
     }
     coordinator.zk.create("/after", Bytes::new(), CreateMode::Persistent).await.expect("it can write again");
+}
+
+#[test]
+fn a_pid_file_that_finds_no_room_is_not_left_behind() {
+    let Some(disk) = SmallDisk::mount(1) else { return };
+    let path = disk.path().join("nodepool.pid");
+    disk.fill(0);
+    let error = PidFile::acquire(&path, Duration::ZERO).unwrap_err();
+    assert!(matches!(error, PidFileError::Unusable { action: "create", .. }), "{error}");
+    assert!(!path.exists());
+    disk.empty();
+    PidFile::acquire(&path, Duration::ZERO).expect("there is room again").release();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -77,7 +77,8 @@ impl Drop for PidFile {
 
 fn create(path: &Path) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
-    writeln!(file, "{}", std::process::id())
+    // An empty one would keep every later daemon from starting.
+    writeln!(file, "{}", std::process::id()).inspect_err(|_| drop(fs::remove_file(path)))
 }
 
 fn owner(path: &Path) -> Result<Owner, PidFileError> {
