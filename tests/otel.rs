@@ -165,3 +165,11 @@ async fn a_collector_that_is_away_or_silent_costs_traces_and_nothing_else() {
         assert!(life.log.contains(said), "{endpoint}: {}", life.log);
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_address_is_not_shown() {
+    let environment = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:pass word@collector.example.org")];
+    let log = life::of_one_request(&["-f"], &environment).await.log;
+    let expected = "no traces are sent error=OTEL_EXPORTER_OTLP_ENDPOINT holds no address";
+    assert!(log.contains(expected) && !log.contains("pass word"), "{log}");
+}

@@ -43,13 +43,15 @@ impl Tracer {
     /// not there would be asked all the time. `runtime` carries the requests.
     pub fn from_environment(runtime: &Handle) -> Self {
         let given = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let endpoint = given("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").or_else(|| given("OTEL_EXPORTER_OTLP_ENDPOINT"));
+        let endpoints = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+        let endpoint = endpoints.into_iter().find_map(|name| Some((name, given(name)?)));
         let is_off = given("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
             || given("OTEL_TRACES_EXPORTER").is_some_and(|value| value != "otlp");
-        let Some(endpoint) = endpoint.filter(|_| !is_off) else { return Self(None) };
+        let Some((variable, endpoint)) = endpoint.filter(|_| !is_off) else { return Self(None) };
         let timeout = given("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT").or_else(|| given("OTEL_EXPORTER_OTLP_TIMEOUT"));
         let timeout = timeout.and_then(|text| text.parse().ok()).map_or(TIMEOUT, Duration::from_millis);
-        let exporter = match exporter(runtime, timeout) {
+        let checked = if is_address(&endpoint) { Ok(()) } else { Err(format!("{variable} holds no address")) };
+        let exporter = match checked.and_then(|()| exporter(runtime, timeout)) {
             Ok(exporter) => exporter,
             Err(error) => {
                 warn!(target: "nodepool.NodePool", %error, "no traces are sent");
@@ -114,6 +116,12 @@ fn with_causes(error: &reqwest::Error) -> String {
     let causes: Vec<String> =
         std::iter::successors(Some(first), |error| error.source()).map(ToString::to_string).collect();
     causes.join(": ")
+}
+
+/// What is none is not shown, for it may hold a password all the same; the exporter would.
+fn is_address(endpoint: &str) -> bool {
+    let has_host = reqwest::Url::parse(endpoint).is_ok_and(|url| url.has_host());
+    has_host && HttpRequest::builder().uri(endpoint).body(()).is_ok()
 }
 
 /// An address may have a password before its host.
@@ -321,4 +329,19 @@ fn outer(span: SpanInfo) -> SpanContext {
 fn system_time(time: Timestamp) -> Option<SystemTime> {
     let since = Duration::try_from_secs_f64(time.0).ok().filter(|since| !since.is_zero())?;
     SystemTime::UNIX_EPOCH.checked_add(since)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_address_is_known() {
+        for address in ["http://127.0.0.1:4318", "https://me:secret@collector.example.org/otlp?key=secret"] {
+            assert!(is_address(address), "{address}");
+        }
+        for other in ["", "collector", "collector:4318", "http://", "http://me:pass word@collector", "http://h:port"] {
+            assert!(!is_address(other), "{other}");
+        }
+    }
 }
