@@ -21,6 +21,7 @@ mod node_changes;
 mod part;
 pub mod assembly;
 pub mod pool;
+mod taking;
 mod waiting;
 mod builds;
 mod adoption;

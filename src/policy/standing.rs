@@ -62,7 +62,7 @@ pub fn plan<'a>(
 }
 
 impl<'a> Table<'a> {
-    pub fn places(&self, host: &StandingHost) -> &[Option<Entry<'a>>] {
+    pub fn places(&self, host: &'a StandingHost) -> &[Option<Entry<'a>>] {
         self.slots.get(&key_of_host(host)).map_or(&[], Vec::as_slice)
     }
 
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
     use crate::model::ids::ProviderName;
     use crate::model::resolve::{Source, resolve};
-    use crate::model::time::Span;
+    use crate::model::time::{Span, Timestamp};
     use crate::model::yaml_parse;
 
     fn host() -> StandingHost {

@@ -4,15 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use super::allocate::tenant_need;
-use super::bidder::Bidder;
-use super::pool::Pool;
 use crate::model::ids::{RequestId, TenantName};
 use crate::model::ledger;
 use crate::model::quantity::Amounts;
-use crate::model::request::{NodeRequest, Rank};
+use crate::model::request::Rank;
 use crate::model::snapshot::Snapshot;
-use crate::model::world::World;
 
 /// By rank of the request: the tenant whose limit it waits for, and what it keeps of it.
 pub type Kept = BTreeMap<Rank, (TenantName, Amounts)>;
@@ -68,35 +64,5 @@ impl TenantClaims {
 
     fn total(&mut self, tenant: &TenantName) -> &mut Amounts {
         self.totals.entry(tenant.clone()).or_insert_with(Amounts::none)
-    }
-}
-
-impl Pool {
-    /// A pass begins: what this pool is taking, and the others of this process.
-    pub(super) fn count_what_is_taken(&mut self, snapshot: &Snapshot) {
-        let others = self.taking_elsewhere.iter().flat_map(|taking| taking.iter());
-        for (request, taking) in self.taking.iter().chain(others) {
-            self.claims.tenants.take(request, taking, snapshot);
-        }
-    }
-
-    /// A request is taken up.
-    pub(super) fn take_for_tenant(
-        &mut self,
-        id: &RequestId,
-        request: &NodeRequest,
-        bidder: &Bidder<'_>,
-        world: &World<'_>,
-    ) {
-        let is_limited = |tenant: &&TenantName| world.config.tenant_limits.contains_key(*tenant);
-        let Some(tenant) = request.tenant_name.as_ref().filter(is_limited) else { return };
-        let taking = (tenant.clone(), tenant_need(request, bidder));
-        self.claims.tenants.take(id, &taking, world.snapshot);
-        self.taking.insert(id.clone(), taking);
-    }
-
-    /// What is being taken for tenants, and no picture shows yet.
-    pub fn taking(&self) -> &Taking {
-        &self.taking
     }
 }

@@ -152,7 +152,6 @@ async fn use_up(zk: &Zk, parent: &str, imported: &BTreeSet<String>) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::zk::Connection;
     use crate::zk::memory::{Fault, MemoryZooKeeper};
     use serde_json::json;
 

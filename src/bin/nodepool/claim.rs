@@ -88,7 +88,7 @@ mod tests {
         (sender, Arc::new(Mute { state, until: Mutex::new(Instant::now() + LIVES), answers }))
     }
 
-    fn silence<T>() -> Reply<T> {
+    fn silence<T: Send + 'static>() -> Reply<T> {
         futures::future::pending().boxed()
     }
 

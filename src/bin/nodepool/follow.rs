@@ -283,6 +283,8 @@ mod tests {
                 world.put(request, "").await;
             }
             let config = config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]").await;
+            // The next write is then that of who asks.
+            drop(Mirror::of_images(world.zk.clone(), &Handle::current()).await.unwrap());
             let before = world.server.last_zxid();
             let waiting = hear(Format::Table, async |screen| {
                 image_build_and_wait(&world.zk, &config, screen, &"debian".into(), Until::Built).await

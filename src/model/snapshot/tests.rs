@@ -1,3 +1,5 @@
+//! What a picture shows of records that come, go, and cannot be read.
+
 use super::*;
 
 #[test]
