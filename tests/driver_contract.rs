@@ -14,6 +14,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use nodepool::actors::providers;
+use nodepool::drivers::gate::Gate;
 use nodepool::drivers::{self, ApiCall, Driver, OpenDriver};
 use nodepool::model::cloud::{CloudError, ExternalId, HostIdentity, Instance, Job, LaunchOrder, News, Outcome};
 use nodepool::model::uploading::{BUILD_MARK, PROVIDER_MARK, Progress, UPLOAD_MARK, UploadOrder};
@@ -425,7 +426,7 @@ impl OpenDriver for ByHand {
                     Next::Call(call) => {
                         calls += 1;
                         assert!(calls == 1 || machine.external_id().is_some(), "{call:?} comes before the id");
-                        machine.step(Input::Reply(driver.call(call).await))
+                        machine.step(Input::Reply(driver.call(call, &Gate::open()).await))
                     }
                     Next::Observe => {
                         let Outcome::Listed(inventory) = ask(&driver, &Job::List).await else { panic!("no list") };
@@ -446,7 +447,7 @@ async fn ask<D: Driver>(driver: &D, job: &Job) -> Outcome {
     let mut next = machine.step(Input::Start);
     loop {
         next = match next {
-            Next::Call(call) => machine.step(Input::Reply(driver.call(call).await)),
+            Next::Call(call) => machine.step(Input::Reply(driver.call(call, &Gate::open()).await)),
             Next::Done(outcome) => return outcome,
             Next::Failed(error) => panic!("{job:?}: {error}"),
             Next::Observe => panic!("{job:?} waits for an inventory"),
@@ -537,7 +538,7 @@ impl OpenDriver for FirstCall {
             assert!(deadline.0 > 0.0 && deadline.0 < 86_400.0, "{:?}: {deadline:?}", self.0);
             let began = Instant::now();
             let name = call.key();
-            let ended = timeout(deadline.to_duration(), driver.call(call)).await;
+            let ended = timeout(deadline.to_duration(), driver.call(call, &Gate::open())).await;
             assert!(ended.is_ok(), "{name} is still running after {:?}", began.elapsed());
         }
         .boxed_local()

@@ -53,8 +53,8 @@ impl Driver for Fragile {
         self.driver.begin(job)
     }
 
-    async fn call(&self, call: Call, _: &Gate) -> Result<HostCheck, CloudError> {
-        self.driver.call(call).await
+    async fn call(&self, call: Call, gate: &Gate) -> Result<HostCheck, CloudError> {
+        self.driver.call(call, gate).await
     }
 }
 
