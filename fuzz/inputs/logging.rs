@@ -1,8 +1,9 @@
 //! Any text as the file of `-l`, and as the variables of statsd: what is understood writes lines, what is not is named.
 
 use chrono::{Local, TimeZone};
+use nodepool::actors::log::file::{FilePlan, Rotation};
 use nodepool::actors::log::format::{Known, Record};
-use nodepool::actors::log::sink::{FilePlan, Rotation, SinkPlan};
+use nodepool::actors::log::sink::SinkPlan;
 use nodepool::actors::log::{Level, LogPlan};
 use nodepool::model::metrics::StatsdAddress;
 use serde_json::Value;
