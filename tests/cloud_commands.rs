@@ -390,7 +390,7 @@ async fn alien_image_list_tells_which_images_of_a_builder_are_no_upload_that_is_
     let nothing = std::slice::from_ref(&header);
     assert_eq!(rows(&text(&shop.run("alien-image-list").await.stdout)), nothing);
     let known = image("known", json!({"nodepool_build_id": "b1"})).await;
-    let alien = image("alien", json!({"nodepool_build_id": "b1"})).await;
+    let alien = image("alien", json!({"nodepool_build_id": "b1", "nodepool_upload_id": "0000000009"})).await;
     image("somebody's", json!({})).await;
     image("snapshot", json!({"nodepool_build_id": "b1", "base_image_ref": "known"})).await;
     let upload = "/nodepool/images/debian/builds/b1/providers/p/images/0000000001";

@@ -6,12 +6,15 @@ use std::future::Future;
 use super::config_files::{self, LoadError, Loaded, Stamp};
 use super::shared::LauncherOptions;
 
+/// What is another file at each look is loaded all the same after so many: somebody may write it anew every second.
+const MOST_LOOKS: u32 = 10;
+
 pub struct ConfigWatch {
     stamp: Stamp,
     /// A file that could not be loaded; said once, not every second.
     broken: Option<Stamp>,
-    /// What the last look saw and did not load.
-    pending: Option<Stamp>,
+    /// What the last look saw and did not load, and how many looks in a row have found something else.
+    pending: Option<(Stamp, u32)>,
     loading: bool,
 }
 
@@ -48,7 +51,8 @@ impl ConfigWatch {
             if Some(&stamp) == broken.as_ref() {
                 return Look(Found::Broken);
             }
-            if Some(&stamp) != pending.as_ref() {
+            let is_settled = pending.is_some_and(|(before, looks)| before == stamp || looks >= MOST_LOOKS);
+            if !is_settled {
                 return Look(Found::Changing(stamp));
             }
             let loaded = options.load_again().await;
@@ -62,12 +66,13 @@ impl ConfigWatch {
         self.loading = false;
         let loaded = match look.0 {
             Found::Known => {
-                self.broken = None;
+                (self.broken, self.pending) = (None, None);
                 return None;
             }
             Found::Broken => return None,
             Found::Changing(stamp) => {
-                self.pending = Some(stamp);
+                let looks = self.pending.take().map_or(1, |(_, looks)| looks + 1);
+                self.pending = Some((stamp, looks));
                 return None;
             }
             Found::New(loaded) => *loaded,
@@ -124,6 +129,18 @@ mod tests {
         }
         assert_eq!(look().await, Some(3));
         assert_eq!(look().await, None);
+        // What is written anew all the time is loaded some time.
+        let mut looks = 0;
+        loop {
+            looks += 1;
+            write(&format!("labels: [{{name: a{looks}}}]\n"));
+            match look().await {
+                None => assert!(looks <= MOST_LOOKS),
+                Some(labels) => break assert_eq!((labels, looks), (1, MOST_LOOKS + 1)),
+            }
+        }
+        write("labels: [{name: a}, {name: b}, {name: c}]\n");
+        assert_eq!((look().await, look().await), (None, Some(3)));
         // What was changed and changed back is in force all the time.
         write("labels: []\n");
         assert_eq!(look().await, None);

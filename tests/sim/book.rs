@@ -143,11 +143,14 @@ impl Book {
         meant.map(|(id, _)| id.clone()).collect()
     }
 
-    /// From now on no more servers than that; where it falls, a while later.
+    /// From now on no more servers than that; where it falls, a while later. The file may be written again with the same limit before
+    /// that.
     pub fn limit(&self, provider: &ProviderName, limit: usize, patience: Duration) {
         let earlier = self.0.lock().unwrap().limits.insert(provider.clone(), limit);
-        if earlier.is_none_or(|earlier| earlier <= limit) {
-            return self.see(Sight::Limit(provider, limit));
+        match earlier {
+            Some(earlier) if earlier == limit => return,
+            Some(earlier) if earlier > limit => {}
+            _ => return self.see(Sight::Limit(provider, limit)),
         }
         let (book, provider) = (self.clone(), provider.clone());
         actix_rt::spawn(async move {

@@ -28,10 +28,10 @@ use cloud::Cloud;
 /// Writes down what it is given, and makes a file of each format unless it is told otherwise by a file of the scene.
 const RECORDING_DIB: &str = r#"#!/bin/sh
 here=$(dirname "$0")
+[ -e "$here/tidy" ] && trap 'sleep 0.3; echo "$DIB_IMAGE_FILENAME" >> "$here/tidied"; exit 1' TERM
 echo "$@" >> "$here/calls"
 echo "DIB_RELEASE=$DIB_RELEASE DIB_IMAGE_NAME=$DIB_IMAGE_NAME DIB_IMAGE_FILENAME=$DIB_IMAGE_FILENAME ELEMENTS_PATH=$ELEMENTS_PATH COLOUR=$COLOUR" >> "$here/environment"
 echo "building $DIB_IMAGE_NAME"
-[ -e "$here/tidy" ] && trap 'sleep 0.3; echo "$DIB_IMAGE_FILENAME" >> "$here/tidied"; exit 1' TERM
 while [ -e "$here/hang" ]; do sleep 0.01; done
 [ -e "$here/fail" ] && exit 127
 while [ $# -gt 0 ]; do
