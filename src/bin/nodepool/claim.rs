@@ -68,6 +68,7 @@ mod tests {
     use futures::stream::BoxStream;
     use nodepool::zk::memory::MemoryZooKeeper;
     use nodepool::zk::{Connection, CreateMode, Op, OpReply, Reply, Stat, WatchEvent};
+    use std::pin::Pin;
     use std::sync::{Arc, Mutex};
     use tokio::sync::watch;
 
@@ -149,17 +150,22 @@ mod tests {
         assert!(tokio::time::timeout(TIMEOUT * 5, lost(&zk, TIMEOUT)).await.is_err(), "a leader answers");
     }
 
+    /// Nothing is lost by a server that is away so long, several times.
+    async fn outlasts(mut lost: Pin<&mut impl Future<Output = ()>>, server: &MemoryZooKeeper, zk: &Zk, away: Duration) {
+        for _ in 0..3 {
+            server.suspend(zk.session_id());
+            assert!(tokio::time::timeout(away, &mut lost).await.is_err());
+            server.resume(zk.session_id());
+            assert!(tokio::time::timeout(TIMEOUT * 2, &mut lost).await.is_err());
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_server_that_comes_back_in_time_costs_nothing_and_one_that_does_not_costs_the_request() {
         let server = MemoryZooKeeper::new();
         let zk: Zk = server.connect();
         let mut lost = std::pin::pin!(over(&zk, TIMEOUT));
-        for _ in 0..3 {
-            server.suspend(zk.session_id());
-            assert!(tokio::time::timeout(TIMEOUT - Duration::from_secs(1), &mut lost).await.is_err());
-            server.resume(zk.session_id());
-            assert!(tokio::time::timeout(TIMEOUT * 2, &mut lost).await.is_err());
-        }
+        outlasts(lost.as_mut(), &server, &zk, TIMEOUT - Duration::from_secs(1)).await;
         server.suspend(zk.session_id());
         assert!((&mut lost).now_or_never().is_none());
         tokio::time::timeout(TIMEOUT + Duration::from_secs(1), lost).await.expect("lost after the timeout");
@@ -179,12 +185,7 @@ mod tests {
         let server = MemoryZooKeeper::new();
         let zk: Zk = server.connect();
         let mut lost = std::pin::pin!(lost(&zk, TIMEOUT));
-        for _ in 0..3 {
-            server.suspend(zk.session_id());
-            assert!(tokio::time::timeout(TIMEOUT / 2, &mut lost).await.is_err());
-            server.resume(zk.session_id());
-            assert!(tokio::time::timeout(TIMEOUT * 2, &mut lost).await.is_err());
-        }
+        outlasts(lost.as_mut(), &server, &zk, TIMEOUT / 2).await;
         server.suspend(zk.session_id());
         tokio::time::timeout(TIMEOUT + Duration::from_secs(1), lost).await.expect("it may be over");
     }
