@@ -21,7 +21,7 @@ use super::registry::Registration;
 use super::subject::Subject;
 use crate::model::cloud::{Facts, HostIdentity, Job, News};
 use crate::model::config::Config;
-use crate::model::ids::ProviderName;
+use crate::model::ids::{NodeId, ProviderName};
 use crate::model::snapshot::{NodeChange, WriteError};
 use crate::model::time::Span;
 use crate::policy::invariants::of_ledger;
@@ -139,6 +139,7 @@ impl CleanupWorker {
             }
             Effect::Inspect { provider, host } => self.check(provider, Some(host), ctx),
             Effect::Survey(provider) => self.check(provider, None, ctx),
+            Effect::Stranded { provider, nodes } => tell_stranded(&provider, &nodes),
         }
     }
 
@@ -221,6 +222,15 @@ impl Looking for CleanupWorker {
     fn rest(took: Duration) -> Option<Duration> {
         Some(rest_after(took).unwrap_or(A_MOMENT))
     }
+}
+
+fn tell_stranded(provider: &ProviderName, nodes: &[NodeId]) {
+    let nodes = nodes.iter().map(|id| id.as_str()).collect::<Vec<_>>().join(" ");
+    warn!(
+        target: "nodepool.CleanupWorker", %provider, nodes,
+        "these nodes are servers that another driver made, which the provider's driver cannot delete: they stay until the provider's \
+         name has that driver again, which deletes those that have been used",
+    );
 }
 
 async fn repair_with(store: &Store, repair: Repair) -> Result<(), WriteError> {

@@ -6,7 +6,7 @@ use super::bidder::{Bidder, Choice, Claims, Hosts};
 use super::matching::{self, Shortage};
 use super::reason::Reason;
 use super::room::{assemble, never_launched};
-use crate::model::cloud::{HostCheck, HostIdentity, StandingHost};
+use crate::model::cloud::{HostIdentity, StandingHost};
 use crate::model::component::PoolComponent;
 use crate::model::config::PoolConfig;
 use crate::model::ids::{LabelName, LauncherId, NodeId, RequestId};
@@ -272,9 +272,9 @@ fn short_of_usable(
         let held = held.iter().filter(|node| node.labels.contains(label)).count();
         hosts.usable(label).saturating_sub(held)
     };
-    let of_host = |host: &StandingHost| match host.check {
-        HostCheck::Failed { .. } => 0,
-        _ => (host.slots as usize).saturating_sub(held_on.get(&host.identity).copied().unwrap_or(0)),
+    let of_host = |host: &StandingHost| match host.may_serve() {
+        true => (host.slots as usize).saturating_sub(held_on.get(&host.identity).copied().unwrap_or(0)),
+        false => 0,
     };
     short_of_slots(request, of_label, of_host, bidder)
 }

@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use super::slots::{Entry, Vacancies};
-use crate::model::cloud::{Facts, HostCheck, HostIdentity, StandingHost};
+use crate::model::cloud::{ExternalId, Facts, HostCheck, HostIdentity, StandingHost};
 use crate::model::config::ProviderConfig;
-use crate::model::ids::NodeId;
+use crate::model::ids::{NodeId, ProviderName};
 use crate::model::node::{Node, NodeState};
 use crate::model::snapshot::Snapshot;
 use crate::model::world::World;
@@ -99,7 +99,8 @@ pub fn table<'a>(provider: &ProviderConfig, facts: &'a Facts, snapshot: &'a Snap
     let mut table = Table { slots, surplus: Vec::new() };
     // On its way out, or not there yet: neither occupies a slot.
     let is_out = |node: &Node| matches!(node.state, NodeState::Deleting | NodeState::Deleted | NodeState::Building);
-    let there = snapshot.nodes_of(&provider.name).filter(|(_, node)| !is_out(&node.record));
+    let there =
+        snapshot.nodes_of(&provider.name).filter(|(_, node)| !is_out(&node.record) && !is_launched(&node.record));
     let (idle, taken): (Vec<_>, Vec<_>) = there.partition(|(_, node)| node.record.is_idle());
     table.place(taken);
     table.place(idle);
@@ -118,6 +119,21 @@ fn key_of(node: &Node) -> Option<Key<'_>> {
 pub fn identity_of(node: &Node) -> Option<HostIdentity> {
     let (name, username, port) = key_of(node)?;
     Some(HostIdentity { name: name.to_owned(), username: username.to_owned(), port })
+}
+
+/// Whether a node of a provider of hosts is a server, which the driver launched that the provider had before: nobody can delete that
+/// now, and without its record nobody would know of it.
+pub fn is_launched(node: &Node) -> bool {
+    node.launcher.as_deref() != Some(LAUNCHER) && ExternalId::of(&node.external_id).is_some()
+}
+
+/// All of them.
+pub fn launched_nodes<'a>(world: &'a World<'_>) -> impl Iterator<Item = (&'a ProviderName, &'a NodeId)> + 'a {
+    let of_hosts = world.facts.iter().filter(|(_, facts)| facts.launching.is_none());
+    of_hosts.flat_map(|(provider, _)| {
+        let launched = world.snapshot.nodes_of(provider).filter(|(_, node)| is_launched(&node.record));
+        launched.map(move |(id, _)| (provider, id))
+    })
 }
 
 fn occupy(
@@ -237,7 +253,6 @@ fn attributes<'a>(provider: &'a ProviderConfig, host: &StandingHost) -> Option<&
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ids::ProviderName;
     use crate::model::resolve::{Source, resolve};
     use crate::model::time::{Span, Timestamp};
     use crate::model::yaml_parse;

@@ -1,5 +1,6 @@
 //! Clean-up rules: one function per rule, each from the whole picture to the repairs that it asks for.
 
+use super::standing;
 use crate::model::cloud::ExternalId;
 use crate::model::ids::{LabelName, NodeId, ProviderName, RequestId};
 use crate::model::node::{Node, NodeState, Writer};
@@ -65,8 +66,8 @@ fn is_part_of_held(node: &Node, snapshot: &Snapshot) -> bool {
     snapshot.request(request).is_some_and(is_served_by_it) && is_held()
 }
 
-/// How a node leaves: with its instance, where its provider launches them. While nobody knows the provider, because it could not be
-/// opened, what may have an instance stays: without its record nobody would delete that.
+/// How a node leaves: with its instance, where its provider launches them. What may have an instance that nobody can delete now stays,
+/// as without its record nobody would do that later: nobody knows the provider, which could not be opened, or it had another driver.
 fn removal(id: &NodeId, node: &Stored<Node>, world: &World<'_>) -> Option<Repair> {
     let facts = node.record.provider.as_ref().and_then(|provider| Some((provider, world.facts.get(provider)?)));
     let external_id = ExternalId::of(&node.record.external_id);
@@ -85,6 +86,7 @@ fn removal(id: &NodeId, node: &Stored<Node>, world: &World<'_>) -> Option<Repair
             Some(Repair::Delete { node: Box::new(change), provider: provider.clone(), external_id })
         }
         (None, Some(_)) => None,
+        (Some(_), Some(_)) if standing::is_launched(&node.record) => None,
         _ => Some(Repair::Retire { node: id.clone(), version: node.version }),
     }
 }

@@ -48,6 +48,11 @@ pub enum Effect {
     },
     /// All hosts of a provider, once after it started.
     Survey(ProviderName),
+    /// Servers of another driver that a provider of hosts had before: somebody has to know of them.
+    Stranded {
+        provider: ProviderName,
+        nodes: Vec<NodeId>,
+    },
 }
 
 /// Writes under way at once; the rest waits for the next look.
@@ -88,6 +93,8 @@ pub struct Upkeep {
     /// Those that failed a moment ago, and when they may be tried again.
     resting: BTreeMap<String, Moment>,
     rest: Span,
+    /// Nodes that cannot go, as they were seen last.
+    stranded: BTreeMap<ProviderName, BTreeSet<NodeId>>,
     /// Requests that a pool can go on with, and since when they have been seen so, with how long that is waited for.
     left: BTreeMap<RequestId, (Moment, Span)>,
     counts: BTreeMap<&'static str, u64>,
@@ -111,6 +118,7 @@ impl Upkeep {
             deleting: BTreeSet::new(),
             resting: BTreeMap::new(),
             rest: REST,
+            stranded: BTreeMap::new(),
             left: BTreeMap::new(),
             counts: BTreeMap::new(),
             failed: BTreeMap::new(),
@@ -214,8 +222,24 @@ impl Upkeep {
         self.start(repairs, world, &mut effects);
         self.note_failed(world);
         self.retry_failed(world, &mut effects);
+        self.see_stranded(world, &mut effects);
         effects.extend(self.look(world));
         effects
+    }
+
+    /// Says once for each that it is there.
+    fn see_stranded(&mut self, world: &World<'_>, effects: &mut Vec<Effect>) {
+        let before = std::mem::take(&mut self.stranded);
+        for (provider, node) in standing::launched_nodes(world) {
+            self.stranded.entry(provider.clone()).or_default().insert(node.clone());
+        }
+        for (provider, nodes) in &self.stranded {
+            let is_new = |id: &&NodeId| !before.get(provider).is_some_and(|known| known.contains(*id));
+            let nodes: Vec<_> = nodes.iter().filter(is_new).cloned().collect();
+            if !nodes.is_empty() {
+                effects.push(Effect::Stranded { provider: provider.clone(), nodes });
+            }
+        }
     }
 
     /// A host that failed its check is tried again with every sweep, or as soon as all others have had their turn.
@@ -417,6 +441,8 @@ pub struct UpkeepView {
     pub inspecting: Vec<String>,
     pub counts: BTreeMap<&'static str, u64>,
     pub failed: BTreeMap<String, String>,
+    /// Servers that nobody can delete, as another driver made them.
+    pub stranded: Vec<String>,
     /// When it looks again though nothing changes.
     pub due_in_s: Option<f64>,
 }
@@ -429,6 +455,7 @@ impl Upkeep {
             inspecting: self.inspecting.keys().map(|(provider, host)| format!("{host} of {provider}")).collect(),
             counts: self.counts.clone(),
             failed: self.failed.clone(),
+            stranded: self.stranded.values().flatten().map(|id| format!("node {id}")).collect(),
             due_in_s: self.due.map(|due| (due - now).0),
         }
     }

@@ -69,6 +69,7 @@ fn describe_upkeep(effect: &upkeep::Effect) -> String {
         }
         upkeep::Effect::Inspect { host, .. } => format!("inspects {host}"),
         upkeep::Effect::Survey(provider) => format!("surveys {provider}"),
+        upkeep::Effect::Stranded { provider, nodes } => format!("tells that {provider} has lost {nodes:?}"),
     }
 }
 

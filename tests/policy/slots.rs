@@ -186,3 +186,30 @@ fn a_slot_that_we_emptied_is_filled_at_once_though_its_end_is_seen_before_it_is_
         assert!(matches!(&effects[..], [Effect::Register { .. }]), "{node}: {effects:?}");
     }
 }
+
+/// The node of slot 0 as the driver left it that launched servers for this provider before.
+fn launcher_with_a_server(node: &str) -> Launcher {
+    let mut launcher = Launcher::new("one", "not-needed", &[node]);
+    let mut stored = launcher.built.snapshot.node(&node_id("1")).unwrap().clone();
+    let record = Arc::make_mut(&mut stored.record);
+    record.launcher = Some("launcher-lab-main".to_owned());
+    record.external_id = serde_json::Value::from("server-1").into();
+    launcher.built.snapshot.remove_node(&node_id("1"));
+    launcher.built.snapshot.put_node(node_id("1"), stored);
+    launcher
+}
+
+#[test]
+fn servers_of_the_driver_that_a_provider_had_before_keep_their_records_and_are_told_of_once() {
+    for node in ["1 host=h1 slot=0", "1 host=h1 slot=0 used", "1 host=h1 slot=0 deleting", "1 host=h9 slot=0"] {
+        let mut launcher = launcher_with_a_server(node);
+        let effects = launcher.upkeep.step(Event::Sweep, &launcher.built.world());
+        let is_told = |effect: &Effect| matches!(effect, Effect::Stranded { nodes, .. } if *nodes == [node_id("1")]);
+        let is_registered = |effect: &Effect| matches!(effect, Effect::Register { .. });
+        assert!(
+            effects.iter().any(is_told) && effects.iter().any(is_registered) && effects.len() == 2,
+            "{node}: {effects:?}"
+        );
+        assert_eq!(launcher.upkeep.step(Event::Sweep, &launcher.built.world()), [], "{node}");
+    }
+}
