@@ -289,6 +289,7 @@ async fn a_node_that_is_given_twice_and_a_server_that_is_left_are_noticed() {
         place: ("lab".into(), id.to_owned()),
         node: "1".into(),
         created,
+        shown_active: None,
         delete_asked: None,
         gone: None,
     };

@@ -16,7 +16,7 @@ use bakery::{IMAGES, PROVIDER, SETTLES, Scene};
 use nix::sys::signal::Signal;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::json;
-use support::real;
+use support::{real, wait};
 use tokio::time::sleep;
 use witness::Witness;
 
@@ -77,4 +77,21 @@ async fn a_killed_builder_leaves_nothing_behind_and_touches_nothing_of_others() 
         witness.images.len(),
         findings.changes
     );
+}
+
+// Whoever stops a service ends all that it has started as soon as its first process is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_builder_that_is_stopped_ends_after_its_builds_have_tidied_up() {
+    if real::skipped() {
+        return;
+    }
+    let scene = Scene::set(None).await;
+    oven::put(scene.kitchen(), oven::TIDY);
+    let mut builder = scene.builder();
+    let has = |name: &str| scene.kitchen().join(name).exists();
+    wait::until("a build to begin", SETTLES, async || has("begun")).await;
+    builder.signal(Signal::SIGTERM);
+    assert!(builder.wait(SETTLES).await.success());
+    assert!(has("tidied"), "it was left alone: {}", builder.log());
+    assert_eq!(scene.makers(), 0);
 }

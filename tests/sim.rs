@@ -16,6 +16,7 @@ use grown::{Consumer, Process, on_paused_time, until, yaml, zookeeper};
 use model::book::Book;
 use model::configuration::Cast;
 use model::faults::{self, Chosen};
+use model::fewest::fewest;
 use nodepool::model::ids::{NodeId, RequestId};
 use nodepool::model::node::NodeState;
 use nodepool::model::request::RequestState;
@@ -213,6 +214,14 @@ fn faults_are_chosen_by_their_numbers() {
     let (all, some) = (faults::schedule(1), Chosen::only(&[0, 2]).of(faults::schedule(1)));
     assert_eq!(some, [all[0].clone(), all[2].clone()]);
     assert_eq!(Chosen::default().of(faults::schedule(1)), all);
+}
+
+#[test]
+fn as_few_faults_are_left_as_are_needed() {
+    let needed = |needed: &'static [usize]| fewest(23, |kept| needed.iter().all(|number| kept.contains(number)));
+    for few in [&[][..], &[0], &[22], &[3, 17], &[1, 2, 11, 20]] {
+        assert_eq!(needed(few), few);
+    }
 }
 
 #[test]

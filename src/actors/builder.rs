@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, WrapFuture};
+use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, Recipient, WrapFuture};
 use tracing::{info, warn};
 
 use super::build_worker::{self, BuildWorker, BuildWorkerParts, FactsOfProviders};
@@ -142,6 +142,8 @@ pub struct Builder {
     panics: PanicWatch,
     desk: Desk,
     providers: BTreeMap<ProviderName, ProviderHandle>,
+    /// Those that were replaced, and have calls under way which end with the session at the latest.
+    leaving: Vec<Recipient<Shutdown>>,
     not_started: NotStarted,
     build_workers: Vec<Addr<BuildWorker>>,
     upload_workers: Vec<Addr<UploadWorker>>,
@@ -167,6 +169,7 @@ impl Builder {
             store,
             desk,
             providers: BTreeMap::new(),
+            leaving: Vec::new(),
             not_started: NotStarted::default(),
             build_workers: Vec::new(),
             upload_workers: Vec::new(),
@@ -216,6 +219,8 @@ impl Builder {
         self.not_started.forget(name);
         if let Some(handle) = self.providers.remove(name) {
             handle.drain.do_send(Drain);
+            self.leaving.retain(Recipient::connected);
+            self.leaving.push(handle.stop);
         }
     }
 
@@ -224,7 +229,10 @@ impl Builder {
     }
 
     fn start_workers(&mut self) {
-        let Some(images) = self.config.images_dir.clone() else { return };
+        let Some(images) = self.config.images_dir.clone() else {
+            warn!(target: "nodepool.builder.NodePoolBuilder", "images-dir has gone from the file: nothing is built, uploaded or removed");
+            return;
+        };
         let workshop = Workshop {
             builder: self.shared.identity.fqdn.clone(),
             builder_id: self.life.builder_id.clone(),
@@ -317,6 +325,9 @@ impl Builder {
         let mut changes = reload::diff(&self.config, &loaded.config);
         let anew = providers::to_be_opened_anew(&self.config, &loaded.config, &self.providers);
         changes.extend(anew.into_iter().map(Change::ProviderChanged));
+        if self.config.images_dir != loaded.config.images_dir {
+            changes.push(Change::NeedsRestart("images-dir"));
+        }
         self.shared.set_in_force(loaded.clone());
         self.config = loaded.config;
         info!(target: "nodepool.builder.NodePoolBuilder", "configuration loaded");
@@ -382,9 +393,8 @@ impl Handler<Shutdown> for Builder {
         self.build_workers.drain(..).for_each(|worker| worker.do_send(Shutdown));
         self.upload_workers.drain(..).for_each(|worker| worker.do_send(Shutdown));
         self.cleanup.take().into_iter().for_each(|worker| worker.do_send(Shutdown));
-        for provider in std::mem::take(&mut self.providers).into_values() {
-            provider.stop.do_send(Shutdown);
-        }
+        let providers = std::mem::take(&mut self.providers).into_values().map(|provider| provider.stop);
+        providers.chain(self.leaving.drain(..)).for_each(|provider| provider.do_send(Shutdown));
         ctx.stop();
     }
 }

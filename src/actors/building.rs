@@ -94,12 +94,11 @@ pub async fn build(store: Store, workshop: Workshop, order: Order, recipe: Recip
             Built::Ready
         }
         (Ok(()), Err(error)) => {
-            error!(
-                target: "nodepool.builder.BuildWorker",
-                image = %key.image, build = %key.build, %error,
-                "the build cannot be recorded, so its files are removed"
-            );
-            remove_files(&workshop.images, &key).await;
+            error!(target: "nodepool.builder.BuildWorker", image = %key.image, build = %key.build, %error, "the build cannot be recorded");
+            // Otherwise it may have been, and only the answer was lost. The clean-up removes what has no record.
+            if error == WriteError::Conflict {
+                remove_files(&workshop.images, &key).await;
+            }
             Built::Failed
         }
         (Err(reason), _) => {

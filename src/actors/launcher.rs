@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, WrapFuture};
+use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Recipient, WrapFuture};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -78,6 +78,8 @@ pub struct Launcher {
     watch: ConfigWatch,
     panics: PanicWatch,
     providers: BTreeMap<ProviderName, ProviderHandle>,
+    /// Those that were replaced, and have calls under way which end with the session at the latest.
+    leaving: Vec<Recipient<Shutdown>>,
     not_started: NotStarted,
     pools: BTreeMap<PoolId, Addr<PoolWorker>>,
     /// Those that are gone from the configuration and finish what they have begun.
@@ -107,6 +109,7 @@ impl Launcher {
             watch: ConfigWatch::new(&loaded),
             config: loaded.config,
             providers: BTreeMap::new(),
+            leaving: Vec::new(),
             not_started: NotStarted::default(),
             pools: BTreeMap::new(),
             draining: Vec::new(),
@@ -172,6 +175,8 @@ impl Launcher {
         self.not_started.forget(name);
         if let Some(handle) = self.providers.remove(name) {
             handle.drain.do_send(Drain);
+            self.leaving.retain(Recipient::connected);
+            self.leaving.push(handle.stop);
         }
     }
 
@@ -459,9 +464,8 @@ impl Handler<Shutdown> for Launcher {
         if let Some(stats) = self.stats.take() {
             stats.do_send(Shutdown);
         }
-        for provider in std::mem::take(&mut self.providers).into_values() {
-            provider.stop.do_send(Shutdown);
-        }
+        let providers = std::mem::take(&mut self.providers).into_values().map(|provider| provider.stop);
+        providers.chain(self.leaving.drain(..)).for_each(|provider| provider.do_send(Shutdown));
         actix::ActorContext::stop(ctx);
     }
 }

@@ -34,6 +34,7 @@ use super::traces::Tracer;
 use super::{clock, dump, launcher, notify, signals, webapp};
 use crate::drivers::dib::DiskImageBuilder;
 use crate::drivers::image_files::ImagesDir;
+use crate::drivers::process_group;
 use crate::model::metrics::StatsdAddress;
 use crate::zk::Zk;
 use crate::zk::embedded::EmbeddedError;
@@ -140,8 +141,16 @@ pub async fn build(control: &Control, prepared: Prepared, life: BuilderLife) -> 
     info!(target: "nodepool.builder.NodePoolBuilder", "Nodepool builder {VERSION} starting");
     let loaded = prepared.loaded.clone();
     let grown = Grown::with_web(control, prepared, None).await?;
-    sessions(&grown.shared, loaded, &Tree::Builder(life)).await
+    let outcome = sessions(&grown.shared, loaded, &Tree::Builder(life)).await;
+    if tokio::time::timeout(LAST_BUILDS, process_group::none_left()).await.is_err() {
+        warn!(target: "nodepool.builder.NodePoolBuilder", "a build does not end; leaving it");
+    }
+    outcome
 }
+
+/// A process that ends leaves its builds so long: to take down what they have mounted, and then to be ended by force. Less than the time
+/// after which the process ends in any case.
+const LAST_BUILDS: Duration = Duration::from_secs(9);
 
 /// Whoever started a daemon waits until this is told.
 struct Ready<'a>(Option<&'a Detached>);
@@ -526,9 +535,21 @@ async fn follow_servers(
     }
 }
 
-/// The files as they are now; what was last in force, where they are broken at the moment.
+/// The files as they are now; what was last in force, where they are broken at the moment, or somebody is just writing them: half of a
+/// configuration may be one all the same. Whoever watches them sees what they are then.
 pub async fn newest(shared: &Shared, last: Loaded) -> Loaded {
+    let stamp_of = |look: &Result<Loaded, LoadError>| match look {
+        Ok(loaded) => loaded.stamp.clone(),
+        Err(error) => error.stamp.clone(),
+    };
+    let last = shared.in_force().unwrap_or(last);
+    let stamp = stamp_of(&shared.options.load_again().await);
+    if stamp == last.stamp {
+        return last;
+    }
+    tokio::time::sleep(LOOK_AGAIN).await;
     match shared.options.load_again().await {
+        look if stamp_of(&look) != stamp => last,
         Ok(loaded) => {
             loaded.tell();
             shared.set_in_force(loaded.clone());
@@ -536,7 +557,7 @@ pub async fn newest(shared: &Shared, last: Loaded) -> Loaded {
         }
         Err(error) => {
             error.tell();
-            shared.in_force().unwrap_or(last)
+            last
         }
     }
 }

@@ -5,8 +5,11 @@ use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 
 use actix_rt::Arbiter;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
@@ -16,7 +19,7 @@ use super::config_files::{self, Loaded};
 use super::log::LogPlan;
 use super::process::{self, Control, Prepared, ProcessError};
 use super::shared::{LauncherOptions, VERSION};
-use super::signals::Patience;
+use super::signals::{Patience, STOP_DEADLINE};
 use super::webapp;
 use crate::model::config::{TlsFiles, ZooKeeperConfig, ZooKeeperServer};
 use crate::zk::embedded::{EmbeddedOptions, EmbeddedServer};
@@ -77,10 +80,16 @@ async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
             None => Ok(()),
         }
     };
-    let serving = async { tokio::try_join!(process::serve(&control, prepared), building).map(drop) };
+    let mut serving = pin!(async { tokio::try_join!(process::serve(&control, prepared), building).map(drop) });
     let outcome = tokio::select! {
-        outcome = serving => outcome,
-        reason = failed => Err(ProcessError::CoordinatorFailed(reason)),
+        outcome = &mut serving => outcome,
+        reason = failed => {
+            // As whoever stops us does: builds that are under way have to be ended.
+            if kill(Pid::this(), Signal::SIGTERM).is_ok() {
+                let _ = tokio::time::timeout(STOP_DEADLINE, serving).await;
+            }
+            Err(ProcessError::CoordinatorFailed(reason))
+        }
     };
     coordinator.stop().await;
     outcome

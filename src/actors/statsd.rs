@@ -29,7 +29,7 @@ pub fn start(address: StatsdAddress) -> SampleSink {
 }
 
 async fn forward(address: StatsdAddress, mut samples: mpsc::Receiver<Sample>) {
-    let client = connect(&address).await;
+    let Some(client) = connect(&address, &samples).await else { return };
     info!(host = address.host, port = address.port, "sending statistics");
     let mut batch = Vec::with_capacity(BATCH);
     while samples.recv_many(&mut batch, BATCH).await > 0 {
@@ -54,7 +54,13 @@ fn send(client: &Client, batch: &mut Vec<Sample>) {
     for sample in batch.drain(..) {
         let name = printable(&sample.name);
         match sample.kind {
-            SampleKind::Gauge => pipeline.gauge(&name, sample.value),
+            SampleKind::Gauge => {
+                // A sign makes it a change of what was there before. Of two datagrams either may come first; the next second's are right.
+                if sample.value < 0.0 {
+                    pipeline.gauge(&name, 0.0);
+                }
+                pipeline.gauge(&name, sample.value);
+            }
             SampleKind::Counter => pipeline.count(&name, sample.value),
             SampleKind::Timer => pipeline.timer(&name, sample.value),
         }
@@ -63,10 +69,15 @@ fn send(client: &Client, batch: &mut Vec<Sample>) {
     pipeline.send(client);
 }
 
-async fn connect(address: &StatsdAddress) -> Client {
+/// None where nobody has anything to send any more, a provider that was replaced say.
+async fn connect(address: &StatsdAddress, samples: &mpsc::Receiver<Sample>) -> Option<Client> {
     loop {
         match resolve(address).await.and_then(|server| Client::new(server, "").map_err(|error| error.to_string())) {
-            Ok(client) => return client,
+            Ok(client) => return Some(client),
+            Err(error) if samples.is_closed() => {
+                warn!(host = address.host, error, "no statistics");
+                return None;
+            }
             Err(error) => warn!(host = address.host, error, "no statistics yet, trying again"),
         }
         tokio::time::sleep(RETRY).await;
@@ -104,12 +115,14 @@ mod tests {
         sink.send(Sample::timer("nodepool.launch.ready", 12.5));
         sink.send(Sample::gauge("nodepool.provider.p.max_servers", f64::INFINITY));
         sink.send(Sample::gauge("nodepool.label.a\nforged:1|c.nodes.ready", 0.0));
+        sink.send(Sample::gauge("nodepool.dib_image_build.i.qcow2.rc", -9.0));
         drop(sink);
         forward(StatsdAddress { host: "127.0.0.1".to_owned(), port }, samples).await;
         let mut buffer = [0; 1024];
         let length = server.recv(&mut buffer).await.unwrap();
         let expected = "nodepool.nodes.ready:3|g\nnodepool.launch.ready:1|c\nnodepool.launch.ready:12.5|ms\n\
-                        nodepool.provider.p.max_servers:inf|g\nnodepool.label.a_forged:1|c.nodes.ready:0|g";
+                        nodepool.provider.p.max_servers:inf|g\nnodepool.label.a_forged:1|c.nodes.ready:0|g\n\
+                        nodepool.dib_image_build.i.qcow2.rc:0|g\nnodepool.dib_image_build.i.qcow2.rc:-9|g";
         assert_eq!(std::str::from_utf8(&buffer[..length]).unwrap(), expected);
     }
 

@@ -202,7 +202,7 @@ async fn carry(
             match call_hook(carrier, shipment, freight, &id).await {
                 Ok(()) => {
                     let mut ready = ImageUpload { external_id: Some(id), ..sending };
-                    ready.set_state(UploadState::Ready, clock::now());
+                    ready.set_state(UploadState::Ready, carrier.store.upload_ends(&grant.key, clock::now()));
                     return ready;
                 }
                 Err(error) => error,

@@ -3,15 +3,26 @@
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::process::Child;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 /// From the request to end to the end by force: what a build has mounted it should be able to take down.
-pub const GRACE: Duration = Duration::from_secs(10);
+pub const GRACE: Duration = Duration::from_secs(8);
+
+/// Groups of this process that have not ended.
+static LIVING: LazyLock<watch::Sender<usize>> = LazyLock::new(|| watch::Sender::new(0));
+
+/// Once none is left. Whoever exits before that takes the threads along that end them, and leaves what they have mounted.
+pub async fn none_left() {
+    // The sender is there as long as the program.
+    let _ = LIVING.subscribe().wait_for(|living| *living == 0).await;
+}
 
 /// A child and all that it has started, as far as it stayed in its process group. Dropped, it ends as by `end`, in the background.
 pub struct Group(Option<Running>);
@@ -24,6 +35,7 @@ struct Running {
 impl Group {
     pub fn of(child: Child) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+        LIVING.send_modify(|living| *living += 1);
         Self(Some(Running { child, id }))
     }
 
@@ -88,5 +100,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.signal(Signal::SIGTERM);
         self.signal(Signal::SIGKILL);
+        LIVING.send_modify(|living| *living -= 1);
     }
 }

@@ -104,14 +104,21 @@ pub fn of_tenant<'a>(tenant: &TenantName, nodes: impl Iterator<Item = &'a Node>)
 fn post_amounts(totals: &mut Amounts, resources: &Map<String, Value>, sign: f64) {
     for (name, value) in resources {
         let Some(amount) = value.as_f64() else { continue };
-        let total = totals.get(name) + sign * amount;
-        // Sums of fractions do not come back to zero exactly; what is left is noise.
-        if total.abs() < 1e-9 {
+        let total = totals.get(name) + sign * exact(amount);
+        if total == 0.0 {
             totals.remove(name);
         } else {
             totals.set(name, total);
         }
     }
+}
+
+/// Rounded down to a multiple of 2⁻²⁰, and no more than 2³²: sums of such numbers have no error below 2³³, so that what has gone leaves
+/// nothing in the totals. A tenth three times, less a tenth, is not two tenths.
+fn exact(amount: f64) -> f64 {
+    const PARTS: f64 = (1 << 20) as f64;
+    const MOST: f64 = (1_u64 << 32) as f64;
+    (amount.clamp(-MOST, MOST) * PARTS).floor() / PARTS
 }
 
 fn post_count(counts: &mut OrdMap<LabelName, i64>, label: &LabelName, change: i64) {

@@ -126,6 +126,11 @@ impl Snapshot {
         behind.chain(before)
     }
 
+    /// The labels of such nodes, whatever the configuration says now.
+    pub fn idle_labels<'a>(&'a self, pool: &PoolId) -> impl Iterator<Item = &'a LabelName> + use<'a> {
+        self.idle.get(pool).into_iter().flat_map(|labels| labels.keys())
+    }
+
     pub fn idle_count(&self, pool: &PoolId, label: &LabelName) -> usize {
         self.idle.get(pool).and_then(|labels| labels.get(label)).map_or(0, OrdSet::len)
     }

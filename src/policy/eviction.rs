@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::bidder::Bidder;
 use super::pool::{Effect, Pool};
-use crate::model::ids::{LabelName, NodeId};
+use super::room::reusable;
+use crate::model::ids::{LabelName, NodeId, RequestId};
 use crate::model::node::{Node, NodeState, Writer};
 use crate::model::request::NodeRequest;
 use crate::model::snapshot::Stored;
@@ -19,6 +20,7 @@ impl Pool {
     pub(super) fn make_room(
         &mut self,
         request: &NodeRequest,
+        zone: Option<&str>,
         bidder: &Bidder<'_>,
         world: &World<'_>,
     ) -> Option<Effect> {
@@ -26,9 +28,8 @@ impl Pool {
         if self.evicting.is_some() || self.not_evicted_at == revision || !bidder.hosts.launches() {
             return None;
         }
-        let (id, node) = self.oldest_idle(request, bidder, world)?;
-        let mut nodes = world.snapshot.nodes_of(&bidder.id.provider);
-        if nodes.any(|(_, other)| is_leaving(&other.record, bidder, world)) {
+        let (id, node) = self.oldest_idle(request, zone, bidder, world)?;
+        if is_any_leaving(bidder, world) {
             return None;
         }
         self.evicting = revision;
@@ -37,27 +38,43 @@ impl Pool {
         Some(Effect::Evict(Box::new(change)))
     }
 
-    /// Of the nodes that neither this request nor one of higher rank needs: of each label as many stay as they can take.
+    /// Of the nodes that neither this request nor one of higher rank needs: what it can take stays, and of each label as many as those
+    /// can. What has a label that the pool has no more is needed by nobody.
     fn oldest_idle<'a>(
         &self,
         request: &NodeRequest,
+        zone: Option<&str>,
         bidder: &Bidder<'_>,
         world: &World<'a>,
     ) -> Option<(&'a NodeId, &'a Stored<Node>)> {
+        let needed = reusable(request, bidder, &self.claims, zone, world);
         let free_of =
             |label: &LabelName| world.snapshot.idle_nodes(bidder.id, label).filter(|id: &&NodeId| !self.claims.has(id));
-        let wanted = |label: &LabelName| match request.reuse {
-            true => request.node_types.iter().filter(|wish| *wish == label).count(),
-            false => 0,
-        };
+        let needed = |label: &LabelName| self.claims.kept(label) + needed.get(label).copied().unwrap_or(0);
         // Counted once for each label, not for each node.
-        let is_scarce = |label: &&LabelName| free_of(label).count() <= self.claims.kept(label) + wanted(label);
-        let scarce: BTreeSet<&LabelName> = bidder.pool.labels.iter().filter(is_scarce).collect();
-        let spare = bidder.pool.labels.iter().filter(|label| !scarce.contains(label)).flat_map(free_of);
+        let is_scarce = |label: &&LabelName| free_of(label).count() <= needed(label);
+        let scarce: BTreeSet<&LabelName> = world.snapshot.idle_labels(bidder.id).filter(is_scarce).collect();
+        let spare = world.snapshot.idle_labels(bidder.id).filter(|label| !scarce.contains(label)).flat_map(free_of);
         let nodes = spare.filter_map(|id| Some((id, world.snapshot.node(id)?)));
         let spare = nodes.filter(|(_, node)| !node.record.labels.iter().any(|label| scarce.contains(label)));
         spare.min_by_key(|(id, node)| (node.record.state_time, (*id).clone()))
     }
+}
+
+/// Whether room comes without anybody making it.
+pub(super) fn is_any_leaving(bidder: &Bidder<'_>, world: &World<'_>) -> bool {
+    world.snapshot.nodes_of(&bidder.id.provider).any(|(_, node)| is_leaving(&node.record, bidder, world))
+}
+
+/// Whether somebody has a node of the pool who will give it back. A held one may stay for ever.
+pub(super) fn is_any_taken(bidder: &Bidder<'_>, is_kept: impl Fn(&RequestId) -> bool, world: &World<'_>) -> bool {
+    let is_taken = |node: &Node| match node.state {
+        NodeState::InUse => true,
+        NodeState::Ready => node.allocation().is_some_and(|request| !is_kept(request)),
+        _ => false,
+    };
+    let mut nodes = world.snapshot.nodes_of(&bidder.id.provider);
+    nodes.any(|(_, node)| node.record.is_of(bidder.id) && is_taken(&node.record))
 }
 
 fn is_leaving(node: &Node, bidder: &Bidder<'_>, world: &World<'_>) -> bool {

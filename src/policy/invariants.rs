@@ -27,6 +27,8 @@ pub enum Sight<'a> {
     Created(&'a Place, &'a NodeId),
     /// The cloud has made this one beside another that a call of ours asked for.
     Doubled(&'a Place, &'a NodeId),
+    /// The cloud says from now on that it runs.
+    Runs(&'a Place),
     /// A call of ours asks for its end.
     Deleting(&'a Place),
     /// The cloud has said that it will end, and means it.
@@ -36,6 +38,8 @@ pub enum Sight<'a> {
     /// No more than so many servers may there be of nodes of a provider when one is made. A node that was there before the limit fell
     /// may be tried again. Told late where it falls: what was decided before is on its way.
     Limit(&'a ProviderName, usize),
+    /// A host of a provider takes so many jobs at a time.
+    Jobs(&'a ProviderName, &'a str, usize),
 }
 
 /// A server of a provider, by its id as text.
@@ -183,7 +187,11 @@ pub struct Watcher {
     /// What was in use once.
     used: BTreeSet<NodeId>,
     servers: BTreeMap<Place, Server>,
+    /// What ran once and exists no more.
+    past: BTreeSet<Place>,
     limits: BTreeMap<ProviderName, Limit>,
+    /// Hosts, and how many jobs each takes.
+    hosts: BTreeMap<(ProviderName, String), usize>,
 }
 
 #[derive(Debug)]
@@ -196,6 +204,7 @@ struct Limit {
 #[derive(Debug)]
 struct Server {
     node: NodeId,
+    runs: bool,
     is_ending: bool,
     /// A call of ours made it.
     is_ours: bool,
@@ -221,8 +230,14 @@ impl Watcher {
             }
             Sight::Created(place, node) => self.created(place, node),
             Sight::Doubled(place, node) => {
-                let server = Server { node: node.clone(), is_ending: false, is_ours: false };
+                let server = Server { node: node.clone(), runs: false, is_ending: false, is_ours: false };
                 self.servers.insert(place.clone(), server);
+                Vec::new()
+            }
+            Sight::Runs(place) => {
+                if let Some(server) = self.servers.get_mut(place) {
+                    server.runs = true;
+                }
                 Vec::new()
             }
             Sight::Deleting(place) => self.deleting(place),
@@ -233,11 +248,17 @@ impl Watcher {
                 Vec::new()
             }
             Sight::Gone(place) => {
-                self.servers.remove(place);
+                if self.servers.remove(place).is_some_and(|server| server.runs) {
+                    self.past.insert(place.clone());
+                }
                 Vec::new()
             }
             Sight::Limit(provider, limit) => {
                 self.limit(provider, limit);
+                Vec::new()
+            }
+            Sight::Jobs(provider, host, jobs) => {
+                self.hosts.insert((provider.clone(), host.to_owned()), jobs);
                 Vec::new()
             }
         };
@@ -275,6 +296,12 @@ impl Watcher {
         let kept = idle.filter_map(|(id, node)| Some((id, node.allocated_to.as_ref()?)));
         let forgotten = kept.filter(|(_, request)| !self.requests.contains_key(*request));
         found.extend(forgotten.map(|(id, request)| format!("node {id} is kept for {request}, which has gone")));
+        for ((provider, host), jobs) in &self.hosts {
+            let nodes = self.nodes_on(provider, host).count();
+            if nodes != *jobs {
+                found.push(format!("{host} of {provider} has {nodes} nodes for {jobs} jobs"));
+            }
+        }
         found.into_iter().map(Violation).collect()
     }
 
@@ -292,6 +319,9 @@ impl Watcher {
             }
             return found;
         };
+        if now.state == NodeState::Ready && self.nodes.get(id).is_none_or(|was| was.state != NodeState::Ready) {
+            found.extend(self.unfit(id, now));
+        }
         if let Some(was) = self.nodes.get(id) {
             found.extend(self.taken(id, was, now));
             if self.users.contains_key(id) && is_ending(now.state) {
@@ -309,8 +339,53 @@ impl Watcher {
             Some(user) if now.state == NodeState::InUse => drop(self.users.insert(id.clone(), user.clone())),
             _ => drop(self.users.remove(id)),
         }
-        self.nodes.insert(id.clone(), now.clone());
+        let was = self.nodes.insert(id.clone(), now.clone());
+        if now.state == NodeState::InUse && was.is_none_or(|was| was.state != NodeState::InUse) {
+            found.extend(self.crowded(now));
+        }
         found
+    }
+
+    fn nodes_on(&self, provider: &ProviderName, host: &str) -> impl Iterator<Item = &Node> {
+        let is_on =
+            move |node: &&Node| node.provider.as_ref() == Some(provider) && node.hostname.as_deref() == Some(host);
+        self.nodes.values().filter(is_on)
+    }
+
+    /// A host has no more users than jobs. Of idle nodes it may have more for a moment, where two wrote at the same time.
+    fn crowded(&self, node: &Node) -> Option<String> {
+        let (provider, host) = (node.provider.as_ref()?, node.hostname.as_ref()?);
+        let jobs = *self.hosts.get(&(provider.clone(), host.clone()))?;
+        let is_taken = |node: &&Node| matches!(node.state, NodeState::InUse | NodeState::Hold);
+        let users = self.nodes_on(provider, host).filter(is_taken).count();
+        (users > jobs).then(|| format!("{host} of {provider} has {users} users where it takes {jobs}"))
+    }
+
+    /// What is ready has a server of its own that runs, or that did when somebody looked: it may end at any time. Of a provider that
+    /// nobody saw make any there is nothing to say.
+    fn unfit(&self, id: &NodeId, now: &Node) -> Option<String> {
+        let provider = now.provider.as_ref()?;
+        let place = (provider.clone(), now.external_id.as_str().unwrap_or_default().to_owned());
+        let is_wrong = match self.servers.get(&place) {
+            Some(server) if server.node != *id => "is another node's",
+            Some(server) if !server.runs => "does not run",
+            None if !self.past.contains(&place) && self.servers.keys().any(|(of, _)| of == provider) => "is not there",
+            _ => return None,
+        };
+        Some(format!("node {id} is ready, and its server {} of {provider} {is_wrong}", place.1))
+    }
+
+    /// Servers that no node names, of which none that is being made may be: each with the node whose number it bears.
+    pub fn strays(&self) -> impl Iterator<Item = (&Place, &NodeId)> {
+        let is_stray = |place: &Place, server: &Server| {
+            let Some(node) = self.nodes.get(&server.node) else { return true };
+            match node.external_id.as_str() {
+                Some(own) => own != place.1,
+                None => !matches!(node.state, NodeState::Init | NodeState::Building),
+            }
+        };
+        let strays = self.servers.iter().filter(move |(place, server)| !server.is_ending && is_stray(place, server));
+        strays.map(|(place, server)| (place, &server.node))
     }
 
     /// A node is its request's as long as that is open, unless the request is begun anew, and stays as it is once that is fulfilled.
@@ -416,7 +491,7 @@ impl Watcher {
         if !self.nodes.contains_key(node) {
             found.push(format!("server {} of {} is made for node {node}, which is not there", place.1, place.0));
         }
-        self.servers.insert(place.clone(), Server { node: node.clone(), is_ending: false, is_ours: true });
+        self.servers.insert(place.clone(), Server { node: node.clone(), runs: false, is_ending: false, is_ours: true });
         let of_nodes = |((provider, _), server): &(&Place, &Server)| {
             *provider == place.0 && server.is_ours && !server.is_ending && self.nodes.contains_key(&server.node)
         };

@@ -9,7 +9,7 @@
 //! Nearly always there is nothing to find. Where the last listing showed no suspects, the next look is at the ids alone: each is
 //! that of a node or of an instance that was seen to be somebody else's, or all are listed.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde::Serialize;
 
@@ -108,12 +108,18 @@ impl Why {
     }
 }
 
+/// By their ids, with the number of listings in a row that lacked them.
+type Strangers = HashMap<String, u32>;
+
+/// What so many listings lacked is gone: one of them may be partial, or behind. Others' servers come and go as ours do.
+const LISTINGS_WITHOUT: u32 = 100;
+
 #[derive(Debug, Default)]
 pub struct Leaks {
     watches: BTreeMap<ProviderName, Watch>,
     /// Instances whose numbers had not been given when they were looked at. After a while there may be other nodes of these
     /// numbers, which proves nothing.
-    strangers: BTreeMap<ProviderName, HashSet<String>>,
+    strangers: BTreeMap<ProviderName, Strangers>,
     /// Proofs that were asked for: each is about the suspects of its own listing.
     awaited: BTreeMap<ProviderName, u32>,
 }
@@ -154,7 +160,7 @@ impl Leaks {
         self.watches.retain(|provider, _| launches(provider).is_some());
         if !world.snapshot.connected {
             // What was seen before says nothing about what is when it comes back.
-            self.watches.clear();
+            self.watches.values_mut().for_each(|watch| *watch = Watch { is_listing: watch.is_listing, ..watch.anew() });
             return Vec::new();
         }
         let mut effects = Vec::new();
@@ -195,7 +201,7 @@ impl Leaks {
         let Some(watch) = self.watches.get_mut(provider) else { return Vec::new() };
         watch.is_listing = false;
         let Some(inventory) = inventory.filter(|_| world.snapshot.connected) else {
-            *watch = Watch { ports_at: watch.ports_at, is_tidying: watch.is_tidying, ..Watch::default() };
+            *watch = watch.anew();
             return Vec::new();
         };
         let found = suspects(provider, inventory, |node| node_of(world.snapshot, node));
@@ -203,6 +209,14 @@ impl Leaks {
         watch.proven.clear();
         watch.suspects = found;
         watch.listed_at = Some(world.moment);
+        if let Some(strangers) = self.strangers.get_mut(provider).filter(|strangers| !strangers.is_empty()) {
+            let shown: HashSet<String> =
+                inventory.instances().iter().map(|instance| instance.external_id.to_string()).collect();
+            strangers.retain(|id, missed| {
+                *missed = if shown.contains(id) { 0 } else { *missed + 1 };
+                *missed < LISTINGS_WITHOUT
+            });
+        }
         let others = inventory.instances().iter().filter(|instance| !instance.is_of(provider));
         watch.others = others.map(|instance| instance.external_id.to_string()).collect();
         let mut effects = Vec::new();
@@ -232,7 +246,7 @@ impl Leaks {
         let Some(watch) = self.watches.get_mut(&provider).filter(|_| is_newest) else { return Vec::new() };
         let strangers = self.strangers.entry(provider.clone()).or_default();
         watch.prove(proof, strangers);
-        let is_stranger = |suspect: &&Suspect| strangers.contains(&suspect.external_id.to_string());
+        let is_stranger = |suspect: &&Suspect| strangers.contains_key(&suspect.external_id.to_string());
         let never_given: Vec<Suspect> = watch.suspects.iter().filter(is_stranger).cloned().collect();
         if never_given.is_empty() { Vec::new() } else { vec![Effect::NeverGiven(provider, never_given)] }
     }
@@ -244,15 +258,20 @@ impl Leaks {
 }
 
 impl Watch {
-    fn prove(&mut self, proof: &Proof, strangers: &mut HashSet<String>) {
+    /// One that has seen no instances. Ports have their own time: somebody else's that is seen twice within it is deleted.
+    fn anew(&self) -> Self {
+        Self { ports_at: self.ports_at, is_tidying: self.is_tidying, ..Self::default() }
+    }
+
+    fn prove(&mut self, proof: &Proof, strangers: &mut Strangers) {
         self.proven.clear();
         for suspect in &self.suspects {
             // It could not be asked.
             let Some(node) = proof.nodes.get(&suspect.node) else { continue };
             let id = suspect.external_id.to_string();
             if number(&suspect.node).is_none_or(|number| number >= proof.numbers_given) {
-                strangers.insert(id);
-            } else if !strangers.contains(&id) && why(&suspect.external_id, node.as_deref()) == Some(suspect.why) {
+                strangers.insert(id, 0);
+            } else if !strangers.contains_key(&id) && why(&suspect.external_id, node.as_deref()) == Some(suspect.why) {
                 self.proven.push(suspect.clone());
             }
         }

@@ -399,6 +399,8 @@ impl Pool {
     ) {
         let id = &rank.id;
         if self.resting.contains_key(id) {
+            // Others may take what they would leave to this pool (R45): its cloud has refused that a moment ago.
+            self.lacks_room |= !request.record.is_min_ready();
             self.verdicts.record(id, VerdictKind::Defer, Reason::OverQuota, world.now);
             return;
         }
@@ -419,7 +421,7 @@ impl Pool {
                 self.lacks_room |= matches!(reason, Reason::NotSurveyed(Some(_)));
                 if let Reason::NoRoom { .. } = reason {
                     self.lacks_room = true;
-                    effects.extend(self.make_room(&request.record, bidder, world));
+                    effects.extend(self.make_room(&request.record, None, bidder, world));
                     effects.extend(self.wait_for_room(id, request, bidder, world));
                 }
                 self.verdicts.record(id, kind, reason, world.now);

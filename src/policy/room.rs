@@ -1,6 +1,6 @@
 //! Whether there is room for nodes that are launched: the limits of cloud and pool, and what is used and kept of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::bidder::{Bidder, Choice, Claims};
 use super::reason::Reason;
@@ -53,6 +53,46 @@ pub(super) fn lacks_upload(image: &LabelImage, provider: &ProviderName, world: &
     upload.is_none().then(|| Trouble::NotReady(format!("image {name} has not been uploaded to this provider")))
 }
 
+/// How many idle nodes of each label a request takes, whether there is room for the others or not.
+pub fn reusable<'a>(
+    request: &'a NodeRequest,
+    bidder: &Bidder<'_>,
+    claims: &Claims,
+    zone: Option<&str>,
+    world: &World<'_>,
+) -> BTreeMap<&'a LabelName, usize> {
+    let mut idle = Idle { bidder, claims, world, zone, taken: BTreeSet::new() };
+    let mut taken = BTreeMap::new();
+    for label in request.node_types.iter().filter(|_| request.reuse) {
+        if idle.take(label).is_some() {
+            *taken.entry(label).or_insert(0) += 1;
+        }
+    }
+    taken
+}
+
+/// Idle nodes that go to one request, one after the other: all of one zone, that of the first.
+struct Idle<'a> {
+    bidder: &'a Bidder<'a>,
+    claims: &'a Claims,
+    world: &'a World<'a>,
+    zone: Option<&'a str>,
+    taken: BTreeSet<NodeId>,
+}
+
+impl Idle<'_> {
+    fn take(&mut self, label: &LabelName) -> Option<NodeId> {
+        let snapshot = self.world.snapshot;
+        let is_free = |id: &&NodeId| !self.taken.contains(*id) && !self.claims.has(id) && !snapshot.is_node_locked(id);
+        let zone_of = |id: &NodeId| snapshot.node(id).and_then(|node| node.record.az.as_deref());
+        let fits = |id: &&NodeId| self.zone.is_none() || zone_of(id) == self.zone;
+        let id = snapshot.idle_nodes(self.bidder.id, label).filter(is_free).find(fits)?.clone();
+        self.zone = self.zone.or(zone_of(&id));
+        self.taken.insert(id.clone());
+        Some(id)
+    }
+}
+
 /// Idle nodes where there are any and the request takes them, new ones otherwise as long as there is room. Where a zone is given
 /// the nodes are of that.
 pub fn assemble(
@@ -75,16 +115,11 @@ pub fn assemble(
         left.subtract(&claims.unseen);
         left.subtract(&claims.resources);
     }
-    let (mut choices, mut taken, mut zone) = (Vec::new(), BTreeSet::new(), zone);
+    let mut idle = Idle { bidder, claims, world, zone, taken: BTreeSet::new() };
+    let mut choices = Vec::new();
     for label in &request.node_types {
-        let idle = request.reuse.then(|| world.snapshot.idle_nodes(bidder.id, label)).into_iter().flatten();
-        let mut idle = idle.filter(|id| !taken.contains(*id) && !claims.has(id) && !world.snapshot.is_node_locked(id));
-        // All nodes of a request are of one zone, that of the first which is reused.
-        let zone_of = |id: &NodeId| world.snapshot.node(id).and_then(|node| node.record.az.as_deref());
-        if let Some(node) = idle.find(|id| zone.is_none() || zone_of(id) == zone) {
-            zone = zone.or(zone_of(node));
-            taken.insert(node.clone());
-            choices.push(Choice::Reuse(node.clone()));
+        if let Some(node) = request.reuse.then(|| idle.take(label)).flatten() {
+            choices.push(Choice::Reuse(node));
             continue;
         }
         let one = facts.need(&bidder.id.pool, label);

@@ -5,6 +5,7 @@
 use super::allocate::{decline_reasons, fits_tenant, others_could_serve, over_tenant_limit, tenant_need};
 use super::assembly::Assembly;
 use super::bidder::Bidder;
+use super::eviction::{is_any_leaving, is_any_taken};
 use super::pool::{Effect, Pool};
 use super::reason::Reason;
 use super::room::assemble;
@@ -98,9 +99,29 @@ impl Pool {
             }
         }
         ranks.sort();
-        for rank in ranks {
-            effects.extend(self.resume_one(&rank, bidder, world));
+        for rank in &ranks {
+            effects.extend(self.resume_one(rank, bidder, world));
         }
+        effects.extend(self.yield_to_first(&ranks, bidder, world));
+    }
+
+    /// Of several that wait with nodes of their own none may ever find room for the rest, where nobody else has any that would end by
+    /// itself. So the last of them by rank is given back, and the first has its nodes, or their room.
+    fn yield_to_first(&mut self, ranks: &[Rank], bidder: &Bidder<'_>, world: &World<'_>) -> Vec<Effect> {
+        let [first, others @ ..] = ranks else { return Vec::new() };
+        let waits = |rank: &Rank| {
+            self.assemblies.get(&rank.id).is_some_and(|assembly| assembly.is_waiting() && assembly.is_short())
+        };
+        let holds = |rank: &&Rank| waits(rank) && self.assemblies[&rank.id].has_good_nodes();
+        if !waits(first) || !self.building.is_empty() || self.evicting.is_some() {
+            return Vec::new();
+        }
+        let Some(last) = others.iter().rev().find(holds) else { return Vec::new() };
+        let is_kept = |request: &RequestId| self.assemblies.contains_key(request);
+        if is_any_leaving(bidder, world) || is_any_taken(bidder, is_kept, world) {
+            return Vec::new();
+        }
+        self.finish(&last.id, world)
     }
 
     fn resume_one(&mut self, rank: &Rank, bidder: &Bidder<'_>, world: &World<'_>) -> Vec<Effect> {
@@ -118,13 +139,13 @@ impl Pool {
             self.short.remove(&rank.id);
             return self.go_on(&rank.id, Vec::new(), world);
         }
-        let rest = assembly.rest_of(&request.record);
+        let (rest, zone) = (assembly.rest_of(&request.record), assembly.zone().map(str::to_owned));
         let decided = if self.resting.contains_key(&rank.id) {
             Err(assembly.refusal())
         } else if let Some(reason) = over_tenant_limit(&rest, bidder, &self.claims, world) {
             Err(reason)
         } else {
-            assemble(&rest, bidder, &self.claims, assembly.zone(), world)
+            assemble(&rest, bidder, &self.claims, zone.as_deref(), world)
         };
         match decided {
             // The same picture would lead to the same failure.
@@ -132,7 +153,8 @@ impl Pool {
             Ok(choices) => vec![self.extend(&rank.id, &request.record, choices, bidder, world)],
             Err(reason) => {
                 self.keep_for(rank, &rest, &reason, bidder, world);
-                let room = matches!(reason, Reason::NoRoom { .. }).then(|| self.make_room(&rest, bidder, world));
+                let room = matches!(reason, Reason::NoRoom { .. })
+                    .then(|| self.make_room(&rest, zone.as_deref(), bidder, world));
                 self.verdicts.record(&rank.id, VerdictKind::Defer, reason, world.now);
                 room.flatten().into_iter().collect()
             }

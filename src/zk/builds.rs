@@ -8,7 +8,7 @@ use super::lock::{self, Lock};
 use super::paths;
 use super::records::{Decoded, decode_stored, stored};
 use super::txn::{Store, refusal, release, unfitting};
-use super::{CreateMode, Op, OpReply, ZkError};
+use super::{CreateMode, Op, OpReply, Stat, ZkError};
 use crate::model::build::{BuildKey, BuildState, ImageBuild};
 use crate::model::ids::{BuildId, ImageName};
 use crate::model::json;
@@ -16,7 +16,7 @@ use crate::model::snapshot::{Stored, WriteError};
 use crate::model::time::{Span, Timestamp};
 
 /// Between a build and the next one, as records have it.
-const AFTER: Span = Span(0.001);
+pub(super) const AFTER: Span = Span(0.001);
 
 /// The right to build an image: nobody else does while this is held.
 #[derive(Debug)]
@@ -87,8 +87,8 @@ impl Store {
         let path = paths::image_build(&key.image, &key.build);
         let ops = vec![lock.fence(), Op::create(path, json::to_bytes(&record), CreateMode::Persistent)];
         match self.zk().multi(ops).await.as_deref() {
-            Ok([_, OpReply::Created { stat, .. }]) => {
-                let stat = *stat;
+            Ok([_, OpReply::Created { .. }]) => {
+                let stat = Stat::of_new();
                 self.mirror().fold(|fold| fold.snapshot().images.put_build(key, stored(record, &stat)));
                 Ok((stat.version, found.map(|(_, stored)| stored.record.state_time)))
             }

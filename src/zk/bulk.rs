@@ -72,6 +72,8 @@ pub struct Picture {
     unreadable: BTreeMap<String, String>,
     /// What was listed and had gone when it was to be read.
     vanished: BTreeSet<String>,
+    /// Nodes that we have made ourselves since the reading began.
+    ours: BTreeSet<NodeId>,
 }
 
 /// Reads everything below one of the mirror's roots.
@@ -295,6 +297,8 @@ impl Picture {
     pub fn replace_since(mut self, known: &Snapshot, snapshot: &mut Snapshot) {
         match self.root.as_str() {
             paths::NODES => {
+                let ours = snapshot.nodes().map(|(id, _)| id).filter(|id| known.node(id).is_none());
+                self.ours.extend(ours.cloned());
                 self.nodes.retain(|id, _| known.node(id).is_none() || snapshot.node(id).is_some());
                 for lock in snapshot.node_locks_changed_since(known) {
                     catch_up(&mut self.node_locks, lock);
@@ -370,7 +374,8 @@ impl Picture {
         let records = snapshot.nodes().map(|(id, known)| (id, known.mzxid));
         let known = records.chain(snapshot.empty_nodes().map(|id| (id, 0)));
         let is_gone = |id: &NodeId, written: i64| {
-            !self.nodes.contains_key(id) && !self.empty_nodes.contains(id) && !self.has_come_since(written)
+            let was_read = self.nodes.contains_key(id) || self.empty_nodes.contains(id);
+            !was_read && !self.has_come_since(written) && !self.ours.contains(id)
         };
         let gone: Vec<NodeId> = known.filter(|(id, written)| is_gone(id, *written)).map(|(id, _)| id.clone()).collect();
         for id in gone {
@@ -405,7 +410,7 @@ mod tests {
     use crate::model::node::NodeState;
     use crate::model::time::Timestamp;
     use crate::zk::memory::MemoryZooKeeper;
-    use crate::zk::{CreateMode, lock};
+    use crate::zk::{CreateMode, Stat, lock};
 
     fn stored(mzxid: i64) -> Stored<Node> {
         Stored { record: Node::new(NodeState::Building, Timestamp(1.0)).into(), version: 0, mzxid, mtime_ms: 0 }
@@ -432,8 +437,9 @@ mod tests {
         zk.delete(&gone, -1).await.unwrap();
 
         let (picture, known) = (read(&zk, paths::NODES).await.unwrap(), snapshot.clone());
-        let (new, stat) = create().await;
-        snapshot.put_node(id(&new), stored(stat.mzxid));
+        let (new, _) = create().await;
+        // A transaction does not tell by which it was made.
+        snapshot.put_node(id(&new), stored(Stat::of_new().mzxid));
         snapshot.set_node_lock(id(&new), held());
         let stat = zk.set(&old, bytes(), -1).await.unwrap();
         snapshot.put_node(id(&old), stored(stat.mzxid));

@@ -44,9 +44,14 @@ pub async fn read(zk: &Zk) -> Result<(ImagesPicture, BTreeMap<String, String>), 
     let mut reads = pin!(read_all(zk.as_ref(), records));
     while let Some(batch) = reads.next().await {
         for (path, answer) in batch? {
-            if let Some((data, stat)) = none_if_missing(answer)?
-                && let Some(reason) = picture.take(&path, &data, &stat)
-            {
+            let reason = match answer {
+                Ok((data, stat)) => picture.take(&path, &data, &stat),
+                Err(ZkError::NoNode) => None,
+                // One that is not for us is none of the others' business.
+                Err(ZkError::NotPermitted(reason)) => Some(reason),
+                Err(error) => return Err(error),
+            };
+            if let Some(reason) = reason {
                 unreadable.insert(path, reason);
             }
         }

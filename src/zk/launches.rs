@@ -8,7 +8,7 @@ use super::lock::{self, Lock, PlannedLock};
 use super::mirror::Fold;
 use super::paths::Place;
 use super::txn::{After, Guard, Store, refusal, unfitting};
-use super::{Op, OpReply, ZkError, paths, removal};
+use super::{Op, OpReply, Stat, ZkError, paths, removal};
 use crate::model::ids::{NodeId, RequestId};
 use crate::model::json;
 use crate::model::node::Node;
@@ -368,7 +368,7 @@ impl Store {
                 let contenders = replies.split_off(before.min(replies.len()));
                 replies.truncate(ops.len());
                 let paths = contenders.into_iter().filter_map(|reply| match reply {
-                    OpReply::Created { path, .. } => Some(path),
+                    OpReply::Created { path } => Some(path),
                     _ => None,
                 });
                 let locks = planned.into_iter().zip(paths).map(|(planned, path)| planned.taken(path)).collect();
@@ -406,8 +406,8 @@ impl Store {
     /// Takes over nodes that were created, each with its place among the answers; their ids.
     fn fold_new(&self, nodes: Vec<Node>, replies: &[OpReply]) -> Result<Vec<NodeId>, WriteError> {
         let created = replies.iter().filter_map(|reply| match reply {
-            OpReply::Created { path, stat } => match paths::parse(path) {
-                Place::Node(id) => Some((id, *stat)),
+            OpReply::Created { path } => match paths::parse(path) {
+                Place::Node(id) => Some(id),
                 _ => None,
             },
             _ => None,
@@ -416,13 +416,12 @@ impl Store {
         if created.len() != nodes.len() {
             return Err(unfitting());
         }
-        let ids = created.iter().map(|(id, _)| id.clone()).collect();
         self.mirror().fold(|fold| {
-            for ((id, stat), node) in created.into_iter().zip(nodes) {
-                fold.add_node(id, stored(node, &stat));
+            for (id, node) in created.iter().zip(nodes) {
+                fold.add_node(id.clone(), stored(node, &Stat::of_new()));
             }
         });
-        Ok(ids)
+        Ok(created)
     }
 
     /// Takes over nodes that were written, each with the answer to its write in their order.

@@ -478,7 +478,7 @@ fn stat(tree: &Tree, path: &str) -> Result<Option<Stat>, ZkError> {
 
 fn reply_of(written: Written) -> Option<OpReply> {
     match written {
-        Written::Created { path, stat } => Some(OpReply::Created { path, stat }),
+        Written::Created { path, .. } => Some(OpReply::Created { path }),
         Written::Set(stat) => Some(OpReply::Set(stat)),
         Written::Deleted => Some(OpReply::Deleted),
         Written::Checked(_) => Some(OpReply::Checked),

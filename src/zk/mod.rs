@@ -127,6 +127,14 @@ pub struct Stat {
     pub num_children: i32,
 }
 
+impl Stat {
+    /// That of a znode that a transaction has just made: its version is the first, and nobody has said by which transaction it is. So it
+    /// counts as older than whatever is read of it.
+    pub fn of_new() -> Self {
+        Self { czxid: -1, mzxid: -1, pzxid: -1, ..Self::default() }
+    }
+}
+
 /// One operation of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -162,7 +170,10 @@ impl Op {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpReply {
-    Created { path: String, stat: Stat },
+    /// Servers tell no more of it, unlike for a creation by itself: [`Stat::of_new`] is what is known.
+    Created {
+        path: String,
+    },
     Set(Stat),
     Deleted,
     Checked,

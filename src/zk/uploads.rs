@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use super::builds::AFTER;
 use super::lock::{self, Lock};
 use super::paths;
 use super::records::{Decoded, decode_stored, stored};
 use super::removal::remove_tree_after;
 use super::txn::{Store, refusal, release, unfitting};
-use super::{CreateMode, Op, OpReply, ZkError};
+use super::{CreateMode, Op, OpReply, Stat, ZkError};
 use crate::model::build::{BuildKey, BuildState, ImageBuild};
 use crate::model::ids::{ProviderName, UploadId};
 use crate::model::images::UploadPlace;
 use crate::model::json;
-use crate::model::snapshot::{Stored, WriteError};
+use crate::model::snapshot::{Snapshot, Stored, WriteError};
+use crate::model::time::Timestamp;
 use crate::model::upload::{ImageUpload, UploadKey, UploadState};
 
 /// So many failed uploads of a build to a provider are shown at most; then the next attempt goes on with the last record.
@@ -32,6 +34,16 @@ pub struct UploadGrant {
 }
 
 impl Store {
+    /// The time at which this upload is ready, so that it is newer than those of this image that are ready: by a clock that was ahead
+    /// they may be of the future, and all launchers would go on with them.
+    pub fn upload_ends(&self, key: &UploadKey, now: Timestamp) -> Timestamp {
+        let newest = |snapshot: &Snapshot| {
+            let newest = snapshot.images.newest_upload(&key.provider, &key.image);
+            newest.map(|(_, upload)| upload.record.state_time)
+        };
+        self.mirror().look(newest).map_or(now, |newest| now.max(newest + AFTER))
+    }
+
     /// Takes the lock of a build at a provider and records a new upload, or takes over one whose owner is gone; or, where some have failed
     /// without an image, the last of those: while a cloud answers nothing there would be a new one every few seconds, none of which can
     /// be cleared away.
@@ -93,7 +105,7 @@ impl Store {
         let mut ops = vec![lock.fence(), Op::check(build_path, stat.version), write];
         ops.extend(free.iter().map(Lock::release_op));
         let (key, stat, before) = match (self.zk().multi(ops).await.as_deref(), left) {
-            (Ok([_, _, OpReply::Created { path, stat }]), _) => (key(&paths::name(path).into()), *stat, None),
+            (Ok([_, _, OpReply::Created { path }]), _) => (key(&paths::name(path).into()), Stat::of_new(), None),
             (Ok([_, _, OpReply::Set(stat), ..]), Some((id, upload))) => {
                 (key(id), *stat, Some(ImageUpload::clone(&upload.record)))
             }

@@ -67,6 +67,11 @@ impl Scene {
         Nodepool::start_in(&environment, env!("CARGO_BIN_EXE_nodepool-builder"), &self.configuration, &arguments)
     }
 
+    /// Where the command is that makes images.
+    pub fn kitchen(&self) -> &Path {
+        self.home.path()
+    }
+
     pub async fn ask(&self, image: &str) {
         let path = paths::image_build_request(&image.into());
         make_path(&self.zk, paths::parent(&path).unwrap()).await.unwrap();

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, join_all};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
-use nodepool::zk::{CreateMode, EventKind, Op, OpReply, SessionState, WatchEvent, Zk, ZkError};
+use nodepool::zk::{CreateMode, EventKind, Op, OpReply, SessionState, Stat, WatchEvent, Zk, ZkError};
 
 use CreateMode::{Ephemeral, EphemeralSequential, Persistent, PersistentSequential};
 
@@ -158,7 +158,7 @@ async fn transactions(bench: Bench<'_>) {
         ])
         .await
         .unwrap();
-    let [OpReply::Created { path: first, .. }, OpReply::Created { path: second, .. }, OpReply::Set(stat), rest @ ..] =
+    let [OpReply::Created { path: first }, OpReply::Created { path: second }, OpReply::Set(stat), rest @ ..] =
         &replies[..]
     else {
         panic!("{replies:?}")
@@ -166,6 +166,10 @@ async fn transactions(bench: Bench<'_>) {
     assert_eq!((first.as_str(), second.as_str()), (path.as_str(), format!("{path}/s0000000000").as_str()));
     assert_eq!((stat.version, stat.data_length, stat.mzxid), (1, 2, stat.czxid));
     assert_eq!(rest, [OpReply::Checked, OpReply::Deleted]);
+    // What is written next of what was made names the version that is expected of it.
+    let made = bench.at("made");
+    zk.multi(vec![Op::create(made.as_str(), "x", Persistent)]).await.unwrap();
+    assert_eq!(zk.get(&made).await.unwrap().1.version, Stat::of_new().version);
     assert_eq!(zk.multi(Vec::new()).await.unwrap(), []);
 }
 

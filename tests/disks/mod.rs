@@ -34,8 +34,13 @@ impl SlowDisk {
         std::fs::rename(&next, self.home.path().join("slow")).expect("the directory is writable");
     }
 
+    /// How often somebody has waited for it.
+    pub fn waits(&self) -> u64 {
+        std::fs::metadata(self.home.path().join("waits")).map_or(0, |file| file.len())
+    }
+
     pub fn environment(&self) -> Vec<(String, PathBuf)> {
-        let variables = [("LD_PRELOAD", "slow_disk.so"), ("SLOW_DISK", "slow")];
+        let variables = [("LD_PRELOAD", "slow_disk.so"), ("SLOW_DISK", "slow"), ("SLOW_DISK_WAITS", "waits")];
         variables.map(|(name, file)| (name.to_owned(), self.home.path().join(file))).to_vec()
     }
 }

@@ -282,14 +282,12 @@ impl Fault {
                 true
             }
             Self::SlowDisk { milliseconds, time } => {
-                let leader = stage.ensemble.leader().await;
-                let before = stage.ensemble.servers[leader].zxid().await;
+                let before = stage.disk.waits();
                 stage.disk.take(milliseconds);
                 sleep(time).await;
                 stage.disk.take(0);
                 stage.ensemble.settles().await;
-                let leader = stage.ensemble.leader().await;
-                stage.ensemble.servers[leader].zxid().await > before
+                stage.disk.waits() > before
             }
             Self::FullDisk { time } => {
                 let before = stage.builds_without_room();

@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::grown::{on_real_time, until};
 use crate::studio::cloud::Cloud;
 use crate::studio::{Scene, names};
+use nodepool::actors::clock;
 use nodepool::actors::jobs::ProviderHandle;
 use nodepool::actors::providers::{MoreDrivers, StartProvider};
 use nodepool::model::build::BuildState;
 use nodepool::model::cloud::ExternalId;
 use nodepool::model::config::ProviderConfig;
 use nodepool::model::problem::Problem;
-use nodepool::model::time::Span;
+use nodepool::model::time::{Span, Timestamp};
 use nodepool::model::upload::UploadState;
 use nodepool::zk::lock::try_lock;
 use nodepool::zk::paths;
@@ -267,5 +268,21 @@ fn a_provider_that_could_not_be_started_gets_its_uploads_when_it_can() {
         scene.until_built("debian", 1).await;
         is_there.store(true, Relaxed);
         scene.until_uploaded("debian", "one", 1).await;
+    });
+}
+
+// All launchers went on with the older image until the clock had come so far.
+#[test]
+fn an_upload_is_newer_than_one_that_is_dated_in_the_future() {
+    on_real_time(async {
+        let scene = Scene::new();
+        let _builder = scene.start_for(&[DEBIAN], &[TAKES_DEBIAN], |_| {});
+        scene.until_uploaded("debian", "one", 1).await;
+        let (old, _) = scene.uploads("debian").await.remove(0);
+        scene.set_upload(&old, |upload| upload.state_time = Timestamp(clock::now().0 + 3600.0)).await;
+        scene.ask("debian").await;
+        scene.until_uploaded("debian", "one", 2).await;
+        let newest = scene.uploads("debian").await.into_iter().max_by_key(|(_, upload)| upload.state_time);
+        assert_ne!(newest.expect("there are two").0.build, old.build);
     });
 }

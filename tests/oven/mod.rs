@@ -22,10 +22,24 @@ for format in ${formats//,/ }; do
 done
 "#;
 
+/// Never ends by itself, and takes a while to tidy up when it is to end.
+pub const TIDY: &str = r#"#!/bin/bash
+here=$(dirname "$0")
+trap 'sleep 1; touch "$here/tidied"; exit 1' TERM
+touch "$here/begun"
+sleep 600 &
+wait
+"#;
+
 /// The command for `dib-cmd`, in this directory.
 pub fn install(directory: &Path) -> PathBuf {
+    put(directory, DIB)
+}
+
+/// The same, or another one in its place.
+pub fn put(directory: &Path, script: &str) -> PathBuf {
     let command = directory.join("dib");
-    std::fs::write(&command, DIB).expect("a new directory is writable");
+    std::fs::write(&command, script).expect("the directory is writable");
     let executable = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&command, executable).expect("whose file it is may say who executes it");
     command

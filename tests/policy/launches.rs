@@ -100,7 +100,7 @@ impl Scene {
     }
 
     /// Carries a write out.
-    fn apply(&mut self, change: &NodeChange) {
+    pub fn apply(&mut self, change: &NodeChange) {
         let mzxid = self.built.snapshot.node(&change.id).map_or(1000, |known| known.mzxid + 1);
         let stored =
             Stored { record: Arc::new(change.record.clone()), version: change.version + 1, mzxid, mtime_ms: 0 };
@@ -111,8 +111,9 @@ impl Scene {
     pub fn begin(&mut self) {
         let taken_up = self.step(Event::Wake);
         let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
+        let others = self.built.snapshot.node_count() * 10;
         for (number, record) in claim.build.iter().enumerate() {
-            let id = node_id(&(number + 1).to_string());
+            let id = node_id(&(others + number + 1).to_string());
             self.built
                 .snapshot
                 .put_node(id.clone(), Stored { record: Arc::new(record.clone()), version: 0, mzxid: 1, mtime_ms: 0 });
@@ -147,7 +148,7 @@ impl Scene {
     }
 
     /// The cloud has launched the node's instance.
-    fn launched(&mut self, node: usize) -> Vec<Effect> {
+    pub fn launched(&mut self, node: usize) -> Vec<Effect> {
         let instance = Instance::new(ExternalId::text(format!("server-{node}")));
         let news = News::Ended(Ok(Outcome::Launched(Box::new(instance))));
         let effects = self.step(Event::News(self.nodes[node].clone(), news)).into_iter();
@@ -187,6 +188,25 @@ fn of_a_label_that_is_wanted_what_is_more_than_that_makes_room() {
     assert_eq!(evicted("200-1 a,a,b", &three).as_deref(), Some("0000000008"));
     assert_eq!(evicted("200-1 a,a,b", &["7 labels=a", "8 labels=a", "9 labels=a locked"]), None, "both are taken");
     assert_eq!(evicted("200-1 a,a,a reuse=no", &three).as_deref(), Some("0000000008"));
+}
+
+// Both had their room for ever, and the request waited for as long.
+#[test]
+fn what_nobody_can_take_makes_room() {
+    let evicted = |request: &str, nodes: &[&str]| {
+        let effects = Scene::crowded(2.0, request, nodes).step(Event::Wake);
+        let evicted = effects.into_iter().find_map(|effect| match effect {
+            Effect::Evict(change) => Some(change.id),
+            _ => None,
+        });
+        evicted.map(|id| id.to_string())
+    };
+    let of_a_label_that_has_gone = ["7 labels=gone age=400", "8 labels=gone age=500"];
+    assert_eq!(evicted("200-1 a", &of_a_label_that_has_gone).as_deref(), Some("0000000008"));
+    let of_two_zones = ["7 labels=a zone=one age=500", "8 labels=b zone=two age=400"];
+    assert_eq!(evicted("200-1 a,b", &of_two_zones).as_deref(), Some("0000000008"), "the first decides on the zone");
+    let of_one_zone = ["7 labels=a zone=one age=500", "8 labels=b zone=one age=400"];
+    assert_eq!(evicted("200-1 a,b,a", &of_one_zone), None, "both are needed, and it is not for one more");
 }
 
 fn the_finish(effects: &[Effect]) -> &Finish {

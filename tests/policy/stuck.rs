@@ -7,7 +7,8 @@ use crate::worlds::{LAUNCHER, NOW, Spec, build, node_id, pool_id, request_id};
 use nodepool::model::cloud::{CloudError, Facts, News, Trouble};
 use nodepool::model::config::ProviderConfig;
 use nodepool::model::ids::{LabelName, LauncherId};
-use nodepool::model::request::{MOST_NODES, RequestState};
+use nodepool::model::node::{Node, NodeState};
+use nodepool::model::request::{MOST_NODES, NodeRequest, RequestState};
 use nodepool::model::snapshot::{Stored, WriteError};
 use nodepool::model::time::{Span, Timestamp};
 use nodepool::policy::pool::{Effect, Event, Pool, Probe};
@@ -210,4 +211,64 @@ fn a_node_that_got_other_labels_while_its_host_was_looked_at_is_not_handed_out()
     assert!(built.snapshot.put_node(node_id("1"), stored));
     assert_eq!(pool.step(probed("2"), &built.world()), []);
     assert!(pool.is_idle());
+}
+
+/// A request for two nodes of which the cloud has given one, with whatever else that led to.
+fn served_in_part(scene: &mut Scene, request: &str) -> Vec<Effect> {
+    (scene.request, scene.nodes) = (request_id(request), Vec::new());
+    scene.begin();
+    let [Effect::Save(ready)] = &scene.launched(0)[..] else { panic!("what is ready is not to be lost") };
+    scene.apply(&ready.clone());
+    assert_eq!(scene.step(Event::Saved(scene.nodes[0].clone(), Ok(()))), []);
+    let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
+    let effects = scene.step(Event::News(scene.nodes[1].clone(), refused));
+    scene.built.snapshot.remove_node(&scene.nodes[1]);
+    effects
+}
+
+// Each of two waited for the room of the other's node.
+#[test]
+fn of_several_requests_that_wait_with_nodes_the_last_gives_way_to_the_first() {
+    let mut scene = Scene::new("a,a");
+    served_in_part(&mut scene, "200-1");
+    let first = (scene.request.clone(), scene.nodes[0].clone());
+    assert_eq!(scene.step(Event::Wake), [], "it waits alone");
+    scene.built.snapshot.put_request(request_id("200-2"), {
+        let record = NodeRequest::new(vec!["a".into(), "a".into()], "tester", NOW);
+        Stored { record: Arc::new(record), version: 0, mzxid: 50, mtime_ms: 0 }
+    });
+    let effects = served_in_part(&mut scene, "200-2");
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Release(_))), "{effects:?}");
+    let effects = scene.step(Event::Wake);
+    let [Effect::Finish { request, finish }] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!((request, &finish.nodes[0].0), (&request_id("200-2"), &scene.nodes[0]));
+    assert_ne!(*request, first.0);
+    // While somebody else has a node of the pool, who will give it back, nobody has to give way.
+    let mut in_use = Node::clone(&scene.built.snapshot.node(&first.1).unwrap().record);
+    (in_use.state, in_use.allocated_to) = (NodeState::InUse, None);
+    scene
+        .built
+        .snapshot
+        .put_node(node_id("90"), Stored { record: Arc::new(in_use), version: 0, mzxid: 60, mtime_ms: 0 });
+    assert!(scene.step(Event::Finished(request_id("200-2"), Err(WriteError::Conflict))).is_empty());
+}
+
+// The other pool left the request to this one, which asked its cloud again every five seconds.
+#[test]
+fn others_need_not_leave_to_a_pool_what_its_cloud_has_just_refused() {
+    let mut scene = Scene::of(&Spec {
+        hosts: vec!["h1 labels=a".to_owned()],
+        requests: vec!["200-1 a".to_owned()],
+        others: vec!["elsewhere labels=a priority=200".to_owned()],
+        ..Spec::default()
+    });
+    scene.begin();
+    let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
+    let effects = scene.step(Event::News(scene.nodes[0].clone(), refused));
+    assert!(is_given_back(&effects), "{effects:?}");
+    scene.built.snapshot.remove_node(&scene.nodes[0]);
+    scene.built.snapshot.remove_request_lock(&scene.request);
+    scene.step(Event::Finished(scene.request.clone(), Ok(())));
+    assert_eq!(scene.step(Event::Wake), [], "it rests");
+    assert!(scene.pool.is_paused());
 }

@@ -18,13 +18,13 @@ use nodepool::model::request::{NodeRequest, RequestState};
 use nodepool::model::time::Timestamp;
 use nodepool::model::upload::{ImageUpload, UploadKey, UploadState};
 use nodepool::policy::image_invariants::{ImageSight, ImageWatcher};
-use nodepool::policy::invariants::{self, Sight, Violation, Watcher};
+use nodepool::policy::invariants::{self, Place, Sight, Violation, Watcher};
 use nodepool::zk::paths;
 use rustc_hash::{FxHashMap, FxHasher};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::configuration::Cast;
+use super::configuration::{Cast, PROVIDERS};
 
 /// Clones are the same book.
 #[derive(Clone, Default)]
@@ -191,6 +191,13 @@ impl Book {
         ready.get(nth % ready.len().max(1)).map(|(key, upload)| ((*key).clone(), (*upload).clone()))
     }
 
+    /// Servers of our providers that are nobody's.
+    pub fn strays(&self) -> Vec<Place> {
+        let pages = self.0.lock().unwrap();
+        let strays = pages.watcher.strays().map(|(place, _)| place.clone());
+        strays.filter(|(provider, _)| PROVIDERS.contains(&provider.as_str())).collect()
+    }
+
     /// Whether somebody waits for this request.
     pub fn is_open(&self, id: &RequestId) -> bool {
         let pages = self.0.lock().unwrap();
@@ -222,13 +229,14 @@ struct Gist {
     labels: Vec<LabelName>,
     allocated_to: Option<RequestId>,
     external_id: serde_json::Value,
+    hostname: Option<String>,
 }
 
 impl From<Gist> for Node {
     fn from(gist: Gist) -> Self {
         let mut node = Self::new(gist.state, Timestamp::default());
         (node.provider, node.labels, node.allocated_to) = (gist.provider, gist.labels, gist.allocated_to);
-        node.external_id = gist.external_id.into();
+        (node.external_id, node.hostname) = (gist.external_id.into(), gist.hostname);
         node
     }
 }

@@ -13,7 +13,8 @@ use std::time::Duration;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::Signal;
 
-use crate::model::faults::{self, Chosen, Fault, OLD_SEAT};
+use crate::model::faults::{self, Chosen};
+use crate::model::fewest::fewest;
 
 const YEAR_H: f64 = 365.25 * 24.0;
 
@@ -60,8 +61,9 @@ impl Campaign {
                             break;
                         }
                         lived.fetch_add(if self.twice { 2 } else { 1 }, Ordering::Relaxed);
-                        number_of_kills.fetch_add(kills(seed), Ordering::Relaxed);
-                        if !self.holds(seed) {
+                        let (holds, kills) = self.holds(seed);
+                        number_of_kills.fetch_add(kills, Ordering::Relaxed);
+                        if !holds {
                             broken.lock().unwrap().push(seed);
                         }
                     }
@@ -88,62 +90,51 @@ impl Campaign {
         broken.is_empty()
     }
 
-    fn holds(&self, seed: u64) -> bool {
+    /// Whether all promises did, and how many launchers and builders were killed.
+    fn holds(&self, seed: u64) -> (bool, usize) {
         let once = live(seed, &Chosen::default());
         print!("{}", text(seed, &once));
+        let kills = kills(&once);
         if !once.status.success() {
-            return false;
+            return (false, kills);
         }
         let differs = self.twice && live(seed, &Chosen::default()).stdout != once.stdout;
         if differs {
             println!("seed {seed}: another result when it is lived again");
         }
-        !differs
+        (!differs, kills)
     }
 }
 
-/// Fewer and fewer faults, as long as a promise is broken: first large parts are left out, then small ones (ddmin, Zeller and
-/// Hildebrandt: Simplifying and Isolating Failure-Inducing Input, 2002). False when nothing was broken in the first place.
+/// Fewer and fewer faults, as long as a promise is broken. False when nothing was broken in the first place.
 pub fn minimise(seed: u64) -> bool {
-    let mut left: Vec<usize> = (0..faults::schedule(seed).len()).collect();
-    let mut told = live(seed, &Chosen::only(&left));
+    let faults = faults::schedule(seed);
+    let mut told = live(seed, &Chosen::default());
     if told.status.success() {
         println!("seed {seed}: all promises hold");
         return false;
     }
-    let mut parts = 2;
-    loop {
-        let size = left.len().div_ceil(parts).max(1);
-        let shorter = (0..left.len()).step_by(size).find_map(|from| {
-            let kept: Vec<usize> =
-                left.iter().enumerate().filter(|(at, _)| !(from..from + size).contains(at)).map(|(_, n)| *n).collect();
-            let output = live(seed, &Chosen::only(&kept));
-            (!output.status.success()).then_some((kept, output))
-        });
-        match shorter {
-            Some((kept, output)) => {
-                println!("seed {seed}: {} faults are enough: {kept:?}", kept.len());
-                (left, told, parts) = (kept, output, parts.saturating_sub(1).max(2));
-            }
-            None if size > 1 => parts = (parts * 2).min(left.len()),
-            None => break,
+    let left = fewest(faults.len(), |kept| {
+        let output = live(seed, &Chosen::only(kept));
+        let is_broken = !output.status.success();
+        if is_broken {
+            println!("seed {seed}: {} faults are enough: {kept:?}", kept.len());
+            told = output;
         }
-        if left.is_empty() {
-            break;
-        }
-    }
-    for (at, fault) in faults::schedule(seed).into_iter().enumerate().filter(|(n, _)| left.contains(n)).map(|(_, f)| f)
-    {
+        is_broken
+    });
+    for (at, fault) in left.iter().map(|number| &faults[*number]) {
         println!("{at:9.3} {fault:?}");
     }
     print!("{}", text(seed, &told));
     true
 }
 
-/// How often launchers and builders are killed in the hour of a seed; that of Nodepool 11 is not counted.
-fn kills(seed: u64) -> usize {
-    let is_kill = |fault: &Fault| matches!(fault, Fault::Kill { process, .. } if *process < OLD_SEAT);
-    faults::schedule(seed).iter().filter(|(_, fault)| is_kill(fault)).count()
+/// As the hour says itself.
+fn kills(output: &Output) -> usize {
+    let out = String::from_utf8_lossy(&output.stdout);
+    let parts = out.lines().next().into_iter().flat_map(|line| line.split(", "));
+    parts.filter_map(|part| part.strip_suffix(" kills")).find_map(|number| number.parse().ok()).unwrap_or(0)
 }
 
 fn live(seed: u64, chosen: &Chosen) -> Output {

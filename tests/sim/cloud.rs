@@ -25,10 +25,11 @@ use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
 
 use super::book::Book;
+use super::configuration::CORES;
 use super::gate::Gate;
 
 /// How likely things go wrong with one call.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Weather {
     pub refused: f64,
     pub lost_answers: f64,
@@ -72,6 +73,8 @@ struct Server {
     boots_at: Instant,
     fate: Fate,
     goes_at: Option<Instant>,
+    /// That it runs.
+    told: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,13 +122,18 @@ impl Clouds {
         self.0.lock().unwrap().weather.values_mut().for_each(|(_, weather)| *weather = Weather::default());
     }
 
-    /// Somebody else ends a server of ours.
-    pub fn vanish(&self, nth: usize) {
+    pub fn is_fair(&self, provider: &ProviderName) -> bool {
+        self.0.lock().unwrap().weather(provider) == Weather::default()
+    }
+
+    /// Somebody else ends a server of ours, if there is any.
+    pub fn vanish(&self, nth: usize) -> bool {
         let mut state = self.0.lock().unwrap();
         let place = state.servers.keys().nth(nth % state.servers.len().max(1)).cloned();
-        if let Some(place) = place {
-            state.end(&place);
+        if let Some(place) = &place {
+            state.end(place);
         }
+        place.is_some()
     }
 
     pub fn door(&self, provider: ProviderName, gate: &Gate) -> Door {
@@ -156,8 +164,14 @@ impl State {
         }
     }
 
-    fn forget_gone(&mut self) {
+    /// What has happened since somebody looked.
+    fn go_on(&mut self) {
         let now = Instant::now();
+        let runs = |server: &Server| server.fate == Fate::Runs && server.boots_at <= now;
+        for (place, server) in self.servers.iter_mut().filter(|(_, server)| !server.told && runs(server)) {
+            server.told = true;
+            self.book.see(Sight::Runs(place));
+        }
         let gone = self.servers.iter().filter(|(_, server)| server.goes_at.is_some_and(|at| at <= now));
         for place in gone.map(|(place, _)| place.clone()).collect::<Vec<_>>() {
             self.end(&place);
@@ -165,7 +179,7 @@ impl State {
     }
 
     fn create(&mut self, provider: &ProviderName, order: &LaunchOrder, limit: usize) -> Result<ExternalId, CloudError> {
-        self.forget_gone();
+        self.go_on();
         let own = || self.servers.iter().filter(|((of, _), _)| of == provider);
         // Whoever says that there may be one already means that one; nobody else is asked whether there is.
         let same = |(_, server): &(_, &Server)| server.name == order.hostname && server.goes_at.is_none();
@@ -198,6 +212,7 @@ impl State {
             boots_at: now + Duration::from_secs_f64(self.dice.gen_range(5.0..60.0)),
             fate,
             goes_at: None,
+            told: false,
         };
         let node = server.metadata.get("nodepool_node_id").expect("a server says whose it is");
         let node = NodeId::from(node.as_str());
@@ -216,7 +231,7 @@ impl State {
     }
 
     fn delete(&mut self, place: &Place) -> Result<(), CloudError> {
-        self.forget_gone();
+        self.go_on();
         if place.1.starts_with(OF_OTHERS) {
             self.book.accuse(Violation(format!("{} of {}, which is somebody else's, is deleted", place.1, place.0)));
         }
@@ -272,7 +287,7 @@ impl State {
     }
 
     fn list(&mut self, provider: &ProviderName) -> Vec<Instance> {
-        self.forget_gone();
+        self.go_on();
         let Weather { lag_s, of_others, .. } = self.weather(provider);
         let (now, lag) = (Instant::now(), Duration::from_secs_f64(lag_s));
         let own = self.servers.iter().filter(|((of, _), server)| of == provider && server.made + lag <= now);
@@ -309,7 +324,7 @@ impl Server {
 }
 
 fn need() -> Amounts {
-    Amounts::none().with("instances", 1.0).with("cores", 2.0).with("ram", 2048.0)
+    Amounts::none().with("instances", 1.0).with("cores", CORES as f64).with("ram", 2048.0)
 }
 
 fn failed(detail: &str) -> CloudError {

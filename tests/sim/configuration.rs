@@ -21,8 +21,15 @@ pub const OLD: [&str; 2] = ["old", "middle"];
 pub const LABELS: &[&str] = &["a", "b"];
 /// What only that one serves.
 pub const OLD_LABEL: &str = "c";
-/// What consumers ask for where that one is there, one as likely as the other.
-pub const WISHES: &[&str] = &["a", "b", "a", "b", "a", "b", OLD_LABEL];
+/// A provider of hosts that the first launcher has, in some hours, and the label that only it serves.
+pub const RACK: &str = "rack";
+pub const RACK_LABEL: &str = "h";
+/// Its hosts, and how many jobs each takes at a time. What begins so has no address to be looked up.
+pub const HOSTS: [(&str, usize); 2] = [("fake-1", 2), ("fake-2", 1)];
+/// What consumers ask for where these are there, or one of them, one as likely as the other.
+const WITH_OLD: &[&str] = &["a", "b", "a", "b", "a", "b", OLD_LABEL];
+const WITH_RACK: &[&str] = &["a", "b", "a", "b", "a", "b", RACK_LABEL];
+pub const WISHES: &[&str] = &["a", "b", "a", "b", "a", "b", OLD_LABEL, RACK_LABEL];
 
 pub const BUILDERS: [&str; 2] = ["oak", "elm"];
 /// What builders build, and how old it gets, in seconds.
@@ -39,17 +46,41 @@ pub struct Cast {
     pub old: bool,
     /// No transaction takes records of two nodes: what is one write otherwise goes step by step, as a request for a thousand nodes does.
     pub narrow: bool,
+    /// Static hosts.
+    pub rack: bool,
+    /// Pools are limited in their cores, and not in the number of their servers.
+    pub cores: bool,
+    /// Idle and held nodes go when they get old.
+    pub ages: bool,
 }
+
+/// How old idle nodes of the label `a` get, in seconds, and held ones; which is less than most are held.
+const READY_AGE: u32 = 300;
+const HOLD_AGE: u32 = 120;
+/// What a server has.
+pub const CORES: usize = 2;
 
 impl Cast {
     pub fn of(seed: u64) -> Self {
         let mut dice = StdRng::seed_from_u64(seed ^ 0xca57);
-        Self { builders: dice.gen_bool(0.3), old: dice.gen_bool(0.2), narrow: dice.gen_bool(0.2) }
+        Self {
+            builders: dice.gen_bool(0.3),
+            old: dice.gen_bool(0.2),
+            narrow: dice.gen_bool(0.2),
+            rack: dice.gen_bool(0.3),
+            cores: dice.gen_bool(0.3),
+            ages: dice.gen_bool(0.3),
+        }
     }
 
     /// What consumers ask for.
     pub fn wishes(self) -> &'static [&'static str] {
-        if self.old { WISHES } else { LABELS }
+        match (self.old, self.rack) {
+            (false, false) => LABELS,
+            (true, false) => WITH_OLD,
+            (false, true) => WITH_RACK,
+            (true, true) => WISHES,
+        }
     }
 
     /// Where which image has to be.
@@ -109,9 +140,13 @@ impl Default for Sizes {
 
 impl Launcher {
     pub fn yaml(&self, sizes: Sizes, cast: Cast) -> String {
-        let of_pool = json!({"max-servers": sizes.max_servers, "host-key-checking": false});
+        let limit = match cast.cores {
+            true => json!({"max-cores": sizes.max_servers * CORES}),
+            false => json!({"max-servers": sizes.max_servers}),
+        };
         let section = |name: &&str| {
-            let mut section = provider(name, json!({"launch-timeout": 180}), of_pool.clone());
+            let mut section = provider(name, json!({"launch-timeout": 180}), limit.clone());
+            section["pools"][0]["host-key-checking"] = false.into();
             if *name == BUILT_FOR && cast.builders {
                 section["diskimages"] = json!([{"name": IMAGES[0].0}]);
                 section["pools"][0]["labels"][1] =
@@ -123,12 +158,29 @@ impl Launcher {
             section
         };
         let is_served = |name: &&&str| **name == self.own || sizes.lacks != Some(Lack::Provider);
-        let sections: Vec<Value> = self.providers.iter().filter(is_served).map(section).collect();
+        let mut sections: Vec<Value> = self.providers.iter().filter(is_served).map(section).collect();
+        let mut labels = vec![json!({"name": "a", "min-ready": sizes.min_ready}), json!({"name": "b"})];
+        if cast.ages {
+            labels[0]["max-ready-age"] = READY_AGE.into();
+        }
+        if cast.rack && self.name == LAUNCHERS[0].name {
+            sections.push(rack());
+            labels.push(json!({"name": RACK_LABEL}));
+        }
         let mut configuration = fake::configuration(&sections);
         if cast.builders {
             configuration["diskimages"] = json!([{"name": IMAGES[0].0}]);
         }
-        configuration["labels"] = json!([{"name": "a", "min-ready": sizes.min_ready}, {"name": "b"}]);
+        if cast.ages {
+            configuration["max-hold-age"] = HOLD_AGE.into();
+        }
+        configuration["labels"] = labels.into();
         configuration.to_string()
     }
+}
+
+fn rack() -> Value {
+    let host = |(name, jobs): &(&str, usize)| json!({"name": name, "labels": ["a", RACK_LABEL], "max-parallel-jobs": jobs, "host-key-checking": false});
+    let hosts: Vec<Value> = HOSTS.iter().map(host).collect();
+    json!({"name": RACK, "driver": "static", "pools": [{"name": "main", "nodes": hosts}]})
 }

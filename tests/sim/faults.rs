@@ -1,6 +1,8 @@
 //! What goes wrong, as data: drawn from a seed, thinned out by whoever looks for the least that is needed.
 
+use std::cell::Cell;
 use std::num::ParseIntError;
+use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -223,84 +225,162 @@ pub struct Stage {
     pub crowd: Crowd,
     pub luck: Luck,
     pub book: Book,
+    pub struck: Struck,
+}
+
+/// How many faults met somebody: one that is dead already is not killed, and of idle nodes there may be none. Clones count together.
+#[derive(Clone, Debug, Default)]
+pub struct Struck {
+    all: Rc<Cell<usize>>,
+    kills: Rc<Cell<usize>>,
+}
+
+impl Struck {
+    pub fn all(&self) -> usize {
+        self.all.get()
+    }
+
+    /// Of launchers and builders. That of Nodepool 11 is not counted.
+    pub fn kills(&self) -> usize {
+        self.kills.get()
+    }
+
+    fn note(&self, met: bool) {
+        self.all.set(self.all.get() + usize::from(met));
+    }
+
+    /// What people do takes its time.
+    fn note_later(&self, act: impl Future<Output = bool> + 'static) {
+        let struck = self.clone();
+        actix_rt::spawn(async move { struck.note(act.await) });
+    }
 }
 
 impl Stage {
-    fn kill(&self, seat: &Seat, steps: u64) {
-        let (seat, gate, zookeeper) = (seat.clone(), seat.gate(), self.zookeeper.clone());
+    /// False where whoever sat there is dead already.
+    fn kill(&self, process: usize, steps: u64) -> bool {
+        let seat = self.seats[process].clone();
+        let (gate, zookeeper, struck) = (seat.gate(), self.zookeeper.clone(), self.struck.clone());
+        if !seat.is_alive() {
+            return false;
+        }
         gate.close_after(steps);
         actix_rt::spawn(async move {
             // Who makes fewer steps than that dies all the same.
             let _ = tokio::time::timeout(Duration::from_secs(60), gate.closed()).await;
             gate.close_after(0);
+            if process < OLD_SEAT && gate.dies_now() {
+                struck.kills.set(struck.kills.get() + 1);
+            }
             // The session it has by then, which may not be that of now; nobody sits there anew so soon.
             let session = seat.session();
             tokio::time::sleep(SESSION_TIMEOUT).await;
             zookeeper.expire(session);
         });
+        true
+    }
+
+    fn cut(&self, process: usize, duration: Duration) {
+        let (zookeeper, seat) = (self.zookeeper.clone(), &self.seats[process]);
+        let (session, gate) = (seat.session(), seat.gate());
+        let number = gate.last_session();
+        zookeeper.suspend(session);
+        actix_rt::spawn(async move {
+            tokio::time::sleep(duration.min(SESSION_TIMEOUT)).await;
+            if duration > SESSION_TIMEOUT {
+                gate.note_end(number);
+                zookeeper.expire_unheard(session);
+                tokio::time::sleep(duration - SESSION_TIMEOUT).await;
+            }
+            zookeeper.resume(session);
+        });
+    }
+
+    fn reload(&self, launcher: usize, sizes: Sizes, duration: Duration) {
+        let configured = self.launchers[launcher].clone();
+        configured.set(sizes);
+        actix_rt::spawn(async move {
+            tokio::time::sleep(duration).await;
+            configured.complete();
+        });
+    }
+
+    /// What people do by hand. False where it is done by now, or never; otherwise it is counted when it is done.
+    fn act(&self, fault: &Fault) -> bool {
+        let (zookeeper, crowd, book) = (self.zookeeper.clone(), self.crowd.clone(), self.book.clone());
+        match *fault {
+            Fault::Delete { nth } => {
+                self.seats[..LAUNCHERS.len()].iter().for_each(|launcher| slow_down(launcher, 300, 10.0));
+                self.struck.note_later(operator::delete_idle(zookeeper, crowd, nth));
+            }
+            Fault::Hold { nth, seconds } => {
+                self.struck.note_later(operator::hold(zookeeper, crowd, nth, Duration::from_secs_f64(seconds)));
+            }
+            Fault::Erase { nth } => self.struck.note_later(operator::erase(zookeeper, book, nth)),
+            Fault::Dismiss { nth } => self.struck.note_later(operator::dismiss_upload(zookeeper, book, nth)),
+            Fault::Rebuild { image } => {
+                actix_rt::spawn(operator::ask_for_build(zookeeper, image));
+                return true;
+            }
+            _ => unreachable!("{fault:?} is nothing that people do"),
+        }
+        false
     }
 }
 
 pub fn strike(fault: &Fault, stage: &Stage) {
-    let Stage { zookeeper, clouds, seats, launchers, .. } = stage;
-    match *fault {
-        Fault::Kill { process, steps } => stage.kill(&seats[process], steps),
-        Fault::Expire { process } => zookeeper.expire(seats[process].session()),
+    let Stage { zookeeper, clouds, seats, .. } = stage;
+    let met = match *fault {
+        Fault::Kill { process, steps } => stage.kill(process, steps),
+        Fault::Expire { process } => {
+            zookeeper.expire(seats[process].session());
+            seats[process].is_alive()
+        }
         Fault::Cut { process, seconds } => {
-            let (zookeeper, seat) = (zookeeper.clone(), &seats[process]);
-            let (session, gate, duration) = (seat.session(), seat.gate(), Duration::from_secs_f64(seconds));
-            let number = gate.last_session();
-            zookeeper.suspend(session);
-            actix_rt::spawn(async move {
-                tokio::time::sleep(duration.min(SESSION_TIMEOUT)).await;
-                if duration > SESSION_TIMEOUT {
-                    gate.note_end(number);
-                    zookeeper.expire_unheard(session);
-                    tokio::time::sleep(duration - SESSION_TIMEOUT).await;
-                }
-                zookeeper.resume(session);
-            });
+            stage.cut(process, Duration::from_secs_f64(seconds));
+            seats[process].is_alive()
         }
         Fault::Lose { process, requests, answers } => {
             let loss = if answers { Loss::AfterApplying } else { Loss::BeforeApplying };
             zookeeper.fail_next(seats[process].session(), requests, loss);
+            seats[process].is_alive()
         }
         Fault::Storm { provider, weather, seconds } => {
             clouds.set_weather(provider, weather.weather(), Duration::from_secs_f64(seconds));
+            true
         }
         Fault::Vanish { nth } => clouds.vanish(nth),
-        Fault::Jump { seconds } => clock::simulate(Timestamp(clock::now().0 + seconds)),
+        Fault::Jump { seconds } => {
+            clock::simulate(Timestamp(clock::now().0 + seconds));
+            true
+        }
         Fault::Behind { process, most_ms, seconds } => {
             let lag = seats[process].set_lag(Duration::from_millis(most_ms), zookeeper);
             actix_rt::spawn(async move {
                 tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
                 lag.end();
             });
+            seats[process].is_alive()
         }
-        Fault::Slow { process, most_ms, seconds } => slow_down(&seats[process], most_ms, seconds),
-        Fault::Delete { nth } => {
-            seats[..LAUNCHERS.len()].iter().for_each(|launcher| slow_down(launcher, 300, 10.0));
-            drop(actix_rt::spawn(operator::delete_idle(zookeeper.clone(), stage.crowd.clone(), nth)))
+        Fault::Slow { process, most_ms, seconds } => {
+            slow_down(&seats[process], most_ms, seconds);
+            seats[process].is_alive()
         }
-        Fault::Hold { nth, seconds } => {
-            let duration = Duration::from_secs_f64(seconds);
-            drop(actix_rt::spawn(operator::hold(zookeeper.clone(), nth, duration)))
+        Fault::Delete { .. }
+        | Fault::Hold { .. }
+        | Fault::Erase { .. }
+        | Fault::Dismiss { .. }
+        | Fault::Rebuild { .. } => stage.act(fault),
+        Fault::Doom { image, seconds } => {
+            stage.luck.doom(image, Duration::from_secs_f64(seconds));
+            true
         }
-        Fault::Erase { nth } => drop(actix_rt::spawn(operator::erase(zookeeper.clone(), stage.book.clone(), nth))),
-        Fault::Dismiss { nth } => {
-            drop(actix_rt::spawn(operator::dismiss_upload(zookeeper.clone(), stage.book.clone(), nth)))
-        }
-        Fault::Rebuild { image } => drop(actix_rt::spawn(operator::ask_for_build(zookeeper.clone(), image))),
-        Fault::Doom { image, seconds } => stage.luck.doom(image, Duration::from_secs_f64(seconds)),
         Fault::Reload { launcher, sizes, seconds } => {
-            let configured = launchers[launcher].clone();
-            configured.set(sizes);
-            actix_rt::spawn(async move {
-                tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
-                configured.complete();
-            });
+            stage.reload(launcher, sizes, Duration::from_secs_f64(seconds));
+            true
         }
-    }
+    };
+    stage.struck.note(met);
 }
 
 fn slow_down(process: &Seat, most_ms: u64, seconds: f64) {

@@ -1,6 +1,6 @@
 //! What separates a process from the world when it is killed: from one step to the next nothing of it gets through any more.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,6 +21,8 @@ pub struct Gate {
     closing: Arc<Notify>,
     /// Of each session of the process, one after the other, since when it is over.
     sessions: Arc<Mutex<Vec<Option<Instant>>>>,
+    /// That somebody has counted its death.
+    counted: Arc<AtomicBool>,
 }
 
 /// What was on its way when a session ended is on its way a moment later.
@@ -28,7 +30,12 @@ const MOMENT: Duration = Duration::from_millis(100);
 
 impl Gate {
     pub fn open() -> Self {
-        Self { steps: Arc::new(AtomicU64::new(u64::MAX)), closing: Arc::default(), sessions: Arc::default() }
+        Self {
+            steps: Arc::new(AtomicU64::new(u64::MAX)),
+            closing: Arc::default(),
+            sessions: Arc::default(),
+            counted: Arc::default(),
+        }
     }
 
     /// The process has this session from now on.
@@ -86,6 +93,11 @@ impl Gate {
 
     pub fn is_closed(&self) -> bool {
         self.steps.load(Ordering::Relaxed) == 0
+    }
+
+    /// Once for each process that is killed, however often somebody tried to.
+    pub fn dies_now(&self) -> bool {
+        !self.counted.swap(true, Ordering::Relaxed)
     }
 
     /// Whether a step gets through.

@@ -1,6 +1,6 @@
 //! Looks into launchers while they run: whether their books are right, and whether they know why somebody waits.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,9 +8,10 @@ use nodepool::actors::messages::AskWhy;
 use nodepool::actors::shared::Shared;
 use nodepool::model::ids::RequestId;
 use nodepool::model::request::RequestState;
-use nodepool::policy::invariants::{Violation, of_ledger};
+use nodepool::policy::invariants::{Place, Violation, of_ledger};
 
 use super::book::Book;
+use super::cloud::Clouds;
 use super::gate::Gate;
 
 /// Between two looks. Not the period of anything else.
@@ -46,6 +47,24 @@ pub async fn inspect(name: &'static str, shared: Arc<Shared>, gate: Gate, book: 
             waited = open;
         } else {
             waited.clear();
+        }
+    }
+}
+
+/// In fair weather a server that is nobody's is there for so many looks at most, whatever else fails.
+const MOST_LOOKS: u32 = 8;
+
+/// Sees servers that are nobody's, as long as anybody lives.
+pub async fn seek_strays(clouds: Clouds, book: Book) {
+    let mut seen: BTreeMap<Place, u32> = BTreeMap::new();
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        let strays = book.strays().into_iter().filter(|(provider, _)| clouds.is_fair(provider));
+        seen = strays.map(|place| (place.clone(), seen.get(&place).map_or(1, |looks| looks + 1))).collect();
+        for ((provider, server), looks) in &seen {
+            if *looks == MOST_LOOKS {
+                book.accuse(Violation(format!("server {server} of {provider} is nobody's, and nobody ends it")));
+            }
         }
     }
 }

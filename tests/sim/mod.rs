@@ -9,6 +9,7 @@ pub mod cloud;
 pub mod configuration;
 pub mod entropy;
 pub mod faults;
+pub mod fewest;
 pub mod gate;
 pub mod inspector;
 pub mod operator;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use nodepool::actors::{clock, disk, promises};
 use nodepool::chance;
 use nodepool::model::time::Timestamp;
+use nodepool::policy::invariants::Sight;
 use nodepool::zk::memory::MemoryZooKeeper;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -31,8 +33,8 @@ use tokio::time::Instant;
 use self::book::Book;
 use self::builders::Luck;
 use self::cloud::Clouds;
-use self::configuration::{BUILDERS, Cast, LAUNCHERS};
-use self::faults::{Chosen, Fault, Stage};
+use self::configuration::{BUILDERS, Cast, HOSTS, LAUNCHERS, RACK};
+use self::faults::{Chosen, Fault, Stage, Struck};
 use self::process::Seat;
 use self::zuul::Crowd;
 use crate::grown::on_paused_time;
@@ -43,6 +45,8 @@ const REQUESTS: usize = 300;
 const NARROW: usize = 1_000;
 /// Fewer than so many that are served show nothing.
 const FEWEST_SERVED: u32 = 200;
+/// And so do fewer faults that meet somebody.
+const FEWEST_FAULTS: usize = 10;
 /// After all faults everything has to be at rest within this time.
 const HEALING: Duration = Duration::from_secs(1800);
 
@@ -53,7 +57,10 @@ pub struct Outcome {
     pub served: u32,
     pub failed: u32,
     pub given_up: u32,
+    /// Those that met somebody.
     pub faults: usize,
+    /// Launchers and builders that were killed.
+    pub kills: usize,
     /// Changes in ZooKeeper, and what tells them from those of another run.
     pub digest: (u64, u64),
 }
@@ -65,10 +72,10 @@ impl Outcome {
 
     /// What came of it, and where a promise was broken, how to see it again.
     pub fn line(&self, seed: u64, chosen: &Chosen) -> String {
-        let Self { violations, served, failed, given_up, faults, digest: (changes, digest) } = self;
+        let Self { violations, served, failed, given_up, faults, kills, digest: (changes, digest) } = self;
         let mut text = format!(
-            "seed {seed}: {served} requests served, {failed} failed, {given_up} given up, {faults} faults, {changes} changes, \
-             digest {digest:016x}"
+            "seed {seed}: {served} requests served, {failed} failed, {given_up} given up, {faults} faults, {kills} kills, \
+             {changes} changes, digest {digest:016x}"
         );
         for violation in violations {
             text += &format!("\n    BROKEN {violation}");
@@ -134,7 +141,12 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     for _ in 0..REQUESTS {
         crowd.join(Duration::from_secs_f64(dice.gen_range(20.0..HOUR)), dice.r#gen(), cast.wishes());
     }
-    let stage = Stage { zookeeper, clouds, seats, launchers, crowd, luck, book: book.clone() };
+    if cast.rack {
+        HOSTS.iter().for_each(|(host, jobs)| book.see(Sight::Jobs(&RACK.into(), host, *jobs)));
+    }
+    actix_rt::spawn(inspector::seek_strays(clouds.clone(), book.clone()));
+    let struck = Struck::default();
+    let stage = Stage { zookeeper, clouds, seats, launchers, crowd, luck, book: book.clone(), struck };
     let begun = Instant::now();
     for (at, fault) in faults {
         tokio::time::sleep_until(begun + Duration::from_secs_f64(*at)).await;
@@ -164,12 +176,17 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     if served < FEWEST_SERVED {
         violations.push(format!("only {served} of {REQUESTS} requests were served"));
     }
+    let (met, kills) = (stage.struck.all(), stage.struck.kills());
+    if met < FEWEST_FAULTS.min(faults.len()) {
+        violations.push(format!("only {met} of {} faults met somebody", faults.len()));
+    }
     Outcome {
         violations,
         served,
         failed: stage.crowd.tally.failed.get(),
         given_up: stage.crowd.tally.given_up.get(),
-        faults: faults.len(),
+        faults: met,
+        kills,
         digest: book.digest(),
     }
 }

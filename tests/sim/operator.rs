@@ -18,66 +18,77 @@ use super::configuration::{PROVIDERS, WISHES};
 use super::zuul::Crowd;
 use crate::grown::Consumer;
 
-/// Deletes an idle node: locks it, reads it, and writes what was read as deleting a while later. In the very moment several ask for
-/// such a node.
-pub async fn delete_idle(zookeeper: MemoryZooKeeper, crowd: Crowd, nth: usize) {
-    let operator = Consumer::of(&zookeeper);
+/// An idle node, in the very moment in which several ask for such a one.
+async fn wanted_by_many(operator: &Consumer, crowd: &Crowd, nth: usize) -> Option<NodeId> {
     let idle: Vec<(NodeId, Node)> = operator.nodes().await.into_iter().filter(|(_, node)| node.is_idle()).collect();
-    let Some((id, node)) = idle.get(nth % idle.len().max(1)) else { return };
+    let (id, node) = idle.get(nth % idle.len().max(1))?;
     if let Some(wish) = WISHES.iter().find(|wish| node.labels.iter().any(|label| label.as_str() == **wish)) {
         (0..4).for_each(|number| crowd.join(Duration::ZERO, nth as u64 * 4 + number, std::slice::from_ref(wish)));
         // Who serves it may have decided before the lock is there, and write after that.
         tokio::time::sleep(Duration::from_millis(20) * nth as u32).await;
     }
-    let zk = operator.zk.clone();
-    let Ok(Some(held)) = lock::try_lock(&zk, &paths::node_lock(id), "").await else { return };
-    if let Some(mut node) = operator.node(id).await.filter(Node::is_idle) {
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        node.set_state(NodeState::Deleting, Writer::Operator, clock::now());
-        write(&operator, id, &node).await;
-    }
-    held.release().await.expect("nobody breaks the lock of an operator");
+    Some(id.clone())
 }
 
-/// Removes the record of an idle node, with what is below it. Its server is left over.
-pub async fn erase(zookeeper: MemoryZooKeeper, book: Book, nth: usize) {
+/// Deletes an idle node: locks it, reads it, and writes what was read as deleting a while later. Whether there was one.
+pub async fn delete_idle(zookeeper: MemoryZooKeeper, crowd: Crowd, nth: usize) -> bool {
+    let operator = Consumer::of(&zookeeper);
+    let Some(id) = wanted_by_many(&operator, &crowd, nth).await else { return false };
+    let zk = operator.zk.clone();
+    let Ok(Some(held)) = lock::try_lock(&zk, &paths::node_lock(&id), "").await else { return false };
+    let node = operator.node(&id).await.filter(Node::is_idle);
+    if let Some(mut node) = node.clone() {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        node.set_state(NodeState::Deleting, Writer::Operator, clock::now());
+        write(&operator, &id, &node).await;
+    }
+    held.release().await.expect("nobody breaks the lock of an operator");
+    node.is_some()
+}
+
+/// Removes the record of an idle node, with what is below it. Its server is left over. Whether there was one.
+pub async fn erase(zookeeper: MemoryZooKeeper, book: Book, nth: usize) -> bool {
     let operator = Consumer::of(&zookeeper);
     let is_ours = |node: &Node| node.provider.as_ref().is_some_and(|provider| PROVIDERS.contains(&provider.as_str()));
     let nodes = operator.nodes().await.into_iter();
     let idle: Vec<NodeId> = nodes.filter(|(_, node)| node.is_idle() && is_ours(node)).map(|(id, _)| id).collect();
-    let Some(id) = idle.get(nth % idle.len().max(1)) else { return };
+    let Some(id) = idle.get(nth % idle.len().max(1)) else { return false };
     let path = paths::node(id);
-    let Ok((_, seen)) = operator.zk.get(&path).await else { return };
+    let Ok((_, seen)) = operator.zk.get(&path).await else { return false };
     let below = operator.zk.children(&path).await.map(|(names, _)| names).unwrap_or_default();
     let mut ops: Vec<Op> = below.iter().map(|name| Op::delete(format!("{path}/{name}"), -1)).collect();
     ops.push(Op::delete(path, seen.version));
     book.see(Sight::Erased(id));
     match operator.zk.multi(ops).await {
         // It was given to somebody meanwhile, is locked, or has gone.
-        Err(ZkError::Multi { .. }) => book.see(Sight::Spared(id)),
-        Ok(_) => {}
+        Err(ZkError::Multi { .. }) => {
+            book.see(Sight::Spared(id));
+            false
+        }
+        Ok(_) => true,
         Err(error) => panic!("an operator cannot remove node {id}: {error}"),
     }
 }
 
-/// Keeps an idle node for a while, so that nobody is given it, and lets it go then.
-pub async fn hold(zookeeper: MemoryZooKeeper, nth: usize, duration: Duration) {
+/// Keeps an idle node for a while, so that nobody is given it, and lets it go then. Whether there was one.
+pub async fn hold(zookeeper: MemoryZooKeeper, crowd: Crowd, nth: usize, duration: Duration) -> bool {
     let operator = Consumer::of(&zookeeper);
-    let nodes = operator.nodes().await.into_iter();
-    let idle: Vec<NodeId> = nodes.filter(|(_, node)| node.is_idle()).map(|(id, _)| id).collect();
-    let Some(id) = idle.get(nth % idle.len().max(1)) else { return };
+    let Some(id) = wanted_by_many(&operator, &crowd, nth).await else { return false };
     let zk = operator.zk.clone();
-    let Ok(Some(held)) = lock::try_lock(&zk, &paths::node_lock(id), "").await else { return };
-    let node = operator.node(id).await.filter(Node::is_idle);
+    let Ok(Some(held)) = lock::try_lock(&zk, &paths::node_lock(&id), "").await else { return false };
+    let node = operator.node(&id).await.filter(Node::is_idle);
     if let Some(mut node) = node.clone() {
         node.set_state(NodeState::Hold, Writer::Operator, clock::now());
-        write(&operator, id, &node).await;
+        write(&operator, &id, &node).await;
     }
     held.release().await.expect("nobody breaks the lock of an operator");
     if node.is_some() {
-        tokio::time::sleep(duration).await;
-        delete_held(&operator, id, NodeState::Deleting).await;
+        actix_rt::spawn(async move {
+            tokio::time::sleep(duration).await;
+            delete_held(&operator, &id, NodeState::Deleting).await;
+        });
     }
+    node.is_some()
 }
 
 /// Lets a node go that is held, if it is still there: `used` is what Zuul writes (zookeeper.md Z15), people have it deleted.
@@ -130,14 +141,15 @@ pub async fn ask_for_build(zookeeper: MemoryZooKeeper, image: &'static str) {
     }
 }
 
-/// Lets an upload go that is ready.
-pub async fn dismiss_upload(zookeeper: MemoryZooKeeper, book: Book, nth: usize) {
+/// Lets an upload go that is ready. Whether there was one.
+pub async fn dismiss_upload(zookeeper: MemoryZooKeeper, book: Book, nth: usize) -> bool {
     let operator = Consumer::of(&zookeeper);
-    let Some((key, mut upload)) = book.ready_upload(nth) else { return };
+    let Some((key, mut upload)) = book.ready_upload(nth) else { return false };
     book.see_image(ImageSight::Dismissed(&key));
     upload.set_state(UploadState::Deleting, clock::now());
     match operator.zk.set(&paths::image_upload(&key), Bytes::from(json::to_bytes(&upload)), -1).await {
-        Ok(_) | Err(ZkError::NoNode) => {}
+        Ok(_) => true,
+        Err(ZkError::NoNode) => false,
         Err(error) => panic!("an operator cannot write {}: {error}", key.image_id()),
     }
 }

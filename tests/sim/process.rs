@@ -58,6 +58,12 @@ impl Seat {
         self.0.borrow().session
     }
 
+    /// Somebody sits there, with a session, and has not been killed.
+    pub fn is_alive(&self) -> bool {
+        let gate = self.gate();
+        !gate.is_closed() && gate.session_number().is_some()
+    }
+
     pub fn wire(&self) -> Wire {
         self.0.borrow().wire.clone()
     }

@@ -50,6 +50,8 @@ pub struct Life {
     pub place: Place,
     pub node: NodeId,
     pub created: i64,
+    /// The first answer that said it runs.
+    pub shown_active: Option<i64>,
     pub delete_asked: Option<i64>,
     pub gone: Option<i64>,
 }
@@ -177,6 +179,10 @@ impl Witness {
         for life in &self.servers {
             let mut happened = |at, what| events.push(Event { at, of: Of::Server(life), what });
             happened(life.created, What::Created);
+            // Its node may be ready within the same millisecond.
+            if let Some(at) = life.shown_active {
+                happened(early(at, life.created), What::Runs);
+            }
             if let Some(at) = life.delete_asked {
                 happened(at, What::Deleting);
                 happened(early(at, life.created), What::Ending);
@@ -213,6 +219,7 @@ enum Of<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Created,
+    Runs,
     Deleting,
     Ending,
     Gone,
@@ -245,6 +252,7 @@ fn lives(history: &Value) -> Vec<Life> {
         ),
         node: NodeId::from(node),
         created: micros(&server["created"]).expect("a server was created at some time"),
+        shown_active: micros(&server["shown_active"]),
         delete_asked: micros(&server["delete_asked"]),
         gone: micros(&server["gone"]),
     };
@@ -298,6 +306,7 @@ impl Judge {
         self.tell(at_ms, &format!("server {} of {} for node {node}: {:?}", place.1, place.0, event.what));
         let sight = match event.what {
             What::Created => Sight::Created(place, node),
+            What::Runs => Sight::Runs(place),
             What::Deleting => Sight::Deleting(place),
             What::Ending => Sight::Ending(place),
             What::Gone => Sight::Gone(place),
@@ -309,7 +318,7 @@ impl Judge {
         let at_ms = event.at / MICROS;
         self.tell(at_ms, &format!("image {} of {}: {:?}", place.1, place.0, event.what));
         let sight = match event.what {
-            What::Created => ImageSight::Stored(place),
+            What::Created | What::Runs => ImageSight::Stored(place),
             What::Deleting | What::Ending => ImageSight::Deleting(place),
             What::Gone => ImageSight::Gone(place),
         };

@@ -206,6 +206,7 @@ fn node(line: &Line<'_>, hosts: &[StandingHost]) -> Node {
     node.provider = Some(line.get("provider").unwrap_or("lab").into());
     node.pool = Some("main".into());
     node.launcher = Some("static driver".to_owned());
+    node.az = line.get("zone").map(str::to_owned);
     node.allocated_to = line.get("allocated").map(request_id);
     node.slot = line.number("slot").map(|slot| slot as i64);
     node.hold_expiration = line.number("hold").map(|seconds| seconds as i64);

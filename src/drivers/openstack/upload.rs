@@ -34,6 +34,8 @@ pub struct UploadImage {
     order: Arc<UploadOrder>,
     id: Option<ExternalId>,
     step: Step,
+    /// How long looks have failed since the last one that did not.
+    unanswered_s: f64,
 }
 
 #[derive(Debug)]
@@ -52,7 +54,7 @@ enum Step {
 
 impl UploadImage {
     pub fn new(shared: Arc<Shared>, order: Arc<UploadOrder>) -> Self {
-        Self { shared, order, id: None, step: Step::Begin }
+        Self { shared, order, id: None, step: Step::Begin, unanswered_s: 0.0 }
     }
 
     pub fn external_id(&self) -> Option<&ExternalId> {
@@ -90,12 +92,16 @@ impl UploadImage {
             (Step::Sending, Input::Reply(Err(error @ CloudError::Failed { .. }))) => {
                 self.look(Span::ZERO, 0.0, Some(error))
             }
-            (Step::Checking(waited, lost), Input::Reply(Ok(Reply::Json(image)))) => self.checked(waited, lost, &image),
+            (Step::Checking(waited, lost), Input::Reply(Ok(Reply::Json(image)))) => {
+                self.unanswered_s = 0.0;
+                self.checked(waited, lost, &image)
+            }
             (Step::Checking(_, Some(lost)), Input::Reply(Err(_))) => Next::Failed(lost),
             // All of it is there: one look that fails is no reason to send it again.
             (Step::Checking(waited, None), Input::Reply(Err(CloudError::Failed { .. } | CloudError::Deadline)))
-                if waited < PATIENCE =>
+                if self.unanswered_s < PATIENCE =>
             {
+                self.unanswered_s += LAST_LOOK.0;
                 self.look(LAST_LOOK, waited + LAST_LOOK.0, None)
             }
             (_, Input::Reply(Err(error))) => Next::Failed(error),

@@ -67,6 +67,8 @@ struct Presence {
     expires_ms: u64,
     /// When it expires at the latest while it has no connection, whatever it is given back.
     latest_ms: u64,
+    /// Pauses since it was heard, in which it could not be.
+    pauses: u32,
     timeout_ms: i32,
     /// Users that the client has named; kept to be answered, nothing depends on them.
     users: BTreeSet<String>,
@@ -374,24 +376,32 @@ impl Coordinator {
     }
 }
 
+/// So many pauses in a row, in which a client with a connection was not heard, do not count against it.
+const MOST_PAUSES: u32 = 3;
+
 impl Presence {
     fn new(timeout_ms: i32, now: Moment) -> Self {
-        let mut presence = Self { link: None, expires_ms: 0, latest_ms: 0, timeout_ms, users: BTreeSet::new() };
+        let mut presence =
+            Self { link: None, expires_ms: 0, latest_ms: 0, pauses: 0, timeout_ms, users: BTreeSet::new() };
         presence.touch(now);
         presence
     }
 
     fn touch(&mut self, now: Moment) {
         let timeout_ms = u64::try_from(self.timeout_ms).unwrap_or_default();
-        (self.expires_ms, self.latest_ms) = (now.passed_ms + timeout_ms, now.passed_ms + 2 * timeout_ms);
+        (self.expires_ms, self.latest_ms, self.pauses) =
+            (now.passed_ms + timeout_ms, now.passed_ms + 2 * timeout_ms, 0);
     }
 
     /// Who has a connection may have sent something that nobody could hear. Who has none gets as much time as he would have to come
-    /// back, once: on a disk that is always slow he would never be missed.
+    /// back, once. On a disk that is always slow neither would ever be missed, if this had no end.
     fn give_back(&mut self, silent_ms: u64) {
         let later_ms = self.expires_ms + silent_ms;
-        self.expires_ms =
-            if self.link.is_some() { later_ms } else { later_ms.min(self.latest_ms).max(self.expires_ms) };
+        if self.link.is_none() {
+            self.expires_ms = later_ms.min(self.latest_ms).max(self.expires_ms);
+        } else if self.pauses < MOST_PAUSES {
+            (self.expires_ms, self.pauses) = (later_ms, self.pauses + 1);
+        }
     }
 }
 

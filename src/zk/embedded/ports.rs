@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use tokio::net::TcpListener;
+use tracing::warn;
 
 const FILE_NAME: &str = "ports";
 /// How many ports are tried from the first one on.
@@ -31,10 +32,22 @@ pub async fn listen(data_dir: &Path, first_port: u16) -> std::io::Result<Option<
         };
     }
     let (Some(plain), Some(tls)) = (plain, tls) else { return Ok(None) };
-    // The file only keeps ports stable; a run without it would work.
     let text = format!("{first_port} {} {}\n", plain.local_addr()?.port(), tls.local_addr()?.port());
-    fs::write(file, text)?;
+    // The file only keeps ports stable: without it they may be others next time.
+    if let Err(error) = remember(&file, &text) {
+        warn!(file = %file.display(), %error, "cannot note which ports these are");
+    }
     Ok(Some((plain, tls)))
+}
+
+/// In a new file, which takes the place of the old one: a full disk costs none of them.
+fn remember(file: &Path, text: &str) -> std::io::Result<()> {
+    if fs::read_to_string(file).is_ok_and(|known| known == text) {
+        return Ok(());
+    }
+    let unfinished = file.with_extension("new");
+    fs::write(&unfinished, text)?;
+    fs::rename(unfinished, file)
 }
 
 /// `None` where the port is taken (or not ours to take).

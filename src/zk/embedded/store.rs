@@ -1,5 +1,6 @@
 //! The tree on disk: one redb file, one durable commit per group of changes, everything checked when it is opened.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,6 +12,7 @@ use nix::fcntl::{Flock, FlockArg};
 use redb::{
     Builder, Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
 };
+use tracing::info;
 
 use super::jute::{Malformed, Reader, Writer};
 use super::protocol::{decode_acl, write_acl};
@@ -168,6 +170,13 @@ impl Store {
 fn builder() -> Builder {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE_BYTES);
+    let is_told = Cell::new(false);
+    builder.set_repair_callback(move |_| {
+        // It is called again as it goes on.
+        if !is_told.replace(true) {
+            info!("the store was not closed in order: it is checked, and what was not finished is taken back");
+        }
+    });
     builder
 }
 

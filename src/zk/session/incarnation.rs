@@ -73,7 +73,7 @@ impl Incarnation {
             connector = connector.with_tls(material.client_options().map_err(ConnectError::from)?);
         }
         let (tasks, stop) = start_thread()?;
-        let servers = options.connect_string();
+        let servers = options.addresses().await;
         let chroot = options.chroot.clone();
         let secure = options.tls.is_some();
         let opening = async move {

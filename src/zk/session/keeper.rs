@@ -289,8 +289,12 @@ async fn attempts(options: ConnectOptions, session: SessionInfo, shared: Arc<Sha
             Err(refusal) => refusal,
         };
         if complaint.is_due() {
-            let reason = reason(&options, refusal).await;
-            warn!(session = %session.id(), %reason, "no connection to ZooKeeper, trying again");
+            // Finding out takes seconds where a server hangs: meanwhile it is tried again.
+            let (options, session) = (options.clone(), session.id());
+            tokio::spawn(async move {
+                let reason = reason(&options, refusal).await;
+                warn!(%session, %reason, "no connection to ZooKeeper, trying again");
+            });
         }
         tokio::time::sleep(pause).await;
         // A server that comes back gives each session one more timeout: there must be time for several tries in it.

@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::tls::{Tls, TlsError};
-use crate::model::config::ZooKeeperConfig;
+use crate::chance;
+use crate::model::config::{HostNames, ZooKeeperConfig};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
@@ -132,6 +133,25 @@ impl ConnectOptions {
         self.request_deadline.unwrap_or(self.session_timeout)
     }
 
+    /// All addresses of all servers, in any order: what is tried is the first that takes a connection, and behind a name with several
+    /// the first may be of a server that hangs. Names stay where certificates are held to them, and where they cannot be looked up.
+    pub async fn addresses(&self) -> String {
+        let are_held_to_names = |tls: &Tls| tls.host_names == HostNames::Checked;
+        if self.tls.as_ref().is_some_and(are_held_to_names) {
+            return self.connect_string();
+        }
+        let lookups = self.servers.iter().map(|server| async move {
+            let found = tokio::net::lookup_host((server.host.as_str(), server.port));
+            match tokio::time::timeout(self.session_timeout / 5, found).await {
+                Ok(Ok(addresses)) => addresses.map(|address| address.to_string()).collect(),
+                _ => vec![server.to_string()],
+            }
+        });
+        let mut addresses: Vec<String> = futures::future::join_all(lookups).await.concat();
+        addresses.sort_by_cached_key(|_| chance::uuid());
+        addresses.join(",")
+    }
+
     /// As the client crate wants it. The chroot is left out, because it may have to be created first.
     pub fn connect_string(&self) -> String {
         self.servers.iter().map(Server::to_string).collect::<Vec<_>>().join(",")
@@ -167,7 +187,7 @@ fn check_chroot(chroot: &str) -> Result<(), ConnectError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::{HostNames, ZooKeeperServer};
+    use crate::model::config::ZooKeeperServer;
     use crate::model::time::Span;
 
     fn check(servers: &[(&str, &str)]) -> Result<(String, String), String> {

@@ -112,7 +112,7 @@ pub fn add_op(writer: &mut client::MultiWriter<'_>, op: &Op) -> Result<(), clien
 
 pub fn op_reply(result: client::MultiWriteResult) -> Result<OpReply, ZkError> {
     match result {
-        client::MultiWriteResult::Create { path, stat: created } => Ok(OpReply::Created { path, stat: stat(created) }),
+        client::MultiWriteResult::Create { path, .. } => Ok(OpReply::Created { path }),
         client::MultiWriteResult::SetData { stat: changed } => Ok(OpReply::Set(stat(changed))),
         client::MultiWriteResult::Delete => Ok(OpReply::Deleted),
         client::MultiWriteResult::Check => Ok(OpReply::Checked),

@@ -72,6 +72,15 @@ fn who_has_gone_is_missed_even_where_the_server_stands_still_all_the_time() {
 }
 
 #[test]
+fn who_has_a_connection_and_says_nothing_is_missed_all_the_same() {
+    let mut coordinator = scene();
+    for passed_ms in [3_000, 6_000, 9_000] {
+        assert_eq!(tick(&mut coordinator, passed_ms), 1, "it may have said something");
+    }
+    assert_eq!(tick(&mut coordinator, 12_000), 0);
+}
+
+#[test]
 fn a_restart_gives_sessions_their_full_timeout() {
     let tree = scene().tree().clone();
     let mut again = Coordinator::new(tree, at(0));
