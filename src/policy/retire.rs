@@ -69,8 +69,14 @@ pub fn due(world: &World<'_>, pass: Pass, begun: &BTreeMap<ImageName, BuildId>) 
             let key = BuildKey::new(name, id);
             let uploads = uploads.get(&key).unwrap_or(&none);
             let is_kept = kept.contains(&key);
-            // Where the lock is ours, it is held for one build, and all others are of builders that have died.
-            let is_of_another = || begun.get(name).is_some_and(|build| build != id);
+            // Where the lock is ours, it is held for one build, and all before it are of builders that have died. Whoever has begun one
+            // after it has the lock by now: the answer to its end was lost.
+            let own = begun.get(name);
+            let is_earlier = |own| {
+                let own = image.builds.get(own);
+                own.is_none_or(|own: &Stored<ImageBuild>| stored.record.state_time <= own.record.state_time)
+            };
+            let is_of_another = || own.is_some_and(|own| own != id && is_earlier(own));
             let is_active = stored.record.state == BuildState::Building && image.lock.is_held() && !is_of_another();
             let stays = stored.record.state != BuildState::Deleting && (is_kept || is_active);
             for (upload, record) in uploads {
@@ -215,8 +221,8 @@ mod tests {
     fn a_build_is_nobodys_when_the_lock_of_its_image_is_held_for_another_one() {
         let config = with_image("{name: debian}");
         let (mut snapshot, facts) = (Snapshot::default(), BTreeMap::new());
-        for (mzxid, id) in ["left", "ours"].into_iter().enumerate() {
-            let build = ImageBuild::begun("nb01", "id", Default::default(), Timestamp(1.0));
+        for (mzxid, (id, begun)) in [("left", 1.0), ("ours", 1.5), ("another's", 1.9)].into_iter().enumerate() {
+            let build = ImageBuild::begun("nb01", "id", Default::default(), Timestamp(begun));
             let stored = Stored { record: Arc::new(build), version: 0, mzxid: mzxid as i64 + 1, mtime_ms: 0 };
             snapshot.images.put_build(&BuildKey { image: "debian".into(), build: id.into() }, stored);
         }
@@ -228,6 +234,6 @@ mod tests {
             due(&world, Pass::Whole, &begun).iter().map(Retirement::key).collect::<Vec<_>>()
         };
         assert_eq!(going(&[]), Vec::<String>::new(), "either may be built elsewhere");
-        assert_eq!(going(&[("debian", "ours")]), ["debian-left"]);
+        assert_eq!(going(&[("debian", "ours")]), ["debian-left"], "and who began after us has the lock by now");
     }
 }

@@ -25,7 +25,7 @@ pub const BATCH: usize = 64;
 pub const WINDOW: usize = 16;
 
 /// What a read of one znode found.
-type Answer = (String, Result<(Bytes, Stat), ZkError>);
+pub(super) type Answer = (String, Result<(Bytes, Stat), ZkError>);
 
 /// Reads these znodes, many with one request; the answers come in the order of the paths.
 pub fn read_all<'a>(
@@ -37,7 +37,10 @@ pub fn read_all<'a>(
 }
 
 /// Together, or one by one where the answer would be larger than the coordinator's may be: some of these records are huge.
-fn read_batch(zk: &dyn Connection, paths: Vec<String>) -> impl Future<Output = Result<Vec<Answer>, ZkError>> + '_ {
+pub(super) fn read_batch(
+    zk: &dyn Connection,
+    paths: Vec<String>,
+) -> impl Future<Output = Result<Vec<Answer>, ZkError>> + '_ {
     let reply = zk.get_many(&paths);
     async move {
         match reply.await {

@@ -7,7 +7,7 @@ use std::pin::pin;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use super::bulk::{self, BATCH, WINDOW};
+use super::bulk::{self, Answer, BATCH, WINDOW, read_batch};
 use super::records::{Decoded, Record, decode_stored};
 use super::{Connection, Contenders, Stat, ZkError, paths};
 use crate::model::component::{Component, ComponentKind, PoolComponent};
@@ -222,17 +222,16 @@ fn read_nodes<'a>(
     zk: &'a dyn Connection,
     ids: &'a [NodeId],
 ) -> impl Future<Output = Result<Vec<Read<NodeEntry>>, ZkError>> + 'a {
-    let paths: Vec<String> = ids.iter().map(paths::node).collect();
-    let reply = zk.get_many(&paths);
+    let reply = read_batch(zk, ids.iter().map(paths::node).collect());
     async move {
         // A node's only child is its lock directory; most of the idle ones never had any.
-        let with_lock = |(answer, id): (Result<(Bytes, Stat), ZkError>, &NodeId)| {
+        let with_lock = |((path, answer), id): (Answer, &NodeId)| {
             let has_lock = answer.as_ref().is_ok_and(|(_, stat)| stat.num_children > 0);
-            (answer, has_lock.then(|| zk.children(&paths::node_lock(id))))
+            (path, answer, has_lock.then(|| zk.children(&paths::node_lock(id))))
         };
         let answers: Vec<_> = reply.await?.into_iter().zip(ids).map(with_lock).collect();
         let mut read = Vec::with_capacity(ids.len());
-        for (((answer, lock), id), path) in answers.into_iter().zip(ids).zip(paths) {
+        for ((path, answer, lock), id) in answers.into_iter().zip(ids) {
             let (data, stat) = match answer {
                 Ok(answer) => answer,
                 Err(ZkError::NoNode) => {
