@@ -32,7 +32,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// A server that a dead launcher may have asked for is looked for so long before another one is made.
 const LOOKED_FOR: Duration = Duration::from_secs(4);
 /// Servers that each of the two pools may have: fewer than consumers want at times.
-const MOST: usize = 3;
+const MOST: usize = 5;
 /// So many of the last lives of the launcher are told when something was broken.
 const LIVES: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(90);
