@@ -13,7 +13,7 @@ use super::promises;
 use super::subject::Subject;
 use crate::model::cloud::{CloudError, ExternalId, Job, News, Notification};
 use crate::model::ids::{NodeId, ProviderName};
-use crate::model::snapshot::{NodeChange, WriteError};
+use crate::model::snapshot::{NodeChange, Snapshot, WriteError};
 use crate::policy::invariants::of_retirement;
 use crate::zk::lock::Lock;
 
@@ -51,7 +51,11 @@ impl CleanupWorker {
         ctx: &mut Context<Self>,
     ) {
         let (store, node) = (self.parts.store.clone(), change.id.clone());
-        let found = store.mirror().look(|snapshot| of_retirement(&node, snapshot));
+        // What has been changed since it was decided, a node that got old and was handed out say, ZooKeeper refuses.
+        let is_as_decided =
+            |snapshot: &Snapshot| snapshot.node(&node).is_some_and(|known| known.version == change.version);
+        let found =
+            store.mirror().look(|snapshot| is_as_decided(snapshot).then(|| of_retirement(&node, snapshot)).flatten());
         if let Err(error) = promises::kept(found) {
             return self.repaired(key, &subject, Err(error), ctx);
         }

@@ -55,6 +55,9 @@ pub struct Assembly {
     lost_zones: Vec<String>,
     /// Why the last node that failed did so.
     failure: Option<String>,
+    /// An extension has failed, of which only the answer may have been lost.
+    #[serde(skip)]
+    may_have_more: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -109,6 +112,7 @@ impl Assembly {
             zone: None,
             lost_zones: Vec::new(),
             failure: None,
+            may_have_more: false,
         };
         let request = request.change(id.clone(), |record| record.set_state(RequestState::Pending, world.now));
         (assembly, Claim { request, reuse: Vec::new(), build: Vec::new() })
@@ -146,6 +150,7 @@ impl Assembly {
             zone,
             lost_zones: Vec::new(),
             failure: None,
+            may_have_more: false,
         };
         let changes = assembly.building(Some(rules), &left.pool, world);
         (assembly, changes)
@@ -196,13 +201,16 @@ impl Assembly {
                 (part.node, part.state) = (None, PartState::Wanted);
             }
         }
-        self.stage = Stage::Waiting;
+        (self.stage, self.may_have_more) = (Stage::Waiting, true);
     }
 
-    /// Nodes that were given to it, or made for it, by an extension that counted as failed because its answer was lost. Those that are new.
-    pub fn take_in(&mut self, id: &RequestId, pool: &PoolId, world: &World<'_>) -> Vec<NodeId> {
-        let known = self.nodes();
-        let mut new = Vec::new();
+    /// Nodes that were given to it, or made for it, by an extension that counted as failed because its answer was lost. Whether each is
+    /// new. Without such a one they are of an earlier life of the request, and about to be let go.
+    pub fn take_in(&mut self, id: &RequestId, pool: &PoolId, world: &World<'_>) -> Vec<(NodeId, bool)> {
+        let (known, mut taken) = (self.nodes(), Vec::new());
+        if !self.may_have_more {
+            return taken;
+        }
         for node in world.snapshot.nodes_allocated_to(id).filter(|node| !known.contains(node)) {
             let Some(stored) = world.snapshot.node(node).filter(|_| !world.snapshot.is_node_locked(node)) else {
                 continue;
@@ -215,11 +223,11 @@ impl Assembly {
             };
             let mut wanted = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::Wanted));
             if let Some(part) = wanted.find(|part| record.is_of(pool) && record.labels.contains(&part.label)) {
-                new.extend(matches!(state, PartState::New).then(|| node.clone()));
+                taken.push((node.clone(), matches!(state, PartState::New)));
                 (part.node, part.state) = (Some(node.clone()), state);
             }
         }
-        new
+        taken
     }
 
     /// The nodes that the cloud had no quota for, with their last change. It waits for others in their place.

@@ -19,6 +19,14 @@ pub struct Found {
     pub host_keys: Vec<String>,
 }
 
+/// Of a request that is over. One that was not begun is nobody's from here on, and goes.
+pub(super) fn freed(record: &mut Node, now: Timestamp) {
+    free(record);
+    if record.state == NodeState::Init {
+        record.set_state(NodeState::Deleting, Writer::Launcher, now);
+    }
+}
+
 pub(super) fn free(record: &mut Node) {
     record.allocated_to = None;
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::node_changes::freed;
 use super::room::lacks_upload;
 use crate::model::component::PoolComponent;
 use crate::model::ids::{LabelName, LauncherId, RequestId};
@@ -141,7 +142,7 @@ impl MinReady {
             }
             let nodes = world.snapshot.nodes_allocated_to(id).filter_map(|node| {
                 let stored = world.snapshot.node(node)?;
-                Some(stored.change(node.clone(), |record| record.allocated_to = None))
+                Some(stored.change(node.clone(), |record| freed(record, world.now)))
             });
             wishes.push(Wish::Finish { request: id.clone(), nodes: nodes.collect() });
         }

@@ -1,5 +1,6 @@
 //! Clean-up rules: one function per rule, each from the whole picture to the repairs that it asks for.
 
+use super::node_changes::freed;
 use super::standing;
 use crate::model::cloud::ExternalId;
 use crate::model::ids::{LabelName, NodeId, ProviderName, RequestId};
@@ -133,13 +134,6 @@ pub fn lost_requests(is_wanted: impl Fn(&RequestId) -> bool, world: &World<'_>) 
         Some(Repair::Reset { request, nodes })
     });
     repairs.collect()
-}
-
-fn freed(record: &mut Node, now: Timestamp) {
-    record.allocated_to = None;
-    if record.state == NodeState::Init {
-        record.set_state(NodeState::Deleting, Writer::Launcher, now);
-    }
 }
 
 /// C4: idle nodes older than their label allows. Also says when the next one will be.

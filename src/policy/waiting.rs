@@ -133,8 +133,14 @@ impl Pool {
             assembly.give_up(reason.to_string());
             return self.finish(&rank.id, world);
         }
-        let new = assembly.take_in(&rank.id, &self.id, world);
-        self.building.extend(new.into_iter().map(|node| (node, rank.id.clone())));
+        for (node, is_new) in assembly.take_in(&rank.id, &self.id, world) {
+            if is_new {
+                self.building.insert(node, rank.id.clone());
+            } else if let Some(stored) = world.snapshot.node(&node) {
+                // For whoever looks for idle nodes it may have become one again.
+                self.claims.take(&node, &stored.record);
+            }
+        }
         if !assembly.is_short() {
             self.short.remove(&rank.id);
             return self.go_on(&rank.id, Vec::new(), world);

@@ -8,6 +8,7 @@ use nodepool::model::cloud::{CloudError, Facts, News, Trouble};
 use nodepool::model::config::ProviderConfig;
 use nodepool::model::ids::{LabelName, LauncherId};
 use nodepool::model::node::{Node, NodeState};
+use nodepool::model::quantity::Amounts;
 use nodepool::model::request::{MOST_NODES, NodeRequest, RequestState};
 use nodepool::model::snapshot::{Stored, WriteError};
 use nodepool::model::time::{Span, Timestamp};
@@ -148,6 +149,31 @@ fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connecti
     assert!(wishes.contains(&Wish::Finish { request: id, nodes: Vec::new() }), "{wishes:?}");
 }
 
+// One that was begun, and whose answer was lost, was let go of as it was: nobody's, and on nobody's way out.
+#[test]
+fn what_was_begun_twice_for_a_request_of_our_own_goes_with_it() {
+    let spec = Spec {
+        hosts: vec!["h1 labels=a".to_owned()],
+        labels: vec!["a min-ready=1".to_owned()],
+        nodes: ["1 labels=a init allocated=100-7", "2 labels=a allocated=100-7"].map(str::to_owned).into(),
+        ..Spec::default()
+    };
+    let (mut scene, mut mind, label) = (Scene::of(&spec), MinReady::default(), LabelName::from("a"));
+    let id = request_id("100-7");
+    mind.submitted(&label, "event", Some(id.clone()), scene.built.moment());
+    let mut record = ready::request(&label, "event".to_owned(), NOW);
+    record.set_state(RequestState::Fulfilled, NOW);
+    record.nodes = vec![node_id("2")];
+    let stored = Stored { record: Arc::new(record), version: 1, mzxid: 9, mtime_ms: 0 };
+    scene.built.snapshot.put_request(id, stored);
+    let wishes = mind.plan(&Default::default(), &scene.built.world());
+    let finished = wishes.iter().find_map(|wish| match wish {
+        Wish::Finish { nodes, .. } => Some(nodes.iter().map(|node| node.record.state).collect::<Vec<_>>()),
+        _ => None,
+    });
+    assert_eq!(finished, Some(vec![NodeState::Deleting, NodeState::Ready]), "{wishes:?}");
+}
+
 // Its last write did not fit what ZooKeeper takes, so it was served, and not fulfilled, again and again.
 #[test]
 fn a_request_for_more_nodes_than_one_write_can_name_fails_at_once() {
@@ -271,4 +297,22 @@ fn others_need_not_leave_to_a_pool_what_its_cloud_has_just_refused() {
     scene.step(Event::Finished(scene.request.clone(), Ok(())));
     assert_eq!(scene.step(Event::Wake), [], "it rests");
     assert!(scene.pool.is_paused());
+}
+
+// Seed 74703 of the simulated hours: its old node counted as its own, and was given to it once more when it had become idle.
+#[test]
+fn a_node_of_an_earlier_life_of_a_request_is_not_its_own() {
+    let mut scene = Scene::crowded(2.0, "200-1 a,a", &["8 labels=a allocated=200-1", "9 labels=b in-use locked"]);
+    assert!(matches!(&scene.step(Event::Wake)[..], [Effect::Claim(claim)] if claim.reuse.is_empty()));
+    let request = scene.request.clone();
+    scene.step(Event::Claimed(request, Ok(Vec::new())));
+    assert_eq!(scene.step(Event::Wake), [], "whoever had the request before is about to let the node go");
+    let mut free = Node::clone(&scene.built.snapshot.node(&node_id("8")).unwrap().record);
+    free.allocated_to = None;
+    scene.built.snapshot.put_node(node_id("8"), Stored { record: Arc::new(free), version: 1, mzxid: 70, mtime_ms: 0 });
+    let facts = Facts { limits: Amounts::unlimited(), ..Facts::clone(&scene.built.facts["lab"]) };
+    scene.built.facts.insert("lab".into(), Arc::new(facts));
+    let effects = scene.step(Event::Wake);
+    let [Effect::Extend { reuse, build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
+    assert_eq!((reuse.len(), build.len()), (1, 1));
 }

@@ -169,9 +169,8 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     violations.splice(0..0, book.violations());
     violations
         .extend(PANICS.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|panic| format!("a panic: {panic}")));
-    if promises::refused() > 0 {
-        violations.push(format!("programs refused {} times to break a promise", promises::refused()));
-    }
+    violations
+        .extend(promises::refused().iter().map(|broken| format!("a program refused to break a promise: {broken}")));
     let served = stage.crowd.tally.served.get();
     if served < FEWEST_SERVED {
         violations.push(format!("only {served} of {REQUESTS} requests were served"));
