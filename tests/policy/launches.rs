@@ -172,17 +172,19 @@ fn an_eviction_that_failed_is_not_tried_again_on_the_same_picture() {
     assert!(evicts(scene.step(Event::Tick)), "nor is it given up for good");
 }
 
+/// The idle node that goes to make room for a request, where there is room for so many.
+fn evicted(room: f64, request: &str, nodes: &[&str]) -> Option<String> {
+    let effects = Scene::crowded(room, request, nodes).step(Event::Wake);
+    effects.into_iter().find_map(|effect| match effect {
+        Effect::Evict(change) => Some(change.id.to_string()),
+        _ => None,
+    })
+}
+
 // Seed 5947 of the simulated hours: four nodes of a label of which the request wanted one took the room of the others for ever.
 #[test]
 fn of_a_label_that_is_wanted_what_is_more_than_that_makes_room() {
-    let evicted = |request: &str, nodes: &[&str]| {
-        let effects = Scene::crowded(3.0, request, nodes).step(Event::Wake);
-        let evicted = effects.iter().find_map(|effect| match effect {
-            Effect::Evict(change) => Some(change.id.clone()),
-            _ => None,
-        });
-        evicted.map(|id| id.to_string())
-    };
+    let evicted = |request: &str, nodes: &[&str]| evicted(3.0, request, nodes);
     let three = ["7 labels=a age=400", "8 labels=a age=500", "9 labels=a age=450"];
     assert_eq!(evicted("200-1 a,b,b", &three).as_deref(), Some("0000000008"), "the oldest one");
     assert_eq!(evicted("200-1 a,a,b", &three).as_deref(), Some("0000000008"));
@@ -193,14 +195,7 @@ fn of_a_label_that_is_wanted_what_is_more_than_that_makes_room() {
 // Both had their room for ever, and the request waited for as long.
 #[test]
 fn what_nobody_can_take_makes_room() {
-    let evicted = |request: &str, nodes: &[&str]| {
-        let effects = Scene::crowded(2.0, request, nodes).step(Event::Wake);
-        let evicted = effects.into_iter().find_map(|effect| match effect {
-            Effect::Evict(change) => Some(change.id),
-            _ => None,
-        });
-        evicted.map(|id| id.to_string())
-    };
+    let evicted = |request: &str, nodes: &[&str]| evicted(2.0, request, nodes);
     let of_a_label_that_has_gone = ["7 labels=gone age=400", "8 labels=gone age=500"];
     assert_eq!(evicted("200-1 a", &of_a_label_that_has_gone).as_deref(), Some("0000000008"));
     let of_two_zones = ["7 labels=a zone=one age=500", "8 labels=b zone=two age=400"];
