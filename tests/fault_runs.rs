@@ -113,6 +113,7 @@ async fn one_round(number: usize, seed: u64) -> Tally {
     times.assert_explain(&by_zuul, seed);
     let mut witness = Witness::of_ensemble(&stage.ensemble, Some(&stage.cloud)).await;
     witness.wanted = vec![(faults::stage::IMAGE.into(), "lab".into())];
+    witness.sessions = stage.sessions();
     let findings = witness.judge();
     findings.assert_kept(&name);
     let longest = findings.longest_calm(&times.all, limit, &name);

@@ -14,6 +14,7 @@ use crowd::book::{Book, Launchers};
 use crowd::scene::{self, children, left_over, soon};
 use crowd::{Crowd, Wishes};
 use nodepool::actors::clock;
+use nodepool::model::ids::PoolId;
 use nodepool::zk::{Zk, paths};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
@@ -155,7 +156,7 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
     scene::assert_kept(&book, &[&process]);
     assert!(process.stop(PATIENCE).await.success());
     let mut witness = Witness::of_server(&server, &scene.chroot, Some(&cloud)).await;
-    witness.limits = vec![("lab".into(), 2 * MOST)];
+    witness.limits = ["main", "public"].map(|pool| (PoolId::new("lab", pool), MOST)).into();
     let (findings, name) = (witness.judge(), format!("kill-clouds-{seed}"));
     findings.assert_kept(&name);
     let longest = findings.longest_calm(&faults, limit, &name);

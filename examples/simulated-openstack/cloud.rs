@@ -58,8 +58,7 @@ pub struct Cloud {
     pub now: Moment,
     pub started: DateTime<Utc>,
     last: u64,
-    /// Tokens and when they expire.
-    pub tokens: HashMap<String, Moment>,
+    pub tokens: HashMap<String, Token>,
     pub servers: BTreeMap<u64, Server>,
     /// Servers that are gone but still in lists that are stale.
     pub departed: BTreeMap<u64, Server>,
@@ -74,6 +73,13 @@ pub struct Cloud {
     pub tally: Tally,
     pub history: History,
     due: BinaryHeap<Reverse<(Moment, u64, Due)>>,
+}
+
+/// Whom a token is for, and until when.
+#[derive(Clone, Debug)]
+pub struct Token {
+    pub user: String,
+    pub expires: Moment,
 }
 
 /// What the servers take of the quota.

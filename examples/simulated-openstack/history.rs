@@ -1,11 +1,12 @@
-//! When each server and each image came, was first of use, was to be deleted and was gone; for whoever measures or judges a launcher or
-//! a builder.
+//! When each server and each image came, was first of use, was to be deleted and was gone, and who asked when for a change; for whoever
+//! measures or judges a launcher or a builder.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use crate::call::{Call, Service};
 use crate::cloud::{Cloud, Kind, Moment, id};
 use crate::server::Server;
 
@@ -14,6 +15,14 @@ use crate::server::Server;
 pub struct History {
     servers: BTreeMap<u64, Life>,
     images: BTreeMap<u64, ImageLife>,
+    changes: Vec<Change>,
+}
+
+/// A call that makes, changes or deletes something, whatever came of it.
+struct Change {
+    by: String,
+    at: Moment,
+    call: String,
 }
 
 #[derive(Default)]
@@ -87,6 +96,17 @@ impl History {
 }
 
 impl Cloud {
+    /// A call as it comes in, before it is carried out or refused.
+    pub fn note_change(&mut self, service: Service, call: &Call) {
+        if service == Service::Identity || matches!(&*call.method, "GET" | "HEAD") {
+            return;
+        }
+        if let Some(by) = self.user(&call.token).map(str::to_owned) {
+            let (at, call) = (self.now, format!("{} {}", call.method, call.path));
+            self.history.changes.push(Change { by, at, call });
+        }
+    }
+
     /// What `GET /sim/history` shows, in seconds since the Unix epoch.
     pub fn told(&self) -> Value {
         let started = self.started.timestamp_micros() as f64 / 1e6;
@@ -103,6 +123,14 @@ impl Cloud {
                 "gone": life.gone.map(at),
             })
         });
-        json!({"now": at(self.now), "servers": servers.collect::<Vec<_>>(), "images": images.collect::<Vec<_>>()})
+        let changes = self
+            .history
+            .changes
+            .iter()
+            .map(|Change { by, at: when, call }| json!({"by": by, "at": at(*when), "call": call}));
+        json!({
+            "now": at(self.now), "servers": servers.collect::<Vec<_>>(), "images": images.collect::<Vec<_>>(),
+            "changes": changes.collect::<Vec<_>>(),
+        })
     }
 }

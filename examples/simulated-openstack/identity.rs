@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::answer::Answer;
 use crate::call::{Call, Service};
-use crate::cloud::{Cloud, Moment, PROJECT_ID, USER_ID};
+use crate::cloud::{Cloud, PROJECT_ID, Token, USER_ID};
 
 pub const USER: &str = "nodepool";
 pub const PASSWORD: &str = "secret";
@@ -21,7 +21,12 @@ impl Cloud {
     }
 
     pub fn authorized(&self, token: &str) -> bool {
-        self.tokens.get(token).is_some_and(|expires| *expires > self.now)
+        self.user(token).is_some()
+    }
+
+    /// Whom a token is for that is good.
+    pub fn user(&self, token: &str) -> Option<&str> {
+        self.tokens.get(token).filter(|token| token.expires > self.now).map(|token| &*token.user)
     }
 
     pub fn identity(&mut self, call: &Call, body: &[u8]) -> Answer {
@@ -34,9 +39,9 @@ impl Cloud {
         }
         match (call.method.as_str(), &path[..]) {
             ("GET" | "HEAD", ["auth", "tokens"]) => match self.tokens.get(&call.subject_token) {
-                Some(expires) if *expires > self.now => {
-                    let token = self.shown_token(&json!(["password"]), *expires);
-                    Answer::ok(&token).with("X-Subject-Token", call.subject_token.clone())
+                Some(token) if token.expires > self.now => {
+                    let shown = self.shown_token(&json!(["password"]), token);
+                    Answer::ok(&shown).with("X-Subject-Token", call.subject_token.clone())
                 }
                 _ => Answer::error(Service::Identity, 404, "Failed to validate token"),
             },
@@ -70,22 +75,23 @@ impl Cloud {
             return Answer::error(Service::Identity, 400, "'identity' is a required property");
         };
         let lifetime = Duration::from_secs_f64(self.knobs.token_lifetime_s);
-        let mut expires = self.now + lifetime;
+        let mut token = Token { user: USER.to_owned(), expires: self.now + lifetime };
         for method in methods {
-            let known = match method.as_str() {
-                Some("password") => is_user(&identity["password"]["user"]),
-                Some("application_credential") => is_credential(&identity["application_credential"]),
-                Some("token") => {
-                    let token = identity["token"]["id"].as_str().unwrap_or_default();
-                    // A token for a token lives no longer than that.
-                    expires = self.tokens.get(token).map_or(expires, |of_other| expires.min(*of_other));
-                    self.authorized(token)
+            let user = match method.as_str() {
+                Some("password") => named_user(&identity["password"]["user"]).map(str::to_owned),
+                Some("application_credential") => {
+                    is_credential(&identity["application_credential"]).then(|| USER.to_owned())
                 }
-                _ => false,
+                Some("token") => {
+                    let other = identity["token"]["id"].as_str().unwrap_or_default();
+                    // A token for a token lives no longer than that.
+                    token.expires = self.tokens.get(other).map_or(token.expires, |of| token.expires.min(of.expires));
+                    self.user(other).map(str::to_owned)
+                }
+                _ => None,
             };
-            if !known {
-                return self.unauthorized();
-            }
+            let Some(user) = user else { return self.unauthorized() };
+            token.user = user;
         }
         let project = &body["auth"]["scope"]["project"];
         let own = |key: &str, own: &str| project[key].as_str().is_none_or(|wanted| wanted == own);
@@ -93,18 +99,19 @@ impl Cloud {
             return self.unauthorized();
         }
         self.tally.tokens_issued += 1;
-        let token = format!("gAAAAA{}", uuid::Uuid::new_v4().simple());
-        self.tokens.retain(|_, expires| *expires > self.now);
-        self.tokens.insert(token.clone(), expires);
-        Answer::json(201, &self.shown_token(&json!(methods), expires)).with("X-Subject-Token", token)
+        let id = format!("gAAAAA{}", uuid::Uuid::new_v4().simple());
+        let shown = self.shown_token(&json!(methods), &token);
+        self.tokens.retain(|_, token| token.expires > self.now);
+        self.tokens.insert(id.clone(), token);
+        Answer::json(201, &shown).with("X-Subject-Token", id)
     }
 
-    fn shown_token(&self, methods: &Value, expires: Moment) -> Value {
+    fn shown_token(&self, methods: &Value, Token { user, expires }: &Token) -> Value {
         let domain = json!({"id": "default", "name": "Default"});
         json!({"token": {
             "methods": methods,
-            "user": {"domain": domain, "id": USER_ID, "name": USER, "password_expires_at": null},
-            "audit_ids": ["mo8yQ6u6QGejNb4FjN7hMA"], "expires_at": format!("{}Z", self.written_finely(expires)),
+            "user": {"domain": domain, "id": USER_ID, "name": user, "password_expires_at": null},
+            "audit_ids": ["mo8yQ6u6QGejNb4FjN7hMA"], "expires_at": format!("{}Z", self.written_finely(*expires)),
             "issued_at": format!("{}Z", self.written_finely(self.now)),
             "project": {"domain": domain, "id": PROJECT_ID, "name": PROJECT}, "is_domain": false,
             "roles": [{"id": "a4b0000000004000800000000000000a", "name": "member"}], "catalog": self.catalogue(),
@@ -146,9 +153,17 @@ impl Cloud {
     }
 }
 
-fn is_user(user: &Value) -> bool {
-    let named = user["name"] == USER && (user["domain"]["id"] == "default" || user["domain"]["name"] == "Default");
-    (named || user["id"] == USER_ID) && user["password"] == PASSWORD
+/// The user, or one of its namesakes (`nodepool-1`), which the history tells apart.
+fn named_user(user: &Value) -> Option<&str> {
+    if user["password"] != PASSWORD {
+        return None;
+    }
+    if user["id"] == USER_ID {
+        return Some(USER);
+    }
+    let is_here = user["domain"]["id"] == "default" || user["domain"]["name"] == "Default";
+    let is_ours = |name: &&str| *name == USER || name.strip_prefix(USER).is_some_and(|rest| rest.starts_with('-'));
+    user["name"].as_str().filter(|_| is_here).filter(is_ours)
 }
 
 fn is_credential(credential: &Value) -> bool {

@@ -44,6 +44,7 @@ impl Simulation {
         self.advance();
         let Some(service) = call.service else { return (Duration::ZERO, Fate::CarriedOut(Vec::new())) };
         self.cloud.tally.call(service, call);
+        self.cloud.note_change(service, call);
         let (knobs, number) = (&self.cloud.knobs, self.cloud.tally.calls);
         let delay = knobs.latency_ms.of(service, knobs.seed, number);
         let hang = Duration::from_secs_f64(knobs.hang_s);

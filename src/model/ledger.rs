@@ -80,7 +80,7 @@ impl Ledger {
                 self.pools.insert(pool, pool_use)
             };
         }
-        if let (Some(resources), Some(tenant)) = (sized, &node.tenant_name) {
+        if let (Some(resources), Some(tenant)) = (sized, user(node)) {
             let mut used = self.tenants.get(tenant).cloned().unwrap_or_default();
             post_amounts(&mut used, resources, sign);
             if used.is_empty() {
@@ -92,10 +92,23 @@ impl Ledger {
     }
 }
 
+/// The tenant that uses a node. One that was given back unused is nobody's until somebody else gets it, though its record still names who
+/// had it last: a tenant of which all such nodes count could never have another one (doc/decisions/0030).
+pub fn user(node: &Node) -> Option<&TenantName> {
+    node.tenant_name.as_ref().filter(|_| node.allocation().is_some())
+}
+
+/// Whether both take the same at the same place, and of the same tenant.
+pub fn counts_alike(one: &Node, other: &Node) -> bool {
+    (&one.provider, &one.pool, user(one)) == (&other.provider, &other.pool, user(other))
+        && one.labels.first() == other.labels.first()
+        && one.resources == other.resources
+}
+
 /// What a tenant uses by these nodes, counted as in the whole.
 pub fn of_tenant<'a>(tenant: &TenantName, nodes: impl Iterator<Item = &'a Node>) -> Amounts {
     let mut used = Amounts::none();
-    for node in nodes.filter(|node| node.tenant_name.as_ref() == Some(tenant)) {
+    for node in nodes.filter(|node| user(node) == Some(tenant)) {
         node.resources.iter().for_each(|resources| post_amounts(&mut used, resources, 1.0));
     }
     used

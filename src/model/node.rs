@@ -92,6 +92,15 @@ impl NodeState {
         }
     }
 
+    /// Nothing becomes of it any more, though it may be there for long.
+    pub fn is_over(self) -> bool {
+        use NodeState::*;
+        match self {
+            Used | Failed | Aborted | Deleting | Deleted => true,
+            Init | Building | Testing | Ready | InUse | Hold => false,
+        }
+    }
+
     /// Rule D3: an unlocked node in such a state has no user any more and is deleted.
     pub fn is_spent(self) -> bool {
         use NodeState::*;

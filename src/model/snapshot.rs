@@ -8,7 +8,7 @@ use imbl::{OrdMap, OrdSet};
 use super::component::{Component, ComponentKind, PoolComponent};
 use super::ids::{LabelName, NodeId, PoolId, ProviderName, RequestId};
 use super::images::Images;
-use super::ledger::Ledger;
+use super::ledger::{self, Ledger};
 use super::node::{Node, NodeState};
 use super::registry::Registry;
 use super::request::{NodeRequest, Rank, RequestState};
@@ -144,6 +144,12 @@ impl Snapshot {
         self.allocated.get(request).into_iter().flat_map(|ids| ids.iter())
     }
 
+    /// Those of them of which something may still become.
+    pub fn standing_nodes<'a>(&'a self, request: &RequestId) -> impl Iterator<Item = &'a NodeId> + use<'a> {
+        let stands = |id: &&NodeId| self.node(id).is_some_and(|node| !node.record.state.is_over());
+        self.nodes_allocated_to(request).filter(stands)
+    }
+
     /// Unlocked nodes in states before use whose request does not exist (rule D2).
     pub fn orphaned_nodes(&self) -> impl Iterator<Item = (&NodeId, &Stored<Node>)> {
         let stored = |id| self.nodes.get(id).expect("an index names only nodes that are there");
@@ -272,7 +278,7 @@ impl Snapshot {
         self.nodes.insert(id.clone(), stored);
         match old {
             // Most changes of a node change nothing of what it takes.
-            Some(old) if is_booked_alike(&old, &new) => {}
+            Some(old) if ledger::counts_alike(&old, &new) => {}
             Some(old) => {
                 self.unbook(&id, &old);
                 self.book(&id, &new);
@@ -564,13 +570,6 @@ impl Snapshot {
             RequestState::Fulfilled | RequestState::Failed => {}
         }
     }
-}
-
-/// Whether both take the same at the same place.
-fn is_booked_alike(one: &Node, other: &Node) -> bool {
-    (&one.provider, &one.pool, &one.tenant_name) == (&other.provider, &other.pool, &other.tenant_name)
-        && one.labels.first() == other.labels.first()
-        && one.resources == other.resources
 }
 
 fn remove_from<K: Ord + Clone>(index: &mut OrdMap<K, OrdSet<NodeId>>, key: &K, id: &NodeId) {

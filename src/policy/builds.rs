@@ -93,7 +93,7 @@ impl Pool {
     /// What nodes of claims under way take; no picture shows them yet.
     pub(super) fn unseen_need(&self) -> Amounts {
         let mut total = Amounts::none();
-        self.claiming.values().chain(self.lost_claims.iter().map(|(_, need)| need)).for_each(|need| total.add(need));
+        self.claiming.values().chain(self.lost_claims.iter().map(|(_, _, need)| need)).for_each(|need| total.add(need));
         total
     }
 
@@ -107,11 +107,11 @@ impl Pool {
         let nodes = match answer {
             Ok(nodes) => nodes,
             Err(error) => {
-                if matches!(error, WriteError::Failed(_)) {
-                    self.lost_claims.extend(unseen.map(|unseen| (world.moment + SHOWN_BY, unseen)));
+                match error {
+                    WriteError::Failed(_) => self.lose_claim(id, unseen.unwrap_or_default(), world),
+                    _ => drop(self.taking.remove(id)),
                 }
                 let revision = world.snapshot.revision;
-                self.taking.remove(id);
                 self.not_claimed(id, world);
                 self.failed_at.insert(id.clone(), revision);
                 self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
@@ -120,6 +120,11 @@ impl Pool {
             }
         };
         self.go_on(id, nodes, world)
+    }
+
+    /// Nobody knows what came of a claim.
+    pub(super) fn lose_claim(&mut self, id: &RequestId, need: Amounts, world: &World<'_>) {
+        self.lost_claims.push((world.moment + SHOWN_BY, id.clone(), need));
     }
 
     /// With these new nodes, and what else it has; it waits on where that is not all.
@@ -213,13 +218,17 @@ impl Pool {
     /// When `Event::Clock` is wanted at the latest. It may come too soon: of thousands of launches only the one that
     /// something happens to is looked at.
     pub fn due(&self) -> Option<Moment> {
-        let counted = self.lost_claims.iter().map(|(until, _)| *until);
+        let counted = self.lost_claims.iter().map(|(until, ..)| *until);
         self.resting.values().copied().chain(self.next_due).chain(counted).min()
     }
 
     pub(super) fn forget_what_is_over(&mut self, now: Moment) {
         self.resting.retain(|_, until| *until > now);
-        self.lost_claims.retain(|(until, _)| *until > now);
+        for (_, request, _) in self.lost_claims.extract_if(.., |(until, ..)| *until <= now) {
+            if !self.claiming.contains_key(&request) && !self.handlers.contains_key(&request) {
+                self.taking.remove(&request);
+            }
+        }
     }
 
     /// R43: requests that are gone want no nodes.
@@ -288,7 +297,9 @@ impl Pool {
 
     pub(super) fn end_assembly(&mut self, id: &RequestId) {
         let Some(assembly) = self.assemblies.remove(id) else { return };
-        self.taking.remove(id);
+        if self.lost_claims.iter().all(|(_, lost, _)| lost != id) {
+            self.taking.remove(id);
+        }
         self.short.remove(id);
         for node in assembly.nodes() {
             self.claims.give_back(&node);

@@ -2,14 +2,20 @@
 //!
 //! Whoever watches tells each change in its order, and hears at once which promise it broke. Nothing in here decides anything.
 
+mod records;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::model::ids::{NodeId, ProviderName, RequestId};
-use crate::model::ledger::Ledger;
+pub use self::records::{
+    KEYS_OF_BUILDS, KEYS_OF_COMPONENTS, KEYS_OF_NODES, KEYS_OF_REQUESTS, KEYS_OF_UPLOADS, readable,
+};
+use crate::model::ids::{NodeId, PoolId, ProviderName, RequestId, TenantName};
+use crate::model::ledger::{self, Ledger};
 use crate::model::node::{Node, NodeState};
-use crate::model::request::{MIN_READY_PRIORITY, NodeRequest, RequestState};
+use crate::model::request::{MIN_READY_PRIORITY, NodeRequest, Rank, RequestState};
 use crate::model::snapshot::Snapshot;
+use crate::model::time::Span;
 
 /// A change that somebody saw.
 #[derive(Clone, Debug)]
@@ -23,6 +29,8 @@ pub enum Sight<'a> {
     Request(&'a RequestId, Option<&'a NodeRequest>),
     /// Who contends for the lock of a node has come, or gone.
     Contender(&'a NodeId, &'a str, bool),
+    /// The same of a request.
+    Attends(&'a RequestId, bool),
     /// A call of ours made a server that bears the number of this node.
     Created(&'a Place, &'a NodeId),
     /// The cloud has made this one beside another that a call of ours asked for.
@@ -35,11 +43,13 @@ pub enum Sight<'a> {
     Ending(&'a Place),
     /// It exists no more, whoever ended it.
     Gone(&'a Place),
-    /// No more than so many servers may there be of nodes of a provider when one is made. A node that was there before the limit fell
+    /// No more than so many servers may there be of nodes of a pool when one is made. A node that was there before the limit fell
     /// may be tried again. Told late where it falls: what was decided before is on its way.
-    Limit(&'a ProviderName, usize),
+    Limit(&'a PoolId, usize),
     /// A host of a provider takes so many jobs at a time.
     Jobs(&'a ProviderName, &'a str, usize),
+    /// A tenant that one launcher alone serves has no more nodes than that.
+    Share(&'a TenantName, usize),
 }
 
 /// A server of a provider, by its id as text.
@@ -53,67 +63,6 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
-}
-
-/// What each record holds that Zuul or Nodepool 11 looks for and cannot do without, in the words of the record.
-pub const KEYS_OF_NODES: &[&str] = &[
-    "state",
-    "state_time",
-    "cloud",
-    "provider",
-    "pool",
-    "type",
-    "allocated_to",
-    "az",
-    "region",
-    "public_ipv4",
-    "private_ipv4",
-    "public_ipv6",
-    "host_id",
-    "interface_ip",
-    "connection_port",
-    "ssh_port",
-    "image_id",
-    "launcher",
-    "created_time",
-    "external_id",
-    "hostname",
-    "comment",
-    "user_data",
-    "hold_job",
-    "host_keys",
-    "username",
-    "connection_type",
-    "shell_type",
-    "hold_expiration",
-    "resources",
-    "slot",
-    "attributes",
-    "python_path",
-    "tenant_name",
-    "driver_data",
-    "requestor",
-    "node_properties",
-];
-pub const KEYS_OF_REQUESTS: &[&str] =
-    &["state", "state_time", "requestor", "requestor_data", "node_types", "provider", "event_id"];
-pub const KEYS_OF_COMPONENTS: &[&str] = &["hostname", "kind", "model_api", "state"];
-pub const KEYS_OF_BUILDS: &[&str] = &["state", "state_time", "username", "python_path", "shell_type"];
-pub const KEYS_OF_UPLOADS: &[&str] =
-    &["state", "state_time", "external_id", "external_name", "format", "username", "python_path", "shell_type"];
-
-/// Whether a peer can read a record: a JSON object with all the keys that it has to have, and lists where lists are gone through.
-pub fn readable(what: &str, keys: &[&str], data: &[u8]) -> Vec<Violation> {
-    let record = match serde_json::from_slice::<serde_json::Value>(data) {
-        Ok(record) => record,
-        Err(error) => return vec![Violation(format!("{what} is no JSON: {error}"))],
-    };
-    let missing = keys.iter().filter(|key| record.get(**key).is_none());
-    let mut found: Vec<String> = missing.map(|key| format!("{what} has no {key}, which its readers need")).collect();
-    let lists = ["type", "host_keys", "declined_by", "node_types", "nodes", "supported_labels"];
-    let odd = lists.iter().filter(|key| record.get(**key).is_some_and(|value| !value.is_array()));
-    found.extend(odd.map(|key| format!("{what} has a {key} that is no list")));
-    found.into_iter().map(Violation).collect()
 }
 
 /// What is wrong with a request that is fulfilled, or is about to be: its list, and its nodes.
@@ -164,6 +113,13 @@ pub fn of_deletion(server: &str, id: &NodeId, node: Option<&Node>) -> Option<Vio
     is_wanted.then(|| Violation(format!("server {server} of node {id} is deleted while it is {}", node.state)))
 }
 
+/// What is wrong with a call that makes or deletes something, by whose session has been over for so long: it may have been on its way
+/// since before, for that time at most.
+pub fn of_call(what: impl fmt::Display, over_for: Option<Span>, on_its_way: Span) -> Option<Violation> {
+    let since = over_for.filter(|over| *over > on_its_way)?;
+    Some(Violation(format!("{what} by whose session has been over for {:.1} s", since.0)))
+}
+
 /// Whether running totals are what there is.
 pub fn of_ledger(snapshot: &Snapshot) -> Option<Violation> {
     let mut recount = Ledger::default();
@@ -178,6 +134,8 @@ pub struct Watcher {
     nodes: BTreeMap<NodeId, Node>,
     erased: BTreeSet<NodeId>,
     requests: BTreeMap<RequestId, NodeRequest>,
+    /// How many contend for the lock of a request, if anybody does.
+    attended: BTreeMap<RequestId, usize>,
     /// Who contends for the lock of a node, the first one first.
     contenders: BTreeMap<NodeId, Vec<String>>,
     /// By which contender a node was locked before it was ready: that of who makes it.
@@ -189,9 +147,11 @@ pub struct Watcher {
     servers: BTreeMap<Place, Server>,
     /// What ran once and exists no more.
     past: BTreeSet<Place>,
-    limits: BTreeMap<ProviderName, Limit>,
+    limits: BTreeMap<PoolId, Limit>,
     /// Hosts, and how many jobs each takes.
     hosts: BTreeMap<(ProviderName, String), usize>,
+    /// Tenants, and how many nodes each may have.
+    shares: BTreeMap<TenantName, usize>,
 }
 
 #[derive(Debug)]
@@ -228,6 +188,10 @@ impl Watcher {
                 self.contender(id, name, has_come);
                 Vec::new()
             }
+            Sight::Attends(id, has_come) => {
+                self.attends(id, has_come);
+                Vec::new()
+            }
             Sight::Created(place, node) => self.created(place, node),
             Sight::Doubled(place, node) => {
                 let server = Server { node: node.clone(), runs: false, is_ending: false, is_ours: false };
@@ -253,12 +217,16 @@ impl Watcher {
                 }
                 Vec::new()
             }
-            Sight::Limit(provider, limit) => {
-                self.limit(provider, limit);
+            Sight::Limit(pool, limit) => {
+                self.limit(pool, limit);
                 Vec::new()
             }
             Sight::Jobs(provider, host, jobs) => {
                 self.hosts.insert((provider.clone(), host.to_owned()), jobs);
+                Vec::new()
+            }
+            Sight::Share(tenant, nodes) => {
+                self.shares.insert(tenant.clone(), nodes);
                 Vec::new()
             }
         };
@@ -340,10 +308,25 @@ impl Watcher {
             _ => drop(self.users.remove(id)),
         }
         let was = self.nodes.insert(id.clone(), now.clone());
-        if now.state == NodeState::InUse && was.is_none_or(|was| was.state != NodeState::InUse) {
+        if now.state == NodeState::InUse && was.as_ref().is_none_or(|was| was.state != NodeState::InUse) {
             found.extend(self.crowded(now));
         }
+        if was.as_ref().and_then(ledger::user) != ledger::user(now) {
+            found.extend(self.greedy(now));
+        }
         found
+    }
+
+    /// A tenant has no more nodes than it may have when it gets one. What a node takes is written when it is begun, and only who has just
+    /// made it knows that before.
+    fn greedy(&self, given: &Node) -> Option<String> {
+        let tenant = ledger::user(given)?;
+        let most = *self.shares.get(tenant)?;
+        let is_new = |node: &Node| (given.state_time - node.state_time) < Span(1.0) && node.launcher == given.launcher;
+        let is_known = |node: &Node| node.state != NodeState::Init || is_new(node);
+        let counts = |node: &&Node| ledger::user(node) == Some(tenant) && is_known(node);
+        let number = self.nodes.values().filter(counts).count();
+        (number > most).then(|| format!("tenant {tenant} has {number} nodes where it may have {most}"))
     }
 
     fn nodes_on(&self, provider: &ProviderName, host: &str) -> impl Iterator<Item = &Node> {
@@ -386,6 +369,32 @@ impl Watcher {
         };
         let strays = self.servers.iter().filter(move |(place, server)| !server.is_ending && is_stray(place, server));
         strays.map(|(place, server)| (place, &server.node))
+    }
+
+    /// Requests that nobody looks after although somebody should: those that were taken up and are let down, and, with an idle node that
+    /// it could have, the one that is the first in line.
+    pub fn neglected(&self) -> impl Iterator<Item = (&RequestId, Option<&Node>)> {
+        let waits = |state| matches!(state, RequestState::Requested | RequestState::Pending);
+        let is_alone = |id: &RequestId| !self.attended.contains_key(id);
+        let alone = self.requests.iter().filter(move |(id, request)| waits(request.state) && is_alone(id));
+        let let_down = alone.clone().filter(|(_, request)| request.state == RequestState::Pending);
+        let first = alone.min_by_key(|(id, request)| Rank::of(id, request));
+        // With nodes of its own it is left to who made them.
+        let first = first.filter(|(id, _)| self.nodes.values().all(|node| node.allocated_to.as_ref() != Some(*id)));
+        let could_have = first.and_then(|(id, request)| Some((id, Some(self.idle(request)?))));
+        let_down.map(|(id, _)| (id, None)).chain(could_have)
+    }
+
+    /// One that a request for a single node may have. Who is limited may have to wait all the same, and who has declined does not come
+    /// back to it.
+    fn idle(&self, request: &NodeRequest) -> Option<&Node> {
+        let [label] = &request.node_types[..] else { return None };
+        if !request.reuse || request.tenant_name.is_some() || !request.declined_by.is_empty() {
+            return None;
+        }
+        let is_free = |id: &NodeId| !self.contenders.contains_key(id);
+        let fits = |node: &Node| node.is_idle() && node.labels.contains(label);
+        self.nodes.iter().find(|(id, node)| fits(node) && is_free(id)).map(|(_, node)| node)
     }
 
     /// A node is its request's as long as that is open, unless the request is begun anew, and stays as it is once that is fulfilled.
@@ -447,6 +456,14 @@ impl Watcher {
         }
     }
 
+    fn attends(&mut self, id: &RequestId, has_come: bool) {
+        let number = self.attended.get(id).copied().unwrap_or_default();
+        match if has_come { number + 1 } else { number.saturating_sub(1) } {
+            0 => drop(self.attended.remove(id)),
+            number => drop(self.attended.insert(id.clone(), number)),
+        }
+    }
+
     fn request(&mut self, id: &RequestId, record: Option<&NodeRequest>) -> Vec<String> {
         let Some(now) = record else {
             self.requests.remove(id);
@@ -492,22 +509,24 @@ impl Watcher {
             found.push(format!("server {} of {} is made for node {node}, which is not there", place.1, place.0));
         }
         self.servers.insert(place.clone(), Server { node: node.clone(), runs: false, is_ending: false, is_ours: true });
-        let of_nodes = |((provider, _), server): &(&Place, &Server)| {
-            *provider == place.0 && server.is_ours && !server.is_ending && self.nodes.contains_key(&server.node)
-        };
-        let number = self.servers.iter().filter(of_nodes).count();
-        let limit = self.limits.get(&place.0).filter(|limit| number > limit.number && !limit.decided.contains(node));
-        if let Some(Limit { number: allowed, .. }) = limit {
-            found.push(format!("{} has {number} servers where {allowed} are allowed", place.0));
-        }
+        found.extend(self.too_many(node));
         found
     }
 
-    fn limit(&mut self, provider: &ProviderName, number: usize) {
-        let limit = self.limits.entry(provider.clone()).or_insert(Limit { number, decided: BTreeSet::new() });
+    fn too_many(&self, node: &NodeId) -> Option<String> {
+        let pool = self.nodes.get(node)?.pool_id()?;
+        let limit = self.limits.get(&pool).filter(|limit| !limit.decided.contains(node))?;
+        let is_in_it = |server: &&Server| self.nodes.get(&server.node).is_some_and(|node| node.is_of(&pool));
+        let own = self.servers.values().filter(|server| server.is_ours && !server.is_ending);
+        let number = own.filter(is_in_it).count();
+        (number > limit.number).then(|| format!("{pool} has {number} servers where {} are allowed", limit.number))
+    }
+
+    fn limit(&mut self, pool: &PoolId, number: usize) {
+        let limit = self.limits.entry(pool.clone()).or_insert(Limit { number, decided: BTreeSet::new() });
         if number < limit.number {
-            let of_provider = self.nodes.iter().filter(|(_, node)| node.provider.as_ref() == Some(provider));
-            limit.decided.extend(of_provider.map(|(id, _)| id.clone()));
+            let in_it = self.nodes.iter().filter(|(_, node)| node.is_of(pool));
+            limit.decided.extend(in_it.map(|(id, _)| id.clone()));
         }
         limit.number = number;
     }

@@ -61,7 +61,7 @@ fn in_one_pool(id: &RequestId, request: &Stored<NodeRequest>, world: &World<'_>)
     if request.record.state != RequestState::Pending || world.snapshot.is_request_locked(id) {
         return None;
     }
-    let mut free: Vec<NodeId> = world.snapshot.nodes_allocated_to(id).cloned().collect();
+    let mut free: Vec<NodeId> = world.snapshot.standing_nodes(id).cloned().collect();
     if free.is_empty() || free.len() != request.record.node_types.len() {
         return None;
     }

@@ -149,8 +149,9 @@ pub struct Pool {
     pub(super) short: BTreeSet<RequestId>,
     /// What the nodes of claims under way take; no picture shows them yet.
     pub(super) claiming: BTreeMap<RequestId, Amounts>,
-    /// The same of claims whose answer was lost, and until when: where they were carried out, pictures show that only later.
-    pub(super) lost_claims: Vec<(Moment, Amounts)>,
+    /// The same of claims whose answer was lost, and until when: where they were carried out, pictures show that only later. So long
+    /// their requests count for tenants, too.
+    pub(super) lost_claims: Vec<(Moment, RequestId, Amounts)>,
     /// Not after the first moment that a launch waits for.
     pub(super) next_due: Option<Moment>,
     pub(super) next_zone: usize,
@@ -547,7 +548,10 @@ impl Pool {
 
     fn end_handler(&mut self, id: &RequestId, error: Option<WriteError>, world: &World<'_>) {
         let Some(handler) = self.handlers.remove(id) else { return };
-        self.taking.remove(id);
+        match error {
+            Some(WriteError::Failed(_)) => self.lose_claim(id, Amounts::none(), world),
+            _ => drop(self.taking.remove(id)),
+        }
         for node in &handler.nodes {
             self.claims.give_back(node);
         }

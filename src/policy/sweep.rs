@@ -61,8 +61,7 @@ fn is_part_of_held(node: &Node, snapshot: &Snapshot) -> bool {
         stored.record.state == RequestState::Pending && stored.record.state_time <= node.state_time
     };
     let is_held = || {
-        snapshot.is_request_locked(request)
-            || snapshot.nodes_allocated_to(request).any(|id| snapshot.is_node_locked(id))
+        snapshot.is_request_locked(request) || snapshot.standing_nodes(request).any(|id| snapshot.is_node_locked(id))
     };
     snapshot.request(request).is_some_and(is_served_by_it) && is_held()
 }
@@ -114,11 +113,12 @@ pub fn orphaned_nodes<'a>(
     })
 }
 
-/// C3: requests that are pending but locked by nobody go back to `requested`; who declined stays known.
+/// C3: requests that are pending but locked by nobody go back to `requested`; who declined stays known. Nodes of theirs that somebody is
+/// deleting may take long, and keep no request.
 pub fn lost_requests(is_wanted: impl Fn(&RequestId) -> bool, world: &World<'_>) -> Vec<Repair> {
     let repairs = world.snapshot.unheld_requests().filter(|(id, _)| is_wanted(id)).filter_map(|(id, request)| {
         let mut nodes = Vec::new();
-        for id in world.snapshot.nodes_allocated_to(id) {
+        for id in world.snapshot.standing_nodes(id) {
             // Somebody is at work on this node: the request waits for the next look.
             let node = unlocked(id, world.snapshot)?;
             // Held nodes are the holder's, and the others have other rules.

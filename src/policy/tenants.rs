@@ -48,7 +48,8 @@ impl TenantClaims {
 
     /// What a request takes besides what the picture shows.
     pub fn take(&mut self, request: &RequestId, (tenant, need): &(TenantName, Amounts), snapshot: &Snapshot) {
-        let nodes = snapshot.nodes_allocated_to(request).filter_map(|id| snapshot.node(id));
+        // Those of an earlier life of it go, and are none of what it takes now.
+        let nodes = snapshot.standing_nodes(request).filter_map(|id| snapshot.node(id));
         let shown = ledger::of_tenant(tenant, nodes.map(|stored| &*stored.record));
         let unseen = need.iter().map(|(name, need)| (name.to_owned(), (need - shown.get(name)).max(0.0)));
         self.total(tenant).add(&unseen.collect());

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -250,11 +249,11 @@ impl Fault {
                 true
             }
             Self::Wire { seat, wire, time } => {
-                let before = stage.seats[seat].struck.load(Ordering::Relaxed);
+                let before = stage.seats[seat].struck();
                 stage.seats[seat].wire.send_replace(wire);
                 sleep(time).await;
                 stage.seats[seat].wire.send_replace(Wire::Whole);
-                stage.seats[seat].struck.load(Ordering::Relaxed) > before
+                stage.seats[seat].struck() > before
             }
             Self::Leader { time } => {
                 let leader = stage.ensemble.leader().await;

@@ -1,7 +1,8 @@
 //! The wire between a launcher and a ZooKeeper server, which can be cut, one way too, and made slow.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -47,6 +48,16 @@ enum Direction {
 /// How often a wire that was not whole held something up, or refused it.
 pub type Struck = Arc<AtomicUsize>;
 
+/// The sessions that whoever connects has been told of.
+pub type Sessions = Arc<Mutex<BTreeSet<i64>>>;
+
+/// What somebody minds of what goes over a wire.
+#[derive(Clone, Default)]
+pub struct Seen {
+    pub struck: Struck,
+    pub sessions: Sessions,
+}
+
 /// Listens until it is dropped.
 pub struct Proxy {
     pub address: String,
@@ -55,7 +66,7 @@ pub struct Proxy {
 
 impl Proxy {
     /// On the way to this server.
-    pub async fn start(server: String, wire: watch::Receiver<Wire>, struck: Struck) -> Proxy {
+    pub async fn start(server: String, wire: watch::Receiver<Wire>, seen: Seen) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
         let address = listener.local_addr().expect("a listener has an address").to_string();
         let task = tokio::spawn(async move {
@@ -65,9 +76,9 @@ impl Proxy {
                 while connections.try_join_next().is_some() {}
                 let Ok((client, _)) = listener.accept().await else { continue };
                 if *wire.borrow() == Wire::Reset {
-                    struck.fetch_add(1, Ordering::Relaxed);
+                    seen.struck.fetch_add(1, Ordering::Relaxed);
                 } else {
-                    connections.spawn(connection(client, server.clone(), wire.clone(), struck.clone()));
+                    connections.spawn(connection(client, server.clone(), wire.clone(), seen.clone()));
                 }
             }
         });
@@ -81,7 +92,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn connection(client: TcpStream, server: String, mut wire: watch::Receiver<Wire>, struck: Struck) {
+async fn connection(client: TcpStream, server: String, mut wire: watch::Receiver<Wire>, seen: Seen) {
     // Whoever connects through a wire that is cut waits.
     let whole = wire.clone().wait_for(|wire| wire.delay(Direction::ToServer).is_some()).await.is_ok();
     let Ok(server) = TcpStream::connect(server).await else { return };
@@ -92,9 +103,9 @@ async fn connection(client: TcpStream, server: String, mut wire: watch::Receiver
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        () = carry(from_client, to_server, wire.clone(), Direction::ToServer, &struck) => {}
-        () = carry(from_server, to_client, wire.clone(), Direction::ToClient, &struck) => {}
-        _ = wire.wait_for(|wire| *wire == Wire::Reset) => drop(struck.fetch_add(1, Ordering::Relaxed)),
+        () = carry(from_client, to_server, wire.clone(), Direction::ToServer, &seen) => {}
+        () = carry(from_server, to_client, wire.clone(), Direction::ToClient, &seen) => {}
+        _ = wire.wait_for(|wire| *wire == Wire::Reset) => drop(seen.struck.fetch_add(1, Ordering::Relaxed)),
     }
 }
 
@@ -103,12 +114,12 @@ async fn carry(
     mut to: OwnedWriteHalf,
     mut wire: watch::Receiver<Wire>,
     direction: Direction,
-    struck: &Struck,
+    seen: &Seen,
 ) {
-    let mut buffer = vec![0; 64 * 1024];
+    let (mut buffer, mut greeting) = (vec![0; 64 * 1024], Vec::new());
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
         if wire.borrow().delay(direction) != Some(Duration::ZERO) {
-            struck.fetch_add(1, Ordering::Relaxed);
+            seen.struck.fetch_add(1, Ordering::Relaxed);
         }
         let delay = match wire.wait_for(|wire| wire.delay(direction).is_some()).await {
             Ok(wire) => wire.delay(direction).unwrap_or_default(),
@@ -118,5 +129,18 @@ async fn carry(
         if to.write_all(&buffer[..read]).await.is_err() {
             return;
         }
+        if matches!(direction, Direction::ToClient) && greeting.len() < GREETING {
+            greeting.extend_from_slice(&buffer[..read]);
+            seen.sessions.lock().unwrap().extend(session(&greeting));
+        }
     }
+}
+
+/// Bytes with which a server begins until the session is said: the length, the protocol's version, the timeout, and the session itself.
+const GREETING: usize = 4 + 4 + 4 + 8;
+
+/// None where it is not there yet, or there is none any more.
+fn session(greeting: &[u8]) -> Option<i64> {
+    let number = greeting.get(GREETING - 8..GREETING)?;
+    Some(i64::from_be_bytes(number.try_into().expect("these are eight bytes"))).filter(|session| *session != 0)
 }

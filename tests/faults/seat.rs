@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use nix::sys::signal::Signal;
 use tokio::sync::watch;
 
-use super::proxy::{Proxy, Struck, Wire};
+use super::proxy::{Proxy, Seen, Wire};
 use crate::support::real::{self, process::Nodepool};
 
 /// Lives of a process whose logs are kept.
@@ -45,6 +46,8 @@ impl Role {
 pub struct Post {
     pub role: Role,
     pub configuration: String,
+    /// Who it is for the cloud.
+    pub user: String,
     pub clouds: PathBuf,
     /// The file that says how wrong its wall clock is.
     pub clock: Option<PathBuf>,
@@ -71,7 +74,7 @@ impl Post {
 pub struct Seat {
     pub process: Nodepool,
     pub wire: watch::Sender<Wire>,
-    pub struck: Struck,
+    pub seen: Seen,
     /// Processes that are no more.
     past: VecDeque<Nodepool>,
     post: Post,
@@ -79,15 +82,25 @@ pub struct Seat {
 }
 
 impl Seat {
-    pub fn take(post: Post, wire: watch::Sender<Wire>, struck: Struck, proxies: Vec<Proxy>) -> Seat {
+    pub fn take(post: Post, wire: watch::Sender<Wire>, seen: Seen, proxies: Vec<Proxy>) -> Seat {
         if let Some(clock) = &post.clock {
             std::fs::write(clock, "+0").expect("a new directory is writable");
         }
-        Seat { process: post.start(), wire, struck, past: VecDeque::new(), post, _proxies: proxies }
+        Seat { process: post.start(), wire, seen, past: VecDeque::new(), post, _proxies: proxies }
+    }
+
+    /// Who it is for the cloud.
+    pub fn user(&self) -> &str {
+        &self.post.user
     }
 
     pub fn role(&self) -> Role {
         self.post.role
+    }
+
+    /// What happened to what it asks and hears.
+    pub fn struck(&self) -> usize {
+        self.seen.struck.load(Ordering::Relaxed)
     }
 
     pub fn kill(&mut self) {

@@ -1,6 +1,7 @@
 //! Where faults strike: three ZooKeeper servers, a simulated cloud, hosts with sshd, and launchers and builders behind wires that can be
 //! cut.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::watch;
 
-use super::proxy::{Proxy, Struck, Wire};
+use super::proxy::{Proxy, Seen, Wire};
 use super::seat::{Post, Role, Seat};
 use crate::crowd::again;
 use crate::crowd::scene::{self, Scene, children, left_over};
@@ -98,8 +99,6 @@ impl Stage {
             hosts.push(sshd::Host::start(sshd::Options::at(90 + last)).await);
         }
         let home = tempfile::Builder::new().prefix("nodepool-test-").tempdir().expect("there is room for directories");
-        let clouds = home.path().join("clouds.yaml");
-        std::fs::write(&clouds, impatient(&cloud)).expect("a new directory is writable");
         let scene = Scene {
             addresses: ensemble.address(),
             chroot: String::new(),
@@ -114,10 +113,12 @@ impl Stage {
         for number in 0..setting.launchers + setting.builders {
             let role = if number < setting.launchers { Role::Launcher } else { Role::Builder };
             let (wire, carried) = watch::channel(Wire::Whole);
-            let (mut proxies, struck) = (Vec::new(), Struck::default());
+            let (mut proxies, seen) = (Vec::new(), Seen::default());
             for server in &ensemble.servers {
-                proxies.push(Proxy::start(server.address(), carried.clone(), struck.clone()).await);
+                proxies.push(Proxy::start(server.address(), carried.clone(), seen.clone()).await);
             }
+            let (user, clouds) = (format!("nodepool-{number}"), home.path().join(format!("clouds-{number}.yaml")));
+            std::fs::write(&clouds, impatient(&cloud, &user)).expect("a new directory is writable");
             let addresses: Vec<&str> = proxies.iter().map(|proxy| &*proxy.address).collect();
             let mut configuration = configuration(&addresses, setting.session, &hosts);
             if let Some(dib) = &dib {
@@ -134,13 +135,19 @@ impl Stage {
                 }
             }
             let clock = (number == 0).then(|| home.path().join("clock"));
-            let post = Post { role, configuration: configuration.to_string(), clouds: clouds.clone(), clock };
-            seats.push(Seat::take(post, wire, struck, proxies));
+            let post = Post { role, configuration: configuration.to_string(), user, clouds, clock };
+            seats.push(Seat::take(post, wire, seen, proxies));
         }
         let (launchers, session) = (setting.launchers, setting.session);
         let name = setting.name.clone();
         let sync = setting.sync;
         Stage { name, sync, ensemble, cloud, seats, zk, session, disk, small, launchers, images, _hosts: hosts, home }
+    }
+
+    /// The sessions that each user of the cloud has had.
+    pub fn sessions(&self) -> BTreeMap<String, BTreeSet<i64>> {
+        let sessions = |seat: &Seat| (seat.user().to_owned(), seat.seen.sessions.lock().unwrap().clone());
+        self.seats.iter().map(sessions).collect()
     }
 
     pub fn home(&self) -> &Path {
@@ -261,10 +268,11 @@ impl Drop for Stage {
 }
 
 /// Who waits no longer than that for an answer of a cloud that hangs.
-fn impatient(cloud: &SimulatedOpenStack) -> String {
+fn impatient(cloud: &SimulatedOpenStack, user: &str) -> String {
     let text = std::fs::read_to_string(cloud.clouds_yaml()).expect("the cloud wrote it");
     let mut clouds: Value = serde_yaml::from_str(&text).expect("the cloud writes YAML");
     clouds["clouds"]["simulated"]["api_timeout"] = json!(3);
+    clouds["clouds"]["simulated"]["auth"]["username"] = user.into();
     clouds.to_string()
 }
 

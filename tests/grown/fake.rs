@@ -19,7 +19,7 @@ pub fn provider(name: &str, of_provider: Value, of_pool: Value) -> Value {
     provider
 }
 
-fn add(to: &mut Value, more: Value) {
+pub fn add(to: &mut Value, more: Value) {
     let Value::Object(more) = more else { panic!("keys and values are added: {more}") };
     to.as_object_mut().expect("a section is a mapping").extend(more);
 }

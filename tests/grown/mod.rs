@@ -216,9 +216,10 @@ impl Consumer {
         ids
     }
 
-    /// A record, or a part of it, where there is one.
+    /// A record, or a part of it, where there is one. A place that somebody made for one is none.
     pub async fn read<T: DeserializeOwned>(&self, path: &str) -> Option<T> {
         match self.zk.get(path).await {
+            Ok((data, _)) if data.is_empty() => None,
             Ok((data, _)) => Some(json::from_bytes(&data).unwrap()),
             Err(ZkError::NoNode) => None,
             Err(error) => panic!("{error}"),

@@ -8,8 +8,12 @@ use nodepool::policy::upkeep::{Effect, Event, Upkeep};
 
 /// A request with a node that boots where nobody of this process launches; another pool like that one is registered, or not.
 fn world(other: Option<&str>) -> Built {
+    world_of(&["1 provider=elsewhere labels=a building allocated=200-1"], other)
+}
+
+fn world_of(nodes: &[&str], other: Option<&str>) -> Built {
     build(&Spec {
-        nodes: vec!["1 provider=elsewhere labels=a building allocated=200-1".to_owned()],
+        nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
         requests: vec!["200-1 a pending".to_owned()],
         others: other.into_iter().map(str::to_owned).collect(),
         ..Spec::default()
@@ -44,4 +48,17 @@ fn what_nobody_goes_on_with_begins_anew_at_once() {
     for other in [None, Some(of_python), Some(of_another)] {
         assert!(resets(&mut Upkeep::new(Span(28_800.0)), &world(other)), "{other:?}");
     }
+}
+
+// A Nodepool 11 that deletes what boots for a request that its launcher left may take minutes over that, and so long nobody served it.
+#[test]
+fn nodes_that_go_keep_no_request() {
+    let going = "2 provider=elsewhere labels=a deleting allocated=200-1 locked";
+    assert!(resets(&mut Upkeep::new(Span(28_800.0)), &world_of(&[going], None)));
+    // Nor do they keep anybody from going on with what boots in their place.
+    let boots = "1 provider=elsewhere labels=a building allocated=200-1";
+    let other = Some("other provider=elsewhere labels=a version=12.0.0");
+    assert!(!resets(&mut Upkeep::new(Span(28_800.0)), &world_of(&[boots, going], other)));
+    let is_worked_on = world_of(&["1 provider=elsewhere labels=a building allocated=200-1 locked", going], None);
+    assert!(!resets(&mut Upkeep::new(Span(28_800.0)), &is_worked_on));
 }

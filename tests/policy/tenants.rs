@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use crate::launches::Scene;
-use crate::worlds::{LAUNCHER, Spec, request_id};
+use crate::worlds::{LAUNCHER, Spec, node_id, request_id};
 use nodepool::model::ids::{LauncherId, PoolId};
 use nodepool::model::quantity::Amounts;
 use nodepool::model::snapshot::WriteError;
+use nodepool::policy::invariants::of_ledger;
 use nodepool::policy::pool::{Effect, Event, Pool};
 use nodepool::policy::tenants::Taking;
 
@@ -69,4 +70,57 @@ fn pools_of_one_process_do_not_exceed_the_limit_together() {
     scene.built.board.put_taking(&LauncherId::from(LAUNCHER), &ours);
     second.set_tried(&scene.built.board);
     assert_eq!(claims(&second.step(Event::Wake, &scene.built.world())), 0);
+}
+
+/// One request for a node of a tenant that may have two.
+fn one_for_two(nodes: &[&str]) -> Scene {
+    Scene::of(&Spec {
+        hosts: vec!["h1 labels=a".to_owned()],
+        nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+        requests: vec!["200-1 a tenant=t".to_owned(), "200-2 a tenant=t".to_owned()],
+        tenants: vec!["t instances=2".to_owned()],
+        ..Spec::default()
+    })
+}
+
+// Nodes that were given back unused counted for who had had them, who could then never have another one.
+#[test]
+fn idle_nodes_are_nobodys_whoever_had_them_last() {
+    let used = |nodes: &[&str]| one_for_two(nodes).built.snapshot.ledger.used_by_tenant(&"t".into()).get("instances");
+    assert_eq!(used(&["7 labels=b tenant=t", "8 labels=b tenant=t"]), 0.0);
+    for state in ["ready", "building", "in-use", "used", "hold", "deleting"] {
+        assert_eq!(used(&[&format!("7 labels=b {state} allocated=200-9 tenant=t"), "8 labels=b tenant=t"]), 1.0);
+    }
+    let mut scene = one_for_two(&["7 labels=b tenant=t", "8 labels=b tenant=t"]);
+    assert_eq!(claims(&scene.step(Event::Wake)), 2);
+    // It becomes the tenant's, and is given back.
+    let mut given = scene.built.snapshot.node(&node_id("7")).unwrap().change(node_id("7"), |_| {});
+    for (owner, expected) in [(Some("200-9"), 1.0), (None, 0.0)] {
+        given.record.allocated_to = owner.map(request_id);
+        scene.apply(&given);
+        assert_eq!(scene.built.snapshot.ledger.used_by_tenant(&"t".into()).get("instances"), expected);
+        assert_eq!(of_ledger(&scene.built.snapshot), None);
+    }
+}
+
+// A request that was lost while its node booted, and was taken up again while that node went, seemed to have what it had yet to get.
+#[test]
+fn what_goes_is_no_part_of_what_its_request_takes() {
+    let mut scene = one_for_two(&["7 labels=a deleting allocated=200-1 tenant=t"]);
+    assert_eq!(claims(&scene.step(Event::Wake)), 1, "one goes, one comes, and that is all that the tenant may have");
+    let why = scene.pool.why(&request_id("200-2"), &scene.built.snapshot).unwrap();
+    assert_eq!(why.reason, "tenant t is at its limit: needs instances 1, free 0");
+}
+
+// It may have been carried out, and then no picture shows it for a moment.
+#[test]
+fn what_a_lost_answer_may_have_taken_counts_until_it_would_be_seen() {
+    let mut scene = three_for_two();
+    assert_eq!(claims(&scene.step(Event::Wake)), 2);
+    scene.step(Event::Claimed(request_id("200-1"), Err(WriteError::Failed("connection loss".to_owned()))));
+    assert_eq!(claims(&scene.step(Event::Wake)), 0, "neither that one nor the third");
+    let due = scene.pool.due().expect("it is forgotten at some time");
+    scene.built.wait_until(due);
+    scene.built.snapshot.remove_request(&request_id("200-1"));
+    assert_eq!(claims(&scene.step(Event::Clock)) + claims(&scene.step(Event::Wake)), 1);
 }

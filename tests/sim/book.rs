@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nodepool::actors::clock;
 use nodepool::model::build::BuildKey;
-use nodepool::model::ids::{LabelName, NodeId, ProviderName, RequestId};
+use nodepool::model::ids::{LabelName, LauncherId, NodeId, PoolId, PoolName, ProviderName, RequestId, TenantName};
 use nodepool::model::json;
 use nodepool::model::node::{Node, NodeState};
 use nodepool::model::request::{NodeRequest, RequestState};
@@ -35,7 +35,7 @@ struct Pages {
     watcher: Watcher,
     images: ImageWatcher,
     data: FxHashMap<String, Bytes>,
-    limits: BTreeMap<ProviderName, usize>,
+    limits: BTreeMap<PoolId, usize>,
     violations: Vec<String>,
     digest: FxHasher,
     changes: u64,
@@ -119,6 +119,7 @@ impl Book {
                 pages.watcher.see(Sight::Request(&id, request.as_ref()))
             }
             paths::Place::NodeContender(id, name) => pages.watcher.see(Sight::Contender(&id, &name, data.is_some())),
+            paths::Place::RequestContender(id, _) => pages.watcher.see(Sight::Attends(&id, data.is_some())),
             paths::Place::ImageBuild(image, build) => {
                 let key = BuildKey { image, build };
                 pages.images.see(ImageSight::Build(&key, record(data).as_ref()))
@@ -136,28 +137,28 @@ impl Book {
         meant.map(|(id, node)| (id.clone(), node.clone())).collect()
     }
 
-    /// The requests of this kind, in the order in which they are served.
-    pub fn requests(&self, is_meant: impl Fn(&NodeRequest) -> bool) -> Vec<RequestId> {
+    /// The same of requests, in the order in which they are served.
+    pub fn requests(&self, is_meant: impl Fn(&NodeRequest) -> bool) -> Vec<(RequestId, NodeRequest)> {
         let pages = self.0.lock().unwrap();
         let meant = pages.watcher.requests().iter().filter(|(_, request)| is_meant(request));
-        meant.map(|(id, _)| id.clone()).collect()
+        meant.map(|(id, request)| (id.clone(), request.clone())).collect()
     }
 
     /// From now on no more servers than that; where it falls, a while later. The file may be written again with the same limit before
     /// that.
-    pub fn limit(&self, provider: &ProviderName, limit: usize, patience: Duration) {
-        let earlier = self.0.lock().unwrap().limits.insert(provider.clone(), limit);
+    pub fn limit(&self, pool: &PoolId, limit: usize, patience: Duration) {
+        let earlier = self.0.lock().unwrap().limits.insert(pool.clone(), limit);
         match earlier {
             Some(earlier) if earlier == limit => return,
             Some(earlier) if earlier > limit => {}
-            _ => return self.see(Sight::Limit(provider, limit)),
+            _ => return self.see(Sight::Limit(pool, limit)),
         }
-        let (book, provider) = (self.clone(), provider.clone());
+        let (book, pool) = (self.clone(), pool.clone());
         actix_rt::spawn(async move {
             tokio::time::sleep(patience).await;
-            let last = book.0.lock().unwrap().limits.get(&provider).copied();
+            let last = book.0.lock().unwrap().limits.get(&pool).copied();
             if last == Some(limit) {
-                book.see(Sight::Limit(&provider, limit));
+                book.see(Sight::Limit(&pool, limit));
             }
         });
     }
@@ -180,6 +181,13 @@ impl Book {
         let held = pages.watcher.nodes().iter().filter(|(_, node)| node.state == NodeState::Hold);
         left.extend(held.map(|(id, _)| Violation(format!("node {id} is still held"))));
         left.extend(pages.images.at_rest(&cast.wanted_images()));
+        // What kazoo made anew by locking what had gone (K10).
+        let empty = pages.data.iter().filter(|(_, data)| data.is_empty());
+        let ghosts = empty.filter_map(|(path, _)| match paths::parse(path) {
+            paths::Place::Node(id) => Some(Violation(format!("node {id} is left over, and empty"))),
+            _ => None,
+        });
+        left.extend(ghosts);
         left
     }
 
@@ -196,6 +204,13 @@ impl Book {
         let pages = self.0.lock().unwrap();
         let strays = pages.watcher.strays().map(|(place, _)| place.clone());
         strays.filter(|(provider, _)| PROVIDERS.contains(&provider.as_str())).collect()
+    }
+
+    /// Requests that somebody should look after, with the provider of a node that each could have.
+    pub fn neglected(&self) -> Vec<(RequestId, Option<ProviderName>)> {
+        let pages = self.0.lock().unwrap();
+        let neglected = pages.watcher.neglected();
+        neglected.map(|(id, idle)| (id.clone(), idle.and_then(|node| node.provider.clone()))).collect()
     }
 
     /// Whether somebody waits for this request.
@@ -230,13 +245,18 @@ struct Gist {
     allocated_to: Option<RequestId>,
     external_id: serde_json::Value,
     hostname: Option<String>,
+    tenant_name: Option<TenantName>,
+    pool: Option<PoolName>,
+    launcher: Option<String>,
+    state_time: Timestamp,
 }
 
 impl From<Gist> for Node {
     fn from(gist: Gist) -> Self {
-        let mut node = Self::new(gist.state, Timestamp::default());
+        let mut node = Self::new(gist.state, gist.state_time);
         (node.provider, node.labels, node.allocated_to) = (gist.provider, gist.labels, gist.allocated_to);
         (node.external_id, node.hostname) = (gist.external_id.into(), gist.hostname);
+        (node.tenant_name, node.pool, node.launcher) = (gist.tenant_name, gist.pool, gist.launcher);
         node
     }
 }
@@ -245,6 +265,13 @@ impl From<Gist> for Node {
 #[derive(Deserialize)]
 struct GistOfRequest {
     state: RequestState,
+    #[serde(default)]
+    relative_priority: i64,
+    #[serde(default)]
+    reuse: bool,
+    tenant_name: Option<TenantName>,
+    #[serde(default)]
+    declined_by: Vec<LauncherId>,
     node_types: Vec<LabelName>,
     #[serde(default)]
     nodes: Vec<NodeId>,
@@ -254,6 +281,8 @@ impl From<GistOfRequest> for NodeRequest {
     fn from(gist: GistOfRequest) -> Self {
         let mut request = Self::new(gist.node_types, "", Timestamp::default());
         (request.state, request.nodes) = (gist.state, gist.nodes);
+        (request.relative_priority, request.reuse) = (gist.relative_priority, gist.reuse);
+        (request.tenant_name, request.declined_by) = (gist.tenant_name, gist.declined_by);
         request
     }
 }

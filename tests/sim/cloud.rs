@@ -18,7 +18,7 @@ use nodepool::model::quantity::Amounts;
 use nodepool::model::time::Span;
 use nodepool::model::uploading::{StoredImage, UploadOrder, Uploading};
 use nodepool::policy::image_invariants::ImageSight;
-use nodepool::policy::invariants::{Place, Sight, Violation};
+use nodepool::policy::invariants::{self, Place, Sight, Violation};
 use nodepool::policy::machine::{InFlight, Pace, REFRESH};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -365,6 +365,8 @@ pub struct Door {
     session: usize,
 }
 
+/// What was on its way when a session ended is on its way a moment later.
+const MOMENT: Span = Span(0.1);
 /// How the ids of servers begin that are not ours.
 const OF_OTHERS: &str = "other-";
 /// No listing is behind for longer.
@@ -406,9 +408,10 @@ impl Door {
 
     /// Nothing is changed by whose session is over.
     fn check(&self, what: impl FnOnce() -> String) {
-        if self.gate.is_over(self.session) && !self.gate.is_closed() {
-            let text = format!("{} at {} by whose session is over", what(), self.provider);
-            self.clouds.0.lock().unwrap().book.accuse(Violation(text));
+        let Some(over_for) = self.gate.over_for(self.session).filter(|_| !self.gate.is_closed()) else { return };
+        let what = format!("{} at {}", what(), self.provider);
+        if let Some(violation) = invariants::of_call(what, Some(Span(over_for.as_secs_f64())), MOMENT) {
+            self.clouds.0.lock().unwrap().book.accuse(violation);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nodepool::model::ids::{ImageName, ProviderName};
+use nodepool::model::ids::{ImageName, PoolId, ProviderName};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
@@ -26,16 +26,24 @@ pub const RACK: &str = "rack";
 pub const RACK_LABEL: &str = "h";
 /// Its hosts, and how many jobs each takes at a time. What begins so has no address to be looked up.
 pub const HOSTS: [(&str, usize); 2] = [("fake-1", 2), ("fake-2", 1)];
-/// What consumers ask for where these are there, or one of them, one as likely as the other.
-const WITH_OLD: &[&str] = &["a", "b", "a", "b", "a", "b", OLD_LABEL];
-const WITH_RACK: &[&str] = &["a", "b", "a", "b", "a", "b", RACK_LABEL];
-pub const WISHES: &[&str] = &["a", "b", "a", "b", "a", "b", OLD_LABEL, RACK_LABEL];
+/// A label that only the second launcher serves, in some hours. Whoever wants it is of a tenant that is limited: elsewhere, where two
+/// launchers count at the same time, both together may exceed a limit.
+pub const TENANT_LABEL: &str = "t";
+pub const TENANT: &str = "small";
+/// Nodes that it may have at a time: more than a request asks for at most.
+pub const TENANT_NODES: usize = 5;
+/// All of which somebody may ask for, in some hours.
+pub const WISHES: [&str; 5] = ["a", "b", OLD_LABEL, RACK_LABEL, TENANT_LABEL];
+/// What all launchers have is asked for so much more often than what one of them has.
+const COMMON: usize = 3;
 
 pub const BUILDERS: [&str; 2] = ["oak", "elm"];
 /// What builders build, and how old it gets, in seconds.
 pub const IMAGES: [(&str, u32); 2] = [("debian", 900), ("fedora", 1500)];
 /// Where the label `b` is an image that was built, if anybody builds.
 const BUILT_FOR: &str = "middle";
+/// Where the label of the tenant that may have few nodes is.
+const LIMITED: &str = LAUNCHERS[1].own;
 
 /// Who takes part in an hour beside the launchers. Not everybody in each: who is there hides what would happen without, and hours with
 /// fewer of them are shorter (Groce and others: Swarm Testing, 2012).
@@ -52,6 +60,10 @@ pub struct Cast {
     pub cores: bool,
     /// Idle and held nodes go when they get old.
     pub ages: bool,
+    /// Somebody who may have few nodes.
+    pub tenant: bool,
+    /// The provider that only one launcher serves has a second pool.
+    pub annexe: bool,
 }
 
 /// How old idle nodes of the label `a` get, in seconds, and held ones; which is less than most are held.
@@ -70,17 +82,17 @@ impl Cast {
             rack: dice.gen_bool(0.3),
             cores: dice.gen_bool(0.3),
             ages: dice.gen_bool(0.3),
+            tenant: dice.gen_bool(0.3),
+            annexe: dice.gen_bool(0.3),
         }
     }
 
-    /// What consumers ask for.
-    pub fn wishes(self) -> &'static [&'static str] {
-        match (self.old, self.rack) {
-            (false, false) => LABELS,
-            (true, false) => WITH_OLD,
-            (false, true) => WITH_RACK,
-            (true, true) => WISHES,
-        }
+    /// What consumers ask for, one as likely as the other.
+    pub fn wishes(self) -> Vec<&'static str> {
+        let mut wishes = LABELS.repeat(COMMON);
+        let some = [(self.old, OLD_LABEL), (self.rack, RACK_LABEL), (self.tenant, TENANT_LABEL)];
+        wishes.extend(some.iter().filter(|(is_there, _)| *is_there).map(|(_, label)| label));
+        wishes
     }
 
     /// Where which image has to be.
@@ -138,14 +150,29 @@ impl Default for Sizes {
     }
 }
 
+/// The second pool of a provider, where it has one, and how many servers that may have.
+const ANNEXE: &str = "annexe";
+const ANNEXE_SERVERS: usize = 2;
+
 impl Launcher {
+    pub fn serves(&self, provider: &ProviderName) -> bool {
+        self.providers.contains(&provider.as_str()) || provider.as_str() == RACK && self.name == LAUNCHERS[0].name
+    }
+
+    /// How many servers the pools of its own provider may have.
+    pub fn limits(&self, sizes: Sizes, cast: Cast) -> Vec<(PoolId, usize)> {
+        let mut limits = vec![(PoolId::new(self.own, "main"), sizes.max_servers)];
+        limits.extend(cast.annexe.then(|| (PoolId::new(self.own, ANNEXE), ANNEXE_SERVERS)));
+        limits
+    }
+
     pub fn yaml(&self, sizes: Sizes, cast: Cast) -> String {
-        let limit = match cast.cores {
-            true => json!({"max-cores": sizes.max_servers * CORES}),
-            false => json!({"max-servers": sizes.max_servers}),
+        let limit = |servers: usize| match cast.cores {
+            true => json!({"max-cores": servers * CORES}),
+            false => json!({"max-servers": servers}),
         };
         let section = |name: &&str| {
-            let mut section = provider(name, json!({"launch-timeout": 180}), limit.clone());
+            let mut section = provider(name, json!({"launch-timeout": 180}), limit(sizes.max_servers));
             section["pools"][0]["host-key-checking"] = false.into();
             if *name == BUILT_FOR && cast.builders {
                 section["diskimages"] = json!([{"name": IMAGES[0].0}]);
@@ -153,7 +180,18 @@ impl Launcher {
                     json!({"name": "b", "diskimage": IMAGES[0].0, "flavor-name": "Unreal Flavor"});
             }
             if sizes.lacks == Some(Lack::Label) {
-                section["pools"][0]["labels"].as_array_mut().expect("a pool has labels").truncate(1);
+                labels_of(&mut section).truncate(1);
+            }
+            if *name == self.own && cast.annexe {
+                let mut annexe = section["pools"][0].clone();
+                annexe["name"] = ANNEXE.into();
+                fake::add(&mut annexe, limit(ANNEXE_SERVERS));
+                section["pools"].as_array_mut().expect("a provider has pools").push(annexe);
+            }
+            if *name == LIMITED && cast.tenant {
+                let mut label = labels_of(&mut section)[0].clone();
+                label["name"] = TENANT_LABEL.into();
+                labels_of(&mut section).push(label);
             }
             section
         };
@@ -167,7 +205,13 @@ impl Launcher {
             sections.push(rack());
             labels.push(json!({"name": RACK_LABEL}));
         }
+        if cast.tenant && self.own == LIMITED {
+            labels.push(json!({"name": TENANT_LABEL}));
+        }
         let mut configuration = fake::configuration(&sections);
+        if cast.tenant {
+            configuration["tenant-resource-limits"] = json!([{"tenant-name": TENANT, "max-servers": TENANT_NODES}]);
+        }
         if cast.builders {
             configuration["diskimages"] = json!([{"name": IMAGES[0].0}]);
         }
@@ -177,6 +221,10 @@ impl Launcher {
         configuration["labels"] = labels.into();
         configuration.to_string()
     }
+}
+
+fn labels_of(section: &mut Value) -> &mut Vec<Value> {
+    section["pools"][0]["labels"].as_array_mut().expect("a pool has labels")
 }
 
 fn rack() -> Value {

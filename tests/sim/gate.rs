@@ -25,9 +25,6 @@ pub struct Gate {
     counted: Arc<AtomicBool>,
 }
 
-/// What was on its way when a session ended is on its way a moment later.
-const MOMENT: Duration = Duration::from_millis(100);
-
 impl Gate {
     pub fn open() -> Self {
         Self {
@@ -65,9 +62,9 @@ impl Gate {
         sessions.last().is_some_and(Option::is_none).then(|| sessions.len() - 1)
     }
 
-    /// Whoever does something for this session now does it on nobody's behalf.
-    pub fn is_over(&self, session: usize) -> bool {
-        self.sessions.lock().unwrap()[session].is_some_and(|since| since.elapsed() > MOMENT)
+    /// For how long this session has been over: whoever does something for it now does it on nobody's behalf.
+    pub fn over_for(&self, session: usize) -> Option<Duration> {
+        self.sessions.lock().unwrap()[session].map(|since| since.elapsed())
     }
 
     /// Killed after so many more steps. Who is dead already stays so.

@@ -13,6 +13,7 @@ use nodepool::policy::invariants::{Place, Violation, of_ledger};
 use super::book::Book;
 use super::cloud::Clouds;
 use super::gate::Gate;
+use super::process::{Configured, Seat};
 
 /// Between two looks. Not the period of anything else.
 const INTERVAL: Duration = Duration::from_secs(97);
@@ -51,8 +52,42 @@ pub async fn inspect(name: &'static str, shared: Arc<Shared>, gate: Gate, book: 
     }
 }
 
+/// Between two looks at requests, and how often one may be found by which a launcher passes: for the five seconds that are promised.
+const GLANCE: Duration = Duration::from_millis(2_600);
+const MOST_GLANCES: u32 = 2;
+/// One that was let down may wait for room as before. For other launchers it is as if it had never been taken up after a minute.
+const MOST_LET_DOWN: u32 = 28;
+
+/// Sees requests that nobody looks after, although a launcher could to which nothing has happened all the while. One that has just begun
+/// hands out nothing of a cloud that does not answer it.
+pub async fn seek_neglected(launchers: Vec<(Seat, Configured)>, clouds: Clouds, book: Book) {
+    let mut seen: BTreeMap<(RequestId, i64, bool), u32> = BTreeMap::new();
+    loop {
+        tokio::time::sleep(GLANCE).await;
+        let mut found = BTreeMap::new();
+        for (id, provider) in book.neglected() {
+            let serves = |file: &Configured| match &provider {
+                Some(provider) => file.is_settled() && file.launcher.serves(provider) && clouds.is_fair(provider),
+                None => true,
+            };
+            let able = launchers.iter().filter(|(_, file)| serves(file));
+            for session in able.filter_map(|(seat, _)| seat.undisturbed()) {
+                let most = if provider.is_some() { MOST_GLANCES } else { MOST_LET_DOWN };
+                let key = (id.clone(), session, provider.is_some());
+                let glances = seen.get(&key).map_or(1, |glances| glances + 1);
+                if glances == most + 1 {
+                    let idle = provider.as_ref().map(|provider| format!(", though {provider} has an idle node"));
+                    book.accuse(Violation(format!("nobody looks after {id}{}", idle.unwrap_or_default())));
+                }
+                found.insert(key, glances);
+            }
+        }
+        seen = found;
+    }
+}
+
 /// In fair weather a server that is nobody's is there for so many looks at most, whatever else fails.
-const MOST_LOOKS: u32 = 8;
+const MOST_LOOKS: u32 = 10;
 
 /// Sees servers that are nobody's, as long as anybody lives.
 pub async fn seek_strays(clouds: Clouds, book: Book) {

@@ -33,7 +33,7 @@ use tokio::time::Instant;
 use self::book::Book;
 use self::builders::Luck;
 use self::cloud::Clouds;
-use self::configuration::{BUILDERS, Cast, HOSTS, LAUNCHERS, RACK};
+use self::configuration::{BUILDERS, Cast, HOSTS, LAUNCHERS, RACK, TENANT, TENANT_NODES};
 use self::faults::{Chosen, Fault, Stage, Struck};
 use self::process::Seat;
 use self::zuul::Crowd;
@@ -141,10 +141,15 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     for _ in 0..REQUESTS {
         crowd.join(Duration::from_secs_f64(dice.gen_range(20.0..HOUR)), dice.r#gen(), cast.wishes());
     }
+    if cast.tenant {
+        book.see(Sight::Share(&TENANT.into(), TENANT_NODES));
+    }
     if cast.rack {
         HOSTS.iter().for_each(|(host, jobs)| book.see(Sight::Jobs(&RACK.into(), host, *jobs)));
     }
     actix_rt::spawn(inspector::seek_strays(clouds.clone(), book.clone()));
+    let sitting = seats.iter().cloned().zip(launchers.iter().cloned()).collect();
+    actix_rt::spawn(inspector::seek_neglected(sitting, clouds.clone(), book.clone()));
     let struck = Struck::default();
     let stage = Stage { zookeeper, clouds, seats, launchers, crowd, luck, book: book.clone(), struck };
     let begun = Instant::now();

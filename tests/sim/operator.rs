@@ -22,8 +22,8 @@ use crate::grown::Consumer;
 async fn wanted_by_many(operator: &Consumer, crowd: &Crowd, nth: usize) -> Option<NodeId> {
     let idle: Vec<(NodeId, Node)> = operator.nodes().await.into_iter().filter(|(_, node)| node.is_idle()).collect();
     let (id, node) = idle.get(nth % idle.len().max(1))?;
-    if let Some(wish) = WISHES.iter().find(|wish| node.labels.iter().any(|label| label.as_str() == **wish)) {
-        (0..4).for_each(|number| crowd.join(Duration::ZERO, nth as u64 * 4 + number, std::slice::from_ref(wish)));
+    if let Some(wish) = WISHES.into_iter().find(|wish| node.labels.iter().any(|label| label.as_str() == *wish)) {
+        (0..4).for_each(|number| crowd.join(Duration::ZERO, nth as u64 * 4 + number, vec![wish]));
         // Who serves it may have decided before the lock is there, and write after that.
         tokio::time::sleep(Duration::from_millis(20) * nth as u32).await;
     }

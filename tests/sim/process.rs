@@ -10,8 +10,10 @@ use nodepool::actors::identity::Identity;
 use nodepool::actors::shared::SessionEnd;
 use nodepool::model::time::Span;
 use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::{Connection, Zk};
+use nodepool::zk::{Connection, SessionState, Zk};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::book::Book;
 use super::cloud::Clouds;
@@ -38,11 +40,13 @@ struct Sitting {
     gate: Gate,
     wire: Wire,
     session: i64,
+    /// Of that session, if anybody sits there.
+    state: Option<watch::Receiver<SessionState>>,
 }
 
 impl Seat {
     pub fn empty() -> Self {
-        Self(Rc::new(RefCell::new(Sitting { gate: Gate::open(), wire: Wire::new(0), session: 0 })))
+        Self(Rc::new(RefCell::new(Sitting { gate: Gate::open(), wire: Wire::new(0), session: 0, state: None })))
     }
 
     /// Another session of the process behind this gate.
@@ -50,7 +54,8 @@ impl Seat {
         let inner = zookeeper.connect();
         gate.attend(inner.session());
         let (session, wire) = (inner.session_id(), Wire::new(inner.session_id() as u64));
-        *self.0.borrow_mut() = Sitting { gate: gate.clone(), wire: wire.clone(), session };
+        let state = Some(inner.session());
+        *self.0.borrow_mut() = Sitting { gate: gate.clone(), wire: wire.clone(), session, state };
         Arc::new(Gated { inner, gate: gate.clone(), wire })
     }
 
@@ -62,6 +67,13 @@ impl Seat {
     pub fn is_alive(&self) -> bool {
         let gate = self.gate();
         !gate.is_closed() && gate.session_number().is_some()
+    }
+
+    /// The session of who sits there, as long as nothing is wrong with its connection.
+    pub fn undisturbed(&self) -> Option<i64> {
+        let sitting = self.0.borrow();
+        let is_connected = sitting.state.as_ref().is_some_and(|state| *state.borrow() == SessionState::Connected);
+        (is_connected && sitting.wire.is_quick() && self.is_alive()).then_some(sitting.session)
     }
 
     pub fn wire(&self) -> Wire {
@@ -152,11 +164,12 @@ const DECIDED_BEFORE: Duration = Duration::from_secs(60);
 /// The configuration file of a launcher. Clones are the same file.
 #[derive(Clone)]
 pub struct Configured {
-    launcher: &'static Launcher,
+    pub launcher: &'static Launcher,
     cast: Cast,
     files: Files,
     book: Book,
     sizes: Rc<Cell<Sizes>>,
+    written: Rc<Cell<Instant>>,
 }
 
 impl Configured {
@@ -164,8 +177,16 @@ impl Configured {
     pub fn set(&self, sizes: Sizes) {
         let Files::InMemory(files) = &self.files else { unreachable!("simulated files are in memory") };
         files.lock().unwrap().insert("nodepool.yaml".into(), self.launcher.yaml(sizes, self.cast));
-        self.book.limit(&self.launcher.own.into(), sizes.max_servers, DECIDED_BEFORE);
+        for (pool, servers) in self.launcher.limits(sizes, self.cast) {
+            self.book.limit(&pool, servers, DECIDED_BEFORE);
+        }
         self.sizes.set(sizes);
+        self.written.set(Instant::now());
+    }
+
+    /// It has had all for so long that the launcher knows.
+    pub fn is_settled(&self) -> bool {
+        self.sizes.get().lacks.is_none() && self.written.get().elapsed() > DECIDED_BEFORE
     }
 
     /// It lacks nothing any more.
@@ -183,8 +204,8 @@ pub fn launcher(
     book: &Book,
 ) -> (Seat, Configured) {
     let files = Files::InMemory(Arc::default());
-    let sizes = Rc::default();
-    let configured = Configured { launcher, cast, files: files.clone(), book: book.clone(), sizes };
+    let (sizes, written) = (Rc::default(), Rc::new(Cell::new(Instant::now())));
+    let configured = Configured { launcher, cast, files: files.clone(), book: book.clone(), sizes, written };
     configured.set(Sizes::default());
     let (clouds, book) = (clouds.clone(), book.clone());
     let seat = keep_running(launcher.name, zookeeper, move |gate| {

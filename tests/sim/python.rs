@@ -13,13 +13,14 @@ use futures::future::join_all;
 use nodepool::actors::clock;
 use nodepool::model::cloud::{CloudError, ExternalId, Instance, InstanceState, LaunchOrder};
 use nodepool::model::component::{ComponentKind, PoolComponent};
-use nodepool::model::ids::{LabelName, LauncherId, NodeId, RequestId};
+use nodepool::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
 use nodepool::model::json;
 use nodepool::model::node::{Node, NodeState};
 use nodepool::model::request::{NodeRequest, RequestState};
 use nodepool::zk::lock::{self, Lock};
 use nodepool::zk::memory::MemoryZooKeeper;
 use nodepool::zk::{CreateMode, Zk, ZkError, paths, removal};
+use tokio::time::Instant;
 
 use super::book::Book;
 use super::cloud::{Clouds, Door};
@@ -37,7 +38,9 @@ struct Python {
     /// With the reads that every client has.
     eyes: Consumer,
     /// In place of what it keeps by watches.
-    cache: Book,
+    cache: Picture,
+    /// All there is now. Of its own nodes it knows at once, so that it counts well.
+    book: Book,
     zk: Zk,
     own: Door,
     middle: Door,
@@ -46,17 +49,60 @@ struct Python {
     components: RefCell<Vec<String>>,
 }
 
+/// What it was told by its watches, which it gets to when it has nothing else to do. Each life is slower than the one before, or quick.
+const LATENESS: [Duration; 3] = [Duration::ZERO, Duration::from_millis(700), Duration::from_secs(4)];
+
+/// What it believes to be there.
+struct Picture {
+    book: Book,
+    late: Duration,
+    taken: RefCell<Option<Taken>>,
+}
+
+struct Taken {
+    at: Instant,
+    nodes: Vec<(NodeId, Node)>,
+    requests: Vec<(RequestId, NodeRequest)>,
+}
+
+impl Picture {
+    fn new(book: Book, life: u32) -> Self {
+        Self { book, late: LATENESS[life as usize % LATENESS.len()], taken: RefCell::default() }
+    }
+
+    fn nodes(&self, is_meant: impl Fn(&Node) -> bool) -> Vec<(NodeId, Node)> {
+        self.look(|taken| taken.nodes.iter().filter(|(_, node)| is_meant(node)).cloned().collect())
+    }
+
+    /// In the order in which they are served.
+    fn requests(&self, is_meant: impl Fn(&NodeRequest) -> bool) -> Vec<RequestId> {
+        let ids = |taken: &Taken| {
+            let meant = taken.requests.iter().filter(|(_, request)| is_meant(request));
+            meant.map(|(id, _)| id.clone()).collect()
+        };
+        self.look(ids)
+    }
+
+    fn look<T>(&self, look: impl Fn(&Taken) -> T) -> T {
+        let taken = &mut *self.taken.borrow_mut();
+        let recent = taken.take().filter(|taken| taken.at.elapsed() < self.late);
+        let all =
+            || Taken { at: Instant::now(), nodes: self.book.nodes(|_| true), requests: self.book.requests(|_| true) };
+        look(taken.insert(recent.unwrap_or_else(all)))
+    }
+}
+
 /// Starts it, and starts it again when it has been killed.
 pub fn keep_running(zookeeper: &MemoryZooKeeper, clouds: &Clouds, book: &Book) -> Seat {
-    book.limit(&OLD[0].into(), MAX_SERVERS, Duration::ZERO);
+    book.limit(&PoolId::new(OLD[0], "main"), MAX_SERVERS, Duration::ZERO);
     let seat = Seat::empty();
     let (taken, zookeeper, clouds, book) = (seat.clone(), zookeeper.clone(), clouds.clone(), book.clone());
     actix_rt::spawn(async move {
         for life in 1.. {
             let gate = Gate::open();
             let zk = taken.connect(&gate, &zookeeper);
-            let (clouds, cache, of_life) = (clouds.clone(), book.clone(), gate.clone());
-            actix_rt::spawn(async move { Python::live(zk, &clouds, cache, &of_life, life).await });
+            let (clouds, book, of_life) = (clouds.clone(), book.clone(), gate.clone());
+            actix_rt::spawn(async move { Python::live(zk, &clouds, book, &of_life, life).await });
             gate.closed().await;
             tokio::time::sleep(restart(life as usize)).await;
         }
@@ -69,11 +115,12 @@ type Told<T> = Result<T, ZkError>;
 
 impl Python {
     /// Registers its pools and works until it is killed.
-    async fn live(zk: Zk, clouds: &Clouds, cache: Book, gate: &Gate, life: u32) {
+    async fn live(zk: Zk, clouds: &Clouds, book: Book, gate: &Gate, life: u32) {
         let pool = |provider: &str| LauncherId::from(format!("old-PoolWorker.{provider}-main-{life:032x}"));
         let python = Rc::new(Self {
             eyes: Consumer { zk: zk.clone() },
-            cache,
+            cache: Picture::new(book.clone(), life),
+            book,
             zk,
             own: clouds.door(OLD[0].into(), gate),
             middle: clouds.door(OLD[1].into(), gate),
@@ -198,8 +245,8 @@ impl Python {
         let mut idle = self.cache.nodes(is_idle);
         idle.sort_by(|(_, one), (_, other)| one.state_time.0.total_cmp(&other.state_time.0));
         for (node, _) in idle {
-            let Some(held) = lock::try_lock(&self.zk, &paths::node_lock(&node), "").await? else { continue };
-            if let Some(mut record) = self.eyes.node(&node).await.filter(is_idle) {
+            let Some((held, record)) = self.lock_node(&node).await? else { continue };
+            if let Some(mut record) = record.filter(is_idle) {
                 self.turn(&node, &mut record, NodeState::Deleting).await?;
                 return held.release().await;
             }
@@ -242,8 +289,8 @@ impl Python {
     async fn reuse(&self, id: &RequestId, request: &NodeRequest, label: &LabelName) -> Told<Option<(NodeId, Lock)>> {
         let is_free = |node: &Node| node.is_idle() && Self::is_own(node) && node.labels.contains(label);
         for (node, _) in self.cache.nodes(|node| request.reuse && is_free(node)) {
-            let Some(held) = lock::try_lock(&self.zk, &paths::node_lock(&node), "").await? else { continue };
-            match self.eyes.node(&node).await.filter(is_free) {
+            let Some((held, record)) = self.lock_node(&node).await? else { continue };
+            match record.filter(is_free) {
                 Some(mut record) => {
                     record.allocated_to = Some(id.clone());
                     self.store(&node, &record).await?;
@@ -328,8 +375,13 @@ impl Python {
         if !lock::contenders(&self.zk, &directory).await?.is_empty() {
             return Ok(());
         }
-        let Some(held) = lock::try_lock(&self.zk, &directory, "").await? else { return Ok(()) };
-        let Some(mut record) = self.eyes.node(node).await else { return held.release().await };
+        let Some((held, record)) = self.lock_node(node).await? else { return Ok(()) };
+        let Some(mut record) = record else {
+            // D4: it has gone meanwhile.
+            removal::remove_tree(&*self.zk, &paths::node(node)).await?;
+            held.spent();
+            return Ok(());
+        };
         match record.allocated_to.clone() {
             Some(request) if record.state == NodeState::Ready && self.eyes.request(&request).await.is_none() => {
                 record.allocated_to = None;
@@ -350,6 +402,20 @@ impl Python {
         removal::remove_tree(&*self.zk, &paths::node(node)).await?;
         held.spent();
         Ok(())
+    }
+
+    /// The lock of a node, unless somebody has it, and what is written there then. Locking makes what has gone anew, empty (K10).
+    async fn lock_node(&self, node: &NodeId) -> Told<Option<(Lock, Option<Node>)>> {
+        self.make_anew(node).await?;
+        let Some(held) = lock::try_lock(&self.zk, &paths::node_lock(node), "").await? else { return Ok(None) };
+        Ok(Some((held, self.eyes.node(node).await)))
+    }
+
+    async fn make_anew(&self, node: &NodeId) -> Told<()> {
+        match self.zk.create(&paths::node(node), Bytes::new(), CreateMode::Persistent).await {
+            Ok(_) | Err(ZkError::NodeExists) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether the server is gone.
@@ -404,6 +470,7 @@ impl Python {
         let lost = self.eyes.request(id).await.filter(|request| request.state == RequestState::Pending);
         let Some(mut request) = lost else { return held.release().await };
         for (node, _) in self.cache.nodes(|node| node.allocated_to.as_ref() == Some(id)) {
+            self.make_anew(&node).await?;
             let locked = lock::lock(&self.zk, &paths::node_lock(&node), "").await?;
             if let Some(mut record) =
                 self.eyes.node(&node).await.filter(|record| record.allocated_to.as_ref() == Some(id))
@@ -421,7 +488,7 @@ impl Python {
 
     /// Q4 and Q5.
     fn room(&self) -> usize {
-        MAX_SERVERS.saturating_sub(self.cache.nodes(Self::is_own).len())
+        MAX_SERVERS.saturating_sub(self.book.nodes(Self::is_own).len())
     }
 
     async fn turn(&self, node: &NodeId, record: &mut Node, state: NodeState) -> Told<()> {

@@ -66,6 +66,12 @@ impl Wire {
         state.lag = lag;
     }
 
+    /// Nothing takes any time on it.
+    pub fn is_quick(&self) -> bool {
+        let state = self.0.lock().unwrap();
+        state.slowness.is_zero() && state.lag.is_zero()
+    }
+
     pub fn lag(&self) -> Duration {
         self.0.lock().unwrap().lag
     }

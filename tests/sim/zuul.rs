@@ -4,22 +4,27 @@ use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::future::pending;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use nodepool::model::ids::RequestId;
+use nodepool::actors::clock;
+use nodepool::model::ids::{LabelName, RequestId};
 use nodepool::model::json;
 use nodepool::model::node::NodeState;
 use nodepool::model::request::{NodeRequest, RequestState};
 use nodepool::policy::invariants::Violation;
 use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::{Connection, ZkError, lock, paths};
+use nodepool::zk::{Zk, ZkError, lock, paths};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Deserialize;
 use tokio::task::JoinHandle;
 
 use super::book::Book;
+use super::configuration::{TENANT, TENANT_LABEL};
+use super::gate::{Gate, Gated};
 use super::operator;
+use super::wire::Wire;
 use crate::grown::Consumer;
 
 /// What has come of all requests.
@@ -49,11 +54,11 @@ impl Crowd {
     }
 
     /// One more, who asks for one of these labels, or for several, after a while.
-    pub fn join(&self, after: Duration, seed: u64, labels: &'static [&'static str]) {
+    pub fn join(&self, after: Duration, seed: u64, labels: Vec<&'static str>) {
         let crowd = self.clone();
         self.members.borrow_mut().push(actix_rt::spawn(async move {
             tokio::time::sleep(after).await;
-            one(crowd, seed, labels).await;
+            one(crowd, seed, &labels).await;
         }));
     }
 
@@ -69,15 +74,14 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 const NODES: [usize; 8] = [1, 1, 1, 1, 1, 1, 2, 3];
 
 /// One request from its beginning to the end.
-async fn one(crowd: Crowd, seed: u64, labels: &'static [&'static str]) {
+async fn one(crowd: Crowd, seed: u64, labels: &[&'static str]) {
     let Crowd { zookeeper, book, tally, .. } = crowd;
     let mut dice = StdRng::seed_from_u64(seed);
-    let connection = zookeeper.connect();
-    let session = connection.session_id();
-    let consumer = Consumer { zk: connection };
+    let consumer = Consumer { zk: connect(&zookeeper, seed) };
+    let session = consumer.zk.session_id();
     let wanted: Vec<&str> =
         (0..NODES[dice.gen_range(0..NODES.len())]).map(|_| labels[dice.gen_range(0..labels.len())]).collect();
-    let id = consumer.ask(&wanted).await;
+    let id = ask(&consumer, &wanted).await;
     let death = dice.gen_bool(0.03).then(|| Duration::from_secs_f64(dice.gen_range(0.0..60.0)));
     let patience = dice.gen_bool(0.1).then(|| Duration::from_secs_f64(dice.gen_range(0.1..90.0)));
     let revisions = dice.gen_bool(0.2).then(|| StdRng::seed_from_u64(dice.r#gen()));
@@ -168,6 +172,28 @@ async fn one(crowd: Crowd, seed: u64, labels: &'static [&'static str]) {
             }
         }
     }
+}
+
+/// One in so many is far away, and all that it asks and hears takes up to so long.
+const FAR: u32 = 8;
+const DISTANCES: [Duration; 4] =
+    [Duration::from_millis(5), Duration::from_millis(50), Duration::from_millis(400), Duration::from_millis(1500)];
+
+fn connect(zookeeper: &MemoryZooKeeper, seed: u64) -> Zk {
+    let (inner, mut dice) = (zookeeper.connect(), StdRng::seed_from_u64(seed ^ 0xfa4));
+    if !dice.gen_ratio(1, FAR) {
+        return inner;
+    }
+    let wire = Wire::new(dice.r#gen());
+    wire.set_slowness(DISTANCES[dice.gen_range(0..DISTANCES.len())]);
+    Arc::new(Gated { inner, gate: Gate::open(), wire })
+}
+
+async fn ask(consumer: &Consumer, wanted: &[&str]) -> RequestId {
+    let labels = wanted.iter().map(|label| LabelName::from(*label)).collect();
+    let mut request = NodeRequest::new(labels, "tester", clock::now());
+    request.tenant_name = wanted.contains(&TENANT_LABEL).then(|| TENANT.into());
+    consumer.submit(request).await
 }
 
 async fn dies(after: Option<Duration>) {

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodepool::model::build::BuildKey;
-use nodepool::model::ids::{ImageName, NodeId, ProviderName, RequestId};
+use nodepool::model::ids::{ImageName, NodeId, PoolId, ProviderName, RequestId};
 use nodepool::model::json;
 use nodepool::model::node::Node;
 use nodepool::model::request::{NodeRequest, RequestState};
+use nodepool::model::time::Span;
 use nodepool::policy::image_invariants::{ImageSight, ImageWatcher};
 use nodepool::policy::invariants::{self, Place, Sight, Violation, Watcher};
 use nodepool::zk::paths;
@@ -30,6 +31,10 @@ use transactions::{Change, Transaction};
 /// Both sources have the clock of this machine, and one of them tells milliseconds.
 const MICROS: i64 = 1000;
 
+/// A call leaves while the session is known to live for another moment (`actors/fence.rs`). Where processors are busy it may take longer to
+/// arrive than that.
+const ON_ITS_WAY: Span = Span(0.5);
+
 /// Of each record the tale has so many bytes.
 const MOST_SHOWN: usize = 3000;
 
@@ -38,11 +43,21 @@ pub struct Witness {
     pub transactions: Arc<[Transaction]>,
     pub servers: Vec<Life>,
     pub images: Vec<ImageLife>,
-    /// How many servers a provider may have, from the beginning to the end.
-    pub limits: Vec<(ProviderName, usize)>,
+    /// How many servers a pool may have, from the beginning to the end.
+    pub limits: Vec<(PoolId, usize)>,
+    /// The sessions that each user of the cloud has had. Of others it is not known on whose behalf they ask.
+    pub sessions: BTreeMap<String, BTreeSet<i64>>,
     /// The images that have to be in a provider at the end.
     pub wanted: Vec<(ImageName, ProviderName)>,
+    changes: Vec<Asked>,
     chroot: String,
+}
+
+/// A call that makes or deletes something in the cloud; the time as below.
+struct Asked {
+    by: String,
+    at: i64,
+    call: String,
 }
 
 /// A server that the cloud has or had; times in microseconds since the Unix epoch.
@@ -113,16 +128,16 @@ impl Witness {
     }
 
     async fn of(data_dirs: &[&Path], chroot: &str, cloud: Option<&SimulatedOpenStack>) -> Witness {
-        let (servers, images) = match cloud {
+        let (servers, images, changes) = match cloud {
             Some(cloud) => {
                 let history = cloud.history().await;
-                (lives(&history), image_lives(&history))
+                (lives(&history), image_lives(&history), changes(&history))
             }
             None => Default::default(),
         };
-        let (limits, wanted) = Default::default();
+        let (limits, sessions, wanted) = Default::default();
         let transactions = transactions::committed(data_dirs).into();
-        Witness { transactions, servers, images, limits, wanted, chroot: chroot.to_owned() }
+        Witness { transactions, servers, images, limits, sessions, wanted, changes, chroot: chroot.to_owned() }
     }
 
     /// The sessions of launchers and builders: those that have registered one.
@@ -144,8 +159,8 @@ impl Witness {
 
     pub fn judge(&self) -> Findings {
         let mut judge = Judge { programs: self.programs(), ..Judge::default() };
-        for (provider, limit) in &self.limits {
-            judge.see(0, Sight::Limit(provider, *limit));
+        for (pool, limit) in &self.limits {
+            judge.see(0, Sight::Limit(pool, *limit));
         }
         let mut events = self.cloud_events().into_iter().peekable();
         for transaction in &*self.transactions {
@@ -169,7 +184,29 @@ impl Witness {
             }
         }
         events.for_each(|event| judge.cloud(&event));
+        self.judge_changes(&mut judge);
         judge.end(&self.wanted)
+    }
+
+    /// Whether who asked for a change had a session.
+    fn judge_changes(&self, judge: &mut Judge) {
+        let mut lives: BTreeMap<i64, (i64, Option<i64>)> = BTreeMap::new();
+        for Transaction { session, at_ms, changes, .. } in &*self.transactions {
+            let (_, end) = lives.entry(*session).or_insert((*at_ms, None));
+            *end = end.or(changes.contains(&Change::SessionEnded).then_some(*at_ms));
+        }
+        for Asked { by, at, call } in &self.changes {
+            let Some(sessions) = self.sessions.get(by) else { continue };
+            let at_ms = at / MICROS;
+            let begun = sessions.iter().filter_map(|session| lives.get(session)).filter(|(begun, _)| *begun <= at_ms);
+            // Without any it never had one, and that since for ever.
+            let over_for = begun.map(|(_, end)| end.map_or(0, |end| (at_ms - end).max(0))).min().unwrap_or(i64::MAX);
+            let over_for = Span(over_for as f64 / 1000.0);
+            judge.note(
+                at_ms,
+                invariants::of_call(format_args!("{call} of {by}"), Some(over_for), ON_ITS_WAY).into_iter().collect(),
+            );
+        }
     }
 
     fn cloud_events(&self) -> Vec<Event<'_>> {
@@ -240,6 +277,17 @@ pub fn image_lives(history: &Value) -> Vec<ImageLife> {
         gone: micros(&image["gone"]),
     };
     ours.map(life).collect()
+}
+
+fn changes(history: &Value) -> Vec<Asked> {
+    let changes = history["changes"].as_array().expect("a history has its changes");
+    let text = |change: &Value, key: &str| change[key].as_str().expect("of a change it is said").to_owned();
+    let asked = |change: &Value| Asked {
+        by: text(change, "by"),
+        at: micros(&change["at"]).expect("a change was asked for at some time"),
+        call: text(change, "call"),
+    };
+    changes.iter().map(asked).collect()
 }
 
 fn lives(history: &Value) -> Vec<Life> {

@@ -29,7 +29,7 @@ pub struct Spec {
     pub pool: String,
     /// `h1 labels=a,b slots=2 check=passed|not-needed|failed|unresolved|pending`
     pub hosts: Vec<String>,
-    /// `1 host=h1 slot=0 ready|in-use|… allocated=200-1 locked age=5`
+    /// `1 host=h1 slot=0 ready|in-use|… allocated=200-1 tenant=x locked age=5`
     pub nodes: Vec<String>,
     /// `200-1 a,b tenant=x provider=p reuse=no declined=l pending locked relative=5`
     pub requests: Vec<String>,
@@ -208,6 +208,9 @@ fn node(line: &Line<'_>, hosts: &[StandingHost]) -> Node {
     node.launcher = Some("static driver".to_owned());
     node.az = line.get("zone").map(str::to_owned);
     node.allocated_to = line.get("allocated").map(request_id);
+    node.tenant_name = line.get("tenant").map(Into::into);
+    node.resources =
+        node.tenant_name.is_some().then(|| serde_json::Map::from_iter([("instances".into(), 1.into())]).into());
     node.slot = line.number("slot").map(|slot| slot as i64);
     node.hold_expiration = line.number("hold").map(|seconds| seconds as i64);
     let name = line.get("host").unwrap_or("h1");

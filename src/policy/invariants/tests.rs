@@ -93,21 +93,84 @@ fn nodes_are_let_go_of_before_their_request_is_fulfilled() {
 
 #[test]
 fn a_limit_that_falls_binds_nodes_that_come_after_it() {
-    let (provider, record) = (ProviderName::from("south"), node(NodeState::Building, "200-1", "a"));
-    let record = Node { provider: Some(provider.clone()), ..record };
+    let (pool, record) = (PoolId::new("south", "main"), node(NodeState::Building, "200-1", "a"));
+    let record = Node { provider: Some(pool.provider.clone()), pool: Some(pool.pool.clone()), ..record };
     let mut watcher = Watcher::default();
-    let place = |server: &str| (provider.clone(), server.to_owned());
+    let place = |server: &str| (pool.provider.clone(), server.to_owned());
     for (id, server) in [("1", "s-1"), ("2", "s-2")] {
         watcher.see(Sight::Node(&id.into(), Some(&record)));
         assert_eq!(watcher.see(Sight::Created(&place(server), &id.into())), []);
     }
-    watcher.see(Sight::Limit(&provider, 2));
-    watcher.see(Sight::Limit(&provider, 1));
+    watcher.see(Sight::Limit(&pool, 2));
+    watcher.see(Sight::Limit(&pool, 1));
     watcher.see(Sight::Gone(&place("s-2")));
     assert_eq!(watcher.see(Sight::Created(&place("s-3"), &"2".into())), []);
     watcher.see(Sight::Node(&"3".into(), Some(&record)));
     let found = watcher.see(Sight::Created(&place("s-4"), &"3".into()));
-    assert_eq!(found, [Violation("south has 3 servers where 1 are allowed".to_owned())]);
+    assert_eq!(found, [Violation("south-main has 3 servers where 1 are allowed".to_owned())]);
+    // What another pool of the provider has is another matter.
+    watcher.see(Sight::Node(&"4".into(), Some(&Node { pool: Some("annexe".into()), ..record })));
+    assert_eq!(watcher.see(Sight::Created(&place("s-5"), &"4".into())), []);
+}
+
+#[test]
+fn a_tenant_gets_no_more_nodes_than_it_may_have() {
+    let mut watcher = Watcher::default();
+    watcher.see(Sight::Share(&"small".into(), 1));
+    let of_small = |state: NodeState, launcher: &str| {
+        let (tenant_name, launcher) = (Some("small".into()), Some(launcher.to_owned()));
+        Node { tenant_name, launcher, ..node(state, "200-1", "a") }
+    };
+    let mut see = |id: &str, record: Node| watcher.see(Sight::Node(&id.into(), Some(&record))).len();
+    assert_eq!(see("1", of_small(NodeState::Building, "east")), 0);
+    assert_eq!(see("2", of_small(NodeState::Init, "east")), 1);
+    assert_eq!(see("2", of_small(NodeState::Building, "east")), 0, "it has it already");
+    // Given back unused they are nobody's.
+    assert_eq!(see("1", Node { allocated_to: None, ..of_small(NodeState::Ready, "east") }), 0);
+    assert_eq!(see("2", Node { allocated_to: None, ..of_small(NodeState::Ready, "east") }), 0);
+    assert_eq!(see("1", of_small(NodeState::Ready, "east")), 0);
+    assert_eq!(see("2", of_small(NodeState::Ready, "east")), 1);
+    assert_eq!(see("2", Node { allocated_to: None, ..of_small(NodeState::Ready, "east") }), 0);
+    assert_eq!(see("1", Node { tenant_name: None, ..of_small(NodeState::Ready, "east") }), 0);
+    // Who made it begins it; somebody else does not know what it takes.
+    assert_eq!(see("3", of_small(NodeState::Init, "east")), 0);
+    assert_eq!(see("4", of_small(NodeState::Init, "west")), 0);
+    assert_eq!(see("5", of_small(NodeState::Init, "west")), 1);
+}
+
+#[test]
+fn a_request_is_neglected_that_nobody_holds_though_somebody_should() {
+    let mut watcher = Watcher::default();
+    let neglected = |watcher: &Watcher| -> Vec<(String, bool)> {
+        watcher.neglected().map(|(id, idle)| (id.to_string(), idle.is_some())).collect()
+    };
+    let asked = NodeRequest::new(vec!["a".into()], "tester", Timestamp(0.0));
+    watcher.see(Sight::Request(&"200-2".into(), Some(&asked)));
+    assert_eq!(neglected(&watcher), [], "there is nothing that it could have");
+    watcher.see(Sight::Node(&"1".into(), Some(&Node { allocated_to: None, ..node(NodeState::Ready, "", "a") })));
+    assert_eq!(neglected(&watcher), [("200-2".to_owned(), true)]);
+    watcher.see(Sight::Contender(&"1".into(), "somebody", true));
+    assert_eq!(neglected(&watcher), [], "somebody has that");
+    watcher.see(Sight::Contender(&"1".into(), "somebody", false));
+    // There is one before it, which somebody lets down.
+    let pending = NodeRequest { state: RequestState::Pending, node_types: vec!["b".into()], ..asked.clone() };
+    watcher.see(Sight::Request(&"100-1".into(), Some(&pending)));
+    assert_eq!(neglected(&watcher), [("100-1".to_owned(), false)]);
+    watcher.see(Sight::Attends(&"100-1".into(), true));
+    assert_eq!(neglected(&watcher), [("200-2".to_owned(), true)]);
+    watcher.see(Sight::Attends(&"200-2".into(), true));
+    assert_eq!(neglected(&watcher), []);
+    watcher.see(Sight::Attends(&"200-2".into(), false));
+    // Who wants a new one, or may have few, waits for good reasons.
+    watcher.see(Sight::Request(&"200-2".into(), Some(&NodeRequest { reuse: false, ..asked.clone() })));
+    assert_eq!(neglected(&watcher), []);
+    watcher.see(Sight::Request(
+        &"200-2".into(),
+        Some(&NodeRequest { tenant_name: Some("small".into()), ..asked.clone() }),
+    ));
+    assert_eq!(neglected(&watcher), []);
+    watcher.see(Sight::Request(&"200-2".into(), Some(&NodeRequest { declined_by: vec!["east".into()], ..asked })));
+    assert_eq!(neglected(&watcher), []);
 }
 
 #[test]
