@@ -28,7 +28,7 @@ use support::real::{self, python::Interpreter, zookeeper::Server};
 use support::wait;
 use tokio::time::{Instant, sleep};
 use witness::transactions::Change;
-use witness::{Life, Witness};
+use witness::{Asked, Life, Witness};
 use zookeeper_client::{Acls, CreateMode};
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -265,6 +265,19 @@ async fn the_logs_of_servers_tell_what_was_done_and_not_what_was_refused() {
         of_session.flat_map(|transaction| transaction.changes.clone()).eq(expected.iter().cloned())
     })
     .await;
+    let mut witness = Witness::of_server(&server, "", None).await;
+    let of_session: Vec<_> = witness.transactions.iter().filter(|known| known.session == session).collect();
+    let (began, ended) = (of_session[0].at_ms, of_session[of_session.len() - 1].at_ms);
+    witness.sessions = [("ours".to_owned(), [session].into())].into();
+    let call = |by: &str, at_ms: i64| Asked { by: by.to_owned(), at: at_ms * 1000, call: format!("call at {at_ms}") };
+    let late = ended + 600;
+    let (early, in_time) = (call("ours", began - 1), call("ours", ended + 400));
+    witness.changes = vec![early, call("ours", began), in_time, call("ours", late), call("somebody else", late)];
+    let broken = witness.judge().broken;
+    let of_call =
+        |at_ms: i64| broken.iter().filter(move |broken| broken.contains(&format!("call at {at_ms} "))).count();
+    let found = [began - 1, began, ended + 400, late].map(of_call);
+    assert_eq!((found, broken.len()), ([1, 0, 0, 1], 2), "{broken:?}");
 }
 
 /// A checker that notices nothing shows nothing.

@@ -19,18 +19,20 @@ use super::look::{Changes, Looking};
 use super::messages::{Dump, Shutdown};
 use super::panics::PanicGuard;
 use super::profile;
+use super::promises;
 use super::registry::Registration;
 use super::retiring::{self, FilesView};
 use super::upload_worker::Reconfigure;
 use crate::drivers::image_files::ImagesDir;
 use crate::model::build::{BuildKey, BuildState};
 use crate::model::config::Config;
-use crate::model::ids::ProviderName;
+use crate::model::ids::{ImageName, ProviderName};
 use crate::model::image_metrics;
 use crate::model::images::UploadPlace;
 use crate::model::snapshot::WriteError;
 use crate::model::time::Span;
 use crate::model::world::World;
+use crate::policy::image_invariants::of_retirement;
 use crate::policy::retire::{self, Pass, Retirement};
 use crate::policy::spread::{self, Shipment};
 use crate::zk::txn::Store;
@@ -124,6 +126,17 @@ impl ImageCleanupWorker {
         let all = retire::due(&world, Pass::Whole, &begun);
         self.mind_stale(&all, &world, ctx);
         let due = if pass == Pass::Whole { all } else { retire::due(&world, pass, &begun) };
+        let going = due.iter().filter_map(|retirement| match retirement {
+            Retirement::Upload(key, _) => Some(key),
+            _ => None,
+        });
+        let takes = |provider: &ProviderName, image: &ImageName| {
+            let uploading = world.facts.get(provider).and_then(|facts| facts.uploading.as_deref());
+            uploading.is_some_and(|uploading| uploading.images.contains_key(image))
+        };
+        if promises::kept(of_retirement(going, &snapshot.images, takes)).is_err() {
+            return;
+        }
         for retirement in due {
             self.begin(retirement, pass, ctx);
         }

@@ -9,6 +9,7 @@ use tracing::{info, warn};
 use super::asking::Counter;
 use super::clock;
 use super::disk::on_a_thread_that_may_wait;
+use super::promises;
 use crate::drivers::image_files::ImagesDir;
 use crate::drivers::process_group;
 use crate::model::build::{BuildKey, BuildState, ImageBuild};
@@ -18,6 +19,7 @@ use crate::model::images::UploadPlace;
 use crate::model::snapshot::{Stored, WriteError};
 use crate::model::time::Span;
 use crate::model::upload::{ImageUpload, UploadKey, UploadState};
+use crate::policy::image_invariants::of_image_deletion;
 use crate::zk::lock::Lock;
 use crate::zk::txn::Store;
 
@@ -63,6 +65,7 @@ async fn delete_from_cloud(
     let gone = match &record.external_id {
         Some(id) => {
             let (image, build, provider) = (&key.image, &key.build, &key.provider);
+            promises::kept(store.mirror().look(|snapshot| of_image_deletion(id, key, &snapshot.images)))?;
             info!(target: "nodepool.builder.CleanupWorker.0", "Deleting image build {image}-{build} from {provider}");
             counter.delete_image(id, PATIENCE).await.map_err(|error| {
                 let name = record.external_name.clone().unwrap_or_else(|| id.to_string());
@@ -73,7 +76,7 @@ async fn delete_from_cloud(
         None => Ok(()),
     };
     let others = match &gone {
-        Ok(()) => delete_others(counter, key, looks).await,
+        Ok(()) => delete_others(store, counter, key, looks).await,
         Err(_) => Ok(()),
     };
     match gone.and(others) {
@@ -117,17 +120,17 @@ async fn end_stale_upload_of(
 }
 
 /// So many looks, one after the other.
-async fn delete_others(counter: &Counter, key: &UploadKey, looks: usize) -> Result<(), WriteError> {
+async fn delete_others(store: &Store, counter: &Counter, key: &UploadKey, looks: usize) -> Result<(), WriteError> {
     for look in 0..looks {
         if look > 0 {
             tokio::time::sleep(LATE).await;
         }
-        delete_what_bears_its_marks(counter, key).await?;
+        delete_what_bears_its_marks(store, counter, key).await?;
     }
     Ok(())
 }
 
-async fn delete_what_bears_its_marks(counter: &Counter, key: &UploadKey) -> Result<(), WriteError> {
+async fn delete_what_bears_its_marks(store: &Store, counter: &Counter, key: &UploadKey) -> Result<(), WriteError> {
     let marks = key.marks();
     let listed = match tokio::time::timeout(PATIENCE, counter.run(Job::ListImages)).await {
         Ok(Ok(Outcome::Images(images))) => images,
@@ -136,6 +139,7 @@ async fn delete_what_bears_its_marks(counter: &Counter, key: &UploadKey) -> Resu
         Err(_) => return Err(WriteError::Failed("cannot list images: no answer".to_owned())),
     };
     for image in listed.iter().filter(|image| image.bears(&marks)) {
+        promises::kept(store.mirror().look(|snapshot| of_image_deletion(&image.id, key, &snapshot.images)))?;
         counter.delete_image(&image.id, PATIENCE).await.map_err(WriteError::Failed)?;
     }
     Ok(())

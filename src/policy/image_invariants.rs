@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::invariants::{Place, Violation};
 use crate::model::build::{BuildKey, BuildState, ImageBuild};
+use crate::model::cloud::ExternalId;
 use crate::model::ids::{BuildId, ImageName, ProviderName};
+use crate::model::images::Images;
 use crate::model::upload::{ImageUpload, UploadKey, UploadState};
 
 /// A change that somebody saw.
@@ -21,6 +23,44 @@ pub enum ImageSight<'a> {
     Gone(&'a Place),
     /// Somebody lets this upload go by hand, whatever there is besides.
     Dismissed(&'a UploadKey),
+}
+
+/// What is wrong with letting all of these uploads go: where an image is wanted, the last one that is ready stays, unless somebody lets
+/// its build go by hand.
+pub fn of_retirement<'a>(
+    going: impl IntoIterator<Item = &'a UploadKey>,
+    images: &Images,
+    is_wanted: impl Fn(&ProviderName, &ImageName) -> bool,
+) -> Vec<Violation> {
+    let going: BTreeSet<&UploadKey> = going.into_iter().collect();
+    let is_ready = |key: &UploadKey| {
+        let mut uploads = images.uploads_to(&key.provider, &key.image);
+        uploads.any(|(upload, stored)| upload == key && stored.record.state == UploadState::Ready)
+    };
+    let is_built = |key: &UploadKey| {
+        let build = images.build(&BuildKey::new(&key.image, &key.build));
+        build.is_some_and(|build| build.record.state == BuildState::Ready)
+    };
+    let another_stays = |key: &UploadKey| {
+        let mut uploads = images.uploads_to(&key.provider, &key.image);
+        uploads.any(|(upload, stored)| stored.record.state == UploadState::Ready && !going.contains(upload))
+    };
+    let counts = |key: &&UploadKey| is_wanted(&key.provider, &key.image) && is_ready(key) && is_built(key);
+    let lasts = going.iter().copied().filter(counts).filter(|key| !another_stays(key));
+    lasts.map(goes_last).map(Violation).collect()
+}
+
+/// What is wrong with deleting this image for the sake of an upload: another one that is ready may name it.
+pub fn of_image_deletion(image: &ExternalId, of: &UploadKey, images: &Images) -> Option<Violation> {
+    let mut uploads = images.uploads_to(&of.provider, &of.image);
+    let names_it =
+        |upload: &ImageUpload| upload.state == UploadState::Ready && upload.external_id.as_ref() == Some(image);
+    let (owner, _) = uploads.find(|(key, upload)| *key != of && names_it(&upload.record))?;
+    Some(Violation(format!("image {image} is deleted for {} while {} is ready", of.image_id(), owner.image_id())))
+}
+
+fn goes_last(key: &UploadKey) -> String {
+    format!("{} goes, the last upload of {} to {} that was ready", key.image_id(), key.image, key.provider)
 }
 
 /// The picture of who watches.
@@ -126,12 +166,7 @@ impl ImageWatcher {
         let mut found = Vec::new();
         let is_dismissed = self.dismissed.contains(key);
         if was_ready && !is_ready && !is_dismissed && self.ready(&key.image, &key.provider).next().is_none() {
-            found.push(format!(
-                "{} goes, the last upload of {} to {} that was ready",
-                key.image_id(),
-                key.image,
-                key.provider
-            ));
+            found.push(goes_last(key));
         }
         if let (false, true, Some(now)) = (was_ready, is_ready, record)
             && !place(key, now).is_some_and(|place| self.stored.contains(&place))
@@ -163,21 +198,71 @@ fn place(key: &UploadKey, upload: &ImageUpload) -> Option<Place> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::model::cloud::ExternalId;
+    use crate::model::snapshot::Stored;
     use crate::model::time::Timestamp;
+
+    fn key(upload: &str) -> UploadKey {
+        UploadKey { provider: "lab".into(), image: "debian".into(), build: "1e".into(), upload: upload.into() }
+    }
+
+    /// Uploads in these states, each with an image that bears its number.
+    fn images(uploads: &[(&str, UploadState)]) -> Images {
+        let mut images = Images::default();
+        let build = ImageBuild {
+            state: BuildState::Ready,
+            ..ImageBuild::begun("nb01", "id", ["raw".to_owned()].into(), Timestamp(0.0))
+        };
+        let stored = Stored { record: Arc::new(build), version: 0, mzxid: 100, mtime_ms: 0 };
+        images.put_build(&BuildKey::new(&"debian".into(), &"1e".into()), stored);
+        for (number, (upload, state)) in (1..).zip(uploads) {
+            let external_id = Some(ExternalId::text(format!("image-{upload}")));
+            let record = ImageUpload { external_id, ..ImageUpload::bare(*state, Timestamp(0.0)) };
+            images.put_upload(key(upload), Stored { record: Arc::new(record), version: 0, mzxid: number, mtime_ms: 0 });
+        }
+        images
+    }
+
+    #[test]
+    fn the_last_upload_that_is_ready_stays_where_it_is_wanted() {
+        use UploadState::{Deleting, Ready};
+        let broken = |states: &[(&str, UploadState)], going: &[&str], is_wanted: bool| {
+            let going: Vec<UploadKey> = going.iter().map(|upload| key(upload)).collect();
+            of_retirement(&going, &images(states), |_, _| is_wanted).len()
+        };
+        let two = [("1", Ready), ("2", Ready), ("3", Deleting)];
+        assert_eq!(broken(&two, &["1"], true), 0);
+        assert_eq!(broken(&two, &["1", "3"], true), 0);
+        assert_eq!(broken(&two, &["1", "2"], true), 2);
+        assert_eq!(broken(&two, &["1", "2"], false), 0);
+        assert_eq!(broken(&[("1", Ready), ("3", Deleting)], &["1"], true), 1);
+        assert_eq!(broken(&[("3", Deleting)], &["3"], true), 0, "it was not ready");
+        let mut let_go = images(&[("1", Ready)]);
+        let_go.remove_build(&BuildKey::new(&"debian".into(), &"1e".into()));
+        assert_eq!(of_retirement(&[key("1")], &let_go, |_, _| true), []);
+    }
+
+    #[test]
+    fn the_image_of_another_upload_that_is_ready_is_not_deleted() {
+        use UploadState::{Deleting, Ready};
+        let broken = |image: &str, of: &str| {
+            let images = images(&[("1", Ready), ("2", Deleting)]);
+            of_image_deletion(&ExternalId::text(image), &key(of), &images).is_some()
+        };
+        assert!(broken("image-1", "2"));
+        assert!(!broken("image-1", "1"), "its own record says ready for a moment longer, where the picture is late");
+        assert!(!broken("image-2", "1"));
+        assert!(!broken("image-3", "2"));
+    }
 
     /// What a step does, in a word: `stored`, `deleting` and `gone` of an image, or the state of the record of its upload.
     fn check(steps: &[(&str, &str)], expected: &[&str]) {
         let mut watcher = ImageWatcher::default();
         let mut found = Vec::new();
         for (upload, step) in steps {
-            let key = UploadKey {
-                provider: "lab".into(),
-                image: "debian".into(),
-                build: "1e".into(),
-                upload: (*upload).into(),
-            };
+            let key = key(upload);
             let place = (ProviderName::from("lab"), format!("image-{upload}"));
             let state = match *step {
                 "uploading" => Some(UploadState::Uploading),

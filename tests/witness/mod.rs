@@ -49,15 +49,16 @@ pub struct Witness {
     pub sessions: BTreeMap<String, BTreeSet<i64>>,
     /// The images that have to be in a provider at the end.
     pub wanted: Vec<(ImageName, ProviderName)>,
-    changes: Vec<Asked>,
+    /// What who asked the cloud for, as far as it makes, changes or deletes something.
+    pub changes: Vec<Asked>,
     chroot: String,
 }
 
 /// A call that makes or deletes something in the cloud; the time as below.
-struct Asked {
-    by: String,
-    at: i64,
-    call: String,
+pub struct Asked {
+    pub by: String,
+    pub at: i64,
+    pub call: String,
 }
 
 /// A server that the cloud has or had; times in microseconds since the Unix epoch.
