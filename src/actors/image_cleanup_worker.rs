@@ -134,11 +134,11 @@ impl ImageCleanupWorker {
             let uploading = world.facts.get(provider).and_then(|facts| facts.uploading.as_deref());
             uploading.is_some_and(|uploading| uploading.images.contains_key(image))
         };
-        if promises::kept(of_retirement(going, &snapshot.images, takes)).is_err() {
-            return;
-        }
+        let may_go = promises::kept(of_retirement(going, &snapshot.images, takes)).is_ok();
         for retirement in due {
-            self.begin(retirement, pass, ctx);
+            if may_go || !matches!(retirement, Retirement::Upload(..)) {
+                self.begin(retirement, pass, ctx);
+            }
         }
         let there = snapshot.images.builds().filter(|(_, stored)| stored.record.state != BuildState::Deleting);
         let builds = there.map(|(key, _)| key).collect();

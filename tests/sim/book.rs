@@ -35,7 +35,9 @@ struct Pages {
     watcher: Watcher,
     images: ImageWatcher,
     data: FxHashMap<String, Bytes>,
+    /// As the files have them, and as the watcher was told.
     limits: BTreeMap<PoolId, usize>,
+    told: BTreeMap<PoolId, usize>,
     violations: Vec<String>,
     digest: FxHasher,
     changes: u64,
@@ -147,20 +149,30 @@ impl Book {
     /// From now on no more servers than that; where it falls, a while later. The file may be written again with the same limit before
     /// that.
     pub fn limit(&self, pool: &PoolId, limit: usize, patience: Duration) {
-        let earlier = self.0.lock().unwrap().limits.insert(pool.clone(), limit);
-        match earlier {
-            Some(earlier) if earlier == limit => return,
-            Some(earlier) if earlier > limit => {}
-            _ => return self.see(Sight::Limit(pool, limit)),
+        let (earlier, told) = {
+            let mut pages = self.0.lock().unwrap();
+            (pages.limits.insert(pool.clone(), limit), pages.told.get(pool).copied())
+        };
+        if earlier == Some(limit) {
+            return;
+        }
+        // One that rises again from where it has not been told of yet has fallen for the watcher.
+        if told.is_none_or(|told| told <= limit) {
+            return self.tell_limit(pool, limit);
         }
         let (book, pool) = (self.clone(), pool.clone());
         actix_rt::spawn(async move {
             tokio::time::sleep(patience).await;
             let last = book.0.lock().unwrap().limits.get(&pool).copied();
             if last == Some(limit) {
-                book.see(Sight::Limit(&pool, limit));
+                book.tell_limit(&pool, limit);
             }
         });
+    }
+
+    fn tell_limit(&self, pool: &PoolId, limit: usize) {
+        self.0.lock().unwrap().told.insert(pool.clone(), limit);
+        self.see(Sight::Limit(pool, limit));
     }
 
     pub fn remark(&self, text: &str) {
