@@ -4,7 +4,7 @@ use imbl::OrdMap;
 use serde_json::{Map, Value};
 
 use super::ids::{LabelName, PoolId, ProviderName, TenantName};
-use super::node::Node;
+use super::node::{Node, NodeState};
 use super::quantity::Amounts;
 
 /// What the nodes of one pool use: sized ones by their records, the others by count of their first label. By count of that, the
@@ -95,7 +95,8 @@ impl Ledger {
 /// The tenant that uses a node. One that was given back unused is nobody's until somebody else gets it, though its record still names who
 /// had it last: a tenant of which all such nodes count could never have another one (doc/decisions/0030).
 pub fn user(node: &Node) -> Option<&TenantName> {
-    node.tenant_name.as_ref().filter(|_| node.allocation().is_some())
+    let is_used = node.allocation().is_some() || matches!(node.state, NodeState::InUse | NodeState::Used);
+    node.tenant_name.as_ref().filter(|_| is_used)
 }
 
 /// Whether both take the same at the same place, and of the same tenant.
