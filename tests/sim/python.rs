@@ -39,8 +39,6 @@ struct Python {
     eyes: Consumer,
     /// In place of what it keeps by watches.
     cache: Picture,
-    /// All there is now. Of its own nodes it knows at once, so that it counts well.
-    book: Book,
     zk: Zk,
     own: Door,
     middle: Door,
@@ -54,6 +52,7 @@ const LATENESS: [Duration; 3] = [Duration::ZERO, Duration::from_millis(700), Dur
 
 /// What it believes to be there.
 struct Picture {
+    /// What is.
     book: Book,
     late: Duration,
     taken: RefCell<Option<Taken>>,
@@ -119,8 +118,7 @@ impl Python {
         let pool = |provider: &str| LauncherId::from(format!("old-PoolWorker.{provider}-main-{life:032x}"));
         let python = Rc::new(Self {
             eyes: Consumer { zk: zk.clone() },
-            cache: Picture::new(book.clone(), life),
-            book,
+            cache: Picture::new(book, life),
             zk,
             own: clouds.door(OLD[0].into(), gate),
             middle: clouds.door(OLD[1].into(), gate),
@@ -486,9 +484,9 @@ impl Python {
         held.release().await
     }
 
-    /// Q4 and Q5.
+    /// Q4 and Q5. Of its own nodes it knows at once, so that it counts well.
     fn room(&self) -> usize {
-        MAX_SERVERS.saturating_sub(self.book.nodes(Self::is_own).len())
+        MAX_SERVERS.saturating_sub(self.cache.book.nodes(Self::is_own).len())
     }
 
     async fn turn(&self, node: &NodeId, record: &mut Node, state: NodeState) -> Told<()> {
