@@ -4,20 +4,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use divan::{Bencher, black_box};
-use nodepool::model::cloud::{Facts, HostCheck, HostIdentity, StandingHost};
-use nodepool::model::component::{ComponentKind, PoolComponent};
-use nodepool::model::config::Config;
-use nodepool::model::ids::{LauncherId, NodeId, PoolId, ProviderName, RequestId};
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::request::NodeRequest;
-use nodepool::model::resolve::{Source, resolve};
-use nodepool::model::snapshot::{Snapshot, Stored};
-use nodepool::model::time::{Moment, Span, Timestamp};
-use nodepool::model::world::World;
-use nodepool::model::yaml_parse;
-use nodepool::policy::allocate::{Verdict, verdict as decide};
-use nodepool::policy::bidder::{Bidder, Claims, Hosts};
-use nodepool::policy::pool::{Effect, Event, Pool};
+use nodepool_driver::facts::Facts;
+use nodepool_model::config::Config;
+use nodepool_model::config::resolve::{Source, resolve};
+use nodepool_model::records::component::{ComponentKind, PoolComponent};
+use nodepool_model::records::ids::{LauncherId, NodeId, PoolId, ProviderName, RequestId};
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::NodeRequest;
+use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
+use nodepool_model::records::time::{Moment, Span, Timestamp};
+use nodepool_model::snapshot::{Snapshot, Stored};
+use nodepool_policy::inputs::World;
+use nodepool_policy::pool::{Effect, Event, Pool};
+use nodepool_policy::scheduler::allocate::{Verdict, verdict as decide};
+use nodepool_policy::scheduler::pool_context::{Bidder, Claims, Hosts};
+use python_yaml::parse;
 
 const NODES: [usize; 4] = [100, 1_000, 10_000, 100_000];
 const LAUNCHER: &str = "bench-1-PoolWorker.static-bench-main-0";
@@ -79,7 +80,7 @@ fn config() -> Arc<Config> {
     let text = "labels: [{name: bench}, {name: scarce}]\n\
         providers:\n  - name: static-bench\n    driver: static\n    pools:\n      - name: main\n        nodes:\n          \
         - {name: 127.0.0.1, labels: [bench, scarce], host-key-checking: false}\n";
-    let root = yaml_parse::parse(text, &mut Vec::new()).expect("the text is YAML");
+    let root = parse::parse(text, &mut Vec::new()).expect("the text is YAML");
     let resolved = resolve(Source { file: "bench.yaml", root: &root }, None, &["static"]);
     resolved.config.expect("the text is a configuration")
 }

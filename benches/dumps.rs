@@ -4,9 +4,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use actix::{Actor, Arbiter, AsyncContext, Context, Handler, MessageResult, System};
-use nodepool::actors::dump::{self, Registry};
-use nodepool::actors::messages::Dump;
-use nodepool::actors::registry::Registration;
+use nodepool::actors::runtime::dump::{self, Registry};
+use nodepool::actors::runtime::messages::Dump;
+use nodepool::actors::runtime::registry::Registration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

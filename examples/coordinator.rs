@@ -4,7 +4,7 @@
 use std::io::Read;
 
 use anyhow::Context;
-use nodepool::zk::embedded::{EmbeddedOptions, EmbeddedServer};
+use zookeeper_server::{EmbeddedOptions, EmbeddedServer};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

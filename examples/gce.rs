@@ -7,24 +7,25 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use nodepool::actors::jobs::ProviderHandle;
-use nodepool::actors::log::{LineFormat, Verbosity};
-use nodepool::actors::process::{DaemonOptions, Mode, run_launcher};
-use nodepool::actors::providers::{MoreDrivers, StartProvider};
-use nodepool::actors::shared::LauncherOptions;
-use nodepool::drivers::OpenDriver;
-use nodepool::drivers::simple::{Simple, SimpleAdapter};
-use nodepool::model::cloud::{
-    CloudError, ExternalId, FailureKind, Instance, InstanceState, LabelImage, LaunchLabel, LaunchOrder, Launching,
-    Login,
-};
-use nodepool::model::config::ProviderConfig;
-use nodepool::model::findings::Findings;
-use nodepool::model::problem::Problem;
-use nodepool::model::quantity::Amounts;
-use nodepool::model::tidying::Tidy;
-use nodepool::model::time::Span;
-use nodepool::policy::machine::{InFlight, Pace, REFRESH};
+use nodepool::actors::process::context::LauncherOptions;
+use nodepool::actors::process::process::{DaemonOptions, Mode, run_launcher};
+use nodepool::actors::provider::jobs::ProviderHandle;
+use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool_driver::error::{CloudError, FailureKind};
+use nodepool_driver::facts::{LabelImage, LaunchLabel, Launching, Login};
+use nodepool_driver::instance::{Instance, InstanceState};
+use nodepool_driver::job::LaunchOrder;
+use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
+use nodepool_driver::state_machine::{InFlight, Pace, REFRESH};
+use nodepool_drivers::OpenDriver;
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::config::unused_resources::Tidy;
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::time::Span;
+use python_logging::{LineFormat, Verbosity};
+use python_yaml::diagnostics::Problem;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 

@@ -5,13 +5,14 @@ mod support;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use nodepool::zk::embedded::{EmbeddedOptions, EmbeddedServer};
-use nodepool::zk::session::{ConnectOptions, RealConnection, connect};
-use nodepool::zk::{Connection, CreateMode};
+use nodepool_zk::Connection;
+use nodepool_zk::client::{ConnectOptions, RealConnection, connect};
 use serde_json::{Value, json};
 use support::wait;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
+use zookeeper_server::types::CreateMode;
+use zookeeper_server::{EmbeddedOptions, EmbeddedServer};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 

@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use nodepool::zk::embedded::{EmbeddedOptions, EmbeddedServer};
-use nodepool::zk::session::{ConnectOptions, connect};
+use nodepool_zk::client::{ConnectOptions, connect};
 use serde_json::json;
 use support::real::python::{self, Interpreter, Script};
 use support::real::zookeeper::{Options, Server};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use transcript::{Said, Step, Times, Tree, Who, golden};
+use zookeeper_server::{EmbeddedOptions, EmbeddedServer};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 

@@ -6,17 +6,19 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use nodepool::model::json;
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::request::NodeRequest;
-use nodepool::model::time::Timestamp;
-use nodepool::zk::session::{ConnectOptions, RealConnection, connect};
-use nodepool::zk::{Connection, CreateMode, lock};
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::NodeRequest;
+use nodepool_model::records::time::Timestamp;
+use nodepool_zk::Connection;
+use nodepool_zk::client::{ConnectOptions, RealConnection, connect};
+use nodepool_zk::locks::lock;
 use serde_json::Value;
 use support::real::python::Interpreter;
 use support::real::zookeeper::{Options, Server};
 use tempfile::TempDir;
 use tokio::process::Command;
+use zookeeper_server::types::CreateMode;
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -148,7 +150,7 @@ async fn both_show_the_same_of_the_same_tree() {
     container.allocated_to = Some("200-0000000000".into());
     container.external_id = Value::Null.into();
     both.put_node("0000000001", &container).await;
-    let session: nodepool::zk::Zk = both.zk.clone();
+    let session: nodepool_zk::Zk = both.zk.clone();
     let held = lock::try_lock(&session, "/nodepool/nodes/0000000001/lock", "").await.unwrap().unwrap();
     let mut request = NodeRequest::new(vec!["a".into(), "标签".into()], "z", Timestamp(1.7e9));
     request.declined_by = vec!["one".into(), "two".into()];
@@ -188,7 +190,7 @@ async fn each_holds_deletes_and_erases_nodes_of_the_other() {
         lines.push([comparable(&held.out), comparable(&deleted.out), comparable(&missing.out)]);
     }
     assert_eq!(lines[0], lines[1]);
-    let session: nodepool::zk::Zk = both.zk.clone();
+    let session: nodepool_zk::Zk = both.zk.clone();
     let held = lock::try_lock(&session, "/nodepool/nodes/0000000000/lock", "").await.unwrap().unwrap();
     for who in [Who::Ours, Who::Python] {
         let refused = both.run(who, "hold 0000000000").await;

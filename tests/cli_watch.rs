@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use nodepool::zk::embedded::{EmbeddedOptions, EmbeddedServer};
-use nodepool::zk::session::{ConnectOptions, RealConnection, connect};
-use nodepool::zk::{Connection, CreateMode};
+use nodepool_zk::Connection;
+use nodepool_zk::client::{ConnectOptions, RealConnection, connect};
 use serde_json::Value;
 use support::wait;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
+use zookeeper_server::types::CreateMode;
+use zookeeper_server::{EmbeddedOptions, EmbeddedServer};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const LEAVE_SCREEN: &str = "\u{1b}[?1049l";

@@ -9,8 +9,8 @@ use std::process::Output;
 use std::sync::Arc;
 
 use daemon::{Coordinator, Daemon, LAUNCHER, NODEPOOL, Place, SOON, last_line, text};
-use nodepool::zk::session::RealConnection;
-use nodepool::zk::{Connection, CreateMode};
+use nodepool_zk::Connection;
+use nodepool_zk::client::RealConnection;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use stack::client::Client;
@@ -19,6 +19,7 @@ use support::real::ports;
 use support::wait;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
+use zookeeper_server::types::CreateMode;
 
 /// A simulated cloud, a coordinator, and a directory with a configuration that names both.
 struct Shop {

@@ -10,7 +10,7 @@ mod cases;
 mod compared;
 
 use cases::{CASES, Case, Outcome};
-use nodepool::drivers::openstack::clouds::{self, Environment, Places, Wanted, places};
+use openstack_clouds::{Environment, Places, Wanted, field_paths};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -45,10 +45,10 @@ impl Scene {
     }
 
     fn ours(&self, case: &Case<'_>) -> Result<Value, String> {
-        let directories = places::directories(&self.variables, Some(self.path("work")), Some(self.path("home")));
+        let directories = field_paths::directories(&self.variables, Some(self.path("work")), Some(self.path("home")));
         let environment = Environment { variables: self.variables.clone(), home: Some(self.path("home")) };
         let wanted = Wanted { cloud: case.cloud, region: case.region };
-        let loaded = clouds::load(&Places::new(&directories, environment), wanted);
+        let loaded = openstack_clouds::load(&Places::new(&directories, environment), wanted);
         loaded.map(|loaded| compared::json_of(&loaded.settings)).map_err(|error| error.to_string())
     }
 

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use grown::on_real_time;
-use nodepool::drivers::checksums;
-use nodepool::model::build::BuildState;
-use nodepool::model::upload::UploadState;
+use nodepool_drivers::common::checksums;
+use nodepool_model::records::image_build::BuildState;
+use nodepool_model::records::image_upload::UploadState;
 use serde_json::{Value, json};
 use stack::clouds;
 use stack::roof::WithClouds;
@@ -77,7 +77,7 @@ fn a_real_image_is_built_in_two_formats_and_reaches_the_cloud_unharmed() {
             };
             let drivers = Box::new(WithClouds(cloud.clouds_yaml.clone()));
             let builder = scene.start_with_yaml(&yaml(json!([{"name": "tiny"}])), drivers, |options| {
-                options.cleanup_interval = nodepool::model::time::Span(0.5);
+                options.cleanup_interval = nodepool_model::records::time::Span(0.5);
             });
             let log = || {
                 let logs = std::fs::read_dir(scene.path("logs")).into_iter().flatten().flatten();

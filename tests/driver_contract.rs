@@ -5,20 +5,24 @@ mod provider;
 mod roof;
 mod support;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
-use nodepool::actors::providers;
-use nodepool::drivers::gate::Gate;
-use nodepool::drivers::{self, ApiCall, Driver, OpenDriver};
-use nodepool::model::cloud::{CloudError, ExternalId, HostIdentity, Instance, Job, LaunchOrder, News, Outcome};
-use nodepool::model::uploading::{BUILD_MARK, PROVIDER_MARK, Progress, UPLOAD_MARK, UploadOrder};
-use nodepool::policy::machine::{InFlight, Input, Next, StateMachine};
+use nodepool::actors::provider::providers;
+use nodepool_driver::call_guard::Gate;
+use nodepool_driver::driver::{ApiCall, Driver};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::instance::Instance;
+use nodepool_driver::job::{Job, LaunchOrder, News, Outcome};
+use nodepool_driver::state_machine::{InFlight, Input, Next, StateMachine};
+use nodepool_drivers::OpenDriver;
+use nodepool_model::config::upload_config::{BUILD_MARK, PROVIDER_MARK, Progress, UPLOAD_MARK, UploadOrder};
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::static_host::HostIdentity;
 use provider::{Provider, launch, on_real_time, provider_section};
 use roof::{WithClouds, opened};
 use serde_json::{Value, json};
@@ -65,7 +69,7 @@ impl Case {
     fn open<V: OpenDriver>(&self, cloud: Option<&SimulatedOpenStack>, visitor: V) -> V::Out {
         let section = provider_section(self.config);
         match cloud {
-            None => drivers::open(&section, visitor).unwrap(),
+            None => nodepool_drivers::open(&section, visitor).unwrap(),
             Some(cloud) => visitor.with(opened(&section, &cloud.clouds_yaml()).unwrap()),
         }
     }
@@ -186,7 +190,7 @@ fn jobs(case: &Case) -> Vec<Job> {
 #[test]
 fn every_built_driver_is_held_to_the_contract() {
     let tested: Vec<&str> = drivers_under_test().iter().map(|case| case.driver).collect();
-    assert_eq!(tested, drivers::BUILT);
+    assert_eq!(tested, nodepool_drivers::BUILT);
     for case in drivers_under_test() {
         assert_eq!(provider_section(case.config).driver, case.driver);
     }

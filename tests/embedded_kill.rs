@@ -9,12 +9,12 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use coordinator::raw::{Raw, op, write_create};
-use nodepool::zk::embedded::jute::Reader;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use support::wait;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
+use zookeeper_server::jute::Reader;
 
 const ROUNDS: u64 = 12;
 const WRITERS: usize = 4;
@@ -52,7 +52,7 @@ async fn write(mut client: Raw, prefix: String, data: &'static [u8]) -> Vec<Stri
     let (mut sent, mut received) = (0_u32, 0_u32);
     loop {
         while sent < received + 5 {
-            let mut frame = nodepool::zk::embedded::jute::Writer::frame();
+            let mut frame = zookeeper_server::jute::Writer::frame();
             frame.int(i32::try_from(sent).unwrap()).int(op::CREATE);
             write_create(&mut frame, &format!("{prefix}{sent}"), data, 0);
             if tokio::io::AsyncWriteExt::write_all(&mut client.stream, &frame.finish_frame()).await.is_err() {

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use coordinator::raw::{Answer, Raw, op};
-use nodepool::zk::embedded::jute::{Malformed, Reader, Writer};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use support::real::{self, zookeeper};
+use zookeeper_server::jute::{Malformed, Reader, Writer};
 
 /// Session 0 uses one-shot watches and session 1 persistent ones: ZooKeeper 3.8 lets the two kinds replace each other
 /// where one session has both on a path, which 3.9 corrected and we do not copy. `checkWatches` is left out: 3.8 finds

@@ -11,8 +11,8 @@ use crowd::book::{Book, Launchers};
 use crowd::scene::{self, Host, Scene};
 use crowd::watcher::Watcher;
 use crowd::{Crowd, Wishes, again};
-use nodepool::actors::shared::SessionEnd;
-use nodepool::zk::{Connection, SessionState, Zk};
+use nodepool::actors::process::context::SessionEnd;
+use nodepool_zk::{Connection, SessionState, Zk};
 use support::real::{
     self,
     process::Nodepool,

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use daemon::{Coordinator, LAUNCHER, NODEPOOL, Place};
-use nodepool::model::meters::{self, MeterKind};
+use nodepool_model::metrics::prometheus_metrics::{self, MeterKind};
 use serde_json::Value;
 use support::real::child::{Output, Running};
 use support::real::ports;
@@ -30,7 +30,7 @@ fn mentioned(text: &str) -> BTreeSet<&str> {
 }
 
 fn series() -> BTreeSet<String> {
-    let names = meters::ALL.iter().flat_map(|meter| match meter.kind {
+    let names = prometheus_metrics::ALL.iter().flat_map(|meter| match meter.kind {
         MeterKind::Histogram(_) => ["_bucket", "_sum", "_count"].map(|end| format!("{}{end}", meter.name)).to_vec(),
         _ => vec![meter.name.to_owned()],
     });
@@ -46,7 +46,7 @@ fn rules_and_dashboard_ask_for_what_there_is() {
         let asked = mentioned(&text);
         let unknown: Vec<&&str> = asked
             .iter()
-            .filter(|name| !known.contains(**name) && !meters::ALL.iter().any(|meter| meter.name == **name))
+            .filter(|name| !known.contains(**name) && !prometheus_metrics::ALL.iter().any(|meter| meter.name == **name))
             .collect();
         assert!(unknown.is_empty() && asked.len() > 10, "{file} asks for {unknown:?}");
         // Those are counted in the builder's process, which has no web port to be asked on.

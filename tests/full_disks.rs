@@ -16,14 +16,14 @@ use bakery::{IMAGES, SETTLES, Scene};
 use bytes::Bytes;
 use disks::SmallDisk;
 use nix::sys::signal::Signal;
-use nodepool::actors::pidfile::{PidFile, PidFileError};
-use nodepool::model::build::BuildState;
-use nodepool::zk::session::{ConnectOptions, connect};
-use nodepool::zk::{CreateMode, Zk};
-use support::real;
+use nodepool::actors::process::pidfile::{PidFile, PidFileError};
+use nodepool_model::records::image_build::BuildState;
+use nodepool_zk::Zk;
+use nodepool_zk::client::{ConnectOptions, connect};
 use support::real::child::{Output, Running};
-use support::wait;
+use support::{real, wait};
 use tokio::time::timeout;
+use zookeeper_server::types::CreateMode;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -3,10 +3,10 @@
 use std::alloc::System;
 
 use cap::Cap;
-use nodepool::model::chronicle::Chronicle;
-use nodepool::model::ids::{NodeId, RequestId};
-use nodepool::model::snapshot::{Snapshot, Stored};
-use nodepool::model::time::Timestamp;
+use nodepool_model::records::ids::{NodeId, RequestId};
+use nodepool_model::records::time::Timestamp;
+use nodepool_model::report::event_history::Chronicle;
+use nodepool_model::snapshot::{Snapshot, Stored};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

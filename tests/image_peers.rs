@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use nodepool::zk::session::{ConnectOptions, RealConnection, connect};
-use nodepool::zk::{Connection, removal};
+use nodepool_zk::Connection;
+use nodepool_zk::client::{ConnectOptions, RealConnection, connect};
+use nodepool_zk::txn::delete_tree;
 use serde_json::Value;
 use support::real::process::Nodepool;
 use support::real::reference;
@@ -319,11 +320,11 @@ async fn exports_are_exchanged(scene: &Scene) {
     let before = read(Path::new(of_ours));
     assert_eq!(before, read(Path::new(of_python)));
     assert!(before.as_object().unwrap().len() >= 4, "{before}");
-    removal::remove_tree(&*scene.zk, "/nodepool/images").await.unwrap();
+    delete_tree::remove_tree(&*scene.zk, "/nodepool/images").await.unwrap();
     scene.ours(&["import-image-data", of_python]).await;
     scene.python(&["export-image-data", of_python]).await;
     assert_eq!(before, read(Path::new(of_python)));
-    removal::remove_tree(&*scene.zk, "/nodepool/images").await.unwrap();
+    delete_tree::remove_tree(&*scene.zk, "/nodepool/images").await.unwrap();
     scene.python(&["import-image-data", of_ours]).await;
     scene.ours(&["export-image-data", of_ours]).await;
     assert_eq!(before, read(Path::new(of_ours)));

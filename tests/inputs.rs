@@ -9,13 +9,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use daemon::{Coordinator, Place};
 use grown::{Consumer, Process, on_paused_time, until, yaml, zookeeper};
-use nodepool::model::ids::{LabelName, NodeId};
-use nodepool::model::json;
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::request::RequestState;
-use nodepool::model::status::{VerdictKind, Why};
-use nodepool::zk::{CreateMode, lock, paths};
+use nodepool_model::records::ids::{LabelName, NodeId};
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::RequestState;
+use nodepool_model::report::status::{VerdictKind, Why};
+use nodepool_zk::locks::lock;
+use nodepool_zk::paths;
 use serde_json::Value;
+use zookeeper_server::types::CreateMode;
 
 fn odd_labels() -> Vec<String> {
     let short = [
@@ -58,7 +60,7 @@ fn configuration(port: u16) -> String {
     )
 }
 
-async fn why(place: &Place, id: &nodepool::model::ids::RequestId) -> Vec<Why> {
+async fn why(place: &Place, id: &nodepool_model::records::ids::RequestId) -> Vec<Why> {
     let (status, body) = place.get(&format!("/why/{id}")).await.expect("the launcher answers");
     assert_eq!(status, 200, "{body}");
     serde_json::from_str(&body).unwrap()

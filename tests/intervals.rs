@@ -9,15 +9,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use daemon::{Coordinator, Place, SOON};
 use grown::{Consumer, Process, grow_process, on_paused_time, yaml};
-use nodepool::actors::clock;
-use nodepool::actors::shared::LauncherOptions;
-use nodepool::model::ids::RequestId;
-use nodepool::model::node::NodeState;
-use nodepool::model::time::Span;
-use nodepool::zk::memory::{Fault, MemoryZooKeeper};
-use nodepool::zk::{CreateMode, Zk, lock, paths};
+use nodepool::actors::process::context::LauncherOptions;
+use nodepool::actors::runtime::clock;
+use nodepool_model::records::ids::RequestId;
+use nodepool_model::records::node::NodeState;
+use nodepool_model::records::time::Span;
+use nodepool_zk::locks::lock;
+use nodepool_zk::memory::{Fault, MemoryZooKeeper};
+use nodepool_zk::{Zk, paths};
 use support::wait;
 use tokio::time::sleep;
+use zookeeper_server::types::CreateMode;
 
 const EMPTY_NODE: &str = "/nodepool/nodes/0000009999";
 

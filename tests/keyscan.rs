@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hosts::{Manners, free_address, listen};
-use nodepool::drivers::keyscan::{Gather, Scan, ScanError, ScanTarget, Scanner};
-use nodepool::model::time::Span;
+use nodepool_drivers::common::keyscan::{Gather, Scan, ScanError, ScanTarget, Scanner};
+use nodepool_model::records::time::Span;
 use support::real::skipped;
 use support::real::sshd::{Host, KeyKind, Options};
 use tokio::time::{Instant, timeout};

@@ -14,22 +14,24 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use grown::{Consumer, Process, on_paused_time, on_real_time, until, yaml, zookeeper};
-use nodepool::actors::config_files::load;
-use nodepool::actors::files::Files;
-use nodepool::actors::shared::BUILT;
-use nodepool::model::ids::RequestId;
-use nodepool::model::image_status::{self, Ages};
-use nodepool::model::list;
-use nodepool::model::node::NodeState;
-use nodepool::model::request::RequestState;
-use nodepool::model::world::World;
-use nodepool::policy::{bake, retire};
-use nodepool::zk::mirror::Mirror;
-use nodepool::zk::session::{ConnectOptions, connect};
-use nodepool::zk::{CreateMode, Op, Zk, lock, paths};
+use nodepool::actors::process::config_files::load;
+use nodepool::actors::process::context::BUILT;
+use nodepool::actors::process::files::Files;
+use nodepool_model::records::ids::RequestId;
+use nodepool_model::records::node::NodeState;
+use nodepool_model::records::request::RequestState;
+use nodepool_model::report::image_status::{self, Ages};
+use nodepool_model::report::list;
+use nodepool_policy::images::{build_schedule, retention};
+use nodepool_policy::inputs::World;
+use nodepool_zk::client::{ConnectOptions, connect};
+use nodepool_zk::locks::lock;
+use nodepool_zk::mirror::mirror::Mirror;
+use nodepool_zk::{Zk, paths};
 use serde_json::json;
 use sizes::{Measured, size};
 use support::wait;
+use zookeeper_server::types::{CreateMode, Op};
 
 async fn write_all(zk: &Zk, records: impl Iterator<Item = (String, String)>) {
     let mut ops = Vec::new();
@@ -64,9 +66,9 @@ fn a_hundred_thousand_nodes() {
         assert_eq!((served.state, served.nodes.len()), (RequestState::Fulfilled, 1_000));
         measured.then("one for a thousand of them is served");
         let snapshot = process.shared.pictures.latest().unwrap();
-        let rows = nodepool::model::status::nodes(&snapshot, None, nodepool::actors::clock::now());
+        let rows = nodepool_model::report::status::nodes(&snapshot, None, nodepool::actors::runtime::clock::now());
         assert_eq!(rows.len(), nodes);
-        let bytes = list::python_json(nodepool::model::status::NODE_COLUMNS, &rows).len();
+        let bytes = list::python_json(nodepool_model::report::status::NODE_COLUMNS, &rows).len();
         measured.then(&format!("listed, {} MB", bytes / 1_000_000));
         consumer.zk.delete(&paths::request(&many), -1).await.unwrap();
         let last = served.nodes.last().unwrap();
@@ -109,7 +111,7 @@ fn one_request_for_thousands_of_launched_nodes() {
     });
 }
 
-async fn wait_for_end(consumer: &Consumer, id: &RequestId) -> nodepool::model::request::NodeRequest {
+async fn wait_for_end(consumer: &Consumer, id: &RequestId) -> nodepool_model::records::request::NodeRequest {
     let state = async || consumer.request(id).await.expect("the request is there").state;
     let ended = async || matches!(state().await, RequestState::Fulfilled | RequestState::Failed);
     wait::until("the end of a request", sizes::LONG, ended).await;
@@ -208,7 +210,7 @@ fn ten_thousand_images() {
     on_real_time(async {
         let images = size(500, 10_000);
         let zk: Zk = zookeeper().connect();
-        let now = nodepool::actors::clock::now().0;
+        let now = nodepool::actors::runtime::clock::now().0;
         for container in [paths::NODES, paths::IMAGES] {
             lock::make_path(&zk, container).await.unwrap();
         }
@@ -248,11 +250,11 @@ fn ten_thousand_images() {
             config: &loaded.config,
             snapshot: &snapshot,
             facts: &Default::default(),
-            now: nodepool::actors::clock::now(),
-            moment: nodepool::actors::clock::moment(),
+            now: nodepool::actors::runtime::clock::now(),
+            moment: nodepool::actors::runtime::clock::moment(),
         };
-        assert_eq!(bake::due(&world).len(), 0, "all of them are there");
-        assert_eq!(retire::due(&world, retire::Pass::Whole, &Default::default()).len(), 0, "and none too many");
+        assert_eq!(build_schedule::due(&world).len(), 0, "all of them are there");
+        assert_eq!(retention::due(&world, retention::Pass::Whole, &Default::default()).len(), 0, "and none too many");
         measured.then("decided on");
         let rows = image_status::uploads(&snapshot.images, Ages::Since);
         assert_eq!(rows.len(), images);

@@ -14,14 +14,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use coordinator::raw::{Raw, op};
 use futures::future::join_all;
-use nodepool::zk::mirror::Mirror;
-use nodepool::zk::session::connect;
-use nodepool::zk::{Connection, CreateMode, SessionState, Zk, ZkError, lock, paths};
+use nodepool_zk::client::connect;
+use nodepool_zk::locks::lock;
+use nodepool_zk::mirror::mirror::Mirror;
+use nodepool_zk::{Connection, SessionState, Zk, paths};
 use sizes::{LONG, Measured, size};
 use support::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
+use zookeeper_server::types::{CreateMode, ZkError};
 
 /// What a session keeps for the time when there is a connection again.
 const WAITING: usize = 50_000;
@@ -56,7 +58,7 @@ async fn a_full_queue_of_requests_refuses_more_and_is_emptied_in_order() {
     let reason = "too many requests wait for a connection";
     assert!(refused.iter().all(|answer| matches!(answer, Err(ZkError::Unknown(why)) if why == reason)));
     measured.then("queued, and the rest refused");
-    let server = nodepool::zk::embedded::EmbeddedServer::start(options).await.unwrap();
+    let server = zookeeper_server::EmbeddedServer::start(options).await.unwrap();
     let first = waiting.remove(0).await;
     assert!(first.unwrap().is_some());
     last.await.unwrap();

@@ -9,9 +9,10 @@ use std::time::Duration;
 use browser::{Browser, Screen};
 use bytes::Bytes;
 use daemon::{Coordinator, Daemon, Place};
-use nodepool::zk::session::RealConnection;
-use nodepool::zk::{Connection, CreateMode};
+use nodepool_zk::Connection;
+use nodepool_zk::client::RealConnection;
 use std::sync::Arc;
+use zookeeper_server::types::CreateMode;
 
 const DESK: Screen = Screen { name: "desk", width: 1280, height: 900, dark: false };
 const NIGHT: Screen = Screen { name: "night", width: 1280, height: 900, dark: true };

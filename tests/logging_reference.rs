@@ -8,10 +8,10 @@ mod support;
 mod cases;
 
 use cases::{Case, READ, REFUSED};
-use nodepool::actors::log::format::{Known, Record};
-use nodepool::actors::log::routing::Routing;
-use nodepool::actors::log::schedule::{Schedule, Zone};
-use nodepool::actors::log::{Level, LogPlan, Verbosity};
+use python_logging::format::{Known, Record};
+use python_logging::routing::Routing;
+use python_logging::sinks::schedule::{Schedule, Zone};
+use python_logging::{Level, LogPlan, Verbosity};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::error::Error;

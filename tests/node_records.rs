@@ -7,8 +7,8 @@ mod support;
 use std::time::Duration;
 
 use grown::{Consumer, Process, grow, grow_process, on_paused_time, on_real_time, until, yaml};
-use nodepool::model::ids::NodeId;
-use nodepool::zk::paths;
+use nodepool_model::records::ids::NodeId;
+use nodepool_zk::paths;
 use serde_json::{Value, json};
 use support::real::python::{self, Interpreter};
 use support::real::{self, sshd};
@@ -76,8 +76,9 @@ async fn a_record_with_only_a_state_is_completed_as_python_completes_it() {
         r#"{"state": "hold", "state_time": 5.5, "ssh_port": 2222}"#,
     ] {
         let theirs = nodepool.ask(json!({"do": "node", "text": text})).await;
-        let node: nodepool::model::node::Node = nodepool::model::json::from_bytes(text.as_bytes()).unwrap();
-        let ours = String::from_utf8(nodepool::model::json::to_bytes(&node)).unwrap();
+        let node: nodepool_model::records::node::Node =
+            nodepool_model::records::json::from_bytes(text.as_bytes()).unwrap();
+        let ours = String::from_utf8(nodepool_model::records::json::to_bytes(&node)).unwrap();
         assert_eq!(ours, theirs["written"].as_str().unwrap());
     }
 }

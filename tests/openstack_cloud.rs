@@ -20,7 +20,7 @@ mod timings;
 mod uploads;
 
 use grown::on_real_time;
-use nodepool::model::node::Node;
+use nodepool_model::records::node::Node;
 use serde_json::{Value, json};
 use stack::scene::{LONG, server_of, with_launcher};
 use stack::{Cloud, clouds};

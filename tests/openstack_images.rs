@@ -10,11 +10,11 @@ mod support;
 use std::time::Duration;
 
 use grown::{Consumer, Process, on_real_time};
-use nodepool::actors::builder::BuilderOptions;
-use nodepool::model::build::BuildState;
-use nodepool::model::request::RequestState;
-use nodepool::model::time::Span;
-use nodepool::model::upload::{UploadKey, UploadState};
+use nodepool::actors::builder::builder::BuilderOptions;
+use nodepool_model::records::image_build::BuildState;
+use nodepool_model::records::image_upload::{UploadKey, UploadState};
+use nodepool_model::records::request::RequestState;
+use nodepool_model::records::time::Span;
 use serde_json::{Value, json};
 use stack::client::Client;
 use stack::roof::WithClouds;

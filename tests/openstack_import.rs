@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
-use nodepool::drivers::OpenDriver;
-use nodepool::drivers::openstack::{self, clouds::Environment, clouds::Places};
-use nodepool::model::cloud::{CloudError, ExternalId, Job, Outcome};
-use nodepool::model::uploading::{Progress, UploadOrder};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::job::{Job, Outcome};
+use nodepool_drivers::{OpenDriver, openstack};
+use nodepool_model::config::upload_config::{Progress, UploadOrder};
+use nodepool_model::records::ids::ExternalId;
+use openstack_clouds::{Environment, Places};
 use provider::{Provider, on_real_time, provider_section};
 use serde_json::{Value, json};
 
@@ -99,13 +101,13 @@ async fn serve(cloud: Shared, request: HttpRequest, body: web::Bytes) -> HttpRes
     }
 }
 
-struct Start(nodepool::actors::task_manager::Surroundings);
+struct Start(nodepool::actors::provider::task_manager::Surroundings);
 
 impl OpenDriver for Start {
-    type Out = nodepool::actors::jobs::ProviderHandle;
+    type Out = nodepool::actors::provider::jobs::ProviderHandle;
 
-    fn with<D: nodepool::drivers::Driver>(self, driver: D) -> Self::Out {
-        nodepool::actors::task_manager::TaskManager::launch("lab".into(), driver, self.0)
+    fn with<D: nodepool_driver::driver::Driver>(self, driver: D) -> Self::Out {
+        nodepool::actors::provider::task_manager::TaskManager::launch("lab".into(), driver, self.0)
     }
 }
 
@@ -131,7 +133,7 @@ fn start(end: &'static str, folder: &std::path::Path) -> (Arc<Mutex<Cloud>>, Pro
     );
     let driver = openstack::open_with(&section, &places).unwrap();
     let provider = Provider::new(|mut surroundings| {
-        surroundings.surveying = nodepool::actors::task_manager::Surveying::Never;
+        surroundings.surveying = nodepool::actors::provider::task_manager::Surveying::Never;
         Start(surroundings).with(driver)
     });
     (cloud, provider)

@@ -8,13 +8,14 @@ mod support;
 
 use bytes::Bytes;
 use grown::on_real_time;
-use nodepool::model::time::Span;
-use nodepool::zk::{CreateMode, Zk, paths};
+use nodepool_model::records::time::Span;
+use nodepool_zk::{Zk, paths};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use stack::scene::{LONG, Scene, server_of, with_tuned_launcher};
 use stack::{Cloud, clouds};
 use support::wait;
+use zookeeper_server::types::CreateMode;
 
 /// The number of a node that was there and is gone.
 async fn number_of_a_gone_node(scene: &Scene) -> String {

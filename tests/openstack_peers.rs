@@ -12,11 +12,12 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::join_all;
 use grown::Consumer;
-use nodepool::actors::clock;
-use nodepool::model::ids::NodeId;
-use nodepool::model::request::RequestState;
-use nodepool::zk::session::{ConnectOptions, connect};
-use nodepool::zk::{Zk, lock};
+use nodepool::actors::runtime::clock;
+use nodepool_model::records::ids::NodeId;
+use nodepool_model::records::request::RequestState;
+use nodepool_zk::Zk;
+use nodepool_zk::client::{ConnectOptions, connect};
+use nodepool_zk::locks::lock;
 use serde_json::{Value, json};
 use stack::Cloud;
 use support::real::{

@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex};
 use actix_web::dev::ServerHandle;
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 use grown::{Consumer, Process, on_real_time, until, zookeeper};
-use nodepool::actors::config_files;
-use nodepool::actors::jobs::ProviderHandle;
-use nodepool::actors::providers::{MoreDrivers, StartProvider};
-use nodepool::drivers::BUILT;
-use nodepool::model::config::ProviderConfig;
-use nodepool::model::problem::Problem;
-use nodepool::model::request::RequestState;
+use nodepool::actors::process::config_files;
+use nodepool::actors::provider::jobs::ProviderHandle;
+use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool_drivers::BUILT;
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::records::request::RequestState;
+use python_yaml::diagnostics::Problem;
 use serde_json::{Value, json};
 
 /// Instances by name, and what was asked.

@@ -7,22 +7,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use grown::{Consumer, Process, on_real_time, until, yaml};
-use nodepool::actors::config_files;
-use nodepool::actors::files::Files;
-use nodepool::actors::jobs::ProviderHandle;
-use nodepool::actors::process::{ProcessError, Tree, sessions};
-use nodepool::actors::providers::{MoreDrivers, StartProvider};
-use nodepool::drivers::gate::Gate;
-use nodepool::drivers::static_nodes::{self, Call, StaticNodes};
-use nodepool::drivers::{BUILT, Driver, OpenDriver};
-use nodepool::model::cloud::{CloudError, Facts, HostCheck, Job};
-use nodepool::model::config::ProviderConfig;
-use nodepool::model::problem::Problem;
-use nodepool::model::request::RequestState;
-use nodepool::policy::machine::Pace;
-use nodepool::zk::embedded::EmbeddedServer;
-use nodepool::zk::session::connect;
+use nodepool::actors::process::config_files;
+use nodepool::actors::process::files::Files;
+use nodepool::actors::process::process::{ProcessError, Tree, sessions};
+use nodepool::actors::provider::jobs::ProviderHandle;
+use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool_driver::call_guard::Gate;
+use nodepool_driver::driver::Driver;
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::Facts;
+use nodepool_driver::job::Job;
+use nodepool_driver::state_machine::Pace;
+use nodepool_drivers::static_nodes::{self, Call, StaticNodes};
+use nodepool_drivers::{BUILT, OpenDriver};
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::records::request::RequestState;
+use nodepool_model::records::static_host::HostCheck;
+use nodepool_zk::client::connect;
+use python_yaml::diagnostics::Problem;
 use tokio::task::JoinHandle;
+use zookeeper_server::EmbeddedServer;
 
 /// The static driver with a bug that shows so many times.
 struct Fragile {

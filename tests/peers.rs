@@ -11,12 +11,13 @@ use crowd::book::{Book, Launchers};
 use crowd::scene::{self, Host, Scene};
 use crowd::watcher::Watcher;
 use crowd::{Crowd, Wishes};
-use nodepool::actors::clock;
-use nodepool::model::ids::{LabelName, RequestId};
-use nodepool::model::json as records;
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::policy::ready;
-use nodepool::zk::{CreateMode, Zk, ZkError, lock, paths};
+use nodepool::actors::runtime::clock;
+use nodepool_model::records::ids::{LabelName, RequestId};
+use nodepool_model::records::json as records;
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_policy::scheduler::min_ready;
+use nodepool_zk::locks::lock;
+use nodepool_zk::{Zk, paths};
 use serde_json::{Value, json};
 use support::real::{
     self,
@@ -27,6 +28,7 @@ use support::real::{
 };
 use support::wait;
 use tokio::sync::OnceCell;
+use zookeeper_server::types::{CreateMode, ZkError};
 
 /// The Python programs are slow to start, more so on a busy machine, and look at most things once a second.
 const SLOW: Duration = Duration::from_secs(120);
@@ -327,7 +329,8 @@ async fn python_reads_our_records_and_would_write_the_same_bytes() {
     let (data, _) = zk.get(&paths::node(&request.nodes[0])).await.unwrap();
     is_the_same(&mut nodepool, "node", &data, 37).await;
     // Min-ready requests of ours live too short to be caught, so this is what one is made of.
-    let min_ready = ready::request(&LabelName::from("a"), "0123456789abcdef0123456789abcdef".to_owned(), clock::now());
+    let min_ready =
+        min_ready::request(&LabelName::from("a"), "0123456789abcdef0123456789abcdef".to_owned(), clock::now());
     let fulfilled = zk.get(&paths::request(&id)).await.unwrap().0;
     let failed = submit(&zk, "z").await;
     ended(&zk, &failed, SLOW).await;

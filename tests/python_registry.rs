@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use daemon::{Coordinator, Place};
 use nix::sys::signal::Signal;
-use nodepool::model::component::ComponentKind;
-use nodepool::zk::session::RealConnection;
-use nodepool::zk::{Connection, paths};
+use nodepool_model::records::component::ComponentKind;
+use nodepool_zk::client::RealConnection;
+use nodepool_zk::{Connection, paths};
 use serde_json::{Value, json};
 use support::real::python::{self, Interpreter, Script};
 use support::{real, wait};

@@ -9,9 +9,10 @@ use std::path::Path;
 
 use daemon::{Daemon, NODEPOOL, Place, SOON, last_line, text};
 use nix::sys::signal::Signal;
-use nodepool::zk::session::{self, ConnectOptions};
-use nodepool::zk::{Connection, CreateMode};
+use nodepool_zk::Connection;
+use nodepool_zk::client::{self, ConnectOptions};
 use support::wait;
+use zookeeper_server::types::CreateMode;
 
 async fn standalone(place: &Place, arguments: &[&str]) -> Daemon {
     serving(place, NODEPOOL, &[&["standalone"], arguments].concat()).await
@@ -170,7 +171,7 @@ async fn a_coordinator_that_can_no_longer_write_ends_the_process_with_the_reason
     let log = daemon.log();
     let starts = log.rsplit("Coordinator 127.0.0.1:").next().expect("a split text has a last part");
     let port = starts.split(|letter: char| !letter.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
-    let zk = session::connect(ConnectOptions::plain("127.0.0.1", port.unwrap())).await.unwrap();
+    let zk = client::connect(ConnectOptions::plain("127.0.0.1", port.unwrap())).await.unwrap();
     for index in 0..200 {
         let (path, data) = (format!("/full-{index}"), vec![b'x'; 50_000].into());
         if zk.create(&path, data, CreateMode::Persistent).await.is_err() {

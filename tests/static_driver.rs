@@ -10,14 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hosts::{Manners, free_address, listen};
-use nodepool::drivers;
-use nodepool::drivers::static_nodes;
-use nodepool::model::cloud::{CloudError, Facts, HostCheck, HostIdentity, Job, Outcome, StandingHost};
-use nodepool::model::config::ProviderConfig;
-use nodepool::model::snapshot::Snapshot;
-use nodepool::model::time::{Moment, Span, Timestamp};
-use nodepool::model::world::World;
-use nodepool::policy::upkeep::{self, Upkeep};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::Facts;
+use nodepool_driver::job::{Job, Outcome};
+use nodepool_drivers::static_nodes;
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
+use nodepool_model::records::time::{Moment, Span, Timestamp};
+use nodepool_model::snapshot::Snapshot;
+use nodepool_policy::cleanup::planner::{self, Upkeep};
+use nodepool_policy::inputs::World;
 use provider::{Provider, launch, on_paused_time, on_real_time, provider_section};
 use support::real::skipped;
 use support::real::sshd::{Host, KeyKind, Options};
@@ -147,11 +149,11 @@ fn a_driver_of_a_later_version_is_refused_by_name() {
     let section = provider_section(&config("- {name: host-1, labels: a}"));
     let section = ProviderConfig { driver: String::from("aws"), ..(*section).clone() };
     struct Nothing;
-    impl drivers::OpenDriver for Nothing {
+    impl nodepool_drivers::OpenDriver for Nothing {
         type Out = ();
-        fn with<D: drivers::Driver>(self, _: D) {}
+        fn with<D: nodepool_driver::driver::Driver>(self, _: D) {}
     }
-    let problems = drivers::open(&section, Nothing).unwrap_err();
+    let problems = nodepool_drivers::open(&section, Nothing).unwrap_err();
     assert!(problems[0].to_string().starts_with("the driver aws is not part of this version"), "{}", problems[0]);
 }
 
@@ -277,9 +279,9 @@ fn a_host_that_passed_is_registered_while_another_is_still_being_checked() {
         now: Timestamp(1000.0),
         moment: Moment::at(1000.0),
     };
-    let effects = Upkeep::new(Span(28_800.0)).step(upkeep::Event::Wake, &world);
+    let effects = Upkeep::new(Span(28_800.0)).step(planner::Event::Wake, &world);
     let registered = effects.iter().filter_map(|effect| match effect {
-        upkeep::Effect::Register { node, .. } => node.hostname.as_deref(),
+        planner::Effect::Register { node, .. } => node.hostname.as_deref(),
         _ => None,
     });
     assert_eq!(registered.collect::<Vec<_>>(), ["fake-2"], "{effects:?}");

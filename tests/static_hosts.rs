@@ -6,8 +6,8 @@ mod support;
 use std::time::Duration;
 
 use grown::{Consumer, Process, grow_process, on_real_time, until};
-use nodepool::model::request::RequestState;
-use nodepool::model::time::Span;
+use nodepool_model::records::request::RequestState;
+use nodepool_model::records::time::Span;
 use support::real::skipped;
 use support::real::sshd::{Host, Options, hang};
 
@@ -77,7 +77,7 @@ fn a_host_that_died_is_passed_over_and_comes_back_when_it_answers() {
             consumer.nodes().await.iter().all(|(_, node)| *node.connection_port != first.port()) || {
                 let id = consumer.ask(&["a"]).await;
                 tokio::time::sleep(Duration::from_millis(50)).await;
-                consumer.zk.delete(&nodepool::zk::paths::request(&id), -1).await.unwrap();
+                consumer.zk.delete(&nodepool_zk::paths::request(&id), -1).await.unwrap();
                 false
             }
         })

@@ -8,20 +8,23 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cloud::{Cloud, Seen, instance};
-use nodepool::actors::dump;
-use nodepool::actors::jobs::{Drain, ProviderHandle};
-use nodepool::actors::messages::Shutdown;
-use nodepool::actors::providers::{self, MoreDrivers, StartProvider};
-use nodepool::actors::task_manager::{Fence, Surroundings, TaskManager};
-use nodepool::drivers::OpenDriver;
-use nodepool::model::cloud::{CloudError, ExternalId, FailureKind, Inventory, Job, News, Outcome};
-use nodepool::model::config::ProviderConfig;
-use nodepool::model::problem::Problem;
-use nodepool::model::time::Span;
-use nodepool::policy::machine::{InFlight, Pace};
-use nodepool::zk::Connection;
-use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::actors::provider::jobs::{Drain, ProviderHandle};
+use nodepool::actors::provider::providers::{self, MoreDrivers, StartProvider};
+use nodepool::actors::provider::task_manager::{Fence, Surroundings, TaskManager};
+use nodepool::actors::runtime::dump;
+use nodepool::actors::runtime::messages::Shutdown;
+use nodepool_driver::error::{CloudError, FailureKind};
+use nodepool_driver::instance::Inventory;
+use nodepool_driver::job::{Job, News, Outcome};
+use nodepool_driver::state_machine::{InFlight, Pace};
+use nodepool_drivers::OpenDriver;
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::time::Span;
+use nodepool_zk::Connection;
+use nodepool_zk::memory::MemoryZooKeeper;
 use provider::{Provider, delete, launch, on_paused_time, provider_section};
+use python_yaml::diagnostics::Problem;
 use tokio::time::{Instant, timeout};
 
 struct Bench {

@@ -1,7 +1,5 @@
 //! The rules of doc/architecture.md that a machine can check, each with a test that it can fail.
 
-#[path = "tidy/layers.rs"]
-mod layers;
 #[path = "tidy/source.rs"]
 mod source;
 
@@ -17,7 +15,7 @@ const FUNCTION_LINES: usize = 70;
 fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut sources = Vec::new();
-    for folder in ["src", "tests", "benches", "fuzz", "examples"] {
+    for folder in ["src", "crates", "tests", "benches", "fuzz", "examples"] {
         collect(root, &root.join(folder), &mut sources);
     }
     sources.sort_by(|one, other| one.path.cmp(&other.path));
@@ -133,112 +131,7 @@ fn every_function_fits_a_screen() {
     check(sources().iter().flat_map(long_functions).collect());
 }
 
-#[test]
-fn no_arrow_points_up() {
-    let manifest = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
-    let crates = source::dependencies(&manifest);
-    assert!(crates.contains("zookeeper_client") && crates.contains("actix_web"), "{crates:?}");
-    check(layers::complaints(&sources(), &crates));
-}
-
 // From here on: the rules themselves are tested, each with what it must refuse and what it must let pass.
-
-/// What the layers say about one file; the folders of model/ and policy/ list the files of these examples.
-fn arrows(path: &str, text: &str) -> Vec<String> {
-    let files = [
-        ("src/model/mod.rs", "pub mod ids;\npub mod node;\npub mod yaml;\npub mod snapshot;\npub mod status;"),
-        ("src/policy/mod.rs", "pub mod machine;\npub mod allocate;\n#[cfg(test)]\nmod cases;\npub mod pool;"),
-        ("src/drivers/fake/mod.rs", ""),
-        ("src/drivers/static_nodes/mod.rs", ""),
-        (path, text),
-    ];
-    let crates = ["actix", "tokio", "serde", "redb", "zookeeper_client", "imbl", "rand", "clap", "russh"];
-    let sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
-    layers::complaints(&sources, &crates.map(str::to_owned).into())
-}
-
-fn refused(path: &str, text: &str, complaint: &str) {
-    let complaints = arrows(path, text);
-    let found = complaints.iter().any(|found| found.contains(complaint));
-    assert!(
-        found && complaints.len() == 1,
-        "{path}: {text:?} should be refused with {complaint:?}, got {complaints:?}"
-    );
-}
-
-fn passes(path: &str, text: &str) {
-    assert_eq!(arrows(path, text), Vec::<String>::new(), "{path}: {text:?} should pass");
-}
-
-#[test]
-fn pure_layers_know_no_runtime_no_world_and_no_clock() {
-    refused(
-        "src/model/node.rs",
-        "//! x\nuse tokio::sync::watch;",
-        "src/model/node.rs:2: tokio::sync::watch is no crate",
-    );
-    refused("src/policy/pool.rs", "fn f() { rand::random() }", "rand::random is no crate");
-    refused("src/model/node.rs", "use std::{collections::BTreeMap, fs};", "std::fs touches the world");
-    refused("src/model/node.rs", "fn f() -> std::env::Args { g() }", "std::env::Args touches");
-    refused("src/policy/pool.rs", "use std::time::{Duration, Instant};", "std::time::Instant touches");
-    refused("src/model/node.rs", "use imbl::OrdMap;", "imbl::OrdMap is no crate");
-    passes("src/model/snapshot.rs", "use imbl::OrdMap; use std::time::Duration; use serde::Serialize;");
-    refused("src/model/node.rs", "use std::net::{IpAddr, TcpStream};", "std::net::TcpStream touches");
-    passes("src/model/node.rs", "#[cfg(test)]\nmod tests { use std::fs; fn f() { tokio::spawn(x) } }");
-    passes("src/model/node.rs", "// use tokio::sync;\nconst T: &str = \"tokio::sync\"; /* std::fs::read */");
-}
-
-#[test]
-fn arrows_point_down() {
-    refused("src/model/node.rs", "use crate::policy::pool::Pool;", "points from model/ up or across to policy/");
-    refused("src/policy/pool.rs", "fn f() { crate::zk::lock() }", "points from policy/ up or across to zk/");
-    refused("src/policy/pool.rs", "use super::super::actors::clock;", "up or across to actors/");
-    refused(
-        "src/zk/session.rs",
-        "use crate::{drivers::Driver, model::node::Node};",
-        "from zk/ up or across to drivers/",
-    );
-    refused("src/drivers/keyscan.rs", "use crate::zk::Lock;", "from drivers/ up or across to zk/");
-    refused("src/drivers/keyscan.rs", "use crate::policy::allocate;", "only policy/machine.rs");
-    passes("src/drivers/keyscan.rs", "use crate::policy::machine::Next; use crate::model::node::Node;");
-    passes("src/actors/launcher.rs", "use crate::{drivers, model, policy, zk}; use super::messages;");
-}
-
-#[test]
-fn files_of_the_pure_layers_use_only_files_above_them() {
-    refused("src/model/node.rs", "use super::snapshot::Snapshot;", "crate::model::snapshot::Snapshot is below node");
-    refused("src/policy/allocate.rs", "use crate::policy::pool;", "is below allocate in the list of policy/mod.rs");
-    refused("src/model/node.rs", "mod inner { use super::super::status::Table; }", "is below node");
-    passes(
-        "src/model/snapshot.rs",
-        "use super::{ids::NodeId, node::Node}; use self::status::x; mod inner { use super::Y; }",
-    );
-}
-
-#[test]
-fn drivers_do_not_see_each_other() {
-    refused("src/drivers/fake/mod.rs", "use crate::drivers::static_nodes::probe;", "is another driver's folder");
-    passes("src/drivers/fake/mod.rs", "use crate::drivers::{Driver, keyscan, fake::cloud};");
-    passes("src/drivers/mod.rs", "use fake::Fake; fn f() { self::static_nodes::open() }");
-}
-
-#[test]
-fn crates_stay_in_their_folders() {
-    refused("src/zk/mod.rs", "use actix::Actor;", "actix::Actor is for actors/ only");
-    refused("src/actors/launcher.rs", "use zookeeper_client::Client;", "is for zk/ only");
-    refused("src/actors/launcher.rs", "use ::zookeeper_client::Client;", "is for zk/ only");
-    refused("src/zk/memory.rs", "use redb::Database;", "is for zk/embedded/ only");
-    passes("src/zk/embedded/disk.rs", "use redb::Database;");
-    refused("src/zk/mod.rs", "#[actix::main]\nasync fn main() {}", "actix::main is for actors/ only");
-}
-
-#[test]
-fn programs_stay_above_the_actors() {
-    refused("src/bin/nodepool-launcher.rs", "use nodepool::zk::session;", "reaches past actors/");
-    refused("src/bin/nodepool/nodes.rs", "use nodepool::policy::pool;", "reaches past actors/");
-    passes("src/bin/nodepool-launcher.rs", "use nodepool::{actors::process, model::time::Span};");
-    passes("src/bin/nodepool/nodes.rs", "use nodepool::{zk::scan, model::status, actors::process}; use clap::Parser;");
-}
 
 #[test]
 fn forbidden_words_are_found_where_they_are_code() {

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use daemon::{Coordinator, Daemon, Place};
-use nodepool::zk::{Connection, CreateMode};
+use nodepool_zk::Connection;
 use serde_json::Value;
 use support::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use zookeeper_server::types::CreateMode;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

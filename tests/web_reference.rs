@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use chrono::DateTime;
 use daemon::{Daemon, Place};
-use nodepool::model::json;
-use nodepool::zk::lock::{self, Lock};
-use nodepool::zk::session::{ConnectOptions, RealConnection, connect};
-use nodepool::zk::{Connection, CreateMode, Zk};
+use nodepool_model::records::json;
+use nodepool_zk::client::{ConnectOptions, RealConnection, connect};
+use nodepool_zk::locks::lock::{self, Lock};
+use nodepool_zk::{Connection, Zk};
 use serde_json::Value;
 use support::real::process::Nodepool;
 use support::real::zookeeper::{Options, Server};
 use support::real::{ports, reference};
 use support::wait;
+use zookeeper_server::types::CreateMode;
 
 /// The Python program takes seconds to start, more on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -52,7 +52,7 @@ impl Consumers {
 
     /// The record of a request as Zuul writes it.
     pub fn record(&self) -> Vec<u8> {
-        let now = nodepool::actors::clock::now().0;
+        let now = nodepool::actors::runtime::clock::now().0;
         let record = json!({
             "state": "requested", "state_time": now, "declined_by": [], "node_types": [self.label], "nodes": [],
             "reuse": true, "requestor": "zuul", "requestor_data": {

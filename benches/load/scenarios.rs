@@ -137,7 +137,7 @@ pub async fn cycle(target: &Target, count: usize, seconds: u64, times: Option<&P
 
 /// Seconds since the Unix epoch.
 fn time_of_day(at: Instant) -> f64 {
-    nodepool::actors::clock::now().0 - at.elapsed().as_secs_f64()
+    nodepool::actors::runtime::clock::now().0 - at.elapsed().as_secs_f64()
 }
 
 pub async fn launch(target: &Target, count: usize, leave: bool) -> anyhow::Result<Value> {

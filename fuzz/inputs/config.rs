@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use nodepool::actors::config_files::{LoadError, Loaded, load};
-use nodepool::actors::files::Files;
-use nodepool::model::problem::Problem;
-use nodepool::model::validate::validate;
+use nodepool::actors::process::config_files::{LoadError, Loaded, load};
+use nodepool::actors::process::files::Files;
+use nodepool_model::config::validate::validate;
+use python_yaml::diagnostics::Problem;
 use tokio::runtime::Builder;
 
 /// Those of this version, and some whose sections are only read.

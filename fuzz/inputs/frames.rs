@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use nodepool::zk::embedded::coordinator::{Action, Coordinator, Input, LinkId, Moment, Output};
-use nodepool::zk::embedded::engine::{Message, Report};
-use nodepool::zk::embedded::link::{self, LinkError, Outbox};
-use nodepool::zk::embedded::protocol::{decode_call, decode_hello};
-use nodepool::zk::tree::Tree;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
+use zookeeper_server::client_connection::{self, LinkError, Outbox};
+use zookeeper_server::coordinator::{Action, Coordinator, Input, LinkId, Moment, Output};
+use zookeeper_server::engine::{Message, Report};
+use zookeeper_server::protocol::{decode_call, decode_hello};
+use zookeeper_server::tree::Tree;
 
 /// A stream that is cut into bytes takes a virtual millisecond for each, and a greeting may not take ten seconds.
 const LONGEST: usize = 4096;
@@ -111,7 +111,7 @@ fn served(stream: &[u8], piece: usize) -> (Vec<u8>, String) {
         let (ours, theirs) = duplex(2 * LONGEST);
         let (engine, inbox) = mpsc::channel(16);
         let answering = tokio::spawn(answer(inbox));
-        let serving = tokio::spawn(link::serve(theirs, LinkId(0), engine));
+        let serving = tokio::spawn(client_connection::serve(theirs, LinkId(0), engine));
         let (mut reader, mut writer) = split(ours);
         let reading = tokio::spawn(async move {
             let mut heard = Vec::new();

@@ -7,21 +7,23 @@ use std::time::Duration;
 
 use actix_rt::{Arbiter, System};
 use bytes::Bytes;
-use nodepool::actors::config_files::load;
-use nodepool::actors::dump;
-use nodepool::actors::files::Files;
-use nodepool::actors::identity::Identity;
-use nodepool::actors::panics::PanicCounter;
-use nodepool::actors::pictures::Pictures;
-use nodepool::actors::samples::SampleSink;
-use nodepool::actors::shared::{Arbiters, BUILT, LauncherOptions, Shared, WhyRegistry};
-use nodepool::actors::webapp;
-use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::mirror::Mirror;
-use nodepool::zk::{CreateMode, Zk, lock};
+use nodepool::actors::process::config_files::load;
+use nodepool::actors::process::context::{Arbiters, BUILT, LauncherOptions, Shared, WhyRegistry};
+use nodepool::actors::process::files::Files;
+use nodepool::actors::process::identity::Identity;
+use nodepool::actors::runtime::dump;
+use nodepool::actors::runtime::panics::PanicCounter;
+use nodepool::actors::runtime::snapshot_feed::Pictures;
+use nodepool::actors::telemetry::samples::SampleSink;
+use nodepool::actors::web;
+use nodepool_zk::Zk;
+use nodepool_zk::locks::lock;
+use nodepool_zk::memory::MemoryZooKeeper;
+use nodepool_zk::mirror::mirror::Mirror;
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use zookeeper_server::types::CreateMode;
 
 /// In the configuration and in a record, where nobody may see it.
 const SECRET: &str = "hunter2";
@@ -205,7 +207,7 @@ async fn serve(told: mpsc::Sender<SocketAddr>) {
     shared.pictures.show(&mirror);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
     let address = listener.local_addr().expect("it is bound");
-    let server = webapp::serve(listener, shared, &here).expect("the server starts");
+    let server = web::serve(listener, shared, &here).expect("the server starts");
     told.send(address).expect("somebody waits for it");
     server.await.expect("the server does not end");
 }

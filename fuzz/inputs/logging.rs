@@ -1,11 +1,11 @@
 //! Any text as the file of `-l`, and as the variables of statsd: what is understood writes lines, what is not is named.
 
 use chrono::{Local, TimeZone};
-use nodepool::actors::log::file::{FilePlan, Rotation};
-use nodepool::actors::log::format::{Known, Record};
-use nodepool::actors::log::sink::SinkPlan;
-use nodepool::actors::log::{Level, LogPlan};
-use nodepool::model::metrics::StatsdAddress;
+use nodepool_model::metrics::statsd_metrics::StatsdAddress;
+use python_logging::format::{Known, Record};
+use python_logging::sinks::file::{FilePlan, Rotation};
+use python_logging::sinks::sink::SinkPlan;
+use python_logging::{Level, LogPlan};
 use serde_json::Value;
 
 /// What follows this line are variables, `NAME=VALUE` in lines.

@@ -5,30 +5,37 @@ use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use nodepool::drivers::{Driver, static_nodes};
-use nodepool::model::build::ImageBuild;
-use nodepool::model::cloud::{Facts, HostCheck};
-use nodepool::model::component::{Component, PoolComponent};
-use nodepool::model::config::Config;
-use nodepool::model::ids::{LauncherId, PoolId, ProviderName};
-use nodepool::model::image_status::{self, Ages};
-use nodepool::model::node::Node;
-use nodepool::model::request::NodeRequest;
-use nodepool::model::resolve::{Source, resolve};
-use nodepool::model::snapshot::{LockView, Snapshot};
-use nodepool::model::time::{Moment, Span, Timestamp};
-use nodepool::model::upload::ImageUpload;
-use nodepool::model::world::World;
-use nodepool::model::yaml_parse::parse;
-use nodepool::model::{json, list, live, metrics, status};
-use nodepool::policy::{bake, pool, retire, upkeep};
-use nodepool::zk::Stat;
-use nodepool::zk::bulk::Picture;
-use nodepool::zk::paths::{self, Place};
-use nodepool::zk::records::{Decoded, decode};
+use nodepool::actors::web::live_view;
+use nodepool_driver::driver::Driver;
+use nodepool_driver::facts::Facts;
+use nodepool_drivers::static_nodes;
+use nodepool_model::config::Config;
+use nodepool_model::config::resolve::{Source, resolve};
+use nodepool_model::metrics::statsd_metrics;
+use nodepool_model::records::component::{Component, PoolComponent};
+use nodepool_model::records::ids::{LauncherId, PoolId, ProviderName};
+use nodepool_model::records::image_build::ImageBuild;
+use nodepool_model::records::image_upload::ImageUpload;
+use nodepool_model::records::json;
+use nodepool_model::records::node::Node;
+use nodepool_model::records::request::NodeRequest;
+use nodepool_model::records::static_host::HostCheck;
+use nodepool_model::records::time::{Moment, Span, Timestamp};
+use nodepool_model::report::image_status::{self, Ages};
+use nodepool_model::report::{list, status};
+use nodepool_model::snapshot::{LockView, Snapshot};
+use nodepool_policy::cleanup::planner;
+use nodepool_policy::images::{build_schedule, retention};
+use nodepool_policy::inputs::World;
+use nodepool_policy::pool;
+use nodepool_zk::mirror::bulk::Picture;
+use nodepool_zk::mirror::records::{Decoded, decode};
+use nodepool_zk::paths::{self, Place};
+use python_yaml::parse::parse;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use zookeeper_server::types::Stat;
 
 /// Where a record may be found, and the document that it changes where its first byte says so: most records then concern
 /// our provider and its hosts, whatever else is in them. `#` stands for a number of its own.
@@ -184,20 +191,20 @@ fn decide(snapshot: &Snapshot) {
     let mut mind = pool::Pool::new(PoolId::new("p", "main"), LauncherId::from("l"));
     mind.step(pool::Event::Wake, &world);
     mind.step(pool::Event::Tick, &world);
-    let mut upkeep = upkeep::Upkeep::new(Span(28_800.0));
-    upkeep.step(upkeep::Event::Wake, &world);
-    upkeep.step(upkeep::Event::Sweep, &world);
-    bake::due(&world);
-    bake::next_due(&world);
-    for pass in [retire::Pass::Marked, retire::Pass::Whole] {
-        retire::due(&world, pass, &BTreeMap::new());
+    let mut upkeep = planner::Upkeep::new(Span(28_800.0));
+    upkeep.step(planner::Event::Wake, &world);
+    upkeep.step(planner::Event::Sweep, &world);
+    build_schedule::due(&world);
+    build_schedule::next_due(&world);
+    for pass in [retention::Pass::Marked, retention::Pass::Whole] {
+        retention::due(&world, pass, &BTreeMap::new());
     }
 }
 
 /// All that operators see of it.
 fn shown(snapshot: &Snapshot) -> String {
-    let whole = live::whole(1, snapshot);
-    let patch = live::patch(2, &Snapshot::default(), snapshot);
+    let whole = live_view::whole(1, snapshot);
+    let patch = live_view::patch(2, &Snapshot::default(), snapshot);
     for text in [&whole, &patch] {
         assert!(serde_json::from_str::<Value>(text).is_ok(), "the live page reads JSON, not {text}");
     }
@@ -214,7 +221,7 @@ fn shown(snapshot: &Snapshot) -> String {
         assert!(serde_json::from_slice::<Value>(&text).is_ok(), "{}", String::from_utf8_lossy(&text));
         shown += &String::from_utf8_lossy(&text);
     }
-    let samples = metrics::global_gauges(snapshot);
+    let samples = statsd_metrics::global_gauges(snapshot);
     samples.iter().for_each(|sample| assert!(!sample.value.is_nan(), "{}", sample.name));
     shown
 }

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use nodepool::actors::builder::BuilderOptions;
-use nodepool::actors::builder_flags::BuilderFlags;
-use nodepool::actors::flags::absolute;
-use nodepool::actors::process::run_builder;
-use nodepool::actors::shared::LauncherOptions;
+use nodepool::actors::builder::builder::BuilderOptions;
+use nodepool::actors::process::context::LauncherOptions;
+use nodepool::actors::process::flags::absolute;
+use nodepool::actors::process::flags::builder::BuilderFlags;
+use nodepool::actors::process::process::run_builder;
 
 fn main() -> ExitCode {
     let flags = BuilderFlags::parse();

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use nodepool::actors::flags::absolute;
-use nodepool::actors::launcher_flags::LauncherFlags;
-use nodepool::actors::process::run_launcher;
-use nodepool::actors::shared::LauncherOptions;
+use nodepool::actors::process::context::LauncherOptions;
+use nodepool::actors::process::flags::absolute;
+use nodepool::actors::process::flags::launcher::LauncherFlags;
+use nodepool::actors::process::process::run_launcher;
 
 /// Launches come and go by the thousand, and so do the lists of a cloud's servers (doc/decisions/0016-allocator.md).
 #[global_allocator]

@@ -3,9 +3,9 @@
 //! Paths are absolute and relative to the chroot. The functions that end in `_prefix` give the path to hand to a
 //! sequential create: ZooKeeper appends ten digits to it.
 
-use crate::model::component::ComponentKind;
-use crate::model::ids::{BuildId, ImageName, NodeId, ProviderName, RequestId};
-use crate::model::upload::UploadKey;
+use nodepool_model::records::component::ComponentKind;
+use nodepool_model::records::ids::{BuildId, ImageName, NodeId, ProviderName, RequestId};
+use nodepool_model::records::image_upload::UploadKey;
 
 pub const ROOT: &str = "/nodepool";
 pub const NODES: &str = "/nodepool/nodes";
@@ -257,7 +257,7 @@ pub fn name(path: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ids::UploadId;
+    use nodepool_model::records::ids::UploadId;
 
     const CONTENDER: &str = "0123456789abcdef0123456789abcdef__lock__0000000007";
 

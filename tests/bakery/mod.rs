@@ -5,16 +5,18 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nodepool::model::build::BuildState;
-use nodepool::model::cloud::ExternalId;
-use nodepool::model::images::Images;
-use nodepool::model::upload::UploadState;
-use nodepool::zk::lock::make_path;
-use nodepool::zk::session::{ConnectOptions, connect};
-use nodepool::zk::{CreateMode, Zk, paths, transfer};
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::image_build::BuildState;
+use nodepool_model::records::image_upload::UploadState;
+use nodepool_model::snapshot::images::Images;
+use nodepool_zk::client::{ConnectOptions, connect};
+use nodepool_zk::locks::lock::make_path;
+use nodepool_zk::tools::transfer;
+use nodepool_zk::{Zk, paths};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
+use zookeeper_server::types::CreateMode;
 
 use crate::oven;
 use crate::stack::client::Client;

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::real;
 use crate::support::real::child::{Output, Running};
 use crate::support::real::ports::{self, Port};
-use crate::support::wait;
+use crate::support::{real, wait};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

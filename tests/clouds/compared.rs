@@ -1,6 +1,6 @@
 //! Our settings of a cloud in the shape in which tests/python/clouds.py prints those of openstacksdk.
 
-use nodepool::drivers::openstack::clouds::{
+use openstack_clouds::{
     Auth, CloudSettings, Credential, Domain, FloatingIps, Identity, Interface, NetworkRole, Scope, Service, User,
     Verify,
 };
@@ -22,7 +22,7 @@ pub fn json_of(settings: &CloudSettings) -> Value {
             Verify::Off => json!(false),
         },
         "certificate": certificate,
-        "api_timeout": settings.api_timeout.map(|span| span.0),
+        "api_timeout": settings.api_timeout_s,
         "image_format": settings.image_format,
         "image_api_use_tasks": settings.image_api_use_tasks,
         "image_properties": settings.image_properties,
@@ -38,7 +38,7 @@ pub fn json_of(settings: &CloudSettings) -> Value {
         "private": settings.private,
         "force_ipv4": settings.force_ipv4,
         "statsd": settings.statsd.as_ref().map(|statsd| json!({
-            "host": statsd.address.host, "port": statsd.address.port, "prefix": statsd.prefix,
+            "host": statsd.host, "port": statsd.port, "prefix": statsd.prefix,
         })),
         "services": {
             "compute": service(&services.compute),

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nodepool::model::config::{Config, DiskImage, HostNames, PoolConfig, ProviderConfig};
-use nodepool::model::problem::{Problem, Severity};
-use nodepool::model::resolve::{Resolved, Source, resolve};
-use nodepool::model::yaml_parse::parse;
+use nodepool_model::config::resolve::{Resolved, Source, resolve};
+use nodepool_model::config::{Config, DiskImage, HostNames, PoolConfig, ProviderConfig};
+use python_yaml::diagnostics::{Problem, Severity};
+use python_yaml::parse::parse;
 
 const BUILT: &[&str] = &["fake", "static", "test", "aws", "openshift", "openshiftpods"];
 

@@ -5,10 +5,10 @@
 use std::process::Command;
 use std::sync::OnceLock;
 
-use nodepool::model::config::{Config, DiskImage, PoolConfig, ProviderConfig};
-use nodepool::model::resolve::{Source, resolve};
-use nodepool::model::validate::validate;
-use nodepool::model::yaml_parse::parse;
+use nodepool_model::config::resolve::{Source, resolve};
+use nodepool_model::config::validate::validate;
+use nodepool_model::config::{Config, DiskImage, PoolConfig, ProviderConfig};
+use python_yaml::parse::parse;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -3,11 +3,11 @@
 use std::process::Command;
 
 use jsonschema::Validator;
-use nodepool::model::json_schema::of_configuration;
-use nodepool::model::problem::Problem;
-use nodepool::model::schema;
-use nodepool::model::yaml::{YamlNode, YamlValue};
-use nodepool::model::yaml_parse::parse;
+use nodepool_model::config::schema::check;
+use nodepool_model::config::schema::json_schema::of_configuration;
+use python_yaml::diagnostics::Problem;
+use python_yaml::parse::parse;
+use python_yaml::tree::{YamlNode, YamlValue};
 use serde_json::{Value, json};
 
 /// As a schema sees a file; `None` where JSON cannot say it.
@@ -22,7 +22,7 @@ fn as_json(node: &YamlNode) -> Option<Value> {
         YamlValue::List(items) => Value::Array(items.iter().map(as_json).collect::<Option<_>>()?),
         YamlValue::Map(entries) => {
             let entry =
-                |(key, value): &(nodepool::model::yaml::YamlKey, YamlNode)| Some((key.text.clone(), as_json(value)?));
+                |(key, value): &(python_yaml::tree::YamlKey, YamlNode)| Some((key.text.clone(), as_json(value)?));
             Value::Object(entries.iter().map(entry).collect::<Option<_>>()?)
         }
     })
@@ -36,7 +36,7 @@ fn validator() -> Validator {
 
 /// What the validator of files says against the structure of one, apart from what a schema cannot say.
 fn complaints(root: &YamlNode) -> Vec<Problem> {
-    let mut problems = schema::check(root, &[]);
+    let mut problems = check::check(root, &[]);
     // 10 and 10.0 are the same number in JSON.
     problems
         .retain(|problem| !(problem.message.starts_with("expected float") && problem.help.ends_with("a whole number")));
@@ -164,7 +164,7 @@ fn they_agree_on_what_nodepool_11_ships() {
 }
 
 fn schema_names() -> impl Iterator<Item = &'static str> {
-    nodepool::model::driver_facts::names()
+    nodepool_model::config::driver_limits::names()
 }
 
 #[test]

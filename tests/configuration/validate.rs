@@ -1,8 +1,8 @@
 //! What `config-validate` accepts and rejects, with the texts that scripts look for.
 
-use nodepool::model::problem::{Problem, Severity};
-use nodepool::model::validate::validate;
+use nodepool_model::config::validate::validate;
 use proptest::prelude::*;
+use python_yaml::diagnostics::{Problem, Severity};
 
 const BUILT: &[&str] = &["static"];
 

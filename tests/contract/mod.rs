@@ -6,7 +6,8 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, join_all};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
-use nodepool::zk::{CreateMode, EventKind, Op, OpReply, SessionState, Stat, WatchEvent, Zk, ZkError};
+use nodepool_zk::{SessionState, Zk};
+use zookeeper_server::types::{CreateMode, EventKind, Op, OpReply, Stat, WatchEvent, ZkError};
 
 use CreateMode::{Ephemeral, EphemeralSequential, Persistent, PersistentSequential};
 

@@ -6,8 +6,8 @@ pub mod raw;
 use std::path::Path;
 use std::time::Duration;
 
-use nodepool::zk::embedded::{EmbeddedOptions, EmbeddedServer};
-use nodepool::zk::session::{ConnectOptions, Server};
+use nodepool_zk::client::{ConnectOptions, Server};
+use zookeeper_server::{EmbeddedOptions, EmbeddedServer};
 
 pub fn options(data_dir: &Path) -> EmbeddedOptions {
     EmbeddedOptions { data_dir: data_dir.to_owned(), first_port: 0, now_ms }

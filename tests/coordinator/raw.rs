@@ -4,9 +4,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use nodepool::zk::embedded::jute::{Reader, Writer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use zookeeper_server::jute::{Reader, Writer};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use nodepool::model::ids::{LabelName, NodeId, RequestId};
-use nodepool::model::node::Node;
+use nodepool_model::records::ids::{LabelName, NodeId, RequestId};
+use nodepool_model::records::node::Node;
 use tokio::time::Instant;
 
 /// One slot of one host: two jobs on it at once would be on the same machine.

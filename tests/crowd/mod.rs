@@ -5,17 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use nodepool::actors::clock;
-use nodepool::model::ids::{LabelName, NodeId, RequestId};
-use nodepool::model::json;
-use nodepool::model::node::{Node, NodeState, Writer};
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::zk::lock::{self, Lock};
-use nodepool::zk::{CreateMode, Reply, Zk, ZkError, paths};
+use nodepool::actors::runtime::clock;
+use nodepool_model::records::ids::{LabelName, NodeId, RequestId};
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState, Writer};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_zk::locks::lock::{self, Lock};
+use nodepool_zk::{Reply, Zk, paths};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
+use zookeeper_server::types::{CreateMode, ZkError};
 
 pub mod book;
 pub mod scene;

@@ -5,12 +5,12 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodepool::model::ids::NodeId;
-use nodepool::model::json;
-use nodepool::model::node::Node;
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::zk::session::{ConnectOptions, RealConnection, Server, connect};
-use nodepool::zk::{Zk, paths};
+use nodepool_model::records::ids::NodeId;
+use nodepool_model::records::json;
+use nodepool_model::records::node::Node;
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_zk::client::{ConnectOptions, RealConnection, Server, connect};
+use nodepool_zk::{Zk, paths};
 use tokio::time::Instant;
 
 use super::again;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodepool::model::ids::{NodeId, RequestId};
-use nodepool::model::json;
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::zk::{Zk, paths};
+use nodepool_model::records::ids::{NodeId, RequestId};
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_zk::{Zk, paths};
 use tokio::task::JoinHandle;
 
 use super::book::Book;

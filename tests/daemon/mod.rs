@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use nodepool::zk::Connection;
-use nodepool::zk::embedded::{EmbeddedOptions, EmbeddedServer};
-use nodepool::zk::session::{ConnectOptions, RealConnection, connect};
+use nodepool_zk::Connection;
+use nodepool_zk::client::{ConnectOptions, RealConnection, connect};
+use zookeeper_server::{EmbeddedOptions, EmbeddedServer};
 
 use crate::support::real::child::{Output, Running};
 use crate::support::real::ports::{self, Port};
@@ -176,7 +176,7 @@ pub async fn serve(data_dir: &Path, first_port: u16) -> EmbeddedServer {
 }
 
 fn now_ms() -> i64 {
-    (nodepool::actors::clock::now().0 * 1000.0) as i64
+    (nodepool::actors::runtime::clock::now().0 * 1000.0) as i64
 }
 
 /// Names of the registered launchers.

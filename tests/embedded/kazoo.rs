@@ -2,8 +2,8 @@
 
 use crate::support::real::python::{Interpreter, Script, spawn};
 use crate::support::real::{self, zookeeper};
-use nodepool::zk::embedded::EmbeddedServer;
 use serde_json::{Value, json};
+use zookeeper_server::EmbeddedServer;
 
 /// What each part of the script returns, on a fresh server.
 fn expected() -> Vec<(&'static str, Value)> {

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use nodepool::zk::embedded::store::Store;
-use nodepool::zk::embedded::{EmbeddedError, EmbeddedServer};
-use nodepool::zk::tree::{Applied, Session, Touched, Tree, Write};
-use nodepool::zk::{CreateMode, Op};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
+use zookeeper_server::store::Store;
+use zookeeper_server::tree::{Applied, Session, Touched, Tree, Write};
+use zookeeper_server::types::{CreateMode, Op};
+use zookeeper_server::{EmbeddedError, EmbeddedServer};
 
 /// Groups of changes in the main test; every write of each is followed by two imagined power cuts.
 const COMMITS: usize = 14;

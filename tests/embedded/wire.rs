@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::coordinator::raw::{Answer, Raw, op, write_create};
-use nodepool::zk::embedded::EmbeddedServer;
-use nodepool::zk::embedded::jute::{Reader, Writer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use zookeeper_server::EmbeddedServer;
+use zookeeper_server::jute::{Reader, Writer};
 
 const NO_NODE: i32 = -101;
 

@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use nodepool::model::json;
-use nodepool::model::node::Node;
-use nodepool::policy::image_invariants::{ImageSight, ImageWatcher};
-use nodepool::zk::lock::make_path;
-use nodepool::zk::{CreateMode, Zk, paths, transfer};
+use nodepool_model::records::json;
+use nodepool_model::records::node::Node;
+use nodepool_policy::invariants::images::{ImageSight, ImageWatcher};
+use nodepool_zk::locks::lock::make_path;
+use nodepool_zk::tools::transfer;
+use nodepool_zk::{Zk, paths};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::watch;
+use zookeeper_server::types::CreateMode;
 
 use super::proxy::{Proxy, Seen, Wire};
 use super::seat::{Post, Role, Seat};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nodepool::actors::clock;
+use nodepool::actors::runtime::clock;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nodepool::model::cloud::{ExternalId, Instance, InstanceState, Inventory};
+use nodepool_driver::instance::{Instance, InstanceState, Inventory};
+use nodepool_model::records::ids::ExternalId;
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nodepool::model::cloud::{ExternalId, Facts, Launching};
-use nodepool::model::ids::{NodeId, ProviderName};
-use nodepool::model::node::NodeState;
-use nodepool::model::tidying::Tidy;
-use nodepool::model::time::{Moment, Span, Timestamp};
-use nodepool::model::world::World;
-use nodepool::policy::leaks::{Effect, Event, Leaks, Proof};
+use nodepool_driver::facts::{Facts, Launching};
+use nodepool_model::config::unused_resources::Tidy;
+use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
+use nodepool_model::records::node::NodeState;
+use nodepool_model::records::time::{Moment, Span, Timestamp};
+use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof};
+use nodepool_policy::inputs::World;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};

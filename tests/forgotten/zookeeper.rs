@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use nodepool::model::ids::NodeId;
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::snapshot::{Snapshot, Stored};
-use nodepool::model::time::Timestamp;
+use nodepool_model::records::ids::NodeId;
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::time::Timestamp;
+use nodepool_model::snapshot::{Snapshot, Stored};
 
 /// A node's record, and whose life it tells of: numbers may be given again, lives are not.
 #[derive(Clone, Debug, PartialEq)]

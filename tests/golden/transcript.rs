@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nodepool::zk::session::RealConnection;
-use nodepool::zk::{Connection, CreateMode, removal};
+use nodepool_zk::Connection;
+use nodepool_zk::client::RealConnection;
+use nodepool_zk::txn::delete_tree;
 use serde_json::Value;
+use zookeeper_server::types::CreateMode;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
@@ -154,7 +156,7 @@ impl Tree {
     }
 
     pub async fn remove(&mut self, path: &str) {
-        removal::remove_tree(self.zk.as_ref(), path).await.unwrap();
+        delete_tree::remove_tree(self.zk.as_ref(), path).await.unwrap();
         self.seen = self.look().await;
     }
 

@@ -1,10 +1,11 @@
 //! What a builder writes, played by a test.
 
-use nodepool::model::cloud::ExternalId;
-use nodepool::model::json;
-use nodepool::model::time::Timestamp;
-use nodepool::model::upload::{ImageUpload, UploadKey, UploadState};
-use nodepool::zk::{CreateMode, Zk, paths};
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
+use nodepool_model::records::json;
+use nodepool_model::records::time::Timestamp;
+use nodepool_zk::{Zk, paths};
+use zookeeper_server::types::CreateMode;
 
 /// Records an upload, or writes over it.
 pub async fn upload(zk: &Zk, key: &UploadKey, state: UploadState, at: f64, image: Option<&str>) {

@@ -1,8 +1,8 @@
 //! Launchers of the fake cloud: their configuration, and what they register.
 
-use nodepool::model::component::PoolComponent;
-use nodepool::model::json;
-use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool_model::records::component::PoolComponent;
+use nodepool_model::records::json;
+use nodepool_zk::memory::MemoryZooKeeper;
 use serde_json::{Value, json};
 
 use super::{Consumer, Process, until, zookeeper};

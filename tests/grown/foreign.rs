@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use nodepool::actors::clock;
-use nodepool::model::component::{ComponentKind, PoolComponent};
-use nodepool::model::ids::{LabelName, LauncherId, NodeId, RequestId};
-use nodepool::model::json;
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::{CreateMode, Zk, lock, paths};
+use nodepool::actors::runtime::clock;
+use nodepool_model::records::component::{ComponentKind, PoolComponent};
+use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, RequestId};
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_zk::locks::lock;
+use nodepool_zk::memory::MemoryZooKeeper;
+use nodepool_zk::{Zk, paths};
+use zookeeper_server::types::CreateMode;
 
 pub struct ForeignPool {
     pub zk: Zk,

@@ -12,25 +12,25 @@ use std::time::Duration;
 
 use actix_rt::{Arbiter, System};
 use bytes::Bytes;
-use nodepool::actors::clock;
-use nodepool::actors::dump;
-use nodepool::actors::files::Files;
-use nodepool::actors::identity::Identity;
-use nodepool::actors::launcher::run_session;
-use nodepool::actors::panics::PanicCounter;
-use nodepool::actors::pictures::Pictures;
-use nodepool::actors::providers::MoreDrivers;
-use nodepool::actors::samples::SampleSink;
-use nodepool::actors::shared::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, WhyRegistry};
-use nodepool::model::ids::{LabelName, NodeId, RequestId};
-use nodepool::model::json;
-use nodepool::model::node::{Node, NodeState, Writer};
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::zk::lock::{self, Lock};
-use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::{CreateMode, Zk, ZkError, paths};
+use nodepool::actors::launcher::launcher::run_session;
+use nodepool::actors::process::context::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, WhyRegistry};
+use nodepool::actors::process::files::Files;
+use nodepool::actors::process::identity::Identity;
+use nodepool::actors::provider::providers::MoreDrivers;
+use nodepool::actors::runtime::panics::PanicCounter;
+use nodepool::actors::runtime::snapshot_feed::Pictures;
+use nodepool::actors::runtime::{clock, dump};
+use nodepool::actors::telemetry::samples::SampleSink;
+use nodepool_model::records::ids::{LabelName, NodeId, RequestId};
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState, Writer};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_zk::locks::lock::{self, Lock};
+use nodepool_zk::memory::MemoryZooKeeper;
+use nodepool_zk::{Zk, paths};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
+use zookeeper_server::types::{CreateMode, ZkError};
 
 /// Runs a test on one thread whose clock is virtual: an hour of waiting takes a moment.
 pub fn on_paused_time<T>(test: impl Future<Output = T>) -> T {

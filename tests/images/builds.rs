@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use crate::grown::{on_real_time, until};
 use crate::studio::{Scene, names};
 use bytes::Bytes;
-use nodepool::actors::shared::SessionEnd;
-use nodepool::model::build::BuildState;
-use nodepool::model::time::Span;
-use nodepool::zk::lock::{make_path, try_lock};
-use nodepool::zk::{CreateMode, paths};
+use nodepool::actors::process::context::SessionEnd;
+use nodepool_model::records::image_build::BuildState;
+use nodepool_model::records::time::Span;
+use nodepool_zk::locks::lock::{make_path, try_lock};
+use nodepool_zk::paths;
+use zookeeper_server::types::CreateMode;
 
 // operations.md checks 42, 44, 51 and §5.4; zookeeper.md check 98
 #[test]

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use crate::grown::{on_real_time, until};
 use crate::studio::{Builder, Scene, names};
-use nodepool::actors::builder::BuilderOptions;
-use nodepool::drivers::image_files::ImagesDir;
-use nodepool::model::build::{BuildKey, BuildState};
-use nodepool::model::ids::BuildId;
-use nodepool::model::time::Span;
-use nodepool::model::upload::{UploadKey, UploadState};
-use nodepool::zk::paths;
+use nodepool::actors::builder::builder::BuilderOptions;
+use nodepool_drivers::common::image_files::ImagesDir;
+use nodepool_model::records::ids::BuildId;
+use nodepool_model::records::image_build::{BuildKey, BuildState};
+use nodepool_model::records::image_upload::{UploadKey, UploadState};
+use nodepool_model::records::time::Span;
+use nodepool_zk::paths;
 
 const DEBIAN: &str = "name: debian, formats: [raw], elements: [vm]";
 const ONE: &str = "name: one, cloud: c, diskimages: [{name: debian}]";
@@ -318,7 +318,7 @@ fn files_of_this_builder_go_when_it_comes_back_and_those_of_its_predecessor_are_
         builder.process.stop();
         builder.running.await.unwrap();
         // Others have removed its record meanwhile.
-        nodepool::zk::removal::remove_tree(scene.zk.as_ref(), &paths::image_build(&"debian".into(), &id))
+        nodepool_zk::txn::delete_tree::remove_tree(scene.zk.as_ref(), &paths::image_build(&"debian".into(), &id))
             .await
             .unwrap();
         let _builder = start(&scene, &[DEBIAN], &[ONE]);

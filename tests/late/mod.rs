@@ -6,9 +6,10 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use nodepool::zk::{Connection, CreateMode, Op, OpReply, Reply, SessionState, Stat, WatchEvent, Zk, ZkError};
+use nodepool_zk::{Connection, Reply, SessionState, Zk};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, WatchEvent, ZkError};
 
 struct Late {
     zk: Zk,

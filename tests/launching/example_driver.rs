@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
 use crate::provider::{Provider, launch};
-use nodepool::actors::samples::SampleSink;
-use nodepool::drivers;
-use nodepool::model::cloud::{Job, News, Outcome};
-use nodepool::model::metrics::SampleKind;
-use nodepool::model::request::RequestState;
-use nodepool::model::time::Span;
+use nodepool::actors::telemetry::samples::SampleSink;
+use nodepool_driver::job::{Job, News, Outcome};
+use nodepool_model::metrics::statsd_metrics::SampleKind;
+use nodepool_model::records::request::RequestState;
+use nodepool_model::records::time::Span;
 
 const YAML: &str = "zookeeper-servers: [{host: localhost}]
 labels: [{name: small}]
@@ -97,12 +96,12 @@ fn what_a_section_lacks_is_told_at_once_with_place_and_remedy() {
         .replace("    project: ci\n", "")
         .replace("    region: north\n", "    rate-limit: 0\n")
         .replace("cloud-image: debian", "cloud-image: ubuntu");
-    let root = nodepool::model::yaml_parse::parse(&lacking, &mut Vec::new()).unwrap();
-    let schema = nodepool::model::schema::check(&root, drivers::BUILT);
+    let root = python_yaml::parse::parse(&lacking, &mut Vec::new()).unwrap();
+    let schema = nodepool_model::config::schema::check::check(&root, nodepool_drivers::BUILT);
     assert_eq!(schema.len(), 2, "region and project: {schema:?}");
     let section = crate::provider::provider_section(&YAML.replace("    project: ci\n", "    rate-limit: 0\n"));
     let found: Vec<_> =
-        drivers::check(&section).iter().map(|problem| (problem.at.line, problem.help.clone())).collect();
+        nodepool_drivers::check(&section).iter().map(|problem| (problem.at.line, problem.help.clone())).collect();
     assert_eq!(
         found,
         [

@@ -1,13 +1,15 @@
 //! Nodes from a cloud, by the fake one: launched, handed out, used and deleted; attempts, quota, requests that vanish.
 
 use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
-use nodepool::actors::clock;
-use nodepool::actors::messages::AskWhy;
-use nodepool::model::ids::NodeId;
-use nodepool::model::json;
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::request::RequestState;
-use nodepool::zk::{CreateMode, lock, paths};
+use nodepool::actors::runtime::clock;
+use nodepool::actors::runtime::messages::AskWhy;
+use nodepool_model::records::ids::NodeId;
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::RequestState;
+use nodepool_zk::locks::lock;
+use nodepool_zk::paths;
+use zookeeper_server::types::CreateMode;
 
 /// One pool of a fake cloud with the labels `a` and `b`.
 fn cloud(pool: &str, provider: &str) -> String {

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use crate::grown::{Consumer, Process, on_paused_time, on_real_time, until, zookeeper};
 use crate::provider::{Provider, launch};
-use nodepool::actors::messages::AskWhy;
-use nodepool::actors::samples::SampleSink;
-use nodepool::model::cloud::{CloudError, Instance, Job, LaunchOrder, Outcome};
-use nodepool::model::node::Node;
-use nodepool::model::request::RequestState;
-use nodepool::model::tidying::Tidying;
-use nodepool::model::time::Span;
+use nodepool::actors::runtime::messages::AskWhy;
+use nodepool::actors::telemetry::samples::SampleSink;
+use nodepool_driver::error::CloudError;
+use nodepool_driver::instance::Instance;
+use nodepool_driver::job::{Job, LaunchOrder, Outcome};
+use nodepool_model::config::unused_resources::Tidying;
+use nodepool_model::records::node::Node;
+use nodepool_model::records::request::RequestState;
+use nodepool_model::records::time::Span;
 
 /// A pool `main` with the label `small`, and more keys of the provider, the pool and the label.
 fn cloud(of_provider: &str, of_pool: &str, of_label: &str) -> String {
@@ -265,13 +267,13 @@ fn what_a_label_lacks_and_unknown_knobs_are_told_with_their_place() {
     let config = crate::provider::config(
         &cloud("    fake: {boot-time: 1}\n", "", "").replace("cloud-image: image", "cloud-image: missing"),
     );
-    let problems = nodepool::drivers::check(config.providers.values().next().unwrap());
+    let problems = nodepool_drivers::check(config.providers.values().next().unwrap());
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(problems[0].to_string().contains("Unable to find image missing"), "{}", problems[0]);
     let mut parsing = Vec::new();
     let yaml = cloud("    fake: {boot-hangs-evry: 1}\n", "", "");
-    let root = nodepool::model::yaml_parse::parse(&yaml, &mut parsing).unwrap();
-    let problems = nodepool::model::schema::check(&root, nodepool::drivers::BUILT);
+    let root = python_yaml::parse::parse(&yaml, &mut parsing).unwrap();
+    let problems = nodepool_model::config::schema::check::check(&root, nodepool_drivers::BUILT);
     assert_eq!(problems.len(), 1, "{problems:?}");
     let (at, help) = (problems[0].at, &problems[0].help);
     assert_eq!((at.line, at.column), (7, 12), "{problems:?}");

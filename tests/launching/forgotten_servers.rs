@@ -7,15 +7,21 @@ use std::time::Duration;
 use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
 use crate::notifications::{YAML, launching};
 use bytes::Bytes;
-use nodepool::actors::jobs::ProviderHandle;
-use nodepool::actors::providers::{MoreDrivers, StartProvider};
-use nodepool::drivers::OpenDriver;
-use nodepool::drivers::simple::{Simple, SimpleAdapter};
-use nodepool::model::cloud::{CloudError, ExternalId, Instance, InstanceState, LaunchOrder, Launching};
-use nodepool::model::config::ProviderConfig;
-use nodepool::model::problem::Problem;
-use nodepool::zk::{CreateMode, lock, paths};
+use nodepool::actors::provider::jobs::ProviderHandle;
+use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::Launching;
+use nodepool_driver::instance::{Instance, InstanceState};
+use nodepool_driver::job::LaunchOrder;
+use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
+use nodepool_drivers::OpenDriver;
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::records::ids::ExternalId;
+use nodepool_zk::locks::lock;
+use nodepool_zk::paths;
+use python_yaml::diagnostics::Problem;
 use tokio::time::sleep;
+use zookeeper_server::types::CreateMode;
 
 /// The number of the node whose server it was.
 #[derive(Clone)]

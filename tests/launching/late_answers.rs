@@ -5,16 +5,18 @@ use std::time::Duration;
 
 use crate::late::late;
 use futures::future::join;
-use nodepool::model::ids::{NodeId, RequestId};
-use nodepool::model::json;
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::model::time::Timestamp;
-use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::mirror::Mirror;
-use nodepool::zk::txn::Store;
-use nodepool::zk::{CreateMode, Zk, lock, paths};
+use nodepool_model::records::ids::{NodeId, RequestId};
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_model::records::time::Timestamp;
+use nodepool_zk::locks::lock;
+use nodepool_zk::memory::MemoryZooKeeper;
+use nodepool_zk::mirror::mirror::Mirror;
+use nodepool_zk::txn::store::Store;
+use nodepool_zk::{Zk, paths};
 use tokio::sync::watch;
+use zookeeper_server::types::CreateMode;
 
 struct World {
     other: Zk,
@@ -35,7 +37,7 @@ async fn world() -> World {
 
 impl World {
     /// Waits for a picture.
-    async fn sees(&self, what: &str, condition: impl Fn(&nodepool::model::snapshot::Snapshot) -> bool) {
+    async fn sees(&self, what: &str, condition: impl Fn(&nodepool_model::snapshot::Snapshot) -> bool) {
         let mut pictures = self.store.mirror().subscribe();
         let seen = pictures.wait_for(|snapshot| condition(snapshot));
         tokio::time::timeout(Duration::from_secs(10), seen).await.unwrap_or_else(|_| panic!("{what}")).unwrap();

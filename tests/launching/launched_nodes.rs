@@ -6,15 +6,17 @@ use crate::grown::builder::upload;
 use crate::grown::fake::{self, cloud, configuration, started};
 use crate::grown::{Consumer, on_paused_time, until};
 use bytes::Bytes;
-use nodepool::actors::clock;
-use nodepool::model::ids::{LabelName, NodeId, RequestId};
-use nodepool::model::json;
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::model::upload::{UploadKey, UploadState};
-use nodepool::zk::{CreateMode, lock, paths};
+use nodepool::actors::runtime::clock;
+use nodepool_model::records::ids::{LabelName, NodeId, RequestId};
+use nodepool_model::records::image_upload::{UploadKey, UploadState};
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_zk::locks::lock;
+use nodepool_zk::paths;
 use serde_json::{Value, json};
 use tokio::time::sleep;
+use zookeeper_server::types::CreateMode;
 
 fn wanting(labels: &[&str]) -> NodeRequest {
     let labels = labels.iter().map(|label| LabelName::from(*label)).collect();

@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use crate::grown::{Consumer, Process, grow, on_paused_time, until, yaml, zookeeper};
 use bytes::Bytes;
-use nodepool::actors::clock;
-use nodepool::actors::shared::SessionEnd;
-use nodepool::model::ids::{LabelName, NodeId};
-use nodepool::model::json;
-use nodepool::model::node::{Node, NodeState, Writer};
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::model::time::Span;
-use nodepool::zk::memory::Fault;
-use nodepool::zk::{CreateMode, lock, paths};
+use nodepool::actors::process::context::SessionEnd;
+use nodepool::actors::runtime::clock;
+use nodepool_model::records::ids::{LabelName, NodeId};
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState, Writer};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_model::records::time::Span;
+use nodepool_zk::locks::lock;
+use nodepool_zk::memory::Fault;
+use nodepool_zk::paths;
+use zookeeper_server::types::CreateMode;
 
 const TWO_HOSTS: &[&str] = &["name: fake-h1, labels: [a], max-parallel-jobs: 2", "name: fake-h2, labels: [b]"];
 

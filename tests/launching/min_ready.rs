@@ -6,14 +6,16 @@ use std::time::Duration;
 use crate::grown::foreign::ForeignPool;
 use crate::grown::{Consumer, Process, on_paused_time, until, yaml, zookeeper};
 use bytes::Bytes;
-use nodepool::actors::clock;
-use nodepool::actors::shared::SessionEnd;
-use nodepool::model::ids::{LabelName, RequestId};
-use nodepool::model::json;
-use nodepool::model::node::NodeState;
-use nodepool::model::request::RequestState;
-use nodepool::zk::memory::{Fault, MemoryZooKeeper};
-use nodepool::zk::{lock, paths, removal};
+use nodepool::actors::process::context::SessionEnd;
+use nodepool::actors::runtime::clock;
+use nodepool_model::records::ids::{LabelName, RequestId};
+use nodepool_model::records::json;
+use nodepool_model::records::node::NodeState;
+use nodepool_model::records::request::RequestState;
+use nodepool_zk::locks::lock;
+use nodepool_zk::memory::{Fault, MemoryZooKeeper};
+use nodepool_zk::paths;
+use nodepool_zk::txn::delete_tree;
 use tokio::time::sleep;
 
 /// Longer than any tick of a launcher: whoever wanted to do something has done it.
@@ -105,7 +107,7 @@ fn a_request_whose_creation_was_not_answered_is_ended_as_well() {
         until("the node to be free", async || consumer.ready_nodes().await == 2).await;
         sleep(A_WHILE).await;
         zookeeper.fail_next(process.session_id, 1, Fault::AfterApplying);
-        removal::remove_tree(&*consumer.zk, &paths::node(&node)).await.unwrap();
+        delete_tree::remove_tree(&*consumer.zk, &paths::node(&node)).await.unwrap();
         let id = asked(&consumer, 1).await.remove(0);
         cloud.fulfil(&id).await;
         until("the node to be free", async || consumer.ready_nodes().await == 2).await;

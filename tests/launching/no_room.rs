@@ -2,10 +2,10 @@
 
 use crate::grown::fake::{is_paused, registration};
 use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
-use nodepool::model::ids::RequestId;
-use nodepool::model::request::RequestState;
-use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::paths;
+use nodepool_model::records::ids::RequestId;
+use nodepool_model::records::request::RequestState;
+use nodepool_zk::memory::MemoryZooKeeper;
+use nodepool_zk::paths;
 use tokio::task::JoinHandle;
 
 /// Pools of a fake cloud with the label `a`, each with room for so many nodes.

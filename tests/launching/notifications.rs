@@ -3,21 +3,22 @@
 use std::sync::{Arc, Mutex};
 
 use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
-use nodepool::actors::jobs::ProviderHandle;
-use nodepool::actors::providers::{MoreDrivers, StartProvider};
-use nodepool::drivers::OpenDriver;
-use nodepool::drivers::simple::{Simple, SimpleAdapter};
-use nodepool::model::cloud::{
-    CloudError, ExternalId, Instance, InstanceState, LabelImage, LaunchLabel, LaunchOrder, Launching, Login,
-    Notification,
-};
-use nodepool::model::config::ProviderConfig;
-use nodepool::model::problem::Problem;
-use nodepool::model::quantity::Amounts;
-use nodepool::model::request::RequestState;
-use nodepool::model::tidying::Tidy;
-use nodepool::model::time::Span;
-use nodepool::zk::paths;
+use nodepool::actors::provider::jobs::ProviderHandle;
+use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::{LabelImage, LaunchLabel, Launching, Login};
+use nodepool_driver::instance::{Instance, InstanceState};
+use nodepool_driver::job::{LaunchOrder, Notification};
+use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
+use nodepool_drivers::OpenDriver;
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::config::unused_resources::Tidy;
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::request::RequestState;
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::time::Span;
+use nodepool_zk::paths;
+use python_yaml::diagnostics::Problem;
 
 pub const YAML: &str = "zookeeper-servers: [{host: localhost}]\nlabels: [{name: a}]\nproviders:\n  - name: lab\n    driver: fake\n    cloud: \
     fake\n    cloud-images: [{name: image, image-name: Fake Precise, username: zuul}]\n    pools:\n      - name: main\n        labels: [{name: a, \

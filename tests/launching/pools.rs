@@ -10,19 +10,21 @@ use crate::grown::{Consumer, Process, grow, on_paused_time, until, yaml, zookeep
 use crate::late::late;
 use crate::notifications::{Heard, Quicks, YAML};
 use bytes::Bytes;
-use nodepool::actors::jobs::ProviderHandle;
-use nodepool::actors::messages::AskWhy;
-use nodepool::actors::providers::{MoreDrivers, StartProvider};
-use nodepool::model::component::PoolComponent;
-use nodepool::model::config::ProviderConfig;
-use nodepool::model::ids::{LabelName, LauncherId, RequestId};
-use nodepool::model::json;
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::problem::Problem;
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::model::time::Timestamp;
-use nodepool::zk::{CreateMode, lock, paths};
+use nodepool::actors::provider::jobs::ProviderHandle;
+use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool::actors::runtime::messages::AskWhy;
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::records::component::PoolComponent;
+use nodepool_model::records::ids::{LabelName, LauncherId, RequestId};
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_model::records::time::Timestamp;
+use nodepool_zk::locks::lock;
+use nodepool_zk::paths;
+use python_yaml::diagnostics::Problem;
 use tokio::time::sleep;
+use zookeeper_server::types::CreateMode;
 
 /// Longer than any tick of a launcher: whoever wanted to do something has done it.
 const A_WHILE: Duration = Duration::from_secs(300);

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use crate::grown::fake::{cloud, is_paused, started};
 use crate::grown::{Consumer, on_paused_time, until};
-use nodepool::actors::clock;
-use nodepool::model::ids::{LabelName, RequestId};
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::zk::memory::Fault;
-use nodepool::zk::{lock, paths};
+use nodepool::actors::runtime::clock;
+use nodepool_model::records::ids::{LabelName, RequestId};
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_zk::locks::lock;
+use nodepool_zk::memory::Fault;
+use nodepool_zk::paths;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 

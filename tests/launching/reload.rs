@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::grown::{Consumer, Process, grow_process, on_paused_time, until};
-use nodepool::actors::config_files;
-use nodepool::actors::process::newest;
-use nodepool::drivers::BUILT;
-use nodepool::model::request::RequestState;
-use nodepool::zk::memory::Fault;
+use nodepool::actors::process::config_files;
+use nodepool::actors::process::process::newest;
+use nodepool_drivers::BUILT;
+use nodepool_model::records::request::RequestState;
+use nodepool_zk::memory::Fault;
 
 /// Two providers, each with one pool, one label and these hosts.
 fn two_providers(servers: &str, of_a: &str, of_b: &str) -> String {

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crate::grown::{Consumer, Process, grow_process, on_paused_time, until, yaml};
-use nodepool::actors::jobs::ProviderHandle;
-use nodepool::actors::providers::{MoreDrivers, StartProvider};
-use nodepool::drivers::{OpenDriver, static_nodes};
-use nodepool::model::config::ProviderConfig;
-use nodepool::model::problem::Problem;
-use nodepool::model::request::RequestState;
-use nodepool::zk::Stat;
+use nodepool::actors::provider::jobs::ProviderHandle;
+use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool_drivers::{OpenDriver, static_nodes};
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::records::request::RequestState;
+use python_yaml::diagnostics::Problem;
+use zookeeper_server::types::Stat;
 
 /// The static driver; counts how often it is opened, which is once for each TaskManager.
 struct Counting(Arc<AtomicUsize>);

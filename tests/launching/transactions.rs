@@ -5,20 +5,22 @@ use std::time::Duration;
 
 use crate::grown::{Consumer, on_paused_time, zookeeper};
 use bytes::Bytes;
-use nodepool::actors::clock;
-use nodepool::model::component::ComponentKind;
-use nodepool::model::ids::{NodeId, RequestId};
-use nodepool::model::json;
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::model::snapshot::{NodeChange, RequestChange, WriteError};
-use nodepool::zk::launches::HeldNode;
-use nodepool::zk::lock::Lock;
-use nodepool::zk::memory::{Fault, MemoryZooKeeper};
-use nodepool::zk::mirror::Mirror;
-use nodepool::zk::txn::Store;
-use nodepool::zk::{CreateMode, Zk, lock, paths};
+use nodepool::actors::runtime::clock;
+use nodepool_model::records::component::ComponentKind;
+use nodepool_model::records::ids::{NodeId, RequestId};
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_model::snapshot::{NodeChange, RequestChange, WriteError};
+use nodepool_zk::locks::lock;
+use nodepool_zk::locks::lock::Lock;
+use nodepool_zk::memory::{Fault, MemoryZooKeeper};
+use nodepool_zk::mirror::mirror::Mirror;
+use nodepool_zk::txn::launch::HeldNode;
+use nodepool_zk::txn::store::Store;
+use nodepool_zk::{Zk, paths};
 use tokio::time::Instant;
+use zookeeper_server::types::CreateMode;
 
 /// A store, one idle node and one request for it.
 struct Case {

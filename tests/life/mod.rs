@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use nix::sys::signal::Signal;
-use nodepool::zk::session::RealConnection;
-use nodepool::zk::{Connection, CreateMode};
+use nodepool_zk::Connection;
+use nodepool_zk::client::RealConnection;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use zookeeper_server::types::CreateMode;
 
 use crate::daemon::{Coordinator, LAUNCHER, Place, SOON};
 use crate::support::wait;

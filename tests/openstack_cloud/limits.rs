@@ -1,7 +1,7 @@
 //! Limits that need a real inventory: volumes, limits that are ignored, and what others use of the project.
 
-use nodepool::model::ids::RequestId;
-use nodepool::model::request::RequestState;
+use nodepool_model::records::ids::RequestId;
+use nodepool_model::records::request::RequestState;
 use serde_json::{Value, json};
 
 use crate::grown::on_real_time;

@@ -1,7 +1,7 @@
 //! Who may log in and where: passwords, application credentials, regions; and that a provider that cannot harms no other.
 
-use nodepool::model::ids::RequestId;
-use nodepool::model::request::RequestState;
+use nodepool_model::records::ids::RequestId;
+use nodepool_model::records::request::RequestState;
 use serde_json::{Value, json};
 
 use crate::grown::on_real_time;

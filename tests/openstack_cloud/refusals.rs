@@ -1,12 +1,12 @@
 //! What a cloud does not have, refuses or breaks: the request is declined with the reason or waits, and nothing is left.
 
-use nodepool::model::request::RequestState;
+use nodepool_model::records::request::RequestState;
 use serde_json::json;
 
 use crate::grown::on_real_time;
 use crate::stack::scene::{with_launcher, with_tuned_launcher};
 use crate::stack::{Cloud, clouds};
-use nodepool::model::time::Span;
+use nodepool_model::records::time::Span;
 
 // drivers.md 2.1.2
 #[test]
@@ -55,7 +55,7 @@ fn an_image_that_is_missing_is_declined_and_used_once_it_is_there() {
                 provider["cloud-images"][0]["image-name"] = json!(image);
                 vec![provider]
             };
-            let often = |options: &mut nodepool::actors::shared::LauncherOptions| {
+            let often = |options: &mut nodepool::actors::process::context::LauncherOptions| {
                 options.image_check_timeout = Span(0.5);
             };
             with_tuned_launcher(&cloud, configure, often, async |scene| {

@@ -1,6 +1,6 @@
 //! Host keys of servers as a launch asks for them: never there, there at the second attempt, and of servers that have gone.
 
-use nodepool::model::request::RequestState;
+use nodepool_model::records::request::RequestState;
 use serde_json::{Value, json};
 
 use crate::grown::on_real_time;

@@ -1,8 +1,8 @@
 //! Labels whose image the builder makes: nodes boot from its newest upload.
 
-use nodepool::model::request::RequestState;
-use nodepool::model::upload::{UploadKey, UploadState};
-use nodepool::zk::{Connection, paths};
+use nodepool_model::records::image_upload::{UploadKey, UploadState};
+use nodepool_model::records::request::RequestState;
+use nodepool_zk::{Connection, paths};
 use serde_json::json;
 
 use crate::grown::builder::upload;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use nodepool::model::images::Images;
+use nodepool_model::snapshot::images::Images;
 
 /// Takes its time, in a child of its own, and leaves files of some size.
 const DIB: &str = r#"#!/bin/bash

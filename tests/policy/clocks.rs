@@ -2,11 +2,12 @@
 
 use crate::launches::Scene;
 use crate::worlds::{Spec, node_id};
-use nodepool::model::cloud::{CloudError, News};
-use nodepool::model::snapshot::WriteError;
-use nodepool::model::time::Span;
-use nodepool::policy::pool::{Effect, Event};
-use nodepool::policy::upkeep::{self, Upkeep};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::job::News;
+use nodepool_model::records::time::Span;
+use nodepool_model::snapshot::WriteError;
+use nodepool_policy::cleanup::planner::{self, Upkeep};
+use nodepool_policy::pool::{Effect, Event};
 
 /// An hour is more than is ever waited for here, so nothing that happens then happens by chance.
 const BACK_AND_AHEAD: [Span; 2] = [Span(-3600.0), Span(3600.0)];
@@ -48,15 +49,15 @@ fn what_could_not_be_deleted_rests_as_long_as_ever() {
         let nodes = vec!["1 labels=a used".to_owned()];
         let mut built = Scene::of(&Spec { hosts: vec!["h1 labels=a".to_owned()], nodes, ..Spec::default() }).built;
         let mut upkeep = Upkeep::new(Span(28_800.0));
-        let deletions = |effects: Vec<upkeep::Effect>| effects.len();
-        assert_eq!(deletions(upkeep.step(upkeep::Event::Wake, &built.world())), 1);
+        let deletions = |effects: Vec<planner::Effect>| effects.len();
+        assert_eq!(deletions(upkeep.step(planner::Event::Wake, &built.world())), 1);
         let refused = Err(WriteError::Failed("the cloud says no".to_owned()));
-        upkeep.step(upkeep::Event::Repaired(format!("node {}", node_id("1")), refused), &built.world());
+        upkeep.step(planner::Event::Repaired(format!("node {}", node_id("1")), refused), &built.world());
         built.set_clock(by);
-        assert_eq!(deletions(upkeep.step(upkeep::Event::Wake, &built.world())), 0, "it rests");
+        assert_eq!(deletions(upkeep.step(planner::Event::Wake, &built.world())), 0, "it rests");
         let due = upkeep.due().expect("it is tried again");
         assert!((due - built.moment()).0 <= 5.0);
         built.wait_until(due);
-        assert_eq!(deletions(upkeep.step(upkeep::Event::Wake, &built.world())), 1);
+        assert_eq!(deletions(upkeep.step(planner::Event::Wake, &built.world())), 1);
     }
 }

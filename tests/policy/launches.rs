@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use crate::worlds::{Built, LAUNCHER, NOW, Spec, build, node_id, pool_id, request_id};
-use nodepool::model::cloud::{
-    CloudError, ExternalId, Facts, FailureKind, Instance, Job, LabelImage, LaunchLabel, LaunchOrder, Launching, Login,
-    News, Outcome,
-};
-use nodepool::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
-use nodepool::model::node::NodeState;
-use nodepool::model::quantity::Amounts;
-use nodepool::model::request::RequestState;
-use nodepool::model::snapshot::{LockView, NodeChange, Stored, WriteError};
-use nodepool::model::tidying::Tidy;
-use nodepool::model::time::{Span, Timestamp};
-use nodepool::model::upload::{ImageUpload, UploadKey, UploadState};
-use nodepool::policy::assembly::Finish;
-use nodepool::policy::board::Board;
-use nodepool::policy::pool::{Effect, Event, Pool};
+use nodepool_driver::error::{CloudError, FailureKind};
+use nodepool_driver::facts::{Facts, LabelImage, LaunchLabel, Launching, Login};
+use nodepool_driver::instance::Instance;
+use nodepool_driver::job::{Job, LaunchOrder, News, Outcome};
+use nodepool_model::config::unused_resources::Tidy;
+use nodepool_model::records::ids::{ExternalId, LabelName, LauncherId, NodeId, PoolId, RequestId};
+use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
+use nodepool_model::records::node::NodeState;
+use nodepool_model::records::request::RequestState;
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::snapshot::{LockView, NodeChange, Stored, WriteError};
+use nodepool_policy::pool::{Effect, Event, Pool};
+use nodepool_policy::request::fulfillment::Finish;
+use nodepool_policy::scheduler::shared_pools::Board;
 
 /// A pool that launches nodes of the label `a`, without a check, and a request for some.
 pub struct Scene {

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::worlds::{Built, NOW, Spec, build};
-use nodepool::model::cloud::{ExternalId, Facts, Instance, InstanceState, Inventory, Launching};
-use nodepool::model::ids::{NodeId, ProviderName};
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::quantity::Amounts;
-use nodepool::model::snapshot::Stored;
-use nodepool::model::tidying::Tidy;
-use nodepool::model::time::{Span, Timestamp};
-use nodepool::policy::leaks::{Effect, Event, Leaks, Proof, Why};
+use nodepool_driver::facts::{Facts, Launching};
+use nodepool_driver::instance::{Instance, InstanceState, Inventory};
+use nodepool_model::config::unused_resources::Tidy;
+use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::snapshot::Stored;
+use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof, Why};
 
 fn world(nodes: &[&str]) -> Built {
     let nodes = nodes.iter().map(|line| (*line).to_owned()).collect();

@@ -1,10 +1,10 @@
 //! Requests that a launcher left, of pools that only others have: whether they are waited for.
 
 use crate::worlds::{Built, Spec, build};
-use nodepool::model::snapshot::RequestChange;
-use nodepool::model::time::Span;
-use nodepool::policy::sweep::Repair;
-use nodepool::policy::upkeep::{Effect, Event, Upkeep};
+use nodepool_model::records::time::Span;
+use nodepool_model::snapshot::RequestChange;
+use nodepool_policy::cleanup::planner::{Effect, Event, Upkeep};
+use nodepool_policy::cleanup::rules::Repair;
 
 /// A request with a node that boots where nobody of this process launches; another pool like that one is registered, or not.
 fn world(other: Option<&str>) -> Built {

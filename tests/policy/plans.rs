@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::worlds::{Built, LAUNCHER, Spec, build, pool_id};
-use nodepool::model::ids::{LauncherId, PoolId, RequestId};
-use nodepool::model::snapshot::WriteError;
-use nodepool::model::time::Span;
-use nodepool::policy::pool::{self, Pool};
-use nodepool::policy::sweep::Repair;
-use nodepool::policy::upkeep::{self, Upkeep};
+use nodepool_model::records::ids::{LauncherId, PoolId, RequestId};
+use nodepool_model::records::time::Span;
+use nodepool_model::snapshot::WriteError;
+use nodepool_policy::cleanup::planner::{self, Upkeep};
+use nodepool_policy::cleanup::rules::Repair;
+use nodepool_policy::pool::{self, Pool};
 
 /// Everything that is decided about a world, as text.
 fn plan(built: &Built) -> String {
@@ -30,7 +30,7 @@ fn plan(built: &Built) -> String {
         writeln!(text, "pool {}", describe_effect(&effect)).unwrap();
     }
     let mut upkeep = Upkeep::new(Span(28_800.0));
-    for effect in upkeep.step(upkeep::Event::Sweep, &world) {
+    for effect in upkeep.step(planner::Event::Sweep, &world) {
         writeln!(text, "upkeep {}", describe_upkeep(&effect)).unwrap();
     }
     if let Some(due) = upkeep.due() {
@@ -52,24 +52,24 @@ fn describe_effect(effect: &pool::Effect) -> String {
     }
 }
 
-fn describe_upkeep(effect: &upkeep::Effect) -> String {
+fn describe_upkeep(effect: &planner::Effect) -> String {
     match effect {
-        upkeep::Effect::Repair(Repair::Retire { node, .. }) => format!("retires {node}"),
-        upkeep::Effect::Repair(Repair::Release { request, node }) => format!("releases {} from {request}", node.id),
-        upkeep::Effect::Repair(Repair::Reset { request, nodes }) => {
+        planner::Effect::Repair(Repair::Retire { node, .. }) => format!("retires {node}"),
+        planner::Effect::Repair(Repair::Release { request, node }) => format!("releases {} from {request}", node.id),
+        planner::Effect::Repair(Repair::Reset { request, nodes }) => {
             let nodes: Vec<String> = nodes.iter().map(|node| format!("{} {}", node.id, node.record.state)).collect();
             format!("resets {} and {nodes:?}", request.id)
         }
-        upkeep::Effect::Repair(other) => format!("repairs {other:?}"),
-        upkeep::Effect::Register { node, .. } => {
+        planner::Effect::Repair(other) => format!("repairs {other:?}"),
+        planner::Effect::Register { node, .. } => {
             format!("registers {} slot {}", node.hostname.as_deref().unwrap(), node.slot.unwrap())
         }
-        upkeep::Effect::Update { node, record, .. } => {
+        planner::Effect::Update { node, record, .. } => {
             format!("updates {node}: slot {} labels {:?}", record.slot.unwrap(), record.labels)
         }
-        upkeep::Effect::Inspect { host, .. } => format!("inspects {host}"),
-        upkeep::Effect::Survey(provider) => format!("surveys {provider}"),
-        upkeep::Effect::Stranded { provider, nodes } => format!("tells that {provider} has lost {nodes:?}"),
+        planner::Effect::Inspect { host, .. } => format!("inspects {host}"),
+        planner::Effect::Survey(provider) => format!("surveys {provider}"),
+        planner::Effect::Stranded { provider, nodes } => format!("tells that {provider} has lost {nodes:?}"),
     }
 }
 

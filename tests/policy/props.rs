@@ -3,19 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::worlds::{Built, LAUNCHER, NOW, Spec, build, pool_id, request_id};
-use nodepool::model::cloud::HostCheck;
-use nodepool::model::ids::{LabelName, LauncherId, NodeId, RequestId};
-use nodepool::model::json;
-use nodepool::model::ledger::Ledger;
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::request::{Rank, RequestState};
-use nodepool::model::snapshot::Stored;
-use nodepool::model::status::VerdictKind;
-use nodepool::model::time::{Moment, Span};
-use nodepool::policy::pool::{Effect, Event, Pool};
-use nodepool::policy::request_handler::HandOut;
-use nodepool::policy::sweep::Repair;
-use nodepool::policy::upkeep::{self, Upkeep};
+use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, RequestId};
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::{Rank, RequestState};
+use nodepool_model::records::static_host::HostCheck;
+use nodepool_model::records::time::{Moment, Span};
+use nodepool_model::report::status::VerdictKind;
+use nodepool_model::snapshot::Stored;
+use nodepool_model::snapshot::usage_totals::Ledger;
+use nodepool_policy::cleanup::planner::{self, Upkeep};
+use nodepool_policy::cleanup::rules::Repair;
+use nodepool_policy::pool::{Effect, Event, Pool};
+use nodepool_policy::request::handler::HandOut;
 use proptest::prelude::*;
 
 const LABELS: [&str; 4] = ["a", "b", "c", "d"];
@@ -244,12 +244,12 @@ proptest! {
     fn a_sweep_never_touches_locked_nodes_nor_held_ones_before_their_time(spec in specs()) {
         let built = build(&spec);
         let mut upkeep = Upkeep::new(Span(28_800.0));
-        for effect in upkeep.step(upkeep::Event::Sweep, &built.world()) {
+        for effect in upkeep.step(planner::Event::Sweep, &built.world()) {
             let touched: Vec<NodeId> = match effect {
-                upkeep::Effect::Repair(Repair::Retire { node, .. }) => vec![node],
-                upkeep::Effect::Repair(Repair::Release { node, .. }) => vec![node.id],
-                upkeep::Effect::Repair(Repair::Reset { nodes, .. }) => nodes.into_iter().map(|node| node.id).collect(),
-                upkeep::Effect::Update { node, .. } => vec![node],
+                planner::Effect::Repair(Repair::Retire { node, .. }) => vec![node],
+                planner::Effect::Repair(Repair::Release { node, .. }) => vec![node.id],
+                planner::Effect::Repair(Repair::Reset { nodes, .. }) => nodes.into_iter().map(|node| node.id).collect(),
+                planner::Effect::Update { node, .. } => vec![node],
                 _ => vec![],
             };
             for node in touched {

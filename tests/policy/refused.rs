@@ -1,10 +1,10 @@
 //! What follows when ZooKeeper refuses a write of ours: another try, but only on another picture.
 
 use crate::worlds::{Spec, build};
-use nodepool::model::snapshot::WriteError;
-use nodepool::model::time::Span;
-use nodepool::policy::sweep::Repair;
-use nodepool::policy::upkeep::{Effect, Event, Upkeep};
+use nodepool_model::records::time::Span;
+use nodepool_model::snapshot::WriteError;
+use nodepool_policy::cleanup::planner::{Effect, Event, Upkeep};
+use nodepool_policy::cleanup::rules::Repair;
 
 /// The key of the repair that an effect asks for.
 fn repairs(effects: &[Effect]) -> Vec<String> {

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::worlds::{Spec, build};
-use nodepool::model::cloud::HostCheck;
-use nodepool::model::ids::ProviderName;
-use nodepool::model::time::Span;
-use nodepool::policy::upkeep::{Effect, Event, Upkeep};
+use nodepool_model::records::ids::ProviderName;
+use nodepool_model::records::static_host::HostCheck;
+use nodepool_model::records::time::Span;
+use nodepool_policy::cleanup::planner::{Effect, Event, Upkeep};
 
 #[test]
 fn hundreds_of_dead_hosts_are_not_checked_all_at_once() {

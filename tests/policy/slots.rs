@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use crate::worlds::{Built, Spec, build, node_id};
-use nodepool::model::cloud::{Facts, HostCheck};
-use nodepool::model::ids::NodeId;
-use nodepool::model::node::Node;
-use nodepool::model::snapshot::{Snapshot, Stored, WriteError};
-use nodepool::model::time::{Moment, Span};
-use nodepool::policy::sweep::Repair;
-use nodepool::policy::upkeep::{Effect, Event, Upkeep};
+use nodepool_driver::facts::Facts;
+use nodepool_model::records::ids::NodeId;
+use nodepool_model::records::node::Node;
+use nodepool_model::records::static_host::HostCheck;
+use nodepool_model::records::time::{Moment, Span};
+use nodepool_model::snapshot::{Snapshot, Stored, WriteError};
+use nodepool_policy::cleanup::planner::{Effect, Event, Upkeep};
+use nodepool_policy::cleanup::rules::Repair;
 
 /// A launcher that finds its hosts as its spec says, however often it checks them.
 struct Launcher {

@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use crate::launches::Scene;
 use crate::worlds::{LAUNCHER, NOW, Spec, build, node_id, pool_id, request_id};
-use nodepool::model::cloud::{CloudError, Facts, News, Trouble};
-use nodepool::model::config::ProviderConfig;
-use nodepool::model::ids::{LabelName, LauncherId};
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::quantity::Amounts;
-use nodepool::model::request::{MOST_NODES, NodeRequest, RequestState};
-use nodepool::model::snapshot::{Stored, WriteError};
-use nodepool::model::time::{Span, Timestamp};
-use nodepool::policy::pool::{Effect, Event, Pool, Probe};
-use nodepool::policy::ready::{self, MinReady, Wish};
-use nodepool::policy::sweep::{self, Repair};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::{Facts, Trouble};
+use nodepool_driver::job::News;
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::records::ids::{LabelName, LauncherId};
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::{MOST_NODES, NodeRequest, RequestState};
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::snapshot::{Stored, WriteError};
+use nodepool_policy::cleanup::rules::{self, Repair};
+use nodepool_policy::pool::{Effect, Event, Pool, Probe};
+use nodepool_policy::scheduler::min_ready::{self, MinReady, Wish};
 
 /// Of a label one node shall always be ready.
 fn keeps_one_ready() -> (LabelName, Scene, MinReady) {
@@ -116,7 +118,7 @@ fn a_deletion_that_is_tried_again_and_again_is_no_room_to_wait_for() {
     };
     {
         let world = scene.built.world();
-        let again: Vec<Repair> = sweep::spent_nodes(&"lab".into(), |_, _| true, &world).collect();
+        let again: Vec<Repair> = rules::spent_nodes(&"lab".into(), |_, _| true, &world).collect();
         let [Repair::Delete { node, .. }] = &again[..] else { panic!("{again:?}") };
         assert_eq!(node.record.state_time, Timestamp(NOW.0 - 400.0), "it goes since the first attempt");
     }
@@ -137,7 +139,7 @@ fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connecti
         scene.built.now = scene.built.now + Span(60.0);
         assert_eq!(plan(&mut mind, &scene), []);
     }
-    let mut record = ready::request(&label, "event".to_owned(), NOW);
+    let mut record = min_ready::request(&label, "event".to_owned(), NOW);
     record.set_state(RequestState::Fulfilled, NOW);
     let id = request_id("100-7");
     scene
@@ -161,7 +163,7 @@ fn what_was_begun_twice_for_a_request_of_our_own_goes_with_it() {
     let (mut scene, mut mind, label) = (Scene::of(&spec), MinReady::default(), LabelName::from("a"));
     let id = request_id("100-7");
     mind.submitted(&label, "event", Some(id.clone()), scene.built.moment());
-    let mut record = ready::request(&label, "event".to_owned(), NOW);
+    let mut record = min_ready::request(&label, "event".to_owned(), NOW);
     record.set_state(RequestState::Fulfilled, NOW);
     record.nodes = vec![node_id("2")];
     let stored = Stored { record: Arc::new(record), version: 1, mzxid: 9, mtime_ms: 0 };
@@ -195,7 +197,7 @@ fn a_request_for_more_nodes_than_one_write_can_name_fails_at_once() {
 #[test]
 fn a_request_of_our_own_that_the_cloud_has_no_quota_for_does_not_wait_for_room() {
     let mut scene = Scene::new("a");
-    let own = ready::request(&"a".into(), "event".to_owned(), NOW);
+    let own = min_ready::request(&"a".into(), "event".to_owned(), NOW);
     let mzxid = scene.built.snapshot.request(&scene.request).unwrap().mzxid + 1;
     let stored = Stored { record: Arc::new(own), version: 1, mzxid, mtime_ms: 0 };
     assert!(scene.built.snapshot.put_request(scene.request.clone(), stored));

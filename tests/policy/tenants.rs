@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use crate::launches::Scene;
 use crate::worlds::{LAUNCHER, Spec, node_id, request_id};
-use nodepool::model::ids::{LauncherId, PoolId};
-use nodepool::model::quantity::Amounts;
-use nodepool::model::snapshot::WriteError;
-use nodepool::policy::invariants::of_ledger;
-use nodepool::policy::pool::{Effect, Event, Pool};
-use nodepool::policy::tenants::Taking;
+use nodepool_model::records::ids::{LauncherId, PoolId};
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::snapshot::WriteError;
+use nodepool_policy::invariants::nodes::of_ledger;
+use nodepool_policy::pool::{Effect, Event, Pool};
+use nodepool_policy::scheduler::tenant_usage::Taking;
 
 /// Three requests for one node each, of a tenant that may have two.
 fn three_for_two() -> Scene {

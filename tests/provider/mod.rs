@@ -7,20 +7,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Actor, Addr, Context, Handler};
-use nodepool::actors::dump;
-use nodepool::actors::jobs::{Abandon, JobNews, ProviderHandle, Submit, Ticket};
-use nodepool::actors::panics::PanicWatch;
-use nodepool::actors::providers;
-use nodepool::actors::samples::SampleSink;
-use nodepool::actors::task_manager::{Surroundings, Surveying};
-use nodepool::drivers::BUILT;
-use nodepool::model::cloud::{CloudError, ExternalId, Facts, Job, LaunchOrder, News, Outcome};
-use nodepool::model::config::{Config, ProviderConfig};
-use nodepool::model::findings::Source;
-use nodepool::model::metrics::Sample;
-use nodepool::model::resolve::resolve;
-use nodepool::model::time::Span;
-use nodepool::model::yaml_parse;
+use nodepool::actors::provider::jobs::{Abandon, JobNews, ProviderHandle, Submit, Ticket};
+use nodepool::actors::provider::providers;
+use nodepool::actors::provider::task_manager::{Surroundings, Surveying};
+use nodepool::actors::runtime::dump;
+use nodepool::actors::runtime::panics::PanicWatch;
+use nodepool::actors::telemetry::samples::SampleSink;
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::Facts;
+use nodepool_driver::job::{Job, LaunchOrder, News, Outcome};
+use nodepool_drivers::BUILT;
+use nodepool_model::config::diagnostics::Source;
+use nodepool_model::config::resolve::resolve;
+use nodepool_model::config::{Config, ProviderConfig};
+use nodepool_model::metrics::statsd_metrics::Sample;
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::time::Span;
+use python_yaml::parse;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -121,7 +124,7 @@ pub fn provider_section(yaml: &str) -> Arc<ProviderConfig> {
 
 pub fn config(yaml: &str) -> Arc<Config> {
     let mut problems = Vec::new();
-    let root = yaml_parse::parse(yaml, &mut problems).expect("the YAML parses");
+    let root = parse::parse(yaml, &mut problems).expect("the YAML parses");
     let resolved = resolve(Source { file: "nodepool.yaml", root: &root }, None, BUILT);
     let Some(config) = resolved.config else { panic!("the configuration loads: {:?}", resolved.problems) };
     config

@@ -9,17 +9,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use nodepool::actors::clock;
-use nodepool::model::build::BuildKey;
-use nodepool::model::ids::{LabelName, LauncherId, NodeId, PoolId, PoolName, ProviderName, RequestId, TenantName};
-use nodepool::model::json;
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::model::time::Timestamp;
-use nodepool::model::upload::{ImageUpload, UploadKey, UploadState};
-use nodepool::policy::image_invariants::{ImageSight, ImageWatcher};
-use nodepool::policy::invariants::{self, Place, Sight, Violation, Watcher};
-use nodepool::zk::paths;
+use nodepool::actors::runtime::clock;
+use nodepool_model::records::ids::{
+    LabelName, LauncherId, NodeId, PoolId, PoolName, ProviderName, RequestId, TenantName,
+};
+use nodepool_model::records::image_build::BuildKey;
+use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_model::records::time::Timestamp;
+use nodepool_policy::invariants::images::{ImageSight, ImageWatcher};
+use nodepool_policy::invariants::nodes::{self, Place, Sight, Violation, Watcher};
+use nodepool_zk::paths;
 use rustc_hash::{FxHashMap, FxHasher};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -305,7 +307,7 @@ const READ_AGAIN: u64 = 8;
 fn unreadable(path: &str, data: &[u8]) -> Vec<Violation> {
     // The place of a record may be made before it.
     let keys = keys::needed(&paths::parse(path)).filter(|_| !data.is_empty());
-    keys.map_or_else(Vec::new, |keys| invariants::readable(path, keys, data))
+    keys.map_or_else(Vec::new, |keys| nodes::readable(path, keys, data))
 }
 
 /// One that holds nothing yet is none: its writer has made the place for it first.

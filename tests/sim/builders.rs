@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use nodepool::actors::builder::{BuilderLife, BuilderOptions, run_session};
-use nodepool::actors::files::Files;
-use nodepool::actors::identity::Identity;
-use nodepool::drivers::dib::{DibEnd, DibError, DibRun, ImageMaker};
-use nodepool::drivers::image_files::ImagesDir;
-use nodepool::model::build::BuildKey;
-use nodepool::model::time::Span;
-use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::actors::builder::builder::{BuilderLife, BuilderOptions, run_session};
+use nodepool::actors::process::files::Files;
+use nodepool::actors::process::identity::Identity;
+use nodepool_drivers::common::dib::{DibEnd, DibError, DibRun, ImageMaker};
+use nodepool_drivers::common::image_files::ImagesDir;
+use nodepool_model::records::image_build::BuildKey;
+use nodepool_model::records::time::Span;
+use nodepool_zk::memory::MemoryZooKeeper;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tempfile::TempDir;
@@ -49,7 +49,7 @@ pub fn builder(name: &'static str, seed: u64, zookeeper: &MemoryZooKeeper, cloud
     texts.lock().unwrap().insert("nodepool.yaml".into(), builders_yaml(folder.path()));
     let (clouds, dice, luck) = (clouds.clone(), Arc::new(Mutex::new(StdRng::seed_from_u64(seed))), luck.clone());
     let seat = keep_running(name, zookeeper, move |gate| {
-        let tune = |options: &mut nodepool::actors::shared::LauncherOptions| {
+        let tune = |options: &mut nodepool::actors::process::context::LauncherOptions| {
             (options.files, options.config) = (files.clone(), "nodepool.yaml".into());
             // It never changes.
             options.config_check = Span(601.0);

@@ -4,22 +4,25 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nodepool::actors::jobs::ProviderHandle;
-use nodepool::actors::providers::{MoreDrivers, StartProvider};
-use nodepool::drivers::OpenDriver;
-use nodepool::drivers::servers::{self, Section};
-use nodepool::drivers::simple::{Simple, SimpleAdapter};
-use nodepool::model::cloud::{CloudError, ExternalId, FailureKind, Instance, InstanceState, LaunchOrder, Launching};
-use nodepool::model::config::ProviderConfig;
-use nodepool::model::findings::Findings;
-use nodepool::model::ids::{NodeId, ProviderName};
-use nodepool::model::problem::Problem;
-use nodepool::model::quantity::Amounts;
-use nodepool::model::time::Span;
-use nodepool::model::uploading::{StoredImage, UploadOrder, Uploading};
-use nodepool::policy::image_invariants::ImageSight;
-use nodepool::policy::invariants::{self, Place, Sight, Violation};
-use nodepool::policy::machine::{InFlight, Pace, REFRESH};
+use nodepool::actors::provider::jobs::ProviderHandle;
+use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool_driver::error::{CloudError, FailureKind};
+use nodepool_driver::facts::Launching;
+use nodepool_driver::instance::{Instance, InstanceState};
+use nodepool_driver::job::LaunchOrder;
+use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
+use nodepool_driver::state_machine::{InFlight, Pace, REFRESH};
+use nodepool_drivers::OpenDriver;
+use nodepool_drivers::common::servers::{self, Section};
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::config::upload_config::{StoredImage, UploadOrder, Uploading};
+use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::time::Span;
+use nodepool_policy::invariants::images::ImageSight;
+use nodepool_policy::invariants::nodes::{self, Place, Sight, Violation};
+use python_yaml::diagnostics::Problem;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
@@ -410,7 +413,7 @@ impl Door {
     fn check(&self, what: impl FnOnce() -> String) {
         let Some(over_for) = self.gate.over_for(self.session).filter(|_| !self.gate.is_closed()) else { return };
         let what = format!("{} at {}", what(), self.provider);
-        if let Some(violation) = invariants::of_call(what, Some(Span(over_for.as_secs_f64())), MOMENT) {
+        if let Some(violation) = nodes::of_call(what, Some(Span(over_for.as_secs_f64())), MOMENT) {
             self.clouds.0.lock().unwrap().book.accuse(violation);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nodepool::model::ids::{ImageName, PoolId, ProviderName};
+use nodepool_model::records::ids::{ImageName, PoolId, ProviderName};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};

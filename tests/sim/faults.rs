@@ -6,9 +6,9 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
-use nodepool::actors::clock;
-use nodepool::model::time::Timestamp;
-use nodepool::zk::memory::{Fault as Loss, MemoryZooKeeper};
+use nodepool::actors::runtime::clock;
+use nodepool_model::records::time::Timestamp;
+use nodepool_zk::memory::{Fault as Loss, MemoryZooKeeper};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 

@@ -7,10 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt, pending};
 use futures::stream::BoxStream;
-use nodepool::zk::memory::MemoryConnection;
-use nodepool::zk::{Connection, CreateMode, Op, OpReply, Reply, SessionState, Stat, WatchEvent};
+use nodepool_zk::memory::MemoryConnection;
+use nodepool_zk::{Connection, Reply, SessionState};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, WatchEvent};
 
 use super::wire::{Kind, Wire};
 

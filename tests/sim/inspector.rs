@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodepool::actors::messages::AskWhy;
-use nodepool::actors::shared::Shared;
-use nodepool::model::ids::RequestId;
-use nodepool::model::request::RequestState;
-use nodepool::policy::invariants::{Place, Violation, of_ledger};
+use nodepool::actors::process::context::Shared;
+use nodepool::actors::runtime::messages::AskWhy;
+use nodepool_model::records::ids::RequestId;
+use nodepool_model::records::request::RequestState;
+use nodepool_policy::invariants::nodes::{Place, Violation, of_ledger};
 
 use super::book::Book;
 use super::cloud::Clouds;

@@ -21,11 +21,10 @@ pub mod zuul;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use nodepool::actors::{clock, disk, promises};
-use nodepool::chance;
-use nodepool::model::time::Timestamp;
-use nodepool::policy::invariants::Sight;
-use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::actors::runtime::{blocking, clock, invariant_guard};
+use nodepool_model::records::time::Timestamp;
+use nodepool_policy::invariants::nodes::Sight;
+use nodepool_zk::memory::MemoryZooKeeper;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
@@ -103,8 +102,8 @@ fn note_panics() {
 pub fn live(seed: u64, chosen: &Chosen, book: Book) -> Outcome {
     note_panics();
     entropy::seed(seed);
-    chance::seed(seed);
-    disk::wait_here();
+    nodepool_rng::seed(seed);
+    blocking::wait_here();
     let faults = chosen.of(faults::schedule(seed));
     on_paused_time(async {
         clock::simulate(Timestamp(1_700_000_000.0));
@@ -174,8 +173,9 @@ async fn hour(seed: u64, faults: &[(f64, Fault)], book: Book) -> Outcome {
     violations.splice(0..0, book.violations());
     violations
         .extend(PANICS.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|panic| format!("a panic: {panic}")));
-    violations
-        .extend(promises::refused().iter().map(|broken| format!("a program refused to break a promise: {broken}")));
+    violations.extend(
+        invariant_guard::refused().iter().map(|broken| format!("a program refused to break a promise: {broken}")),
+    );
     let served = stage.crowd.tally.served.get();
     if served < FEWEST_SERVED {
         violations.push(format!("only {served} of {REQUESTS} requests were served"));

@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use nodepool::actors::clock;
-use nodepool::model::ids::NodeId;
-use nodepool::model::json;
-use nodepool::model::node::{Node, NodeState, Writer};
-use nodepool::model::upload::UploadState;
-use nodepool::policy::image_invariants::ImageSight;
-use nodepool::policy::invariants::Sight;
-use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::{CreateMode, Op, ZkError, lock, paths};
+use nodepool::actors::runtime::clock;
+use nodepool_model::records::ids::NodeId;
+use nodepool_model::records::image_upload::UploadState;
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState, Writer};
+use nodepool_policy::invariants::images::ImageSight;
+use nodepool_policy::invariants::nodes::Sight;
+use nodepool_zk::locks::lock;
+use nodepool_zk::memory::MemoryZooKeeper;
+use nodepool_zk::paths;
+use zookeeper_server::types::{CreateMode, Op, ZkError};
 
 use super::book::Book;
 use super::configuration::{PROVIDERS, WISHES};

@@ -5,12 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodepool::actors::files::Files;
-use nodepool::actors::identity::Identity;
-use nodepool::actors::shared::SessionEnd;
-use nodepool::model::time::Span;
-use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::{Connection, SessionState, Zk};
+use nodepool::actors::process::context::SessionEnd;
+use nodepool::actors::process::files::Files;
+use nodepool::actors::process::identity::Identity;
+use nodepool_model::records::time::Span;
+use nodepool_zk::memory::MemoryZooKeeper;
+use nodepool_zk::{Connection, SessionState, Zk};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -209,7 +209,7 @@ pub fn launcher(
     configured.set(Sizes::default());
     let (clouds, book) = (clouds.clone(), book.clone());
     let seat = keep_running(launcher.name, zookeeper, move |gate| {
-        let tune = |options: &mut nodepool::actors::shared::LauncherOptions| {
+        let tune = |options: &mut nodepool::actors::process::context::LauncherOptions| {
             (options.files, options.config) = (files.clone(), "nodepool.yaml".into());
             options.delete_interval = Span(30.0);
             options.watermark_sleep = Span(30.0);

@@ -10,17 +10,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use nodepool::actors::clock;
-use nodepool::model::cloud::{CloudError, ExternalId, Instance, InstanceState, LaunchOrder};
-use nodepool::model::component::{ComponentKind, PoolComponent};
-use nodepool::model::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
-use nodepool::model::json;
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::zk::lock::{self, Lock};
-use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::{CreateMode, Zk, ZkError, paths, removal};
+use nodepool::actors::runtime::clock;
+use nodepool_driver::error::CloudError;
+use nodepool_driver::instance::{Instance, InstanceState};
+use nodepool_driver::job::LaunchOrder;
+use nodepool_model::records::component::{ComponentKind, PoolComponent};
+use nodepool_model::records::ids::{ExternalId, LabelName, LauncherId, NodeId, PoolId, RequestId};
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_zk::locks::lock::{self, Lock};
+use nodepool_zk::memory::MemoryZooKeeper;
+use nodepool_zk::txn::delete_tree;
+use nodepool_zk::{Zk, paths};
 use tokio::time::Instant;
+use zookeeper_server::types::{CreateMode, ZkError};
 
 use super::book::Book;
 use super::cloud::{Clouds, Door};
@@ -376,7 +380,7 @@ impl Python {
         let Some((held, record)) = self.lock_node(node).await? else { return Ok(()) };
         let Some(mut record) = record else {
             // D4: it has gone meanwhile.
-            removal::remove_tree(&*self.zk, &paths::node(node)).await?;
+            delete_tree::remove_tree(&*self.zk, &paths::node(node)).await?;
             held.spent();
             return Ok(());
         };
@@ -397,7 +401,7 @@ impl Python {
             return held.release().await;
         }
         self.turn(node, &mut record, NodeState::Deleted).await?;
-        removal::remove_tree(&*self.zk, &paths::node(node)).await?;
+        delete_tree::remove_tree(&*self.zk, &paths::node(node)).await?;
         held.spent();
         Ok(())
     }

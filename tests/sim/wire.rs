@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use futures::channel::mpsc;
 use futures::stream::{BoxStream, StreamExt};
-use nodepool::zk::memory::Listener;
-use nodepool::zk::{Reply, WatchEvent, ZkError};
+use nodepool_zk::Reply;
+use nodepool_zk::memory::Listener;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
+use zookeeper_server::types::{WatchEvent, ZkError};
 
 /// Clones are the same wire.
 #[derive(Clone)]

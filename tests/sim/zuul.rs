@@ -7,18 +7,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodepool::actors::clock;
-use nodepool::model::ids::{LabelName, RequestId};
-use nodepool::model::json;
-use nodepool::model::node::NodeState;
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::policy::invariants::Violation;
-use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::{Zk, ZkError, lock, paths};
+use nodepool::actors::runtime::clock;
+use nodepool_model::records::ids::{LabelName, RequestId};
+use nodepool_model::records::json;
+use nodepool_model::records::node::NodeState;
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_policy::invariants::nodes::Violation;
+use nodepool_zk::locks::lock;
+use nodepool_zk::memory::MemoryZooKeeper;
+use nodepool_zk::{Zk, paths};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Deserialize;
 use tokio::task::JoinHandle;
+use zookeeper_server::types::ZkError;
 
 use super::book::Book;
 use super::configuration::{TENANT, TENANT_LABEL};

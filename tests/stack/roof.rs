@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use nodepool::actors::jobs::ProviderHandle;
-use nodepool::actors::providers::{MoreDrivers, StartProvider};
-use nodepool::drivers::OpenDriver;
-use nodepool::drivers::openstack::{self, OpenStack, clouds::Environment, clouds::Places};
-use nodepool::model::config::ProviderConfig;
-use nodepool::model::problem::Problem;
+use nodepool::actors::provider::jobs::ProviderHandle;
+use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool_drivers::OpenDriver;
+use nodepool_drivers::openstack::{self, OpenStack};
+use nodepool_model::config::ProviderConfig;
+use openstack_clouds::{Environment, Places};
+use python_yaml::diagnostics::Problem;
 
 /// Takes the place of the driver of that name.
 pub struct WithClouds(pub PathBuf);

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use nodepool::actors::messages::AskWhy;
-use nodepool::actors::shared::{LauncherOptions, SessionEnd};
-use nodepool::model::ids::{NodeId, RequestId};
-use nodepool::model::node::Node;
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::zk::memory::MemoryZooKeeper;
+use nodepool::actors::process::context::{LauncherOptions, SessionEnd};
+use nodepool::actors::runtime::messages::AskWhy;
+use nodepool_model::records::ids::{NodeId, RequestId};
+use nodepool_model::records::node::Node;
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_zk::memory::MemoryZooKeeper;
 use serde_json::{Value, json};
 
 use super::Cloud;

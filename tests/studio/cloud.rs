@@ -3,18 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use nodepool::actors::jobs::ProviderHandle;
-use nodepool::actors::providers::{MoreDrivers, StartProvider};
-use nodepool::drivers::OpenDriver;
-use nodepool::drivers::servers::{self, Section};
-use nodepool::drivers::simple::{Simple, SimpleAdapter};
-use nodepool::model::cloud::{CloudError, ExternalId, FailureKind, Instance, LaunchOrder, Launching};
-use nodepool::model::config::ProviderConfig;
-use nodepool::model::findings::Findings;
-use nodepool::model::ids::ProviderName;
-use nodepool::model::problem::Problem;
-use nodepool::model::quantity::Amounts;
-use nodepool::model::uploading::{StoredImage, UploadOrder, Uploading};
+use nodepool::actors::provider::jobs::ProviderHandle;
+use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
+use nodepool_driver::error::{CloudError, FailureKind};
+use nodepool_driver::facts::Launching;
+use nodepool_driver::instance::Instance;
+use nodepool_driver::job::LaunchOrder;
+use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
+use nodepool_drivers::OpenDriver;
+use nodepool_drivers::common::servers::{self, Section};
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::config::upload_config::{StoredImage, UploadOrder, Uploading};
+use nodepool_model::records::ids::{ExternalId, ProviderName};
+use nodepool_model::records::resources::Amounts;
+use python_yaml::diagnostics::Problem;
 
 #[derive(Clone, Default)]
 pub struct Cloud(Arc<Mutex<State>>);

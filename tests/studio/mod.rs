@@ -8,19 +8,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nodepool::actors::builder::{BuilderLife, BuilderOptions, run_session};
-use nodepool::actors::clock;
-use nodepool::actors::providers::MoreDrivers;
-use nodepool::actors::shared::SessionEnd;
-use nodepool::drivers::dib::DiskImageBuilder;
-use nodepool::model::build::{BuildState, ImageBuild};
-use nodepool::model::ids::{BuildId, ImageName, ProviderName, UploadId};
-use nodepool::model::time::{Span, Timestamp};
-use nodepool::model::upload::{ImageUpload, UploadKey, UploadState};
-use nodepool::zk::lock::make_path;
-use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::{Connection, CreateMode, Zk, paths};
+use nodepool::actors::builder::builder::{BuilderLife, BuilderOptions, run_session};
+use nodepool::actors::process::context::SessionEnd;
+use nodepool::actors::provider::providers::MoreDrivers;
+use nodepool::actors::runtime::clock;
+use nodepool_drivers::common::dib::DiskImageBuilder;
+use nodepool_model::records::ids::{BuildId, ImageName, ProviderName, UploadId};
+use nodepool_model::records::image_build::{BuildState, ImageBuild};
+use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
+use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_zk::locks::lock::make_path;
+use nodepool_zk::memory::MemoryZooKeeper;
+use nodepool_zk::{Connection, Zk, paths};
 use tokio::task::JoinHandle;
+use zookeeper_server::types::CreateMode;
 
 use crate::grown::{Process, until, zookeeper};
 use cloud::Cloud;
@@ -200,7 +201,7 @@ impl Scene {
         let (data, stat) = self.zk.get(&path).await.unwrap();
         let mut upload: ImageUpload = serde_json::from_slice(&data).unwrap();
         edit(&mut upload);
-        self.zk.set(&path, Bytes::from(nodepool::model::json::to_bytes(&upload)), stat.version).await.unwrap();
+        self.zk.set(&path, Bytes::from(nodepool_model::records::json::to_bytes(&upload)), stat.version).await.unwrap();
     }
 
     pub async fn set_build(&self, image: &str, id: &BuildId, state: BuildState) {
@@ -208,7 +209,7 @@ impl Scene {
         let (data, stat) = self.zk.get(&path).await.unwrap();
         let mut build: ImageBuild = serde_json::from_slice(&data).unwrap();
         build.state = state;
-        self.zk.set(&path, Bytes::from(nodepool::model::json::to_bytes(&build)), stat.version).await.unwrap();
+        self.zk.set(&path, Bytes::from(nodepool_model::records::json::to_bytes(&build)), stat.version).await.unwrap();
     }
 
     pub async fn count(&self, image: &str, state: BuildState) -> usize {
@@ -239,7 +240,7 @@ impl Scene {
         build.state = BuildState::Ready;
         let path = paths::image_build(&image.into(), &BuildId::from(format!("{:032x}", age as u64)));
         make_path(&self.zk, paths::parent(&path).unwrap()).await.unwrap();
-        let data = nodepool::model::json::to_bytes(&build);
+        let data = nodepool_model::records::json::to_bytes(&build);
         self.zk.create(&path, Bytes::from(data), CreateMode::Persistent).await.unwrap();
     }
 

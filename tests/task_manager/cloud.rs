@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nodepool::drivers::gate::Gate;
-use nodepool::drivers::{ApiCall, Driver};
-use nodepool::model::cloud::{CloudError, ExternalId, Facts, FailureKind, Instance, Inventory, Job, Outcome};
-use nodepool::model::time::Span;
-use nodepool::policy::machine::{Input, Lane, Next, Pace, StateMachine};
+use nodepool_driver::call_guard::Gate;
+use nodepool_driver::driver::{ApiCall, Driver};
+use nodepool_driver::error::{CloudError, FailureKind};
+use nodepool_driver::facts::Facts;
+use nodepool_driver::instance::{Instance, Inventory};
+use nodepool_driver::job::{Job, Outcome};
+use nodepool_driver::state_machine::{Input, Lane, Next, Pace, StateMachine};
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::time::Span;
 use tokio::time::Instant;
 
 /// A cloud in memory. A host name says how the calls for it behave: `hang`, `slow`, `busy-3`, `always-busy`, `panic`.

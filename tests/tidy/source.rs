@@ -1,6 +1,4 @@
-//! A source file as tokens: comments and texts taken out, test modules set apart, paths resolved.
-
-use std::collections::BTreeSet;
+//! A source file as tokens: comments and texts taken out, test modules set apart.
 
 /// A word, a number, a `::` or one sign, and the line it stands on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,17 +18,10 @@ pub struct Source {
     pub is_test: bool,
 }
 
-/// A path that a file names, absolute: `["crate", "model", "node"]`, or `["std", "fs"]` for what is not of this crate.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Named {
-    pub path: Vec<String>,
-    pub line: usize,
-}
-
 impl Source {
     pub fn new(path: &str, text: &str) -> Source {
         let (tokens, comments) = tokens(text);
-        let is_test = !path.starts_with("src/");
+        let is_test = !path.starts_with("src/") && !path.starts_with("crates/");
         Source { path: path.to_owned(), text: text.to_owned(), tokens, comments, is_test }
     }
 
@@ -52,20 +43,6 @@ impl Source {
     /// The tokens outside `#[cfg(test)]` items.
     pub fn product(&self) -> Vec<Token> {
         if self.is_test { Vec::new() } else { without_tests(&self.tokens) }
-    }
-
-    /// The module path of a file of the library: `src/zk/tree/mod.rs` is `["zk", "tree"]`.
-    pub fn module(&self) -> Vec<String> {
-        let inner = self.path.trim_start_matches("src/").trim_end_matches(".rs");
-        let inner = inner.strip_suffix("/mod").unwrap_or(inner);
-        if inner == "lib" { Vec::new() } else { inner.split('/').map(str::to_owned).collect() }
-    }
-
-    /// Every path that the product code names, in `use` lines and elsewhere.
-    pub fn names(&self) -> Vec<Named> {
-        let mut reader = Reader { tokens: self.product(), at: 0, modules: vec![(0, self.module())], names: Vec::new() };
-        reader.read();
-        reader.names
     }
 
     pub fn lines(&self) -> usize {
@@ -218,117 +195,4 @@ fn end_of_item(tokens: &[Token], from: usize) -> usize {
         }
     }
     tokens.len()
-}
-
-struct Reader {
-    tokens: Vec<Token>,
-    at: usize,
-    /// The modules around the place that is read, each with the depth of braces at which it began.
-    modules: Vec<(usize, Vec<String>)>,
-    names: Vec<Named>,
-}
-
-impl Reader {
-    fn text(&self, ahead: usize) -> &str {
-        self.tokens.get(self.at + ahead).map_or("", |token| &token.text)
-    }
-
-    fn read(&mut self) {
-        let mut depth = 0;
-        while self.at < self.tokens.len() {
-            match self.text(0) {
-                "use" if self.text(1) != "<" => {
-                    self.at += 1;
-                    self.tree(Vec::new());
-                    continue;
-                }
-                "mod" if self.text(2) == "{" => {
-                    let mut module = self.modules.last().expect("the file itself is a module").1.clone();
-                    module.push(self.text(1).to_owned());
-                    self.modules.push((depth, module));
-                    self.at += 2;
-                    continue;
-                }
-                "{" => depth += 1,
-                "}" => {
-                    depth = depth.saturating_sub(1);
-                    if self.modules.len() > 1 && self.modules.last().is_some_and(|(began, _)| *began == depth) {
-                        self.modules.pop();
-                    }
-                }
-                text if text.starts_with(is_word) && self.text(1) == "::" && !self.follows_a_path() => {
-                    let line = self.tokens[self.at].line;
-                    let mut path = vec![text.to_owned()];
-                    while self.text(1) == "::" && self.text(2).starts_with(is_word) {
-                        path.push(self.text(2).to_owned());
-                        self.at += 2;
-                    }
-                    self.name(path, line);
-                }
-                _ => {}
-            }
-            self.at += 1;
-        }
-    }
-
-    fn follows_a_path(&self) -> bool {
-        self.at > 1 && self.tokens[self.at - 1].text == "::" && self.tokens[self.at - 2].text.starts_with(is_word)
-    }
-
-    /// Reads one `use` tree, up to what ends it: `,`, `;` or `}`.
-    fn tree(&mut self, mut path: Vec<String>) {
-        let line = self.tokens.get(self.at).map_or(0, |token| token.line);
-        loop {
-            match self.text(0) {
-                "::" => {}
-                "{" => {
-                    self.at += 1;
-                    while !matches!(self.text(0), "}" | "") {
-                        self.tree(path.clone());
-                        if self.text(0) == "," {
-                            self.at += 1;
-                        }
-                    }
-                    self.at += 1;
-                    return;
-                }
-                "as" => self.at += 1,
-                "self" if !path.is_empty() => {}
-                text if text.starts_with(is_word) || text == "*" => path.push(text.to_owned()),
-                _ => return self.name(path, line),
-            }
-            self.at += 1;
-        }
-    }
-
-    /// Notes a path, made absolute.
-    fn name(&mut self, path: Vec<String>, line: usize) {
-        let here = &self.modules.last().expect("the file itself is a module").1;
-        let mut absolute: Vec<String> = Vec::new();
-        for (position, segment) in path.iter().enumerate() {
-            match segment.as_str() {
-                "self" if position == 0 => absolute = crate_path(here),
-                "super" => {
-                    if absolute.is_empty() {
-                        absolute = crate_path(here);
-                    }
-                    absolute.pop();
-                }
-                segment => absolute.push(segment.to_owned()),
-            }
-        }
-        self.names.push(Named { path: absolute, line });
-    }
-}
-
-fn crate_path(module: &[String]) -> Vec<String> {
-    std::iter::once("crate".to_owned()).chain(module.iter().cloned()).collect()
-}
-
-/// The crates that Cargo.toml names as dependencies, spelt as in code.
-pub fn dependencies(manifest: &str) -> BTreeSet<String> {
-    let section = manifest.split("[dependencies]").nth(1).unwrap_or_default();
-    let section = section.split("\n[").next().unwrap_or_default();
-    let names = section.lines().filter(|line| line.starts_with(|sign: char| sign.is_alphabetic()));
-    names.filter_map(|line| Some(line.split([' ', '=']).next()?.replace('-', "_"))).collect()
 }

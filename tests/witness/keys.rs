@@ -1,16 +1,16 @@
 //! What the other readers of a record need in it, by the place where it is.
 
-use nodepool::policy::invariants;
-use nodepool::zk::paths::Place;
+use nodepool_policy::invariants::nodes;
+use nodepool_zk::paths::Place;
 
 /// `None` where there are no records that others read too.
 pub fn needed(place: &Place) -> Option<&'static [&'static str]> {
     match place {
-        Place::Node(_) => Some(invariants::KEYS_OF_NODES),
-        Place::Request(_) => Some(invariants::KEYS_OF_REQUESTS),
-        Place::Component { .. } => Some(invariants::KEYS_OF_COMPONENTS),
-        Place::ImageBuild(..) => Some(invariants::KEYS_OF_BUILDS),
-        Place::ImageUpload(_) => Some(invariants::KEYS_OF_UPLOADS),
+        Place::Node(_) => Some(nodes::KEYS_OF_NODES),
+        Place::Request(_) => Some(nodes::KEYS_OF_REQUESTS),
+        Place::Component { .. } => Some(nodes::KEYS_OF_COMPONENTS),
+        Place::ImageBuild(..) => Some(nodes::KEYS_OF_BUILDS),
+        Place::ImageUpload(_) => Some(nodes::KEYS_OF_UPLOADS),
         _ => None,
     }
 }

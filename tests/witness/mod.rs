@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodepool::model::build::BuildKey;
-use nodepool::model::ids::{ImageName, NodeId, PoolId, ProviderName, RequestId};
-use nodepool::model::json;
-use nodepool::model::node::Node;
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::model::time::Span;
-use nodepool::policy::image_invariants::{ImageSight, ImageWatcher};
-use nodepool::policy::invariants::{self, Place, Sight, Violation, Watcher};
-use nodepool::zk::paths;
+use nodepool_model::records::ids::{ImageName, NodeId, PoolId, ProviderName, RequestId};
+use nodepool_model::records::image_build::BuildKey;
+use nodepool_model::records::json;
+use nodepool_model::records::node::Node;
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_model::records::time::Span;
+use nodepool_policy::invariants::images::{ImageSight, ImageWatcher};
+use nodepool_policy::invariants::nodes::{self, Place, Sight, Violation, Watcher};
+use nodepool_zk::paths;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -205,7 +205,7 @@ impl Witness {
             let over_for = Span(over_for as f64 / 1000.0);
             judge.note(
                 at_ms,
-                invariants::of_call(format_args!("{call} of {by}"), Some(over_for), ON_ITS_WAY).into_iter().collect(),
+                nodes::of_call(format_args!("{call} of {by}"), Some(over_for), ON_ITS_WAY).into_iter().collect(),
             );
         }
     }
@@ -385,7 +385,7 @@ impl Judge {
             // The place of a record may be made before it.
             let of_program = self.programs.contains(&transaction.session);
             if let Some(written) = data.filter(|data| of_program && !data.is_empty()) {
-                self.note(at_ms, invariants::readable(path, keys, written));
+                self.note(at_ms, nodes::readable(path, keys, written));
             }
         }
         match place {

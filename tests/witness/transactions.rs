@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use nodepool::zk::embedded::jute::{Malformed, Reader};
+use zookeeper_server::jute::{Malformed, Reader};
 
 /// One that was committed.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,18 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nodepool::model::cloud::{Facts, HostCheck, HostIdentity, StandingHost};
-use nodepool::model::component::{ComponentKind, PoolComponent};
-use nodepool::model::config::{Config, Label, PoolConfig, ProviderConfig, WebappConfig, ZooKeeperConfig};
-use nodepool::model::ids::{LauncherId, NodeId, PoolId, PoolName, ProviderName, RequestId};
-use nodepool::model::node::{Node, NodeState};
-use nodepool::model::quantity::Amounts;
-use nodepool::model::request::{NodeRequest, RequestState};
-use nodepool::model::snapshot::{LockView, Snapshot, Stored};
-use nodepool::model::time::{Moment, Span, Timestamp};
-use nodepool::model::world::World;
-use nodepool::model::yaml::{Place, YamlNode, YamlValue};
-use nodepool::policy::board::Board;
+use nodepool_driver::facts::Facts;
+use nodepool_model::config::{Config, Label, PoolConfig, ProviderConfig, WebappConfig, ZooKeeperConfig};
+use nodepool_model::records::component::{ComponentKind, PoolComponent};
+use nodepool_model::records::ids::{LauncherId, NodeId, PoolId, PoolName, ProviderName, RequestId};
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
+use nodepool_model::records::time::{Moment, Span, Timestamp};
+use nodepool_model::snapshot::{LockView, Snapshot, Stored};
+use nodepool_policy::inputs::World;
+use nodepool_policy::scheduler::shared_pools::Board;
+use python_yaml::tree::{Place, YamlNode, YamlValue};
 use serde::Deserialize;
 
 pub const NOW: Timestamp = Timestamp(10_000.0);
@@ -318,7 +319,7 @@ fn registered(
     provider: &str,
     pool: &str,
     id: &str,
-    labels: &BTreeSet<nodepool::model::ids::LabelName>,
+    labels: &BTreeSet<nodepool_model::records::ids::LabelName>,
     priority: i64,
 ) -> PoolComponent {
     PoolComponent {

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::support::real;
 use crate::support::real::zookeeper::{Ensemble, Options};
-use crate::support::wait;
+use crate::support::{real, wait};
 use bytes::Bytes;
-use nodepool::zk::session::{ConnectOptions, Server as Address, connect};
-use nodepool::zk::{Connection, CreateMode, SessionState, ZkError};
+use nodepool_zk::client::{ConnectOptions, Server as Address, connect};
+use nodepool_zk::{Connection, SessionState};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use zookeeper_server::types::{CreateMode, ZkError};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -2,9 +2,10 @@
 
 use crate::support::real;
 use bytes::Bytes;
-use nodepool::zk::mirror::Mirror;
-use nodepool::zk::session::{ConnectOptions, connect};
-use nodepool::zk::{CreateMode, Op, Zk};
+use nodepool_zk::Zk;
+use nodepool_zk::client::{ConnectOptions, connect};
+use nodepool_zk::mirror::mirror::Mirror;
+use zookeeper_server::types::{CreateMode, Op};
 
 /// So many names make an answer of about 2 MB, twice what ZooKeeper takes as a request.
 const DIRECTORIES: usize = 100_000;

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use nodepool::zk::memory::{Fault, MemoryZooKeeper};
-use nodepool::zk::{CreateMode, SessionState, Zk, ZkError, election, lock, paths};
+use nodepool_zk::locks::{election, lock};
+use nodepool_zk::memory::{Fault, MemoryZooKeeper};
+use nodepool_zk::{SessionState, Zk, paths};
+use zookeeper_server::types::{CreateMode, ZkError};
 
 const LOCK: &str = "/nodepool/requests-lock/200-0000000001";
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 use crate::support::real::python::{self, Interpreter, Script};
 use crate::support::real::zookeeper::{self, Server};
 use crate::support::{real, wait};
-use nodepool::zk::session::{ConnectOptions, RealConnection, connect};
-use nodepool::zk::{Connection, Zk, lock, paths};
+use nodepool_zk::client::{ConnectOptions, RealConnection, connect};
+use nodepool_zk::locks::lock;
+use nodepool_zk::{Connection, Zk, paths};
 use serde_json::json;
 use std::sync::Arc;
 

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
-use nodepool::zk::memory::{Fault, MemoryZooKeeper};
-use nodepool::zk::{Connection, CreateMode, EventKind, SessionState, WatchEvent, ZkError};
+use nodepool_zk::memory::{Fault, MemoryZooKeeper};
+use nodepool_zk::{Connection, SessionState};
+use zookeeper_server::types::{CreateMode, EventKind, WatchEvent, ZkError};
 
 fn event(kind: EventKind, path: &str) -> Option<WatchEvent> {
     Some(WatchEvent { kind, path: path.into() })

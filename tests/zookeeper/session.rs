@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use crate::support::real;
 use crate::support::real::zookeeper::{Ensemble, Options, Server};
-use crate::support::wait;
+use crate::support::{real, wait};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
-use nodepool::zk::session::{self, ConnectError, ConnectOptions, connect, connect_until};
-use nodepool::zk::{Connection, CreateMode, EventKind, Reply, SessionState, Zk, ZkError};
+use nodepool_zk::client::{self, ConnectError, ConnectOptions, connect, connect_until};
+use nodepool_zk::{Connection, Reply, SessionState, Zk};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use zookeeper_server::types::{CreateMode, EventKind, ZkError};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -25,7 +25,7 @@ fn options_of(addresses: &str) -> ConnectOptions {
     options.servers.clear();
     for address in addresses.split(',') {
         let (host, port) = address.rsplit_once(':').unwrap();
-        options.servers.push(session::Server { host: host.to_owned(), port: port.parse().unwrap() });
+        options.servers.push(client::Server { host: host.to_owned(), port: port.parse().unwrap() });
     }
     options
 }
@@ -77,8 +77,8 @@ async fn the_client_keeps_the_contract_with_and_without_a_chroot() {
 
 /// A session with an ephemeral, a watch, and a second session that changes things.
 struct Scene {
-    zk: std::sync::Arc<nodepool::zk::session::RealConnection>,
-    stream: futures::stream::BoxStream<'static, nodepool::zk::WatchEvent>,
+    zk: std::sync::Arc<nodepool_zk::client::RealConnection>,
+    stream: futures::stream::BoxStream<'static, zookeeper_server::types::WatchEvent>,
     ephemeral: String,
     session_id: i64,
 }

@@ -3,9 +3,9 @@
 use crate::contract::Server;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use nodepool::zk::Zk;
-use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::session::{ConnectOptions, connect};
+use nodepool_zk::Zk;
+use nodepool_zk::client::{ConnectOptions, connect};
+use nodepool_zk::memory::MemoryZooKeeper;
 
 struct Memory(MemoryZooKeeper);
 

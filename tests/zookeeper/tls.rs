@@ -7,9 +7,10 @@ use crate::support::real;
 use crate::support::real::tls::file;
 use crate::support::real::zookeeper::{Options, Server};
 use bytes::Bytes;
-use nodepool::model::config::TlsFiles;
-use nodepool::zk::session::{self, ConnectOptions, HostNames, Tls, connect, connect_until};
-use nodepool::zk::{Connection, CreateMode};
+use nodepool_model::config::TlsFiles;
+use nodepool_zk::Connection;
+use nodepool_zk::client::{self, ConnectOptions, HostNames, Tls, connect, connect_until};
+use zookeeper_server::types::CreateMode;
 
 fn files() -> TlsFiles {
     TlsFiles { cert: file("client.pem"), key: file("client.key"), ca: file("ca.pem") }
@@ -78,7 +79,7 @@ async fn a_wrong_authority_a_wrong_certificate_and_a_wrong_port_are_told_apart()
     let plain = ConnectOptions { tls: None, ..ours(files()) };
     is_refused(plain, &[&server.address(), "TLS"]).await;
     let nowhere = ConnectOptions {
-        servers: vec![session::Server { host: "no-such-host.invalid".into(), port: 2281 }],
+        servers: vec![client::Server { host: "no-such-host.invalid".into(), port: 2281 }],
         ..ours(files())
     };
     is_refused(nowhere, &["no-such-host.invalid:2281: host name not found"]).await;

@@ -8,8 +8,8 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use nodepool::actors::flags::line_format;
-use nodepool::actors::log::LineFormat;
+use nodepool::actors::process::flags::line_format;
+use python_logging::LineFormat;
 use serde_json::json;
 
 /// Hands short-lived test nodes to CI systems: looks at and changes what ZooKeeper says about them.

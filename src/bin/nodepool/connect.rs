@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use nodepool::actors::config_files;
-use nodepool::actors::files::Files;
-use nodepool::actors::shared::BUILT;
-use nodepool::model::config::Config;
-use nodepool::model::problem::Severity;
-use nodepool::zk::Connection;
-use nodepool::zk::session::{self, ConnectOptions, RealConnection};
+use nodepool::actors::process::config_files;
+use nodepool::actors::process::context::BUILT;
+use nodepool::actors::process::files::Files;
+use nodepool_model::config::Config;
+use nodepool_zk::Connection;
+use nodepool_zk::client::{self, ConnectOptions, RealConnection};
+use python_yaml::diagnostics::Severity;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
@@ -75,7 +75,7 @@ pub async fn session(config: &Config, limit: Option<Duration>) -> anyhow::Result
     let mut complained: Option<Instant> = None;
     let mut reason = "no server has answered yet".to_owned();
     loop {
-        let attempt = session::connect(options.clone());
+        let attempt = client::connect(options.clone());
         let outcome = match limit {
             Some(limit) => tokio::time::timeout_at(started + limit, attempt).await,
             None => Ok(attempt.await),

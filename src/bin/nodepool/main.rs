@@ -1,47 +1,32 @@
 //! The command line: says what there is, changes what it is told to, and exits with the matching status.
 
-mod admin;
-mod alien_images;
 mod args;
-mod claim;
-mod clouds;
+mod commands;
 mod connect;
-mod consumer;
-mod dump;
-mod export;
-mod follow;
-mod follow_uploads;
-mod generate;
-mod images;
 mod interrupts;
-mod inventory;
-mod manual;
-mod nodes;
+mod man_pages;
 mod output;
-mod request;
-mod run;
-mod standalone;
+mod session_watch;
 #[cfg(test)]
 mod testing;
-mod validate;
-mod watch;
-mod why;
 
 use std::io::{IsTerminal, Write};
 use std::process::exit;
 use std::sync::Arc;
 
 use anyhow::Context;
-use nodepool::actors::home;
-use nodepool::actors::log::{LogPlan, Verbosity};
-use nodepool::model::upload::UploadKey;
-use nodepool::zk::Zk;
+use nodepool::actors::process::flags::tilde;
+use nodepool_model::records::image_upload::UploadKey;
+use nodepool_zk::Zk;
+use python_logging::{LogPlan, Verbosity};
 use serde_json::json;
 
 use args::{Command, Global};
+use commands::images::{self, alien, follow};
+use commands::request::{self, Holding};
+use commands::{admin, clouds, dump, generate, nodes, standalone, validate, watch, why};
 use interrupts::Interrupts;
 use output::Screen;
-use request::Holding;
 
 /// For `standalone`, which launches (doc/decisions/0016-allocator.md).
 #[global_allocator]
@@ -126,7 +111,7 @@ fn work(global: Global, command: Command, screen: &mut Screen<'_>) -> anyhow::Re
 fn log_plan(global: &Global) -> anyhow::Result<LogPlan> {
     match &global.logconfig {
         _ if global.debug => Ok(LogPlan::to_stderr(Verbosity::Debug)),
-        Some(path) => Ok(LogPlan::from_file(&home::expanded(path))?),
+        Some(path) => Ok(LogPlan::from_file(&tilde::expanded(path))?),
         None => Ok(LogPlan::to_stderr(Verbosity::Normal)),
     }
 }
@@ -155,7 +140,7 @@ async fn dispatch(global: Global, command: Command, screen: &mut Screen<'_>) -> 
 
 async fn with_session(
     zk: &Zk,
-    config: &Arc<nodepool::model::config::Config>,
+    config: &Arc<nodepool_model::config::Config>,
     command: Command,
     screen: &mut Screen<'_>,
 ) -> anyhow::Result<u8> {
@@ -169,7 +154,7 @@ async fn with_session(
         }
         Command::AlienImageList { provider } => {
             let provider = provider.map(Into::into);
-            alien_images::list(zk, config, screen, provider.as_ref()).await?;
+            alien::list(zk, config, screen, provider.as_ref()).await?;
         }
         Command::RequestList => admin::request_list(zk.as_ref(), screen).await?,
         Command::Delete { now: false, id } => nodes::delete(zk, screen, &id.into()).await?,

@@ -2,9 +2,10 @@
 
 use std::io::{self, Write};
 
-use nodepool::model::list::{self, Column, Object};
-use nodepool::model::table::{Table, printable};
-use nodepool::zk::scan::Unreadable;
+use nodepool_model::report::list::{self, Column, Object};
+use nodepool_model::report::table::Table;
+use nodepool_zk::tools::scan::Unreadable;
+use python_yaml::text::printable;
 use serde_json::Value;
 
 use crate::args::Format;

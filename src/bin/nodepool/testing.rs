@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use nodepool::actors::files::Files;
-use nodepool::actors::shared::BUILT;
-use nodepool::model::config::Config;
-use nodepool::model::node::Node;
-use nodepool::zk::memory::MemoryZooKeeper;
-use nodepool::zk::{CreateMode, Zk};
+use nodepool::actors::process::context::BUILT;
+use nodepool::actors::process::files::Files;
+use nodepool_model::config::Config;
+use nodepool_model::records::node::Node;
+use nodepool_zk::Zk;
+use nodepool_zk::memory::MemoryZooKeeper;
 use serde_json::json;
+use zookeeper_server::types::CreateMode;
 
 use crate::args::Format;
 use crate::output::Screen;
@@ -52,7 +53,7 @@ impl World {
     }
 
     pub async fn node(&self, id: &str) -> Node {
-        nodepool::model::json::from_bytes(self.text(&format!("/nodepool/nodes/{id}")).await.as_bytes()).unwrap()
+        nodepool_model::records::json::from_bytes(self.text(&format!("/nodepool/nodes/{id}")).await.as_bytes()).unwrap()
     }
 
     pub async fn exists(&self, path: &str) -> bool {
@@ -141,6 +142,6 @@ impl World {
 pub async fn config(text: &str) -> Arc<Config> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
-    let loaded = nodepool::actors::config_files::load(&Files::OnDisk, file.path(), None, BUILT).await;
+    let loaded = nodepool::actors::process::config_files::load(&Files::OnDisk, file.path(), None, BUILT).await;
     loaded.unwrap().config
 }

@@ -7,8 +7,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::config::VmType;
-use crate::model::cloud::{CloudError, ExternalId, Instance, InstanceState};
-use crate::model::quantity::Amounts;
+use nodepool_driver::error::CloudError;
+use nodepool_driver::instance::{Instance, InstanceState};
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::resources::Amounts;
 
 const BOOT_TIME: Duration = Duration::from_millis(100);
 

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::drivers::servers::{self, CloudImages, Image};
-use crate::model::cloud::{LabelImage, LaunchLabel, Launching};
-use crate::model::config::{PoolConfig, ProviderConfig};
-use crate::model::findings::Findings;
-use crate::model::ids::{LabelName, PoolName};
-use crate::model::quantity::Amounts;
-use crate::model::tidying::Tidy;
-use crate::model::time::Span;
+use crate::common::servers::{self, CloudImages, Image};
+use nodepool_driver::facts::{LabelImage, LaunchLabel, Launching};
+use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::config::unused_resources::Tidy;
+use nodepool_model::config::{PoolConfig, ProviderConfig};
+use nodepool_model::records::ids::{LabelName, PoolName};
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::time::Span;
 
 pub struct Settings {
     pub project: String,

@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use super::cloud::VmOrder;
 use super::{Call, Reply};
-use crate::model::cloud::{CloudError, ExternalId, FailureKind, Instance, InstanceState, Inventory, Outcome};
-use crate::policy::machine::{Input, Next, StateMachine};
+use nodepool_driver::error::{CloudError, FailureKind};
+use nodepool_driver::instance::{Instance, InstanceState, Inventory};
+use nodepool_driver::job::Outcome;
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
+use nodepool_model::records::ids::ExternalId;
 
 pub struct CreateVm {
     state: State,

@@ -6,23 +6,26 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use super::gate::Gate;
-use super::{ApiCall, Driver};
-use crate::model::cloud::{CloudError, ExternalId, Facts, Instance, Inventory, Job, LaunchOrder, Outcome};
-use crate::model::config::ProviderConfig;
-use crate::model::findings::Findings;
-use crate::model::ids::ProviderName;
-use crate::model::problem::Problem;
-use crate::model::time::Span;
-use crate::policy::machine::{InFlight, Input, Lane, Next, OneCall, Pace, REFRESH, StateMachine};
+use nodepool_driver::call_guard::Gate;
+use nodepool_driver::driver::{ApiCall, Driver};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::Facts;
+use nodepool_driver::instance::{Instance, Inventory};
+use nodepool_driver::job::{Job, LaunchOrder, Outcome};
+use nodepool_driver::state_machine::{InFlight, Input, Lane, Next, OneCall, Pace, REFRESH, StateMachine};
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::records::ids::{ExternalId, ProviderName};
+use nodepool_model::records::time::Span;
+use python_yaml::diagnostics::Problem;
 
 mod cloud;
 mod config;
 mod create;
 
-use self::cloud::{Cloud, VmOrder};
-use self::config::Settings;
-use self::create::CreateVm;
+use crate::example::cloud::{Cloud, VmOrder};
+use crate::example::config::Settings;
+use crate::example::create::CreateVm;
 
 pub struct Example {
     provider: ProviderName,

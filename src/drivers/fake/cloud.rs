@@ -6,10 +6,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::config::Knobs;
-use crate::chance;
-use crate::model::cloud::{CloudError, ExternalId, FailureKind, Instance, InstanceState};
-use crate::model::quantity::Amounts;
-use crate::model::uploading::{StoredImage, UploadOrder};
+use nodepool_driver::error::{CloudError, FailureKind};
+use nodepool_driver::instance::{Instance, InstanceState};
+use nodepool_model::config::upload_config::{StoredImage, UploadOrder};
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::resources::Amounts;
 
 /// Servers on it have an IPv6 address and are reached there.
 const IPV6_NETWORK: &str = "fake-ipv6-network-name";
@@ -233,7 +234,7 @@ impl Server {
 }
 
 fn new_id() -> String {
-    chance::uuid().to_string()
+    nodepool_rng::uuid().to_string()
 }
 
 /// 0 is never.

@@ -1,12 +1,12 @@
 //! The fake driver's own part of a provider section: the mapping `fake`, with the knobs of its cloud.
 
-use crate::drivers::servers::{Image, Label};
-use crate::model::cloud::Trouble;
-use crate::model::config::ProviderConfig;
-use crate::model::findings::Findings;
-use crate::model::quantity::Amounts;
-use crate::model::time::Span;
-use crate::model::yaml::YamlNode;
+use crate::common::servers::{Image, Label};
+use nodepool_driver::facts::Trouble;
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::time::Span;
+use python_yaml::tree::YamlNode;
 
 const FLAVORS: [&str; 2] = ["Fake Flavor", "Unreal Flavor"];
 /// MiB of each flavor.

@@ -4,22 +4,26 @@
 
 use std::cell::RefCell;
 
-use super::servers::{self, Section};
-use super::simple::{Keys, Simple, SimpleAdapter};
-use crate::model::cloud::{CloudError, ExternalId, Instance, LaunchOrder, Launching, Trouble};
-use crate::model::config::ProviderConfig;
-use crate::model::findings::Findings;
-use crate::model::problem::Problem;
-use crate::model::quantity::Amounts;
-use crate::model::time::Span;
-use crate::model::uploading::{StoredImage, UploadOrder, Uploading};
-use crate::policy::machine::{InFlight, Pace, REFRESH};
+use crate::common::servers::{self, Section};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::{Launching, Trouble};
+use nodepool_driver::instance::Instance;
+use nodepool_driver::job::LaunchOrder;
+use nodepool_driver::simple_adapter::{Keys, Simple, SimpleAdapter};
+use nodepool_driver::state_machine::{InFlight, Pace, REFRESH};
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::config::upload_config::{StoredImage, UploadOrder, Uploading};
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::time::Span;
+use python_yaml::diagnostics::Problem;
 
 mod cloud;
 pub mod config;
 
-use self::cloud::{Cloud, Order};
-use self::config::Knobs;
+use crate::fake::cloud::{Cloud, Order};
+use crate::fake::config::Knobs;
 
 /// It answers faster than any real one, so it may be asked more often.
 const OBSERVE: Span = Span(0.05);

@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::answers::status_of;
-use super::clouds::{Auth, CloudSettings, Credential, Domain, Identity, Interface, Scope, Secret, Service, User};
-use super::timings::Timings;
-use crate::model::time::Span;
+use super::catalog::timings::Timings;
+use super::errors::status_of;
+use nodepool_model::records::time::Span;
+use openstack_clouds::{Auth, CloudSettings, Credential, Domain, Identity, Interface, Scope, Secret, Service, User};
 
 /// A token that ends sooner than this is replaced before it is used.
 const LAST_SECONDS: i64 = 60;
@@ -180,16 +180,17 @@ impl Keystone {
 
     async fn ask(&self, client: &Client) -> Result<Token, Error> {
         let began = Instant::now();
-        let limit = self.settings.api_timeout.map_or(LIMIT, |own| own.to_duration().min(LIMIT));
+        let limit = self.settings.api_timeout_s.map_or(LIMIT, |own| Span(own).to_duration().min(LIMIT));
         let asking = client.post(self.token_url.clone()).json(&body(&self.settings.identity)).timeout(limit);
         let sent = asking.send().await;
         let answered = sent.as_ref().ok().map(|answer| answer.status().as_u16());
         self.timings.note("identity.POST.tokens", answered, began.elapsed());
-        let answer = sent.map_err(|error| Error::new(ErrorKind::ProtocolError, super::answers::with_causes(&error)))?;
+        let answer =
+            sent.map_err(|error| Error::new(ErrorKind::ProtocolError, crate::openstack::errors::with_causes(&error)))?;
         let (status, headers) = (answer.status(), answer.headers().clone());
         if status != StatusCode::CREATED && status != StatusCode::OK {
-            let text = super::answers::message(&answer.text().await.unwrap_or_default());
-            let wait = super::answers::wait(status, &headers);
+            let text = crate::openstack::errors::message(&answer.text().await.unwrap_or_default());
+            let wait = crate::openstack::errors::wait(status, &headers);
             let kind = match status.as_u16() {
                 503 if wait.is_some() => ErrorKind::InvalidInput,
                 400 | 401 | 403 | 404 => ErrorKind::AuthenticationFailed,

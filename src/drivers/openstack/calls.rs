@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::content::Content;
+use super::api_types::{Roll, Server, ServersPage};
 use super::http::{Api, PROJECT, Request, Services};
-use super::wire::{Roll, Server, ServersPage};
-use crate::drivers::ApiCall;
-use crate::model::cloud::CloudError;
-use crate::model::time::Span;
-use crate::policy::machine::Lane;
+use super::jobs::image_stream::Content;
+use nodepool_driver::driver::ApiCall;
+use nodepool_driver::error::CloudError;
+use nodepool_driver::state_machine::Lane;
+use nodepool_model::records::time::Span;
 
 /// Entries of one page; what Nova allows unless it is configured otherwise.
 pub const PAGE: usize = 1000;

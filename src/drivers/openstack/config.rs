@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use super::super::servers::Image;
-use super::super::servers::{self, Section};
-use crate::model::cloud::LabelImage;
-use crate::model::config::{PoolConfig, ProviderConfig};
-use crate::model::findings::Findings;
-use crate::model::ids::{LabelName, PoolName};
-use crate::model::tidying::Tidy;
-use crate::model::yaml::YamlNode;
+pub use crate::common::servers::Image;
+use crate::common::servers::{self, Section};
+use nodepool_driver::facts::LabelImage;
+use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::config::unused_resources::Tidy;
+use nodepool_model::config::{PoolConfig, ProviderConfig};
+use nodepool_model::records::ids::{LabelName, PoolName};
+use python_yaml::tree::YamlNode;
 
 #[derive(Clone, Debug)]
 pub struct Settings {

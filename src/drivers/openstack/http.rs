@@ -12,13 +12,13 @@ use openstack::session::{ServiceType, Session};
 use reqwest::{Certificate, Client, Identity, Method, StatusCode, Url, redirect};
 use serde_json::Value;
 
-use super::answers::{Failure, RETRY, chopped, failed, refused, status_of, with_causes};
 use super::auth::{Keystone, Login};
-use super::clouds::{CloudSettings, Secret, Verify};
-use super::content::{Content, ContentError};
-use super::timings::Timings;
-use crate::drivers::gate::Gate;
-use crate::model::cloud::CloudError;
+use super::catalog::timings::Timings;
+use super::errors::{Failure, RETRY, chopped, failed, refused, status_of, with_causes};
+use super::jobs::image_stream::{Content, ContentError};
+use nodepool_driver::call_guard::Gate;
+use nodepool_driver::error::CloudError;
+use openstack_clouds::{CloudSettings, Secret, Verify};
 
 /// To the point where bytes may flow.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -440,7 +440,7 @@ fn client(settings: &CloudSettings, redirects: redirect::Policy) -> Result<Clien
             .map_err(|error| format!("cert {} cannot be used: {error}", own.certificate.display()))?;
         builder = builder.identity(identity);
     }
-    if let Some(limit) = settings.api_timeout {
+    if let Some(limit) = settings.api_timeout_s.map(nodepool_model::records::time::Span) {
         builder = builder.timeout(limit.to_duration());
     }
     builder.build().map_err(|error| format!("cannot make an HTTP client: {error}"))

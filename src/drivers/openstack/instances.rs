@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
-use super::clouds::CloudSettings;
-use super::stock::{Stock, amounts};
-use super::wire::{Address, Server};
-use crate::model::cloud::{ExternalId, Instance, InstanceState};
-use crate::model::quantity::Amounts;
+use super::api_types::{Address, Server};
+use super::catalog::catalog::{Stock, amounts};
+use nodepool_driver::instance::{Instance, InstanceState};
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::resources::Amounts;
+use openstack_clouds::CloudSettings;
 
 /// What decides how servers are reached.
 #[derive(Clone, Copy, Debug)]
@@ -169,11 +170,11 @@ pub fn host_has_ipv6() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::clouds::with;
-    use super::super::http::Services;
-    use super::super::stock::Networks;
-    use super::super::wire::Network;
     use super::*;
+    use crate::openstack::api_types::Network;
+    use crate::openstack::catalog::catalog::Networks;
+    use crate::openstack::http::Services;
+    use crate::openstack::test_settings::cloud_with;
     use serde_json::{Value, json};
 
     /// Networks `net` (id `n1`) and `other` (id `n2`), and `outside` (id `n3`), which is external.
@@ -195,7 +196,7 @@ mod tests {
     }
 
     fn instance(keys: &str, has_ipv6: bool, server: Value) -> Instance {
-        let cloud = with(keys);
+        let cloud = cloud_with(keys);
         let stock = stock(&cloud);
         let mut all = json!({"id": "s", "status": "ACTIVE"});
         all.as_object_mut().unwrap().extend(server.as_object().unwrap().clone());

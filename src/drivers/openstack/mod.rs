@@ -2,56 +2,52 @@
 //!
 //! The order below is the order of dependency: a file uses only files above it.
 
-pub mod clouds;
-mod timings;
-mod answers;
+pub(crate) mod api_types;
+pub mod catalog;
+pub(crate) mod errors;
+pub mod jobs;
+pub(crate) mod pagination;
+pub(crate) mod request_body;
+
 mod auth;
-mod content;
 mod http;
-mod wire;
 mod calls;
-mod pages;
 mod config;
-mod stock;
 mod instances;
-mod shared;
-mod body;
-mod survey;
-mod upload;
-mod import;
-mod listing;
-mod launch;
-mod delete;
-mod tidy;
+#[cfg(test)]
+mod test_settings;
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 use tracing::warn;
 
-use self::answers::{Failure, failed};
-use self::calls::{Call, Reply, Shape, What};
-use self::clouds::{CloudSettings, Places};
-use self::delete::DeleteServer;
-use self::http::{Connection, Written};
-use self::import::ImportImage;
-use self::launch::LaunchServer;
-use self::listing::{CallTheRoll, ListImages, ListServers};
-use self::shared::Shared;
-use self::survey::Survey;
-use self::tidy::TidyUp;
-use self::timings::Timings;
-use self::upload::UploadImage;
-use self::wire::OneServer;
-use super::gate::Gate;
-use super::{ApiCall, Driver, Outdated};
-use crate::model::cloud::{CloudError, ExternalId, Facts, Job, Outcome};
-use crate::model::config::ProviderConfig;
-use crate::model::findings::Findings;
-use crate::model::metrics::{Sample, StatsdAddress};
-use crate::model::problem::Problem;
-use crate::model::time::Span;
-use crate::policy::machine::{InFlight, Input, Next, OneCall, Pace, REFRESH, StateMachine};
+use crate::openstack::api_types::OneServer;
+use crate::openstack::calls::{Call, Reply, Shape, What};
+use crate::openstack::catalog::shared::Shared;
+use crate::openstack::catalog::timings::Timings;
+use crate::openstack::errors::{Failure, failed};
+use crate::openstack::http::{Connection, Written};
+use crate::openstack::jobs::delete::DeleteServer;
+use crate::openstack::jobs::import::ImportImage;
+use crate::openstack::jobs::launch::LaunchServer;
+use crate::openstack::jobs::listing::{CallTheRoll, ListImages, ListServers};
+use crate::openstack::jobs::refresh::Survey;
+use crate::openstack::jobs::unused_resources::TidyUp;
+use crate::openstack::jobs::upload::UploadImage;
+use nodepool_driver::call_guard::Gate;
+use nodepool_driver::driver::{ApiCall, Driver, Outdated};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::Facts;
+use nodepool_driver::job::{Job, Outcome};
+use nodepool_driver::state_machine::{InFlight, Input, Next, OneCall, Pace, REFRESH, StateMachine};
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::metrics::statsd_metrics::{Sample, StatsdAddress};
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::time::Span;
+use openstack_clouds::{CloudSettings, Places};
+use python_yaml::diagnostics::Problem;
 
 /// Between two listings while servers boot.
 const OBSERVE: Span = Span(1.0);
@@ -84,7 +80,7 @@ pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack,
     })?;
     let has_ipv6 = instances::host_has_ipv6();
     let facts = Facts {
-        launching: Some(Arc::new(survey::unseen(&settings))),
+        launching: Some(Arc::new(jobs::refresh::unseen(&settings))),
         uploading: Some(Arc::new(settings.section.uploading(&cloud.image_format))),
         ..Facts::unseen()
     };
@@ -108,8 +104,8 @@ fn cloud(
     places: &Places,
     findings: &mut Findings,
 ) -> Option<CloudSettings> {
-    let wanted = clouds::Wanted { cloud: settings.cloud.as_deref(), region: settings.region.as_deref() };
-    match clouds::load(places, wanted) {
+    let wanted = openstack_clouds::Wanted { cloud: settings.cloud.as_deref(), region: settings.region.as_deref() };
+    match openstack_clouds::load(places, wanted) {
         Ok(loaded) => {
             // They are about another file, which is read when a provider starts and not before.
             loaded.warnings.iter().for_each(|warning| warn!(provider = %section.name, "{warning}"));
@@ -170,7 +166,7 @@ impl Driver for OpenStack {
         Some(Outdated(Arc::new(move || {
             let (cloud, region) = (shared.settings.cloud.as_deref(), shared.settings.region.as_deref());
             // A file that cannot be used now is nothing that a provider could go on with.
-            let now = clouds::load(&places, clouds::Wanted { cloud, region });
+            let now = openstack_clouds::load(&places, openstack_clouds::Wanted { cloud, region });
             now.is_ok_and(|loaded| {
                 let is_renewed = || Written::of(&loaded.settings) != *written && is_usable(loaded.settings.clone());
                 loaded.settings != *shared.cloud || is_renewed()
@@ -179,7 +175,7 @@ impl Driver for OpenStack {
     }
 
     fn samples_to(&self) -> Option<StatsdAddress> {
-        self.shared.cloud.statsd.as_ref().map(|statsd| statsd.address.clone())
+        self.shared.cloud.statsd.as_ref().map(|statsd| StatsdAddress { host: statsd.host.clone(), port: statsd.port })
     }
 
     fn take_samples(&self) -> Vec<Sample> {
@@ -326,10 +322,10 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::drivers::BUILT;
-    use crate::model::findings::Source;
-    use crate::model::resolve::resolve;
-    use crate::model::yaml_parse;
+    use crate::BUILT;
+    use nodepool_model::config::diagnostics::Source;
+    use nodepool_model::config::resolve::resolve;
+    use python_yaml::parse;
 
     fn certificate() -> (String, String) {
         let made = rcgen::generate_simple_self_signed(["nodepool".to_owned()]).unwrap();
@@ -350,7 +346,7 @@ mod tests {
         let clouds = format!("clouds: {{c: {{auth: {auth}, cacert: {ca}, cert: {own}, key: {key}}}}}\n");
         fs::write(path("clouds.yaml"), clouds).unwrap();
         let text = "labels: []\nproviders: [{name: p, driver: openstack, cloud: c}]\n";
-        let root = yaml_parse::parse(text, &mut Vec::new()).unwrap();
+        let root = parse::parse(text, &mut Vec::new()).unwrap();
         let config = resolve(Source { file: "nodepool.yaml", root: &root }, None, BUILT).config.unwrap();
         let section = config.providers.values().next().unwrap();
         let places = Places { clouds: vec![path("clouds.yaml")], ..Places::default() };

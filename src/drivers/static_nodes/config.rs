@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::model::cloud::{HostCheck, HostIdentity, StandingHost};
-use crate::model::config::{PoolConfig, ProviderConfig};
-use crate::model::findings::Findings;
-use crate::model::ids::LabelName;
-use crate::model::problem::Problem;
-use crate::model::time::Span;
-use crate::model::yaml::{Place, YamlNode, YamlValue};
+use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::config::{PoolConfig, ProviderConfig};
+use nodepool_model::records::ids::LabelName;
+use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
+use nodepool_model::records::time::Span;
+use python_yaml::diagnostics::Problem;
+use python_yaml::tree::{Place, YamlNode, YamlValue};
 
 const DEFAULT_PORT: i64 = 22;
 const DEFAULT_TIMEOUT_S: i64 = 5;

@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::gate::Gate;
-use super::keyscan::{self, Gather, ScanError, ScanTarget, Scanner};
-use super::{ApiCall, Driver};
-use crate::model::cloud::{CloudError, Facts, FailureKind, HostCheck, HostIdentity, Job, Outcome, StandingHost};
-use crate::model::config::ProviderConfig;
-use crate::model::problem::Problem;
-use crate::model::quantity::Amounts;
-use crate::model::time::Span;
-use crate::policy::machine::{InFlight, Lane, OneCall, Pace};
+use crate::common::keyscan::{self, Gather, ScanError, ScanTarget, Scanner};
+use nodepool_driver::call_guard::Gate;
+use nodepool_driver::driver::{ApiCall, Driver};
+use nodepool_driver::error::{CloudError, FailureKind};
+use nodepool_driver::facts::Facts;
+use nodepool_driver::job::{Job, Outcome};
+use nodepool_driver::state_machine::{InFlight, Lane, OneCall, Pace};
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
+use nodepool_model::records::time::Span;
+use python_yaml::diagnostics::Problem;
 
 pub mod config;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::zk::tree::{Session, Tree, Write};
+use zookeeper_server::tree::{Session, Tree, Write};
 
 /// A step of the tree, as it is repeated by who is behind.
 #[derive(Clone)]
@@ -64,9 +64,10 @@ impl Replica {
 mod tests {
     use bytes::Bytes;
 
-    use super::super::MemoryZooKeeper;
     use super::*;
-    use crate::zk::{Connection, CreateMode, ZkError};
+    use crate::Connection;
+    use crate::memory::MemoryZooKeeper;
+    use zookeeper_server::types::{CreateMode, ZkError};
 
     #[tokio::test(start_paused = true)]
     async fn who_is_behind_reads_what_was() {

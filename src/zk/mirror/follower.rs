@@ -10,21 +10,22 @@ use futures::stream::{self, BoxStream, FuturesUnordered, Stream};
 use futures::{FutureExt, StreamExt};
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::{Read, State, lock, report_unreadable};
-use crate::model::build::BuildKey;
-use crate::model::images::UploadPlace;
-use crate::model::snapshot::Snapshot;
-use crate::zk::bulk::{self, Picture};
-use crate::zk::paths::{self, Place};
-use crate::zk::records::{Decoded, decode_stored};
-use crate::zk::{EventKind, SessionState, Stat, WatchEvent, Zk, ZkError};
+use super::bulk::{self, Picture};
+use super::mirror::{Read, State, lock, report_unreadable};
+use super::records::{Decoded, decode_stored};
+use crate::paths::{self, Place};
+use crate::{SessionState, Zk};
+use nodepool_model::records::image_build::BuildKey;
+use nodepool_model::snapshot::Snapshot;
+use nodepool_model::snapshot::images::UploadPlace;
+use zookeeper_server::types::{EventKind, Stat, WatchEvent, ZkError};
 
 /// After a read whose answer was lost.
 const RETRY_READ: Duration = Duration::from_millis(200);
 
 type ReadDone = (String, u64, Result<(Bytes, Stat), ZkError>);
 
-pub(super) struct Follower {
+pub(crate) struct Follower {
     zk: Zk,
     roots: &'static [&'static str],
     state: Arc<Mutex<State>>,
@@ -57,7 +58,7 @@ impl Follower {
         Self { zk, roots, state, reads: FuturesUnordered::new(), to_read, folds, gone_back }
     }
 
-    pub(super) async fn run(
+    pub(crate) async fn run(
         mut self,
         mut events: BoxStream<'static, WatchEvent>,
         session: watch::Receiver<SessionState>,

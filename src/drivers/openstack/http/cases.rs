@@ -6,9 +6,8 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::super::calls::{self, What};
-use super::super::clouds;
 use super::*;
+use crate::openstack::calls::{self, What};
 
 /// An answer: its status, further lines of its head, its body.
 struct Said(u16, &'static str, String);
@@ -50,7 +49,7 @@ impl Cloud {
     }
 
     fn connection(&self) -> Connection {
-        let mut settings = clouds::with("");
+        let mut settings = crate::openstack::test_settings::cloud_with("");
         settings.identity.auth_url = format!("{}/identity/v3", self.base);
         let timings = Arc::new(Timings::new(&settings));
         Connection::new(Arc::new(settings), timings).unwrap()

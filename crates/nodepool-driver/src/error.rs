@@ -1,0 +1,93 @@
+//! Errors of cloud calls and jobs, by what the caller does next.
+
+use serde::Serialize;
+
+use nodepool_model::records::time::Span;
+
+/// Why a call or a job failed, by what the caller should do next.
+#[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize)]
+pub enum CloudError {
+    /// Deleting: that is success.
+    #[error("not found")]
+    NotFound,
+    /// Not a failed attempt: the node is aborted and the facts are refreshed.
+    #[error("over quota: {0}")]
+    Quota(String),
+    /// The zone that was asked for is not there any more: no failed attempt either, and another zone is chosen.
+    #[error("availability zone {0} is not there any more")]
+    NoZone(String),
+    /// The cloud is full; counts as an attempt.
+    #[error("no capacity: {0}")]
+    Capacity(String),
+    /// Slow down. The TaskManager does so and repeats the call for as long as somebody wants it; no submitter hears of it.
+    #[error("throttled, retry after {} s", retry_after.0)]
+    Throttled { retry_after: Span },
+    /// The label can never work: it is taken out of service.
+    #[error("denied: {0}")]
+    Denied(String),
+    #[error("{detail}")]
+    Failed { kind: FailureKind, detail: String },
+    /// Our own deadline passed.
+    #[error("deadline passed")]
+    Deadline,
+}
+
+impl CloudError {
+    /// Of what kind, in one word: for figures.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            CloudError::NotFound => "not-found",
+            CloudError::Quota(_) => "quota",
+            CloudError::NoZone(_) => "no-zone",
+            CloudError::Capacity(_) => "capacity",
+            CloudError::Throttled { .. } => "throttled",
+            CloudError::Denied(_) => "denied",
+            CloudError::Failed { .. } => "failed",
+            CloudError::Deadline => "deadline",
+        }
+    }
+
+    /// A job that Nodepool itself gave up: the provider drains, the submitter abandoned it, the tree ends.
+    pub fn given_up(detail: impl Into<String>) -> Self {
+        CloudError::Failed { kind: FailureKind::Nodepool, detail: detail.into() }
+    }
+}
+
+/// Kinds of failed launches and deletes that operators watch separately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum FailureKind {
+    /// Something on our side: no uploaded image, no token, given up.
+    Nodepool,
+    /// The cloud reports the instance as failed.
+    Status,
+    /// No usable address.
+    Network,
+    KeyScan,
+    Ssh,
+    Capacity,
+    Quota,
+    ServerCreateTimeout,
+    ServerDeleteTimeout,
+    /// The ZooKeeper session ended meanwhile.
+    Session,
+    Unknown,
+}
+
+impl FailureKind {
+    /// What follows `nodepool.launch.` and its relatives in a metric's name.
+    pub fn statsd_suffix(self) -> &'static str {
+        match self {
+            FailureKind::Nodepool => "error.nodepool",
+            FailureKind::Status => "error.status",
+            FailureKind::Network => "error.network",
+            FailureKind::KeyScan => "error.keyscan",
+            FailureKind::Ssh => "error.ssh",
+            FailureKind::Capacity => "error.capacity",
+            FailureKind::Quota => "error.quota",
+            FailureKind::ServerCreateTimeout => "error.servercreatetimeout",
+            FailureKind::ServerDeleteTimeout => "error.serverdeletetimeout",
+            FailureKind::Session => "error.zksession",
+            FailureKind::Unknown => "error.unknown",
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Facts: what is known of a provider. One immutable value, replaced as a whole.
+//!
+//! Drivers have no clock: the TaskManager stamps the times in here when it receives a reply.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use serde::Serialize;
+
+use nodepool_model::config::unused_resources::Tidy;
+use nodepool_model::config::upload_config::Uploading;
+use nodepool_model::records::ids::{ImageName, LabelName, NodeId, PoolName};
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
+use nodepool_model::records::time::{Span, Timestamp};
+
+/// What is known about one provider; one immutable value, replaced as a whole.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Facts {
+    /// When the last survey ended; the epoch before the first one.
+    pub seen_at: Timestamp,
+    /// Why the whole provider cannot be used, as its last survey found.
+    pub trouble: Option<Trouble>,
+    /// Where the instances of our nodes were seen, by the numbers of the nodes.
+    pub zones: BTreeMap<NodeId, String>,
+    /// Infinite where the cloud names no limit.
+    pub limits: Amounts,
+    /// What others use of them.
+    pub unmanaged: Amounts,
+    /// What leaked instances of ours use of them, as the last look for leaks found.
+    pub leaked: Amounts,
+    /// What one node of a label takes.
+    pub label_needs: BTreeMap<LabelName, Amounts>,
+    /// Nodes that exist without being launched, in the order of the configuration.
+    pub standing: Vec<Arc<StandingHost>>,
+    /// How nodes are launched; `None` where requests are served by reuse only.
+    pub launching: Option<Arc<Launching>>,
+    /// How it takes images; `None` where it takes none.
+    pub uploading: Option<Arc<Uploading>>,
+    /// What the last survey had to do without. Of it is known what it was before, and it is asked for again soon.
+    pub unanswered: Vec<&'static str>,
+}
+
+/// How a provider launches nodes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Launching {
+    /// Attempts for one node; at least one.
+    pub attempts: u32,
+    /// For one attempt, from its beginning to a node that is ready.
+    pub timeout: Span,
+    /// From a running instance to its answer at the connection port.
+    pub boot_timeout: Span,
+    /// Availability zones to choose from; none where the cloud has none, or chooses itself.
+    pub zones: Vec<String>,
+    pub tidy: Tidy,
+    pub labels: BTreeMap<PoolName, BTreeMap<LabelName, LaunchLabel>>,
+}
+
+/// What is known about one label of one pool.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LaunchLabel {
+    /// What one node takes; `None` until the cloud has said it.
+    pub need: Option<Amounts>,
+    pub image: LabelImage,
+    pub login: Login,
+    pub host_key_checking: bool,
+    /// After a failed look for host keys the instance's console is logged.
+    pub console_log: bool,
+    /// Why no node of it can be launched.
+    pub trouble: Option<Trouble>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum LabelImage {
+    /// An image that the cloud has, by its name in the configuration.
+    Cloud(String),
+    /// One that the builder makes and uploads.
+    Disk(ImageName),
+}
+
+/// How to log in to nodes of an image.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Login {
+    pub username: Option<String>,
+    pub python_path: Option<String>,
+    pub shell_type: Option<String>,
+    pub connection_type: Option<String>,
+    pub connection_port: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Trouble {
+    /// May pass by itself: an image is not there yet, the cloud does not answer.
+    NotReady(String),
+    /// It can never work with this configuration.
+    Broken(String),
+}
+
+impl Trouble {
+    pub fn why(&self) -> &str {
+        match self {
+            Trouble::NotReady(why) | Trouble::Broken(why) => why,
+        }
+    }
+}
+
+impl Facts {
+    /// Nothing seen yet, nothing limited.
+    pub fn unseen() -> Self {
+        Self {
+            seen_at: Timestamp::default(),
+            trouble: None,
+            zones: BTreeMap::new(),
+            limits: Amounts::unlimited(),
+            unmanaged: Amounts::none(),
+            leaked: Amounts::none(),
+            label_needs: BTreeMap::new(),
+            standing: Vec::new(),
+            launching: None,
+            uploading: None,
+            unanswered: Vec::new(),
+        }
+    }
+
+    /// Notes what the last check of one host found. Hosts that are not known are left alone.
+    pub fn note_check(&mut self, identity: &HostIdentity, check: HostCheck) {
+        if let Some(host) = self.standing.iter_mut().find(|host| host.identity == *identity) {
+            Arc::make_mut(host).check = check;
+        }
+    }
+
+    /// What is known about launching a label in a pool.
+    pub fn launch_label(&self, pool: &PoolName, label: &LabelName) -> Option<&LaunchLabel> {
+        self.launching.as_ref()?.labels.get(pool)?.get(label)
+    }
+
+    /// Is an image missing that a label wants?
+    pub fn lacks_an_image(&self) -> bool {
+        let labels = self.launching.iter().flat_map(|launching| launching.labels.values().flat_map(BTreeMap::values));
+        labels.into_iter().any(|label| matches!(label.trouble, Some(Trouble::NotReady(_))))
+    }
+
+    /// What the cloud leaves to this provider's nodes: its limits without what others and leaked instances use.
+    pub fn room(&self) -> Amounts {
+        let mut room = self.limits.clone();
+        room.subtract(&self.unmanaged);
+        room.subtract(&self.leaked);
+        room
+    }
+
+    /// What may ever be free: leaked instances go, and the network's resources are in use by whoever comes first.
+    pub fn most(&self) -> Amounts {
+        let mut most = self.limits.clone();
+        most.subtract(&self.unmanaged.recorded(true));
+        most
+    }
+
+    /// What one node takes; one instance where nothing more is known.
+    pub fn need(&self, pool: &PoolName, label: &LabelName) -> &Amounts {
+        static ONE_INSTANCE: LazyLock<Amounts> = LazyLock::new(|| Amounts::none().with("instances", 1.0));
+        let launched = self.launch_label(pool, label).and_then(|label| label.need.as_ref());
+        launched.or_else(|| self.label_needs.get(label)).unwrap_or(&ONE_INSTANCE)
+    }
+
+    pub fn standing_host(&self, identity: &HostIdentity) -> Option<&Arc<StandingHost>> {
+        self.standing.iter().find(|host| host.identity == *identity)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_of_an_unlimited_provider_can_be_dumped() {
+        let mut facts = Facts::unseen();
+        facts.limits.set("cores", f64::INFINITY);
+        facts.limits.set("ram", 4096.0);
+        let json = serde_json::to_value(&facts).unwrap();
+        assert_eq!(json["limits"], serde_json::json!({"cores": null, "ram": 4096.0}));
+        assert_eq!(json["seen_at"], serde_json::json!(0.0));
+    }
+}

@@ -1,0 +1,113 @@
+//! Instances of a cloud, and the inventory of all that a provider can see.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+
+use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
+use nodepool_model::records::resources::Amounts;
+
+/// A resource that runs and can be handed out.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Instance {
+    pub external_id: ExternalId,
+    /// The address Zuul connects to.
+    pub interface_ip: Option<String>,
+    pub public_ipv4: Option<String>,
+    pub public_ipv6: Option<String>,
+    pub private_ipv4: Option<String>,
+    pub private_ipv6: Option<String>,
+    pub cloud: Option<String>,
+    pub zone: Option<String>,
+    pub region: Option<String>,
+    /// The hypervisor, as far as the cloud says which.
+    pub host_id: Option<String>,
+    pub metadata: BTreeMap<String, String>,
+    /// What it takes from the limits.
+    pub amounts: Amounts,
+    pub state: InstanceState,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum InstanceState {
+    Starting,
+    Running,
+    /// With the cloud's word for it.
+    Failed(String),
+    Stopping,
+}
+
+impl Instance {
+    /// Of which nothing else is known.
+    pub fn new(external_id: ExternalId) -> Self {
+        Self {
+            external_id,
+            interface_ip: None,
+            public_ipv4: None,
+            public_ipv6: None,
+            private_ipv4: None,
+            private_ipv6: None,
+            cloud: None,
+            zone: None,
+            region: None,
+            host_id: None,
+            metadata: BTreeMap::new(),
+            amounts: Amounts::none(),
+            state: InstanceState::Running,
+        }
+    }
+
+    /// Was it made by this provider?
+    pub fn is_of(&self, provider: &ProviderName) -> bool {
+        self.metadata.get("nodepool_provider_name").is_some_and(|name| name == provider.as_str())
+    }
+
+    /// The node that it was made for.
+    pub fn node(&self) -> Option<&str> {
+        self.metadata.get("nodepool_node_id").map(String::as_str)
+    }
+}
+
+/// Every instance of the provider that could be seen, ours or not; complete, or there is none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Inventory {
+    instances: Vec<Instance>,
+    /// Where to find those whose id is a text.
+    #[serde(skip)]
+    by_id: HashMap<String, usize>,
+}
+
+impl Inventory {
+    pub fn new(instances: Vec<Instance>) -> Self {
+        let id = |(index, instance): (usize, &Instance)| match &instance.external_id {
+            ExternalId::Text(id) => Some((id.clone(), index)),
+            ExternalId::Object(_) => None,
+        };
+        let by_id = instances.iter().enumerate().filter_map(id).collect();
+        Self { instances, by_id }
+    }
+
+    pub fn instances(&self) -> &[Instance] {
+        &self.instances
+    }
+
+    /// What instances that are not this provider's use of the limits.
+    pub fn used_by_others(&self, provider: &ProviderName) -> Amounts {
+        let mut total = Amounts::none();
+        self.instances.iter().filter(|instance| !instance.is_of(provider)).for_each(|other| total.add(&other.amounts));
+        total
+    }
+
+    /// Where the nodes of a provider are.
+    pub fn zones(&self, provider: &ProviderName) -> BTreeMap<NodeId, String> {
+        let ours = self.instances.iter().filter(|instance| instance.is_of(provider));
+        ours.filter_map(|instance| Some((NodeId::from(instance.node()?), instance.zone.clone()?))).collect()
+    }
+
+    pub fn find(&self, id: &ExternalId) -> Option<&Instance> {
+        match id {
+            ExternalId::Text(id) => self.by_id.get(id).map(|index| &self.instances[*index]),
+            ExternalId::Object(_) => self.instances.iter().find(|instance| instance.external_id == *id),
+        }
+    }
+}

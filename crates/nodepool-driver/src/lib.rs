@@ -1,0 +1,12 @@
+//! The API between Nodepool and its drivers: jobs, provider facts and the state machines that a driver answers jobs with.
+//!
+//! A driver needs this crate and `nodepool-model`, and no other part of Nodepool.
+
+pub mod call_guard;
+pub mod driver;
+pub mod error;
+pub mod facts;
+pub mod instance;
+pub mod job;
+pub mod simple_adapter;
+pub mod state_machine;

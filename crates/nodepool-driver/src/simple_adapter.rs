@@ -1,0 +1,433 @@
+//! Simple drivers: for clouds where one call creates and one call deletes an instance. An adapter has four calls, and more
+//! where its cloud has more; `Simple` makes a driver of it, with the machines for every job.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::future::{Future, ready};
+use std::sync::Arc;
+
+use crate::call_guard::Gate;
+use crate::driver::{ApiCall, Driver};
+use crate::error::{CloudError, FailureKind};
+use crate::facts::{Facts, Launching};
+use crate::instance::{Instance, InstanceState, Inventory};
+use crate::job::{Job, LaunchOrder, Notification, Outcome};
+use crate::state_machine::{InFlight, Input, Lane, Next, Pace, REFRESH, StateMachine};
+use nodepool_model::config::unused_resources::{Tidied, Tidying};
+use nodepool_model::config::upload_config::{StoredImage, UploadOrder, Uploading};
+use nodepool_model::records::ids::{ExternalId, ProviderName};
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::time::Span;
+
+/// What a simple cloud can do. All calls are made one after another, unless `pace` says otherwise.
+pub trait SimpleAdapter: Send + 'static {
+    /// Names of the calls for statsd.
+    const KEYS: Keys = Keys {
+        create: "create_instance",
+        delete: "delete_instance",
+        list: "list_instances",
+        limits: "get_quota_limits",
+        ports: "list_ports",
+        delete_port: "delete_port",
+        console: "get_console",
+        upload: "upload_image",
+        delete_image: "delete_image",
+        list_images: "list_images",
+    };
+
+    /// Creates an instance with all the metadata of the order. Where one of this host name is there already, by a creation whose
+    /// answer was lost, that one is meant.
+    fn create_instance(&self, order: &LaunchOrder) -> impl Future<Output = Result<ExternalId, CloudError>>;
+
+    /// Asks for the removal. `NotFound` is as good as success.
+    fn delete_instance(&self, id: &ExternalId) -> impl Future<Output = Result<(), CloudError>>;
+
+    /// All instances that can be seen, ours or not. A listing that is not complete is an error.
+    fn list_instances(&self) -> impl Future<Output = Result<Vec<Instance>, CloudError>>;
+
+    /// Nothing is limited where a cloud does not say.
+    fn quota_limits(&self) -> impl Future<Output = Result<Amounts, CloudError>> {
+        ready(Ok(Amounts::unlimited()))
+    }
+
+    /// Ports that carry nothing now. Those that carried nothing at the look before either are deleted. Asked for as often as
+    /// `launching` says.
+    fn unused_ports(&self) -> impl Future<Output = Result<Vec<String>, CloudError>> {
+        ready(Ok(Vec::new()))
+    }
+
+    fn delete_port(&self, _port: &str) -> impl Future<Output = Result<(), CloudError>> {
+        ready(Err(CloudError::NotFound))
+    }
+
+    /// What an instance has written to its console, for the log of a launch that failed.
+    fn console(&self, _id: &ExternalId) -> impl Future<Output = Result<Option<String>, CloudError>> {
+        ready(Ok(None))
+    }
+
+    /// Brings an image there, with all the order's properties and marks. Where one with these marks is there already and whole, by an
+    /// attempt of which nobody has heard, that one is meant.
+    fn upload_image(&self, _order: &UploadOrder) -> impl Future<Output = Result<ExternalId, CloudError>> {
+        ready(Err(CloudError::Denied("this cloud takes no images".to_owned())))
+    }
+
+    /// `NotFound` is as good as success.
+    fn delete_image(&self, _id: &ExternalId) -> impl Future<Output = Result<(), CloudError>> {
+        ready(Err(CloudError::NotFound))
+    }
+
+    /// All images that can be seen, ours or not.
+    fn list_images(&self) -> impl Future<Output = Result<Vec<StoredImage>, CloudError>> {
+        ready(Ok(Vec::new()))
+    }
+
+    /// How nodes are launched, and what is known of each label: from the configuration alone.
+    fn launching(&self) -> Launching;
+
+    /// How images are taken: from the configuration alone.
+    fn uploading(&self) -> Option<Uploading> {
+        None
+    }
+
+    /// Whether `notified` does anything.
+    const LISTENS: bool = false;
+
+    /// Hears what became of a node.
+    fn notified(&self, _notification: &Notification) {}
+
+    fn pace(&self) -> Pace {
+        Pace { spacing: Span::ZERO, in_flight: InFlight::Pinned(1), observe: Span(1.0), refresh: Some(REFRESH) }
+    }
+}
+
+/// Names of an adapter's calls.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys {
+    pub create: &'static str,
+    pub delete: &'static str,
+    pub list: &'static str,
+    pub limits: &'static str,
+    pub ports: &'static str,
+    pub delete_port: &'static str,
+    pub console: &'static str,
+    pub upload: &'static str,
+    pub delete_image: &'static str,
+    pub list_images: &'static str,
+}
+
+/// As metrics know them.
+const PORTS: &str = "ports";
+
+/// Longest time for one call.
+const DEADLINE: Span = Span(60.0);
+/// The same for an image on its way.
+const UPLOAD_DEADLINE: Span = Span(72_000.0);
+
+/// A driver made of an adapter.
+pub struct Simple<A> {
+    adapter: A,
+    provider: ProviderName,
+    facts: Facts,
+    /// At the last look.
+    unused_ports: RefCell<BTreeSet<String>>,
+}
+
+impl<A: SimpleAdapter> Simple<A> {
+    pub fn new(provider: ProviderName, adapter: A) -> Self {
+        let facts = Facts {
+            launching: Some(Arc::new(adapter.launching())),
+            uploading: adapter.uploading().map(Arc::new),
+            ..Facts::unseen()
+        };
+        Self { adapter, provider, facts, unused_ports: RefCell::default() }
+    }
+}
+
+/// One call of an adapter.
+#[derive(Clone, Debug)]
+pub struct Call {
+    key: &'static str,
+    request: Request,
+}
+
+#[derive(Clone, Debug)]
+enum Request {
+    Create(Arc<LaunchOrder>),
+    Delete(ExternalId),
+    List,
+    Limits,
+    Ports,
+    DeletePort(String),
+    Console(ExternalId),
+    Upload(Arc<UploadOrder>),
+    DeleteImage(ExternalId),
+    Images,
+}
+
+#[derive(Debug)]
+pub enum Reply {
+    Created(ExternalId),
+    Accepted,
+    Listed(Vec<Instance>),
+    Limited(Amounts),
+    /// Ports that were unused at the look before as well.
+    Unused(Vec<String>),
+    Console(Option<String>),
+    Images(Vec<StoredImage>),
+}
+
+impl ApiCall for Call {
+    fn key(&self) -> &'static str {
+        self.key
+    }
+
+    fn lane(&self) -> Lane {
+        match self.request {
+            Request::Create(_) | Request::Delete(_) | Request::DeletePort(_) | Request::DeleteImage(_) => Lane::Change,
+            Request::List | Request::Limits | Request::Ports | Request::Console(_) | Request::Images => Lane::Look,
+            Request::Upload(_) => Lane::Bulk,
+        }
+    }
+
+    fn deadline(&self) -> Span {
+        if matches!(self.request, Request::Upload(_)) { UPLOAD_DEADLINE } else { DEADLINE }
+    }
+}
+
+impl<A: SimpleAdapter> Driver for Simple<A> {
+    type Call = Call;
+    type Reply = Reply;
+    type Machine = Machine;
+
+    const LISTENS: bool = A::LISTENS;
+
+    fn notified(&self, notification: &Notification) {
+        self.adapter.notified(notification);
+    }
+
+    fn facts(&self) -> Facts {
+        self.facts.clone()
+    }
+
+    fn pace(&self) -> Pace {
+        self.adapter.pace()
+    }
+
+    fn begin(&self, job: &Job) -> Machine {
+        let (step, external_id) = match job {
+            Job::Launch(order) if order.found.is_some() => (Step::Booting, order.found.clone()),
+            Job::Launch(order) => (Step::Create(order.clone()), None),
+            Job::Delete(id) => (Step::Delete(id.clone()), None),
+            Job::Survey => (Step::Survey(Box::new(self.facts.clone()), self.provider.clone()), None),
+            Job::List | Job::RollCall => (Step::List, None),
+            Job::Tidy { ports, doing } => (Step::Tidy { ports: *ports, doing: *doing }, None),
+            Job::Console(id) => (Step::Console(id.clone()), None),
+            Job::Upload(order) => (Step::Upload(order.clone()), None),
+            Job::DeleteImage(id) => (Step::DeleteImage(id.clone()), None),
+            Job::ListImages => (Step::ListImages, None),
+            Job::Inspect(_) | Job::Probe(_) => (Step::NoHosts, None),
+        };
+        Machine { keys: A::KEYS, step, external_id }
+    }
+
+    async fn call(&self, call: Call, _: &Gate) -> Result<Reply, CloudError> {
+        match call.request {
+            Request::Create(order) => self.adapter.create_instance(&order).await.map(Reply::Created),
+            Request::Delete(id) => self.adapter.delete_instance(&id).await.map(|()| Reply::Accepted),
+            Request::List => self.adapter.list_instances().await.map(Reply::Listed),
+            Request::Limits => self.adapter.quota_limits().await.map(Reply::Limited),
+            Request::Ports => self.adapter.unused_ports().await.map(|ports| Reply::Unused(self.unused_twice(ports))),
+            Request::DeletePort(port) => self.adapter.delete_port(&port).await.map(|()| Reply::Accepted),
+            Request::Console(id) => self.adapter.console(&id).await.map(Reply::Console),
+            Request::Upload(order) => self.adapter.upload_image(&order).await.map(Reply::Created),
+            Request::DeleteImage(id) => self.adapter.delete_image(&id).await.map(|()| Reply::Accepted),
+            Request::Images => self.adapter.list_images().await.map(Reply::Images),
+        }
+    }
+}
+
+impl<A> Simple<A> {
+    /// Notes which ports are unused now. A port that is just being made carries nothing for a moment, so one look is not enough.
+    fn unused_twice(&self, ports: Vec<String>) -> Vec<String> {
+        let before = self.unused_ports.replace(ports.iter().cloned().collect());
+        ports.into_iter().filter(|port| before.contains(port)).collect()
+    }
+}
+
+/// One job, written down as its steps.
+#[derive(Debug)]
+pub struct Machine {
+    keys: Keys,
+    step: Step,
+    external_id: Option<ExternalId>,
+}
+
+#[derive(Debug)]
+enum Step {
+    Create(Arc<LaunchOrder>),
+    Creating,
+    Booting,
+    Delete(ExternalId),
+    Deleting(ExternalId),
+    Going(ExternalId),
+    List,
+    Tidy {
+        ports: bool,
+        doing: Tidying,
+    },
+    /// The ports that are left, and what has been done.
+    DeletingPorts(Vec<String>, Tidied),
+    Console(ExternalId),
+    Upload(Arc<UploadOrder>),
+    Uploading,
+    DeleteImage(ExternalId),
+    DeletingImage,
+    ListImages,
+    Survey(Box<Facts>, ProviderName),
+    Listing(Box<Facts>, ProviderName),
+    Limiting(Box<Facts>, Inventory),
+    NoHosts,
+    Over,
+}
+
+impl StateMachine for Machine {
+    type Call = Call;
+    type Reply = Reply;
+
+    fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        let step = std::mem::replace(&mut self.step, Step::Over);
+        let keys = self.keys;
+        match (step, input) {
+            (Step::DeletingPorts(left, done), Input::Reply(result)) => self.port_deleted(left, done, result),
+            (_, Input::Reply(Err(error))) => Next::Failed(error),
+            (Step::Create(order), Input::Start) => self.call(Step::Creating, keys.create, Request::Create(order)),
+            (Step::Creating, Input::Reply(Ok(Reply::Created(id)))) => {
+                self.external_id = Some(id);
+                self.observe(Step::Booting)
+            }
+            (Step::Booting, Input::Start) => self.observe(Step::Booting),
+            (Step::Booting, Input::Seen(inventory)) => self.booted(inventory),
+            (Step::Delete(id), Input::Start) => self.call(Step::Deleting(id.clone()), keys.delete, Request::Delete(id)),
+            (Step::Deleting(id), Input::Reply(Ok(Reply::Accepted))) => self.observe(Step::Going(id)),
+            (Step::Going(id), Input::Seen(inventory)) => match inventory.find(&id) {
+                Some(_) => self.observe(Step::Going(id)),
+                None => Next::Done(Outcome::Deleted),
+            },
+            (Step::Survey(facts, provider), Input::Start) => {
+                self.call(Step::Listing(facts, provider), keys.list, Request::List)
+            }
+            (Step::List, Input::Start) => self.call(Step::List, keys.list, Request::List),
+            (Step::List, Input::Reply(Ok(Reply::Listed(instances)))) => {
+                Next::Done(Outcome::Listed(Arc::new(Inventory::new(instances))))
+            }
+            (Step::Listing(mut facts, provider), Input::Reply(Ok(Reply::Listed(instances)))) => {
+                let inventory = Inventory::new(instances);
+                facts.unmanaged = inventory.used_by_others(&provider);
+                self.call(Step::Limiting(facts, inventory), keys.limits, Request::Limits)
+            }
+            (Step::Limiting(mut facts, inventory), Input::Reply(Ok(Reply::Limited(limits)))) => {
+                facts.limits = limits;
+                Next::Done(Outcome::Surveyed(Arc::new(*facts), Arc::new(inventory)))
+            }
+            (Step::Tidy { ports: false, .. }, Input::Start) => Next::Done(Outcome::Tidied(Tidied::default())),
+            (step @ Step::Tidy { .. }, Input::Start) => self.call(step, keys.ports, Request::Ports),
+            (Step::Tidy { doing, .. }, Input::Reply(Ok(Reply::Unused(unused)))) => self.tidy(doing, unused),
+            (Step::Console(id), Input::Start) => {
+                self.call(Step::Console(id.clone()), keys.console, Request::Console(id))
+            }
+            (Step::Console(_), Input::Reply(Ok(Reply::Console(text)))) => Next::Done(Outcome::Console(text)),
+            (Step::Upload(order), Input::Start) => self.call(Step::Uploading, keys.upload, Request::Upload(order)),
+            (Step::Uploading, Input::Reply(Ok(Reply::Created(id)))) => {
+                self.external_id = Some(id.clone());
+                Next::Done(Outcome::Uploaded(id))
+            }
+            (Step::DeleteImage(id), Input::Start) => {
+                self.call(Step::DeletingImage, keys.delete_image, Request::DeleteImage(id))
+            }
+            (Step::DeletingImage, Input::Reply(Ok(Reply::Accepted))) => Next::Done(Outcome::Deleted),
+            (Step::ListImages, Input::Start) => self.call(Step::ListImages, keys.list_images, Request::Images),
+            (Step::ListImages, Input::Reply(Ok(Reply::Images(images)))) => Next::Done(Outcome::Images(images)),
+            (Step::NoHosts, Input::Start) => Next::Failed(CloudError::NotFound),
+            (step, input) => unreachable!("{input:?} is no answer to {step:?}"),
+        }
+    }
+
+    fn external_id(&self) -> Option<&ExternalId> {
+        self.external_id.as_ref()
+    }
+
+    fn label(&self) -> &'static str {
+        match self.step {
+            Step::Create(_) | Step::Creating => "creating instance",
+            Step::Booting => "booting",
+            Step::Delete(_) | Step::Deleting(_) => "deleting instance",
+            Step::Going(_) => "waiting until it is gone",
+            Step::List => "listing",
+            Step::Tidy { .. } | Step::DeletingPorts(..) => "tidying up",
+            Step::Console(_) => "reading the console",
+            Step::Upload(_) | Step::Uploading => "uploading",
+            Step::DeleteImage(_) | Step::DeletingImage => "deleting image",
+            Step::ListImages => "listing images",
+            Step::Survey(..) | Step::Listing(..) | Step::Limiting(..) => "looking at everything",
+            Step::NoHosts | Step::Over => "ended",
+        }
+    }
+}
+
+impl Machine {
+    fn call(&mut self, step: Step, key: &'static str, request: Request) -> Next<Call> {
+        self.step = step;
+        Next::Call(Call { key, request })
+    }
+
+    fn observe(&mut self, step: Step) -> Next<Call> {
+        self.step = step;
+        Next::Observe
+    }
+
+    fn booted(&mut self, inventory: &Inventory) -> Next<Call> {
+        let found = self.external_id.as_ref().and_then(|id| inventory.find(id));
+        match found.map(|instance| (&instance.state, instance)) {
+            Some((InstanceState::Running, instance)) => Next::Done(Outcome::Launched(Box::new(instance.clone()))),
+            Some((InstanceState::Starting, _)) => self.observe(Step::Booting),
+            // Some clouds accept what is over a quota and let it fail.
+            Some((InstanceState::Failed(fault), _)) if fault.to_lowercase().contains("quota") => {
+                Next::Failed(CloudError::Quota(fault.clone()))
+            }
+            Some((InstanceState::Failed(fault), _)) => failed(format!("Server in error state: {fault}")),
+            Some((InstanceState::Stopping, _)) | None => failed("the instance has gone".to_owned()),
+        }
+    }
+
+    fn tidy(&mut self, doing: Tidying, unused: Vec<String>) -> Next<Call> {
+        let mut done = Tidied::default();
+        match doing {
+            Tidying::Delete { budget } if unused.len() <= budget => return self.next_port(unused, done),
+            Tidying::Delete { .. } => drop(done.exceeded.insert(PORTS, unused.len())),
+            Tidying::Look => drop(done.unused.insert(PORTS, unused)),
+        }
+        Next::Done(Outcome::Tidied(done))
+    }
+
+    fn port_deleted(&mut self, left: Vec<String>, mut done: Tidied, result: Result<Reply, CloudError>) -> Next<Call> {
+        match result {
+            Ok(_) => *done.deleted.entry(PORTS).or_default() += 1,
+            // Somebody was faster.
+            Err(CloudError::NotFound) => {}
+            // One that cannot be deleted keeps no other from it; the first error is told in the end.
+            Err(error) => drop(done.failed.entry(PORTS).or_insert_with(|| error.to_string())),
+        }
+        self.next_port(left, done)
+    }
+
+    fn next_port(&mut self, mut left: Vec<String>, done: Tidied) -> Next<Call> {
+        match left.pop() {
+            Some(port) => self.call(Step::DeletingPorts(left, done), self.keys.delete_port, Request::DeletePort(port)),
+            None => Next::Done(Outcome::Tidied(done)),
+        }
+    }
+}
+
+fn failed(detail: String) -> Next<Call> {
+    Next::Failed(CloudError::Failed { kind: FailureKind::Status, detail })
+}

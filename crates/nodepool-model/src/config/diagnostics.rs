@@ -1,0 +1,93 @@
+//! Collects what is wrong while a configuration is resolved, so that everything is reported at once.
+
+use python_yaml::diagnostics::Problem;
+use python_yaml::tree::{Place, YamlNode, python_quoted};
+
+/// A parsed file and the name to call it by in messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    pub file: &'a str,
+    pub root: &'a YamlNode,
+}
+
+/// What a loader found.
+#[derive(Debug, Default)]
+pub struct Findings {
+    pub problems: Vec<Problem>,
+    /// Reasons not to load a file that Nodepool 11's validator accepts: `config-validate` only warns of them.
+    pub not_for_validator: Vec<Problem>,
+}
+
+impl Findings {
+    pub fn error(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
+        self.problems.push(Problem::error(at, message).help(help));
+    }
+
+    pub fn warning(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
+        self.problems.push(Problem::warning(at, message).help(help));
+    }
+
+    pub fn notice(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
+        self.problems.push(Problem::notice(at, message).help(help));
+    }
+
+    pub fn error_only_for_loader(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
+        self.not_for_validator.push(Problem::error(at, message).help(help));
+    }
+
+    /// The value, or its default with the problem noted.
+    pub fn keep<T: Default>(&mut self, result: Result<T, Problem>) -> T {
+        result.unwrap_or_else(|problem| {
+            self.problems.push(problem);
+            T::default()
+        })
+    }
+
+    /// The text at a key without which the section means nothing.
+    pub fn required(&mut self, section: &YamlNode, key: &str, what: &str) -> Option<String> {
+        match section.text(key) {
+            Ok(Some(text)) => Some(text),
+            Ok(None) => {
+                self.missing(section.at, key, format!("{what} needs `{key}`"));
+                None
+            }
+            Err(problem) => {
+                self.problems.push(problem);
+                None
+            }
+        }
+    }
+
+    /// The reference stops with a bare `KeyError` where a key is missing.
+    pub fn missing(&mut self, at: Place, key: &str, help: impl Into<String>) {
+        self.error(at, format!("KeyError: {}", python_quoted(key)), help);
+    }
+
+    /// The same where something is named that does not exist. Its validator looks at few of these names.
+    pub fn unknown(&mut self, at: Place, name: &str, help: impl Into<String>) {
+        self.error_only_for_loader(at, format!("KeyError: {}", python_quoted(name)), help);
+    }
+
+    /// The mappings in a list; anything else in it is a problem.
+    pub fn mappings<'a>(&mut self, section: &'a YamlNode, key: &str, what: &str) -> Vec<&'a YamlNode> {
+        let items = match section.list(key) {
+            Ok(items) => items,
+            Err(problem) => {
+                self.problems.push(problem);
+                return Vec::new();
+            }
+        };
+        let mut mappings = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            if matches!(item.value, python_yaml::tree::YamlValue::Map(_)) {
+                mappings.push(item);
+                continue;
+            }
+            let path = format!("data[{}][{index}]", python_quoted(key));
+            let help = format!("{what} is a mapping, this is {}", item.value.type_name());
+            self.problems
+                .push(Problem::error(item.at, format!("expected a dictionary @ {path}")).path(path).help(help));
+        }
+        mappings
+    }
+}

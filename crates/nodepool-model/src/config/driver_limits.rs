@@ -1,0 +1,140 @@
+//! What the loader must know of each driver, built or not: how its pools name labels, and which limits they take.
+
+use python_yaml::diagnostics::{Problem, nearest};
+use python_yaml::tree::YamlNode;
+
+/// One driver of Nodepool 11.
+#[derive(Debug)]
+pub struct DriverFacts {
+    /// Empty for a driver that Nodepool 11 does not know.
+    pub name: &'static str,
+    pub label_style: LabelStyle,
+    pub manages_images: bool,
+    /// The format its provider images add where the section names none; `None` if clouds.yaml decides.
+    pub image_format: Option<&'static str>,
+    /// A label's `diskimage` is a top-level one, and the provider is compared with all of it.
+    pub labels_hold_images: bool,
+    /// Provider keys that stand in for a pool's `max-servers`, the first that is given.
+    pub max_servers_keys: &'static [&'static str],
+    /// Keys of a pool that limit a resource.
+    pub limit_keys: &'static [(&'static str, &'static str)],
+    /// Pools take limits they do not set from their provider, and both know `max-resources`.
+    pub pools_inherit_limits: bool,
+    pub zone_key: Option<&'static str>,
+    pub knows_quota_switch: bool,
+    pub forced_label_type: Option<&'static str>,
+}
+
+/// Where a pool says which labels it serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LabelStyle {
+    /// `labels: [{name: …}]`
+    Maps,
+    /// `labels: [name, …]`
+    Texts,
+    /// `nodes: [{labels: …}]`
+    OfNodes,
+}
+
+pub fn find(name: &str) -> Option<&'static DriverFacts> {
+    DRIVERS.iter().find(|driver| driver.name == name)
+}
+
+/// A driver of this program that Nodepool 11 does not know: labels and `max-servers` are where most have them, everything else is
+/// its own.
+pub fn find_in(program: &[&str], name: &str) -> Option<&'static DriverFacts> {
+    find(name).or_else(|| program.contains(&name).then_some(&FOREIGN))
+}
+
+pub fn names() -> impl Iterator<Item = &'static str> {
+    DRIVERS.iter().map(|driver| driver.name)
+}
+
+/// An explicit driver wins; without one a name that starts with `fake` means that driver, else openstack.
+pub fn driver_name(section: &YamlNode) -> String {
+    let fake = section.get("name").and_then(YamlNode::as_text).is_some_and(|name| name.starts_with("fake"));
+    match section.get("driver") {
+        Some(driver) if driver.is_truthy() || !fake => driver.scalar_text().unwrap_or_else(|| "None".to_owned()),
+        _ if fake => "fake".to_owned(),
+        _ => "openstack".to_owned(),
+    }
+}
+
+/// `program` names the drivers that this program has, among them perhaps some that Nodepool 11 does not know.
+pub fn unknown_driver(section: &YamlNode, name: &str, program: &[&str]) -> Problem {
+    let at = section.get("driver").map_or(section.at, |node| node.at);
+    let foreign = program.iter().copied().filter(|name| find(name).is_none());
+    let mut known: Vec<&str> = names().collect();
+    known.extend(foreign);
+    let help = match nearest(name, known.iter().copied()) {
+        Some(close) => format!("did you mean {close}?"),
+        None => format!("the drivers are {}", known.join(", ")),
+    };
+    Problem::error(at, format!("{name}: unknown driver")).help(help)
+}
+
+const PLAIN: DriverFacts = DriverFacts {
+    name: "",
+    label_style: LabelStyle::Maps,
+    manages_images: false,
+    image_format: None,
+    labels_hold_images: false,
+    max_servers_keys: &[],
+    limit_keys: &[],
+    pools_inherit_limits: false,
+    zone_key: None,
+    knows_quota_switch: false,
+    forced_label_type: None,
+};
+
+const OPENSTACK: DriverFacts = DriverFacts {
+    name: "openstack",
+    manages_images: true,
+    labels_hold_images: true,
+    limit_keys: &[
+        ("max-cores", "cores"),
+        ("max-ram", "ram"),
+        ("max-volumes", "volumes"),
+        ("max-volume-gb", "volume-gb"),
+    ],
+    zone_key: Some("availability-zones"),
+    knows_quota_switch: true,
+    ..PLAIN
+};
+
+const KUBERNETES: DriverFacts = DriverFacts {
+    name: "kubernetes",
+    limit_keys: &[("max-cores", "cores"), ("max-ram", "ram")],
+    pools_inherit_limits: true,
+    ..PLAIN
+};
+
+static FOREIGN: DriverFacts = PLAIN;
+
+static DRIVERS: [DriverFacts; 13] = [
+    DriverFacts {
+        name: "aws",
+        manages_images: true,
+        image_format: Some("raw"),
+        max_servers_keys: &["max-servers"],
+        zone_key: Some("availability-zone"),
+        ..KUBERNETES
+    },
+    DriverFacts { name: "azure", manages_images: true, image_format: Some("vhd"), ..PLAIN },
+    DriverFacts { name: "example", ..PLAIN },
+    DriverFacts { name: "fake", ..OPENSTACK },
+    DriverFacts { name: "gce", ..PLAIN },
+    DriverFacts { name: "ibmvpc", manages_images: true, image_format: Some("qcow2"), ..PLAIN },
+    KUBERNETES,
+    DriverFacts { name: "metastatic", ..PLAIN },
+    DriverFacts { name: "openshift", max_servers_keys: &["max-projects", "max-servers"], ..KUBERNETES },
+    DriverFacts {
+        name: "openshiftpods",
+        max_servers_keys: &["max-pods", "max-projects", "max-servers"],
+        forced_label_type: Some("pod"),
+        ..KUBERNETES
+    },
+    OPENSTACK,
+    DriverFacts { name: "static", label_style: LabelStyle::OfNodes, ..PLAIN },
+    DriverFacts { name: "test", label_style: LabelStyle::Texts, ..PLAIN },
+];

@@ -1,0 +1,203 @@
+//! What the operator wants: resolved, comparable, frozen. No runtime objects and no references back.
+
+pub mod diagnostics;
+pub mod driver_limits;
+pub mod references;
+pub mod resolve;
+pub mod schema;
+pub mod unused_resources;
+pub mod upload_config;
+pub mod validate;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::records::ids::{ImageName, LabelName, PoolId, PoolName, ProviderName, TenantName};
+use crate::records::resources::Amounts;
+use crate::records::time::Span;
+use python_yaml::tree::YamlNode;
+
+/// One loaded configuration file, its secure file applied.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    pub zookeeper: ZooKeeperConfig,
+    pub webapp: WebappConfig,
+    pub labels: BTreeMap<LabelName, Label>,
+    pub providers: BTreeMap<ProviderName, Arc<ProviderConfig>>,
+    /// Providers of the file that cannot run, each with the reason; they are not in `providers`.
+    pub out_of_service: BTreeMap<ProviderName, String>,
+    pub diskimages: BTreeMap<ImageName, Arc<DiskImage>>,
+    pub tenant_limits: BTreeMap<TenantName, Amounts>,
+    /// Oldest age of a node in `hold`; `None` is no limit.
+    pub max_hold_age: Option<Span>,
+    pub elements_dir: Option<String>,
+    pub images_dir: Option<PathBuf>,
+    pub build_log_dir: Option<PathBuf>,
+    /// Build logs kept per image; negative keeps all.
+    pub build_log_retention: i64,
+}
+
+/// Where logs of builds are written if the configuration does not say.
+const LOG_DIR: &str = "/var/log/nodepool/builds";
+
+impl Config {
+    pub fn log_dir_of_builds(&self) -> PathBuf {
+        self.build_log_dir.clone().unwrap_or_else(|| PathBuf::from(LOG_DIR))
+    }
+
+    pub fn pools(&self) -> impl Iterator<Item = PoolId> {
+        self.providers
+            .iter()
+            .flat_map(|(name, provider)| provider.pools.keys().map(move |pool| PoolId::new(name.clone(), pool.clone())))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ZooKeeperConfig {
+    pub servers: Vec<ZooKeeperServer>,
+    pub tls: Option<TlsFiles>,
+    pub host_names: HostNames,
+    pub session_timeout: Span,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZooKeeperServer {
+    pub host: String,
+    pub port: u16,
+    /// As written; empty where there is none.
+    pub chroot: String,
+}
+
+impl ZooKeeperConfig {
+    /// `host:port,host:port/chroot`, as ZooKeeper's clients take it; empty where no server is configured.
+    pub fn connect_string(&self) -> String {
+        let servers: Vec<String> = self.servers.iter().map(ZooKeeperServer::address).collect();
+        servers.join(",") + self.chroot()
+    }
+
+    /// The path prefix of everything in ZooKeeper, without a slash at its end; empty where there is none.
+    pub fn chroot(&self) -> &str {
+        self.servers.last().map_or("", |server| server.chroot.trim_end_matches('/'))
+    }
+}
+
+impl ZooKeeperServer {
+    /// `host:port`, an IPv6 address in brackets and in its shortest form.
+    pub fn address(&self) -> String {
+        match self.host.parse::<Ipv6Addr>() {
+            Ok(address) => format!("[{address}]:{}", self.port),
+            Err(_) => format!("{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// PEM files: the client's certificate, its key and the authority that signed the server's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+    pub ca: PathBuf,
+}
+
+/// Whether the name in the server's certificate must be the name it was called by. The certificate chain is always
+/// checked against the authority's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum HostNames {
+    /// As the reference does; many ensembles have certificates without their hosts' names.
+    #[default]
+    Ignored,
+    Checked,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebappConfig {
+    pub port: u16,
+    pub listen_address: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Label {
+    pub name: LabelName,
+    /// Idle nodes to keep ready; 0 and less keep none.
+    pub min_ready: i64,
+    /// Age at which an idle ready node is deleted; `None` is never.
+    pub max_ready_age: Option<Span>,
+}
+
+/// One provider section. Two that are equal run as one; any difference replaces the provider.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProviderConfig {
+    pub name: ProviderName,
+    pub driver: String,
+    /// -1 (any negative) is no limit; 0 means that the pools handle no requests at all.
+    pub max_concurrency: i64,
+    pub pools: BTreeMap<PoolName, Arc<PoolConfig>>,
+    /// The top-level images that this provider's labels boot, without what may change under a running provider.
+    pub label_images: BTreeMap<ImageName, DiskImage>,
+    /// The section as written, for the driver: without its pools, and with `driver` always filled in.
+    pub section: YamlNode,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolConfig {
+    pub name: PoolName,
+    /// Lower is preferred: the pool's own, else its provider's, else 100.
+    pub priority: i64,
+    /// `None` is no limit; 0 and less disable the pool.
+    pub max_servers: Option<i64>,
+    /// Limits of this pool; `max-servers` is counted as `instances`.
+    pub limits: Amounts,
+    /// Only the pool's own limits count.
+    pub ignore_provider_quota: bool,
+    pub availability_zones: Vec<String>,
+    /// Copied verbatim to each node's `attributes`.
+    pub node_attributes: Option<serde_json::Value>,
+    /// Every label this pool can serve.
+    pub labels: BTreeSet<LabelName>,
+    /// The whole pool section as written, for the driver.
+    pub section: YamlNode,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct DiskImage {
+    pub name: ImageName,
+    pub elements: Vec<String>,
+    pub formats: BTreeSet<String>,
+    pub keep_formats: BTreeSet<String>,
+    pub env_vars: BTreeMap<String, String>,
+    pub release: String,
+    pub rebuild_age: Span,
+    pub build_timeout: Span,
+    pub dib_cmd: String,
+    pub pause: bool,
+    pub username: String,
+    pub python_path: String,
+    pub shell_type: Option<String>,
+    pub delete_after_upload: bool,
+    pub metadata: BTreeMap<String, serde_json::Value>,
+}
+
+impl DiskImage {
+    /// With nothing but a name.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: ImageName::from(name),
+            elements: Vec::new(),
+            formats: BTreeSet::new(),
+            keep_formats: BTreeSet::new(),
+            env_vars: BTreeMap::new(),
+            release: String::new(),
+            rebuild_age: Span(86_400.0),
+            build_timeout: Span(28_800.0),
+            dib_cmd: "disk-image-create".to_owned(),
+            pause: false,
+            username: "zuul".to_owned(),
+            python_path: "auto".to_owned(),
+            shell_type: None,
+            delete_after_upload: false,
+            metadata: BTreeMap::new(),
+        }
+    }
+}

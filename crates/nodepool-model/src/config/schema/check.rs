@@ -1,0 +1,251 @@
+//! The validator: is every key known and every value of its type, in the words of Nodepool 11's own.
+
+use super::dsl::{Key, Need, Section, Shape};
+use super::tables::azure::{AZURE, IBMVPC};
+use super::tables::common::{EXAMPLE, METASTATIC, STATIC, TEST, TOP_LEVEL};
+use super::tables::pods::{KUBERNETES, OPENSHIFT, OPENSHIFTPODS};
+use super::tables::virtual_machines::{AWS, FAKE, GCE, OPENSTACK};
+use crate::config::driver_limits::{self, driver_name};
+use python_yaml::diagnostics::{Problem, nearest};
+use python_yaml::tree::{KeyKind, YamlKey, YamlNode, YamlValue, python_quoted};
+
+/// Everything in a file that the schema does not allow, as errors. A driver of `program` that Nodepool 11 does not know says
+/// itself what it wants.
+pub fn check(root: &YamlNode, program: &[&str]) -> Vec<Problem> {
+    let mut check = Check::default();
+    check.value(&Shape::Map(&TOP_LEVEL), root, Seat::Root);
+    let mut problems = check.problems;
+    for (index, provider) in root.get("providers").map(YamlNode::items).unwrap_or_default().iter().enumerate() {
+        check_provider(index, provider, program, &mut problems);
+    }
+    problems
+}
+
+/// The schema of a driver's provider sections.
+pub fn of_driver(driver: &str) -> Option<&'static Section> {
+    Some(match driver {
+        "aws" => &AWS,
+        "azure" => &AZURE,
+        "example" => &EXAMPLE,
+        "fake" => &FAKE,
+        "openstack" => &OPENSTACK,
+        "gce" => &GCE,
+        "ibmvpc" => &IBMVPC,
+        "kubernetes" => &KUBERNETES,
+        "metastatic" => &METASTATIC,
+        "openshift" => &OPENSHIFT,
+        "openshiftpods" => &OPENSHIFTPODS,
+        "static" => &STATIC,
+        "test" => &TEST,
+        _ => return None,
+    })
+}
+
+fn check_provider(index: usize, provider: &YamlNode, program: &[&str], problems: &mut Vec<Problem>) {
+    if !matches!(provider.value, YamlValue::Map(_)) {
+        let path = format!("data['providers'][{index}]");
+        let help = format!("a provider is a mapping, this is {}", provider.value.type_name());
+        problems.push(Problem::error(provider.at, format!("expected a dictionary @ {path}")).path(path).help(help));
+        return;
+    }
+    let driver = driver_name(provider);
+    let Some(schema) = of_driver(&driver) else {
+        if !program.contains(&driver.as_str()) {
+            problems.push(driver_limits::unknown_driver(provider, &driver, program));
+        }
+        return;
+    };
+    let mut check = Check::default();
+    check.value(&Shape::Map(schema), provider, Seat::Root);
+    let name = provider.get("name").and_then(YamlNode::scalar_text);
+    let whose = name.map_or(format!("provider {}", index + 1), |name| format!("provider {name}"));
+    problems.extend(check.problems.into_iter().map(|mut problem| {
+        problem.help = format!("{whose}: {}", problem.help);
+        problem
+    }));
+}
+
+/// Where a value stands, because the texts differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seat {
+    Root,
+    Value,
+    Item,
+}
+
+#[derive(Default)]
+struct Check {
+    /// Of the value at hand: `['pools']`, `[0]`, `['name']`.
+    path: Vec<String>,
+    problems: Vec<Problem>,
+    /// How deep in the file each problem is, for the choice between alternatives.
+    deepest: usize,
+}
+
+impl Check {
+    fn report(&mut self, node: &YamlNode, message: &str, seat: Seat, help: String) {
+        let path = if self.path.is_empty() { String::new() } else { format!("data{}", self.path.concat()) };
+        let seat = if seat == Seat::Value { " for dictionary value" } else { "" };
+        let place = if path.is_empty() { String::new() } else { format!(" @ {path}") };
+        self.problems.push(Problem::error(node.at, format!("{message}{seat}{place}")).path(path).help(help));
+        self.deepest = self.deepest.max(self.path.len());
+    }
+
+    fn wrong_type(&mut self, shape: &Shape, node: &YamlNode, seat: Seat) {
+        let help = format!("expected {}, found {}", shape.meaning(), node.value.type_name());
+        self.report(node, &format!("expected {}", shape.name()), seat, help);
+    }
+
+    /// Checks one step further down the path.
+    fn inside(&mut self, step: String, work: impl FnOnce(&mut Self)) {
+        self.path.push(step);
+        work(self);
+        self.path.pop();
+    }
+
+    fn value(&mut self, shape: &Shape, node: &YamlNode, seat: Seat) {
+        use YamlValue::*;
+        match (shape, &node.value) {
+            (Shape::Text, Text(_))
+            | (Shape::Integer, Int(_) | Bool(_))
+            | (Shape::Float, Float(_))
+            | (Shape::Boolean, Bool(_))
+            | (Shape::AnyMap, Map(_))
+            | (Shape::AnyList, List(_))
+            | (Shape::OneOfOrNull(_), Null) => {}
+            (Shape::Convertible, _) if node.scalar_number().is_some() => {}
+            // Not a number is a number here.
+            (Shape::Convertible, Float(_)) => {}
+            (Shape::List(inner), List(items)) => {
+                for (index, item) in items.iter().enumerate() {
+                    self.inside(format!("[{index}]"), |check| check.value(inner, item, Seat::Item));
+                }
+            }
+            (Shape::TextMap(inner), Map(entries)) => {
+                for (key, node) in entries {
+                    self.inside(format!("[{}]", key.in_path()), |check| check.free_entry(inner, key, node));
+                }
+            }
+            (Shape::Map(section), Map(_)) => self.section(section, node),
+            (Shape::Either(shapes), _) => self.either(shapes, shape, node, seat),
+            (Shape::OneOf(words) | Shape::OneOfOrNull(words), Text(word)) if words.contains(&word.as_str()) => {}
+            (Shape::OneOf(words) | Shape::OneOfOrNull(words), _) => {
+                let close = node.as_text().and_then(|word| nearest(word, words.iter().copied()));
+                let meant = close.map(|close| format!("; did you mean {close}?")).unwrap_or_default();
+                self.report(node, "not a valid value", seat, format!("expected {}{meant}", shape.meaning()));
+            }
+            (Shape::Pattern(pattern), Text(text)) if (pattern.matches)(text) => {}
+            (Shape::Pattern(pattern), Text(_)) => {
+                let message = format!("does not match regular expression {}", pattern.expression);
+                self.report(node, &message, seat, format!("expected {}", pattern.meaning));
+            }
+            (Shape::Pattern(pattern), other) => {
+                let help = format!("expected {}, found {}", pattern.meaning, other.type_name());
+                self.report(node, "expected string or buffer", seat, help);
+            }
+            _ => self.wrong_type(shape, node, seat),
+        }
+    }
+
+    /// An entry whose key is the operator's choice, as long as it is text.
+    fn free_entry(&mut self, shape: &Shape, key: &YamlKey, node: &YamlNode) {
+        if key.kind == KeyKind::Text {
+            self.value(shape, node, Seat::Value);
+        } else {
+            let at = YamlNode::new(key.at, YamlValue::Null);
+            self.report(&at, "expected str", Seat::Item, "write the key in quotes".to_owned());
+        }
+    }
+
+    fn either(&mut self, shapes: &[Shape], all: &Shape, node: &YamlNode, seat: Seat) {
+        let mut best: Option<Check> = None;
+        for shape in shapes {
+            let mut attempt = Check { path: self.path.clone(), ..Check::default() };
+            attempt.value(shape, node, seat);
+            if attempt.problems.is_empty() {
+                return;
+            }
+            if best.as_ref().is_none_or(|best| attempt.deepest > best.deepest) {
+                best = Some(attempt);
+            }
+        }
+        let Some(mut best) = best else { return };
+        // A plain mismatch of the value itself: name all the types it could have had.
+        if best.deepest == self.path.len()
+            && let [problem] = &mut best.problems[..]
+        {
+            problem.help = format!("expected {}, found {}", all.meaning(), node.value.type_name());
+        }
+        self.deepest = self.deepest.max(best.deepest);
+        self.problems.extend(best.problems);
+    }
+
+    fn section(&mut self, section: &'static Section, node: &YamlNode) {
+        for (key, value) in node.entries() {
+            let known = section.key(&key.text).filter(|_| key.kind == KeyKind::Text);
+            self.inside(format!("[{}]", key.in_path()), |check| match (known, &section.rest) {
+                (Some(known), _) => check.value(&known.shape, value, Seat::Value),
+                (None, Some(rest)) => check.free_entry(rest, key, value),
+                (None, None) => check.extra_key(section, key),
+            });
+        }
+        for key in section.all_keys().filter(|key| key.required && node.get(key.name).is_none()) {
+            self.missing_key(section, key.name, node);
+        }
+        self.groups(section, node);
+        for need in section.needs {
+            self.need(section, need, node);
+        }
+    }
+
+    fn extra_key(&mut self, section: &Section, key: &YamlKey) {
+        let names = || section.all_keys().map(|key| key.name);
+        let about = match nearest(&key.text, names()) {
+            Some(close) => format!("did you mean {close}?"),
+            None => format!("the keys are {}", names().collect::<Vec<_>>().join(", ")),
+        };
+        let at = YamlNode::new(key.at, YamlValue::Null);
+        let help = format!("{} has no key {}; {about}", section.what, key.in_path());
+        self.report(&at, "extra keys not allowed", Seat::Item, help);
+    }
+
+    fn missing_key(&mut self, section: &Section, name: &str, node: &YamlNode) {
+        let help = format!("{} needs `{name}`", section.what);
+        self.inside(format!("[{}]", python_quoted(name)), |check| {
+            check.report(node, "required key not provided", Seat::Item, help);
+        });
+    }
+
+    fn groups(&mut self, section: &Section, node: &YamlNode) {
+        let mut done: Vec<&str> = Vec::new();
+        for group in section.all_keys().filter_map(|key| key.group) {
+            if done.contains(&group) {
+                continue;
+            }
+            done.push(group);
+            let member = |key: &&Key| key.group == Some(group) && node.get(key.name).is_some();
+            let given: Vec<&str> = section.all_keys().filter(member).map(|key| key.name).collect();
+            if given.len() > 1 {
+                let message = format!("two or more values in the same group of exclusion '{group}'");
+                let help = format!("{} can have only one of {}", section.what, given.join(", "));
+                self.inside(format!("[<{group}>]"), |check| check.report(node, &message, Seat::Item, help));
+            }
+        }
+    }
+
+    fn need(&mut self, section: &Section, need: &Need, node: &YamlNode) {
+        if need.keys.iter().any(|key| node.get(key).is_some()) {
+            return;
+        }
+        let keys = need.keys.join(", ");
+        let (message, step) = match need.message {
+            Some(message) => {
+                let quoted: Vec<String> = need.keys.iter().map(|key| python_quoted(key)).collect();
+                (message, format!("[Any({}, msg=None)]", quoted.join(", ")))
+            }
+            None => ("required key not provided", format!("[{}]", python_quoted(need.keys[0]))),
+        };
+        let help = format!("{} needs at least one of {keys}", section.what);
+        self.inside(step, |check| check.report(node, message, Seat::Item, help));
+    }
+}

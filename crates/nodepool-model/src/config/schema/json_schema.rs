@@ -1,0 +1,141 @@
+//! The tables of the validator as a JSON Schema, with which editors check and complete a configuration.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::dsl::{Key, Section, Shape};
+use super::tables::common::TOP_LEVEL;
+use super::{check, descriptions};
+use crate::config::driver_limits;
+
+/// What Python's `float()` takes of text, as far as a number can be meant; underscores may stand between digits.
+const NUMBER: &str =
+    r"^\s*[+-]?((\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][+-]?\d+)?|[iI][nN][fF]([iI][nN][iI][tT][yY])?)\s*$";
+
+/// Draft 2020-12. What it cannot say: that `10` is no number with decimals and `10.0` no whole one, of what kind a key is in
+/// YAML, and all that depends on another place of the file.
+pub fn of_configuration() -> Value {
+    let mut root = of_section(&TOP_LEVEL);
+    root["properties"]["providers"]["items"] = json!({"$ref": "#/$defs/provider"});
+    let mut definitions = Map::from_iter([("provider".to_owned(), provider())]);
+    for driver in driver_limits::names() {
+        if let Some(section) = check::of_driver(driver) {
+            definitions.insert(driver.to_owned(), of_section(section));
+        }
+    }
+    let mut document = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "nodepool.yaml",
+        "description": "Configuration of Nodepool",
+    });
+    if let (Some(document), Value::Object(root)) = (document.as_object_mut(), root) {
+        document.extend(root.into_iter().filter(|(key, _)| key != "title"));
+        document.insert("$defs".to_owned(), Value::Object(definitions));
+    }
+    document
+}
+
+/// Which keys a provider has depends on its driver.
+fn provider() -> Value {
+    let drivers: Vec<&str> = driver_limits::names().filter(|name| check::of_driver(name).is_some()).collect();
+    let reference = |driver: &str| json!({"$ref": format!("#/$defs/{driver}")});
+    let mut cases: Vec<Value> = drivers
+        .iter()
+        .map(|driver| {
+            let is_it = json!({"required": ["driver"], "properties": {"driver": {"const": driver}}});
+            json!({"if": is_it, "then": reference(driver)})
+        })
+        .collect();
+    // Without a driver the name decides.
+    let is_fake = json!({"required": ["name"], "properties": {"name": {"type": "string", "pattern": "^fake"}}});
+    cases.push(json!({
+        "if": {"not": {"required": ["driver"]}},
+        "then": {"if": is_fake, "then": reference("fake"), "else": reference("openstack")},
+    }));
+    json!({
+        "title": "a provider",
+        "type": "object",
+        "properties": {"driver": {"enum": drivers}},
+        "allOf": cases,
+    })
+}
+
+fn of_section(section: &Section) -> Value {
+    let mut properties = Map::new();
+    for key in section.all_keys() {
+        // The first that names a key decides about it.
+        properties.entry(key.name).or_insert_with(|| of_key(section, key));
+    }
+    let rest = section.rest.as_ref().map_or(Value::Bool(false), of_shape);
+    let mut document = json!({
+        "title": section.what,
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": rest,
+    });
+    let required: BTreeSet<&str> = section.all_keys().filter(|key| key.required).map(|key| key.name).collect();
+    if !required.is_empty() {
+        document["required"] = json!(required);
+    }
+    let rules = rules(section);
+    if !rules.is_empty() {
+        document["allOf"] = json!(rules);
+    }
+    document
+}
+
+/// Its shape, and what an editor shows while it is typed.
+fn of_key(section: &Section, key: &Key) -> Value {
+    let mut document = of_shape(&key.shape);
+    if let (Some(about), Some(fields)) = (descriptions::find(section.what, key.name), document.as_object_mut()) {
+        fields.insert("description".to_owned(), json!(about.text));
+        fields.extend(about.default().map(|default| ("default".to_owned(), default)));
+    }
+    document
+}
+
+/// Of which keys only one may be given, and of which at least one has to be.
+fn rules(section: &Section) -> Vec<Value> {
+    let mut rules = Vec::new();
+    let members: Vec<(&str, &str)> =
+        section.all_keys().filter_map(|key| key.group.map(|group| (group, key.name))).collect();
+    for (index, (group, name)) in members.iter().enumerate() {
+        for (_, other) in members[index + 1..].iter().filter(|(of, _)| of == group) {
+            rules.push(json!({"not": {"required": [name, other]}}));
+        }
+    }
+    for need in section.needs {
+        let one: Vec<Value> = need.keys.iter().map(|key| json!({"required": [key]})).collect();
+        rules.push(json!({"anyOf": one}));
+    }
+    rules
+}
+
+fn of_shape(shape: &Shape) -> Value {
+    match shape {
+        Shape::Text => json!({"type": "string"}),
+        Shape::Integer => json!({"type": ["integer", "boolean"]}),
+        Shape::Float => json!({"type": "number"}),
+        Shape::Convertible => {
+            json!({"anyOf": [{"type": ["number", "boolean"]}, {"type": "string", "pattern": NUMBER}]})
+        }
+        Shape::Boolean => json!({"type": "boolean"}),
+        Shape::AnyMap => json!({"type": "object"}),
+        Shape::AnyList => json!({"type": "array"}),
+        Shape::List(inner) => json!({"type": "array", "items": of_shape(inner)}),
+        Shape::TextMap(inner) => json!({"type": "object", "additionalProperties": of_shape(inner)}),
+        Shape::Map(section) => of_section(section),
+        Shape::Either(shapes) => json!({"anyOf": shapes.iter().map(of_shape).collect::<Vec<_>>()}),
+        Shape::OneOf(words) => json!({"enum": words}),
+        Shape::OneOfOrNull(words) => {
+            let words: Vec<Value> = words.iter().map(|word| json!(word)).chain([Value::Null]).collect();
+            json!({"enum": words})
+        }
+        // Python's `match` begins at the beginning; a schema's pattern may be found anywhere.
+        Shape::Pattern(pattern) => {
+            let expression = format!("^(?:{})", pattern.expression.trim_start_matches('^'));
+            json!({"type": "string", "pattern": expression, "description": pattern.meaning})
+        }
+    }
+}

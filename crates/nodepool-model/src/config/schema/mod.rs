@@ -1,0 +1,8 @@
+//! The schema of `nodepool.yaml`: tables of keys, the check against them, and the same as JSON Schema.
+
+pub mod check;
+pub mod descriptions;
+pub mod driver_rules;
+pub mod dsl;
+pub mod json_schema;
+pub mod tables;

@@ -1,0 +1,57 @@
+//! `config-validate`: the steps, their order and their texts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::diagnostics::Source;
+use super::references;
+use super::resolve::assemble;
+use super::schema::check;
+use python_yaml::diagnostics::{Problem, Severity};
+use python_yaml::parse;
+use python_yaml::tree::Place;
+
+/// The line before all that the schema finds, as scripts know it. It stands for no problem of its own.
+const HEADLINE: &str = "Schema validation failed";
+
+pub fn is_headline(problem: &Problem) -> bool {
+    problem.message == HEADLINE
+}
+
+/// Everything that is wrong with the text of a file, after substitution. Errors mean exit status 1.
+pub fn validate(text: &str, file: &str, built: &[&str]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let root = match parse::parse(text, &mut problems) {
+        Ok(root) => root,
+        Err(problem) => {
+            let cause = format!("{}: {}", problem.message, problem.help);
+            problems.push(Problem::error(problem.at, "YAML parsing failed").help(cause));
+            return problems.into_iter().map(|problem| problem.in_file(file)).collect();
+        }
+    };
+    let schema_problems = check::check(&root, built);
+    if !schema_problems.is_empty() {
+        let help = format!("{} found", schema_problems.len());
+        problems.push(Problem::error(Default::default(), HEADLINE).help(help));
+        problems.extend(schema_problems);
+    }
+    problems.extend(references::check(&root));
+    let (_, findings) = assemble(Source { file, root: &root }, None, built);
+    let for_loader = findings.not_for_validator.into_iter().map(|mut problem| {
+        problem.help.push_str("; with this the daemons refuse to load the file");
+        problem.at_most(Severity::Warning)
+    });
+    // What the schema has said of a place need not be said again in the loader's words, unless that is worse.
+    let mut told: BTreeMap<Place, Severity> = BTreeMap::new();
+    for problem in &problems {
+        let worst = told.entry(problem.at).or_insert(problem.severity);
+        *worst = problem.severity.max(*worst);
+    }
+    let mut seen = BTreeSet::new();
+    for problem in findings.problems.into_iter().chain(for_loader) {
+        let news = told.get(&problem.at).is_none_or(|worst| *worst < problem.severity);
+        if news && seen.insert((problem.at, problem.message.clone())) {
+            problems.push(problem);
+        }
+    }
+    problems.into_iter().map(|problem| problem.in_file(file)).collect()
+}

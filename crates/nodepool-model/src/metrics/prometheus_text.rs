@@ -1,0 +1,183 @@
+//! Values as Prometheus reads them: its text format, version 0.0.4
+//! (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::prometheus_metrics::{Meter, MeterKind};
+
+/// The type of an answer in this format.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// All values of a moment, by name and labels.
+#[derive(Default)]
+pub struct Exposition {
+    families: BTreeMap<&'static str, Family>,
+}
+
+struct Family {
+    meter: &'static Meter,
+    /// By the values of the meter's labels.
+    series: Vec<(Vec<String>, Value)>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Number(f64),
+    Distribution(Distribution),
+}
+
+/// How often values were seen at or below each bound of a histogram.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Distribution {
+    /// Not added up; the last one counts what is above all bounds.
+    pub counts: Vec<u64>,
+    pub sum: f64,
+}
+
+impl Distribution {
+    pub fn new(bounds: &[f64]) -> Self {
+        Self { counts: vec![0; bounds.len() + 1], sum: 0.0 }
+    }
+
+    pub fn add(&mut self, bounds: &[f64], value: f64) {
+        let bucket = bounds.partition_point(|bound| *bound < value);
+        self.counts[bucket] += 1;
+        self.sum += value;
+    }
+
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+}
+
+impl Exposition {
+    pub fn number(&mut self, meter: &'static Meter, labels: impl IntoIterator<Item = impl Into<String>>, value: f64) {
+        self.put(meter, labels.into_iter().map(Into::into).collect(), Value::Number(value));
+    }
+
+    /// One without labels.
+    pub fn plain(&mut self, meter: &'static Meter, value: f64) {
+        self.put(meter, Vec::new(), Value::Number(value));
+    }
+
+    pub fn put(&mut self, meter: &'static Meter, labels: Vec<String>, value: Value) {
+        debug_assert_eq!(labels.len(), meter.labels.len(), "{}", meter.name);
+        let family = self.families.entry(meter.name).or_insert_with(|| Family { meter, series: Vec::new() });
+        family.series.push((labels, value));
+    }
+
+    pub fn text(&self) -> String {
+        let mut out = String::with_capacity(16 * 1024);
+        for Family { meter, series } in self.families.values() {
+            let kind = match meter.kind {
+                MeterKind::Gauge => "gauge",
+                MeterKind::Counter => "counter",
+                MeterKind::Histogram(_) => "histogram",
+            };
+            let _ = write!(out, "# HELP {0} {1}\n# TYPE {0} {kind}\n", meter.name, meter.help);
+            for (labels, value) in series {
+                write_series(&mut out, meter, labels, value);
+            }
+        }
+        out
+    }
+}
+
+fn write_series(out: &mut String, meter: &Meter, labels: &[String], value: &Value) {
+    match (value, meter.kind) {
+        (Value::Number(number), _) => write_line(out, meter, "", labels, None, *number),
+        (Value::Distribution(found), MeterKind::Histogram(bounds)) => {
+            let mut so_far = 0;
+            for (index, count) in found.counts.iter().enumerate() {
+                so_far += count;
+                let bound = bounds.get(index).copied().unwrap_or(f64::INFINITY);
+                write_line(out, meter, "_bucket", labels, Some(bound), so_far as f64);
+            }
+            write_line(out, meter, "_sum", labels, None, found.sum);
+            write_line(out, meter, "_count", labels, None, so_far as f64);
+        }
+        (Value::Distribution(_), _) => {}
+    }
+}
+
+fn write_line(out: &mut String, meter: &Meter, suffix: &str, labels: &[String], bound: Option<f64>, value: f64) {
+    out.push_str(meter.name);
+    out.push_str(suffix);
+    if !labels.is_empty() || bound.is_some() {
+        out.push('{');
+        let named = meter.labels.iter().zip(labels);
+        for (index, (name, label)) in named.enumerate() {
+            let _ = write!(out, "{}{name}=\"", if index == 0 { "" } else { "," });
+            write_escaped(out, label);
+            out.push('"');
+        }
+        if let Some(bound) = bound {
+            let _ = write!(out, "{}le=\"{}\"", if labels.is_empty() { "" } else { "," }, number(bound));
+        }
+        out.push('}');
+    }
+    let _ = writeln!(out, " {}", number(value));
+}
+
+fn number(value: f64) -> String {
+    match value {
+        f64::INFINITY => "+Inf".to_owned(),
+        f64::NEG_INFINITY => "-Inf".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// A label's value may be anything that a record holds; these three characters have to be written otherwise.
+fn write_escaped(out: &mut String, label: &str) {
+    for character in label.chars() {
+        match character {
+            '\\' => out.push_str("\\\\"),
+            '"' => out.push_str("\\\""),
+            '\n' => out.push_str("\\n"),
+            other => out.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::prometheus_metrics::{CONNECTED, MAX_SERVERS, REQUEST_TIME};
+
+    #[test]
+    fn values_are_written_as_prometheus_reads_them() {
+        let mut exposition = Exposition::default();
+        exposition.plain(&CONNECTED, 1.0);
+        exposition.number(&MAX_SERVERS, ["a\"b\\\nc"], f64::INFINITY);
+        let text = exposition.text();
+        let expected = "# HELP nodepool_provider_max_servers Sum of max-servers over the pools of a provider; +Inf where a pool has none\n\
+            # TYPE nodepool_provider_max_servers gauge\n\
+            nodepool_provider_max_servers{provider=\"a\\\"b\\\\\\nc\"} +Inf\n\
+            # HELP nodepool_zookeeper_connected 1 while a ZooKeeper server answers\n\
+            # TYPE nodepool_zookeeper_connected gauge\nnodepool_zookeeper_connected 1\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_distribution_counts_what_is_at_or_below_each_bound() {
+        let MeterKind::Histogram(bounds) = REQUEST_TIME.kind else { panic!("a histogram") };
+        let mut found = Distribution::new(bounds);
+        for seconds in [0.004, 0.005, 0.006, 7200.0] {
+            found.add(bounds, seconds);
+        }
+        let mut exposition = Exposition::default();
+        exposition.put(&REQUEST_TIME, vec!["p".to_owned(), "main".to_owned()], Value::Distribution(found));
+        let text = exposition.text();
+        for line in [
+            "_bucket{provider=\"p\",pool=\"main\",le=\"0.005\"} 2",
+            "_bucket{provider=\"p\",pool=\"main\",le=\"0.01\"} 3",
+            "_bucket{provider=\"p\",pool=\"main\",le=\"3600\"} 3",
+            "_bucket{provider=\"p\",pool=\"main\",le=\"+Inf\"} 4",
+            "_sum{provider=\"p\",pool=\"main\"} 7200.015",
+            "_count{provider=\"p\",pool=\"main\"} 4",
+        ] {
+            assert!(text.contains(&format!("nodepool_request_time_to_ready_seconds{line}\n")), "{line}\n{text}");
+        }
+    }
+}

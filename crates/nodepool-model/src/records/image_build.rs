@@ -1,0 +1,135 @@
+//! The build of an image, as builders record it.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::ids::{BuildId, ImageName};
+use super::image_upload::{python2, zuul};
+use super::time::Timestamp;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BuildState {
+    Building,
+    Ready,
+    Deleting,
+    Failed,
+}
+
+impl BuildState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            BuildState::Building => "building",
+            BuildState::Ready => "ready",
+            BuildState::Deleting => "deleting",
+            BuildState::Failed => "failed",
+        }
+    }
+}
+
+/// Which build; all of it is in its path and nothing in its record.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct BuildKey {
+    pub image: ImageName,
+    pub build: BuildId,
+}
+
+impl BuildKey {
+    pub fn new(image: &ImageName, build: &BuildId) -> Self {
+        Self { image: image.clone(), build: build.clone() }
+    }
+
+    /// What its files begin with, and what the CLI calls it: `debian-1e998824122a4ab296c43fedc6d46c1a`.
+    pub fn file_name(&self) -> String {
+        format!("{}-{}", self.image, self.build)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ImageBuild {
+    pub state: BuildState,
+    #[serde(default)]
+    pub state_time: Timestamp,
+    /// Host name of the builder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub builder: Option<String>,
+    /// What tells the builders of one host apart, over their lives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub builder_id: Option<String>,
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeSet::is_empty",
+        serialize_with = "joined",
+        deserialize_with = "split"
+    )]
+    pub formats: BTreeSet<String>,
+    #[serde(default = "zuul")]
+    pub username: Option<String>,
+    #[serde(default = "python2")]
+    pub python_path: Option<String>,
+    #[serde(default)]
+    pub shell_type: Option<String>,
+}
+
+impl ImageBuild {
+    /// As it is recorded when it begins.
+    pub fn begun(builder: &str, builder_id: &str, formats: BTreeSet<String>, now: Timestamp) -> Self {
+        Self {
+            state: BuildState::Building,
+            state_time: now,
+            builder: Some(builder.to_owned()),
+            builder_id: Some(builder_id.to_owned()),
+            formats,
+            username: None,
+            python_path: None,
+            shell_type: None,
+        }
+    }
+
+    pub fn set_state(&mut self, state: BuildState, now: Timestamp) {
+        (self.state, self.state_time) = (state, now);
+    }
+}
+
+/// One text, sorted: `qcow2,raw`.
+fn joined<S: Serializer>(formats: &BTreeSet<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    let formats: Vec<&str> = formats.iter().map(String::as_str).collect();
+    serializer.serialize_str(&formats.join(","))
+}
+
+fn split<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<String>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
+    Ok(text.split(',').filter(|format| !format.is_empty()).map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::json;
+
+    fn written(build: &ImageBuild) -> String {
+        String::from_utf8(json::to_bytes(build)).unwrap()
+    }
+
+    // zookeeper.md §1.5, checks 8 and 9
+    #[test]
+    fn a_build_is_read_and_written_as_peers_do() {
+        let text = r#"{"state": "ready", "state_time": 1795170000.5, "builder": "nb01.example.org", "builder_id": "705c8f5d-6bcc-4bb5-bd96-f61902760199", "formats": "qcow2,raw", "username": "zuul", "python_path": "auto", "shell_type": null}"#;
+        let build: ImageBuild = serde_json::from_str(text).unwrap();
+        assert_eq!(build.formats, BTreeSet::from(["raw".to_owned(), "qcow2".to_owned()]));
+        assert_eq!(written(&build), text);
+    }
+
+    #[test]
+    fn what_is_not_known_yet_is_left_out_or_null() {
+        let mut build = ImageBuild::begun("nb01", "id", BTreeSet::new(), Timestamp(5.0));
+        (build.builder, build.builder_id) = (None, None);
+        let bare =
+            r#"{"state": "building", "state_time": 5.0, "username": null, "python_path": null, "shell_type": null}"#;
+        assert_eq!(written(&build), bare);
+        let build: ImageBuild = serde_json::from_str(r#"{"state": "failed", "formats": null}"#).unwrap();
+        assert_eq!(build.python_path.as_deref(), Some("/usr/bin/python2"));
+        assert_eq!((build.username.as_deref(), build.formats.len()), (Some("zuul"), 0));
+    }
+}

@@ -1,0 +1,122 @@
+//! Points in time and spans, in seconds as ZooKeeper's records carry them; arithmetic only, there is no `now()`.
+
+use std::cmp::Ordering;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Seconds since the Unix epoch, as in the records.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Timestamp(pub f64);
+
+/// The time on a clock that nobody sets: by it is waited, whatever happens to the clock on the wall. It means nothing to another process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub Duration);
+
+/// A length of time in seconds; may be negative where a clock of somebody else runs ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Span(pub f64);
+
+/// Thirty years: later than that is never, and a clock and this can still be added.
+const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
+impl Span {
+    pub const ZERO: Span = Span(0.0);
+
+    pub fn seconds(seconds: f64) -> Self {
+        Self(seconds)
+    }
+
+    /// For timers; a negative span becomes none, and one that no timer can count to becomes the longest.
+    pub fn to_duration(self) -> Duration {
+        if self.0 < 0.0 {
+            return Duration::ZERO;
+        }
+        Duration::try_from_secs_f64(self.0).map_or(LONGEST, |duration| duration.min(LONGEST))
+    }
+}
+
+impl PartialEq for Timestamp {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+impl Eq for Timestamp {}
+impl PartialOrd for Timestamp {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Timestamp {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+impl Sub for Timestamp {
+    type Output = Span;
+    fn sub(self, other: Timestamp) -> Span {
+        Span(self.0 - other.0)
+    }
+}
+impl Add<Span> for Timestamp {
+    type Output = Timestamp;
+    fn add(self, span: Span) -> Timestamp {
+        Timestamp(self.0 + span.0)
+    }
+}
+
+impl Moment {
+    /// So many seconds after that clock began.
+    pub fn at(seconds: f64) -> Self {
+        Self(Span(seconds).to_duration())
+    }
+}
+
+impl Sub for Moment {
+    type Output = Span;
+    fn sub(self, other: Moment) -> Span {
+        let (later, earlier) = (self.0.saturating_sub(other.0), other.0.saturating_sub(self.0));
+        Span(later.as_secs_f64() - earlier.as_secs_f64())
+    }
+}
+impl Add<Span> for Moment {
+    type Output = Moment;
+    /// Not before the beginning, and not after the end of that clock.
+    fn add(self, span: Span) -> Moment {
+        Moment(match span.0 < 0.0 {
+            true => self.0.saturating_sub(Span(-span.0).to_duration()),
+            false => self.0 + span.to_duration(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // `max-hold-age: .inf` had each look set a timer that no clock can count to, and panic.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+    fn every_span_is_one_that_a_timer_can_count() {
+        for span in [f64::INFINITY, f64::NAN, 1e300, 1e19] {
+            assert_eq!(Span(span).to_duration(), LONGEST, "{span}");
+        }
+        assert_eq!(Span(f64::NEG_INFINITY).to_duration(), Duration::ZERO);
+        assert_eq!(Span(1.5).to_duration(), Duration::from_millis(1500));
+        let _can_be_added = std::time::Instant::now() + LONGEST;
+    }
+    #[test]
+    fn moments_are_counted_to_and_back() {
+        let moment = Moment::at(10.0);
+        assert_eq!(moment + Span(1.5), Moment::at(11.5));
+        assert_eq!(moment + Span(-1.5), Moment::at(8.5));
+        assert_eq!(moment + Span(-11.0), Moment::at(0.0));
+        assert_eq!((Moment::at(8.0) - moment, moment - Moment::at(8.0)), (Span(-2.0), Span(2.0)));
+        for never in [f64::INFINITY, f64::NAN] {
+            assert!(moment + Span(never) > moment);
+        }
+    }
+}

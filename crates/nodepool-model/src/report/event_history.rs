@@ -1,0 +1,211 @@
+//! What happened since the process started, as far as it is remembered: transitions of nodes and requests, and how many nodes
+//! were in which state. Bounded: the oldest goes.
+
+use std::collections::VecDeque;
+
+use serde::Serialize;
+
+use crate::records::ids::{NodeId, RequestId};
+use crate::records::request::RequestState;
+use crate::records::time::{Span, Timestamp};
+use crate::snapshot::transition::{Transition, What};
+use crate::snapshot::{Snapshot, nodes_by_state};
+
+/// Transitions that are remembered: of each some 120 bytes, shared names not counted.
+const MOST_EVENTS: usize = 100_000;
+/// Between two counts.
+pub const COUNT_EVERY: Span = Span(15.0);
+/// Counts that are kept: six hours.
+const MOST_COUNTS: usize = 1440;
+/// Of names in transitions: whoever gives longer ones does not get more memory.
+const LONGEST_NAME: usize = 64;
+
+pub struct Chronicle {
+    since: Timestamp,
+    events: VecDeque<Event>,
+    counts: VecDeque<Count>,
+}
+
+/// One transition.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Event {
+    pub at: Timestamp,
+    /// By our clock. A record may tell of a time before anybody looked.
+    #[serde(skip)]
+    noted: Timestamp,
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// How many nodes were in each state, in the order of `NodeState::ALL`, and how many requests were open.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Count {
+    pub at: Timestamp,
+    pub nodes: Vec<u32>,
+    pub open: u32,
+}
+
+impl Chronicle {
+    pub fn new(now: Timestamp) -> Self {
+        Self { since: now, events: VecDeque::new(), counts: VecDeque::new() }
+    }
+
+    /// From when on everything is remembered.
+    pub fn since(&self) -> Timestamp {
+        match self.events.front() {
+            Some(first) if self.events.len() == MOST_EVENTS => first.noted,
+            _ => self.since,
+        }
+    }
+
+    /// Notes what differs between two pictures, where nobody has seen how it came to that.
+    pub fn compare(&mut self, older: &Snapshot, newer: &Snapshot, now: Timestamp) {
+        for id in newer.requests_changed_since(older) {
+            let (before, after) = (older.request(&id), newer.request(&id));
+            let step = Transition::of_request(&id, before.map(|old| &*old.record), after.map(|new| &*new.record));
+            step.into_iter().for_each(|step| self.note(step, now));
+        }
+        for id in newer.nodes_changed_since(older) {
+            let (before, after) = (older.node(&id), newer.node(&id));
+            let step = Transition::of_node(&id, before.map(|old| &*old.record), after.map(|new| &*new.record));
+            step.into_iter().for_each(|step| self.note(step, now));
+        }
+    }
+
+    pub fn note(&mut self, step: Transition, now: Timestamp) {
+        if self.events.len() >= MOST_EVENTS {
+            self.events.pop_front();
+        }
+        let mut what = step.what;
+        match &mut what {
+            What::Node { provider: Some(name), .. } => shorten(name),
+            What::Request { label: Some(name), .. } => shorten(name),
+            _ => {}
+        }
+        self.events.push_back(Event { at: step.at.unwrap_or(now), noted: now, what });
+    }
+
+    /// To be called every [`COUNT_EVERY`].
+    pub fn count(&mut self, snapshot: &Snapshot, now: Timestamp) {
+        if self.counts.len() >= MOST_COUNTS {
+            self.counts.pop_front();
+        }
+        let nodes = nodes_by_state(snapshot).into_iter().map(|(_, number)| number as u32).collect();
+        let is_open = |state: RequestState| matches!(state, RequestState::Requested | RequestState::Pending);
+        let open = snapshot.requests().filter(|(_, stored)| is_open(stored.record.state)).count() as u32;
+        self.counts.push_back(Count { at: now, nodes, open });
+    }
+
+    pub fn counts(&self) -> impl Iterator<Item = &Count> {
+        self.counts.iter()
+    }
+
+    /// Of one node, the oldest first.
+    pub fn of_node(&self, id: &NodeId) -> Vec<&Event> {
+        self.events.iter().filter(|event| matches!(&event.what, What::Node { node, .. } if node == id)).collect()
+    }
+
+    /// Of one request and of the nodes while they were allocated to it.
+    pub fn of_request(&self, id: &RequestId) -> Vec<&Event> {
+        let is_of = |event: &&Event| match &event.what {
+            What::Request { request, .. } => request == id,
+            What::Node { request, .. } => request.as_ref() == Some(id),
+        };
+        self.events.iter().filter(is_of).collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+}
+
+fn shorten<N: AsRef<str> + From<String>>(name: &mut N) {
+    let text = name.as_ref();
+    if text.len() > LONGEST_NAME {
+        let short: String = text.chars().take(LONGEST_NAME / 2).chain(['…']).collect();
+        *name = N::from(short);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::Stored;
+
+    fn stored<T: serde::de::DeserializeOwned>(mzxid: i64, text: &str) -> Stored<T> {
+        Stored { record: serde_json::from_str::<T>(text).unwrap().into(), version: 0, mzxid, mtime_ms: 0 }
+    }
+
+    #[test]
+    fn the_life_of_a_request_and_its_node_is_told_in_order() {
+        let (node, request) = (NodeId::from("0000000001"), RequestId::from("200-0000000001"));
+        let mut chronicle = Chronicle::new(Timestamp(0.0));
+        let mut pictures = vec![Snapshot::default()];
+        let mut step = |change: &dyn Fn(&mut Snapshot)| {
+            let mut next = pictures.last().unwrap().clone();
+            change(&mut next);
+            chronicle.compare(pictures.last().unwrap(), &next, Timestamp(100.0));
+            pictures.push(next);
+        };
+        step(&|next| {
+            next.put_request(
+                request.clone(),
+                stored(1, r#"{"state": "requested", "state_time": 1.0, "node_types": ["a"]}"#),
+            );
+        });
+        step(&|next| {
+            next.put_node(
+                node.clone(),
+                stored(
+                    2,
+                    r#"{"state": "building", "state_time": 2.0, "allocated_to": "200-0000000001", "provider": "p"}"#,
+                ),
+            );
+        });
+        step(&|next| {
+            next.put_node(
+                node.clone(),
+                stored(
+                    3,
+                    r#"{"state": "ready", "state_time": 3.0, "allocated_to": "200-0000000001", "provider": "p"}"#,
+                ),
+            );
+            next.put_request(
+                request.clone(),
+                stored(3, r#"{"state": "fulfilled", "state_time": 3.0, "nodes": ["0000000001"]}"#),
+            );
+        });
+        // A comment is no transition.
+        step(&|next| {
+            next.put_node(node.clone(), stored(4, r#"{"state": "ready", "state_time": 3.0, "allocated_to": "200-0000000001", "provider": "p", "comment": "x"}"#));
+        });
+        step(&|next| next.remove_node(&node));
+        let states: Vec<String> = chronicle
+            .of_request(&request)
+            .into_iter()
+            .map(|event| format!("{} {}", event.at.0, serde_json::to_value(&event.what).unwrap()["state"]))
+            .collect();
+        assert_eq!(states, ["1 \"requested\"", "2 \"building\"", "3 \"fulfilled\"", "3 \"ready\"", "100 null"]);
+        assert_eq!(chronicle.of_node(&node).len(), 3);
+        assert_eq!(chronicle.since(), Timestamp(0.0));
+    }
+
+    #[test]
+    fn the_oldest_is_forgotten_and_that_is_told() {
+        let mut chronicle = Chronicle::new(Timestamp(0.0));
+        for number in 0..MOST_EVENTS + 10 {
+            let what = What::Request { request: RequestId::from("1-1"), state: None, nodes: 0, label: None };
+            // Records of times long ago do not move the beginning back.
+            chronicle.note(Transition { at: Some(Timestamp(-1.0)), what }, Timestamp(number as f64));
+        }
+        assert_eq!((chronicle.len(), chronicle.since()), (MOST_EVENTS, Timestamp(10.0)));
+        for number in 0..MOST_COUNTS + 10 {
+            chronicle.count(&Snapshot::default(), Timestamp(number as f64));
+        }
+        assert_eq!((chronicle.counts().count(), chronicle.counts().next().unwrap().at), (MOST_COUNTS, Timestamp(10.0)));
+    }
+}

@@ -1,0 +1,198 @@
+//! The part of a picture that shows images: flags, builds, uploads, and who builds and uploads at the moment.
+
+use imbl::OrdMap;
+
+use super::versioned::{LockView, Stored};
+use crate::records::ids::{BuildId, ImageName, ProviderName};
+use crate::records::image_build::{BuildKey, BuildState, ImageBuild};
+use crate::records::image_upload::{ImageUpload, UploadKey, UploadState};
+
+#[derive(Clone, Debug, Default)]
+pub struct Images {
+    by_name: OrdMap<ImageName, Image>,
+    uploads: OrdMap<(ProviderName, ImageName), OrdMap<UploadKey, Stored<ImageUpload>>>,
+    /// Locks of the uploads of a build to a provider, as far as they are held.
+    upload_locks: OrdMap<UploadPlace, LockView>,
+}
+
+/// Where the uploads of one build to one provider lie; they share a lock.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UploadPlace {
+    pub build: BuildKey,
+    pub provider: ProviderName,
+}
+
+impl UploadPlace {
+    pub fn of(key: &UploadKey) -> Self {
+        Self { build: BuildKey::new(&key.image, &key.build), provider: key.provider.clone() }
+    }
+}
+
+/// What there is of one image.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    /// By command; the configuration may pause it as well.
+    pub paused: bool,
+    /// Since when a build is asked for, in milliseconds since the epoch by ZooKeeper's clock.
+    pub requested_ms: Option<i64>,
+    pub builds: OrdMap<BuildId, Stored<ImageBuild>>,
+    /// Held by whoever builds it.
+    pub lock: LockView,
+}
+
+impl Image {
+    /// Builds that can be used, the newest first.
+    pub fn ready(&self) -> Vec<(&BuildId, &Stored<ImageBuild>)> {
+        let mut ready: Vec<_> =
+            self.builds.iter().filter(|(_, stored)| stored.record.state == BuildState::Ready).collect();
+        ready.sort_by_key(|(_, stored)| std::cmp::Reverse((stored.record.state_time, stored.mzxid)));
+        ready
+    }
+}
+
+// Reading.
+impl Images {
+    pub fn names(&self) -> impl Iterator<Item = &ImageName> {
+        self.by_name.keys()
+    }
+
+    pub fn image(&self, name: &ImageName) -> Option<&Image> {
+        self.by_name.get(name)
+    }
+
+    pub fn builds(&self) -> impl Iterator<Item = (BuildKey, &Stored<ImageBuild>)> {
+        self.by_name.iter().flat_map(|(name, image)| {
+            image.builds.iter().map(move |(build, stored)| (BuildKey::new(name, build), stored))
+        })
+    }
+
+    pub fn build(&self, key: &BuildKey) -> Option<&Stored<ImageBuild>> {
+        self.image(&key.image)?.builds.get(&key.build)
+    }
+
+    pub fn uploads(&self) -> impl Iterator<Item = (&UploadKey, &Stored<ImageUpload>)> {
+        self.uploads.values().flat_map(OrdMap::iter)
+    }
+
+    /// Of all builds of an image to a provider.
+    pub fn uploads_to(
+        &self,
+        provider: &ProviderName,
+        image: &ImageName,
+    ) -> impl Iterator<Item = (&UploadKey, &Stored<ImageUpload>)> {
+        self.uploads.get(&(provider.clone(), image.clone())).into_iter().flat_map(OrdMap::iter)
+    }
+
+    pub fn upload(&self, key: &UploadKey) -> Option<&Stored<ImageUpload>> {
+        self.uploads.get(&(key.provider.clone(), key.image.clone()))?.get(key)
+    }
+
+    /// The upload that nodes of an image boot from: the newest that is ready, of whichever build.
+    pub fn newest_upload(
+        &self,
+        provider: &ProviderName,
+        image: &ImageName,
+    ) -> Option<(&UploadKey, &Stored<ImageUpload>)> {
+        let is_usable = |upload: &ImageUpload| upload.state == UploadState::Ready && upload.external_id.is_some();
+        let usable = self.uploads_to(provider, image).filter(|(_, stored)| is_usable(&stored.record));
+        usable.max_by_key(|(_, stored)| (stored.record.state_time, stored.mzxid))
+    }
+
+    /// Whether nothing was changed between the two; quick, and no for what was changed and changed back.
+    pub fn is_same_as(&self, other: &Images) -> bool {
+        self.by_name.ptr_eq(&other.by_name) && self.uploads.ptr_eq(&other.uploads)
+    }
+
+    pub fn is_being_uploaded(&self, place: &UploadPlace) -> bool {
+        self.upload_locks.get(place).is_some_and(LockView::is_held)
+    }
+}
+
+// Writing.
+impl Images {
+    pub fn add_image(&mut self, name: ImageName) {
+        self.by_name.entry(name).or_default();
+    }
+
+    pub fn remove_image(&mut self, name: &ImageName) {
+        self.by_name.remove(name);
+    }
+
+    pub fn set_paused(&mut self, name: &ImageName, paused: bool) {
+        self.change(name, paused, |image| image.paused = paused);
+    }
+
+    pub fn set_requested(&mut self, name: &ImageName, since_ms: Option<i64>) {
+        self.change(name, since_ms.is_some(), |image| image.requested_ms = since_ms);
+    }
+
+    pub fn set_lock(&mut self, name: &ImageName, view: LockView) {
+        self.change(name, view.exists, |image| image.lock = view);
+    }
+
+    /// A contender for the build of an image has come or gone.
+    pub fn contend(&mut self, name: &ImageName, contender: &str, is_there: bool) {
+        self.change(name, is_there, |image| contend(&mut image.lock, contender, is_there));
+    }
+
+    pub fn put_build(&mut self, key: &BuildKey, stored: Stored<ImageBuild>) {
+        let builds = &mut self.by_name.entry(key.image.clone()).or_default().builds;
+        if builds.get(&key.build).is_none_or(|old| old.mzxid < stored.mzxid) {
+            builds.insert(key.build.clone(), stored);
+        }
+    }
+
+    pub fn remove_build(&mut self, key: &BuildKey) {
+        self.change(&key.image, false, |image| drop(image.builds.remove(&key.build)));
+    }
+
+    pub fn put_upload(&mut self, key: UploadKey, stored: Stored<ImageUpload>) {
+        let uploads = self.uploads.entry((key.provider.clone(), key.image.clone())).or_default();
+        if uploads.get(&key).is_none_or(|old| old.mzxid < stored.mzxid) {
+            uploads.insert(key, stored);
+        }
+    }
+
+    pub fn remove_upload(&mut self, key: &UploadKey) {
+        let place = (key.provider.clone(), key.image.clone());
+        if let Some(uploads) = self.uploads.get_mut(&place) {
+            uploads.remove(key);
+            if uploads.is_empty() {
+                self.uploads.remove(&place);
+            }
+        }
+    }
+
+    pub fn set_upload_lock(&mut self, place: UploadPlace, view: LockView) {
+        if view.is_held() {
+            self.upload_locks.insert(place, view);
+        } else {
+            self.upload_locks.remove(&place);
+        }
+    }
+
+    /// A contender for the uploads of a build to a provider has come or gone.
+    pub fn contend_upload(&mut self, place: UploadPlace, contender: &str, is_there: bool) {
+        let mut view = self.upload_locks.get(&place).cloned().unwrap_or_default();
+        contend(&mut view, contender, is_there);
+        self.set_upload_lock(place, view);
+    }
+
+    /// An image that nothing is known of yet is not there for what goes.
+    fn change(&mut self, name: &ImageName, is_news: bool, edit: impl FnOnce(&mut Image)) {
+        if is_news {
+            edit(self.by_name.entry(name.clone()).or_default());
+        } else if let Some(image) = self.by_name.get_mut(name) {
+            edit(image);
+        }
+    }
+}
+
+fn contend(view: &mut LockView, contender: &str, is_there: bool) {
+    if is_there {
+        view.exists = true;
+        view.contenders.insert(contender.to_owned());
+    } else {
+        view.contenders.remove(contender);
+    }
+}

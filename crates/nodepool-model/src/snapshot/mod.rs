@@ -1,0 +1,600 @@
+//! An immutable picture of ZooKeeper with the indexes that decisions need, so that none of them scans all nodes.
+
+pub mod images;
+pub mod pool_registry;
+pub mod transition;
+pub mod usage_totals;
+pub mod versioned;
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use imbl::{OrdMap, OrdSet};
+
+use crate::records::component::{Component, ComponentKind, PoolComponent};
+use crate::records::ids::{LabelName, NodeId, PoolId, ProviderName, RequestId};
+use crate::records::node::{Node, NodeState};
+use crate::records::request::{NodeRequest, Rank, RequestState};
+use crate::snapshot::images::Images;
+use crate::snapshot::pool_registry::Registry;
+use crate::snapshot::transition::Transition;
+use crate::snapshot::usage_totals::Ledger;
+pub use crate::snapshot::versioned::{Change, LockView, NodeChange, RequestChange, Stored, WriteError};
+
+mod differences;
+
+pub use differences::LockChange;
+
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Newest transaction that this picture contains.
+    pub zxid: i64,
+    /// Counts the pictures that were published; a change of locks alone makes a new one too.
+    pub revision: u64,
+    /// False while no server answers: the picture may be old and nothing new is started on it.
+    pub connected: bool,
+    nodes: OrdMap<NodeId, Stored<Node>>,
+    node_locks: OrdMap<NodeId, Arc<LockView>>,
+    requests: OrdMap<RequestId, Stored<NodeRequest>>,
+    request_locks: OrdMap<RequestId, Arc<LockView>>,
+    pub pools: Registry,
+    components: OrdMap<(ComponentKind, String), Stored<Component>>,
+    pub images: Images,
+    /// Node znodes without data: left by a lock attempt on a record that was just removed.
+    empty_nodes: OrdSet<NodeId>,
+    /// Records that do not parse, with the reason; reported, skipped, never touched.
+    unreadable: OrdMap<String, String>,
+    /// Requests among them: nobody knows what they ask for, and they have not gone.
+    unreadable_requests: OrdSet<RequestId>,
+    idle: OrdMap<PoolId, OrdMap<LabelName, OrdSet<NodeId>>>,
+    by_provider: OrdMap<ProviderName, OrdSet<NodeId>>,
+    spent: OrdMap<ProviderName, OrdSet<NodeId>>,
+    held: OrdMap<ProviderName, OrdSet<NodeId>>,
+    allocated: OrdMap<RequestId, Vec<NodeId>>,
+    /// Unlocked nodes that nobody has taken into use, allocated to requests that are not there.
+    orphans: OrdSet<NodeId>,
+    /// Nodes that are being made for requests that are not there.
+    unwanted: OrdSet<NodeId>,
+    requested: OrdMap<Rank, Stored<NodeRequest>>,
+    pending: usize,
+    /// Pending requests whose lock nobody holds.
+    unheld: OrdSet<RequestId>,
+    pub ledger: Ledger,
+    /// Steps since these were taken last, in their order; `None` where nobody wants to know.
+    pub transitions: Option<Vec<Transition>>,
+}
+
+// Reading.
+impl Snapshot {
+    pub fn node(&self, id: &NodeId) -> Option<&Stored<Node>> {
+        self.nodes.get(id)
+    }
+
+    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = (&NodeId, &Stored<Node>)> {
+        self.nodes.iter()
+    }
+
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn node_count_of(&self, provider: &ProviderName) -> usize {
+        self.by_provider.get(provider).map_or(0, OrdSet::len)
+    }
+
+    /// Nodes of one provider, in any state.
+    pub fn nodes_of<'a>(
+        &'a self,
+        provider: &ProviderName,
+    ) -> impl Iterator<Item = (&'a NodeId, &'a Stored<Node>)> + use<'a> {
+        let ids = self.by_provider.get(provider).into_iter().flat_map(|ids| ids.iter());
+        ids.map(|id| (id, self.nodes.get(id).expect("an index names only nodes that are there")))
+    }
+
+    /// Unlocked nodes in a state in which nobody needs them any more (rule D3).
+    pub fn spent_nodes<'a>(
+        &'a self,
+        provider: &ProviderName,
+    ) -> impl Iterator<Item = (&'a NodeId, &'a Stored<Node>)> + use<'a> {
+        let ids = self.spent.get(provider).into_iter().flat_map(|ids| ids.iter());
+        ids.map(|id| (id, self.nodes.get(id).expect("an index names only nodes that are there")))
+    }
+
+    /// Nodes that somebody holds.
+    pub fn held_nodes<'a>(
+        &'a self,
+        provider: &ProviderName,
+    ) -> impl Iterator<Item = (&'a NodeId, &'a Stored<Node>)> + use<'a> {
+        let ids = self.held.get(provider).into_iter().flat_map(|ids| ids.iter());
+        ids.map(|id| (id, self.nodes.get(id).expect("an index names only nodes that are there")))
+    }
+
+    /// Ready, unallocated, unlocked nodes of a pool that carry a label, by id.
+    pub fn idle_nodes<'a>(&'a self, pool: &PoolId, label: &LabelName) -> impl Iterator<Item = &'a NodeId> + use<'a> {
+        self.idle.get(pool).and_then(|labels| labels.get(label)).into_iter().flat_map(|ids| ids.iter())
+    }
+
+    /// The same nodes once around, beginning behind one of them.
+    pub fn idle_nodes_after<'a>(
+        &'a self,
+        pool: &PoolId,
+        label: &LabelName,
+        after: Option<&NodeId>,
+    ) -> impl Iterator<Item = &'a NodeId> + use<'a> {
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        let ids = self.idle.get(pool).and_then(|labels| labels.get(label));
+        let (behind, before) = match after {
+            Some(id) => ((Excluded(id.clone()), Unbounded), Some((Unbounded, Included(id.clone())))),
+            None => ((Unbounded, Unbounded), None),
+        };
+        let behind = ids.into_iter().flat_map(move |ids| ids.range(behind.clone()));
+        let before = ids.zip(before).into_iter().flat_map(|(ids, range)| ids.range(range));
+        behind.chain(before)
+    }
+
+    /// The labels of such nodes, whatever the configuration says now.
+    pub fn idle_labels<'a>(&'a self, pool: &PoolId) -> impl Iterator<Item = &'a LabelName> + use<'a> {
+        self.idle.get(pool).into_iter().flat_map(|labels| labels.keys())
+    }
+
+    pub fn idle_count(&self, pool: &PoolId, label: &LabelName) -> usize {
+        self.idle.get(pool).and_then(|labels| labels.get(label)).map_or(0, OrdSet::len)
+    }
+
+    /// Pools that have idle nodes of a label, with their number.
+    pub fn idle_everywhere(&self, label: &LabelName) -> usize {
+        self.idle.values().filter_map(|labels| labels.get(label)).map(OrdSet::len).sum()
+    }
+
+    pub fn nodes_allocated_to<'a>(&'a self, request: &RequestId) -> impl Iterator<Item = &'a NodeId> + use<'a> {
+        self.allocated.get(request).into_iter().flat_map(|ids| ids.iter())
+    }
+
+    /// Those of them of which something may still become.
+    pub fn standing_nodes<'a>(&'a self, request: &RequestId) -> impl Iterator<Item = &'a NodeId> + use<'a> {
+        let stands = |id: &&NodeId| self.node(id).is_some_and(|node| !node.record.state.is_over());
+        self.nodes_allocated_to(request).filter(stands)
+    }
+
+    /// Unlocked nodes in states before use whose request does not exist (rule D2).
+    pub fn orphaned_nodes(&self) -> impl Iterator<Item = (&NodeId, &Stored<Node>)> {
+        let stored = |id| self.nodes.get(id).expect("an index names only nodes that are there");
+        self.orphans.iter().map(move |id| (id, stored(id)))
+    }
+
+    /// Nodes in the making whose request does not exist, locked or not.
+    pub fn unwanted_nodes(&self) -> impl Iterator<Item = &NodeId> {
+        self.unwanted.iter()
+    }
+
+    /// Whether there is anything at all of this node: a record, a lock, or a place without a record.
+    pub fn has_node(&self, id: &NodeId) -> bool {
+        self.nodes.contains_key(id) || self.node_locks.contains_key(id) || self.empty_nodes.contains(id)
+    }
+
+    pub fn node_lock(&self, id: &NodeId) -> &LockView {
+        self.node_locks.get(id).map_or(LockView::absent(), |view| view)
+    }
+
+    pub fn node_locks(&self) -> impl Iterator<Item = (&NodeId, &LockView)> {
+        self.node_locks.iter().map(|(id, view)| (id, &**view))
+    }
+
+    pub fn is_node_locked(&self, id: &NodeId) -> bool {
+        self.node_locks.get(id).is_some_and(|view| view.is_held())
+    }
+
+    pub fn request(&self, id: &RequestId) -> Option<&Stored<NodeRequest>> {
+        self.requests.get(id)
+    }
+
+    /// Whether there is a request, readable or not.
+    pub fn has_request(&self, id: &RequestId) -> bool {
+        self.requests.contains_key(id) || self.unreadable_requests.contains(id)
+    }
+
+    pub fn requests(&self) -> impl Iterator<Item = (&RequestId, &Stored<NodeRequest>)> {
+        self.requests.iter()
+    }
+
+    /// Requests that wait for somebody to accept them, in the order in which they are served.
+    pub fn waiting_requests(&self) -> impl Iterator<Item = (&Rank, &Stored<NodeRequest>)> {
+        self.requested.iter()
+    }
+
+    /// Requests that somebody has accepted and nobody holds: their launcher has gone, or is about to write them.
+    pub fn unheld_requests(&self) -> impl Iterator<Item = (&RequestId, &Stored<NodeRequest>)> {
+        let stored = |id| self.requests.get(id).expect("an index names only requests that are there");
+        self.unheld.iter().map(move |id| (id, stored(id)))
+    }
+
+    pub fn is_waiting(&self, rank: &Rank) -> bool {
+        self.requested.contains_key(rank)
+    }
+
+    /// Requests that are requested or pending.
+    pub fn open_count(&self) -> usize {
+        self.requested.len() + self.pending
+    }
+
+    pub fn request_lock(&self, id: &RequestId) -> &LockView {
+        self.request_locks.get(id).map_or(LockView::absent(), |view| view)
+    }
+
+    pub fn is_request_locked(&self, id: &RequestId) -> bool {
+        self.request_locks.get(id).is_some_and(|view| view.is_held())
+    }
+
+    pub fn has_request_lock(&self, id: &RequestId) -> bool {
+        self.request_locks.contains_key(id)
+    }
+
+    pub fn request_locks(&self) -> impl Iterator<Item = (&RequestId, &LockView)> {
+        self.request_locks.iter().map(|(id, view)| (id, &**view))
+    }
+
+    /// Registered pools of all launchers, by component name.
+    pub fn pools(&self) -> impl Iterator<Item = (&String, &Stored<PoolComponent>)> {
+        self.pools.pools()
+    }
+
+    pub fn components(&self) -> impl Iterator<Item = (&(ComponentKind, String), &Stored<Component>)> {
+        self.components.iter()
+    }
+
+    pub fn empty_nodes(&self) -> impl Iterator<Item = &NodeId> {
+        self.empty_nodes.iter()
+    }
+
+    pub fn is_unreadable(&self, path: &str) -> bool {
+        self.unreadable.contains_key(path)
+    }
+
+    pub fn unreadable(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.unreadable.iter()
+    }
+}
+
+// Changing; only the mirror and tests do.
+impl Snapshot {
+    /// Newer transactions win; returns whether the picture changed.
+    pub fn put_node(&mut self, id: NodeId, mut stored: Stored<Node>) -> bool {
+        let old = self.nodes.get(&id);
+        if old.is_some_and(|old| old.mzxid >= stored.mzxid) {
+            return false;
+        }
+        if let Some(record) = Arc::get_mut(&mut stored.record) {
+            let before = self.nodes.range::<_, NodeId>((Bound::Unbounded, Bound::Excluded(&id))).next_back();
+            let alike = before.map(|(_, neighbour)| neighbour).into_iter().chain(old);
+            alike.for_each(|other| record.share_with(&other.record));
+        }
+        if let Some(transitions) = &mut self.transitions {
+            transitions.extend(Transition::of_node(&id, old.map(|old| &*old.record), Some(&stored.record)));
+        }
+        let old = old.map(|old| old.record.clone());
+        let stays = old.as_ref().is_some_and(|old| self.is_placed_alike(&id, old, &stored.record));
+        if !stays {
+            self.unplace(&id);
+        }
+        if self.empty_nodes.contains(&id) {
+            self.empty_nodes.remove(&id);
+        }
+        self.zxid = self.zxid.max(stored.mzxid);
+        let new = stored.record.clone();
+        self.nodes.insert(id.clone(), stored);
+        match old {
+            // Most changes of a node change nothing of what it takes.
+            Some(old) if usage_totals::counts_alike(&old, &new) => {}
+            Some(old) => {
+                self.unbook(&id, &old);
+                self.book(&id, &new);
+            }
+            None => self.book(&id, &new),
+        }
+        if !stays {
+            self.place(&id);
+        }
+        true
+    }
+
+    pub fn remove_node(&mut self, id: &NodeId) {
+        self.lose_node(id);
+        self.node_locks.remove(id);
+    }
+
+    /// A node znode without data: the record, if there was one, is gone.
+    pub fn put_empty_node(&mut self, id: NodeId) {
+        self.lose_node(&id);
+        self.empty_nodes.insert(id);
+    }
+
+    /// What a node's record says now cannot be read. Who holds the node is known all the same.
+    pub fn lose_node(&mut self, id: &NodeId) {
+        self.note_gone(id);
+        self.unindex_node(id);
+        self.nodes.remove(id);
+        self.empty_nodes.remove(id);
+    }
+
+    fn note_gone(&mut self, id: &NodeId) {
+        if let Some(transitions) = &mut self.transitions {
+            transitions.extend(Transition::of_node(id, self.nodes.get(id).map(|old| &*old.record), None));
+        }
+    }
+
+    pub fn set_node_lock(&mut self, id: NodeId, view: LockView) {
+        let changes_hands = view.is_held() != self.is_node_locked(&id);
+        if changes_hands {
+            self.unplace(&id);
+        }
+        self.node_locks.insert(id.clone(), Arc::new(view));
+        if changes_hands {
+            self.place(&id);
+        }
+    }
+
+    pub fn put_request(&mut self, id: RequestId, stored: Stored<NodeRequest>) -> bool {
+        let old = self.requests.get(&id);
+        if old.is_some_and(|old| old.mzxid >= stored.mzxid) {
+            return false;
+        }
+        if let Some(transitions) = &mut self.transitions {
+            transitions.extend(Transition::of_request(&id, old.map(|old| &*old.record), Some(&stored.record)));
+        }
+        self.unindex_request(&id);
+        self.zxid = self.zxid.max(stored.mzxid);
+        match stored.record.state {
+            RequestState::Requested => drop(self.requested.insert(Rank::of(&id, &stored.record), stored.clone())),
+            RequestState::Pending => {
+                self.pending += 1;
+                if !self.is_request_locked(&id) {
+                    self.unheld.insert(id.clone());
+                }
+            }
+            RequestState::Fulfilled | RequestState::Failed => {}
+        }
+        let was_unreadable = self.unreadable_requests.remove(&id).is_some();
+        let is_new = self.requests.insert(id.clone(), stored).is_none();
+        if is_new && !was_unreadable {
+            self.index_orphans(&id);
+        }
+        true
+    }
+
+    pub fn remove_request(&mut self, id: &RequestId) {
+        let was_there = self.has_request(id);
+        self.unreadable_requests.remove(id);
+        self.drop_request(id);
+        if was_there {
+            self.index_orphans(id);
+        }
+    }
+
+    /// What a request's record says now cannot be read.
+    pub fn lose_request(&mut self, id: &RequestId) {
+        self.drop_request(id);
+        if self.unreadable_requests.insert(id.clone()).is_none() {
+            self.index_orphans(id);
+        }
+    }
+
+    fn drop_request(&mut self, id: &RequestId) {
+        self.unindex_request(id);
+        let Some(old) = self.requests.remove(id) else { return };
+        if let Some(transitions) = &mut self.transitions {
+            transitions.extend(Transition::of_request(id, Some(&old.record), None));
+        }
+    }
+
+    pub fn set_request_lock(&mut self, id: RequestId, view: LockView) {
+        self.request_locks.insert(id.clone(), Arc::new(view));
+        self.index_holder(&id);
+    }
+
+    pub fn remove_request_lock(&mut self, id: &RequestId) {
+        self.request_locks.remove(id);
+        self.index_holder(id);
+    }
+
+    pub fn put_pool(&mut self, name: String, stored: Stored<PoolComponent>) {
+        let mzxid = stored.mzxid;
+        if self.pools.put(name, stored) {
+            self.zxid = self.zxid.max(mzxid);
+        }
+    }
+
+    pub fn put_component(&mut self, kind: ComponentKind, name: String, stored: Stored<Component>) {
+        if self.components.get(&(kind, name.clone())).is_some_and(|old| old.mzxid >= stored.mzxid) {
+            return;
+        }
+        self.zxid = self.zxid.max(stored.mzxid);
+        self.components.insert((kind, name), stored);
+    }
+
+    pub fn remove_component(&mut self, kind: ComponentKind, name: &str) {
+        if kind == ComponentKind::Pool {
+            self.pools.remove(name);
+        }
+        self.components.remove(&(kind, name.to_owned()));
+    }
+
+    /// Remembers a record that does not parse; returns whether this is news.
+    pub fn put_unreadable(&mut self, path: &str, reason: String) -> bool {
+        if self.unreadable.get(path) == Some(&reason) {
+            return false;
+        }
+        self.unreadable.insert(path.to_owned(), reason);
+        true
+    }
+
+    pub fn forget_unreadable(&mut self, path: &str) {
+        if self.is_unreadable(path) {
+            self.unreadable.remove(path);
+        }
+    }
+
+    /// Before its record goes.
+    fn unindex_node(&mut self, id: &NodeId) {
+        let Some(record) = self.nodes.get(id).map(|stored| stored.record.clone()) else { return };
+        self.unplace(id);
+        self.unbook(id, &record);
+    }
+
+    /// What a node takes, and where.
+    fn book(&mut self, id: &NodeId, node: &Node) {
+        self.ledger.add(node);
+        if let Some(provider) = &node.provider {
+            self.by_provider.entry(provider.clone()).or_default().insert(id.clone());
+        }
+    }
+
+    fn unbook(&mut self, id: &NodeId, node: &Node) {
+        self.ledger.remove(node);
+        if let Some(provider) = &node.provider {
+            remove_from(&mut self.by_provider, provider, id);
+        }
+    }
+
+    /// Whether both records of a node have it in the same indexes. Most changes of one that is being made, or used, do.
+    fn is_placed_alike(&self, id: &NodeId, one: &Node, other: &Node) -> bool {
+        let is_at_the_same =
+            (&one.provider, &one.pool, &one.allocated_to) == (&other.provider, &other.pool, &other.allocated_to);
+        let locked = self.is_node_locked(id);
+        let kind = |node: &Node| (node.state == NodeState::Hold, node.state.is_spent() && !locked);
+        let is_wanted = |request: &RequestId| self.has_request(request);
+        is_at_the_same
+            && kind(one) == kind(other)
+            && !one.is_idle()
+            && !other.is_idle()
+            && (one.state == other.state || one.allocation().is_none_or(is_wanted))
+    }
+
+    /// What a node is in its state, for whom, and in whose hands.
+    fn place(&mut self, id: &NodeId) {
+        let Some(record) = self.nodes.get(id).map(|stored| stored.record.clone()) else { return };
+        let (node, locked) = (&record, self.is_node_locked(id));
+        if let Some(provider) = &node.provider {
+            if node.state == NodeState::Hold {
+                self.held.entry(provider.clone()).or_default().insert(id.clone());
+            }
+            if node.state.is_spent() && !locked {
+                self.spent.entry(provider.clone()).or_default().insert(id.clone());
+            }
+        }
+        if let Some(request) = node.allocation() {
+            let nodes = self.allocated.entry(request.clone()).or_default();
+            if let Err(place) = nodes.binary_search(id) {
+                nodes.insert(place, id.clone());
+            }
+            if !self.has_request(request) {
+                self.forsake(id, node.state, locked);
+            }
+        }
+        if let (true, false, Some(pool)) = (node.is_idle(), locked, node.pool_id()) {
+            let labels = self.idle.entry(pool).or_default();
+            for label in &node.labels {
+                labels.entry(label.clone()).or_default().insert(id.clone());
+            }
+        }
+    }
+
+    /// Before its record or its lock changes. A set that has nothing to lose is not touched: persistent ones are copied first.
+    fn unplace(&mut self, id: &NodeId) {
+        let Some(record) = self.nodes.get(id).map(|stored| stored.record.clone()) else { return };
+        let (node, locked) = (&record, self.is_node_locked(id));
+        if let Some(provider) = &node.provider {
+            if node.state == NodeState::Hold {
+                remove_from(&mut self.held, provider, id);
+            }
+            if node.state.is_spent() && !locked {
+                remove_from(&mut self.spent, provider, id);
+            }
+        }
+        if let Some(request) = node.allocation() {
+            if let Some(nodes) = self.allocated.get_mut(request) {
+                nodes.retain(|node| node != id);
+                if nodes.is_empty() {
+                    self.allocated.remove(request);
+                }
+            }
+            for set in [&mut self.orphans, &mut self.unwanted] {
+                if set.contains(id) {
+                    set.remove(id);
+                }
+            }
+        }
+        if let (true, false, Some(pool)) = (node.is_idle(), locked, node.pool_id())
+            && let Some(labels) = self.idle.get_mut(&pool)
+        {
+            for label in &node.labels {
+                remove_from(labels, label, id);
+            }
+        }
+    }
+
+    /// The request of this node is not there.
+    fn forsake(&mut self, id: &NodeId, state: NodeState, locked: bool) {
+        if matches!(state, NodeState::Ready | NodeState::Init) && !locked {
+            self.orphans.insert(id.clone());
+        }
+        if matches!(state, NodeState::Init | NodeState::Building) {
+            self.unwanted.insert(id.clone());
+        }
+    }
+
+    /// A request came or went.
+    fn index_orphans(&mut self, request: &RequestId) {
+        let has_come = self.has_request(request);
+        for id in self.allocated.get(request).cloned().unwrap_or_default() {
+            if has_come {
+                self.orphans.remove(&id);
+                self.unwanted.remove(&id);
+            } else if let Some(state) = self.nodes.get(&id).map(|stored| stored.record.state) {
+                self.forsake(&id, state, self.is_node_locked(&id));
+            }
+        }
+    }
+
+    /// The lock of a request changed.
+    fn index_holder(&mut self, id: &RequestId) {
+        let is_pending = |stored: &Stored<NodeRequest>| stored.record.state == RequestState::Pending;
+        if self.requests.get(id).is_some_and(is_pending) && !self.is_request_locked(id) {
+            self.unheld.insert(id.clone());
+        } else {
+            self.unheld.remove(id);
+        }
+    }
+
+    fn unindex_request(&mut self, id: &RequestId) {
+        let Some(stored) = self.requests.get(id) else { return };
+        match stored.record.state {
+            RequestState::Requested => drop(self.requested.remove(&Rank::of(id, &stored.record))),
+            RequestState::Pending => {
+                self.pending -= 1;
+                self.unheld.remove(id);
+            }
+            RequestState::Fulfilled | RequestState::Failed => {}
+        }
+    }
+}
+
+fn remove_from<K: Ord + Clone>(index: &mut OrdMap<K, OrdSet<NodeId>>, key: &K, id: &NodeId) {
+    if let Some(ids) = index.get_mut(key) {
+        ids.remove(id);
+        if ids.is_empty() {
+            index.remove(key);
+        }
+    }
+}
+
+/// Number of nodes in each state, for status and gauges.
+pub fn nodes_by_state(snapshot: &Snapshot) -> Vec<(NodeState, usize)> {
+    let mut counts = [0; NodeState::ALL.len()];
+    for (_, stored) in snapshot.nodes() {
+        counts[stored.record.state as usize] += 1;
+    }
+    NodeState::ALL.into_iter().zip(counts).collect()
+}
+
+#[cfg(test)]
+mod tests;

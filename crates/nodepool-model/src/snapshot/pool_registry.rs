@@ -1,0 +1,129 @@
+//! The registered pools of all launchers, and who among them serves a label. Each pool asks that for each request that waits, so
+//! it must not take a walk through all of them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use super::versioned::Stored;
+use crate::records::component::PoolComponent;
+use crate::records::ids::LabelName;
+
+#[derive(Clone, Debug, Default)]
+pub struct Registry {
+    by_name: OrdMap<String, Stored<PoolComponent>>,
+    by_place: ByPlace,
+    by_label: OrdMap<LabelName, ByPlace>,
+    revision: u64,
+}
+
+/// Those that take new work come first, and of them who is preferred.
+type ByPlace = OrdMap<Place, Arc<PoolComponent>>;
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    paused: bool,
+    priority: i64,
+    name: Arc<str>,
+}
+
+impl Registry {
+    /// By the names of their components.
+    pub fn pools(&self) -> impl Iterator<Item = (&String, &Stored<PoolComponent>)> {
+        self.by_name.iter()
+    }
+
+    /// Pools that have all of these labels, the preferred ones first and those that pause last.
+    pub fn serving<'a>(&'a self, labels: &'a BTreeSet<&LabelName>) -> impl Iterator<Item = &'a PoolComponent> {
+        // Whoever has them all is among the few that have the rarest of them.
+        let of_each = labels.iter().map(|label| self.by_label.get(*label));
+        let fewest = match labels.is_empty() {
+            true => Some(&self.by_place),
+            false => of_each.min_by_key(|pools| pools.map_or(0, OrdMap::len)).flatten(),
+        };
+        let pools = fewest.into_iter().flat_map(|pools| pools.values()).map(|pool| &**pool);
+        pools.filter(move |pool| labels.len() < 2 || pool.serves(labels))
+    }
+
+    /// Counts what was put and removed: at the same number it is the same registry.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// A newer registration, or `false`.
+    pub fn put(&mut self, name: String, stored: Stored<PoolComponent>) -> bool {
+        if self.by_name.get(&name).is_some_and(|old| old.mzxid >= stored.mzxid) {
+            return false;
+        }
+        self.remove(&name);
+        self.revision += 1;
+        let (place, pool) = (place(&name, &stored.record), &stored.record);
+        self.by_place.insert(place.clone(), pool.clone());
+        for label in &pool.supported_labels {
+            self.by_label.entry(label.clone()).or_default().insert(place.clone(), pool.clone());
+        }
+        self.by_name.insert(name, stored);
+        true
+    }
+
+    pub fn remove(&mut self, name: &str) {
+        let Some(old) = self.by_name.remove(name) else { return };
+        let place = place(name, &old.record);
+        self.revision += 1;
+        self.by_place.remove(&place);
+        for label in &old.record.supported_labels {
+            if let Some(pools) = self.by_label.get_mut(label) {
+                pools.remove(&place);
+                if pools.is_empty() {
+                    self.by_label.remove(label);
+                }
+            }
+        }
+    }
+}
+
+fn place(name: &str, pool: &PoolComponent) -> Place {
+    Place { paused: pool.paused, priority: pool.priority, name: name.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn pool(labels: &[&str], paused: bool, priority: i64, mzxid: i64) -> Stored<PoolComponent> {
+        let record = json!({"kind": "pool", "supported_labels": labels, "paused": paused, "priority": priority});
+        Stored { record: Arc::new(serde_json::from_value(record).unwrap()), version: 0, mzxid, mtime_ms: 0 }
+    }
+
+    proptest! {
+        #[test]
+        fn who_serves_labels_is_who_a_walk_through_all_finds(
+            changes in prop::collection::vec(
+                (0..6_u8, prop::option::weighted(0.8, (prop::sample::subsequence(vec!["a", "b", "c"], 0..=3), any::<bool>(), 0..3_i64))),
+                0..40,
+            ),
+            wanted in prop::sample::subsequence(vec!["a", "b", "c", "nobodys"], 0..=3),
+        ) {
+            let mut registry = Registry::default();
+            for (mzxid, (name, change)) in changes.into_iter().enumerate() {
+                match change {
+                    Some((labels, paused, priority)) => {
+                        prop_assert!(registry.put(name.to_string(), pool(&labels, paused, priority, mzxid as i64)));
+                        prop_assert!(!registry.put(name.to_string(), pool(&["c"], paused, priority, mzxid as i64)), "no news");
+                    }
+                    None => registry.remove(&name.to_string()),
+                }
+            }
+            let wanted: Vec<LabelName> = wanted.into_iter().map(LabelName::from).collect();
+            let wanted: BTreeSet<&LabelName> = wanted.iter().collect();
+            let mut walked: Vec<_> = registry.pools().filter(|(_, pool)| pool.record.serves(&wanted)).collect();
+            walked.sort_by_key(|(name, pool)| (pool.record.paused, pool.record.priority, (*name).clone()));
+            let walked: Vec<&PoolComponent> = walked.into_iter().map(|(_, pool)| &*pool.record).collect();
+            prop_assert_eq!(registry.serving(&wanted).collect::<Vec<_>>(), walked);
+        }
+    }
+}

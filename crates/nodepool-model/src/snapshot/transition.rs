@@ -1,0 +1,49 @@
+//! What becomes of nodes and requests: steps from one state to the next, as a record's change or disappearance shows them.
+
+use serde::Serialize;
+
+use crate::records::ids::{LabelName, NodeId, ProviderName, RequestId};
+use crate::records::node::{Node, NodeState};
+use crate::records::request::{NodeRequest, RequestState};
+use crate::records::time::Timestamp;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transition {
+    /// As the record says; `None` where it says nothing about this step.
+    pub at: Option<Timestamp>,
+    pub what: What,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum What {
+    Node { node: NodeId, state: Option<NodeState>, provider: Option<ProviderName>, request: Option<RequestId> },
+    Request { request: RequestId, state: Option<RequestState>, nodes: usize, label: Option<LabelName> },
+}
+
+impl Transition {
+    /// A change of state or of the request it is for. What vanished has no state any more.
+    pub fn of_node(id: &NodeId, before: Option<&Node>, after: Option<&Node>) -> Option<Self> {
+        let state = after.map(|node| node.state);
+        let has_moved = before.map(|node| node.state) != state;
+        let request = |node: Option<&Node>| node.and_then(|node| node.allocated_to.clone());
+        if !has_moved && request(before) == request(after) {
+            return None;
+        }
+        let record = after.or(before)?;
+        let at = after.filter(|_| has_moved).map(|node| node.state_time);
+        let (provider, request) = (record.provider.clone(), record.allocated_to.clone());
+        Some(Self { at, what: What::Node { node: id.clone(), state, provider, request } })
+    }
+
+    pub fn of_request(id: &RequestId, before: Option<&NodeRequest>, after: Option<&NodeRequest>) -> Option<Self> {
+        let state = after.map(|request| request.state);
+        if before.map(|request| request.state) == state {
+            return None;
+        }
+        let record = after.or(before)?;
+        let (nodes, label) = (record.nodes.len(), record.node_types.first().cloned());
+        let what = What::Request { request: id.clone(), state, nodes, label };
+        Some(Self { at: after.map(|request| request.state_time), what })
+    }
+}

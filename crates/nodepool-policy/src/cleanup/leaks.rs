@@ -1,0 +1,356 @@
+//! Leaks: instances that bear our mark and belong to no node. They are deleted with proof only.
+//!
+//! The proof: a complete listing shows the instance, ZooKeeper, asked anew after that, has no node for it, and a second
+//! complete listing shows it still. Numbers of nodes are never given twice, and a node's record is there before its instance
+//! is asked for, so an instance without a node was forgotten. One whose number this ZooKeeper has never given is another's,
+//! or was made before this one was restored from an older state: it is reported and left alone. So are more than the budget
+//! allows: so many at once speak of a wrong ZooKeeper rather than of leaks.
+//!
+//! Nearly always there is nothing to find. Where the last listing showed no suspects, the next look is at the ids alone: each is
+//! that of a node or of an instance that was seen to be somebody else's, or all are listed.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use serde::Serialize;
+
+use crate::inputs::World;
+use nodepool_driver::instance::{Instance, InstanceState, Inventory};
+use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::time::{Moment, Span};
+use nodepool_model::snapshot::Snapshot;
+
+/// So many may always be deleted in one sweep.
+const LEAST_BUDGET: usize = 10;
+/// And so many of a hundred instances of ours.
+const BUDGET_PERCENT: usize = 10;
+
+/// Between two listings though the ids alone show nothing: marks of instances can be changed.
+const LISTING_EVERY: Span = Span(600.0);
+
+/// Ports, and floating addresses, that may be deleted in one sweep.
+const TIDY_BUDGET: usize = 100;
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The interval of the sweep is over.
+    Sweep,
+    /// The ids of all instances.
+    Called(ProviderName, Vec<String>),
+    /// A complete listing, or none.
+    Listed(ProviderName, Option<std::sync::Arc<Inventory>>),
+    /// What ZooKeeper, asked anew, says; nothing where it could not be asked.
+    Proven(ProviderName, Option<Proof>),
+    /// The sweep of what bears no mark has ended.
+    Tidied(ProviderName),
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Proof {
+    /// `None` is a node that is gone; of one that is left out nothing is known.
+    pub nodes: BTreeMap<NodeId, Option<Box<Node>>>,
+    /// All numbers that nodes were ever given are smaller.
+    pub numbers_given: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// For the ids of all instances, or for all of them.
+    CallTheRoll(ProviderName),
+    List(ProviderName),
+    Prove(ProviderName, Vec<NodeId>),
+    /// What instances that belong to no node take of the cloud's limits; other than what is known of it.
+    Account(ProviderName, Amounts),
+    /// Nobody waits for its end: the next listing tells.
+    Delete {
+        provider: ProviderName,
+        suspect: Suspect,
+    },
+    /// More than the budget allows.
+    Exceeded {
+        provider: ProviderName,
+        suspects: Vec<Suspect>,
+        budget: usize,
+    },
+    /// Their numbers have not been given here.
+    NeverGiven(ProviderName, Vec<Suspect>),
+    /// Ports and floating addresses, at most so many of each.
+    Tidy {
+        provider: ProviderName,
+        ports: bool,
+        budget: usize,
+    },
+}
+
+/// An instance of ours that seems to belong to nobody.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Suspect {
+    pub external_id: ExternalId,
+    pub node: NodeId,
+    pub why: Why,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    NoNode,
+    /// Its node has another instance.
+    NotItsNodes,
+}
+
+impl Why {
+    pub fn text(self) -> &'static str {
+        match self {
+            Why::NoNode => "its node is gone",
+            Why::NotItsNodes => "its node has another instance",
+        }
+    }
+}
+
+/// By their ids, with the number of listings in a row that lacked them.
+type Strangers = HashMap<String, u32>;
+
+/// What so many listings lacked is gone: one of them may be partial, or behind. Others' servers come and go as ours do.
+const LISTINGS_WITHOUT: u32 = 100;
+
+#[derive(Debug, Default)]
+pub struct Leaks {
+    watches: BTreeMap<ProviderName, Watch>,
+    /// Instances whose numbers had not been given when they were looked at. After a while there may be other nodes of these
+    /// numbers, which proves nothing.
+    strangers: BTreeMap<ProviderName, Strangers>,
+    /// Proofs that were asked for: each is about the suspects of its own listing.
+    awaited: BTreeMap<ProviderName, u32>,
+}
+
+#[derive(Debug, Default)]
+struct Watch {
+    is_listing: bool,
+    /// By the last listing, and whether ZooKeeper has confirmed it since.
+    suspects: Vec<Suspect>,
+    proven: Vec<Suspect>,
+    /// Whatever the last listing showed that belongs to no node.
+    unowned: BTreeSet<String>,
+    /// Instances of others, by the last listing.
+    others: HashSet<String>,
+    listed_at: Option<Moment>,
+    is_tidying: bool,
+    ports_at: Option<Moment>,
+}
+
+impl Leaks {
+    pub fn step(&mut self, event: Event, world: &World<'_>) -> Vec<Effect> {
+        match event {
+            Event::Sweep => self.sweep(world),
+            Event::Called(provider, ids) => self.called(provider, &ids, world),
+            Event::Listed(provider, inventory) => self.listed(&provider, inventory.as_deref(), world),
+            Event::Proven(provider, proof) => self.proven(provider, &proof.unwrap_or_default()),
+            Event::Tidied(provider) => {
+                if let Some(watch) = self.watches.get_mut(&provider) {
+                    watch.is_tidying = false;
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    fn sweep(&mut self, world: &World<'_>) -> Vec<Effect> {
+        let launches = |provider: &ProviderName| world.facts.get(provider).and_then(|facts| facts.launching.clone());
+        self.watches.retain(|provider, _| launches(provider).is_some());
+        if !world.snapshot.connected {
+            // What was seen before says nothing about what is when it comes back.
+            self.watches.values_mut().for_each(|watch| *watch = Watch { is_listing: watch.is_listing, ..watch.anew() });
+            return Vec::new();
+        }
+        let mut effects = Vec::new();
+        for provider in world.config.providers.keys() {
+            let Some(launching) = launches(provider) else { continue };
+            let watch = self.watches.entry(provider.clone()).or_default();
+            if !watch.is_listing {
+                watch.is_listing = true;
+                let is_quiet = watch.was_clean() && !watch.listing_is_due(world.moment);
+                let look = if is_quiet { Effect::CallTheRoll } else { Effect::List };
+                effects.push(look(provider.clone()));
+            }
+            let ports = launching.tidy.ports.is_some_and(|interval| watch.ports_are_due(interval, world.moment));
+            if (ports || launching.tidy.floating_ips) && !watch.is_tidying {
+                watch.is_tidying = true;
+                if ports {
+                    watch.ports_at = Some(world.moment);
+                }
+                effects.push(Effect::Tidy { provider: provider.clone(), ports, budget: TIDY_BUDGET });
+            }
+        }
+        effects
+    }
+
+    fn called(&mut self, provider: ProviderName, ids: &[String], world: &World<'_>) -> Vec<Effect> {
+        let Some(watch) = self.watches.get_mut(&provider) else { return Vec::new() };
+        let own = world.snapshot.nodes_of(&provider).filter_map(|(_, node)| node.record.external_id.as_str());
+        let own: HashSet<&str> = own.collect();
+        let is_known = |id: &String| own.contains(id.as_str()) || watch.others.contains(id);
+        if world.snapshot.connected && !ids.iter().all(is_known) {
+            return vec![Effect::List(provider)];
+        }
+        watch.is_listing = false;
+        Vec::new()
+    }
+
+    fn listed(&mut self, provider: &ProviderName, inventory: Option<&Inventory>, world: &World<'_>) -> Vec<Effect> {
+        let Some(watch) = self.watches.get_mut(provider) else { return Vec::new() };
+        watch.is_listing = false;
+        let Some(inventory) = inventory.filter(|_| world.snapshot.connected) else {
+            *watch = watch.anew();
+            return Vec::new();
+        };
+        let found = suspects(provider, inventory, |node| node_of(world.snapshot, node));
+        let confirmed: Vec<Suspect> = found.iter().filter(|suspect| watch.proven.contains(suspect)).cloned().collect();
+        watch.proven.clear();
+        watch.suspects = found;
+        watch.listed_at = Some(world.moment);
+        if let Some(strangers) = self.strangers.get_mut(provider).filter(|strangers| !strangers.is_empty()) {
+            let shown: HashSet<String> =
+                inventory.instances().iter().map(|instance| instance.external_id.to_string()).collect();
+            strangers.retain(|id, missed| {
+                *missed = if shown.contains(id) { 0 } else { *missed + 1 };
+                *missed < LISTINGS_WITHOUT
+            });
+        }
+        let others = inventory.instances().iter().filter(|instance| !instance.is_of(provider));
+        watch.others = others.map(|instance| instance.external_id.to_string()).collect();
+        let mut effects = Vec::new();
+        let taken = watch.account(provider, inventory, |node| node_of(world.snapshot, node));
+        if world.facts.get(provider).is_some_and(|facts| facts.leaked != taken) {
+            effects.push(Effect::Account(provider.clone(), taken));
+        }
+        let budget = budget(inventory, provider);
+        if confirmed.len() > budget {
+            effects.push(Effect::Exceeded { provider: provider.clone(), suspects: confirmed, budget });
+        } else {
+            let deletions = confirmed.into_iter().map(|suspect| Effect::Delete { provider: provider.clone(), suspect });
+            effects.extend(deletions);
+        }
+        if !watch.suspects.is_empty() {
+            let nodes: BTreeSet<NodeId> = watch.suspects.iter().map(|suspect| suspect.node.clone()).collect();
+            effects.push(Effect::Prove(provider.clone(), nodes.into_iter().collect()));
+            *self.awaited.entry(provider.clone()).or_default() += 1;
+        }
+        effects
+    }
+
+    fn proven(&mut self, provider: ProviderName, proof: &Proof) -> Vec<Effect> {
+        let awaited = self.awaited.entry(provider.clone()).or_default();
+        *awaited = awaited.saturating_sub(1);
+        let is_newest = *awaited == 0;
+        let Some(watch) = self.watches.get_mut(&provider).filter(|_| is_newest) else { return Vec::new() };
+        let strangers = self.strangers.entry(provider.clone()).or_default();
+        watch.prove(proof, strangers);
+        let is_stranger = |suspect: &&Suspect| strangers.contains_key(&suspect.external_id.to_string());
+        let never_given: Vec<Suspect> = watch.suspects.iter().filter(is_stranger).cloned().collect();
+        if never_given.is_empty() { Vec::new() } else { vec![Effect::NeverGiven(provider, never_given)] }
+    }
+
+    /// For dumps: what is suspected, by provider.
+    pub fn observe(&self) -> BTreeMap<&ProviderName, &Vec<Suspect>> {
+        self.watches.iter().map(|(provider, watch)| (provider, &watch.suspects)).collect()
+    }
+}
+
+impl Watch {
+    /// One that has seen no instances. Ports have their own time: somebody else's that is seen twice within it is deleted.
+    fn anew(&self) -> Self {
+        Self { ports_at: self.ports_at, is_tidying: self.is_tidying, ..Self::default() }
+    }
+
+    fn prove(&mut self, proof: &Proof, strangers: &mut Strangers) {
+        self.proven.clear();
+        for suspect in &self.suspects {
+            // It could not be asked.
+            let Some(node) = proof.nodes.get(&suspect.node) else { continue };
+            let id = suspect.external_id.to_string();
+            if number(&suspect.node).is_none_or(|number| number >= proof.numbers_given) {
+                strangers.insert(id, 0);
+            } else if !strangers.contains_key(&id) && why(&suspect.external_id, node.as_deref()) == Some(suspect.why) {
+                self.proven.push(suspect.clone());
+            }
+        }
+    }
+
+    /// What instances take that were nobody's at the last look as well, those that are going among them. One look is not
+    /// enough: of a node that has just been deleted, a listing may still show the instance.
+    fn account<'a>(
+        &mut self,
+        provider: &ProviderName,
+        inventory: &Inventory,
+        node: impl Fn(&NodeId) -> Option<&'a Node>,
+    ) -> Amounts {
+        let is_nobodys = |instance: &&Instance| {
+            let id = instance.node().filter(|_| instance.is_of(provider)).map(NodeId::from);
+            id.is_some_and(|id| why(&instance.external_id, node(&id)).is_some())
+        };
+        let nobodys: Vec<&Instance> = inventory.instances().iter().filter(is_nobodys).collect();
+        let still = nobodys.iter().filter(|instance| self.unowned.contains(&instance.external_id.to_string()));
+        let mut taken = Amounts::none();
+        still.for_each(|instance| taken.add(&instance.amounts));
+        self.unowned = nobodys.into_iter().map(|instance| instance.external_id.to_string()).collect();
+        taken
+    }
+
+    /// Whether the last listing showed nothing to be looked at again.
+    fn was_clean(&self) -> bool {
+        self.suspects.is_empty() && self.proven.is_empty() && self.unowned.is_empty()
+    }
+
+    fn listing_is_due(&self, now: Moment) -> bool {
+        self.listed_at.is_none_or(|last| (now - last).0 >= LISTING_EVERY.0)
+    }
+
+    fn ports_are_due(&self, interval: Span, now: Moment) -> bool {
+        self.ports_at.is_none_or(|last| (now - last).0 >= interval.0)
+    }
+}
+
+fn node_of<'a>(snapshot: &'a Snapshot, id: &NodeId) -> Option<&'a Node> {
+    snapshot.node(id).map(|stored| &*stored.record)
+}
+
+/// Instances of this provider that seem to belong to nobody, by what is known of nodes.
+pub fn suspects<'a>(
+    provider: &ProviderName,
+    inventory: &Inventory,
+    node: impl Fn(&NodeId) -> Option<&'a Node>,
+) -> Vec<Suspect> {
+    let suspect = |instance: &Instance| {
+        // One that is stopping goes already.
+        if !instance.is_of(provider) || instance.state == InstanceState::Stopping {
+            return None;
+        }
+        let id = NodeId::from(instance.node()?.to_owned());
+        let why = why(&instance.external_id, node(&id))?;
+        Some(Suspect { external_id: instance.external_id.clone(), node: id, why })
+    };
+    inventory.instances().iter().filter_map(suspect).collect()
+}
+
+/// Why an instance seems to belong to nobody, by the record of its node.
+fn why(instance: &ExternalId, node: Option<&Node>) -> Option<Why> {
+    let Some(node) = node else { return Some(Why::NoNode) };
+    // Of a node that is being made, either instance may turn out to be the right one.
+    if matches!(node.state, NodeState::Init | NodeState::Building) {
+        return None;
+    }
+    let own = ExternalId::of(&node.external_id);
+    own.is_some_and(|own| own != *instance).then_some(Why::NotItsNodes)
+}
+
+/// As ZooKeeper gives them: ten digits.
+fn number(node: &NodeId) -> Option<u64> {
+    let text = node.as_str();
+    (text.len() == 10 && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok()).flatten()
+}
+
+fn budget(inventory: &Inventory, provider: &ProviderName) -> usize {
+    let ours = inventory.instances().iter().filter(|instance| instance.is_of(provider)).count();
+    LEAST_BUDGET.max(ours * BUDGET_PERCENT / 100)
+}

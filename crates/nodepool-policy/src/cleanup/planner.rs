@@ -1,0 +1,463 @@
+//! Upkeep: the mind of a CleanupWorker. Decides which repairs are due, and remembers those under way.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::rules::{self, Repair};
+use super::slots::{self, Place, Slots};
+use super::static_hosts::{self, Step};
+use crate::inputs::World;
+use crate::request::resumable;
+use nodepool_driver::facts::Facts;
+use nodepool_model::records::ids::{NodeId, ProviderName, RequestId};
+use nodepool_model::records::node::Node;
+use nodepool_model::records::static_host::{HostCheck, HostIdentity};
+use nodepool_model::records::time::{Moment, Span, Timestamp};
+use nodepool_model::snapshot::WriteError;
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Look at what changes by events: spent nodes, orphans, lost requests, standing hosts.
+    Wake,
+    /// The interval of the slow rules is over: stale locks, empty nodes, hosts that failed.
+    Sweep,
+    Repaired(String, Result<(), WriteError>),
+    Registered(String, Result<NodeId, WriteError>),
+    Inspected(ProviderName, HostIdentity),
+    Surveyed(ProviderName),
+}
+
+/// Each but the checks of hosts comes back as `Repaired` or `Registered` with its key.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    Repair(Repair),
+    Register {
+        key: String,
+        node: Box<Node>,
+    },
+    Update {
+        node: NodeId,
+        version: i32,
+        record: Box<Node>,
+    },
+    Inspect {
+        provider: ProviderName,
+        host: HostIdentity,
+    },
+    /// All hosts of a provider, once after it started.
+    Survey(ProviderName),
+    /// Servers of another driver that a provider of hosts had before: somebody has to know of them.
+    Stranded {
+        provider: ProviderName,
+        nodes: Vec<NodeId>,
+    },
+}
+
+/// Writes under way at once; the rest waits for the next look.
+const MOST_IN_FLIGHT: usize = 256;
+
+/// Deletions of instances under way at once. Clouds take seconds for each, and the provider's queue bounds its calls anyway.
+const MOST_DELETIONS: usize = 10_000;
+
+/// Hosts that failed are checked so many at a time: each takes its whole timeout, and one that is back, or was used, must not
+/// wait behind hundreds of them for its own check.
+const MOST_RETRIED: usize = 50;
+
+/// An instance that could not be deleted is left alone for so long, where nobody says otherwise.
+const REST: Span = Span(5.0);
+
+#[derive(Debug)]
+pub struct Upkeep {
+    lock_age: Span,
+    /// What is under way, and the picture it was decided on.
+    in_flight: BTreeMap<String, u64>,
+    /// Checks of hosts under way, and when each began.
+    inspecting: BTreeMap<(ProviderName, HostIdentity), Moment>,
+    /// Hosts that failed and are to be checked again, and those of them whose checks are under way.
+    failing: VecDeque<(ProviderName, HostIdentity)>,
+    retried: BTreeSet<(ProviderName, HostIdentity)>,
+    surveying: BTreeSet<ProviderName>,
+    slots: BTreeMap<ProviderName, Slots>,
+    /// Which slots the writes under way fill or empty.
+    places: BTreeMap<String, Place>,
+    /// How long slots are left to others who emptied them.
+    slot_rest: Span,
+    /// Facts and number of nodes at the last plan for standing hosts: while both stay, no slot needs anything.
+    stood: BTreeMap<ProviderName, (Arc<Facts>, usize)>,
+    /// When the next node reaches its age.
+    due: Option<Moment>,
+    /// Deletions of instances among them.
+    deleting: BTreeSet<String>,
+    /// Those that failed a moment ago, and when they may be tried again.
+    resting: BTreeMap<String, Moment>,
+    rest: Span,
+    /// Nodes that cannot go, as they were seen last.
+    stranded: BTreeMap<ProviderName, BTreeSet<NodeId>>,
+    /// Requests that a pool can go on with, and since when they have been seen so, with how long that is waited for.
+    left: BTreeMap<RequestId, (Moment, Span)>,
+    counts: BTreeMap<&'static str, u64>,
+    failed: BTreeMap<String, String>,
+}
+
+impl Upkeep {
+    pub fn new(lock_age: Span) -> Self {
+        Self {
+            lock_age,
+            in_flight: BTreeMap::new(),
+            inspecting: BTreeMap::new(),
+            failing: VecDeque::new(),
+            retried: BTreeSet::new(),
+            surveying: BTreeSet::new(),
+            slots: BTreeMap::new(),
+            places: BTreeMap::new(),
+            slot_rest: slots::rest_of(""),
+            stood: BTreeMap::new(),
+            due: None,
+            deleting: BTreeSet::new(),
+            resting: BTreeMap::new(),
+            rest: REST,
+            stranded: BTreeMap::new(),
+            left: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            failed: BTreeMap::new(),
+        }
+    }
+
+    /// How long an instance that could not be deleted is left alone.
+    pub fn with_rest(self, rest: Span) -> Self {
+        Self { rest, ..self }
+    }
+
+    /// Who we are, for slots that others wait for as well.
+    pub fn with_name(self, launcher: &str) -> Self {
+        Self { slot_rest: slots::rest_of(launcher), ..self }
+    }
+
+    pub fn step(&mut self, event: Event, world: &World<'_>) -> Vec<Effect> {
+        match event {
+            Event::Wake => self.look(world),
+            Event::Sweep => self.sweep(world),
+            Event::Repaired(key, answer) => {
+                self.note_place(&key, &answer, Slots::emptied);
+                self.answered(key, answer.err(), world);
+                Vec::new()
+            }
+            Event::Registered(key, answer) => {
+                self.note_place(&key, &answer, Slots::registered);
+                self.answered(key, answer.err(), world);
+                Vec::new()
+            }
+            Event::Surveyed(provider) => {
+                self.surveying.remove(&provider);
+                self.stood.remove(&provider);
+                Vec::new()
+            }
+            Event::Inspected(provider, host) => {
+                self.inspected(provider, host, world);
+                let mut effects = Vec::new();
+                self.retry_failed(world, &mut effects);
+                effects
+            }
+        }
+    }
+
+    /// When to look again though nothing changes.
+    pub fn due(&self) -> Option<Moment> {
+        self.due
+    }
+
+    fn look(&mut self, world: &World<'_>) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.resting.retain(|_, until| *until > world.moment);
+        self.due = self.resting.values().copied().min();
+        if !world.snapshot.connected {
+            return effects;
+        }
+        self.see_left(world);
+        let is_left_to_pools =
+            |request: &RequestId| self.left.get(request).is_some_and(|(since, grace)| world.moment < *since + *grace);
+        // More cannot begin now, and what is under way needs no second time.
+        let is_wanted = |id: &NodeId, node: &Node| {
+            let key = format!("node {id}");
+            let is_free = !self.in_flight.contains_key(&key) && !self.resting.contains_key(&key);
+            is_free && !node.allocation().is_some_and(is_left_to_pools)
+        };
+        let mut repairs = rules::lost_requests(|request| !is_left_to_pools(request), world);
+        repairs.extend(rules::orphaned_nodes(is_wanted, world).take(MOST_IN_FLIGHT));
+        let mut due = self.due;
+        for provider in world.config.providers.keys() {
+            repairs.extend(rules::spent_nodes(provider, is_wanted, world).take(MOST_IN_FLIGHT));
+            for (old, next) in [rules::old_ready_nodes(provider, world), rules::old_held_nodes(provider, world)] {
+                repairs.extend(old);
+                due = [due, next.map(|next| world.moment_of(next))].into_iter().flatten().min();
+            }
+        }
+        self.due = due;
+        self.start(repairs, world, &mut effects);
+        self.stand(world, &mut effects);
+        effects
+    }
+
+    /// Requests that pools can go on with, and their nodes, are theirs for a while.
+    fn see_left(&mut self, world: &World<'_>) {
+        let left = world.snapshot.unheld_requests();
+        let left = left.filter_map(|(id, request)| Some((id.clone(), resumable::grace(id, request, world)?)));
+        let before = std::mem::take(&mut self.left);
+        let since = |id: &RequestId| before.get(id).map_or(world.moment, |(since, _)| *since);
+        self.left = left.map(|(id, grace)| (id.clone(), (since(&id), grace))).collect();
+        let ends = self.left.values().map(|(since, grace)| *since + *grace).filter(|end| *end > world.moment).min();
+        self.due = [self.due, ends].into_iter().flatten().min();
+    }
+
+    fn sweep(&mut self, world: &World<'_>) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if !world.snapshot.connected {
+            return effects;
+        }
+        self.stood.clear();
+        let mut repairs = rules::stale_request_locks(self.lock_age, world);
+        repairs.extend(rules::empty_nodes(world));
+        self.start(repairs, world, &mut effects);
+        self.note_failed(world);
+        self.retry_failed(world, &mut effects);
+        self.see_stranded(world, &mut effects);
+        effects.extend(self.look(world));
+        effects
+    }
+
+    /// Says once for each that it is there.
+    fn see_stranded(&mut self, world: &World<'_>, effects: &mut Vec<Effect>) {
+        let before = std::mem::take(&mut self.stranded);
+        for (provider, node) in static_hosts::launched_nodes(world) {
+            self.stranded.entry(provider.clone()).or_default().insert(node.clone());
+        }
+        for (provider, nodes) in &self.stranded {
+            let is_new = |id: &&NodeId| !before.get(provider).is_some_and(|known| known.contains(*id));
+            let nodes: Vec<_> = nodes.iter().filter(is_new).cloned().collect();
+            if !nodes.is_empty() {
+                effects.push(Effect::Stranded { provider: provider.clone(), nodes });
+            }
+        }
+    }
+
+    /// A host that failed its check is tried again with every sweep, or as soon as all others have had their turn.
+    fn note_failed(&mut self, world: &World<'_>) {
+        if !self.failing.is_empty() {
+            return;
+        }
+        for (provider, facts) in world.facts {
+            let failed = facts.standing.iter().filter(|host| matches!(host.check, HostCheck::Failed { .. }));
+            let failed = failed.map(|host| (provider.clone(), host.identity.clone()));
+            self.failing.extend(failed.filter(|key| !self.inspecting.contains_key(key)));
+        }
+    }
+
+    fn retry_failed(&mut self, world: &World<'_>, effects: &mut Vec<Effect>) {
+        while self.retried.len() < MOST_RETRIED {
+            let Some((provider, host)) = self.failing.pop_front() else { return };
+            let known = world.facts.get(&provider).and_then(|facts| facts.standing_host(&host));
+            if known.is_some_and(|host| matches!(host.check, HostCheck::Failed { .. })) {
+                self.retried.insert((provider.clone(), host.clone()));
+                self.inspect(&provider, host, world, effects);
+            }
+        }
+    }
+
+    fn start(&mut self, repairs: Vec<Repair>, world: &World<'_>, effects: &mut Vec<Effect>) {
+        for repair in repairs {
+            let is_full = match repair {
+                Repair::Delete { .. } => self.deleting.len() >= MOST_DELETIONS,
+                _ => self.is_writing_enough(),
+            };
+            if is_full || !self.begin(repair.key(), world) {
+                continue;
+            }
+            if let Repair::Retire { node, .. } = &repair {
+                self.note_leaving(node, world);
+            }
+            if let Repair::Delete { .. } = &repair {
+                self.deleting.insert(repair.key());
+            }
+            effects.push(Effect::Repair(repair));
+        }
+    }
+
+    fn is_writing_enough(&self) -> bool {
+        self.writes() >= MOST_IN_FLIGHT
+    }
+
+    fn writes(&self) -> usize {
+        self.in_flight.len() - self.deleting.len()
+    }
+
+    /// The slot of this node is about to be empty.
+    fn note_leaving(&mut self, id: &NodeId, world: &World<'_>) {
+        let Some(node) = world.snapshot.node(id).map(|stored| &stored.record) else { return };
+        let (Some(provider), Some(host)) = (&node.provider, static_hosts::identity_of(node)) else { return };
+        let slots = self.slots.entry(provider.clone()).or_default();
+        slots.free(host.clone(), world.now);
+        if let Some(slot) = slots.slot_of(id, node) {
+            self.places.insert(format!("node {id}"), Place { provider: provider.clone(), host, slot });
+        }
+    }
+
+    /// What a write of ours that was done means for a slot.
+    fn note_place<T>(&mut self, key: &str, answer: &Result<T, WriteError>, change: fn(&mut Slots, &Place)) {
+        let Some(place) = self.places.remove(key).filter(|_| answer.is_ok()) else { return };
+        if let Some(slots) = self.slots.get_mut(&place.provider) {
+            change(slots, &place);
+        }
+    }
+
+    fn inspected(&mut self, provider: ProviderName, host: HostIdentity, world: &World<'_>) {
+        self.stood.remove(&provider);
+        let key = (provider, host);
+        self.retried.remove(&key);
+        let Some(begun) = self.inspecting.remove(&key) else { return };
+        // The facts that the check changed may have been looked at before it was known to be over.
+        if self.slots.get_mut(&key.0).is_some_and(|slots| slots.inspected(&key.1, begun)) {
+            self.due = Some(world.moment);
+        }
+    }
+
+    fn stand(&mut self, world: &World<'_>, effects: &mut Vec<Effect>) {
+        self.slots.retain(|name, _| world.config.providers.contains_key(name));
+        self.stand_all(world, effects);
+        let ends = self.slots.values().filter_map(|slots| slots.next_end(world.moment)).min();
+        self.due = [self.due, ends].into_iter().flatten().min();
+    }
+
+    fn stand_all(&mut self, world: &World<'_>, effects: &mut Vec<Effect>) {
+        for (name, provider) in &world.config.providers {
+            let Some(facts) = world.facts.get(name).filter(|facts| facts.launching.is_none()) else { continue };
+            // Hosts are registered as soon as each has passed, so one that hangs does not hold up the others.
+            if facts.seen_at == Timestamp::default() && self.surveying.insert(name.clone()) {
+                effects.push(Effect::Survey(name.clone()));
+            }
+            if self.slots.get_mut(name).is_some_and(|slots| slots.has_rested(world.moment)) {
+                self.stood.remove(name);
+            }
+            let picture = (facts.clone(), world.snapshot.node_count_of(name));
+            let same = |last: &(Arc<Facts>, usize)| Arc::ptr_eq(&last.0, &picture.0) && last.1 == picture.1;
+            if self.stood.get(name).is_some_and(same) {
+                continue;
+            }
+            // A plan looks at every slot: it is made when a good part of what may be under way can be begun.
+            if self.writes() > MOST_IN_FLIGHT / 2 {
+                return;
+            }
+            let table = static_hosts::table(provider, facts, world.snapshot);
+            let slots = self.slots.entry(name.clone()).or_default();
+            let places = facts.standing.iter().map(|host| (&host.identity, table.places(host)));
+            slots.see(places, self.slot_rest, world);
+            let vacancies = slots.vacancies().clone();
+            for step in static_hosts::plan(provider, facts, table, &vacancies, world) {
+                if self.is_writing_enough() {
+                    return;
+                }
+                self.take_step(name, step, world, effects);
+            }
+            self.stood.insert(name.clone(), picture);
+        }
+    }
+
+    fn take_step(&mut self, provider: &ProviderName, step: Step, world: &World<'_>, effects: &mut Vec<Effect>) {
+        match step {
+            Step::Register(node) => {
+                let host = static_hosts::identity_of(&node).expect("a node that is registered names its host");
+                let slot = node.slot.and_then(|slot| usize::try_from(slot).ok()).unwrap_or(0);
+                let key = format!("slot {slot} of {host} in {provider}");
+                if self.begin(key.clone(), world) {
+                    self.places.insert(key.clone(), Place { provider: provider.clone(), host, slot });
+                    effects.push(Effect::Register { key, node });
+                }
+            }
+            Step::Update { node, version, record } => {
+                if self.begin(format!("node {node}"), world) {
+                    effects.push(Effect::Update { node, version, record });
+                }
+            }
+            Step::Retire { node, version } => self.start(vec![Repair::Retire { node, version }], world, effects),
+            Step::Inspect(host) => self.inspect(provider, host, world, effects),
+        }
+    }
+
+    fn inspect(&mut self, provider: &ProviderName, host: HostIdentity, world: &World<'_>, effects: &mut Vec<Effect>) {
+        if let Entry::Vacant(place) = self.inspecting.entry((provider.clone(), host.clone())) {
+            place.insert(world.moment);
+            effects.push(Effect::Inspect { provider: provider.clone(), host });
+        }
+    }
+
+    /// False where the same is under way already, or failed a moment ago.
+    fn begin(&mut self, key: String, world: &World<'_>) -> bool {
+        if self.resting.contains_key(&key) {
+            return false;
+        }
+        match self.in_flight.entry(key) {
+            Entry::Vacant(place) => {
+                place.insert(world.snapshot.revision);
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
+    }
+
+    fn answered(&mut self, key: String, error: Option<WriteError>, world: &World<'_>) {
+        let (revision, was_deletion) = (self.in_flight.remove(&key), self.deleting.remove(&key));
+        assert!(revision.is_some(), "an answer for {key}, which nobody asked for");
+        self.stood.clear();
+        let Some(error) = error else {
+            *self.counts.entry("done").or_insert(0) += 1;
+            self.failed.remove(&key);
+            return;
+        };
+        *self.counts.entry("refused").or_insert(0) += 1;
+        if was_deletion && matches!(error, WriteError::Failed(_)) {
+            // The lock that is given back would wake us at once.
+            let until = world.moment + self.rest;
+            self.resting.insert(key.clone(), until);
+            self.due = [self.due, Some(until)].into_iter().flatten().min();
+        }
+        if self.failed.len() < MOST_IN_FLIGHT {
+            self.failed.insert(key, error.to_string());
+        }
+        // A picture that came while this was under way was looked at without it, and may be the last for a long time.
+        let is_outdated = revision != Some(world.snapshot.revision);
+        if is_outdated && matches!(error, WriteError::Conflict | WriteError::Contended) {
+            // One look serves all that are refused together.
+            self.due = Some(world.moment);
+        }
+    }
+}
+
+/// What a dump shows.
+#[derive(Clone, Debug, Serialize)]
+pub struct UpkeepView {
+    pub actor: &'static str,
+    pub in_flight: Vec<String>,
+    pub inspecting: Vec<String>,
+    pub counts: BTreeMap<&'static str, u64>,
+    pub failed: BTreeMap<String, String>,
+    /// Servers that nobody can delete, as another driver made them.
+    pub stranded: Vec<String>,
+    /// When it looks again though nothing changes.
+    pub due_in_s: Option<f64>,
+}
+
+impl Upkeep {
+    pub fn observe(&self, now: Moment) -> UpkeepView {
+        UpkeepView {
+            actor: "CleanupWorker",
+            in_flight: self.in_flight.keys().cloned().collect(),
+            inspecting: self.inspecting.keys().map(|(provider, host)| format!("{host} of {provider}")).collect(),
+            counts: self.counts.clone(),
+            failed: self.failed.clone(),
+            stranded: self.stranded.values().flatten().map(|id| format!("node {id}")).collect(),
+            due_in_s: self.due.map(|due| (due - now).0),
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Nodes that exist without being launched (static hosts): which records to register, to bring up to date, to retire.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use super::slots::{Entry, Vacancies};
+use crate::inputs::World;
+use nodepool_driver::facts::Facts;
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
+use nodepool_model::snapshot::Snapshot;
+use serde_json::Value;
+
+/// What the `launcher` of a static node's record says, whoever registered it.
+pub const LAUNCHER: &str = "static driver";
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// A slot without a record, of a host that passed its check.
+    Register(Box<Node>),
+    /// An idle node whose record does not say what the configuration and the last check say.
+    Update { node: NodeId, version: i32, record: Box<Node> },
+    /// An idle node too many, of an unknown host or of one that failed its check.
+    Retire { node: NodeId, version: i32 },
+    /// An empty slot whose host has to be checked before it is registered.
+    Inspect(HostIdentity),
+}
+
+/// Name, user and port of a host, borrowed: a plan for thousands of nodes copies none of them.
+type Key<'a> = (&'a str, &'a str, u16);
+
+/// Records by slot: `slots[host][slot]`; whatever has no place in the table is surplus.
+pub struct Table<'a> {
+    slots: HashMap<Key<'a>, Vec<Option<Entry<'a>>>>,
+    surplus: Vec<Entry<'a>>,
+}
+
+/// Everything there is to do for one provider, made step by step: of a hundred thousand slots few are begun at a time.
+pub fn plan<'a>(
+    provider: &'a ProviderConfig,
+    facts: &'a Facts,
+    table: Table<'a>,
+    vacancies: &'a Vacancies,
+    world: &'a World<'a>,
+) -> impl Iterator<Item = Step> + 'a {
+    let Table { mut slots, surplus } = table;
+    let standing = facts.standing.iter().flat_map(move |host| {
+        let places = slots.remove(&key_of_host(host)).unwrap_or_default();
+        places.into_iter().enumerate().filter_map(move |(slot, node)| match node {
+            Some(entry) => keep(provider, host, slot, entry, world.snapshot),
+            None => occupy(provider, host, slot, vacancies, world),
+        })
+    });
+    let surplus = surplus.into_iter().filter_map(move |entry| retire(entry, world.snapshot));
+    // One check serves all slots of a host.
+    let mut inspected = BTreeSet::new();
+    standing.chain(surplus).filter(move |step| match step {
+        Step::Inspect(identity) => inspected.insert(identity.clone()),
+        _ => true,
+    })
+}
+
+impl<'a> Table<'a> {
+    pub fn places(&self, host: &'a StandingHost) -> &[Option<Entry<'a>>] {
+        self.slots.get(&key_of_host(host)).map_or(&[], Vec::as_slice)
+    }
+
+    /// To each its own slot, then to the others any that is free.
+    fn place(&mut self, entries: Vec<Entry<'a>>) {
+        let mut unslotted = Vec::new();
+        for entry in entries {
+            let record = &entry.1.record;
+            let Some(places) = key_of(record).and_then(|key| self.slots.get_mut(&key)) else {
+                self.surplus.push(entry);
+                continue;
+            };
+            let place = record.slot.and_then(|slot| usize::try_from(slot).ok());
+            match place.map(|place| places.get_mut(place)) {
+                Some(Some(free @ None)) => *free = Some(entry),
+                // Twice the same slot, or beyond the end, or from a peer that knew no slots.
+                _ => unslotted.push(entry),
+            }
+        }
+        for entry in unslotted {
+            let places = key_of(&entry.1.record).and_then(|key| self.slots.get_mut(&key));
+            match places.and_then(|places| places.iter_mut().find(|place| place.is_none())) {
+                Some(place) => *place = Some(entry),
+                None => self.surplus.push(entry),
+            }
+        }
+    }
+}
+
+/// Which node has which place. Nodes that somebody has come first: an idle one in the place of another that is in use would be
+/// handed out, and be one too many on its host.
+pub fn table<'a>(provider: &ProviderConfig, facts: &'a Facts, snapshot: &'a Snapshot) -> Table<'a> {
+    let slots = facts.standing.iter().map(|host| (key_of_host(host), vec![None; host.slots as usize])).collect();
+    let mut table = Table { slots, surplus: Vec::new() };
+    // On its way out, or not there yet: neither occupies a slot.
+    let is_out = |node: &Node| matches!(node.state, NodeState::Deleting | NodeState::Deleted | NodeState::Building);
+    let there =
+        snapshot.nodes_of(&provider.name).filter(|(_, node)| !is_out(&node.record) && !is_launched(&node.record));
+    let (idle, taken): (Vec<_>, Vec<_>) = there.partition(|(_, node)| node.record.is_idle());
+    table.place(taken);
+    table.place(idle);
+    table
+}
+
+fn key_of_host(host: &StandingHost) -> Key<'_> {
+    (&host.identity.name, &host.identity.username, host.identity.port)
+}
+
+fn key_of(node: &Node) -> Option<Key<'_>> {
+    Some((node.hostname.as_deref()?, node.username.as_deref()?, u16::try_from(node.port()?).ok()?))
+}
+
+/// The host a record stands for; `None` for one that names none.
+pub fn identity_of(node: &Node) -> Option<HostIdentity> {
+    let (name, username, port) = key_of(node)?;
+    Some(HostIdentity { name: name.to_owned(), username: username.to_owned(), port })
+}
+
+/// Whether a node of a provider of hosts is a server, which the driver launched that the provider had before: nobody can delete that
+/// now, and without its record nobody would know of it.
+pub fn is_launched(node: &Node) -> bool {
+    node.launcher.as_deref() != Some(LAUNCHER) && ExternalId::of(&node.external_id).is_some()
+}
+
+/// All of them.
+pub fn launched_nodes<'a>(world: &'a World<'_>) -> impl Iterator<Item = (&'a ProviderName, &'a NodeId)> + 'a {
+    let of_hosts = world.facts.iter().filter(|(_, facts)| facts.launching.is_none());
+    of_hosts.flat_map(|(provider, _)| {
+        let launched = world.snapshot.nodes_of(provider).filter(|(_, node)| is_launched(&node.record));
+        launched.map(move |(id, _)| (provider, id))
+    })
+}
+
+fn occupy(
+    provider: &ProviderConfig,
+    host: &StandingHost,
+    slot: usize,
+    vacancies: &Vacancies,
+    world: &World<'_>,
+) -> Option<Step> {
+    let checked = match &host.check {
+        HostCheck::NotNeeded { .. } => true,
+        // One of the future was made by a clock that has been put back since.
+        HostCheck::Passed { at, .. } => {
+            vacancies.freed(&host.identity).is_none_or(|freed| *at >= freed && *at <= world.now)
+        }
+        HostCheck::Failed { .. } => return None, // The next survey or sweep tries again.
+        HostCheck::Pending => return None,       // The first survey is under way.
+    };
+    let left_until = vacancies.left_until(&host.identity, slot);
+    if left_until.is_some_and(|until| until > world.moment) {
+        return None;
+    }
+    if left_until.is_some() || !checked {
+        return Some(Step::Inspect(host.identity.clone()));
+    }
+    let mut node = Node::new(NodeState::Ready, world.now);
+    node.slot = Some(slot as i64);
+    describe(&mut node, provider, host);
+    Some(Step::Register(Box::new(node)))
+}
+
+/// The record says the slot it fills: one from a peer that knew no slots, or the second of two that were registered at
+/// once, is told its place.
+fn keep(
+    provider: &ProviderConfig,
+    host: &StandingHost,
+    slot: usize,
+    (id, node): Entry<'_>,
+    snapshot: &Snapshot,
+) -> Option<Step> {
+    if !node.record.is_idle() || snapshot.is_node_locked(id) {
+        return None;
+    }
+    if let HostCheck::Failed { at, .. } = &host.check {
+        // Another launcher that registered it since then has reached the host.
+        let is_older = node.record.created_time.is_none_or(|created| created <= *at);
+        return (is_older && !host.may_serve()).then(|| retire((id, node), snapshot)).flatten();
+    }
+    let slot = Some(slot as i64);
+    if !host.check.is_good() || (node.record.slot == slot && is_described(&node.record, provider, host)) {
+        return None;
+    }
+    let mut record = Node::clone(&node.record);
+    record.slot = slot;
+    describe(&mut record, provider, host);
+    Some(Step::Update { node: id.clone(), version: node.version, record: Box::new(record) })
+}
+
+fn retire((id, node): Entry<'_>, snapshot: &Snapshot) -> Option<Step> {
+    (node.record.is_idle() && !snapshot.is_node_locked(id))
+        .then(|| Step::Retire { node: id.clone(), version: node.version })
+}
+
+/// What configuration and check say about a node of this host.
+fn describe(node: &mut Node, provider: &ProviderConfig, host: &StandingHost) {
+    let identity = &host.identity;
+    node.provider = Some(provider.name.clone());
+    node.pool = Some(host.pool.clone());
+    node.launcher = Some(LAUNCHER.to_owned());
+    node.labels = host.labels.clone();
+    node.external_id = Value::from(identity.name.clone()).into();
+    node.hostname = Some(identity.name.clone());
+    node.interface_ip = Some(identity.name.clone());
+    node.username = Some(identity.username.clone());
+    node.connection_port = Value::from(identity.port).into();
+    node.connection_type = Some(host.connection_type.clone());
+    node.python_path = Some(host.python_path.clone());
+    node.shell_type = host.shell_type.clone();
+    node.host_keys = host.host_keys().unwrap_or_default().to_vec();
+    match host.address() {
+        Some(IpAddr::V4(address)) => node.public_ipv4 = Some(address.to_string()),
+        Some(IpAddr::V6(address)) => node.public_ipv6 = Some(address.to_string()),
+        None => {}
+    }
+    node.attributes = attributes(provider, host).cloned().unwrap_or(Value::Null).into();
+}
+
+/// Whether `describe` would change nothing; found out without a copy.
+fn is_described(node: &Node, provider: &ProviderConfig, host: &StandingHost) -> bool {
+    let identity = &host.identity;
+    let is_at = match host.address() {
+        Some(IpAddr::V4(address)) => node.public_ipv4.as_ref().is_some_and(|text| text.parse() == Ok(address)),
+        Some(IpAddr::V6(address)) => node.public_ipv6.as_ref().is_some_and(|text| text.parse() == Ok(address)),
+        None => true,
+    };
+    let is_named = [&node.hostname, &node.interface_ip].iter().all(|name| name.as_ref() == Some(&identity.name))
+        && node.external_id.as_str() == Some(&*identity.name);
+    is_at
+        && is_named
+        && node.provider.as_ref() == Some(&provider.name)
+        && node.pool.as_ref() == Some(&host.pool)
+        && node.launcher.as_deref() == Some(LAUNCHER)
+        && node.labels == host.labels
+        && node.username.as_ref() == Some(&identity.username)
+        && node.connection_port.as_u64() == Some(identity.port.into())
+        && node.connection_type.as_ref() == Some(&host.connection_type)
+        && node.python_path.as_ref() == Some(&host.python_path)
+        && node.shell_type == host.shell_type
+        && node.host_keys == host.host_keys().unwrap_or_default()
+        && *node.attributes == *attributes(provider, host).unwrap_or(&Value::Null)
+}
+
+fn attributes<'a>(provider: &'a ProviderConfig, host: &StandingHost) -> Option<&'a Value> {
+    provider.pools.get(&host.pool)?.node_attributes.as_ref()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodepool_model::config::resolve::{Source, resolve};
+    use nodepool_model::records::time::{Span, Timestamp};
+    use python_yaml::parse;
+
+    fn host() -> StandingHost {
+        StandingHost {
+            identity: HostIdentity { name: "h1".to_owned(), username: "zuul".to_owned(), port: 22 },
+            pool: "main".into(),
+            labels: vec!["a".into(), "b".into()],
+            slots: 1,
+            connection_type: "ssh".to_owned(),
+            shell_type: None,
+            python_path: "auto".to_owned(),
+            timeout: Span(5.0),
+            host_key_checking: true,
+            configured_keys: Vec::new(),
+            check: HostCheck::Passed {
+                at: Timestamp(1.0),
+                host_keys: vec!["ssh-ed25519 AAAA".to_owned()],
+                address: "127.0.0.1".parse().ok(),
+            },
+        }
+    }
+
+    #[test]
+    fn a_described_node_is_known_as_one_and_any_difference_is_seen() {
+        let text = "labels: [{name: a}]\nproviders:\n  - name: p\n    driver: static\n    pools:\n      - name: main\n        \
+            node-attributes: {rack: r1}\n        nodes: [{name: h1, labels: a}]\n";
+        let root = parse::parse(text, &mut Vec::new()).unwrap();
+        let config = resolve(Source { file: "test.yaml", root: &root }, None, &["static"]).config.unwrap();
+        let provider = &config.providers[&ProviderName::from("p")];
+        let mut right = Node::new(NodeState::Ready, Timestamp(1.0));
+        describe(&mut right, provider, &host());
+        assert!(is_described(&right, provider, &host()));
+        let differences: [fn(&mut Node); 15] = [
+            |node| node.provider = None,
+            |node| node.pool = Some("other".into()),
+            |node| node.launcher = None,
+            |node| node.labels.truncate(1),
+            |node| node.external_id = Value::Null.into(),
+            |node| node.hostname = Some("h2".to_owned()),
+            |node| node.interface_ip = Some("h2".to_owned()),
+            |node| node.username = Some("root".to_owned()),
+            |node| node.connection_port = Value::from("22").into(),
+            |node| node.connection_type = None,
+            |node| node.python_path = Some("/usr/bin/python3".to_owned()),
+            |node| node.shell_type = Some("sh".to_owned()),
+            |node| node.host_keys.clear(),
+            |node| node.public_ipv4 = Some("127.0.0.2".to_owned()),
+            |node| node.attributes = Value::Null.into(),
+        ];
+        for (index, differ) in differences.iter().enumerate() {
+            let mut node = right.clone();
+            differ(&mut node);
+            assert!(!is_described(&node, provider, &host()), "difference {index}");
+            describe(&mut node, provider, &host());
+            assert_eq!(node, right);
+        }
+    }
+}

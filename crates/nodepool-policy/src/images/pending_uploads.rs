@@ -1,0 +1,67 @@
+//! Which builds are to be uploaded where: the newest of each image, to every provider that takes the image and lacks it.
+
+use crate::inputs::World;
+use nodepool_model::config::upload_config::{UploadEntry, Uploading};
+use nodepool_model::records::image_build::{BuildKey, ImageBuild};
+use nodepool_model::records::image_upload::UploadState;
+use nodepool_model::records::time::Span;
+use nodepool_model::snapshot::Stored;
+use nodepool_model::snapshot::images::UploadPlace;
+
+use super::build_schedule::name_trouble;
+
+/// One build to be uploaded. Whether this builder has its file is for the disk to say.
+#[derive(Clone, Debug)]
+pub struct Shipment {
+    pub place: UploadPlace,
+    pub build: Stored<ImageBuild>,
+    pub entry: UploadEntry,
+    pub format: String,
+    pub name_format: String,
+    pub hook: Option<String>,
+    pub timeout: Span,
+}
+
+/// All that may be uploaded now: provider by provider.
+pub fn due(world: &World<'_>) -> Vec<Shipment> {
+    let mut shipments = Vec::new();
+    for (provider, facts) in world.facts {
+        let Some(uploading) = facts.uploading.as_deref() else { continue };
+        for (image, entry) in &uploading.images {
+            if entry.paused || !world.config.diskimages.contains_key(image) || name_trouble(image).is_some() {
+                continue;
+            }
+            let Some(view) = world.snapshot.images.image(image) else { continue };
+            let Some((build, stored)) = view.ready().first().map(|(id, stored)| ((*id).clone(), (*stored).clone()))
+            else {
+                continue;
+            };
+            let build = BuildKey { image: image.clone(), build };
+            let place = UploadPlace { build, provider: provider.clone() };
+            if stored.record.formats.contains(&uploading.format) && is_missing(&place, world) {
+                shipments.push(shipment(place, stored, entry, uploading));
+            }
+        }
+    }
+    shipments
+}
+
+fn is_missing(place: &UploadPlace, world: &World<'_>) -> bool {
+    let images = &world.snapshot.images;
+    let mut there = images.uploads_to(&place.provider, &place.build.image);
+    let is_there =
+        there.any(|(key, stored)| key.build == place.build.build && stored.record.state == UploadState::Ready);
+    !is_there && !images.is_being_uploaded(place)
+}
+
+fn shipment(place: UploadPlace, build: Stored<ImageBuild>, entry: &UploadEntry, uploading: &Uploading) -> Shipment {
+    Shipment {
+        place,
+        build,
+        entry: entry.clone(),
+        format: uploading.format.clone(),
+        name_format: uploading.name_format.clone(),
+        hook: uploading.hook.clone(),
+        timeout: uploading.timeout,
+    }
+}

@@ -1,0 +1,239 @@
+//! Which uploads and builds go: all but the newest two, what has failed or was left half-finished, and what nobody takes any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::inputs::World;
+use nodepool_model::config::{ProviderConfig, driver_limits};
+use nodepool_model::records::ids::{BuildId, ImageName, ProviderName};
+use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
+use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
+use nodepool_model::snapshot::Stored;
+use nodepool_model::snapshot::images::{Images, UploadPlace};
+
+/// The current one and the one before.
+const KEPT: usize = 2;
+
+/// One thing that goes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Retirement {
+    /// In the cloud, then its record.
+    Upload(UploadKey, Stored<ImageUpload>),
+    /// Somebody began it and died: what it may have left in the cloud is looked for, then its record goes.
+    Stale(UploadKey),
+    /// Marked: its files may go, although a cloud is slow to delete.
+    Build(BuildKey, Stored<ImageBuild>),
+    /// Its record, the last of it.
+    Record(BuildKey, Stored<ImageBuild>),
+}
+
+/// How much is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// What somebody has marked, and what follows from it.
+    Marked,
+    /// Everything. Failed builds and uploads are shown until then.
+    Whole,
+}
+
+impl Retirement {
+    /// Whose cloud is asked for it.
+    pub fn provider(&self) -> Option<&ProviderName> {
+        match self {
+            Retirement::Upload(key, _) | Retirement::Stale(key) => Some(&key.provider),
+            Retirement::Build(..) | Retirement::Record(..) => None,
+        }
+    }
+
+    /// What of it there can be one at a time.
+    pub fn key(&self) -> String {
+        match self {
+            Retirement::Upload(key, _) | Retirement::Stale(key) => key.image_id(),
+            Retirement::Build(key, _) | Retirement::Record(key, _) => key.file_name(),
+        }
+    }
+}
+
+/// `begun` has the build of each image that this builder has the lock of.
+pub fn due(world: &World<'_>, pass: Pass, begun: &BTreeMap<ImageName, BuildId>) -> Vec<Retirement> {
+    let images = &world.snapshot.images;
+    let uploads = by_build(images);
+    let none = Vec::new();
+    let mut retirements = Vec::new();
+    for name in images.names() {
+        let kept = kept_builds(world, name);
+        let recent = recent_uploads(world, name);
+        let Some(image) = images.image(name) else { continue };
+        for (id, stored) in &image.builds {
+            let key = BuildKey::new(name, id);
+            let uploads = uploads.get(&key).unwrap_or(&none);
+            let is_kept = kept.contains(&key);
+            // Where the lock is ours, it is held for one build, and all before it are of builders that have died. Whoever has begun one
+            // after it has the lock by now: the answer to its end was lost.
+            let own = begun.get(name);
+            let is_earlier = |own| {
+                let own = image.builds.get(own);
+                own.is_none_or(|own: &Stored<ImageBuild>| stored.record.state_time <= own.record.state_time)
+            };
+            let is_of_another = || own.is_some_and(|own| own != id && is_earlier(own));
+            let is_active = stored.record.state == BuildState::Building && image.lock.is_held() && !is_of_another();
+            let stays = stored.record.state != BuildState::Deleting && (is_kept || is_active);
+            for (upload, record) in uploads {
+                let Some(fate) = fate_of(world, upload, record, stays, &recent) else { continue };
+                let is_marked = record.record.state == UploadState::Deleting;
+                if pass == Pass::Whole || is_marked || stored.record.state == BuildState::Deleting {
+                    retirements.push(fate);
+                }
+            }
+            if stays || (pass == Pass::Marked && stored.record.state != BuildState::Deleting) {
+                continue;
+            }
+            if uploads.is_empty() {
+                retirements.push(Retirement::Record(key, stored.clone()));
+            } else if stored.record.state != BuildState::Deleting
+                && uploads.iter().all(|(_, upload)| upload.record.state == UploadState::Deleting)
+            {
+                retirements.push(Retirement::Build(key, stored.clone()));
+            }
+        }
+    }
+    retirements
+}
+
+type Uploads<'a> = Vec<(&'a UploadKey, &'a Stored<ImageUpload>)>;
+
+fn by_build(images: &Images) -> BTreeMap<BuildKey, Uploads<'_>> {
+    let mut builds: BTreeMap<BuildKey, Uploads<'_>> = BTreeMap::new();
+    for (key, stored) in images.uploads() {
+        builds.entry(BuildKey::new(&key.image, &key.build)).or_default().push((key, stored));
+    }
+    builds
+}
+
+/// The newest builds of an image that is configured; those of others may go.
+fn kept_builds(world: &World<'_>, image: &ImageName) -> BTreeSet<BuildKey> {
+    let view = world.snapshot.images.image(image).filter(|_| world.config.diskimages.contains_key(image));
+    let ready = view.map(|view| view.ready()).unwrap_or_default();
+    ready.into_iter().take(KEPT).map(|(id, _)| BuildKey::new(image, id)).collect()
+}
+
+/// The newest uploads of an image at each provider, of whichever builds can be used.
+fn recent_uploads(world: &World<'_>, image: &ImageName) -> BTreeSet<UploadKey> {
+    let images = &world.snapshot.images;
+    let mut recent = BTreeSet::new();
+    for provider in world.facts.keys() {
+        let usable = images.uploads_to(provider, image).filter(|(key, stored)| {
+            let build = images.build(&BuildKey::new(&key.image, &key.build));
+            stored.record.state == UploadState::Ready
+                && build.is_some_and(|build| build.record.state == BuildState::Ready)
+        });
+        let mut usable: Uploads<'_> = usable.collect();
+        usable.sort_by_key(|(_, stored)| std::cmp::Reverse((stored.record.state_time, stored.mzxid)));
+        recent.extend(usable.into_iter().take(KEPT).map(|(key, _)| key.clone()));
+    }
+    recent
+}
+
+/// What becomes of one upload; nothing where it stays. Those of providers that are not ours are left alone.
+fn fate_of(
+    world: &World<'_>,
+    key: &UploadKey,
+    stored: &Stored<ImageUpload>,
+    build_stays: bool,
+    recent: &BTreeSet<UploadKey>,
+) -> Option<Retirement> {
+    let uploading = world.facts.get(&key.provider)?.uploading.as_deref()?;
+    let goes = || Some(Retirement::Upload(key.clone(), stored.clone()));
+    let is_wanted = uploading.images.contains_key(&key.image);
+    match stored.record.state {
+        UploadState::Uploading => {
+            let place = UploadPlace::of(key);
+            (!world.snapshot.images.is_being_uploaded(&place)).then(|| Retirement::Stale(key.clone()))
+        }
+        UploadState::Deleting | UploadState::Failed => goes(),
+        UploadState::Ready if !is_wanted => goes(),
+        UploadState::Ready if build_stays || recent.contains(key) => None,
+        UploadState::Ready => goes(),
+    }
+}
+
+/// The formats of a build that are still needed here; `None` where all of them are.
+pub fn needed_formats(world: &World<'_>, key: &BuildKey) -> Option<BTreeSet<String>> {
+    let image = world.config.diskimages.get(&key.image).filter(|image| image.delete_after_upload)?;
+    let build = world.snapshot.images.build(key)?;
+    // Of a provider that could not be started it is not known what it takes.
+    let is_unknown = |(name, section): (&ProviderName, &Arc<ProviderConfig>)| {
+        !world.facts.contains_key(name)
+            && driver_limits::find(&section.driver).is_some_and(|facts| facts.manages_images)
+    };
+    // Of one whose section is refused it is not even known whether it takes images.
+    let are_unknown = !world.config.out_of_service.is_empty() || world.config.providers.iter().any(is_unknown);
+    if build.record.state != BuildState::Ready || are_unknown {
+        return None;
+    }
+    let lacks = |provider: &ProviderName| {
+        let mut uploads = world.snapshot.images.uploads_to(provider, &key.image);
+        !uploads.any(|(upload, stored)| upload.build == key.build && stored.record.state == UploadState::Ready)
+    };
+    let takers = world.facts.iter().filter_map(|(name, facts)| Some((name, facts.uploading.as_deref()?)));
+    let takers = takers.filter(|(name, uploading)| uploading.images.contains_key(&key.image) && lacks(name));
+    let needed = takers.map(|(_, uploading)| uploading.format.clone());
+    Some(needed.chain(image.keep_formats.iter().cloned()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodepool_model::config::Config;
+    use nodepool_model::config::diagnostics::Source;
+    use nodepool_model::config::resolve::resolve;
+    use nodepool_model::records::time::{Moment, Timestamp};
+    use nodepool_model::snapshot::Snapshot;
+    use python_yaml::parse;
+
+    fn with_image(image: &str) -> Arc<Config> {
+        let text = format!("zookeeper-servers: [{{host: localhost}}]\ndiskimages: [{image}]");
+        let root = parse::parse(&text, &mut Vec::new()).unwrap();
+        resolve(Source { file: "nodepool.yaml", root: &root }, None, &[]).config.unwrap()
+    }
+
+    #[test]
+    fn formats_stay_as_long_as_a_provider_is_out_of_service() {
+        let mut config = Arc::unwrap_or_clone(with_image("{name: debian, delete-after-upload: true}"));
+        let (mut snapshot, facts) = (Snapshot::default(), BTreeMap::new());
+        let key = BuildKey { image: "debian".into(), build: "1".into() };
+        let mut build = ImageBuild::begun("nb01", "id", ["raw".to_owned()].into(), Timestamp(1.0));
+        build.state = BuildState::Ready;
+        snapshot.images.put_build(&key, Stored { record: Arc::new(build), version: 0, mzxid: 1, mtime_ms: 0 });
+        let needed = |config: &Config| {
+            needed_formats(
+                &World { config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), moment: Moment::at(2.0) },
+                &key,
+            )
+        };
+        assert_eq!(needed(&config), Some(BTreeSet::new()));
+        config.out_of_service.insert("lab".into(), "no cloud of this name".to_owned());
+        assert_eq!(needed(&config), None, "nobody knows what it will take");
+    }
+
+    // A build that was left by a life of this builder, while the next build of the image is under way.
+    #[test]
+    fn a_build_is_nobodys_when_the_lock_of_its_image_is_held_for_another_one() {
+        let config = with_image("{name: debian}");
+        let (mut snapshot, facts) = (Snapshot::default(), BTreeMap::new());
+        for (mzxid, (id, begun)) in [("left", 1.0), ("ours", 1.5), ("another's", 1.9)].into_iter().enumerate() {
+            let build = ImageBuild::begun("nb01", "id", Default::default(), Timestamp(begun));
+            let stored = Stored { record: Arc::new(build), version: 0, mzxid: mzxid as i64 + 1, mtime_ms: 0 };
+            snapshot.images.put_build(&BuildKey { image: "debian".into(), build: id.into() }, stored);
+        }
+        snapshot.images.contend(&"debian".into(), "one", true);
+        let world =
+            World { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), moment: Moment::at(2.0) };
+        let going = |begun: &[(&str, &str)]| {
+            let begun = begun.iter().map(|(image, build)| (ImageName::from(*image), BuildId::from(*build))).collect();
+            due(&world, Pass::Whole, &begun).iter().map(Retirement::key).collect::<Vec<_>>()
+        };
+        assert_eq!(going(&[]), Vec::<String>::new(), "either may be built elsewhere");
+        assert_eq!(going(&[("debian", "ours")]), ["debian-left"], "and who began after us has the lock by now");
+    }
+}

@@ -1,0 +1,29 @@
+//! What a decision may look at: configuration, snapshot, facts and the time, all borrowed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nodepool_driver::facts::Facts;
+use nodepool_model::config::Config;
+use nodepool_model::records::ids::ProviderName;
+use nodepool_model::records::time::{Moment, Timestamp};
+use nodepool_model::snapshot::Snapshot;
+
+#[derive(Clone, Copy)]
+pub struct World<'a> {
+    pub config: &'a Config,
+    pub snapshot: &'a Snapshot,
+    /// One entry per provider in service.
+    pub facts: &'a BTreeMap<ProviderName, Arc<Facts>>,
+    /// By the clock on the wall, as records have it; it may be set at any time.
+    pub now: Timestamp,
+    /// By the clock that nobody sets, for whatever is waited for.
+    pub moment: Moment,
+}
+
+impl World<'_> {
+    /// When a time on the wall comes, unless that clock is set before.
+    pub fn moment_of(&self, time: Timestamp) -> Moment {
+        self.moment + (time - self.now)
+    }
+}

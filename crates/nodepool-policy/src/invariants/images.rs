@@ -1,0 +1,317 @@
+//! What holds of images whatever fails: the same as `invariants` for builds, uploads and the images in clouds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::nodes::{Place, Violation};
+use nodepool_model::records::ids::{BuildId, ExternalId, ImageName, ProviderName};
+use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
+use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
+use nodepool_model::snapshot::images::Images;
+
+/// A change that somebody saw.
+#[derive(Clone, Debug)]
+pub enum ImageSight<'a> {
+    /// A record as it is now; none where it has gone.
+    Build(&'a BuildKey, Option<&'a ImageBuild>),
+    Upload(&'a UploadKey, Option<&'a ImageUpload>),
+    /// An image came to a cloud.
+    Stored(&'a Place),
+    /// A call of ours asks for its end.
+    Deleting(&'a Place),
+    /// It exists no more.
+    Gone(&'a Place),
+    /// Somebody lets this upload go by hand, whatever there is besides.
+    Dismissed(&'a UploadKey),
+}
+
+/// What is wrong with letting all of these uploads go: where an image is wanted, the last one that is ready stays, unless somebody lets
+/// its build go by hand.
+pub fn of_retirement<'a>(
+    going: impl IntoIterator<Item = &'a UploadKey>,
+    images: &Images,
+    is_wanted: impl Fn(&ProviderName, &ImageName) -> bool,
+) -> Vec<Violation> {
+    let going: BTreeSet<&UploadKey> = going.into_iter().collect();
+    let is_ready = |key: &UploadKey| {
+        let mut uploads = images.uploads_to(&key.provider, &key.image);
+        uploads.any(|(upload, stored)| upload == key && stored.record.state == UploadState::Ready)
+    };
+    let is_built = |key: &UploadKey| {
+        let build = images.build(&BuildKey::new(&key.image, &key.build));
+        build.is_some_and(|build| build.record.state == BuildState::Ready)
+    };
+    let another_stays = |key: &UploadKey| {
+        let mut uploads = images.uploads_to(&key.provider, &key.image);
+        uploads.any(|(upload, stored)| stored.record.state == UploadState::Ready && !going.contains(upload))
+    };
+    let counts = |key: &&UploadKey| is_wanted(&key.provider, &key.image) && is_ready(key) && is_built(key);
+    let lasts = going.iter().copied().filter(counts).filter(|key| !another_stays(key));
+    lasts.map(goes_last).map(Violation).collect()
+}
+
+/// What is wrong with deleting this image for the sake of an upload: another one that is ready may name it.
+pub fn of_image_deletion(image: &ExternalId, of: &UploadKey, images: &Images) -> Option<Violation> {
+    let mut uploads = images.uploads_to(&of.provider, &of.image);
+    let names_it =
+        |upload: &ImageUpload| upload.state == UploadState::Ready && upload.external_id.as_ref() == Some(image);
+    let (owner, _) = uploads.find(|(key, upload)| *key != of && names_it(&upload.record))?;
+    Some(Violation(format!("image {image} is deleted for {} while {} is ready", of.image_id(), owner.image_id())))
+}
+
+fn goes_last(key: &UploadKey) -> String {
+    format!("{} goes, the last upload of {} to {} that was ready", key.image_id(), key.image, key.provider)
+}
+
+/// The picture of who watches.
+#[derive(Debug, Default)]
+pub struct ImageWatcher {
+    builds: BTreeMap<BuildKey, ImageBuild>,
+    uploads: BTreeMap<UploadKey, ImageUpload>,
+    stored: BTreeSet<Place>,
+    dismissed: BTreeSet<UploadKey>,
+}
+
+impl ImageWatcher {
+    /// Takes the change into the picture.
+    pub fn see(&mut self, sight: ImageSight<'_>) -> Vec<Violation> {
+        let found = match sight {
+            ImageSight::Build(key, record) => self.build(key, record),
+            ImageSight::Upload(key, record) => self.upload(key, record),
+            ImageSight::Stored(place) => {
+                self.stored.insert(place.clone());
+                Vec::new()
+            }
+            ImageSight::Deleting(place) => self.deleting(place),
+            ImageSight::Gone(place) => {
+                self.stored.remove(place);
+                Vec::new()
+            }
+            ImageSight::Dismissed(key) => {
+                self.dismissed.insert(key.clone());
+                Vec::new()
+            }
+        };
+        found.into_iter().map(Violation).collect()
+    }
+
+    /// The builds of the picture.
+    pub fn builds(&self) -> &BTreeMap<BuildKey, ImageBuild> {
+        &self.builds
+    }
+
+    /// The uploads of the picture.
+    pub fn uploads(&self) -> &BTreeMap<UploadKey, ImageUpload> {
+        &self.uploads
+    }
+
+    /// What is left when nothing fails any more, where these images are wanted at these providers.
+    pub fn at_rest(&self, wanted: &[(ImageName, ProviderName)]) -> Vec<Violation> {
+        let unfinished = self.builds.iter().filter(|(_, build)| build.state != BuildState::Ready);
+        let mut found: Vec<String> = unfinished
+            .map(|(key, build)| format!("build {} is still {}", key.file_name(), build.state.as_str()))
+            .collect();
+        let unfinished = self.uploads.iter().filter(|(_, upload)| upload.state != UploadState::Ready);
+        found.extend(unfinished.map(|(key, upload)| format!("{} is still {}", key.image_id(), upload.state.as_str())));
+        let recorded: BTreeSet<Place> = self.uploads.iter().filter_map(|(key, upload)| place(key, upload)).collect();
+        let left = self.stored.difference(&recorded);
+        found.extend(left.map(|(provider, image)| format!("image {image} of {provider} is left over")));
+        for (image, provider) in wanted {
+            if self.ready(image, provider).next().is_none() {
+                found.push(format!("{image} has no upload to {provider} that is ready"));
+            }
+            found.extend(self.surplus(image, provider).map(|key| format!("{} stays for nothing", key.image_id())));
+        }
+        found.into_iter().map(Violation).collect()
+    }
+
+    fn ready(&self, image: &ImageName, provider: &ProviderName) -> impl Iterator<Item = &UploadKey> {
+        let of = move |key: &UploadKey| key.image == *image && key.provider == *provider;
+        self.uploads
+            .iter()
+            .filter(move |(key, upload)| of(key) && upload.state == UploadState::Ready)
+            .map(|(key, _)| key)
+    }
+
+    /// The uploads that are neither of the newest two builds nor the newest two themselves: what came late may be of an old build.
+    fn surplus(&self, image: &ImageName, provider: &ProviderName) -> impl Iterator<Item = &UploadKey> {
+        let mut builds: Vec<(&BuildKey, &ImageBuild)> =
+            self.builds.iter().filter(|(key, _)| key.image == *image).collect();
+        builds.sort_by(|(_, one), (_, other)| other.state_time.0.total_cmp(&one.state_time.0));
+        let builds: Vec<&BuildId> = builds.into_iter().take(2).map(|(key, _)| &key.build).collect();
+        let mut uploads: Vec<&UploadKey> = self.ready(image, provider).collect();
+        let since = |key: &UploadKey| self.uploads[key].state_time.0;
+        uploads.sort_by(|one, other| since(other).total_cmp(&since(one)));
+        uploads.into_iter().skip(2).filter(move |key| !builds.contains(&&key.build))
+    }
+
+    /// What a cloud has of a build is known as long as there is anything of it.
+    fn build(&mut self, key: &BuildKey, record: Option<&ImageBuild>) -> Vec<String> {
+        if let Some(now) = record {
+            self.builds.insert(key.clone(), now.clone());
+            return Vec::new();
+        }
+        self.builds.remove(key);
+        let left = self.uploads.keys().filter(|upload| upload.image == key.image && upload.build == key.build);
+        left.map(|upload| format!("build {} went before its upload to {}", key.file_name(), upload.provider)).collect()
+    }
+
+    fn upload(&mut self, key: &UploadKey, record: Option<&ImageUpload>) -> Vec<String> {
+        let was = match record {
+            Some(now) => self.uploads.insert(key.clone(), now.clone()),
+            None => self.uploads.remove(key),
+        };
+        let was_ready = was.as_ref().is_some_and(|was| was.state == UploadState::Ready);
+        let is_ready = record.is_some_and(|now| now.state == UploadState::Ready);
+        let mut found = Vec::new();
+        let is_dismissed = self.dismissed.contains(key);
+        if was_ready && !is_ready && !is_dismissed && self.ready(&key.image, &key.provider).next().is_none() {
+            found.push(goes_last(key));
+        }
+        if let (false, true, Some(now)) = (was_ready, is_ready, record)
+            && !place(key, now).is_some_and(|place| self.stored.contains(&place))
+        {
+            found.push(format!("{} is ready, and its image is not there", key.image_id()));
+        }
+        // Of an image of which nobody ever heard, the clean-up finds out by its marks.
+        if let (None, Some(was)) = (record, &was)
+            && let Some(place) = place(key, was).filter(|place| self.stored.contains(place))
+        {
+            found.push(format!("{} went, and its image {} stays", key.image_id(), place.1));
+        }
+        found
+    }
+
+    fn deleting(&self, (provider, image): &Place) -> Vec<String> {
+        let is_it = |(key, upload): &(&UploadKey, &ImageUpload)| {
+            place(key, upload).is_some_and(|(of, id)| of == *provider && id == *image)
+        };
+        let wanted = self.uploads.iter().filter(is_it).filter(|(_, upload)| upload.state == UploadState::Ready);
+        wanted.map(|(key, _)| format!("image {image} is deleted while {} is ready", key.image_id())).collect()
+    }
+}
+
+/// Where the image of an upload is, as its record says.
+fn place(key: &UploadKey, upload: &ImageUpload) -> Option<Place> {
+    Some((key.provider.clone(), upload.external_id.as_ref()?.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use nodepool_model::records::time::Timestamp;
+    use nodepool_model::snapshot::Stored;
+
+    fn key(upload: &str) -> UploadKey {
+        UploadKey { provider: "lab".into(), image: "debian".into(), build: "1e".into(), upload: upload.into() }
+    }
+
+    /// Uploads in these states, each with an image that bears its number.
+    fn images(uploads: &[(&str, UploadState)]) -> Images {
+        let mut images = Images::default();
+        let build = ImageBuild {
+            state: BuildState::Ready,
+            ..ImageBuild::begun("nb01", "id", ["raw".to_owned()].into(), Timestamp(0.0))
+        };
+        let stored = Stored { record: Arc::new(build), version: 0, mzxid: 100, mtime_ms: 0 };
+        images.put_build(&BuildKey::new(&"debian".into(), &"1e".into()), stored);
+        for (number, (upload, state)) in (1..).zip(uploads) {
+            let external_id = Some(ExternalId::text(format!("image-{upload}")));
+            let record = ImageUpload { external_id, ..ImageUpload::bare(*state, Timestamp(0.0)) };
+            images.put_upload(key(upload), Stored { record: Arc::new(record), version: 0, mzxid: number, mtime_ms: 0 });
+        }
+        images
+    }
+
+    #[test]
+    fn the_last_upload_that_is_ready_stays_where_it_is_wanted() {
+        use UploadState::{Deleting, Ready};
+        let broken = |states: &[(&str, UploadState)], going: &[&str], is_wanted: bool| {
+            let going: Vec<UploadKey> = going.iter().map(|upload| key(upload)).collect();
+            of_retirement(&going, &images(states), |_, _| is_wanted).len()
+        };
+        let two = [("1", Ready), ("2", Ready), ("3", Deleting)];
+        assert_eq!(broken(&two, &["1"], true), 0);
+        assert_eq!(broken(&two, &["1", "3"], true), 0);
+        assert_eq!(broken(&two, &["1", "2"], true), 2);
+        assert_eq!(broken(&two, &["1", "2"], false), 0);
+        assert_eq!(broken(&[("1", Ready), ("3", Deleting)], &["1"], true), 1);
+        assert_eq!(broken(&[("3", Deleting)], &["3"], true), 0, "it was not ready");
+        let mut let_go = images(&[("1", Ready)]);
+        let_go.remove_build(&BuildKey::new(&"debian".into(), &"1e".into()));
+        assert_eq!(of_retirement(&[key("1")], &let_go, |_, _| true), []);
+    }
+
+    #[test]
+    fn the_image_of_another_upload_that_is_ready_is_not_deleted() {
+        use UploadState::{Deleting, Ready};
+        let broken = |image: &str, of: &str| {
+            let images = images(&[("1", Ready), ("2", Deleting)]);
+            of_image_deletion(&ExternalId::text(image), &key(of), &images).is_some()
+        };
+        assert!(broken("image-1", "2"));
+        assert!(!broken("image-1", "1"), "its own record says ready for a moment longer, where the picture is late");
+        assert!(!broken("image-2", "1"));
+        assert!(!broken("image-3", "2"));
+    }
+
+    /// What a step does, in a word: `stored`, `deleting` and `gone` of an image, or the state of the record of its upload.
+    fn check(steps: &[(&str, &str)], expected: &[&str]) {
+        let mut watcher = ImageWatcher::default();
+        let mut found = Vec::new();
+        for (upload, step) in steps {
+            let key = key(upload);
+            let place = (ProviderName::from("lab"), format!("image-{upload}"));
+            let state = match *step {
+                "uploading" => Some(UploadState::Uploading),
+                "ready" => Some(UploadState::Ready),
+                "deleting" => Some(UploadState::Deleting),
+                _ => None,
+            };
+            let record = state.map(|state| ImageUpload {
+                external_id: Some(ExternalId::text(place.1.clone())),
+                ..ImageUpload::bare(state, Timestamp(0.0))
+            });
+            let sight = match *step {
+                "stored" => ImageSight::Stored(&place),
+                "asked to go" => ImageSight::Deleting(&place),
+                "gone" => ImageSight::Gone(&place),
+                _ => ImageSight::Upload(&key, record.as_ref()),
+            };
+            found.extend(watcher.see(sight).into_iter().map(|violation| violation.0));
+        }
+        found.extend(watcher.at_rest(&[("debian".into(), "lab".into())]).into_iter().map(|violation| violation.0));
+        let found: Vec<&str> = found.iter().map(|text| text.rsplit("images/").next().unwrap()).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn an_upload_lives_and_the_next_one_takes_its_place() {
+        let first = [("1", "uploading"), ("1", "stored"), ("1", "ready")];
+        let second = first.map(|(_, step)| ("2", step));
+        let end = [("1", "deleting"), ("1", "asked to go"), ("1", "gone"), ("1", "no record")];
+        check(&[&first[..], &second, &end].concat(), &[]);
+    }
+
+    #[test]
+    fn what_breaks_a_promise_is_told() {
+        let ready = [("1", "uploading"), ("1", "stored"), ("1", "ready")];
+        let after = |steps: &[(&'static str, &'static str)]| [&ready[..], steps].concat();
+        check(&[("1", "ready")], &["1 is ready, and its image is not there"]);
+        check(
+            &after(&[("1", "asked to go")]),
+            &["image image-1 is deleted while /nodepool/images/debian/builds/1e/providers/lab/images/1 is ready"]
+                .map(|text| text.rsplit("images/").next().unwrap()),
+        );
+        check(
+            &after(&[("1", "deleting")]),
+            &[
+                "1 goes, the last upload of debian to lab that was ready",
+                "1 is still deleting",
+                "debian has no upload to lab that is ready",
+            ],
+        );
+        check(&[("1", "stored")], &["image image-1 of lab is left over", "debian has no upload to lab that is ready"]);
+    }
+}

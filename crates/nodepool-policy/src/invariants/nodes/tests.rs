@@ -1,0 +1,291 @@
+//! The promises, each with something that breaks it.
+
+use super::*;
+use nodepool_model::records::time::Timestamp;
+
+#[test]
+fn a_record_without_what_its_readers_need_is_told() {
+    let check = |data: &str, expected: &[&str]| {
+        let found = readable("a request", &["state", "node_types"], data.as_bytes());
+        assert_eq!(found.iter().map(|violation| &*violation.0).collect::<Vec<_>>(), expected);
+    };
+    check(r#"{"state": "requested", "node_types": ["a"], "more": 1}"#, &[]);
+    check(r#"{"state": null, "node_types": []}"#, &[]);
+    check(
+        r#"{"node_types": null}"#,
+        &["a request has no state, which its readers need", "a request has a node_types that is no list"],
+    );
+    check("{", &["a request is no JSON: EOF while parsing an object at line 1 column 1"]);
+}
+
+fn node(state: NodeState, request: &str, label: &str) -> Node {
+    Node {
+        allocated_to: Some(request.into()),
+        labels: vec![label.into()],
+        external_id: "server".into(),
+        ..Node::new(state, Timestamp(0.0))
+    }
+}
+
+#[test]
+fn a_request_is_fulfilled_with_what_it_asked_for() {
+    let check = |labels: &[&str], given: &[(&str, Node)], expected: &[&str]| {
+        let labels = labels.iter().map(|label| (*label).into()).collect();
+        let nodes = given.iter().map(|(id, _)| (*id).into()).collect();
+        let request = NodeRequest { nodes, ..NodeRequest::new(labels, "tester", Timestamp(0.0)) };
+        let known = |id: &NodeId| given.iter().find(|(given, _)| *given == id.as_str()).map(|(_, node)| node);
+        let found = of_fulfilled(&"200-1".into(), &request, known);
+        assert_eq!(found.iter().map(|violation| &*violation.0).collect::<Vec<_>>(), expected);
+    };
+    let good = node(NodeState::Ready, "200-1", "a");
+    check(&["a"], &[("1", good.clone())], &[]);
+    check(&["a", "a"], &[("1", good.clone())], &["request 200-1 is fulfilled with 1 nodes for 2 labels"]);
+    check(&["a", "a"], &[("1", good.clone()), ("1", good.clone())], &["request 200-1 has a node twice"]);
+    check(&["b"], &[("1", good)], &["request 200-1 wants b and gets node 1, which is none"]);
+    check(
+        &["a"],
+        &[("1", node(NodeState::Building, "200-2", "a"))],
+        &[
+            "request 200-1 is fulfilled with node 1, which is building",
+            "request 200-1 is fulfilled with node 1, which is not given to it",
+        ],
+    );
+}
+
+#[test]
+fn no_server_goes_that_is_wanted() {
+    let check = |server: &str, state: NodeState, expected: Option<&str>| {
+        let found = of_deletion(server, &"1".into(), Some(&node(state, "200-1", "a")));
+        assert_eq!(found.as_ref().map(|violation| &*violation.0), expected);
+    };
+    check("server", NodeState::Deleting, None);
+    check("server", NodeState::InUse, Some("server server of node 1 is deleted while it is in-use"));
+    check("server", NodeState::Hold, Some("server server of node 1 is deleted while it is hold"));
+    check("another", NodeState::InUse, None);
+    assert_eq!(of_deletion("server", &"1".into(), None), None);
+}
+
+// zookeeper.md R46: whoever asked may want to lock them at once
+#[test]
+fn nodes_are_let_go_of_before_their_request_is_fulfilled() {
+    let check = |sights: &[(&str, bool)], expected: &[&str]| {
+        let mut watcher = Watcher::default();
+        let id = NodeId::from("1");
+        watcher.see(Sight::Node(&id, Some(&node(NodeState::Building, "200-1", "a"))));
+        for (name, has_come) in sights {
+            watcher.see(Sight::Contender(&id, name, *has_come));
+        }
+        watcher.see(Sight::Node(&id, Some(&node(NodeState::Ready, "200-1", "a"))));
+        watcher.see(Sight::Contender(&id, "who looks later", true));
+        let state = RequestState::Fulfilled;
+        let asked = NodeRequest::new(vec!["a".into()], "tester", Timestamp(0.0));
+        let request = NodeRequest { nodes: vec![id], state, ..asked };
+        let found = watcher.see(Sight::Request(&"200-1".into(), Some(&request)));
+        assert_eq!(found.iter().map(|violation| &*violation.0).collect::<Vec<_>>(), expected);
+    };
+    let broken = "request 200-1 is fulfilled with node 1, which is still locked by who made it";
+    check(&[], &[]);
+    check(&[("maker", true)], &[broken]);
+    check(&[("maker", true), ("maker", false)], &[]);
+    check(&[("maker", true), ("other", true), ("other", false)], &[broken]);
+    check(&[("maker", true), ("other", true), ("maker", false)], &[]);
+}
+
+#[test]
+fn a_limit_that_falls_binds_nodes_that_come_after_it() {
+    let (pool, record) = (PoolId::new("south", "main"), node(NodeState::Building, "200-1", "a"));
+    let record = Node { provider: Some(pool.provider.clone()), pool: Some(pool.pool.clone()), ..record };
+    let mut watcher = Watcher::default();
+    let place = |server: &str| (pool.provider.clone(), server.to_owned());
+    for (id, server) in [("1", "s-1"), ("2", "s-2")] {
+        watcher.see(Sight::Node(&id.into(), Some(&record)));
+        assert_eq!(watcher.see(Sight::Created(&place(server), &id.into())), []);
+    }
+    watcher.see(Sight::Limit(&pool, 2));
+    watcher.see(Sight::Limit(&pool, 1));
+    watcher.see(Sight::Gone(&place("s-2")));
+    assert_eq!(watcher.see(Sight::Created(&place("s-3"), &"2".into())), []);
+    watcher.see(Sight::Node(&"3".into(), Some(&record)));
+    let found = watcher.see(Sight::Created(&place("s-4"), &"3".into()));
+    assert_eq!(found, [Violation("south-main has 3 servers where 1 are allowed".to_owned())]);
+    // What another pool of the provider has is another matter.
+    watcher.see(Sight::Node(&"4".into(), Some(&Node { pool: Some("annexe".into()), ..record })));
+    assert_eq!(watcher.see(Sight::Created(&place("s-5"), &"4".into())), []);
+}
+
+#[test]
+fn a_tenant_gets_no_more_nodes_than_it_may_have() {
+    let mut watcher = Watcher::default();
+    watcher.see(Sight::Share(&"small".into(), 1));
+    let of_small = |state: NodeState, launcher: &str| {
+        let (tenant_name, launcher) = (Some("small".into()), Some(launcher.to_owned()));
+        Node { tenant_name, launcher, ..node(state, "200-1", "a") }
+    };
+    let mut see = |id: &str, record: Node| watcher.see(Sight::Node(&id.into(), Some(&record))).len();
+    assert_eq!(see("1", of_small(NodeState::Building, "east")), 0);
+    assert_eq!(see("2", of_small(NodeState::Init, "east")), 1);
+    assert_eq!(see("2", of_small(NodeState::Building, "east")), 0, "it has it already");
+    // Given back unused they are nobody's.
+    assert_eq!(see("1", Node { allocated_to: None, ..of_small(NodeState::Ready, "east") }), 0);
+    assert_eq!(see("2", Node { allocated_to: None, ..of_small(NodeState::Ready, "east") }), 0);
+    assert_eq!(see("1", of_small(NodeState::Ready, "east")), 0);
+    assert_eq!(see("2", of_small(NodeState::Ready, "east")), 1);
+    assert_eq!(see("2", Node { allocated_to: None, ..of_small(NodeState::Ready, "east") }), 0);
+    assert_eq!(see("1", Node { tenant_name: None, ..of_small(NodeState::Ready, "east") }), 0);
+    // Who made it begins it; somebody else does not know what it takes.
+    assert_eq!(see("3", of_small(NodeState::Init, "east")), 0);
+    assert_eq!(see("4", of_small(NodeState::Init, "west")), 0);
+    assert_eq!(see("5", of_small(NodeState::Init, "west")), 1);
+}
+
+#[test]
+fn a_request_is_neglected_that_nobody_holds_though_somebody_should() {
+    let mut watcher = Watcher::default();
+    let neglected = |watcher: &Watcher| -> Vec<(String, bool)> {
+        watcher.neglected().map(|(id, idle)| (id.to_string(), idle.is_some())).collect()
+    };
+    let asked = NodeRequest::new(vec!["a".into()], "tester", Timestamp(0.0));
+    watcher.see(Sight::Request(&"200-2".into(), Some(&asked)));
+    assert_eq!(neglected(&watcher), [], "there is nothing that it could have");
+    watcher.see(Sight::Node(&"1".into(), Some(&Node { allocated_to: None, ..node(NodeState::Ready, "", "a") })));
+    assert_eq!(neglected(&watcher), [("200-2".to_owned(), true)]);
+    watcher.see(Sight::Contender(&"1".into(), "somebody", true));
+    assert_eq!(neglected(&watcher), [], "somebody has that");
+    watcher.see(Sight::Contender(&"1".into(), "somebody", false));
+    // There is one before it, which somebody lets down.
+    let pending = NodeRequest { state: RequestState::Pending, node_types: vec!["b".into()], ..asked.clone() };
+    watcher.see(Sight::Request(&"100-1".into(), Some(&pending)));
+    assert_eq!(neglected(&watcher), [("100-1".to_owned(), false)]);
+    watcher.see(Sight::Attends(&"100-1".into(), true));
+    assert_eq!(neglected(&watcher), [("200-2".to_owned(), true)]);
+    watcher.see(Sight::Attends(&"200-2".into(), true));
+    assert_eq!(neglected(&watcher), []);
+    watcher.see(Sight::Attends(&"200-2".into(), false));
+    // Who wants a new one, or may have few, waits for good reasons.
+    watcher.see(Sight::Request(&"200-2".into(), Some(&NodeRequest { reuse: false, ..asked.clone() })));
+    assert_eq!(neglected(&watcher), []);
+    watcher.see(Sight::Request(
+        &"200-2".into(),
+        Some(&NodeRequest { tenant_name: Some("small".into()), ..asked.clone() }),
+    ));
+    assert_eq!(neglected(&watcher), []);
+    watcher.see(Sight::Request(&"200-2".into(), Some(&NodeRequest { declined_by: vec!["east".into()], ..asked })));
+    assert_eq!(neglected(&watcher), []);
+}
+
+#[test]
+fn a_node_of_a_fulfilled_request_stays_as_it_is() {
+    let check = |request: &str, state: NodeState, owner: Option<&str>, expected: &[&str]| {
+        let (id, owned) = (NodeId::from("1"), RequestId::from(request));
+        let mut watcher = Watcher::default();
+        watcher.see(Sight::Node(&id, Some(&node(NodeState::Ready, request, "a"))));
+        let asked = NodeRequest::new(vec!["a".into()], "tester", Timestamp(0.0));
+        let given = NodeRequest { nodes: vec![id.clone()], state: RequestState::Fulfilled, ..asked };
+        assert_eq!(watcher.see(Sight::Request(&owned, Some(&given))), []);
+        let now = Node { allocated_to: owner.map(RequestId::from), ..node(state, request, "a") };
+        let found = watcher.see(Sight::Node(&id, Some(&now)));
+        assert_eq!(found.iter().map(|violation| &*violation.0).collect::<Vec<_>>(), expected);
+    };
+    let is = |what: &str| format!("node 1 of 200-1, which is fulfilled, is {what}");
+    check("200-1", NodeState::Ready, Some("200-1"), &[]);
+    check("200-1", NodeState::Deleting, Some("200-1"), &[&is("deleting and given to 200-1")]);
+    check("200-1", NodeState::Ready, None, &[&is("ready and given to nobody")]);
+    check("200-1", NodeState::Ready, Some("200-2"), &[&is("ready and given to 200-2")]);
+    check("900-1", NodeState::Ready, None, &[]);
+}
+
+#[test]
+fn what_is_used_is_taken_from_nobody_and_never_ready_again() {
+    let told = |watcher: &mut Watcher, state| {
+        let found = watcher.see(Sight::Node(&"1".into(), Some(&node(state, "200-1", "a"))));
+        found.into_iter().map(|violation| violation.0).collect::<Vec<_>>()
+    };
+    let mut watcher = Watcher::default();
+    let id = NodeId::from("1");
+    assert!(told(&mut watcher, NodeState::Ready).is_empty());
+    watcher.see(Sight::Contender(&id, "user", true));
+    watcher.see(Sight::Contender(&id, "who waits", true));
+    assert!(told(&mut watcher, NodeState::InUse).is_empty());
+    assert_eq!(told(&mut watcher, NodeState::Deleting), ["node 1 is deleting while it is used"]);
+    assert_eq!(told(&mut watcher, NodeState::Ready), ["node 1 was used and is ready again"]);
+    assert!(told(&mut watcher, NodeState::InUse).is_empty());
+    watcher.see(Sight::Contender(&id, "user", false));
+    assert!(told(&mut watcher, NodeState::Deleting).is_empty());
+}
+
+#[test]
+fn a_server_that_its_node_does_not_name_is_left_over() {
+    let (mut watcher, place) = (Watcher::default(), |server: &str| (ProviderName::from("north"), server.to_owned()));
+    let id = NodeId::from("1");
+    watcher.see(Sight::Node(&id, Some(&node(NodeState::Ready, "200-1", "a"))));
+    watcher.see(Sight::Request(&"200-1".into(), None));
+    assert_eq!(watcher.see(Sight::Created(&place("server"), &id)), []);
+    assert_eq!(watcher.see(Sight::Doubled(&place("twin"), &id)), []);
+    let found = watcher.at_rest().into_iter().map(|violation| violation.0).collect::<Vec<_>>();
+    let twin = "server twin of north is left over, node 1 has server";
+    assert_eq!(found, [twin, "node 1 is kept for 200-1, which has gone"]);
+}
+
+#[test]
+fn what_is_ready_has_a_server_of_its_own_that_runs() {
+    let (north, id) = (ProviderName::from("north"), NodeId::from("1"));
+    let place = |server: &str| (north.clone(), server.to_owned());
+    let ready = Node { provider: Some(north.clone()), ..node(NodeState::Ready, "200-1", "a") };
+    let building = Node { state: NodeState::Building, ..ready.clone() };
+    let check = |sights: &[Sight<'_>], expected: &str| {
+        let mut watcher = Watcher::default();
+        watcher.see(Sight::Node(&id, Some(&building)));
+        watcher.see(Sight::Node(&"2".into(), Some(&building)));
+        sights.iter().for_each(|sight| drop(watcher.see(sight.clone())));
+        let found = watcher.see(Sight::Node(&id, Some(&ready)));
+        let told = found.iter().map(|violation| violation.0.as_str()).collect::<Vec<_>>().join("; ");
+        assert_eq!(told, expected, "{sights:?}");
+    };
+    let (server, other) = (&place("server"), &place("other"));
+    check(&[], "");
+    check(&[Sight::Created(server, &id), Sight::Runs(server)], "");
+    check(&[Sight::Created(server, &id), Sight::Runs(server), Sight::Gone(server), Sight::Created(other, &id)], "");
+    check(&[Sight::Created(server, &id)], "node 1 is ready, and its server server of north does not run");
+    check(
+        &[Sight::Created(other, &id), Sight::Runs(other)],
+        "node 1 is ready, and its server server of north is not there",
+    );
+    let of_other = [Sight::Created(server, &"2".into()), Sight::Runs(server)];
+    check(&of_other, "node 1 is ready, and its server server of north is another node's");
+}
+
+#[test]
+fn a_server_strays_whose_node_has_gone_or_names_another() {
+    let (mut watcher, id, place) =
+        (Watcher::default(), NodeId::from("1"), |server: &str| ("north".into(), server.to_owned()));
+    let strays = |watcher: &Watcher| watcher.strays().map(|((_, server), _)| server.clone()).collect::<Vec<_>>();
+    let unnamed = Node { external_id: serde_json::Value::Null.into(), ..node(NodeState::Building, "200-1", "a") };
+    watcher.see(Sight::Node(&id, Some(&unnamed)));
+    watcher.see(Sight::Created(&place("server"), &id));
+    watcher.see(Sight::Doubled(&place("twin"), &id));
+    assert!(strays(&watcher).is_empty(), "it is being made");
+    watcher.see(Sight::Node(&id, Some(&node(NodeState::Ready, "200-1", "a"))));
+    assert_eq!(strays(&watcher), ["twin"]);
+    watcher.see(Sight::Node(&id, None));
+    assert_eq!(strays(&watcher), ["server", "twin"]);
+    watcher.see(Sight::Ending(&place("twin")));
+    assert_eq!(strays(&watcher), ["server"]);
+}
+
+#[test]
+fn a_host_has_as_many_users_as_it_takes_jobs() {
+    let (rack, mut watcher) = (ProviderName::from("rack"), Watcher::default());
+    watcher.see(Sight::Jobs(&rack, "host", 1));
+    let on_host =
+        |state| Node { provider: Some(rack.clone()), hostname: Some("host".to_owned()), ..node(state, "200-1", "a") };
+    assert_eq!(watcher.at_rest(), [Violation("host of rack has 0 nodes for 1 jobs".to_owned())]);
+    for (id, state) in
+        [("1", NodeState::Ready), ("2", NodeState::Ready), ("1", NodeState::InUse), ("1", NodeState::Hold)]
+    {
+        assert_eq!(watcher.see(Sight::Node(&id.into(), Some(&on_host(state)))), []);
+    }
+    let found = watcher.see(Sight::Node(&"2".into(), Some(&on_host(NodeState::InUse))));
+    assert_eq!(found, [Violation("host of rack has 2 users where it takes 1".to_owned())]);
+    watcher.see(Sight::Node(&"1".into(), None));
+    assert_eq!(watcher.see(Sight::Node(&"2".into(), Some(&on_host(NodeState::Used)))), []);
+}

@@ -1,0 +1,325 @@
+//! The part of a pool's mind that minds requests with nodes to be built: from the claim over the launches to the end.
+
+use super::waiting::REST_AT_QUOTA;
+use super::{Effect, Pool};
+use crate::inputs::World;
+use crate::request::fulfillment::{Assembly, Stage, Step};
+use crate::request::launch::{Ask, Input};
+use crate::scheduler::pool_context::{Bidder, Choice};
+use crate::scheduler::reason::Reason;
+use nodepool_driver::job::News;
+use nodepool_model::records::ids::{NodeId, RequestId};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::time::{Moment, Span};
+use nodepool_model::report::status::VerdictKind;
+use nodepool_model::snapshot::{Stored, WriteError};
+
+/// What was written without an answer is seen by then, also over a slow connection.
+const SHOWN_BY: Span = Span(10.0);
+
+impl Pool {
+    /// Takes a request up of which at least one node has to be built.
+    pub(crate) fn assemble(
+        &mut self,
+        id: &RequestId,
+        request: &Stored<NodeRequest>,
+        choices: Vec<Choice>,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+    ) -> Effect {
+        self.take(id, &choices, bidder, world);
+        let zone = self.zone_for(&choices, bidder, world);
+        let (assembly, claim) = Assembly::claim(id, request, choices, zone, bidder, world);
+        let nodes = claim.build.len();
+        self.verdicts.record(id, VerdictKind::Accept, Reason::Launching { nodes }, world.now);
+        let earlier = self.assemblies.insert(id.clone(), assembly);
+        assert!(earlier.is_none(), "two assemblies for request {id}");
+        Effect::Claim(Box::new(claim))
+    }
+
+    /// Takes for a request that has waited what there is room for now.
+    pub(crate) fn extend(
+        &mut self,
+        id: &RequestId,
+        request: &NodeRequest,
+        choices: Vec<Choice>,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+    ) -> Effect {
+        self.take(id, &choices, bidder, world);
+        self.take_for_tenant(id, request, bidder, world);
+        let known = self.assemblies.get(id).and_then(|assembly| assembly.zone().map(str::to_owned));
+        let zone = known.or_else(|| self.zone_for(&choices, bidder, world));
+        let nodes = choices.iter().filter(|choice| matches!(choice, Choice::Build(_))).count();
+        self.verdicts.record(id, VerdictKind::Accept, Reason::Launching { nodes }, world.now);
+        let assembly = self.assemblies.get_mut(id).expect("only a request that was taken up is extended");
+        self.short.remove(id);
+        let (reuse, build) = assembly.extend(id, request, choices, zone, bidder, world);
+        Effect::Extend { request: id.clone(), reuse, build }
+    }
+
+    /// What these choices take is not there for others, though no picture shows it yet.
+    fn take(&mut self, id: &RequestId, choices: &[Choice], bidder: &Bidder<'_>, world: &World<'_>) {
+        let mut unseen = Amounts::none();
+        for choice in choices {
+            match choice {
+                Choice::Reuse(node) => {
+                    let stored = world.snapshot.node(node).expect("a verdict names only nodes of its snapshot");
+                    self.claims.take(node, &stored.record);
+                }
+                Choice::Build(label) => unseen.add(bidder.hosts.facts.need(&self.id.pool, label)),
+            }
+        }
+        self.claims.build(&unseen);
+        self.claiming.insert(id.clone(), unseen);
+    }
+
+    /// All new nodes of a request share a zone: that of the first reused node, else the next one in turn.
+    fn zone_for(&mut self, choices: &[Choice], bidder: &Bidder<'_>, world: &World<'_>) -> Option<String> {
+        let of_reused = choices.iter().find_map(|choice| match choice {
+            Choice::Reuse(node) => world.snapshot.node(node)?.record.az.clone(),
+            Choice::Build(_) => None,
+        });
+        let known = bidder.hosts.facts.launching.as_ref().map_or(&[][..], |launching| &launching.zones);
+        let zones = if bidder.pool.availability_zones.is_empty() { known } else { &bidder.pool.availability_zones };
+        if of_reused.is_some() || zones.is_empty() {
+            return of_reused;
+        }
+        self.next_zone = self.next_zone.wrapping_add(1);
+        zones.get(self.next_zone % zones.len()).cloned()
+    }
+
+    /// What nodes of claims under way take; no picture shows them yet.
+    pub(crate) fn unseen_need(&self) -> Amounts {
+        let mut total = Amounts::none();
+        self.claiming.values().chain(self.lost_claims.iter().map(|(_, _, need)| need)).for_each(|need| total.add(need));
+        total
+    }
+
+    pub(crate) fn claimed(
+        &mut self,
+        id: &RequestId,
+        answer: Result<Vec<NodeId>, WriteError>,
+        world: &World<'_>,
+    ) -> Vec<Effect> {
+        let unseen = self.claiming.remove(id);
+        let nodes = match answer {
+            Ok(nodes) => nodes,
+            Err(error) => {
+                match error {
+                    WriteError::Failed(_) => self.lose_claim(id, unseen.unwrap_or_default(), world),
+                    _ => drop(self.taking.remove(id)),
+                }
+                let revision = world.snapshot.revision;
+                self.not_claimed(id, world);
+                self.failed_at.insert(id.clone(), revision);
+                self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
+                let waits_on = self.assemblies.get(id).is_some_and(Assembly::is_waiting);
+                return if self.draining && waits_on { self.finish(id, world) } else { Vec::new() };
+            }
+        };
+        self.go_on(id, nodes, world)
+    }
+
+    /// Nobody knows what came of a claim.
+    pub(crate) fn lose_claim(&mut self, id: &RequestId, need: Amounts, world: &World<'_>) {
+        self.lost_claims.push((world.moment + SHOWN_BY, id.clone(), need));
+    }
+
+    /// With these new nodes, and what else it has; it waits on where that is not all.
+    pub(crate) fn go_on(&mut self, id: &RequestId, nodes: Vec<NodeId>, world: &World<'_>) -> Vec<Effect> {
+        let rules = world.facts.get(&self.id.provider).and_then(|facts| facts.launching.clone());
+        let Some(assembly) = self.assemblies.get_mut(id) else { return Vec::new() };
+        for node in &nodes {
+            self.building.insert(node.clone(), id.clone());
+        }
+        let changes = assembly.claimed(nodes, rules.as_deref(), &self.id, world);
+        if assembly.is_waiting() {
+            self.taking.remove(id);
+            return if self.draining { self.finish(id, world) } else { Vec::new() };
+        }
+        if changes.is_empty() || assembly.lacks_a_node(world) {
+            // The configuration lost their labels in this very moment, or ZooKeeper them.
+            return self.finish(id, world);
+        }
+        vec![Effect::Begin { request: id.clone(), nodes: changes }]
+    }
+
+    /// A request that has its lock waits on, with what it had before; another one was not taken up.
+    fn not_claimed(&mut self, id: &RequestId, world: &World<'_>) {
+        let Some(assembly) = self.assemblies.get_mut(id).filter(|assembly| assembly.stage == Stage::Extending) else {
+            return self.end_assembly(id);
+        };
+        let is_back = |node: &NodeId| {
+            let record = world.snapshot.node(node).map(|stored| &stored.record);
+            record.is_none_or(|record| record.allocated_to.as_ref() != Some(id))
+        };
+        self.short.insert(id.clone());
+        let had = assembly.nodes();
+        assembly.not_extended(is_back);
+        let has: Vec<NodeId> = assembly.nodes();
+        for node in had.iter().filter(|node| !has.contains(node)) {
+            self.claims.give_back(node);
+        }
+    }
+
+    pub(crate) fn begun(&mut self, id: &RequestId, answer: Result<(), WriteError>, world: &World<'_>) -> Vec<Effect> {
+        self.taking.remove(id);
+        if answer.is_err() {
+            // Somebody else holds a lock of ours: everything is given back, and the rules for lost requests apply.
+            return self.finish(id, world);
+        }
+        let rules = world.facts.get(&self.id.provider).and_then(|facts| facts.launching.clone());
+        let request = world.snapshot.request(id).map(|stored| stored.record.clone());
+        let (Some(assembly), Some(rules), Some(request)) = (self.assemblies.get_mut(id), rules, request) else {
+            return self.finish(id, world);
+        };
+        let asks = assembly.begun(&request, id, &rules, &self.id, world);
+        self.next_due = earlier(self.next_due, assembly.due());
+        let mut effects: Vec<Effect> = asks.into_iter().filter_map(|(node, ask)| effect_of(node, ask)).collect();
+        effects.extend(self.finish_complete(id, world));
+        effects
+    }
+
+    pub(crate) fn news(&mut self, node: &NodeId, news: News, world: &World<'_>) -> Vec<Effect> {
+        self.tell_launch(node, Input::News(news), world)
+    }
+
+    pub(crate) fn scanned(
+        &mut self,
+        node: &NodeId,
+        attempt: u32,
+        found: Result<Vec<String>, String>,
+        world: &World<'_>,
+    ) -> Vec<Effect> {
+        self.tell_launch(node, Input::Scanned(attempt, found), world)
+    }
+
+    pub(crate) fn saved(&mut self, node: &NodeId, is_written: bool, world: &World<'_>) -> Vec<Effect> {
+        let Some(request) = self.building.get(node).cloned() else { return Vec::new() };
+        let Some(assembly) = self.assemblies.get_mut(&request) else { return Vec::new() };
+        let mut effects: Vec<Effect> =
+            assembly.saved(node, is_written, world).map(|change| Effect::Save(Box::new(change))).into_iter().collect();
+        effects.extend(self.finish_complete(&request, world));
+        effects
+    }
+
+    /// Time has passed.
+    pub(crate) fn clock(&mut self, world: &World<'_>) -> Vec<Effect> {
+        let due = |launches: &Assembly| launches.due().is_some_and(|due| due <= world.moment);
+        let nodes: Vec<NodeId> =
+            self.assemblies.values().filter(|assembly| due(assembly)).flat_map(Assembly::launching).collect();
+        let effects = nodes.iter().flat_map(|node| self.tell_launch(node, Input::Clock, world)).collect();
+        self.next_due = self.assemblies.values().filter_map(Assembly::due).min();
+        effects
+    }
+
+    /// When `Event::Clock` is wanted at the latest. It may come too soon: of thousands of launches only the one that
+    /// something happens to is looked at.
+    pub fn due(&self) -> Option<Moment> {
+        let counted = self.lost_claims.iter().map(|(until, ..)| *until);
+        self.resting.values().copied().chain(self.next_due).chain(counted).min()
+    }
+
+    pub(crate) fn forget_what_is_over(&mut self, now: Moment) {
+        self.resting.retain(|_, until| *until > now);
+        for (_, request, _) in self.lost_claims.extract_if(.., |(until, ..)| *until <= now) {
+            if !self.claiming.contains_key(&request) && !self.handlers.contains_key(&request) {
+                self.taking.remove(&request);
+            }
+        }
+    }
+
+    /// R43: requests that are gone want no nodes.
+    pub(crate) fn abandon_unwanted(&mut self, world: &World<'_>) -> Vec<Effect> {
+        let gone: Vec<NodeId> =
+            world.snapshot.unwanted_nodes().filter(|node| self.building.contains_key(*node)).cloned().collect();
+        gone.iter().flat_map(|node| self.tell_launch(node, Input::Abandon, world)).collect()
+    }
+
+    /// The request is written and everything given back, or somebody else will find it.
+    pub(crate) fn finished(&mut self, id: &RequestId, answer: Result<(), WriteError>, world: &World<'_>) {
+        let is_fulfilled =
+            world.snapshot.request(id).is_some_and(|stored| stored.record.state == RequestState::Fulfilled);
+        self.end_assembly(id);
+        match answer {
+            Ok(()) if is_fulfilled => {
+                self.handed_out += 1;
+                self.forget(id);
+            }
+            Ok(()) => {}
+            Err(error) => {
+                self.failed_at.insert(id.clone(), world.snapshot.revision);
+                let reason = Reason::WriteFailed(error.to_string());
+                self.verdicts.record(id, VerdictKind::Defer, reason, world.now);
+            }
+        }
+    }
+
+    fn tell_launch(&mut self, node: &NodeId, input: Input, world: &World<'_>) -> Vec<Effect> {
+        let Some(request) = self.building.get(node).cloned() else { return Vec::new() };
+        let Some(assembly) = self.assemblies.get_mut(&request) else { return Vec::new() };
+        let mut effects = Vec::new();
+        for step in assembly.step(node, input, world) {
+            match step {
+                Step::Launch(ask) => effects.extend(effect_of(node.clone(), ask)),
+                Step::Save(change) => effects.push(Effect::Save(change)),
+            }
+        }
+        self.next_due = earlier(self.next_due, assembly.due());
+        effects.extend(self.finish_complete(&request, world));
+        effects
+    }
+
+    fn finish_complete(&mut self, id: &RequestId, world: &World<'_>) -> Vec<Effect> {
+        if !self.assemblies.get(id).is_some_and(Assembly::launches_complete) {
+            return Vec::new();
+        }
+        self.retreat(id, world).unwrap_or_else(|| self.finish(id, world))
+    }
+
+    pub(crate) fn finish(&mut self, id: &RequestId, world: &World<'_>) -> Vec<Effect> {
+        let Some(assembly) = self.assemblies.get_mut(id) else { return Vec::new() };
+        let finish = assembly.finish(id, &self.launcher, world);
+        let mut effects = Vec::new();
+        if let Some(why) = assembly.failure() {
+            let reason = Reason::LaunchFailed(why.to_owned());
+            self.verdicts.record(id, VerdictKind::Decline, reason, world.now);
+        }
+        if assembly.was_aborted() {
+            self.resting.insert(id.clone(), world.moment + REST_AT_QUOTA);
+            effects.push(Effect::Refresh);
+        }
+        effects.push(Effect::Finish { request: id.clone(), finish: Box::new(finish) });
+        effects
+    }
+
+    pub(crate) fn end_assembly(&mut self, id: &RequestId) {
+        let Some(assembly) = self.assemblies.remove(id) else { return };
+        if self.lost_claims.iter().all(|(_, lost, _)| lost != id) {
+            self.taking.remove(id);
+        }
+        self.short.remove(id);
+        for node in assembly.nodes() {
+            self.claims.give_back(&node);
+            self.building.remove(&node);
+        }
+    }
+}
+
+fn earlier(one: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
+    one.into_iter().chain(other).min()
+}
+
+fn effect_of(node: NodeId, ask: Ask) -> Option<Effect> {
+    match ask {
+        Ask::Submit(job) => Some(Effect::Submit { node, job }),
+        Ask::Abandon => Some(Effect::Abandon { node }),
+        Ask::Scan(target) => Some(Effect::Scan { node, target }),
+        Ask::ShowConsole { external_id, text } => Some(Effect::ShowConsole { node, external_id, text }),
+        Ask::Report { result, took, zone } => Some(Effect::Report { node, result, took, zone }),
+        // An assembly takes these itself.
+        Ask::SaveId(_) | Ask::Ended(_) => None,
+    }
+}

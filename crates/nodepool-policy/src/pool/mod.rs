@@ -1,0 +1,494 @@
+//! Pool: the mind of one PoolWorker. Looks at open requests by rank and owns those that it has taken up.
+
+pub mod events;
+pub(crate) mod launches;
+pub(crate) mod pending_usage;
+pub(crate) mod view;
+pub(crate) mod waiting;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub use self::events::{Effect, Event, Probe};
+use crate::inputs::World;
+use crate::request::fulfillment::Assembly;
+use crate::request::handler::{NodeRequestHandler, Stage, decline};
+use crate::scheduler::allocate::{Verdict, verdict};
+use crate::scheduler::pool_context::{Bidder, Choice, Claims, Hosts};
+use crate::scheduler::reason::Reason;
+use crate::scheduler::shared_pools::{Board, Tried};
+use crate::scheduler::tenant_usage::{Kept, Taking};
+use crate::scheduler::verdicts::Verdicts;
+use nodepool_model::config::{PoolConfig, ProviderConfig};
+use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, PoolId, RequestId};
+use nodepool_model::records::request::{NodeRequest, Rank, RequestState};
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::time::{Moment, Timestamp};
+use nodepool_model::report::status::VerdictKind;
+use nodepool_model::snapshot::{Stored, WriteError};
+
+/// Requests taken up in one pass. Of thousands that could all be served, the first are on their way while the next are
+/// looked at.
+const MOST_AT_ONCE: usize = 64;
+
+pub struct Pool {
+    pub(super) id: PoolId,
+    pub(super) launcher: LauncherId,
+    hosts: Option<Hosts>,
+    pub(super) handlers: BTreeMap<RequestId, NodeRequestHandler>,
+    /// Requests with nodes that are being built.
+    pub(super) assemblies: BTreeMap<RequestId, Assembly>,
+    /// Which of them a new node is for.
+    pub(super) building: BTreeMap<NodeId, RequestId>,
+    /// Which of them there is no room for, as far as is known.
+    pub(super) short: BTreeSet<RequestId>,
+    /// What the nodes of claims under way take; no picture shows them yet.
+    pub(super) claiming: BTreeMap<RequestId, Amounts>,
+    /// The same of claims whose answer was lost, and until when: where they were carried out, pictures show that only later. So long
+    /// their requests count for tenants, too.
+    pub(super) lost_claims: Vec<(Moment, RequestId, Amounts)>,
+    /// Not after the first moment that a launch waits for.
+    pub(super) next_due: Option<Moment>,
+    pub(super) next_zone: usize,
+    /// Requests that the cloud had no quota for, and when they may be tried again.
+    pub(super) resting: BTreeMap<RequestId, Moment>,
+    pub(super) claims: Claims,
+    /// Labels that a waiting request has been short of since it began to wait, and how many idle nodes of each it needs.
+    pub(super) waiting: BTreeMap<RequestId, BTreeMap<LabelName, usize>>,
+    pub(super) verdicts: Verdicts,
+    retiring: BTreeSet<NodeId>,
+    /// The picture on which an idle node was chosen that is about to go, so that there is room.
+    pub(super) evicting: Option<u64>,
+    /// The picture on which one was chosen that could not go: the same would lead to the same failure.
+    pub(super) not_evicted_at: Option<u64>,
+    /// Requests of which a write failed, and the picture that had led to it.
+    pub(super) failed_at: BTreeMap<RequestId, u64>,
+    pub(super) draining: bool,
+    /// The last pass ended before it had seen every request.
+    has_more: bool,
+    /// In the last pass a request had no room.
+    pub(super) lacks_room: bool,
+    /// What the provider's other pools are busy with at the moment.
+    busy_elsewhere: usize,
+    /// What the other pools of this process keep for tenants.
+    kept_elsewhere: Arc<Kept>,
+    /// For tenants with limits, until pictures show it: by this pool, and by the others of this process.
+    pub(super) taking: Taking,
+    pub(super) taking_elsewhere: Vec<Arc<Taking>>,
+    /// Requests that pools of this process are about to take.
+    tried: Arc<Tried>,
+    /// The pools of this process.
+    started: Arc<BTreeSet<LauncherId>>,
+    /// The registry in which all of them were there.
+    complete_at: Option<u64>,
+    pub(super) handed_out: u64,
+}
+
+impl Pool {
+    pub fn new(id: PoolId, launcher: LauncherId) -> Self {
+        Self {
+            id,
+            launcher,
+            hosts: None,
+            handlers: BTreeMap::new(),
+            assemblies: BTreeMap::new(),
+            building: BTreeMap::new(),
+            short: BTreeSet::new(),
+            claiming: BTreeMap::new(),
+            lost_claims: Vec::new(),
+            next_due: None,
+            next_zone: 0,
+            resting: BTreeMap::new(),
+            claims: Claims::default(),
+            waiting: BTreeMap::new(),
+            verdicts: Verdicts::default(),
+            retiring: BTreeSet::new(),
+            evicting: None,
+            not_evicted_at: None,
+            failed_at: BTreeMap::new(),
+            draining: false,
+            has_more: false,
+            lacks_room: false,
+            busy_elsewhere: 0,
+            kept_elsewhere: Arc::default(),
+            taking: Taking::new(),
+            taking_elsewhere: Vec::new(),
+            tried: Arc::default(),
+            started: Arc::default(),
+            complete_at: None,
+            handed_out: 0,
+        }
+    }
+
+    /// Takes in one event. Answers leave nothing decided: the next `Wake` does that, on the picture of then.
+    pub fn step(&mut self, event: Event, world: &World<'_>) -> Vec<Effect> {
+        match event {
+            Event::Wake => self.pass(world),
+            Event::Tick => {
+                self.failed_at.clear();
+                self.not_evicted_at = None;
+                self.pass(world)
+            }
+            Event::HandedOut(id, answer) => {
+                let is_done = answer.is_ok();
+                self.end_handler(&id, answer.err(), world);
+                if is_done {
+                    self.handed_out += 1;
+                    self.forget(&id);
+                }
+                Vec::new()
+            }
+            Event::Declined(id, answer) => {
+                self.end_handler(&id, answer.err(), world);
+                Vec::new()
+            }
+            Event::Claimed(id, answer) => self.claimed(&id, answer, world),
+            Event::Adopted(id, answer) => self.adopted(&id, answer, world),
+            Event::Begun(id, answer) => self.begun(&id, answer, world),
+            Event::Saved(node, answer) => self.saved(&node, answer.is_ok(), world),
+            Event::Finished(id, answer) => {
+                self.finished(&id, answer, world);
+                Vec::new()
+            }
+            Event::News(node, news) => self.news(&node, news, world),
+            Event::Scanned(node, attempt, found) => self.scanned(&node, attempt, found, world),
+            Event::Clock => {
+                let mut effects = self.clock(world);
+                effects.extend(self.pass(world));
+                effects
+            }
+            Event::Probed(request, node, answer) => self.probed(&request, &node, answer, world),
+            Event::Retired(node, _) => {
+                self.retiring.remove(&node);
+                Vec::new()
+            }
+            Event::Evicted(answer) => {
+                self.not_evicted_at = self.evicting.take().filter(|_| answer.is_err());
+                Vec::new()
+            }
+            Event::Draining => {
+                self.draining = true;
+                self.give_back_waiting(world)
+            }
+        }
+    }
+
+    /// What this pool is busy with at the moment: hand-outs and nodes that are launched. `max-concurrency` counts those of all
+    /// pools of a provider.
+    pub fn busy(&self) -> usize {
+        self.handlers.len() + self.claiming.len() + self.building.len()
+    }
+
+    /// Whether another pass has work though nothing has changed.
+    pub fn has_more(&self) -> bool {
+        self.has_more
+    }
+
+    pub fn set_busy_elsewhere(&mut self, busy: usize) {
+        self.busy_elsewhere = busy;
+    }
+
+    pub fn set_tried(&mut self, board: &Board) {
+        self.tried = board.tried().clone();
+        self.taking_elsewhere = board.taking_beside(&self.launcher);
+    }
+
+    pub fn set_board(&mut self, board: &Board) {
+        self.kept_elsewhere = board.beside(&self.launcher);
+        if !Arc::ptr_eq(&self.started, board.started()) {
+            self.started = board.started().clone();
+            self.complete_at = None;
+        }
+    }
+
+    /// What waiting requests keep for their tenants by the last pass; `None` where that did not come to the end.
+    pub fn kept_for_tenants(&self) -> Option<&Kept> {
+        (!self.has_more && !self.draining).then(|| self.claims.tenants.own())
+    }
+
+    /// Nothing is under way: a draining pool may stop.
+    pub fn is_idle(&self) -> bool {
+        self.handlers.is_empty() && self.assemblies.is_empty() && self.retiring.is_empty() && self.evicting.is_none()
+    }
+
+    /// One look at all open requests, in the order in which they are served (R18).
+    fn pass(&mut self, world: &World<'_>) -> Vec<Effect> {
+        self.has_more = false;
+        self.forget_what_is_over(world.moment);
+        self.claims.begin_pass(self.unseen_need());
+        self.count_what_is_taken(world.snapshot);
+        let Some((provider, pool)) = self.section(world) else { return self.wind_down(None, world) };
+        if let Some(reason) = self.obstacle(&provider, world) {
+            for (rank, _) in world.snapshot.waiting_requests() {
+                self.verdicts.record(&rank.id, VerdictKind::Defer, reason.clone(), world.now);
+            }
+            self.forget_ended(world);
+            return self.wind_down(Some(reason), world);
+        }
+        let hosts = self.hosts_of(world);
+        let (id, launcher) = (self.id.clone(), self.launcher.clone());
+        let bidder = Bidder { id: &id, launcher: &launcher, provider: &provider, pool: &pool, hosts: &hosts };
+        let mut effects = self.abandon_unwanted(world);
+        // What a launch needs to know of the cloud is known after the first survey.
+        let knows_cloud = hosts.facts.seen_at > Timestamp::default();
+        let are_more_left = knows_cloud && self.adopt(&bidder, world, &mut effects);
+        self.resume(&bidder, world, &mut effects);
+        let lacked_room = std::mem::take(&mut self.lacks_room);
+        let kept_elsewhere = self.kept_elsewhere.clone();
+        let mut kept_elsewhere = kept_elsewhere.iter().peekable();
+        // Those this pool has all labels for come first, then those it may have to decline.
+        let mut lacking = Vec::new();
+        let busy = self.busy();
+        for (rank, request) in world.snapshot.waiting_requests() {
+            if self.handlers.contains_key(&rank.id) || self.assemblies.contains_key(&rank.id) {
+                continue;
+            }
+            if self.busy() >= busy + MOST_AT_ONCE {
+                self.has_more = true;
+                self.lacks_room |= lacked_room;
+                lacking.clear();
+                break;
+            }
+            while let Some((before, (tenant, amounts))) = kept_elsewhere.next_if(|(before, _)| *before < rank) {
+                // It may have gone since the other pool looked.
+                if world.snapshot.is_waiting(before) {
+                    self.claims.tenants.keep_elsewhere(before, tenant, amounts);
+                }
+            }
+            if self.is_as_before(&rank.id, world) {
+                self.lacks_room |= lacked_room;
+                continue;
+            }
+            match missing_labels(&request.record, &pool) {
+                0 => self.look_at(rank, request, &bidder, world, &mut effects),
+                missing => lacking.push((missing, rank, request)),
+            }
+        }
+        lacking.sort_by_key(|(missing, ..)| *missing);
+        for (_, rank, request) in lacking {
+            self.look_at(rank, request, &bidder, world, &mut effects);
+        }
+        self.has_more |= are_more_left;
+        self.hosts = Some(hosts);
+        self.forget_ended(world);
+        effects
+    }
+
+    /// Whether there is nothing new to be found out about a request. What the pool lacked for it, it lacks as long: each change of
+    /// mind about that is written, and makes another picture to look at, on which the same write would fail again.
+    fn is_as_before(&mut self, id: &RequestId, world: &World<'_>) -> bool {
+        if self.tried.get(id).is_some_and(|pool| *pool != self.id) {
+            self.verdicts.record(id, VerdictKind::Yield, Reason::Tried, world.now);
+            return true;
+        }
+        // The same picture would lead to the same failure; a newer one, or the next tick, may not.
+        self.failed_at.get(id) == Some(&world.snapshot.revision)
+    }
+
+    fn look_at(
+        &mut self,
+        rank: &Rank,
+        request: &Stored<NodeRequest>,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let id = &rank.id;
+        if self.resting.contains_key(id) {
+            // Others may take what they would leave to this pool (R45): its cloud has refused that a moment ago.
+            self.lacks_room |= !request.record.is_min_ready();
+            self.verdicts.record(id, VerdictKind::Defer, Reason::OverQuota, world.now);
+            return;
+        }
+        let mut decided = verdict(id, request, bidder, &self.claims, world);
+        let limit = bidder.provider.max_concurrency;
+        if matches!(decided, Verdict::Accept(_)) && limit > 0 && (self.busy() + self.busy_elsewhere) as i64 >= limit {
+            decided = Verdict::Defer(Reason::Concurrency { limit });
+        }
+        let kind = decided.kind();
+        match decided {
+            Verdict::Ignore(reason) | Verdict::Yield(reason) => {
+                self.waiting.remove(id);
+                self.verdicts.record(id, kind, reason, world.now);
+            }
+            Verdict::Defer(reason) => {
+                self.keep_for(rank, &request.record, &reason, bidder, world);
+                // Others need not leave to this pool what it cannot serve as long as its cloud does not answer.
+                self.lacks_room |= matches!(reason, Reason::NotSurveyed(Some(_)));
+                if let Reason::NoRoom { .. } = reason {
+                    self.lacks_room = true;
+                    effects.extend(self.make_room(&request.record, None, bidder, world));
+                    effects.extend(self.wait_for_room(id, request, bidder, world));
+                }
+                self.verdicts.record(id, kind, reason, world.now);
+            }
+            Verdict::Decline(reasons) => {
+                self.waiting.remove(id);
+                let texts = reasons.iter().map(Reason::to_string).collect();
+                self.verdicts.record(id, kind, reasons.into_iter().next().unwrap_or(Reason::Disabled), world.now);
+                self.handlers.insert(id.clone(), NodeRequestHandler::declining(id.clone(), world));
+                let change = Box::new(decline(id, request, bidder.launcher, world));
+                effects.push(Effect::Decline { request: change, reasons: texts });
+            }
+            Verdict::Accept(choices) => {
+                self.waiting.remove(id);
+                self.take_for_tenant(id, &request.record, bidder, world);
+                let reused = |choice: &Choice| match choice {
+                    Choice::Reuse(node) => Some(node.clone()),
+                    Choice::Build(_) => None,
+                };
+                match choices.iter().map(reused).collect() {
+                    Some(nodes) => self.accept(id, nodes, bidder, world, effects),
+                    None => effects.push(self.assemble(id, request, choices, bidder, world)),
+                }
+            }
+        }
+    }
+
+    fn accept(
+        &mut self,
+        id: &RequestId,
+        nodes: Vec<NodeId>,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+        effects: &mut Vec<Effect>,
+    ) {
+        for node in &nodes {
+            let stored = world.snapshot.node(node).expect("a verdict names only nodes of its snapshot");
+            self.claims.take(node, &stored.record);
+        }
+        let (handler, probes) = NodeRequestHandler::launch(id.clone(), nodes, bidder, world);
+        self.verdicts.record(id, VerdictKind::Accept, handler.reason(), world.now);
+        if probes.is_empty() {
+            let plan = handler.launches_complete(&self.claims, world);
+            effects.push(Effect::HandOut(Box::new(plan.expect("the verdict was made on this very snapshot"))));
+        }
+        for (node, host) in probes {
+            effects.push(Effect::Probe { request: id.clone(), node, host });
+        }
+        let earlier = self.handlers.insert(id.clone(), handler);
+        assert!(earlier.is_none(), "two handlers for request {id}");
+    }
+
+    fn probed(&mut self, request: &RequestId, node: &NodeId, answer: Probe, world: &World<'_>) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if let Probe::Dead(_) = answer
+            && let Some(stored) = world.snapshot.node(node)
+            && stored.record.is_idle()
+            && self.retiring.insert(node.clone())
+        {
+            effects.push(Effect::Retire { node: node.clone(), version: stored.version });
+        }
+        if let Probe::Dead(why) | Probe::NotMade(why) = answer {
+            if self.handlers.contains_key(request) {
+                self.end_handler(request, None, world);
+                self.verdicts.record(request, VerdictKind::Defer, Reason::DeadHost(why), world.now);
+            }
+            return effects;
+        }
+        let complete = self.handlers.get_mut(request).is_some_and(|handler| handler.probed(node));
+        if !complete {
+            return effects;
+        }
+        let handler = self.handlers.get_mut(request).expect("it was there a line ago");
+        match handler.launches_complete(&self.claims, world) {
+            Some(plan) => {
+                handler.stage = Stage::HandingOut;
+                let reason = handler.reason();
+                self.verdicts.record(request, VerdictKind::Accept, reason, world.now);
+                effects.push(Effect::HandOut(Box::new(plan)));
+            }
+            None => self.end_handler(request, None, world),
+        }
+        effects
+    }
+
+    fn section(&self, world: &World<'_>) -> Option<(Arc<ProviderConfig>, Arc<PoolConfig>)> {
+        let provider = world.config.providers.get(&self.id.provider)?;
+        Some((provider.clone(), provider.pools.get(&self.id.pool)?.clone()))
+    }
+
+    /// What keeps this pool from looking at requests at all.
+    fn obstacle(&mut self, provider: &ProviderConfig, world: &World<'_>) -> Option<Reason> {
+        if !world.snapshot.connected || self.draining {
+            return Some(Reason::NotConnected);
+        }
+        if provider.max_concurrency == 0 {
+            return Some(Reason::HandlesNothing);
+        }
+        // R7: deciding with a registry that does not show ourselves would fail requests wrongly; so would deciding before
+        // the pools that start with us are there.
+        (!self.is_complete(world)).then_some(Reason::NotRegistered)
+    }
+
+    fn is_complete(&mut self, world: &World<'_>) -> bool {
+        let registry = &world.snapshot.pools;
+        if self.complete_at != Some(registry.revision()) {
+            let pools: BTreeSet<&LauncherId> =
+                registry.pools().filter_map(|(_, pool)| pool.record.id.as_ref()).collect();
+            let is_complete = pools.contains(&self.launcher) && self.started.iter().all(|pool| pools.contains(pool));
+            self.complete_at = is_complete.then(|| registry.revision());
+        }
+        self.complete_at.is_some()
+    }
+
+    fn hosts_of(&mut self, world: &World<'_>) -> Hosts {
+        let unseen = || Arc::new(nodepool_driver::facts::Facts::unseen());
+        let facts = world.facts.get(&self.id.provider).cloned().unwrap_or_else(unseen);
+        match self.hosts.take() {
+            Some(hosts) if hosts.is_of(&facts) => hosts,
+            _ => Hosts::of(facts, &self.id),
+        }
+    }
+
+    fn end_handler(&mut self, id: &RequestId, error: Option<WriteError>, world: &World<'_>) {
+        let Some(handler) = self.handlers.remove(id) else { return };
+        match error {
+            Some(WriteError::Failed(_)) => self.lose_claim(id, Amounts::none(), world),
+            _ => drop(self.taking.remove(id)),
+        }
+        for node in &handler.nodes {
+            self.claims.give_back(node);
+        }
+        if let Some(error) = error {
+            let is_overtaken = matches!(error, WriteError::Conflict | WriteError::Contended);
+            // What came between is in the picture already, where that has moved on since the decision.
+            let revision = if is_overtaken { handler.revision } else { world.snapshot.revision };
+            self.failed_at.insert(id.clone(), revision);
+            // Why a pool declines holds whoever wrote first, who may have ended the request with it.
+            if !(handler.stage == Stage::Declining && is_overtaken) {
+                self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
+            }
+        }
+    }
+
+    /// After a pass every open request has a verdict, so what is more belongs to requests that have ended. Those that
+    /// are being handed out end by themselves, and looking through all verdicts for them would only take time.
+    fn forget_ended(&mut self, world: &World<'_>) {
+        if self.verdicts.open_count() <= world.snapshot.open_count() + self.handlers.len() + self.assemblies.len() {
+            return;
+        }
+        let is_open = |id: &RequestId| {
+            let request = world.snapshot.request(id);
+            request
+                .is_some_and(|request| matches!(request.record.state, RequestState::Requested | RequestState::Pending))
+        };
+        for id in self.verdicts.without(is_open) {
+            self.forget(&id);
+        }
+    }
+
+    pub(super) fn forget(&mut self, id: &RequestId) {
+        self.waiting.remove(id);
+        self.failed_at.remove(id);
+        self.resting.remove(id);
+        self.verdicts.end(id);
+    }
+}
+
+fn missing_labels(request: &NodeRequest, pool: &PoolConfig) -> usize {
+    match request.node_types.as_slice() {
+        [only] => usize::from(!pool.labels.contains(only)),
+        many => many.iter().collect::<BTreeSet<_>>().iter().filter(|label| !pool.labels.contains(**label)).count(),
+    }
+}

@@ -1,0 +1,102 @@
+//! What a dump shows of a pool, and what its last word about a request is.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::Pool;
+use crate::request::fulfillment::Assembly;
+use crate::scheduler::reason::Reason;
+use nodepool_model::records::ids::{NodeId, RequestId};
+use nodepool_model::records::request::RequestState;
+use nodepool_model::records::time::{Moment, Timestamp};
+use nodepool_model::report::status::{VerdictKind, Why};
+use nodepool_model::snapshot::Snapshot;
+
+#[derive(Clone, Debug, Serialize)]
+pub struct PoolView {
+    pub actor: &'static str,
+    pub name: String,
+    pub draining: bool,
+    /// A request waits for room.
+    pub paused: bool,
+    pub handed_out: u64,
+    pub requests: Vec<HandlerView>,
+    pub launches: Vec<AssemblyView>,
+    pub deferred: Vec<DeferredView>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct HandlerView {
+    pub id: RequestId,
+    pub for_s: f64,
+    pub waiting_for: String,
+    pub nodes: Vec<NodeId>,
+}
+
+/// A request with nodes that are being built.
+#[derive(Clone, Debug, Serialize)]
+pub struct AssemblyView {
+    pub id: RequestId,
+    pub for_s: f64,
+    /// How long the attempt to launch each of them has taken so far.
+    pub attempts_for_s: BTreeMap<NodeId, f64>,
+    #[serde(flatten)]
+    pub assembly: Assembly,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct DeferredView {
+    pub id: RequestId,
+    pub for_s: f64,
+    pub reason: String,
+}
+
+impl Pool {
+    /// What was last decided about a request, while it is open or not long ended.
+    pub fn why(&self, id: &RequestId, snapshot: &Snapshot) -> Option<Why> {
+        let is_ours = self.handlers.contains_key(id) || self.assemblies.contains_key(id);
+        let pending = snapshot.request(id).filter(|stored| stored.record.state == RequestState::Pending && !is_ours);
+        let (verdict, reason, since) = match (pending, self.verdicts.last(id)) {
+            // A pass does not look at what others have accepted.
+            (Some(stored), _) => (VerdictKind::Ignore, Reason::BeingServed.to_string(), stored.record.state_time),
+            (None, Some(recorded)) => (recorded.kind, recorded.reason.to_string(), recorded.since),
+            (None, None) => return None,
+        };
+        let (provider, pool) = (self.id.provider.clone(), self.id.pool.clone());
+        Some(Why { launcher: self.launcher.clone(), provider, pool, verdict, reason, since })
+    }
+
+    pub fn observe(&self, now: Timestamp, moment: Moment) -> PoolView {
+        let requests = self.handlers.values().map(|handler| HandlerView {
+            id: handler.id.clone(),
+            for_s: (now - handler.since).0,
+            waiting_for: handler.reason().to_string(),
+            nodes: handler.nodes.clone(),
+        });
+        let deferred = self.verdicts.deferred().map(|(id, recorded)| DeferredView {
+            id: id.clone(),
+            for_s: (now - recorded.since).0,
+            reason: recorded.reason.to_string(),
+        });
+        let launches = self.assemblies.iter().map(|(id, assembly)| AssemblyView {
+            id: id.clone(),
+            for_s: (now - assembly.since).0,
+            attempts_for_s: assembly
+                .launches()
+                .map(|(node, launch)| (node.clone(), launch.attempt_for(moment).0))
+                .collect(),
+            assembly: assembly.clone(),
+        });
+        PoolView {
+            actor: "PoolWorker",
+            name: format!("{}/{}", self.id.provider, self.id.pool),
+            draining: self.draining,
+            paused: self.is_paused(),
+            handed_out: self.handed_out,
+            requests: requests.collect(),
+            launches: launches.collect(),
+            deferred: deferred.collect(),
+        }
+    }
+}

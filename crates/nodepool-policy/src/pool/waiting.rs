@@ -1,0 +1,217 @@
+//! The part of a pool's mind that is about requests which wait: what they keep from those behind them; and one for which there
+//! is no room: pending and locked, so that nobody else begins it, with the nodes that it has, until there is room for the others
+//! (R38, R45).
+
+use super::{Effect, Pool};
+use crate::inputs::World;
+use crate::request::fulfillment::Assembly;
+use crate::scheduler::allocate::{decline_reasons, fits_tenant, others_could_serve, over_tenant_limit, tenant_need};
+use crate::scheduler::capacity::assemble;
+use crate::scheduler::eviction::{is_any_leaving, is_any_taken};
+use crate::scheduler::pool_context::Bidder;
+use crate::scheduler::reason::Reason;
+use nodepool_model::records::ids::{LabelName, RequestId};
+use nodepool_model::records::request::{NodeRequest, Rank, RequestState};
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::time::Span;
+use nodepool_model::report::status::VerdictKind;
+use nodepool_model::snapshot::Stored;
+
+/// A cloud that refused a node for want of quota is asked again after so long.
+pub(crate) const REST_AT_QUOTA: Span = Span(5.0);
+
+impl Pool {
+    /// A waiting request keeps what it is short of from those behind it, so that it cannot starve: every label that it
+    /// was ever short of while it waited. What it is not short of goes on to the others.
+    pub(crate) fn keep_for(
+        &mut self,
+        rank: &Rank,
+        request: &NodeRequest,
+        reason: &Reason,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+    ) {
+        match reason {
+            Reason::NoIdleNode { label, wanted, .. } => self.keep_nodes(&rank.id, [(label, *wanted)]),
+            // Of none of these labels a node can be spared, however many are idle.
+            Reason::NoFreeNodes { labels, wanted, .. } => {
+                self.keep_nodes(&rank.id, labels.iter().map(|label| (label, *wanted)));
+                for label in labels {
+                    let idle = world.snapshot.idle_count(bidder.id, label);
+                    self.claims.keep(label, idle.saturating_sub(*wanted));
+                }
+            }
+            Reason::OverTenantLimit { tenant, resource, .. } if fits_tenant(request, bidder, world) => {
+                let need = tenant_need(request, bidder);
+                self.claims.tenants.keep(rank, tenant, Amounts::none().with(resource, need.get(resource)));
+            }
+            Reason::NoRoom { resource, .. } => {
+                let facts = &bidder.hosts.facts;
+                let needs = request.node_types.iter().map(|label| facts.need(&bidder.id.pool, label).get(resource));
+                self.claims.keep_resource(resource, needs.sum());
+            }
+            // Nothing it could be kept for: it cannot be served before something else changes.
+            _ => drop(self.waiting.remove(&rank.id)),
+        }
+    }
+
+    fn keep_nodes<'a>(&mut self, id: &RequestId, short: impl IntoIterator<Item = (&'a LabelName, usize)>) {
+        let kept = self.waiting.entry(id.clone()).or_default();
+        for (label, wanted) in short {
+            kept.insert(label.clone(), wanted);
+        }
+        for (label, wanted) in kept {
+            self.claims.keep(label, *wanted);
+        }
+    }
+
+    /// Takes up a request that has no room, where no other pool could serve it now. One at a time, the first by rank.
+    pub(crate) fn wait_for_room(
+        &mut self,
+        id: &RequestId,
+        request: &Stored<NodeRequest>,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+    ) -> Option<Effect> {
+        if !self.short.is_empty()
+            || !bidder.hosts.launches()
+            || others_could_serve(&request.record, &self.launcher, world)
+        {
+            return None;
+        }
+        let (assembly, claim) = Assembly::wait(id, request, world);
+        self.assemblies.insert(id.clone(), assembly);
+        self.short.insert(id.clone());
+        Some(Effect::Claim(Box::new(claim)))
+    }
+
+    /// Goes on with the requests that wait, by rank. They come before those that nobody has taken up.
+    pub(crate) fn resume(&mut self, bidder: &Bidder<'_>, world: &World<'_>, effects: &mut Vec<Effect>) {
+        let mut ranks = Vec::new();
+        for id in self.waiting_requests() {
+            // One that somebody else has ended is as good as gone.
+            let open = |request: &&Stored<NodeRequest>| request.record.state.may_become(RequestState::Pending);
+            // So is one whose lock somebody has broken: it is not ours any more.
+            let held = world.snapshot.is_request_locked(&id);
+            match world.snapshot.request(&id).filter(open).filter(|_| held) {
+                Some(request) => ranks.push(Rank::of(&id, &request.record)),
+                None => effects.extend(self.finish(&id, world)),
+            }
+        }
+        ranks.sort();
+        for rank in &ranks {
+            effects.extend(self.resume_one(rank, bidder, world));
+        }
+        effects.extend(self.yield_to_first(&ranks, bidder, world));
+    }
+
+    /// Of several that wait with nodes of their own none may ever find room for the rest, where nobody else has any that would end by
+    /// itself. So the last of them by rank is given back, and the first has its nodes, or their room.
+    fn yield_to_first(&mut self, ranks: &[Rank], bidder: &Bidder<'_>, world: &World<'_>) -> Vec<Effect> {
+        let [first, others @ ..] = ranks else { return Vec::new() };
+        let waits = |rank: &Rank| {
+            self.assemblies.get(&rank.id).is_some_and(|assembly| assembly.is_waiting() && assembly.is_short())
+        };
+        let holds = |rank: &&Rank| waits(rank) && self.assemblies[&rank.id].has_good_nodes();
+        if !waits(first) || !self.building.is_empty() || self.evicting.is_some() {
+            return Vec::new();
+        }
+        let Some(last) = others.iter().rev().find(holds) else { return Vec::new() };
+        let is_kept = |request: &RequestId| self.assemblies.contains_key(request);
+        if is_any_leaving(bidder, world) || is_any_taken(bidder, is_kept, world) {
+            return Vec::new();
+        }
+        self.finish(&last.id, world)
+    }
+
+    fn resume_one(&mut self, rank: &Rank, bidder: &Bidder<'_>, world: &World<'_>) -> Vec<Effect> {
+        let (Some(request), Some(assembly)) = (world.snapshot.request(&rank.id), self.assemblies.get_mut(&rank.id))
+        else {
+            return Vec::new();
+        };
+        if let Some(reason) = decline_reasons(&request.record, bidder, world).first() {
+            assembly.give_up(reason.to_string());
+            return self.finish(&rank.id, world);
+        }
+        for (node, is_new) in assembly.take_in(&rank.id, &self.id, world) {
+            if is_new {
+                self.building.insert(node, rank.id.clone());
+            } else if let Some(stored) = world.snapshot.node(&node) {
+                // For whoever looks for idle nodes it may have become one again.
+                self.claims.take(&node, &stored.record);
+            }
+        }
+        if !assembly.is_short() {
+            self.short.remove(&rank.id);
+            return self.go_on(&rank.id, Vec::new(), world);
+        }
+        let (rest, zone) = (assembly.rest_of(&request.record), assembly.zone().map(str::to_owned));
+        let decided = if self.resting.contains_key(&rank.id) {
+            Err(assembly.refusal())
+        } else if let Some(reason) = over_tenant_limit(&rest, bidder, &self.claims, world) {
+            Err(reason)
+        } else {
+            assemble(&rest, bidder, &self.claims, zone.as_deref(), world)
+        };
+        match decided {
+            // The same picture would lead to the same failure.
+            Ok(_) if self.failed_at.get(&rank.id) == Some(&world.snapshot.revision) => Vec::new(),
+            Ok(choices) => vec![self.extend(&rank.id, &request.record, choices, bidder, world)],
+            Err(reason) => {
+                self.keep_for(rank, &rest, &reason, bidder, world);
+                let room = matches!(reason, Reason::NoRoom { .. })
+                    .then(|| self.make_room(&rest, zone.as_deref(), bidder, world));
+                self.verdicts.record(&rank.id, VerdictKind::Defer, reason, world.now);
+                room.flatten().into_iter().collect()
+            }
+        }
+    }
+
+    /// The cloud refused nodes for want of quota: they go, the others stay, and the request waits for room. Where it has none
+    /// and somebody else could serve it, it is given back instead.
+    pub(crate) fn retreat(&mut self, id: &RequestId, world: &World<'_>) -> Option<Vec<Effect>> {
+        // Who keeps nodes in store does not wait for room.
+        let request = world.snapshot.request(id).filter(|stored| !stored.record.is_min_ready())?;
+        let assembly = self.assemblies.get_mut(id).filter(|assembly| assembly.was_aborted())?;
+        let has_left = !assembly.has_good_nodes() && others_could_serve(&request.record, &self.launcher, world);
+        if has_left || self.draining || assembly.has_failed() {
+            return None;
+        }
+        let (nodes, refusal) = (assembly.retreat(world), assembly.refusal());
+        for node in assembly.nodes().iter().chain(nodes.iter().map(|(node, _)| node)) {
+            self.building.remove(node);
+        }
+        self.short.insert(id.clone());
+        self.resting.insert(id.clone(), world.moment + REST_AT_QUOTA);
+        self.verdicts.record(id, VerdictKind::Defer, refusal, world.now);
+        Some(vec![Effect::Refresh, Effect::Release(nodes)])
+    }
+
+    /// A pool that takes up nothing new keeps nobody waiting.
+    pub(crate) fn give_back_waiting(&mut self, world: &World<'_>) -> Vec<Effect> {
+        self.waiting_requests().iter().flat_map(|id| self.finish(id, world)).collect()
+    }
+
+    /// What a pool does that looks at no requests: nobody is kept waiting by one that will take up nothing more.
+    pub(crate) fn wind_down(&mut self, obstacle: Option<Reason>, world: &World<'_>) -> Vec<Effect> {
+        if !world.snapshot.connected {
+            return Vec::new();
+        }
+        let mut effects = self.abandon_unwanted(world);
+        if self.draining || matches!(obstacle, None | Some(Reason::HandlesNothing)) {
+            effects.extend(self.give_back_waiting(world));
+        }
+        effects
+    }
+
+    /// Those that can go on as soon as there is room; others are on their way to that, or on from it.
+    fn waiting_requests(&self) -> Vec<RequestId> {
+        let is_waiting = |id: &&RequestId| self.assemblies.get(*id).is_some_and(Assembly::is_waiting);
+        self.short.iter().filter(is_waiting).cloned().collect()
+    }
+
+    /// Whether a request waits for room here. Others may take what they would else leave to this pool.
+    pub fn is_paused(&self) -> bool {
+        self.lacks_room || !self.short.is_empty()
+    }
+}

@@ -1,0 +1,374 @@
+//! Which call may start now: lanes served in turn, starts spaced by the provider's rate, calls in flight bounded.
+//!
+//! Times are spans since some fixed moment, from a clock that never goes back; the shell passes them in.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::Serialize;
+
+use nodepool_driver::state_machine::Lane;
+use nodepool_model::records::time::Span;
+
+/// Names one call of one queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct CallId(pub u64);
+
+/// What the shell shall do now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Turn {
+    Start(CallId),
+    /// Nothing may start before this time.
+    WaitUntil(Span),
+    /// Something is queued, and a call in flight has to end first.
+    WaitForEnd,
+    Empty,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Queued {
+    pub change: usize,
+    pub look: usize,
+    pub bulk: usize,
+}
+
+/// The one queue that every call of a provider enters.
+#[derive(Debug)]
+pub struct TaskQueue {
+    /// In the order of `LANES`.
+    lanes: [VecDeque<CallId>; 3],
+    /// Index of the lane whose turn it is.
+    turn: usize,
+    spacing: Span,
+    /// At most this many calls at once, bulk transfers aside.
+    max_in_flight: usize,
+    in_flight: BTreeMap<CallId, Running>,
+    /// Nothing starts before: the spacing after the last start, or the end of a throttle.
+    not_before: Span,
+    /// Grows while the cloud goes on throttling.
+    back_off: Span,
+    /// When it grew last, or began.
+    grown_at: Option<Span>,
+}
+
+/// A call in flight.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    lane: Lane,
+    started: Span,
+}
+
+const LANES: [Lane; 3] = [Lane::Change, Lane::Look, Lane::Bulk];
+const FIRST_BACK_OFF: Span = Span(1.0);
+const LONGEST_BACK_OFF: Span = Span(60.0);
+/// What a cloud asks for beyond this is taken for a mistake.
+const LONGEST_PAUSE: Span = Span(3600.0);
+
+impl TaskQueue {
+    pub fn new(spacing: Span, max_in_flight: usize) -> Self {
+        assert!(max_in_flight > 0, "a queue that may start nothing would wait for ever");
+        let spacing = if spacing.0.is_finite() && spacing > Span::ZERO { spacing } else { Span::ZERO };
+        Self {
+            lanes: Default::default(),
+            turn: 0,
+            spacing,
+            max_in_flight,
+            in_flight: BTreeMap::new(),
+            not_before: Span::ZERO,
+            back_off: FIRST_BACK_OFF,
+            grown_at: None,
+        }
+    }
+
+    /// Queues a call behind the others of its lane.
+    pub fn push(&mut self, call: CallId, lane: Lane) {
+        assert!(!self.in_flight.contains_key(&call), "{call:?} is running already");
+        self.lanes[lane as usize].push_back(call);
+    }
+
+    /// Takes the next call that may start, counts it as in flight and begins the spacing.
+    pub fn next(&mut self, now: Span) -> Turn {
+        if self.lanes.iter().all(VecDeque::is_empty) {
+            return Turn::Empty;
+        }
+        let Some(lane) = self.next_lane() else { return Turn::WaitForEnd };
+        if now < self.not_before {
+            return Turn::WaitUntil(self.not_before);
+        }
+        let call = self.lanes[lane as usize].pop_front().expect("next_lane names a lane that is not empty");
+        self.turn = (lane as usize + 1) % LANES.len();
+        self.in_flight.insert(call, Running { lane, started: now });
+        self.not_before = Span(now.0 + self.spacing.0);
+        assert!(self.counted_in_flight() <= self.max_in_flight, "more calls in flight than allowed");
+        Turn::Start(call)
+    }
+
+    /// A call came to an end, well or badly. The cloud serves us, so a back-off starts small again.
+    pub fn ended(&mut self, call: CallId) {
+        let was_running = self.in_flight.remove(&call).is_some();
+        assert!(was_running, "{call:?} ended without having started");
+        (self.back_off, self.grown_at) = (FIRST_BACK_OFF, None);
+    }
+
+    /// The cloud refused a call because we ask too fast: it goes back to the head of its lane and everything pauses. Of those that were
+    /// in flight together only the first one makes the pause longer, for the others say nothing about the pause.
+    pub fn throttled(&mut self, call: CallId, now: Span, retry_after: Span) {
+        let Running { lane, started } =
+            self.in_flight.remove(&call).expect("only a call that was started can be throttled");
+        self.lanes[lane as usize].push_front(call);
+        let has_paused = self.grown_at.is_some_and(|at| started > at);
+        if has_paused {
+            self.back_off = Span((self.back_off.0 * 2.0).min(LONGEST_BACK_OFF.0));
+        }
+        if has_paused || self.grown_at.is_none() {
+            self.grown_at = Some(now);
+        }
+        let pause = retry_after.0.min(LONGEST_PAUSE.0).max(self.back_off.0);
+        self.not_before = Span(self.not_before.0.max(now.0 + pause));
+    }
+
+    /// Takes a call out that has not started. False when it has, or was never queued.
+    pub fn cancel(&mut self, call: CallId) -> bool {
+        for lane in &mut self.lanes {
+            if let Some(index) = lane.iter().position(|queued| *queued == call) {
+                lane.remove(index);
+                return true;
+            }
+        }
+        false
+    }
+
+    pub fn queued(&self) -> Queued {
+        let [change, look, bulk] = &self.lanes;
+        Queued { change: change.len(), look: look.len(), bulk: bulk.len() }
+    }
+
+    pub fn in_flight(&self) -> impl Iterator<Item = CallId> {
+        self.in_flight.keys().copied()
+    }
+
+    /// The first lane, from the one whose turn it is, that has a call which the bound lets start.
+    fn next_lane(&self) -> Option<Lane> {
+        (0..LANES.len())
+            .map(|step| LANES[(self.turn + step) % LANES.len()])
+            .find(|lane| !self.lanes[*lane as usize].is_empty() && self.has_room(*lane))
+    }
+
+    fn has_room(&self, lane: Lane) -> bool {
+        let counted = self.counted_in_flight();
+        match lane {
+            Lane::Bulk => true,
+            Lane::Change => counted < self.max_in_flight,
+            Lane::Look => {
+                let looking = self.in_flight.values().filter(|running| running.lane == Lane::Look).count();
+                counted < self.max_in_flight && looking < self.max_looking()
+            }
+        }
+    }
+
+    /// Slow listings leave a fifth of the places to calls that change something.
+    fn max_looking(&self) -> usize {
+        (self.max_in_flight - self.max_in_flight.div_ceil(5)).max(1)
+    }
+
+    fn counted_in_flight(&self) -> usize {
+        self.in_flight.values().filter(|running| running.lane != Lane::Bulk).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn started(queue: &mut TaskQueue, now: f64) -> Vec<u64> {
+        let mut calls = Vec::new();
+        while let Turn::Start(call) = queue.next(Span(now)) {
+            calls.push(call.0);
+        }
+        calls
+    }
+
+    #[test]
+    fn lanes_take_turns_and_keep_their_order() {
+        let mut queue = TaskQueue::new(Span::ZERO, 10);
+        for call in 1..=3 {
+            queue.push(CallId(call), Lane::Look);
+            queue.push(CallId(10 + call), Lane::Change);
+        }
+        queue.push(CallId(21), Lane::Bulk);
+        assert_eq!(started(&mut queue, 0.0), [11, 1, 21, 12, 2, 13, 3]);
+        assert_eq!(queue.next(Span::ZERO), Turn::Empty);
+    }
+
+    #[test]
+    fn starts_are_spaced() {
+        let mut queue = TaskQueue::new(Span(0.5), 10);
+        queue.push(CallId(1), Lane::Look);
+        queue.push(CallId(2), Lane::Look);
+        assert_eq!(queue.next(Span(7.0)), Turn::Start(CallId(1)));
+        assert_eq!(queue.next(Span(7.25)), Turn::WaitUntil(Span(7.5)));
+        assert_eq!(queue.next(Span(7.5)), Turn::Start(CallId(2)));
+    }
+
+    #[test]
+    fn one_at_a_time_means_one_at_a_time() {
+        let mut queue = TaskQueue::new(Span::ZERO, 1);
+        queue.push(CallId(1), Lane::Look);
+        queue.push(CallId(2), Lane::Change);
+        assert_eq!(started(&mut queue, 0.0), [2]);
+        assert_eq!(queue.next(Span::ZERO), Turn::WaitForEnd);
+        queue.ended(CallId(2));
+        assert_eq!(started(&mut queue, 0.0), [1]);
+    }
+
+    #[test]
+    fn slow_listings_leave_room_for_changes() {
+        let mut queue = TaskQueue::new(Span::ZERO, 10);
+        for call in 1..=20 {
+            queue.push(CallId(call), Lane::Look);
+        }
+        assert_eq!(started(&mut queue, 0.0).len(), 8);
+        queue.push(CallId(21), Lane::Change);
+        assert_eq!(started(&mut queue, 0.0), [21]);
+    }
+
+    #[test]
+    fn transfers_do_not_count_as_in_flight() {
+        let mut queue = TaskQueue::new(Span::ZERO, 1);
+        queue.push(CallId(1), Lane::Bulk);
+        queue.push(CallId(2), Lane::Bulk);
+        queue.push(CallId(3), Lane::Change);
+        assert_eq!(started(&mut queue, 0.0), [3, 1, 2]);
+    }
+
+    #[test]
+    fn a_throttled_call_goes_first_after_a_growing_pause() {
+        let mut queue = TaskQueue::new(Span::ZERO, 10);
+        queue.push(CallId(1), Lane::Look);
+        queue.push(CallId(2), Lane::Look);
+        assert_eq!(queue.next(Span(0.0)), Turn::Start(CallId(1)));
+        queue.throttled(CallId(1), Span(1.0), Span(0.5));
+        assert_eq!(queue.next(Span(1.0)), Turn::WaitUntil(Span(2.0)));
+        assert_eq!(queue.next(Span(2.0)), Turn::Start(CallId(1)));
+        queue.throttled(CallId(1), Span(2.0), Span(0.5));
+        assert_eq!(queue.next(Span(2.0)), Turn::WaitUntil(Span(4.0)));
+        assert_eq!(queue.next(Span(4.0)), Turn::Start(CallId(1)));
+        queue.ended(CallId(1));
+        assert_eq!(queue.next(Span(4.0)), Turn::Start(CallId(2)));
+        queue.throttled(CallId(2), Span(5.0), Span(120.0));
+        assert_eq!(queue.next(Span(5.0)), Turn::WaitUntil(Span(125.0)));
+        assert_eq!(queue.next(Span(125.0)), Turn::Start(CallId(2)));
+        queue.throttled(CallId(2), Span(125.0), Span(1e9));
+        assert_eq!(queue.next(Span(125.0)), Turn::WaitUntil(Span(3725.0)));
+    }
+
+    #[test]
+    fn calls_in_flight_that_are_throttled_together_make_one_pause() {
+        let mut queue = TaskQueue::new(Span::ZERO, 10);
+        for call in 1..=10 {
+            queue.push(CallId(call), Lane::Change);
+        }
+        assert_eq!(started(&mut queue, 0.0).len(), 10);
+        for call in 1..=9 {
+            queue.throttled(CallId(call), Span(0.5), Span(1.0));
+        }
+        assert_eq!(queue.next(Span(0.5)), Turn::WaitUntil(Span(1.5)));
+        // The longest time that was said holds.
+        queue.throttled(CallId(10), Span(1.0), Span(5.0));
+        assert_eq!(queue.next(Span(1.0)), Turn::WaitUntil(Span(6.0)));
+        assert_eq!(started(&mut queue, 6.0).len(), 10);
+        for call in 1..=10 {
+            queue.throttled(CallId(call), Span(6.5), Span(1.0));
+        }
+        assert_eq!(queue.next(Span(6.5)), Turn::WaitUntil(Span(8.5)), "it was paused, and was not enough");
+    }
+
+    #[test]
+    fn only_a_call_that_has_not_started_can_be_cancelled() {
+        let mut queue = TaskQueue::new(Span::ZERO, 1);
+        queue.push(CallId(1), Lane::Look);
+        queue.push(CallId(2), Lane::Look);
+        assert_eq!(started(&mut queue, 0.0), [1]);
+        assert!(!queue.cancel(CallId(1)));
+        assert!(queue.cancel(CallId(2)));
+        assert!(!queue.cancel(CallId(2)));
+        queue.ended(CallId(1));
+        assert_eq!(queue.next(Span::ZERO), Turn::Empty);
+    }
+
+    fn lane() -> impl Strategy<Value = Lane> {
+        prop_oneof![Just(Lane::Change), Just(Lane::Look), Just(Lane::Bulk)]
+    }
+
+    proptest! {
+        // Law 9: call starts are spaced, in-flight is bounded, every lane moves.
+        #[test]
+        fn starts_are_spaced_bounded_and_none_is_forgotten(
+            spacing in prop_oneof![Just(0.0), 0.01..2.0_f64],
+            bound in 1_usize..12,
+            calls in prop::collection::vec((lane(), 0.0..5.0_f64, 0.0..4.0_f64, 0_u8..20), 1..80),
+        ) {
+            let mut queue = TaskQueue::new(Span(spacing), bound);
+            let mut arrivals: Vec<(f64, u64)> =
+                calls.iter().enumerate().map(|(index, call)| (call.1, index as u64)).collect();
+            arrivals.sort_by(|one, other| other.0.total_cmp(&one.0));
+            let mut running: Vec<(f64, u64)> = Vec::new();
+            let mut throttled = std::collections::BTreeSet::new();
+            let (mut starts, mut ended, mut now, mut last_start) = (0, 0, 0.0_f64, f64::NEG_INFINITY);
+            for _ in 0..10_000 {
+                while arrivals.last().is_some_and(|(at, _)| *at <= now) {
+                    let (_, call) = arrivals.pop().unwrap();
+                    queue.push(CallId(call), calls[call as usize].0);
+                }
+                while let Some(index) = running.iter().position(|(at, _)| *at <= now) {
+                    let (_, call) = running.swap_remove(index);
+                    if calls[call as usize].3 == 0 && throttled.insert(call) {
+                        queue.throttled(CallId(call), Span(now), Span(0.5));
+                    } else {
+                        queue.ended(CallId(call));
+                        ended += 1;
+                    }
+                }
+                let mut wake = arrivals.last().map_or(f64::INFINITY, |(at, _)| *at);
+                wake = running.iter().fold(wake, |soonest, (at, _)| soonest.min(*at));
+                match queue.next(Span(now)) {
+                    Turn::Start(call) => {
+                        prop_assert!(now >= last_start + spacing - 1e-9, "{now} follows {last_start} too soon");
+                        last_start = now;
+                        starts += 1;
+                        running.push((now + calls[call.0 as usize].2, call.0));
+                        let counted = running.iter().filter(|(_, id)| calls[*id as usize].0 != Lane::Bulk).count();
+                        prop_assert!(counted <= bound);
+                        continue;
+                    }
+                    Turn::WaitUntil(at) => {
+                        prop_assert!(at.0 > now);
+                        wake = wake.min(at.0);
+                    }
+                    Turn::WaitForEnd => prop_assert!(!running.is_empty()),
+                    Turn::Empty => {}
+                }
+                if wake.is_infinite() {
+                    break;
+                }
+                now = now.max(wake);
+            }
+            prop_assert_eq!(ended, calls.len());
+            prop_assert_eq!(starts, calls.len() + throttled.len());
+            prop_assert_eq!(queue.next(Span(now)), Turn::Empty);
+        }
+
+        #[test]
+        fn a_lane_waits_for_at_most_one_start_of_each_other_lane(
+            others in prop::collection::vec(lane(), 0..60), mine in lane(),
+        ) {
+            let mut queue = TaskQueue::new(Span::ZERO, 1000);
+            for (index, lane) in others.iter().filter(|lane| **lane != mine).enumerate() {
+                queue.push(CallId(index as u64), *lane);
+            }
+            queue.push(CallId(999), mine);
+            let position = started(&mut queue, 0.0).iter().position(|call| *call == 999).unwrap();
+            prop_assert!(position <= 2, "started as number {position}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The part of a pool's mind that goes on with requests that were left half served: by an earlier life of this launcher,
+//! or by one that is gone.
+
+use super::fulfillment::{Adoption, Assembly};
+use super::resumable::{self, Left};
+use crate::inputs::World;
+use crate::pool::{Effect, Pool};
+use crate::scheduler::pool_context::Bidder;
+use crate::scheduler::reason::Reason;
+use nodepool_model::records::ids::{NodeId, RequestId};
+use nodepool_model::records::node::NodeState;
+use nodepool_model::records::request::NodeRequest;
+use nodepool_model::report::status::VerdictKind;
+use nodepool_model::snapshot::{Stored, WriteError};
+
+/// Requests gone on with in one pass.
+const MOST_AT_ONCE: usize = 64;
+
+impl Pool {
+    /// Requests of this pool that somebody left. True where there may be more of them.
+    pub(crate) fn adopt(&mut self, bidder: &Bidder<'_>, world: &World<'_>, effects: &mut Vec<Effect>) -> bool {
+        let mut taken = 0;
+        for (id, request) in world.snapshot.unheld_requests() {
+            if self.assemblies.contains_key(id) || self.handlers.contains_key(id) {
+                continue;
+            }
+            if self.failed_at.get(id) == Some(&world.snapshot.revision) {
+                continue;
+            }
+            let Some(left) = resumable::of(id, request, world).filter(|left| left.pool == self.id) else { continue };
+            if taken >= MOST_AT_ONCE {
+                return true;
+            }
+            taken += 1;
+            effects.extend(self.adopt_one(id, request, &left, bidder, world));
+        }
+        false
+    }
+
+    fn adopt_one(
+        &mut self,
+        id: &RequestId,
+        request: &Stored<NodeRequest>,
+        left: &Left,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+    ) -> Option<Effect> {
+        let rules = bidder.hosts.facts.launching.clone()?;
+        let mut zone = None;
+        for node in &left.nodes {
+            let stored = world.snapshot.node(node)?;
+            zone = zone.or_else(|| self.zone_of(node, &stored.record.az, bidder));
+            match stored.record.state {
+                NodeState::Ready => self.claims.take(node, &stored.record),
+                _ => drop(self.building.insert(node.clone(), id.clone())),
+            }
+        }
+        let (assembly, nodes) = Assembly::adopt(&request.record, left, zone, &rules, world);
+        let reason = Reason::Launching { nodes: nodes.len() };
+        self.verdicts.record(id, VerdictKind::Accept, reason, world.now);
+        self.assemblies.insert(id.clone(), assembly);
+        let request = request.change(id.clone(), |_| {});
+        Some(Effect::Adopt(Box::new(Adoption { request, nodes })))
+    }
+
+    /// Where a node is, by its record or by what the cloud shows of it.
+    fn zone_of(&self, node: &NodeId, recorded: &Option<String>, bidder: &Bidder<'_>) -> Option<String> {
+        let shown = || bidder.hosts.facts.zones.get(node).cloned();
+        recorded.clone().or_else(shown)
+    }
+
+    pub(crate) fn adopted(&mut self, id: &RequestId, answer: Result<(), WriteError>, world: &World<'_>) -> Vec<Effect> {
+        match answer {
+            Ok(()) => self.begun(id, answer, world),
+            // Somebody was faster, or the request is gone: whoever holds it now sees to it.
+            Err(error) => {
+                self.end_assembly(id);
+                self.failed_at.insert(id.clone(), world.snapshot.revision);
+                self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
+                Vec::new()
+            }
+        }
+    }
+}

@@ -1,0 +1,552 @@
+//! Assembly: a request that was accepted with nodes of which some are built, from its claim to its end.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::handler::{allocate, decline};
+use super::launch::{Ask, Ending, Input, Launch};
+use super::node_updates::{Found, about, free, id_value, new_node, ours, ready_change, resources, state_change};
+use super::requested_node::{Leavings, Part, PartState, Uploaded, Write, is_good};
+use super::resumable::Left;
+use crate::inputs::World;
+use crate::scheduler::pool_context::{Bidder, Choice};
+use crate::scheduler::reason::Reason;
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::{LabelImage, Launching};
+use nodepool_driver::job::{Job, LaunchOrder};
+use nodepool_model::records::ids::{ExternalId, LauncherId, NodeId, PoolId, RequestId};
+use nodepool_model::records::node::{Node, NodeState, Writer};
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_model::records::time::{Moment, Timestamp};
+use nodepool_model::snapshot::{NodeChange, RequestChange, Stored};
+
+/// The transaction that takes a request up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim {
+    pub request: RequestChange,
+    /// Ready nodes for it.
+    pub reuse: Vec<NodeChange>,
+    /// New ones, in the order of the wishes.
+    pub build: Vec<Node>,
+}
+
+/// The transaction that takes a request over that somebody left: it and its nodes that are not ready are locked and written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adoption {
+    pub request: RequestChange,
+    pub nodes: Vec<NodeChange>,
+}
+
+/// The transaction that ends it: nodes with their last change, where there is one, and the request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finish {
+    pub request: Option<RequestChange>,
+    pub nodes: Vec<(NodeId, Option<NodeChange>)>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Assembly {
+    pub since: Timestamp,
+    pub stage: Stage,
+    parts: Vec<Part>,
+    #[serde(skip)]
+    zone: Option<String>,
+    /// Zones that the cloud had when they were chosen, and not when servers were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lost_zones: Vec<String>,
+    /// Why the last node that failed did so.
+    failure: Option<String>,
+    /// An extension has failed, of which only the answer may have been lost.
+    #[serde(skip)]
+    may_have_more: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    Claiming,
+    /// There is no room for all nodes; what it has is kept.
+    Waiting,
+    /// There is room now: what it lacks is being claimed.
+    Extending,
+    Beginning,
+    Building,
+    Finishing,
+}
+
+/// What an assembly asks for about one of its nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    Launch(Ask),
+    Save(Box<NodeChange>),
+}
+
+impl Assembly {
+    pub fn claim(
+        id: &RequestId,
+        request: &Stored<NodeRequest>,
+        choices: Vec<Choice>,
+        zone: Option<String>,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+    ) -> (Self, Claim) {
+        let (mut assembly, claim) = Self::wait(id, request, world);
+        let (reuse, build) = assembly.extend(id, &request.record, choices, zone, bidder, world);
+        assembly.stage = Stage::Claiming;
+        (assembly, Claim { reuse, build, ..claim })
+    }
+
+    /// Takes a request up for which there is no room yet.
+    pub fn wait(id: &RequestId, request: &Stored<NodeRequest>, world: &World<'_>) -> (Self, Claim) {
+        let parts = request.record.node_types.iter().map(|label| Part {
+            node: None,
+            label: label.clone(),
+            state: PartState::Wanted,
+            write: Write::Idle,
+            image: None,
+            left: None,
+        });
+        let assembly = Self {
+            since: world.now,
+            stage: Stage::Claiming,
+            parts: parts.collect(),
+            zone: None,
+            lost_zones: Vec::new(),
+            failure: None,
+            may_have_more: false,
+        };
+        let request = request.change(id.clone(), |record| record.set_state(RequestState::Pending, world.now));
+        (assembly, Claim { request, reuse: Vec::new(), build: Vec::new() })
+    }
+
+    /// Goes on with what somebody left. The changes are those of the nodes that are still to be built.
+    pub fn adopt(
+        request: &NodeRequest,
+        left: &Left,
+        zone: Option<String>,
+        rules: &Launching,
+        world: &World<'_>,
+    ) -> (Self, Vec<NodeChange>) {
+        let parts = left.nodes.iter().zip(&request.node_types).map(|(node, wish)| {
+            let record = world.snapshot.node(node).map(|stored| &stored.record);
+            let is_ready = record.is_some_and(|record| record.state == NodeState::Ready);
+            let leavings = record.map(|record| Leavings {
+                external_id: ExternalId::of(&record.external_id),
+                was_begun: record.state == NodeState::Building,
+            });
+            let state = if is_ready { PartState::Reused } else { PartState::New };
+            Part {
+                node: Some(node.clone()),
+                label: wish.clone(),
+                state,
+                write: Write::Idle,
+                image: None,
+                left: leavings,
+            }
+        });
+        let mut assembly = Self {
+            since: world.now,
+            stage: Stage::Beginning,
+            parts: parts.collect(),
+            zone,
+            lost_zones: Vec::new(),
+            failure: None,
+            may_have_more: false,
+        };
+        let changes = assembly.building(Some(rules), &left.pool, world);
+        (assembly, changes)
+    }
+
+    pub fn nodes(&self) -> Vec<NodeId> {
+        self.parts.iter().filter_map(|part| part.node.clone()).collect()
+    }
+
+    /// Takes these for what it lacks: nodes to reuse, and records of new ones.
+    pub fn extend(
+        &mut self,
+        id: &RequestId,
+        request: &NodeRequest,
+        choices: Vec<Choice>,
+        zone: Option<String>,
+        bidder: &Bidder<'_>,
+        world: &World<'_>,
+    ) -> (Vec<NodeChange>, Vec<Node>) {
+        let (mut reuse, mut build) = (Vec::new(), Vec::new());
+        let wanted = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::Wanted));
+        for (part, choice) in wanted.zip(choices) {
+            match choice {
+                Choice::Reuse(node) => {
+                    let stored = world.snapshot.node(&node).expect("a verdict names only nodes of its snapshot");
+                    reuse.push(stored.change(node.clone(), |record| allocate(record, id, request)));
+                    (part.node, part.state) = (Some(node), PartState::Reused);
+                }
+                Choice::Build(label) => {
+                    build.push(new_node(id, request, &label, bidder, world.now));
+                    part.state = PartState::New;
+                }
+            }
+        }
+        (self.stage, self.zone) = (Stage::Extending, zone);
+        (reuse, build)
+    }
+
+    /// It could not have what it was to be extended by: `reused` were not taken, and new ones were not made.
+    pub fn not_extended(&mut self, reused: impl Fn(&NodeId) -> bool) {
+        for part in &mut self.parts {
+            let is_back = match &part.state {
+                PartState::Reused => part.node.as_ref().is_some_and(&reused),
+                PartState::New => part.node.is_none(),
+                _ => false,
+            };
+            if is_back {
+                (part.node, part.state) = (None, PartState::Wanted);
+            }
+        }
+        (self.stage, self.may_have_more) = (Stage::Waiting, true);
+    }
+
+    /// Nodes that were given to it, or made for it, by an extension that counted as failed because its answer was lost. Whether each is
+    /// new. Without such a one they are of an earlier life of the request, and about to be let go.
+    pub fn take_in(&mut self, id: &RequestId, pool: &PoolId, world: &World<'_>) -> Vec<(NodeId, bool)> {
+        let (known, mut taken) = (self.nodes(), Vec::new());
+        if !self.may_have_more {
+            return taken;
+        }
+        for node in world.snapshot.nodes_allocated_to(id).filter(|node| !known.contains(node)) {
+            let Some(stored) = world.snapshot.node(node).filter(|_| !world.snapshot.is_node_locked(node)) else {
+                continue;
+            };
+            let record = &stored.record;
+            let state = match record.state {
+                NodeState::Init => PartState::New,
+                NodeState::Ready => PartState::Reused,
+                _ => continue,
+            };
+            let mut wanted = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::Wanted));
+            if let Some(part) = wanted.find(|part| record.is_of(pool) && record.labels.contains(&part.label)) {
+                taken.push((node.clone(), matches!(state, PartState::New)));
+                (part.node, part.state) = (Some(node.clone()), state);
+            }
+        }
+        taken
+    }
+
+    /// The nodes that the cloud had no quota for, with their last change. It waits for others in their place.
+    pub fn retreat(&mut self, world: &World<'_>) -> Vec<(NodeId, Option<NodeChange>)> {
+        let mut gone = Vec::new();
+        for part in self.parts.iter_mut().filter(|part| matches!(part.state, PartState::Aborted)) {
+            part.state = PartState::Wanted;
+            let node = part.node.take();
+            gone.extend(node.map(|node| (node.clone(), state_change(&node, NodeState::Aborted, world))));
+        }
+        self.stage = Stage::Waiting;
+        gone
+    }
+
+    /// It will never have what it lacks.
+    pub fn give_up(&mut self, why: String) {
+        for part in self.parts.iter_mut().filter(|part| matches!(part.state, PartState::Wanted)) {
+            part.state = PartState::Failed(None);
+        }
+        self.failure = Some(why);
+    }
+
+    /// The request as if it wanted no more than it lacks.
+    pub fn rest_of(&self, request: &NodeRequest) -> NodeRequest {
+        let wanted = self.parts.iter().filter(|part| matches!(part.state, PartState::Wanted));
+        NodeRequest { node_types: wanted.map(|part| part.label.clone()).collect(), ..request.clone() }
+    }
+
+    /// There is no room for all its nodes, as far as is known.
+    pub fn is_short(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.state, PartState::Wanted))
+    }
+
+    /// It can go on as soon as there is room.
+    pub fn is_waiting(&self) -> bool {
+        self.stage == Stage::Waiting
+    }
+
+    pub fn zone(&self) -> Option<&str> {
+        self.zone.as_deref()
+    }
+
+    /// The new nodes are there: they become building, with what is known about their image.
+    pub fn claimed(
+        &mut self,
+        nodes: Vec<NodeId>,
+        rules: Option<&Launching>,
+        pool: &PoolId,
+        world: &World<'_>,
+    ) -> Vec<NodeChange> {
+        if self.is_short() {
+            self.stage = Stage::Waiting;
+            return Vec::new();
+        }
+        self.stage = Stage::Beginning;
+        let unnamed = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::New) && part.node.is_none());
+        for (part, node) in unnamed.zip(nodes) {
+            part.node = Some(node);
+        }
+        self.building(rules, pool, world)
+    }
+
+    /// Somebody removed a node that was made for it a moment ago.
+    pub fn lacks_a_node(&self, world: &World<'_>) -> bool {
+        let is_gone = |node: &NodeId| world.snapshot.node(node).is_none();
+        self.parts.iter().any(|part| matches!(part.state, PartState::New) && part.node.as_ref().is_some_and(is_gone))
+    }
+
+    /// The changes with which its new nodes become building.
+    fn building(&mut self, rules: Option<&Launching>, pool: &PoolId, world: &World<'_>) -> Vec<NodeChange> {
+        let new = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::New));
+        let changes = new.filter_map(|part| {
+            let id = part.node.clone()?;
+            let label = rules?.labels.get(&pool.pool)?.get(&part.label)?;
+            let image_id = match &label.image {
+                LabelImage::Cloud(name) => Some(name.clone()),
+                LabelImage::Disk(name) => {
+                    part.image = Some(Uploaded::newest(&pool.provider, name, world));
+                    part.image.as_ref().and_then(Uploaded::image_id).cloned()
+                }
+            };
+            Some(world.snapshot.node(&id)?.change(id, |record| {
+                // One that an earlier life began is building already.
+                if record.state.may_become(NodeState::Building, Writer::Launcher) {
+                    record.set_state(NodeState::Building, Writer::Launcher, world.now);
+                }
+                record.image_id = image_id;
+                record.username = label.login.username.clone();
+                record.python_path = label.login.python_path.clone();
+                record.shell_type = label.login.shell_type.clone();
+                record.connection_type = label.login.connection_type.clone();
+                record.connection_port = serde_json::Value::from(label.login.connection_port).into();
+                record.resources = label.need.as_ref().map(resources);
+            }))
+        });
+        changes.collect()
+    }
+
+    /// The nodes are building: their launches begin.
+    pub fn begun(
+        &mut self,
+        request: &NodeRequest,
+        id: &RequestId,
+        rules: &Launching,
+        pool: &PoolId,
+        world: &World<'_>,
+    ) -> Vec<(NodeId, Ask)> {
+        self.stage = Stage::Building;
+        let about = Arc::new(about(id, request));
+        let mut asks = Vec::new();
+        for part in &mut self.parts {
+            let (PartState::New, Some(node)) = (&part.state, part.node.clone()) else { continue };
+            let Some(label) = rules.labels.get(&pool.pool).and_then(|labels| labels.get(&part.label)) else {
+                // The configuration lost it in this very moment.
+                part.state = PartState::Failed(None);
+                continue;
+            };
+            let order = LaunchOrder {
+                pool: pool.pool.clone(),
+                label: part.label.clone(),
+                hostname: format!("np{node}"),
+                zone: self.zone.clone(),
+                image: part.image.as_ref().and_then(Uploaded::external_id).cloned(),
+                request: about.clone(),
+                metadata: [
+                    ("nodepool_node_id", node.to_string()),
+                    ("nodepool_pool_name", pool.pool.to_string()),
+                    ("nodepool_provider_name", pool.provider.to_string()),
+                ]
+                .map(|(key, value)| (key.to_owned(), value))
+                .into(),
+                found: part.left.as_ref().and_then(|left| left.external_id.clone()),
+                may_exist: part.left.as_ref().is_some_and(|left| left.was_begun),
+                may_appear: part.left.as_ref().is_some_and(|left| left.was_begun && left.external_id.is_none()),
+            };
+            let (launch, first) = Launch::begin(order, label, rules, world.moment);
+            part.state = PartState::Launching(Box::new(launch));
+            asks.extend(first.into_iter().map(|ask| (node.clone(), ask)));
+        }
+        asks
+    }
+
+    /// Something happened to one of its launches.
+    pub fn step(&mut self, node: &NodeId, input: Input, world: &World<'_>) -> Vec<Step> {
+        let many = self.parts.iter().filter(|part| !matches!(part.state, PartState::Reused)).count() > 1;
+        let Some(part) = self.parts.iter_mut().find(|part| part.node.as_ref() == Some(node)) else { return Vec::new() };
+        let PartState::Launching(launch) = &mut part.state else { return Vec::new() };
+        let (mut steps, mut needs_write) = (Vec::new(), false);
+        let asks = launch.step(input, world.moment);
+        let made = launch.external_id().cloned();
+        for ask in asks {
+            match ask {
+                Ask::SaveId(_) => needs_write = true,
+                Ask::Ended(Ending::Ready { instance, host_keys }) => {
+                    let found = Box::new(Found { instance: *instance, host_keys });
+                    part.state = PartState::Ready { found, is_saved: false };
+                    // Others of this request are not there yet: what is there is not to be lost with them.
+                    needs_write = many;
+                    break;
+                }
+                Ask::Ended(Ending::Failed(error)) => {
+                    self.failure = Some(error.to_string());
+                    part.state = PartState::Failed(made);
+                    break;
+                }
+                Ask::Ended(Ending::Dropped) => {
+                    part.state = PartState::Failed(made);
+                    break;
+                }
+                Ask::Ended(Ending::Aborted(_)) => {
+                    part.state = PartState::Aborted;
+                    break;
+                }
+                // All nodes of a round have one zone, and the first of them says that it has gone.
+                Ask::Ended(Ending::NoZone(zone)) if self.zone.is_some() && self.lost_zones.contains(&zone) => {
+                    self.failure = Some(CloudError::NoZone(zone).to_string());
+                    part.state = PartState::Failed(made);
+                    break;
+                }
+                Ask::Ended(Ending::NoZone(zone)) => {
+                    self.lost_zones.extend(self.zone.take().map(|_| zone));
+                    part.state = PartState::Aborted;
+                    break;
+                }
+                Ask::Submit(Job::Launch(order)) => {
+                    steps.push(Step::Launch(Ask::Submit(Job::Launch(part.prepared(order, world)))));
+                }
+                ask => steps.push(Step::Launch(ask)),
+            }
+        }
+        if needs_write {
+            steps.extend(part.write_now(node, world).map(|change| Step::Save(Box::new(change))));
+        }
+        steps
+    }
+
+    /// A write of one of its nodes has ended. What it was to say is said at the end of the request at the latest.
+    pub fn saved(&mut self, node: &NodeId, is_written: bool, world: &World<'_>) -> Option<NodeChange> {
+        let part = self.parts.iter_mut().find(|part| part.node.as_ref() == Some(node))?;
+        if let PartState::Ready { is_saved, .. } = &mut part.state {
+            *is_saved &= is_written;
+        }
+        let again = std::mem::replace(&mut part.write, Write::Idle) == Write::Again;
+        if again { part.write_now(node, world) } else { None }
+    }
+
+    /// Why the last node that failed did so.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Why a node was aborted.
+    pub fn refusal(&self) -> Reason {
+        match self.lost_zones.last().filter(|_| self.zone.is_none()) {
+            Some(zone) => Reason::NoZone(zone.clone()),
+            None => Reason::OverQuota,
+        }
+    }
+
+    /// The cloud refused a node for want of quota, or of its zone.
+    pub fn was_aborted(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.state, PartState::Aborted))
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.state, PartState::Failed(_)))
+    }
+
+    /// Some of its nodes are there, and would be lost with it.
+    pub fn has_good_nodes(&self) -> bool {
+        self.parts.iter().any(is_good)
+    }
+
+    /// All launches have ended, well or badly.
+    pub fn launches_complete(&self) -> bool {
+        let is_open =
+            |part: &Part| matches!(part.state, PartState::Launching(_) | PartState::New) || part.write != Write::Idle;
+        self.stage == Stage::Building && !self.parts.iter().any(is_open)
+    }
+
+    pub fn due(&self) -> Option<Moment> {
+        let launches = self.parts.iter().filter_map(|part| match &part.state {
+            PartState::Launching(launch) => launch.due(),
+            _ => None,
+        });
+        launches.min()
+    }
+
+    /// Nodes whose launches are under way.
+    pub fn launching(&self) -> Vec<NodeId> {
+        self.launches().map(|(node, _)| node.clone()).collect()
+    }
+
+    pub fn launches(&self) -> impl Iterator<Item = (&NodeId, &Launch)> {
+        self.parts.iter().filter_map(|part| match &part.state {
+            PartState::Launching(launch) => Some((part.node.as_ref()?, &**launch)),
+            _ => None,
+        })
+    }
+
+    /// The end: fulfilled where every node is ready, declined where one failed, given back where one was aborted.
+    pub fn finish(&mut self, id: &RequestId, launcher: &LauncherId, world: &World<'_>) -> Finish {
+        self.stage = Stage::Finishing;
+        let has_failed = self.has_failed();
+        // One that somebody else has ended is as good as gone.
+        let is_open = |stored: &&Stored<NodeRequest>| stored.record.state.may_become(RequestState::Requested);
+        let request = world.snapshot.request(id).filter(is_open);
+        // What is not written any more has to be there as it was written.
+        let stands = |part: &Part, record: &Node| match part.state {
+            PartState::Reused => record.state == NodeState::Ready && record.allocated_to.as_ref() == Some(id),
+            _ => true,
+        };
+        let is_there = |part: &Part| {
+            let stored = part.node.as_ref().and_then(|node| ours(node, world));
+            stored.is_some_and(|stored| stands(part, &stored.record))
+        };
+        let is_shown_ready =
+            |node: &NodeId| world.snapshot.node(node).is_some_and(|stored| stored.record.state == NodeState::Ready);
+        let fulfils = request.is_some() && self.parts.iter().all(|part| is_good(part) && is_there(part));
+        let mut nodes = Vec::new();
+        for part in &self.parts {
+            let Some(node) = &part.node else { continue };
+            let change = match &part.state {
+                PartState::Ready { found, is_saved } if !is_saved || !is_shown_ready(node) => {
+                    ready_change(node, found, world).map(|change| part.with_image(change))
+                }
+                PartState::Failed(made) => state_change(node, NodeState::Failed, world).map(|mut change| {
+                    // The write that was to say so may have failed.
+                    if let Some(id) = made {
+                        change.record.external_id = id_value(id);
+                    }
+                    change
+                }),
+                PartState::Aborted => state_change(node, NodeState::Aborted, world),
+                // It was not begun, so nothing is behind it.
+                PartState::New => state_change(node, NodeState::Deleting, world),
+                PartState::Wanted | PartState::Reused | PartState::Ready { .. } | PartState::Launching(_) => None,
+            };
+            let freed = !fulfils && is_good(part) && is_there(part);
+            let change = match (change, freed) {
+                (change, false) => change,
+                (None, true) => world.snapshot.node(node).map(|stored| stored.change(node.clone(), free)),
+                (Some(mut change), true) => {
+                    free(&mut change.record);
+                    Some(change)
+                }
+            };
+            nodes.push((node.clone(), change));
+        }
+        let request = request.map(|stored| match (fulfils, has_failed) {
+            (true, _) => stored.change(id.clone(), |record| {
+                record.set_state(RequestState::Fulfilled, world.now);
+                record.nodes = self.nodes();
+            }),
+            (false, true) => decline(id, stored, launcher, world),
+            (false, false) => stored.change(id.clone(), |record| record.set_state(RequestState::Requested, world.now)),
+        });
+        Finish { request, nodes }
+    }
+}

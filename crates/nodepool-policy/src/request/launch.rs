@@ -1,0 +1,395 @@
+//! Launch: one node from building to ready or failed. Attempts, timeouts, host keys, unwinding; and never two instances
+//! for one node: what an attempt left behind is gone before the next one begins.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use nodepool_driver::error::{CloudError, FailureKind};
+use nodepool_driver::facts::{LaunchLabel, Launching};
+use nodepool_driver::instance::Instance;
+use nodepool_driver::job::{Job, LaunchOrder, News, Outcome};
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::time::{Moment, Span};
+
+/// A failed deletion is tried again after so long.
+const RETRY_UNWINDING: Span = Span(5.0);
+
+/// What a launch hears.
+#[derive(Debug)]
+pub enum Input {
+    News(News),
+    /// The host keys of the attempt of this number, or why there are none.
+    Scanned(u32, Result<Vec<String>, String>),
+    /// Time has passed.
+    Clock,
+    /// Nobody wants the node any more.
+    Abandon,
+}
+
+/// What it asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ask {
+    Submit(Job),
+    /// The job that was submitted last shall end.
+    Abandon,
+    Scan(ScanTarget),
+    /// What the instance had to say, for the log.
+    ShowConsole {
+        external_id: ExternalId,
+        text: String,
+    },
+    /// To be recorded before anything can go wrong.
+    SaveId(ExternalId),
+    /// An attempt has ended: under what it is counted, how long the launch has taken so far, and where its instance is.
+    Report {
+        result: &'static str,
+        took: Span,
+        zone: Option<String>,
+    },
+    Ended(Ending),
+}
+
+/// Where to look for host keys.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ScanTarget {
+    pub attempt: u32,
+    pub address: String,
+    pub port: u16,
+    pub gathers_keys: bool,
+    pub timeout: Span,
+}
+
+/// How a launch ends, once.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ending {
+    Ready {
+        instance: Box<Instance>,
+        host_keys: Vec<String>,
+    },
+    Failed(CloudError),
+    /// Over the cloud's quota: not a failure, it is tried again when there is room.
+    Aborted(String),
+    /// The zone has gone: the same, in another zone.
+    NoZone(String),
+    /// After `Input::Abandon`.
+    Dropped,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Launch {
+    #[serde(skip)]
+    order: Arc<LaunchOrder>,
+    #[serde(skip)]
+    checks: Checks,
+    attempt: u32,
+    of: u32,
+    #[serde(skip)]
+    began: Moment,
+    #[serde(skip)]
+    attempt_began: Moment,
+    external_id: Option<ExternalId>,
+    stage: Stage,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Checks {
+    timeout: Span,
+    boot_timeout: Span,
+    /// `None` where the node is taken as it is.
+    port: Option<u16>,
+    gathers_keys: bool,
+    console_log: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Stage {
+    Creating,
+    /// It took too long, or nobody wants it; the job has been told to end.
+    Abandoning(Reason),
+    Scanning(#[serde(skip)] Box<Instance>),
+    /// There are no host keys; the console may say why.
+    Consoling(#[serde(skip)] CloudError),
+    /// What the failed attempt made is deleted.
+    Unwinding {
+        #[serde(skip)]
+        since: Moment,
+        #[serde(skip)]
+        retry_at: Option<Moment>,
+    },
+    Over,
+}
+
+/// Why a job was told to end.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Reason {
+    TooLate,
+    Unwanted,
+}
+
+impl Launch {
+    /// Begins; the first thing that it asks for comes along.
+    pub fn begin(order: LaunchOrder, label: &LaunchLabel, rules: &Launching, now: Moment) -> (Self, Vec<Ask>) {
+        let checks = Checks {
+            timeout: rules.timeout,
+            boot_timeout: rules.boot_timeout,
+            port: label.host_key_checking.then_some(label.login.connection_port),
+            console_log: label.console_log,
+            gathers_keys: matches!(label.login.connection_type.as_deref(), Some("ssh" | "network_cli")),
+        };
+        let order = Arc::new(order);
+        let job = Job::Launch(order.clone());
+        let launch = Self {
+            external_id: order.found.clone(),
+            order,
+            checks,
+            attempt: 1,
+            of: rules.attempts.max(1),
+            began: now,
+            attempt_began: now,
+            stage: Stage::Creating,
+        };
+        (launch, vec![Ask::Submit(job)])
+    }
+
+    pub fn external_id(&self) -> Option<&ExternalId> {
+        self.external_id.as_ref()
+    }
+
+    /// How long the attempt that is under way has taken so far.
+    pub fn attempt_for(&self, now: Moment) -> Span {
+        now - self.attempt_began
+    }
+
+    pub fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over)
+    }
+
+    /// When `Input::Clock` is wanted at the latest.
+    pub fn due(&self) -> Option<Moment> {
+        match self.stage {
+            Stage::Creating | Stage::Scanning(_) | Stage::Consoling(_) => {
+                Some(self.attempt_began + self.checks.timeout)
+            }
+            Stage::Unwinding { since, retry_at } => {
+                let end = since + self.checks.timeout;
+                Some(retry_at.map_or(end, |at| at.min(end)))
+            }
+            Stage::Abandoning(_) | Stage::Over => None,
+        }
+    }
+
+    pub fn step(&mut self, input: Input, now: Moment) -> Vec<Ask> {
+        match input {
+            Input::News(News::Known(id)) => self.note_id(id),
+            Input::News(News::Ended(result)) => self.job_ended(result, now),
+            // An attempt that was given up may have left a scan behind, of an address that is another server's now.
+            Input::Scanned(attempt, result) if attempt == self.attempt => self.scanned(result, now),
+            Input::Scanned(..) => Vec::new(),
+            Input::Clock => self.clock(now),
+            Input::Abandon => self.abandon(),
+        }
+    }
+
+    fn note_id(&mut self, id: ExternalId) -> Vec<Ask> {
+        if self.external_id.as_ref() == Some(&id) {
+            return Vec::new();
+        }
+        self.external_id = Some(id.clone());
+        vec![Ask::SaveId(id)]
+    }
+
+    fn job_ended(&mut self, result: Result<Outcome, CloudError>, now: Moment) -> Vec<Ask> {
+        match (&self.stage, result) {
+            (Stage::Creating, Ok(Outcome::Launched(instance))) => self.created(instance, now),
+            (Stage::Creating, Err(CloudError::Quota(text))) => {
+                self.stage = Stage::Over;
+                vec![self.report(FailureKind::Quota.statsd_suffix(), now), Ask::Ended(Ending::Aborted(text))]
+            }
+            (Stage::Creating, Err(CloudError::NoZone(zone))) => {
+                self.stage = Stage::Over;
+                vec![self.report(FailureKind::Unknown.statsd_suffix(), now), Ask::Ended(Ending::NoZone(zone))]
+            }
+            (Stage::Creating, Err(error)) => self.attempt_failed(error, now),
+            (Stage::Creating, Ok(other)) => {
+                let detail = format!("the driver ended a launch with {other:?}");
+                self.attempt_failed(CloudError::Failed { kind: FailureKind::Unknown, detail }, now)
+            }
+            (Stage::Consoling(error), result) => {
+                let error = error.clone();
+                let mut asks = Vec::new();
+                if let (Ok(Outcome::Console(Some(text))), Some(external_id)) = (result, self.external_id.clone()) {
+                    asks.push(Ask::ShowConsole { external_id, text });
+                }
+                asks.extend(self.attempt_failed(error, now));
+                asks
+            }
+            (Stage::Abandoning(why), result) => {
+                let why = why.clone();
+                let mut asks = match result {
+                    Ok(Outcome::Launched(instance)) => self.note_id(instance.external_id.clone()),
+                    _ => Vec::new(),
+                };
+                match why {
+                    Reason::Unwanted => {
+                        self.stage = Stage::Over;
+                        asks.push(Ask::Ended(Ending::Dropped));
+                    }
+                    Reason::TooLate => asks.extend(self.attempt_failed(too_late(), now)),
+                }
+                asks
+            }
+            (Stage::Unwinding { .. }, Ok(_) | Err(CloudError::NotFound)) => self.next_attempt(now),
+            (Stage::Unwinding { since, .. }, Err(_)) => {
+                self.stage = Stage::Unwinding { since: *since, retry_at: Some(now + RETRY_UNWINDING) };
+                Vec::new()
+            }
+            (Stage::Scanning(_) | Stage::Over, _) => Vec::new(),
+        }
+    }
+
+    fn created(&mut self, instance: Box<Instance>, now: Moment) -> Vec<Ask> {
+        let mut asks = self.note_id(instance.external_id.clone());
+        let Some(port) = self.checks.port else {
+            asks.extend(self.ready(instance, Vec::new(), now));
+            return asks;
+        };
+        asks.push(Ask::Scan(ScanTarget {
+            attempt: self.attempt,
+            address: instance.interface_ip.clone().unwrap_or_default(),
+            port,
+            gathers_keys: self.checks.gathers_keys,
+            timeout: self.checks.boot_timeout,
+        }));
+        self.stage = Stage::Scanning(instance);
+        asks
+    }
+
+    fn scanned(&mut self, result: Result<Vec<String>, String>, now: Moment) -> Vec<Ask> {
+        let Stage::Scanning(instance) = &self.stage else { return Vec::new() };
+        match result {
+            Ok(host_keys) => {
+                let instance = instance.clone();
+                self.ready(instance, host_keys, now)
+            }
+            Err(detail) => {
+                let error = CloudError::Failed { kind: FailureKind::KeyScan, detail };
+                match self.external_id.clone().filter(|_| self.checks.console_log) {
+                    Some(id) => {
+                        self.stage = Stage::Consoling(error);
+                        vec![Ask::Submit(Job::Console(id))]
+                    }
+                    None => self.attempt_failed(error, now),
+                }
+            }
+        }
+    }
+
+    fn report(&self, result: &'static str, now: Moment) -> Ask {
+        Ask::Report { result, took: now - self.began, zone: None }
+    }
+
+    fn ready(&mut self, instance: Box<Instance>, host_keys: Vec<String>, now: Moment) -> Vec<Ask> {
+        self.stage = Stage::Over;
+        let report = Ask::Report { result: "ready", took: now - self.began, zone: instance.zone.clone() };
+        vec![report, Ask::Ended(Ending::Ready { instance, host_keys })]
+    }
+
+    fn clock(&mut self, now: Moment) -> Vec<Ask> {
+        if self.due().is_none_or(|due| now < due) {
+            return Vec::new();
+        }
+        match self.stage {
+            Stage::Scanning(_) => self.attempt_failed(too_late(), now),
+            Stage::Creating | Stage::Consoling(_) => {
+                self.stage = Stage::Abandoning(Reason::TooLate);
+                vec![Ask::Abandon]
+            }
+            Stage::Unwinding { since, retry_at } if now >= since + self.checks.timeout => {
+                let deletion = retry_at.is_none().then_some(Ask::Abandon); // It would wait for the server's end for ever.
+                let report = [self.report(FailureKind::ServerCreateTimeout.statsd_suffix(), now)];
+                deletion.into_iter().chain(report).chain(self.failed(too_late())).collect()
+            }
+            Stage::Unwinding { since, .. } => {
+                self.stage = Stage::Unwinding { since, retry_at: None };
+                self.external_id.clone().map(|id| Ask::Submit(Job::Delete(id))).into_iter().collect()
+            }
+            Stage::Abandoning(_) | Stage::Over => Vec::new(),
+        }
+    }
+
+    fn abandon(&mut self) -> Vec<Ask> {
+        match self.stage {
+            Stage::Creating | Stage::Consoling(_) => {
+                self.stage = Stage::Abandoning(Reason::Unwanted);
+                vec![Ask::Abandon]
+            }
+            // Whoever deletes the node deletes what belongs to it.
+            Stage::Scanning(_) | Stage::Unwinding { retry_at: Some(_), .. } => {
+                self.stage = Stage::Over;
+                vec![Ask::Ended(Ending::Dropped)]
+            }
+            Stage::Unwinding { .. } => {
+                self.stage = Stage::Abandoning(Reason::Unwanted);
+                vec![Ask::Abandon]
+            }
+            Stage::Abandoning(_) => {
+                self.stage = Stage::Abandoning(Reason::Unwanted);
+                Vec::new()
+            }
+            Stage::Over => Vec::new(),
+        }
+    }
+
+    fn attempt_failed(&mut self, error: CloudError, now: Moment) -> Vec<Ask> {
+        let mut asks = vec![self.report(kind_of(&error).statsd_suffix(), now)];
+        if self.attempt >= self.of || matches!(error, CloudError::Denied(_)) {
+            asks.extend(self.failed(error));
+        } else if let Some(id) = self.external_id.clone() {
+            self.stage = Stage::Unwinding { since: now, retry_at: None };
+            asks.push(Ask::Submit(Job::Delete(id)));
+        } else {
+            asks.extend(self.next_attempt(now));
+        }
+        asks
+    }
+
+    fn next_attempt(&mut self, now: Moment) -> Vec<Ask> {
+        self.attempt += 1;
+        self.attempt_began = now;
+        // Of an attempt of an earlier life only the server that was known at its end has been looked for.
+        let may_exist = self.external_id.take().is_none() || self.order.found.is_some();
+        let order = Arc::make_mut(&mut self.order);
+        (order.may_exist, order.may_appear, order.found) = (may_exist, false, None);
+        self.stage = Stage::Creating;
+        vec![Ask::Submit(Job::Launch(self.order.clone()))]
+    }
+
+    fn failed(&mut self, error: CloudError) -> Vec<Ask> {
+        self.stage = Stage::Over;
+        vec![Ask::Ended(Ending::Failed(error))]
+    }
+}
+
+fn too_late() -> CloudError {
+    CloudError::Failed { kind: FailureKind::ServerCreateTimeout, detail: "launch-timeout passed".to_owned() }
+}
+
+/// Under what a failure is counted.
+pub fn kind_of(error: &CloudError) -> FailureKind {
+    match error {
+        CloudError::Failed { kind, .. } => *kind,
+        CloudError::Quota(_) => FailureKind::Quota,
+        CloudError::Capacity(_) => FailureKind::Capacity,
+        CloudError::NotFound
+        | CloudError::NoZone(_)
+        | CloudError::Throttled { .. }
+        | CloudError::Denied(_)
+        | CloudError::Deadline => FailureKind::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests;

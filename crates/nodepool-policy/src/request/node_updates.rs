@@ -1,0 +1,115 @@
+//! What is written into the record of a node while it is launched.
+
+use super::handler::allocate;
+use crate::inputs::World;
+use crate::scheduler::pool_context::Bidder;
+use nodepool_driver::instance::Instance;
+use nodepool_model::records::ids::{ExternalId, LabelName, NodeId, RequestId};
+use nodepool_model::records::interned::{Json, JsonMap};
+use nodepool_model::records::node::{Node, NodeState, Writer};
+use nodepool_model::records::request::NodeRequest;
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::time::Timestamp;
+use nodepool_model::snapshot::{NodeChange, Stored};
+
+/// What a launch has found out about its node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    pub instance: Instance,
+    pub host_keys: Vec<String>,
+}
+
+/// Of a request that is over. One that was not begun is nobody's from here on, and goes.
+pub(crate) fn freed(record: &mut Node, now: Timestamp) {
+    free(record);
+    if record.state == NodeState::Init {
+        record.set_state(NodeState::Deleting, Writer::Launcher, now);
+    }
+}
+
+pub(crate) fn free(record: &mut Node) {
+    record.allocated_to = None;
+}
+
+pub(crate) fn new_node(
+    id: &RequestId,
+    request: &NodeRequest,
+    label: &LabelName,
+    bidder: &Bidder<'_>,
+    now: Timestamp,
+) -> Node {
+    let mut node = Node::new(NodeState::Init, now);
+    node.labels = vec![label.clone()];
+    node.provider = Some(bidder.id.provider.clone());
+    node.pool = Some(bidder.id.pool.clone());
+    node.launcher = Some(bidder.launcher.to_string());
+    node.attributes = bidder.pool.node_attributes.clone().unwrap_or_default().into();
+    allocate(&mut node, id, request);
+    node
+}
+
+/// The request in the words that properties may quote.
+pub(crate) fn about(id: &RequestId, request: &NodeRequest) -> serde_json::Value {
+    serde_json::json!({
+        "id": id, "labels": request.node_types, "requestor": request.requestor,
+        "requestor_data": request.requestor_data.value(), "relative_priority": request.relative_priority,
+        "event_id": request.event_id, "created_time": request.created_time, "tenant_name": request.tenant_name,
+    })
+}
+
+pub(crate) fn id_value(id: &ExternalId) -> Json {
+    serde_json::to_value(id).unwrap_or_default().into()
+}
+
+pub(crate) fn resources(amounts: &Amounts) -> JsonMap {
+    let numbers = amounts
+        .recorded(true)
+        .iter()
+        .filter(|(_, amount)| amount.is_finite())
+        .map(|(name, amount)| (name.to_owned(), number(amount)))
+        .collect::<serde_json::Map<_, _>>();
+    numbers.into()
+}
+
+/// Whole numbers without a point, as others write them.
+fn number(amount: f64) -> serde_json::Value {
+    if amount.fract() == 0.0 && amount.abs() < 9e15 { (amount as i64).into() } else { amount.into() }
+}
+
+/// Nothing where somebody who minds no locks has put the node into a state that is not ours to end.
+pub(crate) fn state_change(node: &NodeId, state: NodeState, world: &World<'_>) -> Option<NodeChange> {
+    let stored = world.snapshot.node(node)?;
+    // A node that never began cannot have failed.
+    let next = if stored.record.state == NodeState::Init { NodeState::Deleting } else { state };
+    stored.record.state.may_become(next, Writer::Launcher).then_some(())?;
+    Some(stored.change(node.clone(), |record| record.set_state(next, Writer::Launcher, world.now)))
+}
+
+/// A node that is still there, and not in a state of somebody who minds no locks.
+pub(crate) fn ours<'a>(node: &NodeId, world: &World<'a>) -> Option<&'a Stored<Node>> {
+    let is_ours = |stored: &&Stored<Node>| stored.record.state.may_become(NodeState::Ready, Writer::Launcher);
+    world.snapshot.node(node).filter(is_ours)
+}
+
+pub(crate) fn ready_change(node: &NodeId, found: &Found, world: &World<'_>) -> Option<NodeChange> {
+    let stored = ours(node, world)?;
+    Some(stored.change(node.clone(), |record| {
+        let instance = &found.instance;
+        record.external_id = id_value(&instance.external_id);
+        record.interface_ip = instance.interface_ip.clone();
+        record.public_ipv4 = instance.public_ipv4.clone();
+        record.public_ipv6 = instance.public_ipv6.clone();
+        record.private_ipv4 = instance.private_ipv4.clone();
+        record.cloud = instance.cloud.clone();
+        record.region = instance.region.clone();
+        record.az = instance.zone.clone();
+        record.host_id = instance.host_id.clone();
+        if !instance.amounts.is_empty() {
+            record.resources = Some(resources(&instance.amounts));
+        }
+        if !found.host_keys.is_empty() {
+            record.host_keys = found.host_keys.clone();
+        }
+        record.set_state(NodeState::Ready, Writer::Launcher, world.now);
+    }))
+}

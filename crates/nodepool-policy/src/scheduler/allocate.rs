@@ -1,0 +1,295 @@
+//! One request, one pool: serve it, leave it to somebody better placed, wait, or decline.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::capacity::{assemble, never_launched};
+use super::matching::{self, Shortage};
+use super::pool_context::{Bidder, Choice, Claims, Hosts};
+use super::reason::Reason;
+use crate::inputs::World;
+use nodepool_model::config::PoolConfig;
+use nodepool_model::records::component::PoolComponent;
+use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, RequestId};
+use nodepool_model::records::request::{MOST_NODES, NodeRequest, RequestState};
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::static_host::{HostIdentity, StandingHost};
+use nodepool_model::report::status::VerdictKind;
+use nodepool_model::snapshot::Stored;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// Not this pool's business.
+    Ignore(Reason),
+    /// Somebody else is better placed to serve it.
+    Yield(Reason),
+    /// This pool could serve it, but not now.
+    Defer(Reason),
+    /// This pool can never serve it.
+    Decline(Vec<Reason>),
+    /// Serve it so, one choice per wanted label, in order.
+    Accept(Vec<Choice>),
+}
+
+impl Verdict {
+    pub fn kind(&self) -> VerdictKind {
+        match self {
+            Verdict::Ignore(_) => VerdictKind::Ignore,
+            Verdict::Yield(_) => VerdictKind::Yield,
+            Verdict::Defer(_) => VerdictKind::Defer,
+            Verdict::Decline(_) => VerdictKind::Decline,
+            Verdict::Accept(_) => VerdictKind::Accept,
+        }
+    }
+}
+
+/// Read top to bottom; the first rule that matches decides. The rule numbers are those of the reference's algorithm.
+pub fn verdict(
+    id: &RequestId,
+    request: &Stored<NodeRequest>,
+    bidder: &Bidder<'_>,
+    claims: &Claims,
+    world: &World<'_>,
+) -> Verdict {
+    let record = &*request.record;
+    match record.state {
+        RequestState::Requested => {}
+        RequestState::Pending => return Verdict::Ignore(Reason::BeingServed),
+        RequestState::Fulfilled | RequestState::Failed => return Verdict::Ignore(Reason::Ended),
+    }
+    if record.declined_by.contains(bidder.launcher) {
+        // Who could have served it may have gone since without a word, and then nobody else would ever end it.
+        if everybody_declined(record, world) && !world.snapshot.is_request_locked(id) {
+            return Verdict::Decline(vec![Reason::DeclinedBefore]);
+        }
+        return Verdict::Ignore(Reason::DeclinedBefore);
+    }
+    if let Some(reason) = better_placed(record, bidder, world) {
+        return Verdict::Yield(reason);
+    }
+    let declined = decline_reasons(record, bidder, world);
+    if declined.is_empty() {
+        // Tenant limits, concurrency and idle nodes are looked at only by a pool that could serve in the end.
+        if let Some(reason) = over_tenant_limit(record, bidder, claims, world) {
+            return Verdict::Defer(reason);
+        }
+    }
+    if world.snapshot.is_request_locked(id) {
+        return Verdict::Yield(Reason::Locked);
+    }
+    if !declined.is_empty() {
+        return Verdict::Decline(declined);
+    }
+    let filled = match bidder.hosts.launches() {
+        true => assemble(record, bidder, claims, None, world),
+        false => fill(record, bidder, claims, world).map(|nodes| nodes.into_iter().map(Choice::Reuse).collect()),
+    };
+    match filled {
+        Ok(choices) => Verdict::Accept(choices),
+        // Who keeps nodes in store does not wait for room.
+        Err(reason @ Reason::NoRoom { .. }) if record.is_min_ready() => Verdict::Decline(vec![reason]),
+        Err(reason) => Verdict::Defer(reason),
+    }
+}
+
+/// R32: nobody who is online is left to ask.
+pub fn everybody_declined(request: &NodeRequest, world: &World<'_>) -> bool {
+    world.snapshot.pools().filter_map(|(_, pool)| pool.record.id.as_ref()).all(|id| request.declined_by.contains(id))
+}
+
+/// R21 to R24: another pool is preferred, as long as it is online and has not declined.
+fn better_placed(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) -> Option<Reason> {
+    let wanted = request.distinct_labels();
+    if let Some(preferred) = &request.provider
+        && *preferred != bidder.id.provider
+        && candidates(request, &wanted, world).any(|pool| pool.provider_name.as_ref() == Some(preferred))
+    {
+        return Some(Reason::PreferredProvider(preferred.clone()));
+    }
+    let first = candidates(request, &wanted, world).next()?;
+    if first.priority < bidder.pool.priority && !first.paused {
+        let launcher = first.id.clone().unwrap_or_else(|| LauncherId::from("another pool"));
+        return Some(Reason::PreferredPool { launcher, priority: first.priority });
+    }
+    let lacking = lacking_labels(&wanted, bidder.pool);
+    (!lacking.is_empty()).then_some(Reason::OthersHaveLabels(lacking))
+}
+
+/// Pools that have the labels and have not declined, the preferred ones first and those that pause last.
+fn candidates<'a>(
+    request: &'a NodeRequest,
+    wanted: &'a BTreeSet<&LabelName>,
+    world: &World<'a>,
+) -> impl Iterator<Item = &'a PoolComponent> {
+    let has_declined = |pool: &PoolComponent| pool.id.as_ref().is_some_and(|id| request.declined_by.contains(id));
+    world.snapshot.pools.serving(wanted).filter(move |pool| !has_declined(pool))
+}
+
+/// A pool besides this one has the labels, has not declined, and has room as far as it says.
+pub(crate) fn others_could_serve(request: &NodeRequest, launcher: &LauncherId, world: &World<'_>) -> bool {
+    let wanted = request.distinct_labels();
+    let is_other = |pool: &PoolComponent| pool.id.as_ref().is_some_and(|id| id != launcher);
+    candidates(request, &wanted, world).any(|pool| is_other(pool) && !pool.paused)
+}
+
+fn lacking_labels(wanted: &BTreeSet<&LabelName>, pool: &PoolConfig) -> Vec<LabelName> {
+    wanted.iter().filter(|label| !pool.labels.contains(**label)).map(|label| (*label).clone()).collect()
+}
+
+/// R31: why this pool can never serve the request; empty where it can.
+pub(crate) fn decline_reasons(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) -> Vec<Reason> {
+    if bidder.pool.max_servers.is_some_and(|most| most <= 0) {
+        return vec![Reason::Disabled];
+    }
+    let lacking = lacking_labels(&request.distinct_labels(), bidder.pool);
+    if !lacking.is_empty() {
+        return vec![Reason::LabelsNotAvailable(lacking)];
+    }
+    let wanted = request.node_types.len();
+    if wanted > MOST_NODES {
+        return vec![Reason::TooManyNodes { wanted }];
+    }
+    if bidder.hosts.launches() {
+        return never_launched(request, bidder, world);
+    }
+    if !request.reuse || request.is_min_ready() {
+        return vec![Reason::LaunchesNothing];
+    }
+    if bidder.hosts.facts.standing.is_empty() {
+        return Vec::new(); // Not known yet.
+    }
+    match short_of_slots(request, Hosts::configured, |host| host.slots as usize, bidder) {
+        Some((labels, wanted, slots)) => vec![Reason::ExceedsQuota { labels, wanted, slots }],
+        None => Vec::new(),
+    }
+}
+
+/// Labels of which more is wanted than there are slots, by one way of counting: those of a label, and those of a host.
+fn short_of_slots(
+    request: &NodeRequest,
+    of_label: impl Fn(&Hosts, &LabelName) -> usize,
+    of_host: impl Fn(&StandingHost) -> usize,
+    bidder: &Bidder<'_>,
+) -> Option<(Vec<LabelName>, usize, usize)> {
+    let counts = counts(request);
+    if let Some((label, wanted)) = counts.iter().find(|(label, wanted)| of_label(bidder.hosts, label) < **wanted) {
+        return Some((vec![(*label).clone()], *wanted, of_label(bidder.hosts, label)));
+    }
+    if counts.len() == 1 {
+        return None;
+    }
+    // A slot of a host with several of them counts for each, and serves one at a time.
+    let fitting = matching::assign(&request.node_types, |label, most| {
+        let hosts = bidder.hosts.facts.standing.iter().enumerate();
+        let fitting = hosts.filter(|(_, host)| host.pool == bidder.id.pool && host.labels.contains(label));
+        fitting.flat_map(|(index, host)| (0..of_host(host)).map(move |slot| (index, slot))).take(most).collect()
+    });
+    fitting.err().map(together)
+}
+
+fn together(short: Shortage<'_, LabelName>) -> (Vec<LabelName>, usize, usize) {
+    let labels: BTreeSet<_> = short.kinds.into_iter().cloned().collect();
+    (labels.into_iter().collect(), short.wanted, short.found)
+}
+
+/// How often each label is wanted.
+pub fn counts(request: &NodeRequest) -> BTreeMap<&LabelName, usize> {
+    let mut counts = BTreeMap::new();
+    for label in &request.node_types {
+        *counts.entry(label).or_insert(0) += 1;
+    }
+    counts
+}
+
+/// R26: what the tenant of the request is short of. Labels that this pool does not know count nothing.
+pub(crate) fn over_tenant_limit(
+    request: &NodeRequest,
+    bidder: &Bidder<'_>,
+    claims: &Claims,
+    world: &World<'_>,
+) -> Option<Reason> {
+    let tenant = request.tenant_name.as_ref()?;
+    let mut left = world.config.tenant_limits.get(tenant)?.clone();
+    left.subtract(&world.snapshot.ledger.used_by_tenant(tenant));
+    if let Some(kept) = claims.tenants.kept(tenant) {
+        left.subtract(kept);
+    }
+    let (resource, wanted, left) = left.shortage(&tenant_need(request, bidder))?;
+    Some(Reason::OverTenantLimit { tenant: tenant.clone(), resource, wanted, left })
+}
+
+/// Could the request be served if its tenant used nothing else? What never fits keeps nothing from others.
+pub fn fits_tenant(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) -> bool {
+    let limit = request.tenant_name.as_ref().and_then(|tenant| world.config.tenant_limits.get(tenant));
+    limit.is_none_or(|limit| limit.shortage(&tenant_need(request, bidder)).is_none())
+}
+
+/// What a request takes from its tenant's limits.
+pub fn tenant_need(request: &NodeRequest, bidder: &Bidder<'_>) -> Amounts {
+    let mut need = Amounts::none();
+    for label in request.node_types.iter().filter(|label| bidder.pool.labels.contains(*label)) {
+        need.add(bidder.hosts.facts.need(&bidder.id.pool, label));
+    }
+    need
+}
+
+/// Idle nodes for every wanted label, or the first thing that is short.
+fn fill(request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &World<'_>) -> Result<Vec<NodeId>, Reason> {
+    if world.facts.get(&bidder.id.provider).is_none_or(|facts| facts.standing.is_empty()) {
+        return Err(Reason::NotSurveyed(None));
+    }
+    let unreachable = |(labels, wanted, usable)| Reason::Unreachable { labels, wanted, usable };
+    for (label, wanted) in counts(request) {
+        let idle = world.snapshot.idle_count(bidder.id, label).saturating_sub(claims.claimed(label));
+        let kept = claims.kept(label);
+        if idle < wanted + kept {
+            return Err(short_of_usable(request, bidder, world)
+                .map_or_else(|| Reason::NoIdleNode { label: label.clone(), wanted, idle, kept }, unreachable));
+        }
+    }
+    matching::assign(&request.node_types, |label, most| {
+        let around = world.snapshot.idle_nodes_after(bidder.id, label, claims.last.get(label));
+        around.filter(|id| may_be_taken(id, request, bidder, claims, world)).take(most).cloned().collect()
+    })
+    .map_err(|short| {
+        let (labels, wanted, free) = together(short);
+        short_of_usable(request, bidder, world)
+            .map_or_else(|| Reason::NoFreeNodes { labels, wanted, free }, unreachable)
+    })
+}
+
+/// Labels that the hosts could not serve if nobody else wanted anything: too many of them are down, or their nodes held.
+fn short_of_usable(
+    request: &NodeRequest,
+    bidder: &Bidder<'_>,
+    world: &World<'_>,
+) -> Option<(Vec<LabelName>, usize, usize)> {
+    let held: Vec<_> = world.snapshot.held_nodes(&bidder.id.provider).map(|(_, node)| &node.record).collect();
+    let mut held_on: BTreeMap<HostIdentity, usize> = BTreeMap::new();
+    for identity in held.iter().filter_map(|node| bidder.hosts.identity(node)) {
+        *held_on.entry(identity).or_insert(0) += 1;
+    }
+    let of_label = |hosts: &Hosts, label: &LabelName| {
+        let held = held.iter().filter(|node| node.labels.contains(label)).count();
+        hosts.usable(label).saturating_sub(held)
+    };
+    let of_host = |host: &StandingHost| match host.may_serve() {
+        true => (host.slots as usize).saturating_sub(held_on.get(&host.identity).copied().unwrap_or(0)),
+        false => 0,
+    };
+    short_of_slots(request, of_label, of_host, bidder)
+}
+
+fn may_be_taken(id: &NodeId, request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &World<'_>) -> bool {
+    if claims.has(id) || world.snapshot.is_node_locked(id) {
+        return false;
+    }
+    let node = &world.snapshot.node(id).expect("an index names only nodes that are there").record;
+    // A label kept for a request of higher rank is spared, unless enough idle nodes of it are left beside what this
+    // request may take: the wishes for the label, and those for other labels that this node carries as well.
+    let spared = node.labels.iter().filter(|label| claims.kept(label) > 0).any(|label| {
+        let idle = world.snapshot.idle_count(bidder.id, label).saturating_sub(claims.claimed(label));
+        let taken = request.node_types.iter().filter(|wish| node.labels.contains(wish)).count();
+        idle < claims.kept(label) + taken
+    });
+    !spared && bidder.hosts.identity(node).is_some_and(|host| !bidder.hosts.is_dead(&host))
+}

@@ -1,0 +1,135 @@
+//! Whether there is room for nodes that are launched: the limits of cloud and pool, and what is used and kept of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::pool_context::{Bidder, Choice, Claims};
+use super::reason::Reason;
+use crate::inputs::World;
+use nodepool_driver::facts::{LabelImage, Trouble};
+use nodepool_model::records::ids::{LabelName, NodeId, PoolId, ProviderName};
+use nodepool_model::records::request::NodeRequest;
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::time::Timestamp;
+
+/// R31 for nodes that are launched: labels that cannot work here, images that are missing, and what never fits.
+pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) -> Vec<Reason> {
+    let facts = &bidder.hosts.facts;
+    if let Some(Trouble::Broken(why)) = &facts.trouble {
+        return vec![Reason::OutOfService(why.clone())];
+    }
+    let trouble = |name: &LabelName| {
+        let label = facts.launch_label(&bidder.id.pool, name)?;
+        label.trouble.clone().or_else(|| lacks_upload(&label.image, &bidder.id.provider, world))
+    };
+    let (mut broken, mut missing) = ((Vec::new(), None), (Vec::new(), None));
+    for label in request.distinct_labels() {
+        let (labels, why, text) = match trouble(label) {
+            Some(Trouble::Broken(text)) => (&mut broken.0, &mut broken.1, text),
+            Some(Trouble::NotReady(text)) => (&mut missing.0, &mut missing.1, text),
+            None => continue,
+        };
+        labels.push(label.clone());
+        why.get_or_insert(text);
+    }
+    if let (labels, Some(why)) = broken {
+        return vec![Reason::LabelsBroken { labels, why }];
+    }
+    if let (labels, Some(why)) = missing {
+        return vec![Reason::ImagesNotAvailable { labels, why }];
+    }
+    let mut need = Amounts::none();
+    request.node_types.iter().for_each(|label| need.add(facts.need(&bidder.id.pool, label)));
+    let of_cloud = (!bidder.pool.ignore_provider_quota).then(|| facts.most()).and_then(|most| most.shortage(&need));
+    match bidder.pool.limits.shortage(&need).or(of_cloud) {
+        Some((resource, wanted, limit)) => vec![Reason::NeverFits { resource, wanted, limit }],
+        None => Vec::new(),
+    }
+}
+
+/// An image of the builder that has not been uploaded to this provider.
+pub(crate) fn lacks_upload(image: &LabelImage, provider: &ProviderName, world: &World<'_>) -> Option<Trouble> {
+    let LabelImage::Disk(name) = image else { return None };
+    let upload = world.snapshot.images.newest_upload(provider, name);
+    upload.is_none().then(|| Trouble::NotReady(format!("image {name} has not been uploaded to this provider")))
+}
+
+/// How many idle nodes of each label a request takes, whether there is room for the others or not.
+pub fn reusable<'a>(
+    request: &'a NodeRequest,
+    bidder: &Bidder<'_>,
+    claims: &Claims,
+    zone: Option<&str>,
+    world: &World<'_>,
+) -> BTreeMap<&'a LabelName, usize> {
+    let mut idle = Idle { bidder, claims, world, zone, taken: BTreeSet::new() };
+    let mut taken = BTreeMap::new();
+    for label in request.node_types.iter().filter(|_| request.reuse) {
+        if idle.take(label).is_some() {
+            *taken.entry(label).or_insert(0) += 1;
+        }
+    }
+    taken
+}
+
+/// Idle nodes that go to one request, one after the other: all of one zone, that of the first.
+struct Idle<'a> {
+    bidder: &'a Bidder<'a>,
+    claims: &'a Claims,
+    world: &'a World<'a>,
+    zone: Option<&'a str>,
+    taken: BTreeSet<NodeId>,
+}
+
+impl Idle<'_> {
+    fn take(&mut self, label: &LabelName) -> Option<NodeId> {
+        let snapshot = self.world.snapshot;
+        let is_free = |id: &&NodeId| !self.taken.contains(*id) && !self.claims.has(id) && !snapshot.is_node_locked(id);
+        let zone_of = |id: &NodeId| snapshot.node(id).and_then(|node| node.record.az.as_deref());
+        let fits = |id: &&NodeId| self.zone.is_none() || zone_of(id) == self.zone;
+        let id = snapshot.idle_nodes(self.bidder.id, label).filter(is_free).find(fits)?.clone();
+        self.zone = self.zone.or(zone_of(&id));
+        self.taken.insert(id.clone());
+        Some(id)
+    }
+}
+
+/// Idle nodes where there are any and the request takes them, new ones otherwise as long as there is room. Where a zone is given
+/// the nodes are of that.
+pub fn assemble(
+    request: &NodeRequest,
+    bidder: &Bidder<'_>,
+    claims: &Claims,
+    zone: Option<&str>,
+    world: &World<'_>,
+) -> Result<Vec<Choice>, Reason> {
+    let facts = &bidder.hosts.facts;
+    if facts.seen_at == Timestamp::default() {
+        return Err(Reason::NotSurveyed(facts.trouble.as_ref().map(|trouble| trouble.why().to_owned())));
+    }
+    let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);
+    let mut room = bidder.pool.limits.clone();
+    room.subtract(&world.snapshot.ledger.used_by_pool(bidder.id, |label| need(bidder.id, label)));
+    let mut cloud = if bidder.pool.ignore_provider_quota { Amounts::unlimited() } else { facts.room() };
+    cloud.subtract(&world.snapshot.ledger.used_by_provider(&bidder.id.provider, need));
+    for left in [&mut room, &mut cloud] {
+        left.subtract(&claims.unseen);
+        left.subtract(&claims.resources);
+    }
+    let mut idle = Idle { bidder, claims, world, zone, taken: BTreeSet::new() };
+    let mut choices = Vec::new();
+    for label in &request.node_types {
+        if let Some(node) = request.reuse.then(|| idle.take(label)).flatten() {
+            choices.push(Choice::Reuse(node));
+            continue;
+        }
+        let one = facts.need(&bidder.id.pool, label);
+        for left in [&mut room, &mut cloud] {
+            if let Some((resource, wanted, left)) = left.shortage(one) {
+                return Err(Reason::NoRoom { resource, wanted, left });
+            }
+            left.subtract(one);
+        }
+        choices.push(Choice::Build(label.clone()));
+    }
+    Ok(choices)
+}

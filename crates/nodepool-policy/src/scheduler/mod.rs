@@ -1,0 +1,12 @@
+//! Who serves a request and with which nodes: verdicts, capacity, placement, reservations, min-ready.
+
+pub mod allocate;
+pub mod capacity;
+pub(crate) mod eviction;
+pub mod matching;
+pub mod min_ready;
+pub mod pool_context;
+pub mod reason;
+pub mod shared_pools;
+pub mod tenant_usage;
+pub mod verdicts;

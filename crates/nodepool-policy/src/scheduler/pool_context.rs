@@ -1,0 +1,163 @@
+//! Who looks at requests, and with what in mind: the pool, its standing hosts, and what is spoken for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::tenant_usage::TenantClaims;
+use nodepool_driver::facts::Facts;
+use nodepool_model::config::{PoolConfig, ProviderConfig};
+use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, PoolId};
+use nodepool_model::records::node::Node;
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::static_host::HostIdentity;
+
+/// How one wish of a request is served.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Choice {
+    Reuse(NodeId),
+    Build(LabelName),
+}
+
+/// The pool that looks at requests.
+pub struct Bidder<'a> {
+    pub id: &'a PoolId,
+    pub launcher: &'a LauncherId,
+    pub provider: &'a ProviderConfig,
+    pub pool: &'a PoolConfig,
+    pub hosts: &'a Hosts,
+}
+
+/// What is spoken for: nodes of hand-outs under way, and what requests of higher rank wait for.
+#[derive(Clone, Debug, Default)]
+pub struct Claims {
+    nodes: BTreeMap<NodeId, Vec<LabelName>>,
+    claimed: BTreeMap<LabelName, usize>,
+    kept: BTreeMap<LabelName, usize>,
+    pub tenants: TenantClaims,
+    /// What waiting requests of higher rank keep of the provider's and the pool's limits.
+    pub resources: Amounts,
+    /// What nodes take that are about to be there, and in no picture yet.
+    pub unseen: Amounts,
+    /// Where the last hand-out of a label stopped, so that the hosts take turns.
+    pub last: BTreeMap<LabelName, NodeId>,
+}
+
+impl Claims {
+    pub fn take(&mut self, id: &NodeId, node: &Node) {
+        if self.nodes.insert(id.clone(), node.labels.clone()).is_none() {
+            for label in &node.labels {
+                *self.claimed.entry(label.clone()).or_insert(0) += 1;
+                self.last.insert(label.clone(), id.clone());
+            }
+        }
+    }
+
+    pub fn give_back(&mut self, id: &NodeId) {
+        for label in self.nodes.remove(id).unwrap_or_default() {
+            if let Some(count) = self.claimed.get_mut(&label) {
+                *count -= 1;
+            }
+        }
+    }
+
+    pub fn has(&self, id: &NodeId) -> bool {
+        self.nodes.contains_key(id)
+    }
+
+    /// A pass decides anew what is kept for whom.
+    pub fn begin_pass(&mut self, unseen: Amounts) {
+        self.kept.clear();
+        self.tenants.clear();
+        self.resources = Amounts::none();
+        self.unseen = unseen;
+    }
+
+    /// Requests of lower rank leave so much of the limits alone.
+    pub fn keep_resource(&mut self, resource: &str, amount: f64) {
+        self.resources.add(&Amounts::none().with(resource, amount));
+    }
+
+    /// A request was accepted whose new nodes take this.
+    pub fn build(&mut self, need: &Amounts) {
+        self.unseen.add(need);
+    }
+
+    /// Requests of lower rank leave so many idle nodes of a label alone.
+    pub fn keep(&mut self, label: &LabelName, count: usize) {
+        *self.kept.entry(label.clone()).or_insert(0) += count;
+    }
+
+    pub fn kept(&self, label: &LabelName) -> usize {
+        self.kept.get(label).copied().unwrap_or(0)
+    }
+
+    pub fn claimed(&self, label: &LabelName) -> usize {
+        self.claimed.get(label).copied().unwrap_or(0)
+    }
+}
+
+/// The standing hosts of one pool, indexed for decisions; made anew when the provider's facts change.
+#[derive(Clone, Debug)]
+pub struct Hosts {
+    pub facts: Arc<Facts>,
+    /// Slots per label by configuration, and those on hosts that may serve.
+    slots: BTreeMap<LabelName, (usize, usize)>,
+    /// Whether a host has to be found alive before each hand-out.
+    probed: BTreeMap<HostIdentity, bool>,
+    /// Of those that were found dead.
+    dead: BTreeSet<HostIdentity>,
+}
+
+impl Hosts {
+    pub fn of(facts: Arc<Facts>, id: &PoolId) -> Self {
+        let (mut slots, mut probed) = (BTreeMap::<_, (usize, usize)>::new(), BTreeMap::new());
+        let mut dead = BTreeSet::new();
+        for host in facts.standing.iter().filter(|host| host.pool == id.pool) {
+            probed.insert(host.identity.clone(), host.host_key_checking);
+            if !host.may_serve() {
+                dead.insert(host.identity.clone());
+            }
+            for label in &host.labels {
+                let entry = slots.entry(label.clone()).or_default();
+                entry.0 += host.slots as usize;
+                entry.1 += if host.may_serve() { host.slots as usize } else { 0 };
+            }
+        }
+        Self { facts, slots, probed, dead }
+    }
+
+    pub fn is_of(&self, facts: &Arc<Facts>) -> bool {
+        Arc::ptr_eq(&self.facts, facts)
+    }
+
+    /// Which standing host a node is, where its pool still has it.
+    pub fn identity(&self, node: &Node) -> Option<HostIdentity> {
+        let identity = HostIdentity {
+            name: node.hostname.clone()?,
+            username: node.username.clone()?,
+            port: u16::try_from(node.port()?).ok()?,
+        };
+        self.probed.contains_key(&identity).then_some(identity)
+    }
+
+    pub fn is_probed(&self, identity: &HostIdentity) -> bool {
+        self.probed.get(identity).copied().unwrap_or(true)
+    }
+
+    /// Whether a probe would only find out what is known.
+    pub fn is_dead(&self, identity: &HostIdentity) -> bool {
+        self.dead.contains(identity)
+    }
+
+    pub fn configured(&self, label: &LabelName) -> usize {
+        self.slots.get(label).map_or(0, |slots| slots.0)
+    }
+
+    pub fn usable(&self, label: &LabelName) -> usize {
+        self.slots.get(label).map_or(0, |slots| slots.1)
+    }
+
+    pub fn launches(&self) -> bool {
+        self.facts.launching.is_some()
+    }
+}

@@ -1,0 +1,68 @@
+//! What requests that wait for their tenant's limits keep from requests of lower rank of that tenant, in whatever pool
+//! those would be served, and what requests take that are being taken up. A tenant's limits count over all providers, so both count
+//! over all pools too.
+
+use std::collections::BTreeMap;
+
+use nodepool_model::records::ids::{RequestId, TenantName};
+use nodepool_model::records::request::Rank;
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::snapshot::{Snapshot, usage_totals};
+
+/// By rank of the request: the tenant whose limit it waits for, and what it keeps of it.
+pub type Kept = BTreeMap<Rank, (TenantName, Amounts)>;
+
+/// What requests of tenants with limits take in all, until a picture shows what they have.
+pub type Taking = BTreeMap<RequestId, (TenantName, Amounts)>;
+
+/// What one pass of a pool knows to be kept, up to the rank that it has come to.
+#[derive(Clone, Debug, Default)]
+pub struct TenantClaims {
+    /// By this pool's own verdicts.
+    own: Kept,
+    /// Kept and taken.
+    totals: BTreeMap<TenantName, Amounts>,
+}
+
+impl TenantClaims {
+    pub fn clear(&mut self) {
+        self.own.clear();
+        self.totals.clear();
+    }
+
+    pub fn keep(&mut self, rank: &Rank, tenant: &TenantName, amounts: Amounts) {
+        self.total(tenant).add(&amounts);
+        self.own.insert(rank.clone(), (tenant.clone(), amounts));
+    }
+
+    /// What another pool keeps for a request; only what exceeds our own share counts, as it will be served once.
+    pub fn keep_elsewhere(&mut self, rank: &Rank, tenant: &TenantName, amounts: &Amounts) {
+        let own = self.own.get(rank).map(|(_, own)| own);
+        let excess: Amounts = amounts
+            .iter()
+            .map(|(name, theirs)| (name.to_owned(), (theirs - own.map_or(0.0, |own| own.get(name))).max(0.0)))
+            .collect();
+        self.total(tenant).add(&excess);
+    }
+
+    /// What a request takes besides what the picture shows.
+    pub fn take(&mut self, request: &RequestId, (tenant, need): &(TenantName, Amounts), snapshot: &Snapshot) {
+        // Those of an earlier life of it go, and are none of what it takes now.
+        let nodes = snapshot.standing_nodes(request).filter_map(|id| snapshot.node(id));
+        let shown = usage_totals::of_tenant(tenant, nodes.map(|stored| &*stored.record));
+        let unseen = need.iter().map(|(name, need)| (name.to_owned(), (need - shown.get(name)).max(0.0)));
+        self.total(tenant).add(&unseen.collect());
+    }
+
+    pub fn kept(&self, tenant: &TenantName) -> Option<&Amounts> {
+        self.totals.get(tenant)
+    }
+
+    pub fn own(&self) -> &Kept {
+        &self.own
+    }
+
+    fn total(&mut self, tenant: &TenantName) -> &mut Amounts {
+        self.totals.entry(tenant.clone()).or_insert_with(Amounts::none)
+    }
+}

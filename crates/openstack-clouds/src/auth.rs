@@ -1,0 +1,236 @@
+//! The `auth` section to an identity: which options an auth type has, which it needs, and what they come to.
+
+use crate::error::CloudsError;
+use crate::merge::{Map, Origin};
+use crate::secret::Secret;
+use crate::settings::{Auth, Credential, Domain, Identity, IdentityApi, Scope, User};
+use python_yaml::diagnostics::nearest;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Password,
+    Token,
+    ApplicationCredential,
+}
+
+/// The auth types of this version.
+const TYPES: [(&str, Kind, IdentityApi); 5] = [
+    ("password", Kind::Password, IdentityApi::Discovered),
+    ("token", Kind::Token, IdentityApi::Discovered),
+    ("v3password", Kind::Password, IdentityApi::V3),
+    ("v3token", Kind::Token, IdentityApi::V3),
+    ("v3applicationcredential", Kind::ApplicationCredential, IdentityApi::V3),
+];
+
+const OF_ALL: [&str; 9] = [
+    "auth_url",
+    "system_scope",
+    "domain_id",
+    "domain_name",
+    "project_id",
+    "project_name",
+    "project_domain_id",
+    "project_domain_name",
+    "trust_id",
+];
+const OF_DISCOVERED: [&str; 2] = ["default_domain_id", "default_domain_name"];
+const OF_USER: [&str; 4] = ["user_id", "username", "user_domain_id", "user_domain_name"];
+const OF_CREDENTIAL: [&str; 3] =
+    ["application_credential_id", "application_credential_name", "application_credential_secret"];
+
+/// The options of one cloud, and where to point when they are not enough.
+struct Options<'a> {
+    map: Map,
+    api: IdentityApi,
+    origin: &'a Origin,
+    /// `the cloud NAME`.
+    cloud: String,
+}
+
+/// Takes everything that concerns the login out of an entry.
+pub fn identity(entry: &mut Map, cloud: Option<&str>, origin: &Origin) -> Result<Identity, CloudsError> {
+    let (kind, api) = auth_type(entry, origin)?;
+    let cloud =
+        cloud.map_or_else(|| "the environment (no cloud is named)".to_owned(), |name| format!("the cloud {name}"));
+    let options = Options { map: options(entry, kind, api)?, api, origin, cloud };
+    let url = options.text("auth_url")?;
+    let missing = options.missing(kind)?;
+    if !missing.is_empty() {
+        let names: Vec<String> = missing.iter().map(|name| format!("auth.{name}")).collect();
+        let message = format!("Auth plugin requires parameters which were not given: {}", missing.join(", "));
+        let help = format!("add {} to {}, or to its entry in secure.yaml", names.join(" and "), options.cloud);
+        return Err(CloudsError::AuthIncomplete(origin.problem(message, help)));
+    }
+    Ok(Identity { auth_url: url.unwrap_or_default(), api, auth: options.auth(kind)?, scope: options.scope()? })
+}
+
+fn auth_type(entry: &mut Map, origin: &Origin) -> Result<(Kind, IdentityApi), CloudsError> {
+    let node = entry.remove("auth_type");
+    let name = node.as_ref().map(|node| node.scalar("auth_type")).transpose()?.flatten();
+    let name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| "none".to_owned());
+    if let Some((_, kind, api)) = TYPES.iter().find(|(own, ..)| *own == name) {
+        return Ok((*kind, *api));
+    }
+    let known: Vec<&str> = TYPES.iter().map(|(name, ..)| *name).collect();
+    let at = node.as_ref().map_or(origin, |node| &node.origin);
+    let message = format!("the auth type {name} is not part of this version");
+    let help = format!("the auth types are: {}", known.join(", "));
+    Err(CloudsError::AuthTypeUnknown(at.problem(message, help)))
+}
+
+fn names_of(kind: Kind, api: IdentityApi) -> Vec<&'static str> {
+    let mut names = OF_ALL.to_vec();
+    if api == IdentityApi::Discovered {
+        names.extend(OF_DISCOVERED);
+    }
+    match kind {
+        Kind::Password => names.extend(OF_USER.into_iter().chain(["password"])),
+        Kind::Token => names.push("token"),
+        Kind::ApplicationCredential => names.extend(OF_USER.into_iter().chain(OF_CREDENTIAL)),
+    }
+    names
+}
+
+/// The values of the options, each from `auth` or else from beside it.
+fn options(entry: &mut Map, kind: Kind, api: IdentityApi) -> Result<Map, CloudsError> {
+    let mut auth = entry.map("auth")?;
+    entry.remove("auth");
+    let names = names_of(kind, api);
+    let mut result = Map::default();
+    for name in &names {
+        // `user_name` is an old name of this one option.
+        let spellings: &[&str] = if *name == "username" { &["username", "user_name"] } else { &[name] };
+        let mut value = None;
+        for map in [&mut auth, &mut *entry] {
+            let mut own = None;
+            for spelling in spellings {
+                let node = map.remove(spelling);
+                own = own.or(node);
+            }
+            let own = own.filter(
+                |node| !matches!(node.scalar(name), Ok(text) if text.as_deref().unwrap_or_default().is_empty()),
+            );
+            value = value.or(own);
+        }
+        if let Some(node) = value {
+            result.set(name, node);
+        }
+    }
+    if let Some((key, node)) = auth.0.iter().find(|(_, node)| !node.is_null()) {
+        let meant = nearest(key, names.iter().copied()).map_or_else(String::new, |near| format!("is it {near}? "));
+        let help = format!("{meant}its options are: {}", names.join(", "));
+        return Err(node.origin.wrong(format!("auth has an option {key}, which this auth type has not"), help));
+    }
+    Ok(result)
+}
+
+impl Options<'_> {
+    fn text(&self, name: &str) -> Result<Option<String>, CloudsError> {
+        self.map.text(name)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.map.given(name).is_some()
+    }
+
+    fn secret(&self, name: &str) -> Result<Secret, CloudsError> {
+        Ok(Secret::new(self.text(name)?.unwrap_or_default()))
+    }
+
+    fn missing(&self, kind: Kind) -> Result<Vec<&'static str>, CloudsError> {
+        let has_user = self.has("user_id") || self.has("username");
+        let needed: Vec<(&'static str, bool)> = match kind {
+            Kind::Password => vec![("username", has_user), ("password", self.has("password"))],
+            Kind::Token => vec![("token", self.has("token"))],
+            Kind::ApplicationCredential => {
+                let by_id = self.has("application_credential_id");
+                let by_name = self.has("application_credential_name");
+                vec![
+                    ("application_credential_id", by_id || by_name),
+                    ("username", by_id || !by_name || has_user),
+                    ("application_credential_secret", self.has("application_credential_secret")),
+                ]
+            }
+        };
+        let all = [("auth_url", self.has("auth_url"))].into_iter().chain(needed);
+        Ok(all.filter(|(_, given)| !given).map(|(name, _)| name).collect())
+    }
+
+    fn auth(&self, kind: Kind) -> Result<Auth, CloudsError> {
+        Ok(match kind {
+            Kind::Password => Auth::Password { user: self.user()?, password: self.secret("password")? },
+            Kind::Token => Auth::Token { token: self.secret("token")? },
+            Kind::ApplicationCredential => {
+                let id = self.text("application_credential_id")?;
+                let credential = match (id, self.text("application_credential_name")?) {
+                    (Some(id), _) => Credential::Id(id),
+                    (None, name) => Credential::Name { name: name.unwrap_or_default(), user: self.user()? },
+                };
+                Auth::ApplicationCredential { credential, secret: self.secret("application_credential_secret")? }
+            }
+        })
+    }
+
+    fn user(&self) -> Result<User, CloudsError> {
+        if let Some(id) = self.text("user_id")? {
+            return Ok(User::Id(id));
+        }
+        let domain = self.domain("user_domain")?;
+        self.refuse_without_domain("username", &domain)?;
+        Ok(User::Name { name: self.text("username")?.unwrap_or_default(), domain })
+    }
+
+    fn scope(&self) -> Result<Scope, CloudsError> {
+        let domain = match (self.text("domain_id")?, self.text("domain_name")?) {
+            (Some(id), _) => Some(Domain::Id(id)),
+            (None, name) => name.map(Domain::Name),
+        };
+        let project = match (self.text("project_id")?, self.text("project_name")?) {
+            (Some(id), _) => Some(Scope::ProjectId(id)),
+            (None, None) => None,
+            (None, Some(name)) => {
+                let domain = self.domain("project_domain")?;
+                self.refuse_without_domain("project_name", &domain)?;
+                Some(Scope::ProjectName { name, domain })
+            }
+        };
+        let system = self.text("system_scope")?;
+        if system.as_deref().is_some_and(|scope| scope != "all") {
+            return Err(self.origin.wrong("system_scope is not `all`", "`all` is the only system scope there is"));
+        }
+        let trust = self.text("trust_id")?.map(Scope::Trust);
+        let scopes = [domain.map(Scope::Domain), project, trust, system.map(|_| Scope::System)];
+        let mut scopes = scopes.into_iter().flatten();
+        let scope = scopes.next().unwrap_or(Scope::Default);
+        match scopes.next() {
+            None => Ok(scope),
+            Some(_) => {
+                let help = "keep one of project, domain, trust_id and system_scope";
+                Err(self.origin.wrong(format!("{} is to be used for several things at once", self.cloud), help))
+            }
+        }
+    }
+
+    /// The domain of user or project; an id counts more than a name.
+    fn domain(&self, of: &str) -> Result<Option<Domain>, CloudsError> {
+        let or_default = |kind: &str| -> Result<Option<String>, CloudsError> {
+            let own = self.text(&format!("{of}_{kind}"))?;
+            if own.is_some() { Ok(own) } else { self.text(&format!("default_domain_{kind}")) }
+        };
+        if let Some(id) = or_default("id")? {
+            return Ok(Some(Domain::Id(id)));
+        }
+        Ok(or_default("name")?.map(Domain::Name))
+    }
+
+    /// Names are unique within a domain only, and the `v3…` types do not guess it.
+    fn refuse_without_domain(&self, name: &str, domain: &Option<Domain>) -> Result<(), CloudsError> {
+        if domain.is_some() || self.api == IdentityApi::Discovered {
+            return Ok(());
+        }
+        let key = if name == "username" { "user_domain" } else { "project_domain" };
+        let message = format!("{name} is given without its domain");
+        let help = format!("add auth.{key}_name or auth.{key}_id to {}; `Default` is a common name", self.cloud);
+        Err(CloudsError::AuthIncomplete(self.origin.problem(message, help)))
+    }
+}

@@ -1,0 +1,129 @@
+//! Where the files of clouds lie, and the one function that reads them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use crate::error::CloudsError;
+use python_yaml::diagnostics::Problem;
+use python_yaml::tree::Place;
+
+const SUFFIXES: [&str; 3] = ["yaml", "yml", "json"];
+
+/// Which files may be there, the strongest first, and what the environment says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Places {
+    pub clouds: Vec<PathBuf>,
+    pub secure: Vec<PathBuf>,
+    pub vendors: Vec<PathBuf>,
+    pub environment: Environment,
+}
+
+/// The part of the environment that counts.
+#[derive(Clone, Default, PartialEq)]
+pub struct Environment {
+    /// `OS_…` and `STATSD_…`.
+    pub variables: BTreeMap<String, String>,
+    /// What `~` stands for.
+    pub home: Option<PathBuf>,
+}
+
+/// `OS_PASSWORD` is among the variables.
+impl std::fmt::Debug for Environment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<_> = self.variables.keys().collect();
+        f.debug_struct("Environment").field("variables", &names).field("home", &self.home).finish()
+    }
+}
+
+/// The files that count, as they were read.
+#[derive(Clone, Default)]
+pub struct Files {
+    pub clouds: Option<FileText>,
+    pub secure: Option<FileText>,
+    pub vendors: Option<FileText>,
+    /// Where clouds were looked for, for whoever finds none.
+    pub searched: Vec<PathBuf>,
+    pub environment: Environment,
+}
+
+#[derive(Clone)]
+pub struct FileText {
+    pub path: PathBuf,
+    pub text: String,
+}
+
+impl Places {
+    /// The files of these directories, and before them those that variables name.
+    pub fn new(directories: &[PathBuf], environment: Environment) -> Self {
+        let list = |variable: &str, stem: &str| {
+            let named = environment.variables.get(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
+            let in_directory = |directory: &PathBuf| SUFFIXES.map(|suffix| directory.join(format!("{stem}.{suffix}")));
+            named.into_iter().chain(directories.iter().flat_map(in_directory)).collect()
+        };
+        Self {
+            clouds: list("OS_CLIENT_CONFIG_FILE", "clouds"),
+            secure: list("OS_CLIENT_SECURE_FILE", "secure"),
+            vendors: list("OS_CLIENT_VENDOR_FILE", "clouds-public"),
+            environment,
+        }
+    }
+
+    /// As this process was started.
+    pub fn of_process() -> Self {
+        let variables =
+            env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        let variables: BTreeMap<String, String> = variables.collect();
+        let directories = directories(&variables, env::current_dir().ok(), env::home_dir());
+        let ours = |name: &String| name.starts_with("OS_") || name.starts_with("STATSD_");
+        let variables = variables.into_iter().filter(|(name, _)| ours(name)).collect();
+        Self::new(&directories, Environment { variables, home: env::home_dir() })
+    }
+}
+
+/// The current directory, the user's, the site's, and the one of all OpenStack clients.
+pub fn directories(
+    variables: &BTreeMap<String, String>,
+    current: Option<PathBuf>,
+    home: Option<PathBuf>,
+) -> Vec<PathBuf> {
+    let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
+    let variable = |name: &str| variables.get(name).map_or("", String::as_str);
+    // A snap's HOME is not the user's.
+    let real_home = Some(variable("SNAP_REAL_HOME")).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let user = home.as_ref().map(|home| home.join(".config"));
+    let real_user = real_home.or(home).map(|home| home.join(".config"));
+    let mut site: Vec<PathBuf> = variable("XDG_CONFIG_DIRS").split(':').filter_map(absolute).collect();
+    if site.is_empty() {
+        site.push(PathBuf::from("/etc/xdg"));
+    }
+    let users = [absolute(variable("XDG_CONFIG_HOME")).or(user), real_user];
+    let mut directories: Vec<PathBuf> = current.into_iter().collect();
+    directories.extend(users.into_iter().flatten().chain(site).map(|directory| directory.join("openstack")));
+    directories.push(PathBuf::from("/etc/openstack"));
+    directories
+}
+
+/// Reads the first file of each kind. A file that is there and cannot be read is an error: another one in its place would
+/// be a surprise.
+pub fn read(places: &Places) -> Result<Files, CloudsError> {
+    Ok(Files {
+        clouds: first(&places.clouds)?,
+        secure: first(&places.secure)?,
+        vendors: first(&places.vendors)?,
+        searched: places.clouds.clone(),
+        environment: places.environment.clone(),
+    })
+}
+
+fn first(paths: &[PathBuf]) -> Result<Option<FileText>, CloudsError> {
+    let Some(path) = paths.iter().find(|path| path.exists()) else { return Ok(None) };
+    let text = fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+    Ok(Some(FileText { path: path.clone(), text }))
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> CloudsError {
+    let help = format!("{error}; let the user of this program read it, as text in UTF-8, or move it away");
+    let problem = Problem::error(Place::default(), "cannot read the file").help(help);
+    CloudsError::Unreadable(problem.in_file(&path.display().to_string()))
+}

@@ -1,0 +1,52 @@
+//! clouds.yaml as openstacksdk reads it: the settings of one region of one cloud.
+//!
+//! `load` is what a provider wants; `resolve` is the same without the file system. Both are done anew at each load of the
+//! configuration, so a change of a clouds file counts from the next reload on.
+
+pub mod field_paths;
+pub(crate) mod load;
+pub(crate) mod merge;
+pub(crate) mod suggestions;
+
+pub mod error;
+pub mod secret;
+pub mod settings;
+
+mod auth;
+mod networks;
+mod parse;
+mod profiles;
+mod select;
+
+pub use error::CloudsError;
+pub use field_paths::{Environment, FileText, Files, Places};
+pub use secret::Secret;
+pub use select::Wanted;
+pub use settings::*;
+
+use python_yaml::diagnostics::Problem;
+
+/// A cloud's settings, and what is odd about its files.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    pub settings: CloudSettings,
+    /// None of them is an error.
+    pub warnings: Vec<Problem>,
+}
+
+/// Reads the files and resolves what they say about a cloud.
+pub fn load(places: &Places, wanted: Wanted<'_>) -> Result<Loaded, CloudsError> {
+    resolve(&field_paths::read(places)?, wanted)
+}
+
+/// What these files say about a cloud. Pure.
+pub fn resolve(files: &Files, wanted: Wanted<'_>) -> Result<Loaded, CloudsError> {
+    let mut warnings = Vec::new();
+    let clouds = select::Clouds::new(files, &mut warnings)?;
+    let entry = clouds.entry(wanted, files, &mut warnings)?;
+    let settings = load::settings(entry, &clouds.root, &files.environment, &mut warnings)?;
+    Ok(Loaded { settings, warnings })
+}
+
+#[cfg(test)]
+mod cases;

@@ -1,0 +1,62 @@
+//! Profiles: what is known of a public cloud, from clouds-public.yaml or built in.
+
+use crate::error::CloudsError;
+use crate::field_paths::Files;
+use crate::merge::{Map, Node};
+use crate::parse::{built_in, parse};
+use python_yaml::diagnostics::{Problem, Severity, nearest};
+
+const BUILT_IN: &str = include_str!("built_in.yaml");
+
+/// The settings of a cloud that says nothing.
+pub fn defaults() -> Map {
+    table("the SDK's defaults", "defaults")
+}
+
+fn table(name: &str, key: &str) -> Map {
+    built_in(name, BUILT_IN).map(key).expect("the built-in table has both parts")
+}
+
+/// The profile that a node names. A name that nobody knows is an empty one, with a warning, as in the SDK.
+pub fn profile(named: &Node, files: &Files, warnings: &mut Vec<Problem>) -> Result<Map, CloudsError> {
+    let name = named.scalar("profile")?.unwrap_or_default();
+    if name.is_empty() {
+        return Ok(Map::default());
+    }
+    if let Some(file) = &files.vendors {
+        let own = parse(file, warnings)?.map("public-clouds")?;
+        if let Some(profile) = own.get(&name) {
+            return profile.map(&name);
+        }
+    }
+    if name.contains("://") {
+        let help = "nothing is fetched when a configuration is loaded: put what the URL says into clouds-public.yaml";
+        let message = format!("the profile {name} is a URL");
+        return Err(CloudsError::ProfileUnusable(named.origin.problem(message, help)));
+    }
+    let known = table("the built-in profiles", "profiles");
+    let Some(profile) = known.get(&name) else {
+        let names: Vec<&str> = known.0.iter().map(|(name, _)| name.as_str()).collect();
+        let meant = nearest(&name, names.iter().copied()).map_or_else(String::new, |near| format!("; is it {near}?"));
+        let help = format!("it is taken for an empty one{meant} (built in are {})", names.join(", "));
+        let warning = named.origin.problem(format!("there is no profile {name}"), help);
+        warnings.push(warning.at_most(Severity::Warning));
+        return Ok(Map::default());
+    };
+    let mut profile = profile.map(&name)?;
+    // Only the profile of the cloud is of a status; the cloud itself is not.
+    let status = profile.remove("status").map(|status| status.scalar("status")).transpose()?.flatten();
+    match status.as_deref() {
+        Some("shutdown") => {
+            let help = "choose another cloud, or describe this one yourself without `profile`";
+            let message = format!("the profile {name} is of a cloud that no longer exists");
+            Err(CloudsError::ProfileUnusable(named.origin.problem(message, help)))
+        }
+        Some("deprecated") => {
+            let warning = named.origin.problem(format!("the profile {name} is of a cloud that no longer answers"), "");
+            warnings.push(warning.at_most(Severity::Warning));
+            Ok(profile)
+        }
+        _ => Ok(profile),
+    }
+}

@@ -1,0 +1,105 @@
+//! Old spellings and places of settings, moved to where they belong, in the order in which the SDK does it.
+
+use crate::error::CloudsError;
+use crate::merge::{Map, Node, Origin, Value};
+use python_yaml::diagnostics::{Problem, Severity};
+
+/// Options of `auth` by all their names; of several the last one counts, and beside `auth` more than in it.
+const MOVED: [(&str, &[&str]); 10] = [
+    ("domain_id", &["domain_id", "domain-id"]),
+    ("domain_name", &["domain_name", "domain-name"]),
+    ("user_domain_id", &["user_domain_id", "user-domain-id"]),
+    ("user_domain_name", &["user_domain_name", "user-domain-name"]),
+    ("project_domain_id", &["project_domain_id", "project-domain-id"]),
+    ("project_domain_name", &["project_domain_name", "project-domain-name"]),
+    ("token", &["auth-token", "auth_token", "token"]),
+    ("passcode", &["passcode"]),
+    ("project_id", &["tenant_id", "tenant-id", "project_id", "project-id"]),
+    ("project_name", &["tenant_name", "tenant-name", "project_name", "project-name"]),
+];
+
+/// What one domain stands for where there is a project.
+const DOMAINS: [(&str, [&str; 2]); 2] = [
+    ("domain_id", ["user_domain_id", "project_domain_id"]),
+    ("domain_name", ["user_domain_name", "project_domain_name"]),
+];
+
+/// Puts the merged entry of a cloud into the form that everything is read from.
+pub fn fixed(entry: Map, cloud: &Origin, warnings: &mut Vec<Problem>) -> Result<Map, CloudsError> {
+    let mut entry = with_interfaces(with_one_timeout(entry));
+    // `auth_type` has a default, which is stronger than its other names.
+    for name in ["auth_plugin", "auth-type"] {
+        if let Some(node) = entry.remove(name) {
+            let problem = node.origin.problem(format!("{name} has no effect"), "write auth_type");
+            warnings.push(problem.at_most(Severity::Warning));
+        }
+    }
+    let origin = entry.get("auth").map_or_else(|| cloud.clone(), |auth| auth.origin.clone());
+    let mut auth = entry.map("auth")?;
+    move_options(&mut entry, &mut auth)?;
+    spread_domains(&mut entry, &mut auth);
+    if let Some(url) = auth.given("auth_url") {
+        let filled = entry.filled("auth_url", &url.scalar("auth_url")?.unwrap_or_default(), &url.origin)?;
+        let filled = Node::text(&url.origin, filled);
+        auth.set("auth_url", filled);
+    }
+    entry.set("auth", Node { origin, value: Value::Map(auth) });
+    Ok(entry.with_underscores())
+}
+
+/// The timeout of any service is the timeout of all, and the last one counts.
+fn with_one_timeout(entry: Map) -> Map {
+    let mut result = Map::default();
+    let mut of_service = None;
+    for (key, node) in entry.0 {
+        let own = key == "timeout" || key == "api_timeout";
+        if key.ends_with("timeout") && !own { of_service = Some(node) } else { result.set(&key, node) }
+    }
+    if let Some(node) = of_service.filter(|node| !node.is_null()) {
+        result.set("api_timeout", node);
+    }
+    result
+}
+
+/// `endpoint_type` is what interfaces were called.
+fn with_interfaces(entry: Map) -> Map {
+    let mut result = Map::default();
+    for (key, node) in entry.0 {
+        let prefix = key.strip_suffix("endpoint_type");
+        result.set(&prefix.map_or_else(|| key.clone(), |prefix| format!("{prefix}interface")), node);
+    }
+    result
+}
+
+fn move_options(entry: &mut Map, auth: &mut Map) -> Result<(), CloudsError> {
+    for (target, names) in MOVED {
+        let mut found = None;
+        for name in names {
+            for node in [auth.remove(name), entry.remove(name)].into_iter().flatten() {
+                if let Some(text) = node.scalar(name)? {
+                    found = Some(Node::text(&node.origin, text));
+                }
+            }
+        }
+        if let Some(node) = found.filter(|node| !matches!(&node.value, Value::Text(text) if text.is_empty())) {
+            auth.set(target, node);
+        }
+    }
+    Ok(())
+}
+
+/// With a project, a single domain is that of the user and of the project; without, it is what the token is for.
+fn spread_domains(entry: &mut Map, auth: &mut Map) {
+    let of_project = auth.get("project_id").is_some() || auth.get("project_name").is_some();
+    for (single, both) in DOMAINS {
+        if !of_project {
+            continue;
+        }
+        if let Some(node) = auth.remove(single) {
+            for key in both.into_iter().filter(|key| auth.get(key).is_none()).collect::<Vec<_>>() {
+                auth.set(key, node.clone());
+            }
+        }
+        entry.remove(single);
+    }
+}

@@ -1,0 +1,158 @@
+//! Handlers of a logging file: which of Python's classes write where, and with which of their arguments.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::{Section, level};
+use crate::format::Format;
+use crate::sinks::file::{Begin, FilePlan, Opened, Rotation};
+use crate::sinks::schedule::{Schedule, Zone};
+use crate::sinks::sink::SinkPlan;
+use crate::sinks::syslog::{self, Address};
+use crate::{Filter, HandlerPlan, Level};
+
+/// What every handler may have.
+const COMMON: [&str; 6] = ["class", "level", "formatter", "filters", "args", "kwargs"];
+const FILE: [&str; 5] = ["filename", "mode", "encoding", "delay", "errors"];
+
+pub fn handler(
+    name: &str,
+    section: &Section,
+    formats: &BTreeMap<&str, Format>,
+    filters: Vec<Filter>,
+    notices: &mut Vec<String>,
+) -> Result<HandlerPlan, String> {
+    let format = match section.get("formatter").filter(|formatter| !formatter.is_empty()) {
+        Some(formatter) => formats
+            .get(formatter.as_str())
+            .cloned()
+            .ok_or_else(|| format!("handler `{name}`: there is no formatter `{formatter}`"))?,
+        None => Format::message(),
+    };
+    let level = level(section, &format!("handler `{name}`"))?.unwrap_or(Level::ALL);
+    let sink = Arguments { name, section }.sink(notices)?;
+    Ok(HandlerPlan { level, format, filters, sink })
+}
+
+/// One handler's, with its name for what has to be said.
+struct Arguments<'a> {
+    name: &'a str,
+    section: &'a Section,
+}
+
+impl Arguments<'_> {
+    fn get(&self, key: &str) -> &str {
+        self.section.get(key).map_or("", String::as_str)
+    }
+
+    fn wrong(&self, problem: &str) -> String {
+        format!("handler `{}`: {problem}", self.name)
+    }
+
+    fn number(&self, key: &str) -> Result<u64, String> {
+        match self.get(key).replace('_', "").as_str() {
+            "" => Ok(0),
+            text => text.parse().map_err(|_| self.wrong(&format!("`{key}` must be a number, not `{text}`"))),
+        }
+    }
+
+    fn count(&self, key: &str) -> Result<u32, String> {
+        Ok(u32::try_from(self.number(key)?).unwrap_or(u32::MAX))
+    }
+
+    fn truth(&self, key: &str) -> bool {
+        !matches!(self.get(key).to_ascii_lowercase().as_str(), "" | "false" | "no" | "off" | "0")
+    }
+
+    fn sink(&self, notices: &mut Vec<String>) -> Result<SinkPlan, String> {
+        let factory = self.section.get("()").map_or("", String::as_str);
+        let class = if factory.is_empty() { self.get("class") } else { factory };
+        let (sink, known): (SinkPlan, &[&str]) = match class.rsplit('.').next().unwrap_or(class) {
+            "StreamHandler" => (self.stream(notices), &["stream"]),
+            "FileHandler" | "WatchedFileHandler" => (self.file(Rotation::Never, notices)?, &[]),
+            "RotatingFileHandler" => {
+                let rotation =
+                    Rotation::BySize { max_bytes: self.number("maxBytes")?, backups: self.count("backupCount")? };
+                (self.file(rotation, notices)?, &["maxBytes", "backupCount"])
+            }
+            "TimedRotatingFileHandler" => {
+                (self.file(self.rotation_by_time()?, notices)?, &["when", "interval", "backupCount", "utc"])
+            }
+            "SysLogHandler" => (self.syslog()?, &["address", "facility", "socktype"]),
+            "NullHandler" => (SinkPlan::Nothing, &[]),
+            "" => return Err(self.wrong("`class` is missing")),
+            _ => {
+                notices.push(self.wrong(&format!("the class `{class}` is not known here; it writes nothing")));
+                return Ok(SinkPlan::Nothing);
+            }
+        };
+        let is_file = matches!(sink, SinkPlan::File(_));
+        for (key, value) in self.section {
+            let is_of_files = is_file && FILE.contains(&key.as_str());
+            let is_known =
+                COMMON.contains(&key.as_str()) || known.contains(&key.as_str()) || key == "()" || is_of_files;
+            if !is_known && !value.is_empty() {
+                notices.push(self.wrong(&format!("`{key}: {value}` has no meaning here and is ignored")));
+            }
+        }
+        Ok(sink)
+    }
+
+    fn stream(&self, notices: &mut Vec<String>) -> SinkPlan {
+        match self.get("stream") {
+            "ext://sys.stdout" | "sys.stdout" => SinkPlan::Stdout,
+            "ext://sys.stderr" | "sys.stderr" | "" => SinkPlan::Stderr,
+            other => {
+                notices.push(self.wrong(&format!("the stream `{other}` is not known here; it is standard error")));
+                SinkPlan::Stderr
+            }
+        }
+    }
+
+    fn file(&self, rotation: Rotation, notices: &mut Vec<String>) -> Result<SinkPlan, String> {
+        let path = Some(self.get("filename")).filter(|path| !path.is_empty());
+        let path = path.map(PathBuf::from).ok_or_else(|| self.wrong("`filename` is missing"))?;
+        let begin = match self.get("mode").trim_end_matches(['b', 't', '+']) {
+            "" | "a" => Begin::Append,
+            // Nothing is emptied that is rotated by size: Python overrules that too.
+            "w" if matches!(rotation, Rotation::BySize { max_bytes: 1.., .. }) => Begin::Append,
+            "w" => Begin::Empty,
+            other => return Err(self.wrong(&format!("`mode` must be `a` or `w`, not `{other}`"))),
+        };
+        let encoding = self.get("encoding").to_ascii_lowercase();
+        if !matches!(encoding.as_str(), "" | "utf-8" | "utf8" | "utf_8" | "ascii" | "us-ascii") {
+            notices.push(self.wrong(&format!("files are written in UTF-8, not in {encoding}")));
+        }
+        let opened = if self.truth("delay") { Opened::WithFirstLine } else { Opened::AtStart };
+        Ok(SinkPlan::File(FilePlan { path, begin, opened, rotation }))
+    }
+
+    fn rotation_by_time(&self) -> Result<Rotation, String> {
+        let (when, zone) = (self.get("when"), if self.truth("utc") { Zone::Utc } else { Zone::Local });
+        let schedule = Schedule::parse(when, self.count("interval")?, zone)
+            .ok_or_else(|| self.wrong(&format!("`when` must be S, M, H, D, midnight or W0 to W6, not `{when}`")))?;
+        Ok(Rotation::ByTime { schedule, backups: self.count("backupCount")? })
+    }
+
+    fn syslog(&self) -> Result<SinkPlan, String> {
+        let wanted = self.get("facility").rsplit("LOG_").next().unwrap_or_default().to_ascii_lowercase();
+        let wanted = if wanted.is_empty() { "user" } else { wanted.as_str() };
+        let facility = syslog::facility(wanted).ok_or_else(|| self.wrong(&format!("unknown facility `{wanted}`")))?;
+        let address = match self.get("address") {
+            "" => "localhost,514",
+            given => given,
+        };
+        if address.starts_with('/') {
+            return Ok(SinkPlan::Syslog { address: Address::Socket(PathBuf::from(address)), facility });
+        }
+        let unknown = || self.wrong(&format!("`address` must be a socket or a host and a port, not `{address}`"));
+        let (host, port) = address.split_once(',').ok_or_else(unknown)?;
+        let (host, port) = (host.trim().to_owned(), port.trim().parse().map_err(|_| unknown())?);
+        let address = match self.get("socktype").rsplit(['.', '/']).next().unwrap_or_default() {
+            "SOCK_STREAM" | "1" => Address::Tcp(host, port),
+            "SOCK_DGRAM" | "2" | "" => Address::Udp(host, port),
+            other => return Err(self.wrong(&format!("unknown socktype `{other}`"))),
+        };
+        Ok(SinkPlan::Syslog { address, facility })
+    }
+}

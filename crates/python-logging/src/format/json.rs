@@ -1,0 +1,208 @@
+//! Log records as JSON: one object on one line, each known id under a key of its own.
+
+use std::fmt::Write as _;
+
+use chrono::SecondsFormat;
+
+use super::pattern::{Field, Piece, Raw, Style};
+use super::{Date, Lines, Record, value};
+
+/// What a formatter makes of a record.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Layout {
+    Text { pieces: Vec<Piece>, lines: Lines },
+    Object(Object),
+}
+
+/// Which keys an object has, beyond those of what the record is about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Object {
+    keys: Vec<(String, Source)>,
+    event: &'static str,
+    /// What is the same in every record.
+    fixed: Vec<(String, String)>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Source {
+    /// The time with its offset, as RFC 3339 has it.
+    Instant,
+    Field(Field),
+}
+
+impl Default for Object {
+    fn default() -> Self {
+        let field = |key: &str, field| (key.to_owned(), Source::Field(field));
+        Self {
+            keys: vec![
+                ("time".to_owned(), Source::Instant),
+                field("level", Field::LevelName),
+                field("logger", Field::Logger),
+                field("message", Field::Message),
+            ],
+            event: "event",
+            fixed: Vec::new(),
+        }
+    }
+}
+
+impl Object {
+    /// As python-json-logger does it: the fields that a format string names are the keys, whatever stands between them.
+    pub fn with_keys_of(pieces: &[Piece]) -> Self {
+        let fields = pieces.iter().filter_map(|piece| match piece {
+            Piece::Value(field, _) => Some((name(*field).to_owned(), Source::Field(*field))),
+            Piece::Text(_) => None,
+        });
+        // The name that the original's records have for it.
+        Self { keys: fields.collect(), event: "event_id", fixed: Vec::new() }
+    }
+
+    pub fn rename(&mut self, from: &str, to: &str) {
+        self.keys.iter_mut().filter(|(key, _)| key == from).for_each(|(key, _)| to.clone_into(key));
+    }
+
+    /// A moment that machines can read, beside whatever the format has.
+    pub fn stamp(&mut self) {
+        self.keys.push(("timestamp".to_owned(), Source::Instant));
+    }
+
+    pub fn fix(&mut self, key: &str, value: &str) {
+        self.fixed.push((key.to_owned(), value.to_owned()));
+    }
+
+    pub fn render(&self, record: &Record<'_>, date: &Date, text: &mut String) {
+        let mut line = Line { text, taken: Vec::new() };
+        for (key, source) in &self.keys {
+            match source {
+                Source::Instant => {
+                    line.string(key, &record.time.to_rfc3339_opts(SecondsFormat::Millis, false));
+                }
+                Source::Field(field) => match value(*field, record, record.plain, date) {
+                    Raw::Text(value) => line.string(key, &value),
+                    Raw::Whole(value) => line.bare(key, &value.to_string()),
+                    Raw::Float(value) => line.bare(key, &value.to_string()),
+                },
+            }
+        }
+        let known = &record.known;
+        for (key, id) in [(self.event, known.event), ("node_request", known.request), ("node", known.node)] {
+            if let Some(id) = id {
+                line.string(key, id);
+            }
+        }
+        for (key, value, is_bare) in known.others {
+            if *is_bare { line.bare(key, value) } else { line.string(key, value) }
+        }
+        for (key, value) in &self.fixed {
+            line.string(key, value);
+        }
+        let text = line.text;
+        text.push_str(if text.is_empty() { "{}" } else { "}" });
+    }
+}
+
+/// An object under construction. A key comes once: the second `name` is `name_`.
+struct Line<'a> {
+    text: &'a mut String,
+    taken: Vec<String>,
+}
+
+impl Line<'_> {
+    fn string(&mut self, key: &str, value: &str) {
+        // A text always is JSON.
+        let value = serde_json::to_string(value).unwrap_or_default();
+        self.bare(key, &value);
+    }
+
+    fn bare(&mut self, key: &str, value: &str) {
+        let separator = if self.taken.is_empty() { '{' } else { ',' };
+        let mut key = key.to_owned();
+        while self.taken.contains(&key) {
+            key.push('_');
+        }
+        let quoted = serde_json::to_string(&key).unwrap_or_default();
+        self.taken.push(key);
+        // Writing to a String cannot fail.
+        let _ = write!(self.text, "{separator}{quoted}:{value}");
+    }
+}
+
+fn name(field: Field) -> &'static str {
+    match field {
+        Field::Time => "asctime",
+        Field::Created => "created",
+        Field::Milliseconds => "msecs",
+        Field::SinceStart => "relativeCreated",
+        Field::LevelName => "levelname",
+        Field::LevelNumber => "levelno",
+        Field::Logger => "name",
+        Field::Message => "message",
+        Field::File => "pathname",
+        Field::FileName => "filename",
+        Field::Module => "module",
+        Field::Line => "lineno",
+        Field::Process => "process",
+        Field::ProcessName => "processName",
+        Field::ThreadNumber => "thread",
+        Field::ThreadName => "threadName",
+        Field::Nothing => "taskName",
+    }
+}
+
+/// The fields of a format string, which python-json-logger also takes as a list: `asctime,levelname,message`.
+pub fn pieces(format: &str, style: Style) -> Result<Vec<Piece>, super::pattern::FormatError> {
+    let is_list = !format.contains(['%', '{', '$']);
+    if !is_list {
+        return style.pieces(format);
+    }
+    let names = format.split(',').map(str::trim).filter(|name| !name.is_empty());
+    Style::Brace.pieces(&names.map(|name| format!("{{{name}}}")).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Level;
+    use crate::format::{Format, Known};
+    use chrono::{Local, TimeZone};
+
+    fn render(object: Object) -> serde_json::Value {
+        let others = [("pool", "lab-main".to_owned(), false), ("attempt", "2".to_owned(), true)];
+        let record = Record {
+            time: Local.with_ymd_and_hms(2024, 2, 3, 4, 5, 6).unwrap(),
+            level: Level::WARNING,
+            logger: "nodepool.NodePool",
+            message: "[e: e1] [node: 7] two\n\"lines\" pool=lab-main",
+            plain: "two\n\"lines\"",
+            known: Known { event: Some("e1"), request: None, node: Some("7"), others: &others },
+            file: "src/actors/launcher.rs",
+            line: 12,
+            thread: "main",
+        };
+        let text = Format::json(Layout::Object(object), Date::default()).render(&record);
+        assert_eq!(text.matches('\n').count(), 1, "{text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn a_record_is_an_object_on_one_line() {
+        let found = render(Object::default());
+        let keys: Vec<&String> = found.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["time", "level", "logger", "message", "event", "node", "pool", "attempt"]);
+        assert!(found["time"].as_str().unwrap().starts_with("2024-02-03T04:05:06.000"), "{found}");
+        assert_eq!((&found["message"], &found["attempt"]), (&"two\n\"lines\"".into(), &2.into()));
+    }
+
+    #[test]
+    fn a_format_string_names_the_keys() {
+        for format in ["%(asctime)s %(levelname)s %(message)s", "asctime, levelname,message"] {
+            let mut object = Object::with_keys_of(&pieces(format, Style::Percent).unwrap());
+            object.rename("levelname", "severity");
+            object.fix("service", "nodepool");
+            let found = render(object);
+            let keys: Vec<&String> = found.as_object().unwrap().keys().collect();
+            let expected = ["asctime", "severity", "message", "event_id", "node", "pool", "attempt", "service"];
+            assert_eq!(keys, expected, "{format}");
+        }
+    }
+}

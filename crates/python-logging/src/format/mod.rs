@@ -1,0 +1,249 @@
+//! How one log record looks: a line by a format string of Python's, or a JSON object.
+
+pub mod json;
+pub mod pattern;
+
+use std::fmt::Write as _;
+
+use chrono::format::{Item, StrftimeItems};
+use chrono::{DateTime, Local};
+
+use crate::Level;
+use crate::format::json::Layout;
+use crate::format::pattern::{Field, FormatError, Piece, Raw, Style};
+
+/// What is known about one record.
+pub struct Record<'a> {
+    pub time: DateTime<Local>,
+    pub level: Level,
+    pub logger: &'a str,
+    /// With the ids before it and the other fields behind it, for lines of text.
+    pub message: &'a str,
+    /// By itself, for JSON, where each of those has a key.
+    pub plain: &'a str,
+    pub known: Known<'a>,
+    pub file: &'a str,
+    pub line: u32,
+    pub thread: &'a str,
+}
+
+/// What a record is about.
+#[derive(Clone, Copy, Default)]
+pub struct Known<'a> {
+    pub event: Option<&'a str>,
+    pub request: Option<&'a str>,
+    pub node: Option<&'a str>,
+    /// Names, values, and whether a value is a number or a truth.
+    pub others: &'a [(&'static str, String, bool)],
+}
+
+/// A compiled format.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Format {
+    layout: Layout,
+    date: Date,
+}
+
+/// How time is written. Without a format it is Python's own: date, time, a comma and milliseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Date(Option<String>);
+
+/// What happens to a message of several lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lines {
+    /// Every line gets what stands before the message; lines after the first are indented by two blanks.
+    Repeated,
+    /// Written as it is.
+    Verbatim,
+}
+
+impl Default for Format {
+    fn default() -> Self {
+        Format::parse("%(asctime)s %(levelname)s %(name)s: %(message)s", Style::Percent, None, Lines::Repeated)
+            .expect("the default format is well formed")
+    }
+}
+
+impl Date {
+    pub fn parse(format: Option<&str>) -> Result<Self, FormatError> {
+        let Some(format) = format else { return Ok(Date(None)) };
+        let format = without_fractions(format);
+        match StrftimeItems::new(&format).any(|item| item == Item::Error) {
+            true => Err(FormatError::Date(format)),
+            false => Ok(Date(Some(format))),
+        }
+    }
+
+    pub fn text(&self, time: &DateTime<Local>) -> String {
+        let mut text = String::new();
+        // What needs something that is not there was refused when the format was parsed.
+        let _ = match &self.0 {
+            Some(format) => write!(text, "{}", time.format(format)),
+            None => write!(text, "{}", time.format("%Y-%m-%d %H:%M:%S,%3f")),
+        };
+        text
+    }
+}
+
+impl Format {
+    pub fn parse(text: &str, style: Style, date: Option<&str>, lines: Lines) -> Result<Self, FormatError> {
+        let date = Date::parse(date)?;
+        Ok(Self { layout: Layout::Text { pieces: style.pieces(text)?, lines }, date })
+    }
+
+    /// The message and nothing else.
+    pub fn message() -> Self {
+        Format::parse("%(message)s", Style::Percent, None, Lines::Verbatim).expect("a plain message is a format")
+    }
+
+    pub fn json(layout: Layout, date: Date) -> Self {
+        Self { layout, date }
+    }
+
+    /// The record with its line feed at the end.
+    pub fn render(&self, record: &Record<'_>) -> String {
+        let mut text = String::with_capacity(128 + record.message.len());
+        match &self.layout {
+            Layout::Text { pieces, lines } => self.render_text(pieces, *lines, record, &mut text),
+            Layout::Object(object) => object.render(record, &self.date, &mut text),
+        }
+        text.push('\n');
+        text
+    }
+
+    fn render_text(&self, pieces: &[Piece], lines: Lines, record: &Record<'_>, text: &mut String) {
+        self.render_line(pieces, record, record.message, text);
+        if lines == Lines::Verbatim || !text.contains('\n') {
+            return;
+        }
+        let whole = std::mem::take(text);
+        for (index, line) in whole.split('\n').enumerate() {
+            if index == 0 {
+                text.push_str(line);
+            } else {
+                text.push('\n');
+                self.render_line(pieces, record, &format!("  {line}"), text);
+            }
+        }
+    }
+
+    fn render_line(&self, pieces: &[Piece], record: &Record<'_>, message: &str, text: &mut String) {
+        for piece in pieces {
+            match piece {
+                Piece::Text(literal) => text.push_str(literal),
+                Piece::Value(field, shape) => shape.write(value(*field, record, message, &self.date), text),
+            }
+        }
+    }
+}
+
+/// Fractions of a second are none of strftime's, so Python shows the letter.
+fn without_fractions(format: &str) -> String {
+    let mut text = String::with_capacity(format.len() + 1);
+    let mut characters = format.chars();
+    while let Some(character) = characters.next() {
+        text.push(character);
+        if character == '%' {
+            match characters.next() {
+                Some('f') => text.push_str("%f"),
+                other => text.extend(other),
+            }
+        }
+    }
+    text
+}
+
+/// A field of a record, as Python would have it.
+pub fn value(field: Field, record: &Record<'_>, message: &str, date: &Date) -> Raw {
+    let text = |text: &str| Raw::Text(text.to_owned());
+    match field {
+        Field::Time => Raw::Text(date.text(&record.time)),
+        Field::Created => Raw::Float(record.time.timestamp_micros() as f64 / 1e6),
+        Field::Milliseconds => Raw::Float(f64::from(record.time.timestamp_subsec_millis())),
+        Field::SinceStart => Raw::Float(super::since_start(record.time)),
+        Field::LevelName => text(record.level.name()),
+        Field::LevelNumber => Raw::Whole(i64::from(record.level.0)),
+        Field::Logger => text(record.logger),
+        Field::Message => text(message),
+        Field::File => text(record.file),
+        Field::FileName => text(file_name(record.file)),
+        Field::Module => text(file_name(record.file).trim_end_matches(".rs")),
+        Field::Line => Raw::Whole(i64::from(record.line)),
+        Field::Process => Raw::Whole(i64::from(std::process::id())),
+        Field::ProcessName => text("MainProcess"),
+        Field::ThreadNumber => Raw::Whole(thread_number()),
+        // What Python calls it, where only one thread is meant.
+        Field::ThreadName if record.thread == "main" => text("MainThread"),
+        Field::ThreadName => text(record.thread),
+        Field::Nothing => text("None"),
+    }
+}
+
+/// Threads have numbers that can only be had as text.
+fn thread_number() -> i64 {
+    let text = format!("{:?}", std::thread::current().id());
+    text.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chrono::TimeZone;
+
+    fn render(format: &Format, message: &str) -> String {
+        let time = Local.with_ymd_and_hms(2024, 2, 3, 4, 5, 6).unwrap() + chrono::TimeDelta::milliseconds(7);
+        format.render(&Record {
+            time,
+            level: Level::INFO,
+            logger: "nodepool.NodePool",
+            message,
+            plain: message,
+            known: Known::default(),
+            file: "src/actors/launcher.rs",
+            line: 12,
+            thread: "main",
+        })
+    }
+
+    #[test]
+    fn the_default_looks_like_pythons() {
+        assert_eq!(render(&Format::default(), "hello"), "2024-02-03 04:05:06,007 INFO nodepool.NodePool: hello\n");
+    }
+
+    #[test]
+    fn lines_after_the_first_repeat_the_prefix_and_are_indented() {
+        let expected = "2024-02-03 04:05:06,007 INFO nodepool.NodePool: one\n\
+                        2024-02-03 04:05:06,007 INFO nodepool.NodePool:   two\n";
+        assert_eq!(render(&Format::default(), "one\ntwo"), expected);
+    }
+
+    #[test]
+    fn widths_dates_and_escapes_are_honoured_in_every_style() {
+        use Style::*;
+        let cases = [
+            (Percent, "%(levelname)-8s|%(message)s", None, "INFO    |hello\n"),
+            (Percent, "%(levelname)8s|%(lineno)04d", None, "    INFO|0012\n"),
+            (Percent, "100%% %(message).2s", None, "100% he\n"),
+            (Percent, "%(asctime)s %(module)s", Some("%d.%m.%Y"), "03.02.2024 launcher\n"),
+            (Percent, "%(asctime)s.%(msecs)03d", Some("%H:%M:%S%%f%f"), "04:05:06%f%f.007\n"),
+            (Percent, "%(levelno)+d %(msecs)s %(msecs).1f", None, "+20 7.0 7.0\n"),
+            (Brace, "{levelname:<8}|{name:>20}|{lineno:05d}", None, "INFO    |   nodepool.NodePool|00012\n"),
+            (Brace, "{{{message:*^9.3}}} {msecs:03.0f}", None, "{***hel***} 007\n"),
+            (Dollar, "$asctime ${levelname}_$$ $message", Some("%Y"), "2024 INFO_$ hello\n"),
+        ];
+        for (style, text, date, expected) in cases {
+            let format = Format::parse(text, style, date, Lines::Verbatim).unwrap();
+            assert_eq!(render(&format, "hello"), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_broken_time_format_is_refused() {
+        let broken = Format::parse("%(asctime)s", Style::Percent, Some("%Q!"), Lines::Verbatim);
+        assert_eq!(broken, Err(FormatError::Date("%Q!".to_owned())));
+    }
+}

@@ -1,0 +1,314 @@
+//! From tracing's events to log records: which logger, which ids, which text.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
+
+use tracing::field::{Field, Visit};
+use tracing::span::Attributes;
+use tracing::subscriber::Interest;
+use tracing::{Event, Id, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::format::{Known, Record};
+use crate::routing::Routing;
+use crate::{Level, names};
+use python_yaml::text::printable;
+
+pub struct PythonLayer {
+    routing: Routing,
+}
+
+impl PythonLayer {
+    pub fn new(routing: Routing) -> Self {
+        Self { routing }
+    }
+
+    fn wants(&self, metadata: &Metadata<'_>) -> bool {
+        if metadata.is_span() {
+            // Ours carry the ids for the events inside them; those of libraries carry nothing that is shown.
+            return metadata.target().starts_with("nodepool");
+        }
+        let name = names::logger(metadata.target());
+        let may_differ = || names::told_apart_by(&name).is_some() && self.routing.knows_members_of(&name);
+        self.routing.is_wanted(&name, level_of(metadata)) || may_differ()
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for PythonLayer {
+    /// The plan does not change, so each place in the code is judged once.
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if self.wants(metadata) { Interest::always() } else { Interest::never() }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        self.wants(metadata)
+    }
+
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        if let Some(span) = context.span(id) {
+            span.extensions_mut().insert(fields);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let own = fields.others.len();
+        for span in context.event_scope(event).into_iter().flatten() {
+            if let Some(outer) = span.extensions().get::<Fields>() {
+                fields.complete_from(outer);
+            }
+        }
+        let metadata = event.metadata();
+        let level = level_of(metadata);
+        let (logger, part_of_name) = fields.logger(metadata.target());
+        if !self.routing.is_wanted(&logger, level) {
+            return;
+        }
+        let thread = std::thread::current();
+        let record = Record {
+            // For people, in their own time zone; nothing is decided by it.
+            time: chrono::Local::now(),
+            level,
+            logger: &logger,
+            message: &fields.text(own, part_of_name),
+            plain: &fields.message,
+            known: fields.known(),
+            file: metadata.file().unwrap_or(""),
+            line: metadata.line().unwrap_or(0),
+            thread: thread.name().unwrap_or("unnamed"),
+        };
+        self.routing.write(&record);
+    }
+}
+
+/// The client crate warns of every attempt to connect, several times a second and without a reason. What an operator has
+/// to know of it our session says, so its own words are for those who want to hear more.
+fn level_of(metadata: &Metadata<'_>) -> Level {
+    let level = Level::of(metadata.level());
+    if metadata.target().starts_with("zookeeper_client") { level.min(Level::INFO) } else { level }
+}
+
+/// What an event or a span says, the ids that operators search for by themselves.
+#[derive(Default)]
+struct Fields {
+    event: Option<String>,
+    request: Option<String>,
+    node: Option<String>,
+    message: String,
+    /// Names, values, and whether a value is a number or a truth.
+    others: Vec<(&'static str, String, bool)>,
+}
+
+impl Fields {
+    fn complete_from(&mut self, outer: &Fields) {
+        for (own, outer) in
+            [(&mut self.event, &outer.event), (&mut self.request, &outer.request), (&mut self.node, &outer.node)]
+        {
+            if own.is_none() {
+                own.clone_from(outer);
+            }
+        }
+        for other in &outer.others {
+            if !self.others.iter().any(|(name, ..)| *name == other.0) {
+                self.others.push(other.clone());
+            }
+        }
+    }
+
+    /// The logger, and the field that its name says already.
+    fn logger<'a>(&self, target: &'a str) -> (Cow<'a, str>, Option<&'static str>) {
+        let family = names::logger(target);
+        let Some(field) = names::told_apart_by(&family) else { return (family, None) };
+        match self.others.iter().find(|(name, ..)| *name == field) {
+            Some((_, value, _)) => (Cow::Owned(names::member(&family, value)), Some(field)),
+            None => (family, None),
+        }
+    }
+
+    /// `[e: EVENT] [node_request: ID] [node: ID] text name=value …`, without what only the spans around it know.
+    fn text(&self, own: usize, part_of_name: Option<&str>) -> String {
+        let mut text = String::with_capacity(96 + self.message.len());
+        for (name, value) in [("e", &self.event), ("node_request", &self.request), ("node", &self.node)] {
+            if let Some(value) = value {
+                // Writing to a String cannot fail.
+                let _ = write!(text, "[{name}: {value}] ");
+            }
+        }
+        text.push_str(&self.message);
+        for (name, value, _) in self.others[..own].iter().filter(|(name, ..)| Some(*name) != part_of_name) {
+            let _ = write!(text, " {name}={value}");
+        }
+        text
+    }
+
+    fn known(&self) -> Known<'_> {
+        Known {
+            event: self.event.as_deref(),
+            request: self.request.as_deref(),
+            node: self.node.as_deref(),
+            others: &self.others,
+        }
+    }
+
+    fn take(&mut self, name: &'static str, value: String, is_bare: bool) {
+        // Others write records, and a log may be read on a terminal.
+        let value = printable(value);
+        match name {
+            "message" => self.message = value,
+            // Requests of other consumers than Zuul belong to no event.
+            "event_id" | "node_request_id" | "node_id" if value.is_empty() => {}
+            "event_id" => self.event = Some(value),
+            "node_request_id" => self.request = Some(value),
+            "node_id" => self.node = Some(value),
+            _ => self.others.push((name, value, is_bare)),
+        }
+    }
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.take(field.name(), value.to_owned(), false);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.take(field.name(), value.to_string(), true);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.take(field.name(), value.to_string(), true);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.take(field.name(), value.to_string(), value.is_finite());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.take(field.name(), value.to_string(), true);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.take(field.name(), format!("{value:?}"), false);
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        let mut text = value.to_string();
+        let mut cause = value.source();
+        while let Some(inner) = cause {
+            let _ = write!(text, ": {inner}");
+            cause = inner.source();
+        }
+        self.take(field.name(), text, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::pattern::Style;
+    use crate::format::{Format, Lines};
+    use crate::sinks::sink::SinkPlan;
+    use crate::{LogPlan, LoggerPlan, Propagate, Verbosity};
+    use std::fs;
+    use std::path::PathBuf;
+    use tracing_subscriber::layer::SubscriberExt;
+
+    /// What a plan whose first handler writes to a file logs of the events in `act`.
+    fn logged(change: impl FnOnce(&mut LogPlan), act: impl FnOnce()) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path: PathBuf = folder.path().join("log");
+        let mut plan = LogPlan::to_file(&path, Verbosity::Normal);
+        plan.handlers[0].format =
+            Format::parse("%(levelname)s %(name)s: %(message)s", Style::Percent, None, Lines::Repeated).unwrap();
+        change(&mut plan);
+        assert!(matches!(plan.handlers[0].sink, SinkPlan::File(_)));
+        let layer = PythonLayer::new(Routing::open(plan).unwrap());
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), act);
+        fs::read_to_string(&path).unwrap()
+    }
+
+    #[test]
+    fn ids_come_first_and_other_fields_last() {
+        let text = logged(
+            |_| {},
+            || {
+                let span = tracing::info_span!(target: "nodepool.test", "request", event_id = "e1", node_request_id = %"200-0000000001");
+                let _entered = span.enter();
+                tracing::warn!(target: "nodepool.PoolWorker", node_id = "0000000007", attempt = 2, "launch failed");
+            },
+        );
+        let expected = "[e: e1] [node_request: 200-0000000001] [node: 0000000007] launch failed attempt=2";
+        assert_eq!(text, format!("WARNING nodepool.PoolWorker: {expected}\n"));
+    }
+
+    #[test]
+    fn each_pool_has_a_logger_of_its_own_and_an_unknown_event_is_left_out() {
+        let text = logged(
+            |_| {},
+            || {
+                tracing::info!(target: "nodepool.PoolWorker", pool = "lab-main", event_id = "", "hand-out");
+                tracing::info!(target: "nodepool.Component", pool = "lab-main", "registered");
+            },
+        );
+        let lines = "INFO nodepool.PoolWorker.lab-main: hand-out\nINFO nodepool.Component: registered pool=lab-main\n";
+        assert_eq!(text, lines);
+    }
+
+    #[test]
+    fn the_default_shows_our_info_and_the_warnings_of_libraries() {
+        let text = logged(
+            |_| {},
+            || {
+                tracing::debug!(target: "nodepool.NodePool", "hidden");
+                tracing::info!(target: "nodepool.NodePool", "ours");
+                tracing::info!(target: "reqwest::connect", "hidden");
+                tracing::warn!(target: "reqwest::connect", "theirs");
+                tracing::warn!(target: "zookeeper_client::session", "our session says it better");
+                tracing::error!(target: "somebody", "discarded by the root");
+            },
+        );
+        assert_eq!(text, "INFO nodepool.NodePool: ours\nWARNING reqwest.connect: theirs\n");
+    }
+
+    #[test]
+    fn the_nearest_logger_decides_the_level_and_may_stop_the_way_up() {
+        let text = logged(
+            |plan| {
+                let quiet = LoggerPlan::new(Some(Level::ERROR), vec![]);
+                let stopped = LoggerPlan { propagate: Propagate::Stop, ..LoggerPlan::new(Some(Level::NEVER), vec![]) };
+                plan.loggers.insert("nodepool.zk".to_owned(), quiet);
+                plan.loggers.insert("nodepool.WebApp".to_owned(), stopped);
+            },
+            || {
+                tracing::warn!(target: "nodepool.zk.ZooKeeper", "below the level");
+                tracing::error!(target: "nodepool.zk.ZooKeeper", "above it");
+                tracing::error!(target: "nodepool.WebApp", "goes nowhere");
+            },
+        );
+        assert_eq!(text, "ERROR nodepool.zk.ZooKeeper: above it\n");
+    }
+
+    #[test]
+    fn one_member_of_a_family_may_say_more_than_the_others() {
+        let text = logged(
+            |plan| {
+                plan.handlers[0].level = Level::DEBUG;
+                let talkative = LoggerPlan::new(Some(Level::DEBUG), vec![]);
+                plan.loggers.insert("nodepool.builder.BuildWorker.1".to_owned(), talkative);
+            },
+            || {
+                for worker in 0..3 {
+                    // The number may come from a span around the event.
+                    let _entered =
+                        tracing::info_span!(target: "nodepool.test", "build", worker, image = "debian").entered();
+                    tracing::debug!(target: "nodepool.builder.BuildWorker", "here");
+                }
+            },
+        );
+        assert_eq!(text, "DEBUG nodepool.builder.BuildWorker.1: here\n");
+    }
+}

@@ -1,0 +1,6 @@
+//! Where lines go: files with rotation, streams, syslog.
+
+pub mod file;
+pub mod schedule;
+pub mod sink;
+pub mod syslog;

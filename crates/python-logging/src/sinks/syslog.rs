@@ -1,0 +1,298 @@
+//! The system log: its local socket, or another machine's by UDP or TCP, in the words of Python's SysLogHandler.
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, socket};
+use tokio::time::Instant;
+
+use crate::Level;
+
+/// Facilities by their numbers.
+const FACILITIES: [(&str, u8); 24] = [
+    ("kern", 0),
+    ("user", 1),
+    ("mail", 2),
+    ("daemon", 3),
+    ("auth", 4),
+    ("security", 4),
+    ("syslog", 5),
+    ("lpr", 6),
+    ("news", 7),
+    ("uucp", 8),
+    ("cron", 9),
+    ("authpriv", 10),
+    ("ftp", 11),
+    ("ntp", 12),
+    ("console", 14),
+    ("solaris-cron", 15),
+    ("local0", 16),
+    ("local1", 17),
+    ("local2", 18),
+    ("local3", 19),
+    ("local4", 20),
+    ("local5", 21),
+    ("local6", 22),
+    ("local7", 23),
+];
+
+/// No actor waits longer for a daemon or a network that does not take a line.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Before a server that was not there, or took its time, is asked again; what is logged meanwhile is lost for it.
+const PAUSE: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    Socket(PathBuf),
+    Udp(String, u16),
+    Tcp(String, u16),
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Socket(path) => path.display().fmt(f),
+            Address::Udp(host, port) => write!(f, "{host}:{port} (UDP)"),
+            Address::Tcp(host, port) => write!(f, "{host}:{port} (TCP)"),
+        }
+    }
+}
+
+pub enum Open {
+    /// Addressed with each line, so a daemon that starts anew is found again.
+    Local {
+        datagrams: UnixDatagram,
+        path: PathBuf,
+        rest: Rest,
+    },
+    LocalStream {
+        stream: Option<UnixStream>,
+        path: PathBuf,
+        rest: Rest,
+    },
+    Udp(UdpSocket, SocketAddr),
+    Tcp {
+        stream: Option<TcpStream>,
+        place: SocketAddr,
+        rest: Rest,
+    },
+}
+
+/// Until when nobody is asked, so that all lines together do not wait long for one that is away.
+#[derive(Default)]
+pub struct Rest(Option<Instant>);
+
+impl Rest {
+    fn begin(&mut self) {
+        self.0 = Some(Instant::now() + PAUSE);
+    }
+
+    /// What failed without taking time may be tried again at once.
+    fn begin_after(&mut self, error: &io::Error) {
+        if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
+            self.begin();
+        }
+    }
+
+    /// An error while it lasts, for a line that is not sent is lost.
+    fn is_over(&self) -> io::Result<()> {
+        match self.0 {
+            Some(end) if Instant::now() < end => Err(io::Error::other("it did not take the lines before")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// By its name or its number.
+pub fn facility(wanted: &str) -> Option<u8> {
+    let known = FACILITIES.iter().find(|(name, number)| *name == wanted || number.to_string() == wanted);
+    known.map(|(_, number)| *number)
+}
+
+impl Address {
+    pub fn open(&self) -> io::Result<Open> {
+        let resolved = |host: &str, port: u16| {
+            let found = (host, port).to_socket_addrs()?.next();
+            found.ok_or_else(|| io::Error::other(format!("{host} has no address")))
+        };
+        Ok(match self {
+            Address::Socket(path) => {
+                let datagrams = UnixDatagram::unbound()?;
+                match datagrams.connect(path) {
+                    // It takes streams only.
+                    Err(error) if error.raw_os_error() == Some(nix::errno::Errno::EPROTOTYPE as i32) => {
+                        Open::LocalStream { stream: None, path: path.clone(), rest: Rest::default() }
+                    }
+                    // A daemon that is not there yet may come.
+                    _ => {
+                        let datagrams = UnixDatagram::unbound()?;
+                        datagrams.set_write_timeout(Some(PATIENCE))?;
+                        Open::Local { datagrams, path: path.clone(), rest: Rest::default() }
+                    }
+                }
+            }
+            Address::Udp(host, port) => {
+                let place = resolved(host, *port)?;
+                let own: SocketAddr = match place {
+                    SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+                    SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
+                };
+                Open::Udp(UdpSocket::bind(own)?, place)
+            }
+            Address::Tcp(host, port) => {
+                let place = resolved(host, *port)?;
+                Open::Tcp { stream: Some(connect(place)?), place, rest: Rest::default() }
+            }
+        })
+    }
+}
+
+fn connect(place: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&place, PATIENCE)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// With a limit before it connects: a daemon that takes nobody in keeps whoever comes waiting, too.
+fn connect_local(path: &Path) -> io::Result<UnixStream> {
+    let stream = UnixStream::from(socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?);
+    stream.set_write_timeout(Some(PATIENCE))?;
+    nix::sys::socket::connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(stream)
+}
+
+impl Open {
+    pub fn send(&mut self, facility: u8, level: Level, line: &str) -> io::Result<()> {
+        let message = format!("<{}>{}\0", u32::from(facility) * 8 + severity(level), line.trim_end_matches('\n'));
+        let message = message.as_bytes();
+        match self {
+            Open::Local { datagrams, path, rest } => {
+                rest.is_over()?;
+                datagrams.send_to(message, path).map(drop).inspect_err(|error| rest.begin_after(error))
+            }
+            Open::Udp(socket, place) => socket.send_to(message, *place).map(drop),
+            Open::LocalStream { stream, path, rest } => send_through(stream, rest, || connect_local(path), message),
+            Open::Tcp { stream, place, rest } => send_through(stream, rest, || connect(*place), message),
+        }
+    }
+}
+
+fn send_through<S: Write>(
+    open: &mut Option<S>,
+    rest: &mut Rest,
+    connect: impl FnOnce() -> io::Result<S>,
+    message: &[u8],
+) -> io::Result<()> {
+    let stream = match open {
+        Some(stream) => stream,
+        None => {
+            rest.is_over()?;
+            rest.begin();
+            open.insert(connect()?)
+        }
+    };
+    stream.write_all(message).inspect_err(|error| {
+        *open = None;
+        rest.begin_after(error);
+    })
+}
+
+fn severity(level: Level) -> u32 {
+    match level {
+        level if level >= Level::CRITICAL => 2,
+        level if level >= Level::ERROR => 3,
+        level if level >= Level::WARNING => 4,
+        level if level >= Level::INFO => 6,
+        _ => 7,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
+    use std::sync::mpsc;
+
+    /// Which of a hundred long lines were sent; they have to be through within a few seconds.
+    fn sent_in_time(mut open: Open) -> Vec<bool> {
+        let (outcome, outcomes) = mpsc::channel();
+        std::thread::spawn(move || {
+            let line = "x".repeat(4096);
+            outcome.send((0..100).map(|_| open.send(3, Level::INFO, &line).is_ok()).collect()).unwrap();
+        });
+        outcomes.recv_timeout(Duration::from_secs(5)).expect("nobody is kept waiting")
+    }
+
+    #[test]
+    fn a_local_daemon_that_reads_nothing_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("datagrams");
+        let _deaf = UnixDatagram::bind(&path).unwrap();
+        let sent = sent_in_time(Address::Socket(path).open().unwrap());
+        assert!(sent[0] && !sent[99], "{sent:?}");
+        let path = folder.path().join("streams");
+        let _deaf = UnixListener::bind(&path).unwrap();
+        let sent = sent_in_time(Address::Socket(path).open().unwrap());
+        assert!(sent[0] && !sent[99], "{sent:?}");
+    }
+
+    #[test]
+    fn a_local_daemon_that_takes_nobody_in_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let deaf = UnixListener::bind(&path).unwrap();
+        nix::sys::socket::listen(&deaf, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
+        // The one who fits in.
+        let _first = UnixStream::connect(&path).unwrap();
+        let sent = sent_in_time(Address::Socket(path).open().unwrap());
+        assert!(sent.iter().all(|sent| !sent), "{sent:?}");
+    }
+
+    #[test]
+    fn lines_that_are_not_sent_are_lost_and_not_written() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut open = Address::Tcp("127.0.0.1".to_owned(), server.local_addr().unwrap().port()).open().unwrap();
+        drop(server);
+        let mut lost = (0..1000).skip_while(|_| open.send(3, Level::INFO, "gone\n").is_ok());
+        assert!(lost.next().is_some());
+        // Refused by the machine, then not even asked for.
+        for _ in 0..2 {
+            assert!(open.send(3, Level::INFO, "gone\n").is_err());
+        }
+    }
+
+    #[test]
+    fn a_local_socket_gets_facility_and_severity() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut open = Address::Socket(path.clone()).open().unwrap();
+        assert!(open.send(3, Level::ERROR, "nobody is there yet\n").is_err());
+        let server = UnixDatagram::bind(&path).unwrap();
+        open.send(3, Level::ERROR, "hello\n").unwrap();
+        let mut buffer = [0; 64];
+        let length = server.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"<27>hello\0");
+    }
+
+    #[test]
+    fn other_machines_get_the_same_by_udp_or_tcp() {
+        let mut buffer = [0; 64];
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut open = Address::Udp("127.0.0.1".to_owned(), server.local_addr().unwrap().port()).open().unwrap();
+        open.send(16, Level::INFO, "by udp\n").unwrap();
+        let length = server.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"<134>by udp\0");
+
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut open = Address::Tcp("127.0.0.1".to_owned(), server.local_addr().unwrap().port()).open().unwrap();
+        open.send(16, Level::DEBUG, "by tcp\n").unwrap();
+        let length = server.accept().unwrap().0.read(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"<135>by tcp\0");
+    }
+}

@@ -1,0 +1,47 @@
+//! Tabs where YAML 1.1 as PyYAML reads it has none. Later versions of YAML, and our parser, take them for blanks there.
+
+use crate::diagnostics::Problem;
+use crate::scalar::Place;
+
+/// The parts of a text in which tabs are text: quoted scalars and blocks, as ranges of characters in their order.
+#[derive(Default)]
+pub struct Texts(Vec<(usize, usize)>);
+
+impl Texts {
+    pub fn quoted(&mut self, start: usize, end: usize) {
+        self.0.push((start, end));
+    }
+
+    /// A block begins on the line after its indicator.
+    pub fn block(&mut self, letters: &[char], start: usize, end: usize) {
+        let block = letters.get(start..end).unwrap_or_default();
+        let has_indicator = block.first().is_some_and(|first| matches!(first, '|' | '>'));
+        let header = block.iter().take_while(|letter| has_indicator && !matches!(letter, '\n' | '\r')).count();
+        self.0.push((start + header, end));
+    }
+
+    /// The first tab that stands neither in these nor in a comment.
+    pub fn refuse_other_tabs(&self, letters: &[char]) -> Result<(), Problem> {
+        let mut texts = self.0.iter().peekable();
+        let (mut place, mut before, mut in_comment) = (Place { line: 1, column: 1 }, ' ', false);
+        for (index, &letter) in letters.iter().enumerate() {
+            while texts.next_if(|(_, end)| *end <= index).is_some() {}
+            let in_text = texts.peek().is_some_and(|(start, _)| *start <= index);
+            in_comment = match letter {
+                '\n' | '\r' => false,
+                '#' => in_comment || !in_text && before.is_whitespace(),
+                _ => in_comment,
+            };
+            if letter == '\t' && !in_text && !in_comment {
+                let help = "use blanks; tabs may stand in quotes, in blocks of text and in comments only";
+                return Err(Problem::error(place, "found character '\\t' that cannot start any token").help(help));
+            }
+            before = letter;
+            place = match letter {
+                '\n' => Place { line: place.line.saturating_add(1), column: 1 },
+                _ => Place { line: place.line, column: place.column.saturating_add(1) },
+            };
+        }
+        Ok(())
+    }
+}

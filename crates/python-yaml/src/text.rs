@@ -1,0 +1,28 @@
+//! Text that is safe to print: control characters as Python escapes them.
+
+/// Control characters become escapes, because what a record holds must not steer a terminal. New lines stay.
+pub fn printable(text: String) -> String {
+    if !text.chars().any(is_unsafe) {
+        return text;
+    }
+    let mut safe = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        if is_unsafe(character) { escape(&mut safe, character) } else { safe.push(character) }
+    }
+    safe
+}
+
+/// Control characters, and those that turn the direction of the text around.
+pub fn is_unsafe(character: char) -> bool {
+    match character {
+        '\n' => false,
+        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        other => other.is_control(),
+    }
+}
+
+pub fn escape(out: &mut String, character: char) {
+    let code = character as u32;
+    let escaped = if code < 0x100 { format!("\\x{code:02x}") } else { format!("\\u{code:04x}") };
+    out.push_str(&escaped);
+}

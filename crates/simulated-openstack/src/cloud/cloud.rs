@@ -1,0 +1,252 @@
+//! Everything the cloud holds at a moment, and how it gets from one moment to the next.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use crate::cloud::counters::Tally;
+use crate::cloud::fixtures::{Fixtures, Flavor};
+use crate::cloud::history::History;
+use crate::cloud::loopback_addresses::Pool;
+use crate::faults::knobs::Knobs;
+use crate::options::Options;
+use crate::services::image::Image;
+use crate::services::network::{FloatingIp, Port};
+use crate::services::server::{Server, Stage, Status};
+use crate::services::volume::Volume;
+
+/// Time, as what has passed since the cloud was started.
+pub type Moment = Duration;
+
+/// What things of a kind have in front of their number, so that an id tells what it is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    Server = 0xa000_0000,
+    Port = 0xb000_0000,
+    Image = 0xc000_0000,
+    FloatingIp = 0xd000_0000,
+    Volume = 0xe000_0000,
+    Flavor = 0xf000_0000,
+    Network = 0x1000_0000,
+    Subnet = 0x2000_0000,
+    Router = 0x3000_0000,
+    SecurityGroup = 0x4000_0000,
+}
+
+pub fn id(kind: Kind, number: u64) -> String {
+    format!("{:08x}-0000-4000-8000-{number:012x}", kind as u32)
+}
+
+/// The number in an id of this kind.
+pub fn number_of(kind: Kind, text: &str) -> Option<u64> {
+    let number = u64::from_str_radix(text.get(24..)?, 16).ok()?;
+    (id(kind, number) == text).then_some(number)
+}
+
+pub const PROJECT_ID: &str = "a1b0000000004000800000000000000a";
+pub const USER_ID: &str = "a2b0000000004000800000000000000a";
+
+pub struct Cloud {
+    /// `http://127.0.0.1:PORT`.
+    pub base: String,
+    pub options: Options,
+    pub knobs: Knobs,
+    pub fixtures: Fixtures,
+    pub now: Moment,
+    pub started: DateTime<Utc>,
+    last: u64,
+    pub tokens: HashMap<String, Token>,
+    pub servers: BTreeMap<u64, Server>,
+    /// Servers that are gone but still in lists that are stale.
+    pub departed: BTreeMap<u64, Server>,
+    pub ports: BTreeMap<u64, Port>,
+    pub floating_ips: BTreeMap<u64, FloatingIp>,
+    pub volumes: BTreeMap<u64, Volume>,
+    pub images: BTreeMap<u64, Image>,
+    /// The addresses of each network, and of the external one.
+    pub pools: Vec<Pool>,
+    pub floating_pool: Pool,
+    pub usage: Usage,
+    pub tally: Tally,
+    pub history: History,
+    due: BinaryHeap<Reverse<(Moment, u64, Due)>>,
+}
+
+/// Whom a token is for, and until when.
+#[derive(Clone, Debug)]
+pub struct Token {
+    pub user: String,
+    pub expires: Moment,
+}
+
+/// What the servers take of the quota.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    pub servers: i64,
+    pub cores: i64,
+    pub ram_mib: i64,
+}
+
+/// What happens to a server when its time has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Due {
+    Booted,
+    Deleted,
+    Vanished,
+}
+
+impl Cloud {
+    pub fn new(options: Options, base: String) -> Self {
+        let fixtures = Fixtures::of(&options);
+        let pools = (0..options.networks.len()).map(|index| Pool::internal(index as u8)).collect();
+        let mut cloud = Self {
+            base,
+            knobs: options.knobs.clone(),
+            options,
+            fixtures,
+            now: Moment::ZERO,
+            started: Utc::now(),
+            last: 0,
+            tokens: HashMap::new(),
+            servers: BTreeMap::new(),
+            departed: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            floating_ips: BTreeMap::new(),
+            volumes: BTreeMap::new(),
+            images: BTreeMap::new(),
+            pools,
+            floating_pool: Pool::external(),
+            usage: Usage::default(),
+            tally: Tally::default(),
+            history: History::default(),
+            due: BinaryHeap::new(),
+        };
+        cloud.add_standard_images();
+        cloud
+    }
+
+    /// The cloud as it was started, at this moment; tokens stay good, and no id comes a second time.
+    pub fn reset(&mut self) {
+        let mut fresh = Self::new(self.options.clone(), std::mem::take(&mut self.base));
+        fresh.now = self.now;
+        fresh.started = self.started;
+        fresh.last = self.last.max(fresh.last);
+        fresh.tokens = std::mem::take(&mut self.tokens);
+        *self = fresh;
+    }
+
+    pub fn next_number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// The time of day at a moment, as most services write it.
+    pub fn written(&self, moment: Moment) -> String {
+        (self.started + moment).format("%Y-%m-%dT%H:%M:%SZ").to_string()
+    }
+
+    /// The same with the fraction of a second that other services write.
+    pub fn written_finely(&self, moment: Moment) -> String {
+        (self.started + moment).format("%Y-%m-%dT%H:%M:%S.%6f").to_string()
+    }
+
+    pub fn schedule(&mut self, after_s: f64, server: u64, due: Due) {
+        self.due.push(Reverse((self.now + Duration::from_secs_f64(after_s), server, due)));
+    }
+
+    /// Lets happen what is due by now.
+    pub fn advance(&mut self, now: Moment) {
+        while let Some(Reverse((at, _, _))) = self.due.peek()
+            && *at <= now
+        {
+            let Reverse((at, server, due)) = self.due.pop().expect("it was just looked at");
+            self.now = self.now.max(at);
+            match due {
+                Due::Booted => self.booted(server),
+                Due::Deleted => self.deleted(server),
+                Due::Vanished => self.forget(server),
+            }
+        }
+        self.now = self.now.max(now);
+    }
+
+    pub fn flavor(&self, server: &Server) -> &Flavor {
+        &self.fixtures.flavors[server.flavor]
+    }
+
+    fn booted(&mut self, number: u64) {
+        let now = self.now;
+        let Some(server) = self.servers.get_mut(&number) else { return };
+        if server.stage().deleting {
+            return;
+        }
+        if let Some(message) = server.boot_failure.take() {
+            server.fail(now, message);
+            for port in std::mem::take(&mut server.ports) {
+                self.remove_port(port);
+            }
+        } else {
+            server.enter(now, Stage { status: Status::Active, deleting: false });
+            server.launched = Some(now);
+            for port in &server.ports {
+                self.ports.get_mut(port).expect("a server's ports exist").active = true;
+            }
+        }
+    }
+
+    fn deleted(&mut self, number: u64) {
+        let now = self.now;
+        let Some(server) = self.servers.get_mut(&number) else { return };
+        if server.delete_failures > 0 {
+            server.delete_failures -= 1;
+            let error = server.metadata.get("loopback:delete_error").and_then(|error| error.as_str());
+            let message = error.unwrap_or_default().to_owned();
+            server.fail(now, message);
+            return;
+        }
+        self.forget(number);
+    }
+
+    /// The server is no more, and what belongs to it goes with it.
+    pub fn forget(&mut self, number: u64) {
+        let Some(mut server) = self.servers.remove(&number) else { return };
+        server.gone = Some(self.now);
+        self.history.gone(number, self.now);
+        let flavor = &self.fixtures.flavors[server.flavor];
+        self.usage.servers -= 1;
+        self.usage.cores -= flavor.vcpus;
+        self.usage.ram_mib -= flavor.ram_mib;
+        assert!(self.usage.servers >= 0 && self.usage.cores >= 0, "more was given back than taken");
+        self.tally.server_left(server.node.as_deref());
+        let port_stays = crate::faults::knobs::hits(self.knobs.port_stays_every, self.tally.servers_left);
+        for port in std::mem::take(&mut server.ports) {
+            if port_stays {
+                self.ports.get_mut(&port).expect("a server's ports exist").active = false;
+            } else {
+                self.remove_port(port);
+            }
+        }
+        for (volume, goes) in std::mem::take(&mut server.volumes) {
+            if goes {
+                self.volumes.remove(&volume);
+            } else if let Some(volume) = self.volumes.get_mut(&volume) {
+                volume.server = None;
+            }
+        }
+        if self.knobs.stale_lists_s > 0.0 {
+            let kept = Duration::from_secs_f64(self.knobs.stale_lists_s);
+            self.departed.retain(|_, server| server.gone.is_some_and(|gone| gone + kept > self.now));
+            self.departed.insert(number, server);
+        }
+    }
+
+    /// Servers show the addresses of their ports, so what is rendered of a server goes with a change of a port.
+    pub fn touch_server(&mut self, server: Option<u64>) {
+        if let Some(server) = server.and_then(|number| self.servers.get_mut(&number)) {
+            server.rendered.clear();
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! When each server and each image came, was first of use, was to be deleted and was gone, and who asked when for a change; for whoever
+//! measures or judges a launcher or a builder.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::call::{Call, Service};
+use crate::cloud::cloud::{Cloud, Kind, Moment, id};
+use crate::services::server::Server;
+
+/// Of all that ever was, by its number.
+#[derive(Default)]
+pub struct History {
+    servers: BTreeMap<u64, Life>,
+    images: BTreeMap<u64, ImageLife>,
+    changes: Vec<Change>,
+}
+
+/// A call that makes, changes or deletes something, whatever came of it.
+struct Change {
+    by: String,
+    at: Moment,
+    call: String,
+}
+
+#[derive(Default)]
+struct Life {
+    id: String,
+    name: String,
+    /// What its metadata says of the provider and the node that it is for.
+    provider: Value,
+    node: Value,
+    created: Moment,
+    /// In the first answer that said so.
+    shown_active: Option<Moment>,
+    delete_asked: Option<Moment>,
+    gone: Option<Moment>,
+}
+
+/// Of an image.
+struct ImageLife {
+    /// What its properties say of the provider that it is for.
+    provider: Value,
+    created: Moment,
+    /// Its content was there.
+    filled: Option<Moment>,
+    gone: Option<Moment>,
+}
+
+impl History {
+    pub fn created(&mut self, number: u64, server: &Server, now: Moment) {
+        let said = |key| server.metadata.get(key).cloned().unwrap_or_default();
+        let life = Life {
+            id: server.id.clone(),
+            name: server.name.clone(),
+            provider: said("nodepool_provider_name"),
+            node: said("nodepool_node_id"),
+            created: now,
+            ..Life::default()
+        };
+        self.servers.insert(number, life);
+    }
+
+    pub fn shown_active(&mut self, number: u64, now: Moment) {
+        self.note(number, |life| life.shown_active = life.shown_active.or(Some(now)));
+    }
+
+    pub fn delete_asked(&mut self, number: u64, now: Moment) {
+        self.note(number, |life| life.delete_asked = life.delete_asked.or(Some(now)));
+    }
+
+    pub fn gone(&mut self, number: u64, now: Moment) {
+        self.note(number, |life| life.gone = Some(now));
+    }
+
+    pub fn image_created(&mut self, number: u64, properties: &Map<String, Value>, now: Moment) {
+        let provider = properties.get("nodepool_provider_name").cloned().unwrap_or_default();
+        self.images.insert(number, ImageLife { provider, created: now, filled: None, gone: None });
+    }
+
+    pub fn image_filled(&mut self, number: u64, now: Moment) {
+        self.images.entry(number).and_modify(|life| life.filled = Some(now));
+    }
+
+    pub fn image_gone(&mut self, number: u64, now: Moment) {
+        self.images.entry(number).and_modify(|life| life.gone = Some(now));
+    }
+
+    fn note(&mut self, number: u64, change: impl FnOnce(&mut Life)) {
+        if let Some(life) = self.servers.get_mut(&number) {
+            change(life);
+        }
+    }
+}
+
+impl Cloud {
+    /// A call as it comes in, before it is carried out or refused.
+    pub fn note_change(&mut self, service: Service, call: &Call) {
+        if service == Service::Identity || matches!(&*call.method, "GET" | "HEAD") {
+            return;
+        }
+        if let Some(by) = self.user(&call.token).map(str::to_owned) {
+            let (at, call) = (self.now, format!("{} {}", call.method, call.path));
+            self.history.changes.push(Change { by, at, call });
+        }
+    }
+
+    /// What `GET /sim/history` shows, in seconds since the Unix epoch.
+    pub fn told(&self) -> Value {
+        let started = self.started.timestamp_micros() as f64 / 1e6;
+        let at = |moment: Duration| started + moment.as_secs_f64();
+        let servers = self.history.servers.values().map(|life| {
+            json!({
+                "id": life.id, "name": life.name, "provider": life.provider, "node": life.node, "created": at(life.created), "shown_active": life.shown_active.map(at),
+                "delete_asked": life.delete_asked.map(at), "gone": life.gone.map(at),
+            })
+        });
+        let images = self.history.images.iter().map(|(number, life)| {
+            json!({
+                "id": id(Kind::Image, *number), "provider": life.provider, "created": at(life.created), "filled": life.filled.map(at),
+                "gone": life.gone.map(at),
+            })
+        });
+        let changes = self
+            .history
+            .changes
+            .iter()
+            .map(|Change { by, at: when, call }| json!({"by": by, "at": at(*when), "call": call}));
+        json!({
+            "now": at(self.now), "servers": servers.collect::<Vec<_>>(), "images": images.collect::<Vec<_>>(),
+            "changes": changes.collect::<Vec<_>>(),
+        })
+    }
+}

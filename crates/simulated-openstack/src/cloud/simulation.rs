@@ -1,0 +1,244 @@
+//! The cloud with its knobs: what happens to a call before, instead of and after being answered.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::call::{Call, MOVED, Service};
+use crate::cloud::cloud::Cloud;
+use crate::faults::corrupt::spoil;
+use crate::faults::fault::{Fault, FaultKind};
+use crate::faults::knobs::hits;
+use crate::options::Options;
+use crate::response::Answer;
+use crate::services::image::Content;
+
+pub struct Simulation {
+    cloud: Cloud,
+    start: Instant,
+    /// The second that calls are counted in, and how many were let through in it.
+    second: (u64, u64),
+}
+
+/// What becomes of a call that came in.
+pub enum Fate {
+    /// It is carried out, and its answer spoilt by these faults.
+    CarriedOut(Vec<Fault>),
+    Answered(Answer),
+    /// The connection is closed after this time.
+    Cut(Duration),
+}
+
+impl Simulation {
+    pub fn new(options: Options, base: String) -> Self {
+        Self { cloud: Cloud::new(options, base), start: Instant::now(), second: (0, 0) }
+    }
+
+    fn advance(&mut self) {
+        self.cloud.advance(self.start.elapsed());
+    }
+
+    /// Counts a call, and says how long it takes and what becomes of it.
+    pub fn receive(&mut self, call: &Call) -> (Duration, Fate) {
+        self.advance();
+        let Some(service) = call.service else { return (Duration::ZERO, Fate::CarriedOut(Vec::new())) };
+        self.cloud.tally.call(service, call);
+        self.cloud.note_change(service, call);
+        let (knobs, number) = (&self.cloud.knobs, self.cloud.tally.calls);
+        let delay = knobs.latency_ms.of(service, knobs.seed, number);
+        let hang = Duration::from_secs_f64(knobs.hang_s);
+        if service != Service::Identity && self.throttles() {
+            self.cloud.tally.throttled += 1;
+            return (delay, Fate::Answered(self.throttled(service)));
+        }
+        let mut later = Vec::new();
+        for fault in self.striking(call) {
+            let fate = match fault.kind {
+                FaultKind::Status(status) => {
+                    let answer = Answer::error(service, status, "The simulated cloud was told to fail.");
+                    Fate::Answered(match status {
+                        429 => answer.with("Retry-After", self.cloud.knobs.retry_after_s.to_string()),
+                        _ => answer,
+                    })
+                }
+                FaultKind::Html => Fate::Answered(Answer::html(502, "The proxy could not reach the service.")),
+                FaultKind::Redirect => Fate::Answered(self.redirected(call)),
+                FaultKind::Closed => Fate::Cut(Duration::ZERO),
+                FaultKind::Hang => Fate::Cut(hang),
+                FaultKind::LostAnswer
+                | FaultKind::Truncated
+                | FaultKind::MissingFields
+                | FaultKind::UnknownState
+                | FaultKind::PartialList
+                | FaultKind::RepeatedMarker => {
+                    later.push(fault);
+                    continue;
+                }
+            };
+            return (delay, fate);
+        }
+        (delay, Fate::CarriedOut(later))
+    }
+
+    fn throttles(&mut self) -> bool {
+        let knobs = &self.cloud.knobs;
+        let second = self.cloud.now.as_secs();
+        if self.second.0 != second {
+            self.second = (second, 0);
+        }
+        let above = knobs.throttle_above_per_s > 0 && self.second.1 >= knobs.throttle_above_per_s;
+        if above || hits(knobs.throttle_every, self.cloud.tally.calls) {
+            return true;
+        }
+        self.second.1 += 1;
+        false
+    }
+
+    fn throttled(&self, service: Service) -> Answer {
+        let knobs = &self.cloud.knobs;
+        let wait = knobs.retry_after_s.to_string();
+        let message = "This request was rate-limited.";
+        let answer = match knobs.throttle_status {
+            413 => {
+                let body = json!({"overLimit": {"code": 413, "message": message, "retryAfter": wait}});
+                Answer::json(413, &body)
+            }
+            status => Answer::error(service, status, message),
+        };
+        answer.with("Retry-After", wait)
+    }
+
+    /// The faults that hit this call.
+    fn striking(&mut self, call: &Call) -> Vec<Fault> {
+        let (faults, tally) = (&self.cloud.knobs.faults, &mut self.cloud.tally);
+        tally.faults_concerned.resize(faults.len(), 0);
+        tally.faults_struck.resize(faults.len(), 0);
+        let mut striking = Vec::new();
+        for (index, fault) in faults.iter().enumerate().filter(|(_, fault)| fault.concerns(call)) {
+            tally.faults_concerned[index] += 1;
+            if fault.strikes(tally.faults_concerned[index]) {
+                tally.faults_struck[index] += 1;
+                striking.push(fault.clone());
+            }
+        }
+        striking
+    }
+
+    fn redirected(&self, call: &Call) -> Answer {
+        let query = if call.query_string.is_empty() { String::new() } else { format!("?{}", call.query_string) };
+        Answer::empty(307).with("Location", format!("{}{MOVED}{}{query}", self.cloud.base, call.path))
+    }
+
+    /// Carries a call out. None is an answer that gets lost on its way.
+    pub fn carry_out(&mut self, call: &Call, body: &[u8], faults: &[Fault]) -> Option<Answer> {
+        self.advance();
+        let answer = match call.service {
+            None => self.control(call, body),
+            Some(service) => self.serve(service, call, body),
+        };
+        self.finish(answer, call, faults)
+    }
+
+    /// The number of the image that a call uploads; None for other calls and those that will be refused.
+    pub fn awaits_upload(&mut self, call: &Call) -> Option<u64> {
+        self.advance();
+        let upload = upload(call)?;
+        let allowed = self.cloud.authorized(&call.token) && self.cloud.options.has(Service::Image);
+        if allowed { self.cloud.check_upload(upload).ok() } else { None }
+    }
+
+    pub fn uploads_break_at(&self) -> Option<u64> {
+        Some(self.cloud.knobs.uploads_break_at).filter(|at| *at > 0)
+    }
+
+    pub fn uploaded(&mut self, call: &Call, image: u64, content: Content, faults: &[Fault]) -> Option<Answer> {
+        self.advance();
+        let answer = self.cloud.uploaded(image, content);
+        self.finish(answer, call, faults)
+    }
+
+    fn finish(&self, answer: Answer, call: &Call, faults: &[Fault]) -> Option<Answer> {
+        faults.iter().try_fold(answer, |answer, fault| spoil(answer, fault, &self.cloud.base, call))
+    }
+
+    fn serve(&mut self, service: Service, call: &Call, body: &[u8]) -> Answer {
+        let cloud = &mut self.cloud;
+        if !cloud.options.has(service) {
+            return Answer::html(404, "The requested URL was not found on this server.");
+        }
+        if let Some(answer) = cloud.discovered(service, call) {
+            return answer;
+        }
+        let known = match service {
+            Service::Identity | Service::Volume => ["v3"].as_slice(),
+            Service::Compute => &["v2.1"],
+            Service::Image => &["v2"],
+            Service::Network => &["v2.0"],
+        };
+        if service == Service::Identity && call.parts.first().is_some_and(|version| version == "v3") {
+            return cloud.identity(call, body);
+        }
+        if !cloud.authorized(&call.token) {
+            return Answer::unauthorized(service, &cloud.auth_url());
+        }
+        if call.parts.first().is_none_or(|version| !known.contains(&version.as_str())) {
+            return Answer::not_found(service);
+        }
+        match service {
+            Service::Identity => Answer::not_found(service),
+            Service::Compute => cloud.compute(call, body),
+            Service::Image => match upload(call) {
+                // What comes here is refused: uploads that are allowed are taken in before.
+                Some(image) => cloud.check_upload(image).err().unwrap_or_else(|| Answer::not_found(service)),
+                None => cloud.image_service(call, body),
+            },
+            Service::Network => cloud.network(call, body),
+            Service::Volume => cloud.volume(call, body),
+        }
+    }
+
+    /// `/sim/…`: the knobs and the counters.
+    fn control(&mut self, call: &Call, body: &[u8]) -> Answer {
+        let parts: Vec<&str> = call.path.split('/').filter(|part| !part.is_empty()).collect();
+        match (call.method.as_str(), &parts[..]) {
+            ("GET", ["sim", "knobs"]) => Answer::ok(&json!(self.cloud.knobs)),
+            ("PUT", ["sim", "knobs"]) => {
+                let change = serde_json::from_slice(body).map_err(|error| error.to_string());
+                match change
+                    .and_then(|change: Value| Ok((change.get("faults").is_some(), self.cloud.knobs.turned(change)?)))
+                {
+                    Ok((new_faults, knobs)) => {
+                        self.cloud.knobs = knobs;
+                        if new_faults {
+                            self.cloud.tally.faults_concerned.clear();
+                            self.cloud.tally.faults_struck.clear();
+                        }
+                        Answer::ok(&json!(self.cloud.knobs))
+                    }
+                    Err(error) => Answer::json(400, &json!({"error": error})),
+                }
+            }
+            ("GET", ["sim", "state"]) => Answer::ok(&self.cloud.state()),
+            ("GET", ["sim", "history"]) => Answer::ok(&self.cloud.told()),
+            ("POST", ["sim", "reset"]) => {
+                self.cloud.reset();
+                Answer::empty(204)
+            }
+            ("POST", ["sim", "revoke-tokens"]) => {
+                self.cloud.tokens.clear();
+                Answer::empty(204)
+            }
+            ("GET", []) => Answer::ok(&json!({"auth_url": self.cloud.auth_url()})),
+            _ => Answer::json(404, &json!({"error": "there is nothing here"})),
+        }
+    }
+}
+
+/// The id of the image that a call would upload.
+fn upload(call: &Call) -> Option<&str> {
+    match (call.method.as_str(), call.service, &call.parts[..]) {
+        ("PUT", Some(Service::Image), [_, images, id, file]) if images == "images" && file == "file" => Some(id),
+        _ => None,
+    }
+}

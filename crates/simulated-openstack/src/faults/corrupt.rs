@@ -1,0 +1,89 @@
+//! Answers that went wrong after the call was carried out.
+
+use serde_json::{Value, json};
+
+use crate::call::Call;
+use crate::faults::fault::{Fault, FaultKind};
+use crate::response::Answer;
+use crate::services::listing::next_page;
+
+/// The answer as the fault leaves it; None when the fault loses it. An answer that has nothing to spoil stays as it is.
+pub fn spoil(mut answer: Answer, fault: &Fault, base: &str, call: &Call) -> Option<Answer> {
+    if fault.kind == FaultKind::LostAnswer {
+        return None;
+    }
+    if fault.kind == FaultKind::Truncated {
+        answer.body.truncate(answer.body.len() / 2);
+        return Some(answer);
+    }
+    let Some(mut value) = answer.value() else { return Some(answer) };
+    match fault.kind {
+        FaultKind::MissingFields => strip(&mut value, &fault.fields),
+        FaultKind::UnknownState => replace_status(&mut value),
+        FaultKind::PartialList => halve(&mut value),
+        FaultKind::RepeatedMarker => lead_back(&mut value, base, call),
+        FaultKind::Status(_)
+        | FaultKind::Html
+        | FaultKind::Redirect
+        | FaultKind::Closed
+        | FaultKind::Hang
+        | FaultKind::LostAnswer
+        | FaultKind::Truncated => {}
+    }
+    answer.body = value.to_string().into();
+    Some(answer)
+}
+
+fn strip(value: &mut Value, fields: &[String]) {
+    match value {
+        Value::Object(object) => {
+            object.retain(|key, _| !fields.contains(key));
+            object.values_mut().for_each(|value| strip(value, fields));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| strip(item, fields)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn replace_status(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            for (key, value) in object {
+                if key == "status" && value.is_string() {
+                    *value = json!("UNHEARD_OF");
+                } else {
+                    replace_status(value);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(replace_status),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// The list in an answer, and what it is called.
+fn list(value: &mut Value) -> Option<(String, &mut Vec<Value>)> {
+    let object = value.as_object_mut()?;
+    let lists = object.iter_mut().filter(|(key, _)| !key.ends_with("_links"));
+    lists.filter_map(|(key, value)| Some((key.clone(), value.as_array_mut()?))).next()
+}
+
+fn halve(value: &mut Value) {
+    let Some((name, items)) = list(value) else { return };
+    items.truncate(items.len() / 2);
+    if let Some(object) = value.as_object_mut() {
+        object.remove(&format!("{name}_links"));
+        object.remove("next");
+    }
+}
+
+fn lead_back(value: &mut Value, base: &str, call: &Call) {
+    let Some((name, items)) = list(value) else { return };
+    let last = items.last().and_then(|last| last["id"].as_str()).unwrap_or_default().to_owned();
+    let marker = call.parameter("marker").map_or(last, str::to_owned);
+    match value.get("first") {
+        // Glance's links begin at its own root.
+        Some(_) => value["next"] = json!(next_page("", call, &marker).trim_start_matches("/image")),
+        None => value[format!("{name}_links")] = json!([{"rel": "next", "href": next_page(base, call, &marker)}]),
+    }
+}

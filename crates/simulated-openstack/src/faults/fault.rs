@@ -1,0 +1,143 @@
+//! A fault of calls: what goes wrong, and which calls it hits.
+
+use std::str::FromStr;
+
+use regex_lite::Regex;
+use serde::{Deserialize, Serialize};
+
+use crate::call::{Call, Service};
+use crate::faults::knobs::hits;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// An error of this status in the service's own form; the call has no effect.
+    Status(u16),
+    /// 502 with a page of HTML, as a proxy in front of the cloud answers; the call has no effect.
+    Html,
+    /// 307 to another address of the same cloud that answers the call.
+    Redirect,
+    /// The connection is closed without an answer; the call has no effect.
+    Closed,
+    /// No answer for `hang_s`, then the connection is closed; the call has no effect.
+    Hang,
+    /// The call is carried out, and the connection is closed without an answer.
+    LostAnswer,
+    /// The answer ends in the middle of its JSON.
+    Truncated,
+    /// The answer lacks these fields, wherever they are.
+    MissingFields,
+    /// Everything with a status has one that nobody has heard of.
+    UnknownState,
+    /// A list ends early, and says that there is no more.
+    PartialList,
+    /// The link to the next page of a list leads to the same page again.
+    RepeatedMarker,
+}
+
+/// One line of the knob `faults`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Fault {
+    text: String,
+    pub kind: FaultKind,
+    /// Of the calls it is about, every n-th is hit, …
+    every: u64,
+    /// … the first so many are spared, …
+    after: u64,
+    /// … and so many are hit at most.
+    times: u64,
+    service: Option<Service>,
+    method: Option<String>,
+    path: Option<Regex>,
+    pub fields: Vec<String>,
+}
+
+/// The fields that a driver cannot do without, unless the fault names its own.
+const FIELDS: &str = "status,addresses,metadata,flavor,floating_ip_address,fixed_ips,limits,links";
+
+impl Fault {
+    /// Whether the fault is about calls like this one.
+    pub fn concerns(&self, call: &Call) -> bool {
+        self.service.is_none_or(|service| call.service == Some(service))
+            && self.method.as_ref().is_none_or(|method| *method == call.method)
+            && self.path.as_ref().is_none_or(|path| path.is_match(&call.path))
+    }
+
+    /// Whether it hits the n-th call that it is about, counted from 1.
+    pub fn strikes(&self, number: u64) -> bool {
+        let number = number.saturating_sub(self.after);
+        number > 0 && hits(self.every, number) && number / self.every <= self.times
+    }
+}
+
+impl FromStr for FaultKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "html" => Self::Html,
+            "redirect" => Self::Redirect,
+            "closed" => Self::Closed,
+            "hang" => Self::Hang,
+            "lost-answer" => Self::LostAnswer,
+            "truncated" => Self::Truncated,
+            "missing-fields" => Self::MissingFields,
+            "unknown-state" => Self::UnknownState,
+            "partial-list" => Self::PartialList,
+            "repeated-marker" => Self::RepeatedMarker,
+            other => match other.parse() {
+                Ok(status @ 400..=599) => Self::Status(status),
+                _ => return Err(format!("{other} is no kind of fault: give a status or a name of the documentation")),
+            },
+        })
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut words = text.split_whitespace();
+        let kind = words.next().ok_or("a fault begins with its kind")?.parse()?;
+        let mut fault = Self {
+            text: text.to_owned(),
+            kind,
+            every: 1,
+            after: 0,
+            times: u64::MAX,
+            service: None,
+            method: None,
+            path: None,
+            fields: FIELDS.split(',').map(str::to_owned).collect(),
+        };
+        for word in words {
+            let (key, value) = word.split_once('=').ok_or_else(|| format!("{word} is not KEY=VALUE"))?;
+            let number = || value.parse::<u64>().map_err(|_| format!("{key}={value}: give a number"));
+            match key {
+                "every" => fault.every = number()?,
+                "after" => fault.after = number()?,
+                "times" => fault.times = number()?,
+                "service" => fault.service = Some(value.parse()?),
+                "method" => fault.method = Some(value.to_owned()),
+                "path" => fault.path = Some(Regex::new(value).map_err(|error| format!("path={value}: {error}"))?),
+                "fields" => fault.fields = value.split(',').map(str::to_owned).collect(),
+                _ => return Err(format!("{key} is not known: every, after, times, service, method, path or fields")),
+            }
+        }
+        Ok(fault)
+    }
+}
+
+impl TryFrom<String> for Fault {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Fault> for String {
+    fn from(fault: Fault) -> Self {
+        fault.text
+    }
+}

@@ -1,0 +1,128 @@
+//! What can be turned while the cloud runs: times, limits, throttling and faults.
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::faults::fault::Fault;
+use crate::faults::latency::Latency;
+
+/// Every knob is a flag of the command line (`--boot-time-s 2`) and a key of `PUT /sim/knobs` (`{"boot_time_s": 2}`).
+/// Counts that say "every" are exact: 5 means the fifth, the tenth and so on; 0 means never. A limit of -1 is none.
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Knobs {
+    /// Seconds from the creation of a server until it is ACTIVE.
+    #[arg(long, default_value_t = 1.0, value_name = "S")]
+    pub boot_time_s: f64,
+    /// Seconds from the deletion of a server until it is gone.
+    #[arg(long, default_value_t = 0.5, value_name = "S")]
+    pub delete_time_s: f64,
+    /// Seconds for which a token is good.
+    #[arg(long, default_value_t = 86400.0, value_name = "S")]
+    pub token_lifetime_s: f64,
+    /// Milliseconds until a call is answered: `20`, `20-50`, `compute=20-50,network=5`.
+    #[arg(long, default_value = "0", value_name = "MS")]
+    pub latency_ms: Latency,
+    /// Where in a range of latency a call falls depends on this number and the number of the call only.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+
+    /// The availability zones.
+    #[arg(long, value_delimiter = ',', default_value = "nova")]
+    pub zones: Vec<String>,
+
+    /// Refuse every n-th call.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub throttle_every: u64,
+    /// Refuse calls above this many per second; 0 refuses none.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub throttle_above_per_s: u64,
+    /// What a refused call is told to wait.
+    #[arg(long, default_value_t = 1, value_name = "S")]
+    pub retry_after_s: u64,
+    /// How refusals look: 429, or 413 with Nova's old `overLimit`.
+    #[arg(long, default_value_t = 429, value_name = "STATUS", value_parser = clap::value_parser!(u16).range(400..500))]
+    pub throttle_status: u16,
+
+    #[arg(long, default_value_t = 100, value_name = "N", allow_negative_numbers = true)]
+    pub quota_servers: i64,
+    #[arg(long, default_value_t = 400, value_name = "N", allow_negative_numbers = true)]
+    pub quota_cores: i64,
+    #[arg(long, default_value_t = 819_200, value_name = "MIB", allow_negative_numbers = true)]
+    pub quota_ram_mib: i64,
+    #[arg(long, default_value_t = 100, value_name = "N", allow_negative_numbers = true)]
+    pub quota_volumes: i64,
+    #[arg(long, default_value_t = 10_000, value_name = "GB", allow_negative_numbers = true)]
+    pub quota_gigabytes: i64,
+    #[arg(long, default_value_t = 100, value_name = "N", allow_negative_numbers = true)]
+    pub quota_floating_ips: i64,
+    #[arg(long, default_value_t = 500, value_name = "N", allow_negative_numbers = true)]
+    pub quota_ports: i64,
+
+    /// Every n-th server ends in ERROR instead of ACTIVE …
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub boot_fails_every: u64,
+    /// … with this fault.
+    #[arg(long, default_value = "No valid host was found. There are not enough hosts available.", value_name = "TEXT")]
+    pub boot_failure: String,
+    /// Every n-th server stays in BUILD.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub boot_sticks_every: u64,
+    /// Every n-th deletion of a server never ends.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub delete_sticks_every: u64,
+    /// Every n-th server disappears by itself …
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub vanish_every: u64,
+    /// … so many seconds after its creation.
+    #[arg(long, default_value_t = 5.0, value_name = "S")]
+    pub vanish_after_s: f64,
+    /// The port of every n-th server stays behind, DOWN, when the server is deleted.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub port_stays_every: u64,
+    /// Lists of servers show the cloud as it was so many seconds ago.
+    #[arg(long, default_value_t = 0.0, value_name = "S")]
+    pub stale_lists_s: f64,
+    /// The longest page of a list; more is on the next one.
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub page_size: u64,
+    /// The connection of an upload breaks after so many bytes of its image; 0: it does not.
+    #[arg(long, default_value_t = 0, value_name = "BYTES")]
+    pub uploads_break_at: u64,
+    /// How long a call hangs that is hit by the fault `hang`.
+    #[arg(long, default_value_t = 600.0, value_name = "S")]
+    pub hang_s: f64,
+    /// A fault of calls: a kind and what it is limited to, as in `503 every=5 method=POST path=/servers$`; may be given
+    /// several times.
+    #[arg(long = "fault", value_name = "FAULT")]
+    pub faults: Vec<Fault>,
+}
+
+impl Knobs {
+    /// These knobs with some of them turned.
+    pub fn turned(&self, change: Value) -> Result<Self, String> {
+        let Value::Object(change) = change else { return Err("the knobs are a JSON object".to_owned()) };
+        let mut all = serde_json::to_value(self).expect("knobs are plain data");
+        for (knob, value) in change {
+            all[knob] = value;
+        }
+        let knobs: Self = serde_json::from_value(all).map_err(|error| error.to_string())?;
+        let times = [knobs.boot_time_s, knobs.delete_time_s, knobs.token_lifetime_s, knobs.vanish_after_s];
+        if times.iter().chain([&knobs.stale_lists_s, &knobs.hang_s]).any(|time| !(0.0..1e9).contains(time)) {
+            return Err("a time is a number of seconds, not negative".to_owned());
+        }
+        if knobs.zones.is_empty() {
+            return Err("there is at least one availability zone".to_owned());
+        }
+        if knobs.page_size == 0 || !(400..500).contains(&knobs.throttle_status) {
+            return Err("page_size begins at 1, throttle_status is 4xx".to_owned());
+        }
+        Ok(knobs)
+    }
+}
+
+/// Whether the n-th of something (counted from 1) is hit by a knob that says "every".
+pub fn hits(every: u64, number: u64) -> bool {
+    every > 0 && number.is_multiple_of(every)
+}

@@ -1,0 +1,104 @@
+//! The calls as HTTP: taken in, delayed, answered, or cut off.
+
+use std::any::Any;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Mutex;
+
+use actix_web::dev::{Extensions, Server};
+use actix_web::http::StatusCode;
+use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
+use bytes::Bytes;
+use futures::StreamExt;
+
+use crate::call::Call;
+use crate::cloud::simulation::{Fate, Simulation};
+use crate::response::Answer;
+use crate::services::image::Intake;
+
+/// No body but that of an image is longer.
+const LONGEST_BODY: usize = 4 << 20;
+
+/// Serves on a listener; one thread, so that equal sequences of calls meet an equal cloud.
+pub fn run(listener: TcpListener, simulation: Simulation) -> std::io::Result<Server> {
+    let simulation = web::Data::new(Mutex::new(simulation));
+    let app = move || App::new().app_data(simulation.clone()).default_service(web::to(serve));
+    let server = HttpServer::new(app).workers(1).backlog(4096).on_connect(keep_connection).shutdown_timeout(1);
+    Ok(server.listen(listener)?.run())
+}
+
+/// A second handle on a connection, by which it can be cut off without an answer.
+struct Connection(Option<TcpStream>);
+
+fn keep_connection(io: &dyn Any, extensions: &mut Extensions) {
+    let stream = io.downcast_ref::<actix_web::rt::net::TcpStream>();
+    let handle = stream.and_then(|stream| stream.as_fd().try_clone_to_owned().ok());
+    extensions.insert(Connection(handle.map(TcpStream::from)));
+}
+
+async fn serve(simulation: web::Data<Mutex<Simulation>>, request: HttpRequest, payload: web::Payload) -> HttpResponse {
+    let call = Call::of(&request);
+    let (delay, fate) = simulation.lock().expect("no call panics").receive(&call);
+    if !delay.is_zero() {
+        tokio::time::sleep(delay).await;
+    }
+    let answer = match fate {
+        Fate::Answered(answer) => Some(answer),
+        Fate::Cut(after) => {
+            tokio::time::sleep(after).await;
+            None
+        }
+        Fate::CarriedOut(faults) => {
+            let (upload, breaks_at) = {
+                let mut simulation = simulation.lock().expect("no call panics");
+                (simulation.awaits_upload(&call), simulation.uploads_break_at())
+            };
+            if let Some(image) = upload {
+                let Some(content) = take_in(payload, breaks_at).await else { return cut(&request) };
+                simulation.lock().expect("no call panics").uploaded(&call, image, content, &faults)
+            } else {
+                let Some(body) = read(payload).await else { return HttpResponse::PayloadTooLarge().finish() };
+                simulation.lock().expect("no call panics").carry_out(&call, &body, &faults)
+            }
+        }
+    };
+    match answer {
+        Some(answer) => response(answer),
+        None => cut(&request),
+    }
+}
+
+/// Ends the connection. What is returned reaches nobody.
+fn cut(request: &HttpRequest) -> HttpResponse {
+    if let Some(Connection(Some(stream))) = request.conn_data::<Connection>() {
+        // The peer may have been faster.
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+    HttpResponse::InternalServerError().force_close().finish()
+}
+
+async fn read(payload: web::Payload) -> Option<Bytes> {
+    payload.to_bytes_limited(LONGEST_BODY).await.ok()?.ok()
+}
+
+/// None when the peer stopped in the middle, or the connection is to break.
+async fn take_in(mut payload: web::Payload, breaks_at: Option<u64>) -> Option<crate::services::image::Content> {
+    let mut intake = Intake::new();
+    while let Some(piece) = payload.next().await {
+        intake.take(&piece.ok()?);
+        if breaks_at.is_some_and(|at| intake.size() >= at) {
+            return None;
+        }
+    }
+    Some(intake.finish())
+}
+
+fn response(answer: Answer) -> HttpResponse {
+    let status = StatusCode::from_u16(answer.status).expect("only statuses of HTTP are answered");
+    let mut response = HttpResponse::build(status);
+    response.content_type(answer.content_type);
+    for (name, value) in answer.headers {
+        response.insert_header((name, value));
+    }
+    response.body(answer.body)
+}

@@ -1,0 +1,78 @@
+//! Which versions a service has: the documents at its root and below, which need no token or a token, as with the real ones.
+
+use serde_json::{Value, json};
+
+use crate::call::{Call, NEWEST, OLDEST, Service};
+use crate::cloud::cloud::Cloud;
+use crate::response::Answer;
+
+impl Cloud {
+    /// The answer to a call for a version document; None for every other call.
+    pub fn discovered(&self, service: Service, call: &Call) -> Option<Answer> {
+        if call.method != "GET" && call.method != "HEAD" || call.parts.len() > 1 {
+            return None;
+        }
+        let base = format!("{}/{}", self.base, service.name());
+        let version = call.parts.first().map(String::as_str);
+        match (service, version) {
+            (Service::Identity, None) => {
+                let found = json!({"versions": {"values": [keystone(&base)]}});
+                Some(Answer::json(300, &found).with("Location", format!("{base}/v3/")))
+            }
+            (Service::Identity, Some("v3")) => Some(Answer::ok(&json!({"version": keystone(&base)}))),
+            (Service::Compute, None) => Some(Answer::ok(&json!({"versions": [nova(&base)]}))),
+            (Service::Compute, Some("v2.1")) => Some(Answer::ok(&json!({"version": nova(&base)}))),
+            (Service::Image, None) => {
+                let minors = (0..=13_u32).rev();
+                let versions: Vec<Value> = [15].into_iter().chain(minors).map(|minor| glance(&base, minor)).collect();
+                Some(Answer::json(300, &json!({"versions": versions})))
+            }
+            (Service::Network, None) => {
+                let version = json!({"id": "v2.0", "status": "CURRENT", "links": [{"rel": "self", "href": format!("{base}/v2.0/")}]});
+                Some(Answer::ok(&json!({"versions": [version]})))
+            }
+            (Service::Network, Some("v2.0")) if call.slash && self.authorized(&call.token) => {
+                let names = ["network", "subnet", "port"];
+                let shown = names.map(|name| {
+                    let href = format!("{base}/v2.0/{name}s");
+                    json!({"name": name, "collection": format!("{name}s"), "links": [{"rel": "self", "href": href}]})
+                });
+                Some(Answer::ok(&json!({"resources": shown})))
+            }
+            (Service::Volume, None) => Some(Answer::json(300, &json!({"versions": [cinder(&base)]}))),
+            (Service::Volume, Some("v3")) if self.authorized(&call.token) => {
+                Some(Answer::ok(&json!({"versions": [cinder(&base)]})))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn keystone(base: &str) -> Value {
+    json!({
+        "id": "v3.14", "status": "stable", "updated": "2020-04-07T00:00:00Z",
+        "links": [{"rel": "self", "href": format!("{base}/v3/")}],
+        "media-types": [{"base": "application/json", "type": "application/vnd.openstack.identity-v3+json"}],
+    })
+}
+
+fn nova(base: &str) -> Value {
+    json!({
+        "id": "v2.1", "status": "CURRENT", "version": format!("2.{NEWEST}"), "min_version": format!("2.{OLDEST}"),
+        "updated": "2013-07-23T11:33:21Z", "links": [{"rel": "self", "href": format!("{base}/v2.1/")}],
+        "media-types": [{"base": "application/json", "type": "application/vnd.openstack.compute+json;version=2.1"}],
+    })
+}
+
+fn glance(base: &str, minor: u32) -> Value {
+    let status = if minor == 15 { "CURRENT" } else { "SUPPORTED" };
+    json!({"id": format!("v2.{minor}"), "status": status, "links": [{"rel": "self", "href": format!("{base}/v2/")}]})
+}
+
+fn cinder(base: &str) -> Value {
+    json!({
+        "id": "v3.0", "status": "CURRENT", "version": "3.70", "min_version": "3.0", "updated": "2022-08-31T00:00:00Z",
+        "links": [{"rel": "self", "href": format!("{base}/v3/")}],
+        "media-types": [{"base": "application/json", "type": "application/vnd.openstack.volume+json;version=3"}],
+    })
+}

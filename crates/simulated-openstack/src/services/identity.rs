@@ -1,0 +1,173 @@
+//! Keystone: tokens for a password, an application credential or another token, and the catalogue.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::call::{Call, Service};
+use crate::cloud::cloud::{Cloud, PROJECT_ID, Token, USER_ID};
+use crate::response::Answer;
+
+pub const USER: &str = "nodepool";
+pub const PASSWORD: &str = "secret";
+pub const PROJECT: &str = "nodepool";
+pub const CREDENTIAL_ID: &str = "a3b0000000004000800000000000000a";
+pub const CREDENTIAL_NAME: &str = "nodepool-credential";
+pub const CREDENTIAL_SECRET: &str = "secret-of-the-credential";
+
+impl Cloud {
+    pub fn auth_url(&self) -> String {
+        format!("{}/identity/v3", self.base)
+    }
+
+    pub fn authorized(&self, token: &str) -> bool {
+        self.user(token).is_some()
+    }
+
+    /// Whom a token is for that is good.
+    pub fn user(&self, token: &str) -> Option<&str> {
+        self.tokens.get(token).filter(|token| token.expires > self.now).map(|token| &*token.user)
+    }
+
+    pub fn identity(&mut self, call: &Call, body: &[u8]) -> Answer {
+        let path = call.below_version();
+        if let ("POST", ["auth", "tokens"]) = (call.method.as_str(), &path[..]) {
+            return self.authenticate(body);
+        }
+        if !self.authorized(&call.token) {
+            return self.unauthorized();
+        }
+        match (call.method.as_str(), &path[..]) {
+            ("GET" | "HEAD", ["auth", "tokens"]) => match self.tokens.get(&call.subject_token) {
+                Some(token) if token.expires > self.now => {
+                    let shown = self.shown_token(&json!(["password"]), token);
+                    Answer::ok(&shown).with("X-Subject-Token", call.subject_token.clone())
+                }
+                _ => Answer::error(Service::Identity, 404, "Failed to validate token"),
+            },
+            ("DELETE", ["auth", "tokens"]) => match self.tokens.remove(&call.subject_token) {
+                Some(_) => Answer::empty(204),
+                None => Answer::error(Service::Identity, 404, "Failed to validate token"),
+            },
+            ("GET", ["auth", "catalog"]) => Answer::ok(&json!({"catalog": self.catalogue()})),
+            ("GET", ["auth", "projects"]) => {
+                let links =
+                    json!({"self": format!("{}/auth/projects", self.auth_url()), "next": null, "previous": null});
+                Answer::ok(&json!({"projects": [self.shown_project()], "links": links}))
+            }
+            ("GET", ["projects", id]) if *id == PROJECT_ID => Answer::ok(&json!({"project": self.shown_project()})),
+            ("GET", ["projects"]) => {
+                let message = "You are not authorized to perform the requested action: identity:list_projects.";
+                Answer::error(Service::Identity, 403, message)
+            }
+            _ => Answer::not_found(Service::Identity),
+        }
+    }
+
+    fn unauthorized(&self) -> Answer {
+        Answer::unauthorized(Service::Identity, &self.auth_url())
+    }
+
+    fn authenticate(&mut self, body: &[u8]) -> Answer {
+        let body: Value = serde_json::from_slice(body).unwrap_or_default();
+        let identity = &body["auth"]["identity"];
+        let Some(methods) = identity["methods"].as_array() else {
+            return Answer::error(Service::Identity, 400, "'identity' is a required property");
+        };
+        let lifetime = Duration::from_secs_f64(self.knobs.token_lifetime_s);
+        let mut token = Token { user: USER.to_owned(), expires: self.now + lifetime };
+        for method in methods {
+            let user = match method.as_str() {
+                Some("password") => named_user(&identity["password"]["user"]).map(str::to_owned),
+                Some("application_credential") => {
+                    is_credential(&identity["application_credential"]).then(|| USER.to_owned())
+                }
+                Some("token") => {
+                    let other = identity["token"]["id"].as_str().unwrap_or_default();
+                    // A token for a token lives no longer than that.
+                    token.expires = self.tokens.get(other).map_or(token.expires, |of| token.expires.min(of.expires));
+                    self.user(other).map(str::to_owned)
+                }
+                _ => None,
+            };
+            let Some(user) = user else { return self.unauthorized() };
+            token.user = user;
+        }
+        let project = &body["auth"]["scope"]["project"];
+        let own = |key: &str, own: &str| project[key].as_str().is_none_or(|wanted| wanted == own);
+        if methods.is_empty() || !own("name", PROJECT) || !own("id", PROJECT_ID) {
+            return self.unauthorized();
+        }
+        self.tally.tokens_issued += 1;
+        let id = format!("gAAAAA{}", uuid::Uuid::new_v4().simple());
+        let shown = self.shown_token(&json!(methods), &token);
+        self.tokens.retain(|_, token| token.expires > self.now);
+        self.tokens.insert(id.clone(), token);
+        Answer::json(201, &shown).with("X-Subject-Token", id)
+    }
+
+    fn shown_token(&self, methods: &Value, Token { user, expires }: &Token) -> Value {
+        let domain = json!({"id": "default", "name": "Default"});
+        json!({"token": {
+            "methods": methods,
+            "user": {"domain": domain, "id": USER_ID, "name": user, "password_expires_at": null},
+            "audit_ids": ["mo8yQ6u6QGejNb4FjN7hMA"], "expires_at": format!("{}Z", self.written_finely(*expires)),
+            "issued_at": format!("{}Z", self.written_finely(self.now)),
+            "project": {"domain": domain, "id": PROJECT_ID, "name": PROJECT}, "is_domain": false,
+            "roles": [{"id": "a4b0000000004000800000000000000a", "name": "member"}], "catalog": self.catalogue(),
+        }})
+    }
+
+    fn shown_project(&self) -> Value {
+        json!({
+            "id": PROJECT_ID, "name": PROJECT, "domain_id": "default", "description": "", "enabled": true,
+            "parent_id": "default", "is_domain": false, "tags": [], "options": {},
+            "links": {"self": format!("{}/projects/{PROJECT_ID}", self.auth_url())},
+        })
+    }
+
+    fn catalogue(&self) -> Vec<Value> {
+        let present = Service::ALL.into_iter().filter(|service| self.options.has(*service));
+        let shown = present.zip(1_u64..).map(|(service, number)| {
+            let base = format!("{}/{}", self.base, service.name());
+            let (kind, url) = match service {
+                Service::Identity => ("identity", format!("{base}/v3")),
+                Service::Compute => ("compute", format!("{base}/v2.1")),
+                Service::Image => ("image", base),
+                Service::Network => ("network", base),
+                Service::Volume => ("volumev3", format!("{base}/v3/{PROJECT_ID}")),
+            };
+            let endpoint = |(interface, place): (&str, u64)| {
+                json!({
+                    "id": format!("a5{:030x}", number * 10 + place), "interface": interface, "url": url,
+                    "region_id": self.options.region, "region": self.options.region,
+                })
+            };
+            let endpoints = ["public", "internal", "admin"].into_iter().zip(0..).map(endpoint);
+            json!({
+                "id": format!("a6{number:030x}"), "type": kind, "name": service.project(),
+                "endpoints": endpoints.collect::<Vec<_>>(),
+            })
+        });
+        shown.collect()
+    }
+}
+
+/// The user, or one of its namesakes (`nodepool-1`), which the history tells apart.
+fn named_user(user: &Value) -> Option<&str> {
+    if user["password"] != PASSWORD {
+        return None;
+    }
+    if user["id"] == USER_ID {
+        return Some(USER);
+    }
+    let is_here = user["domain"]["id"] == "default" || user["domain"]["name"] == "Default";
+    let is_ours = |name: &&str| *name == USER || name.strip_prefix(USER).is_some_and(|rest| rest.starts_with('-'));
+    user["name"].as_str().filter(|_| is_here).filter(is_ours)
+}
+
+fn is_credential(credential: &Value) -> bool {
+    let named = credential["name"] == CREDENTIAL_NAME
+        && (credential["user"]["name"] == USER || credential["user"]["id"] == USER_ID);
+    (named || credential["id"] == CREDENTIAL_ID) && credential["secret"] == CREDENTIAL_SECRET
+}

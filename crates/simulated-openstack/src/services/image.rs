@@ -1,0 +1,227 @@
+//! Glance: images, whose contents are counted and hashed but not kept.
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha512};
+
+use crate::call::{Call, Service};
+use crate::cloud::cloud::{Cloud, Kind, Moment, PROJECT_ID, id, number_of};
+use crate::response::Answer;
+use crate::services::listing;
+
+/// Properties that an owner does not write: Glance says what they are.
+const READ_ONLY: [&str; 12] = [
+    "status",
+    "size",
+    "virtual_size",
+    "checksum",
+    "os_hash_algo",
+    "os_hash_value",
+    "owner",
+    "created_at",
+    "updated_at",
+    "self",
+    "file",
+    "schema",
+];
+const FORMATS: [&str; 11] = ["ami", "ari", "aki", "vhd", "vhdx", "vmdk", "raw", "qcow2", "vdi", "iso", "ploop"];
+
+pub struct Image {
+    /// What its owner said of it.
+    properties: Map<String, Value>,
+    content: Option<Content>,
+    created: Moment,
+    updated: Moment,
+}
+
+impl Image {
+    pub fn active(&self) -> bool {
+        self.content.is_some()
+    }
+}
+
+#[derive(Clone)]
+pub struct Content {
+    pub size: u64,
+    md5: String,
+    sha512: String,
+}
+
+/// Takes in the content of an image, piece by piece.
+pub struct Intake {
+    size: u64,
+    md5: md5::Context,
+    sha512: Sha512,
+}
+
+impl Intake {
+    pub fn new() -> Self {
+        Self { size: 0, md5: md5::Context::new(), sha512: Sha512::new() }
+    }
+
+    pub fn take(&mut self, piece: &[u8]) {
+        self.size += piece.len() as u64;
+        self.md5.consume(piece);
+        self.sha512.update(piece);
+    }
+
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub fn finish(self) -> Content {
+        let sha512: String = self.sha512.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Content { size: self.size, md5: format!("{:x}", self.md5.finalize()), sha512 }
+    }
+}
+
+impl Cloud {
+    pub fn add_standard_images(&mut self) {
+        for (name, format) in [("raw-1M", "raw"), ("qcow2-empty", "qcow2")] {
+            let mut intake = Intake::new();
+            intake.take(name.as_bytes());
+            let properties = json!({
+                "name": name, "disk_format": format, "container_format": "bare", "visibility": "public",
+            });
+            let Value::Object(properties) = properties else { unreachable!("it was written as an object") };
+            self.add_image(properties, Some(intake.finish()));
+        }
+    }
+
+    fn add_image(&mut self, properties: Map<String, Value>, content: Option<Content>) -> u64 {
+        let number = self.next_number();
+        self.history.image_created(number, &properties, self.now);
+        if content.is_some() {
+            self.history.image_filled(number, self.now);
+        }
+        self.images.insert(number, Image { properties, content, created: self.now, updated: self.now });
+        number
+    }
+
+    pub fn image(&self, id: &str) -> Option<&Image> {
+        number_of(Kind::Image, id).and_then(|number| self.images.get(&number))
+    }
+
+    pub fn image_service(&mut self, call: &Call, body: &[u8]) -> Answer {
+        match (call.method.as_str(), &call.below_version()[..]) {
+            ("GET", ["images"]) => self.list_images(call),
+            ("POST", ["images"]) => self.create_image(body),
+            ("GET", ["images", id]) => {
+                match number_of(Kind::Image, id).and_then(|number| Some((number, self.images.get(&number)?))) {
+                    Some((number, image)) => Answer::ok(&self.shown_image(number, image)),
+                    None => Answer::error(Service::Image, 404, &format!("No image found with ID {id}")),
+                }
+            }
+            ("DELETE", ["images", id]) => {
+                let known = number_of(Kind::Image, id).filter(|number| self.images.remove(number).is_some());
+                match known {
+                    Some(number) => {
+                        self.history.image_gone(number, self.now);
+                        Answer::empty(204)
+                    }
+                    None => Answer::error(Service::Image, 404, &format!("Failed to find image {id} to delete")),
+                }
+            }
+            ("GET", ["schemas", "image"]) => Answer::ok(&json!({"name": "image", "properties": {}})),
+            _ => Answer::not_found(Service::Image),
+        }
+    }
+
+    fn list_images(&self, call: &Call) -> Answer {
+        let modifiers = ["limit", "marker", "sort", "sort_key", "sort_dir", "member_status"];
+        let passes = |image: &Value| {
+            let mut filters = call.query.iter().filter(|(key, _)| !modifiers.contains(&key.as_str()));
+            filters.all(|(key, wanted)| match key.as_str() {
+                "name" | "status" if wanted.starts_with("in:") => {
+                    let mut names = wanted["in:".len()..].split(',').map(|name| name.trim_matches('"'));
+                    names.any(|name| image[key] == name)
+                }
+                _ => listing::matches(&image[key], wanted),
+            })
+        };
+        let all = self.images.iter().rev().map(|(number, image)| self.shown_image(*number, image));
+        let page = match listing::page(call, all.filter(passes).collect(), self.knobs.page_size) {
+            Ok(page) => page,
+            Err(marker) => return Answer::error(Service::Image, 400, &format!("No image found with ID {marker}")),
+        };
+        let first = match call.query_string.is_empty() {
+            true => "/v2/images".to_owned(),
+            false => format!("/v2/images?{}", call.query_string),
+        };
+        let mut shown = json!({"images": page.items, "first": first, "schema": "/v2/schemas/images"});
+        if let Some(marker) = page.next {
+            // Glance's links begin at its own root.
+            let next = listing::next_page("", call, &marker);
+            shown["next"] = json!(next.trim_start_matches(crate::call::MOVED).trim_start_matches("/image"));
+        }
+        Answer::ok(&shown)
+    }
+
+    fn create_image(&mut self, body: &[u8]) -> Answer {
+        let bad = |message: &str| Answer::error(Service::Image, 400, message);
+        let Ok(Value::Object(properties)) = serde_json::from_slice(body) else {
+            return bad("Malformed JSON in request body.");
+        };
+        for (key, value) in &properties {
+            let fits = match key.as_str() {
+                "disk_format" => value.is_null() || FORMATS.iter().any(|format| value == format),
+                "min_disk" | "min_ram" => value.is_i64(),
+                "protected" | "os_hidden" => value.is_boolean(),
+                "tags" => value.is_array(),
+                _ => value.is_string() || value.is_null(),
+            };
+            if !fits {
+                return bad(&format!("Provided object does not match schema 'image': {key}: {value}"));
+            }
+            if READ_ONLY.contains(&key.as_str()) {
+                return Answer::error(Service::Image, 403, &format!("Attribute '{key}' is read-only."));
+            }
+        }
+        let number = self.add_image(properties, None);
+        let location = format!("{}/image/v2/images/{}", self.base, id(Kind::Image, number));
+        Answer::json(201, &self.shown_image(number, &self.images[&number])).with("Location", location)
+    }
+
+    /// Whether an image awaits its content; asked before the content is taken in.
+    pub fn check_upload(&self, id: &str) -> Result<u64, Answer> {
+        let number = number_of(Kind::Image, id).unwrap_or_default();
+        match self.images.get(&number) {
+            None => Err(Answer::error(Service::Image, 404, &format!("No image found with ID {id}"))),
+            Some(image) if image.active() => {
+                Err(Answer::error(Service::Image, 409, "Image status transition from active to saving is not allowed"))
+            }
+            Some(_) => Ok(number),
+        }
+    }
+
+    pub fn uploaded(&mut self, number: u64, content: Content) -> Answer {
+        self.tally.images_uploaded += 1;
+        self.tally.bytes_uploaded += content.size;
+        let now = self.now;
+        let Some(image) = self.images.get_mut(&number) else {
+            return Answer::error(Service::Image, 410, "Image was deleted during the upload");
+        };
+        image.content = Some(content);
+        image.updated = now;
+        self.history.image_filled(number, now);
+        Answer::empty(204)
+    }
+
+    fn shown_image(&self, number: u64, image: &Image) -> Value {
+        let id = id(Kind::Image, number);
+        let content = image.content.as_ref();
+        let mut shown = json!({
+            "disk_format": null, "container_format": null, "visibility": "shared",
+            "size": content.map(|content| content.size), "virtual_size": content.map(|content| content.size),
+            "status": if content.is_some() { "active" } else { "queued" },
+            "checksum": content.map(|content| &content.md5), "protected": false, "min_ram": 0, "min_disk": 0,
+            "owner": PROJECT_ID, "os_hidden": false, "os_hash_algo": content.map(|_| "sha512"),
+            "os_hash_value": content.map(|content| &content.sha512), "id": id,
+            "created_at": self.written(image.created), "updated_at": self.written(image.updated), "tags": [],
+            "self": format!("/v2/images/{id}"), "file": format!("/v2/images/{id}/file"), "schema": "/v2/schemas/image",
+        });
+        for (key, value) in &image.properties {
+            shown[key] = value.clone();
+        }
+        shown
+    }
+}

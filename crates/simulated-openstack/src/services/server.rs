@@ -1,0 +1,250 @@
+//! One server: the stages of its life, and how each microversion shows it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use crate::cloud::cloud::{Cloud, Moment, PROJECT_ID, USER_ID};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Status {
+    Build,
+    Active,
+    Error,
+}
+
+impl Status {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Build => "BUILD",
+            Self::Active => "ACTIVE",
+            Self::Error => "ERROR",
+        }
+    }
+}
+
+/// A server that is being deleted keeps its status, as Nova shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stage {
+    pub status: Status,
+    pub deleting: bool,
+}
+
+pub struct Server {
+    pub id: String,
+    pub name: String,
+    /// Its place in the list of flavors.
+    pub flavor: usize,
+    /// None when it was booted from a volume.
+    pub image: Option<String>,
+    pub key_name: Option<String>,
+    pub metadata: Map<String, Value>,
+    pub config_drive: bool,
+    pub zone: String,
+    pub security_groups: Vec<String>,
+    pub ports: Vec<u64>,
+    /// Volumes, and whether they go with the server.
+    pub volumes: Vec<(u64, bool)>,
+    pub created: Moment,
+    pub launched: Option<Moment>,
+    pub gone: Option<Moment>,
+    /// What the boot will end with, unless it succeeds.
+    pub boot_failure: Option<String>,
+    /// How many deletions will fail.
+    pub delete_failures: u64,
+    /// `nodepool_node_id` of the metadata.
+    pub node: Option<String>,
+    /// What went wrong last, and when.
+    fault: Option<(Moment, String)>,
+    /// When it entered each stage; never empty.
+    stages: Vec<(Moment, Stage)>,
+    /// The present stage as JSON, by what the microversion shows.
+    pub rendered: Vec<(usize, Bytes)>,
+}
+
+/// What is asked of a server that is to be.
+pub struct Order {
+    pub name: String,
+    pub flavor: usize,
+    pub image: Option<String>,
+    pub key_name: Option<String>,
+    pub metadata: Map<String, Value>,
+    pub config_drive: bool,
+    pub zone: Option<String>,
+    pub security_groups: Vec<String>,
+    /// Their places in the list of networks.
+    pub networks: Vec<usize>,
+    pub volume: Option<VolumeOrder>,
+}
+
+#[derive(Clone, Copy)]
+pub struct VolumeOrder {
+    pub size_gb: i64,
+    pub goes_with_server: bool,
+}
+
+/// The microversions that show more of a server than those before.
+const GROWTH: [u32; 7] = [9, 19, 26, 47, 63, 73, 90];
+
+/// Equal for microversions that show the same.
+pub fn shape(minor: u32) -> usize {
+    GROWTH.iter().filter(|grown| minor >= **grown).count()
+}
+
+impl Server {
+    pub fn new(id: String, order: &Order, name: String, zone: String, created: Moment) -> Self {
+        let node = order.metadata.get("nodepool_node_id").and_then(Value::as_str).map(str::to_owned);
+        Self {
+            id,
+            name,
+            flavor: order.flavor,
+            image: order.image.clone(),
+            key_name: order.key_name.clone(),
+            metadata: order.metadata.clone(),
+            config_drive: order.config_drive,
+            zone,
+            security_groups: order.security_groups.clone(),
+            ports: Vec::new(),
+            volumes: Vec::new(),
+            created,
+            launched: None,
+            gone: None,
+            boot_failure: None,
+            delete_failures: 0,
+            node,
+            fault: None,
+            stages: vec![(created, Stage { status: Status::Build, deleting: false })],
+            rendered: Vec::new(),
+        }
+    }
+
+    pub fn stage(&self) -> Stage {
+        self.stages.last().expect("a server is always in a stage").1
+    }
+
+    /// The stage it was in; None before it was created and after it was gone.
+    pub fn stage_at(&self, moment: Moment) -> Option<Stage> {
+        if self.gone.is_some_and(|gone| gone <= moment) {
+            return None;
+        }
+        self.stages.iter().rev().find(|(since, _)| *since <= moment).map(|(_, stage)| *stage)
+    }
+
+    pub fn enter(&mut self, now: Moment, stage: Stage) {
+        assert!(self.gone.is_none(), "a server that is gone does not change");
+        self.stages.push((now, stage));
+        self.rendered.clear();
+    }
+
+    pub fn fail(&mut self, now: Moment, message: String) {
+        self.fault = Some((now, message));
+        self.enter(now, Stage { status: Status::Error, deleting: false });
+    }
+
+    /// A knob of the server: its metadata, or else the flavor's.
+    pub fn seconds(&self, key: &str) -> Option<f64> {
+        seconds(self.metadata.get(key)?.as_str()?)
+    }
+
+    pub fn links(&self, base: &str) -> Value {
+        json!([
+            {"rel": "self", "href": format!("{base}/compute/v2.1/servers/{}", self.id)},
+            {"rel": "bookmark", "href": format!("{base}/compute/servers/{}", self.id)},
+        ])
+    }
+}
+
+/// Seconds of a metadata value; what is no time that can pass is none.
+pub fn seconds(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|seconds: &f64| *seconds >= 0.0 && *seconds < Duration::from_secs(1 << 30).as_secs_f64())
+}
+
+impl Cloud {
+    /// The present server as JSON, rendered once for each stage and shape.
+    pub fn rendered(&mut self, number: u64, minor: u32) -> Option<Bytes> {
+        let server = self.servers.get(&number)?;
+        let wanted = shape(minor);
+        if server.stage().status == Status::Active {
+            self.history.shown_active(number, self.now);
+        }
+        if let Some((_, bytes)) = server.rendered.iter().find(|(shape, _)| *shape == wanted) {
+            return Some(bytes.clone());
+        }
+        let bytes = Bytes::from(self.shown(server, server.stage(), minor).to_string());
+        let server = self.servers.get_mut(&number).expect("it was just shown");
+        server.rendered.push((wanted, bytes.clone()));
+        Some(bytes)
+    }
+
+    /// A server as it is in a stage.
+    pub fn shown(&self, server: &Server, stage: Stage, minor: u32) -> Value {
+        let (base, id) = (&self.base, &server.id);
+        let flavor = self.flavor(server);
+        let up = stage.status == Status::Active;
+        let changed = server.stages.last().expect("a server is always in a stage").0;
+        let image = match &server.image {
+            Some(image) => {
+                let href = format!("{base}/compute/images/{image}");
+                json!({"id": image, "links": [{"rel": "bookmark", "href": href}]})
+            }
+            None => json!(""),
+        };
+        let volumes = server.volumes.iter().map(|(volume, _)| json!({"id": crate::services::volume::id_of(*volume)}));
+        let groups = server.security_groups.iter().map(|name| json!({"name": name}));
+        let mut shown = json!({
+            "id": id, "name": server.name, "status": stage.status.name(), "tenant_id": PROJECT_ID, "user_id": USER_ID,
+            "metadata": server.metadata, "hostId": if up { HOST_ID } else { "" }, "image": image,
+            "flavor": flavor.shown_in_server(base, minor), "created": self.written(server.created),
+            "updated": self.written(changed),
+            "addresses": if up { self.addresses(server) } else { json!({}) }, "accessIPv4": "", "accessIPv6": "",
+            "links": server.links(base), "OS-DCF:diskConfig": "MANUAL",
+            "OS-EXT-AZ:availability_zone": if up { server.zone.as_str() } else { "" },
+            "config_drive": if server.config_drive { "True" } else { "" }, "key_name": server.key_name,
+            "OS-SRV-USG:launched_at": server.launched.filter(|_| up).map(|at| self.written_finely(at)),
+            "OS-SRV-USG:terminated_at": null, "OS-EXT-STS:task_state": task_state(stage),
+            "OS-EXT-STS:vm_state": vm_state(stage.status), "OS-EXT-STS:power_state": u8::from(up),
+            "os-extended-volumes:volumes_attached": volumes.collect::<Vec<_>>(),
+        });
+        match (stage.status, &server.fault) {
+            (Status::Error, Some((since, message))) => {
+                shown["fault"] = json!({"code": 500, "created": self.written(*since), "message": message});
+            }
+            (Status::Build | Status::Active, _) | (Status::Error, None) => shown["progress"] = json!(0),
+        }
+        if up {
+            shown["security_groups"] = groups.collect();
+        }
+        let later = [
+            (9, "locked", json!(false)),
+            (19, "description", json!(server.name)),
+            (26, "tags", json!([])),
+            (63, "trusted_image_certificates", Value::Null),
+            (73, "locked_reason", Value::Null),
+            (90, "OS-EXT-SRV-ATTR:hostname", json!(server.name)),
+        ];
+        for (since, key, value) in later.into_iter().filter(|(since, _, _)| minor >= *since) {
+            assert!(GROWTH.contains(&since), "{key} makes a shape of its own");
+            shown[key] = value;
+        }
+        shown
+    }
+}
+
+const HOST_ID: &str = "48867bd7760f9ffcca024b39aa1e36146c4454355674fe6f9b210a8a";
+
+fn task_state(stage: Stage) -> Value {
+    match stage {
+        Stage { deleting: true, .. } => json!("deleting"),
+        Stage { status: Status::Build, .. } => json!("spawning"),
+        Stage { status: Status::Active | Status::Error, .. } => Value::Null,
+    }
+}
+
+fn vm_state(status: Status) -> &'static str {
+    match status {
+        Status::Build => "building",
+        Status::Active => "active",
+        Status::Error => "error",
+    }
+}

@@ -1,0 +1,261 @@
+//! One network connection: frames in, answers and events out, with a bound on everything that waits.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::time::timeout;
+
+use crate::coordinator::{Input, LinkId};
+use crate::engine::Message;
+use crate::four_letter_words;
+use crate::jute::Malformed;
+use crate::protocol::{FRAME_LIMIT, decode_call, decode_hello};
+
+/// Time for a new connection to say what it wants.
+const GREETING_DEADLINE: Duration = Duration::from_secs(10);
+/// Time for one write to make progress.
+const WRITE_DEADLINE: Duration = Duration::from_secs(30);
+/// Time for a connection to be closed politely.
+const FAREWELL_DEADLINE: Duration = Duration::from_secs(2);
+/// Requests under way, weighted: reads of data count `READ_WEIGHT`, so at most 32 large answers wait for a client.
+const IN_FLIGHT: u32 = 256;
+const READ_WEIGHT: u32 = 8;
+/// Bytes of watch events that may wait. Answers are bounded by the requests under way; events have no other bound.
+const EVENT_BYTES: usize = 8 * 1024 * 1024;
+/// How much is gathered for one write.
+const WRITE_CHUNK: usize = 64 * 1024;
+
+/// The engine's end of a connection.
+pub struct Outbox {
+    // Unbounded as a channel: replies are bounded by `IN_FLIGHT` and events by `EVENT_BYTES`.
+    frames: mpsc::UnboundedSender<Outgoing>,
+    gauge: Arc<Gauge>,
+}
+
+/// The connection's end of it.
+pub struct Outlet {
+    frames: mpsc::UnboundedReceiver<Outgoing>,
+    gauge: Arc<Gauge>,
+}
+
+enum Outgoing {
+    Reply(Bytes),
+    Event(Bytes),
+    Last(Bytes),
+}
+
+struct Gauge {
+    event_bytes: AtomicUsize,
+    hang_up: Notify,
+    reason: std::sync::OnceLock<&'static str>,
+}
+
+pub fn outbox() -> (Outbox, Outlet) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let gauge = Arc::new(Gauge {
+        event_bytes: AtomicUsize::new(0),
+        hang_up: Notify::new(),
+        reason: std::sync::OnceLock::new(),
+    });
+    (Outbox { frames: sender, gauge: gauge.clone() }, Outlet { frames: receiver, gauge })
+}
+
+/// Each says whether the connection goes on.
+impl Outbox {
+    pub fn reply(&self, frame: Bytes) -> ControlFlow<()> {
+        self.send(Outgoing::Reply(frame))
+    }
+
+    pub fn event(&self, frame: Bytes) -> ControlFlow<()> {
+        let waiting = self.gauge.event_bytes.fetch_add(frame.len(), Ordering::Relaxed) + frame.len();
+        if waiting > EVENT_BYTES {
+            return self.hang_up("it does not read its watch events");
+        }
+        self.send(Outgoing::Event(frame))
+    }
+
+    pub fn last_reply(&self, frame: Bytes) -> ControlFlow<()> {
+        drop(self.frames.send(Outgoing::Last(frame)));
+        ControlFlow::Break(())
+    }
+
+    pub fn hang_up(&self, reason: &'static str) -> ControlFlow<()> {
+        let _ = self.gauge.reason.set(reason); // the first reason counts
+        self.gauge.hang_up.notify_one();
+        ControlFlow::Break(())
+    }
+
+    fn send(&self, outgoing: Outgoing) -> ControlFlow<()> {
+        match self.frames.send(outgoing) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()), // the connection is closing by itself
+        }
+    }
+}
+
+/// Why a connection ended, where that is worth a line in the log.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    #[error("a frame of {0} bytes, at most {FRAME_LIMIT} are taken")]
+    FrameLength(i32),
+    #[error("a frame that cannot be understood: {0}")]
+    Malformed(#[from] Malformed),
+    #[error("it said nothing for ten seconds")]
+    Silent,
+    #[error("it takes no data")]
+    Stuck,
+    #[error("{0}")]
+    HungUp(&'static str),
+    #[error("{0}")]
+    Network(#[from] std::io::Error),
+}
+
+/// Serves a connection until it ends. `Ok` is an ordinary end.
+pub async fn serve<S>(stream: S, link: LinkId, engine: mpsc::Sender<Message>) -> Result<(), LinkError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let first = match timeout(GREETING_DEADLINE, read_length(&mut reader)).await {
+        Err(_) => return Err(LinkError::Silent),
+        Ok(Ok(Some(first))) => first,
+        Ok(other) => return other.map(drop),
+    };
+    if let Some(answer) = four_letter_words::answer(first, &engine).await {
+        writer.write_all(answer.as_bytes()).await?;
+        return Ok(writer.shutdown().await?);
+    }
+    let frame = match timeout(GREETING_DEADLINE, read_body(&mut reader, first)).await {
+        Err(_) => return Err(LinkError::Silent),
+        Ok(frame) => frame?,
+    };
+    let hello = decode_hello(&frame)?;
+    let (outbox, mut outlet) = outbox();
+    let room = Room { free: Semaphore::new(IN_FLIGHT as usize), taken: Mutex::default() };
+    if engine.send(Message::Opened { link, outbox }).await.is_err() {
+        return Ok(()); // the server is stopping
+    }
+    let greeting = Input::Hello { link, hello, new_password: rand::random() };
+    let gauge = outlet.gauge.clone();
+    let ended = tokio::select! {
+        ended = read_calls(&mut reader, link, greeting, &engine, &room) => ended,
+        ended = write_frames(&mut writer, &mut outlet, &room) => ended,
+        () = gauge.hang_up.notified() => Ok(()),
+    };
+    drop(engine.send(Message::Input(Input::Gone { link })).await);
+    drop(timeout(FAREWELL_DEADLINE, writer.shutdown()).await); // it may not be reading any more
+    gauge.reason.get().map_or(ended, |reason| Err(LinkError::HungUp(reason)))
+}
+
+async fn read_calls(
+    reader: &mut (impl AsyncRead + Unpin),
+    link: LinkId,
+    greeting: Input,
+    engine: &mpsc::Sender<Message>,
+    room: &Room,
+) -> Result<(), LinkError> {
+    let mut input = greeting;
+    let mut weight = 1;
+    loop {
+        room.take(weight).await;
+        if engine.send(Message::Input(input)).await.is_err() {
+            return Ok(()); // the server is stopping
+        }
+        let Some(length) = read_length(reader).await? else { return Ok(()) };
+        let call = decode_call(&read_body(reader, length).await?)?;
+        weight = if call.request.reads_data() { READ_WEIGHT } else { 1 };
+        input = Input::Call { link, call };
+    }
+}
+
+/// Bounds the requests under way. Answers come in the order of the requests, so each gives back what its request took.
+struct Room {
+    free: Semaphore,
+    taken: Mutex<VecDeque<u32>>,
+}
+
+impl Room {
+    /// Waits while too much is under way: the client's own socket buffer is what fills then.
+    async fn take(&self, weight: u32) {
+        self.free.acquire_many(weight).await.expect("the semaphore is never closed").forget();
+        self.lock().push_back(weight);
+    }
+
+    fn give_back(&self, answers: usize) {
+        let mut taken = self.lock();
+        let weight: u32 = (0..answers).filter_map(|_| taken.pop_front()).sum();
+        self.free.add_permits(weight as usize);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<u32>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn read_length(reader: &mut (impl AsyncRead + Unpin)) -> Result<Option<[u8; 4]>, LinkError> {
+    let mut length = [0; 4];
+    match reader.read_exact(&mut length).await {
+        Ok(_) => Ok(Some(length)),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn read_body(reader: &mut (impl AsyncRead + Unpin), length: [u8; 4]) -> Result<Bytes, LinkError> {
+    let length = i32::from_be_bytes(length);
+    let size =
+        usize::try_from(length).ok().filter(|&size| size <= FRAME_LIMIT).ok_or(LinkError::FrameLength(length))?;
+    // Memory grows with what really arrives, not with what is announced.
+    let mut body = BytesMut::new();
+    let mut rest = reader.take(size as u64);
+    while body.len() < size {
+        if rest.read_buf(&mut body).await? == 0 {
+            return Err(Malformed::Short.into());
+        }
+    }
+    Ok(body.freeze())
+}
+
+async fn write_frames(
+    writer: &mut (impl AsyncWrite + Unpin),
+    outlet: &mut Outlet,
+    room: &Room,
+) -> Result<(), LinkError> {
+    let mut chunk = BytesMut::new();
+    while let Some(first) = outlet.frames.recv().await {
+        let (mut replies, mut event_bytes, mut last) = (0, 0, false);
+        let mut next = Some(first);
+        while let Some(outgoing) = next {
+            match outgoing {
+                Outgoing::Reply(frame) => {
+                    chunk.extend_from_slice(&frame);
+                    replies += 1;
+                }
+                Outgoing::Event(frame) => {
+                    chunk.extend_from_slice(&frame);
+                    event_bytes += frame.len();
+                }
+                Outgoing::Last(frame) => {
+                    chunk.extend_from_slice(&frame);
+                    last = true;
+                }
+            }
+            next = if chunk.len() < WRITE_CHUNK && !last { outlet.frames.try_recv().ok() } else { None };
+        }
+        timeout(WRITE_DEADLINE, writer.write_all(&chunk)).await.map_err(|_| LinkError::Stuck)??;
+        timeout(WRITE_DEADLINE, writer.flush()).await.map_err(|_| LinkError::Stuck)??;
+        chunk.clear();
+        outlet.gauge.event_bytes.fetch_sub(event_bytes, Ordering::Relaxed);
+        room.give_back(replies);
+        if last {
+            return Ok(());
+        }
+    }
+    Ok(())
+}

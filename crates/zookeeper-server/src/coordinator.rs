@@ -1,0 +1,409 @@
+//! What the server does with what clients send: sessions, requests and watch events over the tree. No I/O.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+
+use crate::jute::Writer;
+use crate::protocol::{self, Call, Hello, ReadStep, Request, code, code_of, encode_event, encode_reply};
+use crate::tree::{Failure, Fired, Session, Touched, Tree, WatchKind, Write};
+
+/// The shortest and longest session timeout granted, in milliseconds.
+pub const TIMEOUTS_MS: std::ops::RangeInclusive<i32> = 1_000..=40_000;
+/// Watches that one session may have; a client that wants more is misbehaving.
+pub const WATCH_LIMIT: usize = 250_000;
+/// How much one `multiRead` may answer.
+const MULTI_READ_LIMIT: usize = 4 * 1024 * 1024;
+/// When the server itself was silent for longer than this, sessions get the time back.
+const OWN_PAUSE_MS: u64 = 2_000;
+
+/// One network connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u64);
+
+/// The time, as the wall shows it and as it has passed since the start.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    pub wall_ms: i64,
+    pub passed_ms: u64,
+}
+
+#[derive(Debug)]
+pub enum Input {
+    Hello { link: LinkId, hello: Hello, new_password: [u8; 16] },
+    Call { link: LinkId, call: Call },
+    Gone { link: LinkId },
+    Tick,
+}
+
+/// Something for a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Output {
+    pub link: LinkId,
+    pub action: Action,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Action {
+    Reply(Bytes),
+    Event(Bytes),
+    /// The connection is closed after this.
+    LastReply(Bytes),
+    HangUp(&'static str),
+}
+
+pub struct Coordinator {
+    tree: Tree,
+    links: BTreeMap<LinkId, i64>,
+    present: BTreeMap<i64, Presence>,
+    last_tick_ms: u64,
+    touched: BTreeSet<Touched>,
+    outputs: Vec<Output>,
+}
+
+/// What a session is to this run of the server.
+struct Presence {
+    link: Option<LinkId>,
+    expires_ms: u64,
+    /// When it expires at the latest while it has no connection, whatever it is given back.
+    latest_ms: u64,
+    /// Pauses since it was heard, in which it could not be.
+    pauses: u32,
+    timeout_ms: i32,
+    /// Users that the client has named; kept to be answered, nothing depends on them.
+    users: BTreeSet<String>,
+}
+
+impl Coordinator {
+    /// Serves a tree. Its sessions get their full timeout to come back.
+    pub fn new(tree: Tree, now: Moment) -> Self {
+        let present = tree.sessions().map(|session| (session.id, Presence::new(session.timeout_ms, now))).collect();
+        let last_tick_ms = now.passed_ms;
+        Self { tree, links: BTreeMap::new(), present, last_tick_ms, touched: BTreeSet::new(), outputs: Vec::new() }
+    }
+
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    pub fn connections(&self) -> usize {
+        self.links.len()
+    }
+
+    /// What has to be stored before the outputs made so far may leave. The caller takes both together.
+    pub fn take_touched(&mut self) -> BTreeSet<Touched> {
+        std::mem::take(&mut self.touched)
+    }
+
+    pub fn take_outputs(&mut self) -> Vec<Output> {
+        std::mem::take(&mut self.outputs)
+    }
+
+    pub fn handle(&mut self, input: Input, now: Moment) {
+        match input {
+            Input::Hello { link, hello, new_password } => self.hello(link, &hello, new_password, now),
+            Input::Call { link, call } => self.call(link, call, now),
+            Input::Gone { link } => self.detach(link),
+            Input::Tick => self.tick(now),
+        }
+    }
+
+    fn hello(&mut self, link: LinkId, hello: &Hello, new_password: [u8; 16], now: Moment) {
+        if self.links.contains_key(&link) {
+            return self.say(link, Action::HangUp("it greeted twice"));
+        }
+        let timeout_ms = hello.timeout_ms.clamp(*TIMEOUTS_MS.start(), *TIMEOUTS_MS.end());
+        let (session, password) = if hello.session == 0 {
+            // The time makes ids differ between data directories too.
+            let id = (self.tree.last_session() + 1).max(now.wall_ms << 16);
+            let opened = self.tree.open_session(Session { id, password: new_password, timeout_ms });
+            self.touched.extend(opened.touched);
+            (id, new_password)
+        } else {
+            match self.tree.session(hello.session) {
+                Some(session) if session.password == hello.password => {}
+                _ => {
+                    let over = protocol::encode_welcome(hello, 0, 0, [0; 16]);
+                    return self.say(link, Action::LastReply(over));
+                }
+            }
+            if hello.seen > self.tree.last_zxid() {
+                return self.say(link, Action::HangUp("it has seen transactions that this store does not have"));
+            }
+            self.touched.extend(self.tree.set_timeout(hello.session, timeout_ms));
+            (hello.session, hello.password)
+        };
+        let presence = self.present.entry(session).or_insert_with(|| Presence::new(timeout_ms, now));
+        presence.timeout_ms = timeout_ms;
+        presence.touch(now);
+        if let Some(former) = presence.link.replace(link) {
+            self.links.remove(&former);
+            self.tree.forget_watches(session);
+            self.say(former, Action::HangUp("its session moved to another connection"));
+        }
+        self.links.insert(link, session);
+        self.say(link, Action::Reply(protocol::encode_welcome(hello, session, timeout_ms, password)));
+    }
+
+    /// The connection is gone; the session may come back.
+    fn detach(&mut self, link: LinkId) {
+        let Some(session) = self.links.remove(&link) else { return };
+        self.tree.forget_watches(session);
+        if let Some(presence) = self.present.get_mut(&session) {
+            presence.link = None;
+        }
+    }
+
+    fn tick(&mut self, now: Moment) {
+        let silent_ms = now.passed_ms.saturating_sub(self.last_tick_ms);
+        self.last_tick_ms = now.passed_ms;
+        if silent_ms > OWN_PAUSE_MS {
+            // This process or the disk stood still, not the clients.
+            self.present.values_mut().for_each(|presence| presence.give_back(silent_ms));
+        }
+        let over: Vec<i64> = self
+            .present
+            .iter()
+            .filter(|(_, presence)| presence.expires_ms <= now.passed_ms)
+            .map(|(&session, _)| session)
+            .collect();
+        for session in over {
+            if let Some(link) = self.end_session(session) {
+                self.say(link, Action::HangUp("its session expired"));
+            }
+        }
+    }
+
+    /// Returns the connection that the session had.
+    fn end_session(&mut self, session: i64) -> Option<LinkId> {
+        let presence = self.present.remove(&session)?;
+        if let Some(link) = presence.link {
+            self.links.remove(&link);
+        }
+        let closed = self.tree.close_session(session);
+        self.touched.extend(closed.touched);
+        self.tell(closed.events);
+        presence.link
+    }
+
+    fn call(&mut self, link: LinkId, Call { xid, request }: Call, now: Moment) {
+        let Some(&session) = self.links.get(&link) else {
+            return; // what a client had sent before its session ended or moved
+        };
+        self.present.get_mut(&session).expect("a linked session is present").touch(now);
+        match request {
+            Request::Ping | Request::Refused(_) => {
+                let code = if let Request::Refused(code) = request { code } else { code::OK };
+                self.reply(link, xid, code, |_| {});
+            }
+            Request::Close => {
+                self.end_session(session);
+                let reply = encode_reply(xid, self.tree.last_zxid(), code::OK, |_| {});
+                self.say(link, Action::LastReply(reply));
+            }
+            Request::Sync { path } => self.reply(link, xid, code::OK, |writer| {
+                writer.text(&path);
+            }),
+            Request::Write { write, operations } => self.write(link, session, xid, write, &operations, now),
+            Request::Exists { .. } | Request::GetData { .. } | Request::GetChildren { .. } | Request::GetAcl { .. } => {
+                self.read(link, session, xid, request);
+            }
+            Request::MultiRead(steps) => self.multi_read(link, xid, steps),
+            Request::Auth { scheme, credentials } => self.auth(link, session, xid, &scheme, &credentials),
+            Request::WhoAmI => {
+                let users = &self.present[&session].users;
+                let reply = encode_reply(xid, self.tree.last_zxid(), code::OK, |writer| {
+                    writer.count(users.len() + 1).text("ip").text("127.0.0.1");
+                    users.iter().for_each(|user| {
+                        writer.text("digest").text(user);
+                    });
+                });
+                self.say(link, Action::Reply(reply));
+            }
+            Request::SetWatches(_)
+            | Request::AddWatch { .. }
+            | Request::RemoveWatch { .. }
+            | Request::CheckWatch { .. } => {
+                self.watches(link, session, xid, request);
+            }
+        }
+    }
+
+    fn write(&mut self, link: LinkId, session: i64, xid: i32, write: Write, operations: &[i32], now: Moment) {
+        let is_multi = matches!(write, Write::Multi(_));
+        let applied = self.tree.apply(session, now.wall_ms, write);
+        self.touched.extend(applied.touched);
+        self.tell(applied.events);
+        match applied.result {
+            Ok(written) => {
+                self.reply(link, xid, code::OK, |writer| protocol::write_written(writer, &written, operations));
+            }
+            Err(Failure::Multi { index, source }) if is_multi => {
+                let code = code_of(&source);
+                self.reply(link, xid, code::OK, |writer| {
+                    protocol::write_failed_multi(writer, operations.len(), index, code);
+                });
+            }
+            Err(failure) => self.reply(link, xid, code_of(&failure), |_| {}),
+        }
+    }
+
+    fn read(&mut self, link: LinkId, session: i64, xid: i32, request: Request) {
+        let mut writer = Writer::new();
+        let outcome = match &request {
+            Request::Exists { path, .. } => self.tree.stat(path).map(|stat| protocol::write_stat(&mut writer, &stat)),
+            Request::GetData { path, .. } => self.tree.get(path).map(|(data, stat)| {
+                writer.buffer(&data);
+                protocol::write_stat(&mut writer, &stat);
+            }),
+            Request::GetChildren { path, with_stat, .. } => self.tree.children(path).map(|(names, stat)| {
+                protocol::write_names(&mut writer, names);
+                if *with_stat {
+                    protocol::write_stat(&mut writer, &stat);
+                }
+            }),
+            Request::GetAcl { path } => self.tree.acl(path).map(|(acl, stat)| {
+                protocol::write_acl(&mut writer, &acl);
+                protocol::write_stat(&mut writer, &stat);
+            }),
+            _ => Err(Failure::BadArguments("not a read".into())),
+        };
+        // A watch is set where the znode is; `exists` may also wait for one to appear.
+        match (&request, &outcome) {
+            (Request::Exists { path, watch: true }, Ok(()) | Err(Failure::NoNode))
+            | (Request::GetData { path, watch: true }, Ok(())) => self.tree.add_watch(session, path, WatchKind::Data),
+            (Request::GetChildren { path, watch: true, .. }, Ok(())) => {
+                self.tree.add_watch(session, path, WatchKind::Children);
+            }
+            _ => {}
+        }
+        let code = outcome.map_or_else(|failure| code_of(&failure), |()| code::OK);
+        let body = writer.finish();
+        self.reply(link, xid, code, |writer| writer.raw(&body));
+        self.bound_watches(link, session);
+    }
+
+    fn multi_read(&mut self, link: LinkId, xid: i32, steps: Vec<ReadStep>) {
+        let mut writer = Writer::new();
+        for step in steps {
+            let outcome = match &step {
+                ReadStep::Data(path) => self.tree.get(path).map(|(data, stat)| {
+                    protocol::write_data_step(&mut writer, &data, &stat);
+                }),
+                ReadStep::Children(path) => self.tree.children(path).map(|(names, _)| {
+                    protocol::write_children_step(&mut writer, names);
+                }),
+            };
+            if let Err(failure) = outcome {
+                protocol::write_failed_step(&mut writer, code_of(&failure));
+            }
+            if writer.len() > MULTI_READ_LIMIT {
+                return self.reply(link, xid, code::BAD_ARGUMENTS, |_| {});
+            }
+        }
+        protocol::write_end(&mut writer);
+        let body = writer.finish();
+        self.reply(link, xid, code::OK, |writer| writer.raw(&body));
+    }
+
+    fn watches(&mut self, link: LinkId, session: i64, xid: i32, request: Request) {
+        match request {
+            Request::SetWatches(list) => {
+                let fired = self.tree.set_watches(session, list);
+                self.tell(fired);
+                self.reply(link, xid, code::OK, |_| {});
+            }
+            Request::AddWatch { path, kind } => {
+                self.tree.add_watch(session, &path, kind);
+                self.reply(link, xid, code::OK, |writer| {
+                    writer.int(code::OK);
+                });
+            }
+            Request::RemoveWatch { path, filter } => {
+                let outcome = self.tree.remove_watch(session, &path, filter);
+                self.reply(link, xid, outcome.map_or_else(|failure| code_of(&failure), |()| code::OK), |_| {});
+            }
+            Request::CheckWatch { path, filter } => {
+                let outcome = self.tree.has_watch(session, &path, filter);
+                self.reply(link, xid, outcome.map_or_else(|failure| code_of(&failure), |()| code::OK), |_| {});
+            }
+            _ => self.reply(link, xid, code::UNIMPLEMENTED, |_| {}),
+        }
+        self.bound_watches(link, session);
+    }
+
+    fn bound_watches(&mut self, link: LinkId, session: i64) {
+        if self.tree.watches_of(session) > WATCH_LIMIT {
+            self.say(link, Action::HangUp("it set more watches than one session may have"));
+            self.detach(link);
+        }
+    }
+
+    /// Any user with any password is taken: access lists are not enforced.
+    fn auth(&mut self, link: LinkId, session: i64, xid: i32, scheme: &str, credentials: &[u8]) {
+        let user = std::str::from_utf8(credentials).ok().and_then(|text| text.split_once(':')).map(|(user, _)| user);
+        match (scheme, user) {
+            ("digest", Some(user)) => {
+                let presence = self.present.get_mut(&session).expect("a linked session is present");
+                if presence.users.len() < 16 {
+                    presence.users.insert(user.to_owned());
+                }
+                self.reply(link, xid, code::OK, |_| {});
+            }
+            _ => {
+                let refusal = encode_reply(xid, self.tree.last_zxid(), code::AUTH_FAILED, |_| {});
+                self.say(link, Action::LastReply(refusal));
+                self.detach(link);
+            }
+        }
+    }
+
+    fn tell(&mut self, fired: Vec<Fired>) {
+        for Fired { session, event } in fired {
+            if let Some(link) = self.present.get(&session).and_then(|presence| presence.link) {
+                self.say(link, Action::Event(encode_event(&event)));
+            }
+        }
+    }
+
+    fn reply(&mut self, link: LinkId, xid: i32, code: i32, body: impl FnOnce(&mut Writer)) {
+        let reply = encode_reply(xid, self.tree.last_zxid(), code, body);
+        self.say(link, Action::Reply(reply));
+    }
+
+    fn say(&mut self, link: LinkId, action: Action) {
+        self.outputs.push(Output { link, action });
+    }
+}
+
+/// So many pauses in a row, in which a client with a connection was not heard, do not count against it.
+const MOST_PAUSES: u32 = 3;
+
+impl Presence {
+    fn new(timeout_ms: i32, now: Moment) -> Self {
+        let mut presence =
+            Self { link: None, expires_ms: 0, latest_ms: 0, pauses: 0, timeout_ms, users: BTreeSet::new() };
+        presence.touch(now);
+        presence
+    }
+
+    fn touch(&mut self, now: Moment) {
+        let timeout_ms = u64::try_from(self.timeout_ms).unwrap_or_default();
+        (self.expires_ms, self.latest_ms, self.pauses) =
+            (now.passed_ms + timeout_ms, now.passed_ms + 2 * timeout_ms, 0);
+    }
+
+    /// Who has a connection may have sent something that nobody could hear. Who has none gets as much time as he would have to come
+    /// back, once. On a disk that is always slow neither would ever be missed, if this had no end.
+    fn give_back(&mut self, silent_ms: u64) {
+        let later_ms = self.expires_ms + silent_ms;
+        if self.link.is_none() {
+            self.expires_ms = later_ms.min(self.latest_ms).max(self.expires_ms);
+        } else if self.pauses < MOST_PAUSES {
+            (self.expires_ms, self.pauses) = (later_ms, self.pauses + 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,341 @@
+//! Writing: one transaction at a time, all of it or nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::path::{self, split, validate};
+use super::{Acl, Applied, DATA_LIMIT, Failure, Record, Session, Touched, Tree, Write, Written, Znode};
+use crate::types::{CreateMode, EventKind};
+
+/// One transaction under way: what it is stamped with, how to take it back, and what it will have done.
+struct Transaction {
+    zxid: i64,
+    session: i64,
+    now_ms: i64,
+    undo: Vec<Undo>,
+    happened: Vec<(EventKind, Arc<str>)>,
+    touched: Vec<Touched>,
+}
+
+/// The way back from one step. Steps are taken back newest first.
+enum Undo {
+    Create { path: Arc<str>, parent: Counters },
+    Delete { path: Arc<str>, znode: Box<Znode>, parent: Counters },
+    Replace { path: Arc<str>, record: Box<Record> },
+}
+
+/// What a change of its children changes in a parent.
+struct Counters {
+    pzxid: i64,
+    creations: i32,
+}
+
+impl Tree {
+    /// Carries out one change in the name of a session, stamped with the given time.
+    pub fn apply(&mut self, session: i64, now_ms: i64, write: Write) -> Applied {
+        let mut transaction = self.begin(session, now_ms);
+        let result = if self.sessions.contains_key(&session) {
+            match write {
+                Write::Multi(writes) => self.multi(&mut transaction, writes),
+                single => self.step(&mut transaction, single),
+            }
+        } else {
+            Err(Failure::SessionExpired)
+        };
+        self.end(transaction, result)
+    }
+
+    /// Starts a session. Its id must be new.
+    pub fn open_session(&mut self, session: Session) -> Applied {
+        let mut transaction = self.begin(session.id, 0);
+        transaction.touched.push(Touched::Session(session.id));
+        self.last_session = self.last_session.max(session.id);
+        let former = self.sessions.insert(session.id, session);
+        assert!(former.is_none(), "session id given out twice");
+        self.end(transaction, Ok(Written::Multi(Vec::new())))
+    }
+
+    /// Ends a session: its ephemeral znodes and its watches go, in one transaction.
+    pub fn close_session(&mut self, id: i64) -> Applied {
+        let mut transaction = self.begin(id, 0);
+        if self.sessions.remove(&id).is_none() {
+            return self.end(transaction, Err(Failure::SessionExpired));
+        }
+        self.watches.forget(id);
+        transaction.touched.push(Touched::Session(id));
+        for path in self.ephemerals.get(&id).cloned().unwrap_or_default() {
+            self.delete(&mut transaction, &path, -1).expect("an ephemeral znode is a leaf with a parent");
+        }
+        self.end(transaction, Ok(Written::Multi(Vec::new())))
+    }
+
+    /// A resumed session may ask for another timeout. Takes no transaction id.
+    pub fn set_timeout(&mut self, id: i64, timeout_ms: i32) -> Option<Touched> {
+        let session = self.sessions.get_mut(&id).filter(|session| session.timeout_ms != timeout_ms)?;
+        session.timeout_ms = timeout_ms;
+        Some(Touched::Session(id))
+    }
+
+    fn begin(&mut self, session: i64, now_ms: i64) -> Transaction {
+        self.zxid += 1;
+        let zxid = self.zxid;
+        Transaction { zxid, session, now_ms, undo: Vec::new(), happened: Vec::new(), touched: Vec::new() }
+    }
+
+    fn end(&mut self, transaction: Transaction, result: Result<Written, Failure>) -> Applied {
+        let mut applied = Applied { zxid: transaction.zxid, result, touched: Vec::new(), events: Vec::new() };
+        if applied.result.is_err() {
+            self.roll_back(transaction.undo);
+            return applied;
+        }
+        for (kind, path) in transaction.happened {
+            self.watches.fire(kind, &path, &mut applied.events);
+        }
+        applied.touched = transaction.touched;
+        applied
+    }
+
+    fn multi(&mut self, transaction: &mut Transaction, writes: Vec<Write>) -> Result<Written, Failure> {
+        let mut written = Vec::with_capacity(writes.len());
+        for (index, write) in writes.into_iter().enumerate() {
+            let done = match write {
+                Write::Multi(_) => Err(Failure::BadArguments("transactions do not nest".into())),
+                single => self.step(transaction, single),
+            };
+            written.push(done.map_err(|source| Failure::Multi { index, source: Box::new(source) })?);
+        }
+        Ok(Written::Multi(written))
+    }
+
+    fn step(&mut self, transaction: &mut Transaction, write: Write) -> Result<Written, Failure> {
+        match write {
+            Write::Create { path, data, acl, mode } => self.create(transaction, &path, data, acl, mode),
+            Write::Set { path, data, version } => self.set(transaction, &path, data, version),
+            Write::Delete { path, version } => {
+                // The tree's own corner stays.
+                if matches!(path.as_str(), "/" | "/zookeeper" | "/zookeeper/config" | "/zookeeper/quota") {
+                    return Err(Failure::BadArguments(format!("{path} cannot be deleted")));
+                }
+                self.delete(transaction, &path, version)
+            }
+            Write::Check { path, version } => {
+                validate(&path)?;
+                let znode = self.find(&path)?;
+                require(znode.record.version, version)?;
+                Ok(Written::Checked(znode.stat()))
+            }
+            Write::SetAcl { path, acl, version } => self.set_acl(transaction, &path, acl, version),
+            Write::Multi(_) => Err(Failure::BadArguments("transactions do not nest".into())),
+        }
+    }
+
+    fn create(
+        &mut self,
+        transaction: &mut Transaction,
+        path: &str,
+        data: Bytes,
+        acl: Arc<[Acl]>,
+        mode: CreateMode,
+    ) -> Result<Written, Failure> {
+        let (parent_path, _) = split(path)?;
+        let parent_path = path::key(parent_path).to_owned();
+        let acl = valid_acl(acl)?;
+        fits(&data)?;
+        let parent = self.find(&parent_path)?;
+        let path = match mode.is_sequential() {
+            true => format!("{path}{:010}", parent.record.creations),
+            false => path.to_owned(),
+        };
+        validate(&path)?;
+        if self.znodes.contains_key(&path) {
+            return Err(Failure::NodeExists);
+        }
+        if parent.record.ephemeral_owner != 0 {
+            return Err(Failure::NoChildrenForEphemerals);
+        }
+        let owner = if mode.is_ephemeral() { transaction.session } else { 0 };
+        let zxid = transaction.zxid;
+        let record = Record {
+            data,
+            acl,
+            czxid: zxid,
+            mzxid: zxid,
+            pzxid: zxid,
+            ctime: transaction.now_ms,
+            mtime: transaction.now_ms,
+            version: 0,
+            aversion: 0,
+            creations: 0,
+            ephemeral_owner: owner,
+        };
+        let znode = Znode { record, children: BTreeSet::new() };
+        let stat = znode.stat();
+        let counters = self.attach(&path, znode);
+        let parent = self.znodes.get_mut(&parent_path).expect("the parent was found above");
+        parent.record.creations = parent.record.creations.wrapping_add(1);
+        parent.record.pzxid = zxid;
+        let place = transaction.note(EventKind::Created, &path, &parent_path);
+        transaction.undo.push(Undo::Create { path: place, parent: counters });
+        Ok(Written::Created { path, stat })
+    }
+
+    fn set(
+        &mut self,
+        transaction: &mut Transaction,
+        path: &str,
+        data: Bytes,
+        version: i32,
+    ) -> Result<Written, Failure> {
+        validate(path)?;
+        fits(&data)?;
+        require(self.find(path)?.record.version, version)?;
+        let znode = self.znodes.get_mut(path).expect("found above");
+        let place: Arc<str> = path.into();
+        transaction.undo.push(Undo::Replace { path: place.clone(), record: Box::new(znode.record.clone()) });
+        let record = &mut znode.record;
+        record.data = data;
+        record.version = record.version.wrapping_add(1);
+        record.mzxid = transaction.zxid;
+        record.mtime = transaction.now_ms;
+        transaction.touched.push(Touched::Znode(place.clone()));
+        transaction.happened.push((EventKind::DataChanged, place));
+        Ok(Written::Set(znode.stat()))
+    }
+
+    fn set_acl(
+        &mut self,
+        transaction: &mut Transaction,
+        path: &str,
+        acl: Arc<[Acl]>,
+        version: i32,
+    ) -> Result<Written, Failure> {
+        validate(path)?;
+        let acl = valid_acl(acl)?;
+        require(self.find(path)?.record.aversion, version)?;
+        let znode = self.znodes.get_mut(path).expect("found above");
+        let place: Arc<str> = path.into();
+        transaction.undo.push(Undo::Replace { path: place.clone(), record: Box::new(znode.record.clone()) });
+        znode.record.acl = acl;
+        znode.record.aversion = znode.record.aversion.wrapping_add(1);
+        transaction.touched.push(Touched::Znode(place));
+        Ok(Written::AclSet(znode.stat()))
+    }
+
+    fn delete(&mut self, transaction: &mut Transaction, path: &str, version: i32) -> Result<Written, Failure> {
+        let (parent_path, _) = split(path)?;
+        let parent_path = path::key(parent_path).to_owned();
+        self.find(&parent_path)?;
+        let znode = self.find(path)?;
+        require(znode.record.version, version)?;
+        if !znode.children.is_empty() {
+            return Err(Failure::NotEmpty);
+        }
+        let (znode, counters) = self.detach(path);
+        self.znodes.get_mut(&parent_path).expect("the parent was found above").record.pzxid = transaction.zxid;
+        let place = transaction.note(EventKind::Deleted, path, &parent_path);
+        transaction.undo.push(Undo::Delete { path: place, znode: Box::new(znode), parent: counters });
+        Ok(Written::Deleted)
+    }
+
+    /// Puts a znode in its place, with its entries in the indexes. Returns the parent's counters, which are unchanged.
+    fn attach(&mut self, path: &str, znode: Znode) -> Counters {
+        let owner = znode.record.ephemeral_owner;
+        if owner != 0 {
+            self.ephemerals.entry(owner).or_default().insert(path.to_owned());
+        }
+        let (parent, name) = self.parent_of(path);
+        assert!(parent.children.insert(name.to_owned()), "{path} is there already");
+        let counters = parent.record.counters();
+        assert!(self.znodes.insert(path.to_owned(), znode).is_none(), "{path} is there already");
+        counters
+    }
+
+    fn detach(&mut self, path: &str) -> (Znode, Counters) {
+        let znode = self.znodes.remove(path).expect("only present znodes are taken out");
+        let owner = znode.record.ephemeral_owner;
+        if let Some(paths) = self.ephemerals.get_mut(&owner) {
+            assert!(paths.remove(path), "{path} is missing among its session's ephemerals");
+            if paths.is_empty() {
+                self.ephemerals.remove(&owner);
+            }
+        }
+        let (parent, name) = self.parent_of(path);
+        assert!(parent.children.remove(name), "{path} is missing among its parent's children");
+        let counters = parent.record.counters();
+        (znode, counters)
+    }
+
+    fn parent_of<'a>(&mut self, path: &'a str) -> (&mut Znode, &'a str) {
+        let (parent, name) = split(path).expect("paths in the tree are absolute");
+        (self.znodes.get_mut(path::key(parent)).expect("every znode has its parent"), name)
+    }
+
+    fn roll_back(&mut self, undo: Vec<Undo>) {
+        for step in undo.into_iter().rev() {
+            match step {
+                Undo::Create { path, parent } => {
+                    self.detach(&path);
+                    self.parent_of(&path).0.record.put_back(parent);
+                }
+                Undo::Delete { path, znode, parent } => {
+                    self.attach(&path, *znode);
+                    self.parent_of(&path).0.record.put_back(parent);
+                }
+                Undo::Replace { path, record } => {
+                    self.znodes.get_mut(&*path).expect("a replaced znode is there").record = *record;
+                }
+            }
+        }
+    }
+}
+
+impl Transaction {
+    /// A child came or went. Returns its path, to be shared.
+    fn note(&mut self, kind: EventKind, path: &str, parent: &str) -> Arc<str> {
+        let (path, parent): (Arc<str>, Arc<str>) = (path.into(), parent.into());
+        self.touched.extend([&path, &parent].map(|place| Touched::Znode(place.clone())));
+        self.happened.extend([(kind, path.clone()), (EventKind::ChildrenChanged, parent)]);
+        path
+    }
+}
+
+impl Record {
+    fn counters(&self) -> Counters {
+        Counters { pzxid: self.pzxid, creations: self.creations }
+    }
+
+    fn put_back(&mut self, counters: Counters) {
+        self.pzxid = counters.pzxid;
+        self.creations = counters.creations;
+    }
+}
+
+fn require(actual: i32, wanted: i32) -> Result<(), Failure> {
+    if wanted == -1 || wanted == actual { Ok(()) } else { Err(Failure::BadVersion) }
+}
+
+fn fits(data: &Bytes) -> Result<(), Failure> {
+    if data.len() > DATA_LIMIT { Err(Failure::TooLarge { size: data.len() }) } else { Ok(()) }
+}
+
+/// ZooKeeper's check of an access list; the scheme `auth` must have been resolved by whoever knows the credentials.
+fn valid_acl(acl: Arc<[Acl]>) -> Result<Arc<[Acl]>, Failure> {
+    let good = |entry: &Acl| match entry.scheme.as_str() {
+        "world" => entry.id == "anyone",
+        "digest" => entry.id.split(':').count() == 2,
+        "ip" | "x509" => !entry.id.is_empty(),
+        _ => false,
+    };
+    if acl.is_empty() || !acl.iter().all(good) {
+        return Err(Failure::InvalidAcl);
+    }
+    let mut unique: Vec<Acl> = Vec::new();
+    for entry in acl.iter() {
+        if !unique.contains(entry) {
+            unique.push(entry.clone());
+        }
+    }
+    Ok(if unique.len() == acl.len() { acl } else { Arc::from(unique) })
+}

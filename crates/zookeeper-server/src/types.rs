@@ -1,0 +1,151 @@
+//! ZooKeeper's data model: what requests carry and what servers answer. Shared with clients.
+
+use bytes::Bytes;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CreateMode {
+    Persistent,
+    PersistentSequential,
+    Ephemeral,
+    EphemeralSequential,
+}
+
+impl CreateMode {
+    pub fn is_ephemeral(self) -> bool {
+        matches!(self, CreateMode::Ephemeral | CreateMode::EphemeralSequential)
+    }
+
+    pub fn is_sequential(self) -> bool {
+        matches!(self, CreateMode::PersistentSequential | CreateMode::EphemeralSequential)
+    }
+}
+
+/// ZooKeeper's own bookkeeping of a znode. Times are milliseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stat {
+    pub czxid: i64,
+    pub mzxid: i64,
+    pub pzxid: i64,
+    pub ctime: i64,
+    pub mtime: i64,
+    pub version: i32,
+    pub cversion: i32,
+    pub aversion: i32,
+    /// Session id of the owner of an ephemeral znode, otherwise 0.
+    pub ephemeral_owner: i64,
+    pub data_length: i32,
+    pub num_children: i32,
+}
+
+impl Stat {
+    /// That of a znode that a transaction has just made: its version is the first, and nobody has said by which transaction it is. So it
+    /// counts as older than whatever is read of it.
+    pub fn of_new() -> Self {
+        Self { czxid: -1, mzxid: -1, pzxid: -1, ..Self::default() }
+    }
+}
+
+/// One operation of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    Create { path: String, data: Bytes, mode: CreateMode },
+    Set { path: String, data: Bytes, version: i32 },
+    Delete { path: String, version: i32 },
+    Check { path: String, version: i32 },
+}
+
+impl Op {
+    pub fn create(path: impl Into<String>, data: impl Into<Bytes>, mode: CreateMode) -> Self {
+        Op::Create { path: path.into(), data: data.into(), mode }
+    }
+
+    pub fn set(path: impl Into<String>, data: impl Into<Bytes>, version: i32) -> Self {
+        Op::Set { path: path.into(), data: data.into(), version }
+    }
+
+    pub fn delete(path: impl Into<String>, version: i32) -> Self {
+        Op::Delete { path: path.into(), version }
+    }
+
+    pub fn check(path: impl Into<String>, version: i32) -> Self {
+        Op::Check { path: path.into(), version }
+    }
+
+    pub fn path(&self) -> &str {
+        match self {
+            Op::Create { path, .. } | Op::Set { path, .. } | Op::Delete { path, .. } | Op::Check { path, .. } => path,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpReply {
+    /// Servers tell no more of it, unlike for a creation by itself: [`Stat::of_new`] is what is known.
+    Created {
+        path: String,
+    },
+    Set(Stat),
+    Deleted,
+    Checked,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchEvent {
+    pub kind: EventKind,
+    pub path: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    Created,
+    Deleted,
+    DataChanged,
+    /// Only one-shot child watches report this; recursive ones report the child itself.
+    ChildrenChanged,
+    /// Events may have been missed (a reconnect): read everything below the path again.
+    Resync,
+}
+
+/// What can go wrong, by what the caller does next.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ZkError {
+    #[error("no such znode")]
+    NoNode,
+    #[error("znode exists already")]
+    NodeExists,
+    #[error("znode has another version")]
+    BadVersion,
+    #[error("znode has children")]
+    NotEmpty,
+    #[error("ephemeral znodes cannot have children")]
+    NoChildrenForEphemerals,
+    #[error("operation {index} of the transaction failed: {source}")]
+    Multi { index: usize, source: Box<ZkError> },
+    #[error("bad argument: {0}")]
+    BadArguments(String),
+    #[error("the data is larger than ZooKeeper takes ({size} bytes, at most {limit})")]
+    TooLarge { size: usize, limit: usize },
+    #[error("not permitted: {0}")]
+    NotPermitted(String),
+    #[error("the server is read-only")]
+    ReadOnly,
+    /// The request may or may not have been carried out.
+    #[error("connection to ZooKeeper lost, outcome unknown: {0}")]
+    Unknown(String),
+    #[error("the ZooKeeper session is over")]
+    SessionExpired,
+    #[error("operation not supported by the server")]
+    Unimplemented,
+    #[error("the connection does not answer as ZooKeeper does: {0}")]
+    Protocol(String),
+}
+
+impl ZkError {
+    /// The failure itself, without the place in a transaction.
+    pub fn root(&self) -> &ZkError {
+        match self {
+            ZkError::Multi { source, .. } => source.root(),
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! BuildWorker: takes the first image that is due and builds it, one at a time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
+use serde_json::json;
+use tokio::sync::watch;
+use tracing::{Instrument, info_span, warn};
+
+use super::build_job::{self, Built, Recipe, Workshop};
+use super::work_queue::{Claim, Desk, Work};
+use crate::actors::runtime::actor_tasks::Errands;
+use crate::actors::runtime::messages::{Dump, Shutdown};
+use crate::actors::runtime::panics::PanicGuard;
+use crate::actors::runtime::reconcile::{Changes, Looking};
+use crate::actors::runtime::registry::Registration;
+use crate::actors::runtime::{clock, profile};
+use nodepool_driver::facts::Facts;
+use nodepool_drivers::common::image_files::ImagesDir;
+use nodepool_model::config::Config;
+use nodepool_model::records::ids::ProviderName;
+use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_policy::images::build_schedule::{self, Order};
+use nodepool_zk::txn::store::Store;
+
+/// Before an image that somebody else has taken up is asked for again.
+const NOT_OURS: Span = Span(0.5);
+
+pub type FactsOfProviders = BTreeMap<ProviderName, watch::Receiver<Arc<Facts>>>;
+
+pub struct BuildWorkerParts {
+    /// From 0, for logs and dumps.
+    pub number: usize,
+    pub config: Arc<Config>,
+    pub facts: FactsOfProviders,
+    pub store: Store,
+    pub desk: Desk,
+    pub workshop: Workshop,
+    /// Used for every image in place of its own.
+    pub dib_cmd: Option<String>,
+    /// Before an image whose build has failed is built again; and the safety net behind the events.
+    pub interval: Span,
+    pub guard: PanicGuard,
+    pub dumps: crate::actors::runtime::dump::Registry,
+}
+
+pub struct BuildWorker {
+    parts: BuildWorkerParts,
+    changes: Changes,
+    errands: Errands<Self>,
+    building: Option<(Order, Timestamp)>,
+    /// Images that cannot be built under their name; told once.
+    odd: BTreeMap<String, &'static str>,
+    registration: Option<Registration>,
+}
+
+/// The configuration changed, and with it perhaps the providers.
+#[derive(Clone, Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure {
+    pub config: Arc<Config>,
+    pub facts: FactsOfProviders,
+}
+
+impl BuildWorker {
+    pub fn new(parts: BuildWorkerParts) -> Self {
+        let mut changes = Changes::new(parts.store.mirror().clone());
+        changes.follow(parts.facts.values().cloned().collect());
+        Self { parts, changes, errands: Errands::default(), building: None, odd: BTreeMap::new(), registration: None }
+    }
+
+    fn is_odd(&mut self, order: &Order) -> bool {
+        let trouble = build_schedule::name_trouble(&order.image);
+        if let Some(trouble) = trouble
+            && self.odd.insert(order.image.to_string(), trouble).is_none()
+        {
+            warn!(
+                target: "nodepool.builder.BuildWorker",
+                worker = self.parts.number, image = %order.image, trouble, "an image of this name cannot be built; give it another one"
+            );
+        }
+        trouble.is_some()
+    }
+
+    fn begin(&mut self, order: Order, claim: Claim, ctx: &mut Context<Self>) {
+        let config = &self.parts.config;
+        let mut image = config.diskimages[&order.image].clone();
+        if let Some(command) = &self.parts.dib_cmd {
+            Arc::make_mut(&mut image).dib_cmd = command.clone();
+        }
+        let recipe = Recipe {
+            image,
+            elements_dir: config.elements_dir.clone(),
+            log_dir: config.log_dir_of_builds(),
+            log_retention: config.build_log_retention,
+        };
+        self.building = Some((order.clone(), clock::now()));
+        // For the loggers, of which each worker has its own.
+        let span = info_span!("build", worker = self.parts.number, image = %order.image);
+        let (store, workshop) = (self.parts.store.clone(), self.parts.workshop.clone());
+        let building = async move { (build_job::build(store, workshop, order, recipe, &claim).await, claim) };
+        self.errands.run(ctx, building.instrument(span), |(built, claim), act, ctx| act.built(built, claim, ctx));
+    }
+
+    fn built(&mut self, built: Built, claim: Claim, ctx: &mut Context<Self>) {
+        match built {
+            Built::Failed => claim.failed(self.parts.interval),
+            // Who has it will tell by what he writes; should the picture be wrong for long, this keeps us from asking all the time.
+            Built::NotOurs => claim.rests(NOT_OURS),
+            Built::Ready => claim.succeeded(),
+        }
+        drop(claim);
+        self.building = None;
+        self.look(ctx);
+    }
+}
+
+impl Looking for BuildWorker {
+    fn changes(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        if self.building.is_some() {
+            return;
+        }
+        let snapshot = self.changes.snapshot();
+        let facts = self.parts.facts.iter().map(|(name, facts)| (name.clone(), facts.borrow().clone())).collect();
+        let config = self.parts.config.clone();
+        let world = clock::world(&config, &snapshot, &facts);
+        if snapshot.connected {
+            let due = build_schedule::due(&world).into_iter().filter(|order| !self.is_odd(order));
+            let due: Vec<_> = due.map(|order| (Work::Build(order.image.clone()), order)).collect();
+            if let Some((order, claim)) = self.parts.desk.claim_first(due) {
+                return self.begin(order, claim, ctx);
+            }
+        }
+        let rested = self.parts.desk.next_due().map(|rest| world.moment + rest);
+        let due = build_schedule::next_due(&world).into_iter().chain(rested).min();
+        self.changes.look_at(due);
+    }
+}
+
+impl Actor for BuildWorker {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        let number = self.parts.number.to_string();
+        self.registration =
+            Some(self.parts.dumps.register("BuildWorker", number, ctx.address().downgrade().recipient()));
+        self.look(ctx);
+        Self::look_on(ctx);
+        self.errands.every(ctx, self.parts.interval.to_duration(), |act, ctx| act.look(ctx));
+    }
+}
+
+impl Handler<Reconfigure> for BuildWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Reconfigure");
+        self.changes.follow(message.facts.values().cloned().collect());
+        if let Some(images) = &message.config.images_dir {
+            self.parts.workshop.images = ImagesDir::new(images);
+        }
+        (self.parts.config, self.parts.facts) = (message.config, message.facts);
+    }
+}
+
+impl Handler<Shutdown> for BuildWorker {
+    type Result = ();
+
+    /// A build that is under way ends with its worker, and with it all its processes.
+    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Shutdown");
+        ctx.stop();
+    }
+}
+
+impl Handler<Dump> for BuildWorker {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let _measured = profile::handling::<Self>("Dump");
+        let building = self
+            .building
+            .as_ref()
+            .map(|(order, since)| json!({"image": order.image, "why": order.why, "for_s": (clock::now() - *since).0}));
+        Some(json!({"actor": "BuildWorker", "name": self.parts.number.to_string(), "building": building}))
+    }
+}

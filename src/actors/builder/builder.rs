@@ -1,0 +1,415 @@
+//! Builder: root of the builder's tree of one ZooKeeper session. Configuration, providers, workers, the builder's own record.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, Recipient, WrapFuture};
+use tracing::{info, warn};
+
+use super::build_job::Workshop;
+use super::build_worker::{self, BuildWorker, BuildWorkerParts, FactsOfProviders};
+use super::fake_dib;
+use super::image_cleanup_worker::{ImageCleanupParts, ImageCleanupWorker};
+use super::upload_worker::{self, UploadWorker, UploadWorkerParts};
+use super::work_queue::Desk;
+use crate::actors::launcher::launcher::REGISTER_AGAIN;
+use crate::actors::process::config_files::Loaded;
+use crate::actors::process::config_watch::ConfigWatch;
+use crate::actors::process::context::{SessionEnd, Shared, Stop};
+use crate::actors::process::registration;
+use crate::actors::provider::failed_providers::NotStarted;
+use crate::actors::provider::jobs::{Drain, ProviderHandle};
+use crate::actors::provider::providers;
+use crate::actors::provider::task_manager::{Fence, Surroundings, Surveying};
+use crate::actors::runtime::messages::{Dump, Shutdown};
+use crate::actors::runtime::panics::{PanicGuard, PanicWatch};
+use crate::actors::runtime::profile;
+use crate::actors::runtime::registry::Registration;
+use nodepool_drivers::common::dib::ImageMaker;
+use nodepool_drivers::common::image_files::ImagesDir;
+use nodepool_model::config::{Config, ProviderConfig, driver_limits};
+use nodepool_model::records::component::ComponentKind;
+use nodepool_model::records::ids::ProviderName;
+use nodepool_model::records::time::Span;
+use nodepool_policy::reload::{self, Change};
+use nodepool_zk::mirror::mirror::Mirror;
+use nodepool_zk::txn::store::Store;
+use nodepool_zk::{SessionState, Zk};
+
+/// Flags and tunables of the builder, apart from those that it shares with the launcher.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BuilderOptions {
+    pub build_workers: usize,
+    pub upload_workers: usize,
+    /// Before an image whose build has failed is built again.
+    pub build_interval: Span,
+    /// Between two looks whether a build that is under way is still wanted.
+    pub build_poll: Span,
+    /// Before an upload that has failed is tried again.
+    pub upload_interval: Span,
+    /// Between two uploads of one worker.
+    pub upload_rest: Span,
+    /// Longest time for a post-upload-hook.
+    pub hook_timeout: Span,
+    /// Between looks for what is not needed any more; 0 for none at all.
+    pub cleanup_interval: Span,
+    /// Used for every image in place of its own: what makes no image but the files of one.
+    pub dib_cmd: Option<String>,
+}
+
+impl Default for BuilderOptions {
+    fn default() -> Self {
+        Self {
+            build_workers: 1,
+            upload_workers: 4,
+            build_interval: Span(10.0),
+            build_poll: Span(30.0),
+            upload_interval: Span(10.0),
+            upload_rest: Span::ZERO,
+            hook_timeout: Span(3600.0),
+            cleanup_interval: Span(60.0),
+            dib_cmd: None,
+        }
+    }
+}
+
+impl BuilderOptions {
+    /// The same with small files in place of images.
+    pub fn faked(self) -> Self {
+        Self { dib_cmd: Some(fake_dib::command()), ..self }
+    }
+}
+
+/// What a builder is over its sessions.
+#[derive(Clone)]
+pub struct BuilderLife {
+    pub options: BuilderOptions,
+    /// Made at the first start, kept in the images directory.
+    pub builder_id: String,
+    pub maker: Arc<dyn ImageMaker>,
+}
+
+/// Grows the tree, and waits for what ends it.
+pub async fn run_session(zk: Zk, shared: Arc<Shared>, life: BuilderLife, loaded: Loaded) -> SessionEnd {
+    let mirror = match Mirror::of_images(zk.clone(), &shared.arbiters.runtime).await {
+        Ok(mirror) => Arc::new(mirror),
+        Err(error) => {
+            warn!(target: "nodepool.zk.ZooKeeper", %error, "cannot read the tree; connecting anew");
+            return SessionEnd::Unread;
+        }
+    };
+    let (panics, desk) = (PanicWatch::new(), Desk::default());
+    let store = Store::new(zk.clone(), mirror);
+    let builder = Builder::new(shared.clone(), life, store, loaded, panics.clone(), desk.clone()).start();
+    shared.ready.send_replace(true);
+    let (mut session, mut shutdown) = (zk.session(), shared.shutdown.clone());
+    let end = tokio::select! {
+        biased;
+        actor = panics.panicked() => SessionEnd::Panicked(actor),
+        _ = session.wait_for(|state| *state == SessionState::Expired) => SessionEnd::Expired,
+        () = stopped(&mut shutdown, &desk) => SessionEnd::Stopped,
+    };
+    if builder.send(Shutdown).await.is_err() {
+        warn!(target: "nodepool.builder.NodePoolBuilder", "the builder was gone already");
+    }
+    end
+}
+
+/// A stop that has time waits for builds that are under way; one that has none, or a second one, does not.
+async fn stopped(shutdown: &mut tokio::sync::watch::Receiver<Option<Stop>>, desk: &Desk) {
+    let is_patient = match shutdown.wait_for(Option::is_some).await {
+        Ok(stop) => stop.as_ref().is_some_and(|stop| stop.has_time),
+        // Nobody can stop us in order any more.
+        Err(_) => false,
+    };
+    if is_patient {
+        info!(target: "nodepool.builder.NodePoolBuilder", "waiting for builds that are under way; a second signal ends them");
+        tokio::select! {
+            biased;
+            () = desk.finish_builds() => {}
+            _ = shutdown.wait_for(|stop| stop.as_ref().is_some_and(|stop| !stop.has_time)) => {}
+        }
+    }
+}
+
+pub struct Builder {
+    shared: Arc<Shared>,
+    life: BuilderLife,
+    store: Store,
+    config: Arc<Config>,
+    watch: ConfigWatch,
+    panics: PanicWatch,
+    desk: Desk,
+    providers: BTreeMap<ProviderName, ProviderHandle>,
+    /// Those that were replaced, and have calls under way which end with the session at the latest.
+    leaving: Vec<Recipient<Shutdown>>,
+    not_started: NotStarted,
+    build_workers: Vec<Addr<BuildWorker>>,
+    upload_workers: Vec<Addr<UploadWorker>>,
+    cleanup: Option<Addr<ImageCleanupWorker>>,
+    registration: Option<Registration>,
+    _guard: PanicGuard,
+}
+
+impl Builder {
+    fn new(
+        shared: Arc<Shared>,
+        life: BuilderLife,
+        store: Store,
+        loaded: Loaded,
+        panics: PanicWatch,
+        desk: Desk,
+    ) -> Self {
+        Self {
+            watch: ConfigWatch::new(&loaded),
+            config: loaded.config,
+            shared,
+            life,
+            store,
+            desk,
+            providers: BTreeMap::new(),
+            leaving: Vec::new(),
+            not_started: NotStarted::default(),
+            build_workers: Vec::new(),
+            upload_workers: Vec::new(),
+            cleanup: None,
+            registration: None,
+            _guard: panics.guard("Builder"),
+            panics,
+        }
+    }
+
+    fn start_provider(&mut self, name: &ProviderName) {
+        let section = self.config.providers[name].clone();
+        if !takes_images(&section) {
+            return;
+        }
+        let surroundings = Surroundings {
+            registry: self.shared.registry.clone(),
+            panics: self.panics.clone(),
+            samples: self.shared.samples.clone(),
+            api_concurrency: self.shared.options.api_concurrency,
+            image_check: Span(f64::INFINITY),
+            arbiter: self.shared.arbiters.clouds.clone(),
+            surveying: Surveying::Never,
+            fence: Some(Fence::of(self.store.zk().clone())),
+        };
+        match providers::start(&section, surroundings, self.shared.drivers.as_deref()) {
+            Ok(handle) => {
+                info!(target: "nodepool.ProviderManager", provider = %name, "provider started");
+                self.not_started.forget(name);
+                self.providers.insert(name.clone(), handle);
+            }
+            Err(problems) => {
+                self.not_started.failed(name, &problems);
+            }
+        }
+    }
+
+    /// Those of the configuration that do not run; `true` where one of them does now.
+    fn start_missing_providers(&mut self) -> bool {
+        let (config, running) = (self.config.clone(), self.providers.len());
+        let missing: Vec<_> = config.providers.keys().filter(|name| !self.providers.contains_key(*name)).collect();
+        missing.into_iter().for_each(|name| self.start_provider(name));
+        self.providers.len() > running
+    }
+
+    fn drain_provider(&mut self, name: &ProviderName) {
+        self.not_started.forget(name);
+        if let Some(handle) = self.providers.remove(name) {
+            handle.drain.do_send(Drain);
+            self.leaving.retain(Recipient::connected);
+            self.leaving.push(handle.stop);
+        }
+    }
+
+    fn facts(&self) -> FactsOfProviders {
+        self.providers.iter().map(|(name, handle)| (name.clone(), handle.facts.clone())).collect()
+    }
+
+    fn start_workers(&mut self) {
+        let Some(images) = self.config.images_dir.clone() else {
+            warn!(target: "nodepool.builder.NodePoolBuilder", "images-dir has gone from the file: nothing is built, uploaded or removed");
+            return;
+        };
+        let workshop = Workshop {
+            builder: self.shared.identity.fqdn.clone(),
+            builder_id: self.life.builder_id.clone(),
+            maker: self.life.maker.clone(),
+            images: ImagesDir::new(images),
+            samples: self.shared.samples.clone(),
+            poll: self.life.options.build_poll,
+        };
+        for number in 0..self.life.options.build_workers {
+            self.start_build_worker(number, workshop.clone());
+        }
+        for number in 0..self.life.options.upload_workers {
+            self.start_upload_worker(number, workshop.clone());
+        }
+        if self.life.options.cleanup_interval > Span::ZERO {
+            self.start_cleanup_worker(workshop);
+        }
+    }
+
+    fn start_build_worker(&mut self, number: usize, workshop: Workshop) {
+        let parts = BuildWorkerParts {
+            number,
+            config: self.config.clone(),
+            facts: self.facts(),
+            store: self.store.clone(),
+            desk: self.desk.clone(),
+            workshop,
+            dib_cmd: self.life.options.dib_cmd.clone(),
+            interval: self.life.options.build_interval,
+            guard: self.panics.guard(format!("BuildWorker {number}")),
+            dumps: self.shared.registry.clone(),
+        };
+        let worker = BuildWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| BuildWorker::new(parts));
+        self.build_workers.push(worker);
+    }
+
+    fn start_upload_worker(&mut self, number: usize, workshop: Workshop) {
+        let parts = UploadWorkerParts {
+            number,
+            config: self.config.clone(),
+            providers: self.providers.clone(),
+            store: self.store.clone(),
+            desk: self.desk.clone(),
+            workshop,
+            interval: self.life.options.upload_interval,
+            rest: self.life.options.upload_rest,
+            hook_timeout: self.life.options.hook_timeout,
+            guard: self.panics.guard(format!("UploadWorker {number}")),
+            dumps: self.shared.registry.clone(),
+        };
+        let worker = UploadWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| UploadWorker::new(parts));
+        self.upload_workers.push(worker);
+    }
+
+    fn start_cleanup_worker(&mut self, workshop: Workshop) {
+        let parts = ImageCleanupParts {
+            config: self.config.clone(),
+            providers: self.providers.clone(),
+            store: self.store.clone(),
+            desk: self.desk.clone(),
+            workshop,
+            interval: self.life.options.cleanup_interval,
+            build_workers: self.life.options.build_workers,
+            upload_workers: self.life.options.upload_workers,
+            guard: self.panics.guard("CleanupWorker"),
+            dumps: self.shared.registry.clone(),
+        };
+        let worker =
+            ImageCleanupWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| ImageCleanupWorker::new(parts));
+        self.cleanup = Some(worker);
+    }
+
+    /// Builders of Nodepool 11 stay `stopped` all their lives, and nobody minds.
+    fn register(&self, ctx: &mut Context<Self>) {
+        let record = self.shared.identity.component(ComponentKind::Builder, None);
+        let registering = registration::register(self.store.clone(), record, REGISTER_AGAIN);
+        ctx.spawn(registering.into_actor(self));
+    }
+
+    fn check_config(&mut self, ctx: &mut Context<Self>) {
+        let Some(looking) = self.watch.look(&self.shared.options) else { return };
+        ctx.spawn(looking.into_actor(self).map(|look, act, _| {
+            if let Some(loaded) = act.watch.seen(look) {
+                act.reconfigure(loaded);
+            }
+        }));
+    }
+
+    fn reconfigure(&mut self, loaded: Loaded) {
+        let mut changes = reload::diff(&self.config, &loaded.config);
+        let anew = providers::to_be_opened_anew(&self.config, &loaded.config, &self.providers);
+        changes.extend(anew.into_iter().map(Change::ProviderChanged));
+        if self.config.images_dir != loaded.config.images_dir {
+            changes.push(Change::NeedsRestart("images-dir"));
+        }
+        self.shared.set_in_force(loaded.clone());
+        self.config = loaded.config;
+        info!(target: "nodepool.builder.NodePoolBuilder", "configuration loaded");
+        for change in &changes {
+            match change {
+                // Who is missing is started below, and who could not be started before is tried again.
+                Change::ProviderChanged(name) | Change::ProviderRemoved(name) => self.drain_provider(name),
+                Change::ServersChanged => self.shared.move_session(&self.config),
+                Change::NeedsRestart(key) => {
+                    warn!(target: "nodepool.builder.NodePoolBuilder", key, "changed in the file; a restart applies it");
+                }
+                // Nothing of a builder.
+                Change::ProviderAdded(_)
+                | Change::PoolAdded(_)
+                | Change::PoolChanged(_)
+                | Change::PoolRemoved(_)
+                | Change::LabelsChanged
+                | Change::LimitsChanged => {}
+            }
+        }
+        self.start_missing_providers();
+        self.tell_workers();
+    }
+
+    fn tell_workers(&self) {
+        let news = build_worker::Reconfigure { config: self.config.clone(), facts: self.facts() };
+        self.build_workers.iter().for_each(|worker| worker.do_send(news.clone()));
+        let news = upload_worker::Reconfigure { config: self.config.clone(), providers: self.providers.clone() };
+        self.upload_workers.iter().for_each(|worker| worker.do_send(news.clone()));
+        self.cleanup.iter().for_each(|worker| worker.do_send(news.clone()));
+    }
+}
+
+/// Whether a provider takes images at all, whichever.
+fn takes_images(section: &ProviderConfig) -> bool {
+    driver_limits::find(&section.driver).is_some_and(|facts| facts.manages_images)
+}
+
+impl Actor for Builder {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.registration = Some(self.shared.registry.register("Builder", "", ctx.address().downgrade().recipient()));
+        self.register(ctx);
+        self.start_missing_providers();
+        self.start_workers();
+        ctx.run_interval(self.shared.options.config_check.to_duration(), |act, ctx| act.check_config(ctx));
+        // What a driver reads beside its section, such as clouds.yaml, may come later than the configuration.
+        ctx.run_interval(self.shared.options.provider_retry.to_duration(), |act, _| {
+            if act.start_missing_providers() {
+                act.tell_workers();
+            }
+        });
+    }
+}
+
+impl Handler<Shutdown> for Builder {
+    type Result = ();
+
+    /// The session is over or about to be closed: everybody stops where they are.
+    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Shutdown");
+        self.build_workers.drain(..).for_each(|worker| worker.do_send(Shutdown));
+        self.upload_workers.drain(..).for_each(|worker| worker.do_send(Shutdown));
+        self.cleanup.take().into_iter().for_each(|worker| worker.do_send(Shutdown));
+        let providers = std::mem::take(&mut self.providers).into_values().map(|provider| provider.stop);
+        providers.chain(self.leaving.drain(..)).for_each(|provider| provider.do_send(Shutdown));
+        ctx.stop();
+    }
+}
+
+impl Handler<Dump> for Builder {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let _measured = profile::handling::<Self>("Dump");
+        Some(serde_json::json!({
+            "actor": "Builder",
+            "builder_id": self.life.builder_id,
+            "providers": self.providers.keys().collect::<Vec<_>>(),
+            "not_started": self.not_started.observe(),
+            "images": self.config.diskimages.keys().collect::<Vec<_>>(),
+            "config_broken": self.watch.is_broken(),
+        }))
+    }
+}

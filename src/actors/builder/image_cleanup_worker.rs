@@ -1,0 +1,379 @@
+//! CleanupWorker of a builder: lets uploads, builds and files go that are not needed any more, and reports what there is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, SpawnHandle};
+use serde_json::json;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::build_job::Workshop;
+use super::image_deletion::{self, FilesView};
+use super::upload_worker::Reconfigure;
+use super::work_queue::Desk;
+use crate::actors::provider::jobs::{JobNews, ProviderHandle, facts_of};
+use crate::actors::provider::provider_client::{Asking, Counter};
+use crate::actors::runtime::actor_tasks::Errands;
+use crate::actors::runtime::messages::{Dump, Shutdown};
+use crate::actors::runtime::panics::PanicGuard;
+use crate::actors::runtime::reconcile::{Changes, Looking};
+use crate::actors::runtime::registry::Registration;
+use crate::actors::runtime::{clock, invariant_guard, profile};
+use crate::actors::telemetry::builder_metrics;
+use nodepool_drivers::common::image_files::ImagesDir;
+use nodepool_model::config::Config;
+use nodepool_model::records::ids::{ImageName, ProviderName};
+use nodepool_model::records::image_build::{BuildKey, BuildState};
+use nodepool_model::records::time::Span;
+use nodepool_model::snapshot::WriteError;
+use nodepool_model::snapshot::images::UploadPlace;
+use nodepool_policy::images::pending_uploads::{self, Shipment};
+use nodepool_policy::images::retention::{self, Pass, Retirement};
+use nodepool_policy::inputs::World;
+use nodepool_policy::invariants::images::of_retirement;
+use nodepool_zk::txn::store::Store;
+
+/// An upload without a lock is left for so long at least to a builder that has its file, and may be starting anew.
+const GRACE: Duration = Duration::from_secs(10);
+/// Uploads of one provider that go at a time: each may ask its cloud for all images.
+const AT_ONCE: usize = 8;
+
+pub struct ImageCleanupParts {
+    pub config: Arc<Config>,
+    pub providers: BTreeMap<ProviderName, ProviderHandle>,
+    pub store: Store,
+    pub desk: Desk,
+    pub workshop: Workshop,
+    /// Between looks at everything. What is marked goes at once.
+    pub interval: Span,
+    pub build_workers: usize,
+    /// With one at least there is somebody who goes on with uploads which an earlier life of this builder has begun.
+    pub upload_workers: usize,
+    pub guard: PanicGuard,
+    pub dumps: crate::actors::runtime::dump::Registry,
+}
+
+pub struct ImageCleanupWorker {
+    parts: ImageCleanupParts,
+    changes: Changes,
+    asking: Asking,
+    errands: Errands<Self>,
+    /// What is going right now, with the provider whose cloud is asked for that.
+    going: BTreeMap<String, Option<ProviderName>>,
+    /// What could not go; it is tried again with the next look at everything.
+    resting: BTreeSet<String>,
+    /// Since when uploads are without their builder.
+    stale: BTreeMap<String, Instant>,
+    stale_due: Option<SpawnHandle>,
+    /// Something has gone since the last look at everything, and something else may follow.
+    look_again: bool,
+    files: Files,
+    /// The builds whose files are to stay, as they were last seen.
+    builds: BTreeSet<BuildKey>,
+    registration: Option<Registration>,
+}
+
+/// The look at the files: one at a time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Files {
+    Idle,
+    Looking,
+    LookingAndAskedAgain,
+}
+
+impl ImageCleanupWorker {
+    pub fn new(parts: ImageCleanupParts) -> Self {
+        let mut changes = Changes::new(parts.store.mirror().clone());
+        changes.follow(parts.providers.values().map(|provider| provider.facts.clone()).collect());
+        Self {
+            parts,
+            changes,
+            asking: Asking::default(),
+            errands: Errands::default(),
+            going: BTreeMap::new(),
+            resting: BTreeSet::new(),
+            stale: BTreeMap::new(),
+            stale_due: None,
+            look_again: false,
+            files: Files::Idle,
+            builds: BTreeSet::new(),
+            registration: None,
+        }
+    }
+
+    fn sweep(&mut self, ctx: &mut Context<Self>) {
+        self.resting.clear();
+        self.look_for(Pass::Whole, ctx);
+        self.look_at_files(ctx);
+        self.report();
+    }
+
+    fn look_for(&mut self, pass: Pass, ctx: &mut Context<Self>) {
+        let (snapshot, facts, config) =
+            (self.changes.snapshot(), facts_of(&self.parts.providers), self.parts.config.clone());
+        if !snapshot.connected {
+            return;
+        }
+        let world = clock::world(&config, &snapshot, &facts);
+        if pass == Pass::Whole {
+            self.look_again = false;
+        }
+        let begun = self.parts.desk.begun();
+        let all = retention::due(&world, Pass::Whole, &begun);
+        self.mind_stale(&all, &world, ctx);
+        let due = if pass == Pass::Whole { all } else { retention::due(&world, pass, &begun) };
+        let going = due.iter().filter_map(|retirement| match retirement {
+            Retirement::Upload(key, _) => Some(key),
+            _ => None,
+        });
+        let takes = |provider: &ProviderName, image: &ImageName| {
+            let uploading = world.facts.get(provider).and_then(|facts| facts.uploading.as_deref());
+            uploading.is_some_and(|uploading| uploading.images.contains_key(image))
+        };
+        let may_go = invariant_guard::kept(of_retirement(going, &snapshot.images, takes)).is_ok();
+        for retirement in due {
+            if may_go || !matches!(retirement, Retirement::Upload(..)) {
+                self.begin(retirement, pass, ctx);
+            }
+        }
+        let there = snapshot.images.builds().filter(|(_, stored)| stored.record.state != BuildState::Deleting);
+        let builds = there.map(|(key, _)| key).collect();
+        if self.builds != builds {
+            self.builds = builds;
+            self.look_at_files(ctx);
+        }
+    }
+
+    /// Notes since when uploads are without a builder, and wakes when the next of them has been so for long enough. Those that this
+    /// builder goes on with are none of them, however long they wait for their turn.
+    fn mind_stale(&mut self, all: &[Retirement], world: &World<'_>, ctx: &mut Context<Self>) {
+        if let Some(timer) = self.stale_due.take() {
+            ctx.cancel_future(timer);
+        }
+        if !all.iter().any(|retirement| matches!(retirement, Retirement::Stale(_))) {
+            return self.stale.clear();
+        }
+        let workshop = &self.parts.workshop;
+        let own = |shipment: &Shipment| {
+            self.parts.upload_workers > 0
+                && shipment.build.record.builder_id.as_ref() == Some(&workshop.builder_id)
+                && workshop.images.file(&shipment.place.build, &shipment.format).exists()
+        };
+        let ours: BTreeSet<UploadPlace> =
+            pending_uploads::due(world).into_iter().filter(own).map(|shipment| shipment.place).collect();
+        let (mut stale, now) = (BTreeMap::new(), Instant::now());
+        for retirement in all {
+            if let Retirement::Stale(upload) = retirement
+                && !ours.contains(&UploadPlace::of(upload))
+            {
+                let key = retirement.key();
+                let since = self.stale.get(&key).copied().unwrap_or(now);
+                stale.insert(key, since);
+            }
+        }
+        self.stale = stale;
+        let due = self.stale.values().map(|since| *since + self.grace()).filter(|due| *due > now).min();
+        if let Some(due) = due {
+            let wait = due - now + Duration::from_millis(10);
+            self.stale_due = Some(ctx.run_later(wait, |act, ctx| act.look_for(Pass::Whole, ctx)));
+        }
+    }
+
+    /// How long an upload without a lock is left to whoever may go on with it.
+    fn grace(&self) -> Duration {
+        self.parts.interval.to_duration().max(GRACE)
+    }
+
+    fn begin(&mut self, retirement: Retirement, pass: Pass, ctx: &mut Context<Self>) {
+        let key = retirement.key();
+        if self.going.contains_key(&key) || self.resting.contains(&key) {
+            return;
+        }
+        let asked = retirement.provider().cloned();
+        if asked.is_some() && self.going.values().filter(|provider| **provider == asked).count() >= AT_ONCE {
+            // It is looked at again when one of these has gone.
+            self.look_again |= pass == Pass::Whole;
+            return;
+        }
+        let store = self.parts.store.clone();
+        let reply = ctx.address().recipient();
+        let counter = |provider: &ProviderName| {
+            let provider = self.parts.providers.get(provider).cloned()?;
+            Some(Counter { asking: self.asking.clone(), provider, reply: reply.clone() })
+        };
+        match retirement {
+            Retirement::Upload(upload, stored) => {
+                let Some(counter) = counter(&upload.provider) else { return };
+                self.run(key, asked, pass, image_deletion::delete_upload(store, counter, upload, stored), ctx);
+            }
+            Retirement::Stale(upload) => {
+                if self.stale.get(&key).is_none_or(|since| since.elapsed() < self.grace()) {
+                    return;
+                }
+                let Some(counter) = counter(&upload.provider) else { return };
+                self.run(key, asked, pass, image_deletion::end_stale_upload(store, counter, upload), ctx);
+            }
+            Retirement::Build(build, stored) => {
+                self.run(key, asked, pass, image_deletion::mark_build(store, build, stored), ctx);
+            }
+            Retirement::Record(build, stored) => {
+                self.run(key, asked, pass, image_deletion::remove_build(store, build, stored), ctx);
+            }
+        }
+    }
+
+    fn run(
+        &mut self,
+        key: String,
+        asked: Option<ProviderName>,
+        pass: Pass,
+        going: impl Future<Output = Result<(), WriteError>> + 'static,
+        ctx: &mut Context<Self>,
+    ) {
+        self.going.insert(key.clone(), asked);
+        self.errands.run(ctx, going, move |result, act, ctx| act.ended(key, pass, result, ctx));
+    }
+
+    fn ended(&mut self, key: String, pass: Pass, result: Result<(), WriteError>, ctx: &mut Context<Self>) {
+        self.going.remove(&key);
+        match result {
+            Ok(()) => self.look_again |= pass == Pass::Whole,
+            // Somebody else minds it, or it is decided again on a newer picture.
+            Err(WriteError::Conflict | WriteError::Contended) => {
+                debug!(target: "nodepool.builder.CleanupWorker.0", what = key, "others were faster");
+                self.resting.insert(key);
+            }
+            Err(error) => {
+                warn!(target: "nodepool.builder.CleanupWorker.0", what = key, %error, "cannot be removed; trying again");
+                self.resting.insert(key);
+            }
+        }
+        if self.look_again && self.going.is_empty() {
+            self.look_for(Pass::Whole, ctx);
+        } else {
+            self.look_for(Pass::Marked, ctx);
+        }
+    }
+
+    fn look_at_files(&mut self, ctx: &mut Context<Self>) {
+        if self.files != Files::Idle {
+            self.files = Files::LookingAndAskedAgain;
+            return;
+        }
+        let (snapshot, facts, config) =
+            (self.changes.snapshot(), facts_of(&self.parts.providers), self.parts.config.clone());
+        if !snapshot.connected {
+            return;
+        }
+        self.files = Files::Looking;
+        let world = clock::world(&config, &snapshot, &facts);
+        let builds = snapshot.images.builds();
+        let view = FilesView {
+            store: self.parts.store.clone(),
+            images: self.parts.workshop.images.clone(),
+            builder_id: self.parts.workshop.builder_id.clone(),
+            begun: self.parts.desk.begun(),
+            builds: builds
+                .map(|(key, stored)| (key.clone(), (stored.clone(), retention::needed_formats(&world, &key))))
+                .collect(),
+        };
+        self.errands.run(ctx, image_deletion::tidy_files(view), |result, act, ctx| {
+            if let Err(error) = result {
+                warn!(target: "nodepool.builder.CleanupWorker.0", "{error}; trying again");
+            }
+            let again = act.files == Files::LookingAndAskedAgain;
+            act.files = Files::Idle;
+            if again {
+                act.look_at_files(ctx);
+            }
+        });
+    }
+
+    fn report(&self) {
+        let samples = &self.parts.workshop.samples;
+        if !samples.has_server() {
+            return;
+        }
+        let (snapshot, facts) = (self.changes.snapshot(), facts_of(&self.parts.providers));
+        let world = clock::world(&self.parts.config, &snapshot, &facts);
+        let desk = &self.parts.desk;
+        let told = builder_metrics::states(
+            &world,
+            &self.parts.workshop.builder,
+            |image| desk.is_building(image),
+            |provider, image| desk.is_uploading(provider, image),
+        );
+        let (builds, uploads) = desk.busy();
+        let (build_workers, upload_workers) = (self.parts.build_workers, self.parts.upload_workers);
+        let busy = builder_metrics::Busy { builds, uploads, build_workers, upload_workers };
+        let told = told.into_iter().chain(builder_metrics::busy(&self.parts.workshop.builder, &busy));
+        told.for_each(|sample| samples.report(sample));
+    }
+}
+
+impl Looking for ImageCleanupWorker {
+    fn changes(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        self.look_for(Pass::Marked, ctx);
+    }
+}
+
+impl Actor for ImageCleanupWorker {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.registration = Some(self.parts.dumps.register("CleanupWorker", "", ctx.address().downgrade().recipient()));
+        self.sweep(ctx);
+        Self::look_on(ctx);
+        self.errands.every(ctx, self.parts.interval.to_duration(), |act, ctx| act.sweep(ctx));
+    }
+}
+
+impl Handler<JobNews> for ImageCleanupWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: JobNews, _: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("JobNews");
+        self.asking.heard(message);
+    }
+}
+
+impl Handler<Reconfigure> for ImageCleanupWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: Reconfigure, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Reconfigure");
+        self.changes.follow(message.providers.values().map(|provider| provider.facts.clone()).collect());
+        if let Some(images) = &message.config.images_dir {
+            self.parts.workshop.images = ImagesDir::new(images);
+        }
+        (self.parts.config, self.parts.providers) = (message.config, message.providers);
+        self.sweep(ctx);
+    }
+}
+
+impl Handler<Shutdown> for ImageCleanupWorker {
+    type Result = ();
+
+    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Shutdown");
+        ctx.stop();
+    }
+}
+
+impl Handler<Dump> for ImageCleanupWorker {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let _measured = profile::handling::<Self>("Dump");
+        let stale: BTreeSet<&String> = self.stale.keys().collect();
+        Some(
+            json!({"actor": "CleanupWorker", "going": self.going.keys().collect::<Vec<_>>(), "resting": self.resting, "stale": stale}),
+        )
+    }
+}

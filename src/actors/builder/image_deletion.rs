@@ -1,0 +1,248 @@
+//! How uploads and builds go: first in the cloud, then their records; and the files of builds that are here no more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::actors::provider::provider_client::Counter;
+use crate::actors::runtime::blocking::on_a_thread_that_may_wait;
+use crate::actors::runtime::{clock, invariant_guard};
+use nodepool_driver::job::{Job, Outcome};
+use nodepool_drivers::common::image_files::ImagesDir;
+use nodepool_drivers::common::process_group;
+use nodepool_model::records::ids::{BuildId, ImageName};
+use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
+use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
+use nodepool_model::records::time::Span;
+use nodepool_model::snapshot::images::UploadPlace;
+use nodepool_model::snapshot::{Stored, WriteError};
+use nodepool_policy::invariants::images::of_image_deletion;
+use nodepool_zk::locks::lock::Lock;
+use nodepool_zk::txn::store::Store;
+
+/// A cloud that takes longer is asked again later.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Between two looks for what a dead builder may have asked a cloud for: that may take effect a little after its death.
+const LATE: Duration = Duration::from_secs(10);
+/// Between two looks whether a build that was left running has ended.
+const POLL: Duration = Duration::from_millis(100);
+/// An upload that has failed so long ago has nothing under way any more.
+const RECENT: Span = Span(60.0);
+
+/// Deletes an upload: marked first, so that nobody boots from it any more. One that has failed, and of which no image is known, stays
+/// as it is until its cloud has said that there is none: the next attempt goes on with its record (`Store::begin_upload`).
+pub async fn delete_upload(
+    store: Store,
+    counter: Counter,
+    key: UploadKey,
+    stored: Stored<ImageUpload>,
+) -> Result<(), WriteError> {
+    let mut record = ImageUpload::clone(&stored.record);
+    let stays = record.state == UploadState::Deleting || record.has_failed_without_image();
+    let change = (!stays).then(|| {
+        record.set_state(UploadState::Deleting, clock::now());
+        record.clone()
+    });
+    let lock = store.retire_upload(&key, stored.version, change).await?;
+    // Attempts of which nobody has heard may have left other images than the one that the record names, also of one that is ready: what
+    // a dead builder had asked for may have come after all looks for it. What was asked for a moment ago may take effect a little late.
+    let is_recent = record.external_name.is_none() && clock::now() - stored.record.state_time < RECENT;
+    let looks = if is_recent { 2 } else { 1 };
+    delete_from_cloud(&store, &counter, lock, &key, &record, looks).await
+}
+
+async fn delete_from_cloud(
+    store: &Store,
+    counter: &Counter,
+    lock: Lock,
+    key: &UploadKey,
+    record: &ImageUpload,
+    looks: usize,
+) -> Result<(), WriteError> {
+    let gone = match &record.external_id {
+        Some(id) => {
+            let (image, build, provider) = (&key.image, &key.build, &key.provider);
+            invariant_guard::kept(store.mirror().look(|snapshot| of_image_deletion(id, key, &snapshot.images)))?;
+            info!(target: "nodepool.builder.CleanupWorker.0", "Deleting image build {image}-{build} from {provider}");
+            counter.delete_image(id, PATIENCE).await.map_err(|error| {
+                let name = record.external_name.clone().unwrap_or_else(|| id.to_string());
+                warn!(target: "nodepool.builder.CleanupWorker.0", "Unable to delete image {name} from {provider}: {error}");
+                WriteError::Failed(error)
+            })
+        }
+        None => Ok(()),
+    };
+    let others = match &gone {
+        Ok(()) => delete_others(store, counter, key, looks).await,
+        Err(_) => Ok(()),
+    };
+    match gone.and(others) {
+        Ok(()) => store.remove_upload(lock, key).await,
+        Err(error) => {
+            // Where that fails, it goes on in the background.
+            let _ = lock.release().await;
+            Err(error)
+        }
+    }
+}
+
+/// Ends what a dead builder has begun. Nobody goes on with it meanwhile: its lock is held here.
+pub async fn end_stale_upload(store: Store, counter: Counter, key: UploadKey) -> Result<(), WriteError> {
+    let place = UploadPlace::of(&key);
+    let lock = store.hold_uploads(&place).await?;
+    let ended = end_stale_upload_of(&store, &counter, &place, &key).await;
+    // Where that fails, it goes on in the background.
+    let _ = lock.release().await;
+    ended
+}
+
+async fn end_stale_upload_of(
+    store: &Store,
+    counter: &Counter,
+    place: &UploadPlace,
+    key: &UploadKey,
+) -> Result<(), WriteError> {
+    let uploads = store.read_uploads(place).await.map_err(|error| WriteError::Failed(error.to_string()))?;
+    // Gone, or not to be read any more: the picture has not heard of that, or never will.
+    let Some(stored) = uploads.get(&key.upload).filter(|upload| upload.record.state == UploadState::Uploading) else {
+        return Err(WriteError::Conflict);
+    };
+    warn!(
+        target: "nodepool.builder.CleanupWorker.0",
+        "the upload {} of {}-{} to {} was left by its builder; it is removed", key.upload, key.image, key.build, key.provider
+    );
+    let lock = store.retire_upload(key, stored.version, None).await?;
+    let looks = if stored.record.external_id.is_some() { 1 } else { 2 };
+    delete_from_cloud(store, counter, lock, key, &stored.record, looks).await
+}
+
+/// So many looks, one after the other.
+async fn delete_others(store: &Store, counter: &Counter, key: &UploadKey, looks: usize) -> Result<(), WriteError> {
+    for look in 0..looks {
+        if look > 0 {
+            tokio::time::sleep(LATE).await;
+        }
+        delete_what_bears_its_marks(store, counter, key).await?;
+    }
+    Ok(())
+}
+
+async fn delete_what_bears_its_marks(store: &Store, counter: &Counter, key: &UploadKey) -> Result<(), WriteError> {
+    let marks = key.marks();
+    let listed = match tokio::time::timeout(PATIENCE, counter.run(Job::ListImages)).await {
+        Ok(Ok(Outcome::Images(images))) => images,
+        Ok(Ok(_)) => Vec::new(),
+        Ok(Err(error)) => return Err(WriteError::Failed(format!("cannot list images: {error}"))),
+        Err(_) => return Err(WriteError::Failed("cannot list images: no answer".to_owned())),
+    };
+    for image in listed.iter().filter(|image| image.bears(&marks)) {
+        invariant_guard::kept(store.mirror().look(|snapshot| of_image_deletion(&image.id, key, &snapshot.images)))?;
+        counter.delete_image(&image.id, PATIENCE).await.map_err(WriteError::Failed)?;
+    }
+    Ok(())
+}
+
+pub async fn mark_build(store: Store, key: BuildKey, stored: Stored<ImageBuild>) -> Result<(), WriteError> {
+    let mut record = ImageBuild::clone(&stored.record);
+    record.set_state(BuildState::Deleting, clock::now());
+    store.retire_build(&key, stored.version, record).await
+}
+
+pub async fn remove_build(store: Store, key: BuildKey, stored: Stored<ImageBuild>) -> Result<(), WriteError> {
+    store.remove_build(&key, stored.version).await?;
+    info!(target: "nodepool.builder.CleanupWorker.0", "the build {} is gone", key.file_name());
+    Ok(())
+}
+
+/// What is known of builds when their files are looked at.
+pub struct FilesView {
+    pub store: Store,
+    pub images: ImagesDir,
+    pub builder_id: String,
+    /// The builds that are made here at the moment.
+    pub begun: BTreeMap<ImageName, BuildId>,
+    /// With the formats that are still needed, where not all are.
+    pub builds: BTreeMap<BuildKey, (Stored<ImageBuild>, Option<BTreeSet<String>>)>,
+}
+
+/// Removes what belongs to builds of ours that are gone or going, and formats that nobody needs.
+pub async fn tidy_files(view: FilesView) -> Result<(), String> {
+    let own = view.builds.iter().filter(|(_, (stored, _))| stored.record.builder_id.as_ref() == Some(&view.builder_id));
+    let own: Vec<BuildKey> = own.map(|(key, _)| key.clone()).collect();
+    let images = view.images.clone();
+    let claimed = on_a_thread_that_may_wait(move || claims(&images, own)).await?;
+    let mut outcome = Ok(());
+    for key in claimed {
+        // What cannot be removed keeps nothing else from it; the first error is told in the end.
+        outcome = outcome.and(tidy_build(&view, &key).await);
+    }
+    outcome
+}
+
+async fn tidy_build(view: &FilesView, key: &BuildKey) -> Result<(), String> {
+    match view.builds.get(key) {
+        Some((stored, _)) if stored.record.state == BuildState::Deleting => remove_files(view, key).await,
+        Some((_, Some(needed))) => prune_formats(&view.images, key, needed.clone()).await,
+        Some(_) => Ok(()),
+        None if view.begun.get(&key.image) == Some(&key.build) => Ok(()),
+        None => match view.store.is_there(key).await {
+            // The picture may be younger than the claim.
+            Ok(true) => Ok(()),
+            Ok(false) => remove_files(view, key).await,
+            Err(error) => Err(error.to_string()),
+        },
+    }
+}
+
+/// The builds whose files are ours; those of a builder of Nodepool 11 that was here before among them.
+fn claims(images: &ImagesDir, own: Vec<BuildKey>) -> Result<BTreeSet<BuildKey>, String> {
+    let unreadable = |error| format!("cannot read images-dir {}: {error}", images.path().display());
+    let mut claimed = images.claimed().map_err(unreadable)?;
+    for key in own {
+        if !claimed.contains(&key) && !images.suffixes(&key).map_err(unreadable)?.is_empty() {
+            images.claim(&key).map_err(unreadable)?;
+            claimed.insert(key);
+        }
+    }
+    Ok(claimed)
+}
+
+async fn remove_files(view: &FilesView, key: &BuildKey) -> Result<(), String> {
+    let look = async |look: fn(&ImagesDir, &BuildKey) -> bool| {
+        let (images, key) = (view.images.clone(), key.clone());
+        on_a_thread_that_may_wait(move || Ok(look(&images, &key))).await
+    };
+    let begun = Instant::now();
+    if look(ImagesDir::ask_to_end).await? {
+        while begun.elapsed() < process_group::GRACE && look(ImagesDir::is_being_made).await? {
+            tokio::time::sleep(POLL).await;
+        }
+    }
+    let (images, key) = (view.images.clone(), key.clone());
+    on_a_thread_that_may_wait(move || {
+        let removed = images.remove(&key);
+        let removed = removed.map_err(|error| format!("cannot remove all files of {}: {error}", key.file_name()))?;
+        for path in removed {
+            info!(target: "nodepool.builder.CleanupWorker.0", "Removed {}", path.display());
+        }
+        Ok(())
+    })
+    .await
+}
+
+async fn prune_formats(images: &ImagesDir, key: &BuildKey, needed: BTreeSet<String>) -> Result<(), String> {
+    let (images, key) = (images.clone(), key.clone());
+    on_a_thread_that_may_wait(move || {
+        let failed = |error| format!("cannot remove a format of {}: {error}", key.file_name());
+        let formats = images.suffixes(&key).map_err(failed)?.into_iter();
+        for format in formats.filter(|format| !format.contains('.') && format != "d" && !needed.contains(format)) {
+            images.remove_format(&key, &format).map_err(failed)?;
+            let file = images.file(&key, &format);
+            info!(target: "nodepool.builder.CleanupWorker.0", "Removed {}: it is uploaded everywhere", file.display());
+        }
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,208 @@
+//! UploadWorker: takes the first build that a provider lacks and uploads it, one at a time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
+use serde_json::json;
+use tracing::{Instrument, info_span};
+
+use super::build_job::Workshop;
+use super::upload_job::{self, Carrier, Uploaded};
+use super::work_queue::{Claim, Desk, Work};
+use crate::actors::provider::jobs::{JobNews, ProviderHandle, facts_of};
+use crate::actors::provider::provider_client::{Asking, Counter};
+use crate::actors::runtime::actor_tasks::Errands;
+use crate::actors::runtime::messages::{Dump, Shutdown};
+use crate::actors::runtime::panics::PanicGuard;
+use crate::actors::runtime::reconcile::{Changes, Looking};
+use crate::actors::runtime::registry::Registration;
+use crate::actors::runtime::{clock, profile};
+use nodepool_drivers::common::image_files::ImagesDir;
+use nodepool_model::config::Config;
+use nodepool_model::records::ids::ProviderName;
+use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::snapshot::images::UploadPlace;
+use nodepool_policy::images::pending_uploads::{self, Shipment};
+use nodepool_zk::txn::store::Store;
+
+/// Before it is looked again whether a file that another builder has lies here after all.
+const ELSEWHERE: Span = Span(60.0);
+
+pub struct UploadWorkerParts {
+    /// From 0, for logs and dumps.
+    pub number: usize,
+    pub config: Arc<Config>,
+    pub providers: BTreeMap<ProviderName, ProviderHandle>,
+    pub store: Store,
+    pub desk: Desk,
+    pub workshop: Workshop,
+    /// Before an upload that has failed is tried again; and the safety net behind the events.
+    pub interval: Span,
+    /// Between two uploads of this worker.
+    pub rest: Span,
+    pub hook_timeout: Span,
+    pub guard: PanicGuard,
+    pub dumps: crate::actors::runtime::dump::Registry,
+}
+
+pub struct UploadWorker {
+    parts: UploadWorkerParts,
+    changes: Changes,
+    asking: Asking,
+    errands: Errands<Self>,
+    uploading: Option<(UploadPlace, Timestamp)>,
+    registration: Option<Registration>,
+}
+
+/// The configuration changed, and with it perhaps the providers.
+#[derive(Clone, Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure {
+    pub config: Arc<Config>,
+    pub providers: BTreeMap<ProviderName, ProviderHandle>,
+}
+
+impl UploadWorker {
+    pub fn new(parts: UploadWorkerParts) -> Self {
+        let mut changes = Changes::new(parts.store.mirror().clone());
+        changes.follow(parts.providers.values().map(|provider| provider.facts.clone()).collect());
+        Self {
+            parts,
+            changes,
+            asking: Asking::default(),
+            errands: Errands::default(),
+            uploading: None,
+            registration: None,
+        }
+    }
+
+    fn begin(&mut self, shipment: Shipment, claim: Claim, ctx: &mut Context<Self>) {
+        let (Some(provider), Some(image)) = (
+            self.parts.providers.get(&shipment.place.provider).cloned(),
+            self.parts.config.diskimages.get(&shipment.place.build.image).cloned(),
+        ) else {
+            return;
+        };
+        let carrier = Carrier {
+            store: self.parts.store.clone(),
+            workshop: self.parts.workshop.clone(),
+            counter: Counter { asking: self.asking.clone(), provider, reply: ctx.address().recipient() },
+            image,
+            hook_timeout: self.parts.hook_timeout,
+        };
+        self.uploading = Some((shipment.place.clone(), clock::now()));
+        let place = &shipment.place;
+        // For the loggers, of which each worker has its own.
+        let span =
+            info_span!("upload", worker = self.parts.number, image = %place.build.image, provider = %place.provider);
+        let uploading = upload_job::upload(carrier, shipment);
+        self.errands.run(ctx, uploading.instrument(span), |uploaded, act, ctx| act.uploaded(uploaded, claim, ctx));
+    }
+
+    fn uploaded(&mut self, uploaded: Uploaded, claim: Claim, ctx: &mut Context<Self>) {
+        match uploaded {
+            Uploaded::Failed => claim.failed(self.parts.interval),
+            Uploaded::Elsewhere => claim.rests(ELSEWHERE),
+            // Who has it will tell by what he writes; should the picture be wrong for long, this keeps us from asking all the time.
+            Uploaded::NotOurs => claim.rests(Span(1.0)),
+            Uploaded::Ready => claim.succeeded(),
+        }
+        drop(claim);
+        if uploaded == Uploaded::Ready && self.parts.rest > Span::ZERO {
+            ctx.run_later(self.parts.rest.to_duration(), |act, ctx| {
+                act.uploading = None;
+                act.look(ctx);
+            });
+        } else {
+            self.uploading = None;
+            self.look(ctx);
+        }
+    }
+}
+
+impl Looking for UploadWorker {
+    fn changes(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        if self.uploading.is_some() {
+            return;
+        }
+        let snapshot = self.changes.snapshot();
+        let facts = facts_of(&self.parts.providers);
+        let config = self.parts.config.clone();
+        let world = clock::world(&config, &snapshot, &facts);
+        if snapshot.connected {
+            let due = pending_uploads::due(&world).into_iter();
+            let due = due.map(|shipment| (Work::Upload(shipment.place.clone()), shipment));
+            if let Some((shipment, claim)) = self.parts.desk.claim_first(due) {
+                return self.begin(shipment, claim, ctx);
+            }
+        }
+        self.changes.look_at(self.parts.desk.next_due().map(|rest| world.moment + rest));
+    }
+}
+
+impl Actor for UploadWorker {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        let number = self.parts.number.to_string();
+        self.registration =
+            Some(self.parts.dumps.register("UploadWorker", number, ctx.address().downgrade().recipient()));
+        self.look(ctx);
+        Self::look_on(ctx);
+        self.errands.every(ctx, self.parts.interval.to_duration(), |act, ctx| act.look(ctx));
+    }
+}
+
+impl Handler<JobNews> for UploadWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: JobNews, _: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("JobNews");
+        self.asking.heard(message);
+    }
+}
+
+impl Handler<Reconfigure> for UploadWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Reconfigure");
+        self.changes.follow(message.providers.values().map(|provider| provider.facts.clone()).collect());
+        if let Some(images) = &message.config.images_dir {
+            self.parts.workshop.images = ImagesDir::new(images);
+        }
+        (self.parts.config, self.parts.providers) = (message.config, message.providers);
+    }
+}
+
+impl Handler<Shutdown> for UploadWorker {
+    type Result = ();
+
+    /// An upload that is under way ends with its worker; its record says what it was, and whoever takes over goes on from there.
+    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Shutdown");
+        ctx.stop();
+    }
+}
+
+impl Handler<Dump> for UploadWorker {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let _measured = profile::handling::<Self>("Dump");
+        let uploading = self.uploading.as_ref().map(|(place, since)| {
+            json!({
+                "image": place.build.image,
+                "build": place.build.build,
+                "provider": place.provider,
+                "for_s": (clock::now() - *since).0,
+            })
+        });
+        Some(json!({"actor": "UploadWorker", "name": self.parts.number.to_string(), "uploading": uploading}))
+    }
+}

@@ -1,0 +1,42 @@
+//! Writes that have to be made however long ZooKeeper is away, as long as the session lives.
+
+use std::time::Duration;
+
+use tracing::warn;
+
+use nodepool_model::snapshot::WriteError;
+use nodepool_zk::SessionState;
+use nodepool_zk::txn::store::Store;
+
+/// Between two attempts to record an end that ZooKeeper has not taken.
+const AGAIN: Duration = Duration::from_millis(500);
+/// So many in a row are no accident.
+const REFUSALS: u32 = 60;
+
+/// Over lost connections: with the session go its locks, and then what was to be recorded is nobody's.
+pub async fn record(
+    store: &Store,
+    what: &str,
+    mut write: impl AsyncFnMut() -> Result<(), WriteError>,
+) -> Result<(), WriteError> {
+    let mut session = store.zk().session();
+    let mut refused = 0;
+    loop {
+        match write().await {
+            Err(WriteError::Failed(error)) => {
+                warn!(target: "nodepool.builder", what, error, "cannot be recorded; trying again");
+                // With a connection it is not the connection that is missing.
+                refused = if *session.borrow() == SessionState::Connected { refused + 1 } else { 0 };
+                if refused >= REFUSALS {
+                    return Err(WriteError::Failed(error));
+                }
+                match session.wait_for(|state| *state != SessionState::Suspended).await {
+                    Ok(state) if *state == SessionState::Connected => {}
+                    _ => return Err(WriteError::SessionOver),
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+            ended => return ended,
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! CleanupWorker: shell of `Upkeep`. Carries out repairs and keeps static hosts registered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
+use tracing::{debug, info, warn};
+
+use super::deletions::Deletions;
+use super::label_status_log;
+use crate::actors::provider::jobs::{JobNews, ProviderHandle, Submit, Ticket, renew_facts};
+use crate::actors::runtime::actor_tasks::Errands;
+use crate::actors::runtime::log_context::Subject;
+use crate::actors::runtime::messages::{Dump, Shutdown};
+use crate::actors::runtime::panics::PanicGuard;
+use crate::actors::runtime::reconcile::{A_MOMENT, Changes, Looking, rest_after};
+use crate::actors::runtime::registry::Registration;
+use crate::actors::runtime::{clock, invariant_guard, profile};
+use nodepool_driver::facts::Facts;
+use nodepool_driver::job::{Job, News};
+use nodepool_model::config::Config;
+use nodepool_model::records::ids::{NodeId, ProviderName};
+use nodepool_model::records::static_host::HostIdentity;
+use nodepool_model::records::time::Span;
+use nodepool_model::snapshot::{NodeChange, WriteError};
+use nodepool_policy::cleanup::planner::{Effect, Event, Upkeep};
+use nodepool_policy::cleanup::rules::Repair;
+use nodepool_policy::invariants::nodes::of_ledger;
+use nodepool_zk::txn::store::Store;
+
+pub struct CleanupWorkerParts {
+    /// Another text for each launcher.
+    pub name: String,
+    pub config: Arc<Config>,
+    pub providers: BTreeMap<ProviderName, ProviderHandle>,
+    pub store: Store,
+    /// Interval of the slow rules.
+    pub sweep: Duration,
+    /// Safety net of the rules that events wake.
+    pub tick: Duration,
+    /// Age at which the lock directory of a request that is gone is removed.
+    pub lock_age: Span,
+    pub guard: PanicGuard,
+    pub dumps: crate::actors::runtime::dump::Registry,
+}
+
+pub struct CleanupWorker {
+    pub(crate) parts: CleanupWorkerParts,
+    upkeep: Upkeep,
+    changes: Changes,
+    facts: BTreeMap<ProviderName, Arc<Facts>>,
+    checks: BTreeMap<Ticket, (ProviderName, Option<HostIdentity>)>,
+    pub(crate) deletions: Deletions,
+    pub(crate) errands: Errands<Self>,
+    next_ticket: u64,
+    registration: Option<Registration>,
+}
+
+/// The configuration changed, and with it perhaps the providers.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure {
+    pub config: Arc<Config>,
+    pub providers: BTreeMap<ProviderName, ProviderHandle>,
+}
+
+impl CleanupWorker {
+    pub fn new(parts: CleanupWorkerParts) -> Self {
+        let mut changes = Changes::new(parts.store.mirror().clone());
+        changes.follow(parts.providers.values().map(|provider| provider.facts.clone()).collect());
+        Self {
+            upkeep: Upkeep::new(parts.lock_age).with_rest(Span(parts.tick.as_secs_f64())).with_name(&parts.name),
+            changes,
+            facts: BTreeMap::new(),
+            checks: BTreeMap::new(),
+            deletions: Deletions::new(),
+            errands: Errands::default(),
+            next_ticket: 0,
+            registration: None,
+            parts,
+        }
+    }
+
+    fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
+        let snapshot = match event {
+            Event::Wake | Event::Sweep => self.changes.snapshot(),
+            // Answers decide nothing, so no new picture is made for them.
+            Event::Repaired(..) | Event::Registered(..) | Event::Inspected(..) | Event::Surveyed(_) => {
+                self.changes.latest()
+            }
+        };
+        if matches!(event, Event::Sweep) {
+            // What was counted wrong is found out and told; the next session counts anew.
+            let _ = invariant_guard::kept(of_ledger(&snapshot));
+        }
+        if let Some(before) = renew_facts(&mut self.facts, &self.parts.providers) {
+            label_status_log::tell(&before, &self.facts);
+        }
+        let world = clock::world(&self.parts.config, &snapshot, &self.facts);
+        for effect in self.upkeep.step(event, &world) {
+            self.perform(effect, ctx);
+        }
+        // Nodes reach an age without any event.
+        self.changes.look_at(self.upkeep.due());
+    }
+
+    fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
+        let store = self.parts.store.clone();
+        match effect {
+            Effect::Repair(repair) => {
+                let (key, subject) = (repair.key(), self.subject(&repair));
+                if let Repair::Delete { node, provider, external_id } = repair {
+                    return self.delete(key, subject, *node, provider, external_id, ctx);
+                }
+                let writing = async move { repair_with(&store, repair).await };
+                self.errands.run(ctx, writing, move |result, act, ctx| act.repaired(key, &subject, result, ctx));
+            }
+            Effect::Update { node, version, record } => {
+                let key = format!("node {node}");
+                let subject = Subject::node(&node, Some(&record), &self.changes.latest());
+                let change = NodeChange { id: node, record: *record, version };
+                let writing = async move { store.save(change).await };
+                self.errands.run(ctx, writing, move |result, act, ctx| act.repaired(key, &subject, result, ctx));
+            }
+            Effect::Register { key, node } => {
+                let writing = async move { store.register(*node).await };
+                self.errands.run(ctx, writing, move |result, act, ctx| {
+                    match &result {
+                        Ok(id) => info!(target: "nodepool.driver.static", node_id = %id, slot = key, "registered"),
+                        Err(error) => warn!(target: "nodepool.driver.static", slot = key, %error, "cannot register"),
+                    }
+                    let was_done = result.is_ok();
+                    act.feed(Event::Registered(key, result), ctx);
+                    if was_done {
+                        act.changes.nudge();
+                    }
+                });
+            }
+            Effect::Inspect { provider, host } => self.check(provider, Some(host), ctx),
+            Effect::Survey(provider) => self.check(provider, None, ctx),
+            Effect::Stranded { provider, nodes } => tell_stranded(&provider, &nodes),
+        }
+    }
+
+    /// Has one host checked, or all.
+    fn check(&mut self, provider: ProviderName, host: Option<HostIdentity>, ctx: &mut Context<Self>) {
+        let Some(handle) = self.parts.providers.get(&provider).cloned() else {
+            self.checked(provider, host, ctx);
+            return;
+        };
+        let ticket = self.ticket();
+        let job = host.clone().map_or(Job::Survey, Job::Inspect);
+        self.checks.insert(ticket, (provider, host));
+        // One per host at a time; a provider that is gone answers by dropping the job.
+        handle.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()));
+    }
+
+    pub(crate) fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        Ticket(self.next_ticket)
+    }
+
+    fn checked(&mut self, provider: ProviderName, host: Option<HostIdentity>, ctx: &mut Context<Self>) {
+        let event = match host {
+            Some(host) => Event::Inspected(provider, host),
+            None => Event::Surveyed(provider),
+        };
+        self.feed(event, ctx);
+    }
+
+    /// What a repair is about, with the request that a node was for.
+    fn subject(&self, repair: &Repair) -> Subject {
+        let snapshot = self.changes.latest();
+        let node = |id| Subject::node(id, snapshot.node(id).map(|known| &*known.record), &snapshot);
+        match repair {
+            Repair::Retire { node: id, .. } | Repair::RemoveEmpty(id) => node(id),
+            Repair::Delete { node: change, .. } => node(&change.id),
+            Repair::Release { request, node: change } => Subject { request: Some(request.clone()), ..node(&change.id) },
+            Repair::Reset { request, .. } => Subject::request(&request.id, request.record.event_id.as_deref()),
+            Repair::RemoveRequestLock { request, .. } => Subject::request(request, None),
+        }
+    }
+
+    pub(crate) fn repaired(
+        &mut self,
+        key: String,
+        subject: &Subject,
+        result: Result<(), WriteError>,
+        ctx: &mut Context<Self>,
+    ) {
+        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        match &result {
+            Ok(()) => {
+                debug!(target: "nodepool.CleanupWorker", event_id, node_request_id, node_id, repair = key, "done")
+            }
+            Err(WriteError::Conflict | WriteError::Contended) => {
+                debug!(target: "nodepool.CleanupWorker", event_id, node_request_id, node_id, repair = key, "others were faster");
+            }
+            Err(error) => {
+                warn!(target: "nodepool.CleanupWorker", event_id, node_request_id, node_id, repair = key, %error, "cannot repair");
+            }
+        }
+        let refused = result.is_err();
+        self.feed(Event::Repaired(key, result), ctx);
+        // What was refused is decided again on a newer picture, which the mind minds itself, or with the next tick.
+        if !refused {
+            self.changes.nudge();
+        }
+    }
+}
+
+impl Looking for CleanupWorker {
+    fn changes(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        self.feed(Event::Wake, ctx);
+    }
+
+    fn rest(took: Duration) -> Option<Duration> {
+        Some(rest_after(took).unwrap_or(A_MOMENT))
+    }
+}
+
+fn tell_stranded(provider: &ProviderName, nodes: &[NodeId]) {
+    let nodes = nodes.iter().map(|id| id.as_str()).collect::<Vec<_>>().join(" ");
+    warn!(
+        target: "nodepool.CleanupWorker", %provider, nodes,
+        "these nodes are servers that another driver made, which the provider's driver cannot delete: they stay until the provider's \
+         name has that driver again, which deletes those that have been used",
+    );
+}
+
+async fn repair_with(store: &Store, repair: Repair) -> Result<(), WriteError> {
+    match repair {
+        Repair::Retire { node, version } => store.retire(&node, version).await,
+        Repair::Delete { .. } => unreachable!("a deletion goes its own way, over the provider"),
+        Repair::Release { request, node } => store.release(&request, *node).await,
+        Repair::Reset { request, nodes } => store.reset(*request, nodes).await,
+        Repair::RemoveEmpty(node) => store.remove_empty(&node).await,
+        Repair::RemoveRequestLock { request, before_ms } => store.remove_request_lock(&request, before_ms).await,
+    }
+}
+
+impl Actor for CleanupWorker {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.registration = Some(self.parts.dumps.register("CleanupWorker", "", ctx.address().downgrade().recipient()));
+        Self::look_on(ctx);
+        self.feed(Event::Sweep, ctx);
+        self.errands.every(ctx, self.parts.sweep, |act, ctx| act.feed(Event::Sweep, ctx));
+        self.errands.every(ctx, self.parts.tick, |act, ctx| {
+            act.give_up_deletions(ctx);
+            act.feed(Event::Wake, ctx);
+        });
+    }
+}
+
+impl Handler<JobNews> for CleanupWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: JobNews, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("JobNews");
+        if self.deletion_news(&message, ctx) {
+            return;
+        }
+        let News::Ended(result) = message.news else { return };
+        let Some((provider, host)) = self.checks.remove(&message.ticket) else { return };
+        if let Err(error) = &result {
+            warn!(target: "nodepool.driver.static", %provider, ?host, %error, "Couldn't sync static node");
+        }
+        self.checked(provider, host, ctx);
+    }
+}
+
+impl Handler<Reconfigure> for CleanupWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Reconfigure");
+        self.parts.config = message.config;
+        self.parts.providers = message.providers;
+        self.changes.follow(self.parts.providers.values().map(|provider| provider.facts.clone()).collect());
+    }
+}
+
+impl Handler<Shutdown> for CleanupWorker {
+    type Result = ();
+
+    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Shutdown");
+        ctx.stop();
+    }
+}
+
+impl Handler<Dump> for CleanupWorker {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let _measured = profile::handling::<Self>("Dump");
+        serde_json::to_value(self.upkeep.observe(clock::moment())).ok()
+    }
+}

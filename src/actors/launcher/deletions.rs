@@ -1,0 +1,141 @@
+//! The part of a CleanupWorker that deletes instances: the node is locked meanwhile, and its record goes last.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use actix::{AsyncContext, Context, Recipient};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::cleanup_worker::CleanupWorker;
+use crate::actors::provider::jobs::{Abandon, JobNews, Notify, Submit, Ticket};
+use crate::actors::runtime::invariant_guard;
+use crate::actors::runtime::log_context::Subject;
+use nodepool_driver::error::CloudError;
+use nodepool_driver::job::{Job, News, Notification};
+use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
+use nodepool_model::snapshot::{NodeChange, Snapshot, WriteError};
+use nodepool_policy::invariants::nodes::of_retirement;
+use nodepool_zk::locks::lock::Lock;
+
+/// A deletion that takes longer is given up, and begun anew a little later.
+pub const DELETE_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// A deletion: the repair that it is, its node, and the lock that is held for it.
+struct Deletion {
+    key: String,
+    node: NodeId,
+    subject: Subject,
+    provider: ProviderName,
+    lock: Lock,
+}
+
+/// One whose job has been submitted, and the way to end that.
+pub struct UnderWay {
+    deletion: Deletion,
+    began: Instant,
+    abandon: Recipient<Abandon>,
+    notify: Option<Recipient<Notify>>,
+}
+
+/// By the ticket of the job.
+pub type Deletions = BTreeMap<Ticket, UnderWay>;
+
+impl CleanupWorker {
+    pub(crate) fn delete(
+        &mut self,
+        key: String,
+        subject: Subject,
+        change: NodeChange,
+        provider: ProviderName,
+        external_id: ExternalId,
+        ctx: &mut Context<Self>,
+    ) {
+        let (store, node) = (self.parts.store.clone(), change.id.clone());
+        // What has been changed since it was decided, a node that got old and was handed out say, ZooKeeper refuses.
+        let is_as_decided =
+            |snapshot: &Snapshot| snapshot.node(&node).is_some_and(|known| known.version == change.version);
+        let found =
+            store.mirror().look(|snapshot| is_as_decided(snapshot).then(|| of_retirement(&node, snapshot)).flatten());
+        if let Err(error) = invariant_guard::kept(found) {
+            return self.repaired(key, &subject, Err(error), ctx);
+        }
+        let writing = async move { store.begin(vec![change]).await };
+        self.errands.run(ctx, writing, move |result, act, ctx| match result {
+            Ok(mut locks) => {
+                let Some(lock) = locks.pop() else {
+                    let error = WriteError::Failed("no lock came of it".to_owned());
+                    return act.repaired(key, &subject, Err(error), ctx);
+                };
+                act.delete_instance(Deletion { key, node, subject, provider, lock }, external_id, ctx);
+            }
+            Err(error) => act.repaired(key, &subject, Err(error), ctx),
+        });
+    }
+
+    fn delete_instance(&mut self, deletion: Deletion, external_id: ExternalId, ctx: &mut Context<Self>) {
+        let (subject, provider) = (&deletion.subject, &deletion.provider);
+        let Some(handle) = self.parts.providers.get(provider).cloned() else {
+            let error = WriteError::Failed("its provider has gone".to_owned());
+            return self.repaired(deletion.key, subject, Err(error), ctx);
+        };
+        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        info!(target: "nodepool.DeletedNodeWorker", event_id, node_request_id, node_id, %provider, %external_id, "deleting");
+        let (ticket, reply) = (self.ticket(), ctx.address().recipient());
+        handle.submit.do_send(Submit::new(ticket, Job::Delete(external_id), reply).about(subject.clone()));
+        let under_way = UnderWay {
+            deletion,
+            began: Instant::now(),
+            abandon: handle.abandon.clone(),
+            notify: handle.notify.clone(),
+        };
+        self.deletions.insert(ticket, under_way);
+    }
+
+    /// Looks for deletions that take too long.
+    pub(crate) fn give_up_deletions(&mut self, ctx: &mut Context<Self>) {
+        let reply = ctx.address().recipient();
+        for (ticket, under_way) in &self.deletions {
+            if under_way.began.elapsed() >= DELETE_TIMEOUT {
+                under_way.abandon.do_send(Abandon { ticket: *ticket, reply: reply.clone() });
+            }
+        }
+    }
+
+    /// False where the news are not of a deletion.
+    pub(crate) fn deletion_news(&mut self, message: &JobNews, ctx: &mut Context<Self>) -> bool {
+        if !self.deletions.contains_key(&message.ticket) {
+            return false;
+        }
+        let News::Ended(result) = &message.news else { return true };
+        let Some(UnderWay { deletion, notify, .. }) = self.deletions.remove(&message.ticket) else { return true };
+        let Deletion { key, node, subject, provider, lock } = deletion;
+        let _about = subject.span().entered();
+        match result {
+            Ok(_) | Err(CloudError::NotFound) => {
+                let store = self.parts.store.clone();
+                let removing = async move { (store.remove_held(lock, &node).await, node) };
+                self.errands.run(ctx, removing, move |(result, node), act, ctx| {
+                    if result.is_ok() {
+                        let (event_id, node_request_id) = (subject.event_id(), subject.request_id());
+                        info!(target: "nodepool.StateMachineNodeDeleter", %provider, event_id, node_request_id, node_id = %node, "deleted");
+                        if let Some(notify) = notify {
+                            notify.do_send(Notify(Notification::NodeDeleted(node)));
+                        }
+                    }
+                    act.repaired(key, &subject, result, ctx);
+                });
+            }
+            Err(error) => {
+                warn!(target: "nodepool.StateMachineNodeDeleter", %provider, %error, "cannot delete its instance; trying again");
+                let error = WriteError::Failed(error.to_string());
+                let releasing = async move {
+                    // Where that fails, it goes on in the background.
+                    let _ = lock.release().await;
+                };
+                self.errands.run(ctx, releasing, move |(), act, ctx| act.repaired(key, &subject, Err(error), ctx));
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,41 @@
+//! Says in the launcher's log which labels cannot be launched and why: once, and again when the reason changes or is gone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tracing::{info, warn};
+
+use nodepool_driver::facts::Facts;
+use nodepool_model::records::ids::ProviderName;
+use nodepool_model::records::time::Timestamp;
+
+type AllFacts = BTreeMap<ProviderName, Arc<Facts>>;
+
+pub fn tell(before: &AllFacts, now: &AllFacts) {
+    for (provider, facts) in now {
+        let before = before.get(provider);
+        // What has not been surveyed yet says nothing about its labels.
+        if before.is_some_and(|before| Arc::ptr_eq(before, facts)) || facts.seen_at == Timestamp::default() {
+            continue;
+        }
+        tell_of(provider, before.map(Arc::as_ref), facts);
+    }
+}
+
+fn tell_of(provider: &ProviderName, before: Option<&Facts>, facts: &Facts) {
+    for (pool, labels) in facts.launching.iter().flat_map(|launching| &launching.labels) {
+        for (label, known) in labels {
+            let told = before.and_then(|before| before.launch_label(pool, label)?.trouble.as_ref());
+            match &known.trouble {
+                trouble if trouble.as_ref() == told => {}
+                Some(trouble) => {
+                    let why = trouble.why();
+                    warn!(target: "nodepool.CleanupWorker", %provider, %pool, %label, why, "label is out of service");
+                }
+                None => {
+                    info!(target: "nodepool.CleanupWorker", %provider, %pool, %label, "label can be launched again");
+                }
+            }
+        }
+    }
+}

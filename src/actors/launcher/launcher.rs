@@ -1,0 +1,501 @@
+//! Launcher: root of the tree of one ZooKeeper session. Configuration, children, min-ready, the launcher's own record.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Recipient, WrapFuture};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::cleanup_worker::{self, CleanupWorker, CleanupWorkerParts};
+use super::leak_worker::{LeakWorker, LeakWorkerParts};
+use super::pool_worker::{self, PoolWorker, PoolWorkerParts};
+use super::stats_worker::{self, StatsWorker};
+use crate::actors::process::config_files::Loaded;
+use crate::actors::process::config_watch::ConfigWatch;
+use crate::actors::process::context::{SessionEnd, Shared};
+use crate::actors::process::registration;
+use crate::actors::provider::failed_providers::NotStarted;
+use crate::actors::provider::jobs::{Drain, ProviderHandle, renew_facts};
+use crate::actors::provider::providers;
+use crate::actors::provider::task_manager::{Fence, Surroundings, Surveying};
+use crate::actors::runtime::messages::{AskWhy, Dump, Shutdown};
+use crate::actors::runtime::panics::{PanicGuard, PanicWatch};
+use crate::actors::runtime::reconcile::{Changes, Looking, UNHURRIED, rest_after};
+use crate::actors::runtime::registry::Registration;
+use crate::actors::runtime::{clock, profile};
+use nodepool_driver::facts::Facts;
+use nodepool_model::config::Config;
+use nodepool_model::records::component::ComponentKind;
+use nodepool_model::records::ids::{LabelName, PoolId, ProviderName, RequestId};
+use nodepool_model::report::status::Why;
+use nodepool_model::snapshot::WriteError;
+use nodepool_policy::reload::{self, Change};
+use nodepool_policy::scheduler::min_ready::{self, MinReady, Wish};
+use nodepool_policy::scheduler::shared_pools::Board;
+use nodepool_zk::mirror::mirror::Mirror;
+use nodepool_zk::txn::store::Store;
+use nodepool_zk::{SessionState, Zk};
+
+/// Between two attempts to register.
+pub const REGISTER_AGAIN: Duration = Duration::from_secs(1);
+
+/// Grows the tree, and waits for what ends it.
+pub async fn run_session(zk: Zk, shared: Arc<Shared>, loaded: Loaded) -> SessionEnd {
+    let mirror = match Mirror::start(zk.clone(), &shared.arbiters.runtime).await {
+        Ok(mirror) => Arc::new(mirror),
+        Err(error) => {
+            warn!(target: "nodepool.zk.ZooKeeper", %error, "cannot read the tree; connecting anew");
+            return SessionEnd::Unread;
+        }
+    };
+    shared.pictures.show(&mirror);
+    let panics = PanicWatch::new();
+    let store = Store::new(zk.clone(), mirror.clone());
+    let launcher = Launcher::new(shared.clone(), store, loaded, panics.clone()).start();
+    let (mut session, mut shutdown) = (zk.session(), shared.shutdown.clone());
+    let end = tokio::select! {
+        biased;
+        actor = panics.panicked() => SessionEnd::Panicked(actor),
+        _ = session.wait_for(|state| *state == SessionState::Expired) => SessionEnd::Expired,
+        () = mirror.gone_back() => SessionEnd::WentBack,
+        _ = shutdown.wait_for(Option::is_some) => SessionEnd::Stopped,
+    };
+    // Whatever the reason: nobody of this tree may act on the next session.
+    if launcher.send(Shutdown).await.is_err() {
+        warn!(target: "nodepool.NodePool", "the launcher was gone already");
+    }
+    end
+}
+
+pub struct Launcher {
+    shared: Arc<Shared>,
+    store: Store,
+    config: Arc<Config>,
+    watch: ConfigWatch,
+    panics: PanicWatch,
+    providers: BTreeMap<ProviderName, ProviderHandle>,
+    /// Those that were replaced, and have calls under way which end with the session at the latest.
+    leaving: Vec<Recipient<Shutdown>>,
+    not_started: NotStarted,
+    pools: BTreeMap<PoolId, Addr<PoolWorker>>,
+    /// Those that are gone from the configuration and finish what they have begun.
+    draining: Vec<Addr<PoolWorker>>,
+    facts: BTreeMap<ProviderName, Arc<Facts>>,
+    /// Requests being handled, per provider over all its pools.
+    busy: BTreeMap<ProviderName, Arc<AtomicUsize>>,
+    /// What the pools keep for tenants.
+    board: watch::Sender<Board>,
+    cleanup: Option<Addr<CleanupWorker>>,
+    leaks: Option<Addr<LeakWorker>>,
+    /// Only where statistics are wanted.
+    stats: Option<Addr<StatsWorker>>,
+    min_ready: MinReady,
+    changes: Changes,
+    registration: Option<Registration>,
+    answers_why: Option<Registration>,
+    _guard: PanicGuard,
+}
+
+impl Launcher {
+    fn new(shared: Arc<Shared>, store: Store, loaded: Loaded, panics: PanicWatch) -> Self {
+        Self {
+            changes: Changes::new(store.mirror().clone()),
+            shared,
+            store,
+            watch: ConfigWatch::new(&loaded),
+            config: loaded.config,
+            providers: BTreeMap::new(),
+            leaving: Vec::new(),
+            not_started: NotStarted::default(),
+            pools: BTreeMap::new(),
+            draining: Vec::new(),
+            facts: BTreeMap::new(),
+            busy: BTreeMap::new(),
+            board: watch::Sender::default(),
+            cleanup: None,
+            leaks: None,
+            stats: None,
+            min_ready: MinReady::default(),
+            registration: None,
+            answers_why: None,
+            _guard: panics.guard("Launcher"),
+            panics,
+        }
+    }
+
+    fn surroundings(&self) -> Surroundings {
+        Surroundings {
+            registry: self.shared.registry.clone(),
+            panics: self.panics.clone(),
+            samples: self.shared.samples.clone(),
+            api_concurrency: self.shared.options.api_concurrency,
+            image_check: self.shared.options.image_check_timeout,
+            arbiter: self.shared.arbiters.clouds.clone(),
+            surveying: Surveying::Regularly,
+            fence: Some(Fence::of(self.store.zk().clone())),
+        }
+    }
+
+    fn start_provider(&mut self, name: &ProviderName) {
+        let section = self.config.providers[name].clone();
+        match providers::start(&section, self.surroundings(), self.shared.drivers.as_deref()) {
+            Ok(handle) => {
+                info!(target: "nodepool.ProviderManager", provider = %name, "provider started");
+                self.not_started.forget(name);
+                self.providers.insert(name.clone(), handle);
+            }
+            Err(problems) => {
+                // Its pools are neither started nor registered: requests for its labels are others' business.
+                self.not_started.failed(name, &problems);
+            }
+        }
+    }
+
+    /// What a driver reads beside its section, such as clouds.yaml, may come later than the configuration.
+    fn start_missing_providers(&mut self, ctx: &mut Context<Self>) {
+        let (config, running) = (self.config.clone(), self.providers.len());
+        let missing: Vec<_> = config.providers.keys().filter(|name| !self.providers.contains_key(*name)).collect();
+        missing.into_iter().for_each(|name| self.start_provider(name));
+        if self.providers.len() > running {
+            self.fit_children(ctx);
+        }
+    }
+
+    fn tell_out_of_service(&self) {
+        for (name, reason) in &self.config.out_of_service {
+            warn!(target: "nodepool.ProviderManager", provider = %name, reason, "provider is out of service");
+        }
+    }
+
+    fn drain_provider(&mut self, name: &ProviderName) {
+        self.not_started.forget(name);
+        if let Some(handle) = self.providers.remove(name) {
+            handle.drain.do_send(Drain);
+            self.leaving.retain(Recipient::connected);
+            self.leaving.push(handle.stop);
+        }
+    }
+
+    /// All that the providers in service have. Each knows of all the others before the first one starts, so that none
+    /// declines what another one will serve.
+    fn start_missing_pools(&mut self) {
+        let is_missing = |id: &PoolId| self.providers.contains_key(&id.provider) && !self.pools.contains_key(id);
+        let missing: Vec<PoolId> = self.config.pools().filter(is_missing).collect();
+        self.board.send_modify(|board| {
+            missing.iter().for_each(|id| board.enrol(self.shared.identity.launcher_id(id)));
+        });
+        for id in &missing {
+            self.start_pool(id, self.providers[&id.provider].clone());
+        }
+    }
+
+    fn start_pool(&mut self, id: &PoolId, provider: ProviderHandle) {
+        let parts = PoolWorkerParts {
+            id: id.clone(),
+            launcher: self.shared.identity.launcher_id(id),
+            hostname: self.shared.identity.hostname.clone(),
+            version: env!("CARGO_PKG_VERSION"),
+            webapp: self.shared.webapp.clone(),
+            config: self.config.clone(),
+            provider,
+            busy: self.busy.entry(id.provider.clone()).or_default().clone(),
+            board: self.board.clone(),
+            store: self.store.clone(),
+            tick: self.shared.options.watermark_sleep.to_duration(),
+            guard: self.panics.guard(format!("PoolWorker {id}")),
+            samples: self.shared.samples.clone(),
+            tracer: self.shared.tracer.clone(),
+            clouds: self.shared.arbiters.clouds.clone(),
+            dumps: self.shared.registry.clone(),
+            whys: self.shared.why.clone(),
+        };
+        let worker = PoolWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| PoolWorker::new(parts));
+        self.pools.insert(id.clone(), worker);
+    }
+
+    fn start_cleanup(&mut self) {
+        let (options, identity) = (&self.shared.options, &self.shared.identity);
+        let pool = self.config.pools().next();
+        let parts = CleanupWorkerParts {
+            // Two launchers on one host have one name, the ids of their pools differ.
+            name: pool.map_or_else(|| identity.fqdn.clone(), |pool| identity.launcher_id(&pool).to_string()),
+            config: self.config.clone(),
+            providers: self.providers.clone(),
+            store: self.store.clone(),
+            sweep: options.cleanup_interval.to_duration(),
+            tick: options.delete_interval.to_duration(),
+            lock_age: options.lock_cleanup,
+            guard: self.panics.guard("CleanupWorker"),
+            dumps: self.shared.registry.clone(),
+        };
+        self.cleanup =
+            Some(CleanupWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| CleanupWorker::new(parts)));
+    }
+
+    fn start_leaks(&mut self) {
+        let parts = LeakWorkerParts {
+            config: self.config.clone(),
+            providers: self.providers.clone(),
+            store: self.store.clone(),
+            sweep: self.shared.options.cleanup_interval.to_duration(),
+            samples: self.shared.samples.clone(),
+            guard: self.panics.guard("LeakWorker"),
+            dumps: self.shared.registry.clone(),
+        };
+        self.leaks = Some(LeakWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| LeakWorker::new(parts)));
+    }
+
+    fn start_stats(&mut self) {
+        self.stats = StatsWorker::start_if_wanted(
+            self.store.zk().clone(),
+            self.shared.clone(),
+            self.store.mirror().subscribe(),
+            self.config.clone(),
+            &self.panics,
+        );
+    }
+
+    fn register(&self, ctx: &mut Context<Self>) {
+        let record = self.shared.identity.component(ComponentKind::Launcher, self.shared.webapp.clone());
+        let registering = registration::register(self.store.clone(), record, REGISTER_AGAIN);
+        ctx.spawn(registering.into_actor(self));
+    }
+
+    fn check_config(&mut self, ctx: &mut Context<Self>) {
+        let Some(looking) = self.watch.look(&self.shared.options) else { return };
+        ctx.spawn(looking.into_actor(self).map(|look, act, ctx| {
+            if let Some(loaded) = act.watch.seen(look) {
+                act.reconfigure(loaded, ctx);
+            }
+        }));
+    }
+
+    fn reconfigure(&mut self, loaded: Loaded, ctx: &mut Context<Self>) {
+        let mut changes = reload::diff(&self.config, &loaded.config);
+        let anew = providers::to_be_opened_anew(&self.config, &loaded.config, &self.providers);
+        changes.extend(anew.into_iter().map(Change::ProviderChanged));
+        self.shared.set_in_force(loaded.clone());
+        self.config = loaded.config;
+        let said: Vec<String> = changes.iter().map(Change::to_string).collect();
+        let said = if said.is_empty() { "nothing that matters changed".to_owned() } else { said.join(", ") };
+        info!(target: "nodepool.NodePool", "configuration loaded: {said}");
+        self.tell_out_of_service();
+        for change in &changes {
+            self.apply(change);
+        }
+        if !changes.is_empty() {
+            self.fit_children(ctx);
+        }
+    }
+
+    /// Who is there, and what they know, fits the configuration and the providers that run.
+    fn fit_children(&mut self, ctx: &mut Context<Self>) {
+        self.stop_pools_without_provider();
+        self.start_missing_pools();
+        self.tell_children();
+        self.look(ctx);
+    }
+
+    fn apply(&mut self, change: &Change) {
+        match change {
+            Change::ProviderAdded(name) => self.start_provider(name),
+            Change::ProviderChanged(name) => {
+                self.drain_provider(name);
+                self.start_provider(name);
+            }
+            Change::ProviderRemoved(name) => self.drain_provider(name),
+            Change::PoolRemoved(id) => self.stop_pool(id),
+            // Whoever stays is told of the new configuration as a whole, and who is missing is started with it.
+            Change::PoolAdded(_) | Change::PoolChanged(_) | Change::LabelsChanged | Change::LimitsChanged => {}
+            Change::ServersChanged => self.shared.move_session(&self.config),
+            Change::NeedsRestart(key) => {
+                warn!(target: "nodepool.NodePool", key, "changed in the file; a restart applies it, or the next ZooKeeper session");
+            }
+        }
+    }
+
+    /// A provider that cannot be started has no workers: a pool that serves nothing must not promise its labels.
+    fn stop_pools_without_provider(&mut self) {
+        let ended: Vec<PoolId> =
+            self.pools.keys().filter(|id| !self.providers.contains_key(&id.provider)).cloned().collect();
+        ended.iter().for_each(|id| self.stop_pool(id));
+    }
+
+    fn stop_pool(&mut self, id: &PoolId) {
+        if let Some(worker) = self.pools.remove(id) {
+            worker.do_send(Shutdown);
+            self.draining.retain(Addr::connected);
+            self.draining.push(worker);
+            self.board.send_modify(|board| board.strike(&self.shared.identity.launcher_id(id)));
+        }
+        self.shared.identity.forget(id);
+    }
+
+    fn tell_children(&mut self) {
+        for (id, worker) in &self.pools {
+            if let Some(provider) = self.providers.get(&id.provider).cloned() {
+                worker.do_send(pool_worker::Reconfigure { config: self.config.clone(), provider });
+            }
+        }
+        if let Some(cleanup) = &self.cleanup {
+            cleanup.do_send(cleanup_worker::Reconfigure {
+                config: self.config.clone(),
+                providers: self.providers.clone(),
+            });
+        }
+        if let Some(leaks) = &self.leaks {
+            leaks.do_send(cleanup_worker::Reconfigure {
+                config: self.config.clone(),
+                providers: self.providers.clone(),
+            });
+        }
+        if let Some(stats) = &self.stats {
+            stats.do_send(stats_worker::Reconfigure(self.config.clone()));
+        }
+        self.follow_facts();
+    }
+
+    fn follow_facts(&mut self) {
+        self.changes.follow(self.providers.values().map(|provider| provider.facts.clone()).collect());
+        let facts = self.providers.iter().map(|(name, provider)| (name.clone(), provider.facts.clone()));
+        self.shared.pictures.show_facts(facts.collect());
+    }
+
+    fn submit_min_ready(&mut self, label: LabelName, ctx: &mut Context<Self>) {
+        let event = nodepool_rng::uuid().simple().to_string();
+        let request = min_ready::request(&label, event.clone(), clock::now());
+        let store = self.store.clone();
+        let submitting = async move { store.submit_min_ready(request).await };
+        ctx.spawn(submitting.into_actor(self).map(move |result: Result<RequestId, WriteError>, act, _| {
+            match &result {
+                Ok(id) => {
+                    info!(target: "nodepool.NodePool", node_request_id = %id, %label, "asking for a node to keep ready")
+                }
+                Err(error) => warn!(target: "nodepool.NodePool", %label, %error, "cannot ask for a node to keep ready"),
+            }
+            if result.is_err() {
+                // It may be there all the same, and the picture have it already.
+                act.changes.nudge();
+            }
+            act.min_ready.submitted(&label, &event, result.ok(), clock::moment());
+        }));
+    }
+}
+
+impl Looking for Launcher {
+    fn changes(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+
+    /// Min-ready: the only thing the root decides about nodes.
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        let snapshot = self.changes.snapshot();
+        renew_facts(&mut self.facts, &self.providers);
+        let world = clock::world(&self.config, &snapshot, &self.facts);
+        let moment = world.moment;
+        let wishes = self.min_ready.plan(self.board.borrow().started(), &world);
+        for wish in wishes {
+            match wish {
+                Wish::Submit(label) => self.submit_min_ready(label, ctx),
+                Wish::Finish { request, nodes } => {
+                    let (store, id) = (self.store.clone(), request.clone());
+                    let finishing = async move { store.finish_min_ready(&id, nodes).await };
+                    ctx.spawn(finishing.into_actor(self).map(move |result, act, _| {
+                        act.min_ready.finished(&request, result.is_ok());
+                        act.changes.nudge();
+                    }));
+                }
+            }
+        }
+        // What was not due at the moment of the plan is due later, even if its time has come since.
+        self.changes.look_at(self.min_ready.due(moment));
+    }
+
+    fn rest(took: Duration) -> Option<Duration> {
+        Some(rest_after(took).unwrap_or_default().max(UNHURRIED))
+    }
+}
+
+impl Actor for Launcher {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.registration = Some(self.shared.registry.register("Launcher", "", ctx.address().downgrade().recipient()));
+        self.answers_why = Some(self.shared.why.register("Launcher", "", ctx.address().downgrade().recipient()));
+        self.register(ctx);
+        self.tell_out_of_service();
+        let config = self.config.clone();
+        config.providers.keys().for_each(|name| self.start_provider(name));
+        self.start_missing_pools();
+        self.start_cleanup();
+        self.start_leaks();
+        self.start_stats();
+        self.follow_facts();
+        self.look(ctx);
+        Self::look_on(ctx);
+        self.shared.ready.send_replace(true);
+        ctx.run_interval(self.shared.options.config_check.to_duration(), |act, ctx| act.check_config(ctx));
+        let retry = self.shared.options.provider_retry.to_duration();
+        ctx.run_interval(retry, |act, ctx| act.start_missing_providers(ctx));
+        ctx.run_interval(self.shared.options.watermark_sleep.to_duration(), |act, _| act.changes.nudge());
+    }
+}
+
+impl Handler<Shutdown> for Launcher {
+    type Result = ();
+
+    /// The session is over or about to be closed: everybody stops where they are.
+    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Shutdown");
+        let workers = std::mem::take(&mut self.pools).into_values();
+        for worker in workers.chain(std::mem::take(&mut self.draining)) {
+            worker.do_send(pool_worker::Abort);
+        }
+        if let Some(cleanup) = self.cleanup.take() {
+            cleanup.do_send(Shutdown);
+        }
+        if let Some(leaks) = self.leaks.take() {
+            leaks.do_send(Shutdown);
+        }
+        if let Some(stats) = self.stats.take() {
+            stats.do_send(Shutdown);
+        }
+        let providers = std::mem::take(&mut self.providers).into_values().map(|provider| provider.stop);
+        providers.chain(self.leaving.drain(..)).for_each(|provider| provider.do_send(Shutdown));
+        actix::ActorContext::stop(ctx);
+    }
+}
+
+/// For pools that there would be.
+impl Handler<AskWhy> for Launcher {
+    type Result = Option<Why>;
+
+    fn handle(&mut self, message: AskWhy, _: &mut Context<Self>) -> Option<Why> {
+        let _measured = profile::handling::<Self>("AskWhy");
+        let snapshot = self.changes.snapshot();
+        let request = snapshot.request(&message.0)?;
+        self.not_started.why(&request.record, &self.config, |id| self.shared.identity.launcher_id(id))
+    }
+}
+
+impl Handler<Dump> for Launcher {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let _measured = profile::handling::<Self>("Dump");
+        Some(serde_json::json!({
+            "actor": "Launcher",
+            "providers": self.providers.keys().collect::<Vec<_>>(),
+            "out_of_service": self.config.out_of_service,
+            "not_started": self.not_started.observe(),
+            "pools": self.pools.keys().map(ToString::to_string).collect::<Vec<_>>(),
+            "min_ready": self.min_ready.observe(),
+            "connected": self.changes.snapshot().connected,
+            "nodes": self.changes.snapshot().node_count(),
+            "config_broken": self.watch.is_broken(),
+        }))
+    }
+}

@@ -1,0 +1,293 @@
+//! LeakWorker: shell of `Leaks`. Lists instances, asks ZooKeeper anew, deletes what is proven to be nobody's.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Recipient, WrapFuture};
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+
+use super::cleanup_worker::Reconfigure;
+use super::deletions::DELETE_TIMEOUT;
+use crate::actors::provider::jobs::{Abandon, Account, JobNews, ProviderHandle, Submit, Ticket, facts_of};
+use crate::actors::runtime::messages::{Dump, Shutdown};
+use crate::actors::runtime::panics::PanicGuard;
+use crate::actors::runtime::registry::Registration;
+use crate::actors::runtime::{clock, invariant_guard, profile};
+use crate::actors::telemetry::samples::SampleSink;
+use nodepool_driver::error::CloudError;
+use nodepool_driver::job::{Job, News, Outcome};
+use nodepool_model::config::Config;
+use nodepool_model::config::unused_resources::{Tidied, Tidying};
+use nodepool_model::metrics::statsd_metrics;
+use nodepool_model::records::ids::{ExternalId, ProviderName};
+use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof, Suspect};
+use nodepool_policy::invariants::nodes::of_deletion;
+use nodepool_zk::txn::store::Store;
+use zookeeper_server::types::ZkError;
+
+pub struct LeakWorkerParts {
+    pub config: Arc<Config>,
+    pub providers: BTreeMap<ProviderName, ProviderHandle>,
+    pub store: Store,
+    /// Between two sweeps.
+    pub sweep: Duration,
+    pub samples: SampleSink,
+    pub guard: PanicGuard,
+    pub dumps: crate::actors::runtime::dump::Registry,
+}
+
+pub struct LeakWorker {
+    parts: LeakWorkerParts,
+    leaks: Leaks,
+    jobs: BTreeMap<Ticket, Open>,
+    next_ticket: u64,
+    registration: Option<Registration>,
+}
+
+/// A job that has not ended, and the way to end it: its provider may have been replaced meanwhile.
+struct Open {
+    provider: ProviderName,
+    asked: Asked,
+    began: Instant,
+    abandon: Recipient<Abandon>,
+}
+
+/// What a job was submitted for.
+enum Asked {
+    Listing,
+    Deletion(Suspect),
+    Tidying,
+}
+
+/// Names of a report, at most.
+const SHOWN: usize = 20;
+
+fn first(suspects: &[Suspect]) -> String {
+    let shown = suspects.iter().take(SHOWN).map(|suspect| suspect.external_id.to_string());
+    shown.collect::<Vec<_>>().join(",")
+}
+
+impl LeakWorker {
+    pub fn new(parts: LeakWorkerParts) -> Self {
+        Self { parts, leaks: Leaks::default(), jobs: BTreeMap::new(), next_ticket: 0, registration: None }
+    }
+
+    fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
+        let snapshot = self.parts.store.mirror().snapshot();
+        let facts = facts_of(&self.parts.providers);
+        let world = clock::world(&self.parts.config, &snapshot, &facts);
+        for effect in self.leaks.step(event, &world) {
+            self.perform(effect, ctx);
+        }
+    }
+
+    fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
+        match effect {
+            Effect::CallTheRoll(provider) => self.submit(provider, Job::RollCall, Asked::Listing, ctx),
+            Effect::List(provider) => self.submit(provider, Job::List, Asked::Listing, ctx),
+            Effect::Prove(provider, nodes) => {
+                let store = self.parts.store.clone();
+                let reading = async move {
+                    let nodes = store.read_anew(&nodes).await?;
+                    Ok(Proof { nodes, numbers_given: store.numbers_given().await? })
+                };
+                ctx.spawn(reading.into_actor(self).map(move |result: Result<Proof, ZkError>, act, ctx| {
+                    let proof = result.map_err(|error| {
+                        warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot ask ZooKeeper about nodes");
+                    });
+                    act.feed(Event::Proven(provider, proof.ok()), ctx);
+                }));
+            }
+            Effect::Account(provider, amounts) => {
+                if let Some(handle) = self.parts.providers.get(&provider) {
+                    handle.account.do_send(Account(amounts));
+                }
+            }
+            Effect::Delete { provider, suspect } => {
+                let Suspect { external_id, node, why } = suspect.clone();
+                // A cloud may show it as before though it has said that it goes.
+                if self.is_deleting(&provider, &external_id) {
+                    return;
+                }
+                // ZooKeeper was asked for the proof; the mirror has its own way to know.
+                let known = self.parts.store.mirror().snapshot();
+                let record = known.node(&node).map(|node| &*node.record);
+                if invariant_guard::kept(of_deletion(&external_id.to_string(), &node, record)).is_err() {
+                    return;
+                }
+                let why = why.text();
+                warn!(target: "nodepool.LeakWorker", %provider, %external_id, node_id = %node, why, "deleting leaked instance");
+                self.submit(provider, Job::Delete(external_id), Asked::Deletion(suspect), ctx);
+            }
+            Effect::Exceeded { provider, suspects, budget } => {
+                error!(
+                    target: "nodepool.LeakWorker",
+                    %provider, count = suspects.len(), budget, first = first(&suspects),
+                    "so many instances seem to be leaked that none is deleted: is this the right ZooKeeper? \
+                     `nodepool alien-list` shows them all"
+                );
+            }
+            Effect::NeverGiven(provider, suspects) => {
+                error!(
+                    target: "nodepool.LeakWorker",
+                    %provider, count = suspects.len(), first = first(&suspects),
+                    "instances bear our mark and numbers of nodes that this ZooKeeper has never given, and are left alone: is it the \
+                     right one, or has it been restored? `nodepool alien-list` shows them all"
+                );
+            }
+            Effect::Tidy { provider, ports, budget } => {
+                self.submit(provider, Job::Tidy { ports, doing: Tidying::Delete { budget } }, Asked::Tidying, ctx);
+            }
+        }
+    }
+
+    fn submit(&mut self, provider: ProviderName, job: Job, asked: Asked, ctx: &mut Context<Self>) {
+        let Some(handle) = self.parts.providers.get(&provider).cloned() else {
+            // It went while it was asked, and may be back before anybody sees that it was away.
+            return self.answered(provider, asked, Err(CloudError::given_up("the provider is gone")), ctx);
+        };
+        self.next_ticket += 1;
+        let ticket = Ticket(self.next_ticket);
+        let abandon = handle.abandon.clone();
+        self.jobs.insert(ticket, Open { provider, asked, began: Instant::now(), abandon });
+        // Bounded by the budget; a provider that is gone answers by dropping the job.
+        handle.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()));
+    }
+
+    fn is_deleting(&self, provider: &ProviderName, id: &ExternalId) -> bool {
+        let is_this = |asked: &Asked| matches!(asked, Asked::Deletion(suspect) if suspect.external_id == *id);
+        self.jobs.values().any(|open| open.provider == *provider && is_this(&open.asked))
+    }
+
+    /// While a deletion waits all instances are listed again and again, and a provider that was replaced cannot go.
+    fn give_up_deletions(&self, ctx: &mut Context<Self>) {
+        let reply = ctx.address().recipient();
+        for (ticket, open) in &self.jobs {
+            if matches!(open.asked, Asked::Deletion(_)) && open.began.elapsed() >= DELETE_TIMEOUT {
+                open.abandon.do_send(Abandon { ticket: *ticket, reply: reply.clone() });
+            }
+        }
+    }
+
+    fn answered(
+        &mut self,
+        provider: ProviderName,
+        asked: Asked,
+        result: Result<Outcome, CloudError>,
+        ctx: &mut Context<Self>,
+    ) {
+        match asked {
+            Asked::Deletion(suspect) => self.deleted(&provider, &suspect, result),
+            Asked::Tidying => {
+                self.tidied(&provider, result);
+                self.feed(Event::Tidied(provider), ctx);
+            }
+            Asked::Listing => {
+                let event = match result {
+                    Ok(Outcome::Called(ids)) => Event::Called(provider, ids),
+                    Ok(Outcome::Listed(inventory)) => Event::Listed(provider, Some(inventory)),
+                    Ok(_) => Event::Listed(provider, None),
+                    Err(error) => {
+                        warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot look for leaks");
+                        Event::Listed(provider, None)
+                    }
+                };
+                self.feed(event, ctx);
+            }
+        }
+    }
+
+    fn deleted(&self, provider: &ProviderName, suspect: &Suspect, result: Result<Outcome, CloudError>) {
+        let id = &suspect.external_id;
+        match result {
+            Ok(_) | Err(CloudError::NotFound) => {
+                info!(target: "nodepool.LeakWorker", %provider, external_id = %id, "deleted leaked instance");
+                self.count(provider, "instances", 1);
+            }
+            Err(error) => {
+                warn!(target: "nodepool.LeakWorker", %provider, external_id = %id, %error, "cannot delete leaked instance");
+            }
+        }
+    }
+
+    fn tidied(&self, provider: &ProviderName, result: Result<Outcome, CloudError>) {
+        match result {
+            Ok(Outcome::Tidied(Tidied { deleted, exceeded, failed, .. })) => {
+                for (what, error) in failed {
+                    warn!(target: "nodepool.LeakWorker", %provider, what, %error, "cannot tidy up all that nobody uses");
+                }
+                for (what, number) in deleted {
+                    info!(target: "nodepool.LeakWorker", %provider, what, number, "deleted what nobody uses");
+                    self.count(provider, what, number);
+                }
+                for (what, number) in exceeded {
+                    error!(
+                        target: "nodepool.LeakWorker",
+                        %provider, what, number,
+                        "so many seem to be unused that none is deleted; look at them and delete them by hand"
+                    );
+                }
+            }
+            Ok(_) | Err(CloudError::NotFound) => {}
+            Err(error) => warn!(target: "nodepool.LeakWorker", %provider, %error, "cannot look for what nobody uses"),
+        }
+    }
+
+    fn count(&self, provider: &ProviderName, what: &str, number: usize) {
+        self.parts.samples.send(statsd_metrics::leaked(provider, what, number));
+    }
+}
+
+impl Actor for LeakWorker {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.registration = Some(self.parts.dumps.register("LeakWorker", "", ctx.address().downgrade().recipient()));
+        ctx.run_interval(self.parts.sweep, |act, ctx| {
+            act.give_up_deletions(ctx);
+            act.feed(Event::Sweep, ctx);
+        });
+    }
+}
+
+impl Handler<JobNews> for LeakWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: JobNews, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("JobNews");
+        let News::Ended(result) = message.news else { return };
+        if let Some(Open { provider, asked, .. }) = self.jobs.remove(&message.ticket) {
+            self.answered(provider, asked, result, ctx);
+        }
+    }
+}
+
+impl Handler<Reconfigure> for LeakWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Reconfigure");
+        self.parts.config = message.config;
+        self.parts.providers = message.providers;
+    }
+}
+
+impl Handler<Shutdown> for LeakWorker {
+    type Result = ();
+
+    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Shutdown");
+        ctx.stop();
+    }
+}
+
+impl Handler<Dump> for LeakWorker {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let _measured = profile::handling::<Self>("Dump");
+        serde_json::to_value(serde_json::json!({"actor": "LeakWorker", "suspects": self.leaks.observe()})).ok()
+    }
+}

@@ -1,0 +1,11 @@
+//! The launcher: its root actor and one worker per duty.
+
+pub mod cleanup_worker;
+pub(crate) mod deletions;
+pub(crate) mod label_status_log;
+pub mod launcher;
+pub mod leak_worker;
+pub(crate) mod pool_launches;
+pub mod pool_worker;
+pub(crate) mod request_lease;
+pub mod stats_worker;

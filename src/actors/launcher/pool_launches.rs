@@ -1,0 +1,417 @@
+//! The part of a PoolWorker that carries out launches: the locks held meanwhile, jobs of the provider, host keys.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use actix::{AsyncContext, Context, Handler, Message, Recipient};
+use tracing::{Instrument, debug, info, warn};
+
+use super::pool_worker::PoolWorker;
+use super::request_lease::Trying;
+use crate::actors::provider::jobs::{Abandon, JobNews, Notify, Submit, Ticket};
+use crate::actors::runtime::log_context::Subject;
+use crate::actors::runtime::{clock, invariant_guard, profile};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::job::{Job, News, Notification, Outcome};
+use nodepool_drivers::common::keyscan::{self, Gather};
+use nodepool_model::metrics::prometheus_metrics;
+use nodepool_model::metrics::statsd_metrics::{LaunchEnd, image_of};
+use nodepool_model::records::ids::{NodeId, RequestId};
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::RequestState;
+use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::snapshot::{NodeChange, Snapshot, Stored, WriteError};
+use nodepool_policy::invariants::nodes::of_fulfilled;
+use nodepool_policy::pool::Event;
+use nodepool_policy::request::fulfillment::{Adoption, Claim, Finish};
+use nodepool_policy::request::launch::ScanTarget;
+use nodepool_zk::locks::lock::Lock;
+use nodepool_zk::txn::launch::HeldNode;
+use nodepool_zk::txn::store::Store;
+
+/// Between two attempts to give up a node.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What a PoolWorker holds for its launches.
+#[derive(Default)]
+pub struct Held {
+    requests: BTreeMap<RequestId, Lock>,
+    nodes: BTreeMap<NodeId, Lock>,
+    jobs: BTreeMap<Ticket, NodeId>,
+    /// The job of a node that was submitted last, and the way to end it.
+    last: BTreeMap<NodeId, (Ticket, Recipient<Abandon>)>,
+    /// What nodes are for.
+    subjects: BTreeMap<NodeId, Subject>,
+    /// Events of the requests.
+    events: BTreeMap<RequestId, String>,
+    /// Ends of requests that would break a promise.
+    refused: BTreeMap<RequestId, WriteError>,
+}
+
+impl Held {
+    pub fn subject(&self, node: &NodeId) -> Subject {
+        let nobody = || Subject { node: Some(node.clone()), ..Subject::default() };
+        self.subjects.get(node).cloned().unwrap_or_else(nobody)
+    }
+
+    pub fn about(&self, request: &RequestId) -> Subject {
+        Subject::request(request, self.events.get(request).map(String::as_str))
+    }
+
+    /// From here on these nodes are for this request.
+    fn enlist(&mut self, request: &Subject, nodes: &[NodeId]) {
+        if let (Some(id), Some(event)) = (&request.request, &request.event) {
+            self.events.insert(id.clone(), event.clone());
+        }
+        let subject = |node: &NodeId| (node.clone(), Subject { node: Some(node.clone()), ..request.clone() });
+        self.subjects.extend(nodes.iter().map(subject));
+    }
+
+    fn forget(&mut self, node: &NodeId) {
+        self.last.remove(node);
+        self.subjects.remove(node);
+    }
+}
+
+/// A scan for host keys has ended.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct ScanEnded {
+    node: NodeId,
+    attempt: u32,
+    found: Result<Vec<String>, String>,
+}
+
+impl PoolWorker {
+    pub(crate) fn claim(&mut self, claim: Claim, ctx: &mut Context<Self>) {
+        let (id, store) = (claim.request.id.clone(), self.parts.store.clone());
+        let record = self.traces.copy(&claim.request.record);
+        let subject = Subject::request(&id, claim.request.record.event_id.as_deref());
+        let reused: Vec<NodeId> = claim.reuse.iter().map(|node| node.id.clone()).collect();
+        let writing = async move { store.claim(claim.request, claim.reuse, claim.build).await };
+        let trying = Trying::begin(&self.parts.board, &self.parts.id, &id);
+        self.errands.run(ctx, writing, move |result, act, ctx| {
+            trying.end(result.is_ok());
+            let answer = result.map(|claimed| {
+                act.tell_reused(&reused);
+                act.held.requests.insert(id.clone(), claimed.lock);
+                act.held.enlist(&subject, &claimed.nodes);
+                act.held.enlist(&subject, &reused);
+                act.traces.accepted(&id, record.as_ref(), &act.parts.id);
+                claimed.nodes
+            });
+            let told = answer.as_ref().map(drop).map_err(WriteError::clone);
+            let nodes = answer.as_deref().unwrap_or_default();
+            act.log_write("claim", &subject, format_args!("launching {nodes:?}, reusing {reused:?}"), &told);
+            act.tell(Event::Claimed(id, answer), ctx);
+        });
+    }
+
+    /// More nodes for a request whose lock is held.
+    pub(crate) fn extend(&mut self, id: RequestId, reuse: Vec<NodeChange>, build: Vec<Node>, ctx: &mut Context<Self>) {
+        let Some(lock) = self.held.requests.remove(&id) else {
+            debug_assert!(false, "only requests whose lock is held are extended");
+            return;
+        };
+        let store = self.parts.store.clone();
+        let reused: Vec<NodeId> = reuse.iter().map(|node| node.id.clone()).collect();
+        let writing = async move {
+            let result = store.extend(&lock, reuse, build).await;
+            (lock, result)
+        };
+        self.errands.run(ctx, writing, move |(lock, result), act, ctx| {
+            act.held.requests.insert(id.clone(), lock);
+            let subject = act.held.about(&id);
+            if let Ok(nodes) = &result {
+                act.tell_reused(&reused);
+                act.held.enlist(&subject, nodes);
+                act.held.enlist(&subject, &reused);
+            }
+            let told = result.as_ref().map(drop).map_err(WriteError::clone);
+            let nodes = result.as_deref().unwrap_or_default();
+            act.log_write("there is room", &subject, format_args!("launching {nodes:?}, reusing {reused:?}"), &told);
+            act.tell(Event::Claimed(id, result), ctx);
+        });
+    }
+
+    pub(crate) fn tell_reused(&self, nodes: &[NodeId]) {
+        let Some(notify) = &self.parts.provider.notify else { return };
+        nodes.iter().for_each(|node| notify.do_send(Notify(Notification::NodeReused(node.clone()))));
+    }
+
+    /// Gives up nodes of a request that goes on.
+    pub(crate) fn release(&mut self, nodes: Vec<(NodeId, Option<NodeChange>)>, ctx: &mut Context<Self>) {
+        let mut held = Vec::new();
+        for (node, change) in nodes {
+            self.traces.given_up(&node);
+            self.held.forget(&node);
+            held.extend(self.held.nodes.remove(&node).map(|lock| HeldNode { lock, change }));
+        }
+        let store = self.parts.store.clone();
+        let changes: Vec<NodeChange> = held.iter().filter_map(|node| node.change.clone()).collect();
+        let writing = async move {
+            if let Err(error) = store.finish(None, held).await {
+                warn!(target: "nodepool.NodeLauncher", %error, "cannot give nodes back; trying again");
+                // Their locks are gone with the failure.
+                give_up(&store, changes).await;
+            }
+        };
+        self.errands.run(ctx, writing, |(), _, _| {});
+    }
+
+    pub(crate) fn adopt(&mut self, adoption: Adoption, ctx: &mut Context<Self>) {
+        let (id, store) = (adoption.request.id.clone(), self.parts.store.clone());
+        let record = self.traces.copy(&adoption.request.record);
+        let subject = Subject::request(&id, adoption.request.record.event_id.as_deref());
+        let nodes: Vec<NodeId> = adoption.nodes.iter().map(|node| node.id.clone()).collect();
+        let writing = async move { store.adopt(adoption.request, adoption.nodes).await };
+        self.errands.run(ctx, writing, move |result, act, ctx| {
+            let answer = result.map(|(lock, locks)| {
+                act.held.requests.insert(id.clone(), lock);
+                act.held.nodes.extend(nodes.iter().cloned().zip(locks));
+                act.held.enlist(&subject, &nodes);
+                act.traces.accepted(&id, record.as_ref(), &act.parts.id);
+                nodes.iter().for_each(|node| act.traces.launches(&id, node, &act.parts.id.provider));
+            });
+            act.log_write("go on", &subject, format_args!("{nodes:?}"), &answer);
+            act.tell(Event::Adopted(id, answer), ctx);
+        });
+    }
+
+    pub(crate) fn begin(&mut self, request: RequestId, nodes: Vec<NodeChange>, ctx: &mut Context<Self>) {
+        let store = self.parts.store.clone();
+        let ids: Vec<NodeId> = nodes.iter().map(|node| node.id.clone()).collect();
+        let writing = async move { store.begin(nodes).await };
+        self.errands.run(ctx, writing, move |result, act, ctx| {
+            let answer = result.map(|locks| {
+                act.log_launches(&request, &ids);
+                act.held.nodes.extend(ids.into_iter().zip(locks));
+            });
+            if let Err(error) = &answer {
+                let (pool, subject) = (&act.parts.id, act.held.about(&request));
+                let (event_id, node_request_id) = (subject.event_id(), subject.request_id());
+                warn!(target: "nodepool.PoolWorker", %pool, event_id, node_request_id, %error, "cannot begin nodes");
+            }
+            act.tell(Event::Begun(request, answer), ctx);
+        });
+    }
+
+    pub(crate) fn save(&mut self, change: NodeChange, ctx: &mut Context<Self>) {
+        let id = change.id.clone();
+        let Some(lock) = self.held.nodes.remove(&id) else {
+            debug_assert!(false, "only nodes whose lock is held are saved");
+            return;
+        };
+        let store = self.parts.store.clone();
+        let writing = async move {
+            let result = store.save_held(&lock, change).await;
+            (lock, result)
+        };
+        self.errands.run(ctx, writing, move |(lock, result), act, ctx| {
+            act.held.nodes.insert(id.clone(), lock);
+            if let Err(error) = &result {
+                let (subject, provider) = (act.held.subject(&id), &act.parts.id.provider);
+                let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+                warn!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, %error, "cannot save");
+            }
+            act.tell(Event::Saved(id, result), ctx);
+        });
+    }
+
+    /// Holds the end of a request to the promises, on the picture on which it was decided: with what it changes of that.
+    pub(crate) fn examine(&mut self, id: &RequestId, finish: &Finish, snapshot: &Snapshot) {
+        let Some(request) = &finish.request else { return };
+        if request.record.state != RequestState::Fulfilled {
+            return;
+        }
+        let changes = finish.nodes.iter().filter_map(|(_, change)| change.as_ref());
+        let changed: BTreeMap<&NodeId, &Node> = changes.map(|change| (&change.id, &change.record)).collect();
+        let shown = |node: &NodeId| snapshot.node(node).map(|stored| &*stored.record);
+        let found = of_fulfilled(id, &request.record, |node| changed.get(node).copied().or_else(|| shown(node)));
+        if let Err(error) = invariant_guard::kept(found) {
+            self.held.refused.insert(id.clone(), error);
+        }
+    }
+
+    pub(crate) fn finish(&mut self, id: RequestId, finish: Finish, ctx: &mut Context<Self>) {
+        let store = self.parts.store.clone();
+        let kept = self.held.refused.remove(&id).map_or(Ok(()), Err);
+        let (mut held, mut others) = (Vec::new(), Vec::new());
+        for (node, change) in finish.nodes {
+            self.held.forget(&node);
+            match (self.held.nodes.remove(&node), change) {
+                (Some(lock), change) => held.push(HeldNode { lock, change }),
+                (None, Some(change)) => others.push(change),
+                (None, None) => {}
+            }
+        }
+        let state = finish.request.as_ref().map_or("gone", |request| request.record.state.as_str());
+        let fulfilled = finish.request.as_ref().filter(|request| request.record.state == RequestState::Fulfilled);
+        let fulfilled = fulfilled.map(|request| request.record.created_time);
+        let subject = self.held.about(&id);
+        self.held.events.remove(&id);
+        let request = self.held.requests.remove(&id).map(|lock| (lock, finish.request));
+        let writing = async move {
+            kept?;
+            // Reused nodes that go back: after the request, so that nobody takes one that it still names.
+            store.finish(request, held).await?;
+            let mut saved = Ok(());
+            for change in others {
+                saved = saved.and(store.save(change).await);
+            }
+            saved
+        };
+        self.errands.run(ctx, writing, move |result, act, ctx| {
+            if let (Some(created), Ok(())) = (fulfilled, &result) {
+                act.note_fulfilled(created);
+            }
+            act.traces.ended(&id, if result.is_ok() { state } else { "not recorded" });
+            act.log_write("finish", &subject, format_args!("{state}"), &result);
+            act.answer(Event::Finished(id, result), ctx);
+        });
+    }
+
+    pub(crate) fn submit(&mut self, node: NodeId, job: Job, ctx: &mut Context<Self>) {
+        let ticket = self.ticket();
+        let (subject, provider, job_name) = (self.held.subject(&node), &self.parts.id.provider, job.name());
+        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        debug!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, job = job_name, "submitted");
+        if matches!(job, Job::Launch(_)) {
+            self.traces.boots(&node);
+        }
+        self.held.jobs.insert(ticket, node.clone());
+        self.held.last.insert(node, (ticket, self.parts.provider.abandon.clone()));
+        // Bounded by the nodes in flight; a provider that is gone answers by dropping the job.
+        self.parts.provider.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()).about(subject));
+    }
+
+    pub(crate) fn abandon(&mut self, node: &NodeId, ctx: &mut Context<Self>) {
+        if let Some((ticket, way)) = self.held.last.get(node) {
+            way.do_send(Abandon { ticket: *ticket, reply: ctx.address().recipient() });
+        }
+    }
+
+    /// News of a job of a launch. False where it is none of those.
+    pub(crate) fn launch_news(&mut self, message: &JobNews, ctx: &mut Context<Self>) -> bool {
+        let Some(node) = self.held.jobs.get(&message.ticket).cloned() else { return false };
+        if let News::Ended(result) = &message.news {
+            self.held.jobs.remove(&message.ticket);
+            self.log_job_end(&node, result);
+        }
+        self.tell(Event::News(node, message.news.clone()), ctx);
+        true
+    }
+
+    pub(crate) fn scan(&mut self, node: NodeId, target: ScanTarget, ctx: &mut Context<Self>) {
+        let attempt = target.attempt;
+        let (scanner, reply) = (self.parts.provider.scanner.clone(), ctx.address().recipient());
+        let gather = if target.gathers_keys { Gather::Keys } else { Gather::ConnectOnly };
+        let target = keyscan::ScanTarget { host: target.address, port: target.port, deadline: target.timeout, gather };
+        let subject = self.held.subject(&node);
+        self.traces.scans(&node);
+        let span = subject.span();
+        let scanning = async move {
+            debug!(target: "nodepool.utils", host = target.host, port = target.port, attempt, "scanning for host keys");
+            let found = if target.host.is_empty() {
+                Err("the instance has no address".to_owned())
+            } else {
+                scanner.scan(&target).await.map(|scan| scan.host_keys).map_err(|error| error.to_string())
+            };
+            match &found {
+                Ok(keys) => debug!(target: "nodepool.utils", keys = keys.len(), attempt, "host keys found"),
+                Err(error) => info!(target: "nodepool.utils", attempt, error, "no host keys"),
+            }
+            reply.do_send(ScanEnded { node, attempt, found });
+        };
+        self.parts.clouds.spawn(scanning.instrument(span));
+    }
+
+    /// Has the provider looked at anew; what is found is published, so nobody waits for the end.
+    pub(crate) fn refresh(&mut self, ctx: &mut Context<Self>) {
+        let ticket = self.ticket();
+        self.parts.provider.submit.do_send(Submit::new(ticket, Job::Survey, ctx.address().recipient()));
+    }
+
+    /// Its nodes are handed out.
+    pub(crate) fn note_fulfilled(&self, created: Option<Timestamp>) {
+        let Some(created) = created else { return };
+        let labels = [self.parts.id.provider.as_str(), self.parts.id.pool.as_str()].map(str::to_owned);
+        let took = (clock::now() - created).0.max(0.0);
+        self.parts.samples.note(&prometheus_metrics::REQUEST_TIME, labels.into(), took);
+    }
+
+    fn log_launches(&mut self, request: &RequestId, nodes: &[NodeId]) {
+        let about = self.held.about(request);
+        let provider = &self.parts.id.provider;
+        for node in nodes {
+            let (event_id, node_request_id) = (about.event_id(), about.request_id());
+            info!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id = %node, "launching");
+            self.traces.launches(request, node, provider);
+        }
+    }
+
+    fn log_job_end(&mut self, node: &NodeId, result: &Result<Outcome, CloudError>) {
+        let (subject, provider) = (self.held.subject(node), &self.parts.id.provider);
+        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        match result {
+            Ok(_) => {
+                self.traces.booted(node, None);
+                debug!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, "job ended");
+            }
+            Err(error) => {
+                self.traces.booted(node, Some(&error.to_string()));
+                info!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, %error, "job failed");
+            }
+        }
+    }
+
+    pub(crate) fn report(&mut self, node: &NodeId, result: &str, took: Span, zone: Option<String>) {
+        let (subject, provider) = (self.held.subject(node), &self.parts.id.provider);
+        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        let took_s = (took.0 * 1000.0).round() / 1000.0;
+        info!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, result, took_s, "launch attempt ended");
+        self.traces.attempt_ended(node, result);
+        if !self.parts.samples.is_wanted() {
+            return;
+        }
+        let snapshot = self.changes.latest();
+        let record = snapshot.node(node).map(|stored| stored.record.clone());
+        let end = LaunchEnd {
+            result,
+            milliseconds: took.0 * 1000.0,
+            provider: &self.parts.id.provider,
+            zone: zone.as_deref().or_else(|| record.as_ref()?.az.as_deref()),
+            requestor: record.as_ref().and_then(|record| record.requestor.as_deref()),
+            image: record.as_ref().and_then(|record| record.image_id.as_deref()).map(image_of),
+        };
+        end.samples().into_iter().for_each(|sample| self.parts.samples.send(sample));
+    }
+}
+
+impl Handler<ScanEnded> for PoolWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: ScanEnded, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("ScanEnded");
+        self.traces.scanned(&message.node, message.found.as_ref().err().map(String::as_str));
+        self.tell(Event::Scanned(message.node, message.attempt, message.found), ctx);
+    }
+}
+
+/// Writes what has become of nodes that were given up, until it is written or the session ends: as long as their request is held they
+/// pass for nodes that are built, which nobody ends, and may take the very room that it waits for.
+async fn give_up(store: &Store, mut nodes: Vec<NodeChange>) {
+    while !nodes.is_empty() {
+        tokio::time::sleep(AGAIN).await;
+        let mut left = Vec::new();
+        for node in nodes {
+            let is_built = |stored: &&Stored<Node>| stored.record.state == NodeState::Building;
+            let mirror = store.mirror();
+            let version = mirror.look(|snapshot| snapshot.node(&node.id).filter(is_built).map(|stored| stored.version));
+            let Some(version) = version else { continue };
+            let written = store.save(NodeChange { version, ..node.clone() }).await;
+            left.extend(matches!(written, Err(ref error) if *error != WriteError::SessionOver).then_some(node));
+        }
+        nodes = left;
+    }
+}

@@ -1,0 +1,590 @@
+//! PoolWorker: shell of `Pool`. Feeds it what happens and carries out what it asks for.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use actix::{Actor, ActorContext, ArbiterHandle, AsyncContext, Context, Handler, Message, SpawnHandle};
+use tokio::sync::watch;
+use tracing::{debug, info, info_span, warn};
+
+use super::pool_launches::Held;
+use super::request_lease::Trying;
+use crate::actors::provider::jobs::{JobNews, ProviderHandle, Submit, Ticket};
+use crate::actors::runtime::actor_tasks::Errands;
+use crate::actors::runtime::log_context::Subject;
+use crate::actors::runtime::messages::{AskWhy, Dump, Shutdown};
+use crate::actors::runtime::panics::PanicGuard;
+use crate::actors::runtime::reconcile::{Changes, Looking, UNHURRIED, rest_after};
+use crate::actors::runtime::registry::Registration;
+use crate::actors::runtime::{clock, invariant_guard, profile};
+use crate::actors::telemetry::samples::SampleSink;
+use crate::actors::telemetry::traces::{Tracer, Traces};
+use nodepool_driver::facts::Facts;
+use nodepool_driver::job::{Job, News, Outcome};
+use nodepool_model::config::Config;
+use nodepool_model::records::component::{ComponentKind, DEFAULT_PRIORITY, PoolComponent};
+use nodepool_model::records::ids::{LauncherId, NodeId, PoolId, ProviderName, RequestId};
+use nodepool_model::records::json;
+use nodepool_model::records::static_host::{HostCheck, HostIdentity};
+use nodepool_model::records::time::Moment;
+use nodepool_model::report::status::Why;
+use nodepool_model::snapshot::{RequestChange, Snapshot, WriteError};
+use nodepool_policy::invariants::nodes::of_fulfilled;
+use nodepool_policy::pool::{Effect, Event, Pool, Probe};
+use nodepool_policy::request::handler::HandOut;
+use nodepool_policy::scheduler::shared_pools::Board;
+use nodepool_policy::scheduler::tenant_usage::{Kept, Taking};
+use nodepool_zk::txn::store::Store;
+
+/// What a PoolWorker is given at its start.
+pub struct PoolWorkerParts {
+    pub id: PoolId,
+    pub launcher: LauncherId,
+    pub hostname: String,
+    pub version: &'static str,
+    /// `host:port` of this process's web server.
+    pub webapp: Option<String>,
+    pub config: Arc<Config>,
+    pub provider: ProviderHandle,
+    /// Requests that all pools of the provider handle at the moment.
+    pub busy: Arc<AtomicUsize>,
+    /// What the pools of this process show each other.
+    pub board: watch::Sender<Board>,
+    pub store: Store,
+    pub tick: Duration,
+    pub guard: PanicGuard,
+    pub samples: SampleSink,
+    pub tracer: Tracer,
+    /// Where scans for host keys run.
+    pub clouds: ArbiterHandle,
+    pub dumps: crate::actors::runtime::dump::Registry,
+    pub whys: crate::actors::process::context::WhyRegistry,
+}
+
+pub struct PoolWorker {
+    pub(crate) parts: PoolWorkerParts,
+    pool: Pool,
+    pub(crate) changes: Changes,
+    pub(crate) held: Held,
+    pub(crate) errands: Errands<Self>,
+    pub(crate) traces: Traces,
+    /// Wakes for the next moment that a launch waits for.
+    clock: Option<(Moment, SpawnHandle)>,
+    facts: BTreeMap<ProviderName, Arc<Facts>>,
+    component: Component,
+    probes: BTreeMap<Ticket, (RequestId, NodeId)>,
+    next_ticket: u64,
+    registrations: Vec<Registration>,
+}
+
+/// Our registration: its znode once there is one, and what was last written.
+#[derive(Default)]
+struct Component {
+    path: Option<String>,
+    written: Option<PoolComponent>,
+    /// The picture has shown it.
+    shown: bool,
+    writing: bool,
+    /// What it says of the pool, and whether that is about to be looked at again.
+    paused: bool,
+    settling: bool,
+    /// An attempt has failed, and may have made the znode all the same.
+    failed: bool,
+    /// It is being taken back: nothing is written any more.
+    leaving: bool,
+    has_left: bool,
+}
+
+/// The tree ends, and with it the session: nothing can be finished any more.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Abort;
+
+/// The configuration changed; the provider's TaskManager may be another one.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure {
+    pub config: Arc<Config>,
+    pub provider: ProviderHandle,
+}
+
+impl PoolWorker {
+    pub fn new(parts: PoolWorkerParts) -> Self {
+        let mut changes = Changes::new(parts.store.mirror().clone());
+        changes.follow(vec![parts.provider.facts.clone()]);
+        changes.follow_board(parts.board.subscribe());
+        Self {
+            pool: Pool::new(parts.id.clone(), parts.launcher.clone()),
+            changes,
+            held: Held::default(),
+            errands: Errands::default(),
+            traces: parts.tracer.traces(),
+            clock: None,
+            facts: BTreeMap::new(),
+            component: Component::default(),
+            probes: BTreeMap::new(),
+            next_ticket: 0,
+            registrations: Vec::new(),
+            parts,
+        }
+    }
+
+    pub(crate) fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
+        let snapshot = self.changes.snapshot();
+        self.read_board();
+        self.pool.set_tried(&self.parts.board.borrow());
+        let effects = self.decide(&snapshot, event);
+        self.carry_out(effects, ctx);
+        self.tell_whether_paused(ctx);
+        self.put_up_what_is_taken();
+        if let Some(kept) = self.pool.kept_for_tenants() {
+            let was_changed = self.parts.board.send_if_modified(|board| board.put(&self.parts.launcher, kept));
+            if was_changed {
+                // Our own change is no reason to look again; what others put up meanwhile is read with it.
+                self.read_board();
+            }
+        }
+    }
+
+    /// Who takes less for tenants than before wakes the others: what they lacked may be there.
+    fn put_up_what_is_taken(&self) {
+        let (launcher, taking) = (&self.parts.launcher, self.pool.taking());
+        self.parts.board.send_if_modified(|board| board.put_taking(launcher, taking));
+    }
+
+    fn read_board(&mut self) {
+        if let Some(board) = self.changes.new_board() {
+            self.pool.set_board(&board);
+        }
+    }
+
+    /// What happens to one launch is decided on the picture as it is, of which nothing is copied for that: with
+    /// thousands of launches it would be most of the work.
+    pub(crate) fn tell(&mut self, event: Event, ctx: &mut Context<Self>) {
+        let mirror = self.parts.store.mirror().clone();
+        let effects = mirror.look(|snapshot| self.decide(snapshot, event));
+        self.carry_out(effects, ctx);
+        self.put_up_what_is_taken();
+    }
+
+    fn decide(&mut self, snapshot: &Snapshot, event: Event) -> Vec<Effect> {
+        self.facts.insert(self.parts.id.provider.clone(), self.parts.provider.facts.borrow().clone());
+        let world = clock::world(&self.parts.config, snapshot, &self.facts);
+        let own = self.pool.busy();
+        self.pool.set_busy_elsewhere(self.parts.busy.load(Ordering::Relaxed).saturating_sub(own));
+        let effects = self.pool.step(event, &world);
+        // All pools live on one thread, so nobody counts in between.
+        self.parts.busy.fetch_add(self.pool.busy().wrapping_sub(own), Ordering::Relaxed);
+        for effect in &effects {
+            if let Effect::Finish { request, finish } = effect {
+                self.examine(request, finish, snapshot);
+            }
+        }
+        effects
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>, ctx: &mut Context<Self>) {
+        for effect in effects {
+            self.perform(effect, ctx);
+        }
+        if self.pool.has_more() {
+            self.changes.nudge();
+        }
+        self.wake_when_due(ctx);
+    }
+
+    fn wake_when_due(&mut self, ctx: &mut Context<Self>) {
+        let due = self.pool.due();
+        if self.clock.as_ref().map(|(time, _)| *time) == due {
+            return;
+        }
+        if let Some((_, timer)) = self.clock.take() {
+            ctx.cancel_future(timer);
+        }
+        self.clock = due.map(|due| {
+            let wait = (due - clock::moment()).to_duration().max(Duration::from_millis(1));
+            let timer = ctx.run_later(wait, |act, ctx| {
+                act.clock = None;
+                act.feed(Event::Clock, ctx);
+            });
+            (due, timer)
+        });
+    }
+
+    pub(crate) fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        Ticket(self.next_ticket)
+    }
+
+    /// The answer to a write may have freed nodes: the pool looks again, with whatever else has happened by then.
+    pub(crate) fn answer(&mut self, event: Event, ctx: &mut Context<Self>) {
+        self.tell(event, ctx);
+        self.changes.nudge();
+    }
+
+    fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
+        let store = self.parts.store.clone();
+        match effect {
+            Effect::HandOut(plan) => self.hand_out(*plan, ctx),
+            Effect::Decline { request, reasons } => self.decline(*request, reasons, ctx),
+            Effect::Probe { request, node, host } => self.probe(request, node, host, ctx),
+            Effect::Claim(claim) => self.claim(*claim, ctx),
+            Effect::Adopt(adoption) => self.adopt(*adoption, ctx),
+            Effect::Extend { request, reuse, build } => self.extend(request, reuse, build, ctx),
+            Effect::Release(nodes) => self.release(nodes, ctx),
+            Effect::Begin { request, nodes } => self.begin(request, nodes, ctx),
+            Effect::Save(change) => self.save(*change, ctx),
+            Effect::Finish { request, finish } => self.finish(request, *finish, ctx),
+            Effect::Submit { node, job } => self.submit(node, job, ctx),
+            Effect::Abandon { node } => self.abandon(&node, ctx),
+            Effect::ShowConsole { node, external_id, text } => {
+                let provider = &self.parts.id.provider;
+                let _about = self.held.subject(&node).span().entered();
+                info!(target: "nodepool.StateMachineNodeLauncher", %provider, "Console log from external id {external_id}:");
+                for line in text.lines() {
+                    info!(target: "nodepool.StateMachineNodeLauncher", %provider, "{line}");
+                }
+            }
+            Effect::Scan { node, target } => self.scan(node, target, ctx),
+            Effect::Refresh => self.refresh(ctx),
+            Effect::Report { node, result, took, zone } => self.report(&node, result, took, zone),
+            Effect::Evict(change) => {
+                let node = change.id.clone();
+                let writing = async move { store.save(*change).await };
+                self.errands.run(ctx, writing, move |result, act, ctx| {
+                    let pool = &act.parts.id;
+                    info!(target: "nodepool.PoolWorker", %pool, node_id = %node, ?result, "deleting an unused node to make room");
+                    act.answer(Event::Evicted(result), ctx);
+                });
+            }
+            Effect::Retire { node, version } => {
+                let id = node.clone();
+                let writing = async move { store.retire(&id, version).await };
+                self.errands.run(ctx, writing, move |result, act, ctx| {
+                    warn!(target: "nodepool.driver.static", node_id = %node, ?result, "host is down, node deregistered");
+                    act.answer(Event::Retired(node, result), ctx);
+                });
+            }
+        }
+    }
+
+    fn hand_out(&mut self, plan: HandOut, ctx: &mut Context<Self>) {
+        let (id, nodes) = (plan.request.id.clone(), plan.request.record.nodes.clone());
+        let record = self.traces.copy(&plan.request.record);
+        let subject = Subject::request(&id, plan.request.record.event_id.as_deref());
+        let (store, created) = (self.parts.store.clone(), plan.request.record.created_time);
+        let given = |id: &NodeId| plan.nodes.iter().find(|node| node.id == *id).map(|node| &node.record);
+        let kept = invariant_guard::kept(of_fulfilled(&id, &plan.request.record, given));
+        let writing = async move {
+            kept?;
+            store.hand_out(plan.request, plan.nodes).await
+        };
+        let trying = Trying::begin(&self.parts.board, &self.parts.id, &id);
+        self.errands.run(ctx, writing, move |result, act, ctx| {
+            trying.end(result.is_ok());
+            if result.is_ok() {
+                act.tell_reused(&nodes);
+                act.note_fulfilled(created);
+                act.traces.accepted(&id, record.as_ref(), &act.parts.id);
+                act.traces.ended(&id, "fulfilled");
+            }
+            act.log_write("hand-out", &subject, format_args!("{nodes:?}"), &result);
+            act.answer(Event::HandedOut(id, result), ctx);
+        });
+    }
+
+    fn decline(&mut self, request: RequestChange, reasons: Vec<String>, ctx: &mut Context<Self>) {
+        let (id, record) = (request.id.clone(), self.traces.copy(&request.record));
+        let subject = Subject::request(&id, request.record.event_id.as_deref());
+        let store = self.parts.store.clone();
+        let writing = async move { store.decline(request).await };
+        self.errands.run(ctx, writing, move |result, act, ctx| {
+            if result.is_ok() {
+                act.traces.declined(&id, record.as_ref(), &act.parts.id, &reasons);
+            }
+            act.log_write("decline", &subject, format_args!("{}", reasons.join("; ")), &result);
+            act.answer(Event::Declined(id, result), ctx);
+        });
+    }
+
+    fn probe(&mut self, request: RequestId, node: NodeId, host: HostIdentity, ctx: &mut Context<Self>) {
+        let ticket = self.ticket();
+        let event = self.changes.latest().request(&request).and_then(|known| known.record.event_id.clone());
+        let subject = Subject { event, request: Some(request.clone()), node: Some(node.clone()) };
+        self.probes.insert(ticket, (request, node));
+        let submit = Submit::new(ticket, Job::Probe(host), ctx.address().recipient()).about(subject);
+        // Bounded by the idle nodes of the pool; a provider that is gone answers by dropping the job.
+        self.parts.provider.submit.do_send(submit);
+    }
+
+    pub(crate) fn log_write(
+        &self,
+        what: &str,
+        subject: &Subject,
+        detail: fmt::Arguments<'_>,
+        result: &Result<(), WriteError>,
+    ) {
+        let (pool, launcher) = (&self.parts.id, &self.parts.launcher);
+        let (event_id, node_request_id) = (subject.event_id(), subject.request_id());
+        // Whoever reads JSON wants to know the pool, which the name of the logger has somewhere in it.
+        let _pool = info_span!("pool", %pool).entered();
+        match result {
+            Ok(()) => {
+                info!(target: "nodepool.driver.NodeRequestHandler", %launcher, node_request_id, event_id, %detail, "{what}")
+            }
+            Err(WriteError::Conflict | WriteError::Contended) => {
+                debug!(target: "nodepool.driver.NodeRequestHandler", %launcher, node_request_id, event_id, %detail, "{what}: others were faster");
+            }
+            Err(error) => {
+                warn!(target: "nodepool.driver.NodeRequestHandler", %launcher, node_request_id, event_id, %detail, %error, "{what} failed");
+            }
+        }
+    }
+
+    /// What others shall know of this pool.
+    fn registration(&self) -> PoolComponent {
+        let section = self.parts.config.providers.get(&self.parts.id.provider);
+        let pool = section.and_then(|section| section.pools.get(&self.parts.id.pool));
+        PoolComponent {
+            hostname: self.parts.hostname.clone(),
+            id: Some(self.parts.launcher.clone()),
+            kind: ComponentKind::Pool,
+            model_api: 0,
+            name: Some(self.parts.id.pool.clone()),
+            paused: self.component.paused,
+            priority: pool.map_or(DEFAULT_PRIORITY, |pool| pool.priority),
+            provider_name: Some(self.parts.id.provider.clone()),
+            state: "running".to_owned(),
+            supported_labels: pool.map(|pool| pool.labels.clone()).unwrap_or_default(),
+            version: Some(self.parts.version.to_owned()),
+            webapp: self.parts.webapp.clone(),
+            extra: Default::default(),
+        }
+    }
+
+    /// Somebody may remove a registration by hand: then there is another one, or no pool of this process would decide anything any more.
+    fn register_if_gone(&mut self) {
+        let picture = self.changes.latest();
+        let is_ours = |pool: &PoolComponent| pool.id.as_ref() == Some(&self.parts.launcher);
+        if !picture.connected || self.component.leaving || self.component.path.is_none() {
+            return;
+        }
+        if picture.pools.pools().any(|(_, pool)| is_ours(&pool.record)) {
+            self.component.shown = true;
+        } else if std::mem::take(&mut self.component.shown) {
+            warn!(target: "nodepool.Component", pool = %self.parts.id, "the registration is gone, registering anew");
+            (self.component.path, self.component.written) = (None, None);
+        }
+    }
+
+    /// Registers this pool, or writes what changed; one write at a time, the last one wins.
+    fn register(&mut self, ctx: &mut Context<Self>) {
+        self.register_if_gone();
+        let record = self.registration();
+        let is_known = self.component.written.as_ref() == Some(&record);
+        if self.component.leaving || self.component.writing || is_known {
+            return;
+        }
+        self.component.writing = true;
+        let (store, path, hostname) =
+            (self.parts.store.clone(), self.component.path.clone(), self.parts.hostname.clone());
+        let (data, again) = (json::to_bytes(&record), self.component.failed);
+        let writing = async move {
+            match path {
+                Some(path) => store.update_component(&path, data).await.map(|()| path),
+                None => store.register_component(ComponentKind::Pool, &hostname, data, again).await,
+            }
+        };
+        self.errands.run(ctx, writing, move |result, act, ctx| {
+            act.component.writing = false;
+            match result {
+                Ok(path) => {
+                    act.component.path = Some(path);
+                    act.component.written = Some(record);
+                    act.register(ctx);
+                }
+                // The tick tries again.
+                Err(error) => {
+                    act.component.failed = true;
+                    warn!(target: "nodepool.Component", pool = %act.parts.id, %error, "cannot register");
+                }
+            }
+            if act.component.leaving {
+                act.unregister(ctx);
+            }
+        });
+    }
+
+    /// A pool that takes up a request and finds room for it at once was paused for no time. What does not last is not written: everybody
+    /// who follows components would hear of it twice.
+    fn tell_whether_paused(&mut self, ctx: &mut Context<Self>) {
+        if self.component.settling || self.component.paused == self.pool.is_paused() {
+            return;
+        }
+        self.component.settling = true;
+        self.errands.run(ctx, tokio::time::sleep(UNHURRIED), |(), act, ctx| {
+            act.component.settling = false;
+            if act.component.paused != act.pool.is_paused() {
+                act.component.paused = act.pool.is_paused();
+                act.register(ctx);
+            }
+        });
+    }
+
+    /// A registration that stays would keep requests open that nobody serves: it could still decline them, and others leave to it what
+    /// they could serve.
+    fn unregister(&mut self, ctx: &mut Context<Self>) {
+        self.component.leaving = true;
+        if self.component.writing {
+            return; // What is being written may be the registration itself.
+        }
+        let (store, path, may_exist) = (self.parts.store.clone(), self.component.path.clone(), self.component.failed);
+        let (hostname, id) = (self.parts.hostname.clone(), self.parts.launcher.clone());
+        let removing = async move {
+            match path {
+                Some(path) => store.remove_component(&path).await,
+                None if may_exist => store.remove_own_component(ComponentKind::Pool, &hostname, id.as_str()).await,
+                None => Ok(()),
+            }
+        };
+        self.errands.run(ctx, removing, |result, act, ctx| match result {
+            // The end of the session takes it along.
+            Ok(()) | Err(WriteError::SessionOver) => act.component.has_left = true,
+            Err(error) => {
+                warn!(target: "nodepool.Component", pool = %act.parts.id, %error, "cannot unregister; trying again");
+                act.errands.run(ctx, tokio::time::sleep(UNHURRIED), |(), act, ctx| act.unregister(ctx));
+            }
+        });
+    }
+
+    /// For the requests that waited here: others may have it.
+    fn keep_nothing(&self) {
+        let launcher = &self.parts.launcher;
+        self.parts.board.send_if_modified(|board| {
+            let keeps_less = board.put(launcher, &Kept::new());
+            board.put_taking(launcher, &Taking::new()) || keeps_less
+        });
+    }
+
+    fn stop_when_idle(&mut self, ctx: &mut Context<Self>) {
+        if self.pool.is_idle() && self.component.has_left {
+            ctx.stop();
+        } else {
+            ctx.run_later(Duration::from_millis(20), Self::stop_when_idle);
+        }
+    }
+}
+
+impl Looking for PoolWorker {
+    fn changes(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        self.feed(Event::Wake, ctx);
+    }
+
+    /// In proportion, where that is worth it.
+    fn rest(took: Duration) -> Option<Duration> {
+        rest_after(took)
+    }
+}
+
+impl Actor for PoolWorker {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        let name = format!("{}/{}", self.parts.id.provider, self.parts.id.pool);
+        let dumps = self.parts.dumps.register("PoolWorker", name.clone(), ctx.address().downgrade().recipient());
+        let whys = self.parts.whys.register("PoolWorker", name, ctx.address().downgrade().recipient());
+        self.registrations = vec![dumps, whys];
+        self.register(ctx);
+        Self::look_on(ctx);
+        self.errands.every(ctx, self.parts.tick, |act, ctx| {
+            act.register(ctx);
+            act.feed(Event::Tick, ctx);
+        });
+    }
+}
+
+impl Drop for PoolWorker {
+    fn drop(&mut self) {
+        self.parts.busy.fetch_sub(self.pool.busy(), Ordering::Relaxed);
+        self.keep_nothing();
+    }
+}
+
+impl Handler<JobNews> for PoolWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: JobNews, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("JobNews");
+        if self.launch_news(&message, ctx) {
+            return;
+        }
+        let News::Ended(result) = message.news else { return };
+        let Some((request, node)) = self.probes.remove(&message.ticket) else { return };
+        let found = match result {
+            Ok(Outcome::Inspected(_, HostCheck::Failed { reason, .. })) => Probe::Dead(reason),
+            Ok(_) => Probe::Alive,
+            Err(error) => Probe::NotMade(error.to_string()),
+        };
+        self.feed(Event::Probed(request, node, found), ctx);
+        self.changes.nudge();
+    }
+}
+
+impl Handler<Reconfigure> for PoolWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: Reconfigure, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Reconfigure");
+        self.parts.config = message.config;
+        self.changes.follow(vec![message.provider.facts.clone()]);
+        self.parts.provider = message.provider;
+        self.register(ctx);
+    }
+}
+
+impl Handler<Shutdown> for PoolWorker {
+    type Result = ();
+
+    /// The pool is gone from the configuration: what is under way ends, nothing new begins.
+    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Shutdown");
+        self.feed(Event::Draining, ctx);
+        self.keep_nothing();
+        self.unregister(ctx);
+        self.stop_when_idle(ctx);
+    }
+}
+
+impl Handler<Abort> for PoolWorker {
+    type Result = ();
+
+    fn handle(&mut self, _: Abort, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Abort");
+        ctx.stop();
+    }
+}
+
+impl Handler<AskWhy> for PoolWorker {
+    type Result = Option<Why>;
+
+    fn handle(&mut self, message: AskWhy, _: &mut Context<Self>) -> Option<Why> {
+        let _measured = profile::handling::<Self>("AskWhy");
+        self.pool.why(&message.0, &self.changes.latest())
+    }
+}
+
+impl Handler<Dump> for PoolWorker {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
+        let _measured = profile::handling::<Self>("Dump");
+        serde_json::to_value(self.pool.observe(clock::now(), clock::moment())).ok()
+    }
+}

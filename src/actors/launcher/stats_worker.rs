@@ -1,0 +1,181 @@
+//! StatsWorker: reports gauges of what ZooKeeper says, where it was elected to, and of its own configuration.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, WrapFuture};
+use serde_json::json;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::actors::process::context::Shared;
+use crate::actors::runtime::messages::{Dump, Shutdown};
+use crate::actors::runtime::panics::{PanicGuard, PanicWatch};
+use crate::actors::runtime::profile;
+use crate::actors::runtime::registry::Registration;
+use nodepool_model::config::Config;
+use nodepool_model::metrics::statsd_metrics;
+use nodepool_zk::locks::election::{self, Leadership};
+use nodepool_zk::mirror::mirror::Subscription;
+use nodepool_zk::{Zk, paths};
+
+/// Changes are reported at most this often.
+const CHANGES: Duration = Duration::from_secs(1);
+/// What did not change is reported this often, because a datagram may have been lost.
+const REFRESH: Duration = Duration::from_secs(10);
+
+pub struct StatsWorker {
+    zk: Zk,
+    shared: Arc<Shared>,
+    pictures: Subscription,
+    config: Arc<Config>,
+    leadership: Option<Leadership>,
+    /// When the global gauges were sent last; `None` before the first time.
+    reported: Option<Instant>,
+    /// The last report is not through yet; the next one waits for its turn.
+    reporting: bool,
+    _guard: PanicGuard,
+    registration: Option<Registration>,
+}
+
+impl StatsWorker {
+    /// `None` where no statsd server is configured: then there is nothing to be elected for.
+    pub fn start_if_wanted(
+        zk: Zk,
+        shared: Arc<Shared>,
+        pictures: Subscription,
+        config: Arc<Config>,
+        panics: &PanicWatch,
+    ) -> Option<Addr<StatsWorker>> {
+        if !shared.samples.has_server() {
+            return None;
+        }
+        let guard = panics.guard("StatsWorker");
+        let worker = StatsWorker {
+            zk,
+            shared,
+            pictures,
+            config,
+            leadership: None,
+            reported: None,
+            reporting: false,
+            _guard: guard,
+            registration: None,
+        };
+        Some(worker.start())
+    }
+
+    fn stand_for_election(&mut self, ctx: &mut Context<Self>) {
+        let zk = self.zk.clone();
+        let candidate = election::candidate(&self.shared.identity.hostname, std::process::id());
+        let elected = async move { election::lead(&zk, paths::ELECTION_STATS, &candidate).await };
+        ctx.spawn(elected.into_actor(self).map(|elected, worker, ctx| match elected {
+            Ok(leadership) => {
+                info!("elected to report statistics");
+                worker.leadership = Some(leadership);
+                worker.reported = None;
+                worker.report_global(ctx);
+            }
+            Err(error) => {
+                warn!(%error, "not standing for election, trying again");
+                ctx.run_later(REFRESH, Self::stand_for_election);
+            }
+        }));
+    }
+
+    /// Counting many nodes takes a while, so it is done where it holds nobody up.
+    fn report_global(&mut self, ctx: &mut Context<Self>) {
+        let leads = self.leadership.as_ref().is_some_and(Leadership::is_certain);
+        if !leads || self.reporting {
+            return;
+        }
+        let due = self.reported.is_none_or(|at| at.elapsed() >= REFRESH);
+        let changed = self.pictures.has_changed();
+        if !due && !changed {
+            return;
+        }
+        let snapshot = self.pictures.see();
+        let samples = self.shared.samples.clone();
+        self.reporting = true;
+        let report = async move {
+            match tokio::task::spawn_blocking(move || statsd_metrics::global_gauges(&snapshot)).await {
+                Ok(gauges) => samples.send_all(gauges).await,
+                Err(error) => warn!(%error, "statistics could not be counted"),
+            }
+        };
+        ctx.spawn(report.into_actor(self).map(|(), worker, _| {
+            worker.reporting = false;
+            worker.reported = Some(Instant::now());
+        }));
+    }
+
+    /// As often as pools of the original go over their requests.
+    fn report_limits(&mut self, _: &mut Context<Self>) {
+        statsd_metrics::limit_gauges(&self.config).into_iter().for_each(|sample| self.shared.samples.report(sample));
+    }
+
+    fn report_client(&mut self, _: &mut Context<Self>) {
+        let gauges = statsd_metrics::client_gauges(&self.shared.identity.hostname);
+        gauges.into_iter().for_each(|sample| self.shared.samples.report(sample));
+    }
+}
+
+impl Actor for StatsWorker {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        self.registration = Some(self.shared.registry.register("StatsWorker", "", ctx.address()));
+        self.stand_for_election(ctx);
+        self.report_limits(ctx);
+        self.report_client(ctx);
+        ctx.run_interval(CHANGES, Self::report_global);
+        ctx.run_interval(CHANGES, Self::report_limits);
+        ctx.run_interval(REFRESH, Self::report_client);
+    }
+}
+
+/// A new configuration is in force.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure(pub Arc<Config>);
+
+impl Handler<Reconfigure> for StatsWorker {
+    type Result = ();
+
+    fn handle(&mut self, message: Reconfigure, ctx: &mut Self::Context) {
+        let _measured = profile::handling::<Self>("Reconfigure");
+        self.config = message.0;
+        self.report_limits(ctx);
+    }
+}
+
+impl Handler<Dump> for StatsWorker {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Self::Context) -> Self::Result {
+        let _measured = profile::handling::<Self>("Dump");
+        Some(json!({
+            "elected": self.leadership.is_some(),
+            "reporting": self.reporting,
+            "reported_s_ago": self.reported.map(|at| at.elapsed().as_secs_f64()),
+            "samples_dropped": self.shared.samples.dropped(),
+        }))
+    }
+}
+
+impl Handler<Shutdown> for StatsWorker {
+    type Result = actix::ResponseFuture<()>;
+
+    fn handle(&mut self, _: Shutdown, ctx: &mut Self::Context) -> Self::Result {
+        let _measured = profile::handling::<Self>("Shutdown");
+        ctx.stop();
+        let leadership = self.leadership.take();
+        Box::pin(async move {
+            if let Some(leadership) = leadership
+                && let Err(error) = leadership.resign().await
+            {
+                warn!(%error, "the end of the session will end the leadership");
+            }
+        })
+    }
+}

@@ -1,0 +1,44 @@
+//! What can be typed after `nodepool-builder`.
+
+use clap::Parser;
+
+use super::{CommonFlags, seconds, seconds_or_none};
+use nodepool_model::records::time::Span;
+
+/// Node pool image builder.
+#[derive(Parser)]
+#[command(name = "nodepool-builder", disable_version_flag = true, infer_long_args = true, args_override_self = true)]
+pub struct BuilderFlags {
+    #[command(flatten)]
+    pub common: CommonFlags,
+    /// path to pid file
+    #[arg(short = 'p', value_name = "PIDFILE", default_value = "/var/run/nodepool/nodepool-builder.pid")]
+    pub pid_file: String,
+    /// number of build workers
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(0..=1000), allow_negative_numbers = true, default_value = "1")]
+    pub build_workers: u16,
+    /// number of upload workers
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(0..=1000), allow_negative_numbers = true, default_value = "4")]
+    pub upload_workers: u16,
+    /// make small files instead of images
+    #[arg(long)]
+    pub fake: bool,
+    /// seconds before an image whose build has failed is built again
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "10")]
+    pub build_interval: Span,
+    /// seconds between looks whether a build that is under way is still wanted
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "30")]
+    pub build_poll_timeout: Span,
+    /// seconds before an upload that has failed is tried again
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "10")]
+    pub upload_interval: Span,
+    /// seconds from one upload of a worker to its next
+    #[arg(long, value_name = "SECONDS", value_parser = seconds_or_none, allow_negative_numbers = true, default_value = "0")]
+    pub image_upload_sleep: Span,
+    /// seconds that a post-upload-hook may take
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "3600")]
+    pub hook_timeout: Span,
+    /// seconds between looks for builds, uploads and files that are not needed any more; 0: none
+    #[arg(long, value_name = "SECONDS", value_parser = seconds_or_none, allow_negative_numbers = true, default_value = "60")]
+    pub cleanup_interval: Span,
+}

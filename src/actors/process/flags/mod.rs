@@ -1,0 +1,102 @@
+//! What both daemons' flags have in common, and the values of all.
+
+pub mod builder;
+pub mod launcher;
+pub mod tilde;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use super::context::VERSION;
+use super::process::{DaemonOptions, Mode};
+use nodepool_model::records::time::Span;
+use python_logging::{LineFormat, Verbosity};
+
+/// How a daemon is started, whichever it is.
+#[derive(clap::Args)]
+pub struct CommonFlags {
+    /// path to config file
+    #[arg(short = 'c', value_name = "CONFIG", default_value = "/etc/nodepool/nodepool.yaml")]
+    pub config: String,
+    /// path to secure file
+    #[arg(short = 's', value_name = "SECURE")]
+    pub secure: Option<String>,
+    /// path to log config file
+    #[arg(short = 'l', value_name = "LOGCONFIG")]
+    pub log_config: Option<String>,
+    /// lines of the log as text or json
+    #[arg(long, value_name = "FORMAT", value_parser = line_format, default_value = "text")]
+    pub log_format: LineFormat,
+    /// do not run as a daemon, with debug logging
+    #[arg(short = 'd')]
+    pub debug: bool,
+    /// do not run as a daemon
+    #[arg(short = 'f')]
+    pub foreground: bool,
+    /// accepted for compatibility; there is no Python console here
+    #[arg(long)]
+    pub repl: bool,
+    /// show version
+    #[arg(long)]
+    pub version: bool,
+}
+
+impl CommonFlags {
+    /// Says what there is to say before anything is begun; a status, if that was all.
+    pub fn answered(&self) -> Option<ExitCode> {
+        if self.version {
+            // Nobody may be reading.
+            let _ = writeln!(std::io::stdout(), "Nodepool version: {VERSION}");
+            return Some(ExitCode::SUCCESS);
+        }
+        if self.repl {
+            eprintln!("--repl is ignored: there is no Python console here; send SIGUSR2 for a dump of all state");
+        }
+        None
+    }
+
+    pub fn daemon(&self, pid_file: &str) -> DaemonOptions {
+        DaemonOptions {
+            mode: match self.debug || self.foreground {
+                true => Mode::Foreground,
+                false => Mode::Background { pid_file: absolute(pid_file) },
+            },
+            log_config: self.log_config.as_deref().map(absolute),
+            log_format: self.log_format,
+            verbosity: if self.debug { Verbosity::Debug } else { Verbosity::Normal },
+        }
+    }
+}
+
+/// Decimals are welcome; a timer needs a span above zero that a clock can count.
+pub fn seconds(text: &str) -> Result<Span, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds.is_finite() && (0.001..=1e9).contains(&seconds) => Ok(Span(seconds)),
+        _ => Err("a number of seconds above 0 is expected, such as 10 or 0.5".to_owned()),
+    }
+}
+
+/// The same, with 0 for none at all.
+pub fn seconds_or_none(text: &str) -> Result<Span, String> {
+    match text.parse::<f64>() {
+        Ok(0.0) => Ok(Span::ZERO),
+        _ => seconds(text).map_err(|error| format!("{error}, or 0")),
+    }
+}
+
+/// What lines of the log look like.
+pub fn line_format(text: &str) -> Result<LineFormat, String> {
+    match text {
+        "text" => Ok(LineFormat::Text),
+        "json" => Ok(LineFormat::Json),
+        _ => Err("`text` or `json` is expected".to_owned()),
+    }
+}
+
+/// With `~` replaced, and independent of the folder, which changes in the background.
+pub fn absolute(path: &str) -> PathBuf {
+    let expanded = tilde::expanded(path);
+    // Without a current folder there is nothing to make it absolute with; opening it will say so.
+    std::path::absolute(&expanded).unwrap_or(expanded)
+}

@@ -1,0 +1,84 @@
+//! Providers of the configuration that could not be started, and what that means for a request.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tracing::error;
+
+use crate::actors::runtime::clock;
+use nodepool_model::config::Config;
+use nodepool_model::records::ids::{LauncherId, PoolId, ProviderName};
+use nodepool_model::records::request::NodeRequest;
+use nodepool_model::records::time::Timestamp;
+use nodepool_model::report::status::{VerdictKind, Why};
+use python_yaml::diagnostics::Problem;
+
+#[derive(Debug, Default)]
+pub struct NotStarted {
+    reasons: BTreeMap<ProviderName, Trouble>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Trouble {
+    reason: String,
+    since: Timestamp,
+}
+
+impl NotStarted {
+    /// Tells it, and returns true, where that is news: it is tried again and again, and need not be told each time.
+    pub fn failed(&mut self, provider: &ProviderName, problems: &[Problem]) -> bool {
+        let reason = problems.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>().join("; ");
+        let is_news = self.reasons.get(provider).is_none_or(|trouble| trouble.reason != reason);
+        if is_news {
+            for problem in problems {
+                error!(target: "nodepool.ProviderManager", %provider, %problem, "Error starting provider");
+            }
+            self.reasons.insert(provider.clone(), Trouble { reason, since: clock::now() });
+        }
+        is_news
+    }
+
+    /// It runs, or is configured no more.
+    pub fn forget(&mut self, provider: &ProviderName) {
+        self.reasons.remove(provider);
+    }
+
+    /// The first pool that would have a label of the request if its provider could be started.
+    pub fn why(&self, request: &NodeRequest, config: &Config, launcher: impl Fn(&PoolId) -> LauncherId) -> Option<Why> {
+        self.reasons.iter().find_map(|(provider, trouble)| {
+            let pools = &config.providers.get(provider)?.pools;
+            let has_label =
+                |labels: &std::collections::BTreeSet<_>| request.node_types.iter().any(|label| labels.contains(label));
+            let pool = pools.values().find(|pool| has_label(&pool.labels))?;
+            let id = PoolId { provider: provider.clone(), pool: pool.name.clone() };
+            Some(Why {
+                launcher: launcher(&id),
+                provider: provider.clone(),
+                pool: pool.name.clone(),
+                verdict: VerdictKind::Decline,
+                reason: format!("the provider is out of service: {}", trouble.reason),
+                since: trouble.since,
+            })
+        })
+    }
+
+    /// For dumps: the reasons by provider.
+    pub fn observe(&self) -> BTreeMap<&ProviderName, &String> {
+        self.reasons.iter().map(|(provider, trouble)| (provider, &trouble.reason)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use python_yaml::tree::Place;
+
+    #[test]
+    fn a_reason_is_news_until_it_is_known() {
+        let (mut not_started, provider) = (NotStarted::default(), ProviderName::from("lab"));
+        let mut failed = |message: &str| not_started.failed(&provider, &[Problem::error(Place::default(), message)]);
+        assert_eq!(["no file", "no file", "no cloud", "no file"].map(&mut failed), [true, false, true, true]);
+        not_started.forget(&provider);
+        assert!(not_started.failed(&provider, &[Problem::error(Place::default(), "no file")]));
+    }
+}

@@ -1,0 +1,52 @@
+//! What changes something at a cloud passes here last: a process that stood still may have lost its session without knowing, and
+//! others go on with what was its own.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::time::Instant;
+
+use nodepool_driver::call_guard::Gate;
+use nodepool_zk::{SessionState, Zk, paths};
+
+/// A call is on its way for a while; so long the session has to live.
+const ON_THE_WAY: Duration = Duration::from_millis(100);
+/// Between two questions, where nobody answers.
+const PAUSE: Duration = Duration::from_millis(200);
+
+#[derive(Clone)]
+pub struct Fence(Zk);
+
+impl Fence {
+    pub fn of(zk: Zk) -> Self {
+        Self(zk)
+    }
+
+    /// Resolves when the session is known to live; never, where it is over. Asks nobody where a leader answered lately.
+    pub async fn passed(&self) {
+        while !self.is_known_to_live() {
+            let answered = self.0.sync(paths::ROOT).await.is_ok();
+            if *self.0.session().borrow() == SessionState::Expired {
+                return futures::future::pending().await;
+            }
+            // We may have stood still since it was asked, so it is looked at once more.
+            if !answered {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// For drivers, which know nothing of sessions.
+    pub fn gate(&self) -> Gate {
+        let fence = self.clone();
+        Gate::new(move || {
+            let fence = fence.clone();
+            async move { fence.passed().await }.boxed()
+        })
+    }
+
+    /// It asks nobody.
+    pub fn is_known_to_live(&self) -> bool {
+        self.0.lives_until().is_some_and(|until| Instant::now() + ON_THE_WAY < until)
+    }
+}

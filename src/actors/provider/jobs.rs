@@ -1,0 +1,170 @@
+//! How a job reaches a provider and how its submitter hears of it: every submit is answered, come what may.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use actix::{Message, Recipient};
+use tokio::sync::watch;
+
+use tracing::debug;
+
+use crate::actors::runtime::log_context::Subject;
+use crate::actors::runtime::messages::Shutdown;
+use nodepool_driver::driver::Outdated;
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::Facts;
+use nodepool_driver::job::{Job, News, Notification, Outcome};
+use nodepool_drivers::common::keyscan::Scanner;
+use nodepool_model::records::ids::{ExternalId, ProviderName};
+use nodepool_model::records::resources::Amounts;
+
+/// A running provider, as the others see it: where to submit jobs, and what is known. Hides the driver's type.
+#[derive(Clone, Debug)]
+pub struct ProviderHandle {
+    pub provider: ProviderName,
+    pub submit: Recipient<Submit>,
+    pub abandon: Recipient<Abandon>,
+    /// It is replaced or removed: no survey any more but for launches that wait for one, and the TaskManager stops when nothing is in
+    /// flight and nobody has this handle, for requests that were begun with it end with it.
+    pub drain: Recipient<Drain>,
+    /// Stops at once; every job still open is answered with a failure.
+    pub stop: Recipient<Shutdown>,
+    /// Hears what leaked instances take.
+    pub account: Recipient<Account>,
+    /// Only where the driver listens.
+    pub notify: Option<Recipient<Notify>>,
+    pub facts: watch::Receiver<Arc<Facts>>,
+    /// Only where the driver reads more than its section.
+    pub outdated: Option<Outdated>,
+    /// For the host keys of its nodes, a bounded number at a time.
+    pub scanner: Arc<Scanner>,
+}
+
+/// What is known about each of these providers now.
+pub fn facts_of(providers: &BTreeMap<ProviderName, ProviderHandle>) -> BTreeMap<ProviderName, Arc<Facts>> {
+    providers.iter().map(|(name, provider)| (name.clone(), provider.facts.borrow().clone())).collect()
+}
+
+/// Brings what is known up to date; returns what was known before, where that was something else.
+pub fn renew_facts(
+    known: &mut BTreeMap<ProviderName, Arc<Facts>>,
+    providers: &BTreeMap<ProviderName, ProviderHandle>,
+) -> Option<BTreeMap<ProviderName, Arc<Facts>>> {
+    let are_newest = known.len() == providers.len()
+        && known
+            .iter()
+            .zip(providers)
+            .all(|((known, facts), (name, provider))| known == name && Arc::ptr_eq(facts, &provider.facts.borrow()));
+    (!are_newest).then(|| std::mem::replace(known, facts_of(providers)))
+}
+
+/// News for a driver.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Notify(pub Notification);
+
+/// What leaked instances take of a provider's limits.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Account(pub Amounts);
+
+/// The submitter's own number for a job; unique among the jobs it has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Submit {
+    pub job: Job,
+    pub answer: Answer,
+}
+
+impl Submit {
+    pub fn new(ticket: Ticket, job: Job, reply: Recipient<JobNews>) -> Self {
+        Self { job, answer: Answer { ticket, reply: Some(reply), known: false, subject: Subject::default() } }
+    }
+
+    /// For the log lines of the job and of its calls.
+    pub fn about(mut self, subject: Subject) -> Self {
+        self.answer.subject = subject;
+        self
+    }
+}
+
+/// The submitter wants a job no more. A call in flight is awaited, so that what it creates is known; the job then ends
+/// with a failure.
+#[derive(Clone, Message)]
+#[rtype(result = "()")]
+pub struct Abandon {
+    pub ticket: Ticket,
+    /// The same as in the submit.
+    pub reply: Recipient<JobNews>,
+}
+
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Drain;
+
+/// What a submitter hears.
+#[derive(Clone, Debug, Message, PartialEq)]
+#[rtype(result = "()")]
+pub struct JobNews {
+    pub ticket: Ticket,
+    pub news: News,
+}
+
+/// The duty to answer one submit. Dropped unanswered, by a provider that stopped or a mailbox that was closed, it says
+/// so: nobody waits for ever.
+pub struct Answer {
+    ticket: Ticket,
+    /// `None` once the job has ended.
+    reply: Option<Recipient<JobNews>>,
+    known: bool,
+    subject: Subject,
+}
+
+impl Answer {
+    /// Tells the id once; later calls change nothing.
+    pub fn known(&mut self, id: &ExternalId) {
+        if !self.known {
+            self.known = true;
+            self.tell(News::Known(id.clone()));
+        }
+    }
+
+    pub fn ended(mut self, result: Result<Outcome, CloudError>) {
+        self.tell(News::Ended(result));
+        self.reply = None;
+    }
+
+    pub fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// A step of the job's machine, for those who watch it.
+    pub fn stepped(&self, provider: &ProviderName, from: &str, to: &str) {
+        if from != to {
+            let (event_id, node_request_id, node_id) =
+                (self.subject.event_id(), self.subject.request_id(), self.subject.node_id());
+            debug!(target: "nodepool.StateMachineProvider", %provider, event_id, node_request_id, node_id, from, to, "advanced");
+        }
+    }
+
+    /// Is this the job that an `Abandon` means?
+    pub fn belongs_to(&self, abandon: &Abandon) -> bool {
+        self.ticket == abandon.ticket && self.reply.as_ref() == Some(&abandon.reply)
+    }
+
+    fn tell(&self, news: News) {
+        // Not bounded by the mailbox but by the protocol: at most two news for a job.
+        if let Some(reply) = &self.reply {
+            reply.do_send(JobNews { ticket: self.ticket, news });
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.tell(News::Ended(Err(CloudError::given_up("the provider has stopped"))));
+    }
+}

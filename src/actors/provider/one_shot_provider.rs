@@ -1,0 +1,128 @@
+//! One provider for the time of a command: its driver in a thread of its own, jobs in, outcomes out.
+
+use std::sync::Arc;
+
+use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, System, WrapFuture};
+use tokio::sync::{oneshot, watch};
+
+use super::jobs::{JobNews, ProviderHandle};
+use super::provider_client::{Asking, Counter};
+use super::providers;
+use super::task_manager::{Surroundings, Surveying};
+use crate::actors::runtime::panics::PanicWatch;
+use crate::actors::runtime::{dump, profile};
+use crate::actors::telemetry::samples::SampleSink;
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::Facts;
+use nodepool_driver::job::{Job, Outcome};
+use nodepool_model::config::ProviderConfig;
+use nodepool_model::records::time::Span;
+pub use nodepool_policy::cleanup::leaks::{Suspect, suspects};
+use python_yaml::diagnostics::Problem;
+
+/// Calls at a time.
+const CONCURRENCY: usize = 10;
+
+/// A running provider; dropping it ends its thread.
+pub struct Single {
+    clerk: Addr<Clerk>,
+    system: System,
+    facts: watch::Receiver<Arc<Facts>>,
+}
+
+impl Single {
+    /// Opens the driver of a section.
+    pub async fn open(section: Arc<ProviderConfig>) -> Result<Self, Vec<Problem>> {
+        let (ready, opened) = oneshot::channel();
+        std::thread::spawn(move || {
+            let runner = System::new();
+            runner.block_on(async {
+                let surroundings = Surroundings {
+                    registry: dump::Registry::default(),
+                    panics: PanicWatch::new(),
+                    samples: SampleSink::discard(),
+                    api_concurrency: CONCURRENCY,
+                    image_check: Span(f64::INFINITY),
+                    arbiter: actix::Arbiter::current(),
+                    surveying: Surveying::Regularly,
+                    fence: None,
+                };
+                let started = providers::start(&section, surroundings, None).map(|provider| {
+                    let facts = provider.facts.clone();
+                    let clerk = Clerk { provider, asking: Asking::default() }.start();
+                    Self { clerk, system: System::current(), facts }
+                });
+                let has_failed = started.is_err();
+                // Nobody waits any more: there is nothing to run for.
+                if ready.send(started).is_err() || has_failed {
+                    System::current().stop();
+                }
+            });
+            // How a command's system ends tells nothing.
+            let _ = runner.run();
+        });
+        opened.await.unwrap_or_else(|_| Err(Vec::new()))
+    }
+
+    /// Runs a job to its end.
+    pub async fn run(&self, job: Job) -> Result<Outcome, CloudError> {
+        let (reply, ended) = oneshot::channel();
+        self.clerk.do_send(Ask { job, reply });
+        ended.await.unwrap_or_else(|_| Err(CloudError::given_up("the provider has stopped")))
+    }
+
+    /// What the first survey found.
+    pub async fn survey(&self) -> Result<Arc<Facts>, CloudError> {
+        match self.run(Job::Survey).await? {
+            Outcome::Surveyed(facts, _) => Ok(facts),
+            _ => Ok(self.facts.borrow().clone()),
+        }
+    }
+}
+
+impl Drop for Single {
+    fn drop(&mut self) {
+        self.system.stop();
+    }
+}
+
+/// Submits jobs and keeps who asked.
+struct Clerk {
+    provider: ProviderHandle,
+    asking: Asking,
+}
+
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Ask {
+    job: Job,
+    reply: oneshot::Sender<Result<Outcome, CloudError>>,
+}
+
+impl Actor for Clerk {
+    type Context = Context<Self>;
+}
+
+impl Handler<Ask> for Clerk {
+    type Result = ();
+
+    fn handle(&mut self, ask: Ask, ctx: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("Ask");
+        let reply = ctx.address().recipient();
+        let counter = Counter { asking: self.asking.clone(), provider: self.provider.clone(), reply };
+        let running = async move {
+            // Who asked may have given up.
+            let _ = ask.reply.send(counter.run(ask.job).await);
+        };
+        ctx.spawn(running.into_actor(self));
+    }
+}
+
+impl Handler<JobNews> for Clerk {
+    type Result = ();
+
+    fn handle(&mut self, message: JobNews, _: &mut Context<Self>) {
+        let _measured = profile::handling::<Self>("JobNews");
+        self.asking.heard(message);
+    }
+}

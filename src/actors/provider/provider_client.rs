@@ -1,0 +1,116 @@
+//! Jobs for whoever waits for them in the middle of something: asked, heard of, and abandoned where nobody waits any more.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use actix::Recipient;
+use tokio::sync::mpsc;
+
+use super::jobs::{Abandon, JobNews, ProviderHandle, Submit, Ticket};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::job::{Job, News, Outcome};
+use nodepool_model::records::ids::ExternalId;
+
+/// The jobs that an actor has asked for on behalf of others.
+#[derive(Clone, Default)]
+pub struct Asking {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    open: BTreeMap<Ticket, mpsc::UnboundedSender<News>>,
+    next: u64,
+}
+
+/// Where to ask: one provider, and the actor that hears its news.
+#[derive(Clone)]
+pub struct Counter {
+    pub asking: Asking,
+    pub provider: ProviderHandle,
+    pub reply: Recipient<JobNews>,
+}
+
+/// A job that is under way; dropped before its end, it is abandoned.
+pub struct Asked {
+    counter: Counter,
+    ticket: Ticket,
+    news: mpsc::UnboundedReceiver<News>,
+    has_ended: bool,
+}
+
+impl Asking {
+    /// To be told of all news that the actor hears.
+    pub fn heard(&self, message: JobNews) {
+        let mut state = self.lock();
+        let has_ended = matches!(message.news, News::Ended(_));
+        if let Some(news) = state.open.get(&message.ticket) {
+            // Who waited may just have gone.
+            let _ = news.send(message.news);
+        }
+        if has_ended {
+            state.open.remove(&message.ticket);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counter {
+    pub fn ask(&self, job: Job) -> Asked {
+        let (sender, news) = mpsc::unbounded_channel();
+        let ticket = {
+            let mut state = self.asking.lock();
+            state.next += 1;
+            let ticket = Ticket(state.next);
+            state.open.insert(ticket, sender);
+            ticket
+        };
+        self.provider.submit.do_send(Submit::new(ticket, job, self.reply.clone()));
+        Asked { counter: self.clone(), ticket, news, has_ended: false }
+    }
+
+    /// A job of which nothing but the end matters.
+    pub async fn run(&self, job: Job) -> Result<Outcome, CloudError> {
+        let mut asked = self.ask(job);
+        loop {
+            if let News::Ended(result) = asked.next().await {
+                return result;
+            }
+        }
+    }
+}
+
+impl Counter {
+    /// One that is not there is as good as deleted.
+    pub async fn delete_image(&self, id: &ExternalId, within: Duration) -> Result<(), String> {
+        match tokio::time::timeout(within, self.run(Job::DeleteImage(id.clone()))).await {
+            Ok(Ok(_) | Err(CloudError::NotFound)) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no answer within {} s", within.as_secs())),
+        }
+    }
+}
+
+impl Asked {
+    /// The next news; after the end there are none to be asked for.
+    pub async fn next(&mut self) -> News {
+        let stopped = || News::Ended(Err(CloudError::given_up("the provider has stopped")));
+        let news = self.news.recv().await.unwrap_or_else(stopped);
+        self.has_ended |= matches!(news, News::Ended(_));
+        news
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.counter.asking.lock().open.remove(&self.ticket);
+            let abandon = Abandon { ticket: self.ticket, reply: self.counter.reply.clone() };
+            self.counter.provider.abandon.do_send(abandon);
+        }
+    }
+}

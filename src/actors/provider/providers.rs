@@ -1,0 +1,62 @@
+//! Starts a TaskManager for a provider section and hands out the way to it.
+
+use std::collections::BTreeMap;
+
+use super::jobs::ProviderHandle;
+use super::task_manager::{Surroundings, TaskManager};
+use nodepool_driver::driver::Driver;
+use nodepool_drivers::OpenDriver;
+use nodepool_model::config::{Config, ProviderConfig};
+use nodepool_model::records::ids::ProviderName;
+use python_yaml::diagnostics::Problem;
+
+/// Drivers that are not part of this crate. They are tried first, so that one of them may replace a driver of ours.
+pub trait MoreDrivers: Send + Sync {
+    /// Values of a provider's `driver` that it opens. Of a section whose driver Nodepool 11 does not know, everything that is not
+    /// common to all drivers is left to `open`: which keys there are, and what they mean.
+    fn names(&self) -> Vec<&'static str>;
+    /// Opens its driver for the section and ends with `start.with(driver)`.
+    fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>>;
+}
+
+/// Providers whose section is as before: those of which the driver has read something else that changed, and those that could
+/// not be started, which may be possible by now.
+pub fn to_be_opened_anew(
+    before: &Config,
+    now: &Config,
+    running: &BTreeMap<ProviderName, ProviderHandle>,
+) -> Vec<ProviderName> {
+    let same = now.providers.iter().filter(|(name, section)| before.providers.get(*name) == Some(*section));
+    let is_outdated = |name: &ProviderName| match running.get(name) {
+        Some(handle) => handle.outdated.as_ref().is_some_and(|outdated| (outdated.0)()),
+        None => true,
+    };
+    same.map(|(name, _)| name).filter(|name| is_outdated(name)).cloned().collect()
+}
+
+/// Makes a running provider of an opened driver.
+pub struct StartProvider {
+    provider: ProviderName,
+    surroundings: Surroundings,
+}
+
+impl OpenDriver for StartProvider {
+    type Out = ProviderHandle;
+
+    fn with<D: Driver>(self, driver: D) -> ProviderHandle {
+        TaskManager::launch(self.provider, driver, self.surroundings)
+    }
+}
+
+/// A provider that cannot be opened is out of service; the problems say why.
+pub fn start(
+    section: &ProviderConfig,
+    surroundings: Surroundings,
+    more: Option<&dyn MoreDrivers>,
+) -> Result<ProviderHandle, Vec<Problem>> {
+    let start = StartProvider { provider: section.name.clone(), surroundings };
+    match more.filter(|more| more.names().contains(&section.driver.as_str())) {
+        Some(more) => more.open(section, start),
+        None => nodepool_drivers::open(section, start),
+    }
+}

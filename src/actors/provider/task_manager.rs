@@ -1,0 +1,353 @@
+//! TaskManager: performs the API calls of one provider, spaced and bounded; the only way to a cloud.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, ActorContext, ArbiterHandle, AsyncContext, Context, Handler, SpawnHandle};
+use serde::Serialize;
+use tokio::sync::watch;
+use tracing::{Instrument, debug, info_span};
+
+pub use super::fence::Fence;
+use super::jobs::{Abandon, Account, Drain, Notify, ProviderHandle, Submit};
+use super::tasks::Tasks;
+use super::tasks_view;
+use crate::actors::runtime::actor_tasks::Errands;
+use crate::actors::runtime::messages::{Dump, Shutdown};
+use crate::actors::runtime::panics::{PanicGuard, PanicWatch};
+use crate::actors::runtime::registry::Registration;
+use crate::actors::runtime::{dump, profile};
+use crate::actors::telemetry::samples::SampleSink;
+use crate::actors::telemetry::statsd;
+use nodepool_driver::call_guard::Gate;
+use nodepool_driver::driver::{ApiCall, Driver};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::Facts;
+use nodepool_driver::state_machine::InFlight;
+use nodepool_model::metrics::{prometheus_metrics, statsd_metrics};
+use nodepool_model::records::ids::ProviderName;
+use nodepool_model::records::time::Span;
+use nodepool_policy::provider::refresh_schedule::Surveys;
+use nodepool_policy::provider::task_queue::{CallId, TaskQueue, Turn};
+
+/// Whether a provider is looked at as a whole, again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Surveying {
+    /// As its driver says.
+    Regularly,
+    /// Who only uploads images need not know what else there is.
+    Never,
+}
+
+/// What a TaskManager is given besides its driver.
+#[derive(Clone)]
+pub struct Surroundings {
+    pub registry: dump::Registry,
+    pub panics: PanicWatch,
+    pub samples: SampleSink,
+    /// Calls in flight, where the driver lets the operator choose.
+    pub api_concurrency: usize,
+    /// Between looks for an image that is missing in the cloud.
+    pub image_check: Span,
+    /// Where the TaskManager lives.
+    pub arbiter: ArbiterHandle,
+    pub surveying: Surveying,
+    /// For what changes something, where that hangs on a session.
+    pub fence: Option<Fence>,
+}
+
+pub struct TaskManager<D: Driver> {
+    provider: ProviderName,
+    driver: Rc<D>,
+    /// Where what the driver counts goes.
+    own_samples: SampleSink,
+    surroundings: Surroundings,
+    tasks: Tasks<D>,
+    errands: Errands<Self>,
+    /// Between the wish for an inventory and the listing.
+    observe: Duration,
+    /// For the next call that has to wait for the rate.
+    timer: Option<SpawnHandle>,
+    /// For the next survey, with its time.
+    survey: Option<(Span, SpawnHandle)>,
+    life: Life,
+    /// Looks whether anybody still has the handle.
+    lingering: Option<SpawnHandle>,
+    kept: Option<(Registration, PanicGuard)>,
+}
+
+/// Between looks whether a provider that is drained may go.
+const LINGER: Duration = Duration::from_millis(200);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Life {
+    Serving,
+    Draining,
+}
+
+impl<D: Driver> TaskManager<D> {
+    /// Starts the TaskManager on its arbiter.
+    pub fn launch(provider: ProviderName, driver: D, surroundings: Surroundings) -> ProviderHandle {
+        let (sender, facts) = watch::channel(Arc::new(driver.facts()));
+        let outdated = driver.outdated();
+        let (name, arbiter) = (provider.clone(), surroundings.arbiter.clone());
+        let address = Self::start_in_arbiter(&arbiter, move |_| Self::new(name, driver, surroundings, sender));
+        ProviderHandle {
+            provider,
+            submit: address.clone().recipient(),
+            abandon: address.clone().recipient(),
+            drain: address.clone().recipient(),
+            account: address.clone().recipient(),
+            notify: D::LISTENS.then(|| address.clone().recipient()),
+            stop: address.recipient(),
+            facts,
+            outdated,
+            scanner: Arc::default(),
+        }
+    }
+
+    fn new(provider: ProviderName, driver: D, surroundings: Surroundings, facts: watch::Sender<Arc<Facts>>) -> Self {
+        let pace = driver.pace();
+        let in_flight = match pace.in_flight {
+            InFlight::Pinned(number) => number,
+            InFlight::Adjustable => surroundings.api_concurrency,
+        };
+        let queue = TaskQueue::new(pace.spacing, in_flight.max(1));
+        let surveys = Surveys::new(pace.refresh, surroundings.image_check);
+        let own_samples = driver.samples_to().map_or_else(|| surroundings.samples.clone(), statsd::start);
+        let driver = Rc::new(driver);
+        Self {
+            own_samples,
+            tasks: Tasks::new(provider.clone(), driver.clone(), queue, surveys, facts),
+            errands: Errands::default(),
+            provider,
+            driver,
+            surroundings,
+            observe: pace.observe.to_duration(),
+            timer: None,
+            survey: None,
+            life: Life::Serving,
+            lingering: None,
+            kept: None,
+        }
+    }
+
+    /// Starts whatever may start. Every handler ends with this.
+    fn go_on(&mut self, ctx: &mut Context<Self>) {
+        let wants_to_know = self.life == Life::Serving || self.tasks.awaits_survey();
+        if wants_to_know && self.surroundings.surveying == Surveying::Regularly {
+            self.survey_when_due(ctx);
+        }
+        if self.tasks.take_due_listing() {
+            ctx.run_later(self.observe, |act, ctx| {
+                act.tasks.list();
+                act.go_on(ctx);
+            });
+        }
+        if let Some(timer) = self.timer.take() {
+            ctx.cancel_future(timer);
+        }
+        loop {
+            match self.tasks.turn() {
+                Turn::Start(id) => self.start_call(id, ctx),
+                Turn::WaitUntil(time) => {
+                    let wait = self.until(time);
+                    self.timer = Some(ctx.run_later(wait, |act, ctx| act.go_on(ctx)));
+                    break;
+                }
+                Turn::WaitForEnd | Turn::Empty => break,
+            }
+        }
+        if self.life == Life::Draining && self.tasks.is_empty() {
+            self.stop_when_unused(ctx);
+        }
+    }
+
+    /// Requests that were begun before the provider was replaced or removed end with it: it goes when nobody has its handle.
+    fn stop_when_unused(&mut self, ctx: &mut Context<Self>) {
+        if !self.tasks.has_watchers() {
+            ctx.stop();
+        } else if self.lingering.is_none() {
+            self.lingering = Some(ctx.run_later(LINGER, |act, ctx| {
+                act.lingering = None;
+                act.go_on(ctx);
+            }));
+        }
+    }
+
+    fn until(&self, time: Span) -> Duration {
+        Span(time.0 - self.tasks.now().0).to_duration().max(Duration::from_millis(1))
+    }
+
+    fn survey_when_due(&mut self, ctx: &mut Context<Self>) {
+        let Some(due) = self.tasks.survey_due() else { return };
+        if due <= self.tasks.now() {
+            return self.tasks.survey();
+        }
+        if let Some((at, timer)) = self.survey {
+            if at == due {
+                return;
+            }
+            ctx.cancel_future(timer);
+        }
+        let timer = ctx.run_later(self.until(due), |act, ctx| {
+            act.survey = None;
+            act.go_on(ctx);
+        });
+        self.survey = Some((due, timer));
+    }
+
+    /// Wraps the driver's call, once for all drivers: deadline, trace span, and the way back to `call_ended`.
+    fn start_call(&mut self, id: CallId, ctx: &mut Context<Self>) {
+        let request = self.tasks.started(id);
+        let limit = request.deadline().to_duration();
+        let subject = self.tasks.subject(id).cloned().unwrap_or_default();
+        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        let (provider, call) = (&self.provider, request.key());
+        debug!(%provider, event_id, node_request_id, node_id, call, "API call");
+        let span = info_span!("api_call", %provider, event_id, node_request_id, node_id, call);
+        let driver = self.driver.clone();
+        let fence = self.surroundings.fence.clone().filter(|_| request.changes());
+        let calling = async move {
+            let gate = fence.as_ref().map_or_else(Gate::open, Fence::gate);
+            if let Some(fence) = fence {
+                // What was got before a long wait may have ended meanwhile.
+                loop {
+                    in_time(limit, driver.prepare(&request)).await?;
+                    if fence.is_known_to_live() {
+                        break;
+                    }
+                    fence.passed().await;
+                }
+            }
+            in_time(limit, driver.call(request, &gate)).await
+        };
+        self.errands.run(ctx, calling.instrument(span), move |result, act, ctx| act.call_ended(id, result, ctx));
+    }
+
+    fn log_end(&self, id: CallId, result: &Result<D::Reply, CloudError>) {
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        let Some((call, took_ms)) = self.tasks.timing(id) else { return };
+        let subject = self.tasks.subject(id).cloned().unwrap_or_default();
+        let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
+        let (provider, took_ms) = (&self.provider, took_ms.round() as u64);
+        match result {
+            Ok(_) => debug!(%provider, event_id, node_request_id, node_id, call, took_ms, "API call ended"),
+            Err(error) => {
+                debug!(%provider, event_id, node_request_id, node_id, call, took_ms, %error, "API call failed")
+            }
+        }
+    }
+
+    fn call_ended(&mut self, id: CallId, result: Result<D::Reply, CloudError>, ctx: &mut Context<Self>) {
+        self.log_end(id, &result);
+        let samples = &self.surroundings.samples;
+        if samples.is_wanted()
+            && let Some((key, milliseconds)) = self.tasks.timing(id)
+        {
+            statsd_metrics::call_ended(&self.provider, key, milliseconds)
+                .into_iter()
+                .for_each(|sample| samples.send(sample));
+            if let Err(error) = &result {
+                let labels = [self.provider.as_str(), key, error.kind()];
+                samples.note(&prometheus_metrics::TASK_FAILED, labels.map(str::to_owned).into(), 1.0);
+            }
+        }
+        self.driver.take_samples().into_iter().for_each(|sample| self.own_samples.send(sample));
+        self.tasks.call_ended(id, result);
+        self.go_on(ctx);
+    }
+}
+
+async fn in_time<T>(limit: Duration, work: impl Future<Output = Result<T, CloudError>>) -> Result<T, CloudError> {
+    tokio::time::timeout(limit, work).await.unwrap_or(Err(CloudError::Deadline))
+}
+
+impl<D: Driver> Actor for TaskManager<D> {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        let name = self.provider.to_string();
+        let registration = self.surroundings.registry.register("TaskManager", name.clone(), ctx.address());
+        self.kept = Some((registration, self.surroundings.panics.guard(format!("TaskManager {name}"))));
+        self.go_on(ctx);
+    }
+}
+
+impl<D: Driver> Handler<Submit> for TaskManager<D> {
+    type Result = ();
+
+    fn handle(&mut self, submit: Submit, ctx: &mut Self::Context) {
+        let _measured = profile::handling::<Self>("Submit");
+        self.tasks.submit(submit.job, submit.answer);
+        self.go_on(ctx);
+    }
+}
+
+impl<D: Driver> Handler<Abandon> for TaskManager<D> {
+    type Result = ();
+
+    fn handle(&mut self, abandon: Abandon, ctx: &mut Self::Context) {
+        let _measured = profile::handling::<Self>("Abandon");
+        self.tasks.abandon(&abandon);
+        self.go_on(ctx);
+    }
+}
+
+impl<D: Driver> Handler<Account> for TaskManager<D> {
+    type Result = ();
+
+    fn handle(&mut self, account: Account, _: &mut Self::Context) {
+        let _measured = profile::handling::<Self>("Account");
+        self.tasks.account(account.0);
+    }
+}
+
+impl<D: Driver> Handler<Notify> for TaskManager<D> {
+    type Result = ();
+
+    fn handle(&mut self, notify: Notify, _: &mut Self::Context) {
+        let _measured = profile::handling::<Self>("Notify");
+        self.driver.notified(&notify.0);
+    }
+}
+
+impl<D: Driver> Handler<Drain> for TaskManager<D> {
+    type Result = ();
+
+    fn handle(&mut self, _: Drain, ctx: &mut Self::Context) {
+        let _measured = profile::handling::<Self>("Drain");
+        self.life = Life::Draining;
+        self.go_on(ctx);
+    }
+}
+
+impl<D: Driver> Handler<Shutdown> for TaskManager<D> {
+    type Result = ();
+
+    fn handle(&mut self, _: Shutdown, ctx: &mut Self::Context) {
+        let _measured = profile::handling::<Self>("Shutdown");
+        ctx.stop();
+    }
+}
+
+impl<D: Driver> Handler<Dump> for TaskManager<D> {
+    type Result = Option<serde_json::Value>;
+
+    fn handle(&mut self, _: Dump, _: &mut Self::Context) -> Self::Result {
+        let _measured = profile::handling::<Self>("Dump");
+        serde_json::to_value(View { life: self.life, tasks: self.tasks.observe() }).ok()
+    }
+}
+
+/// The state of a TaskManager in a dump.
+#[derive(Serialize)]
+struct View {
+    life: Life,
+    #[serde(flatten)]
+    tasks: tasks_view::View,
+}

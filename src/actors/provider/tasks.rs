@@ -1,0 +1,564 @@
+//! The jobs of one provider and the machines that carry them: which call comes next, who hears what, what is noted.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::jobs::{Abandon, Answer};
+use super::tasks_view::{CallView, JobView, SHOWN, View, failed_hosts};
+use crate::actors::runtime::clock;
+use crate::actors::runtime::log_context::Subject;
+use nodepool_driver::driver::{ApiCall, Driver};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::{Facts, Trouble};
+use nodepool_driver::instance::Inventory;
+use nodepool_driver::job::{Job, Outcome};
+use nodepool_driver::state_machine::{Input, Next, StateMachine};
+use nodepool_model::records::ids::ProviderName;
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::static_host::{HostCheck, HostIdentity};
+use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_policy::provider::refresh_schedule::Surveys;
+use nodepool_policy::provider::task_queue::{CallId, TaskQueue, Turn};
+
+pub struct Tasks<D: Driver> {
+    provider: ProviderName,
+    driver: Rc<D>,
+    /// Start of the time of queue and surveys.
+    born: Instant,
+    facts: watch::Sender<Arc<Facts>>,
+    queue: TaskQueue,
+    calls: BTreeMap<CallId, Call<D::Call>>,
+    tasks: BTreeMap<TaskId, Running<D::Machine>>,
+    next_number: u64,
+    listing: Listing,
+    surveys: Surveys,
+    /// Who hears of the survey that is under way.
+    joined: Vec<Answer>,
+    /// Who asked for another one meanwhile.
+    asked: Vec<Answer>,
+    survey_error: Option<String>,
+    listing_error: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct TaskId(u64);
+
+/// A call that is queued or in flight.
+struct Call<C> {
+    task: TaskId,
+    call: C,
+    started: Option<Instant>,
+}
+
+struct Running<M> {
+    task: Task,
+    stage: Stage<M>,
+}
+
+/// One job.
+struct Task {
+    job: Job,
+    owner: Owner,
+    began: Instant,
+    wanted: Wanted,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Yes,
+    /// Ends as soon as its call in flight has come back.
+    NoMore,
+}
+
+/// Who hears of a job's end.
+enum Owner {
+    Submitter(Answer),
+    /// Part of a larger job.
+    PartOf(TaskId),
+    /// The listing for machines that observe.
+    Ourselves,
+}
+
+/// What a job is waiting for.
+enum Stage<M> {
+    Calling(M, CallId),
+    /// For an inventory of a job with a higher number: one that began earlier does not show what the machine has just done.
+    Observing(M, u64),
+    Parts(usize),
+}
+
+/// The listing that machines in `Stage::Observing` wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listing {
+    NotNeeded,
+    /// The shell has yet to be told.
+    Due,
+    /// The shell starts it in a moment, or it is running.
+    UnderWay,
+}
+
+impl<D: Driver> Tasks<D> {
+    pub fn new(
+        provider: ProviderName,
+        driver: Rc<D>,
+        queue: TaskQueue,
+        surveys: Surveys,
+        facts: watch::Sender<Arc<Facts>>,
+    ) -> Self {
+        Self {
+            provider,
+            driver,
+            born: Instant::now(),
+            facts,
+            queue,
+            calls: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            next_number: 0,
+            listing: Listing::NotNeeded,
+            surveys,
+            joined: Vec::new(),
+            asked: Vec::new(),
+            survey_error: None,
+            listing_error: None,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    pub fn submit(&mut self, job: Job, answer: Answer) {
+        if job != Job::Survey {
+            return self.accept(job, Owner::Submitter(answer));
+        }
+        // The first survey has nothing to refresh, so one is enough for all who ask; later, who asks wants to know
+        // what is new, and one survey that begins from now on is enough for all of them.
+        if self.surveys.is_running() && !self.has_surveyed() {
+            self.joined.push(answer);
+        } else {
+            self.asked.push(answer);
+            self.surveys.ask(self.now());
+        }
+    }
+
+    /// The job may have ended meanwhile; the news of that is on its way then.
+    pub fn abandon(&mut self, abandon: &Abandon) {
+        for answers in [&mut self.joined, &mut self.asked] {
+            if let Some(index) = answers.iter().position(|answer| answer.belongs_to(abandon)) {
+                return give_up(answers.swap_remove(index));
+            }
+        }
+        let meant = self.tasks.iter().find(|(_, running)| match &running.task.owner {
+            Owner::Submitter(answer) => answer.belongs_to(abandon),
+            Owner::PartOf(_) | Owner::Ourselves => false,
+        });
+        if let Some(id) = meant.map(|(id, _)| *id) {
+            self.stop_with_parts(id);
+        }
+    }
+
+    /// When the next survey shall begin; `survey` is to be called then.
+    pub fn survey_due(&self) -> Option<Span> {
+        self.surveys.due()
+    }
+
+    /// Launches may wait for what no survey has found out yet.
+    pub fn awaits_survey(&self) -> bool {
+        let knows_all = self.has_surveyed() && self.facts.borrow().unanswered.is_empty();
+        !knows_all && self.tasks.values().any(|running| matches!(running.task.job, Job::Launch(_)))
+    }
+
+    pub fn survey(&mut self) {
+        self.surveys.begin(self.now());
+        self.joined = std::mem::take(&mut self.asked);
+        self.accept(Job::Survey, Owner::Ourselves);
+    }
+
+    /// True once when machines began to wait for an inventory; `list` is then to be called in a moment.
+    pub fn take_due_listing(&mut self) -> bool {
+        let is_due = self.listing == Listing::Due;
+        if is_due {
+            self.listing = Listing::UnderWay;
+        }
+        is_due
+    }
+
+    pub fn list(&mut self) {
+        assert_eq!(self.listing, Listing::UnderWay, "a listing is begun by take_due_listing");
+        if self.is_observed_beyond(None) {
+            self.accept(Job::List, Owner::Ourselves);
+        } else {
+            // A survey came first.
+            self.listing = Listing::NotNeeded;
+        }
+    }
+
+    /// The time of queue and surveys.
+    pub fn now(&self) -> Span {
+        Span(self.born.elapsed().as_secs_f64())
+    }
+
+    /// Which call may start now.
+    pub fn turn(&mut self) -> Turn {
+        let now = self.now();
+        self.queue.next(now)
+    }
+
+    /// The request of a call that starts now.
+    pub fn started(&mut self, id: CallId) -> D::Call {
+        let call = self.calls.get_mut(&id).expect("a queued call is known until it has ended");
+        call.started = Some(Instant::now());
+        call.call.clone()
+    }
+
+    /// Metric key and milliseconds of a call in flight.
+    pub fn timing(&self, id: CallId) -> Option<(&'static str, f64)> {
+        let call = self.calls.get(&id)?;
+        Some((call.call.key(), call.started?.elapsed().as_secs_f64() * 1000.0))
+    }
+
+    /// Whom a call is made for; `None` where it is for the provider itself.
+    pub fn subject(&self, id: CallId) -> Option<&Subject> {
+        match &self.tasks.get(&self.calls.get(&id)?.task)?.task.owner {
+            Owner::Submitter(answer) => Some(answer.subject()),
+            Owner::PartOf(_) | Owner::Ourselves => None,
+        }
+    }
+
+    pub fn call_ended(&mut self, id: CallId, result: Result<D::Reply, CloudError>) {
+        let now = self.now();
+        let call = self.calls.get_mut(&id).expect("a call in flight is known until it has ended");
+        let task = call.task;
+        if let Err(error @ CloudError::Throttled { retry_after }) = &result {
+            self.queue.throttled(id, now, *retry_after);
+            let running = self.tasks.get(&task).expect("a task lives as long as its call");
+            if running.task.wanted == Wanted::Yes {
+                call.started = None;
+                // Nobody else would say why a provider knows nothing yet.
+                if running.task.job == Job::Survey {
+                    self.note_trouble(error);
+                }
+                return;
+            }
+            self.queue.cancel(id);
+        } else {
+            self.queue.ended(id);
+        }
+        self.calls.remove(&id);
+        let running = self.tasks.remove(&task).expect("a task lives as long as its call");
+        let Stage::Calling(machine, call_id) = running.stage else { unreachable!("{task:?} waits for its call") };
+        assert_eq!(call_id, id, "the answer belongs to another call of {task:?}");
+        self.advance(task, running.task, machine, Input::Reply(result));
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    /// Starts a job, or all its parts.
+    fn accept(&mut self, job: Job, owner: Owner) {
+        let id = TaskId(self.number());
+        let parts = self.driver.parts(&job);
+        let machine = parts.is_empty().then(|| self.driver.begin(&job));
+        let task = Task { job, owner, began: Instant::now(), wanted: Wanted::Yes };
+        match machine {
+            Some(machine) => self.advance(id, task, machine, Input::Start),
+            None => {
+                self.tasks.insert(id, Running { task, stage: Stage::Parts(parts.len()) });
+                for part in parts {
+                    self.accept(part, Owner::PartOf(id));
+                }
+            }
+        }
+    }
+
+    /// One step of a machine, and what it asks for.
+    fn advance(
+        &mut self,
+        id: TaskId,
+        mut task: Task,
+        mut machine: D::Machine,
+        input: Input<'_, <D::Machine as StateMachine>::Reply>,
+    ) {
+        let before = machine.label();
+        let next = machine.step(input);
+        if let Owner::Submitter(answer) = &mut task.owner {
+            answer.stepped(&self.provider, before, machine.label());
+            machine.external_id().into_iter().for_each(|external_id| answer.known(external_id));
+        }
+        if task.wanted == Wanted::NoMore {
+            return self.give_up(task);
+        }
+        let stage = match next {
+            Next::Done(outcome) => return self.end(id, task, Ok(outcome)),
+            Next::Failed(error) => return self.end(id, task, Err(error)),
+            Next::Observe => {
+                if self.listing == Listing::NotNeeded {
+                    self.listing = Listing::Due;
+                }
+                Stage::Observing(machine, self.number())
+            }
+            Next::Call(call) => {
+                let call_id = CallId(self.number());
+                self.queue.push(call_id, call.lane());
+                self.calls.insert(call_id, Call { task: id, call, started: None });
+                Stage::Calling(machine, call_id)
+            }
+        };
+        let before = self.tasks.insert(id, Running { task, stage });
+        assert!(before.is_none(), "task {id:?} runs twice");
+    }
+
+    /// The job came to its end.
+    fn end(&mut self, id: TaskId, task: Task, result: Result<Outcome, CloudError>) {
+        if let Err(error) = &result {
+            debug!(provider = %self.provider, job = task.job.name(), %error, "job failed");
+        }
+        let result = self.note(&task.job, result);
+        let seen = match &result {
+            Ok(Outcome::Surveyed(_, inventory) | Outcome::Listed(inventory)) => Some(inventory.clone()),
+            _ => None,
+        };
+        match (task.owner, &task.job) {
+            (Owner::Submitter(answer), _) => answer.ended(result),
+            (Owner::PartOf(whole), _) => self.part_ended(whole),
+            (Owner::Ourselves, Job::Survey) => self.survey_ended(&result),
+            (Owner::Ourselves, _) => {
+                self.note_listing(result.as_ref().err());
+                // Machines that observe and hear nothing this time wait for the next one.
+                let again = self.is_observed_beyond(seen.is_some().then_some(id));
+                self.listing = if again { Listing::Due } else { Listing::NotNeeded };
+            }
+        }
+        if let Some(inventory) = seen {
+            self.wake_observers(id, &inventory);
+        }
+    }
+
+    /// Each trouble is told once, not with every attempt: nobody else would say why what boots is not seen.
+    fn note_listing(&mut self, error: Option<&CloudError>) {
+        let error = error.map(CloudError::to_string);
+        if let Some(error) = error.as_ref().filter(|error| self.listing_error.as_ref() != Some(error)) {
+            warn!(provider = %self.provider, %error, "cannot list instances; launches wait for that");
+        }
+        self.listing_error = error;
+    }
+
+    fn survey_ended(&mut self, result: &Result<Outcome, CloudError>) {
+        let now = self.now();
+        match result {
+            Ok(_) if !self.facts.borrow().unanswered.is_empty() => self.surveys.answered_in_part(now),
+            Ok(_) => self.surveys.succeeded(self.facts.borrow().lacks_an_image(), now),
+            Err(_) => self.surveys.failed(now),
+        }
+        self.joined.drain(..).for_each(|answer| answer.ended(result.clone()));
+    }
+
+    /// Ends a job that somebody stopped, so that its end says nothing about the cloud.
+    fn give_up(&mut self, task: Task) {
+        match task.owner {
+            Owner::Submitter(answer) => give_up(answer),
+            Owner::PartOf(whole) => self.part_ended(whole),
+            Owner::Ourselves => unreachable!("nobody can abandon the listing for machines that observe"),
+        }
+    }
+
+    fn part_ended(&mut self, whole: TaskId) {
+        // An abandoned job has been answered and is gone while its parts still come back.
+        let Some(running) = self.tasks.get_mut(&whole) else { return };
+        let Stage::Parts(left) = &mut running.stage else { unreachable!("a job with parts has no machine") };
+        *left -= 1;
+        if *left == 0
+            && let Some(Running { task, .. }) = self.tasks.remove(&whole)
+        {
+            let facts = Arc::unwrap_or_clone(self.facts.borrow().clone());
+            self.end(whole, task, Ok(Outcome::Surveyed(Arc::new(facts), Arc::default())));
+        }
+    }
+
+    /// Folds what a job found into the facts; the outcome comes back with its time.
+    fn note(&mut self, job: &Job, result: Result<Outcome, CloudError>) -> Result<Outcome, CloudError> {
+        let now = clock::now();
+        match result {
+            Ok(Outcome::Surveyed(facts, inventory)) => {
+                let zones = inventory.zones(&self.provider);
+                // A survey knows nothing of leaks.
+                let leaked = self.facts.borrow().leaked.clone();
+                let facts = Arc::new(Facts { seen_at: now, zones, leaked, ..Arc::unwrap_or_clone(facts) });
+                self.facts.send_replace(facts.clone());
+                self.note_unanswered(&facts.unanswered);
+                Ok(Outcome::Surveyed(facts, inventory))
+            }
+            Ok(Outcome::Inspected(host, check)) => {
+                let check = check.stamped(now);
+                self.note_check(&host, check.clone());
+                Ok(Outcome::Inspected(host, check))
+            }
+            Err(error) => match job {
+                Job::Inspect(host) | Job::Probe(host) if error != CloudError::NotFound => {
+                    warn!(provider = %self.provider, %host, %error, "host check failed");
+                    let check = HostCheck::Failed { at: now, reason: error.to_string() };
+                    self.note_check(host, check.clone());
+                    Ok(Outcome::Inspected(host.clone(), check))
+                }
+                Job::Survey => {
+                    self.note_trouble(&error);
+                    Err(error)
+                }
+                Job::Launch(_) => {
+                    self.surveys.doubt(self.now());
+                    Err(error)
+                }
+                Job::Delete(_)
+                | Job::List
+                | Job::RollCall
+                | Job::Upload(_)
+                | Job::DeleteImage(_)
+                | Job::ListImages
+                | Job::Tidy { .. }
+                | Job::Console(_)
+                | Job::Inspect(_)
+                | Job::Probe(_) => Err(error),
+            },
+            Ok(
+                outcome @ (Outcome::Launched(_)
+                | Outcome::Deleted
+                | Outcome::Alive(_)
+                | Outcome::Listed(_)
+                | Outcome::Called(_)
+                | Outcome::Console(_)
+                | Outcome::Uploaded(_)
+                | Outcome::Images(_)
+                | Outcome::Tidied(_)),
+            ) => Ok(outcome),
+        }
+    }
+
+    fn note_unanswered(&mut self, unanswered: &[&str]) {
+        let error = (!unanswered.is_empty()).then(|| format!("no answer to: {}", unanswered.join(", ")));
+        if let Some(error) = error.as_ref().filter(|error| self.survey_error.as_ref() != Some(error)) {
+            warn!(provider = %self.provider, %error, "survey lacks something");
+        }
+        self.survey_error = error;
+    }
+
+    /// A provider that was never seen waits; one that refuses us is out of service, whatever is known of it.
+    fn note_trouble(&mut self, error: &CloudError) {
+        let text = error.to_string();
+        if self.survey_error.as_ref() != Some(&text) {
+            warn!(provider = %self.provider, %error, "survey failed");
+        }
+        let trouble = match error {
+            CloudError::Denied(why) => Some(Trouble::Broken(why.clone())),
+            _ => (!self.has_surveyed()).then(|| Trouble::NotReady(text.clone())),
+        };
+        self.survey_error = Some(text);
+        self.facts.send_if_modified(|facts| {
+            let changes = trouble.is_some() && facts.trouble != trouble;
+            if changes {
+                Arc::make_mut(facts).trouble = trouble;
+            }
+            changes
+        });
+    }
+
+    /// What leaked instances take of the limits.
+    pub fn account(&self, leaked: Amounts) {
+        self.facts.send_modify(|facts| Arc::make_mut(facts).leaked = leaked);
+    }
+
+    fn note_check(&self, host: &HostIdentity, check: HostCheck) {
+        self.facts.send_modify(|facts| Arc::make_mut(facts).note_check(host, check));
+    }
+
+    /// Whether anybody but us has a handle of this provider: each watches the facts.
+    pub fn has_watchers(&self) -> bool {
+        self.facts.receiver_count() > 0
+    }
+
+    fn has_surveyed(&self) -> bool {
+        self.facts.borrow().seen_at > Timestamp::default()
+    }
+
+    /// Whether machines still observe that a look does not wake; without one, whether any do.
+    fn is_observed_beyond(&self, look: Option<TaskId>) -> bool {
+        let woken = look.map_or(0, |look| look.0);
+        self.tasks.values().any(|running| matches!(running.stage, Stage::Observing(_, asked) if asked > woken))
+    }
+
+    fn wake_observers(&mut self, look: TaskId, inventory: &Inventory) {
+        let is_meant =
+            |running: &Running<D::Machine>| matches!(running.stage, Stage::Observing(_, asked) if asked < look.0);
+        let waiting: Vec<TaskId> =
+            self.tasks.iter().filter(|(_, running)| is_meant(running)).map(|(id, _)| *id).collect();
+        for id in waiting {
+            if let Some(Running { task, stage: Stage::Observing(machine, _) }) = self.tasks.remove(&id) {
+                self.advance(id, task, machine, Input::Seen(inventory));
+            }
+        }
+    }
+
+    fn stop_with_parts(&mut self, id: TaskId) {
+        self.stop(id);
+        let is_part = |running: &Running<D::Machine>| matches!(running.task.owner, Owner::PartOf(whole) if whole == id);
+        let parts: Vec<TaskId> =
+            self.tasks.iter().filter(|(_, running)| is_part(running)).map(|(part, _)| *part).collect();
+        for part in parts {
+            self.stop(part);
+        }
+    }
+
+    /// Ends a job now, or marks it to end when its call in flight has come back.
+    fn stop(&mut self, id: TaskId) {
+        let Some(running) = self.tasks.get_mut(&id) else { return };
+        running.task.wanted = Wanted::NoMore;
+        if let Stage::Calling(_, call) = running.stage {
+            if !self.queue.cancel(call) {
+                return;
+            }
+            self.calls.remove(&call);
+        }
+        if let Some(Running { task, .. }) = self.tasks.remove(&id) {
+            self.give_up(task);
+        }
+    }
+
+    pub fn observe(&self) -> View {
+        let in_flight = self.queue.in_flight().filter_map(|id| self.calls.get(&id));
+        let facts = self.facts.borrow();
+        View {
+            in_flight: in_flight
+                .map(|call| CallView {
+                    call: call.call.key(),
+                    for_s: call.started.map_or(0.0, |started| started.elapsed().as_secs_f64()),
+                })
+                .collect(),
+            queued: self.queue.queued(),
+            tasks: self.tasks.len(),
+            jobs: self.tasks.values().take(SHOWN).map(job_view).collect(),
+            facts_age_s: self.has_surveyed().then(|| (clock::now() - facts.seen_at).0),
+            survey_error: self.survey_error.clone(),
+            listing_error: self.listing_error.clone(),
+            hosts: facts.standing.len(),
+            hosts_failed: failed_hosts(&facts),
+        }
+    }
+}
+
+fn give_up(answer: Answer) {
+    answer.ended(Err(CloudError::given_up("abandoned by its submitter")));
+}
+
+fn job_view<M: StateMachine>(running: &Running<M>) -> JobView {
+    let step = match &running.stage {
+        Stage::Calling(machine, _) | Stage::Observing(machine, _) => machine.label(),
+        Stage::Parts(_) => "parts",
+    };
+    JobView { job: running.task.job.name(), step, for_s: running.task.began.elapsed().as_secs_f64() }
+}

@@ -1,0 +1,109 @@
+//! The one place that asks what time it is.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use nodepool_driver::facts::Facts;
+use nodepool_model::config::Config;
+use nodepool_model::records::ids::ProviderName;
+use nodepool_model::records::time::{Moment, Timestamp};
+use nodepool_model::snapshot::Snapshot;
+use nodepool_policy::inputs::World;
+
+/// Each runtime of a test has a time of its own, which may be behind that of whoever asked first: by days, where that was advanced.
+const BEFORE: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// From when moments count in this process, and that before.
+static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+thread_local! {
+    static SIMULATED: Cell<Option<Simulated>> = const { Cell::new(None) };
+}
+
+#[derive(Clone, Copy)]
+struct Simulated {
+    /// From when moments count.
+    begun: Instant,
+    /// When the clock was last set, and to what.
+    set: (Instant, Timestamp),
+}
+
+/// From here on it is this time on this thread, and the wall clock counts no more: a simulation is the same whenever it runs.
+/// Another call is a jump of the clock, of which timers notice nothing.
+pub fn simulate(now: Timestamp) {
+    let at = Instant::now();
+    let begun = SIMULATED.get().map_or(at, |simulated| simulated.begun);
+    SIMULATED.set(Some(Simulated { begun, set: (at, now) }));
+}
+
+/// The time by a clock that nobody sets, the one that timers follow.
+pub fn moment() -> Moment {
+    let begun = SIMULATED.get().map_or_else(|| *BEGUN, |simulated| simulated.begun);
+    Moment((Instant::now() + BEFORE).saturating_duration_since(begun))
+}
+
+/// The time by the wall clock. Where tokio's time is paused or advanced, as in tests, this follows it: the distance
+/// between tokio's clock and the machine's steady clock is zero in a running program and is added here. A correction
+/// of the machine's wall clock is followed as well, because no base is remembered.
+#[allow(clippy::disallowed_methods)] // This function is where time enters.
+pub fn now() -> Timestamp {
+    if let Some(Simulated { set: (since, begun), .. }) = SIMULATED.get() {
+        return Timestamp(begun.0 + since.elapsed().as_secs_f64());
+    }
+    let wall = std::time::SystemTime::now();
+    let since_epoch = match wall.duration_since(std::time::UNIX_EPOCH) {
+        Ok(after) => after.as_secs_f64(),
+        Err(before) => -before.duration().as_secs_f64(),
+    };
+    let (virtual_now, steady_now) = (Instant::now().into_std(), std::time::Instant::now());
+    let ahead = virtual_now.saturating_duration_since(steady_now).as_secs_f64();
+    let behind = steady_now.saturating_duration_since(virtual_now).as_secs_f64();
+    Timestamp(since_epoch + ahead - behind)
+}
+
+/// What a decision may look at, as it is now.
+pub fn world<'a>(
+    config: &'a Config,
+    snapshot: &'a Snapshot,
+    facts: &'a BTreeMap<ProviderName, Arc<Facts>>,
+) -> World<'a> {
+    World { config, snapshot, facts, now: now(), moment: moment() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodepool_model::records::time::Span;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_hour_of_paused_time_is_an_hour() {
+        let before = now();
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        let passed = (now() - before).0;
+        assert!((passed - 3600.0).abs() < 1.0, "{passed}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn simulated_time_follows_timers_alone_and_jumps_on_demand() {
+        simulate(Timestamp(1000.0));
+        tokio::time::advance(Duration::from_millis(2500)).await;
+        assert_eq!(now().0, 1002.5);
+        let before = moment();
+        simulate(Timestamp(500.0));
+        assert_eq!(now().0, 500.0);
+        assert_eq!(moment(), before, "what is waited for does not come later because the clock was put back");
+        tokio::time::advance(Duration::from_millis(1500)).await;
+        assert_eq!(moment() - before, Span(1.5));
+        SIMULATED.set(None);
+    }
+
+    #[test]
+    fn without_a_runtime_it_is_the_wall_clock() {
+        // Between 2020 and 2100; finer would compare the clock with itself.
+        assert!((1.577e9..4.1e9).contains(&now().0), "{:?}", now());
+    }
+}

@@ -1,0 +1,152 @@
+//! Panics: how an actor that went down tells the root of its tree, and when there were too many of them.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::watch;
+
+use nodepool_model::records::time::{Moment, Span};
+
+/// More panics than a tree can be grown anew for: the service manager had better look at it.
+pub const TOO_MANY: usize = 5;
+const WINDOW: Span = Span(600.0);
+
+/// Watches over the actors of one tree. The root waits on it, the actors carry its guards.
+#[derive(Clone)]
+pub struct PanicWatch {
+    first: watch::Sender<Option<String>>,
+}
+
+/// A field of every long-lived actor. Actix drops an actor whose handler panicked and tells nobody; this does.
+pub struct PanicGuard {
+    actor: String,
+    first: watch::Sender<Option<String>>,
+}
+
+impl PanicWatch {
+    pub fn new() -> Self {
+        Self { first: watch::Sender::new(None) }
+    }
+
+    pub fn guard(&self, actor: impl Into<String>) -> PanicGuard {
+        PanicGuard { actor: actor.into(), first: self.first.clone() }
+    }
+
+    /// Resolves with the name of the actor that panicked first; the tree is to be ended then.
+    pub async fn panicked(&self) -> String {
+        let mut receiver = self.first.subscribe();
+        let seen = receiver.wait_for(Option::is_some).await.expect("this watch holds a sender");
+        seen.clone().expect("waited for it to be there")
+    }
+}
+
+impl Default for PanicWatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for PanicGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let actor = std::mem::take(&mut self.actor);
+            self.first.send_if_modified(|first| match first {
+                Some(_) => false,
+                None => {
+                    *first = Some(actor);
+                    true
+                }
+            });
+        }
+    }
+}
+
+/// The panics of the process, whichever session they happened in.
+#[derive(Default)]
+pub struct PanicCounter {
+    at: Mutex<VecDeque<Moment>>,
+    total: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// Grow a new tree.
+    GoOn,
+    /// Five in ten minutes: end the process.
+    GiveUp,
+}
+
+impl PanicCounter {
+    pub fn record(&self, now: Moment) -> Recovery {
+        self.total.fetch_add(1, Ordering::Relaxed);
+        let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        at.push_back(now);
+        while at.front().is_some_and(|first| now - *first > WINDOW) {
+            at.pop_front();
+        }
+        if at.len() >= TOO_MANY { Recovery::GiveUp } else { Recovery::GoOn }
+    }
+
+    /// Since the start.
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    /// Within the last ten minutes before the latest one.
+    pub fn count(&self) -> usize {
+        self.at.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use actix::{Actor, Context, Handler};
+
+    use crate::actors::runtime::messages::Dump;
+
+    struct Fragile {
+        _guard: PanicGuard,
+    }
+    impl Actor for Fragile {
+        type Context = Context<Self>;
+    }
+    impl Handler<Dump> for Fragile {
+        type Result = Option<serde_json::Value>;
+
+        fn handle(&mut self, _: Dump, _: &mut Self::Context) -> Self::Result {
+            panic!("a broken assertion")
+        }
+    }
+
+    #[tokio::test]
+    async fn the_root_learns_which_actor_panicked() {
+        let local = tokio::task::LocalSet::new();
+        local
+            .run_until(async {
+                let watch = PanicWatch::new();
+                let fragile = Fragile { _guard: watch.guard("PoolWorker cloud-a/main") }.start();
+                assert!(fragile.send(Dump).await.is_err());
+                assert_eq!(watch.panicked().await, "PoolWorker cloud-a/main");
+            })
+            .await;
+    }
+
+    #[test]
+    fn an_orderly_end_is_not_reported() {
+        let watch = PanicWatch::new();
+        drop(watch.guard("PoolWorker cloud-a/main"));
+        assert_eq!(*watch.first.borrow(), None);
+    }
+
+    #[test]
+    fn five_panics_in_ten_minutes_are_too_many() {
+        let counter = PanicCounter::default();
+        let verdicts = [0.0, 100.0, 200.0, 300.0].map(|at| counter.record(Moment::at(at)));
+        assert_eq!(verdicts, [Recovery::GoOn; 4]);
+        // The first has left the window of ten minutes, the fifth in the window follows.
+        assert_eq!(counter.record(Moment::at(601.0)), Recovery::GoOn);
+        assert_eq!(counter.record(Moment::at(602.0)), Recovery::GiveUp);
+    }
+}

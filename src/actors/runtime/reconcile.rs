@@ -1,0 +1,241 @@
+//! When to look: after a change of the snapshot or the facts, but never so often that looking is all there is to do.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll, ready};
+use std::time::Duration;
+
+use actix::fut::ActorFuture;
+use actix::{Actor, AsyncContext, Context};
+use futures::future::LocalBoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use tokio::sync::watch;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::{clock, profile};
+use nodepool_driver::facts::Facts;
+use nodepool_model::records::time::Moment;
+use nodepool_model::snapshot::Snapshot;
+use nodepool_policy::scheduler::shared_pools::Board;
+use nodepool_zk::mirror::mirror::{Mirror, Subscription};
+use nodepool_zk::mirror::wake_signal::Bell;
+
+/// After a look that took some time, so many times that time belongs to others: under load changes gather, and one look
+/// takes in all of them.
+const REST: u32 = 3;
+
+/// Timers end on whole milliseconds: a shorter rest would become ten times as long, and delay whoever asks next.
+const WORTH_A_TIMER: Duration = Duration::from_micros(500);
+
+/// Timers are no finer.
+const ROUNDED: Duration = Duration::from_millis(1);
+
+/// The rest of an actor whose work nobody waits for by the millisecond, but for which many changes come together.
+pub const A_MOMENT: Duration = Duration::from_millis(1);
+
+/// The least rest of an actor for which nobody waits: the first change is looked at when it comes, those that follow
+/// it closely are looked at together, or each of them would wake a thread.
+pub const UNHURRIED: Duration = Duration::from_millis(20);
+
+/// The changes that an actor looks at.
+pub struct Changes {
+    mirror: Arc<Mirror>,
+    pictures: Subscription,
+    facts: Vec<watch::Receiver<Arc<Facts>>>,
+    /// What the pools show each other, for those who mind.
+    board: Option<watch::Receiver<Board>>,
+    /// Rung by each publication, and by whoever nudges.
+    bell: Arc<Bell>,
+    /// End when one of the facts or the board has changed.
+    others: FuturesUnordered<LocalBoxFuture<'static, Option<Source>>>,
+    is_nudged: bool,
+    /// The next moment to look at.
+    alarm: Option<Pin<Box<Sleep>>>,
+}
+
+/// What changes rarely, of which each one is listened to until it has ended.
+enum Source {
+    Facts(watch::Receiver<Arc<Facts>>),
+    Board(watch::Receiver<Board>),
+}
+
+impl Source {
+    /// Itself once it has changed.
+    async fn changed(mut self) -> Option<Self> {
+        let changed = match &mut self {
+            Self::Facts(facts) => facts.changed().await,
+            Self::Board(board) => board.changed().await,
+        };
+        changed.is_ok().then_some(self)
+    }
+}
+
+impl Changes {
+    pub fn new(mirror: Arc<Mirror>) -> Self {
+        let bell = Arc::new(Bell::default());
+        mirror.ring(&bell);
+        Self {
+            pictures: mirror.subscribe(),
+            mirror,
+            facts: Vec::new(),
+            board: None,
+            bell,
+            others: FuturesUnordered::new(),
+            is_nudged: false,
+            alarm: None,
+        }
+    }
+
+    /// Looks at these facts from now on, and at once.
+    pub fn follow(&mut self, facts: Vec<watch::Receiver<Arc<Facts>>>) {
+        self.facts = facts;
+        self.listen();
+        self.nudge();
+    }
+
+    /// Looks at what the pools show each other, too, and at what is there already.
+    pub fn follow_board(&mut self, mut board: watch::Receiver<Board>) {
+        board.mark_changed();
+        self.board = Some(board);
+        self.listen();
+    }
+
+    fn listen(&mut self) {
+        let sources = self.facts.iter().cloned().map(Source::Facts).chain(self.board.clone().map(Source::Board));
+        self.others = sources.map(|source| source.changed().boxed_local()).collect();
+    }
+
+    /// What the pools show each other, if that changed since this was last asked.
+    pub fn new_board(&mut self) -> Option<watch::Ref<'_, Board>> {
+        let board = self.board.as_mut().filter(|board| board.has_changed().unwrap_or(false))?;
+        Some(board.borrow_and_update())
+    }
+
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.mirror.snapshot()
+    }
+
+    /// As it is, without telling anybody else that there is something new.
+    pub fn latest(&self) -> Arc<Snapshot> {
+        self.pictures.latest()
+    }
+
+    /// What is there now is about to be looked at; only what comes later is a change.
+    fn mark_seen(&mut self) {
+        // What was folded in since the last publication is part of what is looked at.
+        self.mirror.snapshot();
+        self.is_nudged = false;
+        self.pictures.mark_seen();
+        for facts in &mut self.facts {
+            facts.mark_unchanged();
+        }
+    }
+
+    /// An answer came, which may have freed something.
+    pub fn nudge(&mut self) {
+        self.is_nudged = true;
+        self.bell.ring();
+    }
+
+    /// There will be something to look at then, whatever there was to be before.
+    pub fn look_at(&mut self, due: Option<Moment>) {
+        let Some(due) = due else {
+            self.alarm = None;
+            return;
+        };
+        let wait = (due - clock::moment()).to_duration().max(ROUNDED);
+        let at = Instant::now() + wait;
+        match &mut self.alarm {
+            Some(alarm) if at.max(alarm.deadline()) - at.min(alarm.deadline()) < ROUNDED => return,
+            Some(alarm) => alarm.as_mut().reset(at),
+            None => self.alarm = Some(Box::pin(sleep_until(at))),
+        }
+        self.bell.ring();
+    }
+
+    /// Ready when there is something to look at that was not marked as seen. A source that has ended is silent.
+    fn poll(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
+        // First, or what comes between would be heard by nobody.
+        self.bell.register(task.waker());
+        while let Poll::Ready(Some(source)) = self.others.poll_next_unpin(task) {
+            self.others.extend(source.map(|source| source.changed().boxed_local()));
+        }
+        if self.alarm.as_mut().is_some_and(|alarm| alarm.as_mut().poll(task).is_ready()) {
+            self.alarm = None;
+            self.is_nudged = true;
+        }
+        let have_facts = self.facts.iter().any(|facts| facts.has_changed().unwrap_or(false));
+        let has_board = self.board.as_ref().is_some_and(|board| board.has_changed().unwrap_or(false));
+        let has_picture = self.pictures.has_changed();
+        if self.is_nudged || has_picture || have_facts || has_board { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+/// An actor that looks when something has changed, or when the first of what waits is due.
+pub trait Looking: Actor<Context = Context<Self>> {
+    fn changes(&mut self) -> &mut Changes;
+
+    /// Takes in all that has changed.
+    fn look(&mut self, ctx: &mut Context<Self>);
+
+    /// How long to rest after a look that took so long. Changes that follow each other closely are looked at once.
+    fn rest(_took: Duration) -> Option<Duration> {
+        Some(UNHURRIED)
+    }
+
+    /// Looks at each change from now on, and at once when there has been one.
+    fn look_on(ctx: &mut Context<Self>) {
+        ctx.spawn(Look { rests_until: None, rest: None });
+    }
+}
+
+/// Looks, rests, and waits for the next change, as long as the actor lives.
+struct Look {
+    /// What comes until then is looked at then. Where nothing comes nobody is woken for it.
+    rests_until: Option<Instant>,
+    /// Something has come, and is looked at when this has ended.
+    rest: Option<Pin<Box<Sleep>>>,
+}
+
+impl Look {
+    /// Ready when the actor may look.
+    fn poll_rested(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
+        if let Some(until) = self.rests_until.take().filter(|until| *until > Instant::now()) {
+            self.rest = Some(Box::pin(sleep_until(until)));
+        }
+        if let Some(rest) = &mut self.rest {
+            ready!(rest.as_mut().poll(task));
+            self.rest = None;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl<A: Looking> ActorFuture<A> for Look {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, act: &mut A, ctx: &mut Context<A>, task: &mut TaskContext<'_>) -> Poll<()> {
+        if self.rest.is_none() {
+            ready!(act.changes().poll(task));
+        }
+        ready!(self.poll_rested(task));
+        act.changes().mark_seen();
+        let (began, measured) = (Instant::now(), profile::handling::<A>("(change)"));
+        act.look(ctx);
+        drop(measured);
+        let ended = Instant::now();
+        self.rests_until = A::rest(ended - began).map(|rest| ended + rest);
+        if act.changes().poll(task).is_ready() {
+            // After whatever else there is for this actor.
+            task.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+/// How long to rest after a look that took so long; `None` where that is not worth a timer.
+pub fn rest_after(took: Duration) -> Option<Duration> {
+    Some(took * REST).filter(|rest| *rest >= WORTH_A_TIMER)
+}

@@ -1,0 +1,162 @@
+//! The newest picture of ZooKeeper, over all sessions: for those who only look.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{mpsc, watch};
+
+use nodepool_driver::facts::Facts;
+use nodepool_model::records::ids::ProviderName;
+use nodepool_model::snapshot::Snapshot;
+use nodepool_zk::mirror::mirror::{Frame, Mirror, Subscription};
+
+/// Frames that who watches closely may be behind.
+const MOST_FRAMES: usize = 4096;
+
+/// Where each session's tree says what it sees. Between two sessions the last picture of the one before stays.
+#[derive(Clone)]
+pub struct Pictures {
+    published: watch::Sender<Option<Subscription>>,
+    film: Arc<Mutex<Option<mpsc::Sender<Frame>>>>,
+    facts: Arc<Mutex<FactsOfAll>>,
+}
+
+type FactsOfAll = BTreeMap<ProviderName, watch::Receiver<Arc<Facts>>>;
+
+impl Default for Pictures {
+    fn default() -> Self {
+        Self { published: watch::Sender::new(None), film: Arc::default(), facts: Arc::default() }
+    }
+}
+
+impl Pictures {
+    /// A session has begun.
+    pub fn show(&self, mirror: &Mirror) {
+        if let Some(frames) = &*self.film.lock().unwrap_or_else(PoisonError::into_inner) {
+            mirror.film(frames.clone());
+        }
+        self.show_published(mirror.subscribe());
+    }
+
+    fn show_published(&self, published: Subscription) {
+        self.published.send_replace(Some(published));
+    }
+
+    /// Every step of every session that begins from now on, for the one who asked last.
+    pub fn film(&self) -> mpsc::Receiver<Frame> {
+        let (frames, film) = mpsc::channel(MOST_FRAMES);
+        *self.film.lock().unwrap_or_else(PoisonError::into_inner) = Some(frames);
+        film
+    }
+
+    /// Other providers are in service, or others in their place.
+    pub fn show_facts(&self, facts: FactsOfAll) {
+        *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = facts;
+    }
+
+    /// What is known of each provider in service.
+    pub fn facts(&self) -> BTreeMap<ProviderName, Arc<Facts>> {
+        let facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        facts.iter().map(|(name, facts)| (name.clone(), facts.borrow().clone())).collect()
+    }
+
+    /// Nothing before the first session.
+    pub fn latest(&self) -> Option<Arc<Snapshot>> {
+        self.published.borrow().as_ref().map(|published| published.latest())
+    }
+
+    pub fn follow(&self) -> Follower {
+        Follower { sessions: self.published.subscribe(), published: None }
+    }
+}
+
+/// One that is told of each change.
+pub struct Follower {
+    sessions: watch::Receiver<Option<Subscription>>,
+    published: Option<Subscription>,
+}
+
+impl Follower {
+    /// Waits for a picture that has not been returned before; many changes together are one.
+    pub async fn next(&mut self) -> Arc<Snapshot> {
+        loop {
+            let Some(published) = &mut self.published else {
+                self.meet().await;
+                break;
+            };
+            tokio::select! {
+                biased;
+                changed = published.changed() => match changed {
+                    Ok(()) => break,
+                    // The mirror is gone; the next session brings another one.
+                    Err(_) => self.published = None,
+                },
+                _ = self.sessions.changed() => {
+                    self.published = None;
+                    self.sessions.mark_changed();
+                }
+            }
+        }
+        let published = self.published.as_mut().expect("left only with a picture in hand");
+        published.see()
+    }
+
+    async fn meet(&mut self) {
+        while self.published.is_none() {
+            if self.sessions.changed().await.is_err() {
+                // Nobody can show anything any more.
+                std::future::pending::<()>().await;
+            }
+            self.published = self.sessions.borrow_and_update().clone();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use nodepool_model::records::json;
+    use nodepool_model::records::node::{Node, NodeState};
+    use nodepool_model::records::time::Timestamp;
+    use nodepool_zk::memory::MemoryZooKeeper;
+    use nodepool_zk::{Zk, paths};
+    use zookeeper_server::types::CreateMode;
+
+    async fn session(zookeeper: &MemoryZooKeeper) -> Mirror {
+        Mirror::start(zookeeper.connect(), &Handle::current()).await.unwrap()
+    }
+
+    async fn add_node(zk: &Zk) {
+        let record = Bytes::from(json::to_bytes(&Node::new(NodeState::Ready, Timestamp(1.0))));
+        zk.create(&paths::node_prefix(), record, CreateMode::PersistentSequential).await.unwrap();
+    }
+
+    async fn sees_nodes(follower: &mut Follower, number: usize) {
+        while follower.next().await.node_count() != number {}
+    }
+
+    #[tokio::test]
+    async fn a_follower_sees_each_session_and_its_changes() {
+        let zookeeper = MemoryZooKeeper::new();
+        let other: Zk = zookeeper.connect();
+        let pictures = Pictures::default();
+        let mut follower = pictures.follow();
+        assert!(pictures.latest().is_none());
+        let first = session(&zookeeper).await;
+        pictures.show(&first);
+        sees_nodes(&mut follower, 0).await;
+        add_node(&other).await;
+        sees_nodes(&mut follower, 1).await;
+        drop(first);
+        add_node(&other).await;
+        assert_eq!(pictures.latest().unwrap().node_count(), 1, "what was seen last stays");
+        let second = session(&zookeeper).await;
+        pictures.show(&second);
+        sees_nodes(&mut follower, 2).await;
+        add_node(&other).await;
+        sees_nodes(&mut follower, 3).await;
+    }
+}

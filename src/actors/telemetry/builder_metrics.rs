@@ -1,0 +1,154 @@
+//! What builders tell statsd, by the names of the reference.
+
+use nodepool_model::metrics::prometheus_metrics;
+use nodepool_model::metrics::statsd_metrics::Sample;
+use nodepool_model::records::ids::{ImageName, ProviderName};
+use nodepool_model::records::time::Timestamp;
+use nodepool_model::report::image_status;
+use nodepool_policy::inputs::World;
+
+/// After each build whose command could be started. `code`: its exit status, 1 for one that took too long.
+pub fn build_ended(image: &ImageName, duration_ms: f64, code: i32, now: Timestamp) -> [Sample; 3] {
+    let key = |what: &str| format!("nodepool.dib_image_build.{image}.status.{what}");
+    [
+        // Under `ext` the reference's mapping shows what stands in the place of a format.
+        Sample::timer(key("duration"), duration_ms).on(&prometheus_metrics::BUILD_TIME, [image.as_str(), "status"]),
+        Sample::gauge(key("rc"), f64::from(code)).on(&prometheus_metrics::BUILD_CODE, [image.as_str(), "status"]),
+        Sample::gauge(key("last_build"), now.0.floor()).on(&prometheus_metrics::LAST_BUILD, [image]),
+    ]
+}
+
+/// Of one format of a build, in bytes on disk.
+pub fn size(image: &ImageName, format: &str, bytes: u64) -> Sample {
+    Sample::gauge(format!("nodepool.dib_image_build.{image}.{format}.size"), bytes as f64)
+        .on(&prometheus_metrics::BUILD_SIZE, [image.as_str(), format])
+}
+
+/// After each upload that came to a good end, the hook included.
+pub fn uploaded(image: &ImageName, provider: &ProviderName, duration_ms: f64) -> [Sample; 2] {
+    let key = format!("nodepool.image_update.{image}.{provider}");
+    let labels = [image.as_str(), provider.as_str()];
+    [
+        Sample::timer(key.clone(), duration_ms).on(&prometheus_metrics::UPDATE_TIME, labels),
+        Sample::counter(key, 1.0).on(&prometheus_metrics::UPDATE, labels),
+    ]
+}
+
+/// How busy a builder is: what the reference documents and does not send.
+pub struct Busy {
+    pub builds: usize,
+    pub uploads: usize,
+    pub build_workers: usize,
+    pub upload_workers: usize,
+}
+
+pub fn busy(builder: &str, busy: &Busy) -> [Sample; 4] {
+    let gauge = |what: &str, number: usize| Sample::gauge(format!("nodepool.builder.{builder}.{what}"), number as f64);
+    [
+        gauge("current_builds", busy.builds),
+        gauge("current_uploads", busy.uploads),
+        gauge("build_workers", busy.build_workers),
+        gauge("upload_workers", busy.upload_workers),
+    ]
+}
+
+/// What a builder is asked for and does, with each look at everything: 0 is idle, 1 building, 2 uploading, 3 paused.
+pub fn states(
+    world: &World<'_>,
+    builder: &str,
+    is_building: impl Fn(&ImageName) -> bool,
+    is_uploading: impl Fn(&ProviderName, &ImageName) -> bool,
+) -> Vec<Sample> {
+    let images = &world.snapshot.images;
+    let asked = |name: &ImageName| {
+        let view = images.image(name);
+        view.is_some_and(|view| view.requested_ms.is_some() && !image_status::is_building(view))
+    };
+    let pending = images.names().filter(|name| asked(name)).count();
+    let mut samples = vec![Sample::gauge("nodepool.image_build_requests".to_owned(), pending as f64)];
+    samples.extend(images.names().map(|name| {
+        Sample::gauge(format!("nodepool.image.{name}.image_build_requests"), f64::from(u8::from(asked(name))))
+    }));
+    for (name, image) in &world.config.diskimages {
+        let is_paused = image.pause || images.image(name).is_some_and(|view| view.paused);
+        let state = if is_building(name) {
+            1.0
+        } else if is_paused {
+            3.0
+        } else {
+            0.0
+        };
+        samples.push(Sample::gauge(format!("nodepool.builder.{builder}.image.{name}.build.state"), state));
+    }
+    for (provider, facts) in world.facts {
+        for (name, entry) in facts.uploading.iter().flat_map(|uploading| &uploading.images) {
+            let state = if is_uploading(provider, name) {
+                2.0
+            } else if entry.paused {
+                3.0
+            } else {
+                0.0
+            };
+            let key = format!("nodepool.builder.{builder}.image.{name}.provider.{provider}.upload.state");
+            samples.push(Sample::gauge(key, state));
+        }
+    }
+    samples
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodepool_driver::facts::Facts;
+    use nodepool_model::config::diagnostics::Source;
+    use nodepool_model::config::resolve::resolve;
+    use nodepool_model::config::upload_config::{UploadEntry, Uploading};
+    use nodepool_model::records::time::{Moment, Span};
+    use nodepool_model::snapshot::Snapshot;
+    use python_yaml::parse;
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    // operations.md §4.2, check 43
+    #[test]
+    fn states_have_the_names_and_numbers_of_the_original() {
+        let text = "zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: busy}, {name: idle}, {name: held}]";
+        let root = parse::parse(text, &mut Vec::new()).unwrap();
+        let config = resolve(Source { file: "nodepool.yaml", root: &root }, None, &[]).config.unwrap();
+        let mut snapshot = Snapshot::default();
+        snapshot.images.add_image("held".into());
+        snapshot.images.set_paused(&"held".into(), true);
+        snapshot.images.set_requested(&"idle".into(), Some(5));
+        let entry = |paused: bool| UploadEntry { paused, ..UploadEntry::default() };
+        let images = [("busy", entry(false)), ("idle", entry(false)), ("held", entry(true))];
+        let uploading = Uploading {
+            format: "raw".to_owned(),
+            name_format: String::new(),
+            hook: None,
+            timeout: Span(3600.0),
+            images: images.map(|(name, entry)| (ImageName::from(name), entry)).into(),
+        };
+        let facts = Facts { uploading: Some(Arc::new(uploading)), ..Facts::unseen() };
+        let facts = BTreeMap::from([(ProviderName::from("lab"), Arc::new(facts))]);
+        let world =
+            World { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(9.0), moment: Moment::at(9.0) };
+        let is_busy = |image: &ImageName| image.as_str() == "busy";
+        let told = states(&world, "nb01", is_busy, |_, image| is_busy(image));
+        let own = |image: &str, what: &str| format!("nodepool.builder.nb01.image.{image}.{what}.state");
+        let lab = "provider.lab.upload";
+        let mut expected = vec![
+            Sample::gauge("nodepool.image_build_requests".to_owned(), 1.0),
+            Sample::gauge("nodepool.image.held.image_build_requests".to_owned(), 0.0),
+            Sample::gauge("nodepool.image.idle.image_build_requests".to_owned(), 1.0),
+        ];
+        for (image, build, upload) in [("busy", 1.0, 2.0), ("held", 3.0, 3.0), ("idle", 0.0, 0.0)] {
+            expected.push(Sample::gauge(own(image, "build"), build));
+            expected.push(Sample::gauge(own(image, lab), upload));
+        }
+        let sorted = |mut samples: Vec<Sample>| {
+            samples.sort_by_key(|sample| format!("{sample:?}"));
+            samples
+        };
+        assert_eq!(sorted(told), sorted(expected));
+    }
+}

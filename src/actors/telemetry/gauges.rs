@@ -1,0 +1,111 @@
+//! What there is at the moment, for whoever asks for figures: nodes, requests, images, limits.
+
+use std::collections::BTreeMap;
+
+use nodepool_driver::facts::Facts;
+use nodepool_model::metrics::prometheus_metrics;
+use nodepool_model::metrics::prometheus_text::Exposition;
+use nodepool_model::metrics::statsd_metrics::{self, Sample};
+use nodepool_model::records::ids::{LabelName, PoolId, ProviderName};
+use nodepool_model::records::image_build::BuildState;
+use nodepool_model::records::request::RequestState;
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::snapshot::Snapshot;
+use nodepool_policy::inputs::World;
+
+/// Every figure that is counted anew, each time somebody asks.
+pub fn show(world: &World<'_>, out: &mut Exposition) {
+    let samples =
+        statsd_metrics::global_gauges(world.snapshot).into_iter().chain(statsd_metrics::limit_gauges(world.config));
+    samples.for_each(|sample| put(sample, out));
+    show_requests(world, out);
+    show_images(world.snapshot, out);
+    show_quota(world, out);
+    out.plain(&prometheus_metrics::CONNECTED, f64::from(u8::from(world.snapshot.connected)));
+}
+
+fn put(sample: Sample, out: &mut Exposition) {
+    if let Some(reading) = sample.reading {
+        out.number(reading.meter, reading.labels, sample.value);
+    }
+}
+
+fn show_requests(world: &World<'_>, out: &mut Exposition) {
+    let states = [RequestState::Requested, RequestState::Pending, RequestState::Fulfilled, RequestState::Failed];
+    let mut counts = states.map(|state| (state, 0.0));
+    let mut oldest = 0.0_f64;
+    for (_, stored) in world.snapshot.requests() {
+        let request = &stored.record;
+        if let Some((_, count)) = counts.iter_mut().find(|(state, _)| *state == request.state) {
+            *count += 1.0;
+        }
+        if matches!(request.state, RequestState::Requested | RequestState::Pending) {
+            oldest = oldest.max((world.now - request.created_time.unwrap_or(request.state_time)).0);
+        }
+    }
+    counts.into_iter().for_each(|(state, count)| out.number(&prometheus_metrics::REQUESTS, [state.as_str()], count));
+    out.plain(&prometheus_metrics::OLDEST_REQUEST, oldest);
+}
+
+fn show_images(snapshot: &Snapshot, out: &mut Exposition) {
+    let mut builds: BTreeMap<[String; 2], f64> = BTreeMap::new();
+    let mut newest: BTreeMap<[String; 1], f64> = BTreeMap::new();
+    for (key, stored) in snapshot.images.builds() {
+        let build = &stored.record;
+        *builds.entry([key.image.to_string(), build.state.as_str().to_owned()]).or_default() += 1.0;
+        if build.state == BuildState::Ready {
+            let at = newest.entry([key.image.to_string()]).or_insert(build.state_time.0);
+            *at = at.max(build.state_time.0);
+        }
+    }
+    newest.into_iter().for_each(|(labels, at)| out.number(&prometheus_metrics::NEWEST_BUILD, labels, at));
+    let mut uploads: BTreeMap<[String; 3], f64> = BTreeMap::new();
+    for (key, stored) in snapshot.images.uploads() {
+        let labels = [key.image.to_string(), key.provider.to_string(), stored.record.state.as_str().to_owned()];
+        *uploads.entry(labels).or_default() += 1.0;
+    }
+    builds.into_iter().for_each(|(labels, count)| out.number(&prometheus_metrics::BUILDS, labels, count));
+    uploads.into_iter().for_each(|(labels, count)| out.number(&prometheus_metrics::UPLOADS, labels, count));
+}
+
+fn show_quota(world: &World<'_>, out: &mut Exposition) {
+    for (provider, facts) in world.facts {
+        for quota in quotas(provider, facts, world.snapshot) {
+            let labels = || [provider.to_string(), quota.resource.clone()];
+            out.number(&prometheus_metrics::QUOTA_LIMIT, labels(), quota.limit.unwrap_or(f64::INFINITY));
+            out.number(&prometheus_metrics::QUOTA_USED, labels(), quota.ours + quota.others);
+        }
+    }
+}
+
+/// One limit of a cloud and what is used of it.
+#[derive(Clone, Debug, Default, PartialEq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
+pub struct Quota {
+    pub resource: String,
+    /// `None` where there is none.
+    pub limit: Option<f64>,
+    /// By nodes.
+    pub ours: f64,
+    /// By others in the same project, and by what has leaked.
+    pub others: f64,
+}
+
+/// By the newest look at the cloud; nothing before the first one.
+pub fn quotas(provider: &ProviderName, facts: &Facts, snapshot: &Snapshot) -> Vec<Quota> {
+    let mut others = facts.unmanaged.clone();
+    others.add(&facts.leaked);
+    let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);
+    let ours = snapshot.ledger.used_by_provider(provider, need);
+    let is_known = |name: &&str| facts.limits.get(name).is_finite() || ours.get(name) != 0.0 || others.get(name) != 0.0;
+    let names = facts.limits.names().chain(ours.names()).chain(others.names()).filter(is_known);
+    let names: std::collections::BTreeSet<&str> = names.collect();
+    let quota = |name: &str, amounts: &Amounts| Some(amounts.get(name)).filter(|amount| amount.is_finite());
+    let of = |name: &&str| Quota {
+        resource: (*name).to_owned(),
+        limit: quota(name, &facts.limits),
+        ours: ours.get(name),
+        others: others.get(name),
+    };
+    names.iter().map(of).collect()
+}

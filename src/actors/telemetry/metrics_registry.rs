@@ -1,0 +1,119 @@
+//! What was counted and timed since the process started, for Prometheus: bounded, and cheap where it happens.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nodepool_model::metrics::prometheus_metrics::{self, Meter, MeterKind};
+use nodepool_model::metrics::prometheus_text::{Distribution, Exposition, Value};
+use nodepool_model::metrics::statsd_metrics::{Sample, SampleKind};
+
+/// Names with their labels that are kept, at most. Labels come from records of others, and there is no end of those.
+const MOST_SERIES: usize = 20_000;
+
+#[derive(Clone, Default)]
+pub struct Tally(Arc<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    series: Mutex<HashMap<Key, Value>>,
+    left_out: AtomicU64,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    name: &'static str,
+    labels: Vec<String>,
+}
+
+impl Tally {
+    /// A sample on its way to statsd, where it has a meter; times are in seconds here.
+    pub fn take(&self, sample: &Sample) {
+        let Some(reading) = &sample.reading else { return };
+        let value = if sample.kind == SampleKind::Timer { sample.value / 1000.0 } else { sample.value };
+        self.note(reading.meter, reading.labels.clone(), value);
+    }
+
+    /// Sets a gauge, adds to a counter, or to a distribution.
+    pub fn note(&self, meter: &'static Meter, labels: Vec<String>, value: f64) {
+        let mut series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = Key { name: meter.name, labels };
+        if series.len() >= MOST_SERIES && !series.contains_key(&key) {
+            self.0.left_out.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        match meter.kind {
+            MeterKind::Gauge => drop(series.insert(key, Value::Number(value))),
+            MeterKind::Counter => {
+                if let Value::Number(so_far) = series.entry(key).or_insert(Value::Number(0.0)) {
+                    *so_far += value;
+                }
+            }
+            MeterKind::Histogram(bounds) => {
+                let entry = series.entry(key).or_insert_with(|| Value::Distribution(Distribution::new(bounds)));
+                if let Value::Distribution(so_far) = entry {
+                    so_far.add(bounds, value);
+                }
+            }
+        }
+    }
+
+    /// All of it, in the order of labels.
+    pub fn show(&self, exposition: &mut Exposition) {
+        let mut all: Vec<(&'static Meter, Vec<String>, Value)> = {
+            let series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);
+            let meter = |name: &str| prometheus_metrics::ALL.iter().copied().find(|meter| meter.name == name);
+            series
+                .iter()
+                .filter_map(|(key, value)| Some((meter(key.name)?, key.labels.clone(), value.clone())))
+                .collect()
+        };
+        all.sort_by(|one, other| (one.0.name, &one.1).cmp(&(other.0.name, &other.1)));
+        all.into_iter().for_each(|(meter, labels, value)| exposition.put(meter, labels, value));
+        exposition.plain(&prometheus_metrics::SERIES_LEFT_OUT, self.0.left_out.load(Ordering::Relaxed) as f64);
+    }
+
+    /// The numbers of one meter, with the values of their labels.
+    pub fn numbers(&self, meter: &'static Meter) -> Vec<(Vec<String>, f64)> {
+        let series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_meter = series.iter().filter(|(key, _)| key.name == meter.name);
+        of_meter
+            .filter_map(|(key, value)| match value {
+                Value::Number(number) => Some((key.labels.clone(), *number)),
+                Value::Distribution(_) => None,
+            })
+            .collect()
+    }
+
+    /// The distributions of one meter, with the values of their labels.
+    pub fn distributions(&self, meter: &'static Meter) -> Vec<(Vec<String>, Distribution)> {
+        let series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_meter = series.iter().filter(|(key, _)| key.name == meter.name);
+        let mut found: Vec<_> = of_meter
+            .filter_map(|(key, value)| match value {
+                Value::Distribution(found) => Some((key.labels.clone(), found.clone())),
+                Value::Number(_) => None,
+            })
+            .collect();
+        found.sort_by(|(one, _), (other, _)| one.cmp(other));
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_beyond_the_bound_are_left_out_and_counted() {
+        let tally = Tally::default();
+        for number in 0..MOST_SERIES + 5 {
+            tally.note(&prometheus_metrics::LAUNCH, vec![number.to_string()], 1.0);
+        }
+        tally.note(&prometheus_metrics::LAUNCH, vec!["0".to_owned()], 1.0);
+        let mut exposition = Exposition::default();
+        tally.show(&mut exposition);
+        let text = exposition.text();
+        assert!(text.contains("nodepool_launch{result=\"0\"} 2\n") && text.contains("nodepool_metrics_left_out 5\n"));
+    }
+}

@@ -1,0 +1,140 @@
+//! The statsd socket: where it leads, and the task that empties the queue of samples into it.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use statsd::client::{Client, Pipeline};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use super::samples::SampleSink;
+use nodepool_model::metrics::statsd_metrics::{Sample, SampleKind, StatsdAddress};
+
+/// A name that does not resolve is tried again this often.
+const RETRY: Duration = Duration::from_secs(30);
+/// Samples come in swarms, from several threads. To be woken for each and to send it alone costs many times what it takes to
+/// write it down.
+const GATHERING: Duration = Duration::from_millis(50);
+/// Samples that are written down in one go.
+const BATCH: usize = 1000;
+/// Bytes of a datagram: what every network carries in one piece (an MTU of 1280, as IPv6 wants it, without the headers).
+const DATAGRAM: usize = 1232;
+
+/// Starts the task and returns its queue. Samples that come before the server's name is known wait in the queue.
+pub fn start(address: StatsdAddress) -> SampleSink {
+    let (sink, samples) = SampleSink::channel();
+    actix_rt::spawn(forward(address, samples));
+    sink
+}
+
+async fn forward(address: StatsdAddress, mut samples: mpsc::Receiver<Sample>) {
+    let Some(client) = connect(&address, &samples).await else { return };
+    info!(host = address.host, port = address.port, "sending statistics");
+    let mut batch = Vec::with_capacity(BATCH);
+    while samples.recv_many(&mut batch, BATCH).await > 0 {
+        if !samples.is_closed() {
+            tokio::time::sleep(GATHERING).await;
+        }
+        while !batch.is_empty() {
+            send(&client, &mut batch);
+            tokio::task::yield_now().await;
+            while batch.len() < BATCH
+                && let Ok(sample) = samples.try_recv()
+            {
+                batch.push(sample);
+            }
+        }
+    }
+}
+
+fn send(client: &Client, batch: &mut Vec<Sample>) {
+    let mut pipeline = Pipeline::new();
+    pipeline.set_max_udp_size(DATAGRAM);
+    for sample in batch.drain(..) {
+        let name = printable(&sample.name);
+        match sample.kind {
+            SampleKind::Gauge => {
+                // A sign makes it a change of what was there before. Of two datagrams either may come first; the next second's are right.
+                if sample.value < 0.0 {
+                    pipeline.gauge(&name, 0.0);
+                }
+                pipeline.gauge(&name, sample.value);
+            }
+            SampleKind::Counter => pipeline.count(&name, sample.value),
+            SampleKind::Timer => pipeline.timer(&name, sample.value),
+        }
+    }
+    // Datagrams to nobody are lost without a word, which is what is wanted of statistics.
+    pipeline.send(client);
+}
+
+/// None where nobody has anything to send any more, a provider that was replaced say.
+async fn connect(address: &StatsdAddress, samples: &mpsc::Receiver<Sample>) -> Option<Client> {
+    loop {
+        match resolve(address).await.and_then(|server| Client::new(server, "").map_err(|error| error.to_string())) {
+            Ok(client) => return Some(client),
+            Err(error) if samples.is_closed() => {
+                warn!(host = address.host, error, "no statistics");
+                return None;
+            }
+            Err(error) => warn!(host = address.host, error, "no statistics yet, trying again"),
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Servers of statsd listen on IPv4; where a name has no such address, whatever it has.
+async fn resolve(address: &StatsdAddress) -> Result<SocketAddr, String> {
+    let found = tokio::net::lookup_host((address.host.as_str(), address.port)).await;
+    let found: Vec<SocketAddr> = found.map_err(|error| error.to_string())?.collect();
+    let best = found.iter().find(|candidate| candidate.is_ipv4()).or_else(|| found.first());
+    best.copied().ok_or_else(|| "the name has no address".to_owned())
+}
+
+/// Names come from records of others; a line feed in one of them must not become a line of its own.
+fn printable(name: &str) -> Cow<'_, str> {
+    match name.contains(char::is_control) {
+        true => Cow::Owned(name.replace(char::is_control, "_")),
+        false => Cow::Borrowed(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // operations.md check 56
+    #[tokio::test]
+    async fn samples_arrive_in_statsds_words() {
+        let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        let (sink, samples) = SampleSink::channel();
+        sink.send(Sample::gauge("nodepool.nodes.ready", 3.0));
+        sink.send(Sample::counter("nodepool.launch.ready", 1.0));
+        sink.send(Sample::timer("nodepool.launch.ready", 12.5));
+        sink.send(Sample::gauge("nodepool.provider.p.max_servers", f64::INFINITY));
+        sink.send(Sample::gauge("nodepool.label.a\nforged:1|c.nodes.ready", 0.0));
+        sink.send(Sample::gauge("nodepool.dib_image_build.i.qcow2.rc", -9.0));
+        drop(sink);
+        forward(StatsdAddress { host: "127.0.0.1".to_owned(), port }, samples).await;
+        let mut buffer = [0; 1024];
+        let length = server.recv(&mut buffer).await.unwrap();
+        let expected = "nodepool.nodes.ready:3|g\nnodepool.launch.ready:1|c\nnodepool.launch.ready:12.5|ms\n\
+                        nodepool.provider.p.max_servers:inf|g\nnodepool.label.a_forged:1|c.nodes.ready:0|g\n\
+                        nodepool.dib_image_build.i.qcow2.rc:0|g\nnodepool.dib_image_build.i.qcow2.rc:-9|g";
+        assert_eq!(std::str::from_utf8(&buffer[..length]).unwrap(), expected);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_gone_costs_nothing() {
+        let (sink, samples) = SampleSink::channel();
+        for _ in 0..3 {
+            sink.send(Sample::gauge("nodepool.nodes.ready", 3.0));
+        }
+        drop(sink);
+        // Nothing listens on the port of a socket that was closed.
+        let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        forward(StatsdAddress { host: "127.0.0.1".to_owned(), port }, samples).await;
+    }
+}

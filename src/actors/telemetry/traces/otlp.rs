@@ -1,0 +1,347 @@
+//! One trace per node request, sent by OTLP over HTTP: the request, the launch of each node, its boots and its key scans.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use opentelemetry::trace::{
+    Span as _, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId, TraceState, Tracer as _,
+    TracerProvider,
+};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request as HttpRequest, Response};
+use opentelemetry_otlp::{SpanExporter, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span};
+use reqwest::{Certificate, Identity, StatusCode};
+use tokio::runtime::Handle;
+use tracing::{info, warn};
+
+use nodepool_model::records::ids::{NodeId, PoolId, ProviderName, RequestId};
+use nodepool_model::records::request::{NodeRequest, SpanInfo};
+use nodepool_model::records::time::Timestamp;
+
+/// For what is still to be sent when the process ends.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Of a request to the collector, where nothing else is said.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where spans go: to a collector, or nowhere.
+#[derive(Clone, Default)]
+pub struct Tracer(Option<Arc<Sending>>);
+
+struct Sending {
+    provider: SdkTracerProvider,
+    tracer: SdkTracer,
+}
+
+impl Tracer {
+    /// Reads the variables that OpenTelemetry has for it. Without an endpoint nothing is sent, for a collector that is
+    /// not there would be asked all the time. `runtime` carries the requests.
+    pub fn from_environment(runtime: &Handle) -> Self {
+        let given = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let endpoints = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+        let endpoint = endpoints.into_iter().find_map(|name| Some((name, given(name)?)));
+        let is_off = given("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+            || given("OTEL_TRACES_EXPORTER").is_some_and(|value| value != "otlp");
+        let Some((variable, endpoint)) = endpoint.filter(|_| !is_off) else { return Self(None) };
+        let timeout = given("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT").or_else(|| given("OTEL_EXPORTER_OTLP_TIMEOUT"));
+        let timeout = timeout.and_then(|text| text.parse().ok()).map_or(TIMEOUT, Duration::from_millis);
+        let checked = if is_address(&endpoint) { Ok(()) } else { Err(format!("{variable} holds no address")) };
+        let exporter = match checked.and_then(|()| exporter(runtime, timeout)) {
+            Ok(exporter) => exporter,
+            Err(error) => {
+                warn!(target: "nodepool.NodePool", %error, "no traces are sent");
+                return Self(None);
+            }
+        };
+        let named = given("OTEL_SERVICE_NAME").is_some()
+            || given("OTEL_RESOURCE_ATTRIBUTES").is_some_and(|attributes| attributes.contains("service.name="));
+        let resource = if named { Resource::builder() } else { Resource::builder().with_service_name("nodepool") };
+        let provider =
+            SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource.build()).build();
+        info!(target: "nodepool.NodePool", endpoint = without_secrets(&endpoint), "sending traces");
+        Self(Some(Arc::new(Sending { tracer: provider.tracer("nodepool"), provider })))
+    }
+
+    pub fn traces(&self) -> Traces {
+        Traces { sending: self.0.clone(), requests: BTreeMap::new(), nodes: BTreeMap::new() }
+    }
+
+    /// Sends what is left. Blocks for a moment, at most.
+    pub fn end(&self) {
+        if let Some(sending) = &self.0
+            && let Err(error) = sending.provider.shutdown_with_timeout(PATIENCE)
+        {
+            warn!(target: "nodepool.NodePool", %error, "the last traces are lost");
+        }
+    }
+}
+
+/// The error is for the log.
+fn exporter(runtime: &Handle, timeout: Duration) -> Result<SpanExporter, String> {
+    let mut builder = reqwest::Client::builder().timeout(timeout);
+    if let Some((path, pem)) = file_named("CERTIFICATE")? {
+        let unusable = |error| format!("{path} holds no certificates: {error}");
+        let authorities = Certificate::from_pem_bundle(&pem).map_err(unusable)?;
+        builder = builder.tls_built_in_root_certs(false);
+        builder = authorities.into_iter().fold(builder, |builder, one| builder.add_root_certificate(one));
+    }
+    if let Some((path, mut pem)) = file_named("CLIENT_CERTIFICATE")? {
+        pem.push(b'\n');
+        pem.extend(file_named("CLIENT_KEY")?.map(|(_, key)| key).unwrap_or_default());
+        let unusable = |error| format!("{path} and its key cannot be used: {error}");
+        builder = builder.identity(Identity::from_pem(&pem).map_err(unusable)?);
+    }
+    let client = builder.build().map_err(|error| error.to_string())?;
+    let client = Client { client, runtime: runtime.clone(), is_away: Arc::default() };
+    SpanExporter::builder().with_http().with_http_client(client).build().map_err(|error| error.to_string())
+}
+
+/// The path that a variable names, for traces or for all, and what is there.
+fn file_named(what: &str) -> Result<Option<(String, Vec<u8>)>, String> {
+    let given = |name: String| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let own = given(format!("OTEL_EXPORTER_OTLP_TRACES_{what}"));
+    let Some(path) = own.or_else(|| given(format!("OTEL_EXPORTER_OTLP_{what}"))) else { return Ok(None) };
+    let bytes = std::fs::read(&path).map_err(|error| format!("cannot read {path}: {error}"))?;
+    Ok(Some((path, bytes)))
+}
+
+/// What happened and why, without the address.
+fn with_causes(error: &reqwest::Error) -> String {
+    let first: &dyn std::error::Error = error;
+    let causes: Vec<String> =
+        std::iter::successors(Some(first), |error| error.source()).map(ToString::to_string).collect();
+    causes.join(": ")
+}
+
+/// What is none is not shown, for it may hold a password all the same; the exporter would.
+fn is_address(endpoint: &str) -> bool {
+    let has_host = reqwest::Url::parse(endpoint).is_ok_and(|url| url.has_host());
+    has_host && HttpRequest::builder().uri(endpoint).body(()).is_ok()
+}
+
+/// An address may have a password before its host.
+fn without_secrets(endpoint: &str) -> String {
+    let (scheme, rest) = endpoint.split_once("://").unwrap_or(("http", endpoint));
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let host = host.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}/{}", path.split('?').next().unwrap_or_default())
+}
+
+/// The HTTP client that the drivers use too, on a runtime of ours: the SDK sends from a thread without one.
+#[derive(Clone, Debug)]
+struct Client {
+    client: reqwest::Client,
+    runtime: Handle,
+    /// The collector did not take what was sent last.
+    is_away: Arc<AtomicBool>,
+}
+
+impl Client {
+    /// Once for each time that it is away: the SDK tells nobody.
+    fn note(&self, outcome: Result<StatusCode, String>) {
+        let trouble = match outcome {
+            Ok(status) if status.is_success() => None,
+            Ok(status) => Some(format!("it answers {status}")),
+            Err(error) => Some(error),
+        };
+        let was_away = self.is_away.swap(trouble.is_some(), Ordering::Relaxed);
+        match trouble {
+            Some(trouble) if !was_away => {
+                warn!(target: "nodepool.NodePool", "traces are lost while the collector does not take them: {trouble}");
+            }
+            None if was_away => info!(target: "nodepool.NodePool", "the collector takes traces again"),
+            _ => {}
+        }
+    }
+}
+
+#[async_trait]
+impl HttpClient for Client {
+    async fn send_bytes(&self, request: HttpRequest<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let client = self.clone();
+        let sending = async move {
+            let answer = client.client.execute(request.try_into()?).await;
+            // Its address may hold a password.
+            let answer = answer.map_err(reqwest::Error::without_url);
+            client.note(answer.as_ref().map(reqwest::Response::status).map_err(with_causes));
+            let mut answer = answer?;
+            let mut response = Response::builder().status(answer.status());
+            if let Some(headers) = response.headers_mut() {
+                headers.extend(std::mem::take(answer.headers_mut()));
+            }
+            Ok::<_, HttpError>(response.body(answer.bytes().await?)?)
+        };
+        self.runtime.spawn(sending).await?
+    }
+}
+
+/// The open spans of one pool's requests.
+pub struct Traces {
+    sending: Option<Arc<Sending>>,
+    requests: BTreeMap<RequestId, Span>,
+    nodes: BTreeMap<NodeId, Launch>,
+}
+
+struct Launch {
+    request: RequestId,
+    span: Span,
+    /// Of the attempt that is under way.
+    boot: Option<Span>,
+    scan: Option<Span>,
+}
+
+impl Traces {
+    /// For when it is known what became of it; where nothing is sent there is nothing to be copied.
+    pub fn copy(&self, record: &NodeRequest) -> Option<NodeRequest> {
+        self.sending.as_ref().map(|_| record.clone())
+    }
+
+    /// From its creation on, so that a trace shows how long a request has waited.
+    pub fn accepted(&mut self, id: &RequestId, record: Option<&NodeRequest>, pool: &PoolId) {
+        let Some(span) = self.begin_request(id, record, pool) else { return };
+        self.requests.insert(id.clone(), span);
+    }
+
+    pub fn declined(&mut self, id: &RequestId, record: Option<&NodeRequest>, pool: &PoolId, reasons: &[String]) {
+        let Some(mut span) = self.begin_request(id, record, pool) else { return };
+        span.set_attribute(KeyValue::new("result", "declined"));
+        span.set_attribute(KeyValue::new("reason", reasons.join("; ")));
+    }
+
+    /// What is still open of its launches ends with it.
+    pub fn ended(&mut self, id: &RequestId, result: &str) {
+        let left: Vec<NodeId> =
+            self.nodes.iter().filter(|(_, launch)| launch.request == *id).map(|(node, _)| node.clone()).collect();
+        left.iter().for_each(|node| self.given_up(node));
+        let Some(mut span) = self.requests.remove(id) else { return };
+        span.set_attribute(KeyValue::new("result", result.to_owned()));
+        if result != "fulfilled" {
+            span.set_status(Status::error(result.to_owned()));
+        }
+    }
+
+    pub fn launches(&mut self, request: &RequestId, node: &NodeId, provider: &ProviderName) {
+        let Some(sending) = &self.sending else { return };
+        let Some(parent) = self.requests.get(request) else { return };
+        let attributes = [("node_request", request.as_str()), ("node", node.as_str()), ("provider", provider.as_str())];
+        let span = sending.child("launch", parent, &attributes);
+        self.nodes.insert(node.clone(), Launch { request: request.clone(), span, boot: None, scan: None });
+    }
+
+    pub fn boots(&mut self, node: &NodeId) {
+        if let (Some(sending), Some(launch)) = (&self.sending, self.nodes.get_mut(node)) {
+            launch.boot = Some(sending.child("boot", &launch.span, &[("node", node.as_str())]));
+        }
+    }
+
+    pub fn booted(&mut self, node: &NodeId, error: Option<&str>) {
+        end(self.nodes.get_mut(node).and_then(|launch| launch.boot.take()), error);
+    }
+
+    pub fn scans(&mut self, node: &NodeId) {
+        if let (Some(sending), Some(launch)) = (&self.sending, self.nodes.get_mut(node)) {
+            launch.scan = Some(sending.child("keyscan", &launch.span, &[("node", node.as_str())]));
+        }
+    }
+
+    pub fn scanned(&mut self, node: &NodeId, error: Option<&str>) {
+        end(self.nodes.get_mut(node).and_then(|launch| launch.scan.take()), error);
+    }
+
+    /// Another attempt may follow, unless the node is ready.
+    pub fn attempt_ended(&mut self, node: &NodeId, result: &str) {
+        if let Some(launch) = self.nodes.get_mut(node) {
+            launch.span.add_event("attempt ended", vec![KeyValue::new("result", result.to_owned())]);
+        }
+        if result == "ready"
+            && let Some(mut launch) = self.nodes.remove(node)
+        {
+            launch.span.set_attribute(KeyValue::new("result", "ready"));
+        }
+    }
+
+    pub fn given_up(&mut self, node: &NodeId) {
+        if let Some(mut launch) = self.nodes.remove(node) {
+            // Spans end when they are dropped, the inner ones first.
+            drop((launch.boot.take(), launch.scan.take()));
+            launch.span.set_status(Status::error("not ready"));
+        }
+    }
+
+    fn begin_request(&self, id: &RequestId, record: Option<&NodeRequest>, pool: &PoolId) -> Option<Span> {
+        let (sending, record) = (self.sending.as_ref()?, record?);
+        let labels: Vec<&str> = record.node_types.iter().map(|label| label.as_str()).collect();
+        let mut attributes = vec![
+            KeyValue::new("node_request", id.to_string()),
+            KeyValue::new("labels", labels.join(",")),
+            KeyValue::new("provider", pool.provider.to_string()),
+            KeyValue::new("pool", pool.to_string()),
+        ];
+        let more = [
+            ("event", record.event_id.clone()),
+            ("requestor", record.requestor.clone()),
+            ("tenant", record.tenant_name.as_ref().map(ToString::to_string)),
+        ];
+        attributes.extend(more.into_iter().filter_map(|(key, value)| Some(KeyValue::new(key, value?))));
+        let began = record.created_time.unwrap_or(record.state_time);
+        let builder = sending.tracer.span_builder("request").with_kind(SpanKind::Consumer).with_attributes(attributes);
+        let builder = match system_time(began) {
+            Some(time) => builder.with_start_time(time),
+            None => builder,
+        };
+        let outer =
+            record.span().map_or_else(Context::new, |span| Context::new().with_remote_span_context(outer(span)));
+        Some(sending.tracer.build_with_context(builder, &outer))
+    }
+}
+
+impl Sending {
+    fn child(&self, name: &'static str, parent: &Span, attributes: &[(&'static str, &str)]) -> Span {
+        let attributes: Vec<KeyValue> =
+            attributes.iter().map(|(key, value)| KeyValue::new(*key, (*value).to_owned())).collect();
+        let context = Context::new().with_remote_span_context(parent.span_context().clone());
+        let builder = self.tracer.span_builder(name).with_kind(SpanKind::Internal).with_attributes(attributes);
+        self.tracer.build_with_context(builder, &context)
+    }
+}
+
+fn end(span: Option<Span>, error: Option<&str>) {
+    let Some(mut span) = span else { return };
+    if let Some(error) = error {
+        span.set_status(Status::error(error.to_owned()));
+    }
+    span.end();
+}
+
+/// The requestor's span, in whose trace ours are.
+fn outer(span: SpanInfo) -> SpanContext {
+    let (trace, id) =
+        (TraceId::from_bytes(span.trace_id.to_be_bytes()), SpanId::from_bytes(span.span_id.to_be_bytes()));
+    SpanContext::new(trace, id, TraceFlags::new(span.trace_flags), true, TraceState::NONE)
+}
+
+/// Records come from others, and their times with them.
+fn system_time(time: Timestamp) -> Option<SystemTime> {
+    let since = Duration::try_from_secs_f64(time.0).ok().filter(|since| !since.is_zero())?;
+    SystemTime::UNIX_EPOCH.checked_add(since)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_address_is_known() {
+        for address in ["http://127.0.0.1:4318", "https://me:secret@collector.example.org/otlp?key=secret"] {
+            assert!(is_address(address), "{address}");
+        }
+        for other in ["", "collector", "collector:4318", "http://", "http://me:pass word@collector", "http://h:port"] {
+            assert!(!is_address(other), "{other}");
+        }
+    }
+}

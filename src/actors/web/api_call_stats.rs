@@ -1,0 +1,113 @@
+//! How the calls of each provider's API went within the last minutes, by what was tallied since the start.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::live_view::CallFigures;
+use crate::actors::telemetry::metrics_registry::Tally;
+use nodepool_model::metrics::prometheus_metrics::{self, MeterKind};
+use nodepool_model::metrics::prometheus_text::Distribution;
+use nodepool_model::records::ids::ProviderName;
+use nodepool_model::records::time::Timestamp;
+
+/// Readings that are kept: with one every 15 s those of five minutes.
+const MOST: usize = 21;
+
+#[derive(Default)]
+pub struct Calls {
+    readings: VecDeque<(Timestamp, BTreeMap<ProviderName, Reading>)>,
+}
+
+#[derive(Clone)]
+struct Reading {
+    times: Distribution,
+    failed: f64,
+}
+
+impl Calls {
+    pub fn read(&mut self, tally: &Tally, now: Timestamp) {
+        if self.readings.len() >= MOST {
+            self.readings.pop_front();
+        }
+        self.readings.push_back((now, readings(tally)));
+    }
+
+    /// From the oldest reading until now.
+    pub fn figures(&self, tally: &Tally, now: Timestamp) -> BTreeMap<ProviderName, CallFigures> {
+        let first = self.readings.front();
+        let window_s = first.map_or(0.0, |(at, _)| (now - *at).0);
+        let figures = |(provider, newest): (ProviderName, Reading)| {
+            let before = first.and_then(|(_, readings)| readings.get(&provider));
+            let figures = figures(&newest, before, window_s);
+            (provider, figures)
+        };
+        readings(tally).into_iter().map(figures).collect()
+    }
+}
+
+fn readings(tally: &Tally) -> BTreeMap<ProviderName, Reading> {
+    let mut readings: BTreeMap<ProviderName, Reading> = BTreeMap::new();
+    for (labels, found) in tally.distributions(&prometheus_metrics::TASK_TIME) {
+        let entry = readings.entry(ProviderName::from(labels[0].as_str()));
+        let empty = || Reading { times: Distribution { counts: vec![0; found.counts.len()], sum: 0.0 }, failed: 0.0 };
+        let reading = entry.or_insert_with(empty);
+        reading.times.counts.iter_mut().zip(&found.counts).for_each(|(sum, count)| *sum += count);
+        reading.times.sum += found.sum;
+    }
+    for (labels, failed) in tally.numbers(&prometheus_metrics::TASK_FAILED) {
+        // What is not there is often asked for: that is an answer.
+        if labels[2] != "not-found"
+            && let Some(reading) = readings.get_mut(labels[0].as_str())
+        {
+            reading.failed += failed;
+        }
+    }
+    readings
+}
+
+fn figures(newest: &Reading, before: Option<&Reading>, window_s: f64) -> CallFigures {
+    let MeterKind::Histogram(bounds) = prometheus_metrics::TASK_TIME.kind else { return CallFigures::default() };
+    let count_before = |index: usize| before.map_or(0, |before| before.times.counts[index]);
+    let counts: Vec<u64> =
+        newest.times.counts.iter().enumerate().map(|(index, count)| count - count_before(index)).collect();
+    let count: u64 = counts.iter().sum();
+    let sum = newest.times.sum - before.map_or(0.0, |before| before.times.sum);
+    let failed = (newest.failed - before.map_or(0.0, |before| before.failed)).max(0.0) as u64;
+    let wanted = (count as f64 * 0.95).ceil() as u64;
+    let mut so_far = 0;
+    let bucket = counts.iter().position(|count| {
+        so_far += count;
+        so_far >= wanted
+    });
+    let p95_s = bucket.filter(|_| count > 0).and_then(|bucket| bounds.get(bucket).copied());
+    CallFigures { window_s, count, failed, mean_s: (count > 0).then(|| sum / count as f64), p95_s }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_happened_within_the_window_counts() {
+        let (tally, mut calls) = (Tally::default(), Calls::default());
+        let call = |seconds: f64, failed: bool| {
+            let labels = vec!["lab".to_owned(), "compute.GET.servers".to_owned()];
+            tally.note(&prometheus_metrics::TASK_TIME, labels.clone(), seconds);
+            if failed {
+                tally.note(&prometheus_metrics::TASK_FAILED, [labels, vec!["failed".to_owned()]].concat(), 1.0);
+            }
+        };
+        call(50.0, true);
+        calls.read(&tally, Timestamp(0.0));
+        for _ in 0..19 {
+            call(0.004, false);
+        }
+        call(0.2, true);
+        let figures = calls.figures(&tally, Timestamp(60.0));
+        let lab = &figures[&ProviderName::from("lab")];
+        assert_eq!((lab.count, lab.failed, lab.p95_s, lab.window_s), (20, 1, Some(0.005), 60.0));
+        for round in 0..MOST {
+            calls.read(&tally, Timestamp(60.0 + round as f64));
+        }
+        assert_eq!(calls.figures(&tally, Timestamp(99.0))[&ProviderName::from("lab")].count, 0);
+    }
+}

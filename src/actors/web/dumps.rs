@@ -1,0 +1,93 @@
+//! `/dump`: what SIGUSR2 writes, for who is on this machine.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use actix_web::http::header::HeaderName;
+use actix_web::web::{Data, Query};
+use actix_web::{HttpRequest, HttpResponse};
+use nix::unistd::geteuid;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::peer_credentials::{self, Ends};
+use crate::actors::process::context::Shared;
+use crate::actors::runtime::dump;
+use crate::actors::runtime::profile::{self, Profile};
+
+#[derive(Deserialize)]
+pub struct Wishes {
+    /// Seconds of a profile.
+    profile: Option<f64>,
+}
+
+/// The state of every actor, and a profile of so many seconds where one is asked for.
+pub async fn dump(request: HttpRequest, shared: Data<Shared>, wishes: Option<Query<Wishes>>) -> HttpResponse {
+    if !is_from_here(&request) {
+        return HttpResponse::Forbidden()
+            .json(json!({"error": "dumps are given on this machine only, to root and to the user that runs this"}));
+    }
+    let Some(Query(wishes)) = wishes else {
+        return HttpResponse::BadRequest().json(json!({"error": "`profile` is a number of seconds"}));
+    };
+    let mut lines = Vec::new();
+    if let Some(seconds) = wishes.profile {
+        let longest = profile::WINDOW.as_secs_f64();
+        let Some(time) = Duration::try_from_secs_f64(seconds).ok().filter(|_| seconds > 0.0 && seconds <= longest)
+        else {
+            let error = format!("a profile takes more than 0 and at most {longest} seconds");
+            return HttpResponse::BadRequest().json(json!({"error": error}));
+        };
+        let Some(profile) = Profile::start(shared.registry.clone()) else {
+            return HttpResponse::Conflict().json(json!({"error": "somebody makes a profile already"}));
+        };
+        tokio::time::sleep(time).await;
+        lines = profile.finish().await;
+    }
+    let actors = dump::collect(&shared.registry).await;
+    let mut response = HttpResponse::Ok();
+    response.insert_header(("Cache-Control", "no-store")).json(json!({"actors": actors, "profile": lines}))
+}
+
+/// Over a connection that root or our own user has opened on this machine, and by itself: not for a page of a browser, and not
+/// through a proxy that others may use.
+fn is_from_here(request: &HttpRequest) -> bool {
+    let Some(ends) = request.conn_data::<Ends>() else { return false };
+    let is_near = ends.client.ip().is_loopback() || ends.client.ip() == ends.ours.ip();
+    let tells_of_others = |name: &HeaderName| {
+        let name = name.as_str();
+        ["forwarded", "via", "origin", "referer", "x-real-ip"].contains(&name)
+            || name.starts_with("x-forwarded")
+            || name.starts_with("sec-fetch")
+    };
+    is_near
+        && !request.headers().keys().any(tells_of_others)
+        && names_us(request.connection_info().host(), ends.ours.ip())
+        && peer_credentials::user_of(ends.client, ends.ours).is_some_and(|user| user.is_root() || user == geteuid())
+}
+
+/// A name that resolves to us may be anybody's: <https://en.wikipedia.org/wiki/DNS_rebinding>.
+fn names_us(host: &str, ours: IpAddr) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.trim_matches(['[', ']']).parse::<IpAddr>().ok().map(|address| address.to_canonical());
+    name == "localhost" || address.is_some_and(|address| address.is_loopback() || address == ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_of_ours_name_us() {
+        let ours: IpAddr = "192.0.2.7".parse().unwrap();
+        for host in ["localhost", "localhost:8005", "127.0.0.1:8005", "[::1]:8005", "[::1]", "192.0.2.7:8005"] {
+            assert!(names_us(host, ours), "{host}");
+        }
+        for host in ["", "evil.example", "evil.example:8005", "127.0.0.1.evil.example", "192.0.2.8:8005", "[::2]:80"] {
+            assert!(!names_us(host, ours), "{host}");
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! What the live page asks for: everything once, then what changes, as server-sent events.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use actix_web::http::header;
+use actix_web::web::{self, Data, Path};
+use actix_web::{HttpRequest, HttpResponse};
+use bytes::Bytes;
+use futures::future::join_all;
+use futures::stream;
+use serde_json::{Value, json};
+use tokio::sync::{broadcast, mpsc};
+use tokio::time::{Instant, MissedTickBehavior, timeout};
+
+use super::api_call_stats::Calls;
+use super::content_negotiation;
+use super::live_view::{self, ProviderFigures};
+use super::peers::Neighbours;
+use super::responses::{self, not_found, unavailable};
+use crate::actors::process::context::{Shared, VERSION};
+use crate::actors::runtime::clock;
+use crate::actors::runtime::messages::AskWhy;
+use nodepool_model::metrics::prometheus_metrics::{self, Meter, MeterKind};
+use nodepool_model::metrics::prometheus_text::Distribution;
+use nodepool_model::records::ids::{NodeId, RequestId};
+use nodepool_model::records::node::NodeState;
+use nodepool_model::report::event_history::{COUNT_EVERY, Chronicle};
+use nodepool_model::report::list::Object;
+use nodepool_model::report::status::{self, NODE_COLUMNS, REQUEST_COLUMNS, Why};
+use nodepool_model::snapshot::Snapshot;
+use nodepool_zk::mirror::mirror::Frame;
+
+/// Changes are told at most this often: what happens meanwhile is told together.
+const BEAT: Duration = Duration::from_millis(500);
+/// Figures are counted this often while somebody looks.
+const FIGURES: Duration = Duration::from_secs(5);
+/// A stream on which nothing happens says that it is alive.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
+/// Pages that may be open at a time; each holds a connection.
+const MOST_STREAMS: usize = 512;
+/// Patches that a slow client may be behind before it has to begin anew.
+const MOST_BEHIND: usize = 16;
+/// How long a pool may take to say what it decided.
+const WHY_DEADLINE: Duration = Duration::from_millis(500);
+/// Requests whose reasons are gathered for the list.
+const MOST_REASONS: usize = 100;
+
+pub struct Live {
+    chronicle: Mutex<Chronicle>,
+    calls: Mutex<Calls>,
+    shown: Mutex<Shown>,
+    /// What is shown as the page gets it, plain and packed.
+    whole: tokio::sync::Mutex<Option<(u64, Bytes, Bytes)>>,
+    /// What was gathered last, for whoever asks soon after.
+    gathered: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
+    events: broadcast::Sender<Bytes>,
+    streams: AtomicUsize,
+    neighbours: Neighbours,
+}
+
+/// The picture to which the last patch leads, and how many led there: over all sessions, each of which counts anew.
+#[derive(Clone, Default)]
+struct Shown {
+    revision: u64,
+    picture: Arc<Snapshot>,
+}
+
+impl Default for Live {
+    fn default() -> Self {
+        Self {
+            chronicle: Mutex::new(Chronicle::new(clock::now())),
+            calls: Mutex::default(),
+            shown: Mutex::default(),
+            whole: tokio::sync::Mutex::default(),
+            gathered: tokio::sync::Mutex::default(),
+            events: broadcast::channel(MOST_BEHIND).0,
+            streams: AtomicUsize::new(0),
+            neighbours: Neighbours::default(),
+        }
+    }
+}
+
+/// Follows what is seen of ZooKeeper as long as the process lives. Nobody waits for another: not who remembers for who tells,
+/// and neither of them for pools that are asked.
+pub async fn follow(live: Arc<Live>, shared: Arc<Shared>, film: mpsc::Receiver<Frame>) {
+    tokio::join!(remember(&live, film), count(&live, &shared), tell(&live, &shared), tell_figures(&live, &shared));
+}
+
+async fn remember(live: &Live, mut film: mpsc::Receiver<Frame>) {
+    let mut last = Arc::<Snapshot>::default();
+    while let Some(frame) = film.recv().await {
+        let (mut chronicle, now) = (lock(&live.chronicle), clock::now());
+        match frame.steps {
+            Some(steps) => steps.into_iter().for_each(|step| chronicle.note(step, now)),
+            None => chronicle.compare(&last, &frame.picture, now),
+        }
+        last = frame.picture;
+    }
+}
+
+async fn count(live: &Live, shared: &Shared) {
+    let mut ticks = every(COUNT_EVERY.to_duration());
+    loop {
+        ticks.tick().await;
+        let (picture, now) = (lock(&live.shown).picture.clone(), clock::now());
+        lock(&live.chronicle).count(&picture, now);
+        if let Some(tally) = shared.samples.tally() {
+            lock(&live.calls).read(tally, now);
+        }
+    }
+}
+
+async fn tell(live: &Live, shared: &Shared) {
+    let mut pictures = shared.pictures.follow();
+    loop {
+        let picture = pictures.next().await;
+        let (older, revision) = {
+            let mut shown = lock(&live.shown);
+            shown.revision += 1;
+            (std::mem::replace(&mut shown.picture, picture.clone()), shown.revision)
+        };
+        if live.is_watched() {
+            live.send("patch", &live_view::patch(revision, &older, &picture));
+        }
+        tokio::time::sleep(BEAT).await;
+    }
+}
+
+async fn tell_figures(live: &Live, shared: &Shared) {
+    let mut ticks = every(FIGURES);
+    loop {
+        ticks.tick().await;
+        if live.is_watched() {
+            let figures = live.figures(shared).await;
+            live.send("figures", &String::from_utf8_lossy(&figures));
+        }
+    }
+}
+
+/// Ticks that were missed are not made up for.
+fn every(period: Duration) -> tokio::time::Interval {
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+impl Live {
+    /// Plain and packed.
+    async fn whole(&self) -> Option<(Bytes, Bytes)> {
+        let mut whole = self.whole.lock().await;
+        let Shown { revision, picture } = lock(&self.shown).clone();
+        if let Some((_, plain, packed)) = whole.as_ref().filter(|(made, ..)| *made == revision) {
+            return Some((plain.clone(), packed.clone()));
+        }
+        let made = web::block(move || {
+            let plain = responses::hold(live_view::whole(revision, &picture).into_bytes())?;
+            let packed = responses::pack(&plain)?;
+            Some((plain, packed))
+        });
+        let (plain, packed) = made.await.ok()??;
+        *whole = Some((revision, plain.clone(), packed.clone()));
+        Some((plain, packed))
+    }
+
+    fn is_watched(&self) -> bool {
+        self.streams.load(Ordering::Relaxed) > 0
+    }
+
+    fn send(&self, event: &str, data: &str) {
+        // Without anybody who listens there is nobody to miss it.
+        let _ = self.events.send(Bytes::from(format!("event: {event}\ndata: {data}\n\n")));
+    }
+
+    fn own_providers(&self, shared: &Shared) -> Vec<ProviderFigures> {
+        let Some(loaded) = shared.in_force() else { return Vec::new() };
+        let (shown, now) = (lock(&self.shown).picture.clone(), clock::now());
+        let calls = shared.samples.tally().map(|tally| lock(&self.calls).figures(tally, now)).unwrap_or_default();
+        live_view::providers(&clock::world(&loaded.config, &shown, &shared.pictures.facts()), &calls)
+    }
+
+    /// Gathered once for all who ask at the same time or soon after.
+    async fn figures(&self, shared: &Shared) -> Bytes {
+        let mut gathered = self.gathered.lock().await;
+        if let Some((at, figures)) = &*gathered
+            && at.elapsed() < FIGURES - BEAT
+        {
+            return figures.clone();
+        }
+        let figures = Bytes::from(self.gather(shared).await.to_string());
+        *gathered = Some((Instant::now(), figures.clone()));
+        figures
+    }
+
+    async fn gather(&self, shared: &Shared) -> Value {
+        let shown = lock(&self.shown).picture.clone();
+        let asked = live_view::waiting(&shown, MOST_REASONS).into_iter().map(async |id| {
+            let reasons = ask_why(shared, &id).await;
+            (id, reasons)
+        });
+        let (reasons, others) = tokio::join!(join_all(asked), self.neighbours.figures(shared));
+        let own =
+            json!({"launcher": shared.identity.hostname, "version": VERSION, "providers": self.own_providers(shared)});
+        let launchers: Vec<Value> = std::iter::once(own).chain(others).collect();
+        json!({"now": clock::now(), "since": lock(&self.chronicle).since(), "launchers": launchers,
+            "reasons": live_view::reasons(&reasons.into_iter().collect()), "labels": labels(&shown)})
+    }
+}
+
+/// Labels that registered pools serve.
+fn labels(snapshot: &Snapshot) -> Vec<&str> {
+    let labels = snapshot.pools().flat_map(|(_, pool)| pool.record.supported_labels.iter());
+    labels.map(|label| label.as_str()).collect::<std::collections::BTreeSet<_>>().into_iter().collect()
+}
+
+async fn ask_why(shared: &Shared, id: &RequestId) -> Vec<Why> {
+    let answers = shared.why.ask_all(AskWhy(id.clone()), WHY_DEADLINE).await;
+    answers.into_iter().filter_map(|(_, answer)| answer.ok().flatten()).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An open stream; it is counted as long as this is kept.
+struct Place(Data<Live>);
+
+impl Place {
+    fn take(live: &Data<Live>) -> Option<Place> {
+        let taken = live.streams.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |streams| {
+            (streams < MOST_STREAMS).then_some(streams + 1)
+        });
+        taken.ok().map(|_| Place(live.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Server-sent events: patches, figures, and `reload` for who is too far behind.
+pub async fn stream(request: HttpRequest, live: Data<Live>) -> HttpResponse {
+    let Some(place) = Place::take(&live) else {
+        let mut busy = unavailable(&request);
+        busy.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("10"));
+        return busy;
+    };
+    let heard = live.events.subscribe();
+    let hello = Bytes::from_static(b"retry: 2000\nevent: hello\ndata: {}\n\n");
+    let events = stream::unfold((Some(hello), heard, place), |(hello, mut heard, place)| async move {
+        if let Some(hello) = hello {
+            return Some((Ok::<_, actix_web::Error>(hello), (None, heard, place)));
+        }
+        let event = match timeout(SIGN_OF_LIFE, heard.recv()).await {
+            Ok(Ok(event)) => event,
+            Ok(Err(broadcast::error::RecvError::Lagged(_))) => Bytes::from_static(b"event: reload\ndata: {}\n\n"),
+            Ok(Err(broadcast::error::RecvError::Closed)) => return None,
+            Err(_) => Bytes::from_static(b": still here\n\n"),
+        };
+        Some((Ok(event), (None, heard, place)))
+    });
+    HttpResponse::Ok()
+        .content_type("text/event-stream")
+        .insert_header((header::CACHE_CONTROL, "no-store"))
+        .insert_header(("X-Accel-Buffering", "no"))
+        .streaming(Box::pin(events))
+}
+
+/// Everything, as of the last patch.
+pub async fn state(request: HttpRequest, live: Data<Live>) -> HttpResponse {
+    let made = responses::to_the_end(async move { live.whole().await }).await;
+    let Some((plain, packed)) = made else { return unavailable(&request) };
+    let mut response = HttpResponse::Ok();
+    response.content_type("application/json").insert_header((header::CACHE_CONTROL, "no-store"));
+    if content_negotiation::takes_gzip(request.headers()) {
+        response.insert_header((header::CONTENT_ENCODING, "gzip"));
+        return responses::with_body(response, packed);
+    }
+    responses::with_body(response, plain)
+}
+
+pub async fn figures(live: Data<Live>, shared: Data<Shared>) -> HttpResponse {
+    fresh_text(live.figures(&shared).await)
+}
+
+/// What other launchers fetch to show it.
+pub async fn providers(live: Data<Live>, shared: Data<Shared>) -> HttpResponse {
+    fresh(&json!({"launcher": shared.identity.hostname, "version": VERSION, "providers": live.own_providers(&shared)}))
+}
+
+/// How many nodes were in which state over the last hours, and how long requests waited.
+pub async fn plots(live: Data<Live>, shared: Data<Shared>) -> HttpResponse {
+    let states: Vec<&str> = NodeState::ALL.iter().map(|state| state.as_str()).collect();
+    let (waits, launches) =
+        (all_of(&shared, &prometheus_metrics::REQUEST_TIME), all_of(&shared, &prometheus_metrics::LAUNCH_TIME));
+    let chronicle = lock(&live.chronicle);
+    let counts: Vec<_> = chronicle.counts().collect();
+    fresh(
+        &json!({"since": chronicle.since(), "states": states, "counts": counts, "waits": waits, "launches": launches}),
+    )
+}
+
+/// One distribution over all labels, as far as it says how long good ends took.
+fn all_of(shared: &Shared, meter: &'static Meter) -> Value {
+    let MeterKind::Histogram(bounds) = meter.kind else { return Value::Null };
+    let mut sum = Distribution::new(bounds);
+    for (labels, found) in shared.samples.tally().map(|tally| tally.distributions(meter)).unwrap_or_default() {
+        if labels.iter().all(|label| !label.starts_with("error")) {
+            sum.counts.iter_mut().zip(&found.counts).for_each(|(sum, count)| *sum += count);
+            sum.sum += found.sum;
+        }
+    }
+    json!({"bounds": bounds, "counts": sum.counts, "sum": sum.sum})
+}
+
+pub async fn node(request: HttpRequest, id: Path<String>, live: Data<Live>) -> HttpResponse {
+    let Some(id) = element(&id).map(NodeId::from) else { return not_found(&request) };
+    let shown = lock(&live.shown).picture.clone();
+    let record = status::nodes(&shown, Some(&id), clock::now()).into_iter().next();
+    let record = record.map(|row| json!(Object(NODE_COLUMNS, &row)));
+    let chronicle = lock(&live.chronicle);
+    fresh(&json!({"record": record, "since": chronicle.since(), "events": chronicle.of_node(&id)}))
+}
+
+pub async fn node_request(
+    request: HttpRequest,
+    id: Path<String>,
+    live: Data<Live>,
+    shared: Data<Shared>,
+) -> HttpResponse {
+    let Some(id) = element(&id).map(RequestId::from) else { return not_found(&request) };
+    let whys = BTreeMap::from([(id.clone(), ask_why(&shared, &id).await)]);
+    let shown = lock(&live.shown).picture.clone();
+    let record = shown.request(&id).map(|stored| {
+        let row = status::RequestRow { id: id.clone(), request: stored.record.clone() };
+        let mut record = json!(Object(REQUEST_COLUMNS, &row));
+        record["tenant_name"] = json!(stored.record.tenant_name);
+        record["created_time"] = json!(stored.record.created_time);
+        record["state_time"] = json!(stored.record.state_time);
+        record
+    });
+    let chronicle = lock(&live.chronicle);
+    fresh(&json!({"record": record, "since": chronicle.since(), "events": chronicle.of_request(&id),
+        "reasons": live_view::reasons(&whys)[id.as_str()]}))
+}
+
+/// Ids are digits, with a dash in those of requests; nothing else is looked for.
+fn element(text: &str) -> Option<&str> {
+    let fits = text.len() <= 32 && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+    (fits && !text.is_empty()).then_some(text)
+}
+
+fn fresh(document: &Value) -> HttpResponse {
+    fresh_text(Bytes::from(document.to_string()))
+}
+
+fn fresh_text(document: Bytes) -> HttpResponse {
+    let mut response = HttpResponse::Ok();
+    response.content_type("application/json").insert_header((header::CACHE_CONTROL, "no-store"));
+    responses::with_body(response, document)
+}

@@ -1,0 +1,282 @@
+//! What the live page is told: rows without names, because there are thousands of them, and what changed in them.
+
+use std::collections::BTreeMap;
+
+use serde::ser::SerializeTuple;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::actors::telemetry::gauges::{self, Quota};
+use nodepool_model::records::ids::{NodeId, ProviderName, RequestId};
+use nodepool_model::records::node::Node;
+use nodepool_model::records::request::{NodeRequest, RequestState};
+use nodepool_model::report::image_status;
+use nodepool_model::report::status::Why;
+use nodepool_model::snapshot::{Snapshot, nodes_by_state};
+use nodepool_policy::inputs::World;
+use python_yaml::text::printable;
+
+/// A node as the page lists it: id, state, since when, provider, pool, labels, address, locked, request, comment, zone, host name.
+pub struct NodeLine<'a>(pub &'a NodeId, pub &'a Node, pub bool);
+
+impl Serialize for NodeLine<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let NodeLine(id, node, locked) = self;
+        let address = node.interface_ip.as_ref().or(node.public_ipv4.as_ref()).or(node.public_ipv6.as_ref());
+        let address = address.or(node.private_ipv4.as_ref());
+        let mut line = serializer.serialize_tuple(12)?;
+        line.serialize_element(id)?;
+        line.serialize_element(node.state.as_str())?;
+        line.serialize_element(&node.state_time.0.floor())?;
+        line.serialize_element(&node.provider)?;
+        line.serialize_element(&node.pool)?;
+        line.serialize_element(&node.labels)?;
+        line.serialize_element(&address)?;
+        line.serialize_element(locked)?;
+        line.serialize_element(&node.allocated_to)?;
+        line.serialize_element(&node.comment)?;
+        line.serialize_element(&node.az)?;
+        line.serialize_element(&node.hostname)?;
+        line.end()
+    }
+}
+
+/// A request as the page lists it: id, state, since when, requestor, labels, nodes, declined by, event, relative priority, created.
+pub struct RequestLine<'a>(pub &'a RequestId, pub &'a NodeRequest);
+
+impl Serialize for RequestLine<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let RequestLine(id, request) = self;
+        let mut line = serializer.serialize_tuple(10)?;
+        line.serialize_element(id)?;
+        line.serialize_element(request.state.as_str())?;
+        line.serialize_element(&request.state_time.0.floor())?;
+        line.serialize_element(&request.requestor)?;
+        line.serialize_element(&request.node_types)?;
+        line.serialize_element(&request.nodes)?;
+        line.serialize_element(&request.declined_by)?;
+        line.serialize_element(&request.event_id)?;
+        line.serialize_element(&request.relative_priority)?;
+        line.serialize_element(&request.created_time.unwrap_or(request.state_time).0)?;
+        line.end()
+    }
+}
+
+/// Of one kind: lines that are new or changed, and ids of those that went.
+#[derive(Serialize)]
+struct Difference<L> {
+    put: Vec<L>,
+    gone: Vec<String>,
+}
+
+impl<L> Default for Difference<L> {
+    fn default() -> Self {
+        Self { put: Vec::new(), gone: Vec::new() }
+    }
+}
+
+/// Everything, for a page that has just been opened.
+pub fn whole(revision: u64, snapshot: &Snapshot) -> String {
+    let nodes = snapshot.nodes().map(|(id, stored)| NodeLine(id, &stored.record, snapshot.is_node_locked(id)));
+    let requests = snapshot.requests().map(|(id, stored)| RequestLine(id, &stored.record));
+    text(&Whole {
+        revision,
+        connected: snapshot.connected,
+        nodes: nodes.collect(),
+        requests: requests.collect(),
+        images: images(snapshot),
+    })
+}
+
+#[derive(Serialize)]
+struct Whole<'a> {
+    revision: u64,
+    connected: bool,
+    nodes: Vec<NodeLine<'a>>,
+    requests: Vec<RequestLine<'a>>,
+    images: Value,
+}
+
+/// What the page has to change that shows the older picture, which has the revision before this one.
+pub fn patch(revision: u64, older: &Snapshot, newer: &Snapshot) -> String {
+    let (mut nodes, mut requests) = (Difference::default(), Difference::default());
+    let changed = newer.nodes_changed_since(older);
+    for id in &changed {
+        match newer.node(id) {
+            Some(stored) => nodes.put.push(NodeLine(id, &stored.record, newer.is_node_locked(id))),
+            None => nodes.gone.push(id.to_string()),
+        }
+    }
+    let changed = newer.requests_changed_since(older);
+    for id in &changed {
+        match newer.request(id) {
+            Some(stored) => requests.put.push(RequestLine(id, &stored.record)),
+            None => requests.gone.push(id.to_string()),
+        }
+    }
+    let images = (!newer.images.is_same_as(&older.images)).then(|| images(newer));
+    let from = revision.saturating_sub(1);
+    text(&Patch { from, revision, connected: newer.connected, nodes, requests, images })
+}
+
+#[derive(Serialize)]
+struct Patch<'a> {
+    from: u64,
+    revision: u64,
+    connected: bool,
+    nodes: Difference<NodeLine<'a>>,
+    requests: Difference<RequestLine<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    images: Option<Value>,
+}
+
+/// Images with their builds, and those with their uploads.
+fn images(snapshot: &Snapshot) -> Value {
+    let images = &snapshot.images;
+    let mut uploads: BTreeMap<_, Vec<Value>> = BTreeMap::new();
+    for (key, stored) in images.uploads() {
+        let upload = &stored.record;
+        let shown = json!({"id": key.upload, "provider": key.provider, "state": upload.state, "since": upload.state_time,
+            "name": upload.external_name, "external_id": upload.external_id});
+        uploads.entry((key.image.clone(), key.build.clone())).or_default().push(shown);
+    }
+    let shown = |name| {
+        let image = images.image(name)?;
+        let builds = image.builds.iter().map(|(id, stored)| {
+            let build = &stored.record;
+            json!({"id": id, "state": build.state, "since": build.state_time, "builder": build.builder,
+                "formats": build.formats, "uploads": uploads.get(&(name.clone(), id.clone()))})
+        });
+        let request = image.requested_ms.map(|_| if image_status::is_building(image) { "building" } else { "pending" });
+        Some(json!({"name": name, "paused": image.paused, "request": request, "builds": builds.collect::<Vec<_>>()}))
+    };
+    images.names().filter_map(shown).collect()
+}
+
+/// What a launcher tells of one of its providers.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub struct ProviderFigures {
+    pub name: String,
+    pub driver: String,
+    /// Seconds that are left between two calls; `None` where there is no such limit.
+    pub spacing_s: Option<f64>,
+    pub trouble: Option<String>,
+    /// When the cloud was looked at last; `None` before the first time.
+    pub seen_at: Option<f64>,
+    pub pools: Vec<PoolFigures>,
+    pub quotas: Vec<Quota>,
+    /// By state.
+    pub nodes: BTreeMap<String, usize>,
+    pub calls: CallFigures,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub struct PoolFigures {
+    pub name: String,
+    pub max_servers: Option<i64>,
+    pub labels: Vec<String>,
+}
+
+/// Calls of a cloud's API within the last minutes.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct CallFigures {
+    /// Over how many seconds.
+    pub window_s: f64,
+    pub count: u64,
+    pub failed: u64,
+    pub mean_s: Option<f64>,
+    /// The bound of the bucket in which the 95th percentile lies; `None` without calls or above all bounds.
+    pub p95_s: Option<f64>,
+}
+
+pub fn providers(world: &World<'_>, calls: &BTreeMap<ProviderName, CallFigures>) -> Vec<ProviderFigures> {
+    let figures = |(name, section): (&ProviderName, &std::sync::Arc<nodepool_model::config::ProviderConfig>)| {
+        let facts = world.facts.get(name);
+        let mut nodes: BTreeMap<String, usize> = BTreeMap::new();
+        world.snapshot.nodes_of(name).for_each(|(_, stored)| {
+            *nodes.entry(stored.record.state.as_str().to_owned()).or_default() += 1;
+        });
+        let pools = section.pools.iter().map(|(pool, config)| PoolFigures {
+            name: pool.to_string(),
+            max_servers: config.max_servers,
+            labels: config.labels.iter().map(ToString::to_string).collect(),
+        });
+        ProviderFigures {
+            name: name.to_string(),
+            driver: section.driver.clone(),
+            spacing_s: section.section.number("rate").ok().flatten().filter(|seconds| *seconds > 0.0),
+            trouble: facts.and_then(|facts| facts.trouble.as_ref()).map(|trouble| trouble.why().to_owned()),
+            seen_at: facts.map(|facts| facts.seen_at.0).filter(|at| *at > 0.0),
+            pools: pools.collect(),
+            quotas: facts.map(|facts| gauges::quotas(name, facts, world.snapshot)).unwrap_or_default(),
+            nodes,
+            calls: calls.get(name).cloned().unwrap_or_default(),
+        }
+    };
+    world.config.providers.iter().map(figures).collect()
+}
+
+/// Why requests wait, by request: the verdict of each pool that has one.
+pub fn reasons(whys: &BTreeMap<RequestId, Vec<Why>>) -> Value {
+    let line = |why: &Why| {
+        json!({"pool": format!("{}-{}", why.provider, why.pool), "verdict": why.verdict,
+            "reason": printable(why.reason.clone()), "since": why.since})
+    };
+    let told = whys.iter().map(|(id, whys)| (id.to_string(), whys.iter().map(line).collect()));
+    Value::Object(told.collect())
+}
+
+/// Requests that wait, the oldest first.
+pub fn waiting(snapshot: &Snapshot, most: usize) -> Vec<RequestId> {
+    let is_open = |request: &NodeRequest| matches!(request.state, RequestState::Requested | RequestState::Pending);
+    let mut open: Vec<_> = snapshot.requests().filter(|(_, stored)| is_open(&stored.record)).collect();
+    open.sort_by(|(_, one), (_, other)| {
+        one.record.created_time.partial_cmp(&other.record.created_time).unwrap_or(std::cmp::Ordering::Equal)
+    });
+    open.into_iter().take(most).map(|(id, _)| id.clone()).collect()
+}
+
+/// Nodes by state, without the empty ones.
+pub fn states(snapshot: &Snapshot) -> BTreeMap<&'static str, usize> {
+    nodes_by_state(snapshot).into_iter().filter(|(_, number)| *number > 0).map(|(s, n)| (s.as_str(), n)).collect()
+}
+
+pub fn text<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("texts, whole numbers and finite times")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodepool_model::snapshot::Stored;
+
+    #[test]
+    fn a_patch_tells_what_changed_and_nothing_else() {
+        let stored = |mzxid, text: &str| Stored {
+            record: serde_json::from_str::<Node>(text).unwrap().into(),
+            version: 0,
+            mzxid,
+            mtime_ms: 0,
+        };
+        let mut older = Snapshot::default();
+        for number in 0..100 {
+            older.put_node(
+                NodeId::from(format!("{number:010}")),
+                stored(1, r#"{"state": "ready", "state_time": 1.5, "type": ["a"]}"#),
+            );
+        }
+        let mut newer = older.clone();
+        newer.put_node(
+            "0000000007".into(),
+            stored(2, r#"{"state": "in-use", "state_time": 2.5, "type": ["a"], "comment": "<b>"}"#),
+        );
+        newer.remove_node(&"0000000009".into());
+        let patch = patch(8, &older, &newer);
+        let expected = r#"{"from":7,"revision":8,"connected":false,"nodes":{"put":[["0000000007","in-use",2.0,null,null,["a"],null,false,null,"<b>",null,null]],"gone":["0000000009"]},"requests":{"put":[],"gone":[]}}"#;
+        assert_eq!(patch, expected);
+        assert_eq!(whole(8, &older).matches("\"ready\"").count(), 100);
+    }
+}

@@ -1,0 +1,63 @@
+//! `/metrics`: all figures for Prometheus.
+
+use std::time::Duration;
+
+use actix_web::web::{self, Data};
+use actix_web::{HttpRequest, HttpResponse};
+use bytes::Bytes;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::responses::{self, unavailable};
+use crate::actors::process::context::Shared;
+use crate::actors::runtime::clock;
+use crate::actors::telemetry::{gauges, process_metrics};
+use nodepool_model::metrics::prometheus_metrics;
+use nodepool_model::metrics::prometheus_text::{CONTENT_TYPE, Exposition};
+
+/// Figures are counted at most this often, however many ask.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The last answer.
+#[derive(Default)]
+pub struct Figures(Mutex<Option<(Instant, Bytes)>>);
+
+impl Figures {
+    async fn text(&self, shared: Data<Shared>) -> Option<Bytes> {
+        let mut last = self.0.lock().await;
+        if let Some((_, text)) = last.as_ref().filter(|(at, _)| at.elapsed() <= PAUSE) {
+            return Some(text.clone());
+        }
+        let text = web::block(move || Bytes::from(collect(&shared))).await.ok()?;
+        *last = Some((Instant::now(), text.clone()));
+        Some(text)
+    }
+}
+
+pub async fn metrics(request: HttpRequest, shared: Data<Shared>, figures: Data<Figures>) -> HttpResponse {
+    let Some(text) = responses::to_the_end(async move { figures.text(shared).await }).await else {
+        return unavailable(&request);
+    };
+    let mut response = HttpResponse::Ok();
+    response.content_type(CONTENT_TYPE).insert_header(("Cache-Control", "no-store"));
+    responses::with_body(response, text)
+}
+
+fn collect(shared: &Shared) -> String {
+    let mut out = Exposition::default();
+    if let Some(tally) = shared.samples.tally() {
+        tally.show(&mut out);
+    }
+    if let Some(loaded) = shared.in_force() {
+        let snapshot = shared.pictures.latest().unwrap_or_default();
+        gauges::show(&clock::world(&loaded.config, &snapshot, &shared.pictures.facts()), &mut out);
+    }
+    out.plain(&prometheus_metrics::READY, f64::from(u8::from(*shared.ready.borrow())));
+    out.plain(&prometheus_metrics::PANICS, shared.panics.total() as f64);
+    out.plain(&prometheus_metrics::SAMPLES_DROPPED, shared.samples.dropped() as f64);
+    for (actor, number) in shared.registry.by_actor() {
+        out.number(&prometheus_metrics::ACTORS, [actor], number as f64);
+    }
+    process_metrics::show(&mut out);
+    out.text()
+}

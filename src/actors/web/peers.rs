@@ -1,0 +1,110 @@
+//! Other launchers on the same ZooKeeper: their figures come from their web ports; what is not to be had is said.
+
+use std::net::IpAddr;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use actix_web::http::uri::Authority;
+use futures::{StreamExt, stream};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::live_view::ProviderFigures;
+use crate::actors::process::context::Shared;
+use nodepool_model::records::component::{Component, ComponentKind};
+
+const DEADLINE: Duration = Duration::from_secs(2);
+/// More than the figures of a hundred providers.
+const MOST_BYTES: usize = 1 << 20;
+/// Launchers that are asked; of more it is only said that they are there.
+const MOST: usize = 32;
+const AT_A_TIME: usize = 8;
+
+#[derive(Default)]
+pub struct Neighbours {
+    client: OnceLock<reqwest::Client>,
+}
+
+/// What one tells of itself. Nothing else of its answer is passed on.
+#[derive(Deserialize)]
+struct Answer {
+    launcher: String,
+    #[serde(default)]
+    version: Option<String>,
+    providers: Vec<ProviderFigures>,
+}
+
+impl Neighbours {
+    /// All of them, asked now; each in the place of one that does not answer says why.
+    pub async fn figures(&self, shared: &Shared) -> Vec<Value> {
+        let Some(snapshot) = shared.pictures.latest() else { return Vec::new() };
+        let launchers = snapshot.components().filter(|((kind, _), _)| *kind == ComponentKind::Launcher);
+        let mut others: Vec<Component> = launchers.map(|(_, stored)| (*stored.record).clone()).collect();
+        let own = others.iter().position(|one| one.hostname == shared.identity.hostname && one.webapp == shared.webapp);
+        own.into_iter().for_each(|own| drop(others.remove(own)));
+        let client = self.client.get_or_init(client);
+        let asking = others.into_iter().enumerate().map(async |(number, launcher)| {
+            let asked = match address(&launcher, shared) {
+                Ok(_) if number >= MOST => Err(format!("only {MOST} launchers are asked")),
+                Ok(address) => ask(client, &address).await,
+                Err(missing) => Err(missing),
+            };
+            match asked {
+                Ok(answer) => {
+                    json!({"launcher": answer.launcher, "version": answer.version, "providers": answer.providers})
+                }
+                Err(missing) => json!({"launcher": launcher.hostname, "missing": missing}),
+            }
+        });
+        stream::iter(asking).buffered(AT_A_TIME).collect().await
+    }
+}
+
+fn client() -> reqwest::Client {
+    let client = reqwest::Client::builder().timeout(DEADLINE).redirect(reqwest::redirect::Policy::none()).no_proxy();
+    client.build().expect("nothing of this depends on the machine")
+}
+
+/// Host and port where it can be asked. Whoever may write to ZooKeeper could name any place, so names of hosts and their ports
+/// are all that counts, and nothing that means this machine to us and another one to who wrote it.
+fn address(launcher: &Component, shared: &Shared) -> Result<String, String> {
+    let Some(announced) = &launcher.webapp else { return Err("it has no web port".to_owned()) };
+    let authority: Option<Authority> = announced.parse().ok();
+    let Some(authority) = authority.filter(|it| it.port().is_some() && !it.as_str().contains('@')) else {
+        return Err("what it announces is no address of a web port".to_owned());
+    };
+    let is_elsewhere = launcher.hostname != shared.identity.hostname;
+    if let Ok(ip) = authority.host().trim_matches(['[', ']']).parse::<IpAddr>() {
+        let is_link_local = match ip {
+            IpAddr::V4(ip) => ip.is_link_local(),
+            IpAddr::V6(ip) => ip.is_unicast_link_local(),
+        };
+        if is_link_local || ip.is_unspecified() || ip.is_multicast() {
+            return Err("what it announces is no address of a web port".to_owned());
+        }
+        if ip.is_loopback() && is_elsewhere {
+            return Err("it listens on its own loopback address only".to_owned());
+        }
+    }
+    Ok(authority.to_string())
+}
+
+/// The reason for there being no figures is for people.
+async fn ask(client: &reqwest::Client, address: &str) -> Result<Answer, String> {
+    let asking = client.get(format!("http://{address}/api/providers")).send();
+    let mut response = asking.await.map_err(|_| format!("http://{address} does not answer"))?;
+    if response.status() == reqwest::StatusCode::NOT_FOUND {
+        return Err(format!("http://{address} has no such figures; it may be a Nodepool 11"));
+    }
+    if !response.status().is_success() {
+        return Err(format!("http://{address} answers {}", response.status()));
+    }
+    let mut body = Vec::new();
+    while let Some(piece) = response.chunk().await.map_err(|_| format!("http://{address} breaks off"))? {
+        body.extend_from_slice(&piece);
+        if body.len() > MOST_BYTES {
+            return Err(format!("http://{address} answers too much"));
+        }
+    }
+    serde_json::from_slice(&body).map_err(|_| format!("http://{address} answers something else"))
+}

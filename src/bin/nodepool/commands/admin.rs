@@ -1,0 +1,218 @@
+//! Commands about requests and about what ZooKeeper holds of a provider: `request-list`, `info`, `erase`.
+
+use std::io::BufRead;
+
+use anyhow::{Context, bail};
+use nodepool_model::config::Config;
+use nodepool_model::records::ids::ProviderName;
+use nodepool_model::report::status::{REQUEST_COLUMNS, RequestRow};
+use nodepool_model::report::table::{Table, python_text};
+use nodepool_zk::tools::scan::{self, NodeEntry, ProviderBuild};
+use nodepool_zk::txn::delete_tree;
+use nodepool_zk::{Connection, paths};
+use serde_json::{Map, Value, json};
+
+use crate::commands::clouds;
+use crate::output::Screen;
+
+pub async fn request_list(zk: &dyn Connection, screen: &mut Screen<'_>) -> anyhow::Result<()> {
+    let scan = scan::requests(zk).await?;
+    screen.note_unreadable(&scan.unreadable)?;
+    let row = |entry: scan::RequestEntry| RequestRow { id: entry.id, request: entry.stored.record };
+    let rows: Vec<RequestRow> = scan.found.into_iter().map(row).collect();
+    Ok(screen.list(REQUEST_COLUMNS, &rows)?)
+}
+
+pub async fn info(
+    zk: &dyn Connection,
+    config: &Config,
+    screen: &mut Screen<'_>,
+    provider: &ProviderName,
+) -> anyhow::Result<()> {
+    let (builds, nodes) = data_of(zk, screen, provider).await?;
+    screen.say(format_args!("ZooKeeper data for provider {provider}\n"))?;
+    screen.say("Image data:")?;
+    let mut table = Table::new(["Image Name", "Build ID", "Upload IDs"]);
+    for ProviderBuild { image, build, uploads } in &builds {
+        let uploads: Vec<&str> = uploads.iter().map(|id| id.as_str()).collect();
+        table.push([image.to_string(), build.to_string(), uploads.join(",")]);
+    }
+    screen.say(table)?;
+    screen.say("\nNodes:")?;
+    let mut table = Table::new(["ID", "Server ID"]);
+    for node in &nodes {
+        table.push([node.id.to_string(), python_text(&node.stored.record.external_id)]);
+    }
+    screen.say(table)?;
+    let outcome = if builds.is_empty() && nodes.is_empty() { "not found" } else { "found" };
+    let mut shown = document(outcome, provider, &builds, &nodes);
+    let used: Vec<_> = nodes.iter().map(|node| node.stored.record.clone()).collect();
+    if let Some(resources) = clouds::resources(config, screen, provider, &used).await? {
+        shown["cloud"] = resources;
+    }
+    Ok(screen.outcome(shown)?)
+}
+
+/// Whether `erase` may go on without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Confirmation {
+    Ask,
+    Forced,
+}
+
+pub async fn erase(
+    zk: &dyn Connection,
+    screen: &mut Screen<'_>,
+    answers: &mut dyn BufRead,
+    provider: &ProviderName,
+    confirmation: Confirmation,
+) -> anyhow::Result<()> {
+    let (builds, nodes) = data_of(zk, screen, provider).await?;
+    if confirmation == Confirmation::Ask {
+        screen.ask("\nWARNING! This action is not reversible!\n")?;
+        screen.ask(&format!("Erase ZooKeeper data for provider {provider}? [N/y] "))?;
+        let mut answer = String::new();
+        if answers.read_line(&mut answer).context("cannot read the answer")? == 0 {
+            // The question stands on its line without an end.
+            screen.ask("\n")?;
+            bail!("no answer on standard input, no data erased; --force erases without asking");
+        }
+        if !answer.trim_end_matches(['\r', '\n']).eq_ignore_ascii_case("y") {
+            screen.say("Aborting. No data erased.")?;
+            return Ok(screen.outcome(json!({"outcome": "aborted", "provider": provider}))?);
+        }
+    }
+    screen.say(format_args!("Erasing build data for {provider}..."))?;
+    for ProviderBuild { image, build, .. } in &builds {
+        let path = paths::image_provider(image, build, provider);
+        delete_tree::remove_tree(zk, &path).await.with_context(|| format!("cannot remove {path}"))?;
+    }
+    screen.say(format_args!("Erasing node data for {provider}..."))?;
+    for node in &nodes {
+        let path = paths::node(&node.id);
+        delete_tree::remove_tree(zk, &path).await.with_context(|| format!("cannot remove {path}"))?;
+    }
+    Ok(screen.outcome(document("erased", provider, &builds, &nodes))?)
+}
+
+async fn data_of(
+    zk: &dyn Connection,
+    screen: &mut Screen<'_>,
+    provider: &ProviderName,
+) -> anyhow::Result<(Vec<ProviderBuild>, Vec<NodeEntry>)> {
+    let builds = scan::builds_of_provider(zk, provider).await?;
+    let mut scan = scan::nodes(zk).await?;
+    screen.note_unreadable(&scan.unreadable)?;
+    scan.found.retain(|node| node.stored.record.provider.as_ref() == Some(provider));
+    Ok((builds, scan.found))
+}
+
+fn document(outcome: &str, provider: &ProviderName, builds: &[ProviderBuild], nodes: &[NodeEntry]) -> Value {
+    let mut images: Map<String, Value> = Map::new();
+    for ProviderBuild { image, build, uploads } in builds {
+        images.entry(image.as_str()).or_insert_with(|| json!({}))[build.as_str()] = json!(uploads);
+    }
+    let server = |node: &NodeEntry| json!({"id": node.id, "server_id": node.stored.record.external_id});
+    let nodes: Vec<Value> = nodes.iter().map(server).collect();
+    json!({"outcome": outcome, "provider": provider, "images": images, "nodes": nodes})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Format;
+    use crate::testing::{Said, World, hear};
+
+    const BUILDS: &str = "/nodepool/images/debian/builds";
+
+    async fn world() -> World {
+        let world = World::new();
+        for (id, provider) in [("0000000001", "p"), ("0000000002", "other")] {
+            let record = format!(r#"{{"state": "ready", "provider": "{provider}", "external_id": null}}"#);
+            world.put_node(id, &record).await;
+            world.put(&format!("/nodepool/nodes/{id}/lock"), "").await;
+            world.put(&format!("{BUILDS}/b1/providers/{provider}/images/{id}"), "{}").await;
+        }
+        world
+    }
+
+    async fn erased(world: &World, answer: &str, confirmation: Confirmation) -> Said {
+        let mut answers = answer.as_bytes();
+        let provider = ProviderName::from("p");
+        hear(Format::Table, async |screen| {
+            erase(world.zk.as_ref(), screen, &mut answers, &provider, confirmation).await
+        })
+        .await
+    }
+
+    // operations.md check 18
+    #[tokio::test]
+    async fn requests_are_listed_with_their_relative_priority() {
+        let world = World::new();
+        let record = r#"{"state": "requested", "node_types": ["a", "b"], "relative_priority": 3, "requestor": "z"}"#;
+        world.put("/nodepool/requests/200-0000000007", record).await;
+        world.put("/nodepool/requests/200-0000000008", "").await;
+        let said = hear(Format::Table, async |screen| request_list(world.zk.as_ref(), screen).await).await;
+        assert!(
+            said.out.contains("| 200-0000000007 | 3        | requested | z         | a,b        |"),
+            "{}",
+            said.out
+        );
+        assert!(said.notes.contains("200-0000000008 is skipped"), "{}", said.notes);
+    }
+
+    // operations.md check 19
+    #[tokio::test]
+    async fn exactly_what_is_shown_of_a_provider_is_erased() {
+        let world = world().await;
+        let config = crate::testing::config("{labels: [], providers: [{name: p, driver: static, pools: []}]}").await;
+        let said =
+            hear(Format::Table, async |screen| info(world.zk.as_ref(), &config, screen, &"p".into()).await).await;
+        let expected = "\
+ZooKeeper data for provider p
+
+Image data:
++------------+----------+------------+
+| Image Name | Build ID | Upload IDs |
++------------+----------+------------+
+| debian     | b1       | 0000000001 |
++------------+----------+------------+
+
+Nodes:
++------------+-----------+
+| ID         | Server ID |
++------------+-----------+
+| 0000000001 | None      |
++------------+-----------+
+";
+        assert_eq!(said.out, expected);
+        let said = erased(&world, "", Confirmation::Forced).await;
+        assert_eq!(said.out, "Erasing build data for p...\nErasing node data for p...\n");
+        assert!(!world.exists("/nodepool/nodes/0000000001").await);
+        assert!(!world.exists(&format!("{BUILDS}/b1/providers/p")).await);
+        assert!(world.exists("/nodepool/nodes/0000000002/lock").await);
+        assert!(world.exists(&format!("{BUILDS}/b1/providers/other/images/0000000002")).await);
+        let said = hear(Format::Json, async |screen| info(world.zk.as_ref(), &config, screen, &"p".into()).await).await;
+        assert_eq!(said.json()["outcome"], "not found");
+    }
+
+    // operations.md check 20
+    #[tokio::test]
+    async fn without_a_yes_nothing_is_erased() {
+        let world = world().await;
+        let question = "\nWARNING! This action is not reversible!\nErase ZooKeeper data for provider p? [N/y] ";
+        for answer in ["n\n", "\n", "yes\n", " y\n"] {
+            let said = erased(&world, answer, Confirmation::Ask).await;
+            assert_eq!(said.out, format!("{question}Aborting. No data erased.\n"));
+            assert!(said.result.is_none());
+        }
+        let silent = erased(&world, "", Confirmation::Ask).await;
+        assert!(silent.out.ends_with("[N/y] \n") && silent.error().contains("no data erased"), "{}", silent.out);
+        assert!(world.exists("/nodepool/nodes/0000000001").await);
+        for answer in ["Y\n", "y"] {
+            let said = erased(&world, answer, Confirmation::Ask).await;
+            assert_eq!(said.out, format!("{question}Erasing build data for p...\nErasing node data for p...\n"));
+        }
+        assert!(!world.exists("/nodepool/nodes/0000000001").await);
+    }
+}

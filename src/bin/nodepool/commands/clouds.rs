@@ -1,0 +1,247 @@
+//! Commands that ask a provider's cloud: what it has and leaves, instances that are nobody's, deletions here and now.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use nodepool::actors::provider::one_shot_provider::{self, Single, Suspect};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::facts::Facts;
+use nodepool_driver::job::{Job, Outcome};
+use nodepool_model::config::unused_resources::{Tidied, Tidying};
+use nodepool_model::config::{Config, ProviderConfig};
+use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
+use nodepool_model::records::node::Node;
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::report::table::Table;
+use nodepool_zk::Connection;
+use nodepool_zk::tools::scan;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::output::Screen;
+
+/// A command is not worth a longer wait for a cloud that does not answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// As long as a launcher gives a deletion.
+const DELETION: Duration = Duration::from_secs(600);
+
+/// Opens a provider's driver.
+pub async fn open(section: &Arc<ProviderConfig>) -> anyhow::Result<Single> {
+    Single::open(section.clone()).await.map_err(|problems| {
+        let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        anyhow!("provider {} cannot be used: {}", section.name, texts.join("; "))
+    })
+}
+
+async fn in_time<T>(asking: impl Future<Output = Result<T, CloudError>>, within: Duration) -> anyhow::Result<T> {
+    match timeout(within, asking).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(anyhow!("no answer within {} s", within.as_secs())),
+    }
+}
+
+/// Deletes an instance, and waits until it is gone.
+pub async fn delete(section: &Arc<ProviderConfig>, id: ExternalId) -> anyhow::Result<()> {
+    let provider = open(section).await?;
+    match timeout(DELETION, provider.run(Job::Delete(id.clone()))).await {
+        Ok(Ok(_) | Err(CloudError::NotFound)) => Ok(()),
+        Ok(Err(error)) => Err(anyhow!("cannot delete instance {id} of provider {}: {error}", section.name)),
+        Err(_) => {
+            Err(anyhow!("instance {id} of provider {} is still there after {} s", section.name, DELETION.as_secs()))
+        }
+    }
+}
+
+/// What a provider's cloud has, and which labels cannot be launched there. Nothing where it launches none; a remark where the
+/// cloud cannot be asked.
+pub async fn resources(
+    config: &Config,
+    screen: &mut Screen<'_>,
+    provider: &ProviderName,
+    used: &[Arc<Node>],
+) -> anyhow::Result<Option<Value>> {
+    let Some(section) = config.providers.get(provider).filter(|section| section.driver != "static") else {
+        return match config.out_of_service.get(provider) {
+            Some(reason) => {
+                screen.note(format_args!("provider {provider} is out of service: {reason}"))?;
+                Ok(Some(json!({"out_of_service": reason})))
+            }
+            None => Ok(None),
+        };
+    };
+    let facts = match survey(section).await {
+        Ok(facts) => facts,
+        Err(error) => {
+            screen.note(format_args!("the cloud of provider {provider} cannot be asked: {error:#}"))?;
+            return Ok(Some(json!({"error": format!("{error:#}")})));
+        }
+    };
+    let mut own = Amounts::none();
+    for node in used {
+        let recorded = node.resources.iter().flat_map(|resources| resources.iter());
+        let need = recorded.filter_map(|(name, value)| Some((name.clone(), value.as_f64()?)));
+        own.add(&need.collect());
+        if let (Some(pool), Some(label)) = (&node.pool, node.labels.first()) {
+            own.add(&facts.need(pool, label).recorded(false));
+        }
+    }
+    show(screen, &facts, &own)
+}
+
+async fn survey(section: &Arc<ProviderConfig>) -> anyhow::Result<Arc<Facts>> {
+    let provider = open(section).await?;
+    in_time(provider.survey(), PATIENCE).await
+}
+
+fn show(screen: &mut Screen<'_>, facts: &Facts, own: &Amounts) -> anyhow::Result<Option<Value>> {
+    let mut names: Vec<&str> = facts.limits.names().chain(facts.unmanaged.names()).chain(own.names()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let number = |amount: f64| if amount.is_finite() { amount.to_string() } else { "unlimited".to_owned() };
+    let mut table = Table::new(["Resource", "Limit", "Used By Nodes", "Used By Others", "Free"]);
+    let mut resources = serde_json::Map::new();
+    for name in names {
+        let (limit, nodes, others) = (facts.limits.get(name), own.get(name), facts.unmanaged.get(name));
+        let free = (limit - nodes - others).max(0.0);
+        table.push([name.to_owned(), number(limit), number(nodes), number(others), number(free)]);
+        let shown = |amount: f64| amount.is_finite().then_some(amount);
+        resources.insert(
+            name.to_owned(),
+            json!({"limit": shown(limit), "nodes": nodes, "others": others, "free": shown(free)}),
+        );
+    }
+    screen.say("\nResources:")?;
+    screen.say(table)?;
+    let mut table = Table::new(["Pool", "Label", "Trouble"]);
+    let mut troubles = Vec::new();
+    for (pool, labels) in facts.launching.iter().flat_map(|launching| &launching.labels) {
+        for (label, known) in labels {
+            if let Some(trouble) = &known.trouble {
+                table.push([pool.to_string(), label.to_string(), trouble.why().to_owned()]);
+                troubles.push(json!({"pool": pool, "label": label, "trouble": trouble.why()}));
+            }
+        }
+    }
+    if !troubles.is_empty() {
+        screen.say("\nLabels out of service:")?;
+        screen.say(table)?;
+    }
+    Ok(Some(json!({"resources": resources, "labels_out_of_service": troubles})))
+}
+
+/// Shows what a launcher would delete because nobody uses it, and why: instances of ours that belong to no node, and what bears
+/// no mark. Deletes nothing.
+pub async fn alien_list(
+    zk: &dyn Connection,
+    config: &Config,
+    screen: &mut Screen<'_>,
+    wanted: Option<&ProviderName>,
+) -> anyhow::Result<()> {
+    if let Some(name) = wanted
+        && !config.providers.contains_key(name)
+    {
+        let why = config.out_of_service.get(name).map_or("it is not configured", String::as_str);
+        return Err(anyhow!("provider {name} cannot be asked: {why}"));
+    }
+    let mut instances = Table::new(["Provider", "Server ID", "Node ID", "Why"]);
+    let mut others = Table::new(["Provider", "What", "ID", "Why"]);
+    let mut found = Vec::new();
+    for (name, section) in &config.providers {
+        if section.driver == "static" || wanted.is_some_and(|wanted| wanted != name) {
+            continue;
+        }
+        if section.driver == "fake" {
+            screen.note(format_args!("the cloud of provider {name} is in the memory of its launcher"))?;
+            continue;
+        }
+        // As in the list of alien images: one cloud that does not answer hides no other.
+        let (suspects, unused) = match look(zk, section).await {
+            Ok(found) => found,
+            Err(error) => {
+                screen.note(format_args!("WARNING: cannot list the instances of {name}: {error:#}"))?;
+                continue;
+            }
+        };
+        for Suspect { external_id, node, why } in suspects {
+            instances.push([name.to_string(), external_id.to_string(), node.to_string(), why.text().to_owned()]);
+            found.push(json!({"provider": name, "server_id": external_id, "node_id": node, "why": why}));
+        }
+        let mut unused = unused.unwrap_or_else(|error| Tidied {
+            failed: BTreeMap::from([("all", format!("{error:#}"))]),
+            ..Tidied::default()
+        });
+        for (what, error) in std::mem::take(&mut unused.failed) {
+            screen.note(format_args!("WARNING: cannot look for what nobody uses in {name} ({what}): {error}"))?;
+        }
+        for (what, id) in unused.unused.into_iter().flat_map(|(what, ids)| ids.into_iter().map(move |id| (what, id))) {
+            let why = why_unused(what);
+            others.push([name.to_string(), what.to_owned(), id.clone(), why.to_owned()]);
+            found.push(json!({"provider": name, "what": what, "id": id, "why": why}));
+        }
+    }
+    screen.say(instances)?;
+    if found.iter().any(|one| one.get("what").is_some()) {
+        screen.say("\nIn use by nobody:")?;
+        screen.say(others)?;
+    }
+    Ok(screen.outcome(json!(found))?)
+}
+
+/// Instances that are nobody's, and what bears no mark and nobody uses.
+type Found = (Vec<Suspect>, anyhow::Result<Tidied>);
+
+async fn look(zk: &dyn Connection, section: &Arc<ProviderConfig>) -> anyhow::Result<Found> {
+    let provider = open(section).await?;
+    let suspects = suspects(zk, section, &provider).await?;
+    Ok((suspects, unused(&provider).await))
+}
+
+fn why_unused(what: &str) -> &'static str {
+    match what {
+        "floatingips" => "it leads nowhere",
+        "ports" => "it is down, and its server is gone",
+        _ => "nobody uses it",
+    }
+}
+
+/// What the provider's launcher is told to tidy up, as far as it does.
+async fn unused(provider: &Single) -> anyhow::Result<Tidied> {
+    let facts = in_time(provider.survey(), PATIENCE).await?;
+    let tidy = facts.launching.as_ref().map(|launching| launching.tidy).unwrap_or_default();
+    let mut unused = Tidied::default();
+    if tidy.floating_ips || tidy.ports.is_some() {
+        // Unused is what was so at the look before as well.
+        for _ in 0..2 {
+            let job = Job::Tidy { ports: tidy.ports.is_some(), doing: Tidying::Look };
+            if let Outcome::Tidied(tidied) = in_time(provider.run(job), PATIENCE).await? {
+                unused = tidied;
+            }
+        }
+    }
+    Ok(unused)
+}
+
+async fn suspects(
+    zk: &dyn Connection,
+    section: &Arc<ProviderConfig>,
+    provider: &Single,
+) -> anyhow::Result<Vec<Suspect>> {
+    let Outcome::Listed(inventory) = in_time(provider.run(Job::List), PATIENCE).await? else {
+        return Err(anyhow!("its driver lists nothing"));
+    };
+    // After the listing: whatever it shows had its record before.
+    zk.sync(nodepool_zk::paths::NODES).await.context("cannot read nodes")?;
+    let scan = scan::nodes(zk).await?;
+    let mut nodes: BTreeMap<NodeId, Arc<Node>> =
+        scan.found.into_iter().map(|entry| (entry.id, entry.stored.record)).collect();
+    // What cannot be read is there.
+    for unreadable in &scan.unreadable {
+        if let Some(id) = unreadable.path.rsplit('/').next() {
+            let placeholder = Node::new(nodepool_model::records::node::NodeState::Init, Default::default());
+            nodes.insert(NodeId::from(id.to_owned()), Arc::new(placeholder));
+        }
+    }
+    Ok(one_shot_provider::suspects(&section.name, &inventory, |id| nodes.get(id).map(|node| &**node)))
+}

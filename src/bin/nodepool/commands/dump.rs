@@ -1,0 +1,50 @@
+//! `dump`: the state of every actor of the launcher on this machine, by its web port.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use nodepool_model::config::Config;
+use serde_json::Value;
+
+use crate::output::Screen;
+
+/// Beside the time of a profile.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+pub async fn dump(config: &Config, screen: &mut Screen<'_>, profile: Option<Duration>) -> anyhow::Result<()> {
+    let url = address(config, profile);
+    let limit = DEADLINE + profile.unwrap_or_default();
+    let client = reqwest::Client::builder().timeout(limit).tls_built_in_root_certs(false).no_proxy().build()?;
+    let answer = client.get(&url).send().await;
+    let answer = answer.with_context(|| format!("no launcher on this machine answers {url}"))?;
+    let status = answer.status();
+    let document: Value = match answer.json().await {
+        Ok(document) => document,
+        Err(_) if status.as_u16() == 404 => bail!("{url} is not there; what answers may be a Nodepool 11"),
+        Err(error) => bail!("{url} answers {status} and something that is no dump: {error}"),
+    };
+    if !status.is_success() {
+        bail!("{url} answers {status}: {}", document["error"].as_str().unwrap_or("without a reason"));
+    }
+    for actor in document["actors"].as_array().into_iter().flatten() {
+        screen.say(actor)?;
+    }
+    for line in document["profile"].as_array().into_iter().flatten() {
+        screen.say(line.as_str().unwrap_or_default())?;
+    }
+    Ok(screen.outcome(document)?)
+}
+
+/// By loopback, or by the one address that it listens on: the launcher tells whoever comes from this machine.
+fn address(config: &Config, profile: Option<Duration>) -> String {
+    let listening = config.webapp.listen_address.trim_matches(['[', ']']);
+    let host = match listening.parse::<IpAddr>() {
+        Ok(address) if address.is_unspecified() => "127.0.0.1".to_owned(),
+        Ok(IpAddr::V6(address)) => format!("[{address}]"),
+        Ok(IpAddr::V4(address)) => address.to_string(),
+        Err(_) => "localhost".to_owned(),
+    };
+    let query = profile.map(|time| format!("?profile={}", time.as_secs_f64())).unwrap_or_default();
+    format!("http://{host}:{}/dump{query}", config.webapp.port)
+}

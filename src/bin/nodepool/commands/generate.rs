@@ -1,0 +1,61 @@
+//! What packages contain beside the programs, made of what the programs parse: completions, manual pages, the schema.
+
+use anyhow::Context;
+use clap::CommandFactory;
+use nodepool::actors::process::flags::builder::BuilderFlags;
+use nodepool::actors::process::flags::launcher::LauncherFlags;
+use nodepool_model::config::schema::json_schema;
+use serde_json::json;
+
+use crate::args::{Arguments, Format, Made, Program};
+use crate::man_pages;
+use crate::output::Screen;
+
+impl Program {
+    pub fn name(self) -> &'static str {
+        match self {
+            Program::Nodepool => "nodepool",
+            Program::NodepoolLauncher => "nodepool-launcher",
+            Program::NodepoolBuilder => "nodepool-builder",
+        }
+    }
+
+    /// Daemons are for administrators.
+    pub fn section(self) -> &'static str {
+        match self {
+            Program::Nodepool => "1",
+            Program::NodepoolLauncher | Program::NodepoolBuilder => "8",
+        }
+    }
+
+    pub fn command(self) -> clap::Command {
+        match self {
+            // Its display name is a text for `--version`.
+            Program::Nodepool => Arguments::command().display_name("nodepool"),
+            Program::NodepoolLauncher => LauncherFlags::command().version(env!("CARGO_PKG_VERSION")),
+            Program::NodepoolBuilder => BuilderFlags::command().version(env!("CARGO_PKG_VERSION")),
+        }
+    }
+}
+
+/// The schema is JSON for people as well; the others are texts, which programs get as parts of an object.
+pub fn run(made: &Made, screen: &mut Screen<'_>) -> anyhow::Result<()> {
+    match made {
+        Made::Completions { shell, program } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut program.command(), program.name(), &mut script);
+            let script = String::from_utf8(script).context("a script for a shell is not text")?;
+            screen.text(&script)?;
+            screen.outcome(json!({"shell": shell.to_string(), "program": program.name(), "script": script}))?;
+        }
+        Made::Man { directory } => {
+            let pages = man_pages::write(directory)?;
+            screen.outcome(json!({"outcome": "written", "directory": directory, "pages": pages}))?;
+        }
+        Made::ConfigSchema => match screen.format {
+            Format::Table => screen.text(&format!("{:#}\n", json_schema::of_configuration()))?,
+            Format::Json => screen.outcome(json_schema::of_configuration())?,
+        },
+    }
+    Ok(())
+}

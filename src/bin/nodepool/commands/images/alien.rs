@@ -1,0 +1,139 @@
+//! Images in clouds that bear a builder's mark and of which no upload is known.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use nodepool_driver::job::{Job, Outcome};
+use nodepool_model::config::upload_config::{BUILD_MARK, StoredImage, UPLOAD_MARK};
+use nodepool_model::config::{Config, ProviderConfig, driver_limits};
+use nodepool_model::records::ids::{ExternalId, ImageName, ProviderName};
+use nodepool_model::records::image_upload::{UploadKey, UploadState};
+use nodepool_model::report::table::Table;
+use nodepool_zk::Zk;
+use nodepool_zk::paths::{self, Place};
+use nodepool_zk::tools::transfer;
+use serde_json::json;
+
+use crate::commands::images::follow_uploads;
+use crate::commands::{clouds, images};
+use crate::output::Screen;
+
+/// A cloud may have many images, in many pages.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// One cloud that does not answer hides no other.
+pub async fn list(
+    zk: &Zk,
+    config: &Config,
+    screen: &mut Screen<'_>,
+    wanted: Option<&ProviderName>,
+) -> anyhow::Result<()> {
+    let mut table = Table::new(["Provider", "Name", "Image ID"]);
+    let (mut found, mut unreadable) = (Vec::new(), BTreeMap::new());
+    let takes_images =
+        |section: &ProviderConfig| driver_limits::find(&section.driver).is_some_and(|facts| facts.manages_images);
+    let providers = config.providers.iter().filter(|(name, _)| wanted.is_none_or(|wanted| wanted == *name));
+    for (name, section) in providers.filter(|(_, section)| takes_images(section)) {
+        match aliens(zk, name, section).await {
+            Ok((images, skipped)) => {
+                unreadable.extend(skipped);
+                for image in images {
+                    table.push([name.to_string(), image.name.clone(), image.id.to_string()]);
+                    found.push(json!({"provider": name, "name": image.name, "image_id": image.id}));
+                }
+            }
+            Err(error) => screen.note(format_args!("WARNING: Exception listing alien images for {name}: {error:#}"))?,
+        }
+    }
+    images::note_unreadable(screen, unreadable)?;
+    screen.say(table)?;
+    Ok(screen.outcome(json!(found))?)
+}
+
+/// Images that are nobody's, and the records that cannot be read, with the reasons.
+type Found = (Vec<StoredImage>, BTreeMap<String, String>);
+
+async fn aliens(zk: &Zk, name: &ProviderName, section: &Arc<ProviderConfig>) -> anyhow::Result<Found> {
+    let provider = clouds::open(section).await?;
+    let listed = tokio::time::timeout(PATIENCE, provider.run(Job::ListImages)).await;
+    let Outcome::Images(images) = listed.map_err(|_| anyhow!("no answer within {} s", PATIENCE.as_secs()))?? else {
+        return Err(anyhow!("its driver lists no images"));
+    };
+    let taken: BTreeSet<ImageName> = follow_uploads::diskimages(section).map(|(image, _)| image).collect();
+    // After the listing: whatever it shows had its record before.
+    zk.sync(paths::IMAGES).await.context("cannot read images")?;
+    unknown(zk, name, &taken, images).await
+}
+
+/// What of these images no upload of this provider is known of.
+async fn unknown(
+    zk: &Zk,
+    name: &ProviderName,
+    taken: &BTreeSet<ImageName>,
+    images: Vec<StoredImage>,
+) -> anyhow::Result<Found> {
+    let (records, unreadable) = transfer::images(zk).await?;
+    let known: BTreeSet<String> = records
+        .uploads()
+        .filter(|(key, stored)| {
+            key.provider == *name && taken.contains(&key.image) && stored.record.state == UploadState::Ready
+        })
+        .filter_map(|(_, stored)| stored.record.external_id.as_ref().map(ExternalId::to_string))
+        .collect();
+    // Of these nobody knows which image is theirs, but by its marks.
+    let skipped: Vec<UploadKey> = unreadable
+        .keys()
+        .filter_map(|path| match paths::parse(path) {
+            Place::ImageUpload(key) if key.provider == *name => Some(key),
+            _ => None,
+        })
+        .collect();
+    let is_alien = |image: &StoredImage| {
+        image.meta.contains_key(BUILD_MARK)
+            && !known.contains(&image.id.to_string())
+            && !skipped.iter().any(|key| may_be_of(image, key))
+    };
+    Ok((images.into_iter().filter(is_alien).collect(), unreadable))
+}
+
+/// One that bears no number of an upload may be of any of its build.
+fn may_be_of(image: &StoredImage, key: &UploadKey) -> bool {
+    image.meta.get(BUILD_MARK).is_some_and(|build| build == key.build.as_str())
+        && image.meta.get(UPLOAD_MARK).is_none_or(|upload| upload == key.upload.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::World;
+
+    #[tokio::test]
+    async fn an_image_of_an_upload_that_cannot_be_read_is_nobodys_guess() {
+        let world = World::new();
+        let upload = |number: &str| format!("/nodepool/images/debian/builds/b1/providers/p/images/{number}");
+        world.put(&upload("0000000001"), r#"{"state": "ready", "external_id": "known"}"#).await;
+        world.put(&upload("0000000002"), b"\xff").await;
+        let image = |id: &str, marks: &[(&str, &str)]| StoredImage {
+            id: ExternalId::Text(id.to_owned()),
+            name: id.to_owned(),
+            meta: marks.iter().map(|(mark, value)| ((*mark).to_owned(), (*value).to_owned())).collect(),
+        };
+        let images = vec![
+            image("known", &[(BUILD_MARK, "b1"), (UPLOAD_MARK, "0000000001")]),
+            image("skipped", &[(BUILD_MARK, "b1"), (UPLOAD_MARK, "0000000002")]),
+            image("unnumbered", &[(BUILD_MARK, "b1")]),
+            image("other-upload", &[(BUILD_MARK, "b1"), (UPLOAD_MARK, "0000000003")]),
+            image("other-build", &[(BUILD_MARK, "b2"), (UPLOAD_MARK, "0000000002")]),
+            image("unmarked", &[]),
+        ];
+        let taken = BTreeSet::from(["debian".into()]);
+        let ids = |found: &Found| found.0.iter().map(|image| image.name.clone()).collect::<Vec<_>>();
+        let found = unknown(&world.zk, &"p".into(), &taken, images.clone()).await.unwrap();
+        assert_eq!(ids(&found), ["other-upload", "other-build"]);
+        assert_eq!(found.1.keys().collect::<Vec<_>>(), [&upload("0000000002")]);
+        let of_another = unknown(&world.zk, &"q".into(), &taken, images).await.unwrap();
+        assert_eq!(ids(&of_another), ["known", "skipped", "unnumbered", "other-upload", "other-build"]);
+    }
+}

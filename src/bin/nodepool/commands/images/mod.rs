@@ -1,0 +1,428 @@
+//! Commands about images: what there is, what is asked for, pauses, deletions, export and import.
+
+pub mod alien;
+pub mod export;
+pub mod follow;
+pub mod follow_uploads;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use nodepool::actors::runtime::clock;
+use nodepool_model::config::Config;
+use nodepool_model::records::ids::{BuildId, ImageName};
+use nodepool_model::records::image_build::{BuildKey, BuildState};
+use nodepool_model::records::image_upload::{UploadKey, UploadState};
+use nodepool_model::records::json;
+use nodepool_model::report::image_status::{self, Ages, BUILD_COLUMNS, IMAGE_COLUMNS, UPLOAD_COLUMNS};
+use nodepool_model::snapshot::images::Images;
+use nodepool_zk::locks::lock::make_path;
+use nodepool_zk::tools::transfer;
+use nodepool_zk::{Zk, paths};
+use serde_json::{Value, json};
+use zookeeper_server::types::{CreateMode, ZkError};
+
+use crate::args::Format;
+use crate::commands::nodes::is_path_element;
+use crate::output::Screen;
+
+pub async fn dib_image_list(zk: &Zk, screen: &mut Screen<'_>) -> anyhow::Result<()> {
+    let images = read(zk, screen).await?;
+    let rows = image_status::builds(&images, ages(screen));
+    Ok(screen.list(BUILD_COLUMNS, &rows)?)
+}
+
+pub async fn image_list(zk: &Zk, screen: &mut Screen<'_>) -> anyhow::Result<()> {
+    let images = read(zk, screen).await?;
+    let rows = image_status::uploads(&images, ages(screen));
+    Ok(screen.list(UPLOAD_COLUMNS, &rows)?)
+}
+
+pub async fn image_status(zk: &Zk, screen: &mut Screen<'_>) -> anyhow::Result<()> {
+    let images = read(zk, screen).await?;
+    let rows = image_status::images(&images, ages(screen));
+    Ok(screen.list(IMAGE_COLUMNS, &rows)?)
+}
+
+async fn read(zk: &Zk, screen: &mut Screen<'_>) -> anyhow::Result<Images> {
+    let (images, unreadable) = transfer::images(zk).await?;
+    note_unreadable(screen, unreadable)?;
+    Ok(images)
+}
+
+pub fn note_unreadable(screen: &mut Screen<'_>, unreadable: BTreeMap<String, String>) -> anyhow::Result<()> {
+    for (path, reason) in unreadable {
+        screen.note(format_args!("WARNING {path} is skipped, it cannot be read: {reason}"))?;
+    }
+    Ok(())
+}
+
+fn ages(screen: &Screen<'_>) -> Ages {
+    match screen.format {
+        Format::Table => Ages::Until(clock::now()),
+        Format::Json => Ages::Since,
+    }
+}
+
+/// Asks for a build; asking twice is asking once.
+pub async fn image_build(zk: &Zk, config: &Config, screen: &mut Screen<'_>, image: &ImageName) -> anyhow::Result<()> {
+    ask_for_build(zk, config, image).await?;
+    Ok(screen.outcome(json!({"outcome": "requested", "image": image}))?)
+}
+
+pub async fn ask_for_build(zk: &Zk, config: &Config, image: &ImageName) -> anyhow::Result<()> {
+    let Some(known) = config.diskimages.get(image) else {
+        bail!("Trying to build a non disk-image-builder image: {image}");
+    };
+    if known.pause {
+        bail!("Skipping build request for image {image}; paused");
+    }
+    expect_name(image)?;
+    make_path(zk, &paths::image_build_request(image)).await.context("cannot ask for a build")
+}
+
+/// A name is one element of a path; anything else would put a flag into the wrong place.
+fn expect_name(image: &ImageName) -> anyhow::Result<()> {
+    if !is_path_element(image.as_str()) {
+        bail!("{image} is no name of an image");
+    }
+    Ok(())
+}
+
+pub async fn image_pause(zk: &Zk, screen: &mut Screen<'_>, image: &ImageName) -> anyhow::Result<()> {
+    expect_name(image)?;
+    match zk.create(&paths::image_pause(image), Bytes::new(), CreateMode::Persistent).await {
+        Ok(_) | Err(ZkError::NodeExists) => {}
+        Err(ZkError::NoNode) => {
+            bail!("ZooKeeper knows no image {image}: it was never built, nor a build of it asked for")
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(screen.outcome(json!({"outcome": "paused", "image": image}))?)
+}
+
+pub async fn image_unpause(zk: &Zk, screen: &mut Screen<'_>, image: &ImageName) -> anyhow::Result<()> {
+    expect_name(image)?;
+    match zk.delete(&paths::image_pause(image), -1).await {
+        Ok(()) | Err(ZkError::NoNode) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(screen.outcome(json!({"outcome": "unpaused", "image": image}))?)
+}
+
+pub async fn dib_image_delete(zk: &Zk, screen: &mut Screen<'_>, id: &str) -> anyhow::Result<()> {
+    let Some((image, build)) = id.rsplit_once('-') else {
+        bail!("{id} is no id of a build: one is IMAGE-BUILD, as dib-image-list shows it");
+    };
+    let key = BuildKey { image: ImageName::from(image), build: BuildId::from(build) };
+    let missing = format!("Build {id} not found");
+    if ![image, build].into_iter().all(is_path_element) {
+        return refuse(screen, id, "not found", &missing);
+    }
+    let path = paths::image_build(&key.image, &key.build);
+    let words = Words { missing: &missing, busy: "Cannot delete a build in progress" };
+    change(zk, screen, &path, id, words, |record| record["state"] == BuildState::Building.as_str()).await
+}
+
+pub async fn image_delete(zk: &Zk, screen: &mut Screen<'_>, key: &UploadKey) -> anyhow::Result<()> {
+    let words = Words { missing: "Image upload not found", busy: "Cannot delete because image upload in progress" };
+    let names = [key.provider.as_str(), key.image.as_str(), key.build.as_str(), key.upload.as_str()];
+    if !names.into_iter().all(is_path_element) {
+        return refuse(screen, key.upload.as_str(), "not found", words.missing);
+    }
+    let path = paths::image_upload(key);
+    change(zk, screen, &path, key.upload.as_str(), words, |record| record["state"] == json!(UploadState::Uploading))
+        .await
+}
+
+/// What is said where nothing can be deleted.
+struct Words<'a> {
+    missing: &'a str,
+    busy: &'a str,
+}
+
+/// Marks a record to be deleted. Others write it at the same time, so it is done on the version that was looked at.
+async fn change(
+    zk: &Zk,
+    screen: &mut Screen<'_>,
+    path: &str,
+    id: &str,
+    words: Words<'_>,
+    is_busy: impl Fn(&Value) -> bool,
+) -> anyhow::Result<()> {
+    loop {
+        let (data, stat) = match zk.get(path).await {
+            Err(ZkError::NoNode) => return refuse(screen, id, "not found", words.missing),
+            answer => answer?,
+        };
+        if data.is_empty() {
+            return refuse(screen, id, "not found", words.missing);
+        }
+        let mut record: Value =
+            json::from_bytes(&data).with_context(|| format!("the record at {path} cannot be read"))?;
+        if is_busy(&record) {
+            return refuse(screen, id, "busy", words.busy);
+        }
+        let Some(fields) = record.as_object_mut() else { bail!("the record at {path} is no JSON object") };
+        fields.insert("state".to_owned(), json!("deleting"));
+        fields.insert("state_time".to_owned(), json!(clock::now()));
+        match zk.set(path, Bytes::from(json::to_bytes(&record)), stat.version).await {
+            Ok(_) => return Ok(screen.outcome(json!({"outcome": "deleting", "id": id}))?),
+            Err(ZkError::BadVersion) => {}
+            Err(ZkError::NoNode) => return refuse(screen, id, "not found", words.missing),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn refuse(screen: &mut Screen<'_>, id: &str, outcome: &str, message: &str) -> anyhow::Result<()> {
+    screen.say(message)?;
+    Ok(screen.outcome(json!({"outcome": outcome, "id": id, "message": message}))?)
+}
+
+pub async fn export_image_data(zk: &Zk, screen: &mut Screen<'_>, path: &Path) -> anyhow::Result<()> {
+    let (data, unreadable) = transfer::export(zk).await?;
+    note_unreadable(screen, unreadable)?;
+    let (count, shown) = (data.len(), path.display());
+    if data.is_empty() && export::holds_records(path).with_context(|| format!("cannot read {shown}"))? {
+        bail!("ZooKeeper holds nothing of images, and {shown} is an export that does; it is left as it is");
+    }
+    let text = String::from_utf8(json::to_bytes(&Value::Object(data))).context("the data is no text")?;
+    export::write(path, &text).with_context(|| format!("cannot write {shown}"))?;
+    Ok(screen.outcome(json!({"outcome": "exported", "path": path.display().to_string(), "records": count}))?)
+}
+
+pub async fn import_image_data(zk: &Zk, screen: &mut Screen<'_>, path: &Path) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let odd = |what: String| format!("{} is no file that export-image-data has written: {what}", path.display());
+    let document: Value = match serde_json::from_str(&text) {
+        Ok(document) => document,
+        Err(error) => bail!(odd(format!("{error}; nothing was imported"))),
+    };
+    let entries = match transfer::check(&document) {
+        Ok(entries) => entries,
+        Err(error) => bail!(odd(format!("{error}; nothing was imported"))),
+    };
+    transfer::import(zk, &entries).await.context("the import broke off; it can be run again")?;
+    Ok(screen.outcome(json!({"outcome": "imported", "path": path.display().to_string(), "records": entries.len()}))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Said, World, config, hear};
+    use std::os::unix::fs::PermissionsExt;
+
+    const DEBIAN: &str = "/nodepool/images/debian";
+    const UPLOAD: &str = r#"{"state": "ready", "state_time": 5.0, "external_id": "img-1", "external_name": "debian-1", "format": "raw"}"#;
+
+    /// `debian` with the builds `b1`, ready, and `b2`, under way; the first one uploaded to `rax`.
+    async fn world() -> World {
+        let world = World::new();
+        let ready = r#"{"state": "ready", "state_time": 5.0, "builder": "nb01", "formats": "raw,qcow2", "later": 1}"#;
+        world.put(&format!("{DEBIAN}/builds/b1"), ready).await;
+        world.put(&format!("{DEBIAN}/builds/b2"), r#"{"state": "building", "state_time": 6.0}"#).await;
+        world.put(&format!("{DEBIAN}/builds/b1/providers/rax/images/0000000003"), UPLOAD).await;
+        world
+    }
+
+    async fn listed(world: &World, command: &str) -> Value {
+        let said = hear(Format::Json, async |screen| match command {
+            "builds" => dib_image_list(&world.zk, screen).await,
+            "uploads" => image_list(&world.zk, screen).await,
+            _ => image_status(&world.zk, screen).await,
+        });
+        said.await.json()
+    }
+
+    fn upload_key() -> UploadKey {
+        UploadKey { provider: "rax".into(), image: "debian".into(), build: "b1".into(), upload: "0000000003".into() }
+    }
+
+    // operations.md checks 3, 4 and 8; §1.3
+    #[tokio::test]
+    async fn lists_show_builds_uploads_and_requests() {
+        let world = world().await;
+        let builds = listed(&world, "builds").await;
+        let first = json!({"id": "debian-b1", "image": "debian", "builder": "nb01", "formats": ["qcow2", "raw"],
+            "state": "ready", "age": 5});
+        assert_eq!((&builds[0], &builds[1]["state"]), (&first, &json!("building")));
+        let upload = json!([{"id": "b1", "upload_id": "0000000003", "provider": "rax", "image": "debian",
+            "external_name": "debian-1", "external_id": "img-1", "state": "ready", "age": 5}]);
+        assert_eq!(listed(&world, "uploads").await, upload);
+        let status = listed(&world, "status").await;
+        let idle = json!({"image": "debian", "paused": false, "build_request": null, "build_request_age": null});
+        assert_eq!(status[0], idle);
+        let table = hear(Format::Table, async |screen| image_list(&World::new().zk, screen).await).await;
+        let header =
+            "| Build ID | Upload ID | Provider | Image | Provider Image Name | Provider Image ID | State | Age |";
+        assert!(table.out.lines().nth(1) == Some(header) && table.out.lines().count() == 4, "{}", table.out);
+    }
+
+    // operations.md checks 9 and 11
+    #[tokio::test]
+    async fn a_build_is_asked_for_once_and_only_of_images_that_are_built() {
+        let (world, text) = (world().await, "diskimages: [{name: debian}, {name: never, pause: true}]");
+        let config = config(&format!("zookeeper-servers: [{{host: localhost}}]\n{text}")).await;
+        let ask = async |image: &str| {
+            hear(Format::Json, async |screen| image_build(&world.zk, &config, screen, &image.into()).await).await
+        };
+        assert_eq!(ask("never").await.error(), "Skipping build request for image never; paused");
+        assert_eq!(ask("gone").await.error(), "Trying to build a non disk-image-builder image: gone");
+        for _ in 0..2 {
+            assert!(ask("debian").await.result.is_none());
+        }
+        assert_eq!(listed(&world, "status").await[0]["build_request"], "pending");
+        world.put(&format!("{DEBIAN}/builds/lock/0123__lock__0000000001"), "").await;
+        assert_eq!(listed(&world, "status").await[0]["build_request"], "building");
+    }
+
+    // operations.md check 8
+    #[tokio::test]
+    async fn a_pause_shows_at_every_build_and_may_be_repeated() {
+        let world = world().await;
+        let pause = async |image: &str| {
+            hear(Format::Json, async |screen| image_pause(&world.zk, screen, &image.into()).await).await
+        };
+        for _ in 0..2 {
+            assert!(pause("debian").await.result.is_none());
+        }
+        assert!(pause("gone").await.error().contains("knows no image gone"));
+        let builds = listed(&world, "builds").await;
+        assert_eq!((&builds[0]["state"], &builds[1]["state"]), (&json!("paused"), &json!("paused")));
+        for _ in 0..2 {
+            let said =
+                hear(Format::Json, async |screen| image_unpause(&world.zk, screen, &"debian".into()).await).await;
+            assert!(said.result.is_none());
+        }
+        assert_eq!(listed(&world, "builds").await[0]["state"], "ready");
+    }
+
+    async fn delete_build(world: &World, id: &str) -> Said {
+        hear(Format::Table, async |screen| dib_image_delete(&world.zk, screen, id).await).await
+    }
+
+    // operations.md checks 5, 6 and 12
+    #[tokio::test]
+    async fn what_is_deleted_is_marked_and_what_is_under_way_is_not() {
+        let world = world().await;
+        assert_eq!(delete_build(&world, "debian-b2").await.out, "Cannot delete a build in progress\n");
+        assert_eq!(delete_build(&world, "debian-b9").await.out, "Build debian-b9 not found\n");
+        assert!(delete_build(&world, "debian").await.error().contains("is no id of a build"));
+        assert_eq!(delete_build(&world, "debian-b1").await.out, "");
+        let record: Value = serde_json::from_str(&world.text(&format!("{DEBIAN}/builds/b1")).await).unwrap();
+        assert_eq!((&record["state"], &record["later"]), (&json!("deleting"), &json!(1)));
+        assert!(record["state_time"].as_f64().unwrap() > 5.0);
+        let delete = async |key: &UploadKey| {
+            hear(Format::Table, async |screen| image_delete(&world.zk, screen, key).await).await
+        };
+        let missing = UploadKey { upload: "0000000009".into(), ..upload_key() };
+        assert_eq!(delete(&missing).await.out, "Image upload not found\n");
+        assert_eq!(delete(&upload_key()).await.out, "");
+        assert_eq!(listed(&world, "uploads").await[0]["state"], "deleting");
+        let busy = format!("{DEBIAN}/builds/b1/providers/rax/images/0000000004");
+        world.put(&busy, r#"{"state": "uploading", "state_time": 5.0}"#).await;
+        let busy = UploadKey { upload: "0000000004".into(), ..upload_key() };
+        assert_eq!(delete(&busy).await.out, "Cannot delete because image upload in progress\n");
+    }
+
+    #[tokio::test]
+    async fn names_of_more_than_one_element_lead_nowhere_and_nothing_is_created() {
+        let world = world().await;
+        let text = "zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian/builds}]";
+        let config = config(text).await;
+        let before = world.server.last_zxid();
+        for image in ["debian/builds", "", ".", "../images/debian", "debian/builds/b1"] {
+            let said = hear(Format::Json, async |screen| image_pause(&world.zk, screen, &image.into()).await).await;
+            assert_eq!(said.error(), format!("{image} is no name of an image"));
+            let said = hear(Format::Json, async |screen| image_unpause(&world.zk, screen, &image.into()).await).await;
+            assert_eq!(said.error(), format!("{image} is no name of an image"));
+            let said = hear(Format::Json, async |screen| image_build(&world.zk, &config, screen, &image.into()).await);
+            assert!(said.await.result.is_some());
+        }
+        for id in ["debian/builds-b1", "debian-b1/providers/rax/images/0000000003", "-b1", "debian-", "debian-.."] {
+            assert_eq!(delete_build(&world, id).await.out, format!("Build {id} not found\n"));
+        }
+        let odd = UploadKey { build: "b1/providers/rax".into(), provider: ".".into(), ..upload_key() };
+        let said = hear(Format::Json, async |screen| image_delete(&world.zk, screen, &odd).await).await;
+        assert_eq!((said.result.is_none(), &said.json()["outcome"]), (true, &json!("not found")));
+        assert_eq!(world.server.last_zxid(), before);
+    }
+
+    // operations.md check 21
+    #[tokio::test]
+    async fn what_was_exported_is_imported_as_it_was_and_later_uploads_get_later_numbers() {
+        let (world, folder) = (world().await, tempfile::tempdir().unwrap());
+        hear(Format::Json, async |screen| image_pause(&world.zk, screen, &"debian".into()).await).await;
+        let file = folder.path().join("export.json");
+        std::fs::write(&file, "x".repeat(100_000)).unwrap();
+        let said = hear(Format::Json, async |screen| export_image_data(&world.zk, screen, &file).await).await;
+        assert_eq!(said.json()["records"], 4);
+        let empty = World::new();
+        let said = hear(Format::Json, async |screen| import_image_data(&empty.zk, screen, &file).await).await;
+        assert!(said.result.is_none(), "{said:?}");
+        assert_eq!(transfer::export(&empty.zk).await, transfer::export(&world.zk).await);
+        let next = format!("{DEBIAN}/builds/b1/providers/rax/images/");
+        let (path, _) = empty.zk.create(&next, Bytes::new(), CreateMode::PersistentSequential).await.unwrap();
+        assert!(path.as_str() > format!("{next}0000000003").as_str(), "{path}");
+        // Over data that is there, too.
+        let said = hear(Format::Json, async |screen| import_image_data(&world.zk, screen, &file).await).await;
+        assert!(said.result.is_none(), "{said:?}");
+    }
+
+    #[tokio::test]
+    async fn an_export_replaces_the_file_before_it_and_only_its_owner_can_read_it() {
+        let (world, folder) = (world().await, tempfile::tempdir().unwrap());
+        let (file, link) = (folder.path().join("export.json"), folder.path().join("link.json"));
+        std::fs::write(&file, "{}").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let before = std::fs::File::open(&file).unwrap();
+        let said = hear(Format::Json, async |screen| export_image_data(&world.zk, screen, &link).await).await;
+        assert!(said.result.is_none(), "{said:?}");
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::io::read_to_string(before).unwrap(), "{}", "who reads the old one reads all of it");
+        let written: Value = serde_json::from_slice(&std::fs::read(&link).unwrap()).unwrap();
+        assert_eq!(written.as_object().map(|records| records.len()), Some(3));
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left beside it");
+    }
+
+    #[tokio::test]
+    async fn an_export_of_nothing_takes_no_others_place() {
+        let (world, folder) = (world().await, tempfile::tempdir().unwrap());
+        let file = folder.path().join("export.json");
+        let export = async |world: &World| {
+            hear(Format::Json, async |screen| export_image_data(&world.zk, screen, &file).await).await
+        };
+        let nothing = World::new();
+        for _ in 0..2 {
+            assert!(export(&nothing).await.result.is_none(), "one of nothing is no loss");
+        }
+        assert_eq!(export(&world).await.json()["records"], 3);
+        let kept = std::fs::read(&file).unwrap();
+        let refused = export(&nothing).await.error();
+        assert!(refused.contains("ZooKeeper holds nothing of images"), "{refused}");
+        assert_eq!(std::fs::read(&file).unwrap(), kept);
+    }
+
+    #[tokio::test]
+    async fn of_a_file_that_is_no_export_nothing_is_imported() {
+        let (world, folder) = (World::new(), tempfile::tempdir().unwrap());
+        let file = folder.path().join("export.json");
+        for (text, expected) in [
+            ("{", "EOF while parsing"),
+            ("[]", "no JSON object"),
+            (r#"{"/nodepool/nodes/1": "{}"}"#, "/nodepool/nodes/1 is no place"),
+            (r#"{"/nodepool/images/a/builds/b": "{"}"#, "cannot be read"),
+            (r#"{"/nodepool/images/a/pause": "", "/nodepool/images/a/builds/b": 5}"#, "is no text"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let said = hear(Format::Json, async |screen| import_image_data(&world.zk, screen, &file).await).await;
+            assert!(said.error().contains(expected), "{text}: {}", said.error());
+            assert!(!world.exists("/nodepool/images").await, "{text}");
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! Commands about nodes: `list`, `hold`, `delete`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use nodepool::actors::runtime::clock;
+use nodepool_model::config::{Config, ProviderConfig};
+use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
+use nodepool_model::records::json;
+use nodepool_model::records::node::{NodeState, Writer};
+use nodepool_model::records::time::Timestamp;
+use nodepool_model::report::list::{self, Column, Objects};
+use nodepool_model::report::status::{NODE_COLUMNS, NODE_COLUMNS_BRIEF, NodeRow};
+use nodepool_zk::locks::lock::{self, Lock};
+use nodepool_zk::tools::scan::{self, NodeEntry};
+use nodepool_zk::txn::delete_tree;
+use nodepool_zk::{Connection, Zk, paths};
+use serde_json::json;
+use zookeeper_server::types::{Op, ZkError};
+
+use crate::commands::clouds;
+use crate::output::{Screen, Sheet};
+
+/// How long an operator waits for somebody else's lock.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// How often a record may be changed under our lock, by writers that take none, before we give up.
+const WRITE_ATTEMPTS: usize = 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    Brief,
+    Full,
+}
+
+impl Detail {
+    fn columns(self) -> &'static [Column<NodeRow>] {
+        match self {
+            Detail::Brief => &NODE_COLUMNS[..NODE_COLUMNS_BRIEF],
+            Detail::Full => NODE_COLUMNS,
+        }
+    }
+}
+
+pub async fn list(zk: &dyn Connection, screen: &mut Screen<'_>, detail: Detail) -> anyhow::Result<()> {
+    let now = clock::now();
+    let mut sheet = Sheet::new(screen.format, detail.columns());
+    let unreadable = scan::each_node(zk, |entry| sheet.push(&row(entry, now))).await?;
+    screen.note_unreadable(&unreadable)?;
+    Ok(screen.show(sheet)?)
+}
+
+pub async fn hold(zk: &Zk, screen: &mut Screen<'_>, id: &NodeId) -> anyhow::Result<()> {
+    change_state(zk, screen, id, NodeState::Hold, "held").await
+}
+
+pub async fn delete(zk: &Zk, screen: &mut Screen<'_>, id: &NodeId) -> anyhow::Result<()> {
+    change_state(zk, screen, id, NodeState::Deleting, "deleting").await
+}
+
+/// Deletes a node without its launcher. What a driver has to do for that is done here; a static host needs nothing.
+pub async fn delete_now(zk: &Zk, config: &Config, screen: &mut Screen<'_>, id: &NodeId) -> anyhow::Result<()> {
+    let Some((node, lock)) = find_and_lock(zk, screen, id).await? else { return Ok(()) };
+    let done = match deleter(config, node.stored.record.provider.as_ref()) {
+        Deleter::Here => remove(zk.as_ref(), id, &lock).await.map(|()| Deletion::Done),
+        Deleter::Cloud(section) => remove_with_instance(zk.as_ref(), &section, node, &lock).await,
+        Deleter::Unknown(provider) => {
+            Ok(Deletion::Undefined(format!("Provider {provider} for node {id} not defined on this launcher")))
+        }
+        Deleter::Elsewhere(why) => {
+            Err(anyhow!("cannot delete node {id} here: {why}; delete it without --now, then its launcher does it"))
+        }
+    };
+    match &done {
+        // The lock went with the node.
+        Ok(Deletion::Done) => lock.spent(),
+        _ => give_back(lock, screen).await?,
+    }
+    match done? {
+        Deletion::Done => show(zk.as_ref(), screen, id, "deleted").await,
+        Deletion::Gone => not_found(screen, id),
+        Deletion::Undefined(message) => {
+            screen.say(&message)?;
+            Ok(screen.outcome(json!({"outcome": "provider not defined", "id": id, "message": message}))?)
+        }
+    }
+}
+
+/// What became of a deletion here and now.
+enum Deletion {
+    Done,
+    /// Somebody else had removed the record.
+    Gone,
+    /// Nobody here knows its provider; in words.
+    Undefined(String),
+}
+
+/// Who can delete the nodes of a provider.
+enum Deleter {
+    Here,
+    /// With its instance first.
+    Cloud(Arc<ProviderConfig>),
+    /// Another program could; why this one cannot.
+    Elsewhere(String),
+    /// The configuration has no such provider; its name as the reference shows it.
+    Unknown(String),
+}
+
+fn deleter(config: &Config, provider: Option<&ProviderName>) -> Deleter {
+    let Some(provider) = provider else { return Deleter::Unknown("None".to_owned()) };
+    match (config.providers.get(provider), config.out_of_service.get(provider)) {
+        (Some(section), _) if section.driver == "static" => Deleter::Here,
+        (Some(section), _) if section.driver == "fake" => {
+            Deleter::Elsewhere(format!("the cloud of provider {provider} is in the memory of its launcher"))
+        }
+        (Some(section), _) => Deleter::Cloud(section.clone()),
+        (None, Some(reason)) => Deleter::Elsewhere(format!("provider {provider} is out of service: {reason}")),
+        (None, None) => Deleter::Unknown(provider.to_string()),
+    }
+}
+
+/// The record says first that it is being deleted: where we do not come to the end, nobody is handed a node whose instance has gone,
+/// and its launcher goes on.
+async fn remove_with_instance(
+    zk: &dyn Connection,
+    section: &Arc<ProviderConfig>,
+    node: NodeEntry,
+    lock: &Lock,
+) -> anyhow::Result<Deletion> {
+    let (id, external_id) = (node.id.clone(), ExternalId::of(&node.stored.record.external_id));
+    if let Written::Gone = write_state(zk, node, NodeState::Deleting, lock).await? {
+        return Ok(Deletion::Gone);
+    }
+    // Without one, nothing was made of it.
+    if let Some(external_id) = external_id {
+        clouds::delete(section, external_id).await?;
+    }
+    remove(zk, &id, lock).await?;
+    Ok(Deletion::Done)
+}
+
+async fn change_state(
+    zk: &Zk,
+    screen: &mut Screen<'_>,
+    id: &NodeId,
+    state: NodeState,
+    outcome: &str,
+) -> anyhow::Result<()> {
+    let Some((node, lock)) = find_and_lock(zk, screen, id).await? else { return Ok(()) };
+    let written = write_state(zk.as_ref(), node, state, &lock).await;
+    give_back(lock, screen).await?;
+    match written? {
+        Written::Done => show(zk.as_ref(), screen, id, outcome).await,
+        Written::Gone => not_found(screen, id),
+    }
+}
+
+enum Written {
+    Done,
+    Gone,
+}
+
+async fn write_state(
+    zk: &dyn Connection,
+    mut entry: NodeEntry,
+    state: NodeState,
+    lock: &Lock,
+) -> anyhow::Result<Written> {
+    let path = paths::node(&entry.id);
+    for _ in 0..WRITE_ATTEMPTS {
+        let mut node = (*entry.stored.record).clone();
+        node.set_state(state, Writer::Operator, clock::now());
+        let write = Op::set(&path, json::to_bytes(&node), entry.stored.version);
+        match zk.multi(vec![lock.fence(), write]).await {
+            Ok(_) => return Ok(Written::Done),
+            Err(error) if *error.root() == ZkError::BadVersion => match read(zk, &entry.id).await? {
+                Some(newer) => entry = newer,
+                None => return Ok(Written::Gone),
+            },
+            Err(error) if *error.root() == ZkError::NoNode => {
+                if read(zk, &entry.id).await?.is_none() {
+                    return Ok(Written::Gone);
+                }
+                bail!("the lock {} was taken away from us", lock.directory());
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot write {path}")),
+        }
+    }
+    bail!("{path} is being changed all the time by somebody who ignores its lock")
+}
+
+/// Marks the node as deleted and removes it with its lock, in one transaction. Nobody can see the last state, but the
+/// write's version check proves that what was decided on is what is removed.
+async fn remove(zk: &dyn Connection, id: &NodeId, lock: &Lock) -> anyhow::Result<()> {
+    let path = paths::node(id);
+    for _ in 0..WRITE_ATTEMPTS {
+        let Some(entry) = read(zk, id).await? else { return Ok(()) };
+        let mut node = (*entry.stored.record).clone();
+        node.set_state(NodeState::Deleting, Writer::Operator, clock::now());
+        let mark = Op::set(&path, json::to_bytes(&node), entry.stored.version);
+        match delete_tree::remove_tree_after(zk, &path, &[lock.fence(), mark]).await {
+            Ok(()) => return Ok(()),
+            Err(error) if matches!(error.root(), ZkError::BadVersion) => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot remove {path}")),
+        }
+    }
+    bail!("{path} is being changed all the time by somebody who ignores its lock")
+}
+
+/// The node as it is under the lock; or the answer that there is none has been given.
+async fn find_and_lock(zk: &Zk, screen: &mut Screen<'_>, id: &NodeId) -> anyhow::Result<Option<(NodeEntry, Lock)>> {
+    // Locking first would recreate the znode of a node that is gone.
+    if !is_path_element(id.as_str()) || read(zk.as_ref(), id).await?.is_none() {
+        not_found(screen, id)?;
+        return Ok(None);
+    }
+    let path = paths::node_lock(id);
+    let lock = match lock::lock_within(zk, &path, "", LOCK_WAIT).await {
+        Ok(Some(lock)) => lock,
+        Ok(None) => bail!("Timeout trying to acquire lock {path}"),
+        Err(ZkError::NoNode) => {
+            not_found(screen, id)?;
+            return Ok(None);
+        }
+        Err(error) => return Err(error).with_context(|| format!("cannot lock {path}")),
+    };
+    match read(zk.as_ref(), id).await {
+        Ok(Some(node)) => Ok(Some((node, lock))),
+        Ok(None) => {
+            give_back(lock, screen).await?;
+            not_found(screen, id)?;
+            Ok(None)
+        }
+        Err(error) => {
+            give_back(lock, screen).await?;
+            Err(error)
+        }
+    }
+}
+
+/// A lock that cannot be given back goes with our session, and what was done under it stays done.
+async fn give_back(lock: Lock, screen: &mut Screen<'_>) -> anyhow::Result<()> {
+    let directory = lock.directory().to_owned();
+    if let Err(error) = lock.release().await {
+        screen.note(format_args!("WARNING the lock {directory} is given back only with the session: {error}"))?;
+    }
+    Ok(())
+}
+
+/// An id is one element of a path; anything else would be looked for in the wrong place.
+pub fn is_path_element(text: &str) -> bool {
+    !text.is_empty() && text != "." && text != ".." && !text.contains(|c: char| c == '/' || c.is_control())
+}
+
+async fn read(zk: &dyn Connection, id: &NodeId) -> anyhow::Result<Option<NodeEntry>> {
+    match scan::node(zk, id).await? {
+        Some(Ok(node)) => Ok(Some(node)),
+        Some(Err(unreadable)) => bail!("{} cannot be read: {}", unreadable.path, unreadable.reason),
+        None => Ok(None),
+    }
+}
+
+/// The list with this one node, or without any if it is gone.
+async fn show(zk: &dyn Connection, screen: &mut Screen<'_>, id: &NodeId, outcome: &str) -> anyhow::Result<()> {
+    let rows: Vec<NodeRow> = read(zk, id).await?.into_iter().map(|entry| row(entry, clock::now())).collect();
+    let columns = Detail::Brief.columns();
+    screen.say(list::table(columns, &rows))?;
+    Ok(screen.outcome(json!({"outcome": outcome, "id": id, "nodes": Objects(NODE_COLUMNS, &rows)}))?)
+}
+
+fn not_found(screen: &mut Screen<'_>, id: &NodeId) -> anyhow::Result<()> {
+    let message = format!("Node id {id} not found");
+    screen.say(&message)?;
+    Ok(screen.outcome(json!({"outcome": "not found", "id": id, "message": message}))?)
+}
+
+fn row(entry: NodeEntry, now: Timestamp) -> NodeRow {
+    let locked = !entry.contenders.is_empty();
+    NodeRow { id: entry.id, node: entry.stored.record, locked, now }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Format;
+    use crate::testing::{Said, World, config, hear};
+
+    const READY: &str =
+        r#"{"state": "ready", "state_time": 1.0, "provider": "p", "type": ["a", "标签"], "later": {"x": 1}}"#;
+
+    async fn held(world: &World, id: &str) -> Said {
+        hear(Format::Table, async |screen| hold(&world.zk, screen, &id.into()).await).await
+    }
+
+    #[tokio::test]
+    async fn a_list_is_sorted_creates_nothing_and_tells_what_it_skips() {
+        let world = World::new();
+        world.put_node("0000000002", READY).await;
+        world.put_node("0000000001", READY).await;
+        world.put("/nodepool/nodes/0000000003", b"\xff\xfe").await;
+        let before = world.server.last_zxid();
+        let said = hear(Format::Table, async |screen| list(world.zk.as_ref(), screen, Detail::Brief).await).await;
+        let ids: Vec<&str> =
+            said.out.lines().filter_map(|line| line.strip_prefix("| 0")).map(|line| &line[..9]).collect();
+        assert_eq!(ids, ["000000001", "000000002"], "{}", said.out);
+        assert!(said.notes.contains("/nodepool/nodes/0000000003 is skipped"), "{}", said.notes);
+        assert!(said.result.is_none() && world.server.last_zxid() == before);
+    }
+
+    // operations.md check 15, zookeeper.md check 85
+    #[tokio::test]
+    async fn a_held_node_keeps_everything_else_and_is_shown_unlocked() {
+        let world = World::new();
+        world.put_node("0000000001", READY).await;
+        let said = held(&world, "0000000001").await;
+        assert!(said.out.contains("hold") && said.out.contains("| unlocked |"), "{}", said.out);
+        let node = world.node("0000000001").await;
+        assert_eq!(node.state, NodeState::Hold);
+        assert!(node.state_time.0 > 1e9 && node.extra.contains_key("later"));
+    }
+
+    // operations.md check 16
+    #[tokio::test(start_paused = true)]
+    async fn a_node_in_use_cannot_be_held_and_is_left_as_it_was() {
+        let world = World::new();
+        world.put_node("0000000001", r#"{"state": "in-use"}"#).await;
+        let (zk, directory) = (world.other(), "/nodepool/nodes/0000000001/lock");
+        let _lock = lock::try_lock(&zk, directory, "").await.unwrap().unwrap();
+        let started = tokio::time::Instant::now();
+        let said = held(&world, "0000000001").await;
+        assert_eq!(said.error(), format!("Timeout trying to acquire lock {directory}"));
+        assert_eq!(started.elapsed().as_secs(), 5);
+        assert_eq!(world.node("0000000001").await.state, NodeState::InUse);
+        assert_eq!(world.zk.children(directory).await.unwrap().0.len(), 1);
+    }
+
+    // operations.md check 14
+    #[tokio::test]
+    async fn a_deleted_node_is_marked_and_left_to_its_launcher() {
+        let world = World::new();
+        world.put_node("0000000001", READY).await;
+        let said = hear(Format::Json, async |screen| delete(&world.zk, screen, &"0000000001".into()).await).await;
+        assert_eq!(said.json()["outcome"], "deleting");
+        assert_eq!(said.json()["nodes"][0]["state"], "deleting");
+        assert_eq!(world.node("0000000001").await.state, NodeState::Deleting);
+    }
+
+    #[tokio::test]
+    async fn ids_of_nothing_are_not_found_and_nothing_is_created() {
+        let world = World::new();
+        // What the lock of a node that went has left behind.
+        world.put("/nodepool/nodes/0000000001", b"").await;
+        let before = world.server.last_zxid();
+        for id in ["0000000001", "0000000009", "", ".", "../requests", "a/b", "0000000009/lock", "\u{7}"] {
+            let said = hear(Format::Json, async |screen| hold(&world.zk, screen, &id.into()).await).await;
+            assert!(said.result.is_none(), "{id}: {}", said.error());
+            assert_eq!(said.json()["outcome"], "not found", "{id}");
+            let said = held(&world, id).await;
+            assert_eq!(said.out, format!("Node id {id} not found\n").replace('\u{7}', "\\x07"));
+        }
+        assert_eq!(world.server.last_zxid(), before);
+    }
+
+    async fn deleted_now(world: &World, config: &Config) -> Said {
+        let id = "0000000001".into();
+        hear(Format::Json, async |screen| delete_now(&world.zk, config, screen, &id).await).await
+    }
+
+    // operations.md check 14
+    #[tokio::test]
+    async fn a_static_node_deleted_now_is_gone_with_its_lock_in_one_transaction() {
+        let world = World::new();
+        world.put_node("0000000001", READY).await;
+        world.put("/nodepool/nodes/0000000001/lock", "").await;
+        let config = config("{labels: [], providers: [{name: p, driver: static, pools: []}]}").await;
+        let before = world.server.last_zxid();
+        let said = deleted_now(&world, &config).await;
+        assert!(said.result.is_none(), "{}", said.error());
+        assert_eq!((&said.json()["outcome"], &said.json()["nodes"]), (&json!("deleted"), &json!([])));
+        assert!(!world.exists("/nodepool/nodes/0000000001").await);
+        // The contender, and then everything at once.
+        assert_eq!(world.server.last_zxid(), before + 2);
+    }
+
+    #[tokio::test]
+    async fn a_node_whose_instance_cannot_be_deleted_now_is_left_to_its_launcher() {
+        let world = World::new();
+        world.put_node("0000000001", &READY.replace("1.0", r#"1.0, "external_id": "server-1""#)).await;
+        let text = "{labels: [], providers: [{name: p, driver: openstack, cloud: no-such-cloud, pools: []}]}";
+        let said = deleted_now(&world, &*config(text).await).await;
+        assert!(said.error().contains("provider p"), "{}", said.error());
+        let node = world.node("0000000001").await;
+        let kept = ExternalId::of(&node.external_id).map(|id| id.to_string());
+        assert_eq!((node.state, kept.as_deref()), (NodeState::Deleting, Some("server-1")));
+        assert_eq!(world.zk.children("/nodepool/nodes/0000000001/lock").await.unwrap().0, Vec::<String>::new());
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_deleted_now_is_left_unlocked() {
+        let world = World::new();
+        world.put_node("0000000001", READY).await;
+        let said = deleted_now(&world, &*config("{labels: [], providers: []}").await).await;
+        assert_eq!(said.json()["message"], "Provider p for node 0000000001 not defined on this launcher");
+        let fake = config("{labels: [], providers: [{name: p, driver: fake, cloud: c, pools: []}]}").await;
+        let said = deleted_now(&world, &fake).await;
+        assert!(said.error().contains("without --now"), "{}", said.error());
+        assert_eq!(world.node("0000000001").await.state, NodeState::Ready);
+        assert_eq!(world.zk.children("/nodepool/nodes/0000000001/lock").await.unwrap().0, Vec::<String>::new());
+    }
+}

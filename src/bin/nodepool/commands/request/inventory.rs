@@ -1,0 +1,170 @@
+//! What the user of the nodes is told about them: a table, JSON, an Ansible inventory, known hosts, variables.
+
+use nodepool_model::records::node::Node;
+use nodepool_model::report::list::{Cell, Column};
+use nodepool_model::report::status::port_or_redacted;
+use serde_json::{Map, Value, json};
+
+use crate::commands::request::consumer::HeldNode;
+
+/// A node as its user sees it.
+pub const COLUMNS: &[Column<Value>] = &[
+    Column { key: "id", header: "ID", value: |node| (&node["id"]).into() },
+    Column { key: "label", header: "Label", value: |node| (&node["label"]).into() },
+    Column { key: "address", header: "Address", value: |node| (&node["address"]).into() },
+    Column { key: "port", header: "Port", value: |node| (&node["port"]).into() },
+    Column { key: "user", header: "User", value: |node| (&node["user"]).into() },
+    Column { key: "connection_type", header: "Connection", value: |node| (&node["connection_type"]).into() },
+    Column { key: "host_keys", header: "Host Keys", value: keys },
+    Column { key: "attributes", header: "Attributes", value: |node| (&node["attributes"]).into() },
+];
+
+/// One below the other: beside each other they would be wider than any terminal.
+fn keys(node: &Value) -> Cell<'_> {
+    let keys = node["host_keys"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let keys: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
+    keys.join("\n").into()
+}
+
+/// Whether credentials that stand in place of a port are part of the description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    Hidden,
+    Given,
+}
+
+/// Everything a user needs to reach the node.
+pub fn describe(held: &HeldNode, credentials: Credentials) -> Value {
+    let node = &held.node;
+    let port = match credentials {
+        Credentials::Given if node.port().is_none() => Value::clone(&node.connection_port),
+        _ => json!(port_or_redacted(node)),
+    };
+    json!({
+        "id": held.id,
+        "label": held.label,
+        "address": address(node),
+        "port": port,
+        "user": node.username,
+        "host_keys": node.host_keys,
+        "attributes": node.attributes,
+        "connection_type": node.connection_type,
+        "shell_type": node.shell_type,
+        "python_path": node.python_path,
+        "provider": node.provider,
+        "pool": node.pool,
+        "cloud": node.cloud,
+        "region": node.region,
+        "az": node.az,
+        "hostname": node.hostname,
+        "public_ipv4": node.public_ipv4,
+        "private_ipv4": node.private_ipv4,
+        "public_ipv6": node.public_ipv6,
+        "host_id": node.host_id,
+        "external_id": node.external_id,
+        "slot": node.slot,
+    })
+}
+
+/// Where to connect to.
+fn address(node: &Node) -> Option<&str> {
+    let candidates = [&node.interface_ip, &node.public_ipv4, &node.public_ipv6, &node.private_ipv4, &node.hostname];
+    candidates.into_iter().flatten().map(String::as_str).find(|address| !address.is_empty())
+}
+
+/// The text of a known_hosts file with all keys of all nodes.
+pub fn known_hosts(nodes: &[HeldNode]) -> String {
+    let mut lines = String::new();
+    for held in nodes {
+        let Some(address) = address(&held.node) else { continue };
+        let host = match held.node.port() {
+            None | Some(22) => address.to_owned(),
+            Some(port) => format!("[{address}]:{port}"),
+        };
+        for key in held.node.host_keys.iter().filter(|key| !key.contains(char::is_control)) {
+            lines.push_str(&format!("{host} {key}\n"));
+        }
+    }
+    lines
+}
+
+/// The name of a node in the inventory and in the variables.
+fn host_name(index: usize) -> String {
+    format!("node{}", index + 1)
+}
+
+/// An Ansible inventory in YAML: the hosts `node1`, `node2` …, and a group for every label.
+pub fn ansible(nodes: &[HeldNode], known_hosts_file: &str) -> Value {
+    let mut hosts = Map::new();
+    let mut groups: Map<String, Value> = Map::new();
+    for (index, held) in nodes.iter().enumerate() {
+        hosts.insert(host_name(index), host_variables(held, known_hosts_file));
+        let group = groups.entry(group_name(held.label.as_str())).or_insert_with(|| json!({"hosts": {}}));
+        group["hosts"][host_name(index)] = Value::Null;
+    }
+    json!({"all": {"hosts": hosts, "children": groups}})
+}
+
+/// Names of groups may hold letters, digits and underscores only, and begin with no digit.
+fn group_name(label: &str) -> String {
+    let name: String = label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    match name.chars().next() {
+        Some(first) if !first.is_ascii_digit() && !matches!(name.as_str(), "all" | "ungrouped") => name,
+        _ => format!("label_{name}"),
+    }
+}
+
+fn host_variables(held: &HeldNode, known_hosts_file: &str) -> Value {
+    let node = &held.node;
+    let mut variables = Map::new();
+    let mut set = |name: &str, value: Value| {
+        if !value.is_null() {
+            variables.insert(name.to_owned(), value);
+        }
+    };
+    set("ansible_host", json!(address(node)));
+    set("ansible_port", json!(node.port()));
+    set("ansible_user", json!(node.username));
+    set("ansible_connection", json!(node.connection_type));
+    set("ansible_shell_type", json!(node.shell_type));
+    set("ansible_python_interpreter", json!(node.python_path));
+    if matches!(node.connection_type.as_deref(), None | Some("ssh") | Some("network_cli")) {
+        set("ansible_ssh_common_args", json!(ssh_arguments(node, known_hosts_file)));
+    }
+    let mut facts = describe(held, Credentials::Hidden);
+    if let Some(facts) = facts.as_object_mut() {
+        facts.shift_remove("host_keys");
+    }
+    set("nodepool", facts);
+    Value::Object(variables)
+}
+
+/// A host whose keys nobody knows cannot be checked; Zuul treats it the same.
+fn ssh_arguments(node: &Node, known_hosts_file: &str) -> String {
+    if node.host_keys.is_empty() {
+        "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null".to_owned()
+    } else {
+        format!("-o StrictHostKeyChecking=yes -o UserKnownHostsFile={known_hosts_file}")
+    }
+}
+
+/// `NODEPOOL_NODE_<n>_…`, counted from 1.
+pub fn variables(nodes: &[HeldNode]) -> Vec<(String, String)> {
+    let mut variables = vec![("NODEPOOL_NODE_COUNT".to_owned(), nodes.len().to_string())];
+    for (index, held) in nodes.iter().enumerate() {
+        let node = &held.node;
+        let values = [
+            ("ID", Some(held.id.to_string())),
+            ("LABEL", Some(held.label.to_string())),
+            ("ADDRESS", address(node).map(str::to_owned)),
+            ("PORT", node.port().map(|port| port.to_string())),
+            ("USER", node.username.clone()),
+        ];
+        for (name, value) in values {
+            // Nothing outside can hold a zero byte.
+            let value = value.unwrap_or_default().replace('\0', "");
+            variables.push((format!("NODEPOOL_NODE_{}_{name}", index + 1), value));
+        }
+    }
+    variables
+}

@@ -1,0 +1,420 @@
+//! `request`: nodes for a person or a command, who need not think about giving them back.
+
+pub mod consumer;
+pub mod inventory;
+pub mod run;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::bail;
+use futures::future::BoxFuture;
+use nodepool_model::records::ids::{LabelName, RequestId};
+use nodepool_model::records::request::{NodeRequest, in_words};
+use nodepool_model::report::list;
+use nodepool_zk::Zk;
+use nodepool_zk::tools::scan;
+use serde_json::{Value, json};
+
+use self::consumer::{Consumer, Ended, Order};
+use self::inventory::Credentials;
+use crate::args::RequestArguments;
+use crate::commands::why;
+use crate::interrupts::{Interrupt, Interrupts};
+use crate::output::Screen;
+use crate::session_watch;
+
+/// A request that takes longer than this is worth a word.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long giving back may take before we end without it.
+const GIVE_BACK: Duration = Duration::from_secs(15);
+/// How long a last look, or an explanation, may take after the time that was given is over.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
+/// What happens with nodes that no command is given for.
+pub enum Holding {
+    /// Somebody looks at them: until a line or the end of the input comes.
+    Until(BoxFuture<'static, ()>),
+    /// Nobody does.
+    Never,
+}
+
+/// Returns the status to exit with.
+pub async fn request(
+    zk: &Zk,
+    screen: &mut Screen<'_>,
+    arguments: &RequestArguments,
+    interrupts: &mut Interrupts,
+    holding: Holding,
+    session_timeout: Duration,
+) -> anyhow::Result<u8> {
+    let mut consumer = Consumer::new(zk.clone());
+    let result = serve(zk, &mut consumer, screen, arguments, interrupts, holding, session_timeout).await;
+    let given_back = tokio::select! {
+        returned = tokio::time::timeout(GIVE_BACK, consumer.give_back()) => match returned {
+            Ok(returned) => returned,
+            Err(_) => Err(anyhow::anyhow!("ZooKeeper does not answer")),
+        },
+        _ = interrupts.next() => Err(anyhow::anyhow!("interrupted")),
+    };
+    if let Err(error) = given_back {
+        // What is left goes with our session, which ends with us.
+        screen.note(format_args!(
+            "WARNING not everything was given back in order, the launchers do the rest: {error:#}"
+        ))?;
+    }
+    result
+}
+
+async fn serve(
+    zk: &Zk,
+    consumer: &mut Consumer,
+    screen: &mut Screen<'_>,
+    arguments: &RequestArguments,
+    interrupts: &mut Interrupts,
+    holding: Holding,
+    session_timeout: Duration,
+) -> anyhow::Result<u8> {
+    let lost = || async {
+        session_watch::over(zk, session_timeout).await;
+        anyhow::anyhow!("the ZooKeeper session is over and with it the request")
+    };
+    let id = tokio::select! {
+        biased;
+        interrupt = interrupts.next() => return interrupted(screen, interrupt),
+        error = lost() => return Err(error),
+        asked = async { consumer.ask(&order(arguments)).await } => asked?,
+    };
+    let mut ended = tokio::select! {
+        biased;
+        interrupt = interrupts.next() => return interrupted(screen, interrupt),
+        error = lost() => return Err(error),
+        ended = wait(zk, consumer, screen, arguments, &id) => ended?,
+    };
+    if ended.is_none() {
+        // It may have been served in the very moment.
+        ended = tokio::time::timeout(LAST_WORDS, consumer.look()).await.ok().and_then(Result::ok).flatten();
+    }
+    let fulfilled = match ended {
+        Some(Ended::Fulfilled(request)) => request,
+        Some(Ended::Failed(request)) => return failed(zk, screen, &id, &request).await,
+        Some(Ended::Gone) => bail!("the request {id} was removed by somebody else"),
+        None => return late(zk, screen, arguments, &id).await,
+    };
+    let taken = async {
+        consumer.accept(&fulfilled).await?;
+        consumer.put_in_use().await
+    };
+    tokio::select! {
+        biased;
+        interrupt = interrupts.next() => return interrupted(screen, interrupt),
+        error = lost() => return Err(error),
+        taken = taken => taken?,
+    }
+    if arguments.command.is_empty() {
+        show(consumer, screen, &id)?;
+        hold(zk, consumer, screen, interrupts, holding, session_timeout).await
+    } else {
+        let lost = session_watch::lost(zk, session_timeout);
+        run::run(lost, consumer.nodes(), &arguments.command, interrupts, screen).await
+    }
+}
+
+fn interrupted(screen: &mut Screen<'_>, interrupt: Interrupt) -> anyhow::Result<u8> {
+    screen.outcome(json!({"outcome": "interrupted"}))?;
+    Ok(interrupt.status())
+}
+
+fn order(arguments: &RequestArguments) -> Order {
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    Order {
+        labels: arguments.label.iter().map(|label| label.as_str().into()).collect(),
+        tenant: arguments.tenant.as_deref().map(Into::into),
+        provider: arguments.provider.as_deref().map(Into::into),
+        priority: arguments.priority.clone(),
+        requestor: format!("nodepool-cli:{}:{}", host.to_string_lossy(), std::process::id()),
+    }
+}
+
+/// `None` where the time that was given is over.
+async fn wait(
+    zk: &Zk,
+    consumer: &Consumer,
+    screen: &mut Screen<'_>,
+    arguments: &RequestArguments,
+    id: &RequestId,
+) -> anyhow::Result<Option<Ended>> {
+    let limit = async {
+        match arguments.wait {
+            Some(wait) => tokio::time::sleep(wait).await,
+            None => std::future::pending().await,
+        }
+    };
+    let ended = consumer.ended();
+    tokio::pin!(limit, ended);
+    tokio::select! {
+        ended = &mut ended => return ended.map(Some),
+        () = &mut limit => return Ok(None),
+        () = tokio::time::sleep(PATIENCE) => {}
+    }
+    screen.note(format_args!("waiting for request {id}; \"nodepool why {id}\" explains"))?;
+    // A remark that cannot be made is no reason to stop waiting.
+    let missing = tokio::select! {
+        ended = &mut ended => return ended.map(Some),
+        () = &mut limit => return Ok(None),
+        missing = not_offered(zk, arguments) => missing.unwrap_or_default(),
+    };
+    if !missing.is_empty() {
+        screen.note(format_args!("WARNING no launcher offers the label {}", in_words(&missing)))?;
+    }
+    tokio::select! {
+        ended = ended => ended.map(Some),
+        () = limit => Ok(None),
+    }
+}
+
+/// Labels that no registered pool offers, each once.
+async fn not_offered(zk: &Zk, arguments: &RequestArguments) -> anyhow::Result<Vec<LabelName>> {
+    let pools = scan::pools(zk.as_ref()).await?.found;
+    let offered = |label: &str| pools.iter().any(|pool| pool.record.supported_labels.contains(label));
+    let missing: BTreeSet<&String> = arguments.label.iter().filter(|label| !offered(label)).collect();
+    Ok(missing.into_iter().map(|label| label.as_str().into()).collect())
+}
+
+async fn failed(zk: &Zk, screen: &mut Screen<'_>, id: &RequestId, request: &NodeRequest) -> anyhow::Result<u8> {
+    let explained = why::explain(zk, id, request).await?;
+    for line in explained.sentences() {
+        screen.note(line)?;
+    }
+    let message = format!("the request {id} failed");
+    screen.outcome(json!({"outcome": "failed", "message": message, "request": id, "why": explained.document()}))?;
+    bail!(message)
+}
+
+async fn late(zk: &Zk, screen: &mut Screen<'_>, arguments: &RequestArguments, id: &RequestId) -> anyhow::Result<u8> {
+    let waited = arguments.wait.unwrap_or_default().as_secs_f64();
+    let message = format!("the request {id} was not fulfilled within {waited} s");
+    let mut document = json!({"outcome": "not fulfilled in time", "message": message, "request": id});
+    let explaining = async {
+        let Some(Ok(entry)) = scan::request(zk.as_ref(), id).await? else { return Ok(None) };
+        why::explain(zk, id, &entry.stored.record).await.map(Some)
+    };
+    // Without a server, or with launchers that do not answer, there is nothing to explain it with.
+    let explained: Option<anyhow::Result<_>> = tokio::time::timeout(LAST_WORDS, explaining).await.ok();
+    if let Some(Ok(Some(explained))) = explained {
+        for line in explained.sentences() {
+            screen.note(line)?;
+        }
+        document["why"] = explained.document();
+    }
+    screen.outcome(document)?;
+    bail!(message)
+}
+
+fn show(consumer: &Consumer, screen: &mut Screen<'_>, id: &RequestId) -> anyhow::Result<()> {
+    let nodes: Vec<Value> =
+        consumer.nodes().iter().map(|node| inventory::describe(node, Credentials::Hidden)).collect();
+    screen.say(list::table(inventory::COLUMNS, &nodes))?;
+    screen.outcome(json!({"outcome": "fulfilled", "request": id, "nodes": nodes}))?;
+    Ok(screen.flush()?)
+}
+
+async fn hold(
+    zk: &Zk,
+    consumer: &Consumer,
+    screen: &mut Screen<'_>,
+    interrupts: &mut Interrupts,
+    holding: Holding,
+    session_timeout: Duration,
+) -> anyhow::Result<u8> {
+    let count = match consumer.nodes().len() {
+        1 => "the node".to_owned(),
+        many => format!("the {many} nodes"),
+    };
+    let Holding::Until(input) = holding else {
+        let hint = "standard input is no terminal and there is no command to run";
+        screen.note(format_args!("giving {count} back at once: {hint} (\"-- COMMAND\")"))?;
+        return Ok(0);
+    };
+    screen.note(format_args!("holding {count}; press Enter to give {count} back"))?;
+    tokio::select! {
+        () = input => {}
+        // The ordinary end of holding, so it is no failure.
+        _ = interrupts.next() => screen.note("")?,
+        () = session_watch::lost(zk, session_timeout) => {
+            bail!("the ZooKeeper session is over, or may be soon, and with it the claim to {count}");
+        }
+    }
+    screen.note(format_args!("giving {count} back"))?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{self, Command, Format};
+    use crate::testing::{Said, World, hear};
+
+    fn arguments(line: &str) -> RequestArguments {
+        let words = std::iter::once("nodepool").chain(std::iter::once("request")).chain(line.split(' '));
+        match args::parse(words.map(Into::into)) {
+            Ok((_, Command::Request(arguments))) => arguments,
+            _ => panic!("{line} is no request"),
+        }
+    }
+
+    /// Asks while something happens; the status is part of what is said in the last line of the notes.
+    async fn asked(world: &World, line: &str, holding: Holding, meanwhile: impl Future<Output = ()>) -> (Said, u8) {
+        let (_signals, mut interrupts) = Interrupts::channel();
+        interrupted(world, line, holding, &mut interrupts, meanwhile).await
+    }
+
+    async fn interrupted(
+        world: &World,
+        line: &str,
+        holding: Holding,
+        interrupts: &mut Interrupts,
+        meanwhile: impl Future<Output = ()>,
+    ) -> (Said, u8) {
+        let arguments = arguments(line);
+        let zk = world.other();
+        let mut status = 1;
+        let command = hear(Format::Json, async |screen| {
+            status = request(&zk, screen, &arguments, interrupts, holding, Duration::from_secs(10)).await?;
+            Ok(())
+        });
+        let (said, ()) = futures::join!(command, meanwhile);
+        (said, status)
+    }
+
+    /// Nothing is left behind: no request, no lock, and nodes as they should be.
+    async fn assert_given_back(world: &World, nodes: &[&str]) {
+        let (requests, _) = world.zk.children("/nodepool/requests").await.unwrap();
+        assert_eq!(requests, Vec::<String>::new());
+        for (index, state) in nodes.iter().enumerate() {
+            let id = format!("{index:010}");
+            let node = world.node(&id).await;
+            assert_eq!(node.state.as_str(), *state, "{id}");
+            assert_eq!(node.extra["later"], 1);
+            let (contenders, _) = world.zk.children(&format!("/nodepool/nodes/{id}/lock")).await.unwrap();
+            assert_eq!(contenders, Vec::<String>::new(), "{id}");
+        }
+    }
+
+    #[tokio::test]
+    async fn nodes_are_shown_and_given_back_where_nobody_can_hold_them() {
+        let world = World::new();
+        let line = "--label a --label b --tenant t --priority low";
+        let (said, status) = asked(&world, line, Holding::Never, world.end_request("fulfilled")).await;
+        assert_eq!((status, said.result.is_none()), (0, true), "{}", said.notes);
+        let document = said.json();
+        assert_eq!(document["request"], "300-0000000000");
+        let nodes: Vec<(&Value, &Value)> =
+            document["nodes"].as_array().unwrap().iter().map(|node| (&node["label"], &node["port"])).collect();
+        assert_eq!(nodes, [(&json!("a"), &json!(2200)), (&json!("b"), &json!(2201))]);
+        assert_given_back(&world, &["used", "used"]).await;
+    }
+
+    // zookeeper.md check 102
+    #[tokio::test]
+    async fn the_request_has_the_keys_that_zuul_reads_and_goes_with_its_session() {
+        let world = World::new();
+        let look = async {
+            let path = world.asked().await;
+            let request: Value = serde_json::from_str(&world.text(&path).await).unwrap();
+            for key in ["state", "state_time", "event_id", "requestor", "requestor_data", "node_types", "provider"] {
+                assert!(request.get(key).is_some(), "{key} is missing in {request}");
+            }
+            assert!(request["requestor"].as_str().unwrap().starts_with("nodepool-cli:"));
+            assert_ne!(world.zk.exists(&path).await.unwrap().unwrap().ephemeral_owner, 0);
+            world.end_request("fulfilled").await;
+        };
+        asked(&world, "--label a --provider p", Holding::Never, look).await;
+        assert_given_back(&world, &["used"]).await;
+    }
+
+    #[tokio::test]
+    async fn while_they_are_held_the_nodes_are_locked_and_in_use() {
+        let world = World::new();
+        let (release, released) = tokio::sync::oneshot::channel();
+        let holding = Holding::Until(Box::pin(async { released.await.unwrap() }));
+        let look = async {
+            world.end_request("fulfilled").await;
+            while world.node("0000000000").await.state.as_str() != "in-use" {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(world.zk.children("/nodepool/nodes/0000000000/lock").await.unwrap().0.len(), 1);
+            assert_eq!(world.zk.children("/nodepool/requests").await.unwrap().0.len(), 0);
+            release.send(()).unwrap();
+        };
+        let (_, status) = asked(&world, "--label a", holding, look).await;
+        assert_eq!(status, 0);
+        assert_given_back(&world, &["used"]).await;
+    }
+
+    #[tokio::test]
+    async fn a_signal_while_waiting_takes_the_request_back() {
+        let world = World::new();
+        let (signals, mut interrupts) = Interrupts::channel();
+        let signal = async {
+            world.asked().await;
+            signals.send(Interrupt::Interrupted).await.unwrap();
+        };
+        let (_, status) = interrupted(&world, "--label a", Holding::Never, &mut interrupts, signal).await;
+        assert_eq!(status, 130);
+        assert_given_back(&world, &[]).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_takes_too_long_is_explained_and_taken_back() {
+        let world = World::new();
+        let (said, status) = asked(&world, "--label a --wait 60.5", Holding::Never, async {}).await;
+        assert_eq!(status, 1);
+        assert_eq!(said.error(), "the request 200-0000000000 was not fulfilled within 60.5 s");
+        assert!(said.notes.contains("no launcher offers the label a"), "{}", said.notes);
+        assert_eq!(said.json()["outcome"], "not fulfilled in time");
+        assert_given_back(&world, &[]).await;
+    }
+
+    #[tokio::test]
+    async fn a_request_that_fails_says_who_declined_it() {
+        let world = World::new();
+        world.register_pool(&["a"], None).await;
+        let (said, status) = asked(&world, "--label a", Holding::Never, world.end_request("failed")).await;
+        assert_eq!((status, said.error().as_str()), (1, "the request 200-0000000000 failed"));
+        assert!(said.notes.contains("p-main on nl01 declined it"), "{}", said.notes);
+        assert_given_back(&world, &[]).await;
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_not_ours_any_more_ends_it_and_the_others_stay_ready() {
+        let world = World::new();
+        let steal = async {
+            let path = world.asked().await;
+            let request =
+                world.text(&path).await.replace("\"nodes\": []", "\"nodes\": [\"0000000000\", \"0000000001\"]");
+            for (id, owner) in [("0000000000", path.rsplit_once('/').unwrap().1), ("0000000001", "200-0000000099")] {
+                let node = json!({"state": "ready", "allocated_to": owner, "later": 1});
+                world.put_node(id, &node.to_string()).await;
+            }
+            world.put("/nodepool/nodes/0000000001/lock", "").await;
+            let request = request.replace("\"requested\"", "\"fulfilled\"");
+            world.zk.set(&path, request.into(), -1).await.unwrap();
+        };
+        let (said, status) = asked(&world, "--label a --label b", Holding::Never, steal).await;
+        assert_eq!(status, 1);
+        assert!(said.error().contains("node 0000000001 was handed out"), "{}", said.error());
+        assert_given_back(&world, &["ready", "ready"]).await;
+    }
+
+    #[tokio::test]
+    async fn a_request_that_somebody_removes_is_over() {
+        let world = World::new();
+        let remove = async {
+            let path = world.asked().await;
+            world.zk.delete(&path, -1).await.unwrap();
+        };
+        let (said, _) = asked(&world, "--label a", Holding::Never, remove).await;
+        assert!(said.error().contains("removed by somebody else"), "{}", said.error());
+    }
+}

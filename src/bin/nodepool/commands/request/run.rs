@@ -1,0 +1,185 @@
+//! Runs a command with the nodes: their description in files and variables, signals passed on, its status ours.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+
+use crate::commands::request::consumer::HeldNode;
+use crate::commands::request::inventory::{self, Credentials};
+use crate::interrupts::{Interrupt, Interrupts};
+use crate::output::Screen;
+
+/// How long a command may take to end after it was asked to, before it is killed.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// A private directory with what a command reads; it goes when this does.
+struct Files {
+    directory: PathBuf,
+}
+
+impl Files {
+    fn write(nodes: &[HeldNode]) -> anyhow::Result<Self> {
+        let name = format!("nodepool-request-{}", uuid::Uuid::new_v4().simple());
+        let directory = std::env::temp_dir().join(name);
+        let create = std::fs::DirBuilder::new().mode(0o700).create(&directory);
+        create.with_context(|| format!("cannot create {}", directory.display()))?;
+        let files = Self { directory };
+        let list: Value = nodes.iter().map(|node| inventory::describe(node, Credentials::Given)).collect();
+        files.put("nodes.json", &format!("{list:#}\n"))?;
+        files.put("known_hosts", &inventory::known_hosts(nodes))?;
+        let inventory = inventory::ansible(nodes, &files.path("known_hosts").to_string_lossy());
+        files.put("inventory.yaml", &serde_yaml::to_string(&inventory).context("cannot write the inventory")?)?;
+        Ok(files)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn put(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        let path = self.path(name);
+        let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        file.and_then(|mut file| file.write_all(text.as_bytes()))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        // The nodes are what must be given back; a file left in the directory for temporary files is not worth more.
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Runs the command to its end and returns its status. It is asked to end when we are, and when the nodes are lost.
+pub async fn run(
+    lost: impl Future<Output = ()>,
+    nodes: &[HeldNode],
+    command: &[OsString],
+    interrupts: &mut Interrupts,
+    screen: &mut Screen<'_>,
+) -> anyhow::Result<u8> {
+    let files = Files::write(nodes)?;
+    let (program, arguments) = command.split_first().context("there is no command to run")?;
+    let mut prepared = Command::new(program);
+    prepared
+        .args(arguments)
+        .envs(inventory::variables(nodes))
+        .env("NODEPOOL_NODES", files.path("nodes.json"))
+        .env("NODEPOOL_INVENTORY", files.path("inventory.yaml"))
+        .env("NODEPOOL_KNOWN_HOSTS", files.path("known_hosts"))
+        .kill_on_drop(true);
+    die_with_us(&mut prepared);
+    let spawned = prepared.spawn();
+    let child = match spawned {
+        Ok(child) => child,
+        Err(error) => {
+            // The statuses that shells give.
+            let status = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+            let message = format!("cannot run {}: {error}", Path::new(program).display());
+            screen.outcome(json!({"outcome": "failed", "message": message}))?;
+            screen.note(format_args!("nodepool: {message}"))?;
+            return Ok(status);
+        }
+    };
+    attend(lost, child, interrupts, screen).await
+}
+
+/// Where we are killed, the nodes go to others, and the command must not go on with them.
+#[allow(unsafe_code)]
+fn die_with_us(command: &mut Command) {
+    // SAFETY: between fork and exec the closure makes one system call, which takes no lock and no memory.
+    unsafe {
+        command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?));
+    }
+}
+
+async fn attend(
+    lost: impl Future<Output = ()>,
+    mut child: Child,
+    interrupts: &mut Interrupts,
+    screen: &mut Screen<'_>,
+) -> anyhow::Result<u8> {
+    let mut has_lost = false;
+    let told = tokio::select! {
+        ended = child.wait() => return Ok(status(ended?)),
+        interrupt = interrupts.next() => ask_to_end(&child, interrupt),
+        () = lost => {
+            let why = "the ZooKeeper session is over, or may be soon, and with it the claim to the nodes";
+            screen.note(format_args!("WARNING {why}; ending the command"))?;
+            has_lost = true;
+            ask_to_end(&child, Interrupt::Terminated)
+        }
+    };
+    let ended = end(child, told, interrupts, screen).await?;
+    if has_lost && ended == 0 {
+        bail!("the nodes were lost while the command ran");
+    }
+    Ok(ended)
+}
+
+/// Who has told a command to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    ByUs,
+    /// We believe so.
+    ByTerminal,
+}
+
+/// Waits for a command that was asked to end.
+async fn end(
+    mut child: Child,
+    mut told: Told,
+    interrupts: &mut Interrupts,
+    screen: &mut Screen<'_>,
+) -> anyhow::Result<u8> {
+    let (half, deadline) = (tokio::time::sleep(GRACE / 2), tokio::time::sleep(GRACE));
+    tokio::pin!(half, deadline);
+    loop {
+        tokio::select! {
+            ended = child.wait() => return Ok(status(ended?)),
+            interrupt = interrupts.next() => told = ask_to_end(&child, interrupt),
+            // It may have been somebody else, who meant us alone.
+            () = &mut half, if told == Told::ByTerminal => told = ask_to_end(&child, Interrupt::Terminated),
+            () = &mut deadline => {
+                screen.note(format_args!("WARNING the command did not end within {} s, killing it", GRACE.as_secs()))?;
+                child.start_kill()?;
+                return Ok(status(child.wait().await?));
+            }
+        }
+    }
+}
+
+/// Passes a signal on, unless the terminal has sent it to the command as well.
+fn ask_to_end(child: &Child, interrupt: Interrupt) -> Told {
+    if interrupt == Interrupt::Interrupted && is_in_the_foreground() {
+        return Told::ByTerminal;
+    }
+    if let Some(id) = child.id().and_then(|id| i32::try_from(id).ok()) {
+        // One that has ended meanwhile is found by the wait that follows.
+        let _ = nix::sys::signal::kill(Pid::from_raw(id), interrupt.signal());
+    }
+    Told::ByUs
+}
+
+/// Whether Ctrl-C goes to our process group, which is the command's as well. Where standard input comes from says nothing of that.
+fn is_in_the_foreground() -> bool {
+    let foreground = File::open("/dev/tty").ok().and_then(|terminal| nix::unistd::tcgetpgrp(terminal).ok());
+    foreground == Some(nix::unistd::getpgrp())
+}
+
+fn status(status: ExitStatus) -> u8 {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}

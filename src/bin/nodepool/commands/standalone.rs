@@ -1,0 +1,49 @@
+//! `nodepool standalone`: from the options to the life of the process.
+
+use std::io::Write;
+
+use nodepool::actors::process::flags::tilde;
+use nodepool::actors::process::standalone::{self, StandaloneOptions};
+use python_logging::{LineFormat, LogPlan, Verbosity};
+
+use serde_json::json;
+
+use crate::args::{Format, Global, StandaloneArguments};
+
+/// Options may stand before the command, where they are for all commands, or after it; the latter win.
+pub fn run(global: Global, arguments: StandaloneArguments) -> u8 {
+    let log_format = arguments.log_format.unwrap_or(match global.output {
+        Format::Table => LineFormat::Text,
+        Format::Json => LineFormat::Json,
+    });
+    let log = match log_plan(&global) {
+        Ok(log) => log,
+        Err(error) => {
+            if global.output == Format::Json {
+                // Nobody may be reading.
+                let _ = writeln!(std::io::stdout(), "{}", json!({"outcome": "failed", "message": error}));
+            }
+            eprintln!("nodepool: error: {error}");
+            return 1;
+        }
+    };
+    standalone::run(StandaloneOptions {
+        config: arguments.config.or(global.config),
+        secure: arguments.secure.or(global.secure),
+        data_dir: arguments.data_dir,
+        builder: !arguments.no_builder,
+        log: match log_format {
+            LineFormat::Text => log,
+            LineFormat::Json => log.as_json(),
+        },
+        for_programs: log_format == LineFormat::Json,
+    })
+}
+
+fn log_plan(global: &Global) -> Result<LogPlan, String> {
+    match &global.logconfig {
+        _ if global.debug => Ok(LogPlan::to_stdout(Verbosity::Debug)),
+        Some(path) => LogPlan::from_file(&tilde::expanded(path)).map_err(|error| error.to_string()),
+        None => Ok(LogPlan::to_stdout(Verbosity::Normal)),
+    }
+}

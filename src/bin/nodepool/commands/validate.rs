@@ -1,0 +1,57 @@
+//! `config-validate`: everything that is wrong with a configuration file, and whether it can be used.
+
+use std::path::Path;
+
+use anyhow::bail;
+use nodepool::actors::process::config_files;
+use nodepool::actors::process::context::BUILT;
+use nodepool_model::config::validate::is_headline;
+use python_yaml::diagnostics::{Problem, Severity};
+use serde_json::json;
+use tracing::{error, info, warn};
+
+use crate::output::Screen;
+
+/// Scripts look for this logger's lines.
+const LOGGER: &str = "nodepool.cmd.config_validator";
+
+pub async fn config_validate(path: &Path, screen: &mut Screen<'_>) -> anyhow::Result<()> {
+    info!(target: LOGGER, "validating {}", path.display());
+    let problems = config_files::validate(path, BUILT).await;
+    for problem in &problems {
+        match problem.severity {
+            Severity::Notice => info!(target: LOGGER, "{problem}"),
+            Severity::Warning => warn!(target: LOGGER, "{problem}"),
+            Severity::Error => error!(target: LOGGER, "{problem}"),
+        }
+    }
+    let found: Vec<&Problem> = problems.iter().filter(|problem| !is_headline(problem)).collect();
+    let errors = found.iter().filter(|problem| problem.is_error()).count();
+    let outcome = if errors == 0 { "valid" } else { "invalid" };
+    let list: Vec<_> = found.into_iter().map(document).collect();
+    screen.outcome(json!({"outcome": outcome, "file": path.display().to_string(), "problems": list}))?;
+    if errors > 0 {
+        bail!("{} is not valid: {errors} error{}", path.display(), if errors == 1 { "" } else { "s" });
+    }
+    Ok(())
+}
+
+fn document(problem: &Problem) -> serde_json::Value {
+    json!({
+        "severity": severity(problem.severity),
+        "file": problem.file,
+        "line": problem.at.line,
+        "column": problem.at.column,
+        "path": problem.path,
+        "message": problem.message,
+        "help": problem.help,
+    })
+}
+
+fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Notice => "notice",
+        Severity::Warning => "warning",
+        Severity::Error => "error",
+    }
+}

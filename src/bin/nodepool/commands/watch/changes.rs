@@ -1,0 +1,187 @@
+//! What has changed from one picture to the next, as one JSON document per change.
+
+use std::collections::BTreeMap;
+
+use nodepool_model::records::image_build::BuildKey;
+use nodepool_model::records::time::Timestamp;
+use nodepool_model::report::image_status::{
+    self, Ages, BUILD_COLUMNS, BuildRow, IMAGE_COLUMNS, UPLOAD_COLUMNS, UploadRow,
+};
+use nodepool_model::report::list::Object;
+use nodepool_model::report::status::{NODE_COLUMNS, NodeRow, REQUEST_COLUMNS, RequestRow};
+use nodepool_model::snapshot::Snapshot;
+use nodepool_model::snapshot::images::Images;
+use serde_json::{Value, json};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Connection,
+    Node,
+    Request,
+    Image,
+    Build,
+    Upload,
+}
+
+impl Kind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Kind::Connection => "connection",
+            Kind::Node => "node",
+            Kind::Request => "request",
+            Kind::Image => "image",
+            Kind::Build => "build",
+            Kind::Upload => "upload",
+        }
+    }
+}
+
+/// What a thing is told by: if it is another one, the thing has changed.
+type Mark = (i64, bool);
+type Marks = BTreeMap<(Kind, String), Mark>;
+
+/// Remembers of everything only whether it has changed.
+#[derive(Default)]
+pub struct Changes {
+    seen: Option<Marks>,
+}
+
+impl Changes {
+    /// The first picture is told as a whole.
+    pub fn since_last(&mut self, picture: &Snapshot, now: Timestamp) -> Vec<Value> {
+        let marks = marks(picture);
+        let mut told = Vec::new();
+        for ((kind, id), mark) in &marks {
+            let change = match self.seen.as_ref().map(|seen| seen.get(&(*kind, id.clone()))) {
+                None => "there",
+                Some(None) => "new",
+                Some(Some(old)) if old != mark => "changed",
+                Some(Some(_)) => continue,
+            };
+            let mut document = json!({"change": change, "kind": kind.as_str(), "id": id});
+            document[kind.as_str()] = shown(*kind, id, picture, now);
+            told.push(document);
+        }
+        for (kind, id) in self.seen.iter().flat_map(BTreeMap::keys) {
+            if !marks.contains_key(&(*kind, id.clone())) {
+                told.push(json!({"change": "gone", "kind": kind.as_str(), "id": id}));
+            }
+        }
+        self.seen = Some(marks);
+        told
+    }
+}
+
+fn marks(picture: &Snapshot) -> Marks {
+    let mut marks = Marks::from([((Kind::Connection, "zookeeper".to_owned()), (0, picture.connected))]);
+    for (id, stored) in picture.nodes() {
+        marks.insert((Kind::Node, id.to_string()), (stored.mzxid, picture.is_node_locked(id)));
+    }
+    for (id, stored) in picture.requests() {
+        marks.insert((Kind::Request, id.to_string()), (stored.mzxid, false));
+    }
+    for name in picture.images.names() {
+        let Some(image) = picture.images.image(name) else { continue };
+        let asked = image.requested_ms.map_or(0, |ms| ms * 2 + i64::from(image_status::is_building(image)));
+        marks.insert((Kind::Image, name.to_string()), (asked, image.paused));
+    }
+    for (key, stored) in picture.images.builds() {
+        marks.insert((Kind::Build, key.file_name()), (stored.mzxid, is_paused(&picture.images, &key)));
+    }
+    for (key, stored) in picture.images.uploads() {
+        marks.insert((Kind::Upload, upload_id(key)), (stored.mzxid, false));
+    }
+    marks
+}
+
+/// The numbers of uploads are counted for each build and provider.
+fn upload_id(key: &nodepool_model::records::image_upload::UploadKey) -> String {
+    format!("{}-{}/{}/{}", key.image, key.build, key.provider, key.upload)
+}
+
+fn is_paused(images: &Images, key: &BuildKey) -> bool {
+    images.image(&key.image).is_some_and(|image| image.paused)
+}
+
+/// As the lists show it.
+fn shown(kind: Kind, id: &str, picture: &Snapshot, now: Timestamp) -> Value {
+    let ages = Ages::Since;
+    let images = &picture.images;
+    let found = match kind {
+        Kind::Connection => Some(json!(if picture.connected { "there" } else { "lost" })),
+        Kind::Node => picture.node(&id.into()).map(|stored| {
+            let locked = picture.is_node_locked(&id.into());
+            let row = NodeRow { id: id.into(), node: stored.record.clone(), locked, now };
+            json!(Object(NODE_COLUMNS, &row))
+        }),
+        Kind::Request => picture.request(&id.into()).map(|stored| {
+            json!(Object(REQUEST_COLUMNS, &RequestRow { id: id.into(), request: stored.record.clone() }))
+        }),
+        Kind::Image => {
+            let rows = image_status::images(images, ages);
+            rows.iter().find(|row| row.name.as_str() == id).map(|row| json!(Object(IMAGE_COLUMNS, row)))
+        }
+        Kind::Build => images.builds().find(|(key, _)| key.file_name() == id).map(|(key, stored)| {
+            let paused = is_paused(images, &key);
+            json!(Object(BUILD_COLUMNS, &BuildRow { build: (*stored.record).clone(), key, paused, ages }))
+        }),
+        Kind::Upload => images.uploads().find(|(key, _)| upload_id(key) == id).map(|(key, stored)| {
+            let row = UploadRow { key: key.clone(), upload: (*stored.record).clone(), ages };
+            json!(Object(UPLOAD_COLUMNS, &row))
+        }),
+    };
+    found.unwrap_or(Value::Null)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodepool_model::snapshot::LockView;
+    use nodepool_model::snapshot::versioned::Stored;
+    use std::sync::Arc;
+
+    fn put(picture: &mut Snapshot, id: &str, mzxid: i64, state: &str) {
+        let record = Arc::new(serde_json::from_value(json!({"state": state})).unwrap());
+        picture.put_node(id.into(), Stored { record, version: 0, mzxid, mtime_ms: 0 });
+    }
+
+    fn told(changes: &mut Changes, picture: &Snapshot) -> Vec<String> {
+        let documents = changes.since_last(picture, Timestamp(0.0));
+        let short = |document: &Value| {
+            let detail = document["node"]["state"].as_str().or(document["connection"].as_str()).unwrap_or("-");
+            let text = |key: &str| document[key].as_str().unwrap().to_owned();
+            format!("{} {} {} {detail}", text("change"), text("kind"), text("id"))
+        };
+        documents.iter().map(short).collect()
+    }
+
+    #[test]
+    fn everything_is_told_once_and_then_each_change() {
+        let (mut changes, mut picture) = (Changes::default(), Snapshot::default());
+        picture.connected = true;
+        put(&mut picture, "1", 1, "ready");
+        assert_eq!(told(&mut changes, &picture), ["there connection zookeeper there", "there node 1 ready"]);
+        assert_eq!(told(&mut changes, &picture), Vec::<String>::new());
+        put(&mut picture, "2", 2, "building");
+        put(&mut picture, "1", 3, "in-use");
+        assert_eq!(told(&mut changes, &picture), ["changed node 1 in-use", "new node 2 building"]);
+        let mut view = LockView { exists: true, ..LockView::default() };
+        view.contenders.insert("0__lock__0000000000".to_owned());
+        picture.set_node_lock("2".into(), view);
+        assert_eq!(told(&mut changes, &picture), ["changed node 2 building"]);
+        picture.remove_node(&"1".into());
+        picture.connected = false;
+        assert_eq!(told(&mut changes, &picture), ["changed connection zookeeper lost", "gone node 1 -"]);
+    }
+
+    #[test]
+    fn images_builds_and_uploads_are_told_as_the_lists_show_them() {
+        let (mut changes, mut picture) = (Changes::default(), Snapshot::default());
+        picture.images.add_image("debian".into());
+        changes.since_last(&picture, Timestamp(0.0));
+        picture.images.set_requested(&"debian".into(), Some(5000));
+        let documents = changes.since_last(&picture, Timestamp(0.0));
+        let image = json!({"image": "debian", "paused": false, "build_request": "pending", "build_request_age": 5});
+        assert_eq!(documents, [json!({"change": "changed", "kind": "image", "id": "debian", "image": image})]);
+    }
+}

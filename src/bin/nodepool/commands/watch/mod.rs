@@ -1,0 +1,120 @@
+//! `watch`: what there is, as it changes; a view on a terminal, a JSON document per change elsewhere.
+
+mod draw;
+mod changes;
+mod panes;
+mod snapshot_source;
+mod terminal;
+mod view;
+
+use std::io::IsTerminal;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nodepool::actors::runtime::clock;
+use nodepool_model::config::Config;
+use nodepool_model::snapshot::Snapshot;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, sleep_until};
+
+use crate::args::Format;
+use crate::interrupts::Interrupts;
+use crate::output::Screen;
+use changes::Changes;
+use snapshot_source::Source;
+use terminal::Terminal;
+use view::{Reaction, View};
+
+/// Faster than this nobody reads.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+
+/// Whether the view is shown: somebody has to look at it and to press keys.
+pub fn is_live(format: Format) -> bool {
+    format == Format::Table && std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
+}
+
+/// Returns the status to exit with.
+pub async fn watch(config: &Arc<Config>, screen: &mut Screen<'_>, limit: Option<Duration>) -> anyhow::Result<u8> {
+    let mut interrupts = Interrupts::listen().context("cannot listen to signals")?;
+    let mut source = tokio::select! {
+        source = Source::open(config.clone(), limit) => source?,
+        interrupt = interrupts.next() => return Ok(interrupt.status()),
+    };
+    let ended = match is_live(screen.format) {
+        true => show(&mut source.pictures, &mut interrupts).await,
+        false => print(&mut source.pictures, &mut interrupts, screen).await,
+    };
+    source.close().await;
+    ended
+}
+
+/// A line per change, until a signal comes or nobody reads any more.
+async fn print(
+    pictures: &mut watch::Receiver<Arc<Snapshot>>,
+    interrupts: &mut Interrupts,
+    screen: &mut Screen<'_>,
+) -> anyhow::Result<u8> {
+    let mut changes = Changes::default();
+    let mut unread = nobody_reads();
+    loop {
+        let picture = pictures.borrow_and_update().clone();
+        for document in changes.since_last(&picture, clock::now()) {
+            screen.line(&document)?;
+        }
+        screen.flush()?;
+        let next = Instant::now() + BETWEEN_LOOKS;
+        tokio::select! {
+            changed = pictures.changed() => changed.context("nobody looks at ZooKeeper any more")?,
+            interrupt = interrupts.next() => return Ok(interrupt.status()),
+            Ok(()) = &mut unread => return Ok(0),
+        }
+        sleep_until(next).await;
+    }
+}
+
+/// Told when the other end of the pipe is closed, which a quiet system would show only with its next change.
+fn nobody_reads() -> oneshot::Receiver<()> {
+    let (tell, told) = oneshot::channel();
+    // A thread of its own, which the runtime does not wait for.
+    std::thread::spawn(move || {
+        let output = std::io::stdout();
+        let mut asked = [PollFd::new(output.as_fd(), PollFlags::empty())];
+        // Not asked for and told all the same: POLLERR of a pipe, POLLHUP of a socket or a terminal.
+        while poll(&mut asked, PollTimeout::NONE) == Err(nix::errno::Errno::EINTR) {}
+        let _ = tell.send(());
+    });
+    told
+}
+
+async fn show(pictures: &mut watch::Receiver<Arc<Snapshot>>, interrupts: &mut Interrupts) -> anyhow::Result<u8> {
+    let mut terminal = Terminal::open()?;
+    let mut view = View::new(pictures.borrow_and_update().clone());
+    let mut due = Instant::now();
+    loop {
+        let is_due = tokio::select! {
+            biased;
+            interrupt = interrupts.next() => return Ok(interrupt.status()),
+            () = sleep_until(due) => true,
+            key = terminal.key() => match view.react(key?) {
+                Reaction::Quit => return Ok(0),
+                Reaction::Redraw => true,
+                Reaction::Nothing => false,
+            },
+            changed = pictures.changed() => {
+                changed.context("nobody looks at ZooKeeper any more")?;
+                // Drawn with what else comes until then.
+                due = due.min(terminal.drawn_at() + BETWEEN_LOOKS);
+                view.look_at(pictures.borrow_and_update().clone());
+                false
+            }
+        };
+        if is_due {
+            terminal.draw(|frame| draw::draw(frame, &mut view, clock::now()))?;
+            // Ages go on where nothing else changes.
+            due = terminal.drawn_at() + view.patience();
+        }
+    }
+}

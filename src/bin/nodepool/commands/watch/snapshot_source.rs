@@ -1,0 +1,111 @@
+//! Pictures of ZooKeeper, one after the other, over as many sessions as it takes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodepool_model::config::Config;
+use nodepool_model::snapshot::Snapshot;
+use nodepool_zk::client::RealConnection;
+use nodepool_zk::mirror::mirror::Mirror;
+use nodepool_zk::{SessionState, Zk};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::connect;
+
+/// Between two attempts to get what a server has refused for good, which somebody may mend.
+const PAUSE: Duration = Duration::from_secs(2);
+/// How long taking leave of ZooKeeper may take.
+const LEAVE: Duration = Duration::from_secs(2);
+
+pub struct Source {
+    pub pictures: watch::Receiver<Arc<Snapshot>>,
+    following: JoinHandle<()>,
+}
+
+impl Source {
+    /// Returns with the first picture. A session that cannot be had is an error here; later ones are tried for ever.
+    pub async fn open(config: Arc<Config>, limit: Option<Duration>) -> anyhow::Result<Self> {
+        let session = connect::session(&config, limit).await?;
+        let mirror = mirror(&session).await?;
+        let (publish, pictures) = watch::channel(mirror.snapshot());
+        let following = tokio::spawn(follow(config, session, mirror, publish));
+        Ok(Self { pictures, following })
+    }
+
+    /// Nobody looks any more.
+    pub async fn close(self) {
+        drop(self.pictures);
+        // A server that does not answer finds out by itself.
+        let _ = tokio::time::timeout(LEAVE, self.following).await;
+    }
+}
+
+async fn mirror(session: &Arc<RealConnection>) -> anyhow::Result<Mirror> {
+    let zk: Zk = session.clone();
+    Ok(Mirror::of_what_is_there(zk, &Handle::current()).await?)
+}
+
+async fn follow(
+    config: Arc<Config>,
+    mut session: Arc<RealConnection>,
+    mut mirror: Mirror,
+    publish: watch::Sender<Arc<Snapshot>>,
+) {
+    loop {
+        tokio::select! {
+            () = pass_on(&session, &mirror, &publish) => {}
+            () = publish.closed() => {
+                session.close().await;
+                return;
+            }
+        }
+        let mut last = Snapshot::clone(&mirror.snapshot());
+        last.connected = false;
+        publish.send_replace(Arc::new(last));
+        (session, mirror) = tokio::select! {
+            next = next_session(&config) => next,
+            () = publish.closed() => return,
+        };
+        publish.send_replace(mirror.snapshot());
+    }
+}
+
+/// Until the session ends.
+async fn pass_on(session: &Arc<RealConnection>, mirror: &Mirror, publish: &watch::Sender<Arc<Snapshot>>) {
+    let zk: Zk = session.clone();
+    let (mut states, mut pictures) = (zk.session(), mirror.subscribe());
+    loop {
+        tokio::select! {
+            changed = states.changed() => {
+                if changed.is_err() || *states.borrow_and_update() == SessionState::Expired {
+                    return;
+                }
+            }
+            changed = pictures.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                publish.send_replace(pictures.see());
+            }
+            // What there is now is for another session.
+            () = mirror.gone_back() => return session.close().await,
+        }
+    }
+}
+
+async fn next_session(config: &Config) -> (Arc<RealConnection>, Mirror) {
+    loop {
+        let attempt = async {
+            let session = connect::session(config, None).await?;
+            let mirror = mirror(&session).await?;
+            anyhow::Ok((session, mirror))
+        };
+        match attempt.await {
+            Ok(next) => return next,
+            Err(error) => tracing::warn!(target: "nodepool.zk.ZooKeeperClient", "{error:#}; trying again"),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}

@@ -1,0 +1,297 @@
+//! What the view shows at the moment, and what keys change about it.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use nodepool_model::records::time::Timestamp;
+use nodepool_model::snapshot::Snapshot;
+
+use super::panes::{List, Pane};
+
+/// With more rows than this, ages go on more slowly: making them anew takes time.
+const MANY_ROWS: usize = 1000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaction {
+    Nothing,
+    Redraw,
+    Quit,
+}
+
+/// The order of the rows of a pane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Order {
+    /// `None` is the order of the lists.
+    pub column: Option<usize>,
+    pub is_reversed: bool,
+}
+
+pub struct View {
+    pub picture: Arc<Snapshot>,
+    pub pane: Pane,
+    /// Rows without it are not shown.
+    pub filter: String,
+    /// The filter is being typed.
+    pub is_typing: bool,
+    /// The row that is marked, and the first that is shown.
+    pub marked: usize,
+    pub first: usize,
+    /// Of each pane.
+    orders: [Order; Pane::ALL.len()],
+    columns: usize,
+    rows: usize,
+    /// Rows that fit on the screen.
+    pub page: usize,
+}
+
+impl View {
+    pub fn new(picture: Arc<Snapshot>) -> Self {
+        Self {
+            picture,
+            pane: Pane::Labels,
+            filter: String::new(),
+            is_typing: false,
+            marked: 0,
+            first: 0,
+            orders: [Order::default(); Pane::ALL.len()],
+            columns: 0,
+            rows: 0,
+            page: 1,
+        }
+    }
+
+    pub fn look_at(&mut self, picture: Arc<Snapshot>) {
+        self.picture = picture;
+    }
+
+    pub fn order(&self) -> Order {
+        self.orders[self.pane as usize]
+    }
+
+    /// Until ages have to be drawn anew.
+    pub fn patience(&self) -> Duration {
+        match self.rows {
+            _ if self.pane == Pane::Labels => Duration::from_secs(3600),
+            0 => Duration::from_secs(3600),
+            few if few <= MANY_ROWS => Duration::from_secs(1),
+            _ => Duration::from_secs(10),
+        }
+    }
+
+    /// The rows to show of the pane, filtered and sorted; the mark stays on one of them.
+    pub fn list(&mut self, now: Timestamp) -> List {
+        let mut list = self.pane.list(&self.picture, now);
+        if !self.filter.is_empty() {
+            let wanted = self.filter.to_lowercase();
+            list.rows.retain(|row| row.iter().any(|cell| cell.to_lowercase().contains(&wanted)));
+        }
+        let Order { column, is_reversed } = self.order();
+        if let Some(column) = column {
+            list.rows.sort_by(|one, other| compare(&one[column], &other[column]));
+        }
+        if is_reversed {
+            list.rows.reverse();
+        }
+        (self.rows, self.columns) = (list.rows.len(), list.headers.len());
+        self.keep_in_sight();
+        list
+    }
+
+    fn keep_in_sight(&mut self) {
+        self.marked = self.marked.min(self.rows.saturating_sub(1));
+        let lowest_first = (self.marked + 1).saturating_sub(self.page.max(1));
+        self.first = self.first.clamp(lowest_first, self.marked);
+        // No empty lines below the last row while there are rows above.
+        self.first = self.first.min(self.rows.saturating_sub(self.page.max(1)));
+    }
+
+    pub fn react(&mut self, event: Event) -> Reaction {
+        match event {
+            Event::Key(key) if key.kind != KeyEventKind::Release => self.on_key(key),
+            Event::Resize(..) => Reaction::Redraw,
+            _ => Reaction::Nothing,
+        }
+    }
+
+    fn on_key(&mut self, key: KeyEvent) -> Reaction {
+        let with_control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c' | 'd') if with_control => return Reaction::Quit,
+            // Draws everything anew, too.
+            KeyCode::Char('l') if with_control => return Reaction::Redraw,
+            KeyCode::Char(_) if with_control => return Reaction::Nothing,
+            _ => {}
+        }
+        if self.is_typing { self.type_filter(key.code) } else { self.command(key.code) }
+    }
+
+    fn type_filter(&mut self, code: KeyCode) -> Reaction {
+        match code {
+            KeyCode::Enter => self.is_typing = false,
+            KeyCode::Esc => {
+                self.is_typing = false;
+                self.filter.clear();
+            }
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Char(character) => self.filter.push(character),
+            _ => return Reaction::Nothing,
+        }
+        Reaction::Redraw
+    }
+
+    fn command(&mut self, code: KeyCode) -> Reaction {
+        let page = self.page.max(1);
+        match code {
+            KeyCode::Char('q') => return Reaction::Quit,
+            KeyCode::Tab | KeyCode::Right | KeyCode::Char('l') => self.turn_to(self.pane.next()),
+            KeyCode::BackTab | KeyCode::Left | KeyCode::Char('h') => self.turn_to(self.pane.previous()),
+            KeyCode::Char(digit @ '1'..='6') => self.turn_to(Pane::ALL[digit as usize - '1' as usize]),
+            KeyCode::Down | KeyCode::Char('j') => self.marked += 1,
+            KeyCode::Up | KeyCode::Char('k') => self.marked = self.marked.saturating_sub(1),
+            KeyCode::PageDown | KeyCode::Char(' ') => self.marked += page,
+            KeyCode::PageUp => self.marked = self.marked.saturating_sub(page),
+            KeyCode::Home | KeyCode::Char('g') => self.marked = 0,
+            KeyCode::End | KeyCode::Char('G') => self.marked = usize::MAX - 1,
+            KeyCode::Char('/') => self.is_typing = true,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Char('s') => self.sort_by_next(),
+            KeyCode::Char('r') => {
+                let order = &mut self.orders[self.pane as usize];
+                order.is_reversed = !order.is_reversed;
+            }
+            _ => return Reaction::Nothing,
+        }
+        Reaction::Redraw
+    }
+
+    fn turn_to(&mut self, pane: Pane) {
+        (self.pane, self.marked, self.first) = (pane, 0, 0);
+    }
+
+    /// Through all columns, and back to the order of the lists.
+    fn sort_by_next(&mut self) {
+        let order = &mut self.orders[self.pane as usize];
+        let next = order.column.map_or(0, |column| column + 1);
+        order.column = (next < self.columns).then_some(next);
+    }
+}
+
+/// Numbers by their size, ages by their length, everything else as text.
+fn compare(one: &str, other: &str) -> Ordering {
+    match (size(one), size(other)) {
+        (Some(one), Some(other)) => one.total_cmp(&other),
+        _ => one.cmp(other),
+    }
+}
+
+fn size(text: &str) -> Option<f64> {
+    match text.split(':').collect::<Vec<_>>()[..] {
+        [number] => number.parse().ok(),
+        [days, hours, minutes, seconds] => {
+            let part = |text: &str| text.parse::<f64>().ok();
+            Some(((part(days)? * 24.0 + part(hours)?) * 60.0 + part(minutes)?) * 60.0 + part(seconds)?)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodepool_model::snapshot::versioned::Stored;
+
+    /// Three nodes of two providers.
+    fn view() -> View {
+        let mut snapshot = Snapshot::default();
+        let records = [
+            ("0000000001", r#"{"state": "ready", "provider": "b", "type": ["x"], "state_time": 90.0}"#),
+            ("0000000002", r#"{"state": "in-use", "provider": "a", "type": ["标签"], "state_time": 50.0}"#),
+            ("0000000003", r#"{"state": "ready", "provider": "a", "type": ["x"], "comment": "\u001b[2J"}"#),
+        ];
+        for (mzxid, (id, record)) in (1..).zip(records) {
+            let record = Arc::new(serde_json::from_str(record).unwrap());
+            snapshot.put_node(id.into(), Stored { record, version: 0, mzxid, mtime_ms: 0 });
+        }
+        View::new(Arc::new(snapshot))
+    }
+
+    fn press(view: &mut View, keys: &str) -> Reaction {
+        let mut last = Reaction::Nothing;
+        for key in keys.chars() {
+            let code = match key {
+                '\n' => KeyCode::Enter,
+                '\t' => KeyCode::Tab,
+                '\u{1b}' => KeyCode::Esc,
+                '\u{8}' => KeyCode::Backspace,
+                other => KeyCode::Char(other),
+            };
+            last = view.react(Event::Key(KeyEvent::new(code, KeyModifiers::NONE)));
+            view.list(Timestamp(100.0));
+        }
+        last
+    }
+
+    fn first_column(view: &mut View) -> Vec<String> {
+        view.list(Timestamp(100.0)).rows.into_iter().map(|mut row| row.swap_remove(0)).collect()
+    }
+
+    #[test]
+    fn labels_are_counted_by_state_and_provider() {
+        let rows = view().list(Timestamp(100.0)).rows;
+        let shown: Vec<String> = rows.iter().map(|row| row.join("|")).collect();
+        assert_eq!(shown, ["a|x|1||1|||||", "a|标签|1|||1||||", "b|x|1||1|||||"]);
+    }
+
+    #[test]
+    fn a_filter_is_typed_shown_at_once_and_taken_back() {
+        let mut view = view();
+        press(&mut view, "2/IN-usq");
+        assert_eq!(first_column(&mut view), Vec::<String>::new());
+        press(&mut view, "\u{8}\n");
+        assert_eq!(first_column(&mut view), ["0000000002"]);
+        // Outside the filter the same key ends the view.
+        assert_eq!(press(&mut view, "\u{1b}q"), Reaction::Quit);
+        assert_eq!(first_column(&mut view).len(), 3);
+    }
+
+    #[test]
+    fn rows_are_sorted_by_any_column_and_ages_by_their_length() {
+        let mut view = view();
+        press(&mut view, "2ss");
+        assert_eq!(first_column(&mut view), ["0000000002", "0000000003", "0000000001"]);
+        press(&mut view, "ssssss");
+        assert_eq!(view.order().column, Some(7));
+        assert_eq!(first_column(&mut view), ["0000000001", "0000000002", "0000000003"]);
+        press(&mut view, "r");
+        assert_eq!(first_column(&mut view), ["0000000003", "0000000002", "0000000001"]);
+        press(&mut view, "ssr");
+        assert_eq!(view.order(), Order::default());
+    }
+
+    #[test]
+    fn the_mark_stays_on_a_row_and_in_sight() {
+        let mut view = view();
+        view.page = 2;
+        press(&mut view, "2jjjj");
+        assert_eq!((view.marked, view.first), (2, 1));
+        press(&mut view, "k");
+        assert_eq!((view.marked, view.first), (1, 1));
+        press(&mut view, "g");
+        assert_eq!((view.marked, view.first), (0, 0));
+        press(&mut view, "G");
+        assert_eq!((view.marked, view.first), (2, 1));
+        press(&mut view, "/0000000001\n");
+        assert_eq!((view.marked, view.first), (0, 0));
+    }
+
+    #[test]
+    fn ctrl_c_ends_the_view_even_while_a_filter_is_typed() {
+        let mut view = view();
+        press(&mut view, "/");
+        let key = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(view.react(Event::Key(key)), Reaction::Quit);
+        assert_eq!(view.react(Event::Resize(10, 10)), Reaction::Redraw);
+    }
+}

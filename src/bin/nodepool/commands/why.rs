@@ -1,0 +1,361 @@
+//! `why`: what every launcher last decided about a request, and what the records say, in words.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt};
+use nodepool::actors::runtime::clock;
+use nodepool_model::records::component::PoolComponent;
+use nodepool_model::records::ids::{LabelName, LauncherId, RequestId};
+use nodepool_model::records::request::{NodeRequest, RequestState, in_words};
+use nodepool_model::records::time::Timestamp;
+use nodepool_model::report::status::{VerdictKind, Why, age};
+use nodepool_zk::tools::scan;
+use nodepool_zk::{Connection, Zk};
+use serde_json::{Value, json};
+
+use crate::output::Screen;
+
+/// A launcher that needs longer is as good as none.
+const DEADLINE: Duration = Duration::from_secs(3);
+const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
+/// Verdicts are sentences; this is a hundred times what a busy launcher answers.
+const LONGEST_ANSWER: usize = 1 << 20;
+const AT_A_TIME: usize = 16;
+
+pub async fn why(zk: &Zk, screen: &mut Screen<'_>, id: &RequestId) -> anyhow::Result<()> {
+    let found = match crate::commands::nodes::is_path_element(id.as_str()) {
+        true => scan::request(zk.as_ref(), id).await?,
+        false => None,
+    };
+    match found {
+        None => {
+            let message = format!("Request {id} not found");
+            screen.say(&message)?;
+            Ok(screen.outcome(json!({"outcome": "not found", "request": id, "message": message}))?)
+        }
+        Some(Err(unreadable)) => {
+            anyhow::bail!("{} cannot be read: {}", unreadable.path, unreadable.reason)
+        }
+        Some(Ok(entry)) => {
+            let explanation = explain(zk, id, &entry.stored.record).await?;
+            for sentence in explanation.sentences() {
+                screen.say(sentence)?;
+            }
+            Ok(screen.outcome(explanation.document())?)
+        }
+    }
+}
+
+/// Everything that is known about why a request is where it is.
+pub struct Explanation {
+    id: RequestId,
+    request: NodeRequest,
+    now: Timestamp,
+    pools: Vec<PoolComponent>,
+    verdicts: Vec<Why>,
+    /// Launchers that did not say anything: who, and what happened.
+    silent: Vec<(String, String)>,
+}
+
+/// Asks all launchers that can be asked.
+pub async fn explain(zk: &Zk, id: &RequestId, request: &NodeRequest) -> anyhow::Result<Explanation> {
+    let pools: Vec<PoolComponent> =
+        scan::pools(zk.as_ref()).await?.found.into_iter().map(|stored| (*stored.record).clone()).collect();
+    let (launchers, mut silent) = launchers(zk.as_ref(), &pools).await?;
+    // Launchers are asked by plain HTTP and directly, so neither certificates nor proxies matter.
+    let client = reqwest::Client::builder()
+        .timeout(DEADLINE)
+        .connect_timeout(CONNECT_DEADLINE)
+        .tls_built_in_root_certs(false)
+        .no_proxy()
+        .build()?;
+    let questions = stream::iter(launchers).map(|(address, name)| {
+        let answer = ask(client.clone(), address.clone(), id.clone());
+        async move { (format!("{name} ({address})"), answer.await) }
+    });
+    let answers: Vec<_> = questions.buffered(AT_A_TIME).collect().await;
+    let mut verdicts = Vec::new();
+    for (name, answer) in answers {
+        match answer {
+            Ok(given) => verdicts.extend(given),
+            Err(reason) => silent.push((name, reason)),
+        }
+    }
+    verdicts.sort_by(|a: &Why, b: &Why| (&a.provider, &a.pool).cmp(&(&b.provider, &b.pool)));
+    Ok(Explanation { id: id.clone(), request: request.clone(), now: clock::now(), pools, verdicts, silent })
+}
+
+/// Web addresses with the host behind each, and launchers that have none.
+type Launchers = (BTreeMap<String, String>, Vec<(String, String)>);
+
+/// The first version whose launchers explain themselves.
+const FIRST_TO_ANSWER: u64 = 12;
+
+async fn launchers(zk: &dyn Connection, pools: &[PoolComponent]) -> anyhow::Result<Launchers> {
+    let launchers = scan::launchers(zk).await?.found;
+    let mut addresses: BTreeMap<String, String> = BTreeMap::new();
+    let mut silent = Vec::new();
+    for launcher in &launchers {
+        match &launcher.record.webapp {
+            Some(address) => drop(addresses.insert(address.clone(), launcher.record.hostname.clone())),
+            None => {
+                let version = launcher.record.version.as_deref().unwrap_or("unknown");
+                let is_ours = version.split('.').next().and_then(|major| major.parse().ok()) >= Some(FIRST_TO_ANSWER);
+                let reason = match is_ours {
+                    true => "it runs without a web port, where such questions are answered".to_owned(),
+                    false => format!("version {version} does not answer such questions"),
+                };
+                silent.push((launcher.record.hostname.clone(), reason));
+            }
+        }
+    }
+    for pool in pools {
+        if let Some(address) = &pool.webapp {
+            addresses.entry(address.clone()).or_insert_with(|| pool.hostname.clone());
+        }
+    }
+    Ok((addresses, silent))
+}
+
+async fn ask(client: reqwest::Client, address: String, id: RequestId) -> Result<Vec<Why>, String> {
+    if address.contains(|c: char| matches!(c, '/' | '@' | '?' | '#' | '\\') || c.is_whitespace() || c.is_control()) {
+        return Err("its record names no usable web address".to_owned());
+    }
+    let asked = client.get(format!("http://{address}/why/{id}")).send().await;
+    let mut response = asked.map_err(|error| describe(&error))?;
+    if !response.status().is_success() {
+        return Err(format!("answers with status {}", response.status()));
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| describe(&error))? {
+        body.extend_from_slice(&chunk);
+        if body.len() > LONGEST_ANSWER {
+            return Err("its answer does not end".to_owned());
+        }
+    }
+    serde_json::from_slice(&body).map_err(|error| format!("its answer cannot be understood: {error}"))
+}
+
+/// The innermost reason, which is the one that helps.
+fn describe(error: &reqwest::Error) -> String {
+    if error.is_timeout() {
+        return "does not answer in time".to_owned();
+    }
+    let mut innermost: &dyn std::error::Error = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    format!("does not answer: {innermost}")
+}
+
+impl Explanation {
+    pub fn sentences(&self) -> Vec<String> {
+        let mut sentences = vec![self.state()];
+        sentences.extend(self.candidates());
+        for verdict in &self.verdicts {
+            sentences.push(self.verdict(verdict));
+        }
+        for launcher in &self.request.declined_by {
+            if !self.verdicts.iter().any(|verdict| &verdict.launcher == launcher) {
+                sentences.push(format!("{} declined it", self.name(launcher)));
+            }
+        }
+        for (name, reason) in &self.silent {
+            sentences.push(format!("launcher {name}: {reason}"));
+        }
+        sentences
+    }
+
+    fn state(&self) -> String {
+        let Self { id, request, now, .. } = self;
+        let labels = in_words(&request.node_types);
+        let since = age(request.state_time, *now);
+        let requestor = request.requestor.as_deref().unwrap_or("somebody");
+        let fate = match request.state {
+            RequestState::Requested => "waits for a launcher to take it",
+            RequestState::Pending => "was taken by a launcher, which gets its nodes",
+            RequestState::Fulfilled => "has its nodes, and waits for its requestor to use them",
+            RequestState::Failed => "failed, because nobody could serve it",
+        };
+        let state = request.state.as_str();
+        format!("{id} of {requestor} for {labels} {fate} ({state} for {since})")
+    }
+
+    /// Who could still serve the request, or what nobody offers.
+    fn candidates(&self) -> Option<String> {
+        if !matches!(self.request.state, RequestState::Requested) {
+            return None;
+        }
+        let labels = &self.request.node_types;
+        let serves = |pool: &&PoolComponent| labels.iter().all(|label| pool.supported_labels.contains(label));
+        let nobody = |label: &&LabelName| !self.pools.iter().any(|pool| pool.supported_labels.contains(*label));
+        let missing: BTreeSet<LabelName> = labels.iter().filter(nobody).cloned().collect();
+        if !missing.is_empty() {
+            return Some(format!("no launcher offers {}", in_words(&missing.into_iter().collect::<Vec<_>>())));
+        }
+        let open = |pool: &&PoolComponent| pool.id.as_ref().is_some_and(|id| !self.request.declined_by.contains(id));
+        let pools: Vec<String> = self.pools.iter().filter(serves).filter(open).map(pool_name).collect();
+        Some(match pools.is_empty() {
+            true => "no pool that has not declined it offers all of its labels".to_owned(),
+            false => format!("could be served by {}", pools.join(", ")),
+        })
+    }
+
+    fn verdict(&self, why: &Why) -> String {
+        let words = match why.verdict {
+            VerdictKind::Ignore => "has no part in it",
+            VerdictKind::Yield => "leaves it to another",
+            VerdictKind::Defer => "cannot serve it yet",
+            VerdictKind::Decline => "cannot serve it",
+            VerdictKind::Accept => "serves it",
+        };
+        let reason = if why.reason.is_empty() { String::new() } else { format!(": {}", why.reason) };
+        let since = age(why.since, self.now);
+        format!("{}-{} {words}{reason} (for {since})", why.provider, why.pool)
+    }
+
+    /// The pool behind the id of a pool worker.
+    fn name(&self, launcher: &LauncherId) -> String {
+        match self.pools.iter().find(|pool| pool.id.as_ref() == Some(launcher)) {
+            Some(pool) => pool_name(pool),
+            None => format!("{launcher}, which is not online any more,"),
+        }
+    }
+
+    pub fn document(&self) -> Value {
+        let silent = |(name, reason): &(String, String)| json!({"launcher": name, "reason": reason});
+        json!({
+            "outcome": "found",
+            "request": self.id,
+            "state": self.request.state,
+            "age": age(self.request.state_time, self.now),
+            "requestor": self.request.requestor,
+            "node_types": self.request.node_types,
+            "nodes": self.request.nodes,
+            "declined_by": self.request.declined_by,
+            "explanation": self.sentences(),
+            "verdicts": self.verdicts,
+            "unanswered": self.silent.iter().map(silent).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn pool_name(pool: &PoolComponent) -> String {
+    let provider = pool.provider_name.as_ref().map_or("?", |name| name.as_str());
+    let name = pool.name.as_ref().map_or("?", |name| name.as_str());
+    format!("{provider}-{name} on {}", pool.hostname)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Format;
+    use crate::testing::{Said, World, hear};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    const ID: &str = "200-0000000007";
+
+    async fn world(record: &str) -> World {
+        let world = World::new();
+        world.put(&format!("/nodepool/requests/{ID}"), record).await;
+        world
+    }
+
+    async fn said(world: &World, format: Format, id: &str) -> Said {
+        hear(format, async |screen| why(&world.zk, screen, &id.into()).await).await
+    }
+
+    /// A launcher's web port that answers every question with the same, and the first line of the first question.
+    async fn launcher(status: &'static str, body: String) -> (String, tokio::task::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let serve = async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut question = vec![0; 4096];
+            let length = stream.read(&mut question).await.unwrap();
+            let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            // Who was told enough closes the connection.
+            let _ = stream.write_all((head + &body).as_bytes()).await;
+            let question = String::from_utf8_lossy(&question[..length]).into_owned();
+            question.lines().next().unwrap().to_owned()
+        };
+        (address, tokio::spawn(serve))
+    }
+
+    #[tokio::test]
+    async fn the_verdicts_of_all_launchers_are_told_with_their_reasons() {
+        let world = world(r#"{"state": "requested", "state_time": 1.0, "node_types": ["a"], "requestor": "z"}"#).await;
+        let verdict = Why {
+            launcher: "l".into(),
+            provider: "p".into(),
+            pool: "main".into(),
+            verdict: VerdictKind::Defer,
+            reason: "all 2 hosts of a are busy".to_owned(),
+            since: clock::now(),
+        };
+        let (address, question) = launcher("200 OK", serde_json::to_string(&[verdict]).unwrap()).await;
+        world.register_pool(&["a"], Some(&address)).await;
+        let said = said(&world, Format::Table, ID).await;
+        assert!(
+            said.out.contains("p-main cannot serve it yet: all 2 hosts of a are busy (for 00:00:00:0"),
+            "{}",
+            said.out
+        );
+        assert!(said.out.contains("could be served by p-main on nl01"), "{}", said.out);
+        assert_eq!(question.await.unwrap(), format!("GET /why/{ID} HTTP/1.1"));
+    }
+
+    #[tokio::test]
+    async fn launchers_that_do_not_answer_are_named_with_the_reason() {
+        let endless = "[".repeat(LONGEST_ANSWER + 2);
+        let cases = [
+            ("500 Internal Server Error", String::new(), "answers with status 500"),
+            ("200 OK", "nonsense".to_owned(), "its answer cannot be understood"),
+            ("200 OK", endless, "its answer does not end"),
+        ];
+        for (status, body, reason) in cases {
+            let world = world(r#"{"state": "requested", "node_types": ["a"]}"#).await;
+            let (address, _question) = launcher(status, body).await;
+            world.register_pool(&["a"], Some(&address)).await;
+            let document = said(&world, Format::Json, ID).await.json();
+            let told = document["unanswered"][0]["reason"].as_str().unwrap();
+            assert!(told.contains(reason), "{document}");
+        }
+    }
+
+    #[tokio::test]
+    async fn addresses_that_lead_nowhere_and_peers_without_one_are_named() {
+        let world = world(r#"{"state": "requested", "node_types": ["a", "b"], "declined_by": ["gone"]}"#).await;
+        // Bound and dropped: nobody listens there.
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+        world.register_pool(&["a"], Some(&free)).await;
+        let python = r#"{"kind": "launcher", "hostname": "nl02", "version": "11.0.0", "state": "running"}"#;
+        world.put("/nodepool/components/launcher/nl020000000000", python).await;
+        let odd = r#"{"kind": "launcher", "hostname": "nl03", "webapp": "u@h:1/x?"}"#;
+        world.put("/nodepool/components/launcher/nl030000000001", odd).await;
+        world.put("/nodepool/components/launcher/nl040000000002", b"\xff").await;
+        let out = said(&world, Format::Table, ID).await.out;
+        for expected in [
+            "no launcher offers b",
+            "gone, which is not online any more, declined it",
+            "launcher nl02: version 11.0.0 does not answer such questions",
+            &format!("launcher nl01 ({free}): does not answer: "),
+            "launcher nl03 (u@h:1/x?): its record names no usable web address",
+        ] {
+            assert!(out.contains(expected), "{expected} is not in {out}");
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_that_do_not_exist_or_cannot_be_read_are_told_apart() {
+        let world = world("nonsense").await;
+        for id in ["200-0000000008", "", "../nodes", "x/y"] {
+            let said = said(&world, Format::Json, id).await;
+            assert_eq!((said.json()["outcome"].as_str(), said.result.is_none()), (Some("not found"), true), "{id}");
+        }
+        let error = said(&world, Format::Table, ID).await.error();
+        assert!(error.contains(ID) && error.contains("cannot be read"), "{error}");
+    }
+}

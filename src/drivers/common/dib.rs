@@ -1,0 +1,208 @@
+//! disk-image-create, or what stands in for it, as a child process: its log, its time, and all its children with it.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::process::Command;
+
+use super::process_group::{Group, code};
+use nodepool_model::config::DiskImage;
+use nodepool_model::records::time::Span;
+
+/// One run of the command.
+#[derive(Clone, PartialEq)]
+pub struct DibRun {
+    /// The program and its arguments; no shell has a look at them.
+    pub command: Vec<String>,
+    /// Added to the environment of this process. May hold secrets.
+    pub environment: Vec<(String, String)>,
+    /// Takes what the command writes, stdout and stderr as they come. Its folder is made where it is not there.
+    pub log: PathBuf,
+    pub timeout: Span,
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DibEnd {
+    /// By itself; by a signal, this is its number below zero.
+    Status(i32),
+    TimedOut,
+    /// It was not wanted any more.
+    Stopped,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DibError {
+    #[error("cannot write the log {}: {source}", path.display())]
+    Log { path: PathBuf, source: io::Error },
+    #[error("Failed to exec '{command}'. Error: '{source}'")]
+    Exec { command: String, source: io::Error },
+    #[error("cannot wait for the end of the build: {source}")]
+    Wait { source: io::Error },
+}
+
+/// The command line of a build: what diskimage-builder's own tool takes, and what stands in for it has to understand.
+pub fn command(image: &DiskImage, formats: &BTreeSet<String>, base: &Path) -> Result<Vec<String>, String> {
+    let odd = |key: &str| format!("{key} of diskimage {} has a quote that is not closed", image.name);
+    let tool = image.dib_cmd.replace("%p", &own_folder());
+    let mut command = shlex::split(&tool).ok_or_else(|| odd("dib-cmd"))?;
+    let formats: Vec<&str> = formats.iter().map(String::as_str).collect();
+    let formats = formats.join(",");
+    command.extend(["-x", "-t", &formats, "--checksum", "--no-tmpfs"].map(str::to_owned));
+    if formats.contains("qcow2") {
+        command.extend(["--qemu-img-options", "compat=0.10"].map(str::to_owned));
+    }
+    command.extend(["-o".to_owned(), base.display().to_string()]);
+    command.extend(shlex::split(&image.elements.join(" ")).ok_or_else(|| odd("elements"))?);
+    Ok(command)
+}
+
+/// What a build finds in its environment beside that of the builder; the variables of the image win.
+pub fn environment(image: &DiskImage, base: &Path, elements_dir: Option<&str>) -> Vec<(String, String)> {
+    let mut variables = vec![
+        ("DIB_RELEASE".to_owned(), image.release.clone()),
+        ("DIB_IMAGE_NAME".to_owned(), image.name.to_string()),
+        ("DIB_IMAGE_FILENAME".to_owned(), base.display().to_string()),
+    ];
+    variables.extend(elements_dir.map(|folder| ("ELEMENTS_PATH".to_owned(), folder.to_owned())));
+    variables.extend(image.env_vars.clone());
+    variables
+}
+
+/// Where this program lies: what `%p` of a command stands for.
+fn own_folder() -> String {
+    let folder = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.display().to_string()));
+    folder.unwrap_or_default()
+}
+
+/// What makes the files of a build.
+pub trait ImageMaker: Send + Sync {
+    /// Runs to its end, or until nobody wants the build any more, which is when `in_vain` resolves.
+    fn make<'a>(&'a self, run: &'a DibRun, in_vain: BoxFuture<'a, ()>) -> BoxFuture<'a, Result<DibEnd, DibError>>;
+}
+
+/// The command itself, as a process.
+pub struct DiskImageBuilder;
+
+impl ImageMaker for DiskImageBuilder {
+    fn make<'a>(&'a self, made: &'a DibRun, in_vain: BoxFuture<'a, ()>) -> BoxFuture<'a, Result<DibEnd, DibError>> {
+        run(made, in_vain).boxed()
+    }
+}
+
+/// Runs it to its end, or to that of `wanted`. Dropped before, all its processes end.
+async fn run(run: &DibRun, wanted: impl Future<Output = ()>) -> Result<DibEnd, DibError> {
+    let unwritable = |source| DibError::Log { path: run.log.clone(), source };
+    let mut log = open_log(&run.log).map_err(unwritable)?;
+    let failed = |source| DibError::Exec { command: run.command.join(" "), source };
+    let (program, arguments) = run.command.split_first().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
+    let mut command = Command::new(program);
+    command.args(arguments).envs(run.environment.iter().map(|(name, value)| (name, value))).process_group(0);
+    command.stdin(Stdio::null()).stdout(log.try_clone().map_err(unwritable)?);
+    command.stderr(log.try_clone().map_err(unwritable)?);
+    let mut group = Group::of(command.spawn().map_err(failed)?);
+    let end = tokio::select! {
+        status = group.wait() => Ok(status.map_err(|source| DibError::Wait { source })?),
+        () = tokio::time::sleep(run.timeout.to_duration()) => Err(DibEnd::TimedOut),
+        () = wanted => Err(DibEnd::Stopped),
+    };
+    let status = match end {
+        Ok(status) => status,
+        Err(end) => {
+            // What it has mounted it takes down itself.
+            group.end().await;
+            return Ok(end);
+        }
+    };
+    group.has_ended();
+    let status = code(status);
+    // It tells what has happened; where the disk is full the build has failed anyway.
+    let _ = writeln!(log, "Exit code: {status}");
+    Ok(DibEnd::Status(status))
+}
+
+fn open_log(path: &Path) -> io::Result<std::fs::File> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    std::fs::OpenOptions::new().create(true).append(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(folder: &tempfile::TempDir, script: &str, timeout: f64) -> DibRun {
+        DibRun {
+            command: ["sh", "-c", script].map(str::to_owned).into(),
+            environment: vec![("COLOUR".to_owned(), "blue".to_owned())],
+            log: folder.path().join("logs/one.log"),
+            timeout: Span(timeout),
+        }
+    }
+
+    fn log(run: &DibRun) -> String {
+        std::fs::read_to_string(&run.log).unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_it_writes_and_how_it_ends_is_in_the_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_ = shell(&folder, "echo out $COLOUR; echo err >&2; exit 3", 60.0);
+        assert_eq!(run(&run_, std::future::pending()).await.unwrap(), DibEnd::Status(3));
+        assert_eq!(log(&run_), "out blue\nerr\nExit code: 3\n");
+        let killed = shell(&folder, "kill -9 $$", 60.0);
+        assert_eq!(run(&killed, std::future::pending()).await.unwrap(), DibEnd::Status(-9));
+    }
+
+    // operations.md check 45
+    #[tokio::test]
+    async fn a_build_that_takes_too_long_ends_with_all_its_children() {
+        let folder = tempfile::tempdir().unwrap();
+        let slow = shell(&folder, "(trap '' TERM; sleep 1000) & echo $!; wait", 0.3);
+        assert_eq!(run(&slow, std::future::pending()).await.unwrap(), DibEnd::TimedOut);
+        let child: i32 = log(&slow).trim().parse().unwrap();
+        // Its new parent may take a moment to take note of its end.
+        let is_gone = || match std::fs::read_to_string(format!("/proc/{child}/stat")) {
+            Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')),
+            Err(_) => true,
+        };
+        while !is_gone() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_run_or_logged_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = DibRun { command: vec!["no-such-program".to_owned()], ..shell(&folder, "", 1.0) };
+        let error = run(&missing, std::future::pending()).await.unwrap_err().to_string();
+        assert!(error.starts_with("Failed to exec 'no-such-program'. Error: 'No such file"), "{error}");
+        let unwritable = DibRun { log: folder.path().join("logs/one.log/no"), ..shell(&folder, "", 1.0) };
+        assert!(matches!(run(&unwritable, std::future::pending()).await, Err(DibError::Log { .. })));
+    }
+
+    fn image(dib_cmd: &str, elements: &[&str]) -> DiskImage {
+        let elements = elements.iter().map(|element| (*element).to_owned()).collect();
+        DiskImage { dib_cmd: dib_cmd.to_owned(), elements, ..DiskImage::new("debian") }
+    }
+
+    // operations.md check 51
+    #[test]
+    fn the_command_line_is_that_of_the_original() {
+        let line = |dib_cmd: &str, elements: &[&str], formats: &[&str]| {
+            let formats = formats.iter().map(|format| (*format).to_owned()).collect();
+            command(&image(dib_cmd, elements), &formats, Path::new("/images/debian-1e")).map(|words| words.join("|"))
+        };
+        let expected = "disk-image-create|-x|-t|qcow2|--checksum|--no-tmpfs|--qemu-img-options|compat=0.10|-o|/images/debian-1e|debian|vm";
+        assert_eq!(line("disk-image-create", &["debian", "vm"], &["qcow2"]).unwrap(), expected);
+        let expected = "my dib|-v|-x|-t|raw,vhd|--checksum|--no-tmpfs|-o|/images/debian-1e|a|b";
+        assert_eq!(line("'my dib' -v", &["a b"], &["vhd", "raw"]).unwrap(), expected);
+        assert!(line("dib 'open", &[], &["raw"]).unwrap_err().contains("dib-cmd of diskimage debian"));
+        assert!(!line("%p/dib", &[], &["raw"]).unwrap().contains('%'));
+    }
+}

@@ -1,0 +1,163 @@
+//! Python's format strings, as far as properties of servers use them: `{request.labels[0]}`, `{request.tenant_name!r:>8}`.
+
+use serde_json::Value;
+
+/// Fills in the fields of a text. `root` gives the value that a field begins with, such as `request`.
+pub fn filled(text: &str, root: impl Fn(&str) -> Option<Value>) -> Result<String, String> {
+    let mut result = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(['{', '}']) {
+        result.push_str(&rest[..at]);
+        let brace = &rest[at..at + 1];
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix(brace) {
+            result.push_str(brace);
+            rest = after;
+        } else if brace == "{" {
+            let end = rest.find('}').ok_or("expected '}' before end of string")?;
+            result.push_str(&field(&rest[..end], &root)?);
+            rest = &rest[end + 1..];
+        } else {
+            return Err("single '}' encountered in format string".to_owned());
+        }
+    }
+    Ok(result + rest)
+}
+
+/// `name(.attribute|[index])*(!conversion)?(:spec)?`
+fn field(field: &str, root: impl Fn(&str) -> Option<Value>) -> Result<String, String> {
+    let (field, spec) = field.split_once(':').unwrap_or((field, ""));
+    let (path, conversion) = field.split_once('!').unwrap_or((field, ""));
+    let end = path.find(['.', '[']).unwrap_or(path.len());
+    let (name, mut rest) = path.split_at(end);
+    let mut value = root(name).ok_or_else(|| format!("there is nothing named {name:?}"))?;
+    while !rest.is_empty() {
+        let step;
+        (step, rest) = match rest.strip_prefix('[') {
+            Some(after) => {
+                let (index, after) = after.split_once(']').ok_or("missing ']' in format string")?;
+                (Access::Index(index), after)
+            }
+            None => {
+                let after = rest.strip_prefix('.').ok_or_else(|| format!("{rest:?} is no attribute or index"))?;
+                let end = after.find(['.', '[']).unwrap_or(after.len());
+                (Access::Attribute(&after[..end]), &after[end..])
+            }
+        };
+        value = step.of(&value)?;
+    }
+    let text = match conversion {
+        "" | "s" => shown(&value),
+        "r" | "a" => quoted(&value),
+        other => return Err(format!("unknown conversion specifier {other:?}")),
+    };
+    padded(text, spec)
+}
+
+enum Access<'a> {
+    Attribute(&'a str),
+    Index(&'a str),
+}
+
+impl Access<'_> {
+    fn of(&self, value: &Value) -> Result<Value, String> {
+        let found = match self {
+            Access::Attribute(name) | Access::Index(name) if value.is_object() => value.get(*name),
+            Access::Index(index) => index.parse().ok().and_then(|index: usize| value.get(index)),
+            Access::Attribute(_) => None,
+        };
+        let (Access::Attribute(name) | Access::Index(name)) = self;
+        found.cloned().ok_or_else(|| format!("there is no {name:?} in it"))
+    }
+}
+
+/// As Python's `str` shows it.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => quoted(other),
+    }
+}
+
+/// As Python's `repr` shows it.
+fn quoted(value: &Value) -> String {
+    match value {
+        Value::Null => "None".to_owned(),
+        Value::Bool(true) => "True".to_owned(),
+        Value::Bool(false) => "False".to_owned(),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => python_yaml::tree::python_quoted(text),
+        Value::Array(items) => format!("[{}]", items.iter().map(quoted).collect::<Vec<_>>().join(", ")),
+        Value::Object(entries) => {
+            let entries = entries
+                .iter()
+                .map(|(key, value)| format!("{}: {}", python_yaml::tree::python_quoted(key), quoted(value)));
+            format!("{{{}}}", entries.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+/// `[[fill]align][width][.precision][s]`; numbers of Python's mini-language are not asked for by anybody's properties.
+fn padded(text: String, spec: &str) -> Result<String, String> {
+    if spec.is_empty() {
+        return Ok(text);
+    }
+    let unknown = || format!("unknown format {spec:?}: [[fill]align][width][.precision] is known");
+    let letters: Vec<char> = spec.chars().collect();
+    let is_align = |letter: Option<&char>| letter.is_some_and(|letter| "<>^".contains(*letter));
+    let (fill, align, rest) = match (is_align(letters.get(1)), is_align(letters.first())) {
+        (true, _) => (letters[0], letters[1], &letters[2..]),
+        (false, true) => (' ', letters[0], &letters[1..]),
+        (false, false) => (' ', '<', &letters[..]),
+    };
+    let rest: String = rest.iter().collect();
+    let rest = rest.strip_suffix('s').unwrap_or(&rest);
+    let (width, precision) = rest.split_once('.').map_or((rest, None), |(width, most)| (width, Some(most)));
+    let width: usize = if width.is_empty() { 0 } else { width.parse().map_err(|_| unknown())? };
+    let text = match precision {
+        Some(most) => text.chars().take(most.parse().map_err(|_| unknown())?).collect(),
+        None => text,
+    };
+    let missing = width.min(10_000).saturating_sub(text.chars().count());
+    let before = match align {
+        '>' => missing,
+        '^' => missing / 2,
+        _ => 0,
+    };
+    let pad = |count: usize| std::iter::repeat_n(fill, count).collect::<String>();
+    Ok(pad(before) + &text + &pad(missing - before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn of(text: &str) -> Result<String, String> {
+        let request = json!({"id": "100-1", "labels": ["a", "b"], "tenant_name": null, "requestor_data": {"job": "x"}});
+        filled(text, |name| (name == "request").then(|| request.clone()))
+    }
+
+    #[test]
+    fn fields_are_filled_in() {
+        for (text, expected) in [
+            ("plain", "plain"),
+            ("{{{request.id}}}", "{100-1}"),
+            ("Tenant is {request.tenant_name}", "Tenant is None"),
+            ("{request.labels[1]} of {request.labels}", "b of ['a', 'b']"),
+            ("{request.requestor_data[job]!r}", "'x'"),
+            ("[{request.id:>8}|{request.id:_^9.3}|{request.id:8s}]", "[   100-1|___100___|100-1   ]"),
+        ] {
+            assert_eq!(of(text).as_deref(), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for text in
+            ["{", "}", "{request.nothing}", "{other}", "{request.labels[9]}", "{request.id:x}", "{request!z}", "{}"]
+        {
+            assert!(of(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The command that a provider calls for each image that has arrived: what it said, how it ended, and never longer than it may take.
+
+use std::io::{self, PipeReader};
+use std::process::Stdio;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::unix::pipe;
+use tokio::process::Command;
+
+use super::process_group::{Group, code};
+use nodepool_model::records::time::Span;
+
+/// Of what it writes; the rest is read and forgotten.
+const SHOWN: usize = 16 * 1024;
+
+/// How a hook ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookEnd {
+    pub end: End,
+    /// The beginning of what it wrote, to both of its streams.
+    pub output: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// By itself; by a signal, this is its number below zero.
+    Status(i32),
+    TimedOut,
+}
+
+/// Runs it with these arguments; no shell has a look at them. Dropped before, all its processes end.
+pub async fn run(hook: &str, arguments: &[&str], timeout: Span) -> io::Result<HookEnd> {
+    let (reader, writer) = io::pipe()?;
+    let mut command = Command::new(hook);
+    command.args(arguments).process_group(0).stdin(Stdio::null());
+    command.stdout(writer.try_clone()?).stderr(writer);
+    let mut group = Group::of(command.spawn()?);
+    // It keeps the writing end open, and the reader would wait for it.
+    drop(command);
+    let mut output = Vec::new();
+    let mut reader = receiver(reader)?;
+    let ended = async {
+        let reading = read_all(&mut reader, &mut output);
+        let status = group.wait();
+        // What it leaves running in the background may keep the pipe open for ever.
+        tokio::pin!(reading, status);
+        tokio::select! {
+            status = &mut status => status,
+            () = &mut reading => status.await,
+        }
+    };
+    let end = match tokio::time::timeout(timeout.to_duration(), ended).await {
+        Ok(status) => {
+            group.has_ended();
+            End::Status(code(status?))
+        }
+        Err(_) => {
+            group.end().await;
+            End::TimedOut
+        }
+    };
+    read_rest(&mut reader, &mut output);
+    Ok(HookEnd { end, output: String::from_utf8_lossy(&output).trim_end().to_owned() })
+}
+
+fn receiver(reader: PipeReader) -> io::Result<pipe::Receiver> {
+    pipe::Receiver::from_owned_fd(reader.into())
+}
+
+async fn read_all(reader: &mut (impl AsyncRead + Unpin), output: &mut Vec<u8>) {
+    let mut piece = [0; 4096];
+    while let Ok(read) = reader.read(&mut piece).await {
+        if read == 0 {
+            return;
+        }
+        keep(output, &piece[..read]);
+    }
+}
+
+/// What was written and not read when it ended.
+fn read_rest(reader: &mut pipe::Receiver, output: &mut Vec<u8>) {
+    let mut piece = [0; 4096];
+    while let Ok(read) = reader.try_read(&mut piece) {
+        if read == 0 || output.len() >= SHOWN {
+            return;
+        }
+        keep(output, &piece[..read]);
+    }
+}
+
+fn keep(output: &mut Vec<u8>, piece: &[u8]) {
+    let room = SHOWN.saturating_sub(output.len()).min(piece.len());
+    output.extend_from_slice(&piece[..room]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn script(folder: &Path, text: &str) -> String {
+        let path = folder.join("hook");
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        path.display().to_string()
+    }
+
+    // operations.md check 48
+    #[tokio::test]
+    async fn a_hook_gets_its_arguments_and_what_it_says_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let hook = script(folder.path(), r#"echo "$1|$2|$3"; echo no >&2; exit 3"#);
+        let ended = run(&hook, &["cloud", "an id", "/images/one.qcow2"], Span(60.0)).await.unwrap();
+        assert_eq!(ended, HookEnd { end: End::Status(3), output: "cloud|an id|/images/one.qcow2\nno".to_owned() });
+        assert!(run("/no/such/hook", &[], Span(1.0)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_hook_that_hangs_is_ended_and_one_that_leaves_a_child_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let hook = script(folder.path(), "echo begun; sleep 1000 & wait");
+        let ended = run(&hook, &[], Span(0.3)).await.unwrap();
+        assert_eq!(ended, HookEnd { end: End::TimedOut, output: "begun".to_owned() });
+        let hook = script(folder.path(), "sleep 5 & echo done");
+        assert_eq!(run(&hook, &[], Span(60.0)).await.unwrap().output, "done");
+    }
+
+    #[tokio::test]
+    async fn a_talkative_hook_fills_no_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let hook = script(folder.path(), "yes | head -c 3000000");
+        let ended = run(&hook, &[], Span(60.0)).await.unwrap();
+        assert_eq!((ended.end, ended.output.len() <= SHOWN), (End::Status(0), true));
+    }
+}

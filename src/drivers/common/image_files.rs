@@ -1,0 +1,292 @@
+//! The images directory of a builder: which builds are its own, their files, what still makes them, and their logs.
+//!
+//! Nothing is removed that does not belong to a build which this builder has claimed: a file of somebody else may bear any name.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::statvfs::statvfs;
+use nix::unistd::{Pid, getpgid};
+
+use nodepool_model::records::ids::{BuildId, ImageName};
+use nodepool_model::records::image_build::BuildKey;
+
+/// Holds one empty file for each build that was begun here.
+const CLAIMS: &str = ".builds";
+const BUILDER_ID: &str = "builder_id.txt";
+/// Bytes below which a disk is as good as full: no image is smaller.
+const LEAST_SPACE: u64 = 1 << 20;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImagesDir(PathBuf);
+
+impl ImagesDir {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// What tells this builder from others, now and after a restart; made at the first start.
+    pub fn builder_id(&self) -> io::Result<String> {
+        let path = self.0.join(BUILDER_ID);
+        match fs::read_to_string(&path) {
+            Ok(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
+            Ok(_) => self.make_builder_id(&path),
+            Err(error) if error.kind() == ErrorKind::NotFound => self.make_builder_id(&path),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whole or not at all: half an id would be another builder's.
+    fn make_builder_id(&self, path: &Path) -> io::Result<String> {
+        let (id, new) = (nodepool_rng::uuid().to_string(), self.0.join(format!("{BUILDER_ID}.new")));
+        let mut file = fs::File::create(&new)?;
+        file.write_all(id.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(new, path)?;
+        Ok(id)
+    }
+
+    /// The path that a build's files begin with; each has the suffix of its format.
+    pub fn base(&self, key: &BuildKey) -> PathBuf {
+        self.0.join(key.file_name())
+    }
+
+    pub fn file(&self, key: &BuildKey, format: &str) -> PathBuf {
+        self.0.join(format!("{}.{format}", key.file_name()))
+    }
+
+    /// To be called before anything of a build is made.
+    pub fn claim(&self, key: &BuildKey) -> io::Result<()> {
+        let folder = self.0.join(CLAIMS);
+        fs::create_dir_all(&folder)?;
+        fs::File::create(folder.join(key.file_name())).map(drop)
+    }
+
+    /// The builds that were begun here and whose files have not been removed.
+    pub fn claimed(&self) -> io::Result<BTreeSet<BuildKey>> {
+        let entries = match fs::read_dir(self.0.join(CLAIMS)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeSet::new()),
+            entries => entries?,
+        };
+        let mut claimed = BTreeSet::new();
+        for entry in entries {
+            if let Some((image, build)) = entry?.file_name().to_str().and_then(|name| name.rsplit_once('-')) {
+                claimed.insert(BuildKey { image: ImageName::from(image), build: BuildId::from(build) });
+            }
+        }
+        Ok(claimed)
+    }
+
+    /// Whether there is anything of a build: the suffixes of what is there, `qcow2`, `qcow2.md5` and `d` among them.
+    pub fn suffixes(&self, key: &BuildKey) -> io::Result<BTreeSet<String>> {
+        let prefix = format!("{}.", key.file_name());
+        let mut found = BTreeSet::new();
+        for entry in fs::read_dir(&self.0)? {
+            let name = entry?.file_name();
+            found.extend(name.to_str().and_then(|name| name.strip_prefix(&prefix)).map(str::to_owned));
+        }
+        Ok(found)
+    }
+
+    /// Ends what may still make a build, by force, and removes all that there is of it, the claim last. Missing files are fine.
+    pub fn remove(&self, key: &BuildKey) -> io::Result<Vec<PathBuf>> {
+        self.signal(key, Signal::SIGKILL);
+        let (mut removed, mut failed) = (Vec::new(), None);
+        for suffix in self.suffixes(key)? {
+            let path = self.file(key, &suffix);
+            match remove_any(&path) {
+                Ok(()) => removed.push(path),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        // The claim stays, so that the rest is not forgotten.
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        forgive_missing(fs::remove_file(self.0.join(CLAIMS).join(key.file_name())))?;
+        Ok(removed)
+    }
+
+    /// Whether next to nothing can be written any more.
+    pub fn is_full(&self) -> bool {
+        statvfs(&self.0).is_ok_and(|about| about.blocks_available() * about.fragment_size() < LEAST_SPACE)
+    }
+
+    /// Of one format, in bytes on disk.
+    pub fn size(&self, key: &BuildKey, format: &str) -> io::Result<u64> {
+        let about = fs::metadata(self.file(key, format))?;
+        Ok(about.blocks() * 512)
+    }
+
+    /// Removes one format of a build, with its checksums.
+    pub fn remove_format(&self, key: &BuildKey, format: &str) -> io::Result<()> {
+        ["", ".md5", ".sha256"].iter().try_for_each(|sum| remove_any(&self.file(key, &format!("{format}{sum}"))))
+    }
+
+    /// Asks what still makes a build to end, so that it can take down what it has mounted; false where there is nothing. A builder that
+    /// was killed leaves its build running.
+    pub fn ask_to_end(&self, key: &BuildKey) -> bool {
+        self.signal(key, Signal::SIGTERM)
+    }
+
+    pub fn is_being_made(&self, key: &BuildKey) -> bool {
+        !self.groups(key).is_empty()
+    }
+
+    fn signal(&self, key: &BuildKey, signal: Signal) -> bool {
+        let groups = self.groups(key);
+        for group in &groups {
+            // One that has just ended needs no signal.
+            let _ = killpg(*group, signal);
+        }
+        !groups.is_empty()
+    }
+
+    /// Of processes that make a build, which are known by a variable that names it.
+    fn groups(&self, key: &BuildKey) -> BTreeSet<Pid> {
+        let mark = format!("DIB_IMAGE_FILENAME={}\0", self.base(key).display());
+        let Ok(processes) = fs::read_dir("/proc") else { return BTreeSet::new() };
+        let ids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let ours = ids.filter(|id| {
+            let environment = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+            environment.windows(mark.len()).any(|window| window == mark.as_bytes())
+        });
+        let groups: BTreeSet<Pid> = ours.filter_map(|id| getpgid(Some(Pid::from_raw(id))).ok()).collect();
+        let own = getpgid(None).ok();
+        groups.into_iter().filter(|group| Some(*group) != own).collect()
+    }
+}
+
+/// Removes the oldest logs of an image but for as many as are to be kept; one is always kept. Negative keeps all.
+pub fn prune_logs(folder: &Path, image: &ImageName, retention: i64) -> io::Result<Vec<PathBuf>> {
+    let Ok(retention) = usize::try_from(retention) else { return Ok(Vec::new()) };
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut logs = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name().to_str().is_some_and(|name| is_log_of(name, image)) {
+            logs.push((entry.metadata()?.modified()?, entry.path()));
+        }
+    }
+    logs.sort();
+    let surplus = logs.len().saturating_sub(retention.max(1));
+    let old: Vec<PathBuf> = logs.into_iter().take(surplus).map(|(_, path)| path).collect();
+    old.iter().try_for_each(|path| forgive_missing(fs::remove_file(path)))?;
+    Ok(old)
+}
+
+/// `debian-11` is no build of `debian`: a build's id has no dash, and nothing but digits of base 16.
+fn is_log_of(name: &str, image: &ImageName) -> bool {
+    let id = name.strip_prefix(image.as_str()).and_then(|rest| rest.strip_prefix('-')?.strip_suffix(".log"));
+    id.is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+fn remove_any(path: &Path) -> io::Result<()> {
+    let is_folder = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found?.is_dir(),
+    };
+    forgive_missing(if is_folder { fs::remove_dir_all(path) } else { fs::remove_file(path) })
+}
+
+fn forgive_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "1e998824122a4ab296c43fedc6d46c1a";
+
+    fn key(image: &str) -> BuildKey {
+        BuildKey { image: image.into(), build: ID.into() }
+    }
+
+    fn touch(folder: &Path, names: &[&str]) {
+        names.iter().for_each(|name| fs::write(folder.join(name), "x").unwrap());
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    // operations.md check 32
+    #[test]
+    fn a_builders_id_is_made_once_and_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let images = ImagesDir::new(folder.path());
+        let id = images.builder_id().unwrap();
+        assert_eq!(uuid::Uuid::parse_str(&id).unwrap().get_version_num(), 4);
+        assert_eq!(images.builder_id().unwrap(), id);
+        assert_eq!(fs::read_to_string(folder.path().join("builder_id.txt")).unwrap(), id);
+        assert_eq!(names(folder.path()), ["builder_id.txt"]);
+    }
+
+    #[test]
+    fn all_of_a_build_goes_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let images = ImagesDir::new(folder.path());
+        images.claim(&key("debian")).unwrap();
+        images.claim(&key("debian-arm")).unwrap();
+        let ours = [".qcow2", ".qcow2.md5", ".qcow2.sha256", ".raw"].map(|suffix| format!("debian-{ID}{suffix}"));
+        touch(folder.path(), &ours.each_ref().map(String::as_str));
+        fs::create_dir_all(folder.path().join(format!("debian-{ID}.d/deep"))).unwrap();
+        let others = ["notes-2024.txt", "debian-11.qcow2", &format!("debian-{ID}0.raw"), &format!("debian-{ID}")];
+        touch(folder.path(), &others);
+        assert_eq!(images.claimed().unwrap(), BTreeSet::from([key("debian"), key("debian-arm")]));
+        assert_eq!(images.remove(&key("debian")).unwrap().len(), 5);
+        assert_eq!(images.remove(&key("debian")).unwrap().len(), 0);
+        let mut left: Vec<&str> = others.into_iter().chain([".builds"]).collect();
+        left.sort_unstable();
+        assert_eq!(names(folder.path()), left);
+        assert_eq!(images.claimed().unwrap(), BTreeSet::from([key("debian-arm")]));
+    }
+
+    #[test]
+    fn what_still_makes_a_build_ends_before_its_files_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let images = ImagesDir::new(folder.path());
+        let mut command = std::process::Command::new("sleep");
+        command.arg("1000").env("DIB_IMAGE_FILENAME", images.base(&key("debian")));
+        let mut child = std::os::unix::process::CommandExt::process_group(&mut command, 0).spawn().unwrap();
+        images.claim(&key("debian")).unwrap();
+        images.remove(&key("other")).unwrap();
+        assert!(child.try_wait().unwrap().is_none());
+        images.remove(&key("debian")).unwrap();
+        assert!(!child.wait().unwrap().success());
+    }
+
+    // operations.md §5.4.4
+    #[test]
+    fn logs_of_an_image_are_kept_to_their_number_and_those_of_others_are_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let others = ["debian-11-abc.log", "debian-abc.log.bak", "debian-xyz.log"];
+        touch(folder.path(), &others);
+        for (number, name) in ["debian-a.log", "debian-b.log", "debian-c.log"].iter().enumerate() {
+            touch(folder.path(), &[name]);
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1000 + number as u64);
+            fs::File::options().append(true).open(folder.path().join(name)).unwrap().set_modified(time).unwrap();
+        }
+        let prune = |retention| prune_logs(folder.path(), &"debian".into(), retention).unwrap().len();
+        assert_eq!((prune(-1), prune(3), prune(2), prune(0)), (0, 0, 1, 1));
+        assert_eq!(names(folder.path()), ["debian-11-abc.log", "debian-abc.log.bak", "debian-c.log", "debian-xyz.log"]);
+    }
+}

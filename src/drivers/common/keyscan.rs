@@ -1,0 +1,358 @@
+//! Host keys over the network: is a host there, and which keys does its SSH server show?
+//!
+//! No authentication takes place. A key is believed once the server has signed the key exchange with it.
+
+use std::borrow::Cow;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use russh::keys::{Algorithm, EcdsaCurve, HashAlg, PublicKeyOrCertificate};
+use russh::{AlgorithmKind, Preferred, cipher, client, kex, mac};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
+
+use nodepool_model::records::time::Span;
+
+/// Scans for keys of one provider at a time; the others wait for their turn. Mere connections cost little and do not.
+pub const MAX_SCANS: usize = 100;
+
+/// One attempt to connect, and one key exchange, last at most this long.
+const ATTEMPT: Duration = Duration::from_secs(10);
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Failed exchanges for one key type after which it is left out, on a server that has shown a key of another type.
+const TRIES_PER_KEY_TYPE: u32 = 3;
+
+const NO_ANSWER: &str = "no answer in the key exchange";
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScanTarget {
+    /// Name or address. One that contains `fake` is never connected to.
+    pub host: String,
+    pub port: u16,
+    /// For the whole scan, waiting for a turn included.
+    pub deadline: Span,
+    pub gather: Gather,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gather {
+    Keys,
+    /// An accepted TCP connection is enough.
+    ConnectOnly,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scan {
+    /// `<type> <base64>`, each once, in the order of `key_types`.
+    pub host_keys: Vec<String>,
+    /// The address that answered; none for a fake host.
+    pub address: Option<IpAddr>,
+}
+
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ScanError {
+    #[error("cannot resolve {host}: {detail}")]
+    Unresolvable { host: String, detail: String },
+    #[error("Timeout connecting to {host} on port {port}: {last}")]
+    Timeout { host: String, port: u16, last: String },
+}
+
+/// Runs scans, a bounded number at a time.
+#[derive(Debug)]
+pub struct Scanner {
+    turns: Semaphore,
+}
+
+impl Default for Scanner {
+    fn default() -> Self {
+        Self { turns: Semaphore::new(MAX_SCANS) }
+    }
+}
+
+impl Scanner {
+    /// Ends by the deadline, whatever the host does.
+    pub async fn scan(&self, target: &ScanTarget) -> Result<Scan, ScanError> {
+        if is_fake(&target.host) {
+            return Ok(fake_scan(target.gather));
+        }
+        let deadline = deadline_after(target.deadline);
+        match target.gather {
+            Gather::ConnectOnly => {
+                let mut probe = Probe::begin(target, deadline).await?;
+                let (_, address) = probe.connect().await?;
+                Ok(Scan { host_keys: Vec::new(), address: Some(address.ip()) })
+            }
+            Gather::Keys => {
+                let Ok(turn) = timeout_at(deadline, self.turns.acquire()).await else {
+                    return Err(target.timeout("too many scans are under way"));
+                };
+                let _turn = turn.expect("the semaphore is never closed");
+                Probe::begin(target, deadline).await?.gather().await
+            }
+        }
+    }
+}
+
+/// Hosts of tests and trial configurations: always there, never connected to.
+pub fn is_fake(host: &str) -> bool {
+    host.contains("fake")
+}
+
+/// The first address that a name stands for.
+pub async fn first_address(host: &str, limit: Span) -> Result<IpAddr, ScanError> {
+    let addresses = resolve(host, 0, deadline_after(limit)).await?;
+    Ok(addresses[0].ip())
+}
+
+fn fake_scan(gather: Gather) -> Scan {
+    let host_keys = match gather {
+        Gather::Keys => vec![String::from("ssh-rsa FAKEKEY")],
+        Gather::ConnectOnly => Vec::new(),
+    };
+    Scan { host_keys, address: None }
+}
+
+fn deadline_after(span: Span) -> Instant {
+    // A deadline beyond what the clock can express is as good as a year.
+    let limit = span.to_duration().min(Duration::from_secs(365 * 24 * 3600));
+    Instant::now() + limit
+}
+
+/// At least one address, in the order of the resolver.
+async fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<SocketAddr>, ScanError> {
+    let unresolvable = |detail: String| ScanError::Unresolvable { host: host.to_owned(), detail };
+    match timeout_at(deadline, tokio::net::lookup_host((host, port))).await {
+        Err(_) => Err(unresolvable(String::from("the resolver did not answer in time"))),
+        Ok(Err(error)) => Err(unresolvable(error.to_string())),
+        Ok(Ok(found)) => {
+            let addresses: Vec<SocketAddr> = found.collect();
+            if addresses.is_empty() { Err(unresolvable(String::from("it has no address"))) } else { Ok(addresses) }
+        }
+    }
+}
+
+impl ScanTarget {
+    fn timeout(&self, last: &str) -> ScanError {
+        ScanError::Timeout { host: self.host.clone(), port: self.port, last: last.to_owned() }
+    }
+}
+
+/// One scan on its way.
+struct Probe<'a> {
+    target: &'a ScanTarget,
+    addresses: Vec<SocketAddr>,
+    deadline: Instant,
+    /// What went wrong last, for the message when time is up.
+    last: String,
+    pause: Duration,
+}
+
+impl<'a> Probe<'a> {
+    async fn begin(target: &'a ScanTarget, deadline: Instant) -> Result<Self, ScanError> {
+        let addresses = resolve(&target.host, target.port, deadline).await?;
+        Ok(Self { target, addresses, deadline, last: String::from("no answer"), pause: FIRST_PAUSE })
+    }
+
+    /// Tries until somebody accepts a connection or time is up.
+    async fn connect(&mut self) -> Result<(TcpStream, SocketAddr), ScanError> {
+        loop {
+            for address in self.addresses.clone() {
+                let attempt_ends = self.deadline.min(Instant::now() + ATTEMPT);
+                match timeout_at(attempt_ends, TcpStream::connect(address)).await {
+                    Ok(Ok(stream)) => return Ok((stream, address)),
+                    Ok(Err(error)) => self.last = error.to_string(),
+                    Err(_) => self.last = String::from("no answer"),
+                }
+            }
+            self.wait_before_retry().await?;
+        }
+    }
+
+    /// One connection per key type, one after another, so that the server's limit on strangers is not met.
+    async fn gather(&mut self) -> Result<Scan, ScanError> {
+        let mut scan = Scan::default();
+        for key_type in key_types() {
+            let mut tries = 0;
+            loop {
+                let (stream, address) = self.connect().await?;
+                scan.address = Some(address.ip());
+                match exchange(stream, &key_type, self.deadline.min(Instant::now() + ATTEMPT)).await {
+                    Ok(Some(key)) => {
+                        self.pause = FIRST_PAUSE;
+                        if !scan.host_keys.contains(&key) {
+                            scan.host_keys.push(key);
+                        }
+                        break;
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        tries += 1;
+                        self.last = error;
+                    }
+                }
+                if tries >= TRIES_PER_KEY_TYPE && !scan.host_keys.is_empty() {
+                    tracing::debug!(host = self.target.host, error = self.last, "key type left out");
+                    break;
+                }
+                self.wait_before_retry().await?;
+            }
+        }
+        Ok(scan)
+    }
+
+    async fn wait_before_retry(&mut self) -> Result<(), ScanError> {
+        if Instant::now() + self.pause >= self.deadline {
+            sleep_until(self.deadline).await;
+            return Err(self.target.timeout(&self.last));
+        }
+        sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        Ok(())
+    }
+}
+
+/// Kinds of host keys, each with the signature algorithms that prove it.
+fn key_types() -> [Vec<Algorithm>; 5] {
+    let ecdsa = |curve| vec![Algorithm::Ecdsa { curve }];
+    let rsa = |hash| Algorithm::Rsa { hash };
+    [
+        vec![Algorithm::Ed25519],
+        ecdsa(EcdsaCurve::NistP256),
+        ecdsa(EcdsaCurve::NistP384),
+        ecdsa(EcdsaCurve::NistP521),
+        vec![rsa(Some(HashAlg::Sha512)), rsa(Some(HashAlg::Sha256)), rsa(None)],
+    ]
+}
+
+/// One key exchange. `None`: the server has no key of this type.
+async fn exchange(stream: TcpStream, key_type: &[Algorithm], ends: Instant) -> Result<Option<String>, String> {
+    let shown = Arc::new(Mutex::new(None));
+    let stream = Limited { stream, limit: Box::pin(sleep_until(ends)) };
+    let connecting = client::connect_stream(client_config(key_type), stream, KeyTaker { shown: shown.clone() });
+    let ended = timeout_at(ends, connecting).await;
+    if let Some(key) = shown.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        return Ok(Some(key));
+    }
+    match ended {
+        Err(_) => Err(String::from(NO_ANSWER)),
+        Ok(Err(russh::Error::IO(error))) if error.kind() == ErrorKind::TimedOut => Err(String::from(NO_ANSWER)),
+        Ok(Ok(_)) => Err(String::from("the server showed no key")),
+        Ok(Err(russh::Error::NoCommonAlgo { kind: AlgorithmKind::Key, .. })) => Ok(None),
+        Ok(Err(error)) => Err(error.to_string().chars().take(300).collect()),
+    }
+}
+
+/// Generous with old servers: nothing secret is sent, so a weak cipher does no harm here.
+fn client_config(key_type: &[Algorithm]) -> Arc<client::Config> {
+    const KEX: &[kex::Name] = &[
+        kex::CURVE25519,
+        kex::CURVE25519_PRE_RFC_8731,
+        kex::ECDH_SHA2_NISTP256,
+        kex::ECDH_SHA2_NISTP384,
+        kex::ECDH_SHA2_NISTP521,
+        kex::MLKEM768X25519_SHA256,
+        kex::DH_G14_SHA256,
+        kex::DH_G16_SHA512,
+        kex::DH_G18_SHA512,
+        kex::DH_GEX_SHA256,
+        kex::DH_G14_SHA1,
+        kex::EXTENSION_SUPPORT_AS_CLIENT,
+    ];
+    const CIPHERS: &[cipher::Name] = &[
+        cipher::CHACHA20_POLY1305,
+        cipher::AES_256_GCM,
+        cipher::AES_128_GCM,
+        cipher::AES_256_CTR,
+        cipher::AES_192_CTR,
+        cipher::AES_128_CTR,
+        cipher::AES_256_CBC,
+        cipher::AES_192_CBC,
+        cipher::AES_128_CBC,
+    ];
+    const MACS: &[mac::Name] = &[
+        mac::HMAC_SHA256_ETM,
+        mac::HMAC_SHA512_ETM,
+        mac::HMAC_SHA256,
+        mac::HMAC_SHA512,
+        mac::HMAC_SHA1_ETM,
+        mac::HMAC_SHA1,
+    ];
+    Arc::new(client::Config {
+        preferred: Preferred {
+            key: Cow::Owned(key_type.to_vec()),
+            kex: Cow::Borrowed(KEX),
+            cipher: Cow::Borrowed(CIPHERS),
+            mac: Cow::Borrowed(MACS),
+            ..Preferred::DEFAULT
+        },
+        ..client::Config::default()
+    })
+}
+
+/// Notes the server's key and then refuses it, which ends the connection before anything else happens.
+struct KeyTaker {
+    shown: Arc<Mutex<Option<String>>>,
+}
+
+impl client::Handler for KeyTaker {
+    type Error = russh::Error;
+
+    async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, russh::Error> {
+        if let PublicKeyOrCertificate::PublicKey { key, .. } = shown {
+            let mut plain = key.clone();
+            plain.set_comment("");
+            let text = plain.to_openssh().map_err(|_| russh::Error::CouldNotReadKey)?;
+            *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.trim_end().to_owned());
+        }
+        Ok(false)
+    }
+}
+
+/// A stream that fails when its time is up. The SSH library runs a session in a task of its own, which nothing else
+/// would end when the peer falls silent.
+struct Limited {
+    stream: TcpStream,
+    limit: Pin<Box<Sleep>>,
+}
+
+impl Limited {
+    fn check_limit(&mut self, context: &mut Context<'_>) -> std::io::Result<()> {
+        match self.limit.as_mut().poll(context) {
+            Poll::Ready(()) => Err(ErrorKind::TimedOut.into()),
+            Poll::Pending => Ok(()),
+        }
+    }
+}
+
+impl AsyncRead for Limited {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        self.check_limit(context)?;
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Limited {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        self.check_limit(context)?;
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

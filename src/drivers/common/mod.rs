@@ -1,0 +1,10 @@
+//! Parts that several drivers and the builder use: host-key scans, child processes, image files, server sections.
+
+pub mod checksums;
+pub mod dib;
+pub mod format;
+pub mod hook;
+pub mod image_files;
+pub mod keyscan;
+pub mod process_group;
+pub mod servers;

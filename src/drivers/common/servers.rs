@@ -1,0 +1,241 @@
+//! Provider sections of the OpenStack kind, which the fake driver reads as well: images, pools and their labels. Cloud images are
+//! the same for others, too.
+
+use std::collections::BTreeMap;
+
+use nodepool_driver::facts::{LabelImage, LaunchLabel, Launching, Login, Trouble};
+use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::config::unused_resources::Tidy;
+use nodepool_model::config::upload_config::{UploadEntry, Uploading};
+use nodepool_model::config::{DiskImage, PoolConfig, ProviderConfig};
+use nodepool_model::records::ids::{ImageName, LabelName, PoolName};
+use nodepool_model::records::resources::Amounts;
+use nodepool_model::records::time::Span;
+use python_yaml::tree::{Place, YamlNode};
+
+/// The name of an uploaded image where the section does not say.
+const IMAGE_NAME: &str = "{image_name}-{timestamp}";
+
+/// What a section says, before the cloud has been asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Section {
+    /// Between two calls; none where the file gives no rate.
+    pub spacing: Span,
+    attempts: u32,
+    launch_timeout: Span,
+    boot_timeout: Span,
+    /// Between two looks for unused ports; none where the file says 0.
+    pub port_cleanup: Option<Span>,
+    labels: BTreeMap<PoolName, BTreeMap<LabelName, Label>>,
+    /// Which images it takes, by their names.
+    uploads: BTreeMap<ImageName, UploadEntry>,
+    image_name_format: String,
+    /// For an import that the cloud makes by itself.
+    pub upload_timeout: Span,
+    post_upload_hook: Option<String>,
+}
+
+/// One label of one pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Label {
+    pub at: Place,
+    pub image: LabelImage,
+    /// The same as the cloud knows it.
+    pub source: Image,
+    pub login: Login,
+    pub flavor: Option<String>,
+    pub min_ram: i64,
+    /// Its own, or those of the pool.
+    pub networks: Vec<String>,
+    /// The size of the volume in GB, where it boots from one.
+    pub volume: Option<i64>,
+    pub host_key_checking: bool,
+    pub console_log: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Image {
+    /// Taken as it is.
+    Id(String),
+    /// Looked up; an id is accepted as well.
+    Name(String),
+    /// Uploaded by the builder.
+    Uploaded,
+}
+
+impl Section {
+    /// All labels, with their places in the file.
+    pub fn labels(&self) -> impl Iterator<Item = &Label> {
+        self.labels.values().flat_map(BTreeMap::values)
+    }
+
+    pub fn label(&self, pool: &PoolName, label: &LabelName) -> Option<&Label> {
+        self.labels.get(pool)?.get(label)
+    }
+
+    /// How it takes images, in the format of its cloud.
+    pub fn uploading(&self, format: &str) -> Uploading {
+        Uploading {
+            format: format.to_owned(),
+            name_format: self.image_name_format.clone(),
+            hook: self.post_upload_hook.clone(),
+            timeout: self.upload_timeout,
+            images: self.uploads.clone(),
+        }
+    }
+
+    /// How it launches. `need` says what a node of a label takes, or why there can be none.
+    pub fn launching(&self, need: impl Fn(&PoolName, &LabelName, &Label) -> Result<Amounts, Trouble>) -> Launching {
+        let known = |pool: &PoolName, name: &LabelName, label: &Label| {
+            let (need, trouble) = match need(pool, name, label) {
+                Ok(need) => (Some(need), None),
+                Err(trouble) => (None, Some(trouble)),
+            };
+            let Label { image, login, host_key_checking, console_log, .. } = label.clone();
+            LaunchLabel { need, image, login, host_key_checking, console_log, trouble }
+        };
+        let pools = self.labels.iter().map(|(pool, labels)| {
+            (pool.clone(), labels.iter().map(|(name, label)| (name.clone(), known(pool, name, label))).collect())
+        });
+        Launching {
+            attempts: self.attempts,
+            timeout: self.launch_timeout,
+            boot_timeout: self.boot_timeout,
+            zones: Vec::new(),
+            tidy: Tidy { ports: self.port_cleanup, ..Tidy::default() },
+            labels: pools.collect(),
+        }
+    }
+}
+
+pub fn section(provider: &ProviderConfig, findings: &mut Findings) -> Section {
+    let node = &provider.section;
+    let images = cloud_images(node, findings);
+    let labels = provider.pools.values().map(|pool| (pool.name.clone(), labels(pool, &images, provider, findings)));
+    let labels = labels.collect();
+    let port_cleanup = findings.keep(node.integer("port-cleanup-interval")).unwrap_or(600);
+    Section {
+        // Seconds between two calls; none where the file says nothing.
+        spacing: Span(findings.keep(node.number("rate")).unwrap_or(0.0)),
+        attempts: findings.keep(node.integer("launch-retries")).unwrap_or(3).clamp(1, 1000) as u32,
+        launch_timeout: Span(findings.keep(node.integer("launch-timeout")).unwrap_or(3600) as f64),
+        boot_timeout: Span(findings.keep(node.integer("boot-timeout")).unwrap_or(60) as f64),
+        port_cleanup: (port_cleanup > 0).then_some(Span(port_cleanup as f64)),
+        labels,
+        uploads: uploads(node, findings),
+        image_name_format: findings.keep(node.text("image-name-format")).unwrap_or_else(|| IMAGE_NAME.to_owned()),
+        upload_timeout: Span(findings.keep(node.integer("image-upload-timeout")).unwrap_or(3600) as f64),
+        post_upload_hook: findings.keep(node.text("post-upload-hook")),
+    }
+}
+
+/// The images of the top level that a provider takes.
+fn uploads(node: &YamlNode, findings: &mut Findings) -> BTreeMap<ImageName, UploadEntry> {
+    let mut uploads = BTreeMap::new();
+    for entry in findings.mappings(node, "diskimages", "a provider's diskimage") {
+        let Some(name) = findings.required(entry, "name", "a provider's diskimage") else { continue };
+        let meta = findings.keep(entry.map("meta").map(<[_]>::to_vec));
+        let meta = meta.iter().map(|(key, value)| (key.text.clone(), value.to_json())).collect();
+        let paused = entry.boolean("pause").unwrap_or(false);
+        uploads.insert(ImageName::from(name), UploadEntry { paused, meta });
+    }
+    uploads
+}
+
+/// What a provider says of the images of its cloud: which they are, and how to log in.
+pub type CloudImages = BTreeMap<String, (Image, Login)>;
+
+pub fn cloud_images(node: &YamlNode, findings: &mut Findings) -> CloudImages {
+    let mut images = BTreeMap::new();
+    for image in findings.mappings(node, "cloud-images", "a cloud image") {
+        let Some(name) = findings.required(image, "name", "a cloud image") else { continue };
+        let login = Login {
+            username: findings.keep(image.text("username")),
+            python_path: Some(findings.keep(image.text("python-path")).unwrap_or_else(|| "auto".to_owned())),
+            shell_type: findings.keep(image.text("shell-type")),
+            ..connection(image, findings)
+        };
+        let id = findings.keep(image.text("image-id")).map(Image::Id);
+        let named = findings.keep(image.text("image-name")).unwrap_or_else(|| name.clone());
+        images.insert(name, (id.unwrap_or(Image::Name(named)), login));
+    }
+    images
+}
+
+/// How nodes of an image are reached.
+fn connection(image: &YamlNode, findings: &mut Findings) -> Login {
+    let kind = findings.keep(image.text("connection-type")).unwrap_or_else(|| "ssh".to_owned());
+    let usual = if kind == "winrm" { 5986 } else { 22 };
+    let port = findings.keep(image.integer("connection-port")).unwrap_or(usual);
+    let connection_port = u16::try_from(port).unwrap_or_else(|_| {
+        let at = image.get("connection-port").map_or(image.at, |value| value.at);
+        findings.error(at, "connection-port is out of range".to_owned(), format!("it is {port}, it may be 1 to 65535"));
+        22
+    });
+    Login { connection_type: Some(kind), connection_port, ..Login::default() }
+}
+
+fn labels(
+    pool: &PoolConfig,
+    images: &CloudImages,
+    provider: &ProviderConfig,
+    findings: &mut Findings,
+) -> BTreeMap<LabelName, Label> {
+    let checking = pool.section.boolean("host-key-checking").unwrap_or(true);
+    let networks = findings.keep(pool.section.texts("networks"));
+    let mut labels = BTreeMap::new();
+    for node in findings.mappings(&pool.section, "labels", "a label") {
+        let Some(name) = findings.required(node, "name", "a label") else { continue };
+        let Some((image, source, login)) = image(node, images, provider, findings) else { continue };
+        let flavor = findings.keep(node.text("flavor-name"));
+        let min_ram = findings.keep(node.integer("min-ram")).unwrap_or(0);
+        let host_key_checking = node.boolean("host-key-checking").unwrap_or(checking);
+        let console_log = node.boolean("console-log").unwrap_or(false);
+        let own_networks = node.given("networks").map(|_| findings.keep(node.texts("networks")));
+        let size = findings.keep(node.integer("volume-size")).unwrap_or(50);
+        let label = Label {
+            at: node.at,
+            image,
+            source,
+            login,
+            flavor,
+            min_ram,
+            networks: own_networks.unwrap_or_else(|| networks.clone()),
+            volume: node.boolean("boot-from-volume").unwrap_or(false).then_some(size),
+            host_key_checking,
+            console_log,
+        };
+        labels.insert(LabelName::from(name), label);
+    }
+    labels
+}
+
+fn image(
+    node: &YamlNode,
+    images: &CloudImages,
+    provider: &ProviderConfig,
+    findings: &mut Findings,
+) -> Option<(LabelImage, Image, Login)> {
+    if let Some(name) = findings.keep(node.text("cloud-image")) {
+        let Some((source, login)) = images.get(&name) else {
+            let at = node.get("cloud-image").map_or(node.at, |value| value.at);
+            let help = "define it in `cloud-images` of the provider".to_owned();
+            findings.error(at, format!("cloud-image {name} does not exist in provider {}", provider.name), help);
+            return None;
+        };
+        return Some((LabelImage::Cloud(name), source.clone(), login.clone()));
+    }
+    let name = findings.keep(node.text("diskimage"))?;
+    let image = ImageName::from(name);
+    let own = findings.mappings(&provider.section, "diskimages", "a diskimage");
+    let own = own.into_iter().find(|own| own.get("name").and_then(YamlNode::as_text) == Some(image.as_str()));
+    let reached = connection(own.unwrap_or(node), findings);
+    let top: Option<&DiskImage> = provider.label_images.get(&image);
+    let login = Login {
+        username: top.map(|image| image.username.clone()),
+        python_path: top.map(|image| image.python_path.clone()),
+        shell_type: top.and_then(|image| image.shell_type.clone()),
+        ..reached
+    };
+    Some((LabelImage::Disk(image), Image::Uploaded, login))
+}

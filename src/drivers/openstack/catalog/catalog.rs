@@ -1,0 +1,377 @@
+//! What a cloud has to offer, as the last survey found it: flavors, images, networks, zones.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use serde_json::Value;
+
+use crate::openstack::api_types::{Flavor, Network, Router, Subnet, Volume};
+use crate::openstack::config::{Image, Wanted};
+use crate::openstack::http::Services;
+use nodepool_driver::facts::Trouble;
+use nodepool_model::records::ids::{LabelName, PoolName};
+use nodepool_model::records::resources::{Amounts, FLOATING_IPS, PORTS};
+use openstack_clouds::{CloudSettings, FloatingIps, NetworkRole};
+
+#[derive(Clone, Debug, Default)]
+pub struct Stock {
+    pub services: Services,
+    /// By ram, then by name.
+    flavors: Vec<Flavor>,
+    by_id: HashMap<String, usize>,
+    /// The id of each cloud image that labels name, or why there is none.
+    pub images: BTreeMap<String, Result<String, String>>,
+    networks: Networks,
+    pub zones: Vec<String>,
+    /// Labels whose servers have been seen with a floating address: whether one needs it shows when it runs.
+    pub floating_labels: BTreeSet<(PoolName, LabelName)>,
+    /// Why no pool that heeds the limits can be used.
+    pub limits_trouble: Option<Trouble>,
+    pub kept: Kept,
+}
+
+/// What a survey goes on with where the cloud does not answer: what it said the last time. `None`: it never said it.
+#[derive(Clone, Debug, Default)]
+pub struct Kept {
+    pub subnets: Option<Vec<Subnet>>,
+    pub routers: Option<Vec<Router>>,
+    pub volumes: Option<Vec<Volume>>,
+    /// Of Nova and of Cinder.
+    pub limits: Option<Amounts>,
+    pub volume_limits: Option<Amounts>,
+    pub network: Option<NetworkQuota>,
+}
+
+/// What a project may have of the network's resources, as far as that is limited, and what it has.
+#[derive(Clone, Debug)]
+pub struct NetworkQuota {
+    pub limits: Amounts,
+    pub used: Amounts,
+}
+
+impl NetworkQuota {
+    /// From Neutron's details of a quota.
+    pub fn of(answer: &Value) -> Self {
+        let (mut limits, mut used) = (Amounts::unlimited(), Amounts::none());
+        for (theirs, ours) in [("port", PORTS), ("floatingip", FLOATING_IPS)] {
+            let number = |key: &str| answer.pointer(&format!("/quota/{theirs}/{key}")).and_then(Value::as_f64);
+            if let (Some(limit), Some(number)) = (number("limit").filter(|limit| *limit >= 0.0), number("used")) {
+                limits.set(ours, limit);
+                used.set(ours, number);
+            }
+        }
+        Self { limits, used }
+    }
+}
+
+/// Networks and what they are good for.
+#[derive(Clone, Debug, Default)]
+pub struct Networks {
+    all: Vec<Network>,
+    /// Names of networks whose addresses can be reached from outside, and of those whose cannot.
+    pub external: BTreeSet<String>,
+    pub internal: BTreeSet<String>,
+    pub floating: Source,
+    /// Networks that floating addresses can lead to, by id; `None` while nobody has told.
+    pub destinations: Option<BTreeSet<String>>,
+    /// The network whose addresses are used, where the cloud's settings name one.
+    pub default_interface: Option<String>,
+}
+
+/// Where floating addresses come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Source {
+    /// From the network with this id.
+    Network(String),
+    Nowhere,
+    /// The cloud has not said it yet.
+    #[default]
+    Unknown,
+}
+
+impl Stock {
+    pub fn new(services: Services, mut flavors: Vec<Flavor>) -> Self {
+        flavors.sort_by(|one, other| one.ram.total_cmp(&other.ram).then_with(|| one.name.cmp(&other.name)));
+        let by_id = flavors.iter().enumerate().map(|(index, flavor)| (flavor.id.clone(), index)).collect();
+        Self { services, flavors, by_id, ..Self::default() }
+    }
+
+    pub fn with_networks(mut self, networks: Networks) -> Self {
+        self.networks = networks;
+        self
+    }
+
+    pub fn networks(&self) -> &Networks {
+        &self.networks
+    }
+
+    pub fn flavor_with_id(&self, id: &str) -> Option<&Flavor> {
+        self.by_id.get(id).map(|index| &self.flavors[*index])
+    }
+
+    /// With `min-ram` the smallest flavor with at least so much whose name contains `flavor-name`; without, the flavor of
+    /// exactly that name or id.
+    pub fn flavor(&self, wanted: &Wanted) -> Result<&Flavor, Trouble> {
+        let name = wanted.flavor.as_deref().unwrap_or_default();
+        let found = match wanted.min_ram {
+            1.. => self.flavors.iter().find(|flavor| flavor.ram >= wanted.min_ram as f64 && flavor.name.contains(name)),
+            _ => self.flavors.iter().find(|flavor| flavor.name == name || flavor.id == name),
+        };
+        found.ok_or_else(|| {
+            let what = match (wanted.min_ram, &wanted.flavor) {
+                (1.., Some(name)) => format!("with {} MiB and a name that contains {name}", wanted.min_ram),
+                (1.., None) => format!("with {} MiB", wanted.min_ram),
+                (_, name) => format!("named {}", name.as_deref().unwrap_or("(none)")),
+            };
+            Trouble::Broken(format!("Unable to find flavor {what}"))
+        })
+    }
+
+    /// The id of a label's cloud image.
+    pub fn image<'a>(&'a self, wanted: &'a Wanted) -> Result<&'a str, Trouble> {
+        match &wanted.image {
+            Image::Id(id) => Ok(id),
+            Image::Name(name) => match self.images.get(name) {
+                Some(Ok(id)) => Ok(id),
+                Some(Err(why)) => Err(Trouble::NotReady(why.clone())),
+                None => Err(Trouble::NotReady(format!("image {name} has not been looked for yet"))),
+            },
+            Image::Uploaded => {
+                let name = &wanted.image_name;
+                Err(Trouble::NotReady(format!("image {name} has not been uploaded to this provider")))
+            }
+        }
+    }
+
+    /// The ids of a label's networks, in its order.
+    pub fn network_ids(&self, wanted: &Wanted) -> Result<Vec<&str>, Trouble> {
+        let id = |name: &String| {
+            let found = self.networks.all.iter().find(|network| network.name == *name || network.id == *name);
+            let missing = || Trouble::Broken(format!("Unable to find network {name}"));
+            found.map(|network| network.id.as_str()).ok_or_else(missing)
+        };
+        wanted.networks.iter().map(id).collect()
+    }
+
+    /// The id of the network that clouds.yaml makes the default.
+    pub fn default_network(&self) -> Option<&str> {
+        self.default_interface().map(|network| network.id.as_str())
+    }
+
+    /// Its name, by which Nova shows its addresses. Without Neutron nobody knows more than what is written.
+    pub fn default_network_name(&self) -> Option<&str> {
+        let written = self.networks.default_interface.as_deref()?;
+        Some(self.default_interface().map_or(written, |network| network.name.as_str()))
+    }
+
+    fn default_interface(&self) -> Option<&Network> {
+        let written = self.networks.default_interface.as_ref()?;
+        self.networks.all.iter().find(|network| network.name == *written || network.id == *written)
+    }
+
+    /// What the project may have of everything; infinite where the cloud has said nothing.
+    pub fn limits(&self) -> Amounts {
+        let mut limits = self.kept.limits.clone().unwrap_or_else(Amounts::unlimited);
+        match &self.kept.volume_limits {
+            Some(of_volumes) => of_volumes.iter().for_each(|(name, limit)| limits.set(name, limit)),
+            // What cannot be had at all.
+            None if !self.services.block_storage => {
+                ["volumes", "volume-gb"].iter().for_each(|name| limits.set(name, 0.0))
+            }
+            None => {}
+        }
+        if let Some(network) = &self.kept.network {
+            network.limits.iter().for_each(|(name, limit)| limits.set(name, limit));
+        }
+        limits
+    }
+
+    /// What a server of a label takes of what is limited in the network.
+    fn network_need(&self, pool: &PoolName, wanted: &Wanted) -> Amounts {
+        let has_floating_ip = self.floating_labels.contains(&(pool.clone(), wanted.label.clone()));
+        let need = [(PORTS, wanted.networks.len().max(1)), (FLOATING_IPS, usize::from(has_floating_ip))];
+        let limited = self.kept.network.iter().flat_map(|network| network.limits.names());
+        let need = |name: &str| need.iter().find(|(known, _)| *known == name).map_or(0, |(_, number)| *number);
+        limited.map(|name| (name.to_owned(), need(name) as f64)).collect()
+    }
+
+    /// What the project has of the network's resources beside what servers of ours take.
+    pub fn network_use_of_others<'a>(&self, ours: impl Iterator<Item = (&'a PoolName, &'a Wanted)>) -> Amounts {
+        let Some(network) = &self.kept.network else { return Amounts::none() };
+        let mut others = network.used.clone();
+        ours.for_each(|(pool, wanted)| others.subtract(&self.network_need(pool, wanted)));
+        // Servers that are just being made have no ports yet.
+        others.iter().map(|(name, amount)| (name.to_owned(), amount.max(0.0))).collect()
+    }
+
+    /// What one server of a label takes, or why there can be none.
+    pub fn need(&self, pool: &PoolName, wanted: &Wanted) -> Result<Amounts, Trouble> {
+        let flavor = self.flavor(wanted)?;
+        self.network_ids(wanted)?;
+        if wanted.image != Image::Uploaded {
+            self.image(wanted)?;
+        }
+        let mut need = amounts(flavor.vcpus, flavor.ram);
+        if let Some(size) = wanted.volume {
+            need.set("volumes", 1.0);
+            need.set("volume-gb", size as f64);
+        }
+        need.add(&self.network_need(pool, wanted));
+        Ok(need)
+    }
+}
+
+/// Of a server: MiB of ram.
+pub fn amounts(vcpus: f64, ram: f64) -> Amounts {
+    Amounts::none().with("cores", vcpus).with("instances", 1.0).with("ram", ram)
+}
+
+impl Networks {
+    /// Sorts networks by what clouds.yaml says about them, and else by what they look like.
+    pub fn new(
+        all: Vec<Network>,
+        subnets: Option<&[Subnet]>,
+        routers: Option<&[Router]>,
+        cloud: &CloudSettings,
+    ) -> Self {
+        let role =
+            |network: &Network| cloud.networks.iter().find(|role| role.name == network.name || role.name == network.id);
+        let mut found = Self::default();
+        for network in &all {
+            let looks_external = network.is_external || network.physical.as_ref().is_some_and(|name| !name.is_empty());
+            let is_external = role(network).map_or(looks_external, |role| role.routes_ipv4_externally);
+            let names = if is_external { &mut found.external } else { &mut found.internal };
+            names.insert(network.name.clone());
+        }
+        let having = |has: fn(&NetworkRole) -> bool| {
+            let marked = cloud.networks.iter().filter(move |role| has(role)).map(|role| role.name.clone());
+            marked.collect::<Vec<_>>()
+        };
+        let ids = |names: &[String]| {
+            let meant = all.iter().filter(|network| names.contains(&network.name) || names.contains(&network.id));
+            meant.map(|network| network.id.clone()).collect::<Vec<_>>()
+        };
+        let sources = having(|role| role.nat_source);
+        found.floating = match (cloud.floating_ips, sources.is_empty()) {
+            (FloatingIps::Neutron, false) => ids(&sources).into_iter().next().map_or(Source::Nowhere, Source::Network),
+            (FloatingIps::Neutron, true) => external_network(&all, routers),
+            (FloatingIps::Nova | FloatingIps::None, _) => Source::Nowhere,
+        };
+        let destinations = having(|role| role.nat_destination);
+        found.destinations = match destinations.is_empty() {
+            false => Some(ids(&destinations).into_iter().collect()),
+            true => subnets.map(|subnets| {
+                let is_external = |id: &String| all.iter().any(|network| network.id == *id && network.is_external);
+                let routed = subnets.iter().filter(|subnet| subnet.gateway_ip.is_some());
+                routed.map(|subnet| subnet.network_id.clone()).filter(|id| !is_external(id)).collect()
+            }),
+        };
+        found.default_interface = having(|role| role.default_interface).into_iter().next();
+        found.all = all;
+        found
+    }
+}
+
+fn external_network(all: &[Network], routers: Option<&[Router]>) -> Source {
+    if let Some(external) = all.iter().find(|network| network.is_external) {
+        return Source::Network(external.id.clone());
+    }
+    let Some(routers) = routers else { return Source::Unknown };
+    let mut gateways = routers.iter().filter(|router| router.is_up).filter_map(|router| router.gateway.as_ref());
+    gateways.find_map(|gateway| gateway.network_id.clone()).map_or(Source::Nowhere, Source::Network)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openstack::test_settings::cloud_with;
+    use serde_json::json;
+
+    /// Networks `a` and `b`, and whatever else is given; a subnet with a gateway on `a` (id `1`) and on what is external.
+    fn networks(keys: &str, more: serde_json::Value, routers: Option<serde_json::Value>) -> Networks {
+        let mut all = vec![json!({"id": "1", "name": "a"}), json!({"id": "2", "name": "b"})];
+        all.extend(more.as_array().unwrap().clone());
+        let all: Vec<Network> = serde_json::from_value(json!(all)).unwrap();
+        let subnets = json!([
+            {"network_id": "1", "gateway_ip": "10.0.0.1"}, {"network_id": "2", "gateway_ip": null},
+            {"network_id": "3", "gateway_ip": "198.51.100.1"},
+        ]);
+        let subnets: Vec<Subnet> = serde_json::from_value(subnets).unwrap();
+        let routers: Option<Vec<Router>> = routers.map(|routers| serde_json::from_value(routers).unwrap());
+        Networks::new(all, Some(&subnets), routers.as_deref(), &cloud_with(keys))
+    }
+
+    fn outside() -> serde_json::Value {
+        json!([{"id": "3", "name": "outside", "router:external": true}])
+    }
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn from(id: &str) -> Source {
+        Source::Network(id.to_owned())
+    }
+
+    // drivers.md 2.1.4
+    #[test]
+    fn floating_addresses_come_from_the_nat_source_else_the_external_network_else_a_routers_gateway() {
+        let gateway = |up: bool| {
+            let up = json!({"admin_state_up": up, "external_gateway_info": {"network_id": "9"}});
+            json!([{"admin_state_up": true, "external_gateway_info": null}, up])
+        };
+        let source = |keys: &str, more, routers| networks(keys, more, routers).floating;
+        for named in ["b", "'2'"] {
+            let keys = format!("networks: [{{name: {named}, nat_source: true}}]");
+            assert_eq!(source(&keys, outside(), None), from("2"), "{named}");
+        }
+        assert_eq!(source("networks: [{name: gone, nat_source: true}]", outside(), None), Source::Nowhere);
+        assert_eq!(source("", outside(), Some(gateway(true))), from("3"));
+        assert_eq!(source("", json!([]), Some(gateway(true))), from("9"));
+        assert_eq!(source("", json!([]), Some(gateway(false))), Source::Nowhere);
+        assert_eq!(source("", json!([]), Some(json!([]))), Source::Nowhere);
+        assert_eq!(source("floating_ip_source: None", outside(), Some(gateway(true))), Source::Nowhere);
+    }
+
+    #[test]
+    fn a_source_that_only_a_router_could_tell_is_unknown_while_routers_are() {
+        assert_eq!(networks("", json!([]), None).floating, Source::Unknown);
+        assert_eq!(networks("", outside(), None).floating, from("3"));
+        assert_eq!(networks("floating_ip_source: None", json!([]), None).floating, Source::Nowhere);
+    }
+
+    #[test]
+    fn floating_addresses_lead_to_the_nat_destination_else_to_networks_of_our_own_with_a_gateway() {
+        let destinations = |keys: &str| networks(keys, outside(), None).destinations;
+        assert_eq!(destinations(""), Some(set(&["1"])));
+        for named in ["b", "'2'"] {
+            let keys = format!("networks: [{{name: {named}, nat_destination: true}}]");
+            assert_eq!(destinations(&keys), Some(set(&["2"])), "{named}");
+        }
+        let all: Vec<Network> = serde_json::from_value(outside()).unwrap();
+        assert_eq!(Networks::new(all.clone(), None, None, &cloud_with("")).destinations, None);
+        let keys = "networks: [{name: outside, nat_destination: true}]";
+        assert_eq!(Networks::new(all, None, None, &cloud_with(keys)).destinations, Some(set(&["3"])));
+    }
+
+    #[test]
+    fn networks_are_external_by_their_role_or_by_their_looks() {
+        let physical = json!([{"id": "4", "name": "wire", "provider:physical_network": "eth0"}]);
+        let found = networks("networks: [{name: b, routes_externally: true}, {name: '3'}]", outside(), None);
+        assert_eq!((found.external, found.internal), (set(&["b"]), set(&["a", "outside"])));
+        let found = networks("", physical, None);
+        assert_eq!((found.external, found.internal), (set(&["wire"]), set(&["a", "b"])));
+    }
+
+    #[test]
+    fn the_default_network_is_known_by_name_and_id_and_by_what_is_written_where_there_is_no_other_knowledge() {
+        let default = |keys: &str| {
+            let stock = Stock::default().with_networks(networks(keys, json!([]), None));
+            (stock.default_network().map(str::to_owned), stock.default_network_name().map(str::to_owned))
+        };
+        let b = (Some("2".to_owned()), Some("b".to_owned()));
+        assert_eq!(default("networks: [{name: b, default_interface: true}]"), b);
+        assert_eq!(default("networks: [{name: '2', default_interface: true}]"), b);
+        assert_eq!(default("networks: [{name: c, default_interface: true}]"), (None, Some("c".to_owned())));
+        assert_eq!(default(""), (None, None));
+    }
+}

@@ -1,0 +1,5 @@
+//! What is known of one cloud between jobs: flavors, images, networks, and the timings of its API.
+
+pub(crate) mod catalog;
+pub(crate) mod shared;
+pub(crate) mod timings;

@@ -1,0 +1,99 @@
+//! The content of a request that is a file of many gigabytes: read piece by piece while it is sent, and watched for standing still.
+
+use std::io::SeekFrom;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::stream::{self, Stream};
+use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use reqwest::{Body, RequestBuilder, Response};
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
+use tokio::time::Instant;
+
+use nodepool_model::config::upload_config::Progress;
+
+/// Read and sent at a time.
+const PIECE: usize = 256 * 1024;
+/// Without a byte that moves, nothing will.
+const STALL: Duration = Duration::from_secs(120);
+/// The cloud has all of it and puts it where it belongs.
+const STORING: Duration = Duration::from_secs(3600);
+const WATCH: Duration = Duration::from_secs(1);
+/// In place of the limit of other requests.
+const NO_LIMIT: Duration = Duration::from_secs(86_400 * 7);
+
+/// A part of a file, all of it as a rule.
+#[derive(Clone, Debug)]
+pub struct Content {
+    pub file: PathBuf,
+    pub from: u64,
+    pub size: u64,
+    /// Counted from the beginning of the file.
+    pub progress: Progress,
+}
+
+pub enum ContentError {
+    Http(reqwest::Error),
+    /// On our side, before anything was sent.
+    Local(String),
+    Stalled(String),
+}
+
+impl Content {
+    /// Sends a request with this content. Waits for as long as it takes, and bytes move.
+    pub async fn send(&self, request: RequestBuilder) -> Result<Response, ContentError> {
+        let unreadable =
+            |error: std::io::Error| ContentError::Local(format!("cannot read {}: {error}", self.file.display()));
+        let mut file = File::open(&self.file).await.map_err(unreadable)?;
+        file.seek(SeekFrom::Start(self.from)).await.map_err(unreadable)?;
+        self.progress.set(self.from);
+        let request = request.header(CONTENT_TYPE, "application/octet-stream").header(CONTENT_LENGTH, self.size);
+        let sending = request.timeout(NO_LIMIT).body(Body::wrap_stream(self.pieces(file))).send();
+        tokio::select! {
+            answer = sending => answer.map_err(ContentError::Http),
+            text = self.stalled() => Err(ContentError::Stalled(text)),
+        }
+    }
+
+    fn pieces(&self, file: File) -> impl Stream<Item = std::io::Result<Bytes>> + Send + use<> {
+        let (progress, left) = (self.progress.clone(), self.size);
+        stream::try_unfold((file, left, BytesMut::new()), move |(mut file, left, mut buffer)| {
+            let progress = progress.clone();
+            async move {
+                if left == 0 {
+                    return Ok(None);
+                }
+                buffer.reserve(PIECE);
+                let mut limited = (&mut file).take(left.min(PIECE as u64));
+                let read = limited.read_buf(&mut buffer).await?;
+                if read == 0 {
+                    return Err(std::io::Error::other("the file has become shorter while it was sent"));
+                }
+                progress.set(progress.get() + read as u64);
+                Ok(Some((buffer.split().freeze(), (file, left - read as u64, buffer))))
+            }
+        })
+    }
+
+    /// Resolves when nothing has moved for too long.
+    async fn stalled(&self) -> String {
+        let (mut seen, mut moved) = (self.progress.get(), Instant::now());
+        let end = self.from + self.size;
+        loop {
+            tokio::time::sleep(WATCH).await;
+            let now = self.progress.get();
+            if now != seen {
+                (seen, moved) = (now, Instant::now());
+            }
+            let (limit, what) = match seen >= end {
+                true => (STORING, "all of it was sent, and no answer came"),
+                false => (STALL, "no byte has moved"),
+            };
+            if moved.elapsed() >= limit {
+                return format!("the upload stands still: {what} for {} s, at byte {seen}", limit.as_secs());
+            }
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Makes a server: created once and once only, waited for, and given a floating address where it needs one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::openstack::api_types::{self, FloatingIp, Port};
+use crate::openstack::calls::{self, Call, Reply};
+use crate::openstack::catalog::catalog::{Source, Stock};
+use crate::openstack::catalog::shared::Shared;
+use crate::openstack::config::Wanted;
+use crate::openstack::errors::failed;
+use crate::openstack::request_body;
+use nodepool_driver::error::{CloudError, FailureKind};
+use nodepool_driver::facts::Trouble;
+use nodepool_driver::instance::{Instance, InstanceState, Inventory};
+use nodepool_driver::job::{LaunchOrder, Outcome};
+use nodepool_driver::state_machine::{Input, Next};
+use nodepool_model::records::ids::ExternalId;
+use openstack_clouds::FloatingIps;
+
+/// A server whose creation may have worked is looked for in so many listings, a second apart: a cloud that answers late may also
+/// make it late.
+const LOOKS: u32 = 10;
+/// The same where an earlier life asked for it: its session has had to end since, and what appears later still is found among the leaks.
+const LOOKS_AFTER_A_LIFE: u32 = 4;
+/// A server that is missing in so many listings is asked for itself.
+const MISSES: u32 = 3;
+/// A server that was refused is asked for again with what the next survey finds, or without it after so many looks.
+const SURVEY_LOOKS: u32 = 30;
+/// A floating address that is not active after so many looks is given up.
+const PATIENCE: u32 = 60;
+
+pub struct LaunchServer {
+    shared: Arc<Shared>,
+    stock: Arc<Stock>,
+    order: Arc<LaunchOrder>,
+    wanted: Option<Arc<Wanted>>,
+    id: Option<ExternalId>,
+    step: Step,
+}
+
+#[derive(Debug)]
+enum Step {
+    Begin,
+    /// For another survey, for so many looks.
+    Waiting(u32),
+    /// An earlier attempt may have made it.
+    Finding,
+    /// An earlier life may have asked for it a moment ago; with the looks that are left.
+    Expecting(u32),
+    Creating,
+    /// The answer was lost; with the error and the looks that are left.
+    Searching(CloudError, u32),
+    /// With the number of listings that lacked it.
+    Booting(u32),
+    Asking,
+    Ports(Box<Instance>),
+    Floating(Box<Instance>, Port),
+    /// Its floating address may have been made though nobody heard of it.
+    FindingFloating(Box<Instance>, CloudError),
+    Attaching(Box<Instance>, FloatingIp, u32),
+    Looking(Box<Instance>, FloatingIp, u32),
+    Over,
+}
+
+impl LaunchServer {
+    pub fn new(shared: Arc<Shared>, order: Arc<LaunchOrder>) -> Self {
+        let (stock, wanted) = (shared.stock(), shared.wanted(&order));
+        let id = order.found.clone();
+        Self { shared, stock, order, wanted, id, step: Step::Begin }
+    }
+
+    pub fn external_id(&self) -> Option<&ExternalId> {
+        self.id.as_ref()
+    }
+
+    pub fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin | Step::Waiting(_) | Step::Finding | Step::Creating => "submit creating server",
+            Step::Expecting(_) | Step::Searching(..) | Step::Booting(_) | Step::Asking => "creating server",
+            Step::Ports(_) | Step::Floating(..) | Step::FindingFloating(..) => "creating floating ip",
+            Step::Attaching(..) | Step::Looking(..) => "attaching floating ip",
+            Step::Over => "complete",
+        }
+    }
+
+    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match (std::mem::replace(&mut self.step, Step::Over), input) {
+            (Step::Begin, Input::Start) if self.id.is_some() => self.observe(Step::Booting(0)),
+            (Step::Begin, Input::Start) if self.order.may_appear => self.find(Step::Expecting(LOOKS_AFTER_A_LIFE)),
+            (Step::Begin, Input::Start) if self.order.may_exist => self.find(Step::Finding),
+            (Step::Expecting(left), Input::Reply(reply)) => {
+                let found = reply.is_ok_and(|reply| self.adopted(&reply));
+                self.observe(if found { Step::Booting(0) } else { Step::Expecting(left) })
+            }
+            (Step::Expecting(left), Input::Seen(inventory)) => self.expect(left, inventory),
+            (Step::Begin, Input::Start) => self.begin(),
+            (Step::Waiting(0), Input::Seen(_)) => self.create(),
+            (Step::Waiting(left), Input::Seen(_)) => self.wait(left - 1),
+            (Step::Finding, Input::Reply(Ok(reply))) => match self.adopted(&reply) {
+                true => self.observe(Step::Booting(0)),
+                false => self.begin(),
+            },
+            (Step::Creating, Input::Reply(Ok(Reply::Json(answer)))) => self.created(&answer),
+            (Step::Creating, Input::Reply(Ok(Reply::Lost(error)) | Err(error @ CloudError::Deadline))) => {
+                self.find(Step::Searching(error, LOOKS))
+            }
+            (Step::Creating, Input::Reply(Err(error))) => Next::Failed(self.refused(error)),
+            (Step::Searching(error, left), Input::Reply(reply)) => {
+                let found = reply.is_ok_and(|reply| self.adopted(&reply));
+                self.observe(if found { Step::Booting(0) } else { Step::Searching(error, left) })
+            }
+            (Step::Searching(error, left), Input::Seen(inventory)) => self.search(error, left, inventory),
+            (Step::Booting(missed), Input::Seen(inventory)) => self.booting(missed, inventory),
+            (Step::Asking, Input::Reply(Ok(_))) => self.observe(Step::Booting(0)),
+            (Step::Asking, Input::Reply(Err(CloudError::NotFound))) => status("the server has gone".to_owned()),
+            (Step::Ports(instance), Input::Reply(Ok(Reply::Json(answer)))) => self.choose_port(instance, &answer),
+            (Step::Floating(instance, _), Input::Reply(Ok(Reply::Json(answer)))) => self.floating(instance, &answer),
+            // Its answer was lost, or Neutron refuses a second one: an earlier life may have made it a moment ago.
+            (
+                Step::Floating(instance, port),
+                Input::Reply(Ok(Reply::Lost(error)) | Err(error @ (CloudError::Failed { .. } | CloudError::Deadline))),
+            ) => self.call(Step::FindingFloating(instance, error), calls::floating_ips_of(&port.id)),
+            (Step::FindingFloating(instance, error), Input::Reply(Ok(Reply::Json(answer)))) => {
+                let all: Vec<FloatingIp> = api_types::list(&answer, "floatingips").unwrap_or_default();
+                match all.into_iter().next() {
+                    Some(found) => self.attach(instance, found, PATIENCE),
+                    None => Next::Failed(error),
+                }
+            }
+            (Step::Attaching(instance, made, left), Input::Seen(_)) => {
+                let call = calls::floating_ip(&made.id);
+                self.call(Step::Looking(instance, made, left), call)
+            }
+            (Step::Looking(instance, made, left), Input::Reply(Ok(Reply::Json(answer)))) => {
+                let now = floating_of(&answer).unwrap_or(made);
+                self.attach(instance, now, left)
+            }
+            (_, Input::Reply(Err(error))) => Next::Failed(error),
+            (step, input) => Next::Failed(failed(format!("{input:?} does not answer {step:?}"))),
+        }
+    }
+
+    fn begin(&mut self) -> Next<Call> {
+        self.wait(SURVEY_LOOKS)
+    }
+
+    /// An image, say, that was replaced by another one of its name is known by its new id after the next survey.
+    fn wait(&mut self, left: u32) -> Next<Call> {
+        if self.shared.was_refused(&self.order) {
+            return self.observe(Step::Waiting(left));
+        }
+        self.stock = self.shared.stock();
+        self.create()
+    }
+
+    fn create(&mut self) -> Next<Call> {
+        let Some(wanted) = &self.wanted else {
+            return Next::Failed(CloudError::Denied(format!("label {} is not configured", self.order.label)));
+        };
+        match request_body::server(&self.order, wanted, &self.stock, &self.shared.provider) {
+            Ok(server) => {
+                let microversion = self.stock.services.microversion;
+                self.call(Step::Creating, calls::create_server(server, microversion))
+            }
+            Err(Trouble::Broken(why) | Trouble::NotReady(why)) => {
+                Next::Failed(CloudError::Failed { kind: FailureKind::Nodepool, detail: why })
+            }
+        }
+    }
+
+    fn refused(&self, error: CloudError) -> CloudError {
+        if let Some(lost) = self.lost_zone(&error) {
+            return lost;
+        }
+        let is_wrong = |detail: &str| detail.starts_with("400");
+        if matches!(&error, CloudError::Failed { detail, .. } if is_wrong(detail)) {
+            self.shared.refused_server(&self.order);
+        }
+        error
+    }
+
+    /// The zone that is refused was there at the last survey. Where there is no other, it is a failure like any other.
+    fn lost_zone(&self, error: &CloudError) -> Option<CloudError> {
+        let CloudError::Failed { detail, .. } = error else { return None };
+        let zone = self.order.zone.as_ref().filter(|zone| self.stock.zones.contains(*zone))?;
+        let is_meant = self.stock.zones.len() > 1 && detail.to_lowercase().contains("availability zone");
+        is_meant.then(|| CloudError::NoZone(zone.clone()))
+    }
+
+    fn created(&mut self, answer: &Value) -> Next<Call> {
+        match answer.pointer("/server/id").and_then(Value::as_str) {
+            Some(id) => {
+                self.take_id(id.to_owned());
+                self.observe(Step::Booting(0))
+            }
+            // Something was made, and the answer does not say what.
+            None => self.find(Step::Searching(failed("the answer to a creation names no server".to_owned()), LOOKS)),
+        }
+    }
+
+    fn find(&mut self, step: Step) -> Next<Call> {
+        let call = calls::servers_named(&self.order.hostname);
+        self.call(step, call)
+    }
+
+    /// Takes a server of this node from an answer, if there is one.
+    fn adopted(&mut self, reply: &Reply) -> bool {
+        let Reply::Servers(page) = reply else { return false };
+        let found =
+            page.servers.iter().find(|server| self.is_ordered(&server.metadata)).map(|server| server.id.clone());
+        found.map(|id| self.take_id(id)).is_some()
+    }
+
+    /// Does this metadata have all that was ordered? It names the node, so no other server has it.
+    fn is_ordered(&self, metadata: &BTreeMap<String, String>) -> bool {
+        self.order.metadata.iter().all(|(key, value)| metadata.get(key) == Some(value))
+    }
+
+    fn take_id(&mut self, id: String) {
+        self.shared.made_server(&id);
+        self.id = Some(ExternalId::Text(id));
+    }
+
+    /// Takes a server of this node from an inventory, if there is one.
+    fn seen(&mut self, inventory: &Inventory) -> bool {
+        let found = inventory.instances().iter().find(|instance| self.is_ordered(&instance.metadata));
+        found.map(|found| self.take_id(found.external_id.to_string())).is_some()
+    }
+
+    fn expect(&mut self, left: u32, inventory: &Inventory) -> Next<Call> {
+        match left {
+            _ if self.seen(inventory) => self.booting(0, inventory),
+            0 | 1 => self.begin(),
+            _ => self.observe(Step::Expecting(left - 1)),
+        }
+    }
+
+    fn search(&mut self, error: CloudError, left: u32, inventory: &Inventory) -> Next<Call> {
+        match left {
+            _ if self.seen(inventory) => self.booting(0, inventory),
+            0 | 1 => Next::Failed(error),
+            _ => self.observe(Step::Searching(error, left - 1)),
+        }
+    }
+
+    fn booting(&mut self, missed: u32, inventory: &Inventory) -> Next<Call> {
+        let Some(instance) = self.id.as_ref().and_then(|id| inventory.find(id)) else {
+            return match &self.id {
+                Some(id) if missed + 1 >= MISSES => {
+                    let call = calls::server(&id.to_string());
+                    self.call(Step::Asking, call)
+                }
+                _ => self.observe(Step::Booting(missed + 1)),
+            };
+        };
+        match &instance.state {
+            InstanceState::Running => self.running(Box::new(self.sized(instance))),
+            InstanceState::Starting => self.observe(Step::Booting(0)),
+            InstanceState::Stopping => status("the server is being deleted".to_owned()),
+            InstanceState::Failed(fault) if is_quota(fault) => Next::Failed(CloudError::Quota(fault.clone())),
+            InstanceState::Failed(fault) => status(format!("Server in error state: {fault}")),
+        }
+    }
+
+    /// A listing does not say how large volumes are.
+    fn sized(&self, instance: &Instance) -> Instance {
+        let mut instance = instance.clone();
+        if let Some(size) = self.wanted.as_ref().and_then(|wanted| wanted.volume) {
+            instance.amounts.set("volumes", 1.0);
+            instance.amounts.set("volume-gb", size as f64);
+        }
+        instance
+    }
+
+    fn running(&mut self, instance: Box<Instance>) -> Next<Call> {
+        let cloud = &self.shared.cloud;
+        let is_wanted = self.wanted.as_ref().is_some_and(|wanted| wanted.floating_ip);
+        let needs = is_wanted
+            && cloud.floating_ips == FloatingIps::Neutron
+            && cloud.requires_floating_ip != Some(false)
+            && !cloud.private
+            && instance.public_ipv4.is_none()
+            && instance.private_ipv4.is_some();
+        match &self.stock.networks().floating {
+            Source::Network(_) if needs => {
+                let call = calls::ports_of(&instance.external_id.to_string());
+                self.call(Step::Ports(instance), call)
+            }
+            Source::Unknown if needs => self.wait_for_survey(),
+            Source::Network(_) | Source::Nowhere | Source::Unknown => Next::Done(Outcome::Launched(instance)),
+        }
+    }
+
+    /// What the cloud has left open is asked for again soon; without it nobody can tell whether the server is reachable.
+    fn wait_for_survey(&mut self) -> Next<Call> {
+        self.stock = self.shared.stock();
+        self.observe(Step::Booting(0))
+    }
+
+    fn choose_port(&mut self, instance: Box<Instance>, answer: &Value) -> Next<Call> {
+        let mut ports: Vec<Port> = match api_types::list(answer, "ports") {
+            Ok(ports) => ports,
+            Err(error) => return Next::Failed(failed(error)),
+        };
+        if ports.len() > 1 {
+            let Some(destinations) = &self.stock.networks().destinations else { return self.wait_for_survey() };
+            ports.retain(|port| destinations.contains(&port.network_id));
+            ports.sort_by(|one, other| other.created_at.cmp(&one.created_at));
+        }
+        let has_ipv4 = |port: &Port| {
+            let addresses = port.fixed_ips.iter().map(|fixed| fixed.ip_address.clone());
+            addresses.into_iter().find(|address| !address.contains(':') && !address.is_empty())
+        };
+        let found = ports.into_iter().find_map(|port| has_ipv4(&port).map(|address| (port, address)));
+        let (Some((port, address)), Source::Network(network)) = (found, self.stock.networks().floating.clone()) else {
+            return Next::Done(Outcome::Launched(instance));
+        };
+        self.shared.asks_floating_ip(&instance.external_id.to_string(), &port.id);
+        let request = json!({"floating_network_id": network, "port_id": port.id, "fixed_ip_address": address});
+        self.call(Step::Floating(instance, port), calls::create_floating_ip(request))
+    }
+
+    fn floating(&mut self, instance: Box<Instance>, answer: &Value) -> Next<Call> {
+        match floating_of(answer) {
+            Some(made) => self.attach(instance, made, PATIENCE),
+            None => Next::Failed(failed("the answer to a creation names no floating address".to_owned())),
+        }
+    }
+
+    /// The server is reachable as soon as its address is active; Nova shows it a little later.
+    fn attach(&mut self, mut instance: Box<Instance>, made: FloatingIp, left: u32) -> Next<Call> {
+        let address = made.floating_ip_address.clone();
+        if left == PATIENCE {
+            self.shared.made_floating_ip(&instance.external_id.to_string(), &address);
+        }
+        if made.status.as_deref() == Some("ACTIVE") {
+            if self.stock.networks().default_interface.is_none() && instance.interface_ip == instance.private_ipv4 {
+                instance.interface_ip = Some(address.clone());
+            }
+            instance.public_ipv4 = Some(address);
+            return Next::Done(Outcome::Launched(instance));
+        }
+        match left {
+            0 => {
+                let detail = format!("floating address {address} did not become active");
+                Next::Failed(CloudError::Failed { kind: FailureKind::Network, detail })
+            }
+            _ => self.observe(Step::Attaching(instance, made, left - 1)),
+        }
+    }
+
+    fn call(&mut self, step: Step, call: Call) -> Next<Call> {
+        self.step = step;
+        Next::Call(call)
+    }
+
+    fn observe(&mut self, step: Step) -> Next<Call> {
+        self.step = step;
+        Next::Observe
+    }
+}
+
+fn floating_of(answer: &Value) -> Option<FloatingIp> {
+    serde_json::from_value(answer.get("floatingip")?.clone()).ok()
+}
+
+/// Whether a server failed for want of room in the project: Nova and its neighbours say so in words and cases of their own.
+fn is_quota(fault: &str) -> bool {
+    let fault = fault.to_lowercase();
+    ["quota", "number of ports exceeded"].iter().any(|words| fault.contains(words))
+}
+
+fn status(detail: String) -> Next<Call> {
+    Next::Failed(CloudError::Failed { kind: FailureKind::Status, detail })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // drivers.md 2.1.4
+    #[test]
+    fn a_fault_that_speaks_of_a_quota_is_one_of_quota_in_every_case_and_wording() {
+        let quota = [
+            "Quota exceeded for cores: Requested 4, but already used 398 of 400 cores",
+            "VolumeSizeExceedsAvailableQuota: Requested volume exceeds allowed gigabytes quota.",
+            "Volume Exceeds Quota",
+            "Maximum number of ports exceeded",
+        ];
+        assert!(quota.into_iter().all(is_quota));
+        let others = ["No valid host was found. There are not enough hosts available.", "Timeout exceeded", ""];
+        assert!(!others.into_iter().any(is_quota));
+    }
+}

@@ -1,0 +1,163 @@
+//! Deletes what bears no mark and nobody uses: ports that carry nothing, floating addresses that lead nowhere.
+//!
+//! Each must have been so at the look before as well, and the server of a port must be gone. More of a kind than the budget
+//! allows are left alone: they are shared with everybody in the project.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::openstack::api_types::{FloatingIp, Port};
+use crate::openstack::calls::{self, Call, Listing, Reply};
+use crate::openstack::catalog::shared::Shared;
+use crate::openstack::errors::failed;
+use crate::openstack::pagination::{self, Pages, typed};
+use nodepool_driver::error::CloudError;
+use nodepool_driver::job::Outcome;
+use nodepool_driver::state_machine::{Input, Next};
+use nodepool_model::config::unused_resources::{Tidied, Tidying};
+
+pub struct TidyUp {
+    shared: Arc<Shared>,
+    doing: Tidying,
+    todo: VecDeque<Listing>,
+    unused: VecDeque<Unused>,
+    step: Step,
+    done: Tidied,
+}
+
+enum Unused {
+    FloatingIp(String),
+    /// With the server that it was made for, if any.
+    Port(String, Option<String>),
+}
+
+enum Step {
+    Idle,
+    Listing(Listing, Pages<Value>),
+    /// Whether the server of a port is still there.
+    Asking(String),
+    Deleting(&'static str),
+}
+
+impl TidyUp {
+    pub fn new(shared: Arc<Shared>, ports: bool, doing: Tidying) -> Self {
+        let stock = shared.stock();
+        let mut todo = VecDeque::new();
+        if stock.services.network {
+            todo.extend(shared.settings.clean_floating_ips.then_some(calls::FLOATING_IPS));
+            todo.extend(ports.then_some(calls::PORTS));
+        }
+        Self { shared, doing, todo, unused: VecDeque::new(), step: Step::Idle, done: Tidied::default() }
+    }
+
+    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        let (what, result) = match (std::mem::replace(&mut self.step, Step::Idle), input) {
+            (Step::Idle, Input::Start) => ("start", Ok(None)),
+            (Step::Listing(listing, pages), Input::Reply(Ok(Reply::Json(answer)))) => {
+                (listing.list, self.take(listing, pages, &answer))
+            }
+            (Step::Listing(listing, _), Input::Reply(Err(error))) => (listing.list, Err(error)),
+            // The port of a server that is being built, or has been stopped, is down as well.
+            (Step::Asking(_), Input::Reply(Ok(Reply::Server(_)))) => ("ports", Ok(None)),
+            (Step::Asking(port), Input::Reply(Err(CloudError::NotFound))) => ("ports", Ok(self.delete("ports", port))),
+            (Step::Asking(_), Input::Reply(Err(error))) => ("ports", Err(error)),
+            (Step::Deleting(what), Input::Reply(Ok(_))) => {
+                *self.done.deleted.entry(what).or_default() += 1;
+                (what, Ok(None))
+            }
+            // Somebody was faster, or uses it after all: either way it is not ours to worry about.
+            (Step::Deleting(what), Input::Reply(Err(CloudError::NotFound | CloudError::Failed { .. }))) => {
+                (what, Ok(None))
+            }
+            (Step::Deleting(what), Input::Reply(Err(error))) => (what, Err(error)),
+            (_, input) => {
+                return Next::Failed(failed(format!("{input:?} does not answer a look for what nobody uses")));
+            }
+        };
+        match result {
+            Ok(Some(call)) => Next::Call(call),
+            Ok(None) => self.go_on(),
+            // What cannot be tidied keeps nothing else from being tidied; the first error of a kind is told in the end.
+            Err(error) => {
+                self.done.failed.entry(what).or_insert_with(|| error.to_string());
+                self.go_on()
+            }
+        }
+    }
+
+    fn take(&mut self, listing: Listing, pages: Pages<Value>, answer: &Value) -> Result<Option<Call>, CloudError> {
+        match pages.take_json(answer)? {
+            pagination::Step::Next(pages, call) => {
+                self.step = Step::Listing(listing, pages);
+                return Ok(Some(call));
+            }
+            pagination::Step::Complete(entries) if listing.list == calls::PORTS.list => {
+                let ports: Vec<Port> = typed(entries, "ports")?;
+                let is_of_server = |port: &Port| {
+                    let owner = port.device_owner.as_deref().unwrap_or_default();
+                    owner.is_empty() || owner.starts_with("compute:")
+                };
+                let mut servers: HashMap<String, Option<String>> =
+                    ports.into_iter().filter(is_of_server).map(|port| (port.id, port.device_id)).collect();
+                for id in self.planned("ports", servers.keys().cloned().collect()) {
+                    let server = servers.remove(&id).flatten().filter(|server| !server.is_empty());
+                    self.unused.push_back(Unused::Port(id, server));
+                }
+            }
+            pagination::Step::Complete(entries) => {
+                let floating: Vec<FloatingIp> = typed(entries, "floatingips")?;
+                let unused = floating.into_iter().filter(|floating| floating.port_id.is_none());
+                let unused = self.planned("floatingips", unused.map(|floating| floating.id).collect());
+                self.unused.extend(unused.into_iter().map(Unused::FloatingIp));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Those that were unused at the look before as well, unless they are more than may go.
+    fn planned(&mut self, what: &'static str, unused: Vec<String>) -> Vec<String> {
+        let unused = self.shared.unused_twice(what, unused);
+        match self.doing {
+            Tidying::Delete { budget } if unused.len() > budget => {
+                self.done.exceeded.insert(what, unused.len());
+                Vec::new()
+            }
+            Tidying::Delete { .. } | Tidying::Look => unused,
+        }
+    }
+
+    fn go_on(&mut self) -> Next<Call> {
+        while let Some(unused) = self.unused.pop_front() {
+            let call = match unused {
+                Unused::FloatingIp(id) => self.delete("floatingips", id),
+                Unused::Port(id, None) => self.delete("ports", id),
+                Unused::Port(id, Some(server)) => {
+                    self.step = Step::Asking(id);
+                    Some(calls::is_there(&server))
+                }
+            };
+            if let Some(call) = call {
+                return Next::Call(call);
+            }
+        }
+        if let Some(listing) = self.todo.pop_front() {
+            let filters: &'static [_] = if listing.list == calls::PORTS.list { &[("status", "DOWN")] } else { &[] };
+            let (pages, call) = Pages::filtered(listing, filters);
+            self.step = Step::Listing(listing, pages);
+            return Next::Call(call);
+        }
+        Next::Done(Outcome::Tidied(std::mem::take(&mut self.done)))
+    }
+
+    /// Nobody uses it. A mere look notes that.
+    fn delete(&mut self, what: &'static str, id: String) -> Option<Call> {
+        if self.doing == Tidying::Look {
+            self.done.unused.entry(what).or_default().push(id);
+            return None;
+        }
+        self.step = Step::Deleting(what);
+        Some(if what == "ports" { calls::delete_port(&id) } else { calls::delete_floating_ip(&id) })
+    }
+}

@@ -1,0 +1,277 @@
+//! Brings an image to Glance: its record, its content, and a look whether all of it has arrived.
+//!
+//! What a failed upload leaves is not removed here: who ordered it knows its id and has to record whether that worked.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::image_stream::Content;
+use crate::openstack::api_types;
+use crate::openstack::calls::{self, Call, Reply};
+use crate::openstack::catalog::shared::Shared;
+use crate::openstack::errors::failed;
+use nodepool_driver::error::CloudError;
+use nodepool_driver::job::Outcome;
+use nodepool_driver::state_machine::{Input, Next};
+use nodepool_model::config::upload_config::{MARKS, StoredImage, UploadOrder};
+use nodepool_model::records::ids::ExternalId;
+use nodepool_model::records::time::Span;
+
+/// A creation whose answer was lost may take effect a little later.
+const SEARCHES: [Span; 3] = [Span(1.0), Span(3.0), Span(6.0)];
+/// Between looks at an image that is being stored, growing.
+const FIRST_LOOK: Span = Span(1.0);
+const LAST_LOOK: Span = Span(10.0);
+/// Longest time from the last byte to an image that can be used.
+const STORING: f64 = 3600.0;
+/// The same for looks that fail.
+const PATIENCE: f64 = 300.0;
+/// Properties of Glance that are numbers.
+const NUMBERS: [&str; 2] = ["min_disk", "min_ram"];
+
+pub struct UploadImage {
+    shared: Arc<Shared>,
+    order: Arc<UploadOrder>,
+    id: Option<ExternalId>,
+    step: Step,
+    /// How long looks have failed since the last one that did not.
+    unanswered_s: f64,
+}
+
+#[derive(Debug)]
+enum Step {
+    Begin,
+    /// For what an earlier attempt has left; after a creation whose answer was lost, with that error and the number of searches.
+    Searching(Option<(CloudError, usize)>),
+    /// And then this one is taken, if there is one that is whole.
+    Removing(VecDeque<String>, Option<String>),
+    Creating,
+    Sending,
+    /// With how long it has been waited, and why the sending failed if it did.
+    Checking(f64, Option<CloudError>),
+    Over,
+}
+
+impl UploadImage {
+    pub fn new(shared: Arc<Shared>, order: Arc<UploadOrder>) -> Self {
+        Self { shared, order, id: None, step: Step::Begin, unanswered_s: 0.0 }
+    }
+
+    pub fn external_id(&self) -> Option<&ExternalId> {
+        self.id.as_ref()
+    }
+
+    pub fn label(&self) -> &'static str {
+        match self.step {
+            Step::Begin | Step::Searching(_) => "looking for the image",
+            Step::Removing(..) => "removing what an earlier attempt left",
+            Step::Creating => "creating image",
+            Step::Sending => "sending",
+            Step::Checking(..) => "waiting until it is stored",
+            Step::Over => "ended",
+        }
+    }
+
+    pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
+        match (std::mem::replace(&mut self.step, Step::Over), input) {
+            (Step::Begin, Input::Start) if self.order.may_exist => {
+                self.call(Step::Searching(None), calls::images_with(&self.order.marks, Span::ZERO))
+            }
+            (Step::Begin, Input::Start) => self.create(),
+            (Step::Searching(lost), Input::Reply(Ok(Reply::Json(answer)))) => self.searched(lost, &answer),
+            (Step::Removing(left, whole), Input::Reply(Ok(_) | Err(CloudError::NotFound))) => self.remove(left, whole),
+            (Step::Creating, Input::Reply(Ok(Reply::Json(image)))) => match image.get("id").and_then(Value::as_str) {
+                Some(id) => self.send(id),
+                None => Next::Failed(failed("the answer to a new image has no id".to_owned())),
+            },
+            (Step::Creating, Input::Reply(Ok(Reply::Lost(error)) | Err(error @ CloudError::Deadline))) => {
+                self.search(error, 0)
+            }
+            (Step::Sending, Input::Reply(Ok(_))) => self.look(Span::ZERO, 0.0, None),
+            // Who denies it will not have taken it.
+            (Step::Sending, Input::Reply(Err(error @ CloudError::Failed { .. }))) => {
+                self.look(Span::ZERO, 0.0, Some(error))
+            }
+            (Step::Checking(waited, lost), Input::Reply(Ok(Reply::Json(image)))) => {
+                self.unanswered_s = 0.0;
+                self.checked(waited, lost, &image)
+            }
+            (Step::Checking(_, Some(lost)), Input::Reply(Err(_))) => Next::Failed(lost),
+            // All of it is there: one look that fails is no reason to send it again.
+            (Step::Checking(waited, None), Input::Reply(Err(CloudError::Failed { .. } | CloudError::Deadline)))
+                if self.unanswered_s < PATIENCE =>
+            {
+                self.unanswered_s += LAST_LOOK.0;
+                self.look(LAST_LOOK, waited + LAST_LOOK.0, None)
+            }
+            (_, Input::Reply(Err(error))) => Next::Failed(error),
+            (step, input) => Next::Failed(failed(format!("{input:?} does not answer {step:?}"))),
+        }
+    }
+
+    fn search(&mut self, lost: CloudError, number: usize) -> Next<Call> {
+        match SEARCHES.get(number) {
+            Some(delay) => {
+                let call = calls::images_with(&self.order.marks, *delay);
+                self.call(Step::Searching(Some((lost, number))), call)
+            }
+            None => Next::Failed(lost),
+        }
+    }
+
+    fn searched(&mut self, lost: Option<(CloudError, usize)>, answer: &Value) -> Next<Call> {
+        let images: Vec<Value> = match api_types::list(answer, "images") {
+            Ok(images) => images,
+            Err(error) => return Next::Failed(failed(error)),
+        };
+        // A cloud that does not know these filters shows everything.
+        let ours: Vec<(Value, StoredImage)> = images
+            .into_iter()
+            .filter_map(|image| stored(&image).map(|known| (image, known)))
+            .filter(|(_, known)| known.bears(&self.order.marks))
+            .collect();
+        let is_whole = |image: &Value| self.is_whole(image).is_ok();
+        let whole = ours.iter().find(|(image, _)| is_whole(image)).and_then(|(image, _)| id_of(image));
+        match (lost, ours.first()) {
+            (Some(_), Some((image, _))) if whole.is_none() => match id_of(image) {
+                Some(id) => self.send(&id),
+                None => Next::Failed(failed("an image without an id".to_owned())),
+            },
+            (Some((error, number)), None) => self.search(error, number + 1),
+            (_, _) => {
+                let others = ours.iter().filter_map(|(image, _)| id_of(image)).filter(|id| whole.as_ref() != Some(id));
+                self.remove(others.collect(), whole)
+            }
+        }
+    }
+
+    fn remove(&mut self, mut left: VecDeque<String>, whole: Option<String>) -> Next<Call> {
+        match (left.pop_front(), whole) {
+            (Some(id), whole) => self.call(Step::Removing(left, whole), calls::delete_image(&id)),
+            (None, Some(whole)) => {
+                self.id = Some(ExternalId::text(whole));
+                self.done()
+            }
+            (None, None) => self.create(),
+        }
+    }
+
+    fn create(&mut self) -> Next<Call> {
+        let record = record(&self.order, &self.shared.cloud.image_properties);
+        let call = calls::create_image(Value::Object(record));
+        self.call(Step::Creating, call)
+    }
+
+    fn send(&mut self, id: &str) -> Next<Call> {
+        self.id = Some(ExternalId::text(id));
+        let content = Content {
+            file: self.order.file.clone(),
+            from: 0,
+            size: self.order.size,
+            progress: self.order.progress.clone(),
+        };
+        self.call(Step::Sending, calls::send_image(id, content))
+    }
+
+    fn look(&mut self, delay: Span, waited: f64, lost: Option<CloudError>) -> Next<Call> {
+        let Some(ExternalId::Text(id)) = &self.id else {
+            return Next::Failed(failed("there is no image to look at".to_owned()));
+        };
+        let call = if delay > Span::ZERO { calls::image_after(id, delay) } else { calls::image(id) };
+        self.call(Step::Checking(waited, lost), call)
+    }
+
+    fn checked(&mut self, waited: f64, lost: Option<CloudError>, image: &Value) -> Next<Call> {
+        let status = image.get("status").and_then(Value::as_str).unwrap_or_default();
+        match (status, lost) {
+            ("active", _) => match self.is_whole(image) {
+                Ok(()) => self.done(),
+                Err(error) => Next::Failed(failed(error)),
+            },
+            // What was sent in part is of no use.
+            (_, Some(lost)) => Next::Failed(lost),
+            ("queued" | "saving" | "uploading" | "importing", None) if waited < STORING => {
+                let delay = (waited / 2.0).clamp(FIRST_LOOK.0, LAST_LOOK.0);
+                self.look(Span(delay), waited + delay, None)
+            }
+            (status, None) => Next::Failed(failed(format!("the image is {status} after all of it was sent"))),
+        }
+    }
+
+    /// Whether the cloud has what was meant, as far as it tells.
+    fn is_whole(&self, image: &Value) -> Result<(), String> {
+        if image.get("status").and_then(Value::as_str) != Some("active") {
+            return Err("the image cannot be used".to_owned());
+        }
+        if let Some(size) = image.get("size").and_then(Value::as_u64)
+            && size != self.order.size
+        {
+            return Err(format!("the cloud has {size} bytes of the image, the file has {}", self.order.size));
+        }
+        match (image.get("checksum").and_then(Value::as_str), &self.order.md5) {
+            (Some(there), Some(here)) if there != here => {
+                Err(format!("the image was damaged on its way: its md5 is {there} there and {here} here"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn done(&self) -> Next<Call> {
+        match &self.id {
+            Some(id) => Next::Done(Outcome::Uploaded(id.clone())),
+            None => Next::Failed(failed("the image has no id".to_owned())),
+        }
+    }
+
+    fn call(&mut self, step: Step, call: Call) -> Next<Call> {
+        self.step = step;
+        Next::Call(call)
+    }
+}
+
+/// What is said of an image, as openstacksdk writes it.
+pub fn record(order: &UploadOrder, of_cloud: &BTreeMap<String, String>) -> Map<String, Value> {
+    let mut record = Map::new();
+    record.insert("name".to_owned(), order.name.as_str().into());
+    record.insert("disk_format".to_owned(), order.format.as_str().into());
+    record.insert("container_format".to_owned(), "bare".into());
+    record.insert("visibility".to_owned(), "private".into());
+    for (name, hash) in [("md5", &order.md5), ("sha256", &order.sha256)] {
+        record.insert(format!("owner_specified.openstack.{name}"), hash.clone().unwrap_or_default().into());
+    }
+    record.insert("owner_specified.openstack.object".to_owned(), format!("images/{}", order.name).into());
+    record.extend(of_cloud.iter().map(|(key, value)| (key.clone(), json!(value))));
+    record.extend(order.meta.iter().map(|(key, value)| (key.clone(), property(key, value))));
+    record.extend(order.marks.iter().map(|(key, value)| (key.clone(), json!(value))));
+    record
+}
+
+/// Properties are texts, but for a few that Glance counts with.
+fn property(key: &str, value: &Value) -> Value {
+    let number = || value.as_i64().or_else(|| value.as_str()?.trim().parse().ok());
+    match value {
+        _ if NUMBERS.contains(&key) => number().map_or_else(|| value.clone(), Value::from),
+        Value::Bool(flag) if key == "protected" => (*flag).into(),
+        Value::Bool(flag) => if *flag { "True" } else { "False" }.into(),
+        Value::Null | Value::String(_) => value.clone(),
+        Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string().into(),
+    }
+}
+
+fn id_of(image: &Value) -> Option<String> {
+    image.get("id").and_then(Value::as_str).map(str::to_owned)
+}
+
+/// An entry of Glance's listing. A snapshot of a server inherits what its image had; it is somebody's own, so it bears no mark.
+pub fn stored(image: &Value) -> Option<StoredImage> {
+    let is_snapshot = image.get("base_image_ref").is_some()
+        || image.get("instance_uuid").is_some()
+        || image.get("image_type").and_then(Value::as_str) == Some("snapshot");
+    let is_told = |key: &str| !is_snapshot || !MARKS.contains(&key);
+    let texts = image.as_object()?.iter().filter(|(key, _)| is_told(key));
+    let texts = texts.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+    let name = image.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    Some(StoredImage { id: ExternalId::text(id_of(image)?), name, meta: texts.collect() })
+}

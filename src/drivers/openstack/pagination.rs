@@ -1,0 +1,134 @@
+//! Listings that come in pages: complete or an error, never a short list.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::api_types::{self, Called, Roll, Server, ServersPage};
+use super::calls::{Call, Listing, PAGE, ROLL, SERVERS};
+use super::errors::failed;
+use nodepool_driver::error::CloudError;
+
+/// A listing under way.
+#[derive(Debug)]
+pub struct Pages<T> {
+    listing: Listing,
+    filters: &'static [(&'static str, &'static str)],
+    entries: Vec<T>,
+    marker: Option<String>,
+}
+
+impl<T> Pages<T> {
+    pub fn begin(listing: Listing) -> (Self, Call) {
+        Self::filtered(listing, &[])
+    }
+
+    pub fn filtered(listing: Listing, filters: &'static [(&'static str, &'static str)]) -> (Self, Call) {
+        (Self { listing, filters, entries: Vec::new(), marker: None }, listing.page(None, filters))
+    }
+
+    /// Takes a page in. `last`: the id of its last entry; a full page has a next one, whatever it says itself.
+    fn take(mut self, page: Vec<T>, last: Option<String>, has_more: bool) -> Result<Step<T>, CloudError> {
+        let is_full = page.len() >= PAGE;
+        self.entries.extend(page);
+        let Some(last) = last.filter(|_| has_more || is_full) else { return Ok(Step::Complete(self.entries)) };
+        if self.marker.as_ref() == Some(&last) {
+            let path = self.listing.path.join("/");
+            return Err(failed(format!("the listing of {path} gives the same page again after {last}")));
+        }
+        let call = self.listing.page(Some(&last), self.filters);
+        self.marker = Some(last);
+        Ok(Step::Next(self, call))
+    }
+}
+
+/// As `Page`, with the listing to go on with.
+pub enum Step<T> {
+    Next(Pages<T>, Call),
+    Complete(Vec<T>),
+}
+
+impl<T> Pages<T> {
+    /// What has come so far, for whoever does not need to keep it.
+    pub fn drain(&mut self) -> Vec<T> {
+        std::mem::take(&mut self.entries)
+    }
+}
+
+impl Pages<Server> {
+    pub fn servers() -> (Self, Call) {
+        Self::begin(SERVERS)
+    }
+
+    pub fn take_servers(self, page: ServersPage) -> Result<Step<Server>, CloudError> {
+        let last = page.servers.last().map(|server| server.id.clone());
+        let has_more = page.servers_links.iter().any(|link| link.rel == "next");
+        self.take(page.servers, last, has_more)
+    }
+}
+
+impl Pages<Called> {
+    pub fn roll() -> (Self, Call) {
+        Self::begin(ROLL)
+    }
+
+    pub fn take_roll(self, page: Roll) -> Result<Step<Called>, CloudError> {
+        let last = page.servers.last().map(|server| server.id.clone());
+        let has_more = page.servers_links.iter().any(|link| link.rel == "next");
+        self.take(page.servers, last, has_more)
+    }
+}
+
+impl Pages<Value> {
+    pub fn take_json(self, answer: &Value) -> Result<Step<Value>, CloudError> {
+        let list = self.listing.list;
+        let page: Vec<Value> = api_types::list(answer, list).map_err(failed)?;
+        let last = page.last().and_then(|entry| entry.get("id")?.as_str().map(str::to_owned));
+        let links = answer.get(format!("{list}_links")).and_then(Value::as_array);
+        let next =
+            links.is_some_and(|links| links.iter().any(|link| link.get("rel").and_then(Value::as_str) == Some("next")));
+        // Glance names the next page in the answer itself.
+        let has_more = next || answer.get("next").is_some();
+        self.take(page, last, has_more)
+    }
+}
+
+/// The entries of a complete listing as what they are.
+pub fn typed<T: for<'de> Deserialize<'de>>(entries: Vec<Value>, what: &str) -> Result<Vec<T>, CloudError> {
+    let typed = entries.into_iter().map(serde_json::from_value).collect::<Result<_, _>>();
+    typed.map_err(|error| failed(format!("an entry of the listing of {what} cannot be read: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn page(entries: &[&str], more: bool) -> Value {
+        let entries: Vec<Value> = entries.iter().map(|id| json!({"id": id})).collect();
+        let links = if more { json!([{"rel": "next", "href": "x"}]) } else { json!([]) };
+        json!({"networks": entries, "networks_links": links})
+    }
+
+    fn begun() -> Pages<Value> {
+        Pages::begin(super::super::calls::NETWORKS).0
+    }
+
+    #[test]
+    fn pages_follow_each_other_until_none_is_announced() {
+        let Ok(Step::Next(pages, _)) = begun().take_json(&page(&["a", "b"], true)) else { panic!("no next page") };
+        let Ok(Step::Complete(entries)) = pages.take_json(&page(&["c"], false)) else { panic!("no end") };
+        assert_eq!(entries.len(), 3);
+    }
+
+    #[test]
+    fn a_page_that_comes_again_is_an_error() {
+        let Ok(Step::Next(pages, _)) = begun().take_json(&page(&["a"], true)) else { panic!("no next page") };
+        assert!(pages.take_json(&page(&["a"], true)).is_err());
+    }
+
+    #[test]
+    fn an_answer_without_the_list_is_an_error() {
+        assert!(begun().take_json(&json!({})).is_err());
+        assert!(begun().take_json(&json!({"networks": 1})).is_err());
+    }
+}

@@ -1,0 +1,262 @@
+//! A session with a real ZooKeeper: connecting, the port's operations, closing.
+//!
+//! What the client crate does not do, or does in ways that would hurt, is made good in the files below; why is told in
+//! `doc/decisions/0011-zookeeper-client.md`.
+
+pub(crate) mod connection;
+pub(crate) mod errors;
+pub(crate) mod reconnect;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tracing::warn;
+use zookeeper_client::SessionInfo;
+
+use crate::client::connection::{Incarnation, Refusal};
+use crate::client::reconnect::{Command, Complaint, Keeper, Shared};
+use crate::client::rewatch::Events;
+use crate::{Connection, Reply, SessionState};
+use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, WatchEvent, ZkError};
+
+mod options;
+mod probe;
+mod rewatch;
+mod tls;
+
+pub use crate::client::options::{ConnectError, ConnectOptions, Server};
+pub use crate::client::tls::{Tls, TlsError, install_crypto_provider};
+pub use nodepool_model::config::HostNames;
+
+/// First and longest pause between two attempts to connect.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A session with a ZooKeeper ensemble. Dropping it ends the session at once, in the background; `close` waits for it.
+pub struct RealConnection {
+    shared: Arc<Shared>,
+    session: SessionInfo,
+    chroot: String,
+    /// One closing and the reloads of the configuration, so nothing piles up.
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+/// One attempt at every server. The error says what is wrong with each.
+pub async fn connect(options: ConnectOptions) -> Result<Arc<RealConnection>, ConnectError> {
+    match attempt(&options).await {
+        Ok(connection) => Ok(connection),
+        Err(Refusal::Known(error)) => Err(error),
+        Err(refusal) => Err(ConnectError::Unreachable(reconnect::reason(&options, refusal).await)),
+    }
+}
+
+/// Tries until there is a session, with a warning every ten seconds. `Ok(None)` when cancelled; an error only where the
+/// configuration itself is wrong.
+pub async fn connect_until(
+    options: ConnectOptions,
+    cancelled: impl Future<Output = ()>,
+) -> Result<Option<Arc<RealConnection>>, ConnectError> {
+    let mut cancelled = std::pin::pin!(cancelled);
+    tokio::select! {
+        biased;
+        () = &mut cancelled => Ok(None),
+        connected = persevere(options) => connected.map(Some),
+    }
+}
+
+async fn persevere(options: ConnectOptions) -> Result<Arc<RealConnection>, ConnectError> {
+    let mut pause = FIRST_PAUSE;
+    let mut complaint = Complaint::default();
+    loop {
+        let refusal = match attempt(&options).await {
+            Ok(connection) => return Ok(connection),
+            Err(Refusal::Known(error)) if error.is_final() => return Err(error),
+            Err(refusal) => refusal,
+        };
+        if complaint.is_due() {
+            let reason = reconnect::reason(&options, refusal).await;
+            warn!(%reason, "no connection to ZooKeeper, trying again");
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn attempt(options: &ConnectOptions) -> Result<Arc<RealConnection>, Refusal> {
+    options.check()?;
+    install_crypto_provider();
+    let incarnation = reconnect::in_time(options, Incarnation::open(options, None)).await?;
+    Ok(Arc::new(RealConnection::start(options.clone(), incarnation)?))
+}
+
+impl RealConnection {
+    /// The keeper has a thread of its own, so that neither a busy nor a stopped arbiter costs us the session.
+    fn start(options: ConnectOptions, incarnation: Incarnation) -> Result<Self, ConnectError> {
+        let no_thread = |error: std::io::Error| ConnectError::NoThread(error.to_string());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
+        let shared = Arc::new(Shared::new(&incarnation, options.request_deadline()));
+        let session = incarnation.session().clone();
+        let chroot = options.chroot.clone();
+        let (commands, orders) = mpsc::unbounded_channel();
+        let keeper = Keeper { options, shared: shared.clone(), session: session.clone(), commands: orders };
+        let body = move || runtime.block_on(keeper.run(incarnation));
+        std::thread::Builder::new().name("zookeeper".to_owned()).spawn(body).map_err(no_thread)?;
+        Ok(Self { shared, session, chroot, commands })
+    }
+
+    /// Ends the session: its ephemerals are gone when this resolves, unless no server could be reached. Waits two
+    /// seconds at most for each of finding a server and telling it.
+    pub fn close(&self) -> BoxFuture<'static, ()> {
+        let (heard, closed) = oneshot::channel();
+        // A keeper that has ended drops the command, and with it the sender of the answer.
+        let _ = self.commands.send(Command::Close(heard));
+        closed.map(|_| ()).boxed()
+    }
+
+    /// Moves the session to other servers of the same ensemble, as a reload of the configuration asks.
+    pub fn set_servers(&self, servers: Vec<Server>) {
+        // Without a keeper the session is over, which its state says already.
+        let _ = self.commands.send(Command::Servers(servers));
+    }
+
+    /// Number and password of the session: whoever has them can take it over.
+    pub fn credentials(&self) -> SessionInfo {
+        self.session.clone()
+    }
+}
+
+impl Connection for RealConnection {
+    fn get(&self, path: &str) -> Reply<(Bytes, Stat)> {
+        let path = path.to_owned();
+        self.shared.submit(|live| async move {
+            let (data, stat) = live.client().get_data(&path).await.map_err(errors::error)?;
+            Ok((Bytes::from(data), errors::stat(stat)))
+        })
+    }
+
+    fn get_many(&self, paths: &[String]) -> Reply<Vec<Result<(Bytes, Stat), ZkError>>> {
+        let paths = paths.to_vec();
+        self.shared.submit(move |live| async move {
+            let client = live.client();
+            let mut reader = client.new_multi_reader();
+            for path in &paths {
+                reader.add_get_data(path).map_err(errors::error)?;
+            }
+            let results = reader.commit().await.map_err(errors::error)?;
+            if results.len() != paths.len() {
+                return Err(ZkError::Protocol(format!("{} answers to {} reads", results.len(), paths.len())));
+            }
+            results.into_iter().map(errors::read_reply).collect()
+        })
+    }
+
+    fn exists(&self, path: &str) -> Reply<Option<Stat>> {
+        let path = path.to_owned();
+        self.shared.submit(|live| async move {
+            let stat = live.client().check_stat(&path).await.map_err(errors::error)?;
+            Ok(stat.map(errors::stat))
+        })
+    }
+
+    fn children(&self, path: &str) -> Reply<(Vec<String>, Stat)> {
+        let path = path.to_owned();
+        self.shared.submit(|live| async move {
+            let (names, stat) = live.client().get_children(&path).await.map_err(errors::error)?;
+            Ok((names, errors::stat(stat)))
+        })
+    }
+
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Reply<(String, Stat)> {
+        if let Err(error) = errors::check_size(&self.chroot, &[(path, &data)]) {
+            return reconnect::failed(error);
+        }
+        let path = path.to_owned();
+        self.shared.submit(move |live| async move {
+            let options = errors::create_options(mode);
+            let (stat, sequence) =
+                live.by_leader(live.client().create(&path, &data, &options)).await.map_err(errors::error)?;
+            Ok((errors::created_path(path, mode, sequence), errors::stat(stat)))
+        })
+    }
+
+    fn set(&self, path: &str, data: Bytes, version: i32) -> Reply<Stat> {
+        if let Err(error) = errors::check_size(&self.chroot, &[(path, &data)]) {
+            return reconnect::failed(error);
+        }
+        let path = path.to_owned();
+        self.shared.submit(move |live| async move {
+            let stat =
+                live.by_leader(live.client().set_data(&path, &data, Some(version))).await.map_err(errors::error)?;
+            Ok(errors::stat(stat))
+        })
+    }
+
+    fn delete(&self, path: &str, version: i32) -> Reply<()> {
+        let path = path.to_owned();
+        self.shared.submit(move |live| async move {
+            live.by_leader(live.client().delete(&path, Some(version))).await.map_err(errors::error)
+        })
+    }
+
+    fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>> {
+        if let Err(error) = errors::check_ops_size(&self.chroot, &ops) {
+            return reconnect::failed(error);
+        }
+        self.shared.submit(move |live| async move {
+            let client = live.client();
+            let mut writer = client.new_multi_writer();
+            for (index, op) in ops.iter().enumerate() {
+                let bad = |error| ZkError::Multi { index, source: Box::new(errors::error(error)) };
+                errors::add_op(&mut writer, op).map_err(bad)?;
+            }
+            let results = live.by_leader(writer.commit()).await.map_err(errors::multi_error)?;
+            results.into_iter().map(errors::op_reply).collect()
+        })
+    }
+
+    fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>> {
+        let (events, stream) = Events::channel(path);
+        // Before it is sent: a connection that comes next must know of it, whatever becomes of this one.
+        self.shared.watches.add(events.clone());
+        self.shared.submit(|live| async move {
+            // A request that waited for a connection finds that the connection has brought the watch along.
+            if !events.is_standing() {
+                live.watch(events).await.map_err(errors::error)?;
+            }
+            Ok(stream)
+        })
+    }
+
+    fn exists_and_watch(&self, path: &str) -> Reply<(Option<Stat>, BoxFuture<'static, ()>)> {
+        let path = path.to_owned();
+        self.shared.submit(|live| async move {
+            let client = live.client();
+            let (stat, watcher) = client.check_and_watch_stat(&path).await.map_err(errors::error)?;
+            Ok((stat.map(errors::stat), live.once(watcher).boxed()))
+        })
+    }
+
+    fn sync(&self, path: &str) -> Reply<()> {
+        let path = path.to_owned();
+        self.shared.submit(|live| async move { live.by_leader(live.client().sync(&path)).await.map_err(errors::error) })
+    }
+
+    fn lives_until(&self) -> Option<Instant> {
+        self.shared.lives_until()
+    }
+
+    fn session_id(&self) -> i64 {
+        self.shared.session_id
+    }
+
+    fn session(&self) -> watch::Receiver<SessionState> {
+        self.shared.state()
+    }
+}

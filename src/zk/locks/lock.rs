@@ -1,0 +1,407 @@
+//! Locks that kazoo's clients understand: contenders in a directory, of which the smallest number holds the lock.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::runtime::Handle;
+
+use crate::paths::{self, Place};
+use crate::{SessionState, Zk};
+use zookeeper_server::types::{CreateMode, Op, ZkError};
+
+/// How often something is tried again that failed although there is a connection.
+const TRIES: usize = 5;
+const PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A held lock. Dropping it gives it back in the background; `release` waits for that.
+#[derive(Debug)]
+pub struct Lock {
+    contender: Contender,
+}
+
+impl Lock {
+    /// The contender's znode.
+    pub fn path(&self) -> &str {
+        match &self.contender.state {
+            State::At(path) => path,
+            State::Asked | State::Gone => unreachable!("a lock is made of a contender that was seen"),
+        }
+    }
+
+    /// The lock directory.
+    pub fn directory(&self) -> &str {
+        paths::parent(self.path()).expect("a contender lies in its directory")
+    }
+
+    /// To put into every transaction that relies on this lock: it fails where the lock was lost, by an expired session
+    /// or by somebody who broke it.
+    pub fn fence(&self) -> Op {
+        Op::check(self.path(), -1)
+    }
+
+    /// To give the lock back as part of a transaction. `spent` says that it went through.
+    pub fn release_op(&self) -> Op {
+        Op::delete(self.path(), -1)
+    }
+
+    /// The contender went away in a transaction, so there is nothing to give back.
+    pub fn spent(mut self) {
+        self.contender.state = State::Gone;
+    }
+
+    /// Gives the lock back. After an error the attempt goes on in the background.
+    pub async fn release(mut self) -> Result<(), ZkError> {
+        self.contender.leave().await
+    }
+}
+
+/// A lock to be taken as part of a transaction, which has to prove as well that nobody else has it. Dropped before its
+/// outcome was told, it counts as perhaps taken and is given back in the background.
+#[derive(Debug)]
+pub struct PlannedLock {
+    contender: Contender,
+}
+
+impl PlannedLock {
+    pub fn new(zk: &Zk, directory: &str) -> Self {
+        let mut contender = Contender::new(zk, directory, CreateMode::EphemeralSequential);
+        contender.state = State::Asked;
+        Self { contender }
+    }
+
+    /// To put into the transaction, after the operations that leave the directory there and empty.
+    pub fn op(&self) -> Op {
+        let prefix = paths::contender_prefix(&self.contender.directory, &self.contender.unique);
+        Op::create(prefix, Bytes::new(), self.contender.mode)
+    }
+
+    /// The transaction went through and made this znode.
+    pub fn taken(mut self, path: String) -> Lock {
+        self.contender.state = State::At(path);
+        Lock { contender: self.contender }
+    }
+
+    /// The transaction did not go through, so nothing is there.
+    pub fn refused(mut self) {
+        self.contender.state = State::Gone;
+    }
+}
+
+/// Takes the lock if nobody has it. `identifier` is what others see as the holder's name; empty is usual.
+///
+/// A lock directory is created if need be, but never the record it belongs to: `NoNode` means that it is gone.
+pub async fn try_lock(zk: &Zk, directory: &str, identifier: &str) -> Result<Option<Lock>, ZkError> {
+    let contender = try_enter(zk, directory, identifier, CreateMode::EphemeralSequential).await?;
+    Ok(contender.map(|contender| Lock { contender }))
+}
+
+/// Takes the lock in a way that outlives the session, and us. The contender's path; `break_lock` takes it away.
+pub async fn try_lock_for_good(zk: &Zk, directory: &str, identifier: &str) -> Result<Option<String>, ZkError> {
+    let contender = try_enter(zk, directory, identifier, CreateMode::PersistentSequential).await?;
+    Ok(contender.map(|contender| {
+        let lock = Lock { contender };
+        let path = lock.path().to_owned();
+        lock.spent();
+        path
+    }))
+}
+
+/// Waits for its turn, but not longer than `within`. `None` when that was not long enough.
+pub async fn lock_within(
+    zk: &Zk,
+    directory: &str,
+    identifier: &str,
+    within: Duration,
+) -> Result<Option<Lock>, ZkError> {
+    let mut contender = Contender::new(zk, directory, CreateMode::EphemeralSequential);
+    match tokio::time::timeout(within, contender.wait(identifier)).await {
+        Ok(Ok(())) => Ok(Some(Lock { contender })),
+        Ok(Err(error)) => Err(error),
+        Err(_) => {
+            if *zk.session().borrow() == SessionState::Connected {
+                // What cannot be taken back now is taken back in the background.
+                let _ = contender.leave().await;
+            }
+            Ok(None)
+        }
+    }
+}
+
+/// Waits for its turn as long as the session lives.
+pub async fn lock(zk: &Zk, directory: &str, identifier: &str) -> Result<Lock, ZkError> {
+    let mut contender = Contender::new(zk, directory, CreateMode::EphemeralSequential);
+    contender.wait(identifier).await?;
+    Ok(Lock { contender })
+}
+
+/// The contenders of a lock, the holder first; none where there is no such directory.
+pub async fn contenders(zk: &Zk, directory: &str) -> Result<Vec<String>, ZkError> {
+    let names = match zk.children(directory).await {
+        Ok((names, _)) => names,
+        Err(ZkError::NoNode) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut contenders: Vec<String> = names.into_iter().filter(|name| paths::is_contender(name)).collect();
+    contenders.sort_by(|a, b| paths::contender_sequence(a).cmp(&paths::contender_sequence(b)));
+    Ok(contenders)
+}
+
+/// Takes the lock away from whoever holds it. False when nobody did.
+pub async fn break_lock(zk: &Zk, directory: &str) -> Result<bool, ZkError> {
+    let Some(holder) = contenders(zk, directory).await?.into_iter().next() else { return Ok(false) };
+    match zk.delete(&format!("{directory}/{holder}"), -1).await {
+        Ok(()) => Ok(true),
+        Err(ZkError::NoNode) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Creates a path with all its parents, but no records: an empty record would only confuse those who read it.
+pub async fn make_path(zk: &Zk, path: &str) -> Result<(), ZkError> {
+    match zk.create(path, Bytes::new(), CreateMode::Persistent).await {
+        Ok(_) | Err(ZkError::NodeExists) => return Ok(()),
+        Err(ZkError::NoNode) => {}
+        Err(error) => return Err(error),
+    }
+    let parent = paths::parent(path).filter(|parent| *parent != "/").ok_or(ZkError::NoNode)?;
+    match paths::parse(parent) {
+        Place::Node(_) | Place::Request(_) | Place::ImageBuild(..) | Place::ImageUpload(..) => {
+            return Err(ZkError::NoNode);
+        }
+        _ => Box::pin(make_path(zk, parent)).await?,
+    }
+    match zk.create(path, Bytes::new(), CreateMode::Persistent).await {
+        Ok(_) | Err(ZkError::NodeExists) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+async fn try_enter(zk: &Zk, directory: &str, identifier: &str, mode: CreateMode) -> Result<Option<Contender>, ZkError> {
+    for _ in 0..TRIES {
+        let mut contender = Contender::new(zk, directory, mode);
+        contender.enter(identifier).await?;
+        match contender.standing().await? {
+            Standing::Holds => return Ok(Some(contender)),
+            Standing::Behind(_) => {
+                // What cannot be taken back now is taken back in the background.
+                let _ = contender.leave().await;
+                return Ok(None);
+            }
+            Standing::Missing => contender.state = State::Gone,
+        }
+    }
+    // Somebody removes contenders as fast as we make them, so the lock is not ours.
+    Ok(None)
+}
+
+/// Where a contender stands.
+enum Standing {
+    Holds,
+    /// Behind this one, the nearest.
+    Behind(String),
+    /// Somebody removed it.
+    Missing,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    /// Its creation may be under way; it can be found by its unique name.
+    Asked,
+    At(String),
+    Gone,
+}
+
+/// A znode of ours in a lock directory, or the intention of one. Does not stay behind when dropped.
+struct Contender {
+    zk: Zk,
+    directory: String,
+    /// What its name starts with; unique.
+    unique: String,
+    mode: CreateMode,
+    state: State,
+}
+
+impl std::fmt::Debug for Contender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Contender({}/{} {:?})", self.directory, self.unique, self.state)
+    }
+}
+
+impl Contender {
+    fn new(zk: &Zk, directory: &str, mode: CreateMode) -> Self {
+        let unique = nodepool_rng::uuid().simple().to_string();
+        Self { zk: zk.clone(), directory: directory.to_owned(), unique, mode, state: State::Gone }
+    }
+
+    /// Creates the contender's znode, once and only once.
+    async fn enter(&mut self, identifier: &str) -> Result<(), ZkError> {
+        let prefix = paths::contender_prefix(&self.directory, &self.unique);
+        let mut unknown = ZkError::NoNode;
+        for _ in 0..TRIES {
+            self.state = State::Asked;
+            match self.zk.create(&prefix, Bytes::copy_from_slice(identifier.as_bytes()), self.mode).await {
+                Ok((path, _)) => {
+                    self.state = State::At(path);
+                    return Ok(());
+                }
+                Err(ZkError::NoNode) => {
+                    self.state = State::Gone;
+                    make_path(&self.zk, &self.directory).await?;
+                }
+                Err(error @ ZkError::Unknown(_)) => {
+                    // It may exist all the same. Without a connection that cannot be told, and there is no point in
+                    // waiting here: whoever can wait does so above.
+                    if !self.is_connected() {
+                        return Err(error);
+                    }
+                    self.locate().await?;
+                    if self.state != State::Gone {
+                        return Ok(());
+                    }
+                    unknown = error;
+                }
+                Err(error) => {
+                    self.state = State::Gone;
+                    return Err(error);
+                }
+            }
+        }
+        Err(unknown)
+    }
+
+    async fn standing(&self) -> Result<Standing, ZkError> {
+        let mut ahead = None;
+        for name in contenders(&self.zk, &self.directory).await? {
+            if name.starts_with(&self.unique) {
+                return Ok(ahead.map_or(Standing::Holds, Standing::Behind));
+            }
+            ahead = Some(format!("{}/{name}", self.directory));
+        }
+        Ok(Standing::Missing)
+    }
+
+    /// Enters and waits until it holds the lock. A lost connection is waited out; its place in the queue remains.
+    async fn wait(&mut self, identifier: &str) -> Result<(), ZkError> {
+        loop {
+            match self.step(identifier).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(ZkError::Unknown(_)) => {
+                    tokio::time::sleep(PAUSE).await;
+                    if !connected(&self.zk).await {
+                        return Err(ZkError::SessionExpired);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// True when it holds the lock; false when it is worth looking again.
+    async fn step(&mut self, identifier: &str) -> Result<bool, ZkError> {
+        if self.state == State::Asked {
+            self.locate().await?;
+        }
+        if self.state == State::Gone {
+            self.enter(identifier).await?;
+        }
+        match self.standing().await? {
+            Standing::Holds => return Ok(true),
+            Standing::Missing => self.state = State::Gone,
+            Standing::Behind(predecessor) => {
+                if let (Some(_), changed) = self.zk.exists_and_watch(&predecessor).await? {
+                    changed.await;
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// After an unknown outcome: is it there?
+    async fn locate(&mut self) -> Result<(), ZkError> {
+        self.state = match find(&self.zk, &self.directory, &self.unique).await? {
+            Some(name) => State::At(format!("{}/{name}", self.directory)),
+            None => State::Gone,
+        };
+        Ok(())
+    }
+
+    /// Takes the contender back and waits for it. After an error dropping it goes on trying.
+    async fn leave(&mut self) -> Result<(), ZkError> {
+        if self.state == State::Asked {
+            self.locate().await?;
+        }
+        let State::At(path) = &self.state else { return Ok(()) };
+        match self.zk.delete(path, -1).await {
+            // An expired session takes its contenders along.
+            Ok(()) | Err(ZkError::NoNode | ZkError::SessionExpired) => {
+                self.state = State::Gone;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is_connected(&self) -> bool {
+        *self.zk.session().borrow() == SessionState::Connected
+    }
+}
+
+impl Drop for Contender {
+    fn drop(&mut self) {
+        let path = match std::mem::replace(&mut self.state, State::Gone) {
+            State::Gone => return,
+            State::At(path) => Some(path),
+            State::Asked => None,
+        };
+        // Sent here and now, so that even a process about to end gives its locks back.
+        let first = path.as_ref().map(|path| self.zk.delete(path, -1));
+        if let Ok(runtime) = Handle::try_current() {
+            let (zk, directory, unique) = (self.zk.clone(), self.directory.clone(), self.unique.clone());
+            runtime.spawn(async move {
+                if let Some(reply) = first
+                    && is_settled(&reply.await)
+                {
+                    return;
+                }
+                clean_up(&zk, &directory, &unique).await;
+            });
+        }
+    }
+}
+
+/// Whether nothing is left to do about a contender that was deleted.
+fn is_settled(result: &Result<(), ZkError>) -> bool {
+    !matches!(result, Err(ZkError::Unknown(_) | ZkError::Protocol(_)))
+}
+
+/// Finds a contender by its unique name and removes it, over lost connections, until that is certain or the session is
+/// over, which is as good.
+async fn clean_up(zk: &Zk, directory: &str, unique: &str) {
+    let mut pause = PAUSE;
+    while connected(zk).await {
+        match find(zk, directory, unique).await {
+            Ok(None) => return,
+            Ok(Some(name)) if is_settled(&zk.delete(&format!("{directory}/{name}"), -1).await) => return,
+            Ok(Some(_)) | Err(ZkError::Unknown(_) | ZkError::Protocol(_)) => {}
+            Err(_) => return,
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn find(zk: &Zk, directory: &str, unique: &str) -> Result<Option<String>, ZkError> {
+    let contenders = contenders(zk, directory).await?;
+    Ok(contenders.into_iter().find(|name| name.starts_with(unique)))
+}
+
+/// Waits while the session is suspended. False when it is over.
+async fn connected(zk: &Zk) -> bool {
+    let mut state = zk.session();
+    match state.wait_for(|state| *state != SessionState::Suspended).await {
+        Ok(state) => *state == SessionState::Connected,
+        Err(_) => false,
+    }
+}

@@ -1,0 +1,4 @@
+//! Locks and elections, compatible with kazoo's.
+
+pub mod election;
+pub mod lock;

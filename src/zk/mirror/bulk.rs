@@ -1,0 +1,497 @@
+//! Reads whole subtrees in pipelined batches: what the mirror begins with and falls back to after a reconnect.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::pin;
+
+use bytes::Bytes;
+use futures::stream::{self, Stream, StreamExt};
+
+use super::bulk_images::{self, ImagesPicture};
+use super::records::{Decoded, decode_stored};
+use crate::paths::{self, Place};
+use crate::{Connection, Zk};
+use nodepool_model::records::component::{Component, ComponentKind, PoolComponent};
+use nodepool_model::records::ids::{NodeId, RequestId};
+use nodepool_model::records::image_build::BuildKey;
+use nodepool_model::records::node::Node;
+use nodepool_model::records::request::NodeRequest;
+use nodepool_model::snapshot::images::Images;
+use nodepool_model::snapshot::{LockChange, LockView, Snapshot, Stored};
+use zookeeper_server::types::{Stat, ZkError};
+
+/// Znodes read by one request. Records are small; with the largest there are (1 MB) an answer is 64 MB.
+pub const BATCH: usize = 64;
+/// Requests that are under way at once. More does not make ZooKeeper faster, fewer leaves it waiting.
+pub const WINDOW: usize = 16;
+
+/// What a read of one znode found.
+pub(crate) type Answer = (String, Result<(Bytes, Stat), ZkError>);
+
+/// Reads these znodes, many with one request; the answers come in the order of the paths.
+pub fn read_all<'a>(
+    zk: &'a dyn Connection,
+    paths: Vec<String>,
+) -> impl Stream<Item = Result<Vec<Answer>, ZkError>> + 'a {
+    let batches: Vec<Vec<String>> = paths.chunks(BATCH).map(<[String]>::to_vec).collect();
+    stream::iter(batches).map(|paths| read_batch(zk, paths)).buffered(WINDOW)
+}
+
+/// Together, or one by one where the answer would be larger than the coordinator's may be: some of these records are huge.
+pub(crate) fn read_batch(
+    zk: &dyn Connection,
+    paths: Vec<String>,
+) -> impl Future<Output = Result<Vec<Answer>, ZkError>> + '_ {
+    let reply = zk.get_many(&paths);
+    async move {
+        match reply.await {
+            Ok(answers) => Ok(paths.into_iter().zip(answers).collect()),
+            Err(ZkError::BadArguments(_)) if paths.len() > 1 => {
+                let mut answers = Vec::new();
+                for path in paths {
+                    let answer = zk.get(&path).await;
+                    answers.push((path, answer));
+                }
+                Ok(answers)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What was read below one root.
+#[derive(Default)]
+pub struct Picture {
+    root: String,
+    /// The newest transaction by which something came or went below the root when that was listed.
+    listed_at: i64,
+    nodes: BTreeMap<NodeId, Stored<Node>>,
+    empty_nodes: BTreeSet<NodeId>,
+    node_locks: BTreeMap<NodeId, LockView>,
+    requests: BTreeMap<RequestId, Stored<NodeRequest>>,
+    request_locks: BTreeMap<RequestId, LockView>,
+    pools: BTreeMap<String, Stored<PoolComponent>>,
+    components: BTreeMap<(ComponentKind, String), Stored<Component>>,
+    images: ImagesPicture,
+    unreadable: BTreeMap<String, String>,
+    /// What was listed and had gone when it was to be read.
+    vanished: BTreeSet<String>,
+    /// Nodes that we have made ourselves since the reading began.
+    ours: BTreeSet<NodeId>,
+}
+
+/// Reads everything below one of the mirror's roots.
+pub async fn read(zk: &Zk, root: &str) -> Result<Picture, ZkError> {
+    let mut picture = Picture { root: root.to_owned(), ..Picture::default() };
+    match root {
+        paths::IMAGES => (picture.images, picture.unreadable) = bulk_images::read(zk).await?,
+        paths::REQUEST_LOCKS => read_lock_directories(zk, root, &mut picture).await?,
+        paths::COMPONENTS => {
+            for kind in ComponentKind::ALL {
+                read_records(zk, &paths::components(kind), &mut picture).await?;
+            }
+        }
+        _ => read_records(zk, root, &mut picture).await?,
+    }
+    Ok(picture)
+}
+
+async fn read_records(zk: &Zk, parent: &str, picture: &mut Picture) -> Result<(), ZkError> {
+    let listed = none_if_missing(zk.children(parent).await)?;
+    picture.listed_at = listed.as_ref().map_or(i64::MAX, |(_, stat)| stat.pzxid);
+    let (names, _) = listed.unwrap_or_default();
+    let records = names.iter().map(|name| format!("{parent}/{name}")).collect();
+    let mut reads = pin!(read_all(zk.as_ref(), records));
+    let mut with_children = Vec::new();
+    while let Some(batch) = reads.next().await {
+        for (path, answer) in batch? {
+            let (data, stat) = match answer {
+                Ok(read) => read,
+                Err(ZkError::NoNode) => {
+                    picture.vanished.insert(path);
+                    continue;
+                }
+                // One that is not for us is none of the others' business.
+                Err(ZkError::NotPermitted(reason)) => {
+                    picture.refuse(&path, reason);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            picture.take(&path, &data, &stat);
+            if stat.num_children > 0
+                && let Place::Node(id) = paths::parse(&path)
+            {
+                with_children.push(paths::node_lock(&id));
+            }
+        }
+    }
+    for (path, view) in read_locks(zk, with_children).await? {
+        if let Place::NodeLock(id) = paths::parse(&path) {
+            picture.node_locks.insert(id, view);
+        }
+    }
+    Ok(())
+}
+
+async fn read_lock_directories(zk: &Zk, parent: &str, picture: &mut Picture) -> Result<(), ZkError> {
+    let (names, _) = none_if_missing(zk.children(parent).await)?.unwrap_or_default();
+    let directories = names.into_iter().map(|name| paths::request_lock(&RequestId::from(name))).collect();
+    for (path, view) in read_locks(zk, directories).await? {
+        if let Place::RequestLock(id) = paths::parse(&path) {
+            picture.request_locks.insert(id, view);
+        }
+    }
+    Ok(())
+}
+
+/// Who contends for these locks; directories that are not there are left out. Most are empty, and their stat says so.
+pub(crate) async fn read_locks(zk: &Zk, directories: Vec<String>) -> Result<Vec<(String, LockView)>, ZkError> {
+    let mut views = Vec::new();
+    let mut occupied = Vec::new();
+    let mut reads = pin!(read_all(zk.as_ref(), directories));
+    while let Some(batch) = reads.next().await {
+        for (path, answer) in batch? {
+            match none_if_missing(answer)? {
+                Some((_, stat)) if stat.num_children == 0 => views.push((path, lock_view(Vec::new(), &stat))),
+                Some(_) => occupied.push(path),
+                None => {}
+            }
+        }
+    }
+    let mut reads = stream::iter(occupied)
+        .map(|path| {
+            let reply = zk.children(&path);
+            async move { (path, reply.await) }
+        })
+        .buffer_unordered(WINDOW * BATCH);
+    while let Some((path, answer)) = reads.next().await {
+        if let Some((names, stat)) = none_if_missing(answer)? {
+            views.push((path, lock_view(names, &stat)));
+        }
+    }
+    Ok(views)
+}
+
+fn lock_view(names: Vec<String>, stat: &Stat) -> LockView {
+    let contenders = names.into_iter().filter(|name| paths::is_contender(name)).collect();
+    LockView { exists: true, contenders, mtime_ms: stat.mtime }
+}
+
+/// What vanished between its listing and its read is simply not there.
+pub(crate) fn none_if_missing<T>(answer: Result<T, ZkError>) -> Result<Option<T>, ZkError> {
+    match answer {
+        Ok(value) => Ok(Some(value)),
+        Err(ZkError::NoNode) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Picture {
+    /// Sorts one znode in by its path.
+    pub fn take(&mut self, path: &str, data: &Bytes, stat: &Stat) {
+        match paths::parse(path) {
+            Place::Node(id) => match decode_stored::<Node>(data, stat) {
+                Decoded::Record(stored) => drop(self.nodes.insert(id, stored)),
+                Decoded::Empty => drop(self.empty_nodes.insert(id)),
+                Decoded::Unreadable(reason) => drop(self.unreadable.insert(path.to_owned(), reason)),
+            },
+            Place::Request(id) => match decode_stored::<NodeRequest>(data, stat) {
+                Decoded::Record(stored) => drop(self.requests.insert(id, stored)),
+                Decoded::Empty => drop(self.unreadable.insert(path.to_owned(), "no data".to_owned())),
+                Decoded::Unreadable(reason) => drop(self.unreadable.insert(path.to_owned(), reason)),
+            },
+            Place::Component { kind, name } => self.take_component(path, kind, name, data, stat),
+            _ => {
+                if let Some(reason) = self.images.take(path, data, stat) {
+                    self.unreadable.insert(path.to_owned(), reason);
+                }
+            }
+        }
+    }
+
+    fn take_component(&mut self, path: &str, kind: ComponentKind, name: String, data: &Bytes, stat: &Stat) {
+        if kind == ComponentKind::Pool {
+            match decode_stored::<PoolComponent>(data, stat) {
+                Decoded::Record(stored) => drop(self.pools.insert(name.clone(), stored)),
+                Decoded::Empty => drop(self.unreadable.insert(path.to_owned(), "no data".to_owned())),
+                Decoded::Unreadable(reason) => drop(self.unreadable.insert(path.to_owned(), reason)),
+            }
+        }
+        if let Decoded::Record(stored) = decode_stored::<Component>(data, stat) {
+            self.components.insert((kind, name), stored);
+        }
+    }
+
+    /// A znode that cannot be read, and why.
+    pub fn refuse(&mut self, path: &str, reason: String) {
+        self.unreadable.insert(path.to_owned(), reason);
+    }
+
+    /// Whether a record that is not listed was written after the listing, by ourselves while the rest was read. One that had gone by
+    /// then was written before it went, and its going is among what the listing has seen.
+    fn has_come_since(&self, written: i64) -> bool {
+        written > self.listed_at
+    }
+
+    /// Whether this is of an earlier time than what was known before it was read: somebody has restored ZooKeeper from a copy. Sessions
+    /// are in such copies, too, and so ours may go on in a past that it has seen the future of.
+    pub fn is_older_than(&self, known: &Snapshot) -> bool {
+        // What is not there any more has gone before the listing, which has seen that.
+        let went_unseen = |path: String, known: i64| {
+            self.has_come_since(known) && !self.vanished.contains(&path) && !self.unreadable.contains_key(&path)
+        };
+        match self.root.as_str() {
+            paths::NODES => known.nodes().any(|(id, known)| match self.nodes.get(id) {
+                Some(read) => read.mzxid < known.mzxid,
+                None => !self.empty_nodes.contains(id) && went_unseen(paths::node(id), known.mzxid),
+            }),
+            paths::REQUESTS => known.requests().any(|(id, known)| match self.requests.get(id) {
+                Some(read) => read.mzxid < known.mzxid,
+                None => went_unseen(paths::request(id), known.mzxid),
+            }),
+            _ => false,
+        }
+    }
+
+    /// Adds what was read; returns the records that do not parse and were not known to.
+    pub fn merge_into(self, snapshot: &mut Snapshot) -> Vec<(String, String)> {
+        for (id, view) in self.node_locks {
+            snapshot.set_node_lock(id, view);
+        }
+        for (id, stored) in self.nodes {
+            snapshot.put_node(id, stored);
+        }
+        for id in self.empty_nodes {
+            snapshot.put_empty_node(id);
+        }
+        for (id, view) in self.request_locks {
+            snapshot.set_request_lock(id, view);
+        }
+        for (id, stored) in self.requests {
+            snapshot.put_request(id, stored);
+        }
+        for (name, stored) in self.pools {
+            snapshot.put_pool(name, stored);
+        }
+        for ((kind, name), stored) in self.components {
+            snapshot.put_component(kind, name, stored);
+        }
+        self.images.merge_into(&mut snapshot.images);
+        let mut news = Vec::new();
+        for (path, reason) in self.unreadable {
+            // What it said before is no longer true.
+            match paths::parse(&path) {
+                Place::Node(id) => snapshot.lose_node(&id),
+                Place::Request(id) => snapshot.lose_request(&id),
+                Place::Component { kind, name } => snapshot.remove_component(kind, &name),
+                Place::ImageBuild(image, build) => snapshot.images.remove_build(&BuildKey { image, build }),
+                Place::ImageUpload(key) => snapshot.images.remove_upload(&key),
+                _ => {}
+            }
+            if snapshot.put_unreadable(&path, reason.clone()) {
+                news.push((path, reason));
+            }
+        }
+        news
+    }
+
+    /// As `replace_in`, where `known` was the picture when this began to be read: what we have done ourselves since stays. What others
+    /// do meanwhile has events, which come later.
+    pub fn replace_since(mut self, known: &Snapshot, snapshot: &mut Snapshot) {
+        match self.root.as_str() {
+            paths::NODES => {
+                let ours = snapshot.nodes().map(|(id, _)| id).filter(|id| known.node(id).is_none());
+                self.ours.extend(ours.cloned());
+                self.nodes.retain(|id, _| known.node(id).is_none() || snapshot.node(id).is_some());
+                for lock in snapshot.node_locks_changed_since(known) {
+                    catch_up(&mut self.node_locks, lock);
+                }
+            }
+            paths::REQUESTS => {
+                self.requests.retain(|id, _| known.request(id).is_none() || snapshot.request(id).is_some());
+            }
+            paths::REQUEST_LOCKS => {
+                for lock in snapshot.request_locks_changed_since(known) {
+                    catch_up(&mut self.request_locks, lock);
+                }
+            }
+            _ => {}
+        }
+        self.replace_in(snapshot);
+    }
+
+    /// Makes the picture's root look exactly as it was read: what was not seen is gone.
+    pub fn replace_in(self, snapshot: &mut Snapshot) {
+        self.forget_unreadable_in(snapshot);
+        match self.root.as_str() {
+            paths::NODES => self.replace_nodes(snapshot),
+            paths::REQUESTS => {
+                let known: Vec<(RequestId, i64)> =
+                    snapshot.requests().map(|(id, known)| (id.clone(), known.mzxid)).collect();
+                for (id, written) in known {
+                    if !self.requests.contains_key(&id) && !self.has_come_since(written) {
+                        snapshot.remove_request(&id);
+                    }
+                }
+            }
+            paths::REQUEST_LOCKS => {
+                let known: Vec<RequestId> = snapshot.request_locks().map(|(id, _)| id.clone()).collect();
+                for id in known.iter().filter(|id| !self.request_locks.contains_key(*id)) {
+                    snapshot.remove_request_lock(id);
+                }
+            }
+            paths::IMAGES => {
+                // There are few, and no index of anything else hangs on them.
+                snapshot.images = Images::default();
+            }
+            _ => {
+                let known: Vec<(ComponentKind, String)> = snapshot.components().map(|(key, _)| key.clone()).collect();
+                let pools: Vec<String> = snapshot.pools().map(|(name, _)| name.clone()).collect();
+                let pools = pools.into_iter().map(|name| (ComponentKind::Pool, name));
+                for (kind, name) in known.into_iter().chain(pools) {
+                    if !self.components.contains_key(&(kind, name.clone())) && !self.pools.contains_key(&name) {
+                        snapshot.remove_component(kind, &name);
+                    }
+                }
+            }
+        }
+        self.merge_into(snapshot);
+    }
+
+    /// What could not be read may have been mended since, or be gone.
+    fn forget_unreadable_in(&self, snapshot: &mut Snapshot) {
+        let is_below = |path: &str| path.strip_prefix(&self.root).is_some_and(|rest| rest.starts_with('/'));
+        let known = snapshot.unreadable().map(|(path, _)| path);
+        let past = known.filter(|path| is_below(path) && !self.unreadable.contains_key(*path));
+        for path in past.cloned().collect::<Vec<_>>() {
+            snapshot.forget_unreadable(&path);
+            if let Place::Request(id) = paths::parse(&path)
+                && !self.requests.contains_key(&id)
+            {
+                snapshot.remove_request(&id);
+            }
+        }
+    }
+
+    fn replace_nodes(&self, snapshot: &mut Snapshot) {
+        let records = snapshot.nodes().map(|(id, known)| (id, known.mzxid));
+        let known = records.chain(snapshot.empty_nodes().map(|id| (id, 0)));
+        let is_gone = |id: &NodeId, written: i64| {
+            let was_read = self.nodes.contains_key(id) || self.empty_nodes.contains(id);
+            !was_read && !self.has_come_since(written) && !self.ours.contains(id)
+        };
+        let gone: Vec<NodeId> = known.filter(|(id, written)| is_gone(id, *written)).map(|(id, _)| id.clone()).collect();
+        for id in gone {
+            snapshot.remove_node(&id);
+        }
+        let is_free =
+            |(id, view): &(&NodeId, &LockView)| *view != LockView::absent() && !self.node_locks.contains_key(*id);
+        let free: Vec<NodeId> = snapshot.node_locks().filter(is_free).map(|(id, _)| id.clone()).collect();
+        for id in free {
+            snapshot.set_node_lock(id, LockView::default());
+        }
+    }
+}
+
+/// Does to a lock as it was read what we did to it since the reading began.
+fn catch_up<I: Ord>(views: &mut BTreeMap<I, LockView>, lock: LockChange<I>) {
+    if !lock.is.exists {
+        views.remove(&lock.id);
+        return;
+    }
+    let view = views.entry(lock.id).or_default();
+    view.exists = true;
+    view.mtime_ms = view.mtime_ms.max(lock.is.mtime_ms);
+    view.contenders.retain(|name| lock.is.contenders.contains(name) || !lock.was.contenders.contains(name));
+    view.contenders.extend(lock.is.contenders.difference(&lock.was.contenders).cloned());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::locks::lock;
+    use crate::memory::MemoryZooKeeper;
+    use nodepool_model::records::json;
+    use nodepool_model::records::node::NodeState;
+    use nodepool_model::records::time::Timestamp;
+    use zookeeper_server::types::{CreateMode, Stat};
+
+    fn stored(mzxid: i64) -> Stored<Node> {
+        Stored { record: Node::new(NodeState::Building, Timestamp(1.0)).into(), version: 0, mzxid, mtime_ms: 0 }
+    }
+
+    fn held() -> LockView {
+        LockView { exists: true, contenders: ["one".to_owned()].into(), mtime_ms: 0 }
+    }
+
+    // Seed 6697 of the simulated hours: a pool did not see its own new node for half a minute after a reconnect.
+    #[tokio::test]
+    async fn what_is_written_while_all_is_read_stays_and_what_had_gone_before_goes() {
+        let zk: Zk = MemoryZooKeeper::new().connect();
+        lock::make_path(&zk, paths::NODES).await.unwrap();
+        let bytes = || Bytes::from(json::to_bytes(&*stored(0).record));
+        let create =
+            async || zk.create(&paths::node_prefix(), bytes(), CreateMode::PersistentSequential).await.unwrap();
+        let id = |path: &str| NodeId::from(paths::name(path));
+        let (old, _) = create().await;
+        let (gone, stat) = create().await;
+        let mut snapshot = Snapshot::default();
+        read(&zk, paths::NODES).await.unwrap().replace_in(&mut snapshot);
+        snapshot.put_node(id(&gone), stored(stat.mzxid));
+        zk.delete(&gone, -1).await.unwrap();
+
+        let (picture, known) = (read(&zk, paths::NODES).await.unwrap(), snapshot.clone());
+        let (new, _) = create().await;
+        // A transaction does not tell by which it was made.
+        snapshot.put_node(id(&new), stored(Stat::of_new().mzxid));
+        snapshot.set_node_lock(id(&new), held());
+        let stat = zk.set(&old, bytes(), -1).await.unwrap();
+        snapshot.put_node(id(&old), stored(stat.mzxid));
+        snapshot.set_node_lock(id(&old), held());
+        picture.replace_since(&known, &mut snapshot);
+
+        let found: Vec<NodeId> = snapshot.nodes().map(|(id, _)| id.clone()).collect();
+        assert_eq!(found, [id(&old), id(&new)]);
+        assert!(found.iter().all(|node| snapshot.is_node_locked(node)), "nor are their locks those of before");
+    }
+
+    #[tokio::test]
+    async fn locks_that_we_take_while_all_is_read_are_ours_and_those_of_others_are_as_they_were_read() {
+        let zk: Zk = MemoryZooKeeper::new().connect();
+        let request = RequestId::from("100-0000000001");
+        let directory = paths::request_lock(&request);
+        lock::make_path(&zk, &format!("{directory}/theirs__lock__0000000000")).await.unwrap();
+        let held_by = |names: &[&str]| {
+            let contenders = names.iter().map(|name| format!("{name}__lock__0000000000")).collect();
+            LockView { exists: true, contenders, mtime_ms: 0 }
+        };
+        let mut snapshot = Snapshot::default();
+        snapshot.set_request_lock(request.clone(), held_by(&["gone", "given-back"]));
+        let (picture, known) = (read(&zk, paths::REQUEST_LOCKS).await.unwrap(), snapshot.clone());
+        snapshot.set_request_lock(request.clone(), held_by(&["gone", "ours"]));
+        picture.replace_since(&known, &mut snapshot);
+        let found = snapshot.request_lock(&request);
+        assert_eq!(found.contenders, held_by(&["ours", "theirs"]).contenders);
+
+        // One that we have removed ourselves meanwhile does not come back.
+        let (picture, known) = (read(&zk, paths::REQUEST_LOCKS).await.unwrap(), snapshot.clone());
+        snapshot.remove_request_lock(&request);
+        picture.replace_since(&known, &mut snapshot);
+        assert!(!snapshot.has_request_lock(&request));
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_read_is_forgotten_once_it_has_gone() {
+        let zk: Zk = MemoryZooKeeper::new().connect();
+        lock::make_path(&zk, paths::REQUESTS).await.unwrap();
+        let path = paths::request(&"100-0000000001".into());
+        zk.create(&path, Bytes::from_static(b"{"), CreateMode::Persistent).await.unwrap();
+        let mut snapshot = Snapshot::default();
+        read(&zk, paths::REQUESTS).await.unwrap().replace_in(&mut snapshot);
+        assert!(snapshot.is_unreadable(&path) && snapshot.has_request(&"100-0000000001".into()));
+        zk.delete(&path, -1).await.unwrap();
+        read(&zk, paths::REQUESTS).await.unwrap().replace_in(&mut snapshot);
+        assert!(!snapshot.is_unreadable(&path) && !snapshot.has_request(&"100-0000000001".into()));
+    }
+}

@@ -1,0 +1,137 @@
+//! Reads everything below `/nodepool/images`: flags, builds, uploads and the locks of those who make them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt};
+
+use super::bulk::{BATCH, WINDOW, none_if_missing, read_all, read_locks};
+use super::records::{Decoded, decode_stored};
+use crate::Zk;
+use crate::paths::{self, Place};
+use nodepool_model::records::ids::ImageName;
+use nodepool_model::records::image_build::{BuildKey, ImageBuild};
+use nodepool_model::records::image_upload::{ImageUpload, UploadKey};
+use nodepool_model::snapshot::images::{Images, UploadPlace};
+use nodepool_model::snapshot::{LockView, Stored};
+use zookeeper_server::types::{Stat, ZkError};
+
+/// What was read of images.
+#[derive(Default)]
+pub struct ImagesPicture {
+    names: BTreeSet<ImageName>,
+    paused: BTreeSet<ImageName>,
+    requested: BTreeMap<ImageName, i64>,
+    locks: BTreeMap<ImageName, LockView>,
+    upload_locks: BTreeMap<UploadPlace, LockView>,
+    /// `None` where the znode is there and holds nothing.
+    builds: BTreeMap<BuildKey, Option<Stored<ImageBuild>>>,
+    uploads: BTreeMap<UploadKey, Option<Stored<ImageUpload>>>,
+}
+
+/// They lie deep, below image, build and provider; there are few of them.
+pub async fn read(zk: &Zk) -> Result<(ImagesPicture, BTreeMap<String, String>), ZkError> {
+    let (mut picture, mut unreadable) = (ImagesPicture::default(), BTreeMap::new());
+    let images = children(zk, vec![paths::IMAGES.to_owned()]).await?;
+    picture.names = images.iter().map(|path| ImageName::from(paths::name(path))).collect();
+    let flags = images.iter().flat_map(|image| [format!("{image}/pause"), format!("{image}/request-build")]);
+    let builds = children(zk, images.iter().map(|image| format!("{image}/builds")).collect()).await?;
+    let providers = children(zk, builds.iter().map(|build| format!("{build}/providers")).collect()).await?;
+    let uploads = children(zk, providers.iter().map(|provider| format!("{provider}/images")).collect()).await?;
+    let (locks, records): (Vec<String>, Vec<String>) =
+        builds.into_iter().chain(uploads).partition(|path| paths::name(path) == "lock");
+    let records = flags.chain(records).collect();
+    let mut reads = pin!(read_all(zk.as_ref(), records));
+    while let Some(batch) = reads.next().await {
+        for (path, answer) in batch? {
+            let reason = match answer {
+                Ok((data, stat)) => picture.take(&path, &data, &stat),
+                Err(ZkError::NoNode) => None,
+                // One that is not for us is none of the others' business.
+                Err(ZkError::NotPermitted(reason)) => Some(reason),
+                Err(error) => return Err(error),
+            };
+            if let Some(reason) = reason {
+                unreadable.insert(path, reason);
+            }
+        }
+    }
+    for (path, view) in read_locks(zk, locks).await? {
+        match paths::parse(&path) {
+            Place::ImageBuildsLock(image) => drop(picture.locks.insert(image, view)),
+            Place::ImageUploadsLock(image, build, provider) => {
+                let build = BuildKey { image, build };
+                picture.upload_locks.insert(UploadPlace { build, provider }, view);
+            }
+            _ => {}
+        }
+    }
+    Ok((picture, unreadable))
+}
+
+/// The paths of the children of these znodes, as far as they are there.
+async fn children(zk: &Zk, parents: Vec<String>) -> Result<Vec<String>, ZkError> {
+    let reads = stream::iter(parents).map(|parent| {
+        let reply = zk.children(&parent);
+        async move { (parent, reply.await) }
+    });
+    let mut reads = reads.buffer_unordered(WINDOW * BATCH);
+    let mut found = Vec::new();
+    while let Some((parent, answer)) = reads.next().await {
+        let (names, _) = none_if_missing(answer)?.unwrap_or_default();
+        found.extend(names.into_iter().map(|name| format!("{parent}/{name}")));
+    }
+    Ok(found)
+}
+
+impl ImagesPicture {
+    /// Sorts one znode in by its path; the reason where it cannot be read.
+    pub fn take(&mut self, path: &str, data: &Bytes, stat: &Stat) -> Option<String> {
+        match paths::parse(path) {
+            Place::ImagePause(image) => drop(self.paused.insert(image)),
+            Place::ImageBuildRequest(image) => drop(self.requested.insert(image, stat.ctime)),
+            Place::ImageBuild(image, build) => match decode_stored::<ImageBuild>(data, stat) {
+                Decoded::Record(stored) => drop(self.builds.insert(BuildKey { image, build }, Some(stored))),
+                Decoded::Empty => drop(self.builds.insert(BuildKey { image, build }, None)),
+                Decoded::Unreadable(reason) => return Some(reason),
+            },
+            Place::ImageUpload(key) => match decode_stored::<ImageUpload>(data, stat) {
+                Decoded::Record(stored) => drop(self.uploads.insert(key, Some(stored))),
+                Decoded::Empty => drop(self.uploads.insert(key, None)),
+                Decoded::Unreadable(reason) => return Some(reason),
+            },
+            _ => {}
+        }
+        None
+    }
+
+    /// Where pause flags, builds and uploads lie, in order.
+    pub fn paths(&self) -> BTreeSet<String> {
+        let pauses = self.paused.iter().map(paths::image_pause);
+        let builds = self.builds.keys().map(|key| paths::image_build(&key.image, &key.build));
+        let uploads = self.uploads.keys().map(paths::image_upload);
+        pauses.chain(builds).chain(uploads).collect()
+    }
+
+    /// Adds what was read.
+    pub fn merge_into(self, images: &mut Images) {
+        self.names.into_iter().for_each(|name| images.add_image(name));
+        self.paused.iter().for_each(|name| images.set_paused(name, true));
+        self.requested.iter().for_each(|(name, since)| images.set_requested(name, Some(*since)));
+        self.locks.into_iter().for_each(|(name, view)| images.set_lock(&name, view));
+        self.upload_locks.into_iter().for_each(|(place, view)| images.set_upload_lock(place, view));
+        for (key, stored) in self.builds {
+            match stored {
+                Some(stored) => images.put_build(&key, stored),
+                None => images.remove_build(&key),
+            }
+        }
+        for (key, stored) in self.uploads {
+            match stored {
+                Some(stored) => images.put_upload(key, stored),
+                None => images.remove_upload(&key),
+            }
+        }
+    }
+}

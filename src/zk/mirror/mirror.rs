@@ -1,0 +1,505 @@
+//! Keeps one `Snapshot` of nodes, requests, locks and components: first read, then kept by persistent watches.
+//!
+//! Events of one session arrive in the order of the transactions, but a read that was sent before an event may be
+//! answered after it. Every read therefore carries a ticket, and a removal takes the ticket back.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use rustc_hash::{FxHashMap, FxHashSet};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinHandle;
+
+use super::bulk;
+use super::follower::Follower;
+use super::own_writes::{Announced, Echoes};
+use super::wake_signal::Bell;
+use crate::Zk;
+use crate::paths::{self, Place};
+use nodepool_model::records::ids::{NodeId, RequestId};
+use nodepool_model::records::image_build::BuildKey;
+use nodepool_model::records::node::Node;
+use nodepool_model::records::request::NodeRequest;
+use nodepool_model::snapshot::images::UploadPlace;
+use nodepool_model::snapshot::transition::Transition;
+use nodepool_model::snapshot::{LockView, Snapshot, Stored};
+use zookeeper_server::types::{CreateMode, ZkError};
+
+/// What the mirror follows; the order in which it is read at the start.
+pub const ROOTS: [&str; 5] = [paths::NODES, paths::REQUESTS, paths::REQUEST_LOCKS, paths::COMPONENTS, paths::IMAGES];
+
+/// The snapshot as the session sees it, published whenever it changes.
+pub struct Mirror {
+    state: Arc<Mutex<State>>,
+    /// Something was folded in that nobody has looked at yet.
+    folded: Arc<Notify>,
+    gone_back: Arc<Notify>,
+    follower: JoinHandle<()>,
+}
+
+/// Tells of pictures, and has the newest one at any time, even when the mirror is gone.
+#[derive(Clone)]
+pub struct Subscription {
+    state: Arc<Mutex<State>>,
+    revisions: watch::Receiver<u64>,
+}
+
+/// The mirror is gone: there will be no other picture.
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("nothing more is heard of ZooKeeper")]
+pub struct Ended;
+
+impl Subscription {
+    /// Waits for a picture that was not seen yet; many of them together are one.
+    pub async fn changed(&mut self) -> Result<(), Ended> {
+        self.revisions.changed().await.map_err(|_| Ended)
+    }
+
+    pub fn has_changed(&self) -> bool {
+        self.revisions.has_changed().unwrap_or(false)
+    }
+
+    /// The newest picture, which counts as seen from now on.
+    pub fn see(&mut self) -> Arc<Snapshot> {
+        self.mark_seen();
+        self.latest()
+    }
+
+    pub fn mark_seen(&mut self) {
+        self.revisions.mark_unchanged();
+    }
+
+    pub fn latest(&self) -> Arc<Snapshot> {
+        lock(&self.state).snapshot.clone()
+    }
+
+    /// Waits for a picture that is like that.
+    pub async fn wait_for(&mut self, is_wanted: impl Fn(&Snapshot) -> bool) -> Result<Arc<Snapshot>, Ended> {
+        loop {
+            let picture = self.see();
+            if is_wanted(&picture) {
+                return Ok(picture);
+            }
+            drop(picture);
+            self.changed().await?;
+        }
+    }
+}
+
+pub(super) struct State {
+    /// Changed in place as long as nobody looks at it; who does keeps the one that he looks at.
+    pub(super) snapshot: Arc<Snapshot>,
+    pub(super) reads: FxHashMap<String, Read>,
+    pub(super) next_ticket: u64,
+    pub(super) gone: Gone,
+    pub(super) echoes: Echoes,
+    /// Paths for the follower to read, at most one per write that just ended.
+    pub(super) unexplained: mpsc::UnboundedSender<String>,
+    /// Of what was published; none when the mirror is gone.
+    pub(super) revisions: Option<watch::Sender<u64>>,
+    /// Rung at each publication, as long as somebody has them.
+    pub(super) bells: Vec<Weak<Bell>>,
+    pub(super) film: Option<Film>,
+    /// Whether the picture differs from the published one.
+    pub(super) is_dirty: bool,
+}
+
+/// A published picture, with every step that led to it from the one before.
+pub struct Frame {
+    pub picture: Arc<Snapshot>,
+    /// `None` where nobody knows the steps: at the beginning, and after frames that were lost.
+    pub steps: Option<Vec<Transition>>,
+}
+
+/// For somebody who wants to see every step. Pictures go at the pace of who looks at them, and then steps are lost, not memory.
+pub(super) struct Film {
+    frames: mpsc::Sender<Frame>,
+    is_torn: bool,
+}
+
+impl Film {
+    /// Returns whether there is still somebody who watches.
+    fn show(&mut self, picture: &Arc<Snapshot>, steps: Option<Vec<Transition>>) -> bool {
+        let steps = steps.filter(|_| !self.is_torn);
+        match self.frames.try_send(Frame { picture: picture.clone(), steps }) {
+            Ok(()) => self.is_torn = false,
+            Err(mpsc::error::TrySendError::Full(_)) => self.is_torn = true,
+            Err(mpsc::error::TrySendError::Closed(_)) => return false,
+        }
+        true
+    }
+}
+
+/// Records that went a short while ago. Their ids never come back, but the answer to a write may arrive late.
+#[derive(Default)]
+pub(super) struct Gone {
+    paths: FxHashSet<String>,
+    order: VecDeque<String>,
+}
+
+impl Gone {
+    /// Far more than go while an answer is on its way.
+    const MOST: usize = 2000;
+
+    fn note(&mut self, path: &str) {
+        if self.paths.insert(path.to_owned()) {
+            self.order.push_back(path.to_owned());
+        }
+        if self.order.len() > Self::MOST
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.paths.remove(&oldest);
+        }
+    }
+
+    fn contains(&self, path: &str) -> bool {
+        self.paths.contains(path)
+    }
+}
+
+/// A write of ours that sets records: while it lasts, their events are not taken for those of others. Dropped without
+/// `done` it counts as failed.
+pub struct OwnWrite {
+    state: Arc<Mutex<State>>,
+    announced: Option<Announced>,
+}
+
+impl OwnWrite {
+    /// It was carried out, and its records have been folded in.
+    pub fn done(mut self) {
+        if let Some(announced) = self.announced.take() {
+            let mut state = lock(&self.state);
+            let unexplained = state.echoes.done(announced);
+            state.ask_to_read(unexplained);
+        }
+    }
+}
+
+impl Drop for OwnWrite {
+    fn drop(&mut self) {
+        if let Some(announced) = self.announced.take() {
+            let mut state = lock(&self.state);
+            let unexplained = state.echoes.failed(announced);
+            state.ask_to_read(unexplained);
+        }
+    }
+}
+
+/// A read under way, and whether its path changed again since it was sent.
+pub(super) struct Read {
+    pub(super) ticket: u64,
+    pub(super) again: bool,
+    /// Contenders of a node that have gone since.
+    pub(super) unlocks: Vec<String>,
+}
+
+impl Mirror {
+    /// Watches first, then reads everything here; returns with the first complete picture, which is kept up to date on
+    /// the given runtime.
+    pub async fn start(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
+        ensure_roots(&zk).await?;
+        // One watch for all, or a change below one root could be heard of before an earlier one below another.
+        Self::follow(zk, runtime, paths::ROOT, &ROOTS).await
+    }
+
+    /// The same of images alone: what builders need.
+    pub async fn of_images(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
+        ensure_roots(&zk).await?;
+        Self::follow(zk, runtime, paths::IMAGES, &[paths::IMAGES]).await
+    }
+
+    /// The same for who only looks: creates nothing.
+    pub async fn of_what_is_there(zk: Zk, runtime: &Handle) -> Result<Self, ZkError> {
+        Self::follow(zk, runtime, paths::ROOT, &ROOTS).await
+    }
+
+    async fn follow(zk: Zk, runtime: &Handle, watched: &str, roots: &'static [&'static str]) -> Result<Self, ZkError> {
+        let events = zk.watch(watched).await?;
+        let mut snapshot = Snapshot::default();
+        snapshot.connected = true;
+        for picture in try_join_all(roots.iter().map(|root| bulk::read(&zk, root))).await? {
+            picture.replace_in(&mut snapshot);
+        }
+        report_unreadable(&snapshot);
+        let (unexplained, to_read) = mpsc::unbounded_channel();
+        let state = Arc::new(Mutex::new(State {
+            snapshot: Arc::new(snapshot),
+            reads: FxHashMap::default(),
+            next_ticket: 0,
+            gone: Gone::default(),
+            echoes: Echoes::default(),
+            unexplained,
+            revisions: Some(watch::Sender::new(0)),
+            bells: Vec::new(),
+            film: None,
+            is_dirty: false,
+        }));
+        let session = zk.session();
+        let folded = Arc::new(Notify::new());
+        let gone_back = Arc::new(Notify::new());
+        let follower = Follower::new(zk, roots, state.clone(), to_read, folded.clone(), gone_back.clone());
+        let follower = runtime.spawn(follower.run(events, session));
+        Ok(Self { state, folded, gone_back, follower })
+    }
+
+    /// Resolves, for one who waits for it, when ZooKeeper shows an earlier time than before. Nothing more is followed then: who knows
+    /// the future can only begin anew, with another session.
+    pub async fn gone_back(&self) {
+        self.gone_back.notified().await;
+    }
+
+    /// The picture as it is now, with all that was folded in.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        let mut state = lock(&self.state);
+        state.publish();
+        state.snapshot.clone()
+    }
+
+    /// Shows the picture as it is now, without publishing it: nobody else needs to look at it.
+    /// Nothing is heard of ZooKeeper meanwhile, so this is for short looks.
+    pub fn look<T>(&self, at: impl FnOnce(&Snapshot) -> T) -> T {
+        at(&lock(&self.state).snapshot)
+    }
+
+    pub fn node_lock(&self, id: &NodeId) -> LockView {
+        lock(&self.state).snapshot.node_lock(id).clone()
+    }
+
+    pub fn request_lock(&self, id: &RequestId) -> LockView {
+        lock(&self.state).snapshot.request_lock(id).clone()
+    }
+
+    /// Tells of changes a little later than `snapshot` shows them: many of them together are one.
+    pub fn subscribe(&self) -> Subscription {
+        let revisions = lock(&self.state).revisions.as_ref().map(watch::Sender::subscribe);
+        Subscription {
+            state: self.state.clone(),
+            revisions: revisions.expect("a mirror publishes as long as it is there"),
+        }
+    }
+
+    /// From now on this is rung at each publication.
+    pub fn ring(&self, bell: &Arc<Bell>) {
+        lock(&self.state).bells.push(Arc::downgrade(bell));
+    }
+
+    /// From now on each published picture goes there as well, with the steps that led to it.
+    pub fn film(&self, frames: mpsc::Sender<Frame>) {
+        let mut state = lock(&self.state);
+        state.publish();
+        let mut film = Film { frames, is_torn: false };
+        if film.show(&state.snapshot, None) {
+            state.picture().transitions = Some(Vec::new());
+            state.film = Some(film);
+        }
+    }
+
+    /// To be called before a write is sent that sets the data of these records.
+    pub fn announce(&self, paths: Vec<String>) -> OwnWrite {
+        let announced = Some(lock(&self.state).echoes.announce(paths));
+        OwnWrite { state: self.state.clone(), announced }
+    }
+
+    /// Takes over what a write of ours has changed, before the writer is told: who has begun three nodes counts three.
+    pub fn fold(&self, change: impl FnOnce(&mut Fold<'_>)) {
+        let mut state = lock(&self.state);
+        change(&mut Fold { state: &mut state });
+        drop(state);
+        self.folded.notify_one();
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.follower.abort();
+        lock(&self.state).revisions = None;
+    }
+}
+
+/// The ways in which an own write changes the picture.
+pub struct Fold<'a> {
+    state: &'a mut State,
+}
+
+impl Fold<'_> {
+    pub fn snapshot(&mut self) -> &mut Snapshot {
+        self.state.picture()
+    }
+
+    /// A node that was there before the write: where it is not, its removal was heard of before the writer got here.
+    pub fn change_node(&mut self, id: NodeId, stored: Stored<Node>) {
+        if self.state.snapshot.node(&id).is_some() {
+            self.state.picture().put_node(id, stored);
+        }
+    }
+
+    /// As for nodes.
+    pub fn change_request(&mut self, id: RequestId, stored: Stored<NodeRequest>) {
+        if self.state.snapshot.request(&id).is_some() {
+            self.state.picture().put_request(id, stored);
+        }
+    }
+
+    /// A new node, unless it has gone again already.
+    pub fn add_node(&mut self, id: NodeId, stored: Stored<Node>) {
+        if !self.state.gone.contains(&paths::node(&id)) {
+            self.state.picture().put_node(id, stored);
+        }
+    }
+
+    /// As for nodes.
+    pub fn add_request(&mut self, id: RequestId, stored: Stored<NodeRequest>) {
+        if !self.state.gone.contains(&paths::request(&id)) {
+            self.state.picture().put_request(id, stored);
+        }
+    }
+
+    pub fn remove(&mut self, path: &str) {
+        self.state.remove(path);
+    }
+}
+
+impl State {
+    /// To change the picture.
+    pub(super) fn picture(&mut self) -> &mut Snapshot {
+        self.is_dirty = true;
+        Arc::make_mut(&mut self.snapshot)
+    }
+
+    pub(super) fn publish(&mut self) {
+        if !std::mem::take(&mut self.is_dirty) {
+            return;
+        }
+        let picture = Arc::make_mut(&mut self.snapshot);
+        picture.revision += 1;
+        let steps = picture.transitions.as_mut().map(std::mem::take);
+        let revision = picture.revision;
+        if self.film.as_mut().is_some_and(|film| !film.show(&self.snapshot, steps)) {
+            self.film = None;
+            Arc::make_mut(&mut self.snapshot).transitions = None;
+        }
+        if let Some(revisions) = &self.revisions {
+            revisions.send_replace(revision);
+        }
+        self.bells.retain(|bell| bell.upgrade().inspect(|bell| bell.ring()).is_some());
+    }
+
+    fn ask_to_read(&self, paths: Vec<String>) {
+        for path in paths {
+            // Without a follower nobody looks at the picture either.
+            let _ = self.unexplained.send(path);
+        }
+    }
+
+    /// The znode at a path is gone; an answer to an earlier read of it must not bring it back.
+    pub(super) fn remove(&mut self, path: &str) {
+        self.remove_place(path, paths::parse(path));
+    }
+
+    pub(super) fn remove_place(&mut self, path: &str, place: Place) {
+        self.reads.remove(path);
+        self.echoes.forget(path);
+        if matches!(place, Place::Node(_) | Place::Request(_)) {
+            self.gone.note(path);
+        }
+        if self.snapshot.is_unreadable(path) {
+            self.picture().forget_unreadable(path);
+        }
+        // Of what we took away ourselves we hear once more, and nobody needs to look at the same picture again.
+        if !self.shows(&place) {
+            return;
+        }
+        match place {
+            Place::Node(id) => self.picture().remove_node(&id),
+            Place::NodeLock(id) => self.picture().set_node_lock(id, LockView::default()),
+            Place::NodeContender(id, name) => self.change_node_lock(id, |view| view.contenders.remove(&name)),
+            Place::Request(id) => self.picture().remove_request(&id),
+            Place::RequestLock(id) => self.picture().remove_request_lock(&id),
+            Place::RequestContender(id, name) => self.change_request_lock(id, |view| view.contenders.remove(&name)),
+            Place::Component { kind, name } => self.picture().remove_component(kind, &name),
+            place => self.remove_of_image(place),
+        }
+    }
+
+    /// Whether there is something of what is said to be gone.
+    fn shows(&self, place: &Place) -> bool {
+        let picture = &self.snapshot;
+        match place {
+            Place::Node(id) => picture.has_node(id),
+            Place::NodeLock(id) => picture.node_lock(id) != LockView::absent(),
+            Place::NodeContender(id, name) => picture.node_lock(id).contenders.contains(name),
+            Place::Request(id) => picture.has_request(id),
+            Place::RequestLock(id) => picture.has_request_lock(id),
+            Place::RequestContender(id, name) => picture.request_lock(id).contenders.contains(name),
+            // Of others few go.
+            _ => true,
+        }
+    }
+
+    fn remove_of_image(&mut self, place: Place) {
+        let images = &mut self.picture().images;
+        match place {
+            Place::Image(name) => images.remove_image(&name),
+            Place::ImagePause(name) => images.set_paused(&name, false),
+            Place::ImageBuildRequest(name) => images.set_requested(&name, None),
+            Place::ImageBuildsLock(name) => images.set_lock(&name, LockView::default()),
+            Place::ImageBuildsContender(name, contender) => images.contend(&name, &contender, false),
+            Place::ImageBuild(image, build) => images.remove_build(&BuildKey { image, build }),
+            Place::ImageUploadsLock(image, build, provider) => {
+                let place = UploadPlace { build: BuildKey { image, build }, provider };
+                images.set_upload_lock(place, LockView::default());
+            }
+            Place::ImageUploadsContender(image, build, provider, contender) => {
+                let place = UploadPlace { build: BuildKey { image, build }, provider };
+                images.contend_upload(place, &contender, false);
+            }
+            Place::ImageUpload(key) => images.remove_upload(&key),
+            _ => {}
+        }
+    }
+
+    pub(super) fn change_node_lock(&mut self, id: NodeId, change: impl FnOnce(&mut LockView) -> bool) {
+        let mut view = self.snapshot.node_lock(&id).clone();
+        if change(&mut view) {
+            self.picture().set_node_lock(id, view);
+        }
+    }
+
+    pub(super) fn change_request_lock(&mut self, id: RequestId, change: impl FnOnce(&mut LockView) -> bool) {
+        let mut view = self.snapshot.request_lock(&id).clone();
+        if change(&mut view) {
+            self.picture().set_request_lock(id, view);
+        }
+    }
+}
+
+pub(super) fn report_unreadable(snapshot: &Snapshot) {
+    for (path, reason) in snapshot.unreadable() {
+        tracing::warn!(target: "nodepool.zk.ZooKeeper", %path, %reason, "cannot read a record; it is skipped and left alone");
+    }
+}
+
+/// Makes sure that the containers exist that everybody expects. Looking first costs one round trip where they do; an
+/// attempt to create what exists would cost a transaction each.
+async fn ensure_roots(zk: &Zk) -> Result<(), ZkError> {
+    let components = ["pool", "launcher", "builder"].map(|kind| format!("/nodepool/components/{kind}"));
+    // Builders make theirs when they build something.
+    let kept = ROOTS.into_iter().filter(|root| *root != paths::IMAGES).map(str::to_owned);
+    let containers = std::iter::once("/nodepool".to_owned()).chain(kept).chain(components);
+    let containers: Vec<String> = containers.collect();
+    let found = try_join_all(containers.iter().map(|path| zk.exists(path))).await?;
+    for (path, _) in containers.into_iter().zip(found).filter(|(_, found)| found.is_none()) {
+        match zk.create(&path, Bytes::new(), CreateMode::Persistent).await {
+            Ok(_) | Err(ZkError::NodeExists) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().expect("nothing panics while it holds the mirror's state")
+}

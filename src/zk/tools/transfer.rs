@@ -1,0 +1,195 @@
+//! Export and import of what ZooKeeper holds of images: paths and the texts at them, as one JSON object.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+use crate::Zk;
+use crate::locks::lock::make_path;
+use crate::mirror::bulk_images;
+use crate::mirror::records::{Decoded, decode};
+use crate::paths::{self, Place};
+use nodepool_model::records::image_build::ImageBuild;
+use nodepool_model::records::image_upload::ImageUpload;
+use nodepool_model::snapshot::images::Images;
+use zookeeper_server::types::{CreateMode, ZkError};
+
+/// ZooKeeper has to be made to count beyond the uploads that are imported, one by one: what nobody wants to wait for is refused.
+const LARGEST_UPLOAD: u64 = 1_000_000;
+
+/// Everything that is known of images, and the records that cannot be read.
+pub async fn images(zk: &Zk) -> Result<(Images, BTreeMap<String, String>), ZkError> {
+    let (picture, unreadable) = bulk_images::read(zk).await?;
+    let mut images = Images::default();
+    picture.merge_into(&mut images);
+    Ok((images, unreadable))
+}
+
+/// What was exported, and the records that were not because they cannot be read, with the reasons.
+pub type Exported = (Map<String, Value>, BTreeMap<String, String>);
+
+/// Pause flags, builds and uploads; requests and locks are not part of it. A build that never was more than the place of its
+/// uploads has no text, as in Nodepool 11.
+pub async fn export(zk: &Zk) -> Result<Exported, ZkError> {
+    let (picture, unreadable) = bulk_images::read(zk).await?;
+    let mut found = Map::new();
+    for path in picture.paths() {
+        match zk.get(&path).await {
+            Ok((data, _)) => {
+                let text = String::from_utf8_lossy(&data).into_owned();
+                found.insert(path, Value::String(text));
+            }
+            // It went meanwhile.
+            Err(ZkError::NoNode) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((found, unreadable))
+}
+
+/// The paths and texts of an exported file, or what is wrong with it: nothing is written of a file that is not all right.
+pub fn check(document: &Value) -> Result<BTreeMap<String, String>, String> {
+    let entries = document.as_object().ok_or("it is no JSON object of paths and texts")?;
+    let mut checked = BTreeMap::new();
+    for (path, value) in entries {
+        let text = value.as_str().ok_or_else(|| format!("what it has for {path} is no text"))?;
+        let trouble = match paths::parse(path) {
+            Place::ImagePause(_) => None,
+            Place::ImageBuild(..) => unreadable(decode::<ImageBuild>(text.as_bytes())),
+            Place::ImageUpload(key) => {
+                check_number(path, key.upload.as_str())?;
+                unreadable(decode::<ImageUpload>(text.as_bytes()))
+            }
+            _ => return Err(format!("{path} is no place of an image's data")),
+        };
+        if let Some(trouble) = trouble {
+            return Err(format!("the record for {path} cannot be read: {trouble}"));
+        }
+        checked.insert(path.clone(), text.to_owned());
+    }
+    Ok(checked)
+}
+
+fn check_number(path: &str, upload: &str) -> Result<(), String> {
+    if upload.len() != 10 || !upload.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("{path} is no upload: its name is not the ten digits that ZooKeeper gives"));
+    }
+    match upload.parse::<u64>() {
+        Ok(number) if number <= LARGEST_UPLOAD => Ok(()),
+        _ => Err(format!("{path} has a number that is too large: {LARGEST_UPLOAD} is the largest of an upload")),
+    }
+}
+
+fn unreadable<T>(decoded: Decoded<T>) -> Option<String> {
+    match decoded {
+        // Nodepool 11 exports what it finds, and finds places without records.
+        Decoded::Record(_) | Decoded::Empty => None,
+        Decoded::Unreadable(reason) => Some(reason),
+    }
+}
+
+/// Writes what was exported; what is there besides is left alone. Numbers of later uploads follow those that are imported.
+pub async fn import(zk: &Zk, entries: &BTreeMap<String, String>) -> Result<(), ZkError> {
+    let uploads = entries.keys().filter(|path| matches!(paths::parse(path), Place::ImageUpload(_)));
+    let mut numbers: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for path in uploads {
+        let parent = paths::parent(path).unwrap_or(path).to_owned();
+        numbers.entry(parent).or_default().insert(paths::name(path).to_owned());
+    }
+    // A build comes before what lies below it.
+    for (path, text) in entries {
+        write(zk, path, text).await?;
+    }
+    for (parent, names) in &numbers {
+        use_up(zk, parent, names).await?;
+    }
+    Ok(())
+}
+
+async fn write(zk: &Zk, path: &str, text: &str) -> Result<(), ZkError> {
+    let data = Bytes::copy_from_slice(text.as_bytes());
+    for _ in 0..2 {
+        match zk.create(path, data.clone(), CreateMode::Persistent).await {
+            Ok(_) => return Ok(()),
+            Err(ZkError::NodeExists) => return zk.set(path, data, -1).await.map(drop),
+            Err(ZkError::NoNode) => make_parents(zk, path).await?,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(ZkError::NoNode)
+}
+
+/// Of an upload whose build is not part of the data, too: it had a record once, or will.
+async fn make_parents(zk: &Zk, path: &str) -> Result<(), ZkError> {
+    for (end, _) in path.match_indices('/').skip(1) {
+        match make_path(zk, &path[..end]).await {
+            Ok(()) => {}
+            Err(ZkError::NoNode) => match zk.create(&path[..end], Bytes::new(), CreateMode::Persistent).await {
+                Ok(_) | Err(ZkError::NodeExists) => {}
+                Err(error) => return Err(error),
+            },
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Has ZooKeeper count beyond the highest number that was imported. What is created for that goes with us, should we be killed: it
+/// would be an upload without a record for ever.
+async fn use_up(zk: &Zk, parent: &str, imported: &BTreeSet<String>) -> Result<(), ZkError> {
+    let highest = imported.iter().filter_map(|name| name.parse::<u64>().ok()).max().unwrap_or(0);
+    loop {
+        let prefix = format!("{parent}/placeholder-");
+        let (path, _) = zk.create(&prefix, Bytes::new(), CreateMode::EphemeralSequential).await?;
+        zk.delete(&path, -1).await?;
+        let number = paths::name(&path).trim_start_matches("placeholder-").parse::<u64>();
+        if number.is_ok_and(|number| number >= highest) {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Fault, MemoryZooKeeper};
+    use serde_json::json;
+
+    const UPLOADS: &str = "/nodepool/images/debian/builds/b1/providers/rax/images";
+
+    #[tokio::test]
+    async fn an_import_that_is_killed_leaves_no_placeholder_and_the_next_one_goes_on_counting() {
+        let server = MemoryZooKeeper::new();
+        let (killed, later): (Zk, Zk) = (server.connect(), server.connect());
+        let path = format!("{UPLOADS}/0000000003");
+        let record = r#"{"state": "ready", "state_time": 5.0}"#.to_owned();
+        write(&later, &path, &record).await.unwrap();
+        server.fail_next(killed.session_id(), 1, Fault::AfterApplying);
+        let numbers = BTreeSet::from(["0000000003".to_owned()]);
+        assert!(use_up(&killed, UPLOADS, &numbers).await.is_err());
+        assert_eq!(later.children(UPLOADS).await.unwrap().0.len(), 2, "the placeholder is there");
+        server.expire(killed.session_id());
+        import(&later, &BTreeMap::from([(path, record)])).await.unwrap();
+        assert_eq!(later.children(UPLOADS).await.unwrap().0, ["0000000003"]);
+        let next = later.create(&format!("{UPLOADS}/"), Bytes::new(), CreateMode::PersistentSequential).await;
+        assert!(next.unwrap().0 > format!("{UPLOADS}/0000000003"));
+    }
+
+    #[test]
+    fn uploads_whose_numbers_zookeeper_would_not_give_are_refused() {
+        for (name, expected) in [
+            ("placeholder-0000000001", "ten digits"),
+            ("3", "ten digits"),
+            ("00000000x3", "ten digits"),
+            ("-000000003", "ten digits"),
+            ("2147483647", "too large"),
+            ("9999999999", "too large"),
+        ] {
+            let refused = check(&json!({(format!("{UPLOADS}/{name}")): "{}"})).unwrap_err();
+            assert!(refused.contains(expected) && refused.contains(name), "{refused}");
+        }
+        let good = json!({(format!("{UPLOADS}/0000000003")): r#"{"state": "ready", "state_time": 5.0}"#});
+        assert_eq!(check(&good).map(|checked| checked.len()), Ok(1));
+    }
+}

@@ -1,0 +1,151 @@
+//! Writes that do not fit one transaction: a request for thousands of nodes goes the old way, lock and steps.
+//!
+//! A process that ends in the middle leaves a pending request that nobody has locked, with some nodes allocated to it;
+//! the rule for lost requests undoes that.
+
+use std::time::Duration;
+
+use super::store::{Store, refusal, release};
+use crate::locks::lock::{self, Lock};
+use crate::paths;
+use nodepool_model::records::json;
+use nodepool_model::records::node::{Node, NodeState};
+use nodepool_model::records::request::RequestState;
+use nodepool_model::snapshot::{NodeChange, RequestChange, WriteError};
+use zookeeper_server::types::{CreateMode, Op};
+
+/// Nodes per transaction, as long as they fit: records are about 1 kB, and ZooKeeper takes 1 MiB.
+const STEP: usize = 200;
+/// Between two attempts. What a picture lacks is read again within a part of that.
+const PAUSE: Duration = Duration::from_millis(500);
+/// What a node's lock, the proof that it is free, and paths take beside the record, in bytes: 300, and four times the chroot.
+pub(crate) const OVERHEAD: usize = 500;
+
+/// Records, each after the operation that writes or creates it.
+pub(crate) type Writes<T> = Vec<(Op, T)>;
+
+pub(crate) fn changes(nodes: Vec<NodeChange>) -> Writes<NodeChange> {
+    nodes.into_iter().map(|node| (write(&node), node)).collect()
+}
+
+pub(crate) fn creations(nodes: Vec<Node>) -> Writes<Node> {
+    let create = |node: &Node| Op::create(paths::node_prefix(), json::to_bytes(node), CreateMode::PersistentSequential);
+    nodes.into_iter().map(|node| (create(&node), node)).collect()
+}
+
+pub(crate) fn write(node: &NodeChange) -> Op {
+    Op::set(paths::node(&node.id), json::to_bytes(&node.record), node.version)
+}
+
+/// Requested, pending, nodes allocated step by step, fulfilled.
+pub(crate) async fn hand_out(
+    store: &Store,
+    request: RequestChange,
+    nodes: Writes<NodeChange>,
+) -> Result<(), WriteError> {
+    let lock = take_lock(store, &request).await?;
+    let result = hand_out_locked(store, &lock, request, nodes).await;
+    end(lock, result).await
+}
+
+async fn hand_out_locked(
+    store: &Store,
+    lock: &Lock,
+    mut request: RequestChange,
+    nodes: Writes<NodeChange>,
+) -> Result<(), WriteError> {
+    let mut pending = request.clone();
+    pending.record.state = RequestState::Pending;
+    pending.record.nodes.clear();
+    request.version = store.set_request(lock, &[], pending).await?.version;
+    let written = as_written(nodes.iter().map(|(_, node)| node));
+    in_steps(store, lock, &request, nodes).await?;
+    store.set_request(lock, &written, request).await.map(drop)
+}
+
+/// That nobody has changed those of these nodes that are ready for a request since they were written: in steps there is time for that.
+/// Those that were freed may be anybody's by now.
+pub(crate) fn as_written<'a>(nodes: impl IntoIterator<Item = &'a NodeChange>) -> Vec<Op> {
+    let ready = nodes.into_iter().filter(|node| node.record.state == NodeState::Ready);
+    let ready = ready.filter(|node| node.record.allocated_to.is_some());
+    ready.map(|node| Op::check(paths::node(&node.id), node.version + 1)).collect()
+}
+
+/// Nodes freed step by step, then the request: the order in which an interruption does no harm.
+pub(crate) async fn reset(store: &Store, request: RequestChange, nodes: Writes<NodeChange>) -> Result<(), WriteError> {
+    let lock = take_lock(store, &request).await?;
+    let result = match in_steps(store, &lock, &request, nodes).await {
+        Ok(()) => store.set_request(&lock, &[], request).await.map(drop),
+        Err(error) => Err(error),
+    };
+    end(lock, result).await
+}
+
+/// Gives a lock back after what was done under it in steps. What failed has changed the picture by itself: on that it would be tried
+/// again at once, and again, so it takes a while.
+pub(crate) async fn end<T>(lock: Lock, result: Result<T, WriteError>) -> Result<T, WriteError> {
+    release(lock).await;
+    if result.is_err() {
+        tokio::time::sleep(PAUSE).await;
+    }
+    result
+}
+
+/// Each step carries what was decided on: the lock is ours, and the request is as it was. A request that somebody fulfilled between
+/// the decision and the lock would lose its nodes otherwise, as their records need not have changed since.
+async fn in_steps(
+    store: &Store,
+    lock: &Lock,
+    request: &RequestChange,
+    nodes: Writes<NodeChange>,
+) -> Result<(), WriteError> {
+    let conditions = [lock.fence(), Op::check(paths::request(&request.id), request.version)];
+    for step in store.portions(nodes) {
+        store.write_all(&conditions, None, step).await?;
+    }
+    Ok(())
+}
+
+impl Store {
+    pub(crate) fn is_too_large(&self, bytes: usize) -> bool {
+        bytes > self.zk().largest_transaction()
+    }
+
+    pub(crate) fn portions<T>(&self, writes: Writes<T>) -> Vec<Writes<T>> {
+        portions(writes, self.zk().largest_transaction(), |(op, _)| bytes(op))
+    }
+}
+
+/// As many of these at a time as fit a transaction of so many bytes, and one at least.
+pub(crate) fn portions<T>(items: Vec<T>, most: usize, bytes: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+    let (mut portions, mut portion, mut size) = (Vec::new(), Vec::new(), 0);
+    for item in items {
+        let bytes = bytes(&item);
+        if portion.len() == STEP || (size + bytes > most && !portion.is_empty()) {
+            portions.push(std::mem::take(&mut portion));
+            size = 0;
+        }
+        portion.push(item);
+        size += bytes;
+    }
+    portions.extend((!portion.is_empty()).then_some(portion));
+    portions
+}
+
+/// What these take in a transaction, in bytes.
+pub(crate) fn size<T>(writes: &[(Op, T)]) -> usize {
+    writes.iter().map(|(op, _)| bytes(op)).sum()
+}
+
+/// What the write of a node takes in a transaction, in bytes.
+pub(crate) fn bytes(op: &Op) -> usize {
+    OVERHEAD + if let Op::Create { data, .. } | Op::Set { data, .. } = op { data.len() } else { 0 }
+}
+
+async fn take_lock(store: &Store, request: &RequestChange) -> Result<Lock, WriteError> {
+    match lock::try_lock(store.zk(), &paths::request_lock(&request.id), "").await {
+        Ok(Some(lock)) => Ok(lock),
+        Ok(None) => Err(WriteError::Contended),
+        Err(error) => Err(refusal(&error)),
+    }
+}

@@ -1,0 +1,192 @@
+//! Pools of one launcher that decline a request at the same moment do it in one write.
+//!
+//! On their own all of them but one would be refused, and would decide anew: of a request that five hundred pools decline, more than
+//! a hundred thousand transactions were made.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use nodepool_model::records::ids::RequestId;
+use nodepool_model::records::request::RequestState;
+use nodepool_model::snapshot::{RequestChange, WriteError};
+
+/// Who waits until the write is done that is under way for its request.
+#[derive(Default)]
+pub struct Declines(Mutex<HashMap<RequestId, Vec<Waiting>>>);
+
+struct Waiting {
+    change: RequestChange,
+    answer: oneshot::Sender<Result<(), WriteError>>,
+}
+
+impl Declines {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, Vec<Waiting>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+enum Role {
+    Writer(Turn),
+    Waiting(oneshot::Receiver<Result<(), WriteError>>),
+}
+
+/// Of who writes. Where it is dropped before it is over, who waits is told to decide anew.
+struct Turn {
+    declines: Arc<Declines>,
+    id: RequestId,
+    is_over: bool,
+}
+
+impl Turn {
+    /// Who came meanwhile; where nobody did, the turn is over.
+    fn next(&mut self) -> Option<Vec<Waiting>> {
+        let mut under_way = self.declines.lock();
+        let waiting = under_way.get_mut(&self.id).map(std::mem::take).filter(|waiting| !waiting.is_empty());
+        if waiting.is_none() {
+            under_way.remove(&self.id);
+            self.is_over = true;
+        }
+        waiting
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.declines.lock().remove(&self.id);
+        }
+    }
+}
+
+impl Declines {
+    /// Writes it, together with what others have to say meanwhile.
+    pub async fn decline<F>(
+        self: &Arc<Self>,
+        request: RequestChange,
+        write: impl Fn(RequestChange) -> F,
+    ) -> Result<(), WriteError>
+    where
+        F: Future<Output = Result<(), WriteError>>,
+    {
+        let mut turn = match self.role(&request) {
+            Role::Writer(turn) => turn,
+            Role::Waiting(answer) => return answer.await.unwrap_or(Err(WriteError::Conflict)),
+        };
+        let mut last = request;
+        let mut result = write(last.clone()).await;
+        let own = result.clone();
+        while let Some(waiting) = turn.next() {
+            let (fit, outdated): (Vec<_>, Vec<_>) =
+                waiting.into_iter().partition(|waiting| waiting.change.version == last.version);
+            // Nobody may be waiting for an answer any more.
+            let tell = |waiting: Vec<Waiting>, result: &Result<(), WriteError>| {
+                waiting.into_iter().for_each(|waiting| drop(waiting.answer.send(result.clone())));
+            };
+            tell(outdated, &Err(WriteError::Conflict));
+            match result {
+                Ok(()) if fit.is_empty() => {}
+                Ok(()) if last.record.state == RequestState::Requested => {
+                    last = joined(last, &fit);
+                    result = write(last.clone()).await;
+                    tell(fit, &result);
+                }
+                Ok(()) => tell(fit, &Err(WriteError::Conflict)),
+                Err(_) => tell(fit, &result),
+            }
+        }
+        own
+    }
+
+    fn role(self: &Arc<Self>, request: &RequestChange) -> Role {
+        let mut under_way = self.lock();
+        if let Some(waiting) = under_way.get_mut(&request.id) {
+            let (answer, answered) = oneshot::channel();
+            waiting.push(Waiting { change: request.clone(), answer });
+            return Role::Waiting(answered);
+        }
+        under_way.insert(request.id.clone(), Vec::new());
+        Role::Writer(Turn { declines: self.clone(), id: request.id.clone(), is_over: false })
+    }
+}
+
+/// What all of them want, after this has been written. All were made of the same record as this.
+fn joined(written: RequestChange, others: &[Waiting]) -> RequestChange {
+    let mut next = RequestChange { version: written.version + 1, ..written };
+    for Waiting { change, .. } in others {
+        for name in &change.record.declined_by {
+            if !next.record.declined_by.contains(name) {
+                next.record.declined_by.push(name.clone());
+            }
+        }
+        if change.record.state != next.record.state {
+            next.record.set_state(change.record.state, change.record.state_time);
+        }
+    }
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use futures::future::join_all;
+
+    use super::*;
+    use nodepool_model::records::request::NodeRequest;
+    use nodepool_model::records::time::Timestamp;
+
+    fn change(version: i32, pool: &str) -> RequestChange {
+        let record = NodeRequest::new(vec!["a".into()], "tester", Timestamp(0.0));
+        RequestChange { id: "200-1".into(), record: NodeRequest { declined_by: vec![pool.into()], ..record }, version }
+    }
+
+    /// Pools that decline at once, and what each write holds and answers.
+    async fn check(
+        pools: Vec<RequestChange>,
+        answer: Result<(), WriteError>,
+        written: &[&[&str]],
+        told: &[Result<(), WriteError>],
+    ) {
+        let (declines, seen) = (Arc::new(Declines::default()), RefCell::new(Vec::new()));
+        let write = |change: RequestChange| {
+            seen.borrow_mut().push((change.version, change.record.declined_by));
+            let answer = answer.clone();
+            async {
+                tokio::task::yield_now().await;
+                answer
+            }
+        };
+        let first = pools[0].version;
+        let results = join_all(pools.into_iter().map(|pool| declines.decline(pool, write))).await;
+        assert_eq!(results, told);
+        let expected = written.iter().zip(first..);
+        let expected: Vec<(i32, Vec<_>)> =
+            expected.map(|(names, version)| (version, names.iter().map(|name| (*name).into()).collect())).collect();
+        assert_eq!(seen.into_inner(), expected);
+        assert!(declines.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_declines_at_the_same_time_shares_a_write() {
+        check(vec![change(3, "a")], Ok(()), &[&["a"]], &[Ok(())]).await;
+        let three = || ["a", "b", "c"].map(|pool| change(3, pool)).into();
+        check(three(), Ok(()), &[&["a"], &["a", "b", "c"]], &[Ok(()), Ok(()), Ok(())]).await;
+        let contended = || Err(WriteError::Contended);
+        check(three(), contended(), &[&["a"]], &[contended(), contended(), contended()]).await;
+        let outdated = vec![change(3, "a"), change(2, "b")];
+        check(outdated, Ok(()), &[&["a"]], &[Ok(()), Err(WriteError::Conflict)]).await;
+    }
+
+    #[tokio::test]
+    async fn after_the_end_nobody_declines() {
+        let mut last = change(3, "a");
+        last.record.set_state(RequestState::Failed, Timestamp(1.0));
+        let told = [Ok(()), Err(WriteError::Conflict)];
+        check(vec![last, change(3, "b")], Ok(()), &[&["a"]], &told).await;
+        let mut last = change(3, "b");
+        last.record.set_state(RequestState::Failed, Timestamp(1.0));
+        check(vec![change(3, "a"), last], Ok(()), &[&["a"], &["a", "b"]], &[Ok(()), Ok(())]).await;
+    }
+}

@@ -1,0 +1,115 @@
+//! Removes a znode with everything below it, in as few transactions as ZooKeeper takes.
+
+use std::collections::VecDeque;
+
+use crate::Connection;
+use zookeeper_server::types::{Op, ZkError};
+
+/// Removals per transaction; a transaction must stay below ZooKeeper's limit of 1 MiB.
+const BATCH: usize = 1000;
+/// How often the tree may change while it is being removed before that is given up.
+const RETRIES: usize = 20;
+
+/// Removes the tree at a path; one that is gone already is as good.
+pub async fn remove_tree(zk: &dyn Connection, path: &str) -> Result<(), ZkError> {
+    remove_tree_after(zk, path, &[]).await
+}
+
+/// Removes the tree at a path in the same transaction as the given operations, which come first. What is written or
+/// checked by them decides whether anything is removed at all. (Of a tree with more than a thousand znodes the root
+/// goes in a later transaction.)
+pub async fn remove_tree_after(zk: &dyn Connection, path: &str, first: &[Op]) -> Result<(), ZkError> {
+    let (mut before, mut failures) = (first, 0);
+    loop {
+        let mut removals = removals_of(zk, path).await?;
+        if removals.is_empty() {
+            return Ok(());
+        }
+        let later = removals.split_off(removals.len().min(BATCH));
+        let given = before.len();
+        let ops = before.iter().cloned().chain(removals).collect();
+        match zk.multi(ops).await {
+            Ok(_) if later.is_empty() => return Ok(()),
+            Ok(_) => before = &[],
+            // Somebody came or went below the path meanwhile: look again.
+            Err(ZkError::Multi { index, source })
+                if index >= given && is_about_children(&source) && failures < RETRIES =>
+            {
+                failures += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn is_about_children(error: &ZkError) -> bool {
+    matches!(error, ZkError::NotEmpty | ZkError::NoNode)
+}
+
+/// Deletes for every znode at and below a path, the deepest first.
+async fn removals_of(zk: &dyn Connection, path: &str) -> Result<Vec<Op>, ZkError> {
+    let mut removals = Vec::new();
+    let mut open = VecDeque::from([(path.to_owned(), zk.children(path))]);
+    while let Some((path, reply)) = open.pop_front() {
+        let names = match reply.await {
+            Ok((names, _)) => names,
+            Err(ZkError::NoNode) => continue,
+            Err(error) => return Err(error),
+        };
+        open.extend(names.into_iter().map(|name| {
+            let child = format!("{path}/{name}");
+            let reply = zk.children(&child);
+            (child, reply)
+        }));
+        removals.push(Op::delete(path, -1));
+    }
+    removals.reverse();
+    Ok(removals)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Zk;
+    use crate::memory::MemoryZooKeeper;
+    use zookeeper_server::types::CreateMode;
+
+    async fn grow(zk: &Zk, paths: &[&str]) {
+        for path in paths {
+            zk.create(path, Vec::new().into(), CreateMode::Persistent).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_tree_goes_with_everything_below_it_in_one_transaction() {
+        let server = MemoryZooKeeper::new();
+        let zk: Zk = server.connect();
+        grow(&zk, &["/a", "/a/x", "/a/x/1", "/a/x/2", "/a/y", "/b"]).await;
+        let before = server.last_zxid();
+        remove_tree(zk.as_ref(), "/a").await.unwrap();
+        assert_eq!(server.last_zxid(), before + 1);
+        assert_eq!(zk.exists("/a").await, Ok(None));
+        assert!(zk.exists("/b").await.unwrap().is_some());
+        remove_tree(zk.as_ref(), "/a").await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_wide_tree_goes_in_several_transactions() {
+        let server = MemoryZooKeeper::new();
+        let zk: Zk = server.connect();
+        grow(&zk, &["/a"]).await;
+        let children: Vec<String> = (0..2500).map(|number| format!("/a/{number}")).collect();
+        grow(&zk, &children.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        remove_tree(zk.as_ref(), "/a").await.unwrap();
+        assert_eq!(zk.exists("/a").await, Ok(None));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_removed_when_what_comes_first_fails() {
+        let zk: Zk = MemoryZooKeeper::new().connect();
+        grow(&zk, &["/a", "/a/x"]).await;
+        let result = remove_tree_after(zk.as_ref(), "/a", &[Op::set("/a", "new", 7)]).await;
+        assert_eq!(result.unwrap_err().root(), &ZkError::BadVersion);
+        assert!(zk.exists("/a/x").await.unwrap().is_some());
+    }
+}

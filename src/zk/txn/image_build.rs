@@ -1,0 +1,183 @@
+//! Writes of a builder about builds: the record of one that begins, of one that has ended, and what goes with it.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::store::{Store, refusal, release, unfitting};
+use crate::locks::lock::{self, Lock};
+use crate::mirror::records::{Decoded, decode_stored, stored};
+use crate::paths;
+use nodepool_model::records::ids::{BuildId, ImageName};
+use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
+use nodepool_model::records::json;
+use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::snapshot::{Stored, WriteError};
+use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, ZkError};
+
+/// Between a build and the next one, as records have it.
+pub(crate) const AFTER: Span = Span(0.001);
+
+/// The right to build an image: nobody else does while this is held.
+#[derive(Debug)]
+pub struct BuildGrant {
+    pub key: BuildKey,
+    /// Until the build has ended.
+    lock: Option<Lock>,
+    version: i32,
+    /// When the build that was the newest was ready.
+    newest: Option<Timestamp>,
+}
+
+impl BuildGrant {
+    /// The time at which this build is ready, so that it is newer than the newest before it: by a clock that was ahead that may be ready
+    /// in the future.
+    pub fn ends(&self, now: Timestamp) -> Timestamp {
+        self.newest.map_or(now, |newest| now.max(newest + AFTER))
+    }
+}
+
+/// Whether somebody waits for the build; their request goes when it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    Yes,
+    No,
+}
+
+impl Store {
+    /// Takes the lock of an image and records a new build of it. `Contended`: somebody else builds it. `Conflict`: the newest build
+    /// is not the one that the decision was made on, or the request is gone.
+    pub async fn begin_build(
+        &self,
+        key: BuildKey,
+        record: ImageBuild,
+        newest: Option<&BuildId>,
+        asked: Asked,
+    ) -> Result<BuildGrant, WriteError> {
+        let locked = lock::try_lock(self.zk(), &paths::image_builds_lock(&key.image), "").await;
+        let Some(lock) = locked.map_err(|error| refusal(&error))? else { return Err(WriteError::Contended) };
+        match self.record_begun(&lock, &key, record, newest, asked).await {
+            Ok((version, newest)) => Ok(BuildGrant { key, lock: Some(lock), version, newest }),
+            Err(error) => {
+                release(lock).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn record_begun(
+        &self,
+        lock: &Lock,
+        key: &BuildKey,
+        record: ImageBuild,
+        newest: Option<&BuildId>,
+        asked: Asked,
+    ) -> Result<(i32, Option<Timestamp>), WriteError> {
+        // The picture may be older than the lock.
+        let builds = self.read_builds(&key.image).await.map_err(|error| refusal(&error))?;
+        let ready = builds.iter().filter(|(_, stored)| stored.record.state == BuildState::Ready);
+        let found = ready.max_by_key(|(_, stored)| (stored.record.state_time, stored.mzxid));
+        if found.map(|(id, _)| id) != newest {
+            return Err(WriteError::Conflict);
+        }
+        if asked == Asked::Yes {
+            let request = self.zk().exists(&paths::image_build_request(&key.image)).await;
+            request.map_err(|error| refusal(&error))?.ok_or(WriteError::Conflict)?;
+        }
+        let path = paths::image_build(&key.image, &key.build);
+        let ops = vec![lock.fence(), Op::create(path, json::to_bytes(&record), CreateMode::Persistent)];
+        match self.zk().multi(ops).await.as_deref() {
+            Ok([_, OpReply::Created { .. }]) => {
+                let stat = Stat::of_new();
+                self.mirror().fold(|fold| fold.snapshot().images.put_build(key, stored(record, &stat)));
+                Ok((stat.version, found.map(|(_, stored)| stored.record.state_time)))
+            }
+            Ok(_) => Err(unfitting()),
+            Err(error) => Err(refusal(error)),
+        }
+    }
+
+    /// The builds of an image as ZooKeeper has them now; what does not parse is left out.
+    pub async fn read_builds(&self, image: &ImageName) -> Result<BTreeMap<BuildId, Stored<ImageBuild>>, ZkError> {
+        let (names, _) = match self.zk().children(&paths::image_builds(image)).await {
+            Err(ZkError::NoNode) => return Ok(BTreeMap::new()),
+            answer => answer?,
+        };
+        let ids: Vec<BuildId> = names.into_iter().filter(|name| name != "lock").map(BuildId::from).collect();
+        let paths: Vec<String> = ids.iter().map(|id| paths::image_build(image, id)).collect();
+        let mut builds = BTreeMap::new();
+        for (id, answer) in ids.into_iter().zip(self.zk().get_many(&paths).await?) {
+            match answer {
+                Ok((data, stat)) => {
+                    if let Decoded::Record(stored) = decode_stored::<ImageBuild>(&data, &stat) {
+                        builds.insert(id, stored);
+                    }
+                }
+                Err(ZkError::NoNode) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(builds)
+    }
+
+    /// The end of a build, and with it of the lock. `Conflict`: the record is gone or somebody changed it, so nobody will ever use
+    /// what was built. After `Failed` the lock is still held and this may be tried again.
+    pub async fn finish_build(
+        &self,
+        grant: &mut BuildGrant,
+        record: &ImageBuild,
+        asked: Asked,
+    ) -> Result<(), WriteError> {
+        let Some(lock) = &grant.lock else { return Err(WriteError::Conflict) };
+        let (path, request) =
+            (paths::image_build(&grant.key.image, &grant.key.build), paths::image_build_request(&grant.key.image));
+        let mut ends_request = asked == Asked::Yes && record.state == BuildState::Ready;
+        let data = Bytes::from(json::to_bytes(record));
+        loop {
+            let mut ops = vec![Op::set(&*path, data.clone(), grant.version), lock.release_op()];
+            if ends_request {
+                ops.push(Op::delete(&*request, -1));
+            }
+            let own = self.mirror().announce(vec![path.clone()]);
+            match self.zk().multi(ops).await {
+                Ok(replies) => {
+                    let Some(OpReply::Set(stat)) = replies.first() else { return Err(unfitting()) };
+                    self.mirror().fold(|fold| {
+                        fold.snapshot().images.put_build(&grant.key, stored(record.clone(), stat));
+                        if ends_request {
+                            fold.snapshot().images.set_requested(&grant.key.image, None);
+                        }
+                    });
+                    own.done();
+                    grant.lock.take().into_iter().for_each(Lock::spent);
+                    return Ok(());
+                }
+                // Somebody took it back meanwhile.
+                Err(ZkError::Multi { index: 2, source }) if *source == ZkError::NoNode => ends_request = false,
+                Err(error) => return self.not_finished(&mut grant.lock, &path, &data, refusal(&error)).await,
+            }
+        }
+    }
+
+    /// An answer may have been lost: then the record is as it shall be.
+    pub(crate) async fn not_finished(
+        &self,
+        lock: &mut Option<Lock>,
+        path: &str,
+        record: &[u8],
+        error: WriteError,
+    ) -> Result<(), WriteError> {
+        if error != WriteError::Conflict {
+            return Err(error);
+        }
+        let found = match self.zk().get(path).await {
+            Ok((data, _)) => Some(data),
+            Err(ZkError::NoNode) => None,
+            Err(error) => return Err(refusal(&error)),
+        };
+        if let Some(lock) = lock.take() {
+            release(lock).await;
+        }
+        if found.is_some_and(|data| data == record) { Ok(()) } else { Err(error) }
+    }
+}

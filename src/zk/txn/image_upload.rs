@@ -1,0 +1,311 @@
+//! Writes of a builder about uploads: the record of one that begins, of one that has ended, and the last of uploads and builds.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::delete_tree::remove_tree_after;
+use super::image_build::AFTER;
+use super::store::{Store, refusal, release, unfitting};
+use crate::locks::lock::{self, Lock};
+use crate::mirror::records::{Decoded, decode_stored, stored};
+use crate::paths;
+use nodepool_model::records::ids::{ProviderName, UploadId};
+use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
+use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
+use nodepool_model::records::json;
+use nodepool_model::records::time::Timestamp;
+use nodepool_model::snapshot::images::UploadPlace;
+use nodepool_model::snapshot::{Snapshot, Stored, WriteError};
+use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, ZkError};
+
+/// So many failed uploads of a build to a provider are shown at most; then the next attempt goes on with the last record.
+const FAILED: usize = 2;
+
+/// The right to upload a build to a provider: nobody else does while this is held.
+#[derive(Debug)]
+pub struct UploadGrant {
+    pub key: UploadKey,
+    /// What somebody who died in the middle has recorded of this very upload.
+    pub begun_before: Option<ImageUpload>,
+    /// Until the upload has ended.
+    lock: Option<Lock>,
+    version: i32,
+}
+
+impl Store {
+    /// The time at which this upload is ready, so that it is newer than those of this image that are ready: by a clock that was ahead
+    /// they may be of the future, and all launchers would go on with them.
+    pub fn upload_ends(&self, key: &UploadKey, now: Timestamp) -> Timestamp {
+        let newest = |snapshot: &Snapshot| {
+            let newest = snapshot.images.newest_upload(&key.provider, &key.image);
+            newest.map(|(_, upload)| upload.record.state_time)
+        };
+        self.mirror().look(newest).map_or(now, |newest| now.max(newest + AFTER))
+    }
+
+    /// Takes the lock of a build at a provider and records a new upload, or takes over one whose owner is gone; or, where some have failed
+    /// without an image, the last of those: while a cloud answers nothing there would be a new one every few seconds, none of which can
+    /// be cleared away.
+    /// `Contended`: somebody else uploads it. `Conflict`: it is there already, or the build is not to be had any more.
+    pub async fn begin_upload(&self, place: &UploadPlace, record: ImageUpload) -> Result<UploadGrant, WriteError> {
+        let directory = paths::image_uploads_lock(&place.build.image, &place.build.build, &place.provider);
+        let locked = lock::try_lock(self.zk(), &directory, "").await;
+        let Some(lock) = locked.map_err(|error| refusal(&error))? else { return Err(WriteError::Contended) };
+        match self.record_upload(&lock, place, record).await {
+            Ok((key, version, begun_before)) => Ok(UploadGrant { key, begun_before, lock: Some(lock), version }),
+            Err(error) => {
+                release(lock).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn record_upload(
+        &self,
+        lock: &Lock,
+        place: &UploadPlace,
+        record: ImageUpload,
+    ) -> Result<(UploadKey, i32, Option<ImageUpload>), WriteError> {
+        // The picture may be older than the lock.
+        let uploads = self.read_uploads(place).await.map_err(|error| refusal(&error))?;
+        if uploads.values().any(|upload| upload.record.state == UploadState::Ready) {
+            return Err(WriteError::Conflict);
+        }
+        let build_path = paths::image_build(&place.build.image, &place.build.build);
+        let (data, stat) = self.zk().get(&build_path).await.map_err(|error| refusal(&error))?;
+        match decode_stored::<ImageBuild>(&data, &stat) {
+            Decoded::Record(build) if build.record.state == BuildState::Ready => {}
+            _ => return Err(WriteError::Conflict),
+        }
+        let key = |upload: &UploadId| UploadKey {
+            provider: place.provider.clone(),
+            image: place.build.image.clone(),
+            build: place.build.build.clone(),
+            upload: upload.clone(),
+        };
+        let data = json::to_bytes(&record);
+        let mut left = uploads.iter().rev().find(|(_, upload)| upload.record.state == UploadState::Uploading);
+        let mut free = None;
+        let mut failed = uploads.iter().filter(|(_, upload)| upload.record.has_failed_without_image());
+        if left.is_none() && failed.clone().count() >= FAILED {
+            left = failed.next_back();
+            if let Some((id, _)) = left {
+                // Whoever clears it away has its own lock.
+                let lock = lock::try_lock(self.zk(), &paths::image_upload_lock(&key(id)), "").await;
+                free = lock.map_err(|error| refusal(&error))?;
+                left = left.filter(|_| free.is_some());
+            }
+        }
+        let prefix = paths::image_upload_prefix(&place.build.image, &place.build.build, &place.provider);
+        let write = match left {
+            Some((id, upload)) => Op::set(paths::image_upload(&key(id)), data, upload.version),
+            None => Op::create(prefix, data, CreateMode::PersistentSequential),
+        };
+        let mut ops = vec![lock.fence(), Op::check(build_path, stat.version), write];
+        ops.extend(free.iter().map(Lock::release_op));
+        let (key, stat, before) = match (self.zk().multi(ops).await.as_deref(), left) {
+            (Ok([_, _, OpReply::Created { path }]), _) => (key(&paths::name(path).into()), Stat::of_new(), None),
+            (Ok([_, _, OpReply::Set(stat), ..]), Some((id, upload))) => {
+                (key(id), *stat, Some(ImageUpload::clone(&upload.record)))
+            }
+            (Ok(_), _) => return Err(unfitting()),
+            (Err(error), _) => return Err(refusal(error)),
+        };
+        free.into_iter().for_each(Lock::spent);
+        self.mirror().fold(|fold| fold.snapshot().images.put_upload(key.clone(), stored(record, &stat)));
+        Ok((key, stat.version, before))
+    }
+
+    /// The uploads of a build to a provider as ZooKeeper has them now; what does not parse is left out.
+    pub async fn read_uploads(&self, place: &UploadPlace) -> Result<BTreeMap<UploadId, Stored<ImageUpload>>, ZkError> {
+        let UploadPlace { build, provider } = place;
+        let (names, _) = match self.zk().children(&paths::image_uploads(&build.image, &build.build, provider)).await {
+            Err(ZkError::NoNode) => return Ok(BTreeMap::new()),
+            answer => answer?,
+        };
+        let mut uploads = BTreeMap::new();
+        for upload in names.into_iter().filter(|name| name != "lock").map(UploadId::from) {
+            let key = UploadKey {
+                provider: provider.clone(),
+                image: build.image.clone(),
+                build: build.build.clone(),
+                upload: upload.clone(),
+            };
+            match self.zk().get(&paths::image_upload(&key)).await {
+                Ok((data, stat)) => {
+                    if let Decoded::Record(stored) = decode_stored::<ImageUpload>(&data, &stat) {
+                        uploads.insert(upload, stored);
+                    }
+                }
+                Err(ZkError::NoNode) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(uploads)
+    }
+
+    /// What is known of an upload that goes on.
+    pub async fn note_upload(&self, grant: &mut UploadGrant, record: &ImageUpload) -> Result<(), WriteError> {
+        let Some(lock) = &grant.lock else { return Err(WriteError::Conflict) };
+        let (path, data) = (paths::image_upload(&grant.key), json::to_bytes(record));
+        let ops = vec![lock.fence(), Op::set(&*path, data.clone(), grant.version)];
+        let stat = match self.zk().multi(ops).await.as_deref() {
+            Ok([_, OpReply::Set(stat)]) => *stat,
+            Ok(_) => return Err(unfitting()),
+            // An answer may have been lost: then the record is as it shall be.
+            Err(error) => match self.zk().get(&path).await {
+                Ok((found, stat)) if found == data => stat,
+                _ => return Err(refusal(error)),
+            },
+        };
+        grant.version = stat.version;
+        let stored = stored(record.clone(), &stat);
+        self.mirror().fold(|fold| fold.snapshot().images.put_upload(grant.key.clone(), stored));
+        Ok(())
+    }
+
+    /// How far an upload is, for whoever waits for it: kept with the lock, which no peer reads, and gone with it.
+    pub async fn show_progress(&self, grant: &UploadGrant, text: String) {
+        if let Some(lock) = &grant.lock {
+            // The next one will tell.
+            let _ = self.zk().set(lock.path(), Bytes::from(text), -1).await;
+        }
+    }
+
+    /// The end of an upload, and with it of the lock. `Conflict`: the record is gone or somebody changed it. After `Failed` the lock
+    /// is still held and this may be tried again.
+    pub async fn finish_upload(&self, grant: &mut UploadGrant, record: &ImageUpload) -> Result<(), WriteError> {
+        let Some(lock) = &grant.lock else { return Err(WriteError::Conflict) };
+        let path = paths::image_upload(&grant.key);
+        let ops = vec![Op::set(&*path, json::to_bytes(record), grant.version), lock.release_op()];
+        let own = self.mirror().announce(vec![path.clone()]);
+        match self.zk().multi(ops).await {
+            Ok(replies) => {
+                let Some(OpReply::Set(stat)) = replies.first() else { return Err(unfitting()) };
+                let stored = stored(record.clone(), stat);
+                self.mirror().fold(|fold| fold.snapshot().images.put_upload(grant.key.clone(), stored));
+                own.done();
+                grant.lock.take().into_iter().for_each(Lock::spent);
+                Ok(())
+            }
+            Err(error) => self.not_finished(&mut grant.lock, &path, &json::to_bytes(record), refusal(&error)).await,
+        }
+    }
+
+    /// Marks an upload as one that goes, and keeps its lock, so that no peer deletes it as well.
+    pub async fn retire_upload(
+        &self,
+        key: &UploadKey,
+        version: i32,
+        record: Option<ImageUpload>,
+    ) -> Result<Lock, WriteError> {
+        let locked = lock::try_lock(self.zk(), &paths::image_upload_lock(key), "").await;
+        let Some(lock) = locked.map_err(|error| refusal(&error))? else { return Err(WriteError::Contended) };
+        let path = paths::image_upload(key);
+        let write = match &record {
+            Some(record) => Op::set(path, json::to_bytes(record), version),
+            None => Op::check(path, version),
+        };
+        match self.zk().multi(vec![lock.fence(), write]).await.as_deref() {
+            Ok([_, OpReply::Set(stat)]) => {
+                if let Some(record) = record {
+                    let stored = stored(record, stat);
+                    self.mirror().fold(|fold| fold.snapshot().images.put_upload(key.clone(), stored));
+                }
+                Ok(lock)
+            }
+            Ok(_) => Ok(lock),
+            Err(error) => {
+                let error = refusal(error);
+                release(lock).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// The last of an upload.
+    pub async fn remove_upload(&self, lock: Lock, key: &UploadKey) -> Result<(), WriteError> {
+        match remove_tree_after(&**self.zk(), &paths::image_upload(key), &[lock.fence()]).await {
+            Ok(()) => {
+                lock.spent();
+                self.mirror().fold(|fold| fold.snapshot().images.remove_upload(key));
+                Ok(())
+            }
+            Err(error) => {
+                release(lock).await;
+                Err(refusal(&error))
+            }
+        }
+    }
+
+    /// Nobody uploads a build to a provider while this is held.
+    pub async fn hold_uploads(&self, place: &UploadPlace) -> Result<Lock, WriteError> {
+        let directory = paths::image_uploads_lock(&place.build.image, &place.build.build, &place.provider);
+        let locked = lock::try_lock(self.zk(), &directory, "").await.map_err(|error| refusal(&error))?;
+        locked.ok_or(WriteError::Contended)
+    }
+
+    /// Marks a build as one that goes: its files may go before its uploads have.
+    pub async fn retire_build(&self, key: &BuildKey, version: i32, record: ImageBuild) -> Result<(), WriteError> {
+        let locked = lock::try_lock(self.zk(), &paths::image_build_lock(&key.image, &key.build), "").await;
+        let Some(lock) = locked.map_err(|error| refusal(&error))? else { return Err(WriteError::Contended) };
+        let path = paths::image_build(&key.image, &key.build);
+        let ops = vec![Op::set(path, json::to_bytes(&record), version), lock.release_op()];
+        match self.zk().multi(ops).await.as_deref() {
+            Ok([OpReply::Set(stat), _]) => {
+                lock.spent();
+                let stored = stored(record, stat);
+                self.mirror().fold(|fold| fold.snapshot().images.put_build(key, stored));
+                Ok(())
+            }
+            Ok(_) => Err(unfitting()),
+            Err(error) => {
+                let error = refusal(error);
+                release(lock).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether there is a record of a build; one that a peer's lock has made anew, with nothing in it, is none.
+    pub async fn is_there(&self, key: &BuildKey) -> Result<bool, ZkError> {
+        match self.zk().get(&paths::image_build(&key.image, &key.build)).await {
+            Ok((data, _)) => Ok(!data.is_empty()),
+            Err(ZkError::NoNode) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The last of a build that has no uploads any more. `Conflict`: it has some, or somebody has changed it.
+    pub async fn remove_build(&self, key: &BuildKey, version: i32) -> Result<(), WriteError> {
+        let providers = paths::image_providers(&key.image, &key.build);
+        let names = match self.zk().children(&providers).await {
+            Ok((names, _)) => names,
+            Err(ZkError::NoNode) => Vec::new(),
+            Err(error) => return Err(refusal(&error)),
+        };
+        for provider in names.into_iter().map(ProviderName::from) {
+            let directory = paths::image_uploads(&key.image, &key.build, &provider);
+            let uploads = match self.zk().children(&directory).await {
+                Ok((uploads, _)) => uploads,
+                Err(ZkError::NoNode) => Vec::new(),
+                Err(error) => return Err(refusal(&error)),
+            };
+            for upload in uploads.iter().filter(|name| *name != "lock") {
+                // A peer's lock on a record that was gone may have made it anew, without anything in it.
+                match self.zk().get(&format!("{directory}/{upload}")).await {
+                    Ok((data, _)) if data.is_empty() => {}
+                    Ok(_) => return Err(WriteError::Conflict),
+                    Err(ZkError::NoNode) => {}
+                    Err(error) => return Err(refusal(&error)),
+                }
+            }
+        }
+        let path = paths::image_build(&key.image, &key.build);
+        let unchanged = Op::check(&*path, version);
+        remove_tree_after(&**self.zk(), &path, &[unchanged]).await.map_err(|error| refusal(&error))?;
+        self.mirror().fold(|fold| fold.snapshot().images.remove_build(key));
+        Ok(())
+    }
+}

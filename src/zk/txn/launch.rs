@@ -1,0 +1,466 @@
+//! The compound writes of a launch and of a deletion: locks that are held for longer are taken, used and given back in
+//! the same transactions as the records change.
+
+use std::collections::BTreeMap;
+
+use super::chunked_writes::{self, Writes};
+use super::delete_tree;
+use super::store::{After, Guard, Store, refusal, unfitting};
+use crate::locks::lock::{self, Lock, PlannedLock};
+use crate::mirror::mirror::Fold;
+use crate::mirror::records::{self, Decoded, stored};
+use crate::paths;
+use crate::paths::Place;
+use nodepool_model::records::ids::{NodeId, RequestId};
+use nodepool_model::records::json;
+use nodepool_model::records::node::Node;
+use nodepool_model::records::request::RequestState;
+use nodepool_model::snapshot::{LockView, NodeChange, RequestChange, WriteError};
+use zookeeper_server::types::{Op, OpReply, Stat, ZkError};
+
+/// What became of a claim: the request is ours, and these nodes are there for it.
+#[derive(Debug)]
+pub struct Claimed {
+    pub lock: Lock,
+    /// In the order of the records.
+    pub nodes: Vec<NodeId>,
+}
+
+/// A node whose lock is held, on its way back to everybody; where a record is given, it is written as well.
+#[derive(Debug)]
+pub struct HeldNode {
+    pub lock: Lock,
+    pub change: Option<NodeChange>,
+}
+
+/// Such a node, with what writes its record.
+type Returned = (Option<Op>, HeldNode);
+
+impl Store {
+    /// Takes a request up: its lock, its record (pending), ready nodes (allocated) and new ones (init), all or nothing where that fits
+    /// one transaction. Else the lock comes first, and what was taken when a later portion fails is left to the rule for lost requests.
+    pub async fn claim(
+        &self,
+        request: RequestChange,
+        reuse: Vec<NodeChange>,
+        nodes: Vec<Node>,
+    ) -> Result<Claimed, WriteError> {
+        let (reuse, nodes) = (chunked_writes::changes(reuse), chunked_writes::creations(nodes));
+        if !self.is_too_large(chunked_writes::size(&reuse) + chunked_writes::size(&nodes)) {
+            return self.claim_at_once(request, reuse, nodes).await;
+        }
+        let lock = self.claim_at_once(request, Vec::new(), Vec::new()).await?.lock;
+        match self.extend_in_portions(&lock, reuse, nodes).await {
+            Ok(nodes) => Ok(Claimed { lock, nodes }),
+            Err(error) => chunked_writes::end(lock, Err(error)).await,
+        }
+    }
+
+    async fn claim_at_once(
+        &self,
+        request: RequestChange,
+        reuse: Writes<NodeChange>,
+        nodes: Writes<Node>,
+    ) -> Result<Claimed, WriteError> {
+        let (written, reuse): (Vec<_>, Vec<_>) = reuse.into_iter().unzip();
+        let (created, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
+        let mut ops = vec![Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version)];
+        ops.extend(written);
+        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        ops.extend(reuse.iter().flat_map(|node| self.node_guard(&node.id, After::Keep).proof()));
+        ops.extend(created);
+        let (mut locks, replies) = self.write_and_lock(ops, vec![self.request_guard(&request.id, After::Keep)]).await?;
+        let lock = locks.pop().ok_or_else(unfitting)?;
+        let Some(OpReply::Set(stat)) = replies.first().cloned() else { return Err(unfitting()) };
+        self.mirror().fold(|fold| {
+            show(fold, lock.path(), true);
+            fold.change_request(request.id, stored(request.record, &stat));
+        });
+        let ids = self.fold_new(nodes, &replies)?;
+        self.fold_nodes(reuse, replies.into_iter().skip(1).collect());
+        own.done();
+        Ok(Claimed { lock, nodes: ids })
+    }
+
+    /// More nodes for a request that was taken up before: ready ones (allocated) and new ones (init), all or nothing where that fits one
+    /// transaction; else those to reuse come first. Those that are new come in the order of the records.
+    pub async fn extend(
+        &self,
+        request: &Lock,
+        reuse: Vec<NodeChange>,
+        nodes: Vec<Node>,
+    ) -> Result<Vec<NodeId>, WriteError> {
+        let (reuse, nodes) = (chunked_writes::changes(reuse), chunked_writes::creations(nodes));
+        if self.is_too_large(chunked_writes::size(&reuse) + chunked_writes::size(&nodes)) {
+            return self.extend_in_portions(request, reuse, nodes).await;
+        }
+        self.extend_at_once(request, reuse, nodes).await
+    }
+
+    async fn extend_in_portions(
+        &self,
+        request: &Lock,
+        reuse: Writes<NodeChange>,
+        nodes: Writes<Node>,
+    ) -> Result<Vec<NodeId>, WriteError> {
+        for part in self.portions(reuse) {
+            self.extend_at_once(request, part, Vec::new()).await?;
+        }
+        let mut made = Vec::with_capacity(nodes.len());
+        for part in self.portions(nodes) {
+            made.extend(self.extend_at_once(request, Vec::new(), part).await?);
+        }
+        Ok(made)
+    }
+
+    async fn extend_at_once(
+        &self,
+        request: &Lock,
+        reuse: Writes<NodeChange>,
+        nodes: Writes<Node>,
+    ) -> Result<Vec<NodeId>, WriteError> {
+        let (mut ops, reuse): (Vec<_>, Vec<_>) = reuse.into_iter().unzip();
+        let (created, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
+        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        ops.push(request.fence());
+        ops.extend(reuse.iter().flat_map(|node| self.node_guard(&node.id, After::Keep).proof()));
+        ops.extend(created);
+        let replies = self.zk().multi(ops).await.map_err(|error| refusal(&error))?;
+        let ids = self.fold_new(nodes, &replies)?;
+        self.fold_nodes(reuse, replies);
+        own.done();
+        Ok(ids)
+    }
+
+    /// Takes over a request that somebody left, with its nodes that are not ready: all their locks, all or nothing where that fits one
+    /// transaction; else the request's lock comes first. The locks of the nodes come in their order.
+    pub async fn adopt(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(Lock, Vec<Lock>), WriteError> {
+        let nodes = chunked_writes::changes(nodes);
+        if !self.is_too_large(chunked_writes::size(&nodes)) {
+            return self.adopt_at_once(request, nodes).await;
+        }
+        let (lock, _) = self.adopt_at_once(request, Vec::new()).await?;
+        match self.begin_in_portions(nodes).await {
+            Ok(locks) => Ok((lock, locks)),
+            Err(error) => chunked_writes::end(lock, Err(error)).await,
+        }
+    }
+
+    async fn adopt_at_once(
+        &self,
+        request: RequestChange,
+        nodes: Writes<NodeChange>,
+    ) -> Result<(Lock, Vec<Lock>), WriteError> {
+        let (written, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
+        let mut ops = vec![Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version)];
+        ops.extend(written);
+        let mut guards = vec![self.request_guard(&request.id, After::Keep)];
+        guards.extend(self.node_guards(&nodes));
+        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        let (mut locks, mut replies) = self.write_and_lock(ops, guards).await?;
+        if locks.is_empty() || replies.is_empty() {
+            return Err(unfitting());
+        }
+        let OpReply::Set(stat) = replies.remove(0) else { return Err(unfitting()) };
+        self.mirror().fold(|fold| {
+            locks.iter().for_each(|lock| show(fold, lock.path(), true));
+            fold.change_request(request.id, stored(request.record, &stat));
+        });
+        self.fold_nodes(nodes, replies);
+        own.done();
+        let lock = locks.remove(0);
+        Ok((lock, locks))
+    }
+
+    /// Locks nodes and writes them in the same transaction: those of a claim before their launch, or one whose use is over before its
+    /// deletion. Where they do not fit one, each portion is begun or not. The locks come back in the order of the nodes.
+    pub async fn begin(&self, nodes: Vec<NodeChange>) -> Result<Vec<Lock>, WriteError> {
+        let nodes = chunked_writes::changes(nodes);
+        if self.is_too_large(chunked_writes::size(&nodes)) {
+            return self.begin_in_portions(nodes).await;
+        }
+        self.begin_at_once(nodes).await
+    }
+
+    async fn begin_in_portions(&self, nodes: Writes<NodeChange>) -> Result<Vec<Lock>, WriteError> {
+        // Where a portion fails the locks of those before it are given back: they are dropped.
+        let mut locks = Vec::with_capacity(nodes.len());
+        for part in self.portions(nodes) {
+            locks.extend(self.begin_at_once(part).await?);
+        }
+        Ok(locks)
+    }
+
+    async fn begin_at_once(&self, nodes: Writes<NodeChange>) -> Result<Vec<Lock>, WriteError> {
+        let (ops, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
+        let guards = self.node_guards(&nodes);
+        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        let (locks, replies) = self.write_and_lock(ops, guards).await?;
+        self.mirror().fold(|fold| locks.iter().for_each(|lock| show(fold, lock.path(), true)));
+        self.fold_nodes(nodes, replies);
+        own.done();
+        Ok(locks)
+    }
+
+    /// A node whose lock is held and stays so.
+    pub async fn save_held(&self, lock: &Lock, node: NodeChange) -> Result<(), WriteError> {
+        let ops = vec![lock.fence(), chunked_writes::write(&node)];
+        let own = self.mirror().announce(vec![paths::node(&node.id)]);
+        let replies = self.zk().multi(ops).await.map_err(|error| refusal(&error))?;
+        self.fold_nodes(vec![node], replies);
+        own.done();
+        Ok(())
+    }
+
+    /// Writes what has come of a request and of nodes, and gives all their locks back, in one transaction where it
+    /// fits: nobody sees a fulfilled request whose nodes are still locked.
+    pub async fn finish(
+        &self,
+        request: Option<(Lock, Option<RequestChange>)>,
+        nodes: Vec<HeldNode>,
+    ) -> Result<(), WriteError> {
+        let nodes: Vec<Returned> =
+            nodes.into_iter().map(|node| (node.change.as_ref().map(chunked_writes::write), node)).collect();
+        let bytes = |(op, _): &Returned| op.as_ref().map_or(chunked_writes::OVERHEAD, chunked_writes::bytes);
+        if !self.is_too_large(nodes.iter().map(bytes).sum()) {
+            return self.finish_at_once(&[], request, nodes).await;
+        }
+        // First all nodes, then the request: the order in which an interruption does no harm.
+        let written = chunked_writes::as_written(nodes.iter().filter_map(|(_, node)| node.change.as_ref()));
+        for part in chunked_writes::portions(nodes, self.zk().largest_transaction(), bytes) {
+            self.finish_at_once(&[], None, part).await?;
+        }
+        self.finish_at_once(&written, request, Vec::new()).await
+    }
+
+    async fn finish_at_once(
+        &self,
+        conditions: &[Op],
+        request: Option<(Lock, Option<RequestChange>)>,
+        nodes: Vec<Returned>,
+    ) -> Result<(), WriteError> {
+        let (request_lock, request) = request.unzip();
+        let request = request.flatten();
+        let (writes, nodes): (Vec<Option<Op>>, Vec<HeldNode>) = nodes.into_iter().unzip();
+        let mut ops: Vec<Op> = writes.into_iter().flatten().collect();
+        ops.extend(
+            request
+                .iter()
+                .map(|change| Op::set(paths::request(&change.id), json::to_bytes(&change.record), change.version)),
+        );
+        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        let mut releases = conditions.to_vec();
+        releases.extend(nodes.iter().map(|node| node.lock.release_op()));
+        releases.extend(request_lock.iter().map(Lock::release_op));
+        let goes_on = request.as_ref().is_some_and(|change| change.record.state == RequestState::Requested);
+        let directory = request_lock.as_ref().filter(|_| !goes_on).map(|lock| Op::delete(lock.directory(), -1));
+        let replies = self.release_and_write(releases, directory, ops).await.map_err(|error| refusal(&error))?;
+        let (locks, changes): (Vec<Lock>, Vec<Option<NodeChange>>) =
+            nodes.into_iter().map(|node| (node.lock, node.change)).unzip();
+        let locks: Vec<Lock> = locks.into_iter().chain(request_lock).collect();
+        self.mirror().fold(|fold| locks.iter().for_each(|lock| show(fold, lock.path(), false)));
+        locks.into_iter().for_each(Lock::spent);
+        let changes: Vec<NodeChange> = changes.into_iter().flatten().collect();
+        let request_stat = match (&request, replies.last()) {
+            (Some(_), Some(OpReply::Set(stat))) => Some(*stat),
+            _ => None,
+        };
+        self.fold_nodes(changes, replies);
+        if let (Some(request), Some(stat)) = (request, request_stat) {
+            self.mirror().fold(|fold| fold.change_request(request.id, stored(request.record, &stat)));
+        }
+        own.done();
+        Ok(())
+    }
+
+    /// Writes what was decided under locks and gives them back; the answers to what was written. With the lock of a request that
+    /// nobody needs any more goes its directory, unless somebody is in it at this moment.
+    async fn release_and_write(
+        &self,
+        releases: Vec<Op>,
+        directory: Option<Op>,
+        ops: Vec<Op>,
+    ) -> Result<Vec<OpReply>, ZkError> {
+        let before = releases.len();
+        if let Some(directory) = directory {
+            match self.zk().multi([&releases[..], &[directory], &ops[..]].concat()).await {
+                Err(ZkError::Multi { index, .. }) if index == before => {}
+                answer => return answer.map(|mut replies| replies.split_off((before + 1).min(replies.len()))),
+            }
+        }
+        let mut replies = self.zk().multi([releases, ops].concat()).await?;
+        Ok(replies.split_off(before.min(replies.len())))
+    }
+
+    /// The end of a request of our own for an idle node: its nodes belong to nobody, and it is gone, in one transaction.
+    pub async fn finish_min_ready(&self, request: &RequestId, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
+        let path = paths::request(request);
+        let guards = self.node_guards(&nodes);
+        let mut ops: Vec<Op> = nodes.iter().map(chunked_writes::write).collect();
+        let own = self.mirror().announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        ops.push(Op::delete(&*path, -1));
+        let replies = self.commit(guards, ops).await?;
+        self.fold_nodes(nodes, replies);
+        self.mirror().fold(|fold| fold.remove(&path));
+        own.done();
+        Ok(())
+    }
+
+    /// What ZooKeeper's leader says of nodes, after all that was written before now: their records, and `None` for those that are
+    /// gone. Nodes of which it says neither are left out.
+    pub async fn read_anew(&self, nodes: &[NodeId]) -> Result<BTreeMap<NodeId, Option<Box<Node>>>, ZkError> {
+        self.zk().sync(paths::NODES).await?;
+        let paths: Vec<String> = nodes.iter().map(paths::node).collect();
+        let answers = self.zk().get_many(&paths).await?;
+        let mut found = BTreeMap::new();
+        for (id, answer) in nodes.iter().zip(answers) {
+            match answer {
+                Err(ZkError::NoNode) => drop(found.insert(id.clone(), None)),
+                Err(error) => return Err(error),
+                Ok((data, _)) => {
+                    if let Decoded::Record(node) = records::decode::<Node>(&data) {
+                        found.insert(id.clone(), Some(Box::new(node)));
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// How many nodes this ZooKeeper has ever been given: their numbers are all smaller. To be asked after `read_anew`.
+    pub async fn numbers_given(&self) -> Result<u64, ZkError> {
+        let Some(stat) = self.zk().exists(paths::NODES).await? else { return Ok(0) };
+        // ZooKeeper numbers by creations, and shows creations and removals together.
+        let creations = (i64::from(stat.cversion) + i64::from(stat.num_children)) / 2;
+        // The sum overflows after a thousand million nodes.
+        Ok(u64::try_from(creations).unwrap_or(u64::MAX))
+    }
+
+    /// The last of a node: its lock, the lock's directory and its record, together.
+    pub async fn remove_held(&self, lock: Lock, id: &NodeId) -> Result<(), WriteError> {
+        let path = paths::node(id);
+        let ops = vec![lock.release_op(), Op::delete(lock.directory(), -1), Op::delete(&*path, -1)];
+        match self.zk().multi(ops).await {
+            Ok(_) => lock.spent(),
+            // Somebody waits for the lock, or left something beside it: all of it goes with the record.
+            Err(ZkError::Multi { index, .. }) if index > 0 => {
+                let conditions = [lock.fence()];
+                match delete_tree::remove_tree_after(&**self.zk(), &path, &conditions).await {
+                    Ok(()) => lock.spent(),
+                    Err(error) => return Err(refusal(&error)),
+                }
+            }
+            Err(error) => return Err(refusal(&error)),
+        }
+        self.mirror().fold(|fold| fold.remove(&path));
+        Ok(())
+    }
+
+    /// Runs operations and takes the guarded locks, each in a directory that is proven to be empty and stays. Where the tree has
+    /// another shape than the mirror knew, the locks are taken first, as peers take them.
+    async fn write_and_lock(&self, ops: Vec<Op>, guards: Vec<Guard>) -> Result<(Vec<Lock>, Vec<OpReply>), WriteError> {
+        let planned: Vec<PlannedLock> =
+            guards.iter().map(|guard| PlannedLock::new(self.zk(), &guard.directory)).collect();
+        let mut all = ops.clone();
+        all.extend(guards.iter().flat_map(Guard::proof));
+        let before = all.len();
+        all.extend(planned.iter().map(PlannedLock::op));
+        match self.zk().multi(all).await {
+            Ok(mut replies) => {
+                let contenders = replies.split_off(before.min(replies.len()));
+                replies.truncate(ops.len());
+                let paths = contenders.into_iter().filter_map(|reply| match reply {
+                    OpReply::Created { path } => Some(path),
+                    _ => None,
+                });
+                let locks = planned.into_iter().zip(paths).map(|(planned, path)| planned.taken(path)).collect();
+                Ok((locks, replies))
+            }
+            Err(ZkError::Multi { index, source }) => {
+                planned.into_iter().for_each(PlannedLock::refused);
+                if index < ops.len() {
+                    return Err(refusal(&source));
+                }
+                self.lock_and_write(ops, guards).await
+            }
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    async fn lock_and_write(&self, ops: Vec<Op>, guards: Vec<Guard>) -> Result<(Vec<Lock>, Vec<OpReply>), WriteError> {
+        let mut locks: Vec<Lock> = Vec::with_capacity(guards.len());
+        for guard in &guards {
+            // Those taken so far are given back where they are dropped.
+            match lock::try_lock(self.zk(), &guard.directory, "").await {
+                Ok(Some(lock)) => locks.push(lock),
+                Ok(None) => return Err(WriteError::Contended),
+                Err(error) => return Err(refusal(&error)),
+            }
+        }
+        let mut all = ops;
+        let wanted = all.len();
+        all.extend(locks.iter().map(Lock::fence));
+        let mut replies = self.zk().multi(all).await.map_err(|error| refusal(&error))?;
+        replies.truncate(wanted);
+        Ok((locks, replies))
+    }
+
+    /// Takes over nodes that were created, each with its place among the answers; their ids.
+    fn fold_new(&self, nodes: Vec<Node>, replies: &[OpReply]) -> Result<Vec<NodeId>, WriteError> {
+        let created = replies.iter().filter_map(|reply| match reply {
+            OpReply::Created { path } => match paths::parse(path) {
+                Place::Node(id) => Some(id),
+                _ => None,
+            },
+            _ => None,
+        });
+        let created: Vec<_> = created.collect();
+        if created.len() != nodes.len() {
+            return Err(unfitting());
+        }
+        self.mirror().fold(|fold| {
+            for (id, node) in created.iter().zip(nodes) {
+                fold.add_node(id.clone(), stored(node, &Stat::of_new()));
+            }
+        });
+        Ok(created)
+    }
+
+    /// Takes over nodes that were written, each with the answer to its write in their order.
+    fn fold_nodes(&self, nodes: Vec<NodeChange>, replies: Vec<OpReply>) {
+        let stats = replies.into_iter().filter_map(|reply| match reply {
+            OpReply::Set(stat) => Some(stat),
+            _ => None,
+        });
+        self.mirror().fold(|fold| {
+            for (node, stat) in nodes.into_iter().zip(stats) {
+                fold.change_node(node.id, stored(node.record, &stat));
+            }
+        });
+    }
+}
+
+/// The picture shows a contender of ours as soon as we know of it, and not longer: its events may come later.
+pub(crate) fn show(fold: &mut Fold<'_>, path: &str, is_there: bool) {
+    let change = |view: &mut LockView, name: String| {
+        if is_there {
+            view.exists = true;
+            view.contenders.insert(name);
+        } else {
+            view.contenders.remove(&name);
+        }
+    };
+    match paths::parse(path) {
+        Place::NodeContender(id, name) => {
+            let mut view = fold.snapshot().node_lock(&id).clone();
+            change(&mut view, name);
+            fold.snapshot().set_node_lock(id, view);
+        }
+        Place::RequestContender(id, name) => {
+            let mut view = fold.snapshot().request_lock(&id).clone();
+            change(&mut view, name);
+            fold.snapshot().set_request_lock(id, view);
+        }
+        _ => {}
+    }
+}

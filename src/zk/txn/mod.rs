@@ -1,0 +1,9 @@
+//! Writes: each one transaction that carries its own conditions, or a chunked write where one is too small.
+
+pub(crate) mod chunked_writes;
+pub(crate) mod decline_batch;
+pub mod delete_tree;
+pub mod image_build;
+pub mod image_upload;
+pub mod launch;
+pub mod store;

@@ -1,0 +1,443 @@
+//! The compound writes, each one transaction that carries its own conditions: versions, and the proof that nobody
+//! contends for a lock.
+//!
+//! ZooKeeper has no "has no children" check. That a lock directory is empty is proven by deleting and re-creating it
+//! inside the transaction, or, where there is none, by creating it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::chunked_writes::{self, Writes};
+use super::decline_batch::Declines;
+use super::{delete_tree, launch};
+use crate::locks::lock::{self, Lock};
+use crate::mirror::mirror::Mirror;
+use crate::mirror::records::stored;
+use crate::{Zk, paths};
+use nodepool_model::records::component::ComponentKind;
+use nodepool_model::records::ids::{NodeId, RequestId};
+use nodepool_model::records::json;
+use nodepool_model::records::node::Node;
+use nodepool_model::records::request::{MIN_READY_PRIORITY, NodeRequest};
+use nodepool_model::snapshot::{LockView, NodeChange, RequestChange, WriteError};
+use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, ZkError};
+
+/// What actors write through: the session and its mirror, which learns of each write before the writer does.
+#[derive(Clone)]
+pub struct Store {
+    zk: Zk,
+    mirror: Arc<Mirror>,
+    declines: Arc<Declines>,
+}
+
+/// A lock directory that nobody may hold while the transaction runs.
+pub(crate) struct Guard {
+    pub(crate) directory: String,
+    view: LockView,
+    after: After,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum After {
+    /// The directory stays, or is there from now on: its next user need not create it.
+    Keep,
+    /// As it was: a directory that was not there is not there afterwards.
+    Restore,
+    /// It goes, together with its record.
+    Remove,
+}
+
+impl Store {
+    pub fn new(zk: Zk, mirror: Arc<Mirror>) -> Self {
+        Self { zk, mirror, declines: Arc::default() }
+    }
+
+    pub fn zk(&self) -> &Zk {
+        &self.zk
+    }
+
+    pub fn mirror(&self) -> &Arc<Mirror> {
+        &self.mirror
+    }
+
+    /// Ready nodes to a request: allocated and fulfilled in one transaction, seen by nobody half done.
+    pub async fn hand_out(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
+        let nodes = chunked_writes::changes(nodes);
+        if self.is_too_large(chunked_writes::size(&nodes)) {
+            return chunked_writes::hand_out(self, request, nodes).await;
+        }
+        self.write_all(&[], Some(request), nodes).await
+    }
+
+    /// Our name among those who declined, or the failure of the request.
+    pub async fn decline(&self, request: RequestChange) -> Result<(), WriteError> {
+        let write = |request: RequestChange| async { self.write_all(&[], Some(request), Vec::new()).await };
+        self.declines.decline(request, write).await
+    }
+
+    /// A lost request and the nodes that were allocated to it.
+    pub async fn reset(&self, request: RequestChange, nodes: Vec<NodeChange>) -> Result<(), WriteError> {
+        let nodes = chunked_writes::changes(nodes);
+        if self.is_too_large(chunked_writes::size(&nodes)) {
+            return chunked_writes::reset(self, request, nodes).await;
+        }
+        self.write_all(&[], Some(request), nodes).await
+    }
+
+    /// A changed node that nobody has locked.
+    pub async fn save(&self, node: NodeChange) -> Result<(), WriteError> {
+        self.write_all(&[], None, chunked_writes::changes(vec![node])).await
+    }
+
+    /// A node whose request is gone; whether it really is, is asked of ZooKeeper and not of the mirror. An id is never
+    /// used twice, so what is gone stays gone.
+    pub async fn release(&self, request: &RequestId, node: NodeChange) -> Result<(), WriteError> {
+        match self.zk.exists(&paths::request(request)).await {
+            Ok(None) => self.save(node).await,
+            Ok(Some(_)) => Err(WriteError::Conflict),
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    /// A node whose use is over, with its lock directory.
+    pub async fn retire(&self, id: &NodeId, version: i32) -> Result<(), WriteError> {
+        let path = paths::node(id);
+        // The version first: where the decision was made on an old record, nobody's lock is touched.
+        let mut ops = vec![Op::check(&*path, version)];
+        ops.extend(self.node_guard(id, After::Remove).proof());
+        ops.push(Op::delete(&*path, version));
+        match self.zk.multi(ops).await {
+            Ok(_) => {}
+            // Something is below the record that the mirror does not know, or not yet.
+            Err(ZkError::Multi { index, .. }) if index > 0 => {
+                self.retire_locked(id, version).await?;
+            }
+            Err(error) => return Err(refusal(&error)),
+        }
+        self.mirror.fold(|fold| fold.remove(&path));
+        Ok(())
+    }
+
+    /// The slow path: under the lock, the record goes with whatever else lies below it.
+    async fn retire_locked(&self, id: &NodeId, version: i32) -> Result<(), WriteError> {
+        let lock = match lock::try_lock(&self.zk, &paths::node_lock(id), "").await {
+            Ok(Some(lock)) => lock,
+            Ok(None) => return Err(WriteError::Contended),
+            Err(error) => return Err(refusal(&error)),
+        };
+        let conditions = [lock.fence(), Op::check(paths::node(id), version)];
+        match delete_tree::remove_tree_after(&*self.zk, &paths::node(id), &conditions).await {
+            Ok(()) => {
+                lock.spent();
+                Ok(())
+            }
+            Err(error) => {
+                release(lock).await;
+                Err(refusal(&error))
+            }
+        }
+    }
+
+    /// A new node that nobody launches: it is there, ready.
+    pub async fn register(&self, node: Node) -> Result<NodeId, WriteError> {
+        let data = Bytes::from(json::to_bytes(&node));
+        let created = self.zk.create(&paths::node_prefix(), data, CreateMode::PersistentSequential).await;
+        let (path, stat) = created.map_err(|error| refusal(&error))?;
+        let id = NodeId::from(paths::name(&path));
+        self.mirror.fold(|fold| {
+            fold.add_node(id.clone(), stored(node, &stat));
+        });
+        Ok(id)
+    }
+
+    /// A request of our own for an idle node; it ends with the session.
+    pub async fn submit_min_ready(&self, request: NodeRequest) -> Result<RequestId, WriteError> {
+        let data = Bytes::from(json::to_bytes(&request));
+        let prefix = paths::request_prefix(MIN_READY_PRIORITY);
+        let created = self.zk.create(&prefix, data, CreateMode::EphemeralSequential).await;
+        let (path, stat) = created.map_err(|error| refusal(&error))?;
+        let id = RequestId::from(paths::name(&path));
+        self.mirror.fold(|fold| {
+            fold.add_request(id.clone(), stored(request, &stat));
+        });
+        Ok(id)
+    }
+
+    pub async fn remove_request(&self, request: &RequestId) -> Result<(), WriteError> {
+        match self.zk.delete(&paths::request(request), -1).await {
+            Ok(()) | Err(ZkError::NoNode) => {
+                self.mirror.fold(|fold| fold.remove(&paths::request(request)));
+                Ok(())
+            }
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    /// A node znode without data, locked or not: nothing is there that a lock could protect.
+    pub async fn remove_empty(&self, id: &NodeId) -> Result<(), WriteError> {
+        let path = paths::node(id);
+        match self.zk.get(&path).await {
+            Ok((data, stat)) if data.is_empty() => {
+                // Whoever fills it meanwhile changes its version.
+                let unchanged = [Op::check(&*path, stat.version)];
+                delete_tree::remove_tree_after(&*self.zk, &path, &unchanged).await.map_err(|error| refusal(&error))?;
+                self.mirror.fold(|fold| fold.remove(&path));
+                Ok(())
+            }
+            Ok(_) => Err(WriteError::Conflict),
+            Err(ZkError::NoNode) => {
+                self.mirror.fold(|fold| fold.remove(&path));
+                Ok(())
+            }
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    /// The lock directory of a request that is gone, where it did not change since `before_ms` (milliseconds since the
+    /// epoch, by the server's clock), contenders or not.
+    pub async fn remove_request_lock(&self, request: &RequestId, before_ms: i64) -> Result<(), WriteError> {
+        let path = paths::request_lock(request);
+        let (directory, owner) = (self.zk.exists(&path), self.zk.exists(&paths::request(request)));
+        let (directory, owner) = futures::try_join!(directory, owner).map_err(|error| refusal(&error))?;
+        match directory {
+            Some(stat) if owner.is_none() && stat.mtime < before_ms => {
+                delete_tree::remove_tree(&*self.zk, &path).await.map_err(|error| refusal(&error))?;
+            }
+            Some(stat) => {
+                self.mirror.fold(|fold| {
+                    let mut view = fold.snapshot().request_lock(request).clone();
+                    view.mtime_ms = stat.mtime;
+                    fold.snapshot().set_request_lock(request.clone(), view);
+                });
+                return Ok(());
+            }
+            None => {}
+        }
+        self.mirror.fold(|fold| fold.remove(&path));
+        Ok(())
+    }
+
+    /// Registers a component; returns its znode. It goes with the session. `again` says that an earlier attempt may have made it
+    /// without an answer.
+    pub async fn register_component(
+        &self,
+        kind: ComponentKind,
+        hostname: &str,
+        record: Vec<u8>,
+        again: bool,
+    ) -> Result<String, WriteError> {
+        if again && let Some(path) = self.own_component(kind, hostname, id_of(&record).as_deref()).await? {
+            self.update_component(&path, record).await?;
+            return Ok(path);
+        }
+        let prefix = paths::component_prefix(kind, hostname);
+        let created = self.zk.create(&prefix, Bytes::from(record), CreateMode::EphemeralSequential).await;
+        created.map(|(path, _)| path).map_err(|error| refusal(&error))
+    }
+
+    /// The znode of this session that says this `id`; launchers and builders have none, and one znode.
+    async fn own_component(
+        &self,
+        kind: ComponentKind,
+        hostname: &str,
+        id: Option<&str>,
+    ) -> Result<Option<String>, WriteError> {
+        let root = paths::components(kind);
+        let names = match self.zk.children(&root).await {
+            Err(ZkError::NoNode) => return Ok(None),
+            names => names.map_err(|error| refusal(&error))?.0,
+        };
+        for name in names.iter().filter(|name| name.starts_with(hostname)) {
+            let path = format!("{root}/{name}");
+            match self.zk.get(&path).await {
+                Ok((data, stat)) if stat.ephemeral_owner == self.zk.session_id() && id_of(&data).as_deref() == id => {
+                    return Ok(Some(path));
+                }
+                Ok(_) | Err(ZkError::NoNode) => {}
+                Err(error) => return Err(refusal(&error)),
+            }
+        }
+        Ok(None)
+    }
+
+    pub async fn update_component(&self, path: &str, record: Vec<u8>) -> Result<(), WriteError> {
+        self.zk.set(path, Bytes::from(record), -1).await.map(drop).map_err(|error| refusal(&error))
+    }
+
+    /// As `remove_component`, for who does not know whether its registration was made.
+    pub async fn remove_own_component(&self, kind: ComponentKind, hostname: &str, id: &str) -> Result<(), WriteError> {
+        match self.own_component(kind, hostname, Some(id)).await? {
+            Some(path) => self.remove_component(&path).await,
+            None => Ok(()),
+        }
+    }
+
+    pub async fn remove_component(&self, path: &str) -> Result<(), WriteError> {
+        match self.zk.delete(path, -1).await {
+            Ok(()) | Err(ZkError::NoNode) => Ok(()),
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    /// Writes a request and nodes that nobody may have locked, where these conditions hold, and folds the answers.
+    pub(crate) async fn write_all(
+        &self,
+        conditions: &[Op],
+        request: Option<RequestChange>,
+        nodes: Writes<NodeChange>,
+    ) -> Result<(), WriteError> {
+        let (mut ops, nodes): (Vec<Op>, Vec<NodeChange>) = nodes.into_iter().unzip();
+        let mut guards: Vec<Guard> =
+            request.iter().map(|request| self.request_guard(&request.id, After::Restore)).collect();
+        guards.extend(self.node_guards(&nodes));
+        if let Some(request) = &request {
+            ops.push(Op::set(paths::request(&request.id), json::to_bytes(&request.record), request.version));
+        }
+        let own = self.mirror.announce(ops.iter().map(|op| op.path().to_owned()).collect());
+        ops.extend_from_slice(conditions);
+        let replies = self.commit(guards, ops).await?;
+        let mut stats = replies.into_iter().filter_map(|reply| match reply {
+            OpReply::Set(stat) => Some(stat),
+            _ => None,
+        });
+        self.mirror.fold(|fold| {
+            for (node, stat) in nodes.into_iter().zip(&mut stats) {
+                fold.change_node(node.id, stored(node.record, &stat));
+            }
+            if let (Some(request), Some(stat)) = (request, stats.next()) {
+                fold.change_request(request.id, stored(request.record, &stat));
+            }
+        });
+        own.done();
+        Ok(())
+    }
+
+    /// Runs the operations while nobody holds the guarded locks; returns the answers to the operations alone.
+    pub(crate) async fn commit(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<Vec<OpReply>, WriteError> {
+        // The writes first: where one was decided on an old record, nobody's lock is touched.
+        let mut all = ops.clone();
+        all.extend(guards.iter().flat_map(Guard::proof));
+        match self.zk.multi(all).await {
+            Ok(mut replies) => {
+                replies.truncate(ops.len());
+                Ok(replies)
+            }
+            Err(ZkError::Multi { index, .. }) if index >= ops.len() => self.commit_locked(guards, ops).await,
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    /// The slow path, for lock directories of a shape that the mirror did not know: takes the locks as peers do.
+    async fn commit_locked(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<Vec<OpReply>, WriteError> {
+        let mut locks: Vec<Lock> = Vec::with_capacity(guards.len());
+        for guard in &guards {
+            match lock::try_lock(&self.zk, &guard.directory, "").await {
+                Ok(Some(lock)) => locks.push(lock),
+                taken => {
+                    for lock in locks {
+                        release(lock).await;
+                    }
+                    return Err(taken.map_or_else(|error| refusal(&error), |_| WriteError::Contended));
+                }
+            }
+        }
+        // The locks go in the same transaction: nobody sees a fulfilled request whose nodes are still locked. Where one
+        // was lost, its removal fails, and with it everything else.
+        let mut all: Vec<Op> = locks.iter().map(Lock::release_op).collect();
+        let before = all.len();
+        all.extend(ops);
+        match self.zk.multi(all).await {
+            Ok(mut replies) => {
+                locks.into_iter().for_each(Lock::spent);
+                Ok(replies.split_off(before))
+            }
+            Err(error) => {
+                for lock in locks {
+                    release(lock).await;
+                }
+                Err(refusal(&error))
+            }
+        }
+    }
+
+    pub(crate) fn node_guard(&self, id: &NodeId, after: After) -> Guard {
+        Guard { directory: paths::node_lock(id), view: self.mirror.node_lock(id), after }
+    }
+
+    /// Of nodes that stay, and will be locked again.
+    pub(crate) fn node_guards(&self, nodes: &[NodeChange]) -> Vec<Guard> {
+        nodes.iter().map(|node| self.node_guard(&node.id, After::Keep)).collect()
+    }
+
+    pub(crate) fn request_guard(&self, id: &RequestId, after: After) -> Guard {
+        Guard { directory: paths::request_lock(id), view: self.mirror.request_lock(id), after }
+    }
+}
+
+impl Guard {
+    pub(crate) fn proof(&self) -> Vec<Op> {
+        let create = || Op::create(&*self.directory, Bytes::new(), CreateMode::Persistent);
+        let delete = || Op::delete(&*self.directory, -1);
+        match (self.view.exists, self.after) {
+            (true, After::Keep | After::Restore) => vec![delete(), create()],
+            (true, After::Remove) => vec![delete()],
+            (false, After::Keep) => vec![create()],
+            (false, After::Restore) => vec![create(), delete()],
+            // The removal of the record itself proves that nothing is below it.
+            (false, After::Remove) => Vec::new(),
+        }
+    }
+}
+
+/// Gives a lock back; where that fails the lock goes on trying in the background, and with the session at the latest.
+pub(crate) async fn release(lock: Lock) {
+    if let Err(error) = lock.release().await {
+        tracing::warn!(%error, "cannot release a lock");
+    }
+}
+
+pub(crate) fn unfitting() -> WriteError {
+    WriteError::Failed("an answer that does not fit the question".to_owned())
+}
+
+/// The `id` of a component's record.
+fn id_of(record: &[u8]) -> Option<String> {
+    let record: serde_json::Value = serde_json::from_slice(record).ok()?;
+    record.get("id")?.as_str().map(str::to_owned)
+}
+
+/// What a failure means to whoever decided on the write.
+pub(crate) fn refusal(error: &ZkError) -> WriteError {
+    match error.root() {
+        ZkError::BadVersion | ZkError::NoNode | ZkError::NotEmpty | ZkError::NodeExists => WriteError::Conflict,
+        ZkError::SessionExpired => WriteError::SessionOver,
+        other => WriteError::Failed(other.to_string()),
+    }
+}
+
+/// What the steps of a large write are made of.
+impl Store {
+    pub(crate) async fn set_request(
+        &self,
+        lock: &Lock,
+        conditions: &[Op],
+        request: RequestChange,
+    ) -> Result<Stat, WriteError> {
+        let data = json::to_bytes(&request.record);
+        let set = Op::set(paths::request(&request.id), data, request.version);
+        match self.zk.multi([&[lock.fence()], conditions, &[set]].concat()).await.as_deref() {
+            Ok([.., OpReply::Set(stat)]) => {
+                let stat = *stat;
+                self.mirror.fold(|fold| {
+                    // Together, or our own look for lost requests would find one that is pending and that nobody has locked.
+                    launch::show(fold, lock.path(), true);
+                    fold.change_request(request.id, stored(request.record, &stat));
+                });
+                Ok(stat)
+            }
+            Ok(_) => Err(unfitting()),
+            Err(error) => Err(refusal(error)),
+        }
+    }
+}
