@@ -56,14 +56,14 @@ fn proven(nodes: &[(&str, Option<Node>)]) -> Event {
 
 /// A sweep, its listing, and what ZooKeeper says after that. Nothing where the roll call showed that there is nothing to find.
 fn sweep(leaks: &mut Leaks, built: &Built, instances: &[Instance], then: Event) -> Vec<Effect> {
-    let mut looks = leaks.step(Event::Sweep, &built.world());
-    if looks == [Effect::CallTheRoll(lab())] {
-        looks = leaks.step(called(instances), &built.world());
-        if looks.is_empty() {
+    let mut listing = leaks.step(Event::Sweep, &built.world());
+    if listing == [Effect::CallTheRoll(lab())] {
+        listing = leaks.step(called(instances), &built.world());
+        if listing.is_empty() {
             return Vec::new();
         }
     }
-    assert_eq!(looks, [Effect::List(lab())]);
+    assert_eq!(listing, [Effect::List(lab())]);
     let effects = leaks.step(listed(instances), &built.world());
     leaks.step(then, &built.world());
     effects
@@ -225,16 +225,16 @@ fn leaked_instances_take_of_the_limits_until_they_are_gone() {
             _ => None,
         })
     };
-    let mut look = |built: &Built, instances: &[Instance]| {
+    let mut sweep_usage = |built: &Built, instances: &[Instance]| {
         accounted(&sweep(&mut leaks, built, instances, proven(&[(GONE, None)])))
     };
-    assert_eq!(look(&built, &[leaked.clone(), another.clone()]), None, "seen once");
-    assert_eq!(look(&built, &[leaked.clone(), another.clone()]), Some((lab(), amounts.clone())));
+    assert_eq!(sweep_usage(&built, &[leaked.clone(), another.clone()]), None, "seen once");
+    assert_eq!(sweep_usage(&built, &[leaked.clone(), another.clone()]), Some((lab(), amounts.clone())));
     let known = Facts { leaked: amounts, ..Facts::clone(&built.facts[&lab()]) };
     built.facts = BTreeMap::from([(lab(), Arc::new(known))]);
     leaked.state = InstanceState::Stopping;
-    assert_eq!(look(&built, &[leaked, another.clone()]), None, "it is going, but there, and that is known");
-    assert_eq!(look(&built, &[another]), Some((lab(), Amounts::none())));
+    assert_eq!(sweep_usage(&built, &[leaked, another.clone()]), None, "it is going, but there, and that is known");
+    assert_eq!(sweep_usage(&built, &[another]), Some((lab(), Amounts::none())));
 }
 
 #[test]

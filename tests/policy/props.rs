@@ -82,20 +82,20 @@ prop_compose! {
     }
 }
 
-fn look(built: &Built) -> (Pool, Vec<Effect>) {
+fn scheduling_pass(built: &Built) -> (Pool, Vec<Effect>) {
     let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
     let effects = pool.step(Event::Wake, &built.world());
     (pool, effects)
 }
 
 /// Nodes by request, of hand-outs and of those of which a host is still being probed.
-fn given(pool: &Pool) -> BTreeMap<RequestId, Vec<NodeId>> {
+fn assigned(pool: &Pool) -> BTreeMap<RequestId, Vec<NodeId>> {
     let handlers = pool.observe(NOW, Moment::at(NOW.0)).requests.into_iter();
     handlers.filter(|handler| !handler.nodes.is_empty()).map(|handler| (handler.id, handler.nodes)).collect()
 }
 
 /// The labels of which a waiting request needs more idle nodes.
-fn short_of(reason: &str) -> Vec<LabelName> {
+fn lacking_labels(reason: &str) -> Vec<LabelName> {
     let Some((_, labels)) = reason.split_once(" idle node(s) of label") else { return Vec::new() };
     let named = match labels.split_once(']') {
         Some((many, _)) => many.trim_start_matches("s ["),
@@ -119,9 +119,9 @@ proptest! {
     #[test]
     fn a_node_is_in_at_most_one_request_and_fits_it(spec in specs()) {
         let built = build(&spec);
-        let (pool, effects) = look(&built);
+        let (pool, effects) = scheduling_pass(&built);
         let mut seen = BTreeSet::new();
-        for node in given(&pool).into_values().flatten() {
+        for node in assigned(&pool).into_values().flatten() {
             prop_assert!(seen.insert(node.clone()), "{node} was given twice");
             let record = &built.snapshot.node(&node).unwrap().record;
             prop_assert!(record.is_idle() && !built.snapshot.is_node_locked(&node));
@@ -139,14 +139,14 @@ proptest! {
     /// Law 3.
     #[test]
     fn equal_worlds_give_equal_plans(spec in specs()) {
-        prop_assert_eq!(look(&build(&spec)).1, look(&build(&spec)).1);
+        prop_assert_eq!(scheduling_pass(&build(&spec)).1, scheduling_pass(&build(&spec)).1);
     }
 
     /// Law 4.
     #[test]
     fn a_plan_that_was_carried_out_leaves_nothing_to_plan_for_its_requests(spec in specs()) {
         let mut built = build(&spec);
-        let (mut pool, effects) = look(&built);
+        let (mut pool, effects) = scheduling_pass(&built);
         let mut served = BTreeSet::new();
         for (index, effect) in effects.iter().enumerate() {
             if let Effect::HandOut(plan) = effect {
@@ -166,11 +166,11 @@ proptest! {
     #[test]
     fn what_a_request_is_short_of_goes_to_nobody_behind_it(spec in specs()) {
         let built = build(&spec);
-        let (pool, _) = look(&built);
-        let given = given(&pool);
+        let (pool, _) = scheduling_pass(&built);
+        let given = assigned(&pool);
         for (rank, _) in built.snapshot.waiting_requests() {
             let Some(why) = pool.why(&rank.id, &built.snapshot) else { continue };
-            let short = short_of(&why.reason);
+            let short = lacking_labels(&why.reason);
             for (behind, nodes) in &given {
                 let other = Rank::of(behind, &built.snapshot.request(behind).unwrap().record);
                 if other <= *rank {
@@ -189,8 +189,8 @@ proptest! {
     #[test]
     fn nothing_that_fits_waits(spec in specs()) {
         let built = build(&spec);
-        let (pool, _) = look(&built);
-        let given: BTreeSet<NodeId> = given(&pool).into_values().flatten().collect();
+        let (pool, _) = scheduling_pass(&built);
+        let given: BTreeSet<NodeId> = assigned(&pool).into_values().flatten().collect();
         let first_waiting = built.snapshot.waiting_requests().find(|(rank, request)| {
             let waits = pool.why(&rank.id, &built.snapshot).is_some_and(|why| why.reason.contains("idle node"));
             waits && request.record.node_types.len() == 1
@@ -216,7 +216,7 @@ proptest! {
     #[test]
     fn every_open_request_has_a_verdict_with_a_reason(spec in specs()) {
         let built = build(&spec);
-        let (pool, _) = look(&built);
+        let (pool, _) = scheduling_pass(&built);
         for (id, request) in built.snapshot.requests() {
             if matches!(request.record.state, RequestState::Requested | RequestState::Pending) {
                 let why = pool.why(id, &built.snapshot);
@@ -300,7 +300,7 @@ fn a_waiting_request_keeps_every_label_it_was_ever_short_of() {
     assert!(pool.step(Event::Wake, &only_b.world()).is_empty(), "b is kept for 200-1 as well");
     let both = build(&world(&["1 host=h1 slot=0", "2 host=h2 slot=0"]));
     pool.step(Event::Wake, &both.world());
-    assert_eq!(given(&pool).keys().cloned().collect::<Vec<_>>(), [request_id("200-1")]);
+    assert_eq!(assigned(&pool).keys().cloned().collect::<Vec<_>>(), [request_id("200-1")]);
     assert!(matches!(both.snapshot.request(&request_id("200-1")).unwrap().record.state, RequestState::Requested));
 }
 
@@ -319,6 +319,6 @@ fn max_concurrency_counts_the_requests_of_the_other_pools() {
         let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
         pool.set_busy_elsewhere(elsewhere);
         pool.step(Event::Wake, &built.world());
-        assert_eq!(given(&pool).len(), expected, "{elsewhere} elsewhere");
+        assert_eq!(assigned(&pool).len(), expected, "{elsewhere} elsewhere");
     }
 }

@@ -13,7 +13,7 @@ use super::work_queue::{Claim, Desk, Work};
 use crate::actors::runtime::actor_tasks::Errands;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
-use crate::actors::runtime::reconcile::{Changes, Looking};
+use crate::actors::runtime::reconcile::{Changes, Triggers};
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, profile};
 use nodepool_driver::facts::Facts;
@@ -112,16 +112,16 @@ impl BuildWorker {
         }
         drop(claim);
         self.building = None;
-        self.look(ctx);
+        self.reconcile(ctx);
     }
 }
 
-impl Looking for BuildWorker {
+impl Reconcile for BuildWorker {
     fn changes(&mut self) -> &mut Changes {
         &mut self.changes
     }
 
-    fn look(&mut self, ctx: &mut Context<Self>) {
+    fn reconcile(&mut self, ctx: &mut Context<Self>) {
         if self.building.is_some() {
             return;
         }
@@ -138,7 +138,7 @@ impl Looking for BuildWorker {
         }
         let rested = self.parts.desk.next_due().map(|rest| world.moment + rest);
         let due = build_schedule::next_due(&world).into_iter().chain(rested).min();
-        self.changes.look_at(due);
+        self.changes.requeue_at(due);
     }
 }
 
@@ -149,9 +149,9 @@ impl Actor for BuildWorker {
         let number = self.parts.number.to_string();
         self.registration =
             Some(self.parts.dumps.register("BuildWorker", number, ctx.address().downgrade().recipient()));
-        self.look(ctx);
-        Self::look_on(ctx);
-        self.errands.every(ctx, self.parts.interval.to_duration(), |act, ctx| act.look(ctx));
+        self.reconcile(ctx);
+        Self::start_reconciler(ctx);
+        self.errands.every(ctx, self.parts.interval.to_duration(), |act, ctx| act.reconcile(ctx));
     }
 }
 

@@ -18,7 +18,7 @@ use crate::actors::provider::provider_client::{Asking, Counter};
 use crate::actors::runtime::actor_tasks::Errands;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
-use crate::actors::runtime::reconcile::{Changes, Looking};
+use crate::actors::runtime::reconcile::{Changes, Triggers};
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, invariant_guard, profile};
 use crate::actors::telemetry::builder_metrics;
@@ -68,7 +68,7 @@ pub struct ImageCleanupWorker {
     stale: BTreeMap<String, Instant>,
     stale_due: Option<SpawnHandle>,
     /// Something has gone since the last look at everything, and something else may follow.
-    look_again: bool,
+    reconcile_again: bool,
     files: Files,
     /// The builds whose files are to stay, as they were last seen.
     builds: BTreeSet<BuildKey>,
@@ -96,7 +96,7 @@ impl ImageCleanupWorker {
             resting: BTreeSet::new(),
             stale: BTreeMap::new(),
             stale_due: None,
-            look_again: false,
+            reconcile_again: false,
             files: Files::Idle,
             builds: BTreeSet::new(),
             registration: None,
@@ -105,12 +105,12 @@ impl ImageCleanupWorker {
 
     fn sweep(&mut self, ctx: &mut Context<Self>) {
         self.resting.clear();
-        self.look_for(Pass::Whole, ctx);
-        self.look_at_files(ctx);
+        self.reconcile_scope(Pass::Whole, ctx);
+        self.scan_files(ctx);
         self.report();
     }
 
-    fn look_for(&mut self, pass: Pass, ctx: &mut Context<Self>) {
+    fn reconcile_scope(&mut self, pass: Pass, ctx: &mut Context<Self>) {
         let (snapshot, facts, config) =
             (self.changes.snapshot(), facts_of(&self.parts.providers), self.parts.config.clone());
         if !snapshot.connected {
@@ -118,7 +118,7 @@ impl ImageCleanupWorker {
         }
         let world = clock::world(&config, &snapshot, &facts);
         if pass == Pass::Whole {
-            self.look_again = false;
+            self.reconcile_again = false;
         }
         let begun = self.parts.desk.begun();
         let all = retention::due(&world, Pass::Whole, &begun);
@@ -142,7 +142,7 @@ impl ImageCleanupWorker {
         let builds = there.map(|(key, _)| key).collect();
         if self.builds != builds {
             self.builds = builds;
-            self.look_at_files(ctx);
+            self.scan_files(ctx);
         }
     }
 
@@ -177,7 +177,7 @@ impl ImageCleanupWorker {
         let due = self.stale.values().map(|since| *since + self.grace()).filter(|due| *due > now).min();
         if let Some(due) = due {
             let wait = due - now + Duration::from_millis(10);
-            self.stale_due = Some(ctx.run_later(wait, |act, ctx| act.look_for(Pass::Whole, ctx)));
+            self.stale_due = Some(ctx.run_later(wait, |act, ctx| act.reconcile_scope(Pass::Whole, ctx)));
         }
     }
 
@@ -194,7 +194,7 @@ impl ImageCleanupWorker {
         let asked = retirement.provider().cloned();
         if asked.is_some() && self.going.values().filter(|provider| **provider == asked).count() >= AT_ONCE {
             // It is looked at again when one of these has gone.
-            self.look_again |= pass == Pass::Whole;
+            self.reconcile_again |= pass == Pass::Whole;
             return;
         }
         let store = self.parts.store.clone();
@@ -239,7 +239,7 @@ impl ImageCleanupWorker {
     fn ended(&mut self, key: String, pass: Pass, result: Result<(), WriteError>, ctx: &mut Context<Self>) {
         self.going.remove(&key);
         match result {
-            Ok(()) => self.look_again |= pass == Pass::Whole,
+            Ok(()) => self.reconcile_again |= pass == Pass::Whole,
             // Somebody else minds it, or it is decided again on a newer picture.
             Err(WriteError::Conflict | WriteError::Contended) => {
                 debug!(target: "nodepool.builder.CleanupWorker.0", what = key, "others were faster");
@@ -250,14 +250,14 @@ impl ImageCleanupWorker {
                 self.resting.insert(key);
             }
         }
-        if self.look_again && self.going.is_empty() {
-            self.look_for(Pass::Whole, ctx);
+        if self.reconcile_again && self.going.is_empty() {
+            self.reconcile_scope(Pass::Whole, ctx);
         } else {
-            self.look_for(Pass::Marked, ctx);
+            self.reconcile_scope(Pass::Marked, ctx);
         }
     }
 
-    fn look_at_files(&mut self, ctx: &mut Context<Self>) {
+    fn scan_files(&mut self, ctx: &mut Context<Self>) {
         if self.files != Files::Idle {
             self.files = Files::LookingAndAskedAgain;
             return;
@@ -286,7 +286,7 @@ impl ImageCleanupWorker {
             let again = act.files == Files::LookingAndAskedAgain;
             act.files = Files::Idle;
             if again {
-                act.look_at_files(ctx);
+                act.scan_files(ctx);
             }
         });
     }
@@ -313,13 +313,13 @@ impl ImageCleanupWorker {
     }
 }
 
-impl Looking for ImageCleanupWorker {
+impl Reconcile for ImageCleanupWorker {
     fn changes(&mut self) -> &mut Changes {
         &mut self.changes
     }
 
-    fn look(&mut self, ctx: &mut Context<Self>) {
-        self.look_for(Pass::Marked, ctx);
+    fn reconcile(&mut self, ctx: &mut Context<Self>) {
+        self.reconcile_scope(Pass::Marked, ctx);
     }
 }
 
@@ -329,7 +329,7 @@ impl Actor for ImageCleanupWorker {
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.registration = Some(self.parts.dumps.register("CleanupWorker", "", ctx.address().downgrade().recipient()));
         self.sweep(ctx);
-        Self::look_on(ctx);
+        Self::start_reconciler(ctx);
         self.errands.every(ctx, self.parts.interval.to_duration(), |act, ctx| act.sweep(ctx));
     }
 }

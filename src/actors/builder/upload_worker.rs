@@ -15,7 +15,7 @@ use crate::actors::provider::provider_client::{Asking, Counter};
 use crate::actors::runtime::actor_tasks::Errands;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
-use crate::actors::runtime::reconcile::{Changes, Looking};
+use crate::actors::runtime::reconcile::{Changes, Triggers};
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, profile};
 use nodepool_drivers::common::image_files::ImagesDir;
@@ -112,21 +112,21 @@ impl UploadWorker {
         if uploaded == Uploaded::Ready && self.parts.rest > Span::ZERO {
             ctx.run_later(self.parts.rest.to_duration(), |act, ctx| {
                 act.uploading = None;
-                act.look(ctx);
+                act.reconcile(ctx);
             });
         } else {
             self.uploading = None;
-            self.look(ctx);
+            self.reconcile(ctx);
         }
     }
 }
 
-impl Looking for UploadWorker {
+impl Reconcile for UploadWorker {
     fn changes(&mut self) -> &mut Changes {
         &mut self.changes
     }
 
-    fn look(&mut self, ctx: &mut Context<Self>) {
+    fn reconcile(&mut self, ctx: &mut Context<Self>) {
         if self.uploading.is_some() {
             return;
         }
@@ -141,7 +141,7 @@ impl Looking for UploadWorker {
                 return self.begin(shipment, claim, ctx);
             }
         }
-        self.changes.look_at(self.parts.desk.next_due().map(|rest| world.moment + rest));
+        self.changes.requeue_at(self.parts.desk.next_due().map(|rest| world.moment + rest));
     }
 }
 
@@ -152,9 +152,9 @@ impl Actor for UploadWorker {
         let number = self.parts.number.to_string();
         self.registration =
             Some(self.parts.dumps.register("UploadWorker", number, ctx.address().downgrade().recipient()));
-        self.look(ctx);
-        Self::look_on(ctx);
-        self.errands.every(ctx, self.parts.interval.to_duration(), |act, ctx| act.look(ctx));
+        self.reconcile(ctx);
+        Self::start_reconciler(ctx);
+        self.errands.every(ctx, self.parts.interval.to_duration(), |act, ctx| act.reconcile(ctx));
     }
 }
 

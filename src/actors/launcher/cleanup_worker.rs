@@ -14,7 +14,7 @@ use crate::actors::runtime::actor_tasks::Errands;
 use crate::actors::runtime::log_context::Subject;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
-use crate::actors::runtime::reconcile::{A_MOMENT, Changes, Looking, rest_after};
+use crate::actors::runtime::reconcile::{Changes, Reconcile, Triggers, cooldown_after};
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, invariant_guard, profile};
 use nodepool_driver::facts::Facts;
@@ -102,7 +102,7 @@ impl CleanupWorker {
             self.perform(effect, ctx);
         }
         // Nodes reach an age without any event.
-        self.changes.look_at(self.upkeep.due());
+        self.changes.requeue_at(self.upkeep.due());
     }
 
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
@@ -133,7 +133,7 @@ impl CleanupWorker {
                     let was_done = result.is_ok();
                     act.feed(Event::Registered(key, result), ctx);
                     if was_done {
-                        act.changes.nudge();
+                        act.changes.requeue_now();
                     }
                 });
             }
@@ -205,22 +205,22 @@ impl CleanupWorker {
         self.feed(Event::Repaired(key, result), ctx);
         // What was refused is decided again on a newer picture, which the mind minds itself, or with the next tick.
         if !refused {
-            self.changes.nudge();
+            self.changes.requeue_now();
         }
     }
 }
 
-impl Looking for CleanupWorker {
+impl Reconcile for CleanupWorker {
     fn changes(&mut self) -> &mut Changes {
         &mut self.changes
     }
 
-    fn look(&mut self, ctx: &mut Context<Self>) {
+    fn reconcile(&mut self, ctx: &mut Context<Self>) {
         self.feed(Event::Wake, ctx);
     }
 
-    fn rest(took: Duration) -> Option<Duration> {
-        Some(rest_after(took).unwrap_or(A_MOMENT))
+    fn cooldown(took: Duration) -> Option<Duration> {
+        Some(cooldown_after(took).unwrap_or(SHORT_DEBOUNCE))
     }
 }
 
@@ -249,7 +249,7 @@ impl Actor for CleanupWorker {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.registration = Some(self.parts.dumps.register("CleanupWorker", "", ctx.address().downgrade().recipient()));
-        Self::look_on(ctx);
+        Self::start_reconciler(ctx);
         self.feed(Event::Sweep, ctx);
         self.errands.every(ctx, self.parts.sweep, |act, ctx| act.feed(Event::Sweep, ctx));
         self.errands.every(ctx, self.parts.tick, |act, ctx| {

@@ -23,7 +23,7 @@ use crate::actors::provider::providers;
 use crate::actors::provider::task_manager::{Fence, Surroundings, Surveying};
 use crate::actors::runtime::messages::{AskWhy, Dump, Shutdown};
 use crate::actors::runtime::panics::{PanicGuard, PanicWatch};
-use crate::actors::runtime::reconcile::{Changes, Looking, UNHURRIED, rest_after};
+use crate::actors::runtime::reconcile::{Changes, Reconcile, Triggers, cooldown_after};
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, profile};
 use nodepool_driver::facts::Facts;
@@ -296,7 +296,7 @@ impl Launcher {
         self.stop_pools_without_provider();
         self.start_missing_pools();
         self.tell_children();
-        self.look(ctx);
+        self.reconcile(ctx);
     }
 
     fn apply(&mut self, change: &Change) {
@@ -378,20 +378,20 @@ impl Launcher {
             }
             if result.is_err() {
                 // It may be there all the same, and the picture have it already.
-                act.changes.nudge();
+                act.changes.requeue_now();
             }
             act.min_ready.submitted(&label, &event, result.ok(), clock::moment());
         }));
     }
 }
 
-impl Looking for Launcher {
+impl Reconcile for Launcher {
     fn changes(&mut self) -> &mut Changes {
         &mut self.changes
     }
 
     /// Min-ready: the only thing the root decides about nodes.
-    fn look(&mut self, ctx: &mut Context<Self>) {
+    fn reconcile(&mut self, ctx: &mut Context<Self>) {
         let snapshot = self.changes.snapshot();
         renew_facts(&mut self.facts, &self.providers);
         let world = clock::world(&self.config, &snapshot, &self.facts);
@@ -405,17 +405,17 @@ impl Looking for Launcher {
                     let finishing = async move { store.finish_min_ready(&id, nodes).await };
                     ctx.spawn(finishing.into_actor(self).map(move |result, act, _| {
                         act.min_ready.finished(&request, result.is_ok());
-                        act.changes.nudge();
+                        act.changes.requeue_now();
                     }));
                 }
             }
         }
         // What was not due at the moment of the plan is due later, even if its time has come since.
-        self.changes.look_at(self.min_ready.due(moment));
+        self.changes.requeue_at(self.min_ready.due(moment));
     }
 
-    fn rest(took: Duration) -> Option<Duration> {
-        Some(rest_after(took).unwrap_or_default().max(UNHURRIED))
+    fn cooldown(took: Duration) -> Option<Duration> {
+        Some(cooldown_after(took).unwrap_or_default().max(DEBOUNCE))
     }
 }
 
@@ -434,13 +434,13 @@ impl Actor for Launcher {
         self.start_leaks();
         self.start_stats();
         self.follow_facts();
-        self.look(ctx);
-        Self::look_on(ctx);
+        self.reconcile(ctx);
+        Self::start_reconciler(ctx);
         self.shared.ready.send_replace(true);
         ctx.run_interval(self.shared.options.config_check.to_duration(), |act, ctx| act.check_config(ctx));
         let retry = self.shared.options.provider_retry.to_duration();
         ctx.run_interval(retry, |act, ctx| act.start_missing_providers(ctx));
-        ctx.run_interval(self.shared.options.watermark_sleep.to_duration(), |act, _| act.changes.nudge());
+        ctx.run_interval(self.shared.options.watermark_sleep.to_duration(), |act, _| act.changes.requeue_now());
     }
 }
 

@@ -17,7 +17,7 @@ use crate::actors::runtime::actor_tasks::Errands;
 use crate::actors::runtime::log_context::Subject;
 use crate::actors::runtime::messages::{AskWhy, Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
-use crate::actors::runtime::reconcile::{Changes, Looking, UNHURRIED, rest_after};
+use crate::actors::runtime::reconcile::{Changes, Reconcile, Triggers, cooldown_after};
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, invariant_guard, profile};
 use crate::actors::telemetry::samples::SampleSink;
@@ -191,7 +191,7 @@ impl PoolWorker {
             self.perform(effect, ctx);
         }
         if self.pool.has_more() {
-            self.changes.nudge();
+            self.changes.requeue_now();
         }
         self.wake_when_due(ctx);
     }
@@ -222,7 +222,7 @@ impl PoolWorker {
     /// The answer to a write may have freed nodes: the pool looks again, with whatever else has happened by then.
     pub(crate) fn answer(&mut self, event: Event, ctx: &mut Context<Self>) {
         self.tell(event, ctx);
-        self.changes.nudge();
+        self.changes.requeue_now();
     }
 
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
@@ -425,7 +425,7 @@ impl PoolWorker {
             return;
         }
         self.component.settling = true;
-        self.errands.run(ctx, tokio::time::sleep(UNHURRIED), |(), act, ctx| {
+        self.errands.run(ctx, tokio::time::sleep(DEBOUNCE), |(), act, ctx| {
             act.component.settling = false;
             if act.component.paused != act.pool.is_paused() {
                 act.component.paused = act.pool.is_paused();
@@ -455,7 +455,7 @@ impl PoolWorker {
             Ok(()) | Err(WriteError::SessionOver) => act.component.has_left = true,
             Err(error) => {
                 warn!(target: "nodepool.Component", pool = %act.parts.id, %error, "cannot unregister; trying again");
-                act.errands.run(ctx, tokio::time::sleep(UNHURRIED), |(), act, ctx| act.unregister(ctx));
+                act.errands.run(ctx, tokio::time::sleep(DEBOUNCE), |(), act, ctx| act.unregister(ctx));
             }
         });
     }
@@ -478,18 +478,18 @@ impl PoolWorker {
     }
 }
 
-impl Looking for PoolWorker {
+impl Reconcile for PoolWorker {
     fn changes(&mut self) -> &mut Changes {
         &mut self.changes
     }
 
-    fn look(&mut self, ctx: &mut Context<Self>) {
+    fn reconcile(&mut self, ctx: &mut Context<Self>) {
         self.feed(Event::Wake, ctx);
     }
 
     /// In proportion, where that is worth it.
-    fn rest(took: Duration) -> Option<Duration> {
-        rest_after(took)
+    fn cooldown(took: Duration) -> Option<Duration> {
+        cooldown_after(took)
     }
 }
 
@@ -502,7 +502,7 @@ impl Actor for PoolWorker {
         let whys = self.parts.whys.register("PoolWorker", name, ctx.address().downgrade().recipient());
         self.registrations = vec![dumps, whys];
         self.register(ctx);
-        Self::look_on(ctx);
+        Self::start_reconciler(ctx);
         self.errands.every(ctx, self.parts.tick, |act, ctx| {
             act.register(ctx);
             act.feed(Event::Tick, ctx);
@@ -533,7 +533,7 @@ impl Handler<JobNews> for PoolWorker {
             Err(error) => Probe::NotMade(error.to_string()),
         };
         self.feed(Event::Probed(request, node, found), ctx);
-        self.changes.nudge();
+        self.changes.requeue_now();
     }
 }
 

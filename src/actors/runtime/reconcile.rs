@@ -24,20 +24,20 @@ use nodepool_zk::mirror::wake_signal::Bell;
 
 /// After a look that took some time, so many times that time belongs to others: under load changes gather, and one look
 /// takes in all of them.
-const REST: u32 = 3;
+const COOLDOWN_FACTOR: u32 = 3;
 
 /// Timers end on whole milliseconds: a shorter rest would become ten times as long, and delay whoever asks next.
-const WORTH_A_TIMER: Duration = Duration::from_micros(500);
+const MIN_COOLDOWN: Duration = Duration::from_micros(500);
 
 /// Timers are no finer.
-const ROUNDED: Duration = Duration::from_millis(1);
+const TIMER_RESOLUTION: Duration = Duration::from_millis(1);
 
 /// The rest of an actor whose work nobody waits for by the millisecond, but for which many changes come together.
-pub const A_MOMENT: Duration = Duration::from_millis(1);
+pub const SHORT_DEBOUNCE: Duration = Duration::from_millis(1);
 
 /// The least rest of an actor for which nobody waits: the first change is looked at when it comes, those that follow
 /// it closely are looked at together, or each of them would wake a thread.
-pub const UNHURRIED: Duration = Duration::from_millis(20);
+pub const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// The changes that an actor looks at.
 pub struct Changes {
@@ -50,9 +50,9 @@ pub struct Changes {
     bell: Arc<Bell>,
     /// End when one of the facts or the board has changed.
     others: FuturesUnordered<LocalBoxFuture<'static, Option<Source>>>,
-    is_nudged: bool,
+    is_requeued: bool,
     /// The next moment to look at.
-    alarm: Option<Pin<Box<Sleep>>>,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 /// What changes rarely, of which each one is listened to until it has ended.
@@ -83,8 +83,8 @@ impl Changes {
             board: None,
             bell,
             others: FuturesUnordered::new(),
-            is_nudged: false,
-            alarm: None,
+            is_requeued: false,
+            timer: None,
         }
     }
 
@@ -92,7 +92,7 @@ impl Changes {
     pub fn follow(&mut self, facts: Vec<watch::Receiver<Arc<Facts>>>) {
         self.facts = facts;
         self.listen();
-        self.nudge();
+        self.requeue_now();
     }
 
     /// Looks at what the pools show each other, too, and at what is there already.
@@ -123,10 +123,10 @@ impl Changes {
     }
 
     /// What is there now is about to be looked at; only what comes later is a change.
-    fn mark_seen(&mut self) {
+    fn mark_observed(&mut self) {
         // What was folded in since the last publication is part of what is looked at.
         self.mirror.snapshot();
-        self.is_nudged = false;
+        self.is_requeued = false;
         self.pictures.mark_seen();
         for facts in &mut self.facts {
             facts.mark_unchanged();
@@ -134,23 +134,23 @@ impl Changes {
     }
 
     /// An answer came, which may have freed something.
-    pub fn nudge(&mut self) {
-        self.is_nudged = true;
+    pub fn requeue_now(&mut self) {
+        self.is_requeued = true;
         self.bell.ring();
     }
 
     /// There will be something to look at then, whatever there was to be before.
-    pub fn look_at(&mut self, due: Option<Moment>) {
+    pub fn requeue_at(&mut self, due: Option<Moment>) {
         let Some(due) = due else {
-            self.alarm = None;
+            self.timer = None;
             return;
         };
-        let wait = (due - clock::moment()).to_duration().max(ROUNDED);
+        let wait = (due - clock::moment()).to_duration().max(TIMER_RESOLUTION);
         let at = Instant::now() + wait;
-        match &mut self.alarm {
-            Some(alarm) if at.max(alarm.deadline()) - at.min(alarm.deadline()) < ROUNDED => return,
-            Some(alarm) => alarm.as_mut().reset(at),
-            None => self.alarm = Some(Box::pin(sleep_until(at))),
+        match &mut self.timer {
+            Some(timer) if at.max(timer.deadline()) - at.min(timer.deadline()) < TIMER_RESOLUTION => return,
+            Some(timer) => timer.as_mut().reset(at),
+            None => self.timer = Some(Box::pin(sleep_until(at))),
         }
         self.bell.ring();
     }
@@ -162,71 +162,71 @@ impl Changes {
         while let Poll::Ready(Some(source)) = self.others.poll_next_unpin(task) {
             self.others.extend(source.map(|source| source.changed().boxed_local()));
         }
-        if self.alarm.as_mut().is_some_and(|alarm| alarm.as_mut().poll(task).is_ready()) {
-            self.alarm = None;
-            self.is_nudged = true;
+        if self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(task).is_ready()) {
+            self.timer = None;
+            self.is_requeued = true;
         }
         let have_facts = self.facts.iter().any(|facts| facts.has_changed().unwrap_or(false));
         let has_board = self.board.as_ref().is_some_and(|board| board.has_changed().unwrap_or(false));
         let has_picture = self.pictures.has_changed();
-        if self.is_nudged || has_picture || have_facts || has_board { Poll::Ready(()) } else { Poll::Pending }
+        if self.is_requeued || has_picture || have_facts || has_board { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
 /// An actor that looks when something has changed, or when the first of what waits is due.
-pub trait Looking: Actor<Context = Context<Self>> {
+pub trait Reconcile: Actor<Context = Context<Self>> {
     fn changes(&mut self) -> &mut Changes;
 
     /// Takes in all that has changed.
-    fn look(&mut self, ctx: &mut Context<Self>);
+    fn reconcile(&mut self, ctx: &mut Context<Self>);
 
     /// How long to rest after a look that took so long. Changes that follow each other closely are looked at once.
-    fn rest(_took: Duration) -> Option<Duration> {
-        Some(UNHURRIED)
+    fn cooldown(_took: Duration) -> Option<Duration> {
+        Some(DEBOUNCE)
     }
 
     /// Looks at each change from now on, and at once when there has been one.
-    fn look_on(ctx: &mut Context<Self>) {
-        ctx.spawn(Look { rests_until: None, rest: None });
+    fn start_reconciler(ctx: &mut Context<Self>) {
+        ctx.spawn(Reconciler { cooldown_until: None, cooldown: None });
     }
 }
 
 /// Looks, rests, and waits for the next change, as long as the actor lives.
-struct Look {
+struct Reconciler {
     /// What comes until then is looked at then. Where nothing comes nobody is woken for it.
-    rests_until: Option<Instant>,
+    cooldown_until: Option<Instant>,
     /// Something has come, and is looked at when this has ended.
-    rest: Option<Pin<Box<Sleep>>>,
+    cooldown: Option<Pin<Box<Sleep>>>,
 }
 
-impl Look {
+impl Reconciler {
     /// Ready when the actor may look.
-    fn poll_rested(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
-        if let Some(until) = self.rests_until.take().filter(|until| *until > Instant::now()) {
-            self.rest = Some(Box::pin(sleep_until(until)));
+    fn poll_cooldown(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
+        if let Some(until) = self.cooldown_until.take().filter(|until| *until > Instant::now()) {
+            self.cooldown = Some(Box::pin(sleep_until(until)));
         }
-        if let Some(rest) = &mut self.rest {
-            ready!(rest.as_mut().poll(task));
-            self.rest = None;
+        if let Some(cooldown) = &mut self.cooldown {
+            ready!(cooldown.as_mut().poll(task));
+            self.cooldown = None;
         }
         Poll::Ready(())
     }
 }
 
-impl<A: Looking> ActorFuture<A> for Look {
+impl<A: Reconcile> ActorFuture<A> for Reconciler {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, act: &mut A, ctx: &mut Context<A>, task: &mut TaskContext<'_>) -> Poll<()> {
-        if self.rest.is_none() {
+        if self.cooldown.is_none() {
             ready!(act.changes().poll(task));
         }
-        ready!(self.poll_rested(task));
-        act.changes().mark_seen();
+        ready!(self.poll_cooldown(task));
+        act.changes().mark_observed();
         let (began, measured) = (Instant::now(), profile::handling::<A>("(change)"));
-        act.look(ctx);
+        act.reconcile(ctx);
         drop(measured);
         let ended = Instant::now();
-        self.rests_until = A::rest(ended - began).map(|rest| ended + rest);
+        self.cooldown_until = A::cooldown(ended - began).map(|cooldown| ended + cooldown);
         if act.changes().poll(task).is_ready() {
             // After whatever else there is for this actor.
             task.waker().wake_by_ref();
@@ -236,6 +236,6 @@ impl<A: Looking> ActorFuture<A> for Look {
 }
 
 /// How long to rest after a look that took so long; `None` where that is not worth a timer.
-pub fn rest_after(took: Duration) -> Option<Duration> {
-    Some(took * REST).filter(|rest| *rest >= WORTH_A_TIMER)
+pub fn cooldown_after(took: Duration) -> Option<Duration> {
+    Some(took * COOLDOWN_FACTOR).filter(|cooldown| *cooldown >= MIN_COOLDOWN)
 }

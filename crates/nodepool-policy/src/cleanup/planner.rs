@@ -138,7 +138,7 @@ impl Upkeep {
 
     pub fn step(&mut self, event: Event, world: &World<'_>) -> Vec<Effect> {
         match event {
-            Event::Wake => self.look(world),
+            Event::Wake => self.reconcile(world),
             Event::Sweep => self.sweep(world),
             Event::Repaired(key, answer) => {
                 self.note_place(&key, &answer, Slots::emptied);
@@ -169,7 +169,7 @@ impl Upkeep {
         self.due
     }
 
-    fn look(&mut self, world: &World<'_>) -> Vec<Effect> {
+    fn reconcile(&mut self, world: &World<'_>) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.resting.retain(|_, until| *until > world.moment);
         self.due = self.resting.values().copied().min();
@@ -224,7 +224,7 @@ impl Upkeep {
         self.note_failed(world);
         self.retry_failed(world, &mut effects);
         self.see_stranded(world, &mut effects);
-        effects.extend(self.look(world));
+        effects.extend(self.reconcile(world));
         effects
     }
 

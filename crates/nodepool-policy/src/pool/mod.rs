@@ -123,11 +123,11 @@ impl Pool {
     /// Takes in one event. Answers leave nothing decided: the next `Wake` does that, on the picture of then.
     pub fn step(&mut self, event: Event, world: &World<'_>) -> Vec<Effect> {
         match event {
-            Event::Wake => self.pass(world),
+            Event::Wake => self.schedule(world),
             Event::Tick => {
                 self.failed_at.clear();
                 self.not_evicted_at = None;
-                self.pass(world)
+                self.schedule(world)
             }
             Event::HandedOut(id, answer) => {
                 let is_done = answer.is_ok();
@@ -154,7 +154,7 @@ impl Pool {
             Event::Scanned(node, attempt, found) => self.scanned(&node, attempt, found, world),
             Event::Clock => {
                 let mut effects = self.clock(world);
-                effects.extend(self.pass(world));
+                effects.extend(self.schedule(world));
                 effects
             }
             Event::Probed(request, node, answer) => self.probed(&request, &node, answer, world),
@@ -212,7 +212,7 @@ impl Pool {
     }
 
     /// One look at all open requests, in the order in which they are served (R18).
-    fn pass(&mut self, world: &World<'_>) -> Vec<Effect> {
+    fn schedule(&mut self, world: &World<'_>) -> Vec<Effect> {
         self.has_more = false;
         self.forget_what_is_over(world.moment);
         self.claims.begin_pass(self.unseen_need());
@@ -255,18 +255,18 @@ impl Pool {
                     self.claims.tenants.keep_elsewhere(before, tenant, amounts);
                 }
             }
-            if self.is_as_before(&rank.id, world) {
+            if self.is_unchanged(&rank.id, world) {
                 self.lacks_room |= lacked_room;
                 continue;
             }
             match missing_labels(&request.record, &pool) {
-                0 => self.look_at(rank, request, &bidder, world, &mut effects),
+                0 => self.schedule_one(rank, request, &bidder, world, &mut effects),
                 missing => lacking.push((missing, rank, request)),
             }
         }
         lacking.sort_by_key(|(missing, ..)| *missing);
         for (_, rank, request) in lacking {
-            self.look_at(rank, request, &bidder, world, &mut effects);
+            self.schedule_one(rank, request, &bidder, world, &mut effects);
         }
         self.has_more |= are_more_left;
         self.hosts = Some(hosts);
@@ -276,7 +276,7 @@ impl Pool {
 
     /// Whether there is nothing new to be found out about a request. What the pool lacked for it, it lacks as long: each change of
     /// mind about that is written, and makes another picture to look at, on which the same write would fail again.
-    fn is_as_before(&mut self, id: &RequestId, world: &World<'_>) -> bool {
+    fn is_unchanged(&mut self, id: &RequestId, world: &World<'_>) -> bool {
         if self.tried.get(id).is_some_and(|pool| *pool != self.id) {
             self.verdicts.record(id, VerdictKind::Yield, Reason::Tried, world.now);
             return true;
@@ -285,7 +285,7 @@ impl Pool {
         self.failed_at.get(id) == Some(&world.snapshot.revision)
     }
 
-    fn look_at(
+    fn schedule_one(
         &mut self,
         rank: &Rank,
         request: &Stored<NodeRequest>,
