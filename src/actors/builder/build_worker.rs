@@ -13,7 +13,7 @@ use super::work_queue::{Claim, Desk, Work};
 use crate::actors::runtime::actor_tasks::Errands;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
-use crate::actors::runtime::reconcile::{Changes, Triggers};
+use crate::actors::runtime::reconcile::{Reconcile, Triggers};
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, profile};
 use nodepool_driver::facts::Facts;
@@ -47,7 +47,7 @@ pub struct BuildWorkerParts {
 
 pub struct BuildWorker {
     parts: BuildWorkerParts,
-    changes: Changes,
+    triggers: Triggers,
     errands: Errands<Self>,
     building: Option<(Order, Timestamp)>,
     /// Images that cannot be built under their name; told once.
@@ -65,9 +65,9 @@ pub struct Reconfigure {
 
 impl BuildWorker {
     pub fn new(parts: BuildWorkerParts) -> Self {
-        let mut changes = Changes::new(parts.store.mirror().clone());
-        changes.follow(parts.facts.values().cloned().collect());
-        Self { parts, changes, errands: Errands::default(), building: None, odd: BTreeMap::new(), registration: None }
+        let mut triggers = Triggers::new(parts.store.mirror().clone());
+        triggers.watch_facts(parts.facts.values().cloned().collect());
+        Self { parts, triggers, errands: Errands::default(), building: None, odd: BTreeMap::new(), registration: None }
     }
 
     fn is_odd(&mut self, order: &Order) -> bool {
@@ -117,15 +117,15 @@ impl BuildWorker {
 }
 
 impl Reconcile for BuildWorker {
-    fn changes(&mut self) -> &mut Changes {
-        &mut self.changes
+    fn triggers(&mut self) -> &mut Triggers {
+        &mut self.triggers
     }
 
     fn reconcile(&mut self, ctx: &mut Context<Self>) {
         if self.building.is_some() {
             return;
         }
-        let snapshot = self.changes.snapshot();
+        let snapshot = self.triggers.snapshot();
         let facts = self.parts.facts.iter().map(|(name, facts)| (name.clone(), facts.borrow().clone())).collect();
         let config = self.parts.config.clone();
         let world = clock::world(&config, &snapshot, &facts);
@@ -138,7 +138,7 @@ impl Reconcile for BuildWorker {
         }
         let rested = self.parts.desk.next_due().map(|rest| world.moment + rest);
         let due = build_schedule::next_due(&world).into_iter().chain(rested).min();
-        self.changes.requeue_at(due);
+        self.triggers.requeue_at(due);
     }
 }
 
@@ -160,7 +160,7 @@ impl Handler<Reconfigure> for BuildWorker {
 
     fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("Reconfigure");
-        self.changes.follow(message.facts.values().cloned().collect());
+        self.triggers.watch_facts(message.facts.values().cloned().collect());
         if let Some(images) = &message.config.images_dir {
             self.parts.workshop.images = ImagesDir::new(images);
         }

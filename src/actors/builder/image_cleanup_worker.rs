@@ -18,7 +18,7 @@ use crate::actors::provider::provider_client::{Asking, Counter};
 use crate::actors::runtime::actor_tasks::Errands;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
-use crate::actors::runtime::reconcile::{Changes, Triggers};
+use crate::actors::runtime::reconcile::{Reconcile, Triggers};
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, invariant_guard, profile};
 use crate::actors::telemetry::builder_metrics;
@@ -57,7 +57,7 @@ pub struct ImageCleanupParts {
 
 pub struct ImageCleanupWorker {
     parts: ImageCleanupParts,
-    changes: Changes,
+    triggers: Triggers,
     asking: Asking,
     errands: Errands<Self>,
     /// What is going right now, with the provider whose cloud is asked for that.
@@ -85,11 +85,11 @@ enum Files {
 
 impl ImageCleanupWorker {
     pub fn new(parts: ImageCleanupParts) -> Self {
-        let mut changes = Changes::new(parts.store.mirror().clone());
-        changes.follow(parts.providers.values().map(|provider| provider.facts.clone()).collect());
+        let mut triggers = Triggers::new(parts.store.mirror().clone());
+        triggers.watch_facts(parts.providers.values().map(|provider| provider.facts.clone()).collect());
         Self {
             parts,
-            changes,
+            triggers,
             asking: Asking::default(),
             errands: Errands::default(),
             going: BTreeMap::new(),
@@ -112,7 +112,7 @@ impl ImageCleanupWorker {
 
     fn reconcile_scope(&mut self, pass: Pass, ctx: &mut Context<Self>) {
         let (snapshot, facts, config) =
-            (self.changes.snapshot(), facts_of(&self.parts.providers), self.parts.config.clone());
+            (self.triggers.snapshot(), facts_of(&self.parts.providers), self.parts.config.clone());
         if !snapshot.connected {
             return;
         }
@@ -263,7 +263,7 @@ impl ImageCleanupWorker {
             return;
         }
         let (snapshot, facts, config) =
-            (self.changes.snapshot(), facts_of(&self.parts.providers), self.parts.config.clone());
+            (self.triggers.snapshot(), facts_of(&self.parts.providers), self.parts.config.clone());
         if !snapshot.connected {
             return;
         }
@@ -296,7 +296,7 @@ impl ImageCleanupWorker {
         if !samples.has_server() {
             return;
         }
-        let (snapshot, facts) = (self.changes.snapshot(), facts_of(&self.parts.providers));
+        let (snapshot, facts) = (self.triggers.snapshot(), facts_of(&self.parts.providers));
         let world = clock::world(&self.parts.config, &snapshot, &facts);
         let desk = &self.parts.desk;
         let told = builder_metrics::states(
@@ -314,8 +314,8 @@ impl ImageCleanupWorker {
 }
 
 impl Reconcile for ImageCleanupWorker {
-    fn changes(&mut self) -> &mut Changes {
-        &mut self.changes
+    fn triggers(&mut self) -> &mut Triggers {
+        &mut self.triggers
     }
 
     fn reconcile(&mut self, ctx: &mut Context<Self>) {
@@ -348,7 +348,7 @@ impl Handler<Reconfigure> for ImageCleanupWorker {
 
     fn handle(&mut self, message: Reconfigure, ctx: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("Reconfigure");
-        self.changes.follow(message.providers.values().map(|provider| provider.facts.clone()).collect());
+        self.triggers.watch_facts(message.providers.values().map(|provider| provider.facts.clone()).collect());
         if let Some(images) = &message.config.images_dir {
             self.parts.workshop.images = ImagesDir::new(images);
         }

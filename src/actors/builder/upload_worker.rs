@@ -15,7 +15,7 @@ use crate::actors::provider::provider_client::{Asking, Counter};
 use crate::actors::runtime::actor_tasks::Errands;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
-use crate::actors::runtime::reconcile::{Changes, Triggers};
+use crate::actors::runtime::reconcile::{Reconcile, Triggers};
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, profile};
 use nodepool_drivers::common::image_files::ImagesDir;
@@ -48,7 +48,7 @@ pub struct UploadWorkerParts {
 
 pub struct UploadWorker {
     parts: UploadWorkerParts,
-    changes: Changes,
+    triggers: Triggers,
     asking: Asking,
     errands: Errands<Self>,
     uploading: Option<(UploadPlace, Timestamp)>,
@@ -65,11 +65,11 @@ pub struct Reconfigure {
 
 impl UploadWorker {
     pub fn new(parts: UploadWorkerParts) -> Self {
-        let mut changes = Changes::new(parts.store.mirror().clone());
-        changes.follow(parts.providers.values().map(|provider| provider.facts.clone()).collect());
+        let mut triggers = Triggers::new(parts.store.mirror().clone());
+        triggers.watch_facts(parts.providers.values().map(|provider| provider.facts.clone()).collect());
         Self {
             parts,
-            changes,
+            triggers,
             asking: Asking::default(),
             errands: Errands::default(),
             uploading: None,
@@ -122,15 +122,15 @@ impl UploadWorker {
 }
 
 impl Reconcile for UploadWorker {
-    fn changes(&mut self) -> &mut Changes {
-        &mut self.changes
+    fn triggers(&mut self) -> &mut Triggers {
+        &mut self.triggers
     }
 
     fn reconcile(&mut self, ctx: &mut Context<Self>) {
         if self.uploading.is_some() {
             return;
         }
-        let snapshot = self.changes.snapshot();
+        let snapshot = self.triggers.snapshot();
         let facts = facts_of(&self.parts.providers);
         let config = self.parts.config.clone();
         let world = clock::world(&config, &snapshot, &facts);
@@ -141,7 +141,7 @@ impl Reconcile for UploadWorker {
                 return self.begin(shipment, claim, ctx);
             }
         }
-        self.changes.requeue_at(self.parts.desk.next_due().map(|rest| world.moment + rest));
+        self.triggers.requeue_at(self.parts.desk.next_due().map(|rest| world.moment + rest));
     }
 }
 
@@ -172,7 +172,7 @@ impl Handler<Reconfigure> for UploadWorker {
 
     fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("Reconfigure");
-        self.changes.follow(message.providers.values().map(|provider| provider.facts.clone()).collect());
+        self.triggers.watch_facts(message.providers.values().map(|provider| provider.facts.clone()).collect());
         if let Some(images) = &message.config.images_dir {
             self.parts.workshop.images = ImagesDir::new(images);
         }

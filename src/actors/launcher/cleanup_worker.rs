@@ -14,7 +14,7 @@ use crate::actors::runtime::actor_tasks::Errands;
 use crate::actors::runtime::log_context::Subject;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
-use crate::actors::runtime::reconcile::{Changes, Reconcile, Triggers, cooldown_after};
+use crate::actors::runtime::reconcile::{Reconcile, SHORT_DEBOUNCE, Triggers, cooldown_after};
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, invariant_guard, profile};
 use nodepool_driver::facts::Facts;
@@ -48,7 +48,7 @@ pub struct CleanupWorkerParts {
 pub struct CleanupWorker {
     pub(crate) parts: CleanupWorkerParts,
     upkeep: Upkeep,
-    changes: Changes,
+    triggers: Triggers,
     facts: BTreeMap<ProviderName, Arc<Facts>>,
     checks: BTreeMap<Ticket, (ProviderName, Option<HostIdentity>)>,
     pub(crate) deletions: Deletions,
@@ -67,11 +67,11 @@ pub struct Reconfigure {
 
 impl CleanupWorker {
     pub fn new(parts: CleanupWorkerParts) -> Self {
-        let mut changes = Changes::new(parts.store.mirror().clone());
-        changes.follow(parts.providers.values().map(|provider| provider.facts.clone()).collect());
+        let mut triggers = Triggers::new(parts.store.mirror().clone());
+        triggers.watch_facts(parts.providers.values().map(|provider| provider.facts.clone()).collect());
         Self {
             upkeep: Upkeep::new(parts.lock_age).with_rest(Span(parts.tick.as_secs_f64())).with_name(&parts.name),
-            changes,
+            triggers,
             facts: BTreeMap::new(),
             checks: BTreeMap::new(),
             deletions: Deletions::new(),
@@ -84,10 +84,10 @@ impl CleanupWorker {
 
     fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = match event {
-            Event::Wake | Event::Sweep => self.changes.snapshot(),
+            Event::Wake | Event::Sweep => self.triggers.snapshot(),
             // Answers decide nothing, so no new picture is made for them.
             Event::Repaired(..) | Event::Registered(..) | Event::Inspected(..) | Event::Surveyed(_) => {
-                self.changes.latest()
+                self.triggers.latest()
             }
         };
         if matches!(event, Event::Sweep) {
@@ -102,7 +102,7 @@ impl CleanupWorker {
             self.perform(effect, ctx);
         }
         // Nodes reach an age without any event.
-        self.changes.requeue_at(self.upkeep.due());
+        self.triggers.requeue_at(self.upkeep.due());
     }
 
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
@@ -118,7 +118,7 @@ impl CleanupWorker {
             }
             Effect::Update { node, version, record } => {
                 let key = format!("node {node}");
-                let subject = Subject::node(&node, Some(&record), &self.changes.latest());
+                let subject = Subject::node(&node, Some(&record), &self.triggers.latest());
                 let change = NodeChange { id: node, record: *record, version };
                 let writing = async move { store.save(change).await };
                 self.errands.run(ctx, writing, move |result, act, ctx| act.repaired(key, &subject, result, ctx));
@@ -133,7 +133,7 @@ impl CleanupWorker {
                     let was_done = result.is_ok();
                     act.feed(Event::Registered(key, result), ctx);
                     if was_done {
-                        act.changes.requeue_now();
+                        act.triggers.requeue_now();
                     }
                 });
             }
@@ -171,7 +171,7 @@ impl CleanupWorker {
 
     /// What a repair is about, with the request that a node was for.
     fn subject(&self, repair: &Repair) -> Subject {
-        let snapshot = self.changes.latest();
+        let snapshot = self.triggers.latest();
         let node = |id| Subject::node(id, snapshot.node(id).map(|known| &*known.record), &snapshot);
         match repair {
             Repair::Retire { node: id, .. } | Repair::RemoveEmpty(id) => node(id),
@@ -205,14 +205,14 @@ impl CleanupWorker {
         self.feed(Event::Repaired(key, result), ctx);
         // What was refused is decided again on a newer picture, which the mind minds itself, or with the next tick.
         if !refused {
-            self.changes.requeue_now();
+            self.triggers.requeue_now();
         }
     }
 }
 
 impl Reconcile for CleanupWorker {
-    fn changes(&mut self) -> &mut Changes {
-        &mut self.changes
+    fn triggers(&mut self) -> &mut Triggers {
+        &mut self.triggers
     }
 
     fn reconcile(&mut self, ctx: &mut Context<Self>) {
@@ -283,7 +283,7 @@ impl Handler<Reconfigure> for CleanupWorker {
         let _measured = profile::handling::<Self>("Reconfigure");
         self.parts.config = message.config;
         self.parts.providers = message.providers;
-        self.changes.follow(self.parts.providers.values().map(|provider| provider.facts.clone()).collect());
+        self.triggers.watch_facts(self.parts.providers.values().map(|provider| provider.facts.clone()).collect());
     }
 }
 

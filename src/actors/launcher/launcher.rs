@@ -23,7 +23,7 @@ use crate::actors::provider::providers;
 use crate::actors::provider::task_manager::{Fence, Surroundings, Surveying};
 use crate::actors::runtime::messages::{AskWhy, Dump, Shutdown};
 use crate::actors::runtime::panics::{PanicGuard, PanicWatch};
-use crate::actors::runtime::reconcile::{Changes, Reconcile, Triggers, cooldown_after};
+use crate::actors::runtime::reconcile::{DEBOUNCE, Reconcile, Triggers, cooldown_after};
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, profile};
 use nodepool_driver::facts::Facts;
@@ -93,7 +93,7 @@ pub struct Launcher {
     /// Only where statistics are wanted.
     stats: Option<Addr<StatsWorker>>,
     min_ready: MinReady,
-    changes: Changes,
+    triggers: Triggers,
     registration: Option<Registration>,
     answers_why: Option<Registration>,
     _guard: PanicGuard,
@@ -102,7 +102,7 @@ pub struct Launcher {
 impl Launcher {
     fn new(shared: Arc<Shared>, store: Store, loaded: Loaded, panics: PanicWatch) -> Self {
         Self {
-            changes: Changes::new(store.mirror().clone()),
+            triggers: Triggers::new(store.mirror().clone()),
             shared,
             store,
             watch: ConfigWatch::new(&loaded),
@@ -359,7 +359,7 @@ impl Launcher {
     }
 
     fn follow_facts(&mut self) {
-        self.changes.follow(self.providers.values().map(|provider| provider.facts.clone()).collect());
+        self.triggers.watch_facts(self.providers.values().map(|provider| provider.facts.clone()).collect());
         let facts = self.providers.iter().map(|(name, provider)| (name.clone(), provider.facts.clone()));
         self.shared.pictures.show_facts(facts.collect());
     }
@@ -378,7 +378,7 @@ impl Launcher {
             }
             if result.is_err() {
                 // It may be there all the same, and the picture have it already.
-                act.changes.requeue_now();
+                act.triggers.requeue_now();
             }
             act.min_ready.submitted(&label, &event, result.ok(), clock::moment());
         }));
@@ -386,13 +386,13 @@ impl Launcher {
 }
 
 impl Reconcile for Launcher {
-    fn changes(&mut self) -> &mut Changes {
-        &mut self.changes
+    fn triggers(&mut self) -> &mut Triggers {
+        &mut self.triggers
     }
 
     /// Min-ready: the only thing the root decides about nodes.
     fn reconcile(&mut self, ctx: &mut Context<Self>) {
-        let snapshot = self.changes.snapshot();
+        let snapshot = self.triggers.snapshot();
         renew_facts(&mut self.facts, &self.providers);
         let world = clock::world(&self.config, &snapshot, &self.facts);
         let moment = world.moment;
@@ -405,13 +405,13 @@ impl Reconcile for Launcher {
                     let finishing = async move { store.finish_min_ready(&id, nodes).await };
                     ctx.spawn(finishing.into_actor(self).map(move |result, act, _| {
                         act.min_ready.finished(&request, result.is_ok());
-                        act.changes.requeue_now();
+                        act.triggers.requeue_now();
                     }));
                 }
             }
         }
         // What was not due at the moment of the plan is due later, even if its time has come since.
-        self.changes.requeue_at(self.min_ready.due(moment));
+        self.triggers.requeue_at(self.min_ready.due(moment));
     }
 
     fn cooldown(took: Duration) -> Option<Duration> {
@@ -440,7 +440,7 @@ impl Actor for Launcher {
         ctx.run_interval(self.shared.options.config_check.to_duration(), |act, ctx| act.check_config(ctx));
         let retry = self.shared.options.provider_retry.to_duration();
         ctx.run_interval(retry, |act, ctx| act.start_missing_providers(ctx));
-        ctx.run_interval(self.shared.options.watermark_sleep.to_duration(), |act, _| act.changes.requeue_now());
+        ctx.run_interval(self.shared.options.watermark_sleep.to_duration(), |act, _| act.triggers.requeue_now());
     }
 }
 
@@ -475,7 +475,7 @@ impl Handler<AskWhy> for Launcher {
 
     fn handle(&mut self, message: AskWhy, _: &mut Context<Self>) -> Option<Why> {
         let _measured = profile::handling::<Self>("AskWhy");
-        let snapshot = self.changes.snapshot();
+        let snapshot = self.triggers.snapshot();
         let request = snapshot.request(&message.0)?;
         self.not_started.why(&request.record, &self.config, |id| self.shared.identity.launcher_id(id))
     }
@@ -493,8 +493,8 @@ impl Handler<Dump> for Launcher {
             "not_started": self.not_started.observe(),
             "pools": self.pools.keys().map(ToString::to_string).collect::<Vec<_>>(),
             "min_ready": self.min_ready.observe(),
-            "connected": self.changes.snapshot().connected,
-            "nodes": self.changes.snapshot().node_count(),
+            "connected": self.triggers.snapshot().connected,
+            "nodes": self.triggers.snapshot().node_count(),
             "config_broken": self.watch.is_broken(),
         }))
     }

@@ -374,7 +374,7 @@ impl PoolWorker {
         if !self.parts.samples.is_wanted() {
             return;
         }
-        let snapshot = self.changes.latest();
+        let snapshot = self.triggers.latest();
         let record = snapshot.node(node).map(|stored| stored.record.clone());
         let end = LaunchEnd {
             result,

@@ -17,7 +17,7 @@ use crate::actors::runtime::actor_tasks::Errands;
 use crate::actors::runtime::log_context::Subject;
 use crate::actors::runtime::messages::{AskWhy, Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
-use crate::actors::runtime::reconcile::{Changes, Reconcile, Triggers, cooldown_after};
+use crate::actors::runtime::reconcile::{DEBOUNCE, Reconcile, Triggers, cooldown_after};
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, invariant_guard, profile};
 use crate::actors::telemetry::samples::SampleSink;
@@ -67,7 +67,7 @@ pub struct PoolWorkerParts {
 pub struct PoolWorker {
     pub(crate) parts: PoolWorkerParts,
     pool: Pool,
-    pub(crate) changes: Changes,
+    pub(crate) triggers: Triggers,
     pub(crate) held: Held,
     pub(crate) errands: Errands<Self>,
     pub(crate) traces: Traces,
@@ -113,12 +113,12 @@ pub struct Reconfigure {
 
 impl PoolWorker {
     pub fn new(parts: PoolWorkerParts) -> Self {
-        let mut changes = Changes::new(parts.store.mirror().clone());
-        changes.follow(vec![parts.provider.facts.clone()]);
-        changes.follow_board(parts.board.subscribe());
+        let mut triggers = Triggers::new(parts.store.mirror().clone());
+        triggers.watch_facts(vec![parts.provider.facts.clone()]);
+        triggers.follow_board(parts.board.subscribe());
         Self {
             pool: Pool::new(parts.id.clone(), parts.launcher.clone()),
-            changes,
+            triggers,
             held: Held::default(),
             errands: Errands::default(),
             traces: parts.tracer.traces(),
@@ -133,7 +133,7 @@ impl PoolWorker {
     }
 
     pub(crate) fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
-        let snapshot = self.changes.snapshot();
+        let snapshot = self.triggers.snapshot();
         self.read_board();
         self.pool.set_tried(&self.parts.board.borrow());
         let effects = self.decide(&snapshot, event);
@@ -156,7 +156,7 @@ impl PoolWorker {
     }
 
     fn read_board(&mut self) {
-        if let Some(board) = self.changes.new_board() {
+        if let Some(board) = self.triggers.new_board() {
             self.pool.set_board(&board);
         }
     }
@@ -191,7 +191,7 @@ impl PoolWorker {
             self.perform(effect, ctx);
         }
         if self.pool.has_more() {
-            self.changes.requeue_now();
+            self.triggers.requeue_now();
         }
         self.wake_when_due(ctx);
     }
@@ -222,7 +222,7 @@ impl PoolWorker {
     /// The answer to a write may have freed nodes: the pool looks again, with whatever else has happened by then.
     pub(crate) fn answer(&mut self, event: Event, ctx: &mut Context<Self>) {
         self.tell(event, ctx);
-        self.changes.requeue_now();
+        self.triggers.requeue_now();
     }
 
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
@@ -312,7 +312,7 @@ impl PoolWorker {
 
     fn probe(&mut self, request: RequestId, node: NodeId, host: HostIdentity, ctx: &mut Context<Self>) {
         let ticket = self.ticket();
-        let event = self.changes.latest().request(&request).and_then(|known| known.record.event_id.clone());
+        let event = self.triggers.latest().request(&request).and_then(|known| known.record.event_id.clone());
         let subject = Subject { event, request: Some(request.clone()), node: Some(node.clone()) };
         self.probes.insert(ticket, (request, node));
         let submit = Submit::new(ticket, Job::Probe(host), ctx.address().recipient()).about(subject);
@@ -367,7 +367,7 @@ impl PoolWorker {
 
     /// Somebody may remove a registration by hand: then there is another one, or no pool of this process would decide anything any more.
     fn register_if_gone(&mut self) {
-        let picture = self.changes.latest();
+        let picture = self.triggers.latest();
         let is_ours = |pool: &PoolComponent| pool.id.as_ref() == Some(&self.parts.launcher);
         if !picture.connected || self.component.leaving || self.component.path.is_none() {
             return;
@@ -479,8 +479,8 @@ impl PoolWorker {
 }
 
 impl Reconcile for PoolWorker {
-    fn changes(&mut self) -> &mut Changes {
-        &mut self.changes
+    fn triggers(&mut self) -> &mut Triggers {
+        &mut self.triggers
     }
 
     fn reconcile(&mut self, ctx: &mut Context<Self>) {
@@ -533,7 +533,7 @@ impl Handler<JobNews> for PoolWorker {
             Err(error) => Probe::NotMade(error.to_string()),
         };
         self.feed(Event::Probed(request, node, found), ctx);
-        self.changes.requeue_now();
+        self.triggers.requeue_now();
     }
 }
 
@@ -543,7 +543,7 @@ impl Handler<Reconfigure> for PoolWorker {
     fn handle(&mut self, message: Reconfigure, ctx: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("Reconfigure");
         self.parts.config = message.config;
-        self.changes.follow(vec![message.provider.facts.clone()]);
+        self.triggers.watch_facts(vec![message.provider.facts.clone()]);
         self.parts.provider = message.provider;
         self.register(ctx);
     }
@@ -576,7 +576,7 @@ impl Handler<AskWhy> for PoolWorker {
 
     fn handle(&mut self, message: AskWhy, _: &mut Context<Self>) -> Option<Why> {
         let _measured = profile::handling::<Self>("AskWhy");
-        self.pool.why(&message.0, &self.changes.latest())
+        self.pool.why(&message.0, &self.triggers.latest())
     }
 }
 

@@ -40,7 +40,7 @@ pub const SHORT_DEBOUNCE: Duration = Duration::from_millis(1);
 pub const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// The changes that an actor looks at.
-pub struct Changes {
+pub struct Triggers {
     mirror: Arc<Mirror>,
     pictures: Subscription,
     facts: Vec<watch::Receiver<Arc<Facts>>>,
@@ -49,19 +49,19 @@ pub struct Changes {
     /// Rung by each publication, and by whoever nudges.
     bell: Arc<Bell>,
     /// End when one of the facts or the board has changed.
-    others: FuturesUnordered<LocalBoxFuture<'static, Option<Source>>>,
+    sources: FuturesUnordered<LocalBoxFuture<'static, Option<TriggerSource>>>,
     is_requeued: bool,
     /// The next moment to look at.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 /// What changes rarely, of which each one is listened to until it has ended.
-enum Source {
+enum TriggerSource {
     Facts(watch::Receiver<Arc<Facts>>),
     Board(watch::Receiver<Board>),
 }
 
-impl Source {
+impl TriggerSource {
     /// Itself once it has changed.
     async fn changed(mut self) -> Option<Self> {
         let changed = match &mut self {
@@ -72,7 +72,7 @@ impl Source {
     }
 }
 
-impl Changes {
+impl Triggers {
     pub fn new(mirror: Arc<Mirror>) -> Self {
         let bell = Arc::new(Bell::default());
         mirror.ring(&bell);
@@ -82,16 +82,16 @@ impl Changes {
             facts: Vec::new(),
             board: None,
             bell,
-            others: FuturesUnordered::new(),
+            sources: FuturesUnordered::new(),
             is_requeued: false,
             timer: None,
         }
     }
 
     /// Looks at these facts from now on, and at once.
-    pub fn follow(&mut self, facts: Vec<watch::Receiver<Arc<Facts>>>) {
+    pub fn watch_facts(&mut self, facts: Vec<watch::Receiver<Arc<Facts>>>) {
         self.facts = facts;
-        self.listen();
+        self.resubscribe();
         self.requeue_now();
     }
 
@@ -99,12 +99,13 @@ impl Changes {
     pub fn follow_board(&mut self, mut board: watch::Receiver<Board>) {
         board.mark_changed();
         self.board = Some(board);
-        self.listen();
+        self.resubscribe();
     }
 
-    fn listen(&mut self) {
-        let sources = self.facts.iter().cloned().map(Source::Facts).chain(self.board.clone().map(Source::Board));
-        self.others = sources.map(|source| source.changed().boxed_local()).collect();
+    fn resubscribe(&mut self) {
+        let sources =
+            self.facts.iter().cloned().map(TriggerSource::Facts).chain(self.board.clone().map(TriggerSource::Board));
+        self.sources = sources.map(|source| source.changed().boxed_local()).collect();
     }
 
     /// What the pools show each other, if that changed since this was last asked.
@@ -159,8 +160,8 @@ impl Changes {
     fn poll(&mut self, task: &mut TaskContext<'_>) -> Poll<()> {
         // First, or what comes between would be heard by nobody.
         self.bell.register(task.waker());
-        while let Poll::Ready(Some(source)) = self.others.poll_next_unpin(task) {
-            self.others.extend(source.map(|source| source.changed().boxed_local()));
+        while let Poll::Ready(Some(source)) = self.sources.poll_next_unpin(task) {
+            self.sources.extend(source.map(|source| source.changed().boxed_local()));
         }
         if self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(task).is_ready()) {
             self.timer = None;
@@ -175,7 +176,7 @@ impl Changes {
 
 /// An actor that looks when something has changed, or when the first of what waits is due.
 pub trait Reconcile: Actor<Context = Context<Self>> {
-    fn changes(&mut self) -> &mut Changes;
+    fn triggers(&mut self) -> &mut Triggers;
 
     /// Takes in all that has changed.
     fn reconcile(&mut self, ctx: &mut Context<Self>);
@@ -218,16 +219,16 @@ impl<A: Reconcile> ActorFuture<A> for Reconciler {
 
     fn poll(mut self: Pin<&mut Self>, act: &mut A, ctx: &mut Context<A>, task: &mut TaskContext<'_>) -> Poll<()> {
         if self.cooldown.is_none() {
-            ready!(act.changes().poll(task));
+            ready!(act.triggers().poll(task));
         }
         ready!(self.poll_cooldown(task));
-        act.changes().mark_observed();
+        act.triggers().mark_observed();
         let (began, measured) = (Instant::now(), profile::handling::<A>("(change)"));
         act.reconcile(ctx);
         drop(measured);
         let ended = Instant::now();
         self.cooldown_until = A::cooldown(ended - began).map(|cooldown| ended + cooldown);
-        if act.changes().poll(task).is_ready() {
+        if act.triggers().poll(task).is_ready() {
             // After whatever else there is for this actor.
             task.waker().wake_by_ref();
         }
