@@ -24,18 +24,18 @@ fn stored<T: DeserializeOwned>(mzxid: i64, record: &Value) -> Stored<T> {
 }
 
 /// A picture, and what is told about the way to it from the one before.
-struct Film {
-    picture: Snapshot,
-    chronicle: Chronicle,
+struct HistoryRecorder {
+    snapshot: Snapshot,
+    history: Chronicle,
     zxid: i64,
 }
 
-impl Film {
+impl HistoryRecorder {
     fn next<T>(&mut self, change: impl FnOnce(&mut Snapshot, i64) -> T) {
-        let before = self.picture.clone();
+        let before = self.snapshot.clone();
         self.zxid += 1;
-        change(&mut self.picture, self.zxid);
-        self.chronicle.compare(&before, &self.picture, Timestamp(self.zxid as f64));
+        change(&mut self.snapshot, self.zxid);
+        self.history.compare(&before, &self.snapshot, Timestamp(self.zxid as f64));
     }
 
     fn node(&mut self, number: usize, state: &str, request: Option<usize>) {
@@ -44,21 +44,21 @@ impl Film {
         let record = json!({"state": state, "state_time": 1700000000.0, "provider": provider, "pool": "main", "type": [label],
             "allocated_to": request, "hostname": format!("np{number:010}"), "interface_ip": "203.0.113.7"});
         let id = NodeId::from(format!("{number:010}"));
-        self.next(|picture, zxid| picture.put_node(id, stored(zxid, &record)));
+        self.next(|snapshot, zxid| snapshot.put_node(id, stored(zxid, &record)));
     }
 
     fn request(&mut self, number: usize, state: &str) {
         let record =
             json!({"state": state, "state_time": 1700000000.0, "node_types": [format!("label-{}", number % 50)]});
         let id = RequestId::from(format!("200-{number:010}"));
-        self.next(|picture, zxid| picture.put_request(id, stored(zxid, &record)));
+        self.next(|snapshot, zxid| snapshot.put_request(id, stored(zxid, &record)));
     }
 
-    fn gone(&mut self, number: usize) {
+    fn delete(&mut self, number: usize) {
         let (node, request) = (NodeId::from(format!("{number:010}")), RequestId::from(format!("200-{number:010}")));
-        self.next(|picture, _| {
-            picture.remove_node(&node);
-            picture.remove_request(&request);
+        self.next(|snapshot, _| {
+            snapshot.remove_node(&node);
+            snapshot.remove_request(&request);
         });
     }
 }
@@ -66,31 +66,32 @@ impl Film {
 /// Issue 5, 2: history is a bounded ring in memory, at most 20 MB at 10,000 nodes.
 #[test]
 fn history_takes_at_most_20_mb_at_10_000_nodes() {
-    let mut film = Film { picture: Snapshot::default(), chronicle: Chronicle::new(Timestamp(0.0)), zxid: 0 };
+    let mut recorder =
+        HistoryRecorder { snapshot: Snapshot::default(), history: Chronicle::new(Timestamp(0.0)), zxid: 0 };
     for number in 0..NODES {
-        film.node(number, "ready", None);
+        recorder.node(number, "ready", None);
     }
     // The oldest node serves a request and goes; another one comes.
     for number in 0..REQUESTS {
-        film.request(number, "requested");
-        film.request(number, "pending");
-        film.node(number, "ready", Some(number));
-        film.request(number, "fulfilled");
-        film.node(number, "in-use", Some(number));
-        film.node(number, "deleting", Some(number));
-        film.gone(number);
-        film.node(NODES + number, "building", None);
-        film.node(NODES + number, "ready", None);
+        recorder.request(number, "requested");
+        recorder.request(number, "pending");
+        recorder.node(number, "ready", Some(number));
+        recorder.request(number, "fulfilled");
+        recorder.node(number, "in-use", Some(number));
+        recorder.node(number, "deleting", Some(number));
+        recorder.delete(number);
+        recorder.node(NODES + number, "building", None);
+        recorder.node(NODES + number, "ready", None);
     }
     // Eight hours, of which six are kept.
     for number in 0..2000 {
-        film.chronicle.count(&film.picture, Timestamp(f64::from(number)));
+        recorder.history.count(&recorder.snapshot, Timestamp(f64::from(number)));
     }
-    assert_eq!(film.chronicle.len(), 100_000, "the ring is full");
+    assert_eq!(recorder.history.len(), 100_000, "the ring is full");
     // What it keeps alive counts, such as names of nodes that are gone; so first the picture goes.
-    film.picture = Snapshot::default();
+    recorder.snapshot = Snapshot::default();
     let with = ALLOCATOR.allocated();
-    film.chronicle = Chronicle::new(Timestamp(0.0));
+    recorder.history = Chronicle::new(Timestamp(0.0));
     let bytes = with - ALLOCATOR.allocated();
     println!("history of {NODES} nodes: {:.1} MB", bytes as f64 / 1e6);
     assert!((1_000_000..20_000_000).contains(&bytes), "{bytes} bytes");

@@ -65,7 +65,7 @@ fn a_hundred_thousand_nodes() {
         let served = wait_for_end(&consumer, &many).await;
         assert_eq!((served.state, served.nodes.len()), (RequestState::Fulfilled, 1_000));
         measured.then("one for a thousand of them is served");
-        let snapshot = process.shared.pictures.latest().unwrap();
+        let snapshot = process.shared.snapshot_feed.latest().unwrap();
         let rows = nodepool_model::report::status::nodes(&snapshot, None, nodepool::actors::runtime::clock::now());
         assert_eq!(rows.len(), nodes);
         let bytes = list::python_json(nodepool_model::report::status::NODE_COLUMNS, &rows).len();

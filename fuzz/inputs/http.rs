@@ -13,7 +13,7 @@ use nodepool::actors::process::files::Files;
 use nodepool::actors::process::identity::Identity;
 use nodepool::actors::runtime::dump;
 use nodepool::actors::runtime::panics::PanicCounter;
-use nodepool::actors::runtime::snapshot_feed::Pictures;
+use nodepool::actors::runtime::snapshot_feed::SnapshotFeed;
 use nodepool::actors::telemetry::samples::SampleSink;
 use nodepool::actors::web;
 use nodepool_zk::Zk;
@@ -73,7 +73,7 @@ const HEADERS: [&str; 19] = [
 ];
 const STATUSES: [u16; 16] = [100, 200, 304, 400, 403, 404, 405, 408, 409, 411, 413, 414, 417, 431, 501, 503];
 /// Far longer than anything takes but for a hang.
-const PATIENCE: Duration = Duration::from_secs(60);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// A stream has no end; its head and what follows at once are enough.
 const STREAM: &[u8] = b"text/event-stream";
 
@@ -82,7 +82,7 @@ pub fn check(data: &[u8]) {
     if is_slow(data) {
         return;
     }
-    let answers = heard(data);
+    let answers = exchange(data);
     let is_written = data.windows(SECRET.len()).any(|part| part == SECRET.as_bytes());
     let text = String::from_utf8_lossy(&answers);
     assert!(is_written || !text.contains(SECRET), "{text}");
@@ -90,7 +90,7 @@ pub fn check(data: &[u8]) {
     let has_bodies = !data.windows(4).any(|part| part == b"HEAD");
     let mut rest = answers.as_slice();
     while !rest.is_empty() && has_bodies {
-        match answer(rest) {
+        match skip_response(rest) {
             Some(after) => rest = after,
             None => break,
         }
@@ -106,9 +106,9 @@ fn is_slow(data: &[u8]) -> bool {
     parts.any(is_timed)
 }
 
-fn heard(data: &[u8]) -> Vec<u8> {
+fn exchange(data: &[u8]) -> Vec<u8> {
     let mut client = TcpStream::connect(server()).expect("the server listens");
-    client.set_read_timeout(Some(PATIENCE)).expect("a time is given");
+    client.set_read_timeout(Some(READ_TIMEOUT)).expect("a time is given");
     // The server may have heard enough already.
     let _ = client.write_all(data).and_then(|()| client.shutdown(Shutdown::Write));
     let mut answers = Vec::new();

@@ -28,7 +28,7 @@ use nodepool_policy::cleanup::planner;
 use nodepool_policy::images::{build_schedule, retention};
 use nodepool_policy::inputs::World;
 use nodepool_policy::pool;
-use nodepool_zk::mirror::bulk::Picture;
+use nodepool_zk::mirror::bulk::Subtree;
 use nodepool_zk::mirror::records::{Decoded, decode};
 use nodepool_zk::paths::{self, Place};
 use python_yaml::parse::parse;

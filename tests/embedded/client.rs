@@ -103,11 +103,11 @@ async fn a_zookeeper_that_was_restored_from_a_copy_is_noticed() {
         copy(directory.path(), kept.path());
 
         let server = restarted(directory.path(), port).await;
-        let mut pictures = mirror.subscribe();
+        let mut snapshots = mirror.subscribe();
         let newest = if creates { create().await.unwrap().1 } else { zk.set(&first, record(), -1).await.unwrap() };
         let shows_it =
-            |picture: &Snapshot| picture.connected && picture.nodes().any(|(_, node)| node.mzxid == newest.mzxid);
-        tokio::time::timeout(PATIENCE, pictures.wait_for(shows_it)).await.expect("in time").unwrap();
+            |snapshot: &Snapshot| snapshot.connected && snapshot.nodes().any(|(_, node)| node.mzxid == newest.mzxid);
+        tokio::time::timeout(PATIENCE, snapshots.wait_for(shows_it)).await.expect("in time").unwrap();
         server.stop().await;
 
         copy(kept.path(), directory.path());
@@ -235,13 +235,13 @@ async fn a_hand_out_of_more_bytes_than_a_packet_takes_goes_in_steps() {
     let data = Bytes::from(json::to_bytes(&wanted));
     let (path, _) = zk.create(&paths::request_prefix("200"), data, CreateMode::PersistentSequential).await.unwrap();
     let request = RequestId::from(paths::name(&path));
-    let mut pictures = store.mirror().subscribe();
-    let seen = pictures.wait_for(|picture| picture.request(&request).is_some());
-    let picture = tokio::time::timeout(PATIENCE, seen).await.unwrap().unwrap();
+    let mut snapshots = store.mirror().subscribe();
+    let seen = snapshots.wait_for(|snapshot| snapshot.request(&request).is_some());
+    let snapshot = tokio::time::timeout(PATIENCE, seen).await.unwrap().unwrap();
     let changes = nodes
         .iter()
-        .map(|id| picture.node(id).unwrap().change(id.clone(), |record| record.allocated_to = Some(request.clone())));
-    let fulfilled = picture.request(&request).unwrap().change(request.clone(), |record| {
+        .map(|id| snapshot.node(id).unwrap().change(id.clone(), |record| record.allocated_to = Some(request.clone())));
+    let fulfilled = snapshot.request(&request).unwrap().change(request.clone(), |record| {
         record.set_state(RequestState::Fulfilled, Timestamp(2.0));
         record.nodes = nodes.clone();
     });

@@ -92,7 +92,7 @@ impl redb::StorageBackend for Disk {
 }
 
 /// All that must survive, without the transaction counter, which every start moves.
-fn picture(tree: &Tree) -> String {
+fn describe_tree(tree: &Tree) -> String {
     format!("{:?} {:?}", tree.records().collect::<Vec<_>>(), tree.sessions().collect::<Vec<_>>())
 }
 
@@ -161,11 +161,11 @@ fn a_power_cut_at_any_moment_leaves_every_acknowledged_group_and_no_half_of_one(
     let mut random = StdRng::seed_from_u64(1);
     let disk = Disk::default();
     let (mut store, mut tree) = Store::open_on(disk.clone()).unwrap();
-    let mut pictures = vec![picture(&tree)];
+    let mut snapshots = vec![describe_tree(&tree)];
     let created = disk.events.lock().unwrap().len();
     for number in 0..COMMITS {
         let touched = group(&mut tree, number, &mut random);
-        pictures.push(picture(&tree));
+        snapshots.push(describe_tree(&tree));
         store.commit(&tree, &touched).unwrap();
         disk.note(Event::Acknowledged);
     }
@@ -189,7 +189,7 @@ fn a_power_cut_at_any_moment_leaves_every_acknowledged_group_and_no_half_of_one(
             let image = crashed(&synced, &unsynced, &mut random);
             let (_, tree) =
                 Store::open_on(Disk::of(image)).unwrap_or_else(|error| panic!("after event {position}: {error}"));
-            let found = pictures.iter().position(|picture_then| *picture_then == picture(&tree));
+            let found = snapshots.iter().position(|picture_then| *picture_then == describe_tree(&tree));
             let found = found.unwrap_or_else(|| panic!("after event {position}: a state that never was"));
             let possible = acknowledged..=(acknowledged + 1).min(COMMITS);
             assert!(possible.contains(&found), "after event {position}: state {found}, acknowledged {acknowledged}");
@@ -209,7 +209,7 @@ fn a_recovered_store_goes_on_and_recovers_again() {
         let disk = Disk::of(image);
         let (mut store, mut tree) = Store::open_on(disk.clone()).unwrap();
         if let Some(expected) = expected {
-            assert_eq!(picture(&tree), expected, "round {round}");
+            assert_eq!(describe_tree(&tree), expected, "round {round}");
         }
         let opened =
             tree.open_session(Session { id: tree.last_session().max(6) + 1, password: [0; 16], timeout_ms: 1 });
@@ -220,7 +220,7 @@ fn a_recovered_store_goes_on_and_recovers_again() {
             touched.extend(tree.apply(session, 0, create.into()).touched);
         }
         store.commit(&tree, &touched).unwrap();
-        expected = Some(picture(&tree));
+        expected = Some(describe_tree(&tree));
         image = disk.image.lock().unwrap().clone(); // as at a kill: nothing was closed
     }
 }
@@ -257,7 +257,7 @@ async fn a_damaged_store_is_refused_or_unharmed_but_never_misread() {
             let touched = group(&mut tree, number, &mut random);
             store.commit(&tree, &touched).unwrap();
         }
-        picture(&tree)
+        describe_tree(&tree)
     };
     let file = directory.path().join("coordinator.redb");
     let whole = std::fs::read(&file).unwrap();
@@ -277,7 +277,7 @@ async fn a_damaged_store_is_refused_or_unharmed_but_never_misread() {
             Ok(server) => {
                 server.stop().await;
                 let (_, tree) = Store::open(directory.path()).unwrap();
-                assert_eq!(picture(&tree), expected, "round {round}");
+                assert_eq!(describe_tree(&tree), expected, "round {round}");
             }
             Err(error) => {
                 let text = error.to_string();

@@ -18,7 +18,7 @@ use nodepool::actors::process::files::Files;
 use nodepool::actors::process::identity::Identity;
 use nodepool::actors::provider::providers::MoreDrivers;
 use nodepool::actors::runtime::panics::PanicCounter;
-use nodepool::actors::runtime::snapshot_feed::Pictures;
+use nodepool::actors::runtime::snapshot_feed::SnapshotFeed;
 use nodepool::actors::runtime::{clock, dump};
 use nodepool::actors::telemetry::samples::SampleSink;
 use nodepool_model::records::ids::{LabelName, NodeId, RequestId};
@@ -106,7 +106,7 @@ impl Process {
             registry: dump::Registry::default(),
             why: WhyRegistry::default(),
             samples: SampleSink::discard(),
-            pictures: Pictures::default(),
+            snapshot_feed: SnapshotFeed::default(),
             tracer: Default::default(),
             ready: tokio::sync::watch::Sender::new(false),
             shutdown,

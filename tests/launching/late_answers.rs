@@ -38,8 +38,8 @@ async fn world() -> World {
 impl World {
     /// Waits for a picture.
     async fn sees(&self, what: &str, condition: impl Fn(&nodepool_model::snapshot::Snapshot) -> bool) {
-        let mut pictures = self.store.mirror().subscribe();
-        let seen = pictures.wait_for(|snapshot| condition(snapshot));
+        let mut snapshots = self.store.mirror().subscribe();
+        let seen = snapshots.wait_for(|snapshot| condition(snapshot));
         tokio::time::timeout(Duration::from_secs(10), seen).await.unwrap_or_else(|_| panic!("{what}")).unwrap();
     }
 }

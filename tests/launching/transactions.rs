@@ -136,16 +136,16 @@ fn what_a_writer_knows_by_its_answer_is_no_news_when_its_event_comes() {
     on_paused_time(async {
         let case = Case::new().await;
         let mirror = case.store.mirror();
-        let mut pictures = mirror.subscribe();
+        let mut snapshots = mirror.subscribe();
         case.store.register(Node::new(NodeState::Ready, clock::now())).await.unwrap();
         case.settle().await;
-        let with_one_more = pictures.see().revision;
+        let with_one_more = snapshots.latest_and_mark_seen().revision;
         case.store.retire(&case.node, 0).await.unwrap();
         case.settle().await;
-        assert_eq!(pictures.see().revision, with_one_more + 1, "one picture for a removal");
+        assert_eq!(snapshots.latest_and_mark_seen().revision, with_one_more + 1, "one picture for a removal");
         case.store.register(Node::new(NodeState::Ready, clock::now())).await.unwrap();
         case.settle().await;
-        assert_eq!(pictures.see().revision, with_one_more + 2, "and one for what is new");
+        assert_eq!(snapshots.latest_and_mark_seen().revision, with_one_more + 2, "and one for what is new");
     });
 }
 
@@ -383,10 +383,10 @@ fn a_hand_out_in_steps_is_seen_with_its_lock_at_any_moment() {
         case.settle().await;
         let mut pending = 0;
         while let Ok(frame) = shown.try_recv() {
-            let picture = frame.picture;
-            if picture.request(&case.request).unwrap().record.state == RequestState::Pending {
+            let snapshot = frame.picture;
+            if snapshot.request(&case.request).unwrap().record.state == RequestState::Pending {
                 pending += 1;
-                assert!(picture.is_request_locked(&case.request), "{picture:?}");
+                assert!(snapshot.is_request_locked(&case.request), "{snapshot:?}");
             }
         }
         assert!(pending > 0, "it was seen");

@@ -29,7 +29,7 @@ pub async fn inspect(name: &'static str, shared: Arc<Shared>, gate: Gate, book: 
             return;
         }
         let before = std::mem::replace(&mut session, gate.session_number());
-        let Some(snapshot) = shared.pictures.latest() else { continue };
+        let Some(snapshot) = shared.snapshot_feed.latest() else { continue };
         if let Some(Violation(text)) = of_ledger(&snapshot) {
             book.accuse(Violation(format!("{name}: {text}")));
         }

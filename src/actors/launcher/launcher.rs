@@ -51,7 +51,7 @@ pub async fn run_session(zk: Zk, shared: Arc<Shared>, loaded: Loaded) -> Session
             return SessionEnd::Unread;
         }
     };
-    shared.pictures.show(&mirror);
+    shared.snapshot_feed.attach_session(&mirror);
     let panics = PanicWatch::new();
     let store = Store::new(zk.clone(), mirror.clone());
     let launcher = Launcher::new(shared.clone(), store, loaded, panics.clone()).start();
@@ -361,7 +361,7 @@ impl Launcher {
     fn follow_facts(&mut self) {
         self.triggers.watch_facts(self.providers.values().map(|provider| provider.facts.clone()).collect());
         let facts = self.providers.iter().map(|(name, provider)| (name.clone(), provider.facts.clone()));
-        self.shared.pictures.show_facts(facts.collect());
+        self.shared.snapshot_feed.show_facts(facts.collect());
     }
 
     fn submit_min_ready(&mut self, label: LabelName, ctx: &mut Context<Self>) {

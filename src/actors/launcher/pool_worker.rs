@@ -367,12 +367,12 @@ impl PoolWorker {
 
     /// Somebody may remove a registration by hand: then there is another one, or no pool of this process would decide anything any more.
     fn register_if_gone(&mut self) {
-        let picture = self.triggers.latest();
+        let snapshot = self.triggers.latest();
         let is_ours = |pool: &PoolComponent| pool.id.as_ref() == Some(&self.parts.launcher);
-        if !picture.connected || self.component.leaving || self.component.path.is_none() {
+        if !snapshot.connected || self.component.leaving || self.component.path.is_none() {
             return;
         }
-        if picture.pools.pools().any(|(_, pool)| is_ours(&pool.record)) {
+        if snapshot.pools.pools().any(|(_, pool)| is_ours(&pool.record)) {
             self.component.shown = true;
         } else if std::mem::take(&mut self.component.shown) {
             warn!(target: "nodepool.Component", pool = %self.parts.id, "the registration is gone, registering anew");

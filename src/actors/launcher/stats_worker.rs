@@ -27,7 +27,7 @@ const REFRESH: Duration = Duration::from_secs(10);
 pub struct StatsWorker {
     zk: Zk,
     shared: Arc<Shared>,
-    pictures: Subscription,
+    snapshots: Subscription,
     config: Arc<Config>,
     leadership: Option<Leadership>,
     /// When the global gauges were sent last; `None` before the first time.
@@ -43,7 +43,7 @@ impl StatsWorker {
     pub fn start_if_wanted(
         zk: Zk,
         shared: Arc<Shared>,
-        pictures: Subscription,
+        snapshots: Subscription,
         config: Arc<Config>,
         panics: &PanicWatch,
     ) -> Option<Addr<StatsWorker>> {
@@ -54,7 +54,7 @@ impl StatsWorker {
         let worker = StatsWorker {
             zk,
             shared,
-            pictures,
+            snapshots,
             config,
             leadership: None,
             reported: None,
@@ -90,11 +90,11 @@ impl StatsWorker {
             return;
         }
         let due = self.reported.is_none_or(|at| at.elapsed() >= REFRESH);
-        let changed = self.pictures.has_changed();
+        let changed = self.snapshots.has_changed();
         if !due && !changed {
             return;
         }
-        let snapshot = self.pictures.see();
+        let snapshot = self.snapshots.latest_and_mark_seen();
         let samples = self.shared.samples.clone();
         self.reporting = true;
         let report = async move {

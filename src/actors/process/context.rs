@@ -15,7 +15,7 @@ use crate::actors::runtime::dump;
 use crate::actors::runtime::messages::AskWhy;
 use crate::actors::runtime::panics::PanicCounter;
 use crate::actors::runtime::registry::Registry;
-use crate::actors::runtime::snapshot_feed::Pictures;
+use crate::actors::runtime::snapshot_feed::SnapshotFeed;
 use crate::actors::telemetry::samples::SampleSink;
 use crate::actors::telemetry::traces::Tracer;
 pub use nodepool_drivers::BUILT;
@@ -37,7 +37,7 @@ pub struct Shared {
     pub why: WhyRegistry,
     pub samples: SampleSink,
     /// What is seen of ZooKeeper, for those who only look.
-    pub pictures: Pictures,
+    pub snapshot_feed: SnapshotFeed,
     pub tracer: Tracer,
     /// What `/ready` says: set after the first complete pass.
     pub ready: watch::Sender<bool>,

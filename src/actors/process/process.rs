@@ -26,7 +26,7 @@ use crate::actors::builder::builder::{self, BuilderLife, BuilderOptions};
 use crate::actors::launcher::launcher;
 use crate::actors::provider::providers::MoreDrivers;
 use crate::actors::runtime::panics::{PanicCounter, Recovery};
-use crate::actors::runtime::snapshot_feed::Pictures;
+use crate::actors::runtime::snapshot_feed::SnapshotFeed;
 use crate::actors::runtime::{clock, dump};
 use crate::actors::telemetry::metrics_registry::Tally;
 use crate::actors::telemetry::samples::SampleSink;
@@ -363,7 +363,7 @@ impl Grown {
             registry: control.registry.clone(),
             why: WhyRegistry::default(),
             samples: statistics().with_tally(control.tally.clone()),
-            pictures: Pictures::default(),
+            snapshot_feed: SnapshotFeed::default(),
             tracer: Tracer::from_environment(&runtime),
             ready,
             shutdown: control.shutdown.clone(),

@@ -42,7 +42,7 @@ pub const DEBOUNCE: Duration = Duration::from_millis(20);
 /// The changes that an actor looks at.
 pub struct Triggers {
     mirror: Arc<Mirror>,
-    pictures: Subscription,
+    snapshots: Subscription,
     facts: Vec<watch::Receiver<Arc<Facts>>>,
     /// What the pools show each other, for those who mind.
     board: Option<watch::Receiver<Board>>,
@@ -77,7 +77,7 @@ impl Triggers {
         let bell = Arc::new(Bell::default());
         mirror.ring(&bell);
         Self {
-            pictures: mirror.subscribe(),
+            snapshots: mirror.subscribe(),
             mirror,
             facts: Vec::new(),
             board: None,
@@ -120,7 +120,7 @@ impl Triggers {
 
     /// As it is, without telling anybody else that there is something new.
     pub fn latest(&self) -> Arc<Snapshot> {
-        self.pictures.latest()
+        self.snapshots.latest()
     }
 
     /// What is there now is about to be looked at; only what comes later is a change.
@@ -128,7 +128,7 @@ impl Triggers {
         // What was folded in since the last publication is part of what is looked at.
         self.mirror.snapshot();
         self.is_requeued = false;
-        self.pictures.mark_seen();
+        self.snapshots.mark_seen();
         for facts in &mut self.facts {
             facts.mark_unchanged();
         }
@@ -169,8 +169,8 @@ impl Triggers {
         }
         let have_facts = self.facts.iter().any(|facts| facts.has_changed().unwrap_or(false));
         let has_board = self.board.as_ref().is_some_and(|board| board.has_changed().unwrap_or(false));
-        let has_picture = self.pictures.has_changed();
-        if self.is_requeued || has_picture || have_facts || has_board { Poll::Ready(()) } else { Poll::Pending }
+        let has_snapshot = self.snapshots.has_changed();
+        if self.is_requeued || has_snapshot || have_facts || has_board { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 

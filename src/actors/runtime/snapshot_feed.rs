@@ -11,42 +11,42 @@ use nodepool_model::snapshot::Snapshot;
 use nodepool_zk::mirror::mirror::{Frame, Mirror, Subscription};
 
 /// Frames that who watches closely may be behind.
-const MOST_FRAMES: usize = 4096;
+const MAX_TRANSITION_BATCHES: usize = 4096;
 
 /// Where each session's tree says what it sees. Between two sessions the last picture of the one before stays.
 #[derive(Clone)]
-pub struct Pictures {
+pub struct SnapshotFeed {
     published: watch::Sender<Option<Subscription>>,
-    film: Arc<Mutex<Option<mpsc::Sender<Frame>>>>,
+    transitions: Arc<Mutex<Option<mpsc::Sender<Frame>>>>,
     facts: Arc<Mutex<FactsOfAll>>,
 }
 
 type FactsOfAll = BTreeMap<ProviderName, watch::Receiver<Arc<Facts>>>;
 
-impl Default for Pictures {
+impl Default for SnapshotFeed {
     fn default() -> Self {
-        Self { published: watch::Sender::new(None), film: Arc::default(), facts: Arc::default() }
+        Self { published: watch::Sender::new(None), transitions: Arc::default(), facts: Arc::default() }
     }
 }
 
-impl Pictures {
+impl SnapshotFeed {
     /// A session has begun.
-    pub fn show(&self, mirror: &Mirror) {
-        if let Some(frames) = &*self.film.lock().unwrap_or_else(PoisonError::into_inner) {
-            mirror.film(frames.clone());
+    pub fn attach_session(&self, mirror: &Mirror) {
+        if let Some(sender) = &*self.transitions.lock().unwrap_or_else(PoisonError::into_inner) {
+            mirror.film(sender.clone());
         }
-        self.show_published(mirror.subscribe());
+        self.publish(mirror.subscribe());
     }
 
-    fn show_published(&self, published: Subscription) {
+    fn publish(&self, published: Subscription) {
         self.published.send_replace(Some(published));
     }
 
     /// Every step of every session that begins from now on, for the one who asked last.
-    pub fn film(&self) -> mpsc::Receiver<Frame> {
-        let (frames, film) = mpsc::channel(MOST_FRAMES);
-        *self.film.lock().unwrap_or_else(PoisonError::into_inner) = Some(frames);
-        film
+    pub fn subscribe_transitions(&self) -> mpsc::Receiver<Frame> {
+        let (sender, receiver) = mpsc::channel(MAX_TRANSITION_BATCHES);
+        *self.transitions.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        receiver
     }
 
     /// Other providers are in service, or others in their place.
@@ -65,23 +65,23 @@ impl Pictures {
         self.published.borrow().as_ref().map(|published| published.latest())
     }
 
-    pub fn follow(&self) -> Follower {
-        Follower { sessions: self.published.subscribe(), published: None }
+    pub fn subscribe(&self) -> SnapshotStream {
+        SnapshotStream { sessions: self.published.subscribe(), published: None }
     }
 }
 
 /// One that is told of each change.
-pub struct Follower {
+pub struct SnapshotStream {
     sessions: watch::Receiver<Option<Subscription>>,
     published: Option<Subscription>,
 }
 
-impl Follower {
+impl SnapshotStream {
     /// Waits for a picture that has not been returned before; many changes together are one.
     pub async fn next(&mut self) -> Arc<Snapshot> {
         loop {
             let Some(published) = &mut self.published else {
-                self.meet().await;
+                self.wait_for_session().await;
                 break;
             };
             tokio::select! {
@@ -98,10 +98,10 @@ impl Follower {
             }
         }
         let published = self.published.as_mut().expect("left only with a picture in hand");
-        published.see()
+        published.latest_and_mark_seen()
     }
 
-    async fn meet(&mut self) {
+    async fn wait_for_session(&mut self) {
         while self.published.is_none() {
             if self.sessions.changed().await.is_err() {
                 // Nobody can show anything any more.
@@ -134,29 +134,29 @@ mod tests {
         zk.create(&paths::node_prefix(), record, CreateMode::PersistentSequential).await.unwrap();
     }
 
-    async fn sees_nodes(follower: &mut Follower, number: usize) {
-        while follower.next().await.node_count() != number {}
+    async fn wait_for_nodes(stream: &mut SnapshotStream, number: usize) {
+        while stream.next().await.node_count() != number {}
     }
 
     #[tokio::test]
     async fn a_follower_sees_each_session_and_its_changes() {
         let zookeeper = MemoryZooKeeper::new();
         let other: Zk = zookeeper.connect();
-        let pictures = Pictures::default();
-        let mut follower = pictures.follow();
-        assert!(pictures.latest().is_none());
+        let feed = SnapshotFeed::default();
+        let mut stream = feed.subscribe();
+        assert!(feed.latest().is_none());
         let first = session(&zookeeper).await;
-        pictures.show(&first);
-        sees_nodes(&mut follower, 0).await;
+        feed.attach_session(&first);
+        wait_for_nodes(&mut stream, 0).await;
         add_node(&other).await;
-        sees_nodes(&mut follower, 1).await;
+        wait_for_nodes(&mut stream, 1).await;
         drop(first);
         add_node(&other).await;
-        assert_eq!(pictures.latest().unwrap().node_count(), 1, "what was seen last stays");
+        assert_eq!(feed.latest().unwrap().node_count(), 1, "what was seen last stays");
         let second = session(&zookeeper).await;
-        pictures.show(&second);
-        sees_nodes(&mut follower, 2).await;
+        feed.attach_session(&second);
+        wait_for_nodes(&mut stream, 2).await;
         add_node(&other).await;
-        sees_nodes(&mut follower, 3).await;
+        wait_for_nodes(&mut stream, 3).await;
     }
 }

@@ -28,7 +28,7 @@ pub async fn ready(request: HttpRequest, shared: Data<Shared>) -> HttpResponse {
 /// Whether requests are served at the moment: the first pass is over and a ZooKeeper server answers.
 pub async fn is_ready(shared: Data<Shared>) -> HttpResponse {
     let started = *shared.ready.borrow();
-    let connected = shared.pictures.latest().is_some_and(|snapshot| snapshot.connected);
+    let connected = shared.snapshot_feed.latest().is_some_and(|snapshot| snapshot.connected);
     answer(
         started && connected,
         &json!({"started": started, "zookeeper": if connected { "connected" } else { "not connected" }}),

@@ -122,7 +122,7 @@ impl Kept {
 }
 
 pub async fn answer(subject: Subject, request: HttpRequest, shared: Data<Shared>, lists: Data<Lists>) -> HttpResponse {
-    let Some(snapshot) = shared.pictures.latest() else { return unavailable(&request) };
+    let Some(snapshot) = shared.snapshot_feed.latest() else { return unavailable(&request) };
     let format = Format::asked_for(request.headers());
     let query = web::Query::<Vec<(String, String)>>::from_query(request.query_string());
     // What is no query asks for nothing in particular.

@@ -65,7 +65,7 @@ pub struct Live {
 #[derive(Clone, Default)]
 struct Shown {
     revision: u64,
-    picture: Arc<Snapshot>,
+    snapshot: Arc<Snapshot>,
 }
 
 impl Default for Live {
@@ -105,8 +105,8 @@ async fn count(live: &Live, shared: &Shared) {
     let mut ticks = every(COUNT_EVERY.to_duration());
     loop {
         ticks.tick().await;
-        let (picture, now) = (lock(&live.shown).picture.clone(), clock::now());
-        lock(&live.chronicle).count(&picture, now);
+        let (snapshot, now) = (lock(&live.shown).snapshot.clone(), clock::now());
+        lock(&live.chronicle).count(&snapshot, now);
         if let Some(tally) = shared.samples.tally() {
             lock(&live.calls).read(tally, now);
         }
@@ -114,16 +114,16 @@ async fn count(live: &Live, shared: &Shared) {
 }
 
 async fn tell(live: &Live, shared: &Shared) {
-    let mut pictures = shared.pictures.follow();
+    let mut snapshots = shared.snapshot_feed.subscribe();
     loop {
-        let picture = pictures.next().await;
+        let snapshot = snapshots.next().await;
         let (older, revision) = {
             let mut shown = lock(&live.shown);
             shown.revision += 1;
-            (std::mem::replace(&mut shown.picture, picture.clone()), shown.revision)
+            (std::mem::replace(&mut shown.snapshot, snapshot.clone()), shown.revision)
         };
         if live.is_watched() {
-            live.send("patch", &live_view::patch(revision, &older, &picture));
+            live.send("patch", &live_view::patch(revision, &older, &snapshot));
         }
         tokio::time::sleep(BEAT).await;
     }
@@ -151,12 +151,12 @@ impl Live {
     /// Plain and packed.
     async fn whole(&self) -> Option<(Bytes, Bytes)> {
         let mut whole = self.whole.lock().await;
-        let Shown { revision, picture } = lock(&self.shown).clone();
+        let Shown { revision, snapshot } = lock(&self.shown).clone();
         if let Some((_, plain, packed)) = whole.as_ref().filter(|(made, ..)| *made == revision) {
             return Some((plain.clone(), packed.clone()));
         }
         let made = web::block(move || {
-            let plain = responses::hold(live_view::whole(revision, &picture).into_bytes())?;
+            let plain = responses::hold(live_view::whole(revision, &snapshot).into_bytes())?;
             let packed = responses::pack(&plain)?;
             Some((plain, packed))
         });
@@ -176,9 +176,9 @@ impl Live {
 
     fn own_providers(&self, shared: &Shared) -> Vec<ProviderFigures> {
         let Some(loaded) = shared.in_force() else { return Vec::new() };
-        let (shown, now) = (lock(&self.shown).picture.clone(), clock::now());
+        let (shown, now) = (lock(&self.shown).snapshot.clone(), clock::now());
         let calls = shared.samples.tally().map(|tally| lock(&self.calls).figures(tally, now)).unwrap_or_default();
-        live_view::providers(&clock::world(&loaded.config, &shown, &shared.pictures.facts()), &calls)
+        live_view::providers(&clock::world(&loaded.config, &shown, &shared.snapshot_feed.facts()), &calls)
     }
 
     /// Gathered once for all who ask at the same time or soon after.
@@ -195,7 +195,7 @@ impl Live {
     }
 
     async fn gather(&self, shared: &Shared) -> Value {
-        let shown = lock(&self.shown).picture.clone();
+        let shown = lock(&self.shown).snapshot.clone();
         let asked = live_view::waiting(&shown, MOST_REASONS).into_iter().map(async |id| {
             let reasons = ask_why(shared, &id).await;
             (id, reasons)
@@ -319,7 +319,7 @@ fn all_of(shared: &Shared, meter: &'static Meter) -> Value {
 
 pub async fn node(request: HttpRequest, id: Path<String>, live: Data<Live>) -> HttpResponse {
     let Some(id) = element(&id).map(NodeId::from) else { return not_found(&request) };
-    let shown = lock(&live.shown).picture.clone();
+    let shown = lock(&live.shown).snapshot.clone();
     let record = status::nodes(&shown, Some(&id), clock::now()).into_iter().next();
     let record = record.map(|row| json!(Object(NODE_COLUMNS, &row)));
     let chronicle = lock(&live.chronicle);
@@ -334,7 +334,7 @@ pub async fn node_request(
 ) -> HttpResponse {
     let Some(id) = element(&id).map(RequestId::from) else { return not_found(&request) };
     let whys = BTreeMap::from([(id.clone(), ask_why(&shared, &id).await)]);
-    let shown = lock(&live.shown).picture.clone();
+    let shown = lock(&live.shown).snapshot.clone();
     let record = shown.request(&id).map(|stored| {
         let row = status::RequestRow { id: id.clone(), request: stored.record.clone() };
         let mut record = json!(Object(REQUEST_COLUMNS, &row));

@@ -96,7 +96,11 @@ pub fn serve(listener: TcpListener, shared: Arc<Shared>, viewers: &ArbiterHandle
     let (shared, lists) = (web::Data::from(shared), web::Data::new(Lists::default()));
     let figures = web::Data::new(Figures::default());
     let live = Arc::new(Live::default());
-    viewers.spawn(live_stream::follow(live.clone(), shared.clone().into_inner(), shared.pictures.film()));
+    viewers.spawn(live_stream::follow(
+        live.clone(),
+        shared.clone().into_inner(),
+        context.snapshot_feed.subscribe_transitions(),
+    ));
     let live = web::Data::from(live);
     let app = move || {
         let mut app = App::new()

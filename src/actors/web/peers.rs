@@ -37,7 +37,7 @@ struct Answer {
 impl Neighbours {
     /// All of them, asked now; each in the place of one that does not answer says why.
     pub async fn figures(&self, shared: &Shared) -> Vec<Value> {
-        let Some(snapshot) = shared.pictures.latest() else { return Vec::new() };
+        let Some(snapshot) = shared.snapshot_feed.latest() else { return Vec::new() };
         let launchers = snapshot.components().filter(|((kind, _), _)| *kind == ComponentKind::Launcher);
         let mut others: Vec<Component> = launchers.map(|(_, stored)| (*stored.record).clone()).collect();
         let own = others.iter().position(|one| one.hostname == shared.identity.hostname && one.webapp == shared.webapp);

@@ -7,7 +7,7 @@ use std::pin::pin;
 use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt};
 
-use super::bulk_images::{self, ImagesPicture};
+use super::bulk_images::{self, ImagesSubtree};
 use super::records::{Decoded, decode_stored};
 use crate::paths::{self, Place};
 use crate::{Connection, Zk};
@@ -61,7 +61,7 @@ pub(crate) fn read_batch(
 
 /// What was read below one root.
 #[derive(Default)]
-pub struct Picture {
+pub struct Subtree {
     root: String,
     /// The newest transaction by which something came or went below the root when that was listed.
     listed_at: i64,
@@ -72,33 +72,33 @@ pub struct Picture {
     request_locks: BTreeMap<RequestId, LockView>,
     pools: BTreeMap<String, Stored<PoolComponent>>,
     components: BTreeMap<(ComponentKind, String), Stored<Component>>,
-    images: ImagesPicture,
+    images: ImagesSubtree,
     unreadable: BTreeMap<String, String>,
     /// What was listed and had gone when it was to be read.
-    vanished: BTreeSet<String>,
+    deleted_while_reading: BTreeSet<String>,
     /// Nodes that we have made ourselves since the reading began.
-    ours: BTreeSet<NodeId>,
+    created_by_us: BTreeSet<NodeId>,
 }
 
 /// Reads everything below one of the mirror's roots.
-pub async fn read(zk: &Zk, root: &str) -> Result<Picture, ZkError> {
-    let mut picture = Picture { root: root.to_owned(), ..Picture::default() };
+pub async fn read(zk: &Zk, root: &str) -> Result<Subtree, ZkError> {
+    let mut subtree = Subtree { root: root.to_owned(), ..Subtree::default() };
     match root {
-        paths::IMAGES => (picture.images, picture.unreadable) = bulk_images::read(zk).await?,
-        paths::REQUEST_LOCKS => read_lock_directories(zk, root, &mut picture).await?,
+        paths::IMAGES => (subtree.images, subtree.unreadable) = bulk_images::read(zk).await?,
+        paths::REQUEST_LOCKS => read_lock_directories(zk, root, &mut subtree).await?,
         paths::COMPONENTS => {
             for kind in ComponentKind::ALL {
-                read_records(zk, &paths::components(kind), &mut picture).await?;
+                read_records(zk, &paths::components(kind), &mut subtree).await?;
             }
         }
-        _ => read_records(zk, root, &mut picture).await?,
+        _ => read_records(zk, root, &mut subtree).await?,
     }
-    Ok(picture)
+    Ok(subtree)
 }
 
-async fn read_records(zk: &Zk, parent: &str, picture: &mut Picture) -> Result<(), ZkError> {
+async fn read_records(zk: &Zk, parent: &str, subtree: &mut Subtree) -> Result<(), ZkError> {
     let listed = none_if_missing(zk.children(parent).await)?;
-    picture.listed_at = listed.as_ref().map_or(i64::MAX, |(_, stat)| stat.pzxid);
+    subtree.listed_at = listed.as_ref().map_or(i64::MAX, |(_, stat)| stat.pzxid);
     let (names, _) = listed.unwrap_or_default();
     let records = names.iter().map(|name| format!("{parent}/{name}")).collect();
     let mut reads = pin!(read_all(zk.as_ref(), records));
@@ -108,17 +108,17 @@ async fn read_records(zk: &Zk, parent: &str, picture: &mut Picture) -> Result<()
             let (data, stat) = match answer {
                 Ok(read) => read,
                 Err(ZkError::NoNode) => {
-                    picture.vanished.insert(path);
+                    subtree.deleted_while_reading.insert(path);
                     continue;
                 }
                 // One that is not for us is none of the others' business.
                 Err(ZkError::NotPermitted(reason)) => {
-                    picture.refuse(&path, reason);
+                    subtree.insert_unreadable(&path, reason);
                     continue;
                 }
                 Err(error) => return Err(error),
             };
-            picture.take(&path, &data, &stat);
+            subtree.insert(&path, &data, &stat);
             if stat.num_children > 0
                 && let Place::Node(id) = paths::parse(&path)
             {
@@ -128,18 +128,18 @@ async fn read_records(zk: &Zk, parent: &str, picture: &mut Picture) -> Result<()
     }
     for (path, view) in read_locks(zk, with_children).await? {
         if let Place::NodeLock(id) = paths::parse(&path) {
-            picture.node_locks.insert(id, view);
+            subtree.node_locks.insert(id, view);
         }
     }
     Ok(())
 }
 
-async fn read_lock_directories(zk: &Zk, parent: &str, picture: &mut Picture) -> Result<(), ZkError> {
+async fn read_lock_directories(zk: &Zk, parent: &str, subtree: &mut Subtree) -> Result<(), ZkError> {
     let (names, _) = none_if_missing(zk.children(parent).await)?.unwrap_or_default();
     let directories = names.into_iter().map(|name| paths::request_lock(&RequestId::from(name))).collect();
     for (path, view) in read_locks(zk, directories).await? {
         if let Place::RequestLock(id) = paths::parse(&path) {
-            picture.request_locks.insert(id, view);
+            subtree.request_locks.insert(id, view);
         }
     }
     Ok(())
@@ -187,9 +187,9 @@ pub(crate) fn none_if_missing<T>(answer: Result<T, ZkError>) -> Result<Option<T>
     }
 }
 
-impl Picture {
+impl Subtree {
     /// Sorts one znode in by its path.
-    pub fn take(&mut self, path: &str, data: &Bytes, stat: &Stat) {
+    pub fn insert(&mut self, path: &str, data: &Bytes, stat: &Stat) {
         match paths::parse(path) {
             Place::Node(id) => match decode_stored::<Node>(data, stat) {
                 Decoded::Record(stored) => drop(self.nodes.insert(id, stored)),
@@ -201,16 +201,16 @@ impl Picture {
                 Decoded::Empty => drop(self.unreadable.insert(path.to_owned(), "no data".to_owned())),
                 Decoded::Unreadable(reason) => drop(self.unreadable.insert(path.to_owned(), reason)),
             },
-            Place::Component { kind, name } => self.take_component(path, kind, name, data, stat),
+            Place::Component { kind, name } => self.insert_component(path, kind, name, data, stat),
             _ => {
-                if let Some(reason) = self.images.take(path, data, stat) {
+                if let Some(reason) = self.images.insert(path, data, stat) {
                     self.unreadable.insert(path.to_owned(), reason);
                 }
             }
         }
     }
 
-    fn take_component(&mut self, path: &str, kind: ComponentKind, name: String, data: &Bytes, stat: &Stat) {
+    fn insert_component(&mut self, path: &str, kind: ComponentKind, name: String, data: &Bytes, stat: &Stat) {
         if kind == ComponentKind::Pool {
             match decode_stored::<PoolComponent>(data, stat) {
                 Decoded::Record(stored) => drop(self.pools.insert(name.clone(), stored)),
@@ -224,13 +224,13 @@ impl Picture {
     }
 
     /// A znode that cannot be read, and why.
-    pub fn refuse(&mut self, path: &str, reason: String) {
+    pub fn insert_unreadable(&mut self, path: &str, reason: String) {
         self.unreadable.insert(path.to_owned(), reason);
     }
 
     /// Whether a record that is not listed was written after the listing, by ourselves while the rest was read. One that had gone by
     /// then was written before it went, and its going is among what the listing has seen.
-    fn has_come_since(&self, written: i64) -> bool {
+    fn is_newer_than_listing(&self, written: i64) -> bool {
         written > self.listed_at
     }
 
@@ -238,17 +238,17 @@ impl Picture {
     /// are in such copies, too, and so ours may go on in a past that it has seen the future of.
     pub fn is_older_than(&self, known: &Snapshot) -> bool {
         // What is not there any more has gone before the listing, which has seen that.
-        let went_unseen = |path: String, known: i64| {
-            self.has_come_since(known) && !self.vanished.contains(&path) && !self.unreadable.contains_key(&path)
+        let disappeared_unlisted = |path: String, known: i64| {
+            self.is_newer_than_listing(known) && !self.deleted_while_reading.contains(&path) && !self.unreadable.contains_key(&path)
         };
         match self.root.as_str() {
             paths::NODES => known.nodes().any(|(id, known)| match self.nodes.get(id) {
                 Some(read) => read.mzxid < known.mzxid,
-                None => !self.empty_nodes.contains(id) && went_unseen(paths::node(id), known.mzxid),
+                None => !self.empty_nodes.contains(id) && disappeared_unlisted(paths::node(id), known.mzxid),
             }),
             paths::REQUESTS => known.requests().any(|(id, known)| match self.requests.get(id) {
                 Some(read) => read.mzxid < known.mzxid,
-                None => went_unseen(paths::request(id), known.mzxid),
+                None => disappeared_unlisted(paths::request(id), known.mzxid),
             }),
             _ => false,
         }
@@ -301,8 +301,8 @@ impl Picture {
     pub fn replace_since(mut self, known: &Snapshot, snapshot: &mut Snapshot) {
         match self.root.as_str() {
             paths::NODES => {
-                let ours = snapshot.nodes().map(|(id, _)| id).filter(|id| known.node(id).is_none());
-                self.ours.extend(ours.cloned());
+                let created_by_us = snapshot.nodes().map(|(id, _)| id).filter(|id| known.node(id).is_none());
+                self.created_by_us.extend(created_by_us.cloned());
                 self.nodes.retain(|id, _| known.node(id).is_none() || snapshot.node(id).is_some());
                 for lock in snapshot.node_locks_changed_since(known) {
                     catch_up(&mut self.node_locks, lock);
@@ -330,7 +330,7 @@ impl Picture {
                 let known: Vec<(RequestId, i64)> =
                     snapshot.requests().map(|(id, known)| (id.clone(), known.mzxid)).collect();
                 for (id, written) in known {
-                    if !self.requests.contains_key(&id) && !self.has_come_since(written) {
+                    if !self.requests.contains_key(&id) && !self.is_newer_than_listing(written) {
                         snapshot.remove_request(&id);
                     }
                 }
@@ -379,7 +379,7 @@ impl Picture {
         let known = records.chain(snapshot.empty_nodes().map(|id| (id, 0)));
         let is_gone = |id: &NodeId, written: i64| {
             let was_read = self.nodes.contains_key(id) || self.empty_nodes.contains(id);
-            !was_read && !self.has_come_since(written) && !self.ours.contains(id)
+            !was_read && !self.is_newer_than_listing(written) && !self.created_by_us.contains(id)
         };
         let gone: Vec<NodeId> = known.filter(|(id, written)| is_gone(id, *written)).map(|(id, _)| id.clone()).collect();
         for id in gone {
@@ -441,7 +441,7 @@ mod tests {
         snapshot.put_node(id(&gone), stored(stat.mzxid));
         zk.delete(&gone, -1).await.unwrap();
 
-        let (picture, known) = (read(&zk, paths::NODES).await.unwrap(), snapshot.clone());
+        let (subtree, known) = (read(&zk, paths::NODES).await.unwrap(), snapshot.clone());
         let (new, _) = create().await;
         // A transaction does not tell by which it was made.
         snapshot.put_node(id(&new), stored(Stat::of_new().mzxid));
@@ -449,7 +449,7 @@ mod tests {
         let stat = zk.set(&old, bytes(), -1).await.unwrap();
         snapshot.put_node(id(&old), stored(stat.mzxid));
         snapshot.set_node_lock(id(&old), held());
-        picture.replace_since(&known, &mut snapshot);
+        subtree.replace_since(&known, &mut snapshot);
 
         let found: Vec<NodeId> = snapshot.nodes().map(|(id, _)| id.clone()).collect();
         assert_eq!(found, [id(&old), id(&new)]);
@@ -468,16 +468,16 @@ mod tests {
         };
         let mut snapshot = Snapshot::default();
         snapshot.set_request_lock(request.clone(), held_by(&["gone", "given-back"]));
-        let (picture, known) = (read(&zk, paths::REQUEST_LOCKS).await.unwrap(), snapshot.clone());
+        let (subtree, known) = (read(&zk, paths::REQUEST_LOCKS).await.unwrap(), snapshot.clone());
         snapshot.set_request_lock(request.clone(), held_by(&["gone", "ours"]));
-        picture.replace_since(&known, &mut snapshot);
+        subtree.replace_since(&known, &mut snapshot);
         let found = snapshot.request_lock(&request);
         assert_eq!(found.contenders, held_by(&["ours", "theirs"]).contenders);
 
         // One that we have removed ourselves meanwhile does not come back.
-        let (picture, known) = (read(&zk, paths::REQUEST_LOCKS).await.unwrap(), snapshot.clone());
+        let (subtree, known) = (read(&zk, paths::REQUEST_LOCKS).await.unwrap(), snapshot.clone());
         snapshot.remove_request_lock(&request);
-        picture.replace_since(&known, &mut snapshot);
+        subtree.replace_since(&known, &mut snapshot);
         assert!(!snapshot.has_request_lock(&request));
     }
 

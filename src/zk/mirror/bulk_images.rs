@@ -19,7 +19,7 @@ use zookeeper_server::types::{Stat, ZkError};
 
 /// What was read of images.
 #[derive(Default)]
-pub struct ImagesPicture {
+pub struct ImagesSubtree {
     names: BTreeSet<ImageName>,
     paused: BTreeSet<ImageName>,
     requested: BTreeMap<ImageName, i64>,
@@ -31,10 +31,10 @@ pub struct ImagesPicture {
 }
 
 /// They lie deep, below image, build and provider; there are few of them.
-pub async fn read(zk: &Zk) -> Result<(ImagesPicture, BTreeMap<String, String>), ZkError> {
-    let (mut picture, mut unreadable) = (ImagesPicture::default(), BTreeMap::new());
+pub async fn read(zk: &Zk) -> Result<(ImagesSubtree, BTreeMap<String, String>), ZkError> {
+    let (mut subtree, mut unreadable) = (ImagesSubtree::default(), BTreeMap::new());
     let images = children(zk, vec![paths::IMAGES.to_owned()]).await?;
-    picture.names = images.iter().map(|path| ImageName::from(paths::name(path))).collect();
+    subtree.names = images.iter().map(|path| ImageName::from(paths::name(path))).collect();
     let flags = images.iter().flat_map(|image| [format!("{image}/pause"), format!("{image}/request-build")]);
     let builds = children(zk, images.iter().map(|image| format!("{image}/builds")).collect()).await?;
     let providers = children(zk, builds.iter().map(|build| format!("{build}/providers")).collect()).await?;
@@ -46,7 +46,7 @@ pub async fn read(zk: &Zk) -> Result<(ImagesPicture, BTreeMap<String, String>), 
     while let Some(batch) = reads.next().await {
         for (path, answer) in batch? {
             let reason = match answer {
-                Ok((data, stat)) => picture.take(&path, &data, &stat),
+                Ok((data, stat)) => subtree.insert(&path, &data, &stat),
                 Err(ZkError::NoNode) => None,
                 // One that is not for us is none of the others' business.
                 Err(ZkError::NotPermitted(reason)) => Some(reason),
@@ -59,15 +59,15 @@ pub async fn read(zk: &Zk) -> Result<(ImagesPicture, BTreeMap<String, String>), 
     }
     for (path, view) in read_locks(zk, locks).await? {
         match paths::parse(&path) {
-            Place::ImageBuildsLock(image) => drop(picture.locks.insert(image, view)),
+            Place::ImageBuildsLock(image) => drop(subtree.locks.insert(image, view)),
             Place::ImageUploadsLock(image, build, provider) => {
                 let build = BuildKey { image, build };
-                picture.upload_locks.insert(UploadPlace { build, provider }, view);
+                subtree.upload_locks.insert(UploadPlace { build, provider }, view);
             }
             _ => {}
         }
     }
-    Ok((picture, unreadable))
+    Ok((subtree, unreadable))
 }
 
 /// The paths of the children of these znodes, as far as they are there.
@@ -85,9 +85,9 @@ async fn children(zk: &Zk, parents: Vec<String>) -> Result<Vec<String>, ZkError>
     Ok(found)
 }
 
-impl ImagesPicture {
+impl ImagesSubtree {
     /// Sorts one znode in by its path; the reason where it cannot be read.
-    pub fn take(&mut self, path: &str, data: &Bytes, stat: &Stat) -> Option<String> {
+    pub fn insert(&mut self, path: &str, data: &Bytes, stat: &Stat) -> Option<String> {
         match paths::parse(path) {
             Place::ImagePause(image) => drop(self.paused.insert(image)),
             Place::ImageBuildRequest(image) => drop(self.requested.insert(image, stat.ctime)),

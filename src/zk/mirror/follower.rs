@@ -10,7 +10,7 @@ use futures::stream::{self, BoxStream, FuturesUnordered, Stream};
 use futures::{FutureExt, StreamExt};
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::bulk::{self, Picture};
+use super::bulk::{self, Subtree};
 use super::mirror::{Read, State, lock, report_unreadable};
 use super::records::{Decoded, decode_stored};
 use crate::paths::{self, Place};
@@ -75,7 +75,7 @@ impl Follower {
                     None | Some(SessionState::Expired) => break,
                     // Its stream says so, too, which is taken in together with this: all is read once.
                     Some(SessionState::Connected) => is_back = true,
-                    Some(SessionState::Suspended) => lock(&self.state).picture().connected = false,
+                    Some(SessionState::Suspended) => lock(&self.state).snapshot_mut().connected = false,
                 },
                 event = events.next() => {
                     let Some(event) = event else { break };
@@ -133,7 +133,7 @@ impl Follower {
     /// A picture that may be old is none to decide on.
     fn disconnect(&self) {
         let mut state = lock(&self.state);
-        state.picture().connected = false;
+        state.snapshot_mut().connected = false;
         state.publish();
     }
 
@@ -161,7 +161,7 @@ impl Follower {
             }
         }
         let is_connected = self.is_connected();
-        lock(&self.state).picture().connected = is_connected;
+        lock(&self.state).snapshot_mut().connected = is_connected;
         Reread::Done
     }
 
@@ -173,17 +173,17 @@ impl Follower {
         };
         let read = match bulk::read(&self.zk, root).await {
             // So does a server that is behind, until it has caught up with the leader.
-            Ok(picture) if picture.is_older_than(&known) => read_newest(&self.zk, root).await,
+            Ok(subtree) if subtree.is_older_than(&known) => read_newest(&self.zk, root).await,
             read => read,
         };
-        let picture = match read {
-            Ok(picture) => picture,
+        let subtree = match read {
+            Ok(subtree) => subtree,
             Err(error) => {
                 tracing::warn!(root, %error, "cannot read again after a reconnect");
                 return Reread::Failed;
             }
         };
-        if picture.is_older_than(&known) {
+        if subtree.is_older_than(&known) {
             tracing::error!(target: "nodepool.zk.ZooKeeper", root, "ZooKeeper shows an earlier time than before, as when it was restored from a copy; \
                  beginning anew with another session");
             return Reread::WentBack;
@@ -192,13 +192,13 @@ impl Follower {
         // What was written meanwhile may be newer than what was read: its event has to be heard.
         state.echoes.start_over();
         state.reads.retain(|path, _| !path.starts_with(root));
-        picture.replace_since(&known, state.picture());
+        subtree.replace_since(&known, state.snapshot_mut());
         report_unreadable(&state.snapshot);
         Reread::Done
     }
 }
 
-async fn read_newest(zk: &Zk, root: &str) -> Result<Picture, ZkError> {
+async fn read_newest(zk: &Zk, root: &str) -> Result<Subtree, ZkError> {
     zk.sync(root).await?;
     bulk::read(zk, root).await
 }
@@ -276,11 +276,12 @@ impl State {
 
     fn on_created_of_image(&mut self, place: Place) {
         match place {
-            Place::Image(name) => self.picture().images.add_image(name),
-            Place::ImageBuildsContender(name, contender) => self.picture().images.contend(&name, &contender, true),
+            Place::Image(name) => self.snapshot_mut().images.add_image(name),
+            Place::ImageBuildsContender(name, contender) => {
+                self.snapshot_mut().images.contend(&name, &contender, true),
             Place::ImageUploadsContender(image, build, provider, contender) => {
                 let place = UploadPlace { build: BuildKey { image, build }, provider };
-                self.picture().images.contend_upload(place, &contender, true);
+                self.snapshot_mut().images.contend_upload(place, &contender, true);
             }
             _ => {}
         }
@@ -324,16 +325,16 @@ impl State {
         match answer {
             Ok((data, stat)) => {
                 let place = paths::parse(&path);
-                if !self.knows(&place, &stat) {
-                    apply(self.picture(), place, &path, &data, &stat);
+                if !self.is_current(&place, &stat) {
+                    apply(self.snapshot_mut(), place, &path, &data, &stat);
                 }
             }
             Err(ZkError::NoNode) => self.remove(&path),
             // What it said before is no longer true. Of its next change there is an event.
             Err(ZkError::NotPermitted(reason)) => {
-                let mut picture = Picture::default();
-                picture.refuse(&path, reason);
-                tell_unreadable(picture.merge_into(self.picture()));
+                let mut subtree = Subtree::default();
+                subtree.insert_unreadable(&path, reason);
+                tell_unreadable(subtree.merge_into(self.snapshot_mut()));
             }
             Err(_) => {} // The session is over.
         }
@@ -350,7 +351,7 @@ impl State {
     }
 
     /// Whether the picture shows a record as it was then, or as it was written later.
-    fn knows(&self, place: &Place, stat: &Stat) -> bool {
+    fn is_current(&self, place: &Place, stat: &Stat) -> bool {
         let known = match place {
             Place::Node(id) => self.snapshot.node(id).map(|known| known.mzxid),
             Place::Request(id) => self.snapshot.request(id).map(|known| known.mzxid),
@@ -391,9 +392,9 @@ fn apply(snapshot: &mut Snapshot, place: Place, path: &str, data: &Bytes, stat: 
         }
         _ => {}
     }
-    let mut picture = Picture::default();
-    picture.take(path, data, stat);
-    tell_unreadable(picture.merge_into(snapshot));
+    let mut subtree = Subtree::default();
+    subtree.insert(path, data, stat);
+    tell_unreadable(subtree.merge_into(snapshot));
 }
 
 fn tell_unreadable(news: Vec<(String, String)>) {

@@ -63,7 +63,7 @@ impl Subscription {
     }
 
     /// The newest picture, which counts as seen from now on.
-    pub fn see(&mut self) -> Arc<Snapshot> {
+    pub fn latest_and_mark_seen(&mut self) -> Arc<Snapshot> {
         self.mark_seen();
         self.latest()
     }
@@ -79,11 +79,11 @@ impl Subscription {
     /// Waits for a picture that is like that.
     pub async fn wait_for(&mut self, is_wanted: impl Fn(&Snapshot) -> bool) -> Result<Arc<Snapshot>, Ended> {
         loop {
-            let picture = self.see();
-            if is_wanted(&picture) {
-                return Ok(picture);
+            let snapshot = self.latest_and_mark_seen();
+            if is_wanted(&snapshot) {
+                return Ok(snapshot);
             }
-            drop(picture);
+            drop(snapshot);
             self.changed().await?;
         }
     }
@@ -220,8 +220,8 @@ impl Mirror {
         let events = zk.watch(watched).await?;
         let mut snapshot = Snapshot::default();
         snapshot.connected = true;
-        for picture in try_join_all(roots.iter().map(|root| bulk::read(&zk, root))).await? {
-            picture.replace_in(&mut snapshot);
+        for subtree in try_join_all(roots.iter().map(|root| bulk::read(&zk, root))).await? {
+            subtree.replace_in(&mut snapshot);
         }
         report_unreadable(&snapshot);
         let (unexplained, to_read) = mpsc::unbounded_channel();
@@ -292,7 +292,7 @@ impl Mirror {
         state.publish();
         let mut film = Film { frames, is_torn: false };
         if film.show(&state.snapshot, None) {
-            state.picture().transitions = Some(Vec::new());
+            state.snapshot_mut().transitions = Some(Vec::new());
             state.film = Some(film);
         }
     }
@@ -325,35 +325,35 @@ pub struct Fold<'a> {
 }
 
 impl Fold<'_> {
-    pub fn snapshot(&mut self) -> &mut Snapshot {
-        self.state.picture()
+    pub fn snapshot_mut(&mut self) -> &mut Snapshot {
+        self.state.snapshot_mut()
     }
 
     /// A node that was there before the write: where it is not, its removal was heard of before the writer got here.
     pub fn change_node(&mut self, id: NodeId, stored: Stored<Node>) {
         if self.state.snapshot.node(&id).is_some() {
-            self.state.picture().put_node(id, stored);
+            self.state.snapshot_mut().put_node(id, stored);
         }
     }
 
     /// As for nodes.
     pub fn change_request(&mut self, id: RequestId, stored: Stored<NodeRequest>) {
         if self.state.snapshot.request(&id).is_some() {
-            self.state.picture().put_request(id, stored);
+            self.state.snapshot_mut().put_request(id, stored);
         }
     }
 
     /// A new node, unless it has gone again already.
     pub fn add_node(&mut self, id: NodeId, stored: Stored<Node>) {
         if !self.state.gone.contains(&paths::node(&id)) {
-            self.state.picture().put_node(id, stored);
+            self.state.snapshot_mut().put_node(id, stored);
         }
     }
 
     /// As for nodes.
     pub fn add_request(&mut self, id: RequestId, stored: Stored<NodeRequest>) {
         if !self.state.gone.contains(&paths::request(&id)) {
-            self.state.picture().put_request(id, stored);
+            self.state.snapshot_mut().put_request(id, stored);
         }
     }
 
@@ -364,7 +364,7 @@ impl Fold<'_> {
 
 impl State {
     /// To change the picture.
-    pub(super) fn picture(&mut self) -> &mut Snapshot {
+    pub(super) fn snapshot_mut(&mut self) -> &mut Snapshot {
         self.is_dirty = true;
         Arc::make_mut(&mut self.snapshot)
     }
@@ -373,10 +373,10 @@ impl State {
         if !std::mem::take(&mut self.is_dirty) {
             return;
         }
-        let picture = Arc::make_mut(&mut self.snapshot);
-        picture.revision += 1;
-        let steps = picture.transitions.as_mut().map(std::mem::take);
-        let revision = picture.revision;
+        let snapshot = Arc::make_mut(&mut self.snapshot);
+        snapshot.revision += 1;
+        let steps = snapshot.transitions.as_mut().map(std::mem::take);
+        let revision = snapshot.revision;
         if self.film.as_mut().is_some_and(|film| !film.show(&self.snapshot, steps)) {
             self.film = None;
             Arc::make_mut(&mut self.snapshot).transitions = None;
@@ -406,41 +406,41 @@ impl State {
             self.gone.note(path);
         }
         if self.snapshot.is_unreadable(path) {
-            self.picture().forget_unreadable(path);
+            self.snapshot_mut().forget_unreadable(path);
         }
         // Of what we took away ourselves we hear once more, and nobody needs to look at the same picture again.
-        if !self.shows(&place) {
+        if !self.snapshot_contains(&place) {
             return;
         }
         match place {
-            Place::Node(id) => self.picture().remove_node(&id),
-            Place::NodeLock(id) => self.picture().set_node_lock(id, LockView::default()),
+            Place::Node(id) => self.snapshot_mut().remove_node(&id),
+            Place::NodeLock(id) => self.snapshot_mut().set_node_lock(id, LockView::default()),
             Place::NodeContender(id, name) => self.change_node_lock(id, |view| view.contenders.remove(&name)),
-            Place::Request(id) => self.picture().remove_request(&id),
-            Place::RequestLock(id) => self.picture().remove_request_lock(&id),
+            Place::Request(id) => self.snapshot_mut().remove_request(&id),
+            Place::RequestLock(id) => self.snapshot_mut().remove_request_lock(&id),
             Place::RequestContender(id, name) => self.change_request_lock(id, |view| view.contenders.remove(&name)),
-            Place::Component { kind, name } => self.picture().remove_component(kind, &name),
+            Place::Component { kind, name } => self.snapshot_mut().remove_component(kind, &name),
             place => self.remove_of_image(place),
         }
     }
 
     /// Whether there is something of what is said to be gone.
-    fn shows(&self, place: &Place) -> bool {
-        let picture = &self.snapshot;
+    fn snapshot_contains(&self, place: &Place) -> bool {
+        let snapshot = &self.snapshot;
         match place {
-            Place::Node(id) => picture.has_node(id),
-            Place::NodeLock(id) => picture.node_lock(id) != LockView::absent(),
-            Place::NodeContender(id, name) => picture.node_lock(id).contenders.contains(name),
-            Place::Request(id) => picture.has_request(id),
-            Place::RequestLock(id) => picture.has_request_lock(id),
-            Place::RequestContender(id, name) => picture.request_lock(id).contenders.contains(name),
+            Place::Node(id) => snapshot.has_node(id),
+            Place::NodeLock(id) => snapshot.node_lock(id) != LockView::absent(),
+            Place::NodeContender(id, name) => snapshot.node_lock(id).contenders.contains(name),
+            Place::Request(id) => snapshot.has_request(id),
+            Place::RequestLock(id) => snapshot.has_request_lock(id),
+            Place::RequestContender(id, name) => snapshot.request_lock(id).contenders.contains(name),
             // Of others few go.
             _ => true,
         }
     }
 
     fn remove_of_image(&mut self, place: Place) {
-        let images = &mut self.picture().images;
+        let images = &mut self.snapshot_mut().images;
         match place {
             Place::Image(name) => images.remove_image(&name),
             Place::ImagePause(name) => images.set_paused(&name, false),
@@ -464,14 +464,14 @@ impl State {
     pub(super) fn change_node_lock(&mut self, id: NodeId, change: impl FnOnce(&mut LockView) -> bool) {
         let mut view = self.snapshot.node_lock(&id).clone();
         if change(&mut view) {
-            self.picture().set_node_lock(id, view);
+            self.snapshot_mut().set_node_lock(id, view);
         }
     }
 
     pub(super) fn change_request_lock(&mut self, id: RequestId, change: impl FnOnce(&mut LockView) -> bool) {
         let mut view = self.snapshot.request_lock(&id).clone();
         if change(&mut view) {
-            self.picture().set_request_lock(id, view);
+            self.snapshot_mut().set_request_lock(id, view);
         }
     }
 }

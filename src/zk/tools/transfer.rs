@@ -20,9 +20,9 @@ const LARGEST_UPLOAD: u64 = 1_000_000;
 
 /// Everything that is known of images, and the records that cannot be read.
 pub async fn images(zk: &Zk) -> Result<(Images, BTreeMap<String, String>), ZkError> {
-    let (picture, unreadable) = bulk_images::read(zk).await?;
+    let (subtree, unreadable) = bulk_images::read(zk).await?;
     let mut images = Images::default();
-    picture.merge_into(&mut images);
+    subtree.merge_into(&mut images);
     Ok((images, unreadable))
 }
 
@@ -32,9 +32,9 @@ pub type Exported = (Map<String, Value>, BTreeMap<String, String>);
 /// Pause flags, builds and uploads; requests and locks are not part of it. A build that never was more than the place of its
 /// uploads has no text, as in Nodepool 11.
 pub async fn export(zk: &Zk) -> Result<Exported, ZkError> {
-    let (picture, unreadable) = bulk_images::read(zk).await?;
+    let (subtree, unreadable) = bulk_images::read(zk).await?;
     let mut found = Map::new();
-    for path in picture.paths() {
+    for path in subtree.paths() {
         match zk.get(&path).await {
             Ok((data, _)) => {
                 let text = String::from_utf8_lossy(&data).into_owned();

@@ -89,7 +89,7 @@ impl Store {
         match self.zk().multi(ops).await.as_deref() {
             Ok([_, OpReply::Created { .. }]) => {
                 let stat = Stat::of_new();
-                self.mirror().fold(|fold| fold.snapshot().images.put_build(key, stored(record, &stat)));
+                self.mirror().fold(|fold| fold.snapshot_mut().images.put_build(key, stored(record, &stat)));
                 Ok((stat.version, found.map(|(_, stored)| stored.record.state_time)))
             }
             Ok(_) => Err(unfitting()),
@@ -143,9 +143,9 @@ impl Store {
                 Ok(replies) => {
                     let Some(OpReply::Set(stat)) = replies.first() else { return Err(unfitting()) };
                     self.mirror().fold(|fold| {
-                        fold.snapshot().images.put_build(&grant.key, stored(record.clone(), stat));
+                        fold.snapshot_mut().images.put_build(&grant.key, stored(record.clone(), stat));
                         if ends_request {
-                            fold.snapshot().images.set_requested(&grant.key.image, None);
+                            fold.snapshot_mut().images.set_requested(&grant.key.image, None);
                         }
                     });
                     own.done();

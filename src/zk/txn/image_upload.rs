@@ -113,7 +113,7 @@ impl Store {
             (Err(error), _) => return Err(refusal(error)),
         };
         free.into_iter().for_each(Lock::spent);
-        self.mirror().fold(|fold| fold.snapshot().images.put_upload(key.clone(), stored(record, &stat)));
+        self.mirror().fold(|fold| fold.snapshot_mut().images.put_upload(key.clone(), stored(record, &stat)));
         Ok((key, stat.version, before))
     }
 
@@ -161,7 +161,7 @@ impl Store {
         };
         grant.version = stat.version;
         let stored = stored(record.clone(), &stat);
-        self.mirror().fold(|fold| fold.snapshot().images.put_upload(grant.key.clone(), stored));
+        self.mirror().fold(|fold| fold.snapshot_mut().images.put_upload(grant.key.clone(), stored));
         Ok(())
     }
 
@@ -184,7 +184,7 @@ impl Store {
             Ok(replies) => {
                 let Some(OpReply::Set(stat)) = replies.first() else { return Err(unfitting()) };
                 let stored = stored(record.clone(), stat);
-                self.mirror().fold(|fold| fold.snapshot().images.put_upload(grant.key.clone(), stored));
+                self.mirror().fold(|fold| fold.snapshot_mut().images.put_upload(grant.key.clone(), stored));
                 own.done();
                 grant.lock.take().into_iter().for_each(Lock::spent);
                 Ok(())
@@ -211,7 +211,7 @@ impl Store {
             Ok([_, OpReply::Set(stat)]) => {
                 if let Some(record) = record {
                     let stored = stored(record, stat);
-                    self.mirror().fold(|fold| fold.snapshot().images.put_upload(key.clone(), stored));
+                    self.mirror().fold(|fold| fold.snapshot_mut().images.put_upload(key.clone(), stored));
                 }
                 Ok(lock)
             }
@@ -229,7 +229,7 @@ impl Store {
         match remove_tree_after(&**self.zk(), &paths::image_upload(key), &[lock.fence()]).await {
             Ok(()) => {
                 lock.spent();
-                self.mirror().fold(|fold| fold.snapshot().images.remove_upload(key));
+                self.mirror().fold(|fold| fold.snapshot_mut().images.remove_upload(key));
                 Ok(())
             }
             Err(error) => {
@@ -256,7 +256,7 @@ impl Store {
             Ok([OpReply::Set(stat), _]) => {
                 lock.spent();
                 let stored = stored(record, stat);
-                self.mirror().fold(|fold| fold.snapshot().images.put_build(key, stored));
+                self.mirror().fold(|fold| fold.snapshot_mut().images.put_build(key, stored));
                 Ok(())
             }
             Ok(_) => Err(unfitting()),
@@ -305,7 +305,7 @@ impl Store {
         let path = paths::image_build(&key.image, &key.build);
         let unchanged = Op::check(&*path, version);
         remove_tree_after(&**self.zk(), &path, &[unchanged]).await.map_err(|error| refusal(&error))?;
-        self.mirror().fold(|fold| fold.snapshot().images.remove_build(key));
+        self.mirror().fold(|fold| fold.snapshot_mut().images.remove_build(key));
         Ok(())
     }
 }

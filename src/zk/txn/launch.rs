@@ -452,14 +452,14 @@ pub(crate) fn show(fold: &mut Fold<'_>, path: &str, is_there: bool) {
     };
     match paths::parse(path) {
         Place::NodeContender(id, name) => {
-            let mut view = fold.snapshot().node_lock(&id).clone();
+            let mut view = fold.snapshot_mut().node_lock(&id).clone();
             change(&mut view, name);
-            fold.snapshot().set_node_lock(id, view);
+            fold.snapshot_mut().set_node_lock(id, view);
         }
         Place::RequestContender(id, name) => {
-            let mut view = fold.snapshot().request_lock(&id).clone();
+            let mut view = fold.snapshot_mut().request_lock(&id).clone();
             change(&mut view, name);
-            fold.snapshot().set_request_lock(id, view);
+            fold.snapshot_mut().set_request_lock(id, view);
         }
         _ => {}
     }

@@ -206,9 +206,9 @@ impl Store {
             }
             Some(stat) => {
                 self.mirror.fold(|fold| {
-                    let mut view = fold.snapshot().request_lock(request).clone();
+                    let mut view = fold.snapshot_mut().request_lock(request).clone();
                     view.mtime_ms = stat.mtime;
-                    fold.snapshot().set_request_lock(request.clone(), view);
+                    fold.snapshot_mut().set_request_lock(request.clone(), view);
                 });
                 return Ok(());
             }

@@ -46,7 +46,7 @@ fn fails(tree: &mut Tree, write: Write) -> Failure {
 }
 
 /// Everything that a restart would find, to see that a failed write left no trace.
-fn picture(tree: &Tree) -> String {
+fn dump(tree: &Tree) -> String {
     let znodes: Vec<_> = tree.records().map(|(path, record)| (path, record, tree.stat(path))).collect();
     format!("{znodes:?} {:?}", tree.ephemerals)
 }
@@ -120,9 +120,9 @@ fn refusals_have_zookeepers_reason_and_take_a_transaction_id() {
         (Write::SetAcl { path: "/a".into(), acl: Acl::open(), version: 7 }, Failure::BadVersion),
     ];
     for (write, expected) in cases {
-        let (before, zxid) = (picture(&tree), tree.last_zxid());
+        let (before, zxid) = (dump(&tree), tree.last_zxid());
         assert_eq!(fails(&mut tree, write.clone()), expected, "{write:?}");
-        assert_eq!((picture(&tree), tree.last_zxid()), (before, zxid + 1), "{write:?}");
+        assert_eq!((dump(&tree), tree.last_zxid()), (before, zxid + 1), "{write:?}");
     }
     for path in ["/", "/zookeeper", "nothing", "/a\0"] {
         assert!(matches!(fails(&mut tree, Op::delete(path, -1).into()), Failure::BadArguments(_)), "{path:?}");
@@ -160,7 +160,7 @@ fn a_transaction_that_fails_names_the_operation_and_leaves_no_trace() {
     must(&mut tree, create("/e", CreateMode::Ephemeral));
     tree.add_watch(2, "/", WatchKind::Recursive);
     tree.add_watch(2, "/a", WatchKind::Data);
-    let before = picture(&tree);
+    let before = dump(&tree);
     let writes = vec![
         Op::set("/a", "new", -1).into(),
         Op::delete("/e", -1).into(),
@@ -175,7 +175,7 @@ fn a_transaction_that_fails_names_the_operation_and_leaves_no_trace() {
     let expected = Failure::Multi { index: 6, source: Box::new(Failure::BadVersion) };
     assert_eq!(applied.result, Err(expected));
     assert_eq!((applied.events, applied.touched), (vec![], vec![]));
-    assert_eq!(picture(&tree), before);
+    assert_eq!(dump(&tree), before);
     assert_eq!(tree.has_watch(2, "/a", WatchFilter::Only(WatchKind::Data)), Ok(()));
 }
 
@@ -325,7 +325,7 @@ fn a_tree_is_rebuilt_from_its_records() {
     let records: Vec<_> = tree.records().map(|(path, record)| (path.clone(), record.clone())).collect();
     let sessions: Vec<_> = tree.sessions().cloned().collect();
     let again = Tree::restore(tree.last_zxid(), tree.last_session(), records.clone(), sessions).unwrap();
-    assert_eq!(picture(&again), picture(&tree));
+    assert_eq!(dump(&again), dump(&tree));
     assert_eq!((again.last_zxid(), again.last_session()), (tree.last_zxid(), 3));
     let without = |gone: &str| records.iter().filter(|(path, _)| path != gone).cloned().collect::<Vec<_>>();
     assert_eq!(Tree::restore(9, 3, without("/"), vec![]).unwrap_err(), Inconsistent::NoRoot);

@@ -42,13 +42,13 @@ pub async fn image_build_and_wait(
     until: Until,
 ) -> anyhow::Result<()> {
     let mirror = Mirror::of_images(zk.clone(), &Handle::current()).await?;
-    let mut pictures = mirror.subscribe();
-    let before = pictures.latest().images.image(image).map(before).unwrap_or_default();
+    let mut snapshots = mirror.subscribe();
+    let before = snapshots.latest().images.image(image).map(before).unwrap_or_default();
     images::ask_for_build(zk, config, image).await?;
     let mut waiting = Waiting { image: image.clone(), before, begun: BTreeSet::new(), told_pause: false };
     loop {
-        let picture = pictures.see();
-        if let Some((build, builder)) = waiting.look(picture.images.image(image), screen)? {
+        let snapshot = snapshots.latest_and_mark_seen();
+        if let Some((build, builder)) = waiting.look(snapshot.images.image(image), screen)? {
             let key = BuildKey::new(image, &build);
             let id = key.file_name();
             screen.say(format_args!("{id} is ready"))?;
@@ -59,12 +59,12 @@ pub async fn image_build_and_wait(
             }
             return Ok(screen.outcome(done)?);
         }
-        if !waiting.is_under_way(zk, picture.images.image(image)).await? {
+        if !waiting.is_under_way(zk, snapshot.images.image(image)).await? {
             bail!("the request for a build of {image} is gone, and there is no build");
         }
         screen.flush()?;
-        pictures.changed().await.context("the ZooKeeper session is over; the build goes on without us")?;
-        if !pictures.latest().connected {
+        snapshots.changed().await.context("the ZooKeeper session is over; the build goes on without us")?;
+        if !snapshots.latest().connected {
             screen.note("the connection to ZooKeeper is lost, waiting for it")?;
         }
     }

@@ -57,13 +57,13 @@ pub async fn wait(
     takers: BTreeSet<ProviderName>,
 ) -> anyhow::Result<Vec<Value>> {
     let (mut build, mut missing, mut since) = (build.clone(), takers.clone(), None);
-    let mut pictures = mirror.subscribe();
+    let mut snapshots = mirror.subscribe();
     let bars = std::io::stderr().is_terminal().then(Bars::default);
     let (mut done, mut failed): (Vec<Value>, BTreeSet<(ProviderName, UploadId)>) = Default::default();
     loop {
-        let picture = pictures.see();
-        let before = since.or_else(|| picture.images.build(&build).map(|stored| stored.record.state_time));
-        match (newest(&picture.images, &build.image), before) {
+        let snapshot = snapshots.latest_and_mark_seen();
+        let before = since.or_else(|| snapshot.images.build(&build).map(|stored| stored.record.state_time));
+        match (newest(&snapshot.images, &build.image), before) {
             (Some((newest, time)), _) if newest == build => since = Some(time),
             (Some((newest, time)), Some(before)) if time > before => {
                 screen.say(format_args!("{} has taken the place of {}", newest.file_name(), build.file_name()))?;
@@ -75,7 +75,7 @@ pub async fn wait(
             _ => anyhow::bail!("{} is gone before it was uploaded to all providers", build.file_name()),
         }
         for provider in missing.clone() {
-            for (upload, state, id) in uploads(&picture.images, &build, &provider) {
+            for (upload, state, id) in uploads(&snapshot.images, &build, &provider) {
                 match state {
                     UploadState::Ready => {
                         missing.remove(&provider);
@@ -102,7 +102,7 @@ pub async fn wait(
             }
         }
         tokio::select! {
-            changed = pictures.changed() => {
+            changed = snapshots.changed() => {
                 changed.context("the ZooKeeper session is over; the uploads go on without us")?;
             }
             () = tokio::time::sleep(LOOK) => {}

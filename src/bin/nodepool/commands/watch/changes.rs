@@ -48,8 +48,8 @@ pub struct Changes {
 
 impl Changes {
     /// The first picture is told as a whole.
-    pub fn since_last(&mut self, picture: &Snapshot, now: Timestamp) -> Vec<Value> {
-        let marks = marks(picture);
+    pub fn since_last(&mut self, snapshot: &Snapshot, now: Timestamp) -> Vec<Value> {
+        let marks = marks(snapshot);
         let mut told = Vec::new();
         for ((kind, id), mark) in &marks {
             let change = match self.seen.as_ref().map(|seen| seen.get(&(*kind, id.clone()))) {
@@ -59,7 +59,7 @@ impl Changes {
                 Some(Some(_)) => continue,
             };
             let mut document = json!({"change": change, "kind": kind.as_str(), "id": id});
-            document[kind.as_str()] = shown(*kind, id, picture, now);
+            document[kind.as_str()] = shown(*kind, id, snapshot, now);
             told.push(document);
         }
         for (kind, id) in self.seen.iter().flat_map(BTreeMap::keys) {
@@ -72,23 +72,23 @@ impl Changes {
     }
 }
 
-fn marks(picture: &Snapshot) -> Marks {
-    let mut marks = Marks::from([((Kind::Connection, "zookeeper".to_owned()), (0, picture.connected))]);
-    for (id, stored) in picture.nodes() {
-        marks.insert((Kind::Node, id.to_string()), (stored.mzxid, picture.is_node_locked(id)));
+fn marks(snapshot: &Snapshot) -> Marks {
+    let mut marks = Marks::from([((Kind::Connection, "zookeeper".to_owned()), (0, snapshot.connected))]);
+    for (id, stored) in snapshot.nodes() {
+        marks.insert((Kind::Node, id.to_string()), (stored.mzxid, snapshot.is_node_locked(id)));
     }
-    for (id, stored) in picture.requests() {
+    for (id, stored) in snapshot.requests() {
         marks.insert((Kind::Request, id.to_string()), (stored.mzxid, false));
     }
-    for name in picture.images.names() {
-        let Some(image) = picture.images.image(name) else { continue };
+    for name in snapshot.images.names() {
+        let Some(image) = snapshot.images.image(name) else { continue };
         let asked = image.requested_ms.map_or(0, |ms| ms * 2 + i64::from(image_status::is_building(image)));
         marks.insert((Kind::Image, name.to_string()), (asked, image.paused));
     }
-    for (key, stored) in picture.images.builds() {
-        marks.insert((Kind::Build, key.file_name()), (stored.mzxid, is_paused(&picture.images, &key)));
+    for (key, stored) in snapshot.images.builds() {
+        marks.insert((Kind::Build, key.file_name()), (stored.mzxid, is_paused(&snapshot.images, &key)));
     }
-    for (key, stored) in picture.images.uploads() {
+    for (key, stored) in snapshot.images.uploads() {
         marks.insert((Kind::Upload, upload_id(key)), (stored.mzxid, false));
     }
     marks
@@ -104,17 +104,17 @@ fn is_paused(images: &Images, key: &BuildKey) -> bool {
 }
 
 /// As the lists show it.
-fn shown(kind: Kind, id: &str, picture: &Snapshot, now: Timestamp) -> Value {
+fn shown(kind: Kind, id: &str, snapshot: &Snapshot, now: Timestamp) -> Value {
     let ages = Ages::Since;
-    let images = &picture.images;
+    let images = &snapshot.images;
     let found = match kind {
-        Kind::Connection => Some(json!(if picture.connected { "there" } else { "lost" })),
-        Kind::Node => picture.node(&id.into()).map(|stored| {
-            let locked = picture.is_node_locked(&id.into());
+        Kind::Connection => Some(json!(if snapshot.connected { "there" } else { "lost" })),
+        Kind::Node => snapshot.node(&id.into()).map(|stored| {
+            let locked = snapshot.is_node_locked(&id.into());
             let row = NodeRow { id: id.into(), node: stored.record.clone(), locked, now };
             json!(Object(NODE_COLUMNS, &row))
         }),
-        Kind::Request => picture.request(&id.into()).map(|stored| {
+        Kind::Request => snapshot.request(&id.into()).map(|stored| {
             json!(Object(REQUEST_COLUMNS, &RequestRow { id: id.into(), request: stored.record.clone() }))
         }),
         Kind::Image => {
@@ -140,13 +140,13 @@ mod tests {
     use nodepool_model::snapshot::versioned::Stored;
     use std::sync::Arc;
 
-    fn put(picture: &mut Snapshot, id: &str, mzxid: i64, state: &str) {
+    fn put(snapshot: &mut Snapshot, id: &str, mzxid: i64, state: &str) {
         let record = Arc::new(serde_json::from_value(json!({"state": state})).unwrap());
-        picture.put_node(id.into(), Stored { record, version: 0, mzxid, mtime_ms: 0 });
+        snapshot.put_node(id.into(), Stored { record, version: 0, mzxid, mtime_ms: 0 });
     }
 
-    fn told(changes: &mut Changes, picture: &Snapshot) -> Vec<String> {
-        let documents = changes.since_last(picture, Timestamp(0.0));
+    fn told(changes: &mut Changes, snapshot: &Snapshot) -> Vec<String> {
+        let documents = changes.since_last(snapshot, Timestamp(0.0));
         let short = |document: &Value| {
             let detail = document["node"]["state"].as_str().or(document["connection"].as_str()).unwrap_or("-");
             let text = |key: &str| document[key].as_str().unwrap().to_owned();
@@ -157,30 +157,30 @@ mod tests {
 
     #[test]
     fn everything_is_told_once_and_then_each_change() {
-        let (mut changes, mut picture) = (Changes::default(), Snapshot::default());
-        picture.connected = true;
-        put(&mut picture, "1", 1, "ready");
-        assert_eq!(told(&mut changes, &picture), ["there connection zookeeper there", "there node 1 ready"]);
-        assert_eq!(told(&mut changes, &picture), Vec::<String>::new());
-        put(&mut picture, "2", 2, "building");
-        put(&mut picture, "1", 3, "in-use");
-        assert_eq!(told(&mut changes, &picture), ["changed node 1 in-use", "new node 2 building"]);
+        let (mut changes, mut snapshot) = (Changes::default(), Snapshot::default());
+        snapshot.connected = true;
+        put(&mut snapshot, "1", 1, "ready");
+        assert_eq!(told(&mut changes, &snapshot), ["there connection zookeeper there", "there node 1 ready"]);
+        assert_eq!(told(&mut changes, &snapshot), Vec::<String>::new());
+        put(&mut snapshot, "2", 2, "building");
+        put(&mut snapshot, "1", 3, "in-use");
+        assert_eq!(told(&mut changes, &snapshot), ["changed node 1 in-use", "new node 2 building"]);
         let mut view = LockView { exists: true, ..LockView::default() };
         view.contenders.insert("0__lock__0000000000".to_owned());
-        picture.set_node_lock("2".into(), view);
-        assert_eq!(told(&mut changes, &picture), ["changed node 2 building"]);
-        picture.remove_node(&"1".into());
-        picture.connected = false;
-        assert_eq!(told(&mut changes, &picture), ["changed connection zookeeper lost", "gone node 1 -"]);
+        snapshot.set_node_lock("2".into(), view);
+        assert_eq!(told(&mut changes, &snapshot), ["changed node 2 building"]);
+        snapshot.remove_node(&"1".into());
+        snapshot.connected = false;
+        assert_eq!(told(&mut changes, &snapshot), ["changed connection zookeeper lost", "gone node 1 -"]);
     }
 
     #[test]
     fn images_builds_and_uploads_are_told_as_the_lists_show_them() {
-        let (mut changes, mut picture) = (Changes::default(), Snapshot::default());
-        picture.images.add_image("debian".into());
-        changes.since_last(&picture, Timestamp(0.0));
-        picture.images.set_requested(&"debian".into(), Some(5000));
-        let documents = changes.since_last(&picture, Timestamp(0.0));
+        let (mut changes, mut snapshot) = (Changes::default(), Snapshot::default());
+        snapshot.images.add_image("debian".into());
+        changes.since_last(&snapshot, Timestamp(0.0));
+        snapshot.images.set_requested(&"debian".into(), Some(5000));
+        let documents = changes.since_last(&snapshot, Timestamp(0.0));
         let image = json!({"image": "debian", "paused": false, "build_request": "pending", "build_request_age": 5});
         assert_eq!(documents, [json!({"change": "changed", "kind": "image", "id": "debian", "image": image})]);
     }

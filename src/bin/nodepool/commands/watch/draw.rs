@@ -24,24 +24,24 @@ pub fn draw(frame: &mut Frame<'_>, view: &mut View, now: Timestamp) {
     let [summary, tabs, body, keys] = Layout::vertical(lines).areas(frame.area());
     view.page = usize::from(body.height.saturating_sub(1));
     let list = view.list(now);
-    frame.render_widget(Paragraph::new(summary_line(&view.picture)), summary);
+    frame.render_widget(Paragraph::new(summary_line(&view.snapshot)), summary);
     frame.render_widget(Paragraph::new(tabs_line(view, list.rows.len())), tabs);
     draw_list(frame, body, view, list);
     frame.render_widget(Paragraph::new(keys_line(view)), keys);
 }
 
-fn summary_line(picture: &Snapshot) -> Line<'static> {
+fn summary_line(snapshot: &Snapshot) -> Line<'static> {
     let mut spans = Vec::new();
-    if !picture.connected {
+    if !snapshot.connected {
         let alarm = Style::new().fg(Color::White).bg(Color::Red).add_modifier(Modifier::BOLD);
         spans.extend([Span::styled(" no connection to ZooKeeper ", alarm), Span::raw(" ")]);
     }
-    spans.push(Span::raw(format!("nodes {}", picture.node_count())));
-    for (state, count) in nodes_by_state(picture).into_iter().filter(|(_, count)| *count > 0) {
+    spans.push(Span::raw(format!("nodes {}", snapshot.node_count())));
+    for (state, count) in nodes_by_state(snapshot).into_iter().filter(|(_, count)| *count > 0) {
         spans.push(Span::raw("  "));
         spans.push(Span::styled(format!("{} {count}", state.as_str()), style_of(state.as_str())));
     }
-    let requests: Vec<_> = picture.requests().collect();
+    let requests: Vec<_> = snapshot.requests().collect();
     let in_state = |state| requests.iter().filter(|(_, stored)| stored.record.state == state).count();
     spans.push(Span::raw(format!("   requests {}", requests.len())));
     for state in [RequestState::Requested, RequestState::Pending, RequestState::Failed] {
@@ -50,10 +50,10 @@ fn summary_line(picture: &Snapshot) -> Line<'static> {
             spans.push(Span::styled(format!("{} {}", state.as_str(), in_state(state)), style_of(state.as_str())));
         }
     }
-    let online = |kind| picture.components().filter(|((of, _), _)| *of == kind).count();
+    let online = |kind| snapshot.components().filter(|((of, _), _)| *of == kind).count();
     let (launchers, builders) = (online(ComponentKind::Launcher), online(ComponentKind::Builder));
     spans.push(Span::raw(format!("   launchers {launchers}  builders {builders}")));
-    match picture.unreadable().count() {
+    match snapshot.unreadable().count() {
         0 => {}
         some => spans.push(Span::styled(format!("   unreadable {some}"), style_of("failed"))),
     }

@@ -44,8 +44,8 @@ pub async fn watch(config: &Arc<Config>, screen: &mut Screen<'_>, limit: Option<
         interrupt = interrupts.next() => return Ok(interrupt.status()),
     };
     let ended = match is_live(screen.format) {
-        true => show(&mut source.pictures, &mut interrupts).await,
-        false => print(&mut source.pictures, &mut interrupts, screen).await,
+        true => show(&mut source.snapshots, &mut interrupts).await,
+        false => print(&mut source.snapshots, &mut interrupts, screen).await,
     };
     source.close().await;
     ended
@@ -53,21 +53,21 @@ pub async fn watch(config: &Arc<Config>, screen: &mut Screen<'_>, limit: Option<
 
 /// A line per change, until a signal comes or nobody reads any more.
 async fn print(
-    pictures: &mut watch::Receiver<Arc<Snapshot>>,
+    snapshots: &mut watch::Receiver<Arc<Snapshot>>,
     interrupts: &mut Interrupts,
     screen: &mut Screen<'_>,
 ) -> anyhow::Result<u8> {
     let mut changes = Changes::default();
     let mut unread = nobody_reads();
     loop {
-        let picture = pictures.borrow_and_update().clone();
-        for document in changes.since_last(&picture, clock::now()) {
+        let snapshot = snapshots.borrow_and_update().clone();
+        for document in changes.since_last(&snapshot, clock::now()) {
             screen.line(&document)?;
         }
         screen.flush()?;
         let next = Instant::now() + BETWEEN_LOOKS;
         tokio::select! {
-            changed = pictures.changed() => changed.context("nobody looks at ZooKeeper any more")?,
+            changed = snapshots.changed() => changed.context("nobody looks at ZooKeeper any more")?,
             interrupt = interrupts.next() => return Ok(interrupt.status()),
             Ok(()) = &mut unread => return Ok(0),
         }
@@ -89,9 +89,9 @@ fn nobody_reads() -> oneshot::Receiver<()> {
     told
 }
 
-async fn show(pictures: &mut watch::Receiver<Arc<Snapshot>>, interrupts: &mut Interrupts) -> anyhow::Result<u8> {
+async fn show(snapshots: &mut watch::Receiver<Arc<Snapshot>>, interrupts: &mut Interrupts) -> anyhow::Result<u8> {
     let mut terminal = Terminal::open()?;
-    let mut view = View::new(pictures.borrow_and_update().clone());
+    let mut view = View::new(snapshots.borrow_and_update().clone());
     let mut due = Instant::now();
     loop {
         let is_due = tokio::select! {
@@ -103,11 +103,11 @@ async fn show(pictures: &mut watch::Receiver<Arc<Snapshot>>, interrupts: &mut In
                 Reaction::Redraw => true,
                 Reaction::Nothing => false,
             },
-            changed = pictures.changed() => {
+            changed = snapshots.changed() => {
                 changed.context("nobody looks at ZooKeeper any more")?;
                 // Drawn with what else comes until then.
                 due = due.min(terminal.drawn_at() + BETWEEN_LOOKS);
-                view.look_at(pictures.borrow_and_update().clone());
+                view.look_at(snapshots.borrow_and_update().clone());
                 false
             }
         };

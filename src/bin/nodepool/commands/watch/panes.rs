@@ -45,15 +45,15 @@ impl Pane {
         Pane::ALL[(self as usize + Pane::ALL.len() - 1) % Pane::ALL.len()]
     }
 
-    pub fn list(self, picture: &Snapshot, now: Timestamp) -> List {
+    pub fn list(self, snapshot: &Snapshot, now: Timestamp) -> List {
         let ages = Ages::Until(now);
         match self {
-            Pane::Labels => labels(picture),
-            Pane::Nodes => nodes(picture, now),
-            Pane::Requests => requests(picture, now),
-            Pane::Images => images(picture, now),
-            Pane::Builds => List::of(BUILD_COLUMNS, &image_status::builds(&picture.images, ages)),
-            Pane::Uploads => List::of(UPLOAD_COLUMNS, &image_status::uploads(&picture.images, ages)),
+            Pane::Labels => labels(snapshot),
+            Pane::Nodes => nodes(snapshot, now),
+            Pane::Requests => requests(snapshot, now),
+            Pane::Images => images(snapshot, now),
+            Pane::Builds => List::of(BUILD_COLUMNS, &image_status::builds(&snapshot.images, ages)),
+            Pane::Uploads => List::of(UPLOAD_COLUMNS, &image_status::uploads(&snapshot.images, ages)),
         }
     }
 }
@@ -97,9 +97,9 @@ const GROUPS: [(&str, &[NodeState]); 7] = [
 ];
 
 /// Of each provider and label how many nodes are in which state. A node of several labels is one of the first.
-fn labels(picture: &Snapshot) -> List {
+fn labels(snapshot: &Snapshot) -> List {
     let mut counts: BTreeMap<(String, String), [usize; GROUPS.len()]> = BTreeMap::new();
-    for (_, stored) in picture.nodes() {
+    for (_, stored) in snapshot.nodes() {
         let node = &stored.record;
         let provider = node.provider.as_ref().map(ToString::to_string).unwrap_or_default();
         let label = node.labels.first().map(ToString::to_string).unwrap_or_default();
@@ -121,23 +121,23 @@ fn none_is_empty(count: usize) -> String {
     if count == 0 { String::new() } else { count.to_string() }
 }
 
-fn nodes(picture: &Snapshot, now: Timestamp) -> List {
-    let rows: Vec<NodeRow> = picture
+fn nodes(snapshot: &Snapshot, now: Timestamp) -> List {
+    let rows: Vec<NodeRow> = snapshot
         .nodes()
         .map(|(id, stored)| NodeRow {
             id: id.clone(),
             node: stored.record.clone(),
-            locked: picture.is_node_locked(id),
+            locked: snapshot.is_node_locked(id),
             now,
         })
         .collect();
     List::of(&NODE_COLUMNS[..NODE_COLUMNS_BRIEF], &rows)
 }
 
-fn requests(picture: &Snapshot, now: Timestamp) -> List {
+fn requests(snapshot: &Snapshot, now: Timestamp) -> List {
     let mut list =
         List::new(&["Request ID", "State", "Age", "Requestor", "Node Types", "Nodes", "Declined By", "Event ID"]);
-    for (id, stored) in picture.requests() {
+    for (id, stored) in snapshot.requests() {
         let request: &NodeRequest = &stored.record;
         let types: Vec<&str> = request.node_types.iter().map(|label| label.as_str()).collect();
         let decliners: Vec<&str> = request.declined_by.iter().map(|launcher| launcher.as_str()).collect();
@@ -147,7 +147,7 @@ fn requests(picture: &Snapshot, now: Timestamp) -> List {
             status::age(request.state_time, now),
             request.requestor.clone().unwrap_or_default(),
             types.join(","),
-            format!("{}/{}", picture.nodes_allocated_to(id).count(), types.len()),
+            format!("{}/{}", snapshot.nodes_allocated_to(id).count(), types.len()),
             decliners.join(","),
             request.event_id.clone().unwrap_or_default(),
         ]);
@@ -155,18 +155,18 @@ fn requests(picture: &Snapshot, now: Timestamp) -> List {
     list
 }
 
-fn images(picture: &Snapshot, now: Timestamp) -> List {
+fn images(snapshot: &Snapshot, now: Timestamp) -> List {
     let headers = ["Image", "Paused", "Build Request", "Newest Build", "Ready", "Building", "Failed", "Uploads"];
     let mut list = List::new(&headers);
-    for row in image_status::images(&picture.images, Ages::Until(now)) {
-        let Some(image) = picture.images.image(&row.name) else { continue };
+    for row in image_status::images(&snapshot.images, Ages::Until(now)) {
+        let Some(image) = snapshot.images.image(&row.name) else { continue };
         let in_state = |state| image.builds.values().filter(|stored| stored.record.state == state).count();
         let asked = row.requested_ms.map(|ms| {
             let state = if row.is_building { "building" } else { "pending" };
             format!("{state} {}", status::age(Timestamp(ms as f64 / 1000.0), now))
         });
         let newest = image.ready().first().map(|(_, stored)| status::age(stored.record.state_time, now));
-        let uploads = picture.images.uploads().filter(|(key, _)| key.image == row.name);
+        let uploads = snapshot.images.uploads().filter(|(key, _)| key.image == row.name);
         let (ready, all) = uploads.fold((0, 0), |(ready, all), (_, stored)| {
             (ready + usize::from(stored.record.state == UploadState::Ready), all + 1)
         });

@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 const LEAVE: Duration = Duration::from_secs(2);
 
 pub struct Source {
-    pub pictures: watch::Receiver<Arc<Snapshot>>,
+    pub snapshots: watch::Receiver<Arc<Snapshot>>,
     following: JoinHandle<()>,
 }
 
@@ -29,14 +29,14 @@ impl Source {
     pub async fn open(config: Arc<Config>, limit: Option<Duration>) -> anyhow::Result<Self> {
         let session = connect::session(&config, limit).await?;
         let mirror = mirror(&session).await?;
-        let (publish, pictures) = watch::channel(mirror.snapshot());
+        let (publish, snapshots) = watch::channel(mirror.snapshot());
         let following = tokio::spawn(follow(config, session, mirror, publish));
-        Ok(Self { pictures, following })
+        Ok(Self { snapshots, following })
     }
 
     /// Nobody looks any more.
     pub async fn close(self) {
-        drop(self.pictures);
+        drop(self.snapshots);
         // A server that does not answer finds out by itself.
         let _ = tokio::time::timeout(LEAVE, self.following).await;
     }
@@ -75,7 +75,7 @@ async fn follow(
 /// Until the session ends.
 async fn pass_on(session: &Arc<RealConnection>, mirror: &Mirror, publish: &watch::Sender<Arc<Snapshot>>) {
     let zk: Zk = session.clone();
-    let (mut states, mut pictures) = (zk.session(), mirror.subscribe());
+    let (mut states, mut snapshots) = (zk.session(), mirror.subscribe());
     loop {
         tokio::select! {
             changed = states.changed() => {
@@ -83,11 +83,11 @@ async fn pass_on(session: &Arc<RealConnection>, mirror: &Mirror, publish: &watch
                     return;
                 }
             }
-            changed = pictures.changed() => {
+            changed = snapshots.changed() => {
                 if changed.is_err() {
                     return;
                 }
-                publish.send_replace(pictures.see());
+                publish.send_replace(snapshots.latest_and_mark_seen());
             }
             // What there is now is for another session.
             () = mirror.gone_back() => return session.close().await,

@@ -29,7 +29,7 @@ pub struct Order {
 }
 
 pub struct View {
-    pub picture: Arc<Snapshot>,
+    pub snapshot: Arc<Snapshot>,
     pub pane: Pane,
     /// Rows without it are not shown.
     pub filter: String,
@@ -47,9 +47,9 @@ pub struct View {
 }
 
 impl View {
-    pub fn new(picture: Arc<Snapshot>) -> Self {
+    pub fn new(snapshot: Arc<Snapshot>) -> Self {
         Self {
-            picture,
+            snapshot,
             pane: Pane::Labels,
             filter: String::new(),
             is_typing: false,
@@ -62,8 +62,8 @@ impl View {
         }
     }
 
-    pub fn look_at(&mut self, picture: Arc<Snapshot>) {
-        self.picture = picture;
+    pub fn look_at(&mut self, snapshot: Arc<Snapshot>) {
+        self.snapshot = snapshot;
     }
 
     pub fn order(&self) -> Order {
@@ -82,7 +82,7 @@ impl View {
 
     /// The rows to show of the pane, filtered and sorted; the mark stays on one of them.
     pub fn list(&mut self, now: Timestamp) -> List {
-        let mut list = self.pane.list(&self.picture, now);
+        let mut list = self.pane.list(&self.snapshot, now);
         if !self.filter.is_empty() {
             let wanted = self.filter.to_lowercase();
             list.rows.retain(|row| row.iter().any(|cell| cell.to_lowercase().contains(&wanted)));
