@@ -17,7 +17,7 @@ use nodepool_driver::call_guard::Gate;
 use nodepool_driver::driver::{ApiCall, Driver};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::instance::Instance;
-use nodepool_driver::job::{Job, LaunchOrder, News, Outcome};
+use nodepool_driver::job::{Job, LaunchOrder, Outcome};
 use nodepool_driver::state_machine::{InFlight, Input, Next, StateMachine};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::upload_config::{BUILD_MARK, PROVIDER_MARK, Progress, UPLOAD_MARK, UploadOrder};
@@ -208,7 +208,7 @@ fn every_job_ends_exactly_once_and_soon() {
             }
             // Whatever came late for an earlier job would be heard before the end of this one.
             provider.submit(2, Job::Survey);
-            assert!(matches!(provider.next().await, (2, News::Ended(_))), "{}: news after the end", case.driver);
+            assert!(matches!(provider.next().await, (2, JobEvent::Finished(_))), "{}: news after the end", case.driver);
         });
     }
 }

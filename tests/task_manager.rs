@@ -15,7 +15,7 @@ use nodepool::actors::runtime::dump;
 use nodepool::actors::runtime::messages::Shutdown;
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::instance::Inventory;
-use nodepool_driver::job::{Job, News, Outcome};
+use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_driver::state_machine::{InFlight, Pace};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::ProviderConfig;
@@ -95,8 +95,8 @@ fn a_launch_tells_its_id_first_and_its_instance_last() {
     on_paused_time(async {
         let mut bench = Bench::new(FREE).await;
         bench.submit(1, launch("one"));
-        assert_eq!(bench.next().await, (1, News::Known(ExternalId::text("one"))));
-        let ended = News::Ended(Ok(Outcome::Launched(Box::new(instance("one")))));
+        assert_eq!(bench.next().await, (1, JobEvent::InstanceKnown(ExternalId::text("one"))));
+        let ended = JobEvent::Finished(Ok(Outcome::Launched(Box::new(instance("one")))));
         assert_eq!(bench.next().await, (1, ended));
     });
 }
@@ -311,7 +311,7 @@ fn an_abandoned_job_ends_at_once_unless_its_call_is_in_flight() {
         assert_eq!(ticket, 2);
         assert_given_up(&result);
         // What the call in flight created is known before the job ends, so that it can be deleted.
-        assert_eq!(bench.next().await, (1, News::Known(ExternalId::text("slow"))));
+        assert_eq!(bench.next().await, (1, JobEvent::InstanceKnown(ExternalId::text("slow"))));
         let (ticket, result) = bench.end().await;
         assert_eq!(ticket, 1);
         assert_given_up(&result);

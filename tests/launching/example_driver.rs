@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::grown::{Consumer, Process, on_paused_time, until, zookeeper};
 use crate::provider::{Provider, launch};
 use nodepool::actors::telemetry::samples::SampleSink;
-use nodepool_driver::job::{Job, News, Outcome};
+use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_model::metrics::statsd_metrics::SampleKind;
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::time::Span;
@@ -65,7 +65,7 @@ fn a_vm_is_known_before_it_is_created_and_no_longer_listed_when_it_is_deleted() 
     crate::provider::on_paused_time(async {
         let mut provider = Provider::of_config(YAML);
         provider.submit(1, launch("np0000000001"));
-        let (_, News::Known(id)) = provider.next().await else { panic!("the id is told first") };
+        let (_, JobEvent::InstanceKnown(id)) = provider.next().await else { panic!("the id is told first") };
         assert_eq!(id.to_string(), "np0000000001");
         assert!(matches!(provider.end().await.1, Ok(Outcome::Launched(_))));
         assert_eq!(provider.run(Job::Delete(id)).await, Ok(Outcome::Deleted));

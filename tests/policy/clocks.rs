@@ -3,7 +3,7 @@
 use crate::launches::Scene;
 use crate::worlds::{Spec, node_id};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::job::News;
+use nodepool_driver::job::JobEvent;
 use nodepool_model::records::time::Span;
 use nodepool_model::snapshot::WriteError;
 use nodepool_policy::cleanup::planner::{self, Upkeep};
@@ -33,8 +33,8 @@ fn a_request_that_found_no_quota_rests_as_long_as_ever() {
     for by in BACK_AND_AHEAD {
         let mut scene = Scene::new("a");
         scene.begin();
-        let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
-        scene.step(Event::News(scene.nodes[0].clone(), refused));
+        let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
+        scene.step(Event::JobUpdate(scene.nodes[0].clone(), refused));
         scene.built.snapshot.remove_node(&scene.nodes[0]);
         scene.built.set_clock(by);
         assert_eq!(scene.step(Event::Wake), [], "it rests");

@@ -6,7 +6,7 @@ use crate::worlds::{Built, LAUNCHER, NOW, Spec, build, node_id, pool_id, request
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::{Facts, LabelImage, LaunchLabel, Launching, Login};
 use nodepool_driver::instance::Instance;
-use nodepool_driver::job::{Job, LaunchOrder, News, Outcome};
+use nodepool_driver::job::{Job, LaunchOrder, Outcome};
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::records::ids::{ExternalId, LabelName, LauncherId, NodeId, PoolId, RequestId};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
@@ -91,8 +91,8 @@ impl Scene {
     pub fn extending() -> Self {
         let mut scene = Self::new("a");
         scene.begin();
-        let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
-        scene.step(Event::News(scene.nodes[0].clone(), refused));
+        let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
+        scene.step(Event::JobUpdate(scene.nodes[0].clone(), refused));
         scene.built.snapshot.remove_node(&scene.nodes[0]);
         scene.built.now = NOW + Span(5.0);
         assert!(matches!(&scene.step(Event::Clock)[..], [Effect::Extend { .. }]));
@@ -150,8 +150,8 @@ impl Scene {
     /// The cloud has launched the node's instance.
     pub fn launched(&mut self, node: usize) -> Vec<Effect> {
         let instance = Instance::new(ExternalId::text(format!("server-{node}")));
-        let news = News::Ended(Ok(Outcome::Launched(Box::new(instance))));
-        let effects = self.step(Event::News(self.nodes[node].clone(), news)).into_iter();
+        let job_event = JobEvent::Finished(Ok(Outcome::Launched(Box::new(instance))));
+        let effects = self.step(Event::JobUpdate(self.nodes[node].clone(), job_event)).into_iter();
         effects.filter(|effect| !matches!(effect, Effect::Report { .. })).collect()
     }
 }
@@ -309,7 +309,7 @@ fn each_attempt_boots_from_what_is_the_newest_upload_by_then() {
     upload(&mut scene, "1", 1.0);
     let fail = |scene: &mut Scene| {
         let gone = CloudError::Failed { kind: FailureKind::Unknown, detail: "no such image".to_owned() };
-        let effects = scene.step(Event::News(scene.nodes[0].clone(), News::Ended(Err(gone))));
+        let effects = scene.step(Event::JobUpdate(scene.nodes[0].clone(), JobEvent::Finished(Err(gone))));
         effects.into_iter().find_map(|effect| match effect {
             Effect::Submit { job: Job::Launch(order), .. } => Some(order.image.clone().map(|id| id.to_string())),
             _ => None,
@@ -340,8 +340,8 @@ fn a_request_whose_zones_have_gone_gets_others_as_long_as_there_are_some() {
     scene.built.facts.insert("lab".into(), Arc::new(facts));
     scene.begin();
     let refuse = |scene: &mut Scene, zone: &str| {
-        let refused = News::Ended(Err(CloudError::NoZone(zone.to_owned())));
-        scene.step(Event::News(scene.nodes[0].clone(), refused))
+        let refused = JobEvent::Finished(Err(CloudError::NoZone(zone.to_owned())));
+        scene.step(Event::JobUpdate(scene.nodes[0].clone(), refused))
     };
     for (gone, next) in [("z2", "z1"), ("z1", "z2")] {
         let effects = refuse(&mut scene, gone);
@@ -366,8 +366,8 @@ fn what_the_cloud_has_no_quota_for_goes_and_the_other_nodes_wait_for_it() {
     let [Effect::Save(first)] = &scene.launched(0)[..] else { panic!("what is ready is not to be lost") };
     scene.apply(first);
     assert_eq!(scene.step(Event::Saved(scene.nodes[0].clone(), Ok(()))), []);
-    let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
-    let effects = scene.step(Event::News(scene.nodes[1].clone(), refused));
+    let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
+    let effects = scene.step(Event::JobUpdate(scene.nodes[1].clone(), refused));
     let released = effects.iter().find_map(|effect| match effect {
         Effect::Release(nodes) => Some(nodes.clone()),
         _ => None,
@@ -513,7 +513,7 @@ fn every_kind_of_failure_is_counted_under_its_own_key() {
         let mut scene = Scene::new("a");
         scene.begin();
         let is_quota = matches!(error, CloudError::Quota(_));
-        let effects = scene.step(Event::News(scene.nodes[0].clone(), News::Ended(Err(error))));
+        let effects = scene.step(Event::JobUpdate(scene.nodes[0].clone(), JobEvent::Finished(Err(error))));
         let reported: Vec<_> = effects
             .iter()
             .filter_map(|effect| match effect {

@@ -6,7 +6,7 @@ use crate::launches::Scene;
 use crate::worlds::{LAUNCHER, NOW, Spec, build, node_id, pool_id, request_id};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{Facts, Trouble};
-use nodepool_driver::job::News;
+use nodepool_driver::job::JobEvent;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::ids::{LabelName, LauncherId};
 use nodepool_model::records::node::{Node, NodeState};
@@ -202,8 +202,8 @@ fn a_request_of_our_own_that_the_cloud_has_no_quota_for_does_not_wait_for_room()
     let stored = Stored { record: Arc::new(own), version: 1, mzxid, mtime_ms: 0 };
     assert!(scene.built.snapshot.put_request(scene.request.clone(), stored));
     scene.begin();
-    let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
-    let effects = scene.step(Event::News(scene.nodes[0].clone(), refused));
+    let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
+    let effects = scene.step(Event::JobUpdate(scene.nodes[0].clone(), refused));
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Finish { .. })), "{effects:?}");
     assert!(!scene.pool.is_paused());
 }
@@ -248,8 +248,8 @@ fn served_in_part(scene: &mut Scene, request: &str) -> Vec<Effect> {
     let [Effect::Save(ready)] = &scene.launched(0)[..] else { panic!("what is ready is not to be lost") };
     scene.apply(&ready.clone());
     assert_eq!(scene.step(Event::Saved(scene.nodes[0].clone(), Ok(()))), []);
-    let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
-    let effects = scene.step(Event::News(scene.nodes[1].clone(), refused));
+    let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
+    let effects = scene.step(Event::JobUpdate(scene.nodes[1].clone(), refused));
     scene.built.snapshot.remove_node(&scene.nodes[1]);
     effects
 }
@@ -291,8 +291,8 @@ fn others_need_not_leave_to_a_pool_what_its_cloud_has_just_refused() {
         ..Spec::default()
     });
     scene.begin();
-    let refused = News::Ended(Err(CloudError::Quota("cores".to_owned())));
-    let effects = scene.step(Event::News(scene.nodes[0].clone(), refused));
+    let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
+    let effects = scene.step(Event::JobUpdate(scene.nodes[0].clone(), refused));
     assert!(is_given_back(&effects), "{effects:?}");
     scene.built.snapshot.remove_node(&scene.nodes[0]);
     scene.built.snapshot.remove_request_lock(&scene.request);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Actor, Addr, Context, Handler};
-use nodepool::actors::provider::jobs::{Abandon, JobNews, ProviderHandle, Submit, Ticket};
+use nodepool::actors::provider::jobs::{Abandon, JobId, JobUpdate, ProviderHandle, Submit, Ticket};
 use nodepool::actors::provider::providers;
 use nodepool::actors::provider::task_manager::{Surroundings, Surveying};
 use nodepool::actors::runtime::dump;
@@ -15,7 +15,7 @@ use nodepool::actors::runtime::panics::PanicWatch;
 use nodepool::actors::telemetry::samples::SampleSink;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::Facts;
-use nodepool_driver::job::{Job, LaunchOrder, News, Outcome};
+use nodepool_driver::job::{Job, LaunchOrder, Outcome};
 use nodepool_drivers::BUILT;
 use nodepool_model::config::diagnostics::Source;
 use nodepool_model::config::resolve::resolve;
@@ -33,17 +33,17 @@ pub struct Provider {
     pub registry: dump::Registry,
     pub panics: PanicWatch,
     submitter: Addr<Submitter>,
-    news: mpsc::UnboundedReceiver<JobNews>,
+    news: mpsc::UnboundedReceiver<JobUpdate>,
 }
 
 /// Hears the news of its jobs.
-struct Submitter(mpsc::UnboundedSender<JobNews>);
+struct Submitter(mpsc::UnboundedSender<JobUpdate>);
 impl Actor for Submitter {
     type Context = Context<Self>;
 }
-impl Handler<JobNews> for Submitter {
+impl Handler<JobUpdate> for Submitter {
     type Result = ();
-    fn handle(&mut self, news: JobNews, _: &mut Self::Context) {
+    fn handle(&mut self, news: JobUpdate, _: &mut Self::Context) {
         self.0.send(news).unwrap();
     }
 }
@@ -80,15 +80,15 @@ impl Provider {
         self.handle.abandon.do_send(Abandon { ticket: Ticket(ticket), reply: self.submitter.clone().recipient() });
     }
 
-    pub async fn next(&mut self) -> (u64, News) {
+    pub async fn next(&mut self) -> (u64, JobEvent) {
         let news = timeout(Duration::from_secs(3600), self.news.recv()).await.expect("news come").unwrap();
-        (news.ticket.0, news.news)
+        (news.ticket.0, news.event)
     }
 
     /// The end of the next job that ends.
     pub async fn end(&mut self) -> (u64, Result<Outcome, CloudError>) {
         loop {
-            if let (ticket, News::Ended(result)) = self.next().await {
+            if let (ticket, JobEvent::Finished(result)) = self.next().await {
                 return (ticket, result);
             }
         }

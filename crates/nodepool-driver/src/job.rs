@@ -114,10 +114,10 @@ pub enum Outcome {
 
 /// What a submitter hears of its job: at most one `Known`, then exactly one `Ended`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub enum News {
+pub enum JobEvent {
     /// Something may exist in the cloud from now on, under this id.
-    Known(ExternalId),
-    Ended(Result<Outcome, CloudError>),
+    InstanceKnown(ExternalId),
+    Finished(Result<Outcome, CloudError>),
 }
 
 /// What became of a node of a provider outside the jobs of its driver.

@@ -13,7 +13,7 @@ use super::build_job::Workshop;
 use super::image_deletion::{self, FilesView};
 use super::upload_worker::Reconfigure;
 use super::work_queue::Desk;
-use crate::actors::provider::jobs::{JobNews, ProviderHandle, facts_of};
+use crate::actors::provider::jobs::{JobUpdate, ProviderHandle, facts_of};
 use crate::actors::provider::provider_client::{Asking, Counter};
 use crate::actors::runtime::actor_tasks::Errands;
 use crate::actors::runtime::messages::{Dump, Shutdown};
@@ -334,10 +334,10 @@ impl Actor for ImageCleanupWorker {
     }
 }
 
-impl Handler<JobNews> for ImageCleanupWorker {
+impl Handler<JobUpdate> for ImageCleanupWorker {
     type Result = ();
 
-    fn handle(&mut self, message: JobNews, _: &mut Context<Self>) {
+    fn handle(&mut self, message: JobUpdate, _: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("JobNews");
         self.asking.heard(message);
     }

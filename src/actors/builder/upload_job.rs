@@ -15,7 +15,7 @@ use crate::actors::runtime::blocking::on_a_thread_that_may_wait;
 use crate::actors::runtime::clock;
 use crate::actors::telemetry::builder_metrics;
 use nodepool_driver::error::CloudError;
-use nodepool_driver::job::{Job, News, Outcome};
+use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_drivers::common::checksums::{self, Checksums};
 use nodepool_drivers::common::format;
 use nodepool_drivers::common::hook::{self, End};
@@ -264,8 +264,8 @@ async fn send(
     loop {
         tokio::select! {
             biased;
-            news = asked.next() => match news {
-                News::Known(id) => {
+            event = asked.next() => match event {
+                JobEvent::InstanceKnown(id) => {
                     *known = Some(id.clone());
                     let record = ImageUpload { external_id: Some(id), ..sending.clone() };
                     let noted = write_retry::record(&carrier.store, "the id of an image", async || {
@@ -278,9 +278,9 @@ async fn send(
                         }
                     }
                 }
-                News::Ended(Ok(Outcome::Uploaded(id))) => return Ok(id),
-                News::Ended(Ok(_)) => return Err(CloudError::given_up("the upload ended without an image")),
-                News::Ended(Err(error)) => return Err(error),
+                JobEvent::Finished(Ok(Outcome::Uploaded(id))) => return Ok(id),
+                JobEvent::Finished(Ok(_)) => return Err(CloudError::given_up("the upload ended without an image")),
+                JobEvent::Finished(Err(error)) => return Err(error),
             },
             () = tokio::time::sleep(PROGRESS) => {
                 let bytes = progress.get();

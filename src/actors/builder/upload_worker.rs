@@ -10,7 +10,7 @@ use tracing::{Instrument, info_span};
 use super::build_job::Workshop;
 use super::upload_job::{self, Carrier, Uploaded};
 use super::work_queue::{Claim, Desk, Work};
-use crate::actors::provider::jobs::{JobNews, ProviderHandle, facts_of};
+use crate::actors::provider::jobs::{JobUpdate, ProviderHandle, facts_of};
 use crate::actors::provider::provider_client::{Asking, Counter};
 use crate::actors::runtime::actor_tasks::Errands;
 use crate::actors::runtime::messages::{Dump, Shutdown};
@@ -158,10 +158,10 @@ impl Actor for UploadWorker {
     }
 }
 
-impl Handler<JobNews> for UploadWorker {
+impl Handler<JobUpdate> for UploadWorker {
     type Result = ();
 
-    fn handle(&mut self, message: JobNews, _: &mut Context<Self>) {
+    fn handle(&mut self, message: JobUpdate, _: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("JobNews");
         self.asking.heard(message);
     }

@@ -9,7 +9,7 @@ use tracing::{debug, info, warn};
 
 use super::deletions::Deletions;
 use super::label_status_log;
-use crate::actors::provider::jobs::{JobNews, ProviderHandle, Submit, Ticket, renew_facts};
+use crate::actors::provider::jobs::{JobId, JobUpdate, ProviderHandle, Submit, Ticket, renew_facts};
 use crate::actors::runtime::actor_tasks::Errands;
 use crate::actors::runtime::log_context::Subject;
 use crate::actors::runtime::messages::{Dump, Shutdown};
@@ -18,7 +18,7 @@ use crate::actors::runtime::reconcile::{Reconcile, SHORT_DEBOUNCE, Triggers, coo
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, invariant_guard, profile};
 use nodepool_driver::facts::Facts;
-use nodepool_driver::job::{Job, News};
+use nodepool_driver::job::{Job, JobEvent};
 use nodepool_model::config::Config;
 use nodepool_model::records::ids::{NodeId, ProviderName};
 use nodepool_model::records::static_host::HostIdentity;
@@ -259,15 +259,15 @@ impl Actor for CleanupWorker {
     }
 }
 
-impl Handler<JobNews> for CleanupWorker {
+impl Handler<JobUpdate> for CleanupWorker {
     type Result = ();
 
-    fn handle(&mut self, message: JobNews, ctx: &mut Context<Self>) {
+    fn handle(&mut self, message: JobUpdate, ctx: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("JobNews");
-        if self.deletion_news(&message, ctx) {
+        if self.on_deletion_update(&message, ctx) {
             return;
         }
-        let News::Ended(result) = message.news else { return };
+        let JobEvent::Finished(result) = message.event else { return };
         let Some((provider, host)) = self.checks.remove(&message.ticket) else { return };
         if let Err(error) = &result {
             warn!(target: "nodepool.driver.static", %provider, ?host, %error, "Couldn't sync static node");

@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::cleanup_worker::CleanupWorker;
-use crate::actors::provider::jobs::{Abandon, JobNews, Notify, Submit, Ticket};
+use crate::actors::provider::jobs::{Abandon, JobId, JobUpdate, Notify, Submit, Ticket};
 use crate::actors::runtime::invariant_guard;
 use crate::actors::runtime::log_context::Subject;
 use nodepool_driver::error::CloudError;
-use nodepool_driver::job::{Job, News, Notification};
+use nodepool_driver::job::{Job, JobEvent, Notification};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::snapshot::{NodeChange, Snapshot, WriteError};
 use nodepool_policy::invariants::nodes::of_retirement;
@@ -103,11 +103,11 @@ impl CleanupWorker {
     }
 
     /// False where the news are not of a deletion.
-    pub(crate) fn deletion_news(&mut self, message: &JobNews, ctx: &mut Context<Self>) -> bool {
+    pub(crate) fn on_deletion_update(&mut self, message: &JobUpdate, ctx: &mut Context<Self>) -> bool {
         if !self.deletions.contains_key(&message.ticket) {
             return false;
         }
-        let News::Ended(result) = &message.news else { return true };
+        let JobEvent::Finished(result) = &message.event else { return true };
         let Some(UnderWay { deletion, notify, .. }) = self.deletions.remove(&message.ticket) else { return true };
         let Deletion { key, node, subject, provider, lock } = deletion;
         let _about = subject.span().entered();

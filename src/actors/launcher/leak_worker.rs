@@ -10,14 +10,14 @@ use tracing::{error, info, warn};
 
 use super::cleanup_worker::Reconfigure;
 use super::deletions::DELETE_TIMEOUT;
-use crate::actors::provider::jobs::{Abandon, Account, JobNews, ProviderHandle, Submit, Ticket, facts_of};
+use crate::actors::provider::jobs::{Abandon, Account, JobUpdate, ProviderHandle, SetLeakedUsage, Ticket, facts_of};
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::PanicGuard;
 use crate::actors::runtime::registry::Registration;
 use crate::actors::runtime::{clock, invariant_guard, profile};
 use crate::actors::telemetry::samples::SampleSink;
 use nodepool_driver::error::CloudError;
-use nodepool_driver::job::{Job, News, Outcome};
+use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_model::config::Config;
 use nodepool_model::config::unused_resources::{Tidied, Tidying};
 use nodepool_model::metrics::statsd_metrics;
@@ -252,12 +252,12 @@ impl Actor for LeakWorker {
     }
 }
 
-impl Handler<JobNews> for LeakWorker {
+impl Handler<JobUpdate> for LeakWorker {
     type Result = ();
 
-    fn handle(&mut self, message: JobNews, ctx: &mut Context<Self>) {
+    fn handle(&mut self, message: JobUpdate, ctx: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("JobNews");
-        let News::Ended(result) = message.news else { return };
+        let JobEvent::Finished(result) = message.event else { return };
         if let Some(Open { provider, asked, .. }) = self.jobs.remove(&message.ticket) {
             self.answered(provider, asked, result, ctx);
         }

@@ -8,11 +8,11 @@ use tracing::{Instrument, debug, info, warn};
 
 use super::pool_worker::PoolWorker;
 use super::request_lease::Trying;
-use crate::actors::provider::jobs::{Abandon, JobNews, Notify, Submit, Ticket};
+use crate::actors::provider::jobs::{Abandon, JobId, JobUpdate, Notify, Submit, Ticket};
 use crate::actors::runtime::log_context::Subject;
 use crate::actors::runtime::{clock, invariant_guard, profile};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::job::{Job, News, Notification, Outcome};
+use nodepool_driver::job::{Job, JobEvent, Notification, Outcome};
 use nodepool_drivers::common::keyscan::{self, Gather};
 use nodepool_model::metrics::prometheus_metrics;
 use nodepool_model::metrics::statsd_metrics::{LaunchEnd, image_of};
@@ -292,13 +292,13 @@ impl PoolWorker {
     }
 
     /// News of a job of a launch. False where it is none of those.
-    pub(crate) fn launch_news(&mut self, message: &JobNews, ctx: &mut Context<Self>) -> bool {
+    pub(crate) fn on_launch_update(&mut self, message: &JobUpdate, ctx: &mut Context<Self>) -> bool {
         let Some(node) = self.held.jobs.get(&message.ticket).cloned() else { return false };
-        if let News::Ended(result) = &message.news {
+        if let JobEvent::Finished(result) = &message.event {
             self.held.jobs.remove(&message.ticket);
             self.log_job_end(&node, result);
         }
-        self.tell(Event::News(node, message.news.clone()), ctx);
+        self.tell(Event::JobUpdate(node, message.event.clone()), ctx);
         true
     }
 

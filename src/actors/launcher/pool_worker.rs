@@ -12,7 +12,7 @@ use tracing::{debug, info, info_span, warn};
 
 use super::pool_launches::Held;
 use super::request_lease::Trying;
-use crate::actors::provider::jobs::{JobNews, ProviderHandle, Submit, Ticket};
+use crate::actors::provider::jobs::{JobId, JobUpdate, ProviderHandle, Submit, Ticket};
 use crate::actors::runtime::actor_tasks::Errands;
 use crate::actors::runtime::log_context::Subject;
 use crate::actors::runtime::messages::{AskWhy, Dump, Shutdown};
@@ -23,7 +23,7 @@ use crate::actors::runtime::{clock, invariant_guard, profile};
 use crate::actors::telemetry::samples::SampleSink;
 use crate::actors::telemetry::traces::{Tracer, Traces};
 use nodepool_driver::facts::Facts;
-use nodepool_driver::job::{Job, News, Outcome};
+use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_model::config::Config;
 use nodepool_model::records::component::{ComponentKind, DEFAULT_PRIORITY, PoolComponent};
 use nodepool_model::records::ids::{LauncherId, NodeId, PoolId, ProviderName, RequestId};
@@ -517,15 +517,15 @@ impl Drop for PoolWorker {
     }
 }
 
-impl Handler<JobNews> for PoolWorker {
+impl Handler<JobUpdate> for PoolWorker {
     type Result = ();
 
-    fn handle(&mut self, message: JobNews, ctx: &mut Context<Self>) {
+    fn handle(&mut self, message: JobUpdate, ctx: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("JobNews");
-        if self.launch_news(&message, ctx) {
+        if self.on_launch_update(&message, ctx) {
             return;
         }
-        let News::Ended(result) = message.news else { return };
+        let JobEvent::Finished(result) = message.event else { return };
         let Some((request, node)) = self.probes.remove(&message.ticket) else { return };
         let found = match result {
             Ok(Outcome::Inspected(_, HostCheck::Failed { reason, .. })) => Probe::Dead(reason),

@@ -13,7 +13,7 @@ use crate::actors::runtime::messages::Shutdown;
 use nodepool_driver::driver::Outdated;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::Facts;
-use nodepool_driver::job::{Job, News, Notification, Outcome};
+use nodepool_driver::job::{Job, JobEvent, Notification, Outcome};
 use nodepool_drivers::common::keyscan::Scanner;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_model::records::resources::Amounts;
@@ -80,7 +80,7 @@ pub struct Submit {
 }
 
 impl Submit {
-    pub fn new(ticket: Ticket, job: Job, reply: Recipient<JobNews>) -> Self {
+    pub fn new(ticket: Ticket, job: Job, reply: Recipient<JobUpdate>) -> Self {
         Self { job, answer: Answer { ticket, reply: Some(reply), known: false, subject: Subject::default() } }
     }
 
@@ -98,7 +98,7 @@ impl Submit {
 pub struct Abandon {
     pub ticket: Ticket,
     /// The same as in the submit.
-    pub reply: Recipient<JobNews>,
+    pub reply: Recipient<JobUpdate>,
 }
 
 #[derive(Clone, Copy, Debug, Message)]
@@ -108,9 +108,9 @@ pub struct Drain;
 /// What a submitter hears.
 #[derive(Clone, Debug, Message, PartialEq)]
 #[rtype(result = "()")]
-pub struct JobNews {
+pub struct JobUpdate {
     pub ticket: Ticket,
-    pub news: News,
+    pub event: JobEvent,
 }
 
 /// The duty to answer one submit. Dropped unanswered, by a provider that stopped or a mailbox that was closed, it says
@@ -118,7 +118,7 @@ pub struct JobNews {
 pub struct Answer {
     ticket: Ticket,
     /// `None` once the job has ended.
-    reply: Option<Recipient<JobNews>>,
+    reply: Option<Recipient<JobUpdate>>,
     known: bool,
     subject: Subject,
 }
@@ -128,12 +128,12 @@ impl Answer {
     pub fn known(&mut self, id: &ExternalId) {
         if !self.known {
             self.known = true;
-            self.tell(News::Known(id.clone()));
+            self.tell(JobEvent::InstanceKnown(id.clone()));
         }
     }
 
     pub fn ended(mut self, result: Result<Outcome, CloudError>) {
-        self.tell(News::Ended(result));
+        self.tell(JobEvent::Finished(result));
         self.reply = None;
     }
 
@@ -155,16 +155,16 @@ impl Answer {
         self.ticket == abandon.ticket && self.reply.as_ref() == Some(&abandon.reply)
     }
 
-    fn tell(&self, news: News) {
+    fn tell(&self, news: JobEvent) {
         // Not bounded by the mailbox but by the protocol: at most two news for a job.
         if let Some(reply) = &self.reply {
-            reply.do_send(JobNews { ticket: self.ticket, news });
+            reply.do_send(JobUpdate { ticket: self.ticket, news });
         }
     }
 }
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        self.tell(News::Ended(Err(CloudError::given_up("the provider has stopped"))));
+        self.tell(JobEvent::Finished(Err(CloudError::given_up("the provider has stopped"))));
     }
 }

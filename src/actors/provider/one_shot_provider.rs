@@ -5,7 +5,7 @@ use std::sync::Arc;
 use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, System, WrapFuture};
 use tokio::sync::{oneshot, watch};
 
-use super::jobs::{JobNews, ProviderHandle};
+use super::jobs::{JobUpdate, ProviderHandle};
 use super::provider_client::{Asking, Counter};
 use super::providers;
 use super::task_manager::{Surroundings, Surveying};
@@ -118,10 +118,10 @@ impl Handler<Ask> for Clerk {
     }
 }
 
-impl Handler<JobNews> for Clerk {
+impl Handler<JobUpdate> for Clerk {
     type Result = ();
 
-    fn handle(&mut self, message: JobNews, _: &mut Context<Self>) {
+    fn handle(&mut self, message: JobUpdate, _: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("JobNews");
         self.asking.heard(message);
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use actix::Recipient;
 use tokio::sync::mpsc;
 
-use super::jobs::{Abandon, JobNews, ProviderHandle, Submit, Ticket};
+use super::jobs::{Abandon, JobId, JobUpdate, ProviderHandle, Submit, Ticket};
 use nodepool_driver::error::CloudError;
-use nodepool_driver::job::{Job, News, Outcome};
+use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_model::records::ids::ExternalId;
 
 /// The jobs that an actor has asked for on behalf of others.
@@ -20,7 +20,7 @@ pub struct Asking {
 
 #[derive(Default)]
 struct State {
-    open: BTreeMap<Ticket, mpsc::UnboundedSender<News>>,
+    open: BTreeMap<Ticket, mpsc::UnboundedSender<JobEvent>>,
     next: u64,
 }
 
@@ -29,25 +29,25 @@ struct State {
 pub struct Counter {
     pub asking: Asking,
     pub provider: ProviderHandle,
-    pub reply: Recipient<JobNews>,
+    pub reply: Recipient<JobUpdate>,
 }
 
 /// A job that is under way; dropped before its end, it is abandoned.
 pub struct Asked {
     counter: Counter,
     ticket: Ticket,
-    news: mpsc::UnboundedReceiver<News>,
+    events: mpsc::UnboundedReceiver<JobEvent>,
     has_ended: bool,
 }
 
 impl Asking {
     /// To be told of all news that the actor hears.
-    pub fn heard(&self, message: JobNews) {
+    pub fn heard(&self, message: JobUpdate) {
         let mut state = self.lock();
-        let has_ended = matches!(message.news, News::Ended(_));
-        if let Some(news) = state.open.get(&message.ticket) {
+        let has_ended = matches!(message.event, JobEvent::Finished(_));
+        if let Some(sender) = state.open.get(&message.ticket) {
             // Who waited may just have gone.
-            let _ = news.send(message.news);
+            let _ = sender.send(message.event);
         }
         if has_ended {
             state.open.remove(&message.ticket);
@@ -61,7 +61,7 @@ impl Asking {
 
 impl Counter {
     pub fn ask(&self, job: Job) -> Asked {
-        let (sender, news) = mpsc::unbounded_channel();
+        let (sender, events) = mpsc::unbounded_channel();
         let ticket = {
             let mut state = self.asking.lock();
             state.next += 1;
@@ -70,14 +70,14 @@ impl Counter {
             ticket
         };
         self.provider.submit.do_send(Submit::new(ticket, job, self.reply.clone()));
-        Asked { counter: self.clone(), ticket, news, has_ended: false }
+        Asked { counter: self.clone(), ticket, events, has_ended: false }
     }
 
     /// A job of which nothing but the end matters.
     pub async fn run(&self, job: Job) -> Result<Outcome, CloudError> {
         let mut asked = self.ask(job);
         loop {
-            if let News::Ended(result) = asked.next().await {
+            if let JobEvent::Finished(result) = asked.next().await {
                 return result;
             }
         }
@@ -97,11 +97,11 @@ impl Counter {
 
 impl Asked {
     /// The next news; after the end there are none to be asked for.
-    pub async fn next(&mut self) -> News {
-        let stopped = || News::Ended(Err(CloudError::given_up("the provider has stopped")));
-        let news = self.news.recv().await.unwrap_or_else(stopped);
-        self.has_ended |= matches!(news, News::Ended(_));
-        news
+    pub async fn next(&mut self) -> JobEvent {
+        let stopped = || JobEvent::Finished(Err(CloudError::given_up("the provider has stopped")));
+        let event = self.events.recv().await.unwrap_or_else(stopped);
+        self.has_ended |= matches!(event, JobEvent::Finished(_));
+        event
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::request::fulfillment::{Adoption, Claim, Finish};
 use crate::request::handler::HandOut;
 use crate::request::launch::ScanTarget;
-use nodepool_driver::job::{Job, News};
+use nodepool_driver::job::{Job, JobEvent};
 use nodepool_model::records::ids::{ExternalId, NodeId, RequestId};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::static_host::HostIdentity;
@@ -27,7 +27,7 @@ pub enum Event {
     Saved(NodeId, Result<(), WriteError>),
     Finished(RequestId, Result<(), WriteError>),
     /// Of the job of a node that is being launched.
-    News(NodeId, News),
+    JobUpdate(NodeId, JobEvent),
     /// A scan of this attempt of a node's launch.
     Scanned(NodeId, u32, Result<Vec<String>, String>),
     /// What `due` named has come.

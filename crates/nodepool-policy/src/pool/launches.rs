@@ -7,7 +7,7 @@ use crate::request::fulfillment::{Assembly, Stage, Step};
 use crate::request::launch::{Ask, Input};
 use crate::scheduler::pool_context::{Bidder, Choice};
 use crate::scheduler::reason::Reason;
-use nodepool_driver::job::News;
+use nodepool_driver::job::JobEvent;
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::resources::Amounts;
@@ -182,8 +182,8 @@ impl Pool {
         effects
     }
 
-    pub(crate) fn news(&mut self, node: &NodeId, news: News, world: &World<'_>) -> Vec<Effect> {
-        self.tell_launch(node, Input::News(news), world)
+    pub(crate) fn job_update(&mut self, node: &NodeId, event: JobEvent, world: &World<'_>) -> Vec<Effect> {
+        self.tell_launch(node, Input::News(event), world)
     }
 
     pub(crate) fn scanned(

@@ -150,7 +150,7 @@ impl Pool {
                 self.finished(&id, answer, world);
                 Vec::new()
             }
-            Event::News(node, news) => self.news(&node, news, world),
+            Event::JobUpdate(node, news) => self.job_update(&node, news, world),
             Event::Scanned(node, attempt, found) => self.scanned(&node, attempt, found, world),
             Event::Clock => {
                 let mut effects = self.clock(world);

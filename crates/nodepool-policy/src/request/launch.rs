@@ -8,7 +8,7 @@ use serde::Serialize;
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::{LaunchLabel, Launching};
 use nodepool_driver::instance::Instance;
-use nodepool_driver::job::{Job, LaunchOrder, News, Outcome};
+use nodepool_driver::job::{Job, LaunchOrder, Outcome};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::{Moment, Span};
 
@@ -18,7 +18,7 @@ const RETRY_UNWINDING: Span = Span(5.0);
 /// What a launch hears.
 #[derive(Debug)]
 pub enum Input {
-    News(News),
+    News(JobEvent),
     /// The host keys of the attempt of this number, or why there are none.
     Scanned(u32, Result<Vec<String>, String>),
     /// Time has passed.
@@ -183,8 +183,8 @@ impl Launch {
 
     pub fn step(&mut self, input: Input, now: Moment) -> Vec<Ask> {
         match input {
-            Input::News(News::Known(id)) => self.note_id(id),
-            Input::News(News::Ended(result)) => self.job_ended(result, now),
+            Input::News(JobEvent::InstanceKnown(id)) => self.note_id(id),
+            Input::News(JobEvent::Finished(result)) => self.job_ended(result, now),
             // An attempt that was given up may have left a scan behind, of an address that is another server's now.
             Input::Scanned(attempt, result) if attempt == self.attempt => self.scanned(result, now),
             Input::Scanned(..) => Vec::new(),

@@ -50,11 +50,11 @@ fn delete(id: &str) -> Ask {
 }
 
 fn ended(result: Result<Outcome, CloudError>) -> Input {
-    Input::News(News::Ended(result))
+    Input::News(JobEvent::Finished(result))
 }
 
 fn known(id: &str) -> Input {
-    Input::News(News::Known(ExternalId::text(id)))
+    Input::News(JobEvent::InstanceKnown(ExternalId::text(id)))
 }
 
 fn report(result: &'static str, took: f64) -> Ask {
