@@ -18,7 +18,7 @@ use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
 use nodepool_model::records::time::{Moment, Span, Timestamp};
 use nodepool_model::snapshot::Snapshot;
-use nodepool_policy::cleanup::planner::{self, Upkeep};
+use nodepool_policy::cleanup::planner::{self, CleanupPlanner};
 use nodepool_policy::inputs::World;
 use provider::{Provider, launch, on_paused_time, on_real_time, provider_section};
 use support::real::skipped;
@@ -279,7 +279,7 @@ fn a_host_that_passed_is_registered_while_another_is_still_being_checked() {
         now: Timestamp(1000.0),
         moment: Moment::at(1000.0),
     };
-    let effects = Upkeep::new(Span(28_800.0)).step(planner::Event::Wake, &world);
+    let effects = CleanupPlanner::new(Span(28_800.0)).step(planner::Event::Wake, &world);
     let registered = effects.iter().filter_map(|effect| match effect {
         planner::Effect::Register { node, .. } => node.hostname.as_deref(),
         _ => None,

@@ -6,7 +6,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::job::JobEvent;
 use nodepool_model::records::time::Span;
 use nodepool_model::snapshot::WriteError;
-use nodepool_policy::cleanup::planner::{self, Upkeep};
+use nodepool_policy::cleanup::planner::{self, CleanupPlanner};
 use nodepool_policy::pool::{Effect, Event};
 
 /// An hour is more than is ever waited for here, so nothing that happens then happens by chance.
@@ -48,16 +48,16 @@ fn what_could_not_be_deleted_rests_as_long_as_ever() {
     for by in BACK_AND_AHEAD {
         let nodes = vec!["1 labels=a used".to_owned()];
         let mut built = Scene::of(&Spec { hosts: vec!["h1 labels=a".to_owned()], nodes, ..Spec::default() }).built;
-        let mut upkeep = Upkeep::new(Span(28_800.0));
+        let mut planner = CleanupPlanner::new(Span(28_800.0));
         let deletions = |effects: Vec<planner::Effect>| effects.len();
-        assert_eq!(deletions(upkeep.step(planner::Event::Wake, &built.world())), 1);
+        assert_eq!(deletions(planner.step(planner::Event::Wake, &built.world())), 1);
         let refused = Err(WriteError::Failed("the cloud says no".to_owned()));
-        upkeep.step(planner::Event::Repaired(format!("node {}", node_id("1")), refused), &built.world());
+        planner.step(planner::Event::Repaired(format!("node {}", node_id("1")), refused), &built.world());
         built.set_clock(by);
-        assert_eq!(deletions(upkeep.step(planner::Event::Wake, &built.world())), 0, "it rests");
-        let due = upkeep.due().expect("it is tried again");
+        assert_eq!(deletions(planner.step(planner::Event::Wake, &built.world())), 0, "it rests");
+        let due = planner.due().expect("it is tried again");
         assert!((due - built.moment()).0 <= 5.0);
         built.wait_until(due);
-        assert_eq!(deletions(upkeep.step(planner::Event::Wake, &built.world())), 1);
+        assert_eq!(deletions(planner.step(planner::Event::Wake, &built.world())), 1);
     }
 }

@@ -9,7 +9,7 @@ use crate::worlds::{Built, LAUNCHER, Spec, build, pool_id};
 use nodepool_model::records::ids::{LauncherId, PoolId, RequestId};
 use nodepool_model::records::time::Span;
 use nodepool_model::snapshot::WriteError;
-use nodepool_policy::cleanup::planner::{self, Upkeep};
+use nodepool_policy::cleanup::planner::{self, CleanupPlanner};
 use nodepool_policy::cleanup::rules::Repair;
 use nodepool_policy::pool::{self, Pool};
 
@@ -29,11 +29,11 @@ fn plan(built: &Built) -> String {
     for effect in effects {
         writeln!(text, "pool {}", describe_effect(&effect)).unwrap();
     }
-    let mut upkeep = Upkeep::new(Span(28_800.0));
-    for effect in upkeep.step(planner::Event::Sweep, &world) {
-        writeln!(text, "upkeep {}", describe_upkeep(&effect)).unwrap();
+    let mut planner = CleanupPlanner::new(Span(28_800.0));
+    for effect in planner.step(planner::Event::Sweep, &world) {
+        writeln!(text, "upkeep {}", describe_cleanup_effect(&effect)).unwrap();
     }
-    if let Some(due) = upkeep.due() {
+    if let Some(due) = planner.due() {
         writeln!(text, "upkeep looks again in {} s", (due - built.moment()).0).unwrap();
     }
     text
@@ -52,7 +52,7 @@ fn describe_effect(effect: &pool::Effect) -> String {
     }
 }
 
-fn describe_upkeep(effect: &planner::Effect) -> String {
+fn describe_cleanup_effect(effect: &planner::Effect) -> String {
     match effect {
         planner::Effect::Repair(Repair::Retire { node, .. }) => format!("retires {node}"),
         planner::Effect::Repair(Repair::Release { request, node }) => format!("releases {} from {request}", node.id),

@@ -12,7 +12,7 @@ use nodepool_model::records::time::{Moment, Span};
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::Stored;
 use nodepool_model::snapshot::usage_totals::Ledger;
-use nodepool_policy::cleanup::planner::{self, Upkeep};
+use nodepool_policy::cleanup::planner::{self, CleanupPlanner};
 use nodepool_policy::cleanup::rules::Repair;
 use nodepool_policy::pool::{Effect, Event, Pool};
 use nodepool_policy::request::handler::HandOut;
@@ -243,8 +243,8 @@ proptest! {
     #[test]
     fn a_sweep_never_touches_locked_nodes_nor_held_ones_before_their_time(spec in specs()) {
         let built = build(&spec);
-        let mut upkeep = Upkeep::new(Span(28_800.0));
-        for effect in upkeep.step(planner::Event::Sweep, &built.world()) {
+        let mut planner = CleanupPlanner::new(Span(28_800.0));
+        for effect in planner.step(planner::Event::Sweep, &built.world()) {
             let touched: Vec<NodeId> = match effect {
                 planner::Effect::Repair(Repair::Retire { node, .. }) => vec![node],
                 planner::Effect::Repair(Repair::Release { node, .. }) => vec![node.id],

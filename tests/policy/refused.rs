@@ -3,7 +3,7 @@
 use crate::worlds::{Spec, build};
 use nodepool_model::records::time::Span;
 use nodepool_model::snapshot::WriteError;
-use nodepool_policy::cleanup::planner::{Effect, Event, Upkeep};
+use nodepool_policy::cleanup::planner::{Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
 
 /// The key of the repair that an effect asks for.
@@ -21,19 +21,19 @@ fn a_refused_repair_is_tried_again_if_the_picture_has_moved_on_meanwhile() {
     let spec = "hosts: [h1 labels=a check=not-needed]\nnodes: [1 host=h1 slot=0 used]\nexpect: ''\n";
     let spec: Spec = serde_yaml::from_str(spec).unwrap();
     let mut built = build(&spec);
-    let mut upkeep = Upkeep::new(Span(28_800.0));
-    let asked = repairs(&upkeep.step(Event::Wake, &built.world()));
+    let mut planner = CleanupPlanner::new(Span(28_800.0));
+    let asked = repairs(&planner.step(Event::Wake, &built.world()));
     assert_eq!(asked, ["node 0000000001"]);
     for error in [WriteError::Conflict, WriteError::Contended] {
         // The picture of the lock's end comes while the repair is under way.
         built.snapshot.revision += 1;
-        assert!(repairs(&upkeep.step(Event::Wake, &built.world())).is_empty(), "it is under way");
+        assert!(repairs(&planner.step(Event::Wake, &built.world())).is_empty(), "it is under way");
         let refused = Event::Repaired(asked[0].clone(), Err(error));
-        assert!(upkeep.step(refused, &built.world()).is_empty());
-        assert_eq!(upkeep.due(), Some(built.moment()), "a look is due at once");
-        assert_eq!(repairs(&upkeep.step(Event::Wake, &built.world())), asked);
+        assert!(planner.step(refused, &built.world()).is_empty());
+        assert_eq!(planner.due(), Some(built.moment()), "a look is due at once");
+        assert_eq!(repairs(&planner.step(Event::Wake, &built.world())), asked);
     }
     let refused = Event::Repaired(asked[0].clone(), Err(WriteError::Contended));
-    assert!(upkeep.step(refused, &built.world()).is_empty());
-    assert_eq!(upkeep.due(), None, "nothing has changed since, so nothing would be different");
+    assert!(planner.step(refused, &built.world()).is_empty());
+    assert_eq!(planner.due(), None, "nothing has changed since, so nothing would be different");
 }

@@ -7,13 +7,13 @@ use crate::worlds::{Spec, build};
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::static_host::HostCheck;
 use nodepool_model::records::time::Span;
-use nodepool_policy::cleanup::planner::{Effect, Event, Upkeep};
+use nodepool_policy::cleanup::planner::{Effect, Event};
 
 #[test]
 fn hundreds_of_dead_hosts_are_not_checked_all_at_once() {
     let hosts = (0..120).map(|number| format!("h{number} labels=a check=failed")).collect();
     let mut built = build(&Spec { hosts, ..Spec::default() });
-    let mut upkeep = Upkeep::new(Span(28_800.0));
+    let mut planner = CleanupPlanner::new(Span(28_800.0));
     let inspected = |effects: Vec<Effect>| {
         let host = |effect| match effect {
             Effect::Inspect { host, .. } => host,
@@ -21,9 +21,9 @@ fn hundreds_of_dead_hosts_are_not_checked_all_at_once() {
         };
         effects.into_iter().map(host).collect::<VecDeque<_>>()
     };
-    let mut under_way = inspected(upkeep.step(Event::Sweep, &built.world()));
+    let mut under_way = inspected(planner.step(Event::Sweep, &built.world()));
     assert_eq!(under_way.len(), 50);
-    assert!(inspected(upkeep.step(Event::Sweep, &built.world())).is_empty(), "the next sweep adds none");
+    assert!(inspected(planner.step(Event::Sweep, &built.world())).is_empty(), "the next sweep adds none");
     // One that passes meanwhile, as the pool found out, is not checked again.
     let provider = ProviderName::from("lab");
     let last = built.facts[&provider].standing[119].identity.clone();
@@ -31,9 +31,9 @@ fn hundreds_of_dead_hosts_are_not_checked_all_at_once() {
     let mut seen = 0;
     while let Some(host) = under_way.pop_front() {
         seen += 1;
-        under_way.extend(inspected(upkeep.step(Event::Inspected(provider.clone(), host), &built.world())));
+        under_way.extend(inspected(planner.step(Event::Inspected(provider.clone(), host), &built.world())));
         assert!(under_way.len() <= 50);
     }
     assert_eq!(seen, 119);
-    assert_eq!(inspected(upkeep.step(Event::Sweep, &built.world())).len(), 50, "all have had their turn");
+    assert_eq!(inspected(planner.step(Event::Sweep, &built.world())).len(), 50, "all have had their turn");
 }

@@ -9,14 +9,14 @@ use nodepool_model::records::node::Node;
 use nodepool_model::records::static_host::HostCheck;
 use nodepool_model::records::time::{Moment, Span};
 use nodepool_model::snapshot::{Snapshot, Stored, WriteError};
-use nodepool_policy::cleanup::planner::{Effect, Event, Upkeep};
+use nodepool_policy::cleanup::planner::{Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
 
 /// A launcher that finds its hosts as its spec says, however often it checks them.
 struct Launcher {
     built: Built,
-    upkeep: Upkeep,
-    finding: HostCheck,
+    planner: CleanupPlanner,
+    check_result: HostCheck,
 }
 
 impl Launcher {
@@ -28,22 +28,22 @@ impl Launcher {
         };
         let built = build(&spec);
         let finding = facts(&built).standing[0].check.clone();
-        Self { built, upkeep: Upkeep::new(Span(28_800.0)).with_name(name), finding }
+        Self { built, planner: CleanupPlanner::new(Span(28_800.0)).with_name(name), check_result: finding }
     }
 
     fn wake(&mut self) -> Vec<Effect> {
-        self.upkeep.step(Event::Wake, &self.built.world())
+        self.planner.step(Event::Wake, &self.built.world())
     }
 
     fn due(&self) -> Moment {
-        self.upkeep.due().expect("a rest ends")
+        self.planner.due().expect("a rest ends")
     }
 
     /// Carries out whatever is decided now, in ZooKeeper's tree and at the host; how many nodes that registers.
-    fn work(&mut self, event: Event, tree: &mut Tree) -> usize {
+    fn run_effects(&mut self, event: Event, tree: &mut SharedTree) -> usize {
         self.built.snapshot = tree.snapshot.clone();
         let mut registered = 0;
-        for effect in self.upkeep.step(event, &self.built.world()) {
+        for effect in self.planner.step(event, &self.built.world()) {
             let event = match effect {
                 Effect::Register { key, node } => {
                     registered += 1;
@@ -54,14 +54,14 @@ impl Launcher {
                     Event::Repaired(format!("node {node}"), result)
                 }
                 Effect::Inspect { provider, host } => {
-                    let check = self.finding.clone().stamped(self.built.now);
+                    let check = self.check_result.clone().stamped(self.built.now);
                     let facts = self.built.facts.get_mut(&provider).unwrap();
                     Arc::make_mut(facts).note_check(&host, check);
                     Event::Inspected(provider, host)
                 }
                 other => panic!("{other:?}"),
             };
-            self.upkeep.step(event, &self.built.world());
+            self.planner.step(event, &self.built.world());
         }
         registered
     }
@@ -72,12 +72,12 @@ fn facts(built: &Built) -> &Facts {
 }
 
 /// What both launchers see.
-struct Tree {
+struct SharedTree {
     snapshot: Snapshot,
     next: u32,
 }
 
-impl Tree {
+impl SharedTree {
     fn add(&mut self, node: Node) -> NodeId {
         self.next += 1;
         let id = node_id(&self.next.to_string());
@@ -103,13 +103,13 @@ const IN_USE: &str = "1 host=h1 slot=0 in-use locked age=5";
 fn registered(checks: [&str; 2], node: &str) -> usize {
     let mut launchers = [Launcher::new("one", checks[0], &[IN_USE]), Launcher::new("other", checks[1], &[IN_USE])];
     launchers.iter_mut().for_each(|launcher| assert_eq!(launcher.wake(), []));
-    let mut tree = Tree { snapshot: Launcher::new("", checks[0], &[node]).built.snapshot, next: 100 };
+    let mut tree = SharedTree { snapshot: Launcher::new("", checks[0], &[node]).built.snapshot, next: 100 };
     let mut count = 0;
     for tenth in 0..150 {
         for launcher in &mut launchers {
             launcher.built.wait_until(Moment::at(10_000.0 + f64::from(tenth) / 10.0));
             let event = if tenth == 0 { Event::Sweep } else { Event::Wake };
-            count += launcher.work(event, &mut tree);
+            count += launcher.run_effects(event, &mut tree);
         }
     }
     assert_eq!(tree.snapshot.node_count(), 1, "the slot is filled once in the end");
@@ -146,10 +146,10 @@ fn a_slot_that_others_emptied_rests_and_its_host_is_checked_before_it_is_filled(
         assert_eq!(launcher.wake(), [], "the check is under way");
 
         let Effect::Inspect { provider, host } = effects.into_iter().next().unwrap() else { unreachable!() };
-        let check = launcher.finding.clone().stamped(launcher.built.now);
+        let check = launcher.check_result.clone().stamped(launcher.built.now);
         Arc::make_mut(launcher.built.facts.get_mut(&provider).unwrap()).note_check(&host, check);
         assert_eq!(launcher.wake(), [], "the facts are there before the check is known to be over");
-        launcher.upkeep.step(Event::Inspected(provider, host), &launcher.built.world());
+        launcher.planner.step(Event::Inspected(provider, host), &launcher.built.world());
         assert_eq!(launcher.due(), launcher.built.moment(), "a look is due at once");
         let effects = launcher.wake();
         assert!(matches!(&effects[..], [Effect::Register { .. }]), "{effects:?}");
@@ -178,11 +178,11 @@ fn a_slot_that_we_emptied_is_filled_at_once_though_its_end_is_seen_before_it_is_
         let mut launcher = Launcher::new("one", "not-needed", &[&format!("1 host=h1 slot={slot} in-use locked")]);
         assert_eq!(launcher.wake(), []);
         launcher.built.snapshot = Launcher::new("one", "not-needed", &[&node]).built.snapshot;
-        let effects = launcher.upkeep.step(Event::Sweep, &launcher.built.world());
+        let effects = launcher.planner.step(Event::Sweep, &launcher.built.world());
         assert!(matches!(&effects[..], [Effect::Repair(Repair::Retire { .. })]), "{node}: {effects:?}");
         launcher.built.snapshot.remove_node(&node_id("1"));
         assert_eq!(launcher.wake(), [], "{node}");
-        launcher.upkeep.step(Event::Repaired("node 0000000001".to_owned(), Ok(())), &launcher.built.world());
+        launcher.planner.step(Event::Repaired("node 0000000001".to_owned(), Ok(())), &launcher.built.world());
         let effects = launcher.wake();
         assert!(matches!(&effects[..], [Effect::Register { .. }]), "{node}: {effects:?}");
     }
@@ -204,13 +204,13 @@ fn launcher_with_a_server(node: &str) -> Launcher {
 fn servers_of_the_driver_that_a_provider_had_before_keep_their_records_and_are_told_of_once() {
     for node in ["1 host=h1 slot=0", "1 host=h1 slot=0 used", "1 host=h1 slot=0 deleting", "1 host=h9 slot=0"] {
         let mut launcher = launcher_with_a_server(node);
-        let effects = launcher.upkeep.step(Event::Sweep, &launcher.built.world());
+        let effects = launcher.planner.step(Event::Sweep, &launcher.built.world());
         let is_told = |effect: &Effect| matches!(effect, Effect::Stranded { nodes, .. } if *nodes == [node_id("1")]);
         let is_registered = |effect: &Effect| matches!(effect, Effect::Register { .. });
         assert!(
             effects.iter().any(is_told) && effects.iter().any(is_registered) && effects.len() == 2,
             "{node}: {effects:?}"
         );
-        assert_eq!(launcher.upkeep.step(Event::Sweep, &launcher.built.world()), [], "{node}");
+        assert_eq!(launcher.planner.step(Event::Sweep, &launcher.built.world()), [], "{node}");
     }
 }

@@ -24,7 +24,7 @@ use nodepool_model::records::ids::{NodeId, ProviderName};
 use nodepool_model::records::static_host::HostIdentity;
 use nodepool_model::records::time::Span;
 use nodepool_model::snapshot::{NodeChange, WriteError};
-use nodepool_policy::cleanup::planner::{Effect, Event, Upkeep};
+use nodepool_policy::cleanup::planner::{Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
 use nodepool_policy::invariants::nodes::of_ledger;
 use nodepool_zk::txn::store::Store;
@@ -47,7 +47,7 @@ pub struct CleanupWorkerParts {
 
 pub struct CleanupWorker {
     pub(crate) parts: CleanupWorkerParts,
-    upkeep: Upkeep,
+    planner: CleanupPlanner,
     triggers: Triggers,
     facts: BTreeMap<ProviderName, Arc<Facts>>,
     checks: BTreeMap<Ticket, (ProviderName, Option<HostIdentity>)>,
@@ -70,7 +70,9 @@ impl CleanupWorker {
         let mut triggers = Triggers::new(parts.store.mirror().clone());
         triggers.watch_facts(parts.providers.values().map(|provider| provider.facts.clone()).collect());
         Self {
-            upkeep: Upkeep::new(parts.lock_age).with_rest(Span(parts.tick.as_secs_f64())).with_name(&parts.name),
+            planner: CleanupPlanner::new(parts.lock_age)
+                .with_rest(Span(parts.tick.as_secs_f64()))
+                .with_name(&parts.name),
             triggers,
             facts: BTreeMap::new(),
             checks: BTreeMap::new(),
@@ -98,11 +100,11 @@ impl CleanupWorker {
             label_status_log::tell(&before, &self.facts);
         }
         let world = clock::world(&self.parts.config, &snapshot, &self.facts);
-        for effect in self.upkeep.step(event, &world) {
+        for effect in self.planner.step(event, &world) {
             self.perform(effect, ctx);
         }
         // Nodes reach an age without any event.
-        self.triggers.requeue_at(self.upkeep.due());
+        self.triggers.requeue_at(self.planner.due());
     }
 
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
@@ -139,7 +141,7 @@ impl CleanupWorker {
             }
             Effect::Inspect { provider, host } => self.check(provider, Some(host), ctx),
             Effect::Survey(provider) => self.check(provider, None, ctx),
-            Effect::Stranded { provider, nodes } => tell_stranded(&provider, &nodes),
+            Effect::Stranded { provider, nodes } => log_undeletable(&provider, &nodes),
         }
     }
 
@@ -224,7 +226,7 @@ impl Reconcile for CleanupWorker {
     }
 }
 
-fn tell_stranded(provider: &ProviderName, nodes: &[NodeId]) {
+fn log_undeletable(provider: &ProviderName, nodes: &[NodeId]) {
     let nodes = nodes.iter().map(|id| id.as_str()).collect::<Vec<_>>().join(" ");
     warn!(
         target: "nodepool.CleanupWorker", %provider, nodes,
@@ -301,6 +303,6 @@ impl Handler<Dump> for CleanupWorker {
 
     fn handle(&mut self, _: Dump, _: &mut Context<Self>) -> Option<serde_json::Value> {
         let _measured = profile::handling::<Self>("Dump");
-        serde_json::to_value(self.upkeep.observe(clock::moment())).ok()
+        serde_json::to_value(self.planner.observe(clock::moment())).ok()
     }
 }

@@ -70,7 +70,7 @@ const MOST_RETRIED: usize = 50;
 const REST: Span = Span(5.0);
 
 #[derive(Debug)]
-pub struct Upkeep {
+pub struct CleanupPlanner {
     lock_age: Span,
     /// What is under way, and the picture it was decided on.
     in_flight: BTreeMap<String, u64>,
@@ -102,7 +102,7 @@ pub struct Upkeep {
     failed: BTreeMap<String, String>,
 }
 
-impl Upkeep {
+impl CleanupPlanner {
     pub fn new(lock_age: Span) -> Self {
         Self {
             lock_age,
@@ -270,13 +270,13 @@ impl Upkeep {
         for repair in repairs {
             let is_full = match repair {
                 Repair::Delete { .. } => self.deleting.len() >= MOST_DELETIONS,
-                _ => self.is_writing_enough(),
+                _ => self.is_write_limit_reached(),
             };
             if is_full || !self.begin(repair.key(), world) {
                 continue;
             }
             if let Repair::Retire { node, .. } = &repair {
-                self.note_leaving(node, world);
+                self.note_removal(node, world);
             }
             if let Repair::Delete { .. } = &repair {
                 self.deleting.insert(repair.key());
@@ -285,7 +285,7 @@ impl Upkeep {
         }
     }
 
-    fn is_writing_enough(&self) -> bool {
+    fn is_write_limit_reached(&self) -> bool {
         self.writes() >= MOST_IN_FLIGHT
     }
 
@@ -294,7 +294,7 @@ impl Upkeep {
     }
 
     /// The slot of this node is about to be empty.
-    fn note_leaving(&mut self, id: &NodeId, world: &World<'_>) {
+    fn note_removal(&mut self, id: &NodeId, world: &World<'_>) {
         let Some(node) = world.snapshot.node(id).map(|stored| &stored.record) else { return };
         let (Some(provider), Some(host)) = (&node.provider, static_hosts::identity_of(node)) else { return };
         let slots = self.slots.entry(provider.clone()).or_default();
@@ -355,7 +355,7 @@ impl Upkeep {
             slots.see(places, self.slot_rest, world);
             let vacancies = slots.vacancies().clone();
             for step in static_hosts::plan(provider, facts, table, &vacancies, world) {
-                if self.is_writing_enough() {
+                if self.is_write_limit_reached() {
                     return;
                 }
                 self.take_step(name, step, world, effects);
@@ -386,8 +386,8 @@ impl Upkeep {
     }
 
     fn inspect(&mut self, provider: &ProviderName, host: HostIdentity, world: &World<'_>, effects: &mut Vec<Effect>) {
-        if let Entry::Vacant(place) = self.inspecting.entry((provider.clone(), host.clone())) {
-            place.insert(world.moment);
+        if let Entry::Vacant(entry) = self.inspecting.entry((provider.clone(), host.clone())) {
+            entry.insert(world.moment);
             effects.push(Effect::Inspect { provider: provider.clone(), host });
         }
     }
@@ -398,8 +398,8 @@ impl Upkeep {
             return false;
         }
         match self.in_flight.entry(key) {
-            Entry::Vacant(place) => {
-                place.insert(world.snapshot.revision);
+            Entry::Vacant(entry) => {
+                entry.insert(world.snapshot.revision);
                 true
             }
             Entry::Occupied(_) => false,
@@ -436,7 +436,7 @@ impl Upkeep {
 
 /// What a dump shows.
 #[derive(Clone, Debug, Serialize)]
-pub struct UpkeepView {
+pub struct CleanupView {
     pub actor: &'static str,
     pub in_flight: Vec<String>,
     pub inspecting: Vec<String>,
@@ -448,9 +448,9 @@ pub struct UpkeepView {
     pub due_in_s: Option<f64>,
 }
 
-impl Upkeep {
-    pub fn observe(&self, now: Moment) -> UpkeepView {
-        UpkeepView {
+impl CleanupPlanner {
+    pub fn observe(&self, now: Moment) -> CleanupView {
+        CleanupView {
             actor: "CleanupWorker",
             in_flight: self.in_flight.keys().cloned().collect(),
             inspecting: self.inspecting.keys().map(|(provider, host)| format!("{host} of {provider}")).collect(),
