@@ -29,7 +29,7 @@ fn main() {
 }
 
 /// A provider with many hosts, all of them idle nodes, and some open requests.
-struct Scene {
+struct DecisionHarness {
     id: PoolId,
     launcher: LauncherId,
     config: Arc<Config>,
@@ -37,7 +37,7 @@ struct Scene {
     facts: BTreeMap<ProviderName, Arc<Facts>>,
 }
 
-impl Scene {
+impl DecisionHarness {
     fn new(nodes: usize, requests: usize, label: &str) -> Self {
         let id = PoolId::new("static-bench", "main");
         let launcher = LauncherId::from(LAUNCHER);
@@ -138,18 +138,18 @@ fn registration(id: &PoolId, launcher: &LauncherId) -> PoolComponent {
 /// The verdict on one request that can be served at once.
 #[divan::bench(args = NODES)]
 fn verdict(bencher: Bencher<'_, '_>, nodes: usize) {
-    let scene = Scene::new(nodes, 1, "bench");
-    let world = scene.world();
-    let provider = &scene.config.providers[&scene.id.provider];
-    let hosts = Hosts::of(scene.facts[&scene.id.provider].clone(), &scene.id);
+    let harness = DecisionHarness::new(nodes, 1, "bench");
+    let world = harness.world();
+    let provider = &harness.config.providers[&harness.id.provider];
+    let hosts = Hosts::of(harness.facts[&harness.id.provider].clone(), &harness.id);
     let bidder = Bidder {
-        id: &scene.id,
-        launcher: &scene.launcher,
+        id: &harness.id,
+        launcher: &harness.launcher,
         provider,
-        pool: &provider.pools[&scene.id.pool],
+        pool: &provider.pools[&harness.id.pool],
         hosts: &hosts,
     };
-    let (id, request) = scene.snapshot.requests().next().expect("there is a request");
+    let (id, request) = harness.snapshot.requests().next().expect("there is a request");
     let claims = Claims::default();
     bencher.bench_local(|| {
         let verdict = decide(black_box(id), request, &bidder, &claims, &world);
@@ -161,9 +161,9 @@ fn verdict(bencher: Bencher<'_, '_>, nodes: usize) {
 /// A whole look of a pool at one open request: decided, the transaction written down, the answer taken in.
 #[divan::bench(args = NODES)]
 fn look(bencher: Bencher<'_, '_>, nodes: usize) {
-    let scene = Scene::new(nodes, 1, "bench");
-    let world = scene.world();
-    let mut pool = Pool::new(scene.id.clone(), scene.launcher.clone());
+    let harness = DecisionHarness::new(nodes, 1, "bench");
+    let world = harness.world();
+    let mut pool = Pool::new(harness.id.clone(), harness.launcher.clone());
     bencher.bench_local(|| {
         let effects = pool.step(Event::Wake, &world);
         let [Effect::HandOut(plan)] = &effects[..] else { panic!("{effects:?}") };
@@ -174,9 +174,9 @@ fn look(bencher: Bencher<'_, '_>, nodes: usize) {
 /// A look at many requests that have to wait, with 10,000 nodes.
 #[divan::bench(args = [100, 1_000, 10_000])]
 fn waiting(bencher: Bencher<'_, '_>, requests: usize) {
-    let scene = Scene::new(10_000, requests, "scarce");
-    let world = scene.world();
-    let mut pool = Pool::new(scene.id.clone(), scene.launcher.clone());
+    let harness = DecisionHarness::new(10_000, requests, "scarce");
+    let world = harness.world();
+    let mut pool = Pool::new(harness.id.clone(), harness.launcher.clone());
     bencher.bench_local(|| {
         let effects = pool.step(Event::Wake, &world);
         assert!(effects.is_empty(), "{effects:?}");

@@ -15,7 +15,7 @@ use support::wait;
 const ARGUMENTS: [&str; 6] = ["-c", "nodepool.yaml", "-p", "run.pid", "-l", "logging.yaml"];
 
 /// A place whose daemons log into a file, with a coordinator.
-async fn place() -> (Place, Coordinator) {
+async fn start_coordinator() -> (Place, Coordinator) {
     let place = Place::new("");
     let coordinator = Coordinator::start(&place.path("coordinator")).await;
     place.configure(&coordinator.configuration());
@@ -63,7 +63,7 @@ impl Drop for Background {
 
 #[tokio::test]
 async fn the_daemon_is_on_its_own_when_the_starter_ends() {
-    let (place, _coordinator) = place().await;
+    let (place, _coordinator) = start_coordinator().await;
     let (daemon, starter) = Background::start(&place).await;
     assert_eq!((text(&starter.stdout), text(&starter.stderr)), (String::new(), String::new()));
     assert_eq!(fs::read_link(daemon.about("cwd")).unwrap(), Path::new("/"));
@@ -89,7 +89,7 @@ async fn the_daemon_is_on_its_own_when_the_starter_ends() {
 
 #[tokio::test]
 async fn what_goes_wrong_at_the_start_is_told_to_the_starter() {
-    let (place, _coordinator) = place().await;
+    let (place, _coordinator) = start_coordinator().await;
     place.write("broken.yaml", "labels: [");
     let cases: [(&[&str], &str); 4] = [
         (&["-c", "broken.yaml", "-p", "run.pid", "-l", "logging.yaml"], "broken.yaml"),
@@ -108,7 +108,7 @@ async fn what_goes_wrong_at_the_start_is_told_to_the_starter() {
 
 #[tokio::test]
 async fn a_second_daemon_waits_for_the_pid_file_and_then_gives_up() {
-    let (place, _coordinator) = place().await;
+    let (place, _coordinator) = start_coordinator().await;
     let (first, _) = Background::start(&place).await;
     let command = place.command(LAUNCHER, &ARGUMENTS);
     let second = tokio::process::Command::from(command).output().await.unwrap();
@@ -121,7 +121,7 @@ async fn a_second_daemon_waits_for_the_pid_file_and_then_gives_up() {
 // operations.md check 54
 #[tokio::test]
 async fn the_pid_file_of_a_killed_daemon_is_taken_over() {
-    let (place, _coordinator) = place().await;
+    let (place, _coordinator) = start_coordinator().await;
     let (killed, _) = Background::start(&place).await;
     kill(killed.pid, Signal::SIGKILL).unwrap();
     killed.ends().await;
@@ -132,7 +132,7 @@ async fn the_pid_file_of_a_killed_daemon_is_taken_over() {
 
 #[tokio::test]
 async fn the_pid_file_goes_with_the_daemon_whichever_signal_ends_it() {
-    let (place, _coordinator) = place().await;
+    let (place, _coordinator) = start_coordinator().await;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let (daemon, _) = Background::start(&place).await;
         place.becomes_ready().await;

@@ -17,14 +17,14 @@ use zookeeper_server::{EmbeddedOptions, EmbeddedServer};
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A coordinator, a session with it, and a directory with a configuration that names it.
-struct Shop {
+struct CliHarness {
     home: TempDir,
     zk: std::sync::Arc<RealConnection>,
     server: EmbeddedServer,
 }
 
-impl Shop {
-    async fn open() -> Shop {
+impl CliHarness {
+    async fn new() -> CliHarness {
         let home = tempfile::tempdir().unwrap();
         let options = EmbeddedOptions { data_dir: home.path().join("store"), first_port: 0, now_ms };
         let server = EmbeddedServer::start(options).await.unwrap();
@@ -37,7 +37,7 @@ impl Shop {
         std::fs::write(home.path().join("nodepool.yaml"), &configuration).unwrap();
         std::fs::write(home.path().join("nodepool-data/nodepool.yaml"), &configuration).unwrap();
         let zk = connect(ConnectOptions::plain("127.0.0.1", port)).await.unwrap();
-        Shop { home, zk, server }
+        CliHarness { home, zk, server }
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -51,7 +51,7 @@ impl Shop {
         said(self.command(&words)).await
     }
 
-    fn start(&self, words: &[&str]) -> Child {
+    fn spawn(&self, words: &[&str]) -> Child {
         let words: Vec<&str> = ["-c", "nodepool.yaml"].into_iter().chain(words.iter().copied()).collect();
         self.command(&words).spawn().unwrap()
     }
@@ -73,7 +73,7 @@ impl Shop {
     }
 
     /// Gives the one request there is a node per label, as a launcher would.
-    async fn fulfil(&self) {
+    async fn fulfill_request(&self) {
         let name = wait::until_some("a request", DEADLINE, async || {
             self.children("/nodepool/requests").await.into_iter().next()
         })
@@ -97,7 +97,7 @@ impl Shop {
         self.zk.set(&path, request.to_string().into(), -1).await.unwrap();
     }
 
-    async fn assert_given_back(&self, nodes: usize) {
+    async fn assert_released(&self, nodes: usize) {
         assert_eq!(self.children("/nodepool/requests").await, Vec::<String>::new());
         for index in 0..nodes {
             let path = format!("/nodepool/nodes/{index:010}");
@@ -106,7 +106,7 @@ impl Shop {
         }
     }
 
-    async fn close(self) {
+    async fn stop(self) {
         self.zk.close().await;
         self.server.stop().await;
     }
@@ -168,41 +168,45 @@ async fn help_version_and_mistakes_have_their_statuses() {
 // operations.md check 3
 #[tokio::test]
 async fn odd_records_of_others_are_shown_or_named_and_never_in_the_way() {
-    let shop = Shop::open().await;
+    let harness = CliHarness::new().await;
     let node = r#"{"state": "ready", "state_time": 99999999999, "type": ["标签", "x"], "comment": "two\nlines\u001b[2J",
         "external_id": {"pod": true}, "connection_port": {"token": "secret"}, "provider": "p"}"#;
-    shop.put("/nodepool/nodes/0000000002", node.as_bytes()).await;
-    shop.put("/nodepool/nodes/0000000001", b"\xff\x00").await;
-    shop.put("/nodepool/nodes/0000000000", b"").await;
-    let said = shop.run("list --detail").await;
-    assert_eq!(said.status, Some(0));
-    assert!(said.out.contains("| 0000000002 | p        | 标签,x |"), "{}", said.out);
-    assert!(said.out.contains("| lines\\x1b[2J |") && said.out.contains("{'pod': True}"), "{}", said.out);
-    assert!(said.out.contains("| redacted |") && !said.out.contains("secret"), "{}", said.out);
-    assert_eq!(said.notes.lines().count(), 2, "{}", said.notes);
-    assert!(said.notes.contains("/nodepool/nodes/0000000001 is skipped"), "{}", said.notes);
-    let json: Value = serde_json::from_str(&shop.run("list -o json").await.out).unwrap();
+    harness.put("/nodepool/nodes/0000000002", node.as_bytes()).await;
+    harness.put("/nodepool/nodes/0000000001", b"\xff\x00").await;
+    harness.put("/nodepool/nodes/0000000000", b"").await;
+    let output = harness.run("list --detail").await;
+    assert_eq!(output.status, Some(0));
+    assert!(output.stdout.contains("| 0000000002 | p        | 标签,x |"), "{}", output.stdout);
+    assert!(
+        output.stdout.contains("| lines\\x1b[2J |") && output.stdout.contains("{'pod': True}"),
+        "{}",
+        output.stdout
+    );
+    assert!(output.stdout.contains("| redacted |") && !output.stdout.contains("secret"), "{}", output.stdout);
+    assert_eq!(output.stderr.lines().count(), 2, "{}", output.stderr);
+    assert!(output.stderr.contains("/nodepool/nodes/0000000001 is skipped"), "{}", output.stderr);
+    let json: Value = serde_json::from_str(&harness.run("list -o json").await.stdout).unwrap();
     assert_eq!(json[0]["server_id"], json!({"pod": true}));
-    assert_eq!(shop.children("/nodepool/nodes/0000000002").await, Vec::<String>::new());
-    shop.close().await;
+    assert_eq!(harness.children("/nodepool/nodes/0000000002").await, Vec::<String>::new());
+    harness.stop().await;
 }
 
 #[tokio::test]
-async fn without_a_configuration_the_one_of_a_standalone_server_is_used_and_named() {
-    let shop = Shop::open().await;
-    let here = said(shop.command(&["request-list"])).await;
-    assert_eq!((here.status, here.notes.as_str()), (Some(0), "using ./nodepool-data/nodepool.yaml\n"));
+async fn the_standalone_configuration_is_the_default_and_is_named() {
+    let harness = CliHarness::new().await;
+    let here = output_of(harness.command(&["request-list"])).await;
+    assert_eq!((here.status, here.stderr.as_str()), (Some(0), "using ./nodepool-data/nodepool.yaml\n"));
     let empty = tempfile::tempdir().unwrap();
     let mut elsewhere = nodepool(&["request-list"]);
     elsewhere.current_dir(empty.path());
-    let elsewhere = said(elsewhere).await;
+    let elsewhere = output_of(elsewhere).await;
     assert_eq!(elsewhere.status, Some(1));
-    assert!(elsewhere.last_note().contains("name a configuration with -c"), "{}", elsewhere.notes);
-    shop.close().await;
+    assert!(elsewhere.last_stderr_line().contains("name a configuration with -c"), "{}", elsewhere.stderr);
+    harness.stop().await;
 }
 
 #[tokio::test]
-async fn an_unreachable_zookeeper_is_explained_and_given_up_in_time() {
+async fn an_unreachable_zookeeper_is_reported_within_the_timeout() {
     let home = tempfile::tempdir().unwrap();
     // Bound and dropped: nobody listens there.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -210,97 +214,97 @@ async fn an_unreachable_zookeeper_is_explained_and_given_up_in_time() {
     let text = format!("{{zookeeper-servers: [{{host: 127.0.0.1, port: {free}}}], labels: [], providers: []}}");
     std::fs::write(&file, text).unwrap();
     let words = ["-c", file.to_str().unwrap(), "list", "--timeout", "1", "-o", "json"];
-    let said = said(nodepool(&words)).await;
-    assert_eq!(said.status, Some(1));
-    assert!(said.notes.contains("WARNING nodepool.zk.ZooKeeperClient: "), "{}", said.notes);
-    assert!(said.last_note().contains(&format!("127.0.0.1:{free}")), "{}", said.notes);
-    let document: Value = serde_json::from_str(&said.out).unwrap();
+    let output = output_of(nodepool(&words)).await;
+    assert_eq!(output.status, Some(1));
+    assert!(output.stderr.contains("WARNING nodepool.zk.ZooKeeperClient: "), "{}", output.stderr);
+    assert!(output.last_stderr_line().contains(&format!("127.0.0.1:{free}")), "{}", output.stderr);
+    let document: Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(document["outcome"], "failed");
 }
 
 #[tokio::test]
-async fn files_that_cannot_be_loaded_end_with_the_reason_and_are_refused_by_the_validator() {
+async fn unloadable_files_fail_with_a_reason_and_fail_validation() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("nodepool.yaml");
     for text in ["labels: [", "\u{0}", "- a", "{labels: [{name: a}], providers: [{name: p, driver: statik}]}"] {
         std::fs::write(&file, text).unwrap();
         for command in ["list", "config-validate"] {
-            let said = said(nodepool(&["-c", file.to_str().unwrap(), command])).await;
-            assert_eq!(said.status, Some(1), "{text} {command}: {}", said.notes);
-            assert!(said.last_note().contains("nodepool.yaml"), "{text} {command}: {}", said.notes);
+            let output = output_of(nodepool(&["-c", file.to_str().unwrap(), command])).await;
+            assert_eq!(output.status, Some(1), "{text} {command}: {}", output.stderr);
+            assert!(output.last_stderr_line().contains("nodepool.yaml"), "{text} {command}: {}", output.stderr);
         }
     }
     let servers = "zookeeper-servers: [{host: localhost}]";
     std::fs::write(&file, format!("{{zookeper-timeout: 1, {servers}, labels: [], providers: []}}")).unwrap();
-    let refused = said(nodepool(&["-c", file.to_str().unwrap(), "config-validate", "-o", "json"])).await;
-    let document: Value = serde_json::from_str(&refused.out).unwrap();
+    let refused = output_of(nodepool(&["-c", file.to_str().unwrap(), "config-validate", "-o", "json"])).await;
+    let document: Value = serde_json::from_str(&refused.stdout).unwrap();
     assert_eq!(document["problems"].as_array().map(Vec::len), Some(1), "{document}");
-    assert!(refused.last_note().ends_with("is not valid: 1 error"), "{}", refused.notes);
+    assert!(refused.last_stderr_line().ends_with("is not valid: 1 error"), "{}", refused.stderr);
     std::fs::write(&file, format!("{{{servers}, labels: [], providers: []}}")).unwrap();
-    let said = said(nodepool(&["-c", file.to_str().unwrap(), "config-validate"])).await;
-    assert_eq!((said.status, said.notes.lines().count()), (Some(0), 1), "{}", said.notes);
+    let output = output_of(nodepool(&["-c", file.to_str().unwrap(), "config-validate"])).await;
+    assert_eq!((output.status, output.stderr.lines().count()), (Some(0), 1), "{}", output.stderr);
 }
 
 #[tokio::test]
-async fn a_result_that_cannot_be_written_is_a_failure_with_its_reason() {
-    let shop = Shop::open().await;
+async fn a_failed_write_of_the_output_is_an_error() {
+    let harness = CliHarness::new().await;
     for format in ["table", "json"] {
-        let mut command = shop.command(&["-c", "nodepool.yaml", "-o", format, "list"]);
+        let mut command = harness.command(&["-c", "nodepool.yaml", "-o", format, "list"]);
         command.stdout(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
-        let said = ended(command.spawn().unwrap()).await;
-        assert_eq!(said.status, Some(1));
-        assert!(said.last_note().contains("No space left on device"), "{format}: {:?}", said.notes);
+        let output = wait_for_output(command.spawn().unwrap()).await;
+        assert_eq!(output.status, Some(1));
+        assert!(output.last_stderr_line().contains("No space left on device"), "{format}: {:?}", output.stderr);
     }
     // Of flags that are given twice the last one counts.
-    let said = shop.run("--debug --debug -c /nonexistent -c nodepool.yaml list").await;
-    assert_eq!(said.status, Some(0), "{}", said.notes);
-    assert!(said.notes.contains("DEBUG nodepool.zk.ZooKeeperClient: connected"), "{}", said.notes);
-    shop.close().await;
+    let output = harness.run("--debug --debug -c /nonexistent -c nodepool.yaml list").await;
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    assert!(output.stderr.contains("DEBUG nodepool.zk.ZooKeeperClient: connected"), "{}", output.stderr);
+    harness.stop().await;
 }
 
 #[tokio::test]
-async fn an_export_that_does_not_fit_the_disk_leaves_the_one_before_and_a_pipe_gets_its_own() {
-    let shop = Shop::open().await;
+async fn a_failed_export_keeps_the_previous_file() {
+    let harness = CliHarness::new().await;
     let record = json!({"state": "ready", "state_time": 5.0, "builder": "b".repeat(2000)});
-    shop.put("/nodepool/images/debian/builds/b1", record.to_string().as_bytes()).await;
-    let file = shop.home.path().join("export.json");
-    assert_eq!(shop.run("export-image-data export.json").await.status, Some(0));
+    harness.put("/nodepool/images/debian/builds/b1", record.to_string().as_bytes()).await;
+    let file = harness.home.path().join("export.json");
+    assert_eq!(harness.run("export-image-data export.json").await.status, Some(0));
     let before = std::fs::read(&file).unwrap();
     // In units of 512 bytes, and the write fails instead of ending the process.
     let script = "trap '' XFSZ; ulimit -f 2; exec \"$0\" -c nodepool.yaml export-image-data export.json";
     let mut command = Command::new("sh");
-    command.args(["-c", script, env!("CARGO_BIN_EXE_nodepool")]).current_dir(shop.home.path()).kill_on_drop(true);
+    command.args(["-c", script, env!("CARGO_BIN_EXE_nodepool")]).current_dir(harness.home.path()).kill_on_drop(true);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let failed = said(command).await;
     assert_eq!(failed.status, Some(1), "{}", failed.notes);
     assert!(failed.last_note().contains("cannot write export.json: "), "{}", failed.notes);
     assert_eq!(std::fs::read(&file).unwrap(), before);
-    let left = std::fs::read_dir(shop.home.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let left = std::fs::read_dir(harness.home.path()).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(left.filter(|name| name.to_string_lossy().contains("export.json")).count(), 1);
-    let piped = shop.run("export-image-data /dev/stdout").await;
+    let piped = harness.run("export-image-data /dev/stdout").await;
     assert_eq!((piped.status, piped.out.as_bytes()), (Some(0), &*before));
-    shop.close().await;
+    harness.stop().await;
 }
 
 #[tokio::test]
 async fn who_stops_reading_a_long_list_is_not_shouted_at() {
-    let shop = Shop::open().await;
-    shop.put("/nodepool/nodes/0000000000", br#"{"state": "ready"}"#).await;
+    let harness = CliHarness::new().await;
+    harness.put("/nodepool/nodes/0000000000", br#"{"state": "ready"}"#).await;
     let record = bytes::Bytes::from_static(br#"{"state": "ready"}"#);
     let path = |index| format!("/nodepool/nodes/{index:010}");
-    let creates = (1..2000).map(|index| shop.zk.create(&path(index), record.clone(), CreateMode::Persistent));
+    let creates = (1..2000).map(|index| harness.zk.create(&path(index), record.clone(), CreateMode::Persistent));
     futures::future::try_join_all(creates).await.unwrap();
-    let mut command = shop.command(&["-c", "nodepool.yaml", "list"]);
+    let mut command = harness.command(&["-c", "nodepool.yaml", "list"]);
     let mut child = command.spawn().unwrap();
     drop(child.stdout.take());
     let said = ended(child).await;
     assert_eq!(said.notes, "");
-    shop.close().await;
+    harness.stop().await;
 }
 
 #[tokio::test]
 async fn a_command_finds_its_nodes_described_and_its_status_is_ours() {
-    let shop = Shop::open().await;
+    let harness = CliHarness::new().await;
     let script = r#"
         cp "$NODEPOOL_NODES" nodes.json; cp "$NODEPOOL_INVENTORY" inventory.yaml; cp "$NODEPOOL_KNOWN_HOSTS" known_hosts
         stat -c %a "$NODEPOOL_NODES" "$(dirname "$NODEPOOL_NODES")"
@@ -308,16 +312,16 @@ async fn a_command_finds_its_nodes_described_and_its_status_is_ours() {
         env | grep ^NODEPOOL_NODE_ | sort
         exit 7"#;
     let words = ["request", "--label", "a", "--label", "b-1", "-o", "json", "--", "sh", "-c", script];
-    let child = shop.start(&words);
-    shop.fulfil().await;
-    let said = ended(child).await;
-    assert_eq!(said.status, Some(7), "{}", said.notes);
+    let child = harness.spawn(&words);
+    harness.fulfill_request().await;
+    let output = wait_for_output(child).await;
+    assert_eq!(output.status, Some(7), "{}", output.stderr);
     let expected = "600\n700\nNODEPOOL_NODE_1_ADDRESS=127.0.0.1\nNODEPOOL_NODE_1_ID=0000000000\nNODEPOOL_NODE_1_LABEL=a\n\
         NODEPOOL_NODE_1_PORT=22\nNODEPOOL_NODE_1_USER=zuul\nNODEPOOL_NODE_2_ADDRESS=127.0.0.1\n\
         NODEPOOL_NODE_2_ID=0000000001\nNODEPOOL_NODE_2_LABEL=b-1\nNODEPOOL_NODE_2_PORT=2022\nNODEPOOL_NODE_2_USER=zuul\n\
         NODEPOOL_NODE_COUNT=2\n";
-    assert_eq!(said.out, expected);
-    let file = |name: &str| std::fs::read_to_string(shop.home.path().join(name)).unwrap();
+    assert_eq!(output.stdout, expected);
+    let file = |name: &str| std::fs::read_to_string(harness.home.path().join(name)).unwrap();
     assert_eq!(file("known_hosts"), "127.0.0.1 ssh-ed25519 AAAA\n[127.0.0.1]:2022 ssh-ed25519 AAAA\n");
     let nodes: Value = serde_json::from_str(&file("nodes.json")).unwrap();
     assert_eq!((&nodes[1]["label"], &nodes[1]["attributes"]["no"]), (&json!("b-1"), &json!("007")));
@@ -327,44 +331,44 @@ async fn a_command_finds_its_nodes_described_and_its_status_is_ours() {
     assert_eq!(host["nodepool"]["attributes"], json!({"zone": "yes", "no": "007"}));
     assert_eq!(inventory["all"]["children"]["b_1"]["hosts"], json!({"node2": null}));
     assert!(!std::path::Path::new(file("where").trim()).exists(), "the files go with the command");
-    shop.assert_given_back(2).await;
-    shop.close().await;
+    harness.assert_released(2).await;
+    harness.stop().await;
 }
 
 #[tokio::test]
-async fn a_command_that_does_not_exist_gives_everything_back() {
-    let shop = Shop::open().await;
-    let child = shop.start(&["request", "--label", "a", "--", "/nonexistent/program"]);
-    shop.fulfil().await;
-    let said = ended(child).await;
-    assert_eq!(said.status, Some(127));
-    assert!(said.last_note().contains("cannot run /nonexistent/program"), "{}", said.notes);
-    shop.assert_given_back(1).await;
-    shop.close().await;
+async fn a_missing_command_releases_all_nodes() {
+    let harness = CliHarness::new().await;
+    let child = harness.spawn(&["request", "--label", "a", "--", "/nonexistent/program"]);
+    harness.fulfill_request().await;
+    let output = wait_for_output(child).await;
+    assert_eq!(output.status, Some(127));
+    assert!(output.last_stderr_line().contains("cannot run /nonexistent/program"), "{}", output.stderr);
+    harness.assert_released(1).await;
+    harness.stop().await;
 }
 
 #[tokio::test]
-async fn a_signal_reaches_the_command_and_the_nodes_come_back() {
-    let shop = Shop::open().await;
+async fn a_signal_is_forwarded_and_the_nodes_are_released() {
+    let harness = CliHarness::new().await;
     let script = "trap 'exit 3' TERM; touch started; while :; do sleep 0.05; done";
-    let child = shop.start(&["request", "--label", "a", "--", "sh", "-c", script]);
-    shop.fulfil().await;
-    let started = shop.home.path().join("started");
+    let child = harness.spawn(&["request", "--label", "a", "--", "sh", "-c", script]);
+    harness.fulfill_request().await;
+    let started = harness.home.path().join("started");
     wait::until("the command", DEADLINE, async || started.exists()).await;
-    assert_eq!(shop.record("/nodepool/nodes/0000000000").await["state"], "in-use");
+    assert_eq!(harness.record("/nodepool/nodes/0000000000").await["state"], "in-use");
     signal(&child, nix::sys::signal::Signal::SIGTERM);
-    assert_eq!(ended(child).await.status, Some(3));
-    shop.assert_given_back(1).await;
-    shop.close().await;
+    assert_eq!(wait_for_output(child).await.status, Some(3));
+    harness.assert_released(1).await;
+    harness.stop().await;
 }
 
 /// Writes down what reaches it, and ends at the end of its patience.
-const DIARIST: &str = "trap 'echo int >>diary' INT; trap 'echo term >>diary; exit 3' TERM; touch started; \
+const SIGNAL_RECORDER: &str = "trap 'echo int >>diary' INT; trap 'echo term >>diary; exit 3' TERM; touch started; \
                        while :; do sleep 0.05; done";
 
 #[tokio::test]
-async fn ctrl_c_reaches_the_command_once_whatever_its_input_and_sigterm_follows() {
-    let shop = Shop::open().await;
+async fn ctrl_c_is_delivered_once_and_sigterm_follows() {
+    let harness = CliHarness::new().await;
     let terminal = nix::pty::openpty(None, None).unwrap();
     let name = nix::unistd::ttyname(&terminal.slave).unwrap();
     // A leader of a session that opens a terminal has it as its own, and its group in the foreground.
@@ -372,69 +376,69 @@ async fn ctrl_c_reaches_the_command_once_whatever_its_input_and_sigterm_follows(
     let mut command = Command::new("setsid");
     command.args(["sh", "-c", script]).arg(name).arg(env!("CARGO_BIN_EXE_nodepool"));
     command.args(["-c", "nodepool.yaml", "request", "--label", "a", "--", "sh", "-c", DIARIST]);
-    command.current_dir(shop.home.path()).kill_on_drop(true);
+    command.current_dir(harness.home.path()).kill_on_drop(true);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
-    shop.fulfil().await;
-    let started = shop.home.path().join("started");
+    harness.fulfill_request().await;
+    let started = harness.home.path().join("started");
     wait::until("the command", DEADLINE, async || started.exists()).await;
     nix::unistd::write(&terminal.master, b"\x03").unwrap();
     let said = ended(child).await;
     assert_eq!(said.status, Some(3), "{}", said.notes);
-    assert_eq!(std::fs::read_to_string(shop.home.path().join("diary")).unwrap(), "int\nterm\n");
-    shop.assert_given_back(1).await;
-    shop.close().await;
+    assert_eq!(std::fs::read_to_string(harness.home.path().join("diary")).unwrap(), "int\nterm\n");
+    harness.assert_released(1).await;
+    harness.stop().await;
 }
 
 #[tokio::test]
 async fn sigint_that_no_terminal_sent_is_passed_on_though_the_input_is_one() {
-    let shop = Shop::open().await;
+    let harness = CliHarness::new().await;
     let terminal = nix::pty::openpty(None, None).unwrap();
-    let mut command = shop.command(&["-c", "nodepool.yaml", "request", "--label", "a", "--", "sh", "-c", DIARIST]);
+    let mut command = harness.command(&["-c", "nodepool.yaml", "request", "--label", "a", "--", "sh", "-c", DIARIST]);
     // Not in the foreground of whatever terminal this is run on.
     command.process_group(0).stdin(terminal.slave);
     let child = command.spawn().unwrap();
-    shop.fulfil().await;
-    let started = shop.home.path().join("started");
+    harness.fulfill_request().await;
+    let started = harness.home.path().join("started");
     wait::until("the command", DEADLINE, async || started.exists()).await;
     signal(&child, nix::sys::signal::Signal::SIGINT);
-    let diary = shop.home.path().join("diary");
+    let diary = harness.home.path().join("diary");
     let heard = async || std::fs::read_to_string(&diary).is_ok_and(|text| text == "int\n");
     wait::until("the signal", DEADLINE, heard).await;
     signal(&child, nix::sys::signal::Signal::SIGTERM);
     assert_eq!(ended(child).await.status, Some(3));
-    shop.assert_given_back(1).await;
-    shop.close().await;
+    harness.assert_released(1).await;
+    harness.stop().await;
 }
 
 #[tokio::test]
 async fn an_interrupted_wait_takes_its_request_back() {
-    let shop = Shop::open().await;
+    let harness = CliHarness::new().await;
     for (kind, status) in [(nix::sys::signal::Signal::SIGINT, 130), (nix::sys::signal::Signal::SIGTERM, 143)] {
-        let child = shop.start(&["request", "--label", "a"]);
-        let asked = async || !shop.children("/nodepool/requests").await.is_empty();
+        let child = harness.spawn(&["request", "--label", "a"]);
+        let asked = async || !harness.children("/nodepool/requests").await.is_empty();
         wait::until("the request", DEADLINE, asked).await;
         signal(&child, kind);
         assert_eq!(ended(child).await.status, Some(status));
-        shop.assert_given_back(0).await;
+        harness.assert_released(0).await;
     }
-    shop.close().await;
+    harness.stop().await;
 }
 
 #[tokio::test]
 async fn a_killed_consumer_leaves_neither_request_nor_lock() {
-    let shop = Shop::open().await;
-    let child = shop.start(&["request", "--label", "a"]);
-    wait::until("the request", DEADLINE, async || !shop.children("/nodepool/requests").await.is_empty()).await;
+    let harness = CliHarness::new().await;
+    let child = harness.spawn(&["request", "--label", "a"]);
+    wait::until("the request", DEADLINE, async || !harness.children("/nodepool/requests").await.is_empty()).await;
     signal(&child, nix::sys::signal::Signal::SIGKILL);
     ended(child).await;
-    wait::until("the request to go", DEADLINE, async || shop.children("/nodepool/requests").await.is_empty()).await;
-    let child = shop.start(&["request", "--label", "a", "--", "sh", "-c", "echo $$ >started; exec sleep 600"]);
-    shop.fulfil().await;
+    wait::until("the request to go", DEADLINE, async || harness.children("/nodepool/requests").await.is_empty()).await;
+    let child = harness.spawn(&["request", "--label", "a", "--", "sh", "-c", "echo $$ >started; exec sleep 600"]);
+    harness.fulfill_request().await;
     let lock = "/nodepool/nodes/0000000000/lock";
-    let in_use = async || shop.record("/nodepool/nodes/0000000000").await["state"] == "in-use";
+    let in_use = async || harness.record("/nodepool/nodes/0000000000").await["state"] == "in-use";
     wait::until("the node in use", DEADLINE, in_use).await;
-    let started = shop.home.path().join("started");
+    let started = harness.home.path().join("started");
     let command = wait::until_some("the command", DEADLINE, async || {
         std::fs::read_to_string(&started).ok()?.trim().parse::<u32>().ok()
     })
@@ -444,44 +448,44 @@ async fn a_killed_consumer_leaves_neither_request_nor_lock() {
     // The node goes to somebody else, and the command must not go on with it. A number may be given again.
     let is_ours = || std::fs::read_to_string(format!("/proc/{command}/cmdline")).is_ok_and(|line| line.contains("600"));
     wait::until("the command to end", DEADLINE, async || !is_ours()).await;
-    wait::until("the lock to go", DEADLINE, async || shop.children(lock).await.is_empty()).await;
-    shop.close().await;
+    wait::until("the lock to go", DEADLINE, async || harness.children(lock).await.is_empty()).await;
+    harness.stop().await;
 }
 
 #[tokio::test]
 async fn our_launcher_serves_the_command_and_tells_why_others_wait() {
-    let shop = Shop::open().await;
+    let harness = CliHarness::new().await;
     let configuration = format!(
         "{{zookeeper-servers: [{{host: 127.0.0.1, port: {}}}], webapp: {{port: 0, listen_address: 127.0.0.1}}, \
          labels: [{{name: a}}], providers: [{{name: p, driver: static, pools: [{{name: main, nodes: [{{name: 127.0.0.1, \
          labels: a, max-parallel-jobs: 2, host-key-checking: false, username: me}}]}}]}}]}}",
-        shop.server.address().port()
+        harness.server.address().port()
     );
-    std::fs::write(shop.home.path().join("nodepool.yaml"), configuration).unwrap();
+    std::fs::write(harness.home.path().join("nodepool.yaml"), configuration).unwrap();
     let mut launcher = Command::new(env!("CARGO_BIN_EXE_nodepool-launcher"));
-    launcher.args(["-f", "-c", "nodepool.yaml"]).current_dir(shop.home.path()).kill_on_drop(true);
-    let log = std::fs::File::create(shop.home.path().join("launcher.log")).unwrap();
+    launcher.args(["-f", "-c", "nodepool.yaml"]).current_dir(harness.home.path()).kill_on_drop(true);
+    let log = std::fs::File::create(harness.home.path().join("launcher.log")).unwrap();
     let mut launcher = launcher.stdin(Stdio::null()).stdout(log).stderr(Stdio::inherit()).spawn().unwrap();
     let script = "touch started; while ! test -e done; do sleep 0.05; done";
-    let busy = shop.start(&["request", "--label", "a", "--label", "a", "--", "sh", "-c", script]);
-    let started = shop.home.path().join("started");
+    let busy = harness.spawn(&["request", "--label", "a", "--label", "a", "--", "sh", "-c", script]);
+    let started = harness.home.path().join("started");
     wait::until("two nodes", DEADLINE, async || started.exists()).await;
-    let waiting = shop.start(&["request", "--label", "a", "-o", "json"]);
+    let waiting = harness.spawn(&["request", "--label", "a", "-o", "json"]);
     let explained = wait::until_some("a verdict", DEADLINE, async || {
-        let id = shop.children("/nodepool/requests").await.into_iter().next()?;
-        let document: Value = serde_json::from_str(&shop.run(&format!("why {id} -o json")).await.out).unwrap();
+        let id = harness.children("/nodepool/requests").await.into_iter().next()?;
+        let document: Value = serde_json::from_str(&harness.run(&format!("why {id} -o json")).await.out).unwrap();
         (document["verdicts"][0]["verdict"] == "defer").then_some(document)
     })
     .await;
     assert_eq!((&explained["state"], &explained["unanswered"]), (&json!("requested"), &json!([])));
-    std::fs::write(shop.home.path().join("done"), "").unwrap();
+    std::fs::write(harness.home.path().join("done"), "").unwrap();
     assert_eq!(ended(busy).await.status, Some(0));
     let served = ended(waiting).await;
     assert_eq!(served.status, Some(0), "{}", served.notes);
     let document: Value = serde_json::from_str(&served.out).unwrap();
     assert_eq!(document["nodes"][0]["user"], "me");
-    assert_eq!(shop.children("/nodepool/requests").await, Vec::<String>::new());
+    assert_eq!(harness.children("/nodepool/requests").await, Vec::<String>::new());
     signal(&launcher, nix::sys::signal::Signal::SIGTERM);
     tokio::time::timeout(DEADLINE, launcher.wait()).await.unwrap().unwrap();
-    shop.close().await;
+    harness.stop().await;
 }

@@ -22,7 +22,7 @@ use zookeeper_server::types::CreateMode;
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-struct Both {
+struct CliReferenceHarness {
     zk: std::sync::Arc<RealConnection>,
     home: TempDir,
     _zookeeper: Server,
@@ -40,9 +40,9 @@ struct Said {
     status: Option<i32>,
 }
 
-impl Both {
+impl CliReferenceHarness {
     /// The Python program connects with TLS only.
-    async fn start() -> Both {
+    async fn start() -> CliReferenceHarness {
         let zookeeper = Server::start(Options::tls()).await;
         let home = tempfile::tempdir().unwrap();
         let tls = PathBuf::from(support::real::setting("NODEPOOL_TEST_TLS"));
@@ -59,7 +59,7 @@ impl Both {
         let plain = zookeeper.plain_address();
         let (host, port) = plain.rsplit_once(':').unwrap();
         let zk = connect(ConnectOptions::plain(host, port.parse().unwrap())).await.unwrap();
-        Both { zk, home, _zookeeper: zookeeper }
+        CliReferenceHarness { zk, home, _zookeeper: zookeeper }
     }
 
     async fn run(&self, who: Who, line: &str) -> Said {
@@ -140,7 +140,7 @@ async fn both_show_the_same_of_the_same_tree() {
     if support::real::skipped() {
         return;
     }
-    let both = Both::start().await;
+    let both = CliReferenceHarness::start().await;
     for line in ["list --detail", "info p"] {
         both.assert_same(line).await;
     }
@@ -175,7 +175,7 @@ async fn each_holds_deletes_and_erases_nodes_of_the_other() {
     if support::real::skipped() {
         return;
     }
-    let both = Both::start().await;
+    let both = CliReferenceHarness::start().await;
     both.put_node("0000000000", &node()).await;
     let mut lines = Vec::new();
     for who in [Who::Ours, Who::Python] {

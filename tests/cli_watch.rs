@@ -28,14 +28,14 @@ fn now_ms() -> i64 {
     i64::try_from(since_epoch.as_millis()).unwrap()
 }
 
-struct Shop {
+struct WatchHarness {
     home: TempDir,
     zk: Arc<RealConnection>,
     server: EmbeddedServer,
 }
 
-impl Shop {
-    async fn open() -> Shop {
+impl WatchHarness {
+    async fn new() -> WatchHarness {
         let home = tempfile::tempdir().unwrap();
         let options = EmbeddedOptions { data_dir: home.path().join("store"), first_port: 0, now_ms };
         let server = EmbeddedServer::start(options).await.unwrap();
@@ -43,7 +43,7 @@ impl Shop {
         let text = format!("{{zookeeper-servers: [{{host: 127.0.0.1, port: {port}}}], labels: [], providers: []}}");
         std::fs::write(home.path().join("nodepool.yaml"), text).unwrap();
         let zk = connect(ConnectOptions::plain("127.0.0.1", port)).await.unwrap();
-        Shop { home, zk, server }
+        WatchHarness { home, zk, server }
     }
 
     async fn put(&self, path: &str, data: &str) {
@@ -58,7 +58,7 @@ impl Shop {
         self.put(&format!("/nodepool/nodes/{id}"), &record).await;
     }
 
-    async fn close(self) {
+    async fn stop(self) {
         self.zk.close().await;
         self.server.stop().await;
     }
@@ -68,15 +68,15 @@ const LINES: NonZero<u16> = NonZero::new(24).unwrap();
 const COLUMNS: NonZero<u16> = NonZero::new(100).unwrap();
 
 /// The view in a terminal, whose whole output is kept in a file.
-struct Typist {
+struct TerminalSession {
     script: Child,
     keys: ChildStdin,
     typescript: std::path::PathBuf,
 }
 
-impl Typist {
-    fn start(shop: &Shop) -> Typist {
-        let typescript = shop.home.path().join("typescript");
+impl TerminalSession {
+    fn start(harness: &WatchHarness) -> TerminalSession {
+        let typescript = harness.home.path().join("typescript");
         // Of a view before this one.
         let _ = std::fs::remove_file(&typescript);
         let view = format!(
@@ -85,23 +85,23 @@ impl Typist {
         );
         let mut command = Command::new("script");
         command.args(["--quiet", "--flush", "--return", "--command", &view]).arg(&typescript);
-        command.current_dir(shop.home.path()).env("TERM", "xterm").env("SHELL", "/bin/sh").kill_on_drop(true);
+        command.current_dir(harness.home.path()).env("TERM", "xterm").env("SHELL", "/bin/sh").kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         let mut script = command.spawn().unwrap();
         let keys = script.stdin.take().unwrap();
-        Typist { script, keys, typescript }
+        TerminalSession { script, keys, typescript }
     }
 
-    async fn press(&mut self, keys: &str) {
+    async fn send_keys(&mut self, keys: &str) {
         tokio::io::AsyncWriteExt::write_all(&mut self.keys, keys.as_bytes()).await.unwrap();
     }
 
-    fn seen(&self) -> String {
+    fn raw_output(&self) -> String {
         std::fs::read(&self.typescript).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
     fn signal(&self, signal: Signal) {
-        let seen = self.seen();
+        let seen = self.raw_output();
         let pid = seen.lines().find_map(|line| line.trim().strip_prefix("pid ")?.parse().ok()).unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
     }
@@ -113,14 +113,14 @@ impl Typist {
         terminal.screen().contents()
     }
 
-    async fn sees(&self, text: &str) {
+    async fn wait_for_text(&self, text: &str) {
         wait::until(text, DEADLINE, async || self.screen().contains(text)).await;
     }
 
     /// The status; the terminal's own screen is back, with its cursor.
-    async fn ends(mut self) -> Option<i32> {
+    async fn wait_for_exit(mut self) -> Option<i32> {
         let status = tokio::time::timeout(DEADLINE, self.script.wait()).await.unwrap().unwrap();
-        let seen = self.seen();
+        let seen = self.raw_output();
         let (_, after) = seen.rsplit_once(LEAVE_SCREEN).expect("the view gives the terminal back");
         assert!(!after.contains("Labels"), "{after}");
         assert!(seen.contains("\u{1b}[?25h"), "the cursor is shown again");
@@ -137,22 +137,22 @@ fn has_script() -> bool {
 }
 
 #[tokio::test]
-async fn the_view_follows_what_changes_and_obeys_its_keys() {
+async fn the_watch_view_follows_changes_and_handles_keys() {
     if !has_script() {
         return;
     }
-    let shop = Shop::open().await;
-    shop.put_node("0000000001", "first").await;
-    let mut view = Typist::start(&shop);
-    view.sees("first").await;
-    view.press("2").await;
-    view.sees("0000000001").await;
-    shop.put_node("0000000002", "second").await;
-    view.sees("0000000002").await;
+    let harness = WatchHarness::new().await;
+    harness.put_node("0000000001", "first").await;
+    let mut view = TerminalSession::start(&harness);
+    view.wait_for_text("first").await;
+    view.send_keys("2").await;
+    view.wait_for_text("0000000001").await;
+    harness.put_node("0000000002", "second").await;
+    view.wait_for_text("0000000002").await;
     // What a record holds does not reach the terminal.
-    shop.put_node("0000000003", "\\u001b[31mred\\u0007").await;
-    view.sees("\\x1b[31mred\\x07").await;
-    view.press("/second\r").await;
+    harness.put_node("0000000003", "\\u001b[31mred\\u0007").await;
+    view.wait_for_text("\\x1b[31mred\\x07").await;
+    view.send_keys("/second\r").await;
     view.sees("filter:").await;
     view.press("\u{1b}[Z\t\t").await;
     let request = r#"{"state": "requested", "node_types": ["a", "b"], "requestor": "zuul", "event_id": "e-v-e-n-t"}"#;
@@ -242,5 +242,5 @@ async fn it_ends_with_who_reads_it() {
     // Nothing changes any more, so nothing is written that could fail.
     drop(lines);
     assert_eq!(tokio::time::timeout(DEADLINE, child.wait()).await.unwrap().unwrap().code(), Some(0));
-    shop.close().await;
+    harness.stop().await;
 }

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use zookeeper_server::types::CreateMode;
 
 /// A simulated cloud, a coordinator, and a directory with a configuration that names both.
-struct Shop {
+struct CloudCommandHarness {
     place: Place,
     coordinator: Coordinator,
     cloud: Cloud,
@@ -30,13 +30,13 @@ struct Shop {
     zk: Arc<RealConnection>,
 }
 
-impl Shop {
-    async fn open() -> Shop {
+impl CloudCommandHarness {
+    async fn new() -> CloudCommandHarness {
         let place = Place::new("");
         let coordinator = Coordinator::start(&place.path("store")).await;
         let cloud = Cloud::simulated(&[]).await;
         let (client, zk) = (cloud.client().await, coordinator.session().await);
-        Shop { place, coordinator, cloud, client, zk }
+        CloudCommandHarness { place, coordinator, cloud, client, zk }
     }
 
     /// Writes a configuration with these providers and their labels.
@@ -112,19 +112,19 @@ impl Shop {
         self.cloud.simulation().knobs(json!({"port_stays_every": 1})).await;
         let server = self.server("somebody", "0000000097").await;
         self.client.delete_server(&server).await;
-        let is_gone = async || !self.is_there("compute", &format!("/servers/{server}")).await;
+        let is_gone = async || !self.exists("compute", &format!("/servers/{server}")).await;
         wait::until("the server to be gone", SOON, is_gone).await;
         self.cloud.simulation().knobs(json!({"port_stays_every": 0})).await;
         let left = self.client.get("network", &format!("/ports?device_id={server}")).await;
         left["ports"][0]["id"].as_str().expect("its port is left").to_owned()
     }
 
-    async fn is_there(&self, service: &str, path: &str) -> bool {
+    async fn exists(&self, service: &str, path: &str) -> bool {
         self.client.call(Method::GET, service, path, None).await.0 != StatusCode::NOT_FOUND
     }
 
     /// From now on the cloud knows another password than clouds.yaml.
-    fn forget_password(&self) {
+    fn remove_password(&self) {
         let clouds: Value = serde_yaml::from_str(&std::fs::read_to_string(&self.cloud.clouds_yaml).unwrap()).unwrap();
         let mut auth = clouds["clouds"][&self.cloud.name]["auth"].clone();
         auth["password"] = json!("forgotten");
@@ -149,8 +149,8 @@ fn assert_row(out: &str, cells: &[&str]) {
 
 #[tokio::test]
 async fn info_and_the_launchers_log_tell_which_labels_cannot_be_launched_and_why() {
-    let shop = Shop::open().await;
-    let mut provider = shop.cloud.provider("p");
+    let harness = CloudCommandHarness::new().await;
+    let mut provider = harness.cloud.provider("p");
     let image = json!({"name": "lost", "image-name": "no-such-image", "username": "zuul"});
     provider["cloud-images"].as_array_mut().unwrap().push(image);
     let label =
@@ -161,17 +161,17 @@ async fn info_and_the_launchers_log_tell_which_labels_cannot_be_launched_and_why
     (second["name"], second["networks"]) = (json!("second"), json!(["nowhere"]));
     second["labels"] = json!([label("d", "image", "tiny")]);
     provider["pools"].as_array_mut().unwrap().push(second);
-    shop.configure(&[provider], &Value::Null);
+    harness.configure(&[provider], &Value::Null);
     let resources = json!({"instances": 1, "cores": 2, "ram": 512});
-    shop.put_node("0000000001", json!({"state": "in-use", "provider": "p", "resources": resources})).await;
-    shop.server("other", "0000000001").await;
+    harness.put_node("0000000001", json!({"state": "in-use", "provider": "p", "resources": resources})).await;
+    harness.server("other", "0000000001").await;
 
     let reasons = [
         ("main", "b", "Unable to find flavor named gigantic"),
         ("main", "c", "the cloud has no active image no-such-image; it is looked for again"),
         ("second", "d", "Unable to find network nowhere"),
     ];
-    let info = shop.run("info p").await;
+    let info = harness.run("info p").await;
     let out = text(&info.stdout);
     assert_eq!((info.status.code(), text(&info.stderr)), (Some(0), String::new()));
     assert_row(&out, &["Resource", "Limit", "Used By Nodes", "Used By Others", "Free"]);
@@ -181,14 +181,14 @@ async fn info_and_the_launchers_log_tell_which_labels_cannot_be_launched_and_why
         assert_row(&out, &[pool, label, why]);
     }
     assert!(!rows(&out).iter().any(|row| row.starts_with("main|a|")), "{out}");
-    let document = shop.json("info p").await;
+    let document = harness.json("info p").await;
     assert_eq!(
         document["cloud"]["resources"]["cores"],
         json!({"limit": 400.0, "nodes": 2.0, "others": 1.0, "free": 397.0})
     );
     assert_eq!(document["cloud"]["labels_out_of_service"].as_array().unwrap().len(), 3);
 
-    let launcher = shop.launcher(&[]);
+    let launcher = harness.launcher(&[]);
     for (pool, label, why) in reasons {
         let told = |line: &str| {
             [
@@ -208,34 +208,34 @@ async fn info_and_the_launchers_log_tell_which_labels_cannot_be_launched_and_why
 
 #[tokio::test]
 async fn a_wrong_password_is_named_by_info_the_launchers_log_and_delete_now() {
-    let shop = Shop::open().await;
-    shop.configure(&[shop.cloud.provider("p")], &Value::Null);
-    let server = shop.server("p", "0000000001").await;
-    shop.put_node("0000000001", json!({"state": "ready", "provider": "p", "external_id": server})).await;
-    shop.forget_password();
+    let harness = CloudCommandHarness::new().await;
+    harness.configure(&[harness.cloud.provider("p")], &Value::Null);
+    let server = harness.server("p", "0000000001").await;
+    harness.put_node("0000000001", json!({"state": "ready", "provider": "p", "external_id": server})).await;
+    harness.remove_password();
     let refused = "cloud simulated: Failed to authenticate";
-    let info = shop.run("info p").await;
+    let info = harness.run("info p").await;
     assert_eq!(info.status.code(), Some(0));
     let note = last_line(&info);
     assert!(note.starts_with("the cloud of provider p cannot be asked: ") && note.contains(refused), "{note}");
-    let document = shop.json("info p").await;
+    let document = harness.json("info p").await;
     assert!(document["cloud"]["error"].as_str().is_some_and(|error| error.contains(refused)), "{document}");
-    let deletion = shop.run("delete --now 0000000001").await;
+    let deletion = harness.run("delete --now 0000000001").await;
     assert_eq!(deletion.status.code(), Some(1));
     let note = last_line(&deletion);
     assert!(
         note.contains(&format!("cannot delete instance {server} of provider p")) && note.contains(refused),
         "{note}"
     );
-    let (locks, _) = shop.zk.children("/nodepool/nodes/0000000001/lock").await.unwrap();
+    let (locks, _) = harness.zk.children("/nodepool/nodes/0000000001/lock").await.unwrap();
     assert_eq!(locks, Vec::<String>::new(), "the lock is given back");
-    let (record, _) = shop.zk.get("/nodepool/nodes/0000000001").await.unwrap();
+    let (record, _) = harness.zk.get("/nodepool/nodes/0000000001").await.unwrap();
     let record: Value = serde_json::from_slice(&record).unwrap();
     assert_eq!(record["state"], "deleting", "nobody is handed a node whose server may be on its way out");
-    let aliens = shop.run("alien-list").await;
+    let aliens = harness.run("alien-list").await;
     assert!(last_line(&aliens).starts_with("WARNING: cannot list the instances of p: "), "{aliens:?}");
 
-    let launcher = shop.launcher(&[]);
+    let launcher = harness.launcher(&[]);
     let told = |line: &str| line.contains("nodepool.StateMachineProvider.p: survey failed") && line.contains(refused);
     wait::until("the password in the log", SOON, async || launcher.log().lines().any(told)).await;
 }
@@ -243,14 +243,14 @@ async fn a_wrong_password_is_named_by_info_the_launchers_log_and_delete_now() {
 // drivers.md 1.7.3 and 2.1.9
 #[tokio::test]
 async fn the_console_of_a_server_without_host_keys_is_in_the_launchers_log_line_by_line() {
-    let (shop, port) = (Shop::open().await, ports::reserve());
-    let mut provider = shop.cloud.provider("p");
+    let (harness, port) = (CloudCommandHarness::new().await, ports::reserve());
+    let mut provider = harness.cloud.provider("p");
     (provider["boot-timeout"], provider["launch-retries"]) = (json!(1), json!(1));
     provider["cloud-images"][0]["connection-port"] = json!(port.number);
     let pool = &mut provider["pools"][0];
     (pool["host-key-checking"], pool["labels"][0]["console-log"]) = (json!(true), json!(true));
-    shop.configure(&[provider], &json!({"a": {"min-ready": 1}}));
-    let launcher = shop.launcher(&[]);
+    harness.configure(&[provider], &json!({"a": {"min-ready": 1}}));
+    let launcher = harness.launcher(&[]);
     let said = ["Console log from external id ", "FAKE CONSOLE OUTPUT", "ANOTHER", "LAST LINE"];
     wait::until("the console in the log", SOON, async || {
         let log = launcher.log();
@@ -262,28 +262,28 @@ async fn the_console_of_a_server_without_host_keys_is_in_the_launchers_log_line_
 
 #[tokio::test]
 async fn delete_now_deletes_the_instance_with_its_node() {
-    let shop = Shop::open().await;
-    shop.configure(&[shop.cloud.provider("p")], &Value::Null);
-    let server = shop.server("p", "0000000001").await;
-    shop.put_node("0000000001", json!({"state": "in-use", "provider": "p", "external_id": server})).await;
-    let ended = shop.run("delete --now 0000000001").await;
+    let harness = CloudCommandHarness::new().await;
+    harness.configure(&[harness.cloud.provider("p")], &Value::Null);
+    let server = harness.server("p", "0000000001").await;
+    harness.put_node("0000000001", json!({"state": "in-use", "provider": "p", "external_id": server})).await;
+    let ended = harness.run("delete --now 0000000001").await;
     assert_eq!(ended.status.code(), Some(0), "{ended:?}");
-    assert!(!shop.is_there("compute", &format!("/servers/{server}")).await, "it has waited for the end");
-    assert_eq!(shop.zk.exists("/nodepool/nodes/0000000001").await.unwrap(), None);
+    assert!(!harness.exists("compute", &format!("/servers/{server}")).await, "it has waited for the end");
+    assert_eq!(harness.zk.exists("/nodepool/nodes/0000000001").await.unwrap(), None);
 }
 
 #[tokio::test]
 async fn alien_list_tells_what_a_launcher_would_delete_and_deletes_nothing() {
-    let shop = Shop::open().await;
-    let mut provider = shop.cloud.provider("p");
-    shop.configure(&[provider.clone(), shop.cloud.provider("q")], &Value::Null);
-    let forgotten = shop.server("p", "0000000099").await;
-    let exchanged = shop.server("p", "0000000001").await;
-    let own = shop.server("p", "0000000001").await;
-    shop.put_node("0000000001", json!({"state": "in-use", "provider": "p", "external_id": own})).await;
-    let of_others = shop.server("somebody", "0000000098").await;
-    let (address, port) = (shop.floating_ip().await, shop.port().await);
-    let booted = async || shop.client.server(&own).await["status"] == "ACTIVE";
+    let harness = CloudCommandHarness::new().await;
+    let mut provider = harness.cloud.provider("p");
+    harness.configure(&[provider.clone(), harness.cloud.provider("q")], &Value::Null);
+    let forgotten = harness.server("p", "0000000099").await;
+    let exchanged = harness.server("p", "0000000001").await;
+    let own = harness.server("p", "0000000001").await;
+    harness.put_node("0000000001", json!({"state": "in-use", "provider": "p", "external_id": own})).await;
+    let of_others = harness.server("somebody", "0000000098").await;
+    let (address, port) = (harness.floating_ip().await, harness.port().await);
+    let booted = async || harness.client.server(&own).await["status"] == "ACTIVE";
     wait::until("the server to run", SOON, booted).await;
 
     let header = row(&["Provider", "Server ID", "Node ID", "Why"]);
@@ -292,53 +292,53 @@ async fn alien_list_tells_what_a_launcher_would_delete_and_deletes_nothing() {
         row(&["p", &forgotten, "0000000099", "its node is gone"]),
         row(&["p", &exchanged, "0000000001", "its node has another instance"]),
     ];
-    let mut listed = rows(&text(&shop.run("alien-list").await.stdout));
+    let mut listed = rows(&text(&harness.run("alien-list").await.stdout));
     listed[1..].sort_by_key(|row| row.contains("another"));
     assert_eq!(listed, expected, "without a word of what this provider does not tidy up");
 
     (provider["clean-floating-ips"], provider["port-cleanup-interval"]) = (json!(true), json!(600));
-    shop.configure(&[provider, shop.cloud.provider("q")], &Value::Null);
+    harness.configure(&[provider, harness.cloud.provider("q")], &Value::Null);
     expected.extend([
         row(&["Provider", "What", "ID", "Why"]),
         row(&["p", "floatingips", &address, "it leads nowhere"]),
         row(&["p", "ports", &port, "it is down, and its server is gone"]),
     ]);
-    let mut listed = rows(&text(&shop.run("alien-list").await.stdout));
+    let mut listed = rows(&text(&harness.run("alien-list").await.stdout));
     listed[1..3].sort_by_key(|row| row.contains("another"));
     assert_eq!(listed, expected);
-    let found = shop.json("alien-list p").await;
+    let found = harness.json("alien-list p").await;
     let of = |what: &str| found.as_array().unwrap().iter().find(|one| one["what"] == what).cloned();
     assert_eq!(of("ports").unwrap()["id"], json!(port));
-    assert_eq!(shop.json("alien-list q").await, json!([]));
+    assert_eq!(harness.json("alien-list q").await, json!([]));
 
     for server in [forgotten, exchanged, own, of_others] {
-        assert!(shop.is_there("compute", &format!("/servers/{server}")).await);
+        assert!(harness.exists("compute", &format!("/servers/{server}")).await);
     }
-    assert!(shop.is_there("network", &format!("/floatingips/{address}")).await);
-    assert!(shop.is_there("network", &format!("/ports/{port}")).await);
+    assert!(harness.exists("network", &format!("/floatingips/{address}")).await);
+    assert!(harness.exists("network", &format!("/ports/{port}")).await);
 }
 
 // operations.md 4.2 and 4.4, drivers.md 1.4 and 1.7.6
 #[tokio::test]
 async fn launches_calls_and_leaks_are_counted_at_the_statsd_server() {
-    let shop = Shop::open().await;
-    let mut provider = shop.cloud.provider("p");
+    let harness = CloudCommandHarness::new().await;
+    let mut provider = harness.cloud.provider("p");
     (provider["clean-floating-ips"], provider["port-cleanup-interval"]) = (json!(true), json!(1));
     provider["launch-retries"] = json!(1);
     let mut broken = provider["pools"][0]["labels"][0].clone();
     (broken["name"], broken["flavor-name"]) = (json!("b"), json!("broken"));
     provider["pools"][0]["labels"].as_array_mut().unwrap().push(broken);
-    shop.configure(&[provider], &json!({"a": {"min-ready": 1}, "b": {"min-ready": 1}}));
+    harness.configure(&[provider], &json!({"a": {"min-ready": 1}, "b": {"min-ready": 1}}));
     // A node that was there.
-    shop.put_node("0000000000", json!({"state": "used", "provider": "p"})).await;
-    shop.zk.delete("/nodepool/nodes/0000000000", -1).await.unwrap();
-    shop.server("p", "0000000000").await;
-    shop.floating_ip().await;
-    shop.port().await;
+    harness.put_node("0000000000", json!({"state": "used", "provider": "p"})).await;
+    harness.zk.delete("/nodepool/nodes/0000000000", -1).await.unwrap();
+    harness.server("p", "0000000000").await;
+    harness.floating_ip().await;
+    harness.port().await;
     let statsd = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let mut command = shop.command(LAUNCHER, &["-f", "--cleanup-interval", "0.3"]);
+    let mut command = harness.command(LAUNCHER, &["-f", "--cleanup-interval", "0.3"]);
     command.env("STATSD_HOST", "127.0.0.1").env("STATSD_PORT", statsd.local_addr().unwrap().port().to_string());
-    let launcher = shop.place.start_command(command);
+    let launcher = harness.place.start_command(command);
     let counters = [
         "nodepool.launch.ready",
         "nodepool.launch.provider.p.ready",
@@ -371,25 +371,25 @@ async fn launches_calls_and_leaks_are_counted_at_the_statsd_server() {
 // operations.md check 7
 #[tokio::test]
 async fn alien_image_list_tells_which_images_of_a_builder_are_no_upload_that_is_ready() {
-    let shop = Shop::open().await;
-    let mut provider = shop.cloud.provider("p");
+    let harness = CloudCommandHarness::new().await;
+    let mut provider = harness.cloud.provider("p");
     provider["diskimages"] = json!([{"name": "debian"}]);
     let file = json!({
-        "zookeeper-servers": [{"host": "127.0.0.1", "port": shop.coordinator.port}],
+        "zookeeper-servers": [{"host": "127.0.0.1", "port": harness.coordinator.port}],
         "labels": [{"name": "a"}], "diskimages": [{"name": "debian"}], "providers": [provider],
     });
     let lines: Vec<String> = file.as_object().unwrap().iter().map(|(key, value)| format!("{key}: {value}\n")).collect();
-    shop.place.configure(&lines.concat());
+    harness.place.configure(&lines.concat());
     let image = async |name: &str, marks: Value| {
         let mut record = json!({"name": name, "disk_format": "raw", "container_format": "bare"});
         record.as_object_mut().unwrap().extend(marks.as_object().unwrap().clone());
-        let (status, answer) = shop.client.call(Method::POST, "image", "/images", Some(record)).await;
+        let (status, answer) = harness.client.call(Method::POST, "image", "/images", Some(record)).await;
         assert!(status.is_success(), "{answer}");
         answer["id"].as_str().unwrap().to_owned()
     };
     let header = row(&["Provider", "Name", "Image ID"]);
     let nothing = std::slice::from_ref(&header);
-    assert_eq!(rows(&text(&shop.run("alien-image-list").await.stdout)), nothing);
+    assert_eq!(rows(&text(&harness.run("alien-image-list").await.stdout)), nothing);
     let known = image("known", json!({"nodepool_build_id": "b1"})).await;
     let alien = image("alien", json!({"nodepool_build_id": "b1", "nodepool_upload_id": "0000000009"})).await;
     image("somebody's", json!({})).await;
@@ -397,23 +397,23 @@ async fn alien_image_list_tells_which_images_of_a_builder_are_no_upload_that_is_
     let upload = "/nodepool/images/debian/builds/b1/providers/p/images/0000000001";
     for (at, _) in upload.match_indices('/').skip(1) {
         // It may be there already.
-        let _ = shop.zk.create(&upload[..at], Vec::new().into(), CreateMode::Persistent).await;
+        let _ = harness.zk.create(&upload[..at], Vec::new().into(), CreateMode::Persistent).await;
     }
     let record = json!({"state": "ready", "state_time": 5.0, "external_id": known}).to_string();
-    shop.zk.create(upload, record.into(), CreateMode::Persistent).await.unwrap();
-    let listed = rows(&text(&shop.run("alien-image-list").await.stdout));
+    harness.zk.create(upload, record.into(), CreateMode::Persistent).await.unwrap();
+    let listed = rows(&text(&harness.run("alien-image-list").await.stdout));
     assert_eq!(listed, [header.clone(), row(&["p", "alien", &alien])]);
     let found = json!([{"provider": "p", "name": "alien", "image_id": alien}]);
-    assert_eq!(shop.json("alien-image-list p").await, found);
+    assert_eq!(harness.json("alien-image-list p").await, found);
     let marks = json!({"nodepool_build_id": "b1", "nodepool_upload_id": "0000000002", "nodepool_provider_name": "p"});
     image("of an odd record", marks).await;
     let odd = upload.replace("0000000001", "0000000002");
-    shop.zk.create(&odd, vec![0xff].into(), CreateMode::Persistent).await.unwrap();
-    let ended = shop.run("alien-image-list").await;
+    harness.zk.create(&odd, vec![0xff].into(), CreateMode::Persistent).await.unwrap();
+    let ended = harness.run("alien-image-list").await;
     assert_eq!(rows(&text(&ended.stdout)), [header.clone(), row(&["p", "alien", &alien])]);
     assert!(text(&ended.stderr).contains(&format!("WARNING {odd} is skipped, it cannot be read")), "{ended:?}");
-    shop.forget_password();
-    let ended = shop.run("alien-image-list").await;
+    harness.remove_password();
+    let ended = harness.run("alien-image-list").await;
     assert!(ended.status.success());
     assert_eq!(rows(&text(&ended.stdout)), nothing);
     assert!(text(&ended.stderr).contains("WARNING: Exception listing alien images for p: "), "{ended:?}");

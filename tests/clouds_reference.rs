@@ -18,12 +18,12 @@ use support::real::{self, python};
 use tempfile::TempDir;
 
 /// One case, set up: `@` in its texts stands for the directory.
-struct Scene {
+struct CloudsReferenceHarness {
     directory: TempDir,
     variables: BTreeMap<String, String>,
 }
 
-impl Scene {
+impl CloudsReferenceHarness {
     fn new(case: &Case<'_>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().to_str().unwrap();
@@ -68,9 +68,9 @@ impl Scene {
 
 /// What is to be said against a case, if anything.
 async fn difference(sdk: &mut python::Script, case: &Case<'_>) -> Option<String> {
-    let scene = Scene::new(case);
-    let ours = scene.ours(case);
-    let theirs = scene.theirs(sdk, case).await;
+    let harness = CloudsReferenceHarness::new(case);
+    let ours = harness.ours(case);
+    let theirs = harness.theirs(sdk, case).await;
     let agreed = match (&case.outcome, &ours, &theirs) {
         (Outcome::Same, Ok(ours), Ok(theirs)) => return first_difference("", ours, theirs),
         (Outcome::SameBut(exceptions), Ok(ours), Ok(theirs)) => {

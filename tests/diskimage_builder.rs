@@ -17,7 +17,7 @@ use nodepool_model::records::image_upload::UploadState;
 use serde_json::{Value, json};
 use stack::clouds;
 use stack::roof::WithClouds;
-use studio::Scene;
+use studio::BuilderHarness;
 use support::{real, wait};
 
 const LONG: Duration = Duration::from_secs(300);
@@ -54,7 +54,7 @@ fn a_real_image_is_built_in_two_formats_and_reaches_the_cloud_unharmed() {
     }
     on_real_time(async {
         for cloud in clouds(&[]).await {
-            let (scene, tools) = (Scene::new(), tools());
+            let (harness, tools) = (BuilderHarness::new(), tools());
             let path = format!("{}:{}:/usr/sbin:/sbin", tools.display(), std::env::var("PATH").unwrap_or_default());
             let elements = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/elements");
             // The journal of the file system has to fit on the image.
@@ -66,8 +66,8 @@ fn a_real_image_is_built_in_two_formats_and_reaches_the_cloud_unharmed() {
             let provider = format!("test-{}", uuid::Uuid::new_v4().simple());
             let yaml = |images: Value| {
                 json!({
-                    "zookeeper-servers": [{"host": "localhost", "port": 2181}], "images-dir": scene.path("images"),
-                    "build-log-dir": scene.path("logs"), "elements-dir": elements, "diskimages": [image],
+                    "zookeeper-servers": [{"host": "localhost", "port": 2181}], "images-dir": harness.path("images"),
+                    "build-log-dir": harness.path("logs"), "elements-dir": elements, "diskimages": [image],
                     "providers": [{
                         "name": provider, "driver": "openstack", "cloud": cloud.name, "diskimages": images,
                         "pools": [{"name": "main", "labels": []}],
@@ -76,28 +76,28 @@ fn a_real_image_is_built_in_two_formats_and_reaches_the_cloud_unharmed() {
                 .to_string()
             };
             let drivers = Box::new(WithClouds(cloud.clouds_yaml.clone()));
-            let builder = scene.start_with_yaml(&yaml(json!([{"name": "tiny"}])), drivers, |options| {
+            let builder = harness.start_with_yaml(&yaml(json!([{"name": "tiny"}])), drivers, |options| {
                 options.cleanup_interval = nodepool_model::records::time::Span(0.5);
             });
             let log = || {
-                let logs = std::fs::read_dir(scene.path("logs")).into_iter().flatten().flatten();
+                let logs = std::fs::read_dir(harness.path("logs")).into_iter().flatten().flatten();
                 logs.map(|entry| std::fs::read_to_string(entry.path()).unwrap_or_default()).collect::<String>()
             };
             wait::until("the upload", LONG, async || {
-                assert_eq!(scene.count("tiny", BuildState::Failed).await, 0, "{}", log());
-                scene.uploaded("tiny", &provider, UploadState::Ready).await == 1
+                assert_eq!(harness.count("tiny", BuildState::Failed).await, 0, "{}", log());
+                harness.uploaded("tiny", &provider, UploadState::Ready).await == 1
             })
             .await;
-            let (id, build) = scene.builds("tiny").await.remove(0);
+            let (id, build) = harness.builds("tiny").await.remove(0);
             assert_eq!(build.formats.iter().map(String::as_str).collect::<Vec<_>>(), ["qcow2", "raw"]);
-            let file = |format: &str| scene.path("images").join(format!("tiny-{id}.{format}"));
+            let file = |format: &str| harness.path("images").join(format!("tiny-{id}.{format}"));
             assert!(begins_with(&file("qcow2"), b"QFI\xfb"));
             assert_eq!(std::fs::metadata(file("raw")).unwrap().len(), 1 << 30);
             assert!(log().ends_with("Exit code: 0\n"));
             let sums = checksums::make(&file("qcow2"), &Arc::default()).unwrap();
             assert_eq!(checksums::read(&file("qcow2")), sums);
             let client = cloud.client().await;
-            let uploaded = scene.uploads("tiny").await[0].1.external_id.clone().unwrap();
+            let uploaded = harness.uploads("tiny").await[0].1.external_id.clone().unwrap();
             let there = client.get("image", &format!("/images/{uploaded}")).await;
             assert_eq!((&there["checksum"], &there["status"]), (&json!(sums.md5), &json!("active")));
             builder.reconfigure(yaml(json!([]))).await;

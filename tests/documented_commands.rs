@@ -144,17 +144,17 @@ fn forms(command: &str) -> Vec<String> {
 }
 
 /// A running `standalone`, beside which the commands are run.
-struct Stage {
+struct CommandHarness {
     place: Place,
     path: String,
     /// The coordinator takes two.
     ports: [real::ports::Port; 3],
-    begun: usize,
-    serving: Vec<Running>,
+    started: usize,
+    running: Vec<Running>,
 }
 
-impl Stage {
-    async fn build() -> Self {
+impl CommandHarness {
+    async fn new() -> Self {
         let place = Place::new("labels: [{name: cloud}]\nzookeeper-servers: [{host: 127.0.0.1}]\n");
         let bin = place.path("bin");
         fs::create_dir(&bin).unwrap();
@@ -167,7 +167,7 @@ impl Stage {
         let logging = "version: 1\ndisable_existing_loggers: false\nhandlers: {console: {class: logging.StreamHandler}}\n\
                        root: {level: INFO, handlers: [console]}\n";
         place.write("logging.yaml", logging);
-        Self { place, path, ports: std::array::from_fn(|_| real::ports::reserve()), begun: 0, serving: Vec::new() }
+        Self { place, path, ports: std::array::from_fn(|_| real::ports::reserve()), started: 0, running: Vec::new() }
     }
 
     fn shell(&self, line: &str) -> Command {
@@ -177,7 +177,7 @@ impl Stage {
     }
 
     /// The first thing in a list of which this holds.
-    async fn id(&self, list: &str, is_it: impl Fn(&serde_json::Value) -> bool) -> String {
+    async fn first_id(&self, list: &str, is_it: impl Fn(&serde_json::Value) -> bool) -> String {
         wait::until_some(list, SOON, async || {
             let listed = self.shell(&format!("nodepool -o json {list}")).output().unwrap();
             let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).ok()?;
@@ -188,23 +188,23 @@ impl Stage {
     }
 
     /// Puts something that is there in the place of each placeholder.
-    async fn fill(&mut self, line: &str) -> String {
+    async fn fill_placeholders(&mut self, line: &str) -> String {
         let mut words = Vec::new();
         for word in line.split(' ').filter(|word| !word.is_empty() && *word != "…") {
             words.push(match word {
                 "REQUEST" => {
                     // It waits as long as a server of that cloud boots.
-                    self.begin("nodepool request --label cloud -- true", "request");
-                    self.id("request-list", |_| true).await
+                    self.spawn("nodepool request --label cloud -- true", "request");
+                    self.first_id("request-list", |_| true).await
                 }
-                "ID" => self.id("list", |node| node["state"] == "ready" && node["locked"] == "unlocked").await,
+                "ID" => self.first_id("list", |node| node["state"] == "ready" && node["locked"] == "unlocked").await,
                 "PROVIDER" => "fake-cloud".to_owned(),
                 "IMAGE" => "demo".to_owned(),
                 "LABEL" | "debian" => "cloud".to_owned(),
                 "TENANT" => "tenant".to_owned(),
                 "COMMAND" => "true".to_owned(),
                 "CONFIG" | "/etc/nodepool/nodepool.yaml" if line.starts_with("nodepool-launcher") => {
-                    self.beside();
+                    self.write_second_config();
                     "beside.yaml".to_owned()
                 }
                 "CONFIG" | "/etc/nodepool/nodepool.yaml" => "nodepool-data/nodepool.yaml".to_owned(),
@@ -235,14 +235,14 @@ impl Stage {
     }
 
     /// A configuration for a launcher beside `standalone`: that one's, with another web port.
-    fn beside(&self) {
+    fn write_second_config(&self) {
         let written = fs::read_to_string(self.place.path("nodepool-data/nodepool.yaml")).unwrap();
         let mut config: serde_yaml::Value = serde_yaml::from_str(&written).unwrap();
         config["webapp"]["port"] = self.place.web_port.number.into();
         self.place.write("beside.yaml", &serde_yaml::to_string(&config).unwrap());
     }
 
-    fn begin(&mut self, line: &str, name: &str) {
+    fn spawn(&mut self, line: &str, name: &str) {
         // The program takes the place of the shell, so that it is what is ended, and what reads it ends with it.
         let line = match line.split_once(" | ") {
             Some((program, reader)) => format!("{program} > >({reader})"),
@@ -251,16 +251,16 @@ impl Stage {
         let line = &*line;
         let mut shell = self.shell(&format!("exec {line}"));
         let (log, nothing) = (self.place.path(name), self.place.path("nothing"));
-        self.serving.push(Running::start(line, &mut shell, Output::Logged, &log, &nothing));
+        self.running.push(Running::start(line, &mut shell, Output::Logged, &log, &nothing));
     }
 
-    async fn serve(&mut self, line: &str, says: &str) {
-        self.begun += 1;
-        let name = format!("serving-{}", self.begun);
+    async fn spawn_and_wait(&mut self, line: &str, says: &str) {
+        self.started += 1;
+        let name = format!("serving-{}", self.started);
         let log = self.place.path(&name);
-        if line.contains("standalone") && self.begun > 1 {
+        if line.contains("standalone") && self.started > 1 {
             // One beside the first, in a folder of its own.
-            let folder = format!("place-{}", self.begun);
+            let folder = format!("place-{}", self.started);
             let data = self.place.path(&folder).join("nodepool-data");
             fs::create_dir_all(&data).unwrap();
             fs::copy(self.place.path("secure.conf"), data.parent().unwrap().join("secure.conf")).unwrap();
@@ -268,15 +268,15 @@ impl Stage {
             fs::write(data.join("nodepool.yaml"), format!("webapp: {{port: {port}}}\nlabels: []\nproviders: []\n"))
                 .unwrap();
             // Its predecessors have shown what they had to.
-            self.serving.retain(|running| !running.name().contains("nodepool-launcher"));
-            self.begin(&format!("env --chdir={folder} {line}"), &name);
+            self.running.retain(|running| !running.name().contains("nodepool-launcher"));
+            self.spawn(&format!("env --chdir={folder} {line}"), &name);
         } else if line.contains("coordinator") {
             // It ends with its standard input.
-            self.begin(&format!("{line} < <(sleep 1000)"), &name);
+            self.spawn(&format!("{line} < <(sleep 1000)"), &name);
         } else {
-            self.begin(line, &name);
+            self.spawn(line, &name);
         }
-        let running = self.serving.last_mut().unwrap();
+        let running = self.running.last_mut().unwrap();
         let said = || fs::read_to_string(&log).unwrap_or_default();
         wait::until(&format!("{says:?} of {line}"), SOON, async || {
             assert!(said().contains(says) || running.ended().is_none(), "{line}: {}", said());
@@ -300,9 +300,9 @@ impl Stage {
             if form == "nodepool-launcher" {
                 continue; // It needs a file in /etc.
             }
-            let line = self.fill(&form).await;
+            let line = self.fill_placeholders(&form).await;
             if let Some(Serves(says)) = way {
-                self.serve(&line, says).await;
+                self.spawn_and_wait(&line, says).await;
                 continue;
             }
             let line = if NEEDS_MORE.contains(&&*line) { format!("{line} --help") } else { line };
@@ -352,15 +352,15 @@ async fn what_the_documents_tell_to_type_works() {
     }
     // It takes what others look at.
     all.sort_by_key(|command| command.starts_with("nodepool erase"));
-    let mut stage = Stage::build().await;
+    let mut harness = CommandHarness::new().await;
     let mut failed = Vec::new();
     for (index, command) in all.iter().enumerate() {
-        if let Err(why) = stage.run(command).await {
+        if let Err(why) = harness.run(command).await {
             failed.push(why);
         }
         if index == 0 {
             assert!(command == "nodepool standalone", "the first command of the README is {command}");
-            stage.id("list", |node| node["state"] == "ready").await;
+            harness.first_id("list", |node| node["state"] == "ready").await;
         }
     }
     assert!(failed.is_empty(), "of {} commands {} failed:\n{}", all.len(), failed.len(), failed.join("\n\n"));

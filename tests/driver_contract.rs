@@ -41,7 +41,7 @@ struct Case {
 }
 
 /// A running provider of a case, and its cloud where that is a process of its own.
-struct Bench {
+struct ContractHarness {
     provider: Provider,
     cloud: Option<SimulatedOpenStack>,
 }
@@ -54,7 +54,7 @@ impl Case {
         }
     }
 
-    async fn start(&self) -> Bench {
+    async fn start(&self) -> ContractHarness {
         let cloud = self.cloud().await;
         let provider = match &cloud {
             None => Provider::of_config(self.config),
@@ -63,7 +63,7 @@ impl Case {
                 Provider::new(|surroundings| providers::start(&section, surroundings, Some(&drivers)).unwrap())
             }
         };
-        Bench { provider, cloud }
+        ContractHarness { provider, cloud }
     }
 
     fn open<V: OpenDriver>(&self, cloud: Option<&SimulatedOpenStack>, visitor: V) -> V::Out {
@@ -200,7 +200,7 @@ fn every_built_driver_is_held_to_the_contract() {
 fn every_job_ends_exactly_once_and_soon() {
     for case in drivers_under_test() {
         on_real_time(async move {
-            let Bench { mut provider, cloud: _cloud } = case.start().await;
+            let ContractHarness { mut provider, cloud: _cloud } = case.start().await;
             for job in jobs(&case) {
                 provider.submit(1, job.clone());
                 let end = timeout(Duration::from_secs(30), provider.end()).await;
@@ -217,7 +217,7 @@ fn every_job_ends_exactly_once_and_soon() {
 fn deleting_what_is_not_there_is_no_failure_and_needs_only_the_id() {
     for case in drivers_under_test() {
         on_real_time(async move {
-            let Bench { mut provider, cloud: _cloud } = case.start().await;
+            let ContractHarness { mut provider, cloud: _cloud } = case.start().await;
             let object = serde_json::from_str(r#"{"name": "no-such-thing"}"#).unwrap();
             for id in [ExternalId::text("no-such-id"), ExternalId::Object(object)] {
                 let result = provider.run(Job::Delete(id)).await;
@@ -228,14 +228,14 @@ fn deleting_what_is_not_there_is_no_failure_and_needs_only_the_id() {
 }
 
 #[test]
-fn an_image_is_uploaded_once_listed_with_its_marks_and_deleted() {
+fn an_image_is_uploaded_once_listed_with_metadata_and_deleted() {
     for case in drivers_under_test() {
         on_real_time(async move {
-            let Bench { mut provider, cloud: _cloud } = case.start().await;
+            let ContractHarness { mut provider, cloud: _cloud } = case.start().await;
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("image.qcow2");
             std::fs::write(&file, "an image").unwrap();
-            let takes_images = provider.facts().uploading.is_some();
+            let takes_images = provider.facts().upload_config.is_some();
             let uploaded = provider.run(upload(file.clone(), "0000000001")).await;
             let Ok(Outcome::Uploaded(id)) = uploaded else {
                 return assert!(!takes_images && uploaded.is_err(), "{}: {uploaded:?}", case.driver);
@@ -246,7 +246,7 @@ fn an_image_is_uploaded_once_listed_with_its_marks_and_deleted() {
             let other = provider.run(upload(file, "0000000002")).await;
             let Ok(Outcome::Uploaded(other)) = other else { panic!("{}: {other:?}", case.driver) };
             assert_ne!(id, other, "{}", case.driver);
-            let bearing = async |provider: &mut Provider| {
+            let bearing = async |provider: &mut ProviderHarness| {
                 let listed = provider.run(Job::ListImages).await;
                 let Ok(Outcome::Images(images)) = listed else { panic!("{}: {listed:?}", case.driver) };
                 let ours =
@@ -269,34 +269,34 @@ fn an_image_is_uploaded_once_listed_with_its_marks_and_deleted() {
 }
 
 #[test]
-fn facts_are_unseen_until_a_survey_and_complete_after_it() {
+fn provider_facts_are_complete_after_a_refresh() {
     for case in drivers_under_test() {
         on_real_time(async move {
-            let Bench { mut provider, cloud: _cloud } = case.start().await;
+            let ContractHarness { mut provider, cloud: _cloud } = case.start().await;
             let before = provider.facts();
-            assert_eq!(before.seen_at.0, 0.0);
+            assert_eq!(before.refreshed_at.0, 0.0);
             let pool = provider_section(case.config).pools.values().next().unwrap().clone();
             for label in &pool.labels {
                 let is_known =
                     before.label_needs.contains_key(label) || before.launch_label(&pool.name, label).is_some();
                 assert!(is_known, "{}: what does {label} need?", case.driver);
             }
-            assert!(matches!(provider.run(Job::Survey).await, Ok(Outcome::Surveyed(..))));
+            assert!(matches!(provider.run(Job::Refresh).await, Ok(Outcome::Refreshed(..))));
             let after = provider.facts();
-            assert!(after.seen_at.0 > 0.0);
-            assert_eq!(after.standing.len(), before.standing.len());
+            assert!(after.refreshed_at.0 > 0.0);
+            assert_eq!(after.static_hosts.len(), before.static_hosts.len());
             assert_eq!(after.label_needs, before.label_needs);
-            assert_eq!(after.launching.is_some(), before.launching.is_some());
+            assert_eq!(after.launch_config.is_some(), before.launch_config.is_some());
         });
     }
 }
 
 #[test]
-fn a_driver_without_launches_refuses_one_for_good_instead_of_trying() {
+fn a_driver_without_launches_rejects_a_launch_permanently() {
     for case in drivers_under_test() {
         on_real_time(async move {
-            let Bench { mut provider, cloud: _cloud } = case.start().await;
-            if provider.facts().launching.is_none() {
+            let ContractHarness { mut provider, cloud: _cloud } = case.start().await;
+            if provider.facts().launch_config.is_none() {
                 assert!(matches!(provider.run(launch("one")).await, Err(CloudError::Denied(_))), "{}", case.driver);
             }
         });
@@ -308,26 +308,26 @@ fn launching() -> impl Iterator<Item = Case> {
     drivers_under_test().into_iter().filter(|case| case.driver != "static")
 }
 
-fn order(hostname: &str) -> LaunchOrder {
+fn launch_order(hostname: &str) -> LaunchOrder {
     let Job::Launch(order) = launch(hostname) else { unreachable!("launch makes a launch") };
     let mut order = Arc::unwrap_or_clone(order);
     order.metadata.insert("nodepool_node_id".to_owned(), hostname.to_owned());
     order
 }
 
-async fn launched(provider: &mut Provider, hostname: &str) -> Instance {
-    provider.surveyed().await;
-    launched_as(provider, order(hostname)).await
+async fn launched(provider: &mut ProviderHarness, hostname: &str) -> Instance {
+    provider.wait_for_refresh().await;
+    launched_as(provider, launch_order(hostname)).await
 }
 
-async fn launched_as(provider: &mut Provider, order: LaunchOrder) -> Instance {
+async fn launched_as(provider: &mut ProviderHarness, order: LaunchOrder) -> Instance {
     let hostname = order.hostname.clone();
     provider.submit(1, Job::Launch(Arc::new(order)));
     let mut known = None;
     loop {
         match provider.next().await.1 {
-            News::Known(id) => known = Some(id),
-            News::Ended(Ok(Outcome::Launched(instance))) => {
+            JobEvent::InstanceKnown(id) => known = Some(id),
+            JobEvent::Finished(Ok(Outcome::Launched(instance))) => {
                 assert_eq!(known.as_ref(), Some(&instance.external_id), "told before the end");
                 return *instance;
             }
@@ -336,21 +336,21 @@ async fn launched_as(provider: &mut Provider, order: LaunchOrder) -> Instance {
     }
 }
 
-async fn listed(provider: &mut Provider) -> Vec<Instance> {
-    let Ok(Outcome::Surveyed(_, inventory)) = provider.run(Job::Survey).await else { panic!("the survey fails") };
+async fn listed(provider: &mut ProviderHarness) -> Vec<Instance> {
+    let Ok(Outcome::Refreshed(_, inventory)) = provider.run(Job::Refresh).await else { panic!("the survey fails") };
     inventory.instances().to_vec()
 }
 
 #[test]
-fn what_is_launched_is_listed_with_its_metadata_and_deleted_by_its_id() {
+fn an_instance_is_listed_with_metadata_and_deleted_by_id() {
     for case in launching() {
         on_real_time(async move {
-            let Bench { mut provider, cloud: _cloud } = case.start().await;
+            let ContractHarness { mut provider, cloud: _cloud } = case.start().await;
             let instance = launched(&mut provider, "np0000000001").await;
             let found = listed(&mut provider).await;
             let found = found.iter().find(|other| other.external_id == instance.external_id).expect("it is listed");
             assert_eq!(found.metadata["nodepool_node_id"], "np0000000001");
-            assert!(found.interface_ip.is_some() && !found.amounts.is_empty(), "{}: {found:?}", case.driver);
+            assert!(found.interface_ip.is_some() && !found.resources.is_empty(), "{}: {found:?}", case.driver);
             let id = instance.external_id;
             assert_eq!(provider.run(Job::Delete(id.clone())).await, Ok(Outcome::Deleted));
             assert!(listed(&mut provider).await.iter().all(|other| other.external_id != id));
@@ -359,13 +359,14 @@ fn what_is_launched_is_listed_with_its_metadata_and_deleted_by_its_id() {
 }
 
 #[test]
-fn a_launch_of_what_was_found_creates_nothing() {
+fn a_launch_of_an_existing_instance_creates_nothing() {
     for case in launching() {
         on_real_time(async move {
-            let Bench { mut provider, cloud: _cloud } = case.start().await;
+            let ContractHarness { mut provider, cloud: _cloud } = case.start().await;
             let instance = launched(&mut provider, "np0000000001").await;
             let Job::Launch(order) = launch("np0000000001") else { unreachable!("launch makes a launch") };
-            let again = LaunchOrder { found: Some(instance.external_id.clone()), ..LaunchOrder::clone(&order) };
+            let again =
+                LaunchOrder { prior_instance: Some(instance.external_id.clone()), ..LaunchOrder::clone(&order) };
             let Ok(Outcome::Launched(found)) = provider.run(Job::Launch(Arc::new(again))).await else {
                 panic!("{}: it runs, so it can be continued with", case.driver)
             };
@@ -376,10 +377,10 @@ fn a_launch_of_what_was_found_creates_nothing() {
 }
 
 #[test]
-fn what_is_over_the_quota_is_told_as_that() {
+fn exceeding_the_quota_is_reported_as_a_quota_error() {
     for case in launching().filter(|case| case.is_limited) {
         on_real_time(async move {
-            let Bench { mut provider, cloud: _cloud } = case.start().await;
+            let ContractHarness { mut provider, cloud: _cloud } = case.start().await;
             for number in 1..=2 {
                 launched(&mut provider, &format!("np{number}")).await;
             }
@@ -390,15 +391,15 @@ fn what_is_over_the_quota_is_told_as_that() {
 }
 
 #[test]
-fn a_launch_that_may_have_happened_finds_its_instance_instead_of_making_another() {
+fn a_retried_launch_finds_the_instance_it_already_created() {
     for case in launching() {
         on_real_time(async move {
-            let Bench { mut provider, cloud: _cloud } = case.start().await;
+            let ContractHarness { mut provider, cloud: _cloud } = case.start().await;
             let instance = launched(&mut provider, "np0000000001").await;
-            let again = LaunchOrder { may_exist: true, ..order("np0000000001") };
+            let again = LaunchOrder { may_exist: true, ..launch_order("np0000000001") };
             assert_eq!(launched_as(&mut provider, again).await.external_id, instance.external_id, "{}", case.driver);
             assert_eq!(listed(&mut provider).await.len(), 1);
-            let other = LaunchOrder { may_exist: true, ..order("np0000000002") };
+            let other = LaunchOrder { may_exist: true, ..launch_order("np0000000002") };
             assert_ne!(launched_as(&mut provider, other).await.external_id, instance.external_id, "{}", case.driver);
         });
     }
@@ -409,32 +410,34 @@ fn an_id_is_known_before_the_second_call_of_its_launch() {
     for case in launching() {
         on_real_time(async move {
             let cloud = case.cloud().await;
-            case.open(cloud.as_ref(), ByHand).await;
+            case.open(cloud.as_ref(), ManualLaunch).await;
         });
     }
 }
 
 /// Leads a launch through its driver without a TaskManager.
-struct ByHand;
+struct ManualLaunch;
 
-impl OpenDriver for ByHand {
+impl OpenDriver for ManualLaunch {
     type Out = LocalBoxFuture<'static, ()>;
 
     fn with<D: Driver>(self, driver: D) -> Self::Out {
         async move {
-            ask(&driver, &Job::Survey).await;
-            let mut machine = driver.begin(&Job::Launch(Arc::new(order("np0000000001"))));
+            run_query(&driver, &Job::Refresh).await;
+            let mut machine = driver.begin(&Job::Launch(Arc::new(launch_order("np0000000001"))));
             let (mut calls, mut next) = (0, machine.step(Input::Start));
             loop {
                 next = match next {
                     Next::Call(call) => {
                         calls += 1;
                         assert!(calls == 1 || machine.external_id().is_some(), "{call:?} comes before the id");
-                        machine.step(Input::Reply(driver.call(call, &Gate::open()).await))
+                        machine.step(Input::Reply(driver.call(call, &CallGuard::none()).await))
                     }
                     Next::Observe => {
-                        let Outcome::Listed(inventory) = ask(&driver, &Job::List).await else { panic!("no list") };
-                        machine.step(Input::Seen(&inventory))
+                        let Outcome::Listed(inventory) = run_query(&driver, &Job::List).await else {
+                            panic!("no list")
+                        };
+                        machine.step(Input::Observed(&inventory))
                     }
                     Next::Done(_) => return,
                     Next::Failed(error) => panic!("{error}"),
@@ -446,12 +449,12 @@ impl OpenDriver for ByHand {
 }
 
 /// A job that only asks.
-async fn ask<D: Driver>(driver: &D, job: &Job) -> Outcome {
+async fn run_query<D: Driver>(driver: &D, job: &Job) -> Outcome {
     let mut machine = driver.begin(job);
     let mut next = machine.step(Input::Start);
     loop {
         next = match next {
-            Next::Call(call) => machine.step(Input::Reply(driver.call(call, &Gate::open()).await)),
+            Next::Call(call) => machine.step(Input::Reply(driver.call(call, &CallGuard::none()).await)),
             Next::Done(outcome) => return outcome,
             Next::Failed(error) => panic!("{job:?}: {error}"),
             Next::Observe => panic!("{job:?} waits for an inventory"),
@@ -463,7 +466,7 @@ async fn ask<D: Driver>(driver: &D, job: &Job) -> Outcome {
 fn a_list_that_could_not_be_read_completely_is_an_error() {
     for case in launching().filter(|case| case.cloud.is_some()) {
         on_real_time(async move {
-            let Bench { mut provider, cloud } = case.start().await;
+            let ContractHarness { mut provider, cloud } = case.start().await;
             let cloud = cloud.expect("this driver has a cloud of its own");
             launched(&mut provider, "np0000000001").await;
             launched(&mut provider, "np0000000002").await;
@@ -476,7 +479,7 @@ fn a_list_that_could_not_be_read_completely_is_an_error() {
                 assert!(listed.is_err(), "{}: {kind}: {listed:?}", case.driver);
                 let faults: Value = json!([format!("{kind} path=/servers$")]);
                 cloud.knobs(json!({"page_size": 1, "faults": faults})).await;
-                let called = provider.run(Job::RollCall).await;
+                let called = provider.run(Job::ListServerIds).await;
                 assert!(called.is_err(), "{}: {kind}: {called:?}", case.driver);
             }
             // A link that leads back does no harm to who knows where a page ended.
@@ -488,10 +491,10 @@ fn a_list_that_could_not_be_read_completely_is_an_error() {
 }
 
 #[test]
-fn a_roll_call_names_every_instance() {
+fn listing_server_ids_returns_every_instance() {
     for case in launching() {
         on_real_time(async move {
-            let Bench { mut provider, cloud } = case.start().await;
+            let ContractHarness { mut provider, cloud } = case.start().await;
             for name in ["np0000000001", "np0000000002"] {
                 launched(&mut provider, name).await;
             }
@@ -501,8 +504,8 @@ fn a_roll_call_names_every_instance() {
             let listed = provider.run(Job::List).await;
             let Ok(Outcome::Listed(inventory)) = listed else { panic!("{}: {listed:?}", case.driver) };
             let all: Vec<String> = inventory.instances().iter().map(|one| one.external_id.to_string()).collect();
-            match provider.run(Job::RollCall).await {
-                Ok(Outcome::Called(ids)) => assert_eq!(BTreeSet::from_iter(ids), BTreeSet::from_iter(all)),
+            match provider.run(Job::ListServerIds).await {
+                Ok(Outcome::ServerIds(ids)) => assert_eq!(BTreeSet::from_iter(ids), BTreeSet::from_iter(all)),
                 Ok(Outcome::Listed(same)) => assert_eq!(same.instances().len(), all.len(), "{}", case.driver),
                 other => panic!("{}: {other:?}", case.driver),
             }
@@ -512,7 +515,7 @@ fn a_roll_call_names_every_instance() {
 }
 
 #[test]
-fn calls_end_by_deadlines_they_state_and_have_names_for_statsd() {
+fn calls_have_deadlines_and_statsd_names() {
     for case in drivers_under_test() {
         on_real_time(async move {
             let cloud = case.cloud().await;
@@ -530,8 +533,8 @@ impl OpenDriver for FirstCall {
     type Out = LocalBoxFuture<'static, ()>;
 
     fn with<D: Driver>(self, driver: D) -> Self::Out {
-        let pace = driver.pace();
-        assert!(pace.spacing.0 >= 0.0 && pace.in_flight != InFlight::Pinned(0));
+        let rate_limits = driver.rate_limits();
+        assert!(rate_limits.spacing.0 >= 0.0 && rate_limits.in_flight != InFlightLimit::Fixed(0));
         async move {
             let mut machine = driver.begin(&self.0);
             let Next::Call(call) = machine.step(Input::Start) else { return };
@@ -542,7 +545,7 @@ impl OpenDriver for FirstCall {
             assert!(deadline.0 > 0.0 && deadline.0 < 86_400.0, "{:?}: {deadline:?}", self.0);
             let began = Instant::now();
             let name = call.key();
-            let ended = timeout(deadline.to_duration(), driver.call(call, &Gate::open())).await;
+            let ended = timeout(deadline.to_duration(), driver.call(call, &CallGuard::none())).await;
             assert!(ended.is_ok(), "{name} is still running after {:?}", began.elapsed());
         }
         .boxed_local()

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crowd::book::{Book, Launchers};
-use crowd::scene::{self, Host, Scene};
+use crowd::scene::{self, Host, WorkloadHarness};
 use crowd::watcher::Watcher;
 use crowd::{Crowd, Wishes, again};
 use nodepool::actors::process::context::SessionEnd;
@@ -31,8 +31,8 @@ fn wishes() -> Wishes {
 }
 
 /// What is going on while servers die.
-struct Work {
-    scene: Scene,
+struct FailoverHarness {
+    harness: WorkloadHarness,
     zk: Zk,
     book: Arc<Book>,
     crowd: Crowd,
@@ -40,36 +40,43 @@ struct Work {
     launcher: Nodepool,
 }
 
-fn scene_on(ensemble: &Ensemble, session: Duration) -> Scene {
-    Scene { addresses: ensemble.address(), chroot: String::new(), provider: "lab", hosts: HOSTS, session, padding: 0 }
+fn harness_on(ensemble: &Ensemble, session: Duration) -> WorkloadHarness {
+    WorkloadHarness {
+        addresses: ensemble.address(),
+        chroot: String::new(),
+        provider: "lab",
+        hosts: HOSTS,
+        session,
+        padding: 0,
+    }
 }
 
-impl Work {
-    async fn begin(ensemble: &Ensemble, session: Duration) -> Work {
-        let scene = scene_on(ensemble, session);
-        let zk = scene.connect().await;
+impl FailoverHarness {
+    async fn start(ensemble: &Ensemble, session: Duration) -> FailoverHarness {
+        let harness = harness_on(ensemble, session);
+        let zk = harness.connect().await;
         // Elections count as time in which nobody can serve, so the watcher is here for what is given twice, and the
         // consumers' own patience for what is lost.
-        let book = Arc::new(Book::new(PATIENCE, &scene.slots(), Launchers::OnePerProvider));
+        let book = Arc::new(Book::new(PATIENCE, &harness.slots(), Launchers::OnePerProvider));
         let crowd = Crowd::start(&zk, &book, wishes(), scene::seed()).await;
-        let watcher = Watcher::start(&scene.connect().await, &book);
-        let launcher = scene.launcher();
-        let work = Work { scene, zk, book, crowd, _watcher: watcher, launcher };
-        work.goes_on().await;
+        let watcher = Watcher::start(&harness.connect().await, &book);
+        let launcher = harness.launcher();
+        let work = FailoverHarness { harness, zk, book, crowd, _watcher: watcher, launcher };
+        work.wait_until_serving().await;
         work
     }
 
     /// More is served from now on.
-    async fn goes_on(&self) {
+    async fn wait_until_serving(&self) {
         let before = self.book.figures().served;
         let what = format!("more to be served than {before}: {:?}", self.book.violations());
         wait::until(&what, PATIENCE, async || self.book.figures().served > before + 10).await;
         scene::assert_kept(&self.book, &[&self.launcher]);
     }
 
-    async fn end(mut self) {
+    async fn finish(mut self) {
         self.crowd.stop().await;
-        self.scene.settles(&self.zk, 1, PATIENCE).await;
+        self.harness.settles(&self.zk, 1, PATIENCE).await;
         scene::assert_kept(&self.book, &[&self.launcher]);
         assert!(self.launcher.ended().is_none(), "the launcher lives through all of this");
         self.launcher.stop(PATIENCE).await;
@@ -88,7 +95,7 @@ impl Work {
 }
 
 /// The server that a session is connected to.
-async fn home_of(ensemble: &Ensemble, session: i64) -> usize {
+async fn server_of_session(ensemble: &Ensemble, session: i64) -> usize {
     wait::until_some("the session to be somewhere", PATIENCE, async || {
         for (index, server) in ensemble.servers.iter().enumerate() {
             let Ok(mut stream) = tokio::net::TcpStream::connect(server.plain_address()).await else { continue };
@@ -112,22 +119,22 @@ async fn servers_that_die_under_a_launcher_cost_neither_nodes_nor_requests() {
     let options = Options { tick: Duration::from_secs(1), ..scene::options() };
     let mut ensemble = Ensemble::start(3, options).await;
     // Long enough to live through an election.
-    let work = Work::begin(&ensemble, Duration::from_secs(20)).await;
+    let work = FailoverHarness::start(&ensemble, Duration::from_secs(20)).await;
     let session = work.session().await;
 
     let leader = ensemble.leader().await;
     ensemble.kill(leader);
-    work.goes_on().await;
+    work.wait_until_serving().await;
     ensemble.start_again(leader).await;
-    work.goes_on().await;
+    work.wait_until_serving().await;
 
-    let home = home_of(&ensemble, work.session().await).await;
+    let home = server_of_session(&ensemble, work.session().await).await;
     ensemble.kill(home);
-    work.goes_on().await;
+    work.wait_until_serving().await;
     ensemble.start_again(home).await;
-    work.goes_on().await;
+    work.wait_until_serving().await;
     assert_eq!(work.session().await, session, "one session lives through all of it");
-    work.end().await;
+    work.finish().await;
 }
 
 // zookeeper.md checks 24, 64, 80
@@ -137,7 +144,7 @@ async fn a_launcher_whose_session_ends_under_load_goes_on_with_the_next() {
         return;
     }
     let ensemble = Ensemble::start(3, scene::options()).await;
-    let work = Work::begin(&ensemble, Duration::from_secs(1)).await;
+    let work = FailoverHarness::start(&ensemble, Duration::from_secs(1)).await;
     for _ in 0..3 {
         let session = work.session().await;
         // Stopped for longer than its session lasts, it wakes up believing in locks and a picture that are gone.
@@ -148,10 +155,10 @@ async fn a_launcher_whose_session_ends_under_load_goes_on_with_the_next() {
         })
         .await;
         work.launcher.signal(nix::sys::signal::Signal::SIGCONT);
-        work.goes_on().await;
+        work.wait_until_serving().await;
         assert_ne!(work.session().await, session);
     }
-    work.end().await;
+    work.finish().await;
 }
 
 // zookeeper.md checks 24, 64, 80
@@ -163,14 +170,14 @@ fn a_session_that_somebody_else_ends_is_followed_by_another() {
     // In this process, because only the owner of a session knows what it takes to end it.
     actix_rt::System::new().block_on(async {
         let ensemble = Ensemble::start(3, scene::options()).await;
-        let scene = scene_on(&ensemble, Duration::from_secs(4));
-        let zk = scene.connect().await;
-        let book = Arc::new(Book::new(PATIENCE, &scene.slots(), Launchers::OnePerProvider));
+        let harness = harness_on(&ensemble, Duration::from_secs(4));
+        let zk = harness.connect().await;
+        let book = Arc::new(Book::new(PATIENCE, &harness.slots(), Launchers::OnePerProvider));
         let crowd = Crowd::start(&zk, &book, wishes(), scene::seed()).await;
-        let _watcher = Watcher::start(&scene.connect().await, &book);
-        let mut process = grown::Process::new(&scene.configuration());
+        let _watcher = Watcher::start(&harness.connect().await, &book);
+        let mut process = grown::Process::new(&harness.configuration());
         for round in 1..=5 {
-            let session = scene.session(scene.session).await;
+            let session = harness.session(harness.session).await;
             let running = process.run_on(session.clone());
             wait::until("more to be served", PATIENCE, async || book.figures().served > 10 * round).await;
             // Our client takes its session back when it can, hence the repetition.
@@ -185,10 +192,10 @@ fn a_session_that_somebody_else_ends_is_followed_by_another() {
             assert_eq!(running.await.unwrap(), SessionEnd::Expired);
             scene::assert_kept(&book, &[]);
         }
-        let session = scene.session(scene.session).await;
+        let session = harness.session(harness.session).await;
         let running = process.run_on(session.clone());
         crowd.stop().await;
-        scene.settles(&zk, 1, PATIENCE).await;
+        harness.settles(&zk, 1, PATIENCE).await;
         scene::assert_kept(&book, &[]);
         process.stop();
         assert_eq!(running.await.unwrap(), SessionEnd::Stopped);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command};
 use std::time::Duration;
 
-use bakery::{IMAGES, SETTLES, Scene};
+use bakery::{IMAGES, SETTLE_TIMEOUT, SETTLES};
 use bytes::Bytes;
 use disks::SmallDisk;
 use nix::sys::signal::Signal;
@@ -20,7 +20,7 @@ use nodepool::actors::process::pidfile::{PidFile, PidFileError};
 use nodepool_model::records::image_build::BuildState;
 use nodepool_zk::Zk;
 use nodepool_zk::client::{ConnectOptions, connect};
-use support::real::child::{Output, Running};
+use support::real::child::{ChildProcess, Running};
 use support::{real, wait};
 use tokio::time::timeout;
 use zookeeper_server::types::CreateMode;
@@ -114,31 +114,31 @@ async fn builds_on_a_full_disk_fail_and_the_next_ones_succeed_when_there_is_room
         return;
     }
     let Some(disk) = SmallDisk::mount(64) else { return };
-    let scene = Scene::set(Some(disk.path())).await;
-    let mut builder = scene.builder();
-    scene.settles(&builder, 0).await;
+    let harness = BuilderProcessHarness::start(Some(disk.path())).await;
+    let mut builder = harness.builder();
+    harness.settles(&builder, 0).await;
     for left in [0, 100_000, 2_000_000] {
         // Older builds that go meanwhile make room, and then others succeed.
         wait::until("a build to find no room", PATIENCE, async || {
-            if scene.trouble().await.is_none() {
+            if harness.trouble().await.is_none() {
                 disk.fill(left);
                 for image in IMAGES {
-                    scene.ask(image).await;
+                    harness.ask(image).await;
                 }
             }
             builder.log().contains("No space left on device")
         })
         .await;
         wait::until("a build to fail", PATIENCE, async || {
-            let records = scene.records().await;
+            let records = harness.records().await;
             records.builds().any(|(_, stored)| stored.record.state == BuildState::Failed)
         })
         .await;
         // The next one begins with a disk that is full.
         builder.kill();
-        builder = scene.builder();
+        builder = harness.builder();
         disk.empty();
-        scene.settles(&builder, 0).await;
+        harness.settles(&builder, 0).await;
     }
     builder.signal(Signal::SIGTERM);
     assert!(builder.wait(SETTLES).await.success());

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crowd::book::{Book, Figures, Launchers};
-use crowd::scene::{self, Host, Scene};
+use crowd::scene::{self, Host, WorkloadHarness};
 use crowd::watcher::Watcher;
 use crowd::{Crowd, Wishes};
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -57,7 +57,7 @@ async fn a_launcher_killed_at_any_moment_leaves_nothing_undone() {
         let chroot = server.chroot("kill").await;
         let (addresses, chroot) = chroot.split_once('/').expect("a chroot begins with a slash");
         chroots.push(format!("/{chroot}"));
-        let scene = Scene {
+        let harness = WorkloadHarness {
             addresses: addresses.to_owned(),
             chroot: format!("/{chroot}"),
             provider: "lab",
@@ -66,7 +66,7 @@ async fn a_launcher_killed_at_any_moment_leaves_nothing_undone() {
             padding,
         };
         let share = kills / lanes + usize::from(lane < kills % lanes);
-        runs.push(kill_again_and_again(scene, share, seed.wrapping_add(1000 * lane as u64)));
+        runs.push(kill_again_and_again(harness, share, seed.wrapping_add(1000 * lane as u64)));
     }
     for Figures { served, withdrawn, longest_turn } in futures::future::join_all(runs).await {
         eprintln!(
@@ -78,13 +78,13 @@ async fn a_launcher_killed_at_any_moment_leaves_nothing_undone() {
     }
 }
 
-async fn kill_again_and_again(scene: Scene, kills: usize, seed: u64) -> Figures {
+async fn kill_again_and_again(harness: WorkloadHarness, kills: usize, seed: u64) -> Figures {
     let mut random = StdRng::seed_from_u64(seed);
-    let zk = scene.connect().await;
-    let book = Arc::new(Book::new(scene.session + GRACE, &scene.slots(), Launchers::OnePerProvider));
+    let zk = harness.connect().await;
+    let book = Arc::new(Book::new(harness.session + GRACE, &harness.slots(), Launchers::OnePerProvider));
     let crowd = Crowd::start(&zk, &book, wishes(), seed).await;
-    let _watcher = Watcher::start(&scene.connect().await, &book);
-    let mut launcher = scene.launcher();
+    let _watcher = Watcher::start(&harness.connect().await, &book);
+    let mut launcher = harness.launcher();
     let (mut startup, mut early) = (Duration::from_millis(500), 0);
     for kill in 0..kills {
         // Half of the moments lie in the start, half in the work; without work in between nothing would be proven.
@@ -112,12 +112,12 @@ async fn kill_again_and_again(scene: Scene, kills: usize, seed: u64) -> Figures 
             // Long enough for the dead one's session to end before there is a new one.
             sleep(Duration::from_millis(random.gen_range(0..1500))).await;
         }
-        launcher = scene.launcher();
+        launcher = harness.launcher();
         book.restart_clock();
     }
     crowd.stop().await;
     scene::assert_kept(&book, &[&launcher]);
-    scene.settles(&zk, 1, scene.session + GRACE).await;
+    harness.settles(&zk, 1, harness.session + GRACE).await;
     scene::assert_kept(&book, &[&launcher]);
     assert!(launcher.stop(PATIENCE).await.success());
     book.figures()

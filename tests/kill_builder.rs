@@ -12,7 +12,7 @@ mod witness;
 
 use std::time::Duration;
 
-use bakery::{IMAGES, PROVIDER, SETTLES, Scene};
+use bakery::{IMAGES, PROVIDER, SETTLE_TIMEOUT};
 use nix::sys::signal::Signal;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::json;
@@ -37,12 +37,12 @@ async fn a_killed_builder_leaves_nothing_behind_and_touches_nothing_of_others() 
     };
     eprintln!("NODEPOOL_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
-    let scene = Scene::set(None).await;
-    let mut builder = scene.builder();
+    let harness = BuilderProcessHarness::start(None).await;
+    let mut builder = harness.builder();
     for kill in 0..kills {
         for image in IMAGES {
             if random.gen_ratio(2, 3) {
-                scene.ask(image).await;
+                harness.ask(image).await;
             }
         }
         let faults = match random.gen_range(0..6) {
@@ -51,27 +51,27 @@ async fn a_killed_builder_leaves_nothing_behind_and_touches_nothing_of_others() 
             2 => json!(["500 method=DELETE path=/images/ times=2"]),
             _ => json!([]),
         };
-        scene.cloud.knobs(json!({ "faults": faults })).await;
+        harness.cloud.knobs(json!({ "faults": faults })).await;
         // From the start of the process to well into an upload.
         sleep(Duration::from_millis(random.gen_range(50..3500))).await;
         builder.kill();
-        builder = scene.builder();
+        builder = harness.builder();
         if kill % ROUND == ROUND - 1 {
-            scene.cloud.knobs(json!({"faults": []})).await;
-            scene.settles(&builder, seed).await;
+            harness.cloud.knobs(json!({"faults": []})).await;
+            harness.settles(&builder, seed).await;
         }
     }
-    scene.cloud.knobs(json!({"faults": []})).await;
-    scene.settles(&builder, seed).await;
+    harness.cloud.knobs(json!({"faults": []})).await;
+    harness.settles(&builder, seed).await;
     builder.signal(Signal::SIGTERM);
     assert!(builder.wait(SETTLES).await.success());
-    let mut witness = Witness::of_server(&scene.server, "", Some(&scene.cloud)).await;
+    let mut witness = Witness::of_server(&harness.server, "", Some(&harness.cloud)).await;
     // Of what strangers have nobody here has a record.
     witness.images.retain(|image| image.place.0.as_str() == PROVIDER);
     witness.wanted = IMAGES.map(|image| (image.into(), PROVIDER.into())).to_vec();
     let findings = witness.judge();
     findings.assert_kept(&format!("kill-builder-{seed}"));
-    let uploads = scene.cloud.state().await["images_uploaded"].clone();
+    let uploads = harness.cloud.state().await["images_uploaded"].clone();
     eprintln!(
         "{kills} kills, uploads {uploads}, images {}, changes of records {}",
         witness.images.len(),
@@ -85,13 +85,13 @@ async fn a_builder_that_is_stopped_ends_after_its_builds_have_tidied_up() {
     if real::skipped() {
         return;
     }
-    let scene = Scene::set(None).await;
-    oven::put(scene.kitchen(), oven::TIDY);
-    let mut builder = scene.builder();
-    let has = |name: &str| scene.kitchen().join(name).exists();
+    let harness = BuilderProcessHarness::start(None).await;
+    oven::put(harness.kitchen(), oven::TIDY);
+    let mut builder = harness.builder();
+    let has = |name: &str| harness.kitchen().join(name).exists();
     wait::until("a build to begin", SETTLES, async || has("begun")).await;
     builder.signal(Signal::SIGTERM);
     assert!(builder.wait(SETTLES).await.success());
     assert!(has("tidied"), "it was left alone: {}", builder.log());
-    assert_eq!(scene.makers(), 0);
+    assert_eq!(harness.makers(), 0);
 }

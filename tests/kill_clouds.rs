@@ -100,7 +100,7 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
     let flags = ["--boot-time-s", "0.4", "--delete-time-s", "0.2", "--latency-ms", "compute=5-60"];
     let cloud = SimulatedOpenStack::start(&flags).await;
     let configuration = configuration(addresses, chroot);
-    let scene = scene::Scene {
+    let harness = scene::WorkloadHarness {
         addresses: addresses.to_owned(),
         chroot: format!("/{chroot}"),
         provider: "lab",
@@ -108,13 +108,13 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
         session: Duration::from_secs(1),
         padding: 0,
     };
-    let zk = scene.connect().await;
+    let zk = harness.connect().await;
     let book = Arc::new(Book::new(PATIENCE, &["a", "b", "c"].map(|label| (label, 100)), Launchers::OnePerProvider));
     let crowd = Crowd::start(&zk, &book, wishes(), seed).await;
     let start = || launcher(&cloud, &configuration);
     let mut process = start();
     let mut past = VecDeque::new();
-    let limit = scene.session + GRACE + LOOKED_FOR;
+    let limit = harness.session + GRACE + LOOKED_FOR;
     // In milliseconds since the Unix epoch: from when to when something failed, and since when the cloud does not do what it should.
     let (mut faults, mut spoilt) = (Vec::new(), None);
     for kill in 0..kills {
@@ -155,7 +155,7 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
     assert_eq!(state["double_creates"], json!(0), "seed {seed}: {state}\n{}", process.log());
     scene::assert_kept(&book, &[&process]);
     assert!(process.stop(PATIENCE).await.success());
-    let mut witness = Witness::of_server(&server, &scene.chroot, Some(&cloud)).await;
+    let mut witness = Witness::of_server(&server, &harness.chroot, Some(&cloud)).await;
     witness.limits = ["main", "public"].map(|pool| (PoolId::new("lab", pool), MOST)).into();
     let (findings, name) = (witness.judge(), format!("kill-clouds-{seed}"));
     findings.assert_kept(&name);

@@ -23,14 +23,14 @@ const CONFIG: &str = "labels: [{name: small}]\nproviders:\n- name: lab\n  driver
     \x20 cloud-images: [{name: fake-image-id, username: zuul}]\n  pools:\n  - name: main\n    max-servers: 3\n\
     \x20   host-key-checking: false\n    labels: [{name: small, cloud-image: fake-image-id, min-ram: 1}]\n";
 
-struct Scene {
+struct LivePageHarness {
     place: Place,
     zk: Arc<RealConnection>,
     _launcher: Daemon,
     _coordinator: Coordinator,
 }
 
-impl Scene {
+impl LivePageHarness {
     async fn new() -> Self {
         let place = Place::new("");
         let coordinator = Coordinator::start(&place.path("coordinator")).await;
@@ -72,10 +72,10 @@ async fn quiet(browser: &Browser) {
     assert!(said.is_empty(), "{said:#?}");
 }
 
-async fn looked_at(scene: &Scene, screen: Screen) {
+async fn check_all_views(harness: &LivePageHarness, screen: Screen) {
     let browser = Browser::start(screen).await;
     for view in ["", "nodes", "requests", "images", "providers", "node/0000000001"] {
-        browser.open(&scene.url(&format!("#/{view}"))).await;
+        browser.open(&harness.url(&format!("#/{view}"))).await;
         browser.shows("live").await;
         if view.is_empty() {
             let tile = "return document.querySelector('.tile.tone-in-use b')?.textContent";
@@ -98,7 +98,7 @@ async fn looked_at(scene: &Scene, screen: Screen) {
         let name = format!("{}-{}", screen.name, view.split('/').next().unwrap());
         browser.screenshot(name.trim_end_matches('-')).await;
     }
-    quiet(&browser).await;
+    assert_console_is_empty(&browser).await;
     browser.quit().await;
 }
 
@@ -107,60 +107,60 @@ async fn every_view_fits_desk_night_and_phone() {
     if support::real::skipped() {
         return;
     }
-    let scene = Scene::new().await;
+    let harness = LivePageHarness::new().await;
     for (number, state) in ["ready", "in-use", "building", "hold", "deleting", "in-use"].into_iter().enumerate() {
-        scene.put_node(number as u32, state, r#", "comment": "a comment", "interface_ip": "203.0.113.7""#).await;
+        harness.put_node(number as u32, state, r#", "comment": "a comment", "interface_ip": "203.0.113.7""#).await;
     }
     let build = "/nodepool/images/debian/builds/0123456789abcdef0123456789abcdef";
-    scene.put(build, r#"{"state": "ready", "state_time": 1700000000.0, "builder": "nb01", "formats": "raw"}"#).await;
+    harness.put(build, r#"{"state": "ready", "state_time": 1700000000.0, "builder": "nb01", "formats": "raw"}"#).await;
     let upload = r#"{"state": "ready", "state_time": 1700000000.0, "external_id": "x", "external_name": "debian-1"}"#;
-    scene.put(&format!("{build}/providers/elsewhere/images/0000000001"), upload).await;
+    harness.put(&format!("{build}/providers/elsewhere/images/0000000001"), upload).await;
     let request = r#"{"state": "fulfilled", "state_time": 1700000000.0, "node_types": ["small"], "requestor": "zuul", "nodes": []}"#;
-    scene.put("/nodepool/requests/200-0000000007", request).await;
-    for screen in [DESK, NIGHT, PHONE] {
-        looked_at(&scene, screen).await;
+    harness.put("/nodepool/requests/200-0000000007", request).await;
+    for screen in [DESKTOP, DESKTOP_DARK, PHONE] {
+        check_all_views(&harness, screen).await;
     }
 }
 
 #[tokio::test]
-async fn changes_are_shown_without_loading_the_page_again() {
+async fn changes_are_shown_without_a_page_reload() {
     if support::real::skipped() {
         return;
     }
-    let scene = Scene::new().await;
-    scene.put_node(1, "ready", "").await;
-    let browser = Browser::start(DESK).await;
-    browser.open(&scene.url("#/nodes")).await;
-    browser.shows("0000000001").await;
+    let harness = LivePageHarness::new().await;
+    harness.put_node(1, "ready", "").await;
+    let browser = Browser::start(DESKTOP).await;
+    browser.open(&harness.url("#/nodes")).await;
+    browser.wait_for_text("0000000001").await;
     browser.run("window.untouched = true").await;
-    scene.put_node(2, "building", "").await;
-    browser.shows("0000000002").await;
-    scene.put_node(2, "in-use", "").await;
-    browser.shows("in-use").await;
+    harness.put_node(2, "building", "").await;
+    browser.wait_for_text("0000000002").await;
+    harness.put_node(2, "in-use", "").await;
+    browser.wait_for_text("in-use").await;
     // Search and filters, by keyboard.
     browser.press("/").await;
     browser.press("0000000002").await;
-    browser.no_longer_shows("0000000001").await;
-    browser.shows("1 of 2 nodes").await;
-    scene.zk.delete("/nodepool/nodes/0000000002", -1).await.unwrap();
-    browser.no_longer_shows("0000000002").await;
+    browser.wait_for_text_removed("0000000001").await;
+    browser.wait_for_text("1 of 2 nodes").await;
+    harness.zk.delete("/nodepool/nodes/0000000002", -1).await.unwrap();
+    browser.wait_for_text_removed("0000000002").await;
     assert_eq!(browser.run("return window.untouched === true").await, true);
     // Its history outlives it.
-    browser.open(&scene.url("#/node/0000000002")).await;
-    browser.shows("is gone").await;
+    browser.open(&harness.url("#/node/0000000002")).await;
+    browser.wait_for_text("is gone").await;
     let text = browser.text().await;
     assert!(text.contains("building") && text.contains("in-use"), "{text}");
     // A request that waits says why.
-    scene
+    harness
         .put(
             "/nodepool/requests/200-0000000001",
             r#"{"state": "requested", "state_time": 1700000000.0, "node_types": ["small", "small", "small", "small"], "requestor": "zuul", "nodes": [], "declined_by": ["somebody"]}"#,
         )
         .await;
-    browser.open(&scene.url("#/request/200-0000000001")).await;
-    browser.shows("What the pools of this launcher decided").await;
-    browser.shows("lab-main").await;
-    quiet(&browser).await;
+    browser.open(&harness.url("#/request/200-0000000001")).await;
+    browser.wait_for_text("What the pools of this launcher decided").await;
+    browser.wait_for_text("lab-main").await;
+    assert_console_is_empty(&browser).await;
     browser.quit().await;
 }
 
@@ -169,47 +169,47 @@ async fn markup_is_shown_as_text() {
     if support::real::skipped() {
         return;
     }
-    let scene = Scene::new().await;
+    let harness = LivePageHarness::new().await;
     let nasty = r#"<img src=x onerror=\"window.hacked=1\"><script>window.hacked=1</script>"#;
-    scene.put_node(1, "ready", &format!(r#", "comment": "{nasty}", "hostname": "{nasty}""#)).await;
-    scene
+    harness.put_node(1, "ready", &format!(r#", "comment": "{nasty}", "hostname": "{nasty}""#)).await;
+    harness
         .put(
             "/nodepool/requests/200-0000000001",
             &format!(r#"{{"state": "failed", "state_time": 1.0, "node_types": ["{nasty}"], "requestor": "{nasty}", "event_id": "{nasty}"}}"#),
         )
         .await;
-    scene.put(r"/nodepool/images/<b>image<b>", "").await;
-    let browser = Browser::start(DESK).await;
+    harness.put(r"/nodepool/images/<b>image<b>", "").await;
+    let browser = Browser::start(DESKTOP).await;
     for view in ["", "nodes", "requests", "images", "node/0000000001", "request/200-0000000001"] {
-        browser.open(&scene.url(&format!("#/{view}"))).await;
-        browser.shows("live").await;
+        browser.open(&harness.url(&format!("#/{view}"))).await;
+        browser.wait_for_text("live").await;
         match view {
-            "images" => browser.shows("<b>image<b>").await,
+            "images" => browser.wait_for_text("<b>image<b>").await,
             "" => {}
-            _ => browser.shows("onerror=").await,
+            _ => browser.wait_for_text("onerror=").await,
         }
         let found = browser.run("return [window.hacked === undefined, document.querySelectorAll('main img, main script, main b:not(.tile b)').length]").await;
         assert_eq!(found, serde_json::json!([true, 0]), "{view}");
     }
-    quiet(&browser).await;
+    assert_console_is_empty(&browser).await;
     browser.quit().await;
 }
 
 #[tokio::test]
-async fn a_page_that_lost_its_launcher_says_so_and_comes_back() {
+async fn a_page_without_its_launcher_says_so_and_reconnects() {
     if support::real::skipped() {
         return;
     }
-    let mut scene = Scene::new().await;
-    let browser = Browser::start(DESK).await;
-    browser.open(&scene.url("")).await;
-    browser.shows("live").await;
-    scene._launcher.kill();
-    browser.shows("no connection to the launcher").await;
-    scene._launcher = scene.place.launcher(&["-f"]);
-    scene.place.becomes_ready().await;
-    scene.put_node(5, "hold", "").await;
-    support::wait::until("the page to come back", PATIENCE, async || {
+    let mut harness = LivePageHarness::new().await;
+    let browser = Browser::start(DESKTOP).await;
+    browser.open(&harness.url("")).await;
+    browser.wait_for_text("live").await;
+    harness._launcher.kill();
+    browser.wait_for_text("no connection to the launcher").await;
+    harness._launcher = harness.work_dir.launcher(&["-f"]);
+    harness.work_dir.wait_until_ready().await;
+    harness.put_node(5, "hold", "").await;
+    support::wait::until("the page to come back", TIMEOUT, async || {
         let text = browser.text().await;
         text.contains("live") && text.contains("hold")
     })
@@ -219,50 +219,50 @@ async fn a_page_that_lost_its_launcher_says_so_and_comes_back() {
 
 /// What happens most often to a launcher: ZooKeeper forgot its session, and it begins another one.
 #[tokio::test]
-async fn a_page_that_is_open_across_a_new_session_goes_on() {
+async fn an_open_page_continues_across_a_new_session() {
     if support::real::skipped() {
         return;
     }
-    let mut scene = Scene::new().await;
+    let mut harness = LivePageHarness::new().await;
     for number in 1..30 {
-        scene.put_node(number, "ready", "").await;
+        harness.put_node(number, "ready", "").await;
     }
-    let browser = Browser::start(DESK).await;
-    browser.open(&scene.url("#/nodes")).await;
-    browser.shows("29 nodes").await;
+    let browser = Browser::start(DESKTOP).await;
+    browser.open(&harness.url("#/nodes")).await;
+    browser.wait_for_text("29 nodes").await;
     browser.run("window.untouched = true").await;
-    scene._coordinator.stop().await;
-    browser.shows("ZooKeeper does not answer").await;
+    harness._coordinator.stop().await;
+    browser.wait_for_text("ZooKeeper does not answer").await;
     // One that knows neither sessions nor nodes.
-    let empty = scene.place.path("another coordinator");
-    scene._coordinator.start_again(&empty).await;
-    scene.zk = scene._coordinator.session().await;
-    browser.no_longer_shows("ZooKeeper does not answer").await;
-    browser.no_longer_shows("0000000029").await;
-    scene.put_node(77, "ready", "").await;
-    browser.shows("0000000077").await;
-    browser.shows("1 node").await;
+    let empty = harness.work_dir.path("another coordinator");
+    harness._coordinator.start_again(&empty).await;
+    harness.zk = harness._coordinator.session().await;
+    browser.wait_for_text_removed("ZooKeeper does not answer").await;
+    browser.wait_for_text_removed("0000000029").await;
+    harness.put_node(77, "ready", "").await;
+    browser.wait_for_text("0000000077").await;
+    browser.wait_for_text("1 node").await;
     assert_eq!(browser.run("return window.untouched === true").await, true);
-    quiet(&browser).await;
+    assert_console_is_empty(&browser).await;
     browser.quit().await;
 }
 
 /// Anybody may write a record or an address; neither hides anything but itself.
 #[tokio::test]
-async fn odd_records_and_addresses_hide_nothing_else() {
+async fn malformed_records_do_not_hide_others() {
     if support::real::skipped() {
         return;
     }
-    let scene = Scene::new().await;
+    let harness = LivePageHarness::new().await;
     let record =
         r#"{"state": "ready", "state_time": 1e18, "provider": "elsewhere", "pool": "main", "type": ["small"]}"#;
-    scene.put("/nodepool/nodes/0000000001", record).await;
-    scene.put_node(2, "hold", "").await;
+    harness.put("/nodepool/nodes/0000000001", record).await;
+    harness.put_node(2, "hold", "").await;
     let request = r#"{"state": "fulfilled", "state_time": 1e300, "created_time": 1e300, "node_types": ["small"], "requestor": "odd", "nodes": []}"#;
-    scene.put("/nodepool/requests/200-0000000001", request).await;
+    harness.put("/nodepool/requests/200-0000000001", request).await;
     let build = "/nodepool/images/debian/builds/0123456789abcdef0123456789abcdef";
-    scene.put(build, r#"{"state": "ready", "state_time": 1e18, "builder": "nb01", "formats": "raw"}"#).await;
-    let browser = Browser::start(DESK).await;
+    harness.put(build, r#"{"state": "ready", "state_time": 1e18, "builder": "nb01", "formats": "raw"}"#).await;
+    let browser = Browser::start(DESKTOP).await;
     for (view, texts) in [
         ("nodes", ["0000000001", "0000000002"]),
         ("requests", ["200-0000000001", "odd"]),
@@ -274,15 +274,15 @@ async fn odd_records_and_addresses_hide_nothing_else() {
         ("toString", ["There is no such page", "To the overview"]),
         ("", ["all nodes", "hold"]),
     ] {
-        browser.open(&scene.url(&format!("#/{view}"))).await;
+        browser.open(&harness.url(&format!("#/{view}"))).await;
         // An address of the same page alone does not load it.
         browser.run("location.reload()").await;
-        browser.shows("live").await;
+        browser.wait_for_text("live").await;
         for text in texts {
-            browser.shows(text).await;
+            browser.wait_for_text(text).await;
         }
     }
-    quiet(&browser).await;
+    assert_console_is_empty(&browser).await;
     browser.quit().await;
 }
 
@@ -304,59 +304,59 @@ const BETWEEN: &str = r"
     between.held = () => new Promise((letGo) => { between.letGo = letGo; });
 ";
 
-async fn open_between(scene: &Scene, view: &str, script: &str) -> Browser {
-    let browser = Browser::start(DESK).await;
-    browser.before_pages(&format!("{BETWEEN}{script}")).await;
-    browser.open(&scene.url(view)).await;
+async fn open_between(harness: &LivePageHarness, view: &str, script: &str) -> Browser {
+    let browser = Browser::start(DESKTOP).await;
+    browser.run_before_page_scripts(&format!("{BETWEEN}{script}")).await;
+    browser.open(&harness.url(view)).await;
     browser
 }
 
 /// Until this holds in the page.
-async fn becomes_true(browser: &Browser, condition: &str) {
+async fn wait_until_true(browser: &Browser, condition: &str) {
     let script = format!("return Boolean({condition})");
-    support::wait::until(condition, PATIENCE, async || browser.run(&script).await == true).await;
+    support::wait::until(condition, TIMEOUT, async || browser.run(&script).await == true).await;
 }
 
 /// Until the launcher would tell of the node to who asks now.
-async fn is_told(scene: &Scene, id: &str) {
-    let told = async || scene.place.get("/api/state").await.is_some_and(|(_, state)| state.contains(id));
-    support::wait::until("the launcher to tell of the node", PATIENCE, told).await;
+async fn wait_until_api_shows(harness: &LivePageHarness, id: &str) {
+    let is_shown = async || harness.work_dir.get("/api/state").await.is_some_and(|(_, state)| state.contains(id));
+    support::wait::until("the launcher to tell of the node", TIMEOUT, is_shown).await;
 }
 
 #[tokio::test]
-async fn a_load_that_fails_is_tried_again_while_the_stream_stays_open() {
+async fn a_failed_load_is_retried_while_the_stream_is_open() {
     if support::real::skipped() {
         return;
     }
-    let scene = Scene::new().await;
-    scene.put_node(1, "ready", "").await;
+    let harness = LivePageHarness::new().await;
+    harness.put_node(1, "ready", "").await;
     let fails = r"between.answers['/api/state'] = (real) => {
         between.asked += 1;
         return between.asked < 3 ? Promise.reject(new TypeError('cut off')) : real();
     };";
-    let browser = open_between(&scene, "#/nodes", fails).await;
-    browser.shows("the server does not answer, trying again").await;
-    browser.shows("0000000001").await;
-    browser.no_longer_shows("trying again").await;
+    let browser = open_between(&harness, "#/nodes", fails).await;
+    browser.wait_for_text("the server does not answer, trying again").await;
+    browser.wait_for_text("0000000001").await;
+    browser.wait_for_text_removed("trying again").await;
     // The same once it was loaded: what is known stays in front meanwhile.
     browser.run("between.asked = 0; between.stream.dispatchEvent(new MessageEvent('reload', { data: '{}' }))").await;
-    browser.shows("the server does not answer, trying again").await;
+    browser.wait_for_text("the server does not answer, trying again").await;
     assert!(browser.text().await.contains("0000000001"));
-    scene.put_node(2, "ready", "").await;
-    browser.shows("0000000002").await;
-    browser.no_longer_shows("trying again").await;
-    quiet(&browser).await;
+    harness.put_node(2, "ready", "").await;
+    browser.wait_for_text("0000000002").await;
+    browser.wait_for_text_removed("trying again").await;
+    assert_console_is_empty(&browser).await;
     browser.quit().await;
 }
 
 #[tokio::test]
-async fn an_older_answer_that_comes_late_changes_nothing() {
+async fn a_late_older_reply_changes_nothing() {
     if support::real::skipped() {
         return;
     }
-    let scene = Scene::new().await;
-    scene.put_node(1, "ready", "").await;
-    is_told(&scene, "0000000001").await;
+    let harness = LivePageHarness::new().await;
+    harness.put_node(1, "ready", "").await;
+    wait_until_api_shows(&harness, "0000000001").await;
     let late = r"between.answers['/api/state'] = async (real) => {
         between.asked += 1;
         const own = between.asked;
@@ -364,53 +364,53 @@ async fn an_older_answer_that_comes_late_changes_nothing() {
         if (own === 1) await between.held();
         return answer;
     };";
-    let browser = open_between(&scene, "#/nodes", late).await;
-    becomes_true(&browser, "between.letGo").await;
-    scene.put_node(2, "ready", "").await;
-    is_told(&scene, "0000000002").await;
+    let browser = open_between(&harness, "#/nodes", late).await;
+    wait_until_true(&browser, "between.letGo").await;
+    harness.put_node(2, "ready", "").await;
+    wait_until_api_shows(&harness, "0000000002").await;
     browser.run("between.stream.dispatchEvent(new MessageEvent('reload', { data: '{}' }))").await;
-    browser.shows("0000000002").await;
+    browser.wait_for_text("0000000002").await;
     browser.run("between.letGo()").await;
-    scene.put_node(3, "ready", "").await;
-    browser.shows("0000000003").await;
-    browser.shows("3 nodes").await;
+    harness.put_node(3, "ready", "").await;
+    browser.wait_for_text("0000000003").await;
+    browser.wait_for_text("3 nodes").await;
     // Going back would have been noticed as a gap, and mended by loading once more.
     assert_eq!(browser.run("return between.asked").await, 2);
-    quiet(&browser).await;
+    assert_console_is_empty(&browser).await;
     browser.quit().await;
 }
 
 #[tokio::test]
-async fn a_patch_that_got_lost_is_noticed_with_the_next_one() {
+async fn a_lost_patch_is_detected_by_the_next_one() {
     if support::real::skipped() {
         return;
     }
-    let scene = Scene::new().await;
-    scene.put_node(1, "ready", "").await;
-    let browser = open_between(&scene, "#/nodes", "").await;
-    browser.shows("0000000001").await;
+    let harness = LivePageHarness::new().await;
+    harness.put_node(1, "ready", "").await;
+    let browser = open_between(&harness, "#/nodes", "").await;
+    browser.wait_for_text("0000000001").await;
     browser.run("between.deaf.add('patch')").await;
-    scene.put_node(2, "ready", "").await;
-    is_told(&scene, "0000000002").await;
-    becomes_true(&browser, "between.missed").await;
+    harness.put_node(2, "ready", "").await;
+    wait_until_api_shows(&harness, "0000000002").await;
+    wait_until_true(&browser, "between.missed").await;
     assert!(!browser.text().await.contains("0000000002"));
     browser.run("between.deaf.clear()").await;
-    scene.put_node(3, "ready", "").await;
-    browser.shows("0000000003").await;
-    browser.shows("0000000002").await;
-    quiet(&browser).await;
+    harness.put_node(3, "ready", "").await;
+    browser.wait_for_text("0000000003").await;
+    browser.wait_for_text("0000000002").await;
+    assert_console_is_empty(&browser).await;
     browser.quit().await;
 }
 
 /// Figures come from launchers of other versions too, and rows from whatever stands in records.
 #[tokio::test]
-async fn what_is_incomplete_is_shown_as_far_as_it_goes() {
+async fn partial_data_is_shown() {
     if support::real::skipped() {
         return;
     }
-    let scene = Scene::new().await;
-    scene.put_node(1, "ready", "").await;
-    is_told(&scene, "0000000001").await;
+    let harness = LivePageHarness::new().await;
+    harness.put_node(1, "ready", "").await;
+    wait_until_api_shows(&harness, "0000000001").await;
     let incomplete = r"
     between.deaf.add('figures');
     between.answers['/api/figures'] = async (real) => {
@@ -428,25 +428,25 @@ async fn what_is_incomplete_is_shown_as_far_as_it_goes() {
             ['constructor', 'requested', 1, 'zuul', null, null, [], null, null, null]);
         return new Response(JSON.stringify(whole));
     };";
-    let browser = Browser::start(DESK).await;
-    browser.before_pages(&format!("{BETWEEN}{incomplete}")).await;
+    let browser = Browser::start(DESKTOP).await;
+    browser.run_before_page_scripts(&format!("{BETWEEN}{incomplete}")).await;
     for (view, texts) in [
         ("providers", ["barest", "silent", "oddest", "worst", "lab"]),
         ("nodes", ["0000000000", "cannot be shown", "0000000001", "2 nodes", "live"]),
         ("requests", ["200-0000000009", "not looked at yet", "constructor", "cannot be shown", "2 requests"]),
         ("", ["200-0000000009", "not looked at yet", "all nodes", "oddest", "Time of launches"]),
     ] {
-        browser.open(&scene.url(&format!("#/{view}"))).await;
+        browser.open(&harness.url(&format!("#/{view}"))).await;
         // An address of the same page alone does not load it.
         browser.run("location.reload()").await;
         for text in texts {
-            browser.shows(text).await;
+            browser.wait_for_text(text).await;
         }
-        let barriers = browser.barriers().await;
+        let barriers = browser.accessibility_violations().await;
         assert!(barriers.is_empty(), "{view}: {barriers:#?}");
         browser.screenshot(format!("incomplete-{view}").trim_end_matches('-')).await;
     }
-    quiet(&browser).await;
+    assert_console_is_empty(&browser).await;
     browser.quit().await;
 }
 
@@ -455,10 +455,10 @@ async fn the_page_of_a_request_follows_its_verdicts() {
     if support::real::skipped() {
         return;
     }
-    let scene = Scene::new().await;
+    let harness = LivePageHarness::new().await;
     let request =
         r#"{"state": "fulfilled", "state_time": 1.0, "node_types": ["small"], "requestor": "zuul", "nodes": []}"#;
-    scene.put("/nodepool/requests/200-0000000001", request).await;
+    harness.put("/nodepool/requests/200-0000000001", request).await;
     // The first answer comes after the second one.
     let verdicts = r"
     between.answers['/api/request/'] = async (real) => {
@@ -471,23 +471,23 @@ async fn the_page_of_a_request_follows_its_verdicts() {
     };
     const look = () => { if (document.body && document.body.innerText.includes('verdict <1>')) between.old = true; };
     new MutationObserver(look).observe(document, { subtree: true, childList: true });";
-    let browser = open_between(&scene, "#/request/200-0000000001", verdicts).await;
-    browser.shows("verdict <2>").await;
+    let browser = open_between(&harness, "#/request/200-0000000001", verdicts).await;
+    browser.wait_for_text("verdict <2>").await;
     browser.run("between.letGo()").await;
-    browser.shows("verdict <3>").await;
+    browser.wait_for_text("verdict <3>").await;
     assert_eq!(browser.run("return between.old === undefined").await, true);
-    quiet(&browser).await;
+    assert_console_is_empty(&browser).await;
     browser.quit().await;
 }
 
 #[tokio::test]
-async fn the_focus_stays_where_it_is_when_something_around_it_changes() {
+async fn the_focus_is_kept_when_other_elements_change() {
     if support::real::skipped() {
         return;
     }
-    let scene = Scene::new().await;
-    scene.put_node(1, "ready", "").await;
-    is_told(&scene, "0000000001").await;
+    let harness = LivePageHarness::new().await;
+    harness.put_node(1, "ready", "").await;
+    wait_until_api_shows(&harness, "0000000001").await;
     let growing = r"
     let ready = 0;
     const grown = (figures) => {
@@ -501,7 +501,7 @@ async fn the_focus_stays_where_it_is_when_something_around_it_changes() {
             super.addEventListener(name, (event) => listener(name === 'figures' ? { data: grown(JSON.parse(event.data)) } : event));
         }
     };";
-    let browser = open_between(&scene, "#/providers", growing).await;
+    let browser = open_between(&harness, "#/providers", growing).await;
     // In each view a link in whose panel a number grows.
     for (number, view, link) in [
         (2, "#/providers", "#/nodes?state=ready&provider=lab"),
@@ -511,14 +511,14 @@ async fn the_focus_stays_where_it_is_when_something_around_it_changes() {
         browser.run(&format!("location.hash = '{view}'")).await;
         let found =
             format!("[...document.querySelectorAll('main a')].find((a) => a.getAttribute('href') === '{link}')");
-        becomes_true(&browser, &found).await;
+        wait_until_true(&browser, &found).await;
         let text = format!("{found}.closest('section').innerText.replace(/[0-9.]+ m?s/g, '')");
         browser.run(&format!("{found}.focus(); window.before = {text}")).await;
-        scene.put_node(number, "ready", "").await;
-        becomes_true(&browser, &format!("{text} !== window.before")).await;
+        harness.put_node(number, "ready", "").await;
+        wait_until_true(&browser, &format!("{text} !== window.before")).await;
         let focused = browser.run("return document.activeElement.getAttribute('href')").await;
         assert_eq!(focused, link, "{view}");
     }
-    quiet(&browser).await;
+    assert_console_is_empty(&browser).await;
     browser.quit().await;
 }

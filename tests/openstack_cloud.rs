@@ -53,30 +53,30 @@ fn a_node_has_what_the_label_wants_and_its_record_what_the_cloud_says() {
                 label["dynamic-instance-properties"] = json!({"for": "{request.requestor} wants {request.labels[0]}"});
                 vec![provider]
             };
-            with_launcher(&cloud, configure, async |scene| {
-                let (id, nodes) = scene.serve(&["a"]).await;
-                let (node, server) = (&nodes[0], scene.client.server(server_of(&nodes[0])).await);
+            with_launcher(&cloud, configure, async |harness| {
+                let (id, nodes) = harness.serve(&["a"]).await;
+                let (node, server) = (&nodes[0], harness.client.server(server_of(&nodes[0])).await);
                 assert_eq!(node.cloud.as_deref(), Some(cloud.name.as_str()));
                 assert_eq!((node.image_id.as_deref(), node.username.as_deref()), (Some("image"), Some("zuul")));
                 assert_eq!((node.region.as_deref(), node.host_keys.len()), (None, 0));
                 assert_eq!(*node.attributes, json!({"rack": "r1"}));
                 assert_eq!((&node.interface_ip, &node.public_ipv4), (&node.private_ipv4, &None));
                 assert_says_what_nova_says(node, &server, &cloud);
-                let number = &scene.consumer.request(&id).await.unwrap().nodes[0];
+                let number = &harness.consumer.request(&id).await.unwrap().nodes[0];
                 assert_eq!(server["name"], json!(format!("np{number}")));
                 assert_eq!(
                     server["metadata"],
                     json!({
                         "groups": "own,groups", "site": "lab", "for": "tester wants a",
                         "nodepool_node_id": number, "nodepool_pool_name": "main",
-                        "nodepool_provider_name": scene.provider,
+                        "nodepool_provider_name": harness.provider,
                         "nodepool_image_name": "image", "nodepool_node_label": "a",
                     })
                 );
                 assert_eq!((&server["config_drive"], &server["key_name"]), (&json!("True"), &Value::Null));
                 assert_eq!(server["security_groups"], json!([{"name": "default"}]));
-                scene.use_up(&id).await;
-                scene.empties().await;
+                harness.use_up(&id).await;
+                harness.empties().await;
             })
             .await;
         }
@@ -109,10 +109,10 @@ fn flavor_image_and_network_are_found_by_name_and_by_id_and_a_request_stays_in_o
                 ]);
                 vec![provider]
             };
-            with_launcher(&cloud, configure, async |scene| {
-                let (id, nodes) = scene.serve(&["b", "a", "c"]).await;
+            with_launcher(&cloud, configure, async |harness| {
+                let (id, nodes) = harness.serve(&["b", "a", "c"]).await;
                 for (node, label) in nodes.iter().zip(["b", "a", "c"]) {
-                    let server = scene.client.server(server_of(node)).await;
+                    let server = harness.client.server(server_of(node)).await;
                     assert_eq!((&server["flavor"]["id"], &server["image"]["id"]), (&flavor["id"], &json!(image)));
                     assert_eq!(node.labels, [label.into()]);
                     assert_says_what_nova_says(node, &server, &cloud);
@@ -120,8 +120,8 @@ fn flavor_image_and_network_are_found_by_name_and_by_id_and_a_request_stays_in_o
                     assert_eq!(json!(node.resources), need);
                 }
                 assert!(nodes[0].az.is_some() && nodes.iter().all(|node| node.az == nodes[0].az), "{nodes:?}");
-                scene.use_up(&id).await;
-                scene.empties().await;
+                harness.use_up(&id).await;
+                harness.empties().await;
             })
             .await;
         }
@@ -144,14 +144,14 @@ fn zones_of_a_pool_are_the_only_ones_and_a_zone_that_is_none_fails_its_nodes() {
             provider["pools"].as_array_mut().unwrap().push(odd);
             vec![provider]
         };
-        with_launcher(&cloud, configure, async |scene| {
-            let (id, nodes) = scene.serve(&["a", "a"]).await;
+        with_launcher(&cloud, configure, async |harness| {
+            let (id, nodes) = harness.serve(&["a", "a"]).await;
             assert!(nodes.iter().all(|node| node.az.as_deref() == Some("z3")), "{nodes:?}");
-            let odd = scene.consumer.ask(&["b"]).await;
-            let request = scene.ended(&odd).await;
+            let odd = harness.consumer.ask(&["b"]).await;
+            let request = harness.ended(&odd).await;
             assert!(request.nodes.is_empty() && request.declined_by.len() == 2, "{request:?}");
-            scene.use_up(&id).await;
-            scene.empties().await;
+            harness.use_up(&id).await;
+            harness.empties().await;
         })
         .await;
     });
@@ -175,9 +175,9 @@ fn a_key_and_a_second_network_with_ipv6_are_taken_over() {
                 (label["key-name"], label["networks"]) = (json!("test"), json!(["dual"]));
                 vec![provider]
             };
-            with_launcher(&cloud, configure, async |scene| {
-                let (id, nodes) = scene.serve(&["a"]).await;
-                let server = scene.client.server(server_of(&nodes[0])).await;
+            with_launcher(&cloud, configure, async |harness| {
+                let (id, nodes) = harness.serve(&["a"]).await;
+                let server = harness.client.server(server_of(&nodes[0])).await;
                 assert_eq!(server["key_name"], "test");
                 let networks: Vec<&String> = server["addresses"].as_object().unwrap().keys().collect();
                 assert_eq!(networks, ["dual"], "the label's networks take the place of the pool's");
@@ -189,8 +189,8 @@ fn a_key_and_a_second_network_with_ipv6_are_taken_over() {
                 assert_eq!(json!(nodes[0].public_ipv6), of_version(6).next().unwrap());
                 let reached = json!(nodes[0].interface_ip);
                 assert!(of_version(4).chain(of_version(6)).any(|address| address == reached), "{nodes:?}");
-                scene.use_up(&id).await;
-                scene.empties().await;
+                harness.use_up(&id).await;
+                harness.empties().await;
             })
             .await;
         }
@@ -211,13 +211,13 @@ fn without_networks_the_cloud_chooses_unless_clouds_yaml_has_a_default() {
                 provider["pools"][0]["networks"] = json!([]);
                 vec![provider]
             };
-            with_launcher(&cloud, configure, async |scene| {
-                let (id, nodes) = scene.serve(&["a"]).await;
-                let server = scene.client.server(server_of(&nodes[0])).await;
+            with_launcher(&cloud, configure, async |harness| {
+                let (id, nodes) = harness.serve(&["a"]).await;
+                let server = harness.client.server(server_of(&nodes[0])).await;
                 let on: Vec<&String> = server["addresses"].as_object().unwrap().keys().collect();
                 assert_eq!(on, [expected]);
-                scene.use_up(&id).await;
-                scene.empties().await;
+                harness.use_up(&id).await;
+                harness.empties().await;
             })
             .await;
         }
@@ -240,19 +240,19 @@ fn a_server_that_boots_from_a_volume_takes_the_volume_along() {
                 (label["boot-from-volume"], label["volume-size"]) = (json!(true), json!(2));
                 vec![provider]
             };
-            with_launcher(&cloud, configure, async |scene| {
-                let (id, nodes) = scene.serve(&["a"]).await;
+            with_launcher(&cloud, configure, async |harness| {
+                let (id, nodes) = harness.serve(&["a"]).await;
                 let resources = nodes[0].resources.as_ref().unwrap();
                 assert_eq!((&resources["volumes"], &resources["volume-gb"]), (&json!(1), &json!(2)));
-                let server = scene.client.server(server_of(&nodes[0])).await;
+                let server = harness.client.server(server_of(&nodes[0])).await;
                 assert_eq!(server["image"], "");
                 let volume = server["os-extended-volumes:volumes_attached"][0]["id"].as_str().unwrap().to_owned();
                 let volume = format!("/volumes/{volume}");
-                assert_eq!(scene.client.get("volume", &volume).await["volume"]["size"], 2);
-                scene.use_up(&id).await;
-                scene.empties().await;
+                assert_eq!(harness.client.get("volume", &volume).await["volume"]["size"], 2);
+                harness.use_up(&id).await;
+                harness.empties().await;
                 wait::until("the volume to be gone", LONG, async || {
-                    scene.client.get("volume", &volume).await.is_null()
+                    harness.client.get("volume", &volume).await.is_null()
                 })
                 .await;
             })
@@ -277,15 +277,15 @@ fn a_floating_address_makes_a_server_public_and_goes_before_it() {
                 provider["pools"][0]["auto-floating-ip"] = json!(true);
                 vec![provider]
             };
-            with_launcher(&cloud, configure, async |scene| {
-                let (id, nodes) = scene.serve(&["a"]).await;
+            with_launcher(&cloud, configure, async |harness| {
+                let (id, nodes) = harness.serve(&["a"]).await;
                 let address = nodes[0].public_ipv4.clone().expect("it has a public address");
                 assert_eq!(nodes[0].interface_ip.as_ref(), Some(&address));
                 assert!(nodes[0].private_ipv4.is_some() && nodes[0].private_ipv4.as_ref() != Some(&address));
-                assert_eq!(scene.client.floating_ips_at(&address).await, 1);
-                scene.use_up(&id).await;
-                scene.empties().await;
-                let gone = async || scene.client.floating_ips_at(&address).await == 0;
+                assert_eq!(harness.client.floating_ips_at(&address).await, 1);
+                harness.use_up(&id).await;
+                harness.empties().await;
+                let gone = async || harness.client.floating_ips_at(&address).await == 0;
                 wait::until("the floating address to be gone", LONG, gone).await;
             })
             .await;
@@ -310,10 +310,10 @@ fn host_keys_are_those_of_the_sshd_at_the_servers_address() {
                 provider["pools"][0]["host-key-checking"] = json!(true);
                 vec![provider]
             };
-            with_launcher(&cloud, configure, async |scene| {
-                let id = scene.consumer.ask(&["a"]).await;
+            with_launcher(&cloud, configure, async |harness| {
+                let id = harness.consumer.ask(&["a"]).await;
                 let address = wait::until_some("the server's address", LONG, async || {
-                    let servers = scene.client.servers_of(&scene.provider).await;
+                    let servers = harness.client.servers_of(&harness.provider).await;
                     let addresses = servers.first()?["addresses"].get(&cloud.network)?.as_array()?.clone();
                     addresses[0]["addr"].as_str()?.parse::<std::net::IpAddr>().ok()
                 })
@@ -323,14 +323,14 @@ fn host_keys_are_those_of_the_sshd_at_the_servers_address() {
                     return;
                 }
                 let host = sshd::Host::start_on(sshd::Options { address, ..Default::default() }, port).await;
-                let nodes = scene.fulfilled(&id).await;
+                let nodes = harness.fulfilled(&id).await;
                 let mut keys = nodes[0].host_keys.clone();
                 keys.sort();
                 keys.dedup();
                 assert_eq!(keys, host.keys());
                 assert_eq!(*nodes[0].connection_port, json!(host.port()));
-                scene.use_up(&id).await;
-                scene.empties().await;
+                harness.use_up(&id).await;
+                harness.empties().await;
             })
             .await;
         }
@@ -345,22 +345,22 @@ fn servers_that_boot_while_the_launcher_is_restarted_are_gone_on_with() {
             with_launcher(
                 &cloud,
                 |name| vec![cloud.provider(name)],
-                async |scene| {
-                    let id = scene.consumer.ask(&["a", "a"]).await;
+                async |harness| {
+                    let id = harness.consumer.ask(&["a", "a"]).await;
                     let mut known = Vec::new();
                     wait::until("its servers to be known", LONG, async || {
-                        let nodes = scene.consumer.nodes().await;
+                        let nodes = harness.consumer.nodes().await;
                         known =
                             nodes.iter().filter_map(|(_, node)| node.external_id.as_str().map(str::to_owned)).collect();
                         known.len() == 2
                     })
                     .await;
-                    scene.restart(&cloud).await;
-                    let nodes = scene.fulfilled(&id).await;
+                    harness.restart(&cloud).await;
+                    let nodes = harness.fulfilled(&id).await;
                     assert_eq!(nodes.iter().map(server_of).collect::<Vec<_>>(), known);
-                    assert_eq!(scene.client.servers_of(&scene.provider).await.len(), 2);
-                    scene.use_up(&id).await;
-                    scene.empties().await;
+                    assert_eq!(harness.client.servers_of(&harness.provider).await.len(), 2);
+                    harness.use_up(&id).await;
+                    harness.empties().await;
                 },
             )
             .await;

@@ -72,11 +72,11 @@ async fn is_survived(what: &str, knobs: Value) {
     with_launcher(
         &cloud,
         |name| vec![provider(&cloud, name)],
-        async |scene| {
-            let (id, nodes) = scene.serve(&["a", "a"]).await;
+        async |harness| {
+            let (id, nodes) = harness.serve(&["a", "a"]).await;
             assert!(nodes.iter().all(|node| node.public_ipv4.is_some()), "{what}: {nodes:?}");
-            scene.use_up(&id).await;
-            scene.empties().await;
+            harness.use_up(&id).await;
+            harness.empties().await;
             assert_clean(&cloud, what).await;
             let state = cloud.simulation().state().await;
             println!("{what}: {} servers for 2 nodes, faults: {}", state["servers_created"], state["faults_struck"]);
@@ -164,12 +164,12 @@ fn a_token_that_is_revoked_is_replaced() {
         with_launcher(
             &cloud,
             |name| vec![provider(&cloud, name)],
-            async |scene| {
+            async |harness| {
                 for _ in 0..2 {
-                    let (id, _) = scene.serve(&["a"]).await;
+                    let (id, _) = harness.serve(&["a"]).await;
                     cloud.simulation().revoke_tokens().await;
-                    scene.use_up(&id).await;
-                    scene.empties().await;
+                    harness.use_up(&id).await;
+                    harness.empties().await;
                 }
                 assert_clean(&cloud, "revoked").await;
             },
@@ -188,20 +188,20 @@ async fn is_declined(what: &str, knobs: Value) {
         (provider["launch-retries"], provider["launch-timeout"]) = (json!(2), json!(5));
         vec![provider]
     };
-    with_launcher(&cloud, configure, async |scene| {
-        let (before, _) = scene.serve(&["a"]).await;
+    with_launcher(&cloud, configure, async |harness| {
+        let (before, _) = harness.serve(&["a"]).await;
         cloud.simulation().knobs(knobs).await;
-        let id = scene.consumer.ask(&["a"]).await;
-        let request = scene.ended(&id).await;
+        let id = harness.consumer.ask(&["a"]).await;
+        let request = harness.ended(&id).await;
         assert_eq!((request.state, request.nodes.len()), (RequestState::Failed, 0), "{what}");
         let usual = json!({"faults": [], "boot_sticks_every": 0, "vanish_every": 0, "boot_fails_every": 0});
         cloud.simulation().knobs(usual).await;
-        let kept = scene.consumer.request(&before).await.expect("it is still fulfilled").nodes;
-        assert_eq!(scene.node(&kept[0]).await.state, NodeState::Ready, "{what}");
-        let (after, _) = scene.serve(&["a"]).await;
-        scene.use_up(&before).await;
-        scene.use_up(&after).await;
-        scene.empties().await;
+        let kept = harness.consumer.request(&before).await.expect("it is still fulfilled").nodes;
+        assert_eq!(harness.node(&kept[0]).await.state, NodeState::Ready, "{what}");
+        let (after, _) = harness.serve(&["a"]).await;
+        harness.use_up(&before).await;
+        harness.use_up(&after).await;
+        harness.empties().await;
         assert_clean(&cloud, what).await;
     })
     .await;
@@ -234,19 +234,19 @@ fn a_server_that_stays_though_it_was_deleted_holds_up_nobody_else() {
         with_launcher(
             &cloud,
             |name| vec![provider(&cloud, name)],
-            async |scene| {
-                let (id, _) = scene.serve(&["a", "a"]).await;
-                scene.use_up(&id).await;
-                let one_left = async || scene.consumer.nodes().await.len() == 1;
+            async |harness| {
+                let (id, _) = harness.serve(&["a", "a"]).await;
+                harness.use_up(&id).await;
+                let one_left = async || harness.consumer.nodes().await.len() == 1;
                 wait::until("the other one to be gone", LONG, one_left).await;
-                let (id, _) = scene.serve(&["a"]).await;
-                let stuck: Vec<NodeState> = scene.consumer.nodes().await.iter().map(|(_, node)| node.state).collect();
+                let (id, _) = harness.serve(&["a"]).await;
+                let stuck: Vec<NodeState> = harness.consumer.nodes().await.iter().map(|(_, node)| node.state).collect();
                 assert_eq!(stuck, [NodeState::Deleting, NodeState::Ready]);
-                scene.use_up(&id).await;
+                harness.use_up(&id).await;
                 wait::until("that one to be gone", LONG, one_left).await;
                 // Somebody takes it down by hand.
                 cloud.simulation().reset().await;
-                scene.empties().await;
+                harness.empties().await;
             },
         )
         .await;
@@ -272,15 +272,15 @@ fn who_takes_over_looks_for_a_server_that_lists_do_not_show_yet() {
         with_launcher(
             &cloud,
             |name| vec![provider(&cloud, name)],
-            async |scene| {
-                let id = scene.consumer.ask(&["a"]).await;
+            async |harness| {
+                let id = harness.consumer.ask(&["a"]).await;
                 let is_made = async || cloud.simulation().state().await["servers_created"] == 1;
                 wait::until("its server to be made", LONG, is_made).await;
-                scene.restart(&cloud).await;
-                scene.fulfilled(&id).await;
+                harness.restart(&cloud).await;
+                harness.fulfilled(&id).await;
                 assert_eq!(cloud.simulation().state().await["servers_created"], 1);
-                scene.use_up(&id).await;
-                scene.empties().await;
+                harness.use_up(&id).await;
+                harness.empties().await;
                 assert_clean(&cloud, "taken over").await;
             },
         )

@@ -19,41 +19,41 @@ use serde_json::{Value, json};
 use stack::client::Client;
 use stack::roof::WithClouds;
 use stack::{Cloud, clouds};
-use studio::{Builder, Scene};
+use studio::{Builder, BuilderHarness};
 use support::wait;
 
 /// A real cloud on a busy machine takes its time.
 const LONG: Duration = Duration::from_secs(180);
 
 /// A builder with one image, `debian`, for one provider, whose name no other test has.
-struct Studio {
-    scene: Scene,
+struct ImageHarness {
+    harness: BuilderHarness,
     client: Client,
     provider: String,
     builder: Builder,
 }
 
-impl Studio {
-    async fn open(cloud: &Cloud, image: &str) -> Self {
-        Self::tuned(cloud, image, |_| {}).await
+impl ImageHarness {
+    async fn new(cloud: &Cloud, image: &str) -> Self {
+        Self::with_options(cloud, image, |_| {}).await
     }
 
-    async fn tuned(cloud: &Cloud, image: &str, tune: impl FnOnce(&mut BuilderOptions)) -> Self {
-        let scene = Scene::new();
-        Self::open_in(scene, cloud, image, tune).await
+    async fn with_options(cloud: &Cloud, image: &str, tune: impl FnOnce(&mut BuilderOptions)) -> Self {
+        let harness = BuilderHarness::new();
+        Self::with_builder(harness, cloud, image, tune).await
     }
 
-    async fn open_in(scene: Scene, cloud: &Cloud, image: &str, tune: impl FnOnce(&mut BuilderOptions)) -> Self {
+    async fn with_builder(harness: BuilderHarness, cloud: &Cloud, image: &str, tune: impl FnOnce(&mut BuilderOptions)) -> Self {
         println!("--- on the cloud {}", cloud.name);
         let provider = format!("test-{}", uuid::Uuid::new_v4().simple());
         let image = format!("name: debian, {image}");
         let drivers = Box::new(WithClouds(cloud.clouds_yaml.clone()));
         let yaml = provider_yaml(&provider, cloud, "[{name: debian, meta: {colour: blue, min_ram: 64, agent: true}}]");
-        let builder = scene.start_driven(&[&image], &[&yaml], drivers, |options| {
+        let builder = harness.start_driven(&[&image], &[&yaml], drivers, |options| {
             options.cleanup_interval = Span(0.5);
             tune(options);
         });
-        Self { client: cloud.client().await, scene, provider, builder }
+        Self { client: cloud.client().await, harness, provider, builder }
     }
 
     /// All images of the provider, whatever their state.
@@ -65,23 +65,23 @@ impl Studio {
 
     async fn until_ready(&self, number: usize) {
         wait::until(&format!("{number} uploads"), LONG, async || {
-            self.scene.uploaded("debian", &self.provider, UploadState::Ready).await == number
+            self.harness.uploaded("debian", &self.provider, UploadState::Ready).await == number
         })
         .await;
     }
 
     /// The ids of the uploads in their order.
     async fn ids(&self) -> Vec<String> {
-        let uploads = self.scene.uploads("debian").await;
+        let uploads = self.harness.uploads("debian").await;
         uploads.iter().filter_map(|(_, upload)| Some(upload.external_id.as_ref()?.to_string())).collect()
     }
 
     /// Takes the image out of the configuration, and waits until nothing is left.
-    async fn close(self, cloud: &Cloud) {
+    async fn clean_up(self, cloud: &Cloud) {
         let yaml = provider_yaml(&self.provider, cloud, "[]");
-        self.builder.reconfigure(self.scene.yaml(&[], &[&yaml])).await;
+        self.builder.reconfigure(self.harness.yaml(&[], &[&yaml])).await;
         wait::until("nothing to be left", LONG, async || {
-            self.images().await.is_empty() && self.scene.builds("debian").await.is_empty()
+            self.images().await.is_empty() && self.harness.builds("debian").await.is_empty()
         })
         .await;
     }
@@ -99,10 +99,10 @@ fn provider_yaml(name: &str, cloud: &Cloud, images: &str) -> String {
 fn an_image_is_uploaded_as_it_is_described_and_goes_when_newer_ones_are_there() {
     on_real_time(async {
         for cloud in clouds(&[]).await {
-            let studio = Studio::open(&cloud, "formats: [raw], metadata: {os_distro: debian, min_disk: 1}").await;
-            studio.until_ready(1).await;
-            let [image] = &studio.images().await[..] else { panic!("one image") };
-            let (key, upload) = studio.scene.uploads("debian").await.remove(0);
+            let harness = ImageHarness::new(&cloud, "formats: [raw], metadata: {os_distro: debian, min_disk: 1}").await;
+            harness.until_ready(1).await;
+            let [image] = &harness.images().await[..] else { panic!("one image") };
+            let (key, upload) = harness.harness.uploads("debian").await.remove(0);
             assert_eq!(json!(upload.external_id), image["id"]);
             assert_eq!(json!(upload.external_name), image["name"]);
             let expected = json!({
@@ -119,19 +119,19 @@ fn an_image_is_uploaded_as_it_is_described_and_goes_when_newer_ones_are_there() 
             assert_eq!(image["owner_specified.openstack.sha256"].as_str().map(str::len), Some(64));
             let first = image["id"].clone();
             for number in 1..=2 {
-                studio.scene.ask("debian").await;
-                studio.scene.until_built("debian", if number == 1 { 2 } else { 3 }).await;
-                wait::until("its upload", LONG, async || studio.ids().await.len() > number).await;
+                harness.harness.ask("debian").await;
+                harness.harness.until_built("debian", if number == 1 { 2 } else { 3 }).await;
+                wait::until("its upload", LONG, async || harness.ids().await.len() > number).await;
                 if number == 1 {
-                    studio.until_ready(2).await;
+                    harness.until_ready(2).await;
                 }
             }
             wait::until("the first image to go", LONG, async || {
-                let images = studio.images().await;
+                let images = harness.images().await;
                 images.len() == 2 && !images.iter().any(|image| image["id"] == first)
             })
             .await;
-            studio.close(&cloud).await;
+            harness.clean_up(&cloud).await;
         }
     });
 }
@@ -154,13 +154,13 @@ fn an_upload_comes_through_whatever_happens_to_its_calls_and_leaves_one_image() 
         ];
         let each = faults.map(async |fault| {
             let cloud = Cloud::simulated(&["--fault", fault]).await;
-            let studio = Studio::open(&cloud, "formats: [raw]").await;
-            studio.until_ready(1).await;
+            let harness = ImageHarness::new(&cloud, "formats: [raw]").await;
+            harness.until_ready(1).await;
             wait::until(&format!("one image and one upload, {fault}"), LONG, async || {
-                studio.images().await.len() == 1 && studio.scene.uploads("debian").await.len() == 1
+                harness.images().await.len() == 1 && harness.harness.uploads("debian").await.len() == 1
             })
             .await;
-            assert_eq!(json!(studio.ids().await[0]), studio.images().await[0]["id"], "{fault}");
+            assert_eq!(json!(harness.ids().await[0]), harness.images().await[0]["id"], "{fault}");
         });
         futures::future::join_all(each).await;
     });
@@ -171,13 +171,13 @@ fn an_upload_whose_connection_breaks_at_any_byte_leaves_a_failed_record_and_no_i
     on_real_time(async {
         let size = 3_000_000;
         let cloud = Cloud::simulated(&["--uploads-break-at", "1"]).await;
-        let scene = Scene::new();
-        std::fs::write(scene.path("size"), size.to_string()).unwrap();
-        let studio =
-            Studio::open_in(scene, &cloud, "formats: [raw]", |options| options.cleanup_interval = Span::ZERO).await;
+        let harness = BuilderHarness::new();
+        std::fs::write(harness.path("size"), size.to_string()).unwrap();
+        let harness =
+            ImageHarness::with_builder(harness, &cloud, "formats: [raw]", |options| {options.cleanup_interval = Span::ZERO).await;
         // When the last one failed: there are never more than two records of that.
         let failed = async || {
-            let uploads = studio.scene.uploads("debian").await.into_iter();
+            let uploads = harness.harness.uploads("debian").await.into_iter();
             let failed = uploads.filter(|(_, upload)| upload.state == UploadState::Failed);
             failed.map(|(_, upload)| upload.state_time).max()
         };
@@ -188,8 +188,8 @@ fn an_upload_whose_connection_breaks_at_any_byte_leaves_a_failed_record_and_no_i
                 .await;
         }
         cloud.simulation().knobs(json!({"uploads_break_at": 0})).await;
-        studio.until_ready(1).await;
-        let [image] = &studio.images().await[..] else { panic!("one image: {:?}", studio.images().await) };
+        harness.until_ready(1).await;
+        let [image] = &harness.images().await[..] else { panic!("one image: {:?}", harness.images().await) };
         assert_eq!((&image["size"], &image["status"]), (&json!(size), &json!("active")));
     });
 }
@@ -199,17 +199,17 @@ fn an_upload_whose_connection_breaks_at_any_byte_leaves_a_failed_record_and_no_i
 fn the_removal_of_an_image_is_tried_until_the_cloud_does_it() {
     on_real_time(async {
         let cloud = Cloud::simulated(&["--fault", "500 method=DELETE path=/images/ times=6"]).await;
-        let studio = Studio::open(&cloud, "formats: [raw]").await;
-        studio.until_ready(1).await;
-        let id = studio.scene.builds("debian").await[0].0.clone();
-        studio.scene.set_build("debian", &id, BuildState::Deleting).await;
+        let harness = ImageHarness::new(&cloud, "formats: [raw]").await;
+        harness.until_ready(1).await;
+        let id = harness.harness.builds("debian").await[0].0.clone();
+        harness.harness.set_build("debian", &id, BuildState::Deleting).await;
         wait::until("the build to go", LONG, async || {
-            let builds = studio.scene.builds("debian").await;
+            let builds = harness.harness.builds("debian").await;
             !builds.iter().any(|(there, _)| *there == id)
         })
         .await;
         wait::until("its image to go", LONG, async || {
-            let images = studio.images().await;
+            let images = harness.images().await;
             images.iter().all(|image| image["nodepool_build_id"] != id.as_str())
         })
         .await;
@@ -221,28 +221,28 @@ fn the_removal_of_an_image_is_tried_until_the_cloud_does_it() {
 fn a_server_boots_from_the_newest_upload_and_from_the_one_before_when_that_goes() {
     on_real_time(async {
         for cloud in clouds(&[]).await {
-            let studio = Studio::open(&cloud, "formats: [raw]").await;
-            studio.until_ready(1).await;
-            studio.scene.ask("debian").await;
-            studio.until_ready(2).await;
-            let launcher = studio.launcher(&cloud);
-            let booted = async || studio.boots(&launcher).await;
-            let ids = studio.ids().await;
+            let harness = ImageHarness::new(&cloud, "formats: [raw]").await;
+            harness.until_ready(1).await;
+            harness.harness.ask("debian").await;
+            harness.until_ready(2).await;
+            let launcher = harness.launcher(&cloud);
+            let booted = async || harness.booted_image(&launcher).await;
+            let ids = harness.ids().await;
             assert_eq!(booted().await, ids[1]);
             // Nothing takes its place: no more uploads to this provider.
-            let paused = provider_yaml(&studio.provider, &cloud, "[{name: debian, pause: true}]");
-            studio.builder.reconfigure(studio.scene.yaml(&["name: debian, formats: [raw]"], &[&paused])).await;
-            let (newest, _) = studio.scene.uploads("debian").await.pop().unwrap();
-            studio.scene.set_upload(&newest, |upload| upload.state = UploadState::Deleting).await;
-            wait::until("the newest image to go", LONG, async || studio.images().await.len() == 1).await;
+            let paused = provider_yaml(&harness.provider, &cloud, "[{name: debian, pause: true}]");
+            harness.builder.reconfigure(harness.harness.yaml(&["name: debian, formats: [raw]"], &[&paused])).await;
+            let (newest, _) = harness.harness.uploads("debian").await.pop().unwrap();
+            harness.harness.set_upload(&newest, |upload| upload.state = UploadState::Deleting).await;
+            wait::until("the newest image to go", LONG, async || harness.images().await.len() == 1).await;
             assert_eq!(booted().await, ids[0]);
             launcher.stop();
-            studio.close(&cloud).await;
+            harness.clean_up(&cloud).await;
         }
     });
 }
 
-impl Studio {
+impl ImageHarness {
     /// On the same ZooKeeper, with a label that boots from the image.
     fn launcher(&self, cloud: &Cloud) -> Process {
         let mut provider = cloud.provider(&self.provider);
@@ -255,13 +255,13 @@ impl Studio {
         });
         let drivers = Box::new(WithClouds(cloud.clouds_yaml.clone()));
         let mut process = Process::driven(&yaml.to_string(), |_| {}, Some(drivers));
-        process.run(&self.scene.zookeeper);
+        process.run(&self.harness.zookeeper);
         process
     }
 
     /// The image that a new server boots from.
-    async fn boots(&self, _launcher: &Process) -> String {
-        let consumer = Consumer::of(&self.scene.zookeeper);
+    async fn booted_image(&self, _launcher: &Process) -> String {
+        let consumer = Consumer::of(&self.harness.zookeeper);
         let request = consumer.ask(&["a"]).await;
         let ended = consumer.ended(&request).await;
         assert_eq!(ended.state, RequestState::Fulfilled);
@@ -279,30 +279,30 @@ impl Studio {
 fn what_somebody_has_made_of_a_server_is_left_alone_whatever_marks_it_has() {
     on_real_time(async {
         let cloud = Cloud::simulated(&[]).await;
-        let studio = Studio::open(&cloud, "formats: [raw]").await;
-        studio.until_ready(1).await;
-        let (ready, _) = studio.scene.uploads("debian").await.remove(0);
+        let harness = ImageHarness::new(&cloud, "formats: [raw]").await;
+        harness.until_ready(1).await;
+        let (ready, _) = harness.harness.uploads("debian").await.remove(0);
         let stale = UploadKey { upload: "0000000007".into(), ..ready.clone() };
         for key in [&ready, &stale] {
             let snapshot = json!({
                 "name": "mine", "disk_format": "raw", "container_format": "bare", "base_image_ref": "somewhere",
                 "nodepool_build_id": key.build, "nodepool_upload_id": key.upload, "nodepool_provider_name": key.provider,
             });
-            let (status, _) = studio.client.call(reqwest::Method::POST, "image", "/images", Some(snapshot)).await;
+            let (status, _) = harness.client.call(reqwest::Method::POST, "image", "/images", Some(snapshot)).await;
             assert!(status.is_success());
         }
-        grown::builder::upload(&studio.scene.zk, &stale, UploadState::Uploading, 5.0, None).await;
+        grown::builder::upload(&harness.harness.zk, &stale, UploadState::Uploading, 5.0, None).await;
         wait::until("the upload without a builder to go", LONG, async || {
-            studio.scene.uploads("debian").await.len() == 1
+            harness.harness.uploads("debian").await.len() == 1
         })
         .await;
-        studio.scene.set_build("debian", &ready.build, BuildState::Deleting).await;
+        harness.harness.set_build("debian", &ready.build, BuildState::Deleting).await;
         wait::until("the build to go", LONG, async || {
-            let builds = studio.scene.builds("debian").await;
+            let builds = harness.harness.builds("debian").await;
             !builds.iter().any(|(id, _)| *id == ready.build)
         })
         .await;
-        let left = studio.images().await;
+        let left = harness.images().await;
         assert_eq!(left.iter().filter(|image| image["name"] == "mine").count(), 2, "{left:?}");
     });
 }

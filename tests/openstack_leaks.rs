@@ -12,14 +12,14 @@ use nodepool_model::records::time::Span;
 use nodepool_zk::{Zk, paths};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use stack::scene::{LONG, Scene, server_of, with_tuned_launcher};
+use stack::scene::{LONG, OpenStackHarness, server_of, with_tuned_launcher};
 use stack::{Cloud, clouds};
 use support::wait;
 use zookeeper_server::types::CreateMode;
 
 /// The number of a node that was there and is gone.
-async fn number_of_a_gone_node(scene: &Scene) -> String {
-    let zk: Zk = scene.zookeeper.connect();
+async fn number_of_a_gone_node(harness: &OpenStackHarness) -> String {
+    let zk: Zk = harness.zookeeper.connect();
     let (path, _) =
         zk.create(&paths::node_prefix(), Bytes::from("{}"), CreateMode::PersistentSequential).await.unwrap();
     zk.delete(&path, -1).await.unwrap();
@@ -27,43 +27,43 @@ async fn number_of_a_gone_node(scene: &Scene) -> String {
 }
 
 /// A server with the mark of a provider and of a node that is gone.
-async fn forgotten_server(cloud: &Cloud, scene: &Scene, provider: &str) -> String {
-    let number = number_of_a_gone_node(scene).await;
+async fn forgotten_server(cloud: &Cloud, harness: &OpenStackHarness, provider: &str) -> String {
+    let number = number_of_a_gone_node(harness).await;
     let metadata = json!({"nodepool_provider_name": provider, "nodepool_node_id": number});
-    let network = scene.client.id_of("network", "networks", &cloud.network).await;
-    let image = scene.client.id_of("image", "images", &cloud.image).await;
-    let flavor = scene.client.id_of("compute", "flavors", &cloud.flavor).await;
+    let network = harness.client.id_of("network", "networks", &cloud.network).await;
+    let image = harness.client.id_of("image", "images", &cloud.image).await;
+    let flavor = harness.client.id_of("compute", "flavors", &cloud.flavor).await;
     let server = json!({"name": "forgotten", "flavorRef": flavor, "imageRef": image, "networks": [{"uuid": network}],
         "metadata": metadata});
     let body = Some(json!({"server": server}));
-    let (status, answer) = scene.client.call(Method::POST, "compute", "/servers", body).await;
+    let (status, answer) = harness.client.call(Method::POST, "compute", "/servers", body).await;
     assert_eq!(status, StatusCode::ACCEPTED, "{answer}");
     answer["server"]["id"].as_str().expect("a server has an id").to_owned()
 }
 
 /// A floating IP of a network that has some, attached to nothing.
-async fn unattached_floating_ip(scene: &Scene) -> String {
-    let networks = scene.client.get("network", "/networks?router:external=true").await;
+async fn unattached_floating_ip(harness: &OpenStackHarness) -> String {
+    let networks = harness.client.get("network", "/networks?router:external=true").await;
     let network = networks["networks"][0]["id"].as_str().expect("the cloud has floating IPs").to_owned();
     let body = Some(json!({"floatingip": {"floating_network_id": network}}));
-    let (status, answer) = scene.client.call(Method::POST, "network", "/floatingips", body).await;
+    let (status, answer) = harness.client.call(Method::POST, "network", "/floatingips", body).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
     answer["floatingip"]["id"].as_str().expect("a floating IP has an id").to_owned()
 }
 
 /// A port of a server that is gone.
-async fn port_left_behind(cloud: &Cloud, scene: &Scene) -> String {
-    let network = scene.client.id_of("network", "networks", &cloud.network).await;
+async fn port_left_behind(cloud: &Cloud, harness: &OpenStackHarness) -> String {
+    let network = harness.client.id_of("network", "networks", &cloud.network).await;
     let port = json!({"network_id": network, "device_owner": "compute:nova", "device_id": "a server that is gone"});
-    let (status, answer) = scene.client.call(Method::POST, "network", "/ports", Some(json!({"port": port}))).await;
+    let (status, answer) = harness.client.call(Method::POST, "network", "/ports", Some(json!({"port": port}))).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
     assert_eq!(answer["port"]["status"], "DOWN");
     answer["port"]["id"].as_str().expect("a port has an id").to_owned()
 }
 
 /// Waits until what is at a path of the cloud is gone.
-async fn goes(scene: &Scene, service: &str, path: &str) {
-    let is_gone = async || scene.client.call(Method::GET, service, path, None).await.0 == StatusCode::NOT_FOUND;
+async fn goes(harness: &OpenStackHarness, service: &str, path: &str) {
+    let is_gone = async || harness.client.call(Method::GET, service, path, None).await.0 == StatusCode::NOT_FOUND;
     wait::until(&format!("{path} to be gone"), LONG, is_gone).await;
 }
 
@@ -81,7 +81,7 @@ async fn clouds_of_tests_alone(flags: &[&str]) -> Vec<Cloud> {
 }
 
 /// Sweeps every half second, where a launcher makes one a minute.
-async fn swept(cloud: &Cloud, change: impl Fn(&mut Value), test: impl AsyncFnOnce(&mut Scene)) {
+async fn swept(cloud: &Cloud, change: impl Fn(&mut Value), test: impl AsyncFnOnce(&mut OpenStackHarness)) {
     let configure = |name: &str| {
         let mut provider = cloud.provider(name);
         change(&mut provider);
@@ -95,16 +95,16 @@ async fn swept(cloud: &Cloud, change: impl Fn(&mut Value), test: impl AsyncFnOnc
 fn a_forgotten_server_goes_and_those_of_others_stay() {
     on_real_time(async {
         for cloud in clouds(&[]).await {
-            let test = async |scene: &mut Scene| {
-                let ours = forgotten_server(&cloud, scene, &scene.provider).await;
-                let others = forgotten_server(&cloud, scene, "other").await;
-                let (id, nodes) = scene.serve(&["a"]).await;
-                goes(scene, "compute", &format!("/servers/{ours}")).await;
-                assert_eq!(scene.client.server(&others).await["name"], "forgotten");
-                scene.client.delete_server(&others).await;
+            let test = async |harness: &mut OpenStackHarness| {
+                let ours = forgotten_server(&cloud, harness, &harness.provider).await;
+                let others = forgotten_server(&cloud, harness, "other").await;
+                let (id, nodes) = harness.serve(&["a"]).await;
+                goes(harness, "compute", &format!("/servers/{ours}")).await;
+                assert_eq!(harness.client.server(&others).await["name"], "forgotten");
+                harness.client.delete_server(&others).await;
                 assert_eq!(nodes.len(), 1);
-                scene.use_up(&id).await;
-                scene.empties().await;
+                harness.use_up(&id).await;
+                harness.empties().await;
             };
             swept(&cloud, |_| {}, test).await;
         }
@@ -120,15 +120,15 @@ fn unattached_floating_ips_go_where_the_file_says_so_and_attached_ones_stay() {
                 provider["clean-floating-ips"] = json!(true);
                 provider["pools"][0]["auto-floating-ip"] = json!(true);
             };
-            let test = async |scene: &mut Scene| {
-                let (id, nodes) = scene.serve(&["a"]).await;
+            let test = async |harness: &mut OpenStackHarness| {
+                let (id, nodes) = harness.serve(&["a"]).await;
                 let attached = nodes[0].public_ipv4.clone().expect("it has a floating IP");
-                let forgotten = unattached_floating_ip(scene).await;
-                goes(scene, "network", &format!("/floatingips/{forgotten}")).await;
-                assert_eq!(scene.client.floating_ips_at(&attached).await, 1);
-                scene.use_up(&id).await;
-                scene.empties().await;
-                assert_eq!(scene.client.floating_ips_at(&attached).await, 0);
+                let forgotten = unattached_floating_ip(harness).await;
+                goes(harness, "network", &format!("/floatingips/{forgotten}")).await;
+                assert_eq!(harness.client.floating_ips_at(&attached).await, 1);
+                harness.use_up(&id).await;
+                harness.empties().await;
+                assert_eq!(harness.client.floating_ips_at(&attached).await, 0);
             };
             swept(&cloud, change, test).await;
         }
@@ -141,18 +141,18 @@ fn ports_that_servers_left_behind_go_and_those_in_use_stay() {
     on_real_time(async {
         // The port of a server that boots is down, for several looks here.
         for cloud in clouds_of_tests_alone(&["--port-stays-every", "1", "--boot-time-s", "4"]).await {
-            let test = async |scene: &mut Scene| {
-                let (id, nodes) = scene.serve(&["a"]).await;
+            let test = async |harness: &mut OpenStackHarness| {
+                let (id, nodes) = harness.serve(&["a"]).await;
                 // The simulated cloud leaves the server's own behind, below; a real one seldom does.
                 if cloud.is_real() {
-                    let forgotten = port_left_behind(&cloud, scene).await;
-                    goes(scene, "network", &format!("/ports/{forgotten}")).await;
+                    let forgotten = port_left_behind(&cloud, harness).await;
+                    goes(harness, "network", &format!("/ports/{forgotten}")).await;
                 }
                 let of_server = format!("/ports?device_id={}", server_of(&nodes[0]));
-                let ports = async || scene.client.get("network", &of_server).await["ports"].clone();
+                let ports = async || harness.client.get("network", &of_server).await["ports"].clone();
                 assert_eq!(ports().await[0]["status"], "ACTIVE");
-                scene.use_up(&id).await;
-                scene.empties().await;
+                harness.use_up(&id).await;
+                harness.empties().await;
                 wait::until("the server's port to be gone", LONG, async || ports().await == json!([])).await;
             };
             swept(&cloud, |provider| provider["port-cleanup-interval"] = json!(1), test).await;
@@ -169,11 +169,11 @@ fn ports_go_though_floating_ips_cannot_be_listed_and_one_of_the_ports_may_not_go
         let change = |provider: &mut Value| {
             (provider["port-cleanup-interval"], provider["clean-floating-ips"]) = (json!(1), json!(true));
         };
-        let test = async |scene: &mut Scene| {
-            let (id, _) = scene.serve(&["a", "a"]).await;
-            scene.use_up(&id).await;
-            scene.empties().await;
-            let are_gone = async || scene.client.get("network", "/ports").await["ports"] == json!([]);
+        let test = async |harness: &mut OpenStackHarness| {
+            let (id, _) = harness.serve(&["a", "a"]).await;
+            harness.use_up(&id).await;
+            harness.empties().await;
+            let are_gone = async || harness.client.get("network", "/ports").await["ports"] == json!([]);
             wait::until("the ports to be gone", LONG, are_gone).await;
         };
         swept(&cloud, change, test).await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use crowd::book::{Book, Launchers};
-use crowd::scene::{self, Host, Scene};
+use crowd::scene::{self, Host, WorkloadHarness};
 use crowd::watcher::Watcher;
 use crowd::{Crowd, Wishes};
 use nodepool::actors::runtime::clock;
@@ -41,18 +41,18 @@ async fn server() -> &'static Server {
 }
 
 /// A tree of its own on the shared server: our launcher's stage, and what Python clients are told.
-struct Place {
-    scene: Scene,
+struct NodeFleetHarness {
+    harness: WorkloadHarness,
     /// `host:port/chroot` with TLS.
     secure: String,
 }
 
-impl Place {
-    async fn new(hosts: &'static [Host]) -> Place {
+impl NodeFleetHarness {
+    async fn new(hosts: &'static [Host]) -> NodeFleetHarness {
         let server = server().await;
         let secure = server.chroot("peers").await;
         let (_, chroot) = secure.split_once('/').expect("a chroot begins with a slash");
-        let scene = Scene {
+        let harness = WorkloadHarness {
             addresses: server.plain_address(),
             chroot: format!("/{chroot}"),
             provider: "ours",
@@ -60,12 +60,12 @@ impl Place {
             session: Duration::from_secs(10),
             padding: 0,
         };
-        Place { scene, secure }
+        NodeFleetHarness { harness, secure }
     }
 
     /// The head of a configuration for the Python programs.
     async fn section(&self) -> String {
-        let chroot = format!("    chroot: {}\nzookeeper-tls:", self.scene.chroot);
+        let chroot = format!("    chroot: {}\nzookeeper-tls:", self.harness.chroot);
         reference::zookeeper_section(server().await).replacen("zookeeper-tls:", &chroot, 1)
     }
 
@@ -89,19 +89,19 @@ async fn a_python_launcher_and_ours_split_the_requests() {
     if real::skipped() {
         return;
     }
-    let place = Place::new(OURS_AND_THEIRS).await;
-    let ours = Scene { hosts: &OURS_AND_THEIRS[..1], ..place.scene.clone() }.launcher();
+    let harness = NodeFleetHarness::new(OURS_AND_THEIRS).await;
+    let ours = WorkloadHarness { hosts: &OURS_AND_THEIRS[..1], ..harness.harness.clone() }.launcher();
     let sections = reference::static_sections("theirs", "a", &["127.0.1.1", "127.0.1.2"]);
-    let mut python = reference::launcher(&(place.section().await + &sections));
-    let zk = place.scene.connect().await;
-    place.scene.nodes_settle(&zk, SLOW).await;
+    let mut python = reference::launcher(&(harness.section().await + &sections));
+    let zk = harness.harness.connect().await;
+    harness.harness.nodes_settle(&zk, SLOW).await;
 
     // Theirs takes a second for a look and several to register a used host again.
-    let book = Arc::new(Book::new(Duration::from_secs(60), &place.scene.slots(), Launchers::OnePerProvider));
+    let book = Arc::new(Book::new(Duration::from_secs(60), &harness.harness.slots(), Launchers::OnePerProvider));
     let shapes = vec![vec!["a"], vec!["a"], vec!["a", "a"]];
     let wishes = Wishes { shapes, hopeless: Some("z"), consumers: 6, longest_use: Duration::from_millis(400) };
     let crowd = Crowd::start(&zk, &book, wishes, scene::seed()).await;
-    let watcher = Watcher::start(&place.scene.connect().await, &book);
+    let watcher = Watcher::start(&harness.harness.connect().await, &book);
     wait::until("both to serve", SLOW, async || {
         scene::assert_kept(&book, &[&ours, &python]);
         book.served_by("ours") >= 20 && book.served_by("theirs") >= 4
@@ -110,12 +110,12 @@ async fn a_python_launcher_and_ours_split_the_requests() {
     crowd.stop().await;
     drop(watcher);
     scene::assert_kept(&book, &[&ours, &python]);
-    place.scene.nodes_settle(&zk, SLOW).await;
+    harness.harness.nodes_settle(&zk, SLOW).await;
 
     both_have_to_decline(&zk, &ours, &python).await;
     // The Python launcher leaves contenders behind where it locked a request that was gone; they go with its session.
     python.kill();
-    place.scene.settles(&zk, 1, SLOW).await;
+    harness.harness.settles(&zk, 1, SLOW).await;
     eprintln!("ours gave {} nodes, theirs {}", book.served_by("ours"), book.served_by("theirs"));
 }
 
@@ -155,16 +155,16 @@ async fn a_request_that_kazoo_has_locked_waits_and_others_do_not() {
     if real::skipped() {
         return;
     }
-    let place = Place::new(&[Host { name: "fake-a1", label: "a", slots: 2 }]).await;
-    let zk = place.scene.connect().await;
-    let mut kazoo = place.script(Interpreter::Reference, "kazoo_lock.py");
+    let harness = NodeFleetHarness::new(&[Host { name: "fake-a1", label: "a", slots: 2 }]).await;
+    let zk = harness.harness.connect().await;
+    let mut kazoo = harness.script(Interpreter::Reference, "kazoo_lock.py");
     for container in ["/nodepool/requests", "/nodepool/requests-lock"] {
         lock::make_path(&zk, container).await.unwrap();
     }
     let locked = submit(&zk, "a").await;
     let directory = paths::request_lock(&locked);
     assert_eq!(kazoo.ask(json!({"do": "acquire", "path": directory})).await, true);
-    let _launcher = place.scene.launcher();
+    let _launcher = harness.harness.launcher();
     let other = submit(&zk, "a").await;
     assert_eq!(ended(&zk, &other, SLOW).await.state, RequestState::Fulfilled);
     // The launcher has looked at both, and there is a second node.
@@ -212,10 +212,10 @@ async fn fulfilled(zuul: &mut Script, labels: &[&str]) -> Value {
 }
 
 async fn zuul_is_served(interpreter: Interpreter) {
-    let place = Place::new(SMALL).await;
-    let zk = place.scene.connect().await;
-    let mut zuul = place.script(interpreter, "zuul_client.py");
-    let _launcher = place.scene.launcher();
+    let harness = NodeFleetHarness::new(SMALL).await;
+    let zk = harness.harness.connect().await;
+    let mut zuul = harness.script(interpreter, "zuul_client.py");
+    let _launcher = harness.harness.launcher();
     until_states(&mut zuul, &["ready", "ready"], SLOW).await;
     let launchers = zuul.ask(json!({"do": "list"})).await["launchers"].take();
     assert_eq!(launchers[0]["labels"], json!(["a"]));
@@ -295,15 +295,15 @@ async fn nodes_of_a_zuul_that_died_come_back() {
     if real::skipped() {
         return;
     }
-    let place = Place::new(SMALL).await;
-    let zk = place.scene.connect().await;
-    let mut zuul = place.script(Interpreter::Zuul13, "zuul_client.py");
-    let _launcher = place.scene.launcher();
+    let harness = NodeFleetHarness::new(SMALL).await;
+    let zk = harness.harness.connect().await;
+    let mut zuul = harness.script(Interpreter::Zuul13, "zuul_client.py");
+    let _launcher = harness.harness.launcher();
     let request = fulfilled(&mut zuul, &["a", "a"]).await;
     zuul.ask(json!({"do": "accept", "request": request})).await;
     zuul.ask(json!({"do": "use", "request": request})).await;
     zuul.kill();
-    place.scene.settles(&zk, 1, SLOW).await;
+    harness.harness.settles(&zk, 1, SLOW).await;
 }
 
 // --- our records, read by others ---
@@ -314,11 +314,11 @@ async fn python_reads_our_records_and_would_write_the_same_bytes() {
     if real::skipped() {
         return;
     }
-    let place = Place::new(SMALL).await;
-    let zk = place.scene.connect().await;
-    let mut nodepool = place.script(Interpreter::Reference, "records.py");
-    let _launcher = place.scene.launcher();
-    place.scene.nodes_settle(&zk, SLOW).await;
+    let harness = NodeFleetHarness::new(SMALL).await;
+    let zk = harness.harness.connect().await;
+    let mut nodepool = harness.script(Interpreter::Reference, "records.py");
+    let _launcher = harness.harness.launcher();
+    harness.harness.nodes_settle(&zk, SLOW).await;
     let (names, _) = zk.children("/nodepool/nodes").await.unwrap();
     for name in &names {
         let (data, _) = zk.get(&format!("/nodepool/nodes/{name}")).await.unwrap();

@@ -7,7 +7,7 @@ mod provider;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cloud::{Cloud, Seen, instance};
+use cloud::{Cloud, CloudState, instance};
 use nodepool::actors::provider::jobs::{Drain, ProviderHandle};
 use nodepool::actors::provider::providers::{self, MoreDrivers, StartProvider};
 use nodepool::actors::provider::task_manager::{Fence, Surroundings, TaskManager};
@@ -27,54 +27,55 @@ use provider::{Provider, delete, launch, on_paused_time, provider_section};
 use python_yaml::diagnostics::Problem;
 use tokio::time::{Instant, timeout};
 
-struct Bench {
+struct TaskManagerHarness {
     provider: Provider,
-    seen: Arc<Mutex<Seen>>,
+    state: Arc<Mutex<CloudState>>,
 }
 
-impl std::ops::Deref for Bench {
+impl std::ops::Deref for TaskManagerHarness {
     type Target = Provider;
     fn deref(&self) -> &Provider {
         &self.provider
     }
 }
 
-impl std::ops::DerefMut for Bench {
+impl std::ops::DerefMut for TaskManagerHarness {
     fn deref_mut(&mut self) -> &mut Provider {
         &mut self.provider
     }
 }
 
-const FREE: Pace = Pace { spacing: Span::ZERO, in_flight: InFlight::Adjustable, observe: Span(1.0), refresh: None };
+const UNLIMITED: Pace =
+    Pace { spacing: Span::ZERO, in_flight: InFlight::Adjustable, observe: Span(1.0), refresh: None };
 
-impl Bench {
+impl TaskManagerHarness {
     /// A provider that has made its first survey and does nothing.
     async fn new(pace: Pace) -> Self {
-        let mut bench = Self::started(pace, Seen::default());
-        bench.surveyed().await;
-        bench.seen.lock().unwrap().starts.clear();
-        while bench.samples.try_recv().is_ok() {}
-        bench
+        let mut harness = Self::started(pace, CloudState::default());
+        harness.surveyed().await;
+        harness.state.lock().unwrap().starts.clear();
+        while harness.samples.try_recv().is_ok() {}
+        harness
     }
 
-    fn started(pace: Pace, seen: Seen) -> Self {
+    fn started(pace: Pace, seen: CloudState) -> Self {
         Self::with(pace, seen, None)
     }
 
-    fn fenced(pace: Pace, fence: Fence) -> Self {
-        Self::with(pace, Seen::default(), Some(fence))
+    fn with_fence(pace: Pace, fence: Fence) -> Self {
+        Self::with(pace, CloudState::default(), Some(fence))
     }
 
-    fn with(pace: Pace, seen: Seen, fence: Option<Fence>) -> Self {
+    fn with(pace: Pace, seen: CloudState, fence: Option<Fence>) -> Self {
         let seen = Arc::new(Mutex::new(seen));
-        let cloud = Cloud { seen: seen.clone(), pace, born: Instant::now() };
+        let cloud = Cloud { state: seen.clone(), pace, born: Instant::now() };
         let start = |surroundings| TaskManager::launch("cloud-a".into(), cloud, Surroundings { fence, ..surroundings });
-        Self { provider: Provider::new(start), seen }
+        Self { provider: Provider::new(start), state: seen }
     }
 
-    async fn until(&self, what: impl Fn(&Seen) -> bool) {
+    async fn wait_until(&self, what: impl Fn(&CloudState) -> bool) {
         let wait = async {
-            while !what(&self.seen.lock().unwrap()) {
+            while !what(&self.state.lock().unwrap()) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
@@ -82,34 +83,34 @@ impl Bench {
     }
 
     fn starts(&self) -> Vec<(f64, String)> {
-        self.seen.lock().unwrap().starts.clone()
+        self.state.lock().unwrap().starts.clone()
     }
 }
 
-fn assert_given_up(result: &Result<Outcome, CloudError>) {
+fn assert_cancelled(result: &Result<Outcome, CloudError>) {
     assert!(matches!(result, Err(CloudError::Failed { kind: FailureKind::Nodepool, .. })), "{result:?}");
 }
 
 #[test]
 fn a_launch_tells_its_id_first_and_its_instance_last() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE).await;
-        bench.submit(1, launch("one"));
-        assert_eq!(bench.next().await, (1, JobEvent::InstanceKnown(ExternalId::text("one"))));
+        let mut harness = TaskManagerHarness::new(UNLIMITED).await;
+        harness.submit(1, launch("one"));
+        assert_eq!(harness.next().await, (1, JobEvent::InstanceKnown(ExternalId::text("one"))));
         let ended = JobEvent::Finished(Ok(Outcome::Launched(Box::new(instance("one")))));
-        assert_eq!(bench.next().await, (1, ended));
+        assert_eq!(harness.next().await, (1, ended));
     });
 }
 
 #[test]
 fn calls_start_at_the_rate_of_the_provider() {
     on_paused_time(async {
-        let mut bench = Bench::new(Pace { spacing: Span(0.5), ..FREE }).await;
-        (0..6).for_each(|number| bench.submit(number, delete("gone")));
+        let mut harness = TaskManagerHarness::new(Pace { spacing: Span(0.5), ..UNLIMITED }).await;
+        (0..6).for_each(|number| harness.submit(number, delete("gone")));
         for _ in 0..6 {
-            assert_eq!(bench.end().await.1, Err(CloudError::NotFound));
+            assert_eq!(harness.end().await.1, Err(CloudError::NotFound));
         }
-        let starts: Vec<f64> = bench.starts().iter().map(|(at, _)| *at).collect();
+        let starts: Vec<f64> = harness.starts().iter().map(|(at, _)| *at).collect();
         for pair in starts.windows(2) {
             assert!((0.5..0.51).contains(&(pair[1] - pair[0])), "{starts:?}");
         }
@@ -120,12 +121,12 @@ fn calls_start_at_the_rate_of_the_provider() {
 fn no_more_calls_are_in_flight_than_the_driver_or_the_operator_says() {
     for (in_flight, expected) in [(InFlight::Pinned(1), 1), (InFlight::Pinned(3), 3), (InFlight::Adjustable, 10)] {
         on_paused_time(async move {
-            let mut bench = Bench::new(Pace { in_flight, ..FREE }).await;
-            (0..25).for_each(|number| bench.submit(number, delete("gone")));
+            let mut harness = TaskManagerHarness::new(Pace { in_flight, ..UNLIMITED }).await;
+            (0..25).for_each(|number| harness.submit(number, delete("gone")));
             for _ in 0..25 {
-                assert_eq!(bench.end().await.1, Err(CloudError::NotFound));
+                assert_eq!(harness.end().await.1, Err(CloudError::NotFound));
             }
-            assert_eq!(bench.seen.lock().unwrap().most_running, expected);
+            assert_eq!(harness.state.lock().unwrap().most_running, expected);
         });
     }
 }
@@ -133,10 +134,10 @@ fn no_more_calls_are_in_flight_than_the_driver_or_the_operator_says() {
 #[test]
 fn a_call_that_hangs_ends_by_its_deadline() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE).await;
+        let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         let began = Instant::now();
-        bench.submit(1, delete("hang"));
-        assert_eq!(bench.end().await, (1, Err(CloudError::Deadline)));
+        harness.submit(1, delete("hang"));
+        assert_eq!(harness.end().await, (1, Err(CloudError::Deadline)));
         assert_eq!(began.elapsed().as_secs(), 30);
     });
 }
@@ -144,10 +145,11 @@ fn a_call_that_hangs_ends_by_its_deadline() {
 #[test]
 fn a_throttled_call_is_repeated_and_nobody_is_told() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE).await;
-        bench.submit(1, launch("busy-3"));
-        assert!(matches!(bench.end().await, (1, Ok(Outcome::Launched(_)))));
-        let creates: Vec<f64> = bench.starts().iter().filter(|(_, name)| name == "busy-3").map(|(at, _)| *at).collect();
+        let mut harness = TaskManagerHarness::new(UNLIMITED).await;
+        harness.submit(1, launch("busy-3"));
+        assert!(matches!(harness.end().await, (1, Ok(Outcome::Launched(_)))));
+        let creates: Vec<f64> =
+            harness.starts().iter().filter(|(_, name)| name == "busy-3").map(|(at, _)| *at).collect();
         assert_eq!(creates.len(), 4);
         assert!(creates.windows(2).all(|pair| pair[1] - pair[0] >= 5.0), "{creates:?}");
     });
@@ -156,35 +158,35 @@ fn a_throttled_call_is_repeated_and_nobody_is_told() {
 #[test]
 fn a_cloud_that_throttles_for_long_fails_no_job() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE).await;
-        bench.submit(1, launch("busy-50"));
-        assert!(matches!(bench.end().await, (1, Ok(Outcome::Launched(_)))));
-        assert_eq!(bench.seen.lock().unwrap().refusals, 50);
+        let mut harness = TaskManagerHarness::new(UNLIMITED).await;
+        harness.submit(1, launch("busy-50"));
+        assert!(matches!(harness.end().await, (1, Ok(Outcome::Launched(_)))));
+        assert_eq!(harness.state.lock().unwrap().refusals, 50);
     });
 }
 
 #[test]
 fn a_job_that_is_throttled_for_ever_ends_when_its_submitter_gives_it_up() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE).await;
-        bench.submit(1, delete("always-busy"));
-        bench.until(|seen| seen.refusals >= 20).await;
-        bench.abandon(1);
-        assert_given_up(&bench.end().await.1);
-        bench.submit(2, delete("gone"));
-        assert_eq!(bench.end().await, (2, Err(CloudError::NotFound)));
+        let mut harness = TaskManagerHarness::new(UNLIMITED).await;
+        harness.submit(1, delete("always-busy"));
+        harness.wait_until(|seen| seen.refusals >= 20).await;
+        harness.abandon(1);
+        assert_cancelled(&harness.end().await.1);
+        harness.submit(2, delete("gone"));
+        assert_eq!(harness.end().await, (2, Err(CloudError::NotFound)));
     });
 }
 
 #[test]
 fn fifty_booting_servers_cost_one_listing_per_round() {
     on_paused_time(async {
-        let mut bench = Bench::new(Pace { in_flight: InFlight::Pinned(100), ..FREE }).await;
-        (0..50).for_each(|number| bench.submit(number, launch(&format!("host-{number}"))));
+        let mut harness = TaskManagerHarness::new(Pace { in_flight: InFlight::Pinned(100), ..UNLIMITED }).await;
+        (0..50).for_each(|number| harness.submit(number, launch(&format!("host-{number}"))));
         for _ in 0..50 {
-            assert!(matches!(bench.end().await.1, Ok(Outcome::Launched(_))));
+            assert!(matches!(harness.end().await.1, Ok(Outcome::Launched(_))));
         }
-        let listings = bench.starts().iter().filter(|(_, name)| name == "list").count();
+        let listings = harness.starts().iter().filter(|(_, name)| name == "list").count();
         assert_eq!(listings, 3);
     });
 }
@@ -192,158 +194,160 @@ fn fifty_booting_servers_cost_one_listing_per_round() {
 #[test]
 fn a_failed_listing_is_repeated_for_those_who_wait() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE).await;
-        bench.seen.lock().unwrap().listing_fails = true;
-        bench.submit(1, launch("one"));
-        bench.until(|seen| seen.starts.iter().filter(|(_, name)| name == "list").count() >= 3).await;
+        let mut harness = TaskManagerHarness::new(UNLIMITED).await;
+        harness.state.lock().unwrap().listing_fails = true;
+        harness.submit(1, launch("one"));
+        harness.wait_until(|seen| seen.starts.iter().filter(|(_, name)| name == "list").count() >= 3).await;
         // Nobody fails for it, so it is shown and told in the log.
-        let error = dump::collect(&bench.registry).await[0]["listing_error"].clone();
+        let error = dump::collect(&harness.registry).await[0]["listing_error"].clone();
         assert!(error.as_str().is_some_and(|error| !error.is_empty()), "{error}");
-        bench.seen.lock().unwrap().listing_fails = false;
-        assert!(matches!(bench.end().await, (1, Ok(Outcome::Launched(_)))));
-        assert!(dump::collect(&bench.registry).await[0]["listing_error"].is_null());
+        harness.state.lock().unwrap().listing_fails = false;
+        assert!(matches!(harness.end().await, (1, Ok(Outcome::Launched(_)))));
+        assert!(dump::collect(&harness.registry).await[0]["listing_error"].is_null());
     });
 }
 
 #[test]
 fn a_provider_begins_with_a_survey_and_repeats_it_until_one_succeeds() {
     on_paused_time(async {
-        let bench = Bench::started(FREE, Seen { listing_fails: true, ..Seen::default() });
-        bench.until(|seen| seen.starts.len() >= 3).await;
-        assert_eq!(bench.facts().seen_at.0, 0.0);
-        let views = dump::collect(&bench.registry).await;
+        let harness =
+            TaskManagerHarness::started(UNLIMITED, CloudState { listing_fails: true, ..CloudState::default() });
+        harness.wait_until(|seen| seen.starts.len() >= 3).await;
+        assert_eq!(harness.facts().seen_at.0, 0.0);
+        let views = dump::collect(&harness.registry).await;
         assert_eq!((&views[0]["facts_age_s"], &views[0]["survey_error"]), (&serde_json::Value::Null, &"500".into()));
-        bench.seen.lock().unwrap().listing_fails = false;
-        bench.surveyed().await;
-        let listings = bench.starts().len();
+        harness.state.lock().unwrap().listing_fails = false;
+        harness.surveyed().await;
+        let listings = harness.starts().len();
         tokio::time::sleep(Duration::from_secs(600)).await;
-        assert_eq!(bench.starts().len(), listings, "nobody asked for another");
+        assert_eq!(harness.starts().len(), listings, "nobody asked for another");
     });
 }
 
 #[test]
 fn who_asks_for_a_survey_while_the_first_is_under_way_shares_it() {
     on_paused_time(async {
-        let mut bench = Bench::started(FREE, Seen::default());
-        (1..4).for_each(|ticket| bench.submit(ticket, Job::Survey));
-        bench.abandon(2);
+        let mut harness = TaskManagerHarness::started(UNLIMITED, CloudState::default());
+        (1..4).for_each(|ticket| harness.submit(ticket, Job::Survey));
+        harness.abandon(2);
         let mut ends = Vec::new();
         for _ in 0..3 {
-            ends.push(bench.end().await);
+            ends.push(harness.end().await);
         }
         ends.sort_by_key(|(ticket, _)| *ticket);
-        let facts = Ok(Outcome::Surveyed(bench.facts(), Arc::default()));
+        let facts = Ok(Outcome::Surveyed(harness.facts(), Arc::default()));
         assert_eq!((&ends[0], &ends[2]), (&(1, facts.clone()), &(3, facts)));
-        assert_given_up(&ends[1].1);
-        assert_eq!(bench.starts().len(), 1);
+        assert_cancelled(&ends[1].1);
+        assert_eq!(harness.starts().len(), 1);
     });
 }
 
 #[test]
 fn a_survey_replaces_the_facts_and_a_failed_one_leaves_them() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE).await;
-        bench.seen.lock().unwrap().instances.insert(String::from("old"), 1);
-        bench.submit(1, Job::Survey);
-        let (_, result) = bench.end().await;
-        let facts = bench.handle.facts.borrow().clone();
+        let mut harness = TaskManagerHarness::new(UNLIMITED).await;
+        harness.state.lock().unwrap().instances.insert(String::from("old"), 1);
+        harness.submit(1, Job::Survey);
+        let (_, result) = harness.end().await;
+        let facts = harness.handle.facts.borrow().clone();
         let inventory = Arc::new(Inventory::new(vec![instance("old")]));
         assert_eq!(result, Ok(Outcome::Surveyed(facts.clone(), inventory)));
         assert!(facts.seen_at.0 > 1e9, "{:?}", facts.seen_at);
-        bench.seen.lock().unwrap().listing_fails = true;
-        bench.submit(2, Job::Survey);
-        assert!(matches!(bench.end().await, (2, Err(CloudError::Failed { .. }))));
-        assert_eq!(*bench.handle.facts.borrow(), facts);
+        harness.state.lock().unwrap().listing_fails = true;
+        harness.submit(2, Job::Survey);
+        assert!(matches!(harness.end().await, (2, Err(CloudError::Failed { .. }))));
+        assert_eq!(*harness.handle.facts.borrow(), facts);
     });
 }
 
 #[test]
 fn after_a_drain_a_provider_serves_whom_it_has_and_ends_when_they_let_go() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE).await;
-        bench.submit(1, launch("one"));
-        bench.until(|seen| !seen.starts.is_empty()).await;
-        bench.handle.drain.do_send(Drain);
-        assert!(matches!(bench.end().await, (1, Ok(Outcome::Launched(_)))));
+        let mut harness = TaskManagerHarness::new(UNLIMITED).await;
+        harness.submit(1, launch("one"));
+        harness.wait_until(|seen| !seen.starts.is_empty()).await;
+        harness.handle.drain.do_send(Drain);
+        assert!(matches!(harness.end().await, (1, Ok(Outcome::Launched(_)))));
         // Who has not heard of it yet, or goes on with what was begun, is served.
-        bench.submit(2, launch("two"));
-        assert!(matches!(bench.end().await, (2, Ok(Outcome::Launched(_)))));
+        harness.submit(2, launch("two"));
+        assert!(matches!(harness.end().await, (2, Ok(Outcome::Launched(_)))));
         // Nobody has the handle any more.
-        let (_, of_nobody) = tokio::sync::watch::channel(bench.handle.facts.borrow().clone());
-        bench.handle.facts = of_nobody;
+        let (_, of_nobody) = tokio::sync::watch::channel(harness.handle.facts.borrow().clone());
+        harness.handle.facts = of_nobody;
         let stopped = async {
-            while bench.handle.submit.connected() {
+            while harness.handle.submit.connected() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
         timeout(Duration::from_secs(60), stopped).await.expect("an empty provider that drains stops");
-        bench.submit(3, launch("three"));
-        let (ticket, refused) = bench.end().await;
+        harness.submit(3, launch("three"));
+        let (ticket, refused) = harness.end().await;
         assert_eq!(ticket, 3);
-        assert_given_up(&refused);
-        assert!(bench.registry.is_empty());
+        assert_cancelled(&refused);
+        assert!(harness.registry.is_empty());
     });
 }
 
 #[test]
 fn after_a_drain_there_are_surveys_as_long_as_a_launch_may_wait_for_one() {
     on_paused_time(async {
-        let mut bench = Bench::started(FREE, Seen { listing_fails: true, ..Seen::default() });
-        bench.submit(1, launch("hang"));
-        bench.handle.drain.do_send(Drain);
-        bench.until(|seen| seen.starts.len() > 3).await;
-        bench.seen.lock().unwrap().listing_fails = false;
-        bench.surveyed().await;
-        assert_eq!(bench.end().await, (1, Err(CloudError::Deadline)));
+        let mut harness =
+            TaskManagerHarness::started(UNLIMITED, CloudState { listing_fails: true, ..CloudState::default() });
+        harness.submit(1, launch("hang"));
+        harness.handle.drain.do_send(Drain);
+        harness.wait_until(|seen| seen.starts.len() > 3).await;
+        harness.state.lock().unwrap().listing_fails = false;
+        harness.surveyed().await;
+        assert_eq!(harness.end().await, (1, Err(CloudError::Deadline)));
     });
 }
 
 #[test]
 fn an_abandoned_job_ends_at_once_unless_its_call_is_in_flight() {
     on_paused_time(async {
-        let mut bench = Bench::new(Pace { in_flight: InFlight::Pinned(1), ..FREE }).await;
-        bench.submit(1, launch("slow"));
-        bench.submit(2, launch("two"));
-        bench.until(|seen| !seen.starts.is_empty()).await;
-        bench.abandon(1);
-        bench.abandon(2);
-        let (ticket, result) = bench.end().await;
+        let mut harness = TaskManagerHarness::new(Pace { in_flight: InFlight::Pinned(1), ..UNLIMITED }).await;
+        harness.submit(1, launch("slow"));
+        harness.submit(2, launch("two"));
+        harness.wait_until(|seen| !seen.starts.is_empty()).await;
+        harness.abandon(1);
+        harness.abandon(2);
+        let (ticket, result) = harness.end().await;
         assert_eq!(ticket, 2);
-        assert_given_up(&result);
+        assert_cancelled(&result);
         // What the call in flight created is known before the job ends, so that it can be deleted.
-        assert_eq!(bench.next().await, (1, JobEvent::InstanceKnown(ExternalId::text("slow"))));
-        let (ticket, result) = bench.end().await;
+        assert_eq!(harness.next().await, (1, JobEvent::InstanceKnown(ExternalId::text("slow"))));
+        let (ticket, result) = harness.end().await;
         assert_eq!(ticket, 1);
-        assert_given_up(&result);
-        assert_eq!(bench.starts().len(), 1, "the abandoned create is never sent");
-        bench.submit(3, delete("slow"));
-        assert_eq!(bench.end().await, (3, Ok(Outcome::Deleted)));
+        assert_cancelled(&result);
+        assert_eq!(harness.starts().len(), 1, "the abandoned create is never sent");
+        harness.submit(3, delete("slow"));
+        assert_eq!(harness.end().await, (3, Ok(Outcome::Deleted)));
     });
 }
 
 #[test]
 fn an_abandoned_job_that_waits_for_its_server_ends_at_once() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE).await;
-        bench.submit(1, launch("one"));
-        bench.next().await;
-        bench.abandon(1);
-        assert_given_up(&bench.end().await.1);
-        bench.abandon(1);
-        bench.submit(2, delete("one"));
-        assert_eq!(bench.end().await, (2, Ok(Outcome::Deleted)));
+        let mut harness = TaskManagerHarness::new(UNLIMITED).await;
+        harness.submit(1, launch("one"));
+        harness.next().await;
+        harness.abandon(1);
+        assert_cancelled(&harness.end().await.1);
+        harness.abandon(1);
+        harness.submit(2, delete("one"));
+        assert_eq!(harness.end().await, (2, Ok(Outcome::Deleted)));
     });
 }
 
 #[test]
 fn a_provider_that_stops_answers_every_open_job() {
     on_paused_time(async {
-        let mut bench = Bench::new(Pace { in_flight: InFlight::Pinned(1), ..FREE }).await;
-        (0..5).for_each(|number| bench.submit(number, delete("slow")));
-        bench.until(|seen| !seen.starts.is_empty()).await;
-        bench.handle.stop.do_send(Shutdown);
+        let mut harness = TaskManagerHarness::new(Pace { in_flight: InFlight::Pinned(1), ..UNLIMITED }).await;
+        (0..5).for_each(|number| harness.submit(number, delete("slow")));
+        harness.wait_until(|seen| !seen.starts.is_empty()).await;
+        harness.handle.stop.do_send(Shutdown);
         for _ in 0..5 {
-            assert_given_up(&bench.end().await.1);
+            assert_cancelled(&harness.end().await.1);
         }
     });
 }
@@ -351,23 +355,23 @@ fn a_provider_that_stops_answers_every_open_job() {
 #[test]
 fn a_panic_in_a_driver_answers_every_open_job_and_is_reported() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE).await;
-        bench.submit(1, delete("slow"));
-        bench.submit(2, launch("panic"));
+        let mut harness = TaskManagerHarness::new(UNLIMITED).await;
+        harness.submit(1, delete("slow"));
+        harness.submit(2, launch("panic"));
         for _ in 0..2 {
-            assert_given_up(&bench.end().await.1);
+            assert_cancelled(&harness.end().await.1);
         }
-        assert_eq!(bench.panics.panicked().await, "TaskManager cloud-a");
+        assert_eq!(harness.panics.panicked().await, "TaskManager cloud-a");
     });
 }
 
 #[test]
 fn every_call_is_timed_and_counted_under_its_key() {
     on_paused_time(async {
-        let mut bench = Bench::new(FREE).await;
-        bench.submit(1, delete("gone"));
-        assert_eq!(bench.end().await.1, Err(CloudError::NotFound));
-        let (timer, counter) = (bench.samples.try_recv().unwrap(), bench.samples.try_recv().unwrap());
+        let mut harness = TaskManagerHarness::new(UNLIMITED).await;
+        harness.submit(1, delete("gone"));
+        assert_eq!(harness.end().await.1, Err(CloudError::NotFound));
+        let (timer, counter) = (harness.samples.try_recv().unwrap(), harness.samples.try_recv().unwrap());
         assert_eq!([timer.name, counter.name], ["nodepool.task.cloud-a.compute.DELETE.servers"; 2]);
         assert!((1000.0..1010.0).contains(&timer.value), "{}", timer.value);
         assert_eq!(counter.value, 1.0);
@@ -377,11 +381,11 @@ fn every_call_is_timed_and_counted_under_its_key() {
 #[test]
 fn a_dump_shows_what_is_in_flight_and_what_waits() {
     on_paused_time(async {
-        let bench = Bench::new(Pace { in_flight: InFlight::Pinned(1), ..FREE }).await;
-        bench.submit(1, delete("slow"));
-        bench.submit(2, launch("two"));
-        bench.until(|seen| !seen.starts.is_empty()).await;
-        let views = dump::collect(&bench.registry).await;
+        let harness = TaskManagerHarness::new(Pace { in_flight: InFlight::Pinned(1), ..UNLIMITED }).await;
+        harness.submit(1, delete("slow"));
+        harness.submit(2, launch("two"));
+        harness.wait_until(|seen| !seen.starts.is_empty()).await;
+        let views = dump::collect(&harness.registry).await;
         let view = &views[0];
         assert_eq!((view["actor"].as_str(), view["name"].as_str()), (Some("TaskManager"), Some("cloud-a")));
         assert_eq!(view["life"], "serving");
@@ -396,23 +400,23 @@ fn a_dump_shows_what_is_in_flight_and_what_waits() {
 #[test]
 fn a_driver_from_outside_is_tried_first() {
     struct Outside {
-        seen: Arc<Mutex<Seen>>,
+        state: Arc<Mutex<CloudState>>,
     }
     impl MoreDrivers for Outside {
         fn names(&self) -> Vec<&'static str> {
             vec!["static"]
         }
         fn open(&self, _: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
-            Ok(start.with(Cloud { seen: self.seen.clone(), pace: FREE, born: Instant::now() }))
+            Ok(start.with(Cloud { state: self.state.clone(), pace: UNLIMITED, started_at: Instant::now() }))
         }
     }
     on_paused_time(async {
-        let seen = Arc::new(Mutex::new(Seen::default()));
+        let seen = Arc::new(Mutex::new(CloudState::default()));
         let section = provider_section(
             "labels: [{name: a}]
 providers: [{name: mine, driver: static, pools: [{name: main, nodes: [{name: fake-host, labels: a}]}]}]",
         );
-        let outside = Outside { seen: seen.clone() };
+        let outside = Outside { state: seen.clone() };
         let mut provider =
             Provider::new(|surroundings| providers::start(&section, surroundings, Some(&outside)).expect("it starts"));
         assert!(matches!(provider.run(launch("one")).await, Ok(Outcome::Launched(_))));
@@ -428,23 +432,23 @@ fn what_changes_something_waits_until_the_session_is_known_to_live() {
         let zookeeper = MemoryZooKeeper::new();
         let session = zookeeper.connect();
         let fence = Fence::of(session.clone());
-        let mut bench = Bench::fenced(FREE, fence);
-        bench.surveyed().await;
+        let mut harness = TaskManagerHarness::with_fence(UNLIMITED, fence);
+        harness.surveyed().await;
         zookeeper.suspend(session.session_id());
         // As long as a server keeps a session of which it hears nothing.
         tokio::time::sleep(Duration::from_secs(10)).await;
-        bench.submit(1, launch("one"));
-        bench.submit(2, Job::List);
-        assert!(matches!(bench.end().await, (2, Ok(Outcome::Listed(_)))), "looking is free");
-        let started = |what: &str| bench.starts().iter().filter(|(_, name)| name == what).count();
+        harness.submit(1, launch("one"));
+        harness.submit(2, Job::List);
+        assert!(matches!(harness.end().await, (2, Ok(Outcome::Listed(_)))), "looking is free");
+        let started = |what: &str| harness.starts().iter().filter(|(_, name)| name == what).count();
         assert_eq!((started("one"), started("before Create(\"one\")")), (0, 1), "only what comes before is done");
         zookeeper.resume(session.session_id());
-        assert!(matches!(bench.end().await, (1, Ok(Outcome::Launched(_)))));
+        assert!(matches!(harness.end().await, (1, Ok(Outcome::Launched(_)))));
         zookeeper.expire(session.session_id());
-        bench.submit(3, delete("one"));
-        bench.submit(4, Job::List);
-        assert!(matches!(bench.end().await, (4, Ok(Outcome::Listed(_)))));
+        harness.submit(3, delete("one"));
+        harness.submit(4, Job::List);
+        assert!(matches!(harness.end().await, (4, Ok(Outcome::Listed(_)))));
         tokio::time::sleep(Duration::from_secs(600)).await;
-        assert_eq!(bench.seen.lock().unwrap().instances.len(), 1, "nothing goes any more");
+        assert_eq!(harness.state.lock().unwrap().instances.len(), 1, "nothing goes any more");
     });
 }

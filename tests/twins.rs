@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crowd::book::{Book, Launchers};
-use crowd::scene::{self, Host, Scene};
+use crowd::scene::{self, Host, WorkloadHarness};
 use crowd::watcher::Watcher;
 use crowd::{Crowd, Wishes};
 use support::real::{self, zookeeper::Server};
@@ -24,7 +24,7 @@ async fn two_launchers_of_one_provider_hand_out_nothing_twice() {
         return;
     }
     let server = Server::start(scene::undisturbed()).await;
-    let scene = Scene {
+    let harness = WorkloadHarness {
         addresses: server.address(),
         chroot: String::new(),
         provider: "lab",
@@ -32,13 +32,13 @@ async fn two_launchers_of_one_provider_hand_out_nothing_twice() {
         session: Duration::from_secs(1),
         padding: 0,
     };
-    let zk = scene.connect().await;
-    let book = Arc::new(Book::new(Duration::from_secs(6), &scene.slots(), Launchers::Twins));
+    let zk = harness.connect().await;
+    let book = Arc::new(Book::new(Duration::from_secs(6), &harness.slots(), Launchers::Twins));
     let shapes = vec![vec!["a"], vec!["b"], vec!["a", "a"], vec!["b", "a", "a"]];
     let wishes = Wishes { shapes, hopeless: Some("z"), consumers: 6, longest_use: Duration::from_millis(50) };
-    let mut launchers = [scene.launcher(), scene.launcher()];
+    let mut launchers = [harness.launcher(), harness.launcher()];
     let crowd = Crowd::start(&zk, &book, wishes, scene::seed()).await;
-    let _watcher = Watcher::start(&scene.connect().await, &book);
+    let _watcher = Watcher::start(&harness.connect().await, &book);
     for round in 1..=4 {
         let wanted = 60 * round;
         wait::until(&format!("{wanted} to be served"), PATIENCE, async || book.figures().served >= wanted).await;
@@ -46,12 +46,12 @@ async fn two_launchers_of_one_provider_hand_out_nothing_twice() {
         // The other one carries on, and gets a new twin.
         let dead = &mut launchers[round % 2];
         dead.kill();
-        *dead = scene.launcher();
+        *dead = harness.launcher();
     }
     crowd.stop().await;
     let [one, other] = &launchers;
     scene::assert_kept(&book, &[one, other]);
-    scene.settles(&zk, 2, PATIENCE).await;
+    harness.settles(&zk, 2, PATIENCE).await;
     for launcher in &mut launchers {
         assert!(launcher.stop(PATIENCE).await.success());
     }

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const LISTS: [&str; 6] = ["image-list", "dib-image-list", "image-status", "node-list", "request-list", "label-list"];
 const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
 
-struct Both {
+struct WebReferenceHarness {
     zk: Arc<RealConnection>,
     client: reqwest::Client,
     place: Place,
@@ -45,8 +45,8 @@ struct Answer {
     body: Vec<String>,
 }
 
-impl Both {
-    async fn start() -> Both {
+impl WebReferenceHarness {
+    async fn start() -> WebReferenceHarness {
         let zookeeper = Server::start(Options::tls()).await;
         let plain = zookeeper.plain_address();
         let (host, port) = plain.rsplit_once(':').unwrap();
@@ -56,7 +56,14 @@ impl Both {
         let (place, python) = (Place::new(&rest), ports::reserve());
         let webapp = format!("webapp: {{port: {}, listen_address: 127.0.0.1}}\n", python.number);
         let running = (place.launcher(&["-f"]), reference::launcher_with_web(&(webapp + &rest)));
-        let both = Both { zk, client: reqwest::Client::new(), place, python, _running: running, _zookeeper: zookeeper };
+        let both = WebReferenceHarness {
+            zk,
+            client: reqwest::Client::new(),
+            place,
+            python,
+            _running: running,
+            _zookeeper: zookeeper,
+        };
         for port in both.ports() {
             let ready = format!("http://127.0.0.1:{port}/ready");
             wait::until("both to be ready", PATIENCE, async || {
@@ -72,7 +79,7 @@ impl Both {
         [self.place.web_port.number, self.python.number]
     }
 
-    async fn ask(&self, port: u16, path: &str, headers: &[(&str, &str)]) -> (Answer, Option<String>) {
+    async fn get(&self, port: u16, path: &str, headers: &[(&str, &str)]) -> (Answer, Option<String>) {
         let mut asking = self.client.get(format!("http://127.0.0.1:{port}/{path}"));
         for (name, value) in headers {
             asking = asking.header(*name, *value);
@@ -98,8 +105,8 @@ impl Both {
 
     async fn assert_same(&self, path: &str, headers: &[(&str, &str)]) {
         let [ours, python] = self.ports();
-        let (ours, _) = self.ask(ours, path, headers).await;
-        let (python, _) = self.ask(python, path, headers).await;
+        let (ours, _) = self.get(ours, path, headers).await;
+        let (python, _) = self.get(python, path, headers).await;
         assert_eq!(ours, python, "{path} {headers:?}");
     }
 }
@@ -193,15 +200,15 @@ async fn locked(zk: &Arc<RealConnection>) -> Lock {
 
 // operations.md checks 22 to 31
 #[tokio::test]
-async fn every_list_is_what_python_answers() {
+async fn every_list_matches_the_python_reply() {
     if support::real::skipped() {
         return;
     }
-    let both = Both::start().await;
+    let both = WebReferenceHarness::start().await;
     let held = locked(&both.zk).await;
     let locked = |body: Vec<String>| body.iter().any(|line| line.contains("| locked"));
     let [ours, _] = both.ports();
-    wait::until("the lock to be seen", PATIENCE, async || locked(both.ask(ours, "node-list", &[]).await.0.body)).await;
+    wait::until("the lock to be seen", TIMEOUT, async || locked(both.get(ours, "node-list", &[]).await.0.body)).await;
     let accepts: [&[(&str, &str)]; 7] = [
         &[],
         &[("accept", "text/plain")],
@@ -249,13 +256,13 @@ async fn every_list_is_what_python_answers() {
     held.release().await.unwrap();
     // A pause shows in the list of builds as it does on the command line; the original forgets it there on the web.
     put(&both.zk, "/nodepool/images/fedora/pause", "").await;
-    wait::until("the pause to be seen", PATIENCE, async || {
-        both.ask(ours, "dib-image-list", &[]).await.0.body.iter().any(|line| line.contains("| paused"))
+    wait::until("the pause to be seen", TIMEOUT, async || {
+        both.get(ours, "dib-image-list", &[]).await.0.body.iter().any(|line| line.contains("| paused"))
     })
     .await;
     for port in both.ports() {
-        wait::until("the pause to be told", PATIENCE, async || {
-            both.ask(port, "image-status", &[]).await.0.body.iter().any(|line| line.contains("| True "))
+        wait::until("the pause to be told", TIMEOUT, async || {
+            both.get(port, "image-status", &[]).await.0.body.iter().any(|line| line.contains("| True "))
         })
         .await;
     }
@@ -263,21 +270,21 @@ async fn every_list_is_what_python_answers() {
 
 // operations.md checks 30 and 31; all methods are treated alike
 #[tokio::test]
-async fn what_a_client_has_already_is_not_sent_again() {
+async fn unchanged_lists_are_answered_with_not_modified() {
     if support::real::skipped() {
         return;
     }
-    let both = Both::start().await;
+    let both = WebReferenceHarness::start().await;
     for port in both.ports() {
         for path in ["node-list", "image-list", "ready"] {
-            let (first, modified) = both.ask(port, path, &[]).await;
+            let (first, modified) = both.get(port, path, &[]).await;
             let modified = modified.unwrap();
-            let (again, _) = both.ask(port, path, &[("if-modified-since", "Sun, 06 Nov 1994 08:49:37 GMT")]).await;
+            let (again, _) = both.get(port, path, &[("if-modified-since", "Sun, 06 Nov 1994 08:49:37 GMT")]).await;
             assert_eq!((first.status, again.status), (200, 200), "{path}");
-            let (later, _) = both.ask(port, path, &[("if-modified-since", "Fri, 06 Nov 2099 08:49:37 GMT")]).await;
+            let (later, _) = both.get(port, path, &[("if-modified-since", "Fri, 06 Nov 2099 08:49:37 GMT")]).await;
             assert_eq!((later.status, later.body.concat().as_str()), (304, ""), "{path}");
             assert_eq!((later.cors, later.cache_control), (first.cors, first.cache_control), "{path}");
-            let (odd, _) = both.ask(port, path, &[("if-modified-since", "yesterday")]).await;
+            let (odd, _) = both.get(port, path, &[("if-modified-since", "yesterday")]).await;
             assert_eq!(odd.status, 200, "{path} {modified}");
         }
         for method in ["POST", "PUT", "DELETE", "OPTIONS", "WONDER"] {

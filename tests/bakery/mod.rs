@@ -30,7 +30,7 @@ pub const SETTLES: Duration = Duration::from_secs(150);
 pub const IMAGES: [&str; 2] = ["debian", "fedora"];
 pub const PROVIDER: &str = "lab";
 
-pub struct Scene {
+pub struct BuilderProcessHarness {
     pub cloud: SimulatedOpenStack,
     pub server: Server,
     home: tempfile::TempDir,
@@ -40,9 +40,9 @@ pub struct Scene {
     configuration: String,
 }
 
-impl Scene {
+impl BuilderProcessHarness {
     /// Builds lie in this directory, or in one of the scene's own.
-    pub async fn set(images: Option<&Path>) -> Scene {
+    pub async fn start(images: Option<&Path>) -> BuilderProcessHarness {
         let server = Server::start(Options::short_sessions()).await;
         let cloud = SimulatedOpenStack::start(&["--latency-ms", "image=20-200"]).await;
         let client = Client::log_in(&cloud.clouds_yaml(), "simulated", "").await;
@@ -55,11 +55,11 @@ impl Scene {
         STRANGERS.iter().for_each(|name| std::fs::write(images.join(name), "mine").unwrap());
         let dib = oven::install(home.path());
         let configuration = configuration(home.path(), &dib, &images, host, port);
-        let scene = Scene { cloud, server, home, images, zk, client, configuration };
-        scene.put_stranger("somebody's", json!({})).await;
+        let harness = BuilderProcessHarness { cloud, server, home, images, zk, client, configuration };
+        harness.put_stranger("somebody's", json!({})).await;
         let marks = json!({"nodepool_provider_name": "other", "nodepool_build_id": "b"});
-        scene.put_stranger("another-provider's", marks).await;
-        scene
+        harness.put_stranger("another-provider's", marks).await;
+        harness
     }
 
     pub fn builder(&self) -> Nodepool {

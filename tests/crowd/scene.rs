@@ -27,7 +27,7 @@ pub struct Host {
 
 /// A ZooKeeper, and the launcher that works on it.
 #[derive(Clone)]
-pub struct Scene {
+pub struct WorkloadHarness {
     /// `host:port,host:port`
     pub addresses: String,
     /// Empty for none; exists.
@@ -52,7 +52,7 @@ pub fn undisturbed() -> Options {
     options
 }
 
-impl Scene {
+impl WorkloadHarness {
     pub fn configuration(&self) -> String {
         let mut text = "zookeeper-servers:\n".to_owned();
         let mut line = |line: String| writeln!(text, "{line}").expect("a string takes any text");

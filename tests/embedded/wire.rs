@@ -11,20 +11,20 @@ use zookeeper_server::jute::{Reader, Writer};
 
 const NO_NODE: i32 = -101;
 
-struct Scene {
+struct ServerHarness {
     _directory: tempfile::TempDir,
     server: EmbeddedServer,
     address: SocketAddr,
 }
 
-async fn scene() -> Scene {
+async fn start_server() -> ServerHarness {
     let directory = tempfile::tempdir().unwrap();
     let server = crate::coordinator::start(directory.path()).await;
     let address = server.address();
-    Scene { _directory: directory, server, address }
+    ServerHarness { _directory: directory, server, address }
 }
 
-async fn word(address: SocketAddr, word: &str) -> String {
+async fn four_letter_word(address: SocketAddr, word: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(word.as_bytes()).await.unwrap();
     let mut text = String::new();
@@ -44,21 +44,21 @@ async fn until_code(client: &mut Raw, path: &str, code: i32) {
 
 #[tokio::test]
 async fn four_letter_words_are_answered() {
-    let scene = scene().await;
-    let mut client = Raw::open(scene.address, 4_000).await;
+    let harness = start_server().await;
+    let mut client = Raw::open(harness.address, 4_000).await;
     client.create("/e", 1).await;
-    assert_eq!(word(scene.address, "ruok").await, "imok");
-    let srvr = word(scene.address, "srvr").await;
+    assert_eq!(four_letter_word(harness.address, "ruok").await, "imok");
+    let srvr = four_letter_word(harness.address, "srvr").await;
     assert!(srvr.contains("Mode: standalone\n") && srvr.contains("Node count: 5\n"), "{srvr}");
-    let mntr = word(scene.address, "mntr").await;
+    let mntr = four_letter_word(harness.address, "mntr").await;
     assert!(mntr.contains("zk_znode_count\t5\n") && mntr.contains("zk_ephemerals_count\t1\n"), "{mntr}");
-    scene.server.stop().await;
+    harness.server.stop().await;
 }
 
 #[tokio::test]
 async fn garbage_closes_its_own_connection_and_no_other() {
-    let scene = scene().await;
-    let mut neighbour = Raw::open(scene.address, 4_000).await;
+    let harness = start_server().await;
+    let mut neighbour = Raw::open(harness.address, 4_000).await;
     let frames: [&[u8]; 7] = [
         b"GET / HTTP/1.1\r\n\r\n",                            // as a length: far too long
         &[0xff, 0xff, 0xff, 0xff],                            // a negative length
@@ -69,7 +69,7 @@ async fn garbage_closes_its_own_connection_and_no_other() {
         &[0, 0, 0, 8, 0x7f, 0xff, 0xff, 0xff, 0xff, 1, 1, 1], // an unknown protocol version
     ];
     for bytes in frames {
-        let mut stream = TcpStream::connect(scene.address).await.unwrap();
+        let mut stream = TcpStream::connect(harness.address).await.unwrap();
         stream.write_all(bytes).await.unwrap();
         let mut rest = Vec::new();
         let closed = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut rest)).await;
@@ -84,18 +84,18 @@ async fn garbage_closes_its_own_connection_and_no_other() {
         (op::MULTI, &[0, 0, 0, 1, 0]),
     ];
     for (operation, bytes) in bodies {
-        let mut client = Raw::open(scene.address, 4_000).await;
+        let mut client = Raw::open(harness.address, 4_000).await;
         client.send(operation, |writer| writer.raw(bytes)).await;
         assert!(client.is_closed().await, "{operation}");
         assert_eq!(neighbour.ping().await.code, 0);
     }
-    scene.server.stop().await;
+    harness.server.stop().await;
 }
 
 #[tokio::test]
 async fn what_is_not_served_is_answered_so() {
-    let scene = scene().await;
-    let mut client = Raw::open(scene.address, 4_000).await;
+    let harness = start_server().await;
+    let mut client = Raw::open(harness.address, 4_000).await;
     let path = |writer: &mut Writer| {
         writer.text("/a");
     };
@@ -124,34 +124,34 @@ async fn what_is_not_served_is_answered_so() {
         -5
     );
     assert_eq!(client.look("/a").await, NO_NODE);
-    scene.server.stop().await;
+    harness.server.stop().await;
 }
 
 #[tokio::test]
 async fn a_session_is_resumed_by_id_and_password_only() {
-    let scene = scene().await;
-    let mut first = Raw::open(scene.address, 2_000).await;
+    let harness = start_server().await;
+    let mut first = Raw::open(harness.address, 2_000).await;
     assert_eq!(first.timeout_ms, 2_000);
     first.create("/e", 1).await;
-    let wrong = Raw::resume(scene.address, 2_000, first.session, &[7; 16], 0).await;
+    let wrong = Raw::resume(harness.address, 2_000, first.session, &[7; 16], 0).await;
     assert!(wrong.is_none(), "a wrong password resumes nothing");
-    let unknown = Raw::resume(scene.address, 2_000, first.session + 1, &first.password, 0).await;
+    let unknown = Raw::resume(harness.address, 2_000, first.session + 1, &first.password, 0).await;
     assert!(unknown.is_none());
-    let mut second = Raw::resume(scene.address, 3_000, first.session, &first.password, 0).await.expect("resumed");
+    let mut second = Raw::resume(harness.address, 3_000, first.session, &first.password, 0).await.expect("resumed");
     assert_eq!((second.session, second.timeout_ms), (first.session, 3_000));
     assert!(first.is_closed().await, "the former connection is closed");
     assert_eq!(second.look("/e").await, 0);
-    scene.server.stop().await;
+    harness.server.stop().await;
 }
 
 #[tokio::test]
 async fn a_silent_session_expires_with_its_ephemerals_and_a_closed_one_at_once() {
-    let scene = scene().await;
-    let mut observer = Raw::open(scene.address, 40_000).await;
-    let mut silent = Raw::open(scene.address, 1).await;
+    let harness = start_server().await;
+    let mut observer = Raw::open(harness.address, 40_000).await;
+    let mut silent = Raw::open(harness.address, 1).await;
     assert_eq!(silent.timeout_ms, 1_000, "no less is granted");
     silent.create("/silent", 1).await;
-    let mut closing = Raw::open(scene.address, 1_000_000).await;
+    let mut closing = Raw::open(harness.address, 1_000_000).await;
     assert_eq!(closing.timeout_ms, 40_000, "no more is granted");
     closing.create("/closing", 1).await;
     assert_eq!((observer.look("/silent").await, observer.look("/closing").await), (0, 0));
@@ -161,9 +161,9 @@ async fn a_silent_session_expires_with_its_ephemerals_and_a_closed_one_at_once()
     assert!(silent.is_closed().await, "an expired session loses its connection");
     assert_eq!(observer.look("/silent").await, NO_NODE);
     assert_eq!(observer.events, [(2, "/closing".into()), (2, "/silent".into())]);
-    let again = Raw::resume(scene.address, 4_000, silent.session, &silent.password, 0).await;
+    let again = Raw::resume(harness.address, 4_000, silent.session, &silent.password, 0).await;
     assert!(again.is_none(), "an expired session does not come back");
-    scene.server.stop().await;
+    harness.server.stop().await;
 }
 
 #[tokio::test]
@@ -194,33 +194,33 @@ async fn a_session_survives_a_restart_of_the_server_until_it_times_out() {
 
 #[tokio::test]
 async fn a_client_from_the_future_of_another_store_is_sent_away() {
-    let scene = scene().await;
-    let client = Raw::open(scene.address, 4_000).await;
-    let mut stream = TcpStream::connect(scene.address).await.unwrap();
+    let harness = start_server().await;
+    let client = Raw::open(harness.address, 4_000).await;
+    let mut stream = TcpStream::connect(harness.address).await.unwrap();
     let mut hello = Writer::frame();
     hello.int(0).long(i64::MAX).int(4_000).long(client.session).buffer(&client.password).flag(false);
     stream.write_all(&hello.finish_frame()).await.unwrap();
     assert_eq!(crate::coordinator::raw::frame(&mut stream).await, None);
-    scene.server.stop().await;
+    harness.server.stop().await;
 }
 
 #[tokio::test]
 async fn watches_set_after_a_reconnect_tell_what_was_missed() {
-    let scene = scene().await;
-    let mut client = Raw::open(scene.address, 4_000).await;
+    let harness = start_server().await;
+    let mut client = Raw::open(harness.address, 4_000).await;
     client.create("/a", 0).await;
     let seen = client.create("/b", 0).await.zxid;
     assert_eq!(client.look("/a").await, 0);
     let (session, password) = (client.session, client.password.clone());
     drop(client);
-    let mut other = Raw::open(scene.address, 4_000).await;
+    let mut other = Raw::open(harness.address, 4_000).await;
     other.create("/new", 0).await;
     other
         .ask(op::DELETE, |writer| {
             writer.text("/a").int(-1);
         })
         .await;
-    let mut client = Raw::resume(scene.address, 4_000, session, &password, seen).await.unwrap();
+    let mut client = Raw::resume(harness.address, 4_000, session, &password, seen).await.unwrap();
     let list = |writer: &mut Writer, paths: &[&str]| {
         writer.count(paths.len());
         paths.iter().for_each(|path| {
@@ -243,13 +243,13 @@ async fn watches_set_after_a_reconnect_tell_what_was_missed() {
     other.create("/none", 0).await;
     client.ping().await;
     assert_eq!(client.events, [(1, "/deep".into()), (1, "/deep/er".into()), (1, "/none".into())]);
-    scene.server.stop().await;
+    harness.server.stop().await;
 }
 
 #[tokio::test]
 async fn watches_are_found_and_removed_by_kind() {
-    let scene = scene().await;
-    let mut client = Raw::open(scene.address, 4_000).await;
+    let harness = start_server().await;
+    let mut client = Raw::open(harness.address, 4_000).await;
     client.look("/w").await;
     client
         .ask(op::ADD_WATCH, |writer| {
@@ -280,13 +280,13 @@ async fn watches_are_found_and_removed_by_kind() {
     assert_eq!(codes, [0, -121, 0, -121, 0, 0, -121, -5]);
     client.create("/w", 0).await;
     assert_eq!(client.events, []);
-    scene.server.stop().await;
+    harness.server.stop().await;
 }
 
 #[tokio::test]
 async fn users_may_name_themselves_and_access_lists_are_kept() {
-    let scene = scene().await;
-    let mut client = Raw::open(scene.address, 4_000).await;
+    let harness = start_server().await;
+    let mut client = Raw::open(harness.address, 4_000).await;
     let auth = |scheme: &'static str| {
         move |writer: &mut Writer| {
             writer.int(0).text(scheme).buffer(b"me:secret");
@@ -312,13 +312,13 @@ async fn users_may_name_themselves_and_access_lists_are_kept() {
     assert_eq!(acl, [(1, "digest".into(), "me:hash".into())]);
     assert_eq!(client.ask(op::AUTH, auth("kerberos")).await.code, -115);
     assert!(client.is_closed().await);
-    scene.server.stop().await;
+    harness.server.stop().await;
 }
 
 #[tokio::test]
 async fn one_request_may_read_many_znodes_but_not_without_end() {
-    let scene = scene().await;
-    let mut client = Raw::open(scene.address, 4_000).await;
+    let harness = start_server().await;
+    let mut client = Raw::open(harness.address, 4_000).await;
     let data = vec![b'x'; 500_000];
     client.ask(op::CREATE, |writer| write_create(writer, "/big", &data, 0)).await;
     let read = |times: usize| {
@@ -336,20 +336,20 @@ async fn one_request_may_read_many_znodes_but_not_without_end() {
     assert_eq!((reader.int(), reader.flag(), reader.int()), (Ok(op::GET_DATA), Ok(false), Ok(0)));
     assert_eq!(reader.buffer().unwrap(), data);
     assert_eq!(client.ask(op::MULTI_READ, read(1_000)).await.code, -8);
-    scene.server.stop().await;
+    harness.server.stop().await;
 }
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off_and_others_go_on() {
-    let scene = scene().await;
-    let mut deaf = Raw::open(scene.address, 40_000).await;
+    let harness = start_server().await;
+    let mut deaf = Raw::open(harness.address, 40_000).await;
     deaf.ask(op::ADD_WATCH, |writer| {
         writer.text("/").int(1);
     })
     .await;
     // It never reads from here on. Paths are long, so that its events fill every buffer soon.
     let name = "n".repeat(200_000);
-    let mut busy = Raw::open(scene.address, 40_000).await;
+    let mut busy = Raw::open(harness.address, 40_000).await;
     for round in 0..60 {
         let path = format!("/{name}{round}");
         assert_eq!(busy.create(&path, 0).await.code, 0);
@@ -362,17 +362,17 @@ async fn a_client_that_does_not_read_is_cut_off_and_others_go_on() {
             0
         );
     }
-    let mntr = word(scene.address, "mntr").await;
+    let mntr = four_letter_word(harness.address, "mntr").await;
     assert!(mntr.contains("zk_num_alive_connections\t1\n"), "{mntr}");
-    let alive = Raw::resume(scene.address, 4_000, deaf.session, &deaf.password, 0).await;
+    let alive = Raw::resume(harness.address, 4_000, deaf.session, &deaf.password, 0).await;
     assert!(alive.is_some(), "its session is still there to be resumed");
-    scene.server.stop().await;
+    harness.server.stop().await;
 }
 
 #[tokio::test]
 async fn a_flood_of_reads_that_nobody_collects_waits_in_the_clients_own_socket() {
-    let scene = scene().await;
-    let mut client = Raw::open(scene.address, 40_000).await;
+    let harness = start_server().await;
+    let mut client = Raw::open(harness.address, 40_000).await;
     client.ask(op::CREATE, |writer| write_create(writer, "/big", &vec![b'x'; 900_000], 0)).await;
     for _ in 0..500 {
         client
@@ -381,9 +381,9 @@ async fn a_flood_of_reads_that_nobody_collects_waits_in_the_clients_own_socket()
             })
             .await;
     }
-    let mut other = Raw::open(scene.address, 4_000).await;
+    let mut other = Raw::open(harness.address, 4_000).await;
     assert_eq!(other.look("/big").await, 0, "others are served meanwhile");
-    let mntr = word(scene.address, "mntr").await;
+    let mntr = four_letter_word(harness.address, "mntr").await;
     let received: u64 = mntr
         .lines()
         .find_map(|line| line.strip_prefix("zk_packets_received\t"))
@@ -393,5 +393,5 @@ async fn a_flood_of_reads_that_nobody_collects_waits_in_the_clients_own_socket()
     for _ in 0..500 {
         assert_eq!(client.answer().await.unwrap().code, 0);
     }
-    scene.server.stop().await;
+    harness.server.stop().await;
 }

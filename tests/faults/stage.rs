@@ -21,7 +21,7 @@ use zookeeper_server::types::CreateMode;
 use super::proxy::{Proxy, Seen, Wire};
 use super::seat::{Post, Role, Seat};
 use crate::crowd::again;
-use crate::crowd::scene::{self, Scene, children, left_over};
+use crate::crowd::scene::{self, WorkloadHarness, children, left_over};
 use crate::disks::{SlowDisk, SmallDisk};
 use crate::support::real::simulated_openstack::SimulatedOpenStack;
 use crate::support::real::sshd;
@@ -101,7 +101,7 @@ impl Stage {
             hosts.push(sshd::Host::start(sshd::Options::at(90 + last)).await);
         }
         let home = tempfile::Builder::new().prefix("nodepool-test-").tempdir().expect("there is room for directories");
-        let scene = Scene {
+        let workload = WorkloadHarness {
             addresses: ensemble.address(),
             chroot: String::new(),
             provider: "lab",
@@ -109,7 +109,7 @@ impl Stage {
             session: setting.session,
             padding: 0,
         };
-        let zk = scene.connect().await;
+        let zk = workload.connect().await;
         let dib = (setting.builders > 0).then(|| oven::install(home.path()));
         let (mut seats, mut images, mut small) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..setting.launchers + setting.builders {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::grown::{on_real_time, until};
-use crate::studio::{Scene, names};
+use crate::studio::{BuilderHarness, names};
 use bytes::Bytes;
 use nodepool::actors::process::context::SessionEnd;
 use nodepool_model::records::image_build::BuildState;
@@ -16,27 +16,27 @@ use zookeeper_server::types::CreateMode;
 #[test]
 fn an_image_without_a_build_is_built_as_the_original_does() {
     on_real_time(async {
-        let scene = Scene::new();
-        let _builder = scene
+        let harness = BuilderHarness::new();
+        let _builder = harness
             .start(&["name: debian, formats: [qcow2, raw], elements: [debian, vm], release: 12, python-path: /py"]);
-        let builds = scene.until_built("debian", 1).await;
+        let builds = harness.until_built("debian", 1).await;
         let [(id, build)] = &builds[..] else { panic!("{builds:?}") };
         assert!(id.as_str().len() == 32 && id.as_str().bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
         assert_eq!(build.builder_id.as_deref(), Some("705c8f5d-6bcc-4bb5-bd96-f61902760199"));
         assert_eq!(build.formats, BTreeSet::from(["qcow2", "raw"].map(str::to_owned)));
         assert_eq!((build.username.as_deref(), build.python_path.as_deref()), (Some("zuul"), Some("/py")));
-        let base = scene.path("images").join(format!("debian-{id}"));
+        let base = harness.path("images").join(format!("debian-{id}"));
         let base = base.display();
         let options = "-x -t qcow2,raw --checksum --no-tmpfs --qemu-img-options compat=0.10";
-        assert_eq!(scene.calls(), [format!("{options} -o {base} debian vm")]);
-        let environment = std::fs::read_to_string(scene.path("environment")).unwrap();
+        assert_eq!(harness.calls(), [format!("{options} -o {base} debian vm")]);
+        let environment = std::fs::read_to_string(harness.path("environment")).unwrap();
         let expected = format!(
             "DIB_RELEASE=12 DIB_IMAGE_NAME=debian DIB_IMAGE_FILENAME={base} ELEMENTS_PATH=/elements COLOUR=blue\n"
         );
         assert_eq!(environment, expected);
-        let log = std::fs::read_to_string(scene.path("logs").join(format!("debian-{id}.log"))).unwrap();
+        let log = std::fs::read_to_string(harness.path("logs").join(format!("debian-{id}.log"))).unwrap();
         assert_eq!(log, "building debian\nExit code: 0\n");
-        assert!(names(&scene.path("images")).contains(&format!("debian-{id}.qcow2")));
+        assert!(names(&harness.path("images")).contains(&format!("debian-{id}.qcow2")));
     });
 }
 
@@ -44,22 +44,22 @@ fn an_image_without_a_build_is_built_as_the_original_does() {
 #[test]
 fn a_request_is_served_and_goes_only_when_its_build_is_there() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.put_build("debian", 10.0, &["raw"]).await;
-        scene.set("fail");
-        let _builder = scene.start(&["name: debian, formats: [raw]"]);
-        scene.ask("debian").await;
-        until("two failures", async || scene.count("debian", BuildState::Failed).await >= 2).await;
-        assert!(scene.is_asked("debian").await);
-        let failed = scene.builds("debian").await.into_iter().find(|(_, build)| build.state == BuildState::Failed);
+        let harness = BuilderHarness::new();
+        harness.put_build("debian", 10.0, &["raw"]).await;
+        harness.set("fail");
+        let _builder = harness.start(&["name: debian, formats: [raw]"]);
+        harness.ask("debian").await;
+        until("two failures", async || harness.count("debian", BuildState::Failed).await >= 2).await;
+        assert!(harness.is_asked("debian").await);
+        let failed = harness.builds("debian").await.into_iter().find(|(_, build)| build.state == BuildState::Failed);
         assert!(failed.unwrap().1.formats.is_empty());
-        scene.unset("fail");
-        scene.until_built("debian", 2).await;
-        until("the request to go", async || !scene.is_asked("debian").await).await;
-        let calls = scene.calls().len();
-        scene.ask("other").await;
+        harness.unset("fail");
+        harness.until_built("debian", 2).await;
+        until("the request to go", async || !harness.is_asked("debian").await).await;
+        let calls = harness.calls().len();
+        harness.ask("other").await;
         tokio::task::yield_now().await;
-        assert_eq!(scene.calls().len(), calls);
+        assert_eq!(harness.calls().len(), calls);
     });
 }
 
@@ -67,22 +67,22 @@ fn a_request_is_served_and_goes_only_when_its_build_is_there() {
 #[test]
 fn what_is_paused_is_not_built_until_it_is_let_go() {
     on_real_time(async {
-        let scene = Scene::new();
+        let harness = BuilderHarness::new();
         let pause = paths::image_pause(&"held".into());
-        make_path(&scene.zk, paths::parent(&pause).unwrap()).await.unwrap();
-        scene.zk.create(&pause, Bytes::new(), CreateMode::Persistent).await.unwrap();
-        let _builder = scene.start(&[
+        make_path(&harness.zk, paths::parent(&pause).unwrap()).await.unwrap();
+        harness.zk.create(&pause, Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let _builder = harness.start(&[
             "name: held, formats: [raw]",
             "name: never, formats: [raw], pause: true",
             "name: free, formats: [raw]",
         ]);
-        scene.ask("never").await;
-        scene.until_built("free", 1).await;
-        assert_eq!((scene.builds("held").await.len(), scene.builds("never").await.len()), (0, 0));
-        scene.zk.delete(&pause, -1).await.unwrap();
-        scene.until_built("held", 1).await;
-        assert_eq!(scene.builds("never").await.len(), 0);
-        assert!(scene.is_asked("never").await);
+        harness.ask("never").await;
+        harness.until_built("free", 1).await;
+        assert_eq!((harness.builds("held").await.len(), harness.builds("never").await.len()), (0, 0));
+        harness.zk.delete(&pause, -1).await.unwrap();
+        harness.until_built("held", 1).await;
+        assert_eq!(harness.builds("never").await.len(), 0);
+        assert!(harness.is_asked("never").await);
     });
 }
 
@@ -90,29 +90,29 @@ fn what_is_paused_is_not_built_until_it_is_let_go() {
 #[test]
 fn an_old_build_and_one_without_a_format_are_followed_by_another_one() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.put_build("fresh", 10.0, &["raw", "vhd"]).await;
-        scene.put_build("old", 100.0, &["raw"]).await;
-        scene.put_build("lacking", 10.0, &["vhd"]).await;
-        let _builder = scene.start(&[
+        let harness = BuilderHarness::new();
+        harness.put_build("fresh", 10.0, &["raw", "vhd"]).await;
+        harness.put_build("old", 100.0, &["raw"]).await;
+        harness.put_build("lacking", 10.0, &["vhd"]).await;
+        let _builder = harness.start(&[
             "name: fresh, formats: [raw], rebuild-age: 60",
             "name: old, formats: [raw], rebuild-age: 60",
             "name: lacking, formats: [raw], rebuild-age: 60",
         ]);
-        scene.until_built("old", 2).await;
-        scene.until_built("lacking", 2).await;
-        assert_eq!(scene.builds("fresh").await.len(), 1);
+        harness.until_built("old", 2).await;
+        harness.until_built("lacking", 2).await;
+        assert_eq!(harness.builds("fresh").await.len(), 1);
     });
 }
 
 #[test]
 fn a_build_comes_of_age_without_anything_else_happening() {
     on_real_time(async {
-        let scene = Scene::new();
-        let _builder = scene.start_with(&["name: debian, formats: [raw], rebuild-age: 1"], |options| {
+        let harness = BuilderHarness::new();
+        let _builder = harness.start_with(&["name: debian, formats: [raw], rebuild-age: 1"], |options| {
             options.build_interval = Span(1000.0);
         });
-        scene.until_built("debian", 3).await;
+        harness.until_built("debian", 3).await;
     });
 }
 
@@ -120,18 +120,18 @@ fn a_build_comes_of_age_without_anything_else_happening() {
 #[test]
 fn nobody_builds_what_another_one_builds() {
     on_real_time(async {
-        let scene = Scene::new();
+        let harness = BuilderHarness::new();
         let directory = paths::image_builds_lock(&"debian".into());
-        let lock = try_lock(&scene.zk, &directory, "").await.unwrap().expect("nobody has it");
+        let lock = try_lock(&harness.zk, &directory, "").await.unwrap().expect("nobody has it");
         let two = [(); 2].map(|()| {
             let images = ["name: debian, formats: [raw]", "name: other, formats: [raw]"];
-            scene.start_with(&images, |options| options.build_workers = 3)
+            harness.start_with(&images, |options| options.build_workers = 3)
         });
-        scene.until_built("other", 1).await;
-        assert_eq!(scene.builds("debian").await.len(), 0);
+        harness.until_built("other", 1).await;
+        assert_eq!(harness.builds("debian").await.len(), 0);
         lock.release().await.unwrap();
-        scene.until_built("debian", 1).await;
-        assert_eq!(scene.calls().len(), two.len(), "{:?}", scene.calls());
+        harness.until_built("debian", 1).await;
+        assert_eq!(harness.calls().len(), two.len(), "{:?}", harness.calls());
     });
 }
 
@@ -144,13 +144,13 @@ fn builds_that_fail_time_out_or_leave_no_file_are_recorded_as_failed() {
             ("empty", "name: debian, formats: [raw]"),
             ("hang", "name: debian, formats: [raw], build-timeout: 1"),
         ] {
-            let scene = Scene::new();
-            scene.set(mark);
-            let _builder = scene.start(&[image]);
-            until(mark, async || scene.count("debian", BuildState::Failed).await >= 1).await;
-            assert_eq!(scene.count("debian", BuildState::Ready).await, 0, "{mark}");
-            scene.unset(mark);
-            scene.until_built("debian", 1).await;
+            let harness = BuilderHarness::new();
+            harness.set(mark);
+            let _builder = harness.start(&[image]);
+            until(mark, async || harness.count("debian", BuildState::Failed).await >= 1).await;
+            assert_eq!(harness.count("debian", BuildState::Ready).await, 0, "{mark}");
+            harness.unset(mark);
+            harness.until_built("debian", 1).await;
         }
     });
 }
@@ -159,21 +159,21 @@ fn builds_that_fail_time_out_or_leave_no_file_are_recorded_as_failed() {
 #[test]
 fn a_build_whose_record_is_gone_leaves_no_file() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.set("hang");
+        let harness = BuilderHarness::new();
+        harness.set("hang");
         let _builder =
-            scene.start_with(&["name: debian, formats: [raw]"], |options| options.build_interval = Span(1000.0));
-        until("the command to run", async || !scene.calls().is_empty()).await;
-        let (id, _) = scene.builds("debian").await.remove(0);
-        scene.zk.delete(&paths::image_build(&"debian".into(), &id), -1).await.unwrap();
-        scene.unset("hang");
+            harness.start_with(&["name: debian, formats: [raw]"], |options| options.build_interval = Span(1000.0));
+        until("the command to run", async || !harness.calls().is_empty()).await;
+        let (id, _) = harness.builds("debian").await.remove(0);
+        harness.zk.delete(&paths::image_build(&"debian".into(), &id), -1).await.unwrap();
+        harness.unset("hang");
         let is_of_build = |name: &String| name.contains(id.as_str());
         until("its files to go", async || {
-            let claims = names(&scene.path("images/.builds"));
-            !names(&scene.path("images")).iter().chain(&claims).any(is_of_build)
+            let claims = names(&harness.path("images/.builds"));
+            !names(&harness.path("images")).iter().chain(&claims).any(is_of_build)
         })
         .await;
-        assert_eq!(scene.builds("debian").await.len(), 0);
+        assert_eq!(harness.builds("debian").await.len(), 0);
     });
 }
 
@@ -181,15 +181,15 @@ fn a_build_whose_record_is_gone_leaves_no_file() {
 fn a_folder_that_cannot_be_written_to_fails_builds_until_it_can() {
     on_real_time(async {
         for folder in ["images", "logs"] {
-            let scene = Scene::new();
-            let here = scene.path(folder);
+            let harness = BuilderHarness::new();
+            let here = harness.path(folder);
             let _ = std::fs::remove_dir(&here);
             std::fs::write(&here, "a file is in the way").unwrap();
-            let _builder = scene.start(&["name: debian, formats: [raw]"]);
-            until(folder, async || scene.count("debian", BuildState::Failed).await >= 1).await;
+            let _builder = harness.start(&["name: debian, formats: [raw]"]);
+            until(folder, async || harness.count("debian", BuildState::Failed).await >= 1).await;
             std::fs::remove_file(&here).unwrap();
             std::fs::create_dir(&here).unwrap();
-            scene.until_built("debian", 1).await;
+            harness.until_built("debian", 1).await;
         }
     });
 }
@@ -197,15 +197,15 @@ fn a_folder_that_cannot_be_written_to_fails_builds_until_it_can() {
 #[test]
 fn a_command_that_is_not_there_fails_the_build_and_leaves_nothing() {
     on_real_time(async {
-        let scene = Scene::new();
-        std::fs::remove_file(scene.path("dib")).unwrap();
-        let _builder = scene.start_with(&["name: debian, formats: [raw]"], |options| {
+        let harness = BuilderHarness::new();
+        std::fs::remove_file(harness.path("dib")).unwrap();
+        let _builder = harness.start_with(&["name: debian, formats: [raw]"], |options| {
             options.build_interval = Span(1000.0);
             options.cleanup_interval = Span(1.0);
         });
-        until("a failure", async || scene.count("debian", BuildState::Failed).await == 1).await;
+        until("a failure", async || harness.count("debian", BuildState::Failed).await == 1).await;
         until("nothing to be left", async || {
-            scene.builds("debian").await.is_empty() && names(&scene.path("images/.builds")).is_empty()
+            harness.builds("debian").await.is_empty() && names(&harness.path("images/.builds")).is_empty()
         })
         .await;
     });
@@ -214,16 +214,16 @@ fn a_command_that_is_not_there_fails_the_build_and_leaves_nothing() {
 #[test]
 fn a_build_whose_record_is_gone_is_not_waited_for() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.set("hang");
-        let _builder = scene.start_with(&["name: debian, formats: [raw]"], |options| {
+        let harness = BuilderHarness::new();
+        harness.set("hang");
+        let _builder = harness.start_with(&["name: debian, formats: [raw]"], |options| {
             options.build_interval = Span(1000.0);
             options.build_poll = Span(0.1);
         });
-        until("the command to run", async || !scene.calls().is_empty()).await;
-        let (id, _) = scene.builds("debian").await.remove(0);
-        scene.zk.delete(&paths::image_build(&"debian".into(), &id), -1).await.unwrap();
-        let mark = format!("{}/images/debian-{id}", scene.folder.path().display());
+        until("the command to run", async || !harness.calls().is_empty()).await;
+        let (id, _) = harness.builds("debian").await.remove(0);
+        harness.zk.delete(&paths::image_build(&"debian".into(), &id), -1).await.unwrap();
+        let mark = format!("{}/images/debian-{id}", harness.folder.path().display());
         until("its processes to end", async || !crate::studio::is_running(&mark)).await;
     });
 }
@@ -231,15 +231,15 @@ fn a_build_whose_record_is_gone_is_not_waited_for() {
 #[test]
 fn a_build_ends_with_its_session_and_its_processes_with_it() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.set("hang");
-        let builder = scene.start(&["name: debian, formats: [raw]"]);
-        until("the command to run", async || !scene.calls().is_empty()).await;
-        scene.zookeeper.expire(builder.session_id);
+        let harness = BuilderHarness::new();
+        harness.set("hang");
+        let builder = harness.start(&["name: debian, formats: [raw]"]);
+        until("the command to run", async || !harness.calls().is_empty()).await;
+        harness.zookeeper.expire(builder.session_id);
         assert_eq!(builder.running.await.unwrap(), SessionEnd::Expired);
-        let mark = format!("{}/images/debian-", scene.folder.path().display());
+        let mark = format!("{}/images/debian-", harness.folder.path().display());
         until("its processes to end", async || !crate::studio::is_running(&mark)).await;
-        assert_eq!(scene.builds("debian").await[0].1.state, BuildState::Building, "cleaned up by whoever comes next");
+        assert_eq!(harness.builds("debian").await[0].1.state, BuildState::Building, "cleaned up by whoever comes next");
     });
 }
 
@@ -247,15 +247,15 @@ fn a_build_ends_with_its_session_and_its_processes_with_it() {
 #[test]
 fn a_build_that_ends_with_its_session_has_the_time_to_tidy_up() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.set("tidy");
-        scene.set("hang");
-        let builder = scene.start(&["name: debian, formats: [raw]"]);
-        until("the command to run", async || !scene.calls().is_empty()).await;
-        scene.zookeeper.expire(builder.session_id);
+        let harness = BuilderHarness::new();
+        harness.set("tidy");
+        harness.set("hang");
+        let builder = harness.start(&["name: debian, formats: [raw]"]);
+        until("the command to run", async || !harness.calls().is_empty()).await;
+        harness.zookeeper.expire(builder.session_id);
         builder.running.await.unwrap();
-        until("it to tidy up", async || scene.path("tidied").exists()).await;
-        let mark = format!("{}/images/debian-", scene.folder.path().display());
+        until("it to tidy up", async || harness.path("tidied").exists()).await;
+        let mark = format!("{}/images/debian-", harness.folder.path().display());
         until("its processes to end", async || !crate::studio::is_running(&mark)).await;
     });
 }
@@ -263,13 +263,13 @@ fn a_build_that_ends_with_its_session_has_the_time_to_tidy_up() {
 #[test]
 fn a_build_is_newer_than_one_that_is_dated_in_the_future() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.put_build("debian", -3600.0, &["raw"]).await;
-        let _builder = scene.start(&["name: debian, formats: [raw, qcow2]", "name: other, formats: [raw]"]);
-        let builds = scene.until_built("debian", 2).await;
+        let harness = BuilderHarness::new();
+        harness.put_build("debian", -3600.0, &["raw"]).await;
+        let _builder = harness.start(&["name: debian, formats: [raw, qcow2]", "name: other, formats: [raw]"]);
+        let builds = harness.until_built("debian", 2).await;
         assert_eq!(builds[1].1.formats.len(), 2, "the one that has both formats is the newest: {builds:?}");
-        scene.until_built("other", 1).await;
-        assert_eq!(scene.builds("debian").await.len(), 2, "and no other one is needed");
+        harness.until_built("other", 1).await;
+        assert_eq!(harness.builds("debian").await.len(), 2, "and no other one is needed");
     });
 }
 
@@ -277,14 +277,14 @@ fn a_build_is_newer_than_one_that_is_dated_in_the_future() {
 #[test]
 fn a_stop_with_time_waits_for_the_build_that_is_under_way_and_begins_none() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.set("hang");
-        let builder = scene.start(&["name: debian, formats: [raw]", "name: other, formats: [raw]"]);
-        until("the command to run", async || !scene.calls().is_empty()).await;
+        let harness = BuilderHarness::new();
+        harness.set("hang");
+        let builder = harness.start(&["name: debian, formats: [raw]", "name: other, formats: [raw]"]);
+        until("the command to run", async || !harness.calls().is_empty()).await;
         builder.process.stop_with_time();
-        scene.unset("hang");
+        harness.unset("hang");
         assert_eq!(builder.running.await.unwrap(), SessionEnd::Stopped);
-        assert_eq!(scene.count("debian", BuildState::Ready).await, 1);
-        assert_eq!(scene.builds("other").await.len(), 0);
+        assert_eq!(harness.count("debian", BuildState::Ready).await, 1);
+        assert_eq!(harness.builds("other").await.len(), 0);
     });
 }

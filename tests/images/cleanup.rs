@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::grown::{on_real_time, until};
-use crate::studio::{Builder, Scene, names};
+use crate::studio::{Builder, BuilderHarness, names};
 use nodepool::actors::builder::builder::BuilderOptions;
 use nodepool_drivers::common::image_files::ImagesDir;
 use nodepool_model::records::ids::BuildId;
@@ -21,43 +21,43 @@ fn swept(options: &mut BuilderOptions) {
     options.cleanup_interval = Span(0.2);
 }
 
-fn start(scene: &Scene, images: &[&str], providers: &[&str]) -> Builder {
-    scene.start_for(images, providers, swept)
+fn start(harness: &BuilderHarness, images: &[&str], providers: &[&str]) -> Builder {
+    harness.start_for(images, providers, swept)
 }
 
 /// Files and claims of a build.
-fn is_here(scene: &Scene, id: &BuildId) -> bool {
-    let images = scene.path("images");
+fn is_here(harness: &BuilderHarness, id: &BuildId) -> bool {
+    let images = harness.path("images");
     let claims = images.join(".builds");
     let claims = if claims.exists() { names(&claims) } else { BTreeSet::new() };
     names(&images).iter().chain(&claims).any(|name| name.contains(id.as_str()))
 }
 
-fn formats(scene: &Scene, id: &BuildId) -> BTreeSet<String> {
+fn formats(harness: &BuilderHarness, id: &BuildId) -> BTreeSet<String> {
     let prefix = format!("debian-{id}.");
-    names(&scene.path("images")).iter().filter_map(|name| name.strip_prefix(&prefix)).map(str::to_owned).collect()
+    names(&harness.path("images")).iter().filter_map(|name| name.strip_prefix(&prefix)).map(str::to_owned).collect()
 }
 
-async fn until_gone(scene: &Scene, id: &BuildId) {
+async fn until_gone(harness: &BuilderHarness, id: &BuildId) {
     until(&format!("build {id} to go"), async || {
-        !scene.builds("debian").await.iter().any(|(there, _)| there == id) && !is_here(scene, id)
+        !harness.builds("debian").await.iter().any(|(there, _)| there == id) && !is_here(harness, id)
     })
     .await;
 }
 
 /// Another build, uploaded to all providers.
-async fn build_again(scene: &Scene, providers: &[&str]) -> BuildId {
-    let before: BTreeSet<BuildId> = scene.builds("debian").await.into_iter().map(|(id, _)| id).collect();
-    scene.ask("debian").await;
+async fn build_again(harness: &BuilderHarness, providers: &[&str]) -> BuildId {
+    let before: BTreeSet<BuildId> = harness.builds("debian").await.into_iter().map(|(id, _)| id).collect();
+    harness.ask("debian").await;
     let newest = async || {
-        let builds = scene.builds("debian").await;
+        let builds = harness.builds("debian").await;
         builds.into_iter().find(|(id, build)| !before.contains(id) && build.state == BuildState::Ready)
     };
     until("another build", async || newest().await.is_some()).await;
     let (id, _) = newest().await.unwrap();
     for provider in providers {
         until(&format!("its upload to {provider}"), async || {
-            let uploads = scene.uploads("debian").await;
+            let uploads = harness.uploads("debian").await;
             uploads.iter().any(|(key, upload)| {
                 key.build == id && key.provider.as_str() == *provider && upload.state == UploadState::Ready
             })
@@ -71,19 +71,19 @@ async fn build_again(scene: &Scene, providers: &[&str]) -> BuildId {
 #[test]
 fn the_current_and_the_previous_build_stay_and_older_ones_go_with_all_that_is_theirs() {
     on_real_time(async {
-        let scene = Scene::new();
-        let _builder = start(&scene, &[DEBIAN], &[ONE, TWO]);
+        let harness = BuilderHarness::new();
+        let _builder = start(&harness, &[DEBIAN], &[ONE, TWO]);
         let mut ids = Vec::new();
-        scene.until_uploaded("debian", "one", 1).await;
-        ids.push(scene.builds("debian").await[0].0.clone());
+        harness.until_uploaded("debian", "one", 1).await;
+        ids.push(harness.builds("debian").await[0].0.clone());
         for _ in 0..2 {
-            ids.push(build_again(&scene, &["one", "two"]).await);
+            ids.push(build_again(&harness, &["one", "two"]).await);
         }
-        until_gone(&scene, &ids[0]).await;
-        assert!(is_here(&scene, &ids[1]) && is_here(&scene, &ids[2]));
-        until("its images to go", async || scene.cloud.ids().len() == 4).await;
-        assert_eq!(scene.uploads("debian").await.len(), 4);
-        assert_eq!(scene.count("debian", BuildState::Ready).await, 2);
+        until_gone(&harness, &ids[0]).await;
+        assert!(is_here(&harness, &ids[1]) && is_here(&harness, &ids[2]));
+        until("its images to go", async || harness.cloud.ids().len() == 4).await;
+        assert_eq!(harness.uploads("debian").await.len(), 4);
+        assert_eq!(harness.count("debian", BuildState::Ready).await, 2);
     });
 }
 
@@ -91,21 +91,21 @@ fn the_current_and_the_previous_build_stay_and_older_ones_go_with_all_that_is_th
 #[test]
 fn an_old_build_stays_as_long_as_a_provider_has_nothing_newer() {
     on_real_time(async {
-        let scene = Scene::new();
-        let builder = start(&scene, &[DEBIAN], &[ONE, TWO]);
-        scene.until_uploaded("debian", "one", 1).await;
-        scene.until_uploaded("debian", "two", 1).await;
-        let first = scene.builds("debian").await[0].0.clone();
+        let harness = BuilderHarness::new();
+        let builder = start(&harness, &[DEBIAN], &[ONE, TWO]);
+        harness.until_uploaded("debian", "one", 1).await;
+        harness.until_uploaded("debian", "two", 1).await;
+        let first = harness.builds("debian").await[0].0.clone();
         let paused = "name: two, cloud: c, diskimages: [{name: debian, pause: true}]";
-        builder.reconfigure(scene.yaml(&[DEBIAN], &[ONE, paused])).await;
+        builder.reconfigure(harness.yaml(&[DEBIAN], &[ONE, paused])).await;
         for _ in 0..3 {
-            build_again(&scene, &["one"]).await;
+            build_again(&harness, &["one"]).await;
         }
-        until("the surplus at one to go", async || scene.uploaded("debian", "one", UploadState::Ready).await == 2)
+        until("the surplus at one to go", async || scene.uploaded("debian", "one", UploadState::Ready).await == 2})
             .await;
-        let uploads = scene.uploads("debian").await;
+        let uploads = harness.uploads("debian").await;
         assert!(uploads.iter().any(|(key, _)| key.build == first && key.provider.as_str() == "two"), "{uploads:?}");
-        assert!(is_here(&scene, &first));
+        assert!(is_here(&harness, &first));
     });
 }
 
@@ -113,19 +113,19 @@ fn an_old_build_stays_as_long_as_a_provider_has_nothing_newer() {
 #[test]
 fn a_provider_that_takes_an_image_no_more_loses_its_uploads_and_others_do_not() {
     on_real_time(async {
-        let scene = Scene::new();
-        let builder = start(&scene, &[DEBIAN], &[ONE, TWO]);
-        scene.until_uploaded("debian", "one", 1).await;
-        scene.until_uploaded("debian", "two", 1).await;
-        builder.reconfigure(scene.yaml(&[DEBIAN], &["name: one, cloud: c, diskimages: []", TWO])).await;
-        until("its uploads to go", async || scene.uploads("debian").await.len() == 1).await;
-        assert_eq!(scene.uploaded("debian", "two", UploadState::Ready).await, 1);
-        let ids = scene.cloud.ids();
+        let harness = BuilderHarness::new();
+        let builder = start(&harness, &[DEBIAN], &[ONE, TWO]);
+        harness.until_uploaded("debian", "one", 1).await;
+        harness.until_uploaded("debian", "two", 1).await;
+        builder.reconfigure(harness.yaml(&[DEBIAN], &["name: one, cloud: c, diskimages: []", TWO])).await;
+        until("its uploads to go", async || harness.uploads("debian").await.len() == 1).await;
+        assert_eq!(harness.uploaded("debian", "two", UploadState::Ready).await, 1);
+        let ids = harness.cloud.ids();
         assert_eq!(ids.len(), 1, "{ids:?}");
         // Of a provider that is gone altogether, nothing is touched.
-        builder.reconfigure(scene.yaml(&[DEBIAN], &["name: one, cloud: c, diskimages: []"])).await;
-        build_again(&scene, &[]).await;
-        assert_eq!(scene.uploaded("debian", "two", UploadState::Ready).await, 1);
+        builder.reconfigure(harness.yaml(&[DEBIAN], &["name: one, cloud: c, diskimages: []"])).await;
+        build_again(&harness, &[]).await;
+        assert_eq!(harness.uploaded("debian", "two", UploadState::Ready).await, 1);
     });
 }
 
@@ -133,16 +133,16 @@ fn a_provider_that_takes_an_image_no_more_loses_its_uploads_and_others_do_not() 
 #[test]
 fn an_image_that_is_configured_no_more_goes_with_its_uploads_records_and_files() {
     on_real_time(async {
-        let scene = Scene::new();
-        let builder = start(&scene, &[DEBIAN], &[ONE]);
-        scene.until_uploaded("debian", "one", 1).await;
-        let id = scene.builds("debian").await[0].0.clone();
+        let harness = BuilderHarness::new();
+        let builder = start(&harness, &[DEBIAN], &[ONE]);
+        harness.until_uploaded("debian", "one", 1).await;
+        let id = harness.builds("debian").await[0].0.clone();
         builder
-            .reconfigure(scene.yaml(&["name: other, formats: [raw]"], &["name: one, cloud: c, diskimages: []"]))
+            .reconfigure(harness.yaml(&["name: other, formats: [raw]"], &["name: one, cloud: c, diskimages: []"]))
             .await;
-        until_gone(&scene, &id).await;
-        assert_eq!(scene.cloud.ids().len(), 0);
-        assert!(scene.zk.exists(&paths::image(&"debian".into())).await.unwrap().is_some());
+        until_gone(&harness, &id).await;
+        assert_eq!(harness.cloud.ids().len(), 0);
+        assert!(harness.zk.exists(&paths::image(&"debian".into())).await.unwrap().is_some());
     });
 }
 
@@ -150,20 +150,20 @@ fn an_image_that_is_configured_no_more_goes_with_its_uploads_records_and_files()
 #[test]
 fn a_builder_without_the_provider_leaves_the_build_of_another_one_alone() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.put_build("debian", 10.0, &["raw"]).await;
-        let _builder = start(&scene, &[DEBIAN, "name: other, formats: [raw]"], &[]);
-        scene.until_built("other", 1).await;
+        let harness = BuilderHarness::new();
+        harness.put_build("debian", 10.0, &["raw"]).await;
+        let _builder = start(&harness, &[DEBIAN, "name: other, formats: [raw]"], &[]);
+        harness.until_built("other", 1).await;
         // A build that failed goes with a look at everything: there were several of them.
         for age in [100.0, 200.0, 300.0] {
-            scene.put_build("debian", age, &["raw"]).await;
-            let builds = scene.builds("debian").await;
+            harness.put_build("debian", age, &["raw"]).await;
+            let builds = harness.builds("debian").await;
             let (failed, _) =
                 builds.iter().min_by(|(_, one), (_, other)| one.state_time.0.total_cmp(&other.state_time.0)).unwrap();
-            scene.set_build("debian", failed, BuildState::Failed).await;
-            until_gone(&scene, failed).await;
+            harness.set_build("debian", failed, BuildState::Failed).await;
+            until_gone(&harness, failed).await;
         }
-        assert_eq!(scene.builds("debian").await.len(), 1);
+        assert_eq!(harness.builds("debian").await.len(), 1);
     });
 }
 
@@ -171,17 +171,17 @@ fn a_builder_without_the_provider_leaves_the_build_of_another_one_alone() {
 #[test]
 fn files_go_before_a_slow_cloud_and_its_deletion_is_tried_until_it_succeeds() {
     on_real_time(async {
-        let scene = Scene::new();
-        let _builder = start(&scene, &[DEBIAN], &[ONE]);
-        scene.until_uploaded("debian", "one", 1).await;
-        let first = scene.builds("debian").await[0].0.clone();
-        scene.cloud.state().delete_fails = 6;
-        scene.set_build("debian", &first, BuildState::Deleting).await;
-        until("its files to go", async || !is_here(&scene, &first)).await;
-        assert_eq!(scene.uploads("debian").await.iter().filter(|(key, _)| key.build == first).count(), 1);
-        until_gone(&scene, &first).await;
-        assert!(scene.cloud.state().deletions >= 7);
-        until("what was rebuilt", async || scene.uploaded("debian", "one", UploadState::Ready).await == 1).await;
+        let harness = BuilderHarness::new();
+        let _builder = start(&harness, &[DEBIAN], &[ONE]);
+        harness.until_uploaded("debian", "one", 1).await;
+        let first = harness.builds("debian").await[0].0.clone();
+        harness.cloud.state().delete_fails = 6;
+        harness.set_build("debian", &first, BuildState::Deleting).await;
+        until("its files to go", async || !is_here(&harness, &first)).await;
+        assert_eq!(harness.uploads("debian").await.iter().filter(|(key, _)| key.build == first).count(), 1);
+        until_gone(&harness, &first).await;
+        assert!(harness.cloud.state().deletions >= 7);
+        until("what was rebuilt", async || harness.uploaded("debian", "one", UploadState::Ready).await == 1).await;
     });
 }
 
@@ -189,20 +189,20 @@ fn files_go_before_a_slow_cloud_and_its_deletion_is_tried_until_it_succeeds() {
 #[test]
 fn an_upload_that_is_deleted_by_command_goes_at_once_and_is_uploaded_again() {
     on_real_time(async {
-        let scene = Scene::new();
+        let harness = BuilderHarness::new();
         // No look at everything comes along.
-        let _builder = scene.start_for(&[DEBIAN], &[ONE], |options| options.cleanup_interval = Span(1000.0));
-        scene.until_uploaded("debian", "one", 1).await;
-        let (key, _) = scene.uploads("debian").await.remove(0);
-        scene.set_upload(&key, |upload| upload.state = UploadState::Deleting).await;
+        let _builder = harness.start_for(&[DEBIAN], &[ONE], |options| options.cleanup_interval = Span(1000.0));
+        harness.until_uploaded("debian", "one", 1).await;
+        let (key, _) = harness.uploads("debian").await.remove(0);
+        harness.set_upload(&key, |upload| upload.state = UploadState::Deleting).await;
         until("another one", async || {
-            let uploads = scene.uploads("debian").await;
+            let uploads = harness.uploads("debian").await;
             uploads.len() == 1 && uploads[0].0 != key && uploads[0].1.state == UploadState::Ready
         })
         .await;
-        let (again, _) = scene.uploads("debian").await.remove(0);
+        let (again, _) = harness.uploads("debian").await.remove(0);
         assert_eq!(again.build, key.build);
-        assert_eq!(scene.cloud.ids(), ["image-2"]);
+        assert_eq!(harness.cloud.ids(), ["image-2"]);
     });
 }
 
@@ -210,16 +210,16 @@ fn an_upload_that_is_deleted_by_command_goes_at_once_and_is_uploaded_again() {
 #[test]
 fn what_a_dead_builder_left_in_a_cloud_goes_before_its_record() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.put_build("debian", 10.0, &["qcow2"]).await;
-        let (build, _) = scene.builds("debian").await.remove(0);
+        let harness = BuilderHarness::new();
+        harness.put_build("debian", 10.0, &["qcow2"]).await;
+        let (build, _) = harness.builds("debian").await.remove(0);
         let key = UploadKey {
             provider: "one".into(),
             image: "debian".into(),
             build: build.clone(),
             upload: "0000000007".into(),
         };
-        crate::grown::builder::upload(&scene.zk, &key, UploadState::Uploading, 5.0, None).await;
+        crate::grown::builder::upload(&harness.zk, &key, UploadState::Uploading, 5.0, None).await;
         let marks = |upload: &'static str, provider: &'static str| {
             [
                 ("nodepool_build_id", build.as_str()),
@@ -227,13 +227,13 @@ fn what_a_dead_builder_left_in_a_cloud_goes_before_its_record() {
                 ("nodepool_provider_name", provider),
             ]
         };
-        scene.cloud.put("left", &marks("0000000007", "one"));
-        scene.cloud.put("another-upload", &marks("0000000001", "one"));
-        scene.cloud.put("another-provider", &marks("0000000007", "two"));
-        scene.cloud.put("a-stranger", &[]);
-        let _builder = start(&scene, &["name: debian, formats: [qcow2]"], &[ONE]);
-        until("the record to go", async || scene.uploads("debian").await.is_empty()).await;
-        assert_eq!(scene.cloud.ids(), ["a-stranger", "another-provider", "another-upload"]);
+        harness.cloud.put("left", &marks("0000000007", "one"));
+        harness.cloud.put("another-upload", &marks("0000000001", "one"));
+        harness.cloud.put("another-provider", &marks("0000000007", "two"));
+        harness.cloud.put("a-stranger", &[]);
+        let _builder = start(&harness, &["name: debian, formats: [qcow2]"], &[ONE]);
+        until("the record to go", async || harness.uploads("debian").await.is_empty()).await;
+        assert_eq!(harness.cloud.ids(), ["a-stranger", "another-provider", "another-upload"]);
     });
 }
 
@@ -241,24 +241,24 @@ fn what_a_dead_builder_left_in_a_cloud_goes_before_its_record() {
 #[test]
 fn failed_builds_and_uploads_are_shown_until_the_next_look_at_everything() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.set("fail");
-        let _builder = scene.start_for(&[DEBIAN], &[ONE], |options| {
+        let harness = BuilderHarness::new();
+        harness.set("fail");
+        let _builder = harness.start_for(&[DEBIAN], &[ONE], |options| {
             options.cleanup_interval = Span(1.0);
             options.build_interval = Span(1000.0);
         });
-        until("a failed build", async || scene.count("debian", BuildState::Failed).await == 1).await;
-        let id = scene.builds("debian").await[0].0.clone();
-        until_gone(&scene, &id).await;
-        let scene = Scene::new();
-        scene.cloud.state().upload_fails.insert("one", 1);
-        let _builder = scene.start_for(&[DEBIAN], &[ONE], |options| {
+        until("a failed build", async || harness.count("debian", BuildState::Failed).await == 1).await;
+        let id = harness.builds("debian").await[0].0.clone();
+        until_gone(&harness, &id).await;
+        let harness = BuilderHarness::new();
+        harness.cloud.state().upload_fails.insert("one", 1);
+        let _builder = harness.start_for(&[DEBIAN], &[ONE], |options| {
             options.cleanup_interval = Span(1.0);
             options.upload_interval = Span(2.0);
         });
-        until("a failed upload", async || scene.uploaded("debian", "one", UploadState::Failed).await == 1).await;
+        until("a failed upload", async || harness.uploaded("debian", "one", UploadState::Failed).await == 1).await;
         until("one upload that is ready", async || {
-            let uploads = scene.uploads("debian").await;
+            let uploads = harness.uploads("debian").await;
             uploads.len() == 1 && uploads[0].1.state == UploadState::Ready
         })
         .await;
@@ -269,18 +269,18 @@ fn failed_builds_and_uploads_are_shown_until_the_next_look_at_everything() {
 #[test]
 fn a_build_whose_builder_died_goes_with_its_files() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.set("hang");
-        let builder = start(&scene, &[DEBIAN], &[ONE]);
-        until("the command to run", async || !scene.calls().is_empty()).await;
-        let id = scene.builds("debian").await[0].0.clone();
-        scene.zookeeper.expire(builder.session_id);
+        let harness = BuilderHarness::new();
+        harness.set("hang");
+        let builder = start(&harness, &[DEBIAN], &[ONE]);
+        until("the command to run", async || !harness.calls().is_empty()).await;
+        let id = harness.builds("debian").await[0].0.clone();
+        harness.zookeeper.expire(builder.session_id);
         builder.running.await.unwrap();
-        std::fs::write(scene.path("images").join(format!("debian-{id}.raw")), "half of it").unwrap();
-        scene.unset("hang");
-        let _builder = start(&scene, &[DEBIAN], &[ONE]);
-        until_gone(&scene, &id).await;
-        scene.until_uploaded("debian", "one", 1).await;
+        std::fs::write(harness.path("images").join(format!("debian-{id}.raw")), "half of it").unwrap();
+        harness.unset("hang");
+        let _builder = start(&harness, &[DEBIAN], &[ONE]);
+        until_gone(&harness, &id).await;
+        harness.until_uploaded("debian", "one", 1).await;
     });
 }
 
@@ -288,15 +288,15 @@ fn a_build_whose_builder_died_goes_with_its_files() {
 #[test]
 fn files_of_others_are_left_alone_whatever_their_names() {
     on_real_time(async {
-        let scene = Scene::new();
+        let harness = BuilderHarness::new();
         let strangers = ["notes-2024.txt", "debian-deadbeef.raw", "debian-11-abc.qcow2"];
-        strangers.iter().for_each(|name| std::fs::write(scene.path("images").join(name), "x").unwrap());
-        let _builder = start(&scene, &[DEBIAN], &[ONE]);
-        scene.until_uploaded("debian", "one", 1).await;
-        let first = scene.builds("debian").await[0].0.clone();
-        scene.set_build("debian", &first, BuildState::Deleting).await;
-        until_gone(&scene, &first).await;
-        assert!(strangers.iter().all(|name| scene.path("images").join(name).exists()));
+        strangers.iter().for_each(|name| std::fs::write(harness.path("images").join(name), "x").unwrap());
+        let _builder = start(&harness, &[DEBIAN], &[ONE]);
+        harness.until_uploaded("debian", "one", 1).await;
+        let first = harness.builds("debian").await[0].0.clone();
+        harness.set_build("debian", &first, BuildState::Deleting).await;
+        until_gone(&harness, &first).await;
+        assert!(strangers.iter().all(|name| harness.path("images").join(name).exists()));
     });
 }
 
@@ -304,25 +304,25 @@ fn files_of_others_are_left_alone_whatever_their_names() {
 #[test]
 fn files_of_this_builder_go_when_it_comes_back_and_those_of_its_predecessor_are_its_own() {
     on_real_time(async {
-        let scene = Scene::new();
-        let builder = scene.start_for(&[DEBIAN], &[ONE], |_| {});
-        scene.until_uploaded("debian", "one", 1).await;
+        let harness = BuilderHarness::new();
+        let builder = harness.start_for(&[DEBIAN], &[ONE], |_| {});
+        harness.until_uploaded("debian", "one", 1).await;
         builder.process.stop();
         builder.running.await.unwrap();
-        let id = scene.builds("debian").await[0].0.clone();
+        let id = harness.builds("debian").await[0].0.clone();
         // As Nodepool 11 would have left it.
-        std::fs::remove_dir_all(scene.path("images/.builds")).unwrap();
-        let builder = start(&scene, &[DEBIAN], &[ONE]);
-        let claim = scene.path("images/.builds").join(format!("debian-{id}"));
+        std::fs::remove_dir_all(harness.path("images/.builds")).unwrap();
+        let builder = start(&harness, &[DEBIAN], &[ONE]);
+        let claim = harness.path("images/.builds").join(format!("debian-{id}"));
         until("the claim", async || Path::exists(&claim)).await;
         builder.process.stop();
         builder.running.await.unwrap();
         // Others have removed its record meanwhile.
-        nodepool_zk::txn::delete_tree::remove_tree(scene.zk.as_ref(), &paths::image_build(&"debian".into(), &id))
+        nodepool_zk::txn::delete_tree::remove_tree(harness.zk.as_ref(), &paths::image_build(&"debian".into(), &id))
             .await
             .unwrap();
-        let _builder = start(&scene, &[DEBIAN], &[ONE]);
-        until_gone(&scene, &id).await;
+        let _builder = start(&harness, &[DEBIAN], &[ONE]);
+        until_gone(&harness, &id).await;
     });
 }
 
@@ -330,27 +330,27 @@ fn files_of_this_builder_go_when_it_comes_back_and_those_of_its_predecessor_are_
 #[test]
 fn formats_that_are_uploaded_everywhere_go_and_those_to_be_kept_stay() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.cloud.state().upload_fails.insert("three", usize::MAX);
+        let harness = BuilderHarness::new();
+        harness.cloud.state().upload_fails.insert("three", usize::MAX);
         let image = "name: debian, delete-after-upload: true, keep-formats: [qcow2], elements: [vm]";
         let provider = |name: &str, format: &str| {
             format!("name: {name}, cloud: c, fake: {{image-format: {format}}}, diskimages: [{{name: debian}}]")
         };
         let providers = [provider("one", "qcow2"), provider("two", "raw"), provider("three", "vhd")];
         let providers = providers.each_ref().map(String::as_str);
-        let builder = scene.start_for(&[image], &providers, swept);
-        scene.until_uploaded("debian", "one", 1).await;
-        scene.until_uploaded("debian", "two", 1).await;
-        let (id, _) = scene.builds("debian").await.remove(0);
-        until("the raw file to go", async || !formats(&scene, &id).contains("raw")).await;
+        let builder = harness.start_for(&[image], &providers, swept);
+        harness.until_uploaded("debian", "one", 1).await;
+        harness.until_uploaded("debian", "two", 1).await;
+        let (id, _) = harness.builds("debian").await.remove(0);
+        until("the raw file to go", async || !formats(&harness, &id).contains("raw")).await;
         let sums = |format: &str| [format.to_owned(), format!("{format}.md5"), format!("{format}.sha256")];
         let left: BTreeSet<String> = ["d".to_owned()].into_iter().chain(sums("qcow2")).chain(sums("vhd")).collect();
-        assert_eq!(formats(&scene, &id), left);
+        assert_eq!(formats(&harness, &id), left);
         // The folder of a build goes with it, whichever of its formats are left.
-        builder.reconfigure(scene.yaml(&["name: other, formats: [raw]"], &[])).await;
-        scene.until_built("other", 1).await;
+        builder.reconfigure(harness.yaml(&["name: other, formats: [raw]"], &[])).await;
+        harness.until_built("other", 1).await;
         assert_eq!(
-            scene.count("debian", BuildState::Ready).await,
+            harness.count("debian", BuildState::Ready).await,
             1,
             "its uploads are of providers that are not configured"
         );
@@ -361,13 +361,13 @@ fn formats_that_are_uploaded_everywhere_go_and_those_to_be_kept_stay() {
 #[test]
 fn a_build_goes_whose_folder_is_missing() {
     on_real_time(async {
-        let scene = Scene::new();
-        let _builder = start(&scene, &[DEBIAN], &[ONE]);
-        scene.until_uploaded("debian", "one", 1).await;
-        let (id, _) = scene.builds("debian").await.remove(0);
-        std::fs::remove_dir_all(scene.path("images").join(format!("debian-{id}.d"))).unwrap();
-        scene.set_build("debian", &id, BuildState::Deleting).await;
-        until_gone(&scene, &id).await;
+        let harness = BuilderHarness::new();
+        let _builder = start(&harness, &[DEBIAN], &[ONE]);
+        harness.until_uploaded("debian", "one", 1).await;
+        let (id, _) = harness.builds("debian").await.remove(0);
+        std::fs::remove_dir_all(harness.path("images").join(format!("debian-{id}.d"))).unwrap();
+        harness.set_build("debian", &id, BuildState::Deleting).await;
+        until_gone(&harness, &id).await;
     });
 }
 
@@ -375,15 +375,15 @@ fn a_build_goes_whose_folder_is_missing() {
 #[test]
 fn an_upload_that_failed_and_could_not_be_deleted_is_deleted_later() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.put_build("debian", 10.0, &["qcow2"]).await;
-        let (build, _) = scene.builds("debian").await.remove(0);
+        let harness = BuilderHarness::new();
+        harness.put_build("debian", 10.0, &["qcow2"]).await;
+        let (build, _) = harness.builds("debian").await.remove(0);
         let key = UploadKey { provider: "one".into(), image: "debian".into(), build, upload: "0000000001".into() };
-        scene.cloud.put("left", &[]);
-        crate::grown::builder::upload(&scene.zk, &key, UploadState::Failed, 5.0, Some("left")).await;
-        let _builder = start(&scene, &["name: debian, formats: [qcow2]"], &[ONE]);
-        until("the record to go", async || scene.uploads("debian").await.is_empty()).await;
-        assert!(scene.cloud.ids().is_empty());
+        harness.cloud.put("left", &[]);
+        crate::grown::builder::upload(&harness.zk, &key, UploadState::Failed, 5.0, Some("left")).await;
+        let _builder = start(&harness, &["name: debian, formats: [qcow2]"], &[ONE]);
+        until("the record to go", async || harness.uploads("debian").await.is_empty()).await;
+        assert!(harness.cloud.ids().is_empty());
     });
 }
 
@@ -391,16 +391,16 @@ fn an_upload_that_failed_and_could_not_be_deleted_is_deleted_later() {
 #[test]
 fn an_image_that_came_late_goes_with_the_upload_whose_marks_it_bears() {
     on_real_time(async {
-        let scene = Scene::new();
-        let _builder = start(&scene, &[DEBIAN], &[ONE]);
-        scene.until_uploaded("debian", "one", 1).await;
-        let (key, _) = scene.uploads("debian").await.remove(0);
+        let harness = BuilderHarness::new();
+        let _builder = start(&harness, &[DEBIAN], &[ONE]);
+        harness.until_uploaded("debian", "one", 1).await;
+        let (key, _) = harness.uploads("debian").await.remove(0);
         let marks = key.marks();
         let marks: Vec<(&str, &str)> = marks.iter().map(|(mark, value)| (mark.as_str(), value.as_str())).collect();
-        scene.cloud.put("late", &marks);
-        scene.set_upload(&key, |upload| upload.state = UploadState::Deleting).await;
+        harness.cloud.put("late", &marks);
+        harness.set_upload(&key, |upload| upload.state = UploadState::Deleting).await;
         until("both images to go", async || {
-            let ids = scene.cloud.ids();
+            let ids = harness.cloud.ids();
             !ids.contains(&"late".to_owned()) && !ids.contains(&"image-1".to_owned())
         })
         .await;
@@ -410,16 +410,16 @@ fn an_image_that_came_late_goes_with_the_upload_whose_marks_it_bears() {
 #[test]
 fn files_of_a_build_go_while_its_image_is_built_again() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.set("hang");
-        let _builder = start(&scene, &[DEBIAN], &[ONE]);
-        until("the command to run", async || !scene.calls().is_empty()).await;
+        let harness = BuilderHarness::new();
+        harness.set("hang");
+        let _builder = start(&harness, &[DEBIAN], &[ONE]);
+        until("the command to run", async || !harness.calls().is_empty()).await;
         let before = BuildKey { image: "debian".into(), build: "00000000deadbeef".into() };
-        let images = ImagesDir::new(scene.path("images"));
+        let images = ImagesDir::new(harness.path("images"));
         images.claim(&before).unwrap();
         std::fs::write(images.file(&before, "raw"), "all but finished").unwrap();
         until("what has failed before to go", async || !images.file(&before, "raw").exists()).await;
-        assert_eq!(scene.calls().len(), 1, "it is built all the time");
+        assert_eq!(harness.calls().len(), 1, "it is built all the time");
     });
 }
 
@@ -427,33 +427,33 @@ fn files_of_a_build_go_while_its_image_is_built_again() {
 #[test]
 fn failed_uploads_do_not_pile_up_while_a_cloud_answers_nothing() {
     on_real_time(async {
-        let scene = Scene::new();
+        let harness = BuilderHarness::new();
         {
-            let mut state = scene.cloud.state();
+            let mut state = harness.cloud.state();
             state.upload_fails.insert("one", usize::MAX);
             state.hides = true;
         }
-        let _builder = scene.start_for(&[DEBIAN], &[ONE], |options| {
+        let _builder = harness.start_for(&[DEBIAN], &[ONE], |options| {
             options.cleanup_interval = Span(0.2);
             options.upload_interval = Span(0.05);
         });
         let mut most = 0;
         until("thirty attempts", async || {
-            most = most.max(scene.uploads("debian").await.len());
-            scene.cloud.orders_of("one").len() >= 30
+            most = most.max(harness.uploads("debian").await.len());
+            harness.cloud.orders_of("one").len() >= 30
         })
         .await;
         assert!(most <= 4, "{most} records of one upload");
         {
-            let mut state = scene.cloud.state();
+            let mut state = harness.cloud.state();
             state.upload_fails.clear();
             state.hides = false;
         }
         until("one upload that is ready, and nothing else", async || {
-            let uploads = scene.uploads("debian").await;
+            let uploads = harness.uploads("debian").await;
             uploads.len() == 1 && uploads[0].1.state == UploadState::Ready
         })
         .await;
-        assert_eq!(scene.cloud.ids().len(), 1);
+        assert_eq!(harness.cloud.ids().len(), 1);
     });
 }

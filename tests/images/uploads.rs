@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::grown::{on_real_time, until};
 use crate::studio::cloud::Cloud;
-use crate::studio::{Scene, names};
+use crate::studio::{BuilderHarness, names};
 use nodepool::actors::provider::jobs::ProviderHandle;
 use nodepool::actors::provider::providers::{MoreDrivers, StartProvider};
 use nodepool::actors::runtime::clock;
@@ -27,23 +27,24 @@ const TAKES_DEBIAN: &str = "name: one, cloud: c, diskimages: [{name: debian, met
 #[test]
 fn a_build_goes_to_every_provider_that_takes_it_in_its_format() {
     on_real_time(async {
-        let scene = Scene::new();
+        let harness = BuilderHarness::new();
         let raw = "name: two, cloud: c, fake: {image-format: raw}, image-name-format: '{image_name}_{upload_id}', \
                    diskimages: [{name: debian}]";
         let other = "name: three, cloud: c, diskimages: [{name: other}]";
         let _builder =
-            scene.start_for(&[DEBIAN, "name: other, formats: [raw], pause: true"], &[TAKES_DEBIAN, raw, other], |_| {});
-        scene.until_uploaded("debian", "one", 1).await;
-        scene.until_uploaded("debian", "two", 1).await;
-        let (build, _) = scene.builds("debian").await.remove(0);
-        let uploads = scene.uploads("debian").await;
+            harness.start_for(&[DEBIAN, "name: other, formats: [raw], pause: true"], &[TAKES_DEBIAN, raw, other], |_| {},
+        );
+        harness.until_uploaded("debian", "one", 1).await;
+        harness.until_uploaded("debian", "two", 1).await;
+        let (build, _) = harness.builds("debian").await.remove(0);
+        let uploads = harness.uploads("debian").await;
         let (key, record) = uploads.iter().find(|(key, _)| key.provider.as_str() == "one").unwrap();
         assert_eq!(key.upload.as_str(), "0000000001");
         assert_eq!((record.format.as_deref(), record.username.as_deref()), (Some("qcow2"), Some("admin")));
         assert_eq!(record.python_path.as_deref(), Some("/py"));
         let name = record.external_name.clone().unwrap();
         assert!(name.strip_prefix("debian-").unwrap().parse::<u64>().is_ok(), "{name}");
-        let [order] = &scene.cloud.orders_of("one")[..] else { panic!("one order") };
+        let [order] = &harness.cloud.orders_of("one")[..] else { panic!("one order") };
         let texts: BTreeMap<&str, String> =
             order.meta.iter().map(|(key, value)| (key.as_str(), value.to_string())).collect();
         assert_eq!(
@@ -56,7 +57,7 @@ fn a_build_goes_to_every_provider_that_takes_it_in_its_format() {
             ("nodepool_upload_id", "0000000001"),
         ];
         assert_eq!(order.marks, marks.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
-        let file = scene.path("images").join(format!("debian-{build}.qcow2"));
+        let file = harness.path("images").join(format!("debian-{build}.qcow2"));
         assert_eq!((&order.file, order.size, order.format.as_str()), (&file, 6, "qcow2"));
         // The command has left no checksums.
         assert_eq!(order.md5.as_deref(), Some("4802fcebd761ca4f04c9a6320330fd10"));
@@ -64,7 +65,7 @@ fn a_build_goes_to_every_provider_that_takes_it_in_its_format() {
         let (key, record) = uploads.iter().find(|(key, _)| key.provider.as_str() == "two").unwrap();
         assert_eq!(record.external_name.as_deref(), Some(format!("debian_{}", key.upload).as_str()));
         assert_eq!(record.format.as_deref(), Some("raw"));
-        assert!(names(&scene.path("images")).contains(&format!("debian-{build}.raw.sha256")));
+        assert!(names(&harness.path("images")).contains(&format!("debian-{build}.raw.sha256")));
     });
 }
 
@@ -72,17 +73,17 @@ fn a_build_goes_to_every_provider_that_takes_it_in_its_format() {
 #[test]
 fn a_provider_that_is_paused_gets_nothing_and_an_image_that_is_paused_goes_up() {
     on_real_time(async {
-        let scene = Scene::new();
+        let harness = BuilderHarness::new();
         let paused = "name: one, cloud: c, diskimages: [{name: debian, pause: true}, {name: held}]";
-        scene.put_build("held", 10.0, &["qcow2"]).await;
-        let (id, _) = scene.builds("held").await.remove(0);
-        std::fs::write(scene.path("images").join(format!("held-{id}.qcow2")), "image\n").unwrap();
+        harness.put_build("held", 10.0, &["qcow2"]).await;
+        let (id, _) = harness.builds("held").await.remove(0);
+        std::fs::write(harness.path("images").join(format!("held-{id}.qcow2")), "image\n").unwrap();
         let images = [DEBIAN, "name: held, formats: [qcow2], pause: true"];
-        let _builder = scene.start_for(&images, &[paused], |_| {});
-        scene.until_built("debian", 1).await;
-        scene.until_uploaded("held", "one", 1).await;
-        assert_eq!(scene.uploads("debian").await.len(), 0);
-        assert_eq!(scene.cloud.state().orders.len(), 1);
+        let _builder = harness.start_for(&images, &[paused], |_| {});
+        harness.until_built("debian", 1).await;
+        harness.until_uploaded("held", "one", 1).await;
+        assert_eq!(harness.uploads("debian").await.len(), 0);
+        assert_eq!(harness.cloud.state().orders.len(), 1);
     });
 }
 
@@ -90,22 +91,22 @@ fn a_provider_that_is_paused_gets_nothing_and_an_image_that_is_paused_goes_up() 
 #[test]
 fn an_upload_that_fails_is_tried_again_after_the_others_had_their_turn() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.cloud.state().upload_fails.insert("one", 1);
+        let harness = BuilderHarness::new();
+        harness.cloud.state().upload_fails.insert("one", 1);
         let two = "name: two, cloud: c, diskimages: [{name: debian}]";
-        let _builder = scene.start_for(&[DEBIAN], &[TAKES_DEBIAN, two], |options| options.upload_workers = 1);
-        scene.until_uploaded("debian", "one", 1).await;
-        let order: Vec<String> = scene.cloud.state().orders.iter().map(|(name, _)| name.to_string()).collect();
+        let _builder = harness.start_for(&[DEBIAN], &[TAKES_DEBIAN, two], |options| options.upload_workers = 1);
+        harness.until_uploaded("debian", "one", 1).await;
+        let order: Vec<String> = harness.cloud.state().orders.iter().map(|(name, _)| name.to_string()).collect();
         assert_eq!(order, ["one", "two", "one"]);
-        assert_eq!(scene.uploaded("debian", "one", UploadState::Failed).await, 1);
-        let uploads = scene.uploads("debian").await;
+        assert_eq!(harness.uploaded("debian", "one", UploadState::Failed).await, 1);
+        let uploads = harness.uploads("debian").await;
         let failed = uploads.iter().find(|(_, upload)| upload.state == UploadState::Failed).unwrap();
         assert_eq!((&failed.1.external_id, &failed.1.external_name, &failed.1.username), (&None, &None, &None));
     });
 }
 
-fn hook(scene: &Scene, script: &str) -> String {
-    let path = scene.path("hook");
+fn hook(harness: &BuilderHarness, script: &str) -> String {
+    let path = harness.path("hook");
     std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
     format!("name: one, cloud: c, post-upload-hook: {}, diskimages: [{{name: debian}}]", path.display())
@@ -115,36 +116,36 @@ fn hook(scene: &Scene, script: &str) -> String {
 #[test]
 fn a_hook_is_called_for_each_image_and_what_it_refuses_is_deleted() {
     on_real_time(async {
-        let scene = Scene::new();
-        let here = scene.folder.path().display().to_string();
-        let provider = hook(&scene, &format!("echo \"$1 $2 $3\" >> {here}/hooked; test ! -e {here}/refuse"));
-        scene.set("refuse");
-        let _builder = scene.start_for(&[DEBIAN], &[&provider], |_| {});
-        until("a refusal", async || scene.uploaded("debian", "one", UploadState::Failed).await > 0).await;
-        until("its image to go", async || scene.cloud.state().deletions > 0).await;
-        scene.unset("refuse");
-        scene.until_uploaded("debian", "one", 1).await;
-        let (build, _) = scene.builds("debian").await.remove(0);
-        let uploads = scene.uploads("debian").await;
+        let harness = BuilderHarness::new();
+        let here = harness.folder.path().display().to_string();
+        let provider = hook(&harness, &format!("echo \"$1 $2 $3\" >> {here}/hooked; test ! -e {here}/refuse"));
+        harness.set("refuse");
+        let _builder = harness.start_for(&[DEBIAN], &[&provider], |_| {});
+        until("a refusal", async || harness.uploaded("debian", "one", UploadState::Failed).await > 0).await;
+        until("its image to go", async || harness.cloud.state().deletions > 0).await;
+        harness.unset("refuse");
+        harness.until_uploaded("debian", "one", 1).await;
+        let (build, _) = harness.builds("debian").await.remove(0);
+        let uploads = harness.uploads("debian").await;
         let id = uploads.last().unwrap().1.external_id.clone().unwrap();
         let line = format!("one {id} {here}/images/debian-{build}.qcow2");
-        assert_eq!(std::fs::read_to_string(scene.path("hooked")).unwrap().lines().last(), Some(line.as_str()));
-        assert_eq!(scene.cloud.ids(), [id.to_string()]);
+        assert_eq!(std::fs::read_to_string(harness.path("hooked")).unwrap().lines().last(), Some(line.as_str()));
+        assert_eq!(harness.cloud.ids(), [id.to_string()]);
     });
 }
 
 #[test]
 fn a_hook_that_hangs_has_a_deadline_and_an_image_that_cannot_be_deleted_is_remembered() {
     on_real_time(async {
-        let scene = Scene::new();
-        let provider = hook(&scene, "sleep 1000");
-        scene.cloud.state().delete_fails = usize::MAX;
-        let _builder = scene.start_for(&[DEBIAN], &[&provider], |options| {
+        let harness = BuilderHarness::new();
+        let provider = hook(&harness, "sleep 1000");
+        harness.cloud.state().delete_fails = usize::MAX;
+        let _builder = harness.start_for(&[DEBIAN], &[&provider], |options| {
             options.hook_timeout = Span(0.2);
             options.upload_interval = Span(1000.0);
         });
-        until("a failure", async || scene.uploaded("debian", "one", UploadState::Failed).await == 1).await;
-        let [(_, failed)] = &scene.uploads("debian").await[..] else { panic!("one upload") };
+        until("a failure", async || harness.uploaded("debian", "one", UploadState::Failed).await == 1).await;
+        let [(_, failed)] = &harness.uploads("debian").await[..] else { panic!("one upload") };
         assert_eq!(failed.external_id, Some(ExternalId::text("image-1")));
     });
 }
@@ -153,23 +154,23 @@ fn a_hook_that_hangs_has_a_deadline_and_an_image_that_cannot_be_deleted_is_remem
 #[test]
 fn nobody_uploads_what_another_one_uploads_and_a_missing_file_makes_no_record() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.put_build("debian", 10.0, &["qcow2"]).await;
-        let (id, _) = scene.builds("debian").await.remove(0);
+        let harness = BuilderHarness::new();
+        harness.put_build("debian", 10.0, &["qcow2"]).await;
+        let (id, _) = harness.builds("debian").await.remove(0);
         let directory = paths::image_uploads_lock(&"debian".into(), &id, &"one".into());
-        let lock = try_lock(&scene.zk, &directory, "").await.unwrap().expect("nobody has it");
-        let file = scene.path("images").join(format!("debian-{id}.qcow2"));
+        let lock = try_lock(&harness.zk, &directory, "").await.unwrap().expect("nobody has it");
+        let file = harness.path("images").join(format!("debian-{id}.qcow2"));
         std::fs::write(&file, "image\n").unwrap();
         let elsewhere = "name: other, formats: [qcow2]";
-        scene.put_build("other", 20.0, &["qcow2"]).await;
+        harness.put_build("other", 20.0, &["qcow2"]).await;
         let provider = "name: one, cloud: c, diskimages: [{name: debian}, {name: other}, {name: third}]";
         let third = "name: third, formats: [qcow2]";
-        let _builder = scene.start_for(&["name: debian, formats: [qcow2]", elsewhere, third], &[provider], |_| {});
-        scene.until_uploaded("third", "one", 1).await;
-        assert_eq!((scene.uploads("debian").await.len(), scene.uploads("other").await.len()), (0, 0));
+        let _builder = harness.start_for(&["name: debian, formats: [qcow2]", elsewhere, third], &[provider], |_| {});
+        harness.until_uploaded("third", "one", 1).await;
+        assert_eq!((harness.uploads("debian").await.len(), harness.uploads("other").await.len()), (0, 0));
         lock.release().await.unwrap();
-        scene.until_uploaded("debian", "one", 1).await;
-        assert_eq!(scene.uploads("other").await.len(), 0);
+        harness.until_uploaded("debian", "one", 1).await;
+        assert_eq!(harness.uploads("other").await.len(), 0);
     });
 }
 
@@ -177,13 +178,13 @@ fn nobody_uploads_what_another_one_uploads_and_a_missing_file_makes_no_record() 
 #[test]
 fn a_name_format_that_cannot_be_filled_in_makes_no_record() {
     on_real_time(async {
-        let scene = Scene::new();
+        let harness = BuilderHarness::new();
         let odd = "name: one, cloud: c, image-name-format: '{image_name}-{colour}', diskimages: [{name: debian}]";
         let two = "name: two, cloud: c, diskimages: [{name: debian}]";
-        let _builder = scene.start_for(&[DEBIAN], &[odd, two], |_| {});
-        scene.until_uploaded("debian", "two", 1).await;
-        assert_eq!(scene.uploads("debian").await.len(), 1);
-        assert_eq!(scene.cloud.orders_of("one").len(), 0);
+        let _builder = harness.start_for(&[DEBIAN], &[odd, two], |_| {});
+        harness.until_uploaded("debian", "two", 1).await;
+        assert_eq!(harness.uploads("debian").await.len(), 1);
+        assert_eq!(harness.cloud.orders_of("one").len(), 0);
     });
 }
 
@@ -191,24 +192,24 @@ fn a_name_format_that_cannot_be_filled_in_makes_no_record() {
 #[test]
 fn an_upload_whose_builder_died_is_taken_up_with_what_it_has_left() {
     on_real_time(async {
-        let scene = Scene::new();
-        let builder = scene.start_for(&[DEBIAN], &[TAKES_DEBIAN], |_| {});
-        scene.until_uploaded("debian", "one", 1).await;
+        let harness = BuilderHarness::new();
+        let builder = harness.start_for(&[DEBIAN], &[TAKES_DEBIAN], |_| {});
+        harness.until_uploaded("debian", "one", 1).await;
         builder.process.stop();
         builder.running.await.unwrap();
-        let (key, record) = scene.uploads("debian").await.remove(0);
-        scene
+        let (key, record) = harness.uploads("debian").await.remove(0);
+        harness
             .set_upload(&key, |upload| {
                 upload.state = UploadState::Uploading;
                 upload.external_id = None;
             })
             .await;
-        let _builder = scene.start_for(&[DEBIAN], &[TAKES_DEBIAN], |_| {});
-        scene.until_uploaded("debian", "one", 1).await;
-        let [(again, taken)] = &scene.uploads("debian").await[..] else { panic!("one upload") };
+        let _builder = harness.start_for(&[DEBIAN], &[TAKES_DEBIAN], |_| {});
+        harness.until_uploaded("debian", "one", 1).await;
+        let [(again, taken)] = &harness.uploads("debian").await[..] else { panic!("one upload") };
         assert_eq!((again, &taken.external_id), (&key, &record.external_id));
-        assert!(scene.cloud.orders_of("one").last().unwrap().may_exist);
-        assert_eq!(scene.cloud.ids().len(), 1);
+        assert!(harness.cloud.orders_of("one").last().unwrap().may_exist);
+        assert_eq!(harness.cloud.ids().len(), 1);
     });
 }
 
@@ -216,26 +217,26 @@ fn an_upload_whose_builder_died_is_taken_up_with_what_it_has_left() {
 #[test]
 fn a_provider_that_is_added_gets_the_newest_build_without_another_one() {
     on_real_time(async {
-        let scene = Scene::new();
-        let builder = scene.start_for(&[DEBIAN], &[TAKES_DEBIAN], |_| {});
-        scene.until_uploaded("debian", "one", 1).await;
+        let harness = BuilderHarness::new();
+        let builder = harness.start_for(&[DEBIAN], &[TAKES_DEBIAN], |_| {});
+        harness.until_uploaded("debian", "one", 1).await;
         let two = "name: two, cloud: c, diskimages: [{name: debian}]";
-        builder.reconfigure(scene.yaml(&[DEBIAN], &[TAKES_DEBIAN, two])).await;
-        scene.until_uploaded("debian", "two", 1).await;
-        assert_eq!(scene.count("debian", BuildState::Ready).await, 1);
-        assert_eq!(scene.uploads("debian").await.len(), 2);
+        builder.reconfigure(harness.yaml(&[DEBIAN], &[TAKES_DEBIAN, two])).await;
+        harness.until_uploaded("debian", "two", 1).await;
+        assert_eq!(harness.count("debian", BuildState::Ready).await, 1);
+        assert_eq!(harness.uploads("debian").await.len(), 2);
     });
 }
 
 #[test]
 fn uploads_of_one_worker_wait_for_each_other_and_those_of_several_do_not() {
     on_real_time(async {
-        let scene = Scene::new();
-        scene.cloud.state().hangs.push("one");
+        let harness = BuilderHarness::new();
+        harness.cloud.state().hangs.push("one");
         let two = "name: two, cloud: c, diskimages: [{name: debian}]";
-        let _builder = scene.start_for(&[DEBIAN], &[TAKES_DEBIAN, two], |options| options.upload_workers = 2);
-        scene.until_uploaded("debian", "two", 1).await;
-        assert_eq!(scene.uploaded("debian", "one", UploadState::Uploading).await, 1);
+        let _builder = harness.start_for(&[DEBIAN], &[TAKES_DEBIAN, two], |options| options.upload_workers = 2);
+        harness.until_uploaded("debian", "two", 1).await;
+        assert_eq!(harness.uploaded("debian", "one", UploadState::Uploading).await, 1);
     });
 }
 
@@ -261,13 +262,13 @@ impl MoreDrivers for Late {
 #[test]
 fn a_provider_that_could_not_be_started_gets_its_uploads_when_it_can() {
     on_real_time(async {
-        let scene = Scene::new();
+        let harness = BuilderHarness::new();
         let is_there = Arc::<AtomicBool>::default();
-        let late = Late { is_there: is_there.clone(), cloud: scene.cloud.clone() };
-        let _builder = scene.start_driven(&[DEBIAN], &[TAKES_DEBIAN], Box::new(late), |_| {});
-        scene.until_built("debian", 1).await;
+        let late = Late { is_there: is_there.clone(), cloud: harness.cloud.clone() };
+        let _builder = harness.start_driven(&[DEBIAN], &[TAKES_DEBIAN], Box::new(late), |_| {});
+        harness.until_built("debian", 1).await;
         is_there.store(true, Relaxed);
-        scene.until_uploaded("debian", "one", 1).await;
+        harness.until_uploaded("debian", "one", 1).await;
     });
 }
 
@@ -275,14 +276,14 @@ fn a_provider_that_could_not_be_started_gets_its_uploads_when_it_can() {
 #[test]
 fn an_upload_is_newer_than_one_that_is_dated_in_the_future() {
     on_real_time(async {
-        let scene = Scene::new();
-        let _builder = scene.start_for(&[DEBIAN], &[TAKES_DEBIAN], |_| {});
-        scene.until_uploaded("debian", "one", 1).await;
-        let (old, _) = scene.uploads("debian").await.remove(0);
-        scene.set_upload(&old, |upload| upload.state_time = Timestamp(clock::now().0 + 3600.0)).await;
-        scene.ask("debian").await;
-        scene.until_uploaded("debian", "one", 2).await;
-        let newest = scene.uploads("debian").await.into_iter().max_by_key(|(_, upload)| upload.state_time);
+        let harness = BuilderHarness::new();
+        let _builder = harness.start_for(&[DEBIAN], &[TAKES_DEBIAN], |_| {});
+        harness.until_uploaded("debian", "one", 1).await;
+        let (old, _) = harness.uploads("debian").await.remove(0);
+        harness.set_upload(&old, |upload| upload.state_time = Timestamp(clock::now().0 + 3600.0)).await;
+        harness.ask("debian").await;
+        harness.until_uploaded("debian", "one", 2).await;
+        let newest = harness.uploads("debian").await.into_iter().max_by_key(|(_, upload)| upload.state_time);
         assert_ne!(newest.expect("there are two").0.build, old.build);
     });
 }

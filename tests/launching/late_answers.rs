@@ -18,13 +18,13 @@ use nodepool_zk::{Zk, paths};
 use tokio::sync::watch;
 use zookeeper_server::types::CreateMode;
 
-struct World {
+struct DelayedWriteHarness {
     other: Zk,
     store: Store,
-    word: watch::Sender<bool>,
+    release_replies: watch::Sender<bool>,
 }
 
-async fn world() -> World {
+async fn start_harness() -> DelayedWriteHarness {
     let zookeeper = MemoryZooKeeper::new();
     let other: Zk = zookeeper.connect();
     for container in ["/nodepool/nodes", "/nodepool/requests"] {
@@ -32,12 +32,12 @@ async fn world() -> World {
     }
     let (zk, word) = late(zookeeper.connect(), false);
     let mirror = Mirror::start(zk.clone(), &tokio::runtime::Handle::current()).await.unwrap();
-    World { other, store: Store::new(zk, Arc::new(mirror)), word }
+    DelayedWriteHarness { other, store: Store::new(zk, Arc::new(mirror)), release_replies: word }
 }
 
-impl World {
+impl DelayedWriteHarness {
     /// Waits for a picture.
-    async fn sees(&self, what: &str, condition: impl Fn(&nodepool_model::snapshot::Snapshot) -> bool) {
+    async fn wait_for_snapshot(&self, what: &str, condition: impl Fn(&nodepool_model::snapshot::Snapshot) -> bool) {
         let mut snapshots = self.store.mirror().subscribe();
         let seen = snapshots.wait_for(|snapshot| condition(snapshot));
         tokio::time::timeout(Duration::from_secs(10), seen).await.unwrap_or_else(|_| panic!("{what}")).unwrap();
@@ -51,16 +51,18 @@ fn ready() -> Node {
 // A request withdrawn the moment it was fulfilled came back to life in the picture, and kept its nodes for ever.
 #[tokio::test]
 async fn what_went_before_the_answer_to_a_write_came_stays_gone() {
-    let world = world().await;
+    let harness = start_harness().await;
     let (request, node) = (RequestId::from("200-0000000001"), NodeId::from("0000000001"));
     let record = NodeRequest::new(vec!["a".into()], "tester", Timestamp(1.0));
     let (at_request, at_node) = (paths::request(&request), paths::node(&node));
-    world.other.create(&at_request, json::to_bytes(&record).into(), CreateMode::Persistent).await.unwrap();
-    world.other.create(&at_node, json::to_bytes(&ready()).into(), CreateMode::Persistent).await.unwrap();
-    world
-        .sees("request and node", |snapshot| snapshot.request(&request).is_some() && snapshot.node(&node).is_some())
+    harness.other.create(&at_request, json::to_bytes(&record).into(), CreateMode::Persistent).await.unwrap();
+    harness.other.create(&at_node, json::to_bytes(&ready()).into(), CreateMode::Persistent).await.unwrap();
+    harness
+        .wait_for_snapshot("request and node", |snapshot| {
+            snapshot.request(&request).is_some() && snapshot.node(&node).is_some()
+        })
         .await;
-    let snapshot = world.store.mirror().snapshot();
+    let snapshot = harness.store.mirror().snapshot();
     let fulfilled = snapshot.request(&request).unwrap().change(request.clone(), |record| {
         record.set_state(RequestState::Fulfilled, Timestamp(2.0));
         record.nodes = vec![node.clone()];
@@ -70,36 +72,36 @@ async fn what_went_before_the_answer_to_a_write_came_stays_gone() {
     });
     let others = async {
         // What we write ourselves shows when we hear of it; others see it before.
-        while world.other.exists(&at_request).await.unwrap().unwrap().version == 0 {
+        while harness.other.exists(&at_request).await.unwrap().unwrap().version == 0 {
             tokio::task::yield_now().await;
         }
-        world.other.delete(&at_request, -1).await.unwrap();
-        world.other.delete(&paths::node_lock(&node), -1).await.unwrap();
-        world.other.delete(&at_node, -1).await.unwrap();
-        world
-            .sees("that both are gone", |snapshot| {
+        harness.other.delete(&at_request, -1).await.unwrap();
+        harness.other.delete(&paths::node_lock(&node), -1).await.unwrap();
+        harness.other.delete(&at_node, -1).await.unwrap();
+        harness
+            .wait_for_snapshot("that both are gone", |snapshot| {
                 snapshot.request(&request).is_none() && snapshot.node(&node).is_none()
             })
             .await;
-        world.word.send_replace(true);
+        harness.release_replies.send_replace(true);
     };
-    let (written, ()) = join(world.store.hand_out(fulfilled, vec![given]), others).await;
+    let (written, ()) = join(harness.store.hand_out(fulfilled, vec![given]), others).await;
     written.unwrap();
-    let snapshot = world.store.mirror().snapshot();
+    let snapshot = harness.store.mirror().snapshot();
     assert!(snapshot.request(&request).is_none() && snapshot.node(&node).is_none());
 }
 
 #[tokio::test]
 async fn a_new_node_that_was_removed_before_we_heard_of_its_id_stays_gone() {
-    let world = world().await;
+    let harness = start_harness().await;
     let others = async {
-        world.sees("the node", |snapshot| snapshot.node_count() == 1).await;
-        let id = world.store.mirror().snapshot().nodes().next().unwrap().0.clone();
-        world.other.delete(&paths::node(&id), -1).await.unwrap();
-        world.sees("that it is gone", |snapshot| snapshot.node_count() == 0).await;
-        world.word.send_replace(true);
+        harness.wait_for_snapshot("the node", |snapshot| snapshot.node_count() == 1).await;
+        let id = harness.store.mirror().snapshot().nodes().next().unwrap().0.clone();
+        harness.other.delete(&paths::node(&id), -1).await.unwrap();
+        harness.wait_for_snapshot("that it is gone", |snapshot| snapshot.node_count() == 0).await;
+        harness.release_replies.send_replace(true);
     };
-    let (registered, ()) = join(world.store.register(ready()), others).await;
+    let (registered, ()) = join(harness.store.register(ready()), others).await;
     registered.unwrap();
-    assert_eq!(world.store.mirror().snapshot().node_count(), 0);
+    assert_eq!(harness.store.mirror().snapshot().node_count(), 0);
 }

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use zookeeper_server::types::CreateMode;
 
 /// A store, one idle node and one request for it.
-struct Case {
+struct TransactionHarness {
     zookeeper: MemoryZooKeeper,
     other: Consumer,
     store: Store,
@@ -31,7 +31,7 @@ struct Case {
     request: RequestId,
 }
 
-impl Case {
+impl TransactionHarness {
     async fn new() -> Self {
         let zookeeper = zookeeper();
         let zk: Zk = zookeeper.connect();
@@ -44,12 +44,12 @@ impl Case {
         let other = Consumer::of(&zookeeper);
         let request = other.ask(&["a"]).await;
         let case = Self { zookeeper, other, store, node, request };
-        case.settle().await;
+        case.wait_for_mirror().await;
         case
     }
 
     /// Until the mirror has seen all that happened.
-    async fn settle(&self) {
+    async fn wait_for_mirror(&self) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
@@ -87,7 +87,7 @@ impl Case {
 fn a_hand_out_is_one_transaction_whatever_lock_directories_there_are() {
     for directories in [vec![], vec!["request"], vec!["node"], vec!["request", "node"]] {
         on_paused_time(async {
-            let case = Case::new().await;
+            let case = TransactionHarness::new().await;
             for directory in &directories {
                 let path = if *directory == "node" {
                     paths::node_lock(&case.node)
@@ -96,7 +96,7 @@ fn a_hand_out_is_one_transaction_whatever_lock_directories_there_are() {
                 };
                 case.create(&path).await;
             }
-            case.settle().await;
+            case.wait_for_mirror().await;
             let (request, nodes) = case.hand_out();
             let before = case.zookeeper.last_zxid();
             case.store.hand_out(request, nodes).await.unwrap();
@@ -111,7 +111,7 @@ fn a_hand_out_is_one_transaction_whatever_lock_directories_there_are() {
 #[test]
 fn a_writer_sees_its_own_write_at_once() {
     on_paused_time(async {
-        let case = Case::new().await;
+        let case = TransactionHarness::new().await;
         let (request, nodes) = case.hand_out();
         case.store.hand_out(request, nodes).await.unwrap();
         let snapshot = case.store.mirror().snapshot();
@@ -123,7 +123,7 @@ fn a_writer_sees_its_own_write_at_once() {
 #[test]
 fn a_picture_that_somebody_holds_stays_as_it_is() {
     on_paused_time(async {
-        let case = Case::new().await;
+        let case = TransactionHarness::new().await;
         let held = case.store.mirror().snapshot();
         case.store.retire(&case.node, 0).await.unwrap();
         assert!(case.store.mirror().snapshot().node(&case.node).is_none());
@@ -134,17 +134,17 @@ fn a_picture_that_somebody_holds_stays_as_it_is() {
 #[test]
 fn what_a_writer_knows_by_its_answer_is_no_news_when_its_event_comes() {
     on_paused_time(async {
-        let case = Case::new().await;
+        let case = TransactionHarness::new().await;
         let mirror = case.store.mirror();
         let mut snapshots = mirror.subscribe();
         case.store.register(Node::new(NodeState::Ready, clock::now())).await.unwrap();
-        case.settle().await;
+        case.wait_for_mirror().await;
         let with_one_more = snapshots.latest_and_mark_seen().revision;
         case.store.retire(&case.node, 0).await.unwrap();
-        case.settle().await;
+        case.wait_for_mirror().await;
         assert_eq!(snapshots.latest_and_mark_seen().revision, with_one_more + 1, "one picture for a removal");
         case.store.register(Node::new(NodeState::Ready, clock::now())).await.unwrap();
-        case.settle().await;
+        case.wait_for_mirror().await;
         assert_eq!(snapshots.latest_and_mark_seen().revision, with_one_more + 2, "and one for what is new");
     });
 }
@@ -154,13 +154,13 @@ fn a_lock_of_somebody_else_keeps_everything_as_it_is() {
     for known in [true, false] {
         for what in ["node", "request"] {
             on_paused_time(async {
-                let case = Case::new().await;
+                let case = TransactionHarness::new().await;
                 let (request, nodes) = case.hand_out();
                 let path =
                     if what == "node" { paths::node_lock(&case.node) } else { paths::request_lock(&case.request) };
                 let held = lock::try_lock(&case.other.zk, &path, "").await.unwrap().unwrap();
                 if known {
-                    case.settle().await;
+                    case.wait_for_mirror().await;
                 }
                 let error = case.store.hand_out(request, nodes).await.unwrap_err();
                 assert_eq!(error, WriteError::Contended, "{what}, known to the mirror: {known}");
@@ -175,12 +175,12 @@ fn a_lock_of_somebody_else_keeps_everything_as_it_is() {
 #[test]
 fn lock_directories_with_strange_children_are_served_by_the_slow_path() {
     on_paused_time(async {
-        let case = Case::new().await;
+        let case = TransactionHarness::new().await;
         let (node_lock, request_lock) = (paths::node_lock(&case.node), paths::request_lock(&case.request));
         for path in [&node_lock, &format!("{node_lock}/strange"), &request_lock, &format!("{request_lock}/strange")] {
             case.create(path).await;
         }
-        case.settle().await;
+        case.wait_for_mirror().await;
         let (request, nodes) = case.hand_out();
         case.store.hand_out(request, nodes).await.unwrap();
         case.assert_handed_out().await;
@@ -191,7 +191,7 @@ fn lock_directories_with_strange_children_are_served_by_the_slow_path() {
 #[test]
 fn a_request_that_ended_meanwhile_is_neither_handed_out_nor_claimed() {
     on_paused_time(async {
-        let case = Case::new().await;
+        let case = TransactionHarness::new().await;
         let (request, nodes) = case.hand_out();
         let snapshot = case.store.mirror().snapshot();
         let claimed = snapshot.request(&case.request).unwrap().change(case.request.clone(), |record| {
@@ -215,7 +215,7 @@ fn a_request_that_ended_meanwhile_is_neither_handed_out_nor_claimed() {
 #[test]
 fn a_record_that_changed_meanwhile_is_a_conflict() {
     on_paused_time(async {
-        let case = Case::new().await;
+        let case = TransactionHarness::new().await;
         let (request, nodes) = case.hand_out();
         let mut held = case.other.node(&case.node).await.unwrap();
         held.state = NodeState::Hold;
@@ -228,7 +228,7 @@ fn a_record_that_changed_meanwhile_is_a_conflict() {
 #[test]
 fn a_node_goes_with_everything_below_it_unless_it_is_locked() {
     on_paused_time(async {
-        let case = Case::new().await;
+        let case = TransactionHarness::new().await;
         let lock_directory = paths::node_lock(&case.node);
         for path in [&lock_directory, &format!("{lock_directory}/strange"), &format!("{}/odd", paths::node(&case.node))]
         {
@@ -247,7 +247,7 @@ fn a_node_goes_with_everything_below_it_unless_it_is_locked() {
 #[test]
 fn a_node_is_released_only_when_its_request_is_really_gone() {
     on_paused_time(async {
-        let case = Case::new().await;
+        let case = TransactionHarness::new().await;
         let (request, nodes) = case.hand_out();
         case.store.hand_out(request, nodes).await.unwrap();
         let release = || {
@@ -269,13 +269,13 @@ fn a_hand_out_of_a_request_that_vanished_leaves_nothing_behind() {
     {
         let about = format!("large: {is_large}, strange children: {is_strange}, known: {is_known}");
         on_paused_time(async {
-            let case = Case::new().await;
+            let case = TransactionHarness::new().await;
             let request_lock = paths::request_lock(&case.request);
             if is_strange {
                 for path in [&request_lock, &format!("{request_lock}/strange")] {
                     case.create(path).await;
                 }
-                case.settle().await;
+                case.wait_for_mirror().await;
             }
             let (request, mut nodes) = case.hand_out();
             if is_large {
@@ -286,10 +286,10 @@ fn a_hand_out_of_a_request_that_vanished_leaves_nothing_behind() {
             }
             case.other.zk.delete(&paths::request(&case.request), -1).await.unwrap();
             if is_known {
-                case.settle().await;
+                case.wait_for_mirror().await;
             }
             assert_eq!(case.store.hand_out(request, nodes).await, Err(WriteError::Conflict), "{about}");
-            case.settle().await;
+            case.wait_for_mirror().await;
             assert!(case.other.request(&case.request).await.is_none(), "{about}");
             assert!(case.other.node(&case.node).await.unwrap().is_idle(), "{about}");
             for directory in [&request_lock, &paths::node_lock(&case.node)] {
@@ -308,7 +308,7 @@ fn a_hand_out_of_a_request_that_vanished_leaves_nothing_behind() {
 fn a_reset_that_was_decided_on_before_a_hand_out_frees_nothing() {
     for is_large in [false, true] {
         on_paused_time(async {
-            let case = Case::new().await;
+            let case = TransactionHarness::new().await;
             if is_large {
                 case.zookeeper.limit_transactions(1);
             }
@@ -319,7 +319,7 @@ fn a_reset_that_was_decided_on_before_a_hand_out_frees_nothing() {
             let set = async |path: String, data: Vec<u8>| case.other.zk.set(&path, data.into(), -1).await.unwrap();
             set(paths::request(&case.request), json::to_bytes(&pending)).await;
             set(paths::node(&case.node), json::to_bytes(&nodes[0].record)).await;
-            case.settle().await;
+            case.wait_for_mirror().await;
             let snapshot = case.store.mirror().snapshot();
             let request = snapshot.request(&case.request).unwrap();
             let reset = request.change(case.request.clone(), |record| {
@@ -338,7 +338,7 @@ fn a_reset_that_was_decided_on_before_a_hand_out_frees_nothing() {
 #[test]
 fn a_hand_out_in_steps_is_none_where_a_node_changed_meanwhile() {
     on_paused_time(async {
-        let case = Case::new().await;
+        let case = TransactionHarness::new().await;
         case.zookeeper.limit_transactions(1);
         // Others come after it, which leaves time.
         let mut ready = case.other.node(&case.node).await.unwrap();
@@ -374,13 +374,13 @@ fn a_hand_out_in_steps_is_none_where_a_node_changed_meanwhile() {
 #[test]
 fn a_hand_out_in_steps_is_seen_with_its_lock_at_any_moment() {
     on_paused_time(async {
-        let case = Case::new().await;
+        let case = TransactionHarness::new().await;
         case.zookeeper.limit_transactions(1);
         let (request, nodes) = case.hand_out();
         let (frames, mut shown) = tokio::sync::mpsc::channel(100);
         case.store.mirror().film(frames);
         case.store.hand_out(request, nodes).await.unwrap();
-        case.settle().await;
+        case.wait_for_mirror().await;
         let mut pending = 0;
         while let Ok(frame) = shown.try_recv() {
             let snapshot = frame.picture;
@@ -396,7 +396,7 @@ fn a_hand_out_in_steps_is_seen_with_its_lock_at_any_moment() {
 }
 
 /// New nodes as a claim makes them, told apart by their labels.
-fn new_nodes(case: &Case, labels: &[&str]) -> Vec<Node> {
+fn new_nodes(case: &TransactionHarness, labels: &[&str]) -> Vec<Node> {
     let node = |label: &&str| {
         let mut node = Node::new(NodeState::Init, clock::now());
         node.labels = vec![(*label).into()];
@@ -406,14 +406,14 @@ fn new_nodes(case: &Case, labels: &[&str]) -> Vec<Node> {
     labels.iter().map(node).collect()
 }
 
-fn pending(case: &Case) -> RequestChange {
+fn pending(case: &TransactionHarness) -> RequestChange {
     let snapshot = case.store.mirror().snapshot();
     let pending = |record: &mut NodeRequest| record.set_state(RequestState::Pending, clock::now());
     snapshot.request(&case.request).unwrap().change(case.request.clone(), pending)
 }
 
 /// These nodes as they become when they are begun.
-fn building(case: &Case, nodes: &[NodeId]) -> Vec<NodeChange> {
+fn building(case: &TransactionHarness, nodes: &[NodeId]) -> Vec<NodeChange> {
     let snapshot = case.store.mirror().snapshot();
     let begun = |id: &NodeId| {
         let record = snapshot.node(id).unwrap();
@@ -422,7 +422,7 @@ fn building(case: &Case, nodes: &[NodeId]) -> Vec<NodeChange> {
     nodes.iter().map(begun).collect()
 }
 
-async fn locks_of_nodes(case: &Case, nodes: &[NodeId]) -> usize {
+async fn locks_of_nodes(case: &TransactionHarness, nodes: &[NodeId]) -> usize {
     let mut count = 0;
     for node in nodes {
         count += lock::contenders(&case.other.zk, &paths::node_lock(node)).await.unwrap_or_default().len();
@@ -435,7 +435,7 @@ async fn locks_of_nodes(case: &Case, nodes: &[NodeId]) -> usize {
 fn a_launch_in_portions_is_claimed_begun_and_gone_on_with_as_one_that_fits() {
     for most in [1, 3_000, 700_000] {
         on_paused_time(async {
-            let case = Case::new().await;
+            let case = TransactionHarness::new().await;
             case.zookeeper.limit_transactions(most);
             let (_, reuse) = case.hand_out();
             let labels = ["b", "c", "d", "e", "f"];
@@ -456,7 +456,7 @@ fn a_launch_in_portions_is_claimed_begun_and_gone_on_with_as_one_that_fits() {
             }
             // Its launcher ends, and another one goes on.
             drop((claimed.lock, locks));
-            case.settle().await;
+            case.wait_for_mirror().await;
             let (lock, locks) = case.store.adopt(pending(&case), building(&case, &nodes)).await.unwrap();
             assert!(lock.path().starts_with(&paths::request_lock(&case.request)));
             assert_eq!((locks.len(), locks_of_nodes(&case, &nodes).await), (7, 7), "most {most}");
@@ -467,7 +467,7 @@ fn a_launch_in_portions_is_claimed_begun_and_gone_on_with_as_one_that_fits() {
 #[test]
 fn a_portion_that_fails_leaves_no_lock() {
     on_paused_time(async {
-        let case = Case::new().await;
+        let case = TransactionHarness::new().await;
         case.zookeeper.limit_transactions(1);
         let request_locks = async || {
             let directory = paths::request_lock(&case.request);
@@ -483,23 +483,23 @@ fn a_portion_that_fails_leaves_no_lock() {
             begun.elapsed() >= Duration::from_millis(500),
             "it would be tried again at once on a picture of its own"
         );
-        case.settle().await;
+        case.wait_for_mirror().await;
         assert_eq!((request_locks().await, case.other.nodes().await.len()), (0, 1), "nothing was made for it");
         taken.release().await.unwrap();
-        case.settle().await;
+        case.wait_for_mirror().await;
 
         let claimed = case.store.claim(pending(&case), Vec::new(), new_nodes(&case, &["b", "c", "d"])).await.unwrap();
         let begun = building(&case, &claimed.nodes);
         // Somebody removes the last of them.
         case.other.zk.delete(&paths::node(&claimed.nodes[2]), -1).await.unwrap();
         assert_eq!(case.store.begin(begun.clone()).await.unwrap_err(), WriteError::Conflict);
-        case.settle().await;
+        case.wait_for_mirror().await;
         assert_eq!(locks_of_nodes(&case, &claimed.nodes).await, 0);
         drop(claimed.lock);
-        case.settle().await;
+        case.wait_for_mirror().await;
         let adopted = case.store.adopt(pending(&case), begun).await;
         assert_eq!(adopted.unwrap_err(), WriteError::Conflict);
-        case.settle().await;
+        case.wait_for_mirror().await;
         assert_eq!((request_locks().await, locks_of_nodes(&case, &claimed.nodes).await), (0, 0));
     });
 }
@@ -508,7 +508,7 @@ fn a_portion_that_fails_leaves_no_lock() {
 #[test]
 fn a_request_in_portions_that_fails_ends_though_its_nodes_are_given_to_others_meanwhile() {
     on_paused_time(async {
-        let case = Case::new().await;
+        let case = TransactionHarness::new().await;
         case.zookeeper.limit_transactions(1);
         let labels = ["b", "c", "d", "e", "f", "g"];
         let claimed = case.store.claim(pending(&case), Vec::new(), new_nodes(&case, &labels)).await.unwrap();

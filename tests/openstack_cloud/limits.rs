@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use crate::grown::on_real_time;
 use crate::stack::Cloud;
-use crate::stack::scene::{LONG, Scene, with_launcher};
+use crate::stack::scene::{LONG, OpenStackHarness, with_launcher};
 use crate::support::wait;
 
-async fn is_pending(scene: &Scene, id: &RequestId) {
-    let request = async || scene.consumer.request(id).await.expect("it is there").state;
+async fn is_pending(harness: &OpenStackHarness, id: &RequestId) {
+    let request = async || harness.consumer.request(id).await.expect("it is there").state;
     wait::until("the request to wait", LONG, async || request().await == RequestState::Pending).await;
 }
 
@@ -25,19 +25,19 @@ async fn second_volume_waits(flags: &[&str], of_pool: Value, reason: &str) {
         (label["boot-from-volume"], label["volume-size"]) = (json!(true), json!(2));
         vec![provider]
     };
-    with_launcher(&cloud, configure, async |scene| {
-        let (first, _) = scene.serve(&["a"]).await;
-        let never = scene.consumer.ask(&["a", "a"]).await;
-        assert_eq!(scene.ended(&never).await.state, RequestState::Failed, "{reason}");
-        scene.says(&never, reason).await;
-        let second = scene.consumer.ask(&["a"]).await;
-        is_pending(scene, &second).await;
-        scene.says(&second, reason).await;
+    with_launcher(&cloud, configure, async |harness| {
+        let (first, _) = harness.serve(&["a"]).await;
+        let never = harness.consumer.ask(&["a", "a"]).await;
+        assert_eq!(harness.ended(&never).await.state, RequestState::Failed, "{reason}");
+        harness.says(&never, reason).await;
+        let second = harness.consumer.ask(&["a"]).await;
+        is_pending(harness, &second).await;
+        harness.says(&second, reason).await;
         assert_eq!(cloud.simulation().state().await["servers_created"], 1, "{reason}");
-        scene.use_up(&first).await;
-        scene.fulfilled(&second).await;
-        scene.use_up(&second).await;
-        scene.empties().await;
+        harness.use_up(&first).await;
+        harness.fulfilled(&second).await;
+        harness.use_up(&second).await;
+        harness.empties().await;
     })
     .await;
 }
@@ -74,18 +74,18 @@ fn a_limit_that_was_raised_unnoticed_stops_only_pools_that_heed_it() {
             provider["pools"].as_array_mut().unwrap().push(ignoring);
             vec![provider]
         };
-        with_launcher(&cloud, configure, async |scene| {
-            let (first, _) = scene.serve(&["a"]).await;
+        with_launcher(&cloud, configure, async |harness| {
+            let (first, _) = harness.serve(&["a"]).await;
             cloud.simulation().knobs(json!({"quota_servers": 5})).await;
-            let heeding = scene.consumer.ask(&["a"]).await;
-            is_pending(scene, &heeding).await;
-            let (ignoring, _) = scene.serve(&["b", "b"]).await;
-            assert_eq!(scene.consumer.request(&heeding).await.unwrap().state, RequestState::Pending);
-            scene.use_up(&ignoring).await;
-            scene.use_up(&first).await;
-            scene.fulfilled(&heeding).await;
-            scene.use_up(&heeding).await;
-            scene.empties().await;
+            let heeding = harness.consumer.ask(&["a"]).await;
+            is_pending(harness, &heeding).await;
+            let (ignoring, _) = harness.serve(&["b", "b"]).await;
+            assert_eq!(harness.consumer.request(&heeding).await.unwrap().state, RequestState::Pending);
+            harness.use_up(&ignoring).await;
+            harness.use_up(&first).await;
+            harness.fulfilled(&heeding).await;
+            harness.use_up(&heeding).await;
+            harness.empties().await;
         })
         .await;
     });
@@ -108,17 +108,17 @@ fn servers_of_others_in_the_project_take_their_part_of_its_limits() {
         with_launcher(
             &cloud,
             |name| vec![cloud.provider(name)],
-            async |scene| {
-                let never = scene.consumer.ask(&["a", "a"]).await;
-                assert_eq!(scene.ended(&never).await.state, RequestState::Failed);
-                scene.says(&never, "needs instances 2, the limit is 1").await;
-                let (first, _) = scene.serve(&["a"]).await;
-                let second = scene.consumer.ask(&["a"]).await;
-                is_pending(scene, &second).await;
-                scene.use_up(&first).await;
-                scene.fulfilled(&second).await;
-                scene.use_up(&second).await;
-                scene.empties().await;
+            async |harness| {
+                let never = harness.consumer.ask(&["a", "a"]).await;
+                assert_eq!(harness.ended(&never).await.state, RequestState::Failed);
+                harness.says(&never, "needs instances 2, the limit is 1").await;
+                let (first, _) = harness.serve(&["a"]).await;
+                let second = harness.consumer.ask(&["a"]).await;
+                is_pending(harness, &second).await;
+                harness.use_up(&first).await;
+                harness.fulfilled(&second).await;
+                harness.use_up(&second).await;
+                harness.empties().await;
             },
         )
         .await;

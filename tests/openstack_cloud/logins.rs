@@ -5,7 +5,7 @@ use nodepool_model::records::request::RequestState;
 use serde_json::{Value, json};
 
 use crate::grown::on_real_time;
-use crate::stack::scene::{LONG, Scene, server_of, with_launcher};
+use crate::stack::scene::{LONG, OpenStackHarness, server_of, with_launcher};
 use crate::stack::{Cloud, clouds};
 use crate::support::{real, wait};
 
@@ -18,12 +18,12 @@ fn an_application_credential_is_as_good_as_a_password() {
                 continue;
             };
             let configure = |name: &str| vec![credential.provider(name)];
-            with_launcher(&cloud, configure, async |scene| {
-                let (id, nodes) = scene.serve(&["a"]).await;
+            with_launcher(&cloud, configure, async |harness| {
+                let (id, nodes) = harness.serve(&["a"]).await;
                 assert_eq!(nodes[0].cloud.as_ref(), Some(&credential.name));
-                assert!(!scene.client.server(server_of(&nodes[0])).await.is_null());
-                scene.use_up(&id).await;
-                scene.empties().await;
+                assert!(!harness.client.server(server_of(&nodes[0])).await.is_null());
+                harness.use_up(&id).await;
+                harness.empties().await;
             })
             .await;
         }
@@ -46,11 +46,11 @@ fn a_token_is_as_good_as_a_password_as_long_as_it_lasts() {
             provider["cloud"] = json!("with-token");
             vec![provider]
         };
-        with_launcher(&cloud, configure, async |scene| {
-            let (id, nodes) = scene.serve(&["a"]).await;
+        with_launcher(&cloud, configure, async |harness| {
+            let (id, nodes) = harness.serve(&["a"]).await;
             assert_eq!(nodes[0].cloud.as_deref(), Some("with-token"));
-            scene.use_up(&id).await;
-            scene.empties().await;
+            harness.use_up(&id).await;
+            harness.empties().await;
         })
         .await;
     });
@@ -67,11 +67,11 @@ fn a_region_that_the_catalogue_has_is_used_and_named_in_the_record() {
             provider["region-name"] = json!("north");
             vec![provider]
         };
-        with_launcher(&cloud, configure, async |scene| {
-            let (id, nodes) = scene.serve(&["a"]).await;
+        with_launcher(&cloud, configure, async |harness| {
+            let (id, nodes) = harness.serve(&["a"]).await;
             assert_eq!(nodes[0].region.as_deref(), Some("north"));
-            scene.use_up(&id).await;
-            scene.empties().await;
+            harness.use_up(&id).await;
+            harness.empties().await;
         })
         .await;
     });
@@ -86,11 +86,11 @@ fn a_keystone_that_is_busy_is_asked_again_when_it_wants_to_be() {
         with_launcher(
             &cloud,
             |name| vec![cloud.provider(name)],
-            async |scene| {
-                let (id, _) = scene.serve(&["a"]).await;
+            async |harness| {
+                let (id, _) = harness.serve(&["a"]).await;
                 assert!(began.elapsed().as_secs() >= 4, "it waits as long as it was told to");
-                scene.use_up(&id).await;
-                scene.empties().await;
+                harness.use_up(&id).await;
+                harness.empties().await;
             },
         )
         .await;
@@ -138,17 +138,17 @@ fn tls_is_by_the_authority_that_clouds_yaml_names_and_who_is_not_known_by_it_is_
             });
             std::iter::once(cloud.provider(name)).chain(strangers).collect()
         };
-        with_launcher(&cloud, configure, async |scene| {
+        with_launcher(&cloud, configure, async |harness| {
             for label in ["a", "unchecked"] {
-                let (id, _) = scene.serve(&[label]).await;
-                scene.use_up(&id).await;
+                let (id, _) = harness.serve(&[label]).await;
+                harness.use_up(&id).await;
             }
             for (label, reason) in [("unknown", "certificate"), ("other", "certificate"), ("nameless", "dns error")] {
-                let id = scene.consumer.ask(&[label]).await;
-                scene.says(&id, &format!("cloud {label}: ")).await;
-                scene.says(&id, reason).await;
+                let id = harness.consumer.ask(&[label]).await;
+                harness.says(&id, &format!("cloud {label}: ")).await;
+                harness.says(&id, reason).await;
             }
-            scene.empties().await;
+            harness.empties().await;
         })
         .await;
     });
@@ -196,9 +196,9 @@ fn a_provider_that_cannot_log_in_says_so_and_others_work() {
                 });
                 std::iter::once(cloud.provider(name)).chain(strangers).collect()
             };
-            with_launcher(&cloud, configure, async |scene| {
-                let good = scene.consumer.ask(&["a"]).await;
-                scene.fulfilled(&good).await;
+            with_launcher(&cloud, configure, async |harness| {
+                let good = harness.consumer.ask(&["a"]).await;
+                harness.fulfilled(&good).await;
                 let reasons = [
                     ("password", "cloud wrong-password: "),
                     ("password", "401"),
@@ -206,16 +206,16 @@ fn a_provider_that_cannot_log_in_says_so_and_others_work() {
                     ("dead", "cloud dead: "),
                 ];
                 for (label, reason) in reasons {
-                    let id = scene.consumer.ask(&[label]).await;
-                    scene.says(&id, reason).await;
+                    let id = harness.consumer.ask(&[label]).await;
+                    harness.says(&id, reason).await;
                 }
                 // What is not in clouds.yaml has no pool that could say anything, so those of others decline.
                 for label in ["unknown", "region"] {
-                    let id = scene.consumer.ask(&[label]).await;
-                    assert_eq!(scene.ended(&id).await.state, RequestState::Failed);
+                    let id = harness.consumer.ask(&[label]).await;
+                    assert_eq!(harness.ended(&id).await.state, RequestState::Failed);
                 }
-                scene.use_up(&good).await;
-                scene.empties().await;
+                harness.use_up(&good).await;
+                harness.empties().await;
             })
             .await;
         }
@@ -223,18 +223,18 @@ fn a_provider_that_cannot_log_in_says_so_and_others_work() {
 }
 
 /// Has the configuration loaded again, with this change or as it is: it is written at another time.
-fn load_again(scene: &Scene, change: impl FnOnce(&mut Value)) {
-    let text = std::fs::read_to_string(&scene.process.file).unwrap();
+fn load_again(harness: &OpenStackHarness, change: impl FnOnce(&mut Value)) {
+    let text = std::fs::read_to_string(&harness.process.file).unwrap();
     let mut file: Value = serde_json::from_str(&text).unwrap();
     change(&mut file);
-    std::fs::write(&scene.process.file, file.to_string()).unwrap();
+    std::fs::write(&harness.process.file, file.to_string()).unwrap();
 }
 
 /// Asks until a request is not refused any more.
-async fn served_in_the_end(scene: &Scene, label: &str) -> RequestId {
+async fn served_in_the_end(harness: &OpenStackHarness, label: &str) -> RequestId {
     wait::until_some(&format!("label {label} to be served"), LONG, async || {
-        let id = scene.consumer.ask(&[label]).await;
-        (scene.ended(&id).await.state == RequestState::Fulfilled).then_some(id)
+        let id = harness.consumer.ask(&[label]).await;
+        (harness.ended(&id).await.state == RequestState::Fulfilled).then_some(id)
     })
     .await
 }
@@ -258,41 +258,41 @@ fn a_changed_clouds_yaml_counts_from_the_next_load_of_the_configuration_on() {
             unknown["pools"][0]["labels"][0]["name"] = json!("b");
             vec![provider, unknown]
         };
-        with_launcher(&cloud, configure, async |scene| {
-            let id = scene.consumer.ask(&["a"]).await;
-            scene.says(&id, "401").await;
+        with_launcher(&cloud, configure, async |harness| {
+            let id = harness.consumer.ask(&["a"]).await;
+            harness.says(&id, "401").await;
             cloud.add("changing", good.clone());
             cloud.add("later", good.clone());
             // It goes on trying, with what it has read.
             let tries = async || cloud.simulation().state().await["calls"].as_u64();
             let before = tries().await;
             wait::until("another try", LONG, async || tries().await > before).await;
-            let id = scene.consumer.ask(&["a"]).await;
-            scene.says(&id, "401").await;
-            load_again(scene, |_| {});
+            let id = harness.consumer.ask(&["a"]).await;
+            harness.says(&id, "401").await;
+            load_again(harness, |_| {});
             // What could not be started before has its cloud now, too.
             for label in ["a", "b"] {
-                let id = served_in_the_end(scene, label).await;
-                scene.use_up(&id).await;
+                let id = served_in_the_end(harness, label).await;
+                harness.use_up(&id).await;
             }
-            scene.empties().await;
+            harness.empties().await;
 
             cloud.add("changing", wrong.clone());
-            load_again(scene, |file| file["providers"][0]["rate"] = json!(0.5));
+            load_again(harness, |file| file["providers"][0]["rate"] = json!(0.5));
             wait::until("the new password to be used", LONG, async || {
-                let id = scene.consumer.ask(&["a"]).await;
-                let state = scene.ended(&id).await.state;
+                let id = harness.consumer.ask(&["a"]).await;
+                let state = harness.ended(&id).await.state;
                 match state {
-                    RequestState::Fulfilled => scene.use_up(&id).await,
-                    _ => scene.says(&id, "401").await,
+                    RequestState::Fulfilled => harness.use_up(&id).await,
+                    _ => harness.says(&id, "401").await,
                 }
                 state == RequestState::Failed
             })
             .await;
             // Whoever cannot log in cannot delete either.
             cloud.add("changing", good.clone());
-            load_again(scene, |_| {});
-            scene.empties().await;
+            load_again(harness, |_| {});
+            harness.empties().await;
         })
         .await;
     });

@@ -22,22 +22,22 @@ fn unknown_flavors_and_networks_are_declined_with_that_reason_and_other_labels_w
                 provider["pools"][0]["labels"] = json!(labels);
                 vec![provider]
             };
-            with_launcher(&cloud, configure, async |scene| {
-                let good = scene.consumer.ask(&["a"]).await;
+            with_launcher(&cloud, configure, async |harness| {
+                let good = harness.consumer.ask(&["a"]).await;
                 let reasons = [
                     ("b", "Unable to find flavor named no-such-flavor"),
                     ("c", "Unable to find network no-such-network"),
                     ("d", "Unable to find flavor with 1099511627776 MiB"),
                 ];
                 for (label, reason) in reasons {
-                    let id = scene.consumer.ask(&[label]).await;
-                    assert_eq!(scene.ended(&id).await.state, RequestState::Failed);
-                    scene.says(&id, reason).await;
+                    let id = harness.consumer.ask(&[label]).await;
+                    assert_eq!(harness.ended(&id).await.state, RequestState::Failed);
+                    harness.says(&id, reason).await;
                 }
-                scene.fulfilled(&good).await;
-                assert_eq!(scene.client.servers_of(&scene.provider).await.len(), 1);
-                scene.use_up(&good).await;
-                scene.empties().await;
+                harness.fulfilled(&good).await;
+                assert_eq!(harness.client.servers_of(&harness.provider).await.len(), 1);
+                harness.use_up(&good).await;
+                harness.empties().await;
             })
             .await;
         }
@@ -58,20 +58,20 @@ fn an_image_that_is_missing_is_declined_and_used_once_it_is_there() {
             let often = |options: &mut nodepool::actors::process::context::LauncherOptions| {
                 options.image_check_timeout = Span(0.5);
             };
-            with_tuned_launcher(&cloud, configure, often, async |scene| {
-                let early = scene.consumer.ask(&["a"]).await;
-                assert_eq!(scene.ended(&early).await.state, RequestState::Failed);
-                scene.says(&early, &format!("the cloud has no active image {image}")).await;
-                let uploaded = scene.client.upload_image(&image).await;
+            with_tuned_launcher(&cloud, configure, often, async |harness| {
+                let early = harness.consumer.ask(&["a"]).await;
+                assert_eq!(harness.ended(&early).await.state, RequestState::Failed);
+                harness.says(&early, &format!("the cloud has no active image {image}")).await;
+                let uploaded = harness.client.upload_image(&image).await;
                 let served = loop {
-                    let id = scene.consumer.ask(&["a"]).await;
-                    if scene.ended(&id).await.state == RequestState::Fulfilled {
+                    let id = harness.consumer.ask(&["a"]).await;
+                    if harness.ended(&id).await.state == RequestState::Fulfilled {
                         break id;
                     }
                 };
-                scene.use_up(&served).await;
-                scene.empties().await;
-                scene.client.delete_image(&uploaded).await;
+                harness.use_up(&served).await;
+                harness.empties().await;
+                harness.client.delete_image(&uploaded).await;
             })
             .await;
         }
@@ -89,12 +89,12 @@ fn a_provider_without_its_image_fails_its_own_labels_only() {
                 broken["pools"][0]["labels"][0]["name"] = json!("b");
                 vec![cloud.provider(name), broken]
             };
-            with_launcher(&cloud, configure, async |scene| {
-                let bad = scene.consumer.ask(&["b"]).await;
-                let (good, _) = scene.serve(&["a"]).await;
-                assert_eq!(scene.ended(&bad).await.state, RequestState::Failed);
-                scene.use_up(&good).await;
-                scene.empties().await;
+            with_launcher(&cloud, configure, async |harness| {
+                let bad = harness.consumer.ask(&["b"]).await;
+                let (good, _) = harness.serve(&["a"]).await;
+                assert_eq!(harness.ended(&bad).await.state, RequestState::Failed);
+                harness.use_up(&good).await;
+                harness.empties().await;
             })
             .await;
         }
@@ -121,14 +121,14 @@ fn a_cloud_whose_glance_cannot_be_asked_boots_images_that_are_named_by_id() {
                 provider["pools"][0]["labels"].as_array_mut().unwrap().push(label);
                 vec![provider]
             };
-            with_launcher(&cloud, configure, async |scene| {
-                let named = scene.consumer.ask(&["a"]).await;
-                assert_eq!(scene.ended(&named).await.state, RequestState::Failed);
-                scene.says(&named, "image raw-1M cannot be looked up").await;
-                scene.says(&named, reason).await;
-                let (id, _) = scene.serve(&["b"]).await;
-                scene.use_up(&id).await;
-                scene.empties().await;
+            with_launcher(&cloud, configure, async |harness| {
+                let named = harness.consumer.ask(&["a"]).await;
+                assert_eq!(harness.ended(&named).await.state, RequestState::Failed);
+                harness.says(&named, "image raw-1M cannot be looked up").await;
+                harness.says(&named, reason).await;
+                let (id, _) = harness.serve(&["b"]).await;
+                harness.use_up(&id).await;
+                harness.empties().await;
             })
             .await;
         }
@@ -152,11 +152,11 @@ fn servers_that_break_are_replaced_until_the_attempts_are_used_up_and_all_are_re
                 provider["pools"][0]["labels"][0]["flavor-name"] = json!("broken");
                 vec![provider]
             };
-            with_launcher(&cloud, configure, async |scene| {
-                let id = scene.consumer.ask(&["a"]).await;
-                let request = scene.ended(&id).await;
+            with_launcher(&cloud, configure, async |harness| {
+                let id = harness.consumer.ask(&["a"]).await;
+                let request = harness.ended(&id).await;
                 assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1));
-                scene.empties().await;
+                harness.empties().await;
                 if !cloud.is_real() {
                     let state = cloud.simulation().state().await;
                     assert_eq!((&state["servers_created"], &state["double_creates"]), (&json!(2), &json!(0)));
@@ -183,21 +183,21 @@ async fn fills(cloud: &Cloud, short: &str) {
     with_launcher(
         cloud,
         |name| vec![cloud.provider(name)],
-        async |scene| {
-            let (first, nodes) = scene.serve(&["a", "a"]).await;
+        async |harness| {
+            let (first, nodes) = harness.serve(&["a", "a"]).await;
             let recorded: Vec<&String> = nodes[0].resources.iter().flat_map(|all| all.keys()).collect();
             assert_eq!(recorded, ["cores", "instances", "ram"]);
-            let never = scene.consumer.ask(&["a", "a", "a"]).await;
-            assert_eq!(scene.ended(&never).await.state, RequestState::Failed);
-            let waiting = scene.consumer.ask(&["a"]).await;
-            scene.says(&waiting, short).await;
-            let request = async || scene.consumer.request(&waiting).await.unwrap();
+            let never = harness.consumer.ask(&["a", "a", "a"]).await;
+            assert_eq!(harness.ended(&never).await.state, RequestState::Failed);
+            let waiting = harness.consumer.ask(&["a"]).await;
+            harness.says(&waiting, short).await;
+            let request = async || harness.consumer.request(&waiting).await.unwrap();
             let is_pending = async || request().await.state == RequestState::Pending;
             crate::support::wait::until("it waits for room", crate::stack::scene::LONG, is_pending).await;
-            scene.use_up(&first).await;
-            scene.fulfilled(&waiting).await;
-            scene.use_up(&waiting).await;
-            scene.empties().await;
+            harness.use_up(&first).await;
+            harness.fulfilled(&waiting).await;
+            harness.use_up(&waiting).await;
+            harness.empties().await;
         },
     )
     .await;
@@ -225,15 +225,15 @@ fn an_image_that_is_replaced_by_another_of_its_name_fails_nobody() {
             let served = with_launcher(
                 &cloud,
                 |name| vec![cloud.provider(name)],
-                async |scene| {
-                    let (id, _) = scene.serve(&["a"]).await;
-                    scene.use_up(&id).await;
-                    scene.empties().await;
+                async |harness| {
+                    let (id, _) = harness.serve(&["a"]).await;
+                    harness.use_up(&id).await;
+                    harness.empties().await;
                     client.delete_image(&first).await;
                     client.upload_image(&cloud.image).await;
-                    let (id, _) = scene.serve(&["a"]).await;
-                    scene.use_up(&id).await;
-                    scene.empties().await;
+                    let (id, _) = harness.serve(&["a"]).await;
+                    harness.use_up(&id).await;
+                    harness.empties().await;
                 },
             );
             served.await;
@@ -249,16 +249,16 @@ fn a_zone_that_vanishes_fails_nobody() {
         with_launcher(
             &cloud,
             |name| vec![cloud.provider(name)],
-            async |scene| {
-                let (first, nodes) = scene.serve(&["a"]).await;
+            async |harness| {
+                let (first, nodes) = harness.serve(&["a"]).await;
                 // The next request would be given the other one.
                 let left = nodes[0].az.clone().unwrap();
                 cloud.simulation().knobs(json!({"zones": [left]})).await;
-                let (second, nodes) = scene.serve(&["a", "a"]).await;
+                let (second, nodes) = harness.serve(&["a", "a"]).await;
                 assert!(nodes.iter().all(|node| node.az.as_ref() == Some(&left)), "{nodes:?}");
-                scene.use_up(&first).await;
-                scene.use_up(&second).await;
-                scene.empties().await;
+                harness.use_up(&first).await;
+                harness.use_up(&second).await;
+                harness.empties().await;
             },
         )
         .await;
@@ -284,17 +284,17 @@ fn a_refusal_for_the_quota_that_nobody_expected_delays_a_request_and_fails_nobod
             provider["pools"][0]["auto-floating-ip"] = json!(true);
             vec![provider]
         };
-        with_launcher(&cloud, configure, async |scene| {
-            let (first, _) = scene.serve(&["a"]).await;
-            let second = scene.consumer.ask(&["a"]).await;
+        with_launcher(&cloud, configure, async |harness| {
+            let (first, _) = harness.serve(&["a"]).await;
+            let second = harness.consumer.ask(&["a"]).await;
             let refused = async || cloud.simulation().state().await["servers_created"].as_u64() >= Some(2);
             crate::support::wait::until("a second server", crate::stack::scene::LONG, refused).await;
             // From then on it is known that servers of this label take floating addresses.
-            scene.says(&second, "floating-ips").await;
-            scene.use_up(&first).await;
-            scene.fulfilled(&second).await;
-            scene.use_up(&second).await;
-            scene.empties().await;
+            harness.says(&second, "floating-ips").await;
+            harness.use_up(&first).await;
+            harness.fulfilled(&second).await;
+            harness.use_up(&second).await;
+            harness.empties().await;
             assert_eq!(cloud.simulation().state().await["floating_ips"], 0);
         })
         .await;
@@ -312,14 +312,14 @@ fn a_server_that_fails_for_the_quota_in_any_words_delays_a_request_and_fails_nob
             provider["launch-retries"] = json!(1);
             vec![provider]
         };
-        with_launcher(&cloud, configure, async |scene| {
-            let id = scene.consumer.ask(&["a"]).await;
+        with_launcher(&cloud, configure, async |harness| {
+            let id = harness.consumer.ask(&["a"]).await;
             let refused = async || cloud.simulation().state().await["servers_created"].as_u64() >= Some(2);
             crate::support::wait::until("a second attempt", crate::stack::scene::LONG, refused).await;
             cloud.simulation().knobs(json!({"boot_fails_every": 0})).await;
-            scene.fulfilled(&id).await;
-            scene.use_up(&id).await;
-            scene.empties().await;
+            harness.fulfilled(&id).await;
+            harness.use_up(&id).await;
+            harness.empties().await;
         })
         .await;
     });
@@ -341,15 +341,15 @@ fn a_cloud_without_neutron_or_cinder_has_nodes_all_the_same() {
                 pool["labels"].as_array_mut().unwrap().push(volume);
                 vec![provider]
             };
-            with_launcher(&cloud, configure, async |scene| {
-                let (id, nodes) = scene.serve(&["a"]).await;
+            with_launcher(&cloud, configure, async |harness| {
+                let (id, nodes) = harness.serve(&["a"]).await;
                 assert!(nodes[0].interface_ip.is_some(), "{nodes:?}");
                 if missing == "cinder" {
-                    let never = scene.consumer.ask(&["volume"]).await;
-                    assert_eq!(scene.ended(&never).await.state, RequestState::Failed);
+                    let never = harness.consumer.ask(&["volume"]).await;
+                    assert_eq!(harness.ended(&never).await.state, RequestState::Failed);
                 }
-                scene.use_up(&id).await;
-                scene.empties().await;
+                harness.use_up(&id).await;
+                harness.empties().await;
             })
             .await;
         }
@@ -368,12 +368,12 @@ fn servers_with_several_ports_wait_for_the_listing_that_says_which_gets_the_floa
             (pool["networks"], pool["auto-floating-ip"]) = (json!(["private", "second"]), json!(true));
             vec![provider]
         };
-        with_launcher(&cloud, configure, async |scene| {
-            let (id, nodes) = scene.serve(&["a"]).await;
+        with_launcher(&cloud, configure, async |harness| {
+            let (id, nodes) = harness.serve(&["a"]).await;
             assert!(nodes[0].public_ipv4.is_some(), "{nodes:?}");
             assert_eq!(cloud.simulation().state().await["servers_created"], 1);
-            scene.use_up(&id).await;
-            scene.empties().await;
+            harness.use_up(&id).await;
+            harness.empties().await;
         })
         .await;
     });
@@ -398,24 +398,24 @@ fn limits_that_cannot_be_had_concern_only_pools_that_heed_them() {
                 all_heed["pools"] = json!([heeding]);
                 vec![ignoring, all_heed]
             };
-            with_launcher(&cloud, configure, async |scene| {
-                let (id, _) = scene.serve(&["a"]).await;
-                let second = scene.consumer.ask(&["b"]).await;
-                assert_eq!(scene.ended(&second).await.state, RequestState::Failed);
-                scene.says(&second, "the cloud does not tell its limits").await;
-                let third = scene.consumer.ask(&["c"]).await;
-                scene.says(&third, "the cloud does not tell its limits").await;
+            with_launcher(&cloud, configure, async |harness| {
+                let (id, _) = harness.serve(&["a"]).await;
+                let second = harness.consumer.ask(&["b"]).await;
+                assert_eq!(harness.ended(&second).await.state, RequestState::Failed);
+                harness.says(&second, "the cloud does not tell its limits").await;
+                let third = harness.consumer.ask(&["c"]).await;
+                harness.says(&third, "the cloud does not tell its limits").await;
                 // Refused is refused, while a failure may pass.
                 match status {
                     "500" => {
                         cloud.simulation().knobs(json!({"faults": []})).await;
-                        scene.fulfilled(&third).await;
-                        scene.use_up(&third).await;
+                        harness.fulfilled(&third).await;
+                        harness.use_up(&third).await;
                     }
-                    _ => assert_eq!(scene.ended(&third).await.state, RequestState::Failed),
+                    _ => assert_eq!(harness.ended(&third).await.state, RequestState::Failed),
                 }
-                scene.use_up(&id).await;
-                scene.empties().await;
+                harness.use_up(&id).await;
+                harness.empties().await;
             })
             .await;
         }
@@ -432,19 +432,19 @@ fn limits_that_were_known_stay_when_they_cannot_be_had_any_more() {
         with_launcher(
             &cloud,
             |name| vec![cloud.provider(name)],
-            async |scene| {
+            async |harness| {
                 // A launch that fails is followed by a survey.
-                let id = scene.consumer.ask(&["a"]).await;
-                assert_eq!(scene.ended(&id).await.state, RequestState::Failed);
+                let id = harness.consumer.ask(&["a"]).await;
+                assert_eq!(harness.ended(&id).await.state, RequestState::Failed);
                 let struck = async || cloud.simulation().state().await["faults_struck"].to_string().contains('1');
                 crate::support::wait::until("the limits to be refused", crate::stack::scene::LONG, struck).await;
                 cloud.simulation().knobs(json!({"boot_fails_every": 0})).await;
-                let never = scene.consumer.ask(&["a", "a"]).await;
-                assert_eq!(scene.ended(&never).await.state, RequestState::Failed);
-                scene.says(&never, "needs instances 2, the limit is 1").await;
-                let (id, _) = scene.serve(&["a"]).await;
-                scene.use_up(&id).await;
-                scene.empties().await;
+                let never = harness.consumer.ask(&["a", "a"]).await;
+                assert_eq!(harness.ended(&never).await.state, RequestState::Failed);
+                harness.says(&never, "needs instances 2, the limit is 1").await;
+                let (id, _) = harness.serve(&["a"]).await;
+                harness.use_up(&id).await;
+                harness.empties().await;
             },
         )
         .await;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::grown::on_real_time;
 use crate::stack::Cloud;
-use crate::stack::scene::{LONG, Scene, server_of, with_launcher};
+use crate::stack::scene::{LONG, OpenStackHarness, server_of, with_launcher};
 use crate::support::real::{self, ports, sshd};
 use crate::support::wait;
 
@@ -24,21 +24,25 @@ fn servers_whose_keys_cannot_be_had_fail_the_request_and_go() {
     on_real_time(async {
         let (cloud, port) = (Cloud::simulated(&[]).await, ports::reserve());
         let configure = |name: &str| vec![checked(&cloud, name, port.number, 1)];
-        with_launcher(&cloud, configure, async |scene| {
-            let id = scene.consumer.ask(&["a"]).await;
-            let request = scene.ended(&id).await;
+        with_launcher(&cloud, configure, async |harness| {
+            let id = harness.consumer.ask(&["a"]).await;
+            let request = harness.ended(&id).await;
             assert_eq!((request.state, request.declined_by.len()), (RequestState::Failed, 1));
             assert_eq!(cloud.simulation().state().await["servers_created"], 2, "both attempts were made");
-            scene.empties().await;
+            harness.empties().await;
         })
         .await;
     });
 }
 
 /// The address of the server that is there, other than this one.
-async fn address_of_another(scene: &Scene, cloud: &Cloud, than: Option<&str>) -> (String, std::net::IpAddr) {
+async fn address_of_another(
+    harness: &OpenStackHarness,
+    cloud: &Cloud,
+    than: Option<&str>,
+) -> (String, std::net::IpAddr) {
     wait::until_some("a server with an address", LONG, async || {
-        let servers = scene.client.servers_of(&scene.provider).await;
+        let servers = harness.client.servers_of(&harness.provider).await;
         let server = servers.iter().find(|server| server["id"].as_str() != than)?;
         let address = server["addresses"].get(&cloud.network)?[0]["addr"].as_str()?.parse().ok()?;
         Some((server["id"].as_str()?.to_owned(), address))
@@ -56,20 +60,20 @@ fn a_scan_that_failed_once_is_made_again_with_another_server() {
         let (cloud, port) = (Cloud::simulated(&[]).await, ports::reserve());
         let number = port.number;
         let configure = |name: &str| vec![checked(&cloud, name, number, 8)];
-        with_launcher(&cloud, configure, async |scene| {
-            let id = scene.consumer.ask(&["a"]).await;
-            let (first, _) = address_of_another(scene, &cloud, None).await;
-            let (second, address) = address_of_another(scene, &cloud, Some(&first)).await;
+        with_launcher(&cloud, configure, async |harness| {
+            let id = harness.consumer.ask(&["a"]).await;
+            let (first, _) = address_of_another(harness, &cloud, None).await;
+            let (second, address) = address_of_another(harness, &cloud, Some(&first)).await;
             let host = sshd::Host::start_on(sshd::Options { address, ..Default::default() }, port).await;
-            let nodes = scene.fulfilled(&id).await;
+            let nodes = harness.fulfilled(&id).await;
             assert_eq!(server_of(&nodes[0]), second);
             let mut keys = nodes[0].host_keys.clone();
             keys.sort();
             assert_eq!(keys, host.keys());
             let state = cloud.simulation().state().await;
             assert_eq!((&state["servers_created"], &state["double_creates"]), (&json!(2), &json!(0)));
-            scene.use_up(&id).await;
-            scene.empties().await;
+            harness.use_up(&id).await;
+            harness.empties().await;
         })
         .await;
     });
@@ -83,13 +87,13 @@ fn a_node_whose_server_somebody_else_deleted_goes_as_well() {
             with_launcher(
                 &cloud,
                 |name| vec![cloud.provider(name)],
-                async |scene| {
-                    let (id, nodes) = scene.serve(&["a"]).await;
-                    scene.client.delete_server(server_of(&nodes[0])).await;
-                    let servers = async || scene.client.servers_of(&scene.provider).await;
+                async |harness| {
+                    let (id, nodes) = harness.serve(&["a"]).await;
+                    harness.client.delete_server(server_of(&nodes[0])).await;
+                    let servers = async || harness.client.servers_of(&harness.provider).await;
                     wait::until("the server to be gone", LONG, async || servers().await.is_empty()).await;
-                    scene.use_up(&id).await;
-                    scene.empties().await;
+                    harness.use_up(&id).await;
+                    harness.empties().await;
                 },
             )
             .await;

@@ -28,10 +28,10 @@ fn the_statsd_of_a_cloud_hears_of_each_kind_of_request() {
             with_launcher(
                 &cloud,
                 |name| vec![cloud.provider(name)],
-                async |scene| {
-                    let (id, _) = scene.serve(&["a"]).await;
-                    scene.use_up(&id).await;
-                    scene.empties().await;
+                async |harness| {
+                    let (id, _) = harness.serve(&["a"]).await;
+                    harness.use_up(&id).await;
+                    harness.empties().await;
                 },
             )
             .await;

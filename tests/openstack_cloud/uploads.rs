@@ -8,17 +8,23 @@ use serde_json::json;
 use crate::grown::builder::upload;
 use crate::grown::on_real_time;
 use crate::stack::clouds;
-use crate::stack::scene::{Scene, server_of, with_launcher};
+use crate::stack::scene::{OpenStackHarness, server_of, with_launcher};
 
-fn key(scene: &Scene, build: &str) -> UploadKey {
-    let (provider, image) = (scene.provider.as_str().into(), "debian".into());
+fn key(harness: &OpenStackHarness, build: &str) -> UploadKey {
+    let (provider, image) = (harness.provider.as_str().into(), "debian".into());
     UploadKey { provider, image, build: build.into(), upload: "0000000001".into() }
 }
 
 /// Records an upload as a builder does.
-async fn record(scene: &Scene, build: &str, state: UploadState, at: f64, image: Option<&str>) -> UploadKey {
-    let key = key(scene, build);
-    upload(&scene.consumer.zk, &key, state, at, image).await;
+async fn record(
+    harness: &OpenStackHarness,
+    build: &str,
+    state: UploadState,
+    at: f64,
+    image: Option<&str>,
+) -> UploadKey {
+    let key = key(harness, build);
+    upload(&harness.consumer.zk, &key, state, at, image).await;
     key
 }
 
@@ -37,42 +43,43 @@ fn nodes_boot_from_the_newest_upload_that_is_ready() {
                 label.as_object_mut().unwrap().remove("cloud-image");
                 vec![provider]
             };
-            with_launcher(&cloud, configure, async |scene| {
-                let id = scene.consumer.ask(&["a"]).await;
-                assert_eq!(scene.ended(&id).await.state, RequestState::Failed);
-                scene.says(&id, "image debian has not been uploaded to this provider").await;
+            with_launcher(&cloud, configure, async |harness| {
+                let id = harness.consumer.ask(&["a"]).await;
+                assert_eq!(harness.ended(&id).await.state, RequestState::Failed);
+                harness.says(&id, "image debian has not been uploaded to this provider").await;
 
                 let nowhere = "00000000-0000-4000-8000-000000000000";
-                record(scene, "b1", UploadState::Ready, 1000.0, Some(&image)).await;
-                record(scene, "b2", UploadState::Uploading, 3000.0, None).await;
-                record(scene, "b3", UploadState::Deleting, 4000.0, Some(nowhere)).await;
-                let newest = record(scene, "b0", UploadState::Ready, 2000.0, Some(&image)).await;
-                let (id, nodes) = scene.serve(&["a"]).await;
+                record(harness, "b1", UploadState::Ready, 1000.0, Some(&image)).await;
+                record(harness, "b2", UploadState::Uploading, 3000.0, None).await;
+                record(harness, "b3", UploadState::Deleting, 4000.0, Some(nowhere)).await;
+                let newest = record(harness, "b0", UploadState::Ready, 2000.0, Some(&image)).await;
+                let (id, nodes) = harness.serve(&["a"]).await;
                 let node = &nodes[0];
-                let path = format!("/nodepool/images/debian/builds/b0/providers/{}/images/0000000001", scene.provider);
+                let path =
+                    format!("/nodepool/images/debian/builds/b0/providers/{}/images/0000000001", harness.provider);
                 assert_eq!(node.image_id.as_deref(), Some(path.as_str()));
                 // What the configuration says of the image, and not what the upload does.
                 assert_eq!((node.username.as_deref(), node.port()), (Some("zuul"), Some(2222)));
-                let server = scene.client.server(server_of(node)).await;
+                let server = harness.client.server(server_of(node)).await;
                 assert_eq!(server["image"]["id"], json!(image));
                 assert_eq!(
                     (&server["metadata"]["nodepool_image_name"], &server["config_drive"]),
                     (&json!("debian"), &json!("True"))
                 );
-                scene.use_up(&id).await;
+                harness.use_up(&id).await;
 
                 // It is to go: the one before it is used again.
-                record(scene, "b0", UploadState::Deleting, 5000.0, Some(nowhere)).await;
-                let (id, nodes) = scene.serve(&["a"]).await;
+                record(harness, "b0", UploadState::Deleting, 5000.0, Some(nowhere)).await;
+                let (id, nodes) = harness.serve(&["a"]).await;
                 assert_eq!(nodes[0].image_id.as_deref(), Some(path.replace("/b0/", "/b1/").as_str()));
-                scene.use_up(&id).await;
-                let zk = scene.zookeeper.connect();
-                for key in [newest, key(scene, "b1")] {
+                harness.use_up(&id).await;
+                let zk = harness.zookeeper.connect();
+                for key in [newest, key(harness, "b1")] {
                     zk.delete(&paths::image_upload(&key), -1).await.expect("the upload is there");
                 }
-                let id = scene.consumer.ask(&["a"]).await;
-                assert_eq!(scene.ended(&id).await.state, RequestState::Failed);
-                scene.empties().await;
+                let id = harness.consumer.ask(&["a"]).await;
+                assert_eq!(harness.ended(&id).await.state, RequestState::Failed);
+                harness.empties().await;
             })
             .await;
         }

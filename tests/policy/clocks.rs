@@ -1,6 +1,6 @@
 //! The clock on the wall is set while something is waited for.
 
-use crate::launches::Scene;
+use crate::launches::PoolHarness;
 use crate::worlds::{Spec, node_id};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::JobEvent;
@@ -15,31 +15,31 @@ const BACK_AND_AHEAD: [Span; 2] = [Span(-3600.0), Span(3600.0)];
 #[test]
 fn a_boot_has_its_time_whatever_happens_to_the_clock() {
     for by in BACK_AND_AHEAD {
-        let mut scene = Scene::new("a");
-        scene.begin();
-        let due = scene.pool.due().expect("it is not waited for without end");
-        assert_eq!(due - scene.built.moment(), Span(60.0));
-        scene.built.set_clock(by);
-        assert_eq!(scene.step(Event::Clock), [], "no time has passed");
-        assert_eq!(scene.pool.due(), Some(due));
-        scene.built.wait_until(due);
-        let effects = scene.step(Event::Clock);
-        assert!(matches!(&effects[..], [Effect::Abandon { node }] if *node == scene.nodes[0]), "{effects:?}");
+        let mut harness = PoolHarness::new("a");
+        harness.start_launches();
+        let due = harness.pool.due().expect("it is not waited for without end");
+        assert_eq!(due - harness.built.moment(), Span(60.0));
+        harness.built.set_clock(by);
+        assert_eq!(harness.step(Event::Clock), [], "no time has passed");
+        assert_eq!(harness.pool.due(), Some(due));
+        harness.built.wait_until(due);
+        let effects = harness.step(Event::Clock);
+        assert!(matches!(&effects[..], [Effect::Abandon { node }] if *node == harness.nodes[0]), "{effects:?}");
     }
 }
 
 #[test]
 fn a_request_that_found_no_quota_rests_as_long_as_ever() {
     for by in BACK_AND_AHEAD {
-        let mut scene = Scene::new("a");
-        scene.begin();
+        let mut harness = PoolHarness::new("a");
+        harness.start_launches();
         let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
-        scene.step(Event::JobUpdate(scene.nodes[0].clone(), refused));
-        scene.built.snapshot.remove_node(&scene.nodes[0]);
-        scene.built.set_clock(by);
-        assert_eq!(scene.step(Event::Wake), [], "it rests");
-        scene.built.wait_until(scene.pool.due().expect("it is tried again"));
-        assert!(matches!(&scene.step(Event::Clock)[..], [Effect::Extend { .. }]));
+        harness.step(Event::JobUpdate(harness.nodes[0].clone(), refused));
+        harness.built.snapshot.remove_node(&harness.nodes[0]);
+        harness.built.set_clock(by);
+        assert_eq!(harness.step(Event::Wake), [], "it rests");
+        harness.built.wait_until(harness.pool.due().expect("it is tried again"));
+        assert!(matches!(&harness.step(Event::Clock)[..], [Effect::Extend { .. }]));
     }
 }
 
@@ -47,7 +47,7 @@ fn a_request_that_found_no_quota_rests_as_long_as_ever() {
 fn what_could_not_be_deleted_rests_as_long_as_ever() {
     for by in BACK_AND_AHEAD {
         let nodes = vec!["1 labels=a used".to_owned()];
-        let mut built = Scene::of(&Spec { hosts: vec!["h1 labels=a".to_owned()], nodes, ..Spec::default() }).built;
+        let mut built = PoolHarness::from_spec(&Spec { hosts: vec!["h1 labels=a".to_owned()], nodes, ..Spec::default() }).built;
         let mut planner = CleanupPlanner::new(Span(28_800.0));
         let deletions = |effects: Vec<planner::Effect>| effects.len();
         assert_eq!(deletions(planner.step(planner::Event::Wake, &built.world())), 1);

@@ -6,7 +6,7 @@ use crate::worlds::{Built, LAUNCHER, NOW, Spec, build, node_id, pool_id, request
 use nodepool_driver::error::{CloudError, FailureKind};
 use nodepool_driver::facts::{Facts, LabelImage, LaunchLabel, Launching, Login};
 use nodepool_driver::instance::Instance;
-use nodepool_driver::job::{Job, LaunchOrder, Outcome};
+use nodepool_driver::job::{Job, LaunchOrder, LaunchOrder, Outcome};
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::records::ids::{ExternalId, LabelName, LauncherId, NodeId, PoolId, RequestId};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
@@ -20,24 +20,24 @@ use nodepool_policy::request::fulfillment::Finish;
 use nodepool_policy::scheduler::shared_pools::Board;
 
 /// A pool that launches nodes of the label `a`, without a check, and a request for some.
-pub struct Scene {
+pub struct PoolHarness {
     pub built: Built,
     pub pool: Pool,
     pub request: RequestId,
     pub nodes: Vec<NodeId>,
 }
 
-impl Scene {
+impl PoolHarness {
     pub fn new(wishes: &str) -> Self {
         // A label is one that a host has; the facts take no notice of the host.
-        Self::of(&Spec {
+        Self::from_spec(&Spec {
             hosts: vec!["h1 labels=a".to_owned()],
             requests: vec![format!("200-1 {wishes}")],
             ..Spec::default()
         })
     }
 
-    pub fn of(spec: &Spec) -> Self {
+    pub fn from_spec(spec: &Spec) -> Self {
         let mut built = build(spec);
         let label = LaunchLabel {
             need: Some(Amounts::none().with("instances", 1.0)),
@@ -66,17 +66,17 @@ impl Scene {
     }
 
     /// With room for so many, idle nodes among them.
-    pub fn crowded(room: f64, request: &str, nodes: &[&str]) -> Self {
-        let mut scene = Self::of(&Spec {
+    pub fn with_capacity(room: f64, request: &str, nodes: &[&str]) -> Self {
+        let mut harness = Self::from_spec(&Spec {
             hosts: vec!["h1 labels=a,b".to_owned()],
             nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
             requests: vec![request.to_owned()],
             ..Spec::default()
         });
-        let facts = (*scene.built.facts["lab"]).clone();
+        let facts = (*harness.built.facts["lab"]).clone();
         let facts = Facts { limits: Amounts::unlimited().with("instances", room), ..facts };
-        scene.built.facts.insert("lab".into(), Arc::new(facts));
-        scene
+        harness.built.facts.insert("lab".into(), Arc::new(facts));
+        harness
     }
 
     pub fn step(&mut self, event: Event) -> Vec<Effect> {
@@ -88,15 +88,15 @@ impl Scene {
     }
 
     /// With a request that waited for room and is about to get some.
-    pub fn extending() -> Self {
-        let mut scene = Self::new("a");
-        scene.begin();
+    pub fn about_to_extend() -> Self {
+        let mut harness = Self::new("a");
+        harness.start_launches();
         let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
-        scene.step(Event::JobUpdate(scene.nodes[0].clone(), refused));
-        scene.built.snapshot.remove_node(&scene.nodes[0]);
-        scene.built.now = NOW + Span(5.0);
-        assert!(matches!(&scene.step(Event::Clock)[..], [Effect::Extend { .. }]));
-        scene
+        harness.step(Event::JobUpdate(harness.nodes[0].clone(), refused));
+        harness.built.snapshot.remove_node(&harness.nodes[0]);
+        harness.built.now = NOW + Span(5.0);
+        assert!(matches!(&harness.step(Event::Clock)[..], [Effect::Extend { .. }]));
+        harness
     }
 
     /// Carries a write out.
@@ -108,7 +108,7 @@ impl Scene {
     }
 
     /// Until the launches have begun.
-    pub fn begin(&mut self) {
+    pub fn start_launches(&mut self) {
         let taken_up = self.step(Event::Wake);
         let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
         let others = self.built.snapshot.node_count() * 10;
@@ -159,22 +159,22 @@ impl Scene {
 // Seed 76 of the simulated hours: the launcher tried without end and without a pause.
 #[test]
 fn an_eviction_that_failed_is_not_tried_again_on_the_same_picture() {
-    let mut scene = Scene::crowded(1.0, "200-1 a", &["7 labels=b age=400"]);
+    let mut harness = PoolHarness::with_capacity(1.0, "200-1 a", &["7 labels=b age=400"]);
     let evicts = |effects: Vec<Effect>| effects.iter().any(|effect| matches!(effect, Effect::Evict(_)));
-    let woken = scene.step(Event::Wake);
+    let woken = harness.step(Event::Wake);
     assert!(evicts(woken.clone()), "the idle node makes room: {woken:?}");
-    scene.step(Event::Claimed(scene.request.clone(), Ok(Vec::new())));
-    assert!(!evicts(scene.step(Event::Evicted(Err(WriteError::Conflict)))));
-    assert!(!evicts(scene.step(Event::Wake)), "nothing has changed");
-    scene.built.snapshot.revision += 1;
-    assert!(evicts(scene.step(Event::Wake)), "something has");
-    scene.step(Event::Evicted(Err(WriteError::Conflict)));
-    assert!(evicts(scene.step(Event::Tick)), "nor is it given up for good");
+    harness.step(Event::Claimed(harness.request.clone(), Ok(Vec::new())));
+    assert!(!evicts(harness.step(Event::Evicted(Err(WriteError::Conflict)))));
+    assert!(!evicts(harness.step(Event::Wake)), "nothing has changed");
+    harness.built.snapshot.revision += 1;
+    assert!(evicts(harness.step(Event::Wake)), "something has");
+    harness.step(Event::Evicted(Err(WriteError::Conflict)));
+    assert!(evicts(harness.step(Event::Tick)), "nor is it given up for good");
 }
 
 /// The idle node that goes to make room for a request, where there is room for so many.
 fn evicted(room: f64, request: &str, nodes: &[&str]) -> Option<String> {
-    let effects = Scene::crowded(room, request, nodes).step(Event::Wake);
+    let effects = PoolHarness::with_capacity(room, request, nodes).step(Event::Wake);
     effects.into_iter().find_map(|effect| match effect {
         Effect::Evict(change) => Some(change.id.to_string()),
         _ => None,
@@ -204,7 +204,7 @@ fn what_nobody_can_take_makes_room() {
     assert_eq!(evicted("200-1 a,b,a", &of_one_zone), None, "both are needed, and it is not for one more");
 }
 
-fn the_finish(effects: &[Effect]) -> &Finish {
+fn finish_of(effects: &[Effect]) -> &Finish {
     match effects {
         [Effect::Finish { finish, .. }] => finish,
         other => panic!("the request ends: {other:?}"),
@@ -214,16 +214,16 @@ fn the_finish(effects: &[Effect]) -> &Finish {
 // zookeeper.md check 27
 #[test]
 fn a_node_whose_write_failed_is_ready_by_the_end_of_its_request() {
-    let mut scene = Scene::new("a,a");
-    scene.begin();
-    let [Effect::Save(first)] = &scene.launched(0)[..] else { panic!("what is ready is not to be lost") };
+    let mut harness = PoolHarness::new("a,a");
+    harness.start_launches();
+    let [Effect::Save(first)] = &harness.launched(0)[..] else { panic!("what is ready is not to be lost") };
     assert_eq!(first.record.state, NodeState::Ready);
     let lost = Err(WriteError::Failed("the connection was lost".to_owned()));
-    assert_eq!(scene.step(Event::Saved(scene.nodes[0].clone(), lost)), []);
-    let [Effect::Save(second)] = &scene.launched(1)[..] else { panic!("the same for the second") };
-    scene.apply(second);
-    let effects = scene.step(Event::Saved(scene.nodes[1].clone(), Ok(())));
-    let [(_, again), (_, written)] = &the_finish(&effects).nodes[..] else { panic!("both are in it") };
+    assert_eq!(harness.step(Event::Saved(harness.nodes[0].clone(), lost)), []);
+    let [Effect::Save(second)] = &harness.launched(1)[..] else { panic!("the same for the second") };
+    harness.apply(second);
+    let effects = harness.step(Event::Saved(harness.nodes[1].clone(), Ok(())));
+    let [(_, again), (_, written)] = &finish_of(&effects).nodes[..] else { panic!("both are in it") };
     let again = again.as_ref().expect("the first is written now");
     assert_eq!((again.record.state, &again.record.external_id), (NodeState::Ready, &"server-0".into()));
     assert_eq!(*written, None);
@@ -231,29 +231,29 @@ fn a_node_whose_write_failed_is_ready_by_the_end_of_its_request() {
 
 #[test]
 fn a_node_that_is_not_seen_to_be_ready_is_written_with_the_end_of_its_request() {
-    let mut scene = Scene::new("a,a");
-    scene.begin();
+    let mut harness = PoolHarness::new("a,a");
+    harness.start_launches();
     for node in 0..2 {
-        assert!(matches!(&scene.launched(node)[..], [Effect::Save(_)]));
+        assert!(matches!(&harness.launched(node)[..], [Effect::Save(_)]));
     }
-    assert_eq!(scene.step(Event::Saved(scene.nodes[0].clone(), Ok(()))), []);
+    assert_eq!(harness.step(Event::Saved(harness.nodes[0].clone(), Ok(()))), []);
     // The picture is older than these answers.
-    let effects = scene.step(Event::Saved(scene.nodes[1].clone(), Ok(())));
-    let written = the_finish(&effects).nodes.iter().map(|(_, change)| change.as_ref().unwrap().record.state);
+    let effects = harness.step(Event::Saved(harness.nodes[1].clone(), Ok(())));
+    let written = finish_of(&effects).nodes.iter().map(|(_, change)| change.as_ref().unwrap().record.state);
     assert_eq!(written.collect::<Vec<_>>(), [NodeState::Ready, NodeState::Ready]);
 }
 
 // Seed 9987 of the simulated hours: servers were made for nodes that were gone before they were begun.
 #[test]
 fn a_request_whose_new_node_is_removed_before_it_begins_is_given_back() {
-    let mut scene = Scene::new("a,a");
-    let taken_up = scene.step(Event::Wake);
+    let mut harness = PoolHarness::new("a,a");
+    let taken_up = harness.step(Event::Wake);
     let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
     let (left, gone) = (node_id("1"), node_id("2"));
     let record = Stored { record: Arc::new(claim.build[0].clone()), version: 0, mzxid: 1, mtime_ms: 0 };
-    scene.built.snapshot.put_node(left.clone(), record);
-    let effects = scene.step(Event::Claimed(scene.request.clone(), Ok(vec![left.clone(), gone.clone()])));
-    let finish = the_finish(&effects);
+    harness.built.snapshot.put_node(left.clone(), record);
+    let effects = harness.step(Event::Claimed(harness.request.clone(), Ok(vec![left.clone(), gone.clone()])));
+    let finish = finish_of(&effects);
     assert_eq!(finish.request.as_ref().unwrap().record.state, RequestState::Requested);
     let [(first, Some(change)), (second, None)] = &finish.nodes[..] else { panic!("{:?}", finish.nodes) };
     assert_eq!((first, second, change.record.state), (&left, &gone, NodeState::Deleting));
@@ -261,23 +261,23 @@ fn a_request_whose_new_node_is_removed_before_it_begins_is_given_back() {
 
 #[test]
 fn a_node_that_somebody_took_meanwhile_is_not_given_and_not_freed() {
-    let mut scene = Scene::crowded(3.0, "200-1 a,b", &["7 labels=a"]);
-    let taken_up = scene.step(Event::Wake);
+    let mut harness = PoolHarness::with_capacity(3.0, "200-1 a,b", &["7 labels=a"]);
+    let taken_up = harness.step(Event::Wake);
     let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
-    scene.apply(&claim.reuse[0]);
-    let (request, made) = (scene.request.clone(), node_id("8"));
+    harness.apply(&claim.reuse[0]);
+    let (request, made) = (harness.request.clone(), node_id("8"));
     let record = Stored { record: Arc::new(claim.build[0].clone()), version: 0, mzxid: 1, mtime_ms: 0 };
-    scene.built.snapshot.put_node(made.clone(), record);
-    scene.nodes = vec![made.clone()];
-    let begun = scene.step(Event::Claimed(request.clone(), Ok(vec![made])));
+    harness.built.snapshot.put_node(made.clone(), record);
+    harness.nodes = vec![made.clone()];
+    let begun = harness.step(Event::Claimed(request.clone(), Ok(vec![made])));
     let [Effect::Begin { nodes, .. }] = &begun[..] else { panic!("the node is building next") };
-    nodes.iter().for_each(|change| scene.apply(change));
-    scene.step(Event::Begun(request, Ok(())));
+    nodes.iter().for_each(|change| harness.apply(change));
+    harness.step(Event::Begun(request, Ok(())));
     let mut taken = claim.reuse[0].clone();
     taken.record.allocated_to = Some(request_id("200-2"));
-    scene.apply(&taken);
-    let effects = scene.launched(0);
-    let finish = the_finish(&effects);
+    harness.apply(&taken);
+    let effects = harness.launched(0);
+    let finish = finish_of(&effects);
     assert_eq!(finish.request.as_ref().unwrap().record.state, RequestState::Requested);
     let [(_, None), (_, Some(freed))] = &finish.nodes[..] else { panic!("only ours is freed: {:?}", finish.nodes) };
     assert_eq!((freed.record.state, &freed.record.allocated_to), (NodeState::Ready, &None));
@@ -286,71 +286,71 @@ fn a_node_that_somebody_took_meanwhile_is_not_given_and_not_freed() {
 // drivers.md 1.7.3: every attempt is prepared anew. A fault run showed it: twenty attempts with an image that was no more.
 #[test]
 fn each_attempt_boots_from_what_is_the_newest_upload_by_then() {
-    let mut scene = Scene::new("a");
-    let mut facts = Facts::clone(&scene.built.facts["lab"]);
+    let mut harness = PoolHarness::new("a");
+    let mut facts = Facts::clone(&harness.built.facts["lab"]);
     let mut launching = Launching::clone(facts.launching.as_ref().unwrap());
     launching.attempts = 4;
     let label = launching.labels.values_mut().next().unwrap().get_mut(&LabelName::from("a")).unwrap();
     label.image = LabelImage::Disk("debian".into());
     facts.launching = Some(Arc::new(launching));
-    scene.built.facts.insert("lab".into(), Arc::new(facts));
+    harness.built.facts.insert("lab".into(), Arc::new(facts));
     let key = |number: &str| UploadKey {
         provider: "lab".into(),
         image: "debian".into(),
         build: "b".into(),
         upload: number.into(),
     };
-    let upload = |scene: &mut Scene, number: &str, age: f64| {
+    let upload = |harness: &mut PoolHarness, number: &str, age: f64| {
         let mut upload = ImageUpload::bare(UploadState::Ready, Timestamp(age));
         upload.external_id = Some(ExternalId::text(format!("image-{number}")));
         let stored = Stored { record: Arc::new(upload), version: 0, mzxid: 1, mtime_ms: 0 };
-        scene.built.snapshot.images.put_upload(key(number), stored);
+        harness.built.snapshot.images.put_upload(key(number), stored);
     };
-    upload(&mut scene, "1", 1.0);
-    let fail = |scene: &mut Scene| {
+    upload(&mut harness, "1", 1.0);
+    let fail = |harness: &mut PoolHarness| {
         let gone = CloudError::Failed { kind: FailureKind::Unknown, detail: "no such image".to_owned() };
-        let effects = scene.step(Event::JobUpdate(scene.nodes[0].clone(), JobEvent::Finished(Err(gone))));
+        let effects = harness.step(Event::JobUpdate(harness.nodes[0].clone(), JobEvent::Finished(Err(gone))));
         effects.into_iter().find_map(|effect| match effect {
             Effect::Submit { job: Job::Launch(order), .. } => Some(order.image.clone().map(|id| id.to_string())),
             _ => None,
         })
     };
-    scene.begin();
-    let image_id = |scene: &Scene| scene.built.snapshot.node(&scene.nodes[0]).unwrap().record.image_id.clone();
-    assert_eq!(image_id(&scene), Some(key("1").image_id()));
-    upload(&mut scene, "2", 2.0);
-    assert_eq!(fail(&mut scene), Some(Some("image-2".to_owned())));
-    scene.built.snapshot.images.remove_upload(&key("1"));
-    scene.built.snapshot.images.remove_upload(&key("2"));
-    assert_eq!(fail(&mut scene), Some(None), "there is none, and the driver says so");
-    upload(&mut scene, "3", 3.0);
-    assert_eq!(fail(&mut scene), Some(Some("image-3".to_owned())));
-    let effects = scene.launched(0);
-    let [(_, Some(change))] = &the_finish(&effects).nodes[..] else { panic!("the node is written") };
+    harness.start_launches();
+    let image_id = |harness: &PoolHarness| harness.built.snapshot.node(&harness.nodes[0]).unwrap().record.image_id.clone();
+    assert_eq!(image_id(&harness), Some(key("1").image_id()));
+    upload(&mut harness, "2", 2.0);
+    assert_eq!(fail(&mut harness), Some(Some("image-2".to_owned())));
+    harness.built.snapshot.images.remove_upload(&key("1"));
+    harness.built.snapshot.images.remove_upload(&key("2"));
+    assert_eq!(fail(&mut harness), Some(None), "there is none, and the driver says so");
+    upload(&mut harness, "3", 3.0);
+    assert_eq!(fail(&mut harness), Some(Some("image-3".to_owned())));
+    let effects = harness.launched(0);
+    let [(_, Some(change))] = &finish_of(&effects).nodes[..] else { panic!("the node is written") };
     assert_eq!(change.record.image_id, Some(key("3").image_id()), "what it booted from");
 }
 
 /// The zones are tried one after another, each once.
 #[test]
 fn a_request_whose_zones_have_gone_gets_others_as_long_as_there_are_some() {
-    let mut scene = Scene::new("a");
-    let mut facts = Facts::clone(&scene.built.facts["lab"]);
+    let mut harness = PoolHarness::new("a");
+    let mut facts = Facts::clone(&harness.built.facts["lab"]);
     let launching = Launching::clone(facts.launching.as_ref().unwrap());
     facts.launching = Some(Arc::new(Launching { zones: vec!["z1".to_owned(), "z2".to_owned()], ..launching }));
-    scene.built.facts.insert("lab".into(), Arc::new(facts));
-    scene.begin();
-    let refuse = |scene: &mut Scene, zone: &str| {
+    harness.built.facts.insert("lab".into(), Arc::new(facts));
+    harness.start_launches();
+    let refuse = |harness: &mut PoolHarness, zone: &str| {
         let refused = JobEvent::Finished(Err(CloudError::NoZone(zone.to_owned())));
-        scene.step(Event::JobUpdate(scene.nodes[0].clone(), refused))
+        harness.step(Event::JobUpdate(harness.nodes[0].clone(), refused))
     };
     for (gone, next) in [("z2", "z1"), ("z1", "z2")] {
-        let effects = refuse(&mut scene, gone);
+        let effects = refuse(&mut harness, gone);
         assert!(effects.contains(&Effect::Refresh), "the zones are looked up again: {effects:?}");
-        let node = scene.nodes[0].clone();
-        scene.built.snapshot.remove_node(&node);
-        assert_eq!(scene.extend().zone.as_deref(), Some(next));
+        let node = harness.nodes[0].clone();
+        harness.built.snapshot.remove_node(&node);
+        assert_eq!(harness.extend().zone.as_deref(), Some(next));
     }
-    let effects = refuse(&mut scene, "z2");
+    let effects = refuse(&mut harness, "z2");
     let finish = effects.iter().find_map(|effect| match effect {
         Effect::Finish { finish, .. } => Some(finish),
         _ => None,
@@ -361,135 +361,135 @@ fn a_request_whose_zones_have_gone_gets_others_as_long_as_there_are_some() {
 // zookeeper.md check 37 and R45
 #[test]
 fn what_the_cloud_has_no_quota_for_goes_and_the_other_nodes_wait_for_it() {
-    let mut scene = Scene::new("a,a");
-    scene.begin();
-    let [Effect::Save(first)] = &scene.launched(0)[..] else { panic!("what is ready is not to be lost") };
-    scene.apply(first);
-    assert_eq!(scene.step(Event::Saved(scene.nodes[0].clone(), Ok(()))), []);
+    let mut harness = PoolHarness::new("a,a");
+    harness.start_launches();
+    let [Effect::Save(first)] = &harness.launched(0)[..] else { panic!("what is ready is not to be lost") };
+    harness.apply(first);
+    assert_eq!(harness.step(Event::Saved(harness.nodes[0].clone(), Ok(()))), []);
     let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
-    let effects = scene.step(Event::JobUpdate(scene.nodes[1].clone(), refused));
+    let effects = harness.step(Event::JobUpdate(harness.nodes[1].clone(), refused));
     let released = effects.iter().find_map(|effect| match effect {
         Effect::Release(nodes) => Some(nodes.clone()),
         _ => None,
     });
     let [(node, Some(aborted))] = &released.expect("the second goes")[..] else { panic!("and only that") };
-    assert_eq!((node, aborted.record.state), (&scene.nodes[1], NodeState::Aborted));
+    assert_eq!((node, aborted.record.state), (&harness.nodes[1], NodeState::Aborted));
     assert!(
         effects.contains(&Effect::Refresh) && !effects.iter().any(|effect| matches!(effect, Effect::Finish { .. }))
     );
-    assert!(scene.pool.is_paused());
-    scene.built.snapshot.remove_node(node);
+    assert!(harness.pool.is_paused());
+    harness.built.snapshot.remove_node(node);
 
-    assert_eq!(scene.step(Event::Wake), [], "not at once");
-    scene.extend();
-    let [Effect::Save(second)] = &scene.launched(1)[..] else { panic!("the same for the second") };
-    scene.apply(second);
-    let effects = scene.step(Event::Saved(scene.nodes[1].clone(), Ok(())));
-    let finish = the_finish(&effects).request.as_ref().expect("the request is still there");
-    assert_eq!((finish.record.state, &finish.record.nodes), (RequestState::Fulfilled, &scene.nodes));
+    assert_eq!(harness.step(Event::Wake), [], "not at once");
+    harness.extend();
+    let [Effect::Save(second)] = &harness.launched(1)[..] else { panic!("the same for the second") };
+    harness.apply(second);
+    let effects = harness.step(Event::Saved(harness.nodes[1].clone(), Ok(())));
+    let finish = finish_of(&effects).request.as_ref().expect("the request is still there");
+    assert_eq!((finish.record.state, &finish.record.nodes), (RequestState::Fulfilled, &harness.nodes));
 }
 
 #[test]
 fn an_extension_that_failed_is_tried_again_on_the_next_picture() {
-    let mut scene = Scene::extending();
-    let request = scene.request.clone();
-    assert_eq!(scene.step(Event::Claimed(request, Err(WriteError::Conflict))), []);
-    assert_eq!(scene.step(Event::Wake), [], "the same picture");
-    scene.built.snapshot.revision += 1;
-    assert!(matches!(&scene.step(Event::Wake)[..], [Effect::Extend { .. }]));
+    let mut harness = PoolHarness::about_to_extend();
+    let request = harness.request.clone();
+    assert_eq!(harness.step(Event::Claimed(request, Err(WriteError::Conflict))), []);
+    assert_eq!(harness.step(Event::Wake), [], "the same picture");
+    harness.built.snapshot.revision += 1;
+    assert!(matches!(&harness.step(Event::Wake)[..], [Effect::Extend { .. }]));
 }
 
 // Seed 16220 of the simulated hours: more servers than a provider may have.
 #[test]
 fn what_a_claim_took_whose_answer_was_lost_is_not_there_for_others() {
     let refuse = |error: WriteError| {
-        let mut scene = Scene::crowded(1.0, "200-1 a", &[]);
-        assert!(matches!(&scene.step(Event::Wake)[..], [Effect::Claim(_)]));
-        scene.step(Event::Claimed(scene.request.clone(), Err(error)));
-        scene.built.snapshot.revision += 1;
-        scene
+        let mut harness = PoolHarness::with_capacity(1.0, "200-1 a", &[]);
+        assert!(matches!(&harness.step(Event::Wake)[..], [Effect::Claim(_)]));
+        harness.step(Event::Claimed(harness.request.clone(), Err(error)));
+        harness.built.snapshot.revision += 1;
+        harness
     };
-    let mut scene = refuse(WriteError::Conflict);
+    let mut harness = refuse(WriteError::Conflict);
     assert!(
-        matches!(&scene.step(Event::Wake)[..], [Effect::Claim(claim)] if claim.build.len() == 1),
+        matches!(&harness.step(Event::Wake)[..], [Effect::Claim(claim)] if claim.build.len() == 1),
         "it was not made"
     );
-    let mut scene = refuse(WriteError::Failed("the connection was lost".to_owned()));
-    let effects = scene.step(Event::Wake);
+    let mut harness = refuse(WriteError::Failed("the connection was lost".to_owned()));
+    let effects = harness.step(Event::Wake);
     assert!(
         !effects.iter().any(|effect| matches!(effect, Effect::Claim(claim) if !claim.build.is_empty())),
         "{effects:?}"
     );
-    let due = scene.pool.due().expect("it is looked at again");
-    scene.step(Event::Claimed(scene.request.clone(), Ok(Vec::new())));
-    scene.built.wait_until(due);
-    assert!(matches!(&scene.step(Event::Clock)[..], [Effect::Extend { build, .. }] if build.len() == 1));
+    let due = harness.pool.due().expect("it is looked at again");
+    harness.step(Event::Claimed(harness.request.clone(), Ok(Vec::new())));
+    harness.built.wait_until(due);
+    assert!(matches!(&harness.step(Event::Clock)[..], [Effect::Extend { build, .. }] if build.len() == 1));
 }
 
 // Seed 23424 of the simulated hours: each failed attempt to wait for room had the pool say that it lacks none, and each time
 // that it was written there was another picture to try it on.
 #[test]
 fn who_lacks_room_lacks_it_still_when_a_write_failed() {
-    let mut scene = Scene::crowded(1.0, "200-1 a", &["8 labels=b allocated=200-9"]);
-    let effects = scene.step(Event::Wake);
+    let mut harness = PoolHarness::with_capacity(1.0, "200-1 a", &["8 labels=b allocated=200-9"]);
+    let effects = harness.step(Event::Wake);
     assert!(matches!(&effects[..], [Effect::Claim(claim)] if claim.build.is_empty()), "{effects:?}");
-    scene.step(Event::Claimed(scene.request.clone(), Err(WriteError::Conflict)));
-    assert_eq!(scene.step(Event::Wake), []);
-    assert!(scene.pool.is_paused());
+    harness.step(Event::Claimed(harness.request.clone(), Err(WriteError::Conflict)));
+    assert_eq!(harness.step(Event::Wake), []);
+    assert!(harness.pool.is_paused());
 
     let mut board = Board::default();
     let elsewhere = PoolId::new("elsewhere", "main");
-    board.begin_try(&elsewhere, &scene.request);
-    scene.pool.set_tried(&board);
-    scene.built.snapshot.revision += 1;
-    assert_eq!(scene.step(Event::Wake), [], "another pool of this process is about to take it");
-    assert!(scene.pool.is_paused());
+    board.begin_try(&elsewhere, &harness.request);
+    harness.pool.set_tried(&board);
+    harness.built.snapshot.revision += 1;
+    assert_eq!(harness.step(Event::Wake), [], "another pool of this process is about to take it");
+    assert!(harness.pool.is_paused());
 
-    scene.built.snapshot.remove_request(&scene.request.clone());
-    scene.built.snapshot.revision += 1;
-    scene.step(Event::Wake);
-    assert!(!scene.pool.is_paused());
+    harness.built.snapshot.remove_request(&harness.request.clone());
+    harness.built.snapshot.revision += 1;
+    harness.step(Event::Wake);
+    assert!(!harness.pool.is_paused());
 }
 
 // Seed 11995 of the simulated hours: a request waited for ever for the room that its own nodes took.
 #[test]
 fn what_an_extension_made_whose_answer_was_lost_is_taken_in() {
     let lost = Err(WriteError::Failed("the connection was lost".to_owned()));
-    let mut scene =
-        Scene::crowded(3.0, "200-1 a,a,b", &["7 labels=b", "8 labels=b allocated=200-9", "9 labels=b allocated=200-9"]);
-    let claimed = scene.step(Event::Wake);
+    let mut harness =
+        PoolHarness::with_capacity(3.0, "200-1 a,a,b", &["7 labels=b", "8 labels=b allocated=200-9", "9 labels=b allocated=200-9"],);
+    let claimed = harness.step(Event::Wake);
     assert!(
         claimed.iter().any(|effect| matches!(effect, Effect::Claim(claim) if claim.build.is_empty())),
         "{claimed:?}"
     );
-    scene.step(Event::Claimed(scene.request.clone(), Ok(Vec::new())));
+    harness.step(Event::Claimed(harness.request.clone(), Ok(Vec::new())));
     for id in ["8", "9"] {
-        scene.built.snapshot.remove_node(&node_id(id));
+        harness.built.snapshot.remove_node(&node_id(id));
     }
-    scene.built.snapshot.revision += 1;
-    let effects = scene.step(Event::Wake);
+    harness.built.snapshot.revision += 1;
+    let effects = harness.step(Event::Wake);
     let [Effect::Extend { reuse, build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
     assert_eq!((reuse.len(), build.len()), (1, 2));
-    scene.step(Event::Claimed(scene.request.clone(), lost));
-    scene.apply(&reuse[0]);
+    harness.step(Event::Claimed(harness.request.clone(), lost));
+    harness.apply(&reuse[0]);
     for (id, record) in ["11", "12"].iter().zip(build) {
         let stored = Stored { record: Arc::new(record.clone()), version: 0, mzxid: 1, mtime_ms: 0 };
-        scene.built.snapshot.put_node(node_id(id), stored);
+        harness.built.snapshot.put_node(node_id(id), stored);
     }
-    scene.built.snapshot.revision += 1;
-    let effects = scene.step(Event::Wake);
+    harness.built.snapshot.revision += 1;
+    let effects = harness.step(Event::Wake);
     let [Effect::Begin { nodes, .. }] = &effects[..] else { panic!("it has all that it wants: {effects:?}") };
     assert_eq!(nodes.iter().map(|change| &change.id).collect::<Vec<_>>(), [&node_id("11"), &node_id("12")]);
-    nodes.iter().for_each(|change| scene.apply(change));
-    scene.step(Event::Begun(scene.request.clone(), Ok(())));
-    scene.nodes = vec![node_id("11"), node_id("12")];
+    nodes.iter().for_each(|change| harness.apply(change));
+    harness.step(Event::Begun(harness.request.clone(), Ok(())));
+    harness.nodes = vec![node_id("11"), node_id("12")];
     for node in 0..2 {
-        let [Effect::Save(saved)] = &scene.launched(node)[..] else { panic!("what is ready is not to be lost") };
-        scene.apply(saved);
+        let [Effect::Save(saved)] = &harness.launched(node)[..] else { panic!("what is ready is not to be lost") };
+        harness.apply(saved);
     }
-    scene.step(Event::Saved(scene.nodes[0].clone(), Ok(())));
-    let effects = scene.step(Event::Saved(scene.nodes[1].clone(), Ok(())));
-    let request = the_finish(&effects).request.as_ref().unwrap();
+    harness.step(Event::Saved(harness.nodes[0].clone(), Ok(())));
+    let effects = harness.step(Event::Saved(harness.nodes[1].clone(), Ok(())));
+    let request = finish_of(&effects).request.as_ref().unwrap();
     assert_eq!(request.record.state, RequestState::Fulfilled);
     assert_eq!(request.record.nodes, ["11", "12", "7"].map(node_id));
 }
@@ -510,10 +510,10 @@ fn every_kind_of_failure_is_counted_under_its_own_key() {
         (CloudError::Denied("never".to_owned()), "error.unknown"),
     ];
     for (error, expected) in cases {
-        let mut scene = Scene::new("a");
-        scene.begin();
+        let mut harness = PoolHarness::new("a");
+        harness.start_launches();
         let is_quota = matches!(error, CloudError::Quota(_));
-        let effects = scene.step(Event::JobUpdate(scene.nodes[0].clone(), JobEvent::Finished(Err(error))));
+        let effects = harness.step(Event::JobUpdate(harness.nodes[0].clone(), JobEvent::Finished(Err(error))));
         let reported: Vec<_> = effects
             .iter()
             .filter_map(|effect| match effect {
@@ -521,8 +521,8 @@ fn every_kind_of_failure_is_counted_under_its_own_key() {
                 _ => None,
             })
             .collect();
-        assert_eq!(reported, [(&scene.nodes[0], expected)]);
+        assert_eq!(reported, [(&harness.nodes[0], expected)]);
         let is_over = effects.iter().any(|effect| matches!(effect, Effect::Finish { .. }));
-        assert_eq!((is_over, scene.pool.is_paused()), (!is_quota, is_quota), "{expected}");
+        assert_eq!((is_over, harness.pool.is_paused()), (!is_quota, is_quota), "{expected}");
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::launches::Scene;
-use crate::worlds::{LAUNCHER, NOW, Spec, build, node_id, pool_id, request_id};
+use crate::launches::PoolHarness;
+use crate::worlds::{FixtureSpec,LAUNCHER, NOW, Spec, build, node_id, pool_id, request_id};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::{Facts, Trouble};
 use nodepool_driver::job::JobEvent;
@@ -19,14 +19,14 @@ use nodepool_policy::pool::{Effect, Event, Pool, Probe};
 use nodepool_policy::scheduler::min_ready::{self, MinReady, Wish};
 
 /// Of a label one node shall always be ready.
-fn keeps_one_ready() -> (LabelName, Scene, MinReady) {
+fn keeps_one_ready() -> (LabelName, PoolHarness, MinReady) {
     keeps_ready("a min-ready=1")
 }
 
-fn keeps_ready(label: &str) -> (LabelName, Scene, MinReady) {
-    let scene =
-        Scene::of(&Spec { hosts: vec!["h1 labels=a".to_owned()], labels: vec![label.to_owned()], ..Spec::default() });
-    (LabelName::from("a"), scene, MinReady::default())
+fn keeps_ready(label: &str) -> (LabelName, PoolHarness, MinReady) {
+    let harness =
+        PoolHarness::from_spec(&Spec { hosts: vec!["h1 labels=a".to_owned()], labels: vec![label.to_owned()], ..Spec::default() });
+    (LabelName::from("a"), harness, MinReady::default())
 }
 
 fn is_given_back(effects: &[Effect]) -> bool {
@@ -39,115 +39,116 @@ fn is_given_back(effects: &[Effect]) -> bool {
 
 #[test]
 fn a_pool_that_drains_gives_back_what_it_could_not_get_more_nodes_for() {
-    let mut scene = Scene::extending();
-    assert_eq!(scene.step(Event::Draining), [], "nobody knows yet what comes of it");
-    let request = scene.request.clone();
-    let effects = scene.step(Event::Claimed(request.clone(), Err(WriteError::Conflict)));
+    let mut harness = PoolHarness::about_to_extend();
+    assert_eq!(harness.step(Event::Draining), [], "nobody knows yet what comes of it");
+    let request = harness.request.clone();
+    let effects = harness.step(Event::Claimed(request.clone(), Err(WriteError::Conflict)));
     assert!(is_given_back(&effects), "{effects:?}");
-    scene.step(Event::Finished(request, Ok(())));
-    assert!(scene.pool.is_idle());
+    harness.step(Event::Finished(request, Ok(())));
+    assert!(harness.pool.is_idle());
 }
 
 #[test]
 fn a_pool_that_is_told_to_handle_nothing_gives_back_what_waits() {
-    let mut scene = Scene::extending();
-    scene.step(Event::Claimed(scene.request.clone(), Err(WriteError::Conflict)));
-    let mut section = ProviderConfig::clone(&scene.built.config.providers["lab"]);
+    let mut harness = PoolHarness::about_to_extend();
+    harness.step(Event::Claimed(harness.request.clone(), Err(WriteError::Conflict)));
+    let mut section = ProviderConfig::clone(&harness.built.config.providers["lab"]);
     section.max_concurrency = 0;
-    scene.built.config.providers.insert("lab".into(), Arc::new(section));
-    let effects = scene.step(Event::Wake);
+    harness.built.config.providers.insert("lab".into(), Arc::new(section));
+    let effects = harness.step(Event::Wake);
     assert!(is_given_back(&effects), "{effects:?}");
 }
 
 // Its pool waited for room for it, with a lock that was not its own any more, and nobody else could have it.
 #[test]
 fn a_request_that_waits_is_given_up_when_somebody_has_broken_its_lock() {
-    let mut scene = Scene::crowded(1.0, "200-1 a", &["8 labels=b allocated=200-9"]);
-    assert!(matches!(&scene.step(Event::Wake)[..], [Effect::Claim(_)]));
-    let request = scene.request.clone();
-    scene.step(Event::Claimed(request.clone(), Ok(Vec::new())));
-    assert_eq!(scene.step(Event::Wake), [], "it waits");
-    scene.built.snapshot.remove_request_lock(&request);
-    let effects = scene.step(Event::Wake);
+    let mut harness = PoolHarness::with_capacity(1.0, "200-1 a", &["8 labels=b allocated=200-9"]);
+    assert!(matches!(&harness.step(Event::Wake)[..], [Effect::Claim(_)]));
+    let request = harness.request.clone();
+    harness.step(Event::Claimed(request.clone(), Ok(Vec::new())));
+    assert_eq!(harness.step(Event::Wake), [], "it waits");
+    harness.built.snapshot.remove_request_lock(&request);
+    let effects = harness.step(Event::Wake);
     assert!(matches!(&effects[..], [Effect::Finish { .. }]), "{effects:?}");
-    scene.step(Event::Finished(request, Err(WriteError::Conflict)));
-    assert!(scene.pool.is_idle());
+    harness.step(Event::Finished(request, Err(WriteError::Conflict)));
+    assert!(harness.pool.is_idle());
 }
 
 // What had begun to go in the future, by the clock of then, was waited for until then.
 #[test]
 fn what_goes_in_the_future_is_no_room_to_wait_for() {
-    let mut scene = Scene::crowded(2.0, "200-1 a", &["6 labels=b deleting age=-3600", "7 labels=b age=500"]);
-    let effects = scene.step(Event::Wake);
+    let mut harness = PoolHarness::with_capacity(2.0, "200-1 a", &["6 labels=b deleting age=-3600", "7 labels=b age=500"]);
+    let effects = harness.step(Event::Wake);
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Evict(_))), "{effects:?}");
 }
 
 // Refused at once, it was tried fifty times a second.
 #[test]
 fn a_request_of_our_own_that_is_refused_rests_before_the_next() {
-    let (label, mut scene, mut mind) = keeps_one_ready();
+    let (label, mut harness, mut mind) = keeps_one_ready();
     for pause in [1.0, 2.0, 4.0] {
-        let plan = |mind: &mut MinReady, scene: &Scene| mind.plan(&Default::default(), &scene.built.world());
-        assert_eq!(plan(&mut mind, &scene), [Wish::Submit(label.clone())]);
-        mind.submitted(&label, "event", None, scene.built.moment());
-        assert_eq!(plan(&mut mind, &scene), []);
-        let due = mind.due(scene.built.moment()).expect("it is tried again");
-        assert_eq!(due - scene.built.moment(), Span(pause));
-        scene.built.wait_until(due);
+        let plan = |mind: &mut MinReady, harness: &PoolHarness| {
+            min_ready.plan(&Default::default(), &harness.built.world());
+        assert_eq!(plan(&mut mind, &harness), [Wish::Submit(label.clone())]);
+        mind.submitted(&label, "event", None, harness.built.moment());
+        assert_eq!(plan(&mut mind, &harness), []);
+        let due = mind.due(harness.built.moment()).expect("it is tried again");
+        assert_eq!(due - harness.built.moment(), Span(pause));
+        harness.built.wait_until(due);
     }
 }
 
 #[test]
 fn others_need_not_leave_to_a_pool_what_its_cloud_does_not_let_it_serve() {
-    let mut scene = Scene::new("a");
+    let mut harness = PoolHarness::new("a");
     let trouble = Some(Trouble::NotReady("no answer".to_owned()));
-    let facts = Facts { trouble, seen_at: Facts::unseen().seen_at, ..Facts::clone(&scene.built.facts["lab"]) };
-    scene.built.facts.insert("lab".into(), Arc::new(facts));
-    assert_eq!(scene.step(Event::Wake), []);
-    assert!(scene.pool.is_paused());
+    let facts = Facts { trouble, seen_at: Facts::unseen().seen_at, ..Facts::clone(&harness.built.facts["lab"]) };
+    harness.built.facts.insert("lab".into(), Arc::new(facts));
+    assert_eq!(harness.step(Event::Wake), []);
+    assert!(harness.pool.is_paused());
 }
 
 // A cloud refused to delete one server for ever, and in that pool no idle node made room any more.
 #[test]
 fn a_deletion_that_is_tried_again_and_again_is_no_room_to_wait_for() {
     let deleting = "6 labels=b deleting age=400";
-    let mut scene = Scene::crowded(2.0, "200-1 a", &[deleting, "7 labels=b age=500"]);
-    let wake = |scene: &mut Scene| {
-        let effects = scene.step(Event::Wake);
+    let mut harness = PoolHarness::with_capacity(2.0, "200-1 a", &[deleting, "7 labels=b age=500"]);
+    let wake = |harness: &mut PoolHarness| {
+        let effects = harness.step(Event::Wake);
         effects.iter().any(|effect| matches!(effect, Effect::Evict(change) if change.id == node_id("7")))
     };
     {
-        let world = scene.built.world();
+        let world = harness.built.world();
         let again: Vec<Repair> = rules::spent_nodes(&"lab".into(), |_, _| true, &world).collect();
         let [Repair::Delete { node, .. }] = &again[..] else { panic!("{again:?}") };
         assert_eq!(node.record.state_time, Timestamp(NOW.0 - 400.0), "it goes since the first attempt");
     }
-    assert!(wake(&mut scene));
+    assert!(wake(&mut harness));
     let lately = "6 labels=b deleting age=10";
-    assert!(!wake(&mut Scene::crowded(2.0, "200-1 a", &[lately, "7 labels=b age=500"])), "its room comes");
+    assert!(!wake(&mut PoolHarness::with_capacity(2.0, "200-1 a", &[lately, "7 labels=b age=500"])), "its room comes");
 }
 
 // The node of such a request stayed given to it as long as the session lived.
 #[test]
 fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connection_was_away() {
-    let (label, mut scene, mut mind) = keeps_one_ready();
-    let plan = |mind: &mut MinReady, scene: &Scene| mind.plan(&Default::default(), &scene.built.world());
-    assert_eq!(plan(&mut mind, &scene), [Wish::Submit(label.clone())]);
-    mind.submitted(&label, "event", None, scene.built.moment());
-    scene.built.snapshot.connected = false;
+    let (label, mut harness, mut mind) = keeps_one_ready();
+    let plan = |mind: &mut MinReady, harness: &PoolHarness| mind.plan(&Default::default(), &harness.built.world());
+    assert_eq!(plan(&mut mind, &harness), [Wish::Submit(label.clone())]);
+    mind.submitted(&label, "event", None, harness.built.moment());
+    harness.built.snapshot.connected = false;
     for _ in 0..3 {
-        scene.built.now = scene.built.now + Span(60.0);
-        assert_eq!(plan(&mut mind, &scene), []);
+        harness.built.now = harness.built.now + Span(60.0);
+        assert_eq!(plan(&mut mind, &harness), []);
     }
     let mut record = min_ready::request(&label, "event".to_owned(), NOW);
     record.set_state(RequestState::Fulfilled, NOW);
     let id = request_id("100-7");
-    scene
+    harness
         .built
         .snapshot
         .put_request(id.clone(), Stored { record: Arc::new(record), version: 1, mzxid: 9, mtime_ms: 0 });
-    scene.built.snapshot.connected = true;
-    let wishes = plan(&mut mind, &scene);
+    harness.built.snapshot.connected = true;
+    let wishes = plan(&mut mind, &harness);
     assert!(wishes.contains(&Wish::Finish { request: id, nodes: Vec::new() }), "{wishes:?}");
 }
 
@@ -160,15 +161,15 @@ fn what_was_begun_twice_for_a_request_of_our_own_goes_with_it() {
         nodes: ["1 labels=a init allocated=100-7", "2 labels=a allocated=100-7"].map(str::to_owned).into(),
         ..Spec::default()
     };
-    let (mut scene, mut mind, label) = (Scene::of(&spec), MinReady::default(), LabelName::from("a"));
+    let (mut harness, mut mind, label) = (PoolHarness::from_spec(&spec), MinReady::default(), LabelName::from("a"));
     let id = request_id("100-7");
-    mind.submitted(&label, "event", Some(id.clone()), scene.built.moment());
+    mind.submitted(&label, "event", Some(id.clone()), harness.built.moment());
     let mut record = min_ready::request(&label, "event".to_owned(), NOW);
     record.set_state(RequestState::Fulfilled, NOW);
     record.nodes = vec![node_id("2")];
     let stored = Stored { record: Arc::new(record), version: 1, mzxid: 9, mtime_ms: 0 };
-    scene.built.snapshot.put_request(id, stored);
-    let wishes = mind.plan(&Default::default(), &scene.built.world());
+    harness.built.snapshot.put_request(id, stored);
+    let wishes = mind.plan(&Default::default(), &harness.built.world());
     let finished = wishes.iter().find_map(|wish| match wish {
         Wish::Finish { nodes, .. } => Some(nodes.iter().map(|node| node.record.state).collect::<Vec<_>>()),
         _ => None,
@@ -180,9 +181,9 @@ fn what_was_begun_twice_for_a_request_of_our_own_goes_with_it() {
 #[test]
 fn a_request_for_more_nodes_than_one_write_can_name_fails_at_once() {
     let ask = |nodes: usize| {
-        let mut scene = Scene::new(&vec!["a"; nodes].join(","));
-        let effects = scene.step(Event::Wake);
-        let why = scene.pool.why(&scene.request, &scene.built.snapshot).expect("it was looked at");
+        let mut harness = PoolHarness::new(&vec!["a"; nodes].join(","));
+        let effects = harness.step(Event::Wake);
+        let why = harness.pool.why(&harness.request, &harness.built.snapshot).expect("it was looked at");
         (effects, why.reason)
     };
     let (effects, _) = ask(MOST_NODES);
@@ -196,25 +197,25 @@ fn a_request_for_more_nodes_than_one_write_can_name_fails_at_once() {
 // It got the room that came free before those that somebody waited for.
 #[test]
 fn a_request_of_our_own_that_the_cloud_has_no_quota_for_does_not_wait_for_room() {
-    let mut scene = Scene::new("a");
+    let mut harness = PoolHarness::new("a");
     let own = min_ready::request(&"a".into(), "event".to_owned(), NOW);
-    let mzxid = scene.built.snapshot.request(&scene.request).unwrap().mzxid + 1;
+    let mzxid = harness.built.snapshot.request(&harness.request).unwrap().mzxid + 1;
     let stored = Stored { record: Arc::new(own), version: 1, mzxid, mtime_ms: 0 };
-    assert!(scene.built.snapshot.put_request(scene.request.clone(), stored));
-    scene.begin();
+    assert!(harness.built.snapshot.put_request(harness.request.clone(), stored));
+    harness.start_launches();
     let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
-    let effects = scene.step(Event::JobUpdate(scene.nodes[0].clone(), refused));
+    let effects = harness.step(Event::JobUpdate(harness.nodes[0].clone(), refused));
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Finish { .. })), "{effects:?}");
-    assert!(!scene.pool.is_paused());
+    assert!(!harness.pool.is_paused());
 }
 
 // As many requests as somebody had typed were made, until the memory was full.
 #[test]
 fn nodes_to_be_kept_ready_are_asked_for_in_portions() {
-    let (_, scene, mut mind) = keeps_ready("a min-ready=9e18");
-    let wishes = mind.plan(&Default::default(), &scene.built.world());
+    let (_, harness, mut mind) = keeps_ready("a min-ready=9e18");
+    let wishes = mind.plan(&Default::default(), &harness.built.world());
     assert_eq!(wishes.len(), 1000);
-    assert_eq!(mind.plan(&Default::default(), &scene.built.world()), [], "the next ones when these have come");
+    assert_eq!(mind.plan(&Default::default(), &harness.built.world()), [], "the next ones when these have come");
 }
 
 // It was given to its request with labels that this had not asked for, and the write refused as a defect.
@@ -242,79 +243,79 @@ fn a_node_that_got_other_labels_while_its_host_was_looked_at_is_not_handed_out()
 }
 
 /// A request for two nodes of which the cloud has given one, with whatever else that led to.
-fn served_in_part(scene: &mut Scene, request: &str) -> Vec<Effect> {
-    (scene.request, scene.nodes) = (request_id(request), Vec::new());
-    scene.begin();
-    let [Effect::Save(ready)] = &scene.launched(0)[..] else { panic!("what is ready is not to be lost") };
-    scene.apply(&ready.clone());
-    assert_eq!(scene.step(Event::Saved(scene.nodes[0].clone(), Ok(()))), []);
+fn served_in_part(harness: &mut PoolHarness, request: &str) -> Vec<Effect> {
+    (harness.request, harness.nodes) = (request_id(request), Vec::new());
+    harness.start_launches();
+    let [Effect::Save(ready)] = &harness.launched(0)[..] else { panic!("what is ready is not to be lost") };
+    harness.apply(&ready.clone());
+    assert_eq!(harness.step(Event::Saved(harness.nodes[0].clone(), Ok(()))), []);
     let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
-    let effects = scene.step(Event::JobUpdate(scene.nodes[1].clone(), refused));
-    scene.built.snapshot.remove_node(&scene.nodes[1]);
+    let effects = harness.step(Event::JobUpdate(harness.nodes[1].clone(), refused));
+    harness.built.snapshot.remove_node(&harness.nodes[1]);
     effects
 }
 
 // Each of two waited for the room of the other's node.
 #[test]
 fn of_several_requests_that_wait_with_nodes_the_last_gives_way_to_the_first() {
-    let mut scene = Scene::new("a,a");
-    served_in_part(&mut scene, "200-1");
-    let first = (scene.request.clone(), scene.nodes[0].clone());
-    assert_eq!(scene.step(Event::Wake), [], "it waits alone");
-    scene.built.snapshot.put_request(request_id("200-2"), {
+    let mut harness = PoolHarness::new("a,a");
+    served_in_part(&mut harness, "200-1");
+    let first = (harness.request.clone(), harness.nodes[0].clone());
+    assert_eq!(harness.step(Event::Wake), [], "it waits alone");
+    harness.built.snapshot.put_request(request_id("200-2"), {
         let record = NodeRequest::new(vec!["a".into(), "a".into()], "tester", NOW);
         Stored { record: Arc::new(record), version: 0, mzxid: 50, mtime_ms: 0 }
     });
-    let effects = served_in_part(&mut scene, "200-2");
+    let effects = served_in_part(&mut harness, "200-2");
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Release(_))), "{effects:?}");
-    let effects = scene.step(Event::Wake);
+    let effects = harness.step(Event::Wake);
     let [Effect::Finish { request, finish }] = &effects[..] else { panic!("{effects:?}") };
-    assert_eq!((request, &finish.nodes[0].0), (&request_id("200-2"), &scene.nodes[0]));
+    assert_eq!((request, &finish.nodes[0].0), (&request_id("200-2"), &harness.nodes[0]));
     assert_ne!(*request, first.0);
     // While somebody else has a node of the pool, who will give it back, nobody has to give way.
-    let mut in_use = Node::clone(&scene.built.snapshot.node(&first.1).unwrap().record);
+    let mut in_use = Node::clone(&harness.built.snapshot.node(&first.1).unwrap().record);
     (in_use.state, in_use.allocated_to) = (NodeState::InUse, None);
-    scene
+    harness
         .built
         .snapshot
         .put_node(node_id("90"), Stored { record: Arc::new(in_use), version: 0, mzxid: 60, mtime_ms: 0 });
-    assert!(scene.step(Event::Finished(request_id("200-2"), Err(WriteError::Conflict))).is_empty());
+    assert!(harness.step(Event::Finished(request_id("200-2"), Err(WriteError::Conflict))).is_empty());
 }
 
 // The other pool left the request to this one, which asked its cloud again every five seconds.
 #[test]
 fn others_need_not_leave_to_a_pool_what_its_cloud_has_just_refused() {
-    let mut scene = Scene::of(&Spec {
+    let mut harness = PoolHarness::from_spec(&Spec {
         hosts: vec!["h1 labels=a".to_owned()],
         requests: vec!["200-1 a".to_owned()],
         others: vec!["elsewhere labels=a priority=200".to_owned()],
         ..Spec::default()
     });
-    scene.begin();
+    harness.start_launches();
     let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
-    let effects = scene.step(Event::JobUpdate(scene.nodes[0].clone(), refused));
+    let effects = harness.step(Event::JobUpdate(harness.nodes[0].clone(), refused));
     assert!(is_given_back(&effects), "{effects:?}");
-    scene.built.snapshot.remove_node(&scene.nodes[0]);
-    scene.built.snapshot.remove_request_lock(&scene.request);
-    scene.step(Event::Finished(scene.request.clone(), Ok(())));
-    assert_eq!(scene.step(Event::Wake), [], "it rests");
-    assert!(scene.pool.is_paused());
+    harness.built.snapshot.remove_node(&harness.nodes[0]);
+    harness.built.snapshot.remove_request_lock(&harness.request);
+    harness.step(Event::Finished(harness.request.clone(), Ok(())));
+    assert_eq!(harness.step(Event::Wake), [], "it rests");
+    assert!(harness.pool.is_paused());
 }
 
 // Seed 74703 of the simulated hours: its old node counted as its own, and was given to it once more when it had become idle.
 #[test]
 fn a_node_of_an_earlier_life_of_a_request_is_not_its_own() {
-    let mut scene = Scene::crowded(2.0, "200-1 a,a", &["8 labels=a allocated=200-1", "9 labels=b in-use locked"]);
-    assert!(matches!(&scene.step(Event::Wake)[..], [Effect::Claim(claim)] if claim.reuse.is_empty()));
-    let request = scene.request.clone();
-    scene.step(Event::Claimed(request, Ok(Vec::new())));
-    assert_eq!(scene.step(Event::Wake), [], "whoever had the request before is about to let the node go");
-    let mut free = Node::clone(&scene.built.snapshot.node(&node_id("8")).unwrap().record);
+    let mut harness = PoolHarness::with_capacity(2.0, "200-1 a,a", &["8 labels=a allocated=200-1", "9 labels=b in-use locked"]);
+    assert!(matches!(&harness.step(Event::Wake)[..], [Effect::Claim(claim)] if claim.reuse.is_empty()));
+    let request = harness.request.clone();
+    harness.step(Event::Claimed(request, Ok(Vec::new())));
+    assert_eq!(harness.step(Event::Wake), [], "whoever had the request before is about to let the node go");
+    let mut free = Node::clone(&harness.built.snapshot.node(&node_id("8")).unwrap().record);
     free.allocated_to = None;
-    scene.built.snapshot.put_node(node_id("8"), Stored { record: Arc::new(free), version: 1, mzxid: 70, mtime_ms: 0 });
-    let facts = Facts { limits: Amounts::unlimited(), ..Facts::clone(&scene.built.facts["lab"]) };
-    scene.built.facts.insert("lab".into(), Arc::new(facts));
-    let effects = scene.step(Event::Wake);
+    harness.built.snapshot.put_node(node_id("8"), Stored { record: Arc::new(free), version: 1, mzxid: 70, mtime_ms: 0 });
+    let facts = Facts { limits: Amounts::unlimited(), ..Facts::clone(&harness.built.facts["lab"]) };
+    harness.built.facts.insert("lab".into(), Arc::new(facts));
+    let effects = harness.step(Event::Wake);
     let [Effect::Extend { reuse, build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
     assert_eq!((reuse.len(), build.len()), (1, 1));
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::launches::Scene;
-use crate::worlds::{LAUNCHER, Spec, node_id, request_id};
+use crate::launches::PoolHarness;
+use crate::worlds::{FixtureSpec, Spec, node_id, request_id};
 use nodepool_model::records::ids::{LauncherId, PoolId};
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::snapshot::WriteError;
@@ -12,8 +12,8 @@ use nodepool_policy::pool::{Effect, Event, Pool};
 use nodepool_policy::scheduler::tenant_usage::Taking;
 
 /// Three requests for one node each, of a tenant that may have two.
-fn three_for_two() -> Scene {
-    Scene::of(&Spec {
+fn three_requests_for_two() -> PoolHarness {
+    PoolHarness::from_spec(&Spec {
         hosts: vec!["h1 labels=a".to_owned()],
         requests: ["200-1 a tenant=t", "200-2 a tenant=t", "200-3 a tenant=t"].map(str::to_owned).into(),
         tenants: vec!["t instances=2".to_owned()],
@@ -28,53 +28,53 @@ fn claims(effects: &[Effect]) -> usize {
 // As many as came at once were taken up, before the first of them counted.
 #[test]
 fn requests_that_come_at_once_do_not_exceed_the_limit_of_their_tenant() {
-    let mut scene = three_for_two();
-    assert_eq!(claims(&scene.step(Event::Wake)), 2);
-    let why = scene.pool.why(&request_id("200-3"), &scene.built.snapshot).unwrap();
+    let mut harness = three_requests_for_two();
+    assert_eq!(claims(&harness.step(Event::Wake)), 2);
+    let why = harness.pool.why(&request_id("200-3"), &harness.built.snapshot).unwrap();
     assert_eq!(why.reason, "tenant t is at its limit: needs instances 1, free 0");
-    assert_eq!(claims(&scene.step(Event::Wake)), 0, "nothing has changed");
+    assert_eq!(claims(&harness.step(Event::Wake)), 0, "nothing has changed");
     // Of one it is known that it takes nothing after all.
-    scene.step(Event::Claimed(request_id("200-1"), Err(WriteError::Conflict)));
-    assert_eq!(claims(&scene.step(Event::Wake)), 1);
+    harness.step(Event::Claimed(request_id("200-1"), Err(WriteError::Conflict)));
+    assert_eq!(claims(&harness.step(Event::Wake)), 1);
 }
 
 #[test]
 fn what_a_request_takes_counts_once_its_nodes_are_there() {
-    let mut scene = three_for_two();
-    scene.built.snapshot.remove_request(&request_id("200-3"));
-    scene.built.snapshot.remove_request(&request_id("200-2"));
-    scene.begin();
-    assert!(scene.pool.taking().is_empty(), "the picture shows it");
+    let mut harness = three_requests_for_two();
+    harness.built.snapshot.remove_request(&request_id("200-3"));
+    harness.built.snapshot.remove_request(&request_id("200-2"));
+    harness.start_launches();
+    assert!(harness.pool.taking().is_empty(), "the picture shows it");
     let tenant = "t".into();
-    assert_eq!(scene.built.snapshot.ledger.used_by_tenant(&tenant).get("instances"), 1.0);
+    assert_eq!(harness.built.snapshot.ledger.used_by_tenant(&tenant).get("instances"), 1.0);
 }
 
 // Two pools of one process looked at the same picture.
 #[test]
 fn pools_of_one_process_do_not_exceed_the_limit_together() {
-    let mut scene = three_for_two();
+    let mut harness = three_requests_for_two();
     let other = LauncherId::from("launcher-other-main");
     let taking: Taking =
         [(request_id("200-9"), ("t".into(), Amounts::none().with("instances", 1.0)))].into_iter().collect();
-    assert!(!scene.built.board.put_taking(&other, &taking), "nobody needs to look again");
-    scene.pool.set_tried(&scene.built.board);
-    assert_eq!(claims(&scene.step(Event::Wake)), 1);
-    assert!(scene.built.board.put_taking(&other, &Taking::new()), "there is room for others");
-    scene.pool.set_tried(&scene.built.board);
-    assert_eq!(claims(&scene.step(Event::Wake)), 1);
+    assert!(!harness.built.board.put_taking(&other, &taking), "nobody needs to look again");
+    harness.pool.set_tried(&harness.built.board);
+    assert_eq!(claims(&harness.step(Event::Wake)), 1);
+    assert!(harness.built.board.put_taking(&other, &Taking::new()), "there is room for others");
+    harness.pool.set_tried(&harness.built.board);
+    assert_eq!(claims(&harness.step(Event::Wake)), 1);
 
     // And the other way round.
     let mut second = Pool::new(PoolId::new("lab", "second"), other);
-    let ours = Arc::new(scene.pool.taking().clone());
+    let ours = Arc::new(harness.pool.taking().clone());
     assert_eq!(ours.len(), 2);
-    scene.built.board.put_taking(&LauncherId::from(LAUNCHER), &ours);
-    second.set_tried(&scene.built.board);
-    assert_eq!(claims(&second.step(Event::Wake, &scene.built.world())), 0);
+    harness.built.board.put_taking(&LauncherId::from(LAUNCHER), &ours);
+    second.set_tried(&harness.built.board);
+    assert_eq!(claims(&second.step(Event::Wake, &harness.built.world())), 0);
 }
 
 /// One request for a node of a tenant that may have two.
-fn one_for_two(nodes: &[&str]) -> Scene {
-    Scene::of(&Spec {
+fn one_request_for_two(nodes: &[&str]) -> PoolHarness {
+    PoolHarness::from_spec(&Spec {
         hosts: vec!["h1 labels=a".to_owned()],
         nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
         requests: vec!["200-1 a tenant=t".to_owned(), "200-2 a tenant=t".to_owned()],
@@ -86,41 +86,42 @@ fn one_for_two(nodes: &[&str]) -> Scene {
 // Nodes that were given back unused counted for who had had them, who could then never have another one.
 #[test]
 fn idle_nodes_are_nobodys_whoever_had_them_last() {
-    let used = |nodes: &[&str]| one_for_two(nodes).built.snapshot.ledger.used_by_tenant(&"t".into()).get("instances");
+    let used = |nodes: &[&str]| {
+        one_request_for_two(nodes).built.snapshot.ledger.used_by_tenant(&"t".into()).get("instances");
     assert_eq!(used(&["7 labels=b tenant=t", "8 labels=b tenant=t"]), 0.0);
     for state in ["ready", "building", "in-use", "used", "hold", "deleting"] {
         assert_eq!(used(&[&format!("7 labels=b {state} allocated=200-9 tenant=t"), "8 labels=b tenant=t"]), 1.0);
     }
-    let mut scene = one_for_two(&["7 labels=b tenant=t", "8 labels=b tenant=t"]);
-    assert_eq!(claims(&scene.step(Event::Wake)), 2);
+    let mut harness = one_request_for_two(&["7 labels=b tenant=t", "8 labels=b tenant=t"]);
+    assert_eq!(claims(&harness.step(Event::Wake)), 2);
     // It becomes the tenant's, and is given back.
-    let mut given = scene.built.snapshot.node(&node_id("7")).unwrap().change(node_id("7"), |_| {});
+    let mut given = harness.built.snapshot.node(&node_id("7")).unwrap().change(node_id("7"), |_| {});
     for (owner, expected) in [(Some("200-9"), 1.0), (None, 0.0)] {
         given.record.allocated_to = owner.map(request_id);
-        scene.apply(&given);
-        assert_eq!(scene.built.snapshot.ledger.used_by_tenant(&"t".into()).get("instances"), expected);
-        assert_eq!(of_ledger(&scene.built.snapshot), None);
+        harness.apply(&given);
+        assert_eq!(harness.built.snapshot.ledger.used_by_tenant(&"t".into()).get("instances"), expected);
+        assert_eq!(of_ledger(&harness.built.snapshot), None);
     }
 }
 
 // A request that was lost while its node booted, and was taken up again while that node went, seemed to have what it had yet to get.
 #[test]
 fn what_goes_is_no_part_of_what_its_request_takes() {
-    let mut scene = one_for_two(&["7 labels=a deleting allocated=200-1 tenant=t"]);
-    assert_eq!(claims(&scene.step(Event::Wake)), 1, "one goes, one comes, and that is all that the tenant may have");
-    let why = scene.pool.why(&request_id("200-2"), &scene.built.snapshot).unwrap();
+    let mut harness = one_request_for_two(&["7 labels=a deleting allocated=200-1 tenant=t"]);
+    assert_eq!(claims(&harness.step(Event::Wake)), 1, "one goes, one comes, and that is all that the tenant may have");
+    let why = harness.pool.why(&request_id("200-2"), &harness.built.snapshot).unwrap();
     assert_eq!(why.reason, "tenant t is at its limit: needs instances 1, free 0");
 }
 
 // It may have been carried out, and then no picture shows it for a moment.
 #[test]
 fn what_a_lost_answer_may_have_taken_counts_until_it_would_be_seen() {
-    let mut scene = three_for_two();
-    assert_eq!(claims(&scene.step(Event::Wake)), 2);
-    scene.step(Event::Claimed(request_id("200-1"), Err(WriteError::Failed("connection loss".to_owned()))));
-    assert_eq!(claims(&scene.step(Event::Wake)), 0, "neither that one nor the third");
-    let due = scene.pool.due().expect("it is forgotten at some time");
-    scene.built.wait_until(due);
-    scene.built.snapshot.remove_request(&request_id("200-1"));
-    assert_eq!(claims(&scene.step(Event::Clock)) + claims(&scene.step(Event::Wake)), 1);
+    let mut harness = three_requests_for_two();
+    assert_eq!(claims(&harness.step(Event::Wake)), 2);
+    harness.step(Event::Claimed(request_id("200-1"), Err(WriteError::Failed("connection loss".to_owned()))));
+    assert_eq!(claims(&harness.step(Event::Wake)), 0, "neither that one nor the third");
+    let due = harness.pool.due().expect("it is forgotten at some time");
+    harness.built.wait_until(due);
+    harness.built.snapshot.remove_request(&request_id("200-1"));
+    assert_eq!(claims(&harness.step(Event::Clock)) + claims(&harness.step(Event::Wake)), 1);
 }

@@ -23,7 +23,7 @@ use crate::support::wait;
 /// A real cloud on a busy machine takes its time.
 pub const LONG: Duration = Duration::from_secs(180);
 
-pub struct Scene {
+pub struct OpenStackHarness {
     pub client: Client,
     pub consumer: Consumer,
     pub process: Process,
@@ -37,7 +37,7 @@ pub struct Scene {
 pub async fn with_launcher(
     cloud: &Cloud,
     configure: impl FnOnce(&str) -> Vec<Value>,
-    case: impl AsyncFnOnce(&mut Scene),
+    case: impl AsyncFnOnce(&mut OpenStackHarness),
 ) {
     with_tuned_launcher(cloud, configure, |_| {}, case).await;
 }
@@ -47,15 +47,15 @@ pub async fn with_tuned_launcher(
     cloud: &Cloud,
     configure: impl FnOnce(&str) -> Vec<Value>,
     tune: impl FnOnce(&mut LauncherOptions),
-    case: impl AsyncFnOnce(&mut Scene),
+    case: impl AsyncFnOnce(&mut OpenStackHarness),
 ) {
     println!("--- on the cloud {}", cloud.name);
     let filter = tracing_subscriber::EnvFilter::new("nodepool=debug");
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
     let provider = format!("test-{}", uuid::Uuid::new_v4().simple());
-    let mut scene = Scene::start(cloud, configure(&provider), provider, tune).await;
-    let outcome = AssertUnwindSafe(case(&mut scene)).catch_unwind().await;
-    scene.end(outcome.is_ok()).await;
+    let mut harness = OpenStackHarness::start(cloud, configure(&provider), provider, tune).await;
+    let outcome = AssertUnwindSafe(case(&mut harness)).catch_unwind().await;
+    harness.end(outcome.is_ok()).await;
     if let Err(panic) = outcome {
         std::panic::resume_unwind(panic);
     }
@@ -87,13 +87,13 @@ fn launcher(cloud: &Cloud, yaml: &str, tune: impl FnOnce(&mut LauncherOptions)) 
     process
 }
 
-impl Scene {
+impl OpenStackHarness {
     async fn start(
         cloud: &Cloud,
         providers: Vec<Value>,
         provider: String,
         tune: impl FnOnce(&mut LauncherOptions),
-    ) -> Scene {
+    ) -> OpenStackHarness {
         let client = cloud.client().await;
         let mut process = launcher(cloud, &configuration(&providers), tune);
         let zookeeper = zookeeper();
@@ -101,7 +101,7 @@ impl Scene {
         let running = process.run(&zookeeper);
         wait::until("a pool to be registered", LONG, async || consumer.count("/nodepool/components/pool").await > 0)
             .await;
-        Scene { client, consumer, process, zookeeper, provider, running }
+        OpenStackHarness { client, consumer, process, zookeeper, provider, running }
     }
 
     /// Ends the launcher, with whatever it is doing, and starts another one.

@@ -17,13 +17,13 @@ use tokio::time::Instant;
 
 /// A cloud in memory. A host name says how the calls for it behave: `hang`, `slow`, `busy-3`, `always-busy`, `panic`.
 pub struct Cloud {
-    pub seen: Arc<Mutex<Seen>>,
+    pub state: Arc<Mutex<CloudState>>,
     pub pace: Pace,
-    pub born: Instant,
+    pub started_at: Instant,
 }
 
 #[derive(Default)]
-pub struct Seen {
+pub struct CloudState {
     /// When each call started, in seconds, and which.
     pub starts: Vec<(f64, String)>,
     pub running: usize,
@@ -85,7 +85,7 @@ impl Driver for Cloud {
     }
 
     async fn prepare(&self, call: &Call) -> Result<(), CloudError> {
-        self.seen.lock().unwrap().starts.push((self.born.elapsed().as_secs_f64(), format!("before {call:?}")));
+        self.state.lock().unwrap().starts.push((self.started_at.elapsed().as_secs_f64(), format!("before {call:?}")));
         Ok(())
     }
 
@@ -95,8 +95,8 @@ impl Driver for Cloud {
             Call::List => String::from("list"),
         };
         {
-            let mut seen = self.seen.lock().unwrap();
-            seen.starts.push((self.born.elapsed().as_secs_f64(), name.clone()));
+            let mut seen = self.state.lock().unwrap();
+            seen.starts.push((self.started_at.elapsed().as_secs_f64(), name.clone()));
             seen.running += 1;
             seen.most_running = seen.most_running.max(seen.running);
         }
@@ -106,7 +106,7 @@ impl Driver for Cloud {
             "panic" => panic!("a driver with a bug"),
             _ => tokio::time::sleep(Duration::from_secs(1)).await,
         }
-        let mut seen = self.seen.lock().unwrap();
+        let mut seen = self.state.lock().unwrap();
         seen.running -= 1;
         let refused = name.strip_prefix("busy-").and_then(|times| times.parse::<u32>().ok()).unwrap_or(0);
         if name == "always-busy" || seen.refusals < refused {

@@ -14,14 +14,14 @@ use std::sync::Arc;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Our client and a kazoo below one chroot of their own.
-struct Pair {
+struct KazooPair {
     zk: Arc<RealConnection>,
     kazoo: Script,
     address: String,
 }
 
-impl Pair {
-    async fn on(server: &Server) -> Self {
+impl KazooPair {
+    async fn start(server: &Server) -> Self {
         let address = server.chroot("locks").await;
         let zk = client(&address).await;
         Self { zk, kazoo: kazoo(&address), address }
@@ -58,7 +58,7 @@ async fn we_and_kazoo_exclude_each_other_without_waiting() {
         return;
     }
     let server = Server::start(zookeeper::Options::default()).await;
-    let mut pair = Pair::on(&server).await;
+    let mut pair = KazooPair::start(&server).await;
     let directory = paths::request_lock(&"200-0000000001".into());
     let attempt = json!({"do": "acquire", "path": directory, "blocking": false});
     let ours = lock::try_lock(&pair.zk(), &directory, "").await.unwrap().expect("nobody else wants it");
@@ -84,7 +84,7 @@ async fn we_wait_for_kazoo_and_kazoo_for_us_in_the_order_of_arrival() {
         return;
     }
     let server = Server::start(zookeeper::Options::default()).await;
-    let mut pair = Pair::on(&server).await;
+    let mut pair = KazooPair::start(&server).await;
     let mut second = kazoo(&pair.address);
     let directory = "/nodepool/elections/stats".to_owned();
     let acquire = json!({"do": "acquire", "path": directory});
@@ -124,7 +124,7 @@ async fn waiting_in_vain_for_kazoo_leaves_nothing_and_the_other_way_round() {
         return;
     }
     let server = Server::start(zookeeper::Options::default()).await;
-    let mut pair = Pair::on(&server).await;
+    let mut pair = KazooPair::start(&server).await;
     let directory = paths::request_lock(&"100-0000000001".into());
     assert_eq!(pair.kazoo.ask(json!({"do": "acquire", "path": directory})).await, json!(true));
     let waited = lock::lock_within(&pair.zk(), &directory, "", Duration::from_millis(300)).await.unwrap();
@@ -152,7 +152,7 @@ async fn no_turn_is_lost_when_we_and_kazoo_count_together() {
     }
     const TURNS: usize = 40;
     let server = Server::start(zookeeper::Options::default()).await;
-    let mut pair = Pair::on(&server).await;
+    let mut pair = KazooPair::start(&server).await;
     let directory = "/nodepool/elections/count";
     pair.kazoo.ask(json!({"do": "create", "path": "/nodepool/counter", "data": "0"})).await;
     let ours = (0..2).map(|_| {

@@ -31,7 +31,7 @@ fn options_of(addresses: &str) -> ConnectOptions {
 }
 
 /// The index of the server that a session is connected to.
-async fn home_of(ensemble: &Ensemble, session_id: i64) -> usize {
+async fn server_of_session(ensemble: &Ensemble, session_id: i64) -> usize {
     wait::until_some("the session to be somewhere", PATIENCE, async || {
         for (index, server) in ensemble.servers.iter().enumerate() {
             let Ok(mut stream) = tokio::net::TcpStream::connect(server.plain_address()).await else { continue };
@@ -76,15 +76,15 @@ async fn the_client_keeps_the_contract_with_and_without_a_chroot() {
 }
 
 /// A session with an ephemeral, a watch, and a second session that changes things.
-struct Scene {
+struct SessionHarness {
     zk: std::sync::Arc<nodepool_zk::client::RealConnection>,
     stream: futures::stream::BoxStream<'static, zookeeper_server::types::WatchEvent>,
     ephemeral: String,
     session_id: i64,
 }
 
-impl Scene {
-    async fn set(options: ConnectOptions) -> Self {
+impl SessionHarness {
+    async fn start(options: ConnectOptions) -> Self {
         let zk = connect(options).await.unwrap();
         let (ephemeral, _) = zk.create("/mine", Bytes::new(), CreateMode::Ephemeral).await.unwrap();
         let _ = zk.create("/watched", Bytes::new(), CreateMode::Persistent).await;
@@ -93,18 +93,18 @@ impl Scene {
         Self { zk, stream, ephemeral, session_id }
     }
 
-    async fn reaches(&self, wanted: SessionState) {
+    async fn wait_for_state(&self, wanted: SessionState) {
         let mut state = self.zk.session();
         let reached = tokio::time::timeout(Duration::from_secs(40), state.wait_for(|state| *state == wanted));
         reached.await.unwrap_or_else(|_| panic!("never {wanted:?}")).unwrap();
     }
 
-    async fn hears(&mut self, kind: EventKind, path: &str) {
-        let heard = tokio::time::timeout(Duration::from_secs(40), self.next_of(kind, path)).await;
+    async fn wait_for_event(&mut self, kind: EventKind, path: &str) {
+        let heard = tokio::time::timeout(Duration::from_secs(40), self.next_event_of(kind, path)).await;
         heard.unwrap_or_else(|_| panic!("no {kind:?} {path}"));
     }
 
-    async fn next_of(&mut self, kind: EventKind, path: &str) {
+    async fn next_event_of(&mut self, kind: EventKind, path: &str) {
         while let Some(event) = self.stream.next().await {
             if (event.kind, event.path.as_str()) == (kind, path) {
                 return;
@@ -115,8 +115,8 @@ impl Scene {
 
     /// Same session, ephemeral still there, events come again. Servers that have just found each other may part once more,
     /// so whatever a connection was lost for is tried again, within the session.
-    async fn is_whole(&mut self, options: ConnectOptions) {
-        self.hears(EventKind::Resync, "/watched").await;
+    async fn assert_usable(&mut self, options: ConnectOptions) {
+        self.wait_for_event(EventKind::Resync, "/watched").await;
         assert_eq!(self.zk.session_id(), self.session_id);
         let stat = again(|| self.zk.exists(&self.ephemeral)).await.unwrap().expect("the ephemeral survives");
         assert_eq!(stat.ephemeral_owner, self.session_id);
@@ -125,7 +125,7 @@ impl Scene {
             let name = "/watched/n-";
             let (path, _) = again(|| other.create(name, Bytes::new(), CreateMode::PersistentSequential)).await.unwrap();
             // What is written while the connection is away is told by a resync, not by an event.
-            tokio::time::timeout(Duration::from_secs(5), self.next_of(EventKind::Created, &path)).await.is_ok()
+            tokio::time::timeout(Duration::from_secs(5), self.next_event_of(EventKind::Created, &path)).await.is_ok()
         })
         .await;
         other.close().await;
@@ -148,30 +148,30 @@ async fn a_session_survives_the_loss_of_its_server_and_of_the_leader() {
     }
     let mut ensemble = Ensemble::start(3, settings()).await;
     let options = options_of(&ensemble.address());
-    let mut scene = Scene::set(options.clone()).await;
-    let home = home_of(&ensemble, scene.session_id).await;
+    let mut harness = SessionHarness::start(options.clone()).await;
+    let home = server_of_session(&ensemble, harness.session_id).await;
     ensemble.kill(home);
-    scene.is_whole(options.clone()).await;
+    harness.assert_usable(options.clone()).await;
     ensemble.start_again(home).await;
     let leader = ensemble.leader().await;
     ensemble.kill(leader);
     // Followers drop their clients while they elect, so this is always a new connection too.
-    scene.is_whole(options.clone()).await;
+    harness.assert_usable(options.clone()).await;
     ensemble.start_again(leader).await;
     // A follower that hangs with open connections, as behind a network that swallows packets.
     let leader = ensemble.leader().await;
     let mut servers = options.servers.clone();
-    let mut home = home_of(&ensemble, scene.session_id).await;
+    let mut home = server_of_session(&ensemble, harness.session_id).await;
     while home == leader {
         servers.rotate_left(1);
-        scene.zk.set_servers(servers.clone());
-        scene.is_whole(options.clone()).await;
-        home = home_of(&ensemble, scene.session_id).await;
+        harness.zk.set_servers(servers.clone());
+        harness.assert_usable(options.clone()).await;
+        home = server_of_session(&ensemble, harness.session_id).await;
     }
     ensemble.servers[home].freeze();
-    scene.is_whole(options).await;
+    harness.assert_usable(options).await;
     ensemble.servers[home].thaw();
-    scene.zk.close().await;
+    harness.zk.close().await;
 }
 
 // crates.md §2 traps 3 and 5
@@ -182,13 +182,13 @@ async fn a_session_outlives_an_outage_longer_than_the_crate_believes() {
     }
     let mut server = Server::start(settings()).await;
     let options = ConnectOptions { session_timeout: Duration::from_secs(3), ..options_of(&server.address()) };
-    let mut scene = Scene::set(options.clone()).await;
-    let (_, changed) = scene.zk.exists_and_watch("/nothing").await.unwrap();
+    let mut harness = SessionHarness::start(options.clone()).await;
+    let (_, changed) = harness.zk.exists_and_watch("/nothing").await.unwrap();
     server.kill();
-    scene.reaches(SessionState::Suspended).await;
+    harness.wait_for_state(SessionState::Suspended).await;
     tokio::time::timeout(Duration::from_secs(15), changed).await.expect("one-shot watches resolve with the connection");
     let started = tokio::time::Instant::now();
-    let refused = scene.zk.get("/watched").await;
+    let refused = harness.zk.get("/watched").await;
     assert!(matches!(&refused, Err(ZkError::Unknown(text)) if text.contains("not sent")), "{refused:?}");
     assert!(started.elapsed() < Duration::from_secs(20), "bounded by the session timeout");
     // The outage has to last 1.4 session timeouts, which is when the crate gives up by itself.
@@ -196,14 +196,14 @@ async fn a_session_outlives_an_outage_longer_than_the_crate_believes() {
     server.start_again().await;
     // Made while suspended, sent in order as soon as there is a connection, which took less than the session timeout.
     wait::until("a request to get through", PATIENCE, async || {
-        let created = scene.zk.create("/watched/late", Bytes::new(), CreateMode::Persistent);
-        let read = scene.zk.get("/watched/late");
+        let created = harness.zk.create("/watched/late", Bytes::new(), CreateMode::Persistent);
+        let read = harness.zk.get("/watched/late");
         let _ = created.await;
         read.await.is_ok()
     })
     .await;
-    scene.is_whole(options).await;
-    scene.zk.close().await;
+    harness.assert_usable(options).await;
+    harness.zk.close().await;
 }
 
 #[tokio::test]
@@ -212,23 +212,23 @@ async fn a_session_that_somebody_ended_is_expired_for_good() {
         return;
     }
     let server = Server::start(settings()).await;
-    let mut scene = Scene::set(options_of(&server.address())).await;
+    let mut harness = SessionHarness::start(options_of(&server.address())).await;
     // Whoever knows the credentials can end the session. Our client takes it back when it can, hence the repetition.
-    let state = scene.zk.session();
+    let state = harness.zk.session();
     wait::until("the thief to end the session", PATIENCE, async || {
-        let thief = zookeeper_client::Client::connector().with_session(scene.zk.credentials()).with_fail_eagerly();
+        let thief = zookeeper_client::Client::connector().with_session(harness.zk.credentials()).with_fail_eagerly();
         drop(thief.connect(&server.address()).await);
         *state.borrow() == SessionState::Expired
     })
     .await;
-    scene.reaches(SessionState::Expired).await;
-    assert_eq!(scene.zk.get("/watched").await.unwrap_err(), ZkError::SessionExpired);
-    assert_eq!(scene.zk.watch("/watched").await.err(), Some(ZkError::SessionExpired));
-    let ended = async { while scene.stream.next().await.is_some() {} };
+    harness.wait_for_state(SessionState::Expired).await;
+    assert_eq!(harness.zk.get("/watched").await.unwrap_err(), ZkError::SessionExpired);
+    assert_eq!(harness.zk.watch("/watched").await.err(), Some(ZkError::SessionExpired));
+    let ended = async { while harness.stream.next().await.is_some() {} };
     tokio::time::timeout(Duration::from_secs(5), ended).await.expect("the stream ends with the session");
     let other = connect(options_of(&server.address())).await.unwrap();
     assert_eq!(other.exists("/mine").await.unwrap(), None, "its ephemerals are gone");
-    tokio::time::timeout(Duration::from_secs(5), scene.zk.close()).await.expect("closing it is no work");
+    tokio::time::timeout(Duration::from_secs(5), harness.zk.close()).await.expect("closing it is no work");
 }
 
 #[tokio::test]
@@ -239,25 +239,25 @@ async fn closing_and_dropping_end_the_session_at_once() {
     let server = Server::start(settings()).await;
     let options = ConnectOptions { session_timeout: Duration::from_secs(30), ..options_of(&server.address()) };
     let other = connect(options.clone()).await.unwrap();
-    let scene = Scene::set(options.clone()).await;
-    scene.zk.close().await;
+    let harness = SessionHarness::start(options.clone()).await;
+    harness.zk.close().await;
     assert_eq!(other.exists("/mine").await.unwrap(), None);
-    assert_eq!(scene.zk.get("/mine").await.unwrap_err(), ZkError::SessionExpired);
-    let scene = Scene::set(options.clone()).await;
+    assert_eq!(harness.zk.get("/mine").await.unwrap_err(), ZkError::SessionExpired);
+    let harness = SessionHarness::start(options.clone()).await;
     let (_, gone) = other.exists_and_watch("/mine").await.unwrap();
-    drop(scene);
+    drop(harness);
     tokio::time::timeout(Duration::from_secs(3), gone).await.expect("a dropped session ends long before its timeout");
     assert_eq!(other.exists("/mine").await.unwrap(), None);
     // Neither does a reply that somebody keeps without awaiting it.
-    let scene = Scene::set(options.clone()).await;
-    let kept = (scene.zk.get("/mine"), scene.zk.exists_and_watch("/mine"));
-    tokio::time::timeout(Duration::from_secs(5), scene.zk.close()).await.expect("closing has a limit");
+    let harness = SessionHarness::start(options.clone()).await;
+    let kept = (harness.zk.get("/mine"), harness.zk.exists_and_watch("/mine"));
+    tokio::time::timeout(Duration::from_secs(5), harness.zk.close()).await.expect("closing has a limit");
     assert_eq!(other.exists("/mine").await.unwrap(), None);
     drop(kept);
     // A server that hangs holds up nobody for ever.
-    let scene = Scene::set(options).await;
+    let harness = SessionHarness::start(options).await;
     server.freeze();
-    tokio::time::timeout(Duration::from_secs(6), scene.zk.close()).await.expect("closing has a limit");
+    tokio::time::timeout(Duration::from_secs(6), harness.zk.close()).await.expect("closing has a limit");
     server.thaw();
 }
 
@@ -270,12 +270,12 @@ async fn a_session_moves_to_other_servers_when_told() {
     let ensemble = Ensemble::start(3, settings()).await;
     let all = options_of(&ensemble.address());
     let one = |index: usize| vec![all.servers[index].clone()];
-    let mut scene = Scene::set(ConnectOptions { servers: one(0), ..all.clone() }).await;
-    assert_eq!(home_of(&ensemble, scene.session_id).await, 0);
-    scene.zk.set_servers(one(2));
-    scene.is_whole(all.clone()).await;
-    assert_eq!(home_of(&ensemble, scene.session_id).await, 2);
-    scene.zk.close().await;
+    let mut harness = SessionHarness::start(ConnectOptions { servers: one(0), ..all.clone() }).await;
+    assert_eq!(server_of_session(&ensemble, harness.session_id).await, 0);
+    harness.zk.set_servers(one(2));
+    harness.assert_usable(all.clone()).await;
+    assert_eq!(server_of_session(&ensemble, harness.session_id).await, 2);
+    harness.zk.close().await;
 }
 
 #[tokio::test]
