@@ -19,7 +19,7 @@ use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
 use nodepool_driver::state_machine::{InFlight, Pace, REFRESH};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::ProviderConfig;
-use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::resources::Amounts;
@@ -43,18 +43,21 @@ struct Gce {
 
 impl Gce {
     fn open(section: &ProviderConfig, service: &WithGce) -> Result<Self, Vec<Problem>> {
-        let (mut findings, node) = (Findings::default(), &section.section);
-        let mut text = |key| findings.required(node, key, "a gce provider").unwrap_or_default();
+        let (mut diagnostics, node) = (Diagnostics::default(), &section.section);
+        let mut text = |key| diagnostics.required(node, key, "a gce provider").unwrap_or_default();
         let (project, region, zone) = (text("project"), text("region"), text("zone"));
         let mut images = BTreeMap::new();
-        for image in findings.mappings(node, "cloud-images", "a cloud image") {
-            let Some(name) = findings.required(image, "name", "a cloud image") else { continue };
-            let owner = findings.keep(image.text("image-project")).unwrap_or_else(|| project.clone());
-            let source = match (findings.keep(image.text("image-id")), findings.keep(image.text("image-family"))) {
+        for image in diagnostics.mappings(node, "cloud-images", "a cloud image") {
+            let Some(name) = diagnostics.required(image, "name", "a cloud image") else { continue };
+            let owner = diagnostics.or_default(image.text("image-project")).unwrap_or_else(|| project.clone());
+            let source = match (
+                diagnostics.or_default(image.text("image-id")),
+                diagnostics.or_default(image.text("image-family")),
+            ) {
                 (Some(id), _) => id,
                 (None, Some(family)) => format!("projects/{owner}/global/images/family/{family}"),
                 (None, None) => {
-                    findings.error(
+                    diagnostics.error(
                         image.at,
                         format!("cloud image {name} names no image"),
                         "give image-id or image-family",
@@ -63,7 +66,7 @@ impl Gce {
                 }
             };
             let login = Login {
-                username: findings.keep(image.text("username")),
+                username: diagnostics.or_default(image.text("username")),
                 python_path: Some("auto".to_owned()),
                 connection_type: Some("ssh".to_owned()),
                 connection_port: 22,
@@ -75,14 +78,14 @@ impl Gce {
         for pool in section.pools.values() {
             let checking = pool.section.boolean("host-key-checking").unwrap_or(true);
             let mut of_pool = BTreeMap::new();
-            for label in findings.mappings(&pool.section, "labels", "a gce label") {
-                let mut text = |key| findings.required(label, key, "a gce label");
+            for label in diagnostics.mappings(&pool.section, "labels", "a gce label") {
+                let mut text = |key| diagnostics.required(label, key, "a gce label");
                 let (Some(name), Some(kind), Some(image)) = (text("name"), text("instance-type"), text("cloud-image"))
                 else {
                     continue;
                 };
                 let Some((source, login)) = images.get(&image) else {
-                    findings.error(label.at, format!("cloud-image {image} is not defined"), "see cloud-images");
+                    diagnostics.error(label.at, format!("cloud-image {image} is not defined"), "see cloud-images");
                     continue;
                 };
                 labels.insert(name.clone(), (kind, source.clone()));
@@ -98,11 +101,11 @@ impl Gce {
             }
             known.insert(pool.name.clone(), of_pool);
         }
-        let attempts = findings.keep(node.integer("launch-retries")).unwrap_or(3).clamp(1, 100) as u32;
-        let boot_timeout = Span(findings.keep(node.integer("boot-timeout")).unwrap_or(60) as f64);
-        findings.problems.retain(Problem::is_error);
-        if !findings.problems.is_empty() {
-            return Err(findings.problems);
+        let attempts = diagnostics.or_default(node.integer("launch-retries")).unwrap_or(3).clamp(1, 100) as u32;
+        let boot_timeout = Span(diagnostics.or_default(node.integer("boot-timeout")).unwrap_or(60) as f64);
+        diagnostics.items.retain(Problem::is_error);
+        if !diagnostics.items.is_empty() {
+            return Err(diagnostics.items);
         }
         let (zones, tidy) = (Vec::new(), Tidy::default());
         let launching = Launching { attempts, timeout: Span(3600.0), boot_timeout, zones, tidy, labels: known };

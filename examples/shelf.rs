@@ -17,7 +17,7 @@ use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::ProviderConfig;
-use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::resources::Amounts;
@@ -69,9 +69,9 @@ impl MoreDrivers for ShelfDriver {
     }
 
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
-        let mut findings = Findings::default();
-        let address = findings.required(&section.section, "address", "a provider of the driver shelf");
-        let Some(address) = address.filter(|_| findings.problems.is_empty()) else { return Err(findings.problems) };
+        let mut diagnostics = Diagnostics::default();
+        let address = diagnostics.required(&section.section, "address", "a provider of the driver shelf");
+        let Some(address) = address.filter(|_| diagnostics.items.is_empty()) else { return Err(diagnostics.items) };
         let label = LaunchLabel {
             need: Some(need()),
             image: LabelImage::Cloud("debian-12".to_owned()),

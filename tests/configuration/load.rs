@@ -27,14 +27,14 @@ fn load(text: &str) -> Arc<Config> {
 
 fn load_with(main: &str, secure: Option<&str>) -> Arc<Config> {
     let resolved = resolve_texts(main, secure);
-    resolved.config.unwrap_or_else(|| panic!("{main}\n{:#?}", resolved.problems))
+    resolved.config.unwrap_or_else(|| panic!("{main}\n{:#?}", resolved.diagnostics))
 }
 
 /// The errors of a file that does not load.
 fn errors(main: &str, secure: Option<&str>) -> Vec<String> {
     let resolved = resolve_texts(main, secure);
     assert!(resolved.config.is_none(), "{main} loads");
-    resolved.problems.iter().filter(|problem| problem.is_error()).map(ToString::to_string).collect()
+    resolved.diagnostics.iter().filter(|problem| problem.is_error()).map(ToString::to_string).collect()
 }
 
 /// Exactly one error, by the text it starts with.
@@ -45,9 +45,9 @@ fn check_error(main: &str, start: &str) {
 
 fn warnings(main: &str) -> Vec<String> {
     let resolved = resolve_texts(main, None);
-    assert!(resolved.config.is_some(), "{main}\n{:#?}", resolved.problems);
+    assert!(resolved.config.is_some(), "{main}\n{:#?}", resolved.diagnostics);
     let warning = |problem: &&Problem| problem.severity == Severity::Warning;
-    resolved.problems.iter().filter(warning).map(ToString::to_string).collect()
+    resolved.diagnostics.iter().filter(warning).map(ToString::to_string).collect()
 }
 
 fn image<'a>(config: &'a Config, name: &str) -> &'a DiskImage {
@@ -192,7 +192,7 @@ fn the_secure_file_replaces_servers_and_tls_and_adds_variables() {
     }
     assert!(errors(&main, Some("diskimages: [{name: fake-image}]"))[0].starts_with("KeyError: 'env-vars'"));
     let resolved = resolve_texts(&main, Some("labels: []"));
-    assert!(resolved.problems.iter().any(|problem| problem.message == "key 'labels' has no effect here"));
+    assert!(resolved.diagnostics.iter().any(|problem| problem.message == "key 'labels' has no effect here"));
 }
 
 #[test]

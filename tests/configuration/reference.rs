@@ -95,7 +95,7 @@ fn the_loader_loads_what_the_reference_loads_to_the_same_effect() {
     for verdict in verdicts {
         let ours = parse(&verdict.text, &mut Vec::new()).map_err(|problem| vec![problem]).and_then(|root| {
             let resolved = resolve(Source { file: &verdict.file, root: &root }, None, ALL_DRIVERS);
-            resolved.config.ok_or(resolved.problems)
+            resolved.config.ok_or(resolved.diagnostics)
         });
         match (ours, verdict.loader.as_str()) {
             (Ok(config), "ok") => {

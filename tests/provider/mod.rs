@@ -126,7 +126,7 @@ pub fn config(yaml: &str) -> Arc<Config> {
     let mut problems = Vec::new();
     let root = parse::parse(yaml, &mut problems).expect("the YAML parses");
     let resolved = resolve(Source { file: "nodepool.yaml", root: &root }, None, BUILT);
-    let Some(config) = resolved.config else { panic!("the configuration loads: {:?}", resolved.problems) };
+    let Some(config) = resolved.config else { panic!("the configuration loads: {:?}", resolved.diagnostics) };
     config
 }
 

@@ -15,8 +15,8 @@ use nodepool_driver::state_machine::{InFlight, Pace, REFRESH};
 use nodepool_drivers::OpenDriver;
 use nodepool_drivers::common::servers::{self, Section};
 use nodepool_model::config::ProviderConfig;
-use nodepool_model::config::diagnostics::Findings;
-use nodepool_model::config::upload_config::{StoredImage, UploadOrder, Uploading};
+use nodepool_model::config::diagnostics::Diagnostics;
+use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::time::Span;
@@ -345,9 +345,9 @@ impl MoreDrivers for Behind {
     }
 
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
-        let mut findings = Findings::default();
+        let mut findings = Diagnostics::default();
         let parts = servers::section(section, &mut findings);
-        assert!(findings.problems.is_empty(), "{:?}", findings.problems);
+        assert!(findings.items.is_empty(), "{:?}", findings.items);
         let adapter = Adapter { door: self.clouds.door(section.name.clone(), &self.gate), parts };
         Ok(start.with(Simple::new(section.name.clone(), adapter)))
     }

@@ -13,8 +13,8 @@ use nodepool_driver::simple_adapter::{Simple, SimpleAdapter};
 use nodepool_drivers::OpenDriver;
 use nodepool_drivers::common::servers::{self, Section};
 use nodepool_model::config::ProviderConfig;
-use nodepool_model::config::diagnostics::Findings;
-use nodepool_model::config::upload_config::{StoredImage, UploadOrder, Uploading};
+use nodepool_model::config::diagnostics::Diagnostics;
+use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading};
 use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_model::records::resources::Amounts;
 use python_yaml::diagnostics::Problem;
@@ -68,7 +68,7 @@ impl MoreDrivers for Cloud {
     }
 
     fn open(&self, section: &ProviderConfig, start: StartProvider) -> Result<ProviderHandle, Vec<Problem>> {
-        let mut findings = Findings::default();
+        let mut findings = Diagnostics::default();
         let parts = servers::section(section, &mut findings);
         let knob = section.section.given("fake").and_then(|fake| fake.text("image-format").ok().flatten());
         let format = knob.unwrap_or_else(|| "qcow2".to_owned());

@@ -234,7 +234,7 @@ fn resolve_texts(
     let main = Source { file: main_name, root: &main_root };
     let secure = secure.zip(secure_root.as_ref()).map(|((file, _), root)| Source { file, root });
     let resolved = resolve(main, secure, built);
-    problems.extend(resolved.problems);
+    problems.extend(resolved.diagnostics);
     (resolved.config, problems)
 }
 

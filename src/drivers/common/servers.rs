@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use nodepool_driver::facts::{LabelImage, LaunchLabel, Launching, Login, Trouble};
-use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::config::upload_config::{UploadEntry, Uploading};
 use nodepool_model::config::{DiskImage, PoolConfig, ProviderConfig};
@@ -108,33 +108,35 @@ impl Section {
     }
 }
 
-pub fn section(provider: &ProviderConfig, findings: &mut Findings) -> Section {
+pub fn section(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Section {
     let node = &provider.section;
-    let images = cloud_images(node, findings);
-    let labels = provider.pools.values().map(|pool| (pool.name.clone(), labels(pool, &images, provider, findings)));
+    let images = cloud_images(node, diagnostics);
+    let labels = provider.pools.values().map(|pool| (pool.name.clone(), labels(pool, &images, provider, diagnostics)));
     let labels = labels.collect();
-    let port_cleanup = findings.keep(node.integer("port-cleanup-interval")).unwrap_or(600);
+    let port_cleanup = diagnostics.or_default(node.integer("port-cleanup-interval")).unwrap_or(600);
     Section {
         // Seconds between two calls; none where the file says nothing.
-        spacing: Span(findings.keep(node.number("rate")).unwrap_or(0.0)),
-        attempts: findings.keep(node.integer("launch-retries")).unwrap_or(3).clamp(1, 1000) as u32,
-        launch_timeout: Span(findings.keep(node.integer("launch-timeout")).unwrap_or(3600) as f64),
-        boot_timeout: Span(findings.keep(node.integer("boot-timeout")).unwrap_or(60) as f64),
+        spacing: Span(diagnostics.or_default(node.number("rate")).unwrap_or(0.0)),
+        attempts: diagnostics.or_default(node.integer("launch-retries")).unwrap_or(3).clamp(1, 1000) as u32,
+        launch_timeout: Span(diagnostics.or_default(node.integer("launch-timeout")).unwrap_or(3600) as f64),
+        boot_timeout: Span(diagnostics.or_default(node.integer("boot-timeout")).unwrap_or(60) as f64),
         port_cleanup: (port_cleanup > 0).then_some(Span(port_cleanup as f64)),
         labels,
-        uploads: uploads(node, findings),
-        image_name_format: findings.keep(node.text("image-name-format")).unwrap_or_else(|| IMAGE_NAME.to_owned()),
-        upload_timeout: Span(findings.keep(node.integer("image-upload-timeout")).unwrap_or(3600) as f64),
-        post_upload_hook: findings.keep(node.text("post-upload-hook")),
+        uploads: uploads(node, diagnostics),
+        image_name_format: diagnostics
+            .or_default(node.text("image-name-format"))
+            .unwrap_or_else(|| IMAGE_NAME.to_owned()),
+        upload_timeout: Span(diagnostics.or_default(node.integer("image-upload-timeout")).unwrap_or(3600) as f64),
+        post_upload_hook: diagnostics.or_default(node.text("post-upload-hook")),
     }
 }
 
 /// The images of the top level that a provider takes.
-fn uploads(node: &YamlNode, findings: &mut Findings) -> BTreeMap<ImageName, UploadEntry> {
+fn uploads(node: &YamlNode, diagnostics: &mut Diagnostics) -> BTreeMap<ImageName, UploadEntry> {
     let mut uploads = BTreeMap::new();
-    for entry in findings.mappings(node, "diskimages", "a provider's diskimage") {
-        let Some(name) = findings.required(entry, "name", "a provider's diskimage") else { continue };
-        let meta = findings.keep(entry.map("meta").map(<[_]>::to_vec));
+    for entry in diagnostics.mappings(node, "diskimages", "a provider's diskimage") {
+        let Some(name) = diagnostics.required(entry, "name", "a provider's diskimage") else { continue };
+        let meta = diagnostics.or_default(entry.map("meta").map(<[_]>::to_vec));
         let meta = meta.iter().map(|(key, value)| (key.text.clone(), value.to_json())).collect();
         let paused = entry.boolean("pause").unwrap_or(false);
         uploads.insert(ImageName::from(name), UploadEntry { paused, meta });
@@ -145,31 +147,35 @@ fn uploads(node: &YamlNode, findings: &mut Findings) -> BTreeMap<ImageName, Uplo
 /// What a provider says of the images of its cloud: which they are, and how to log in.
 pub type CloudImages = BTreeMap<String, (Image, Login)>;
 
-pub fn cloud_images(node: &YamlNode, findings: &mut Findings) -> CloudImages {
+pub fn cloud_images(node: &YamlNode, diagnostics: &mut Diagnostics) -> CloudImages {
     let mut images = BTreeMap::new();
-    for image in findings.mappings(node, "cloud-images", "a cloud image") {
-        let Some(name) = findings.required(image, "name", "a cloud image") else { continue };
+    for image in diagnostics.mappings(node, "cloud-images", "a cloud image") {
+        let Some(name) = diagnostics.required(image, "name", "a cloud image") else { continue };
         let login = Login {
-            username: findings.keep(image.text("username")),
-            python_path: Some(findings.keep(image.text("python-path")).unwrap_or_else(|| "auto".to_owned())),
-            shell_type: findings.keep(image.text("shell-type")),
-            ..connection(image, findings)
+            username: diagnostics.or_default(image.text("username")),
+            python_path: Some(diagnostics.or_default(image.text("python-path")).unwrap_or_else(|| "auto".to_owned())),
+            shell_type: diagnostics.or_default(image.text("shell-type")),
+            ..connection(image, diagnostics)
         };
-        let id = findings.keep(image.text("image-id")).map(Image::Id);
-        let named = findings.keep(image.text("image-name")).unwrap_or_else(|| name.clone());
+        let id = diagnostics.or_default(image.text("image-id")).map(Image::Id);
+        let named = diagnostics.or_default(image.text("image-name")).unwrap_or_else(|| name.clone());
         images.insert(name, (id.unwrap_or(Image::Name(named)), login));
     }
     images
 }
 
 /// How nodes of an image are reached.
-fn connection(image: &YamlNode, findings: &mut Findings) -> Login {
-    let kind = findings.keep(image.text("connection-type")).unwrap_or_else(|| "ssh".to_owned());
+fn connection(image: &YamlNode, diagnostics: &mut Diagnostics) -> Login {
+    let kind = diagnostics.or_default(image.text("connection-type")).unwrap_or_else(|| "ssh".to_owned());
     let usual = if kind == "winrm" { 5986 } else { 22 };
-    let port = findings.keep(image.integer("connection-port")).unwrap_or(usual);
+    let port = diagnostics.or_default(image.integer("connection-port")).unwrap_or(usual);
     let connection_port = u16::try_from(port).unwrap_or_else(|_| {
         let at = image.get("connection-port").map_or(image.at, |value| value.at);
-        findings.error(at, "connection-port is out of range".to_owned(), format!("it is {port}, it may be 1 to 65535"));
+        diagnostics.error(
+            at,
+            "connection-port is out of range".to_owned(),
+            format!("it is {port}, it may be 1 to 65535"),
+        );
         22
     });
     Login { connection_type: Some(kind), connection_port, ..Login::default() }
@@ -179,20 +185,20 @@ fn labels(
     pool: &PoolConfig,
     images: &CloudImages,
     provider: &ProviderConfig,
-    findings: &mut Findings,
+    diagnostics: &mut Diagnostics,
 ) -> BTreeMap<LabelName, Label> {
     let checking = pool.section.boolean("host-key-checking").unwrap_or(true);
-    let networks = findings.keep(pool.section.texts("networks"));
+    let networks = diagnostics.or_default(pool.section.texts("networks"));
     let mut labels = BTreeMap::new();
-    for node in findings.mappings(&pool.section, "labels", "a label") {
-        let Some(name) = findings.required(node, "name", "a label") else { continue };
-        let Some((image, source, login)) = image(node, images, provider, findings) else { continue };
-        let flavor = findings.keep(node.text("flavor-name"));
-        let min_ram = findings.keep(node.integer("min-ram")).unwrap_or(0);
+    for node in diagnostics.mappings(&pool.section, "labels", "a label") {
+        let Some(name) = diagnostics.required(node, "name", "a label") else { continue };
+        let Some((image, source, login)) = image(node, images, provider, diagnostics) else { continue };
+        let flavor = diagnostics.or_default(node.text("flavor-name"));
+        let min_ram = diagnostics.or_default(node.integer("min-ram")).unwrap_or(0);
         let host_key_checking = node.boolean("host-key-checking").unwrap_or(checking);
         let console_log = node.boolean("console-log").unwrap_or(false);
-        let own_networks = node.given("networks").map(|_| findings.keep(node.texts("networks")));
-        let size = findings.keep(node.integer("volume-size")).unwrap_or(50);
+        let own_networks = node.given("networks").map(|_| diagnostics.or_default(node.texts("networks")));
+        let size = diagnostics.or_default(node.integer("volume-size")).unwrap_or(50);
         let label = Label {
             at: node.at,
             image,
@@ -214,22 +220,22 @@ fn image(
     node: &YamlNode,
     images: &CloudImages,
     provider: &ProviderConfig,
-    findings: &mut Findings,
+    diagnostics: &mut Diagnostics,
 ) -> Option<(LabelImage, Image, Login)> {
-    if let Some(name) = findings.keep(node.text("cloud-image")) {
+    if let Some(name) = diagnostics.or_default(node.text("cloud-image")) {
         let Some((source, login)) = images.get(&name) else {
             let at = node.get("cloud-image").map_or(node.at, |value| value.at);
             let help = "define it in `cloud-images` of the provider".to_owned();
-            findings.error(at, format!("cloud-image {name} does not exist in provider {}", provider.name), help);
+            diagnostics.error(at, format!("cloud-image {name} does not exist in provider {}", provider.name), help);
             return None;
         };
         return Some((LabelImage::Cloud(name), source.clone(), login.clone()));
     }
-    let name = findings.keep(node.text("diskimage"))?;
+    let name = diagnostics.or_default(node.text("diskimage"))?;
     let image = ImageName::from(name);
-    let own = findings.mappings(&provider.section, "diskimages", "a diskimage");
+    let own = diagnostics.mappings(&provider.section, "diskimages", "a diskimage");
     let own = own.into_iter().find(|own| own.get("name").and_then(YamlNode::as_text) == Some(image.as_str()));
-    let reached = connection(own.unwrap_or(node), findings);
+    let reached = connection(own.unwrap_or(node), diagnostics);
     let top: Option<&DiskImage> = provider.label_images.get(&image);
     let login = Login {
         username: top.map(|image| image.username.clone()),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::common::servers::{self, CloudImages, Image};
 use nodepool_driver::facts::{LabelImage, LaunchLabel, Launching};
-use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{LabelName, PoolName};
@@ -30,24 +30,28 @@ pub struct VmType {
 }
 
 /// Reads all of it, and notes everything that is wrong instead of stopping at the first.
-pub fn read(provider: &ProviderConfig, findings: &mut Findings) -> Settings {
+pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Settings {
     let node = &provider.section;
-    let mut required = |key| findings.required(node, key, "an example provider").unwrap_or_default();
+    let mut required = |key| diagnostics.required(node, key, "an example provider").unwrap_or_default();
     let (project, region) = (required("project"), required("region"));
-    let rate = findings.keep(node.number("rate-limit")).unwrap_or(1.0);
+    let rate = diagnostics.or_default(node.number("rate-limit")).unwrap_or(1.0);
     if rate <= 0.0 {
         let at = node.get("rate-limit").map_or(node.at, |value| value.at);
-        findings.error(at, "rate-limit is out of range", format!("it is {rate}, expected calls per second, 1 or more"));
+        diagnostics.error(
+            at,
+            "rate-limit is out of range",
+            format!("it is {rate}, expected calls per second, 1 or more"),
+        );
     }
-    let images = servers::cloud_images(node, findings);
+    let images = servers::cloud_images(node, diagnostics);
     let (mut vms, mut labels) = (BTreeMap::new(), BTreeMap::new());
     for pool in provider.pools.values() {
-        labels.insert(pool.name.clone(), read_pool(pool, &images, &mut vms, findings));
+        labels.insert(pool.name.clone(), read_pool(pool, &images, &mut vms, diagnostics));
     }
     let launching = Launching {
-        attempts: findings.keep(node.integer("launch-retries")).unwrap_or(3).clamp(1, 1000) as u32,
+        attempts: diagnostics.or_default(node.integer("launch-retries")).unwrap_or(3).clamp(1, 1000) as u32,
         timeout: Span(3600.0),
-        boot_timeout: Span(findings.keep(node.integer("boot-timeout")).unwrap_or(60) as f64),
+        boot_timeout: Span(diagnostics.or_default(node.integer("boot-timeout")).unwrap_or(60) as f64),
         zones: Vec::new(),
         tidy: Tidy::default(),
         labels,
@@ -59,17 +63,17 @@ fn read_pool(
     pool: &PoolConfig,
     images: &CloudImages,
     vms: &mut BTreeMap<(PoolName, LabelName), VmType>,
-    findings: &mut Findings,
+    diagnostics: &mut Diagnostics,
 ) -> BTreeMap<LabelName, LaunchLabel> {
     let use_internal_ip = pool.section.boolean("use-internal-ip").unwrap_or(false);
     let host_key_checking = pool.section.boolean("host-key-checking").unwrap_or(true);
     let mut labels = BTreeMap::new();
-    for node in findings.mappings(&pool.section, "labels", "a label") {
-        let mut required = |key| findings.required(node, key, "a label of an example pool");
+    for node in diagnostics.mappings(&pool.section, "labels", "a label") {
+        let mut required = |key| diagnostics.required(node, key, "a label of an example pool");
         let (name, image, kind) = (required("name"), required("cloud-image"), required("instance-type"));
         let (Some(name), Some(image), Some(instance_type)) = (name, image, kind) else { continue };
         let Some((source, login)) = images.get(&image) else {
-            findings.error(node.at, format!("cloud-image {image} does not exist"), "define it in `cloud-images`");
+            diagnostics.error(node.at, format!("cloud-image {image} does not exist"), "define it in `cloud-images`");
             continue;
         };
         let name = LabelName::from(name);

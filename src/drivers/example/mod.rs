@@ -14,7 +14,7 @@ use nodepool_driver::instance::{Instance, Inventory};
 use nodepool_driver::job::{Job, LaunchOrder, Outcome};
 use nodepool_driver::state_machine::{InFlight, Input, Lane, Next, OneCall, Pace, REFRESH, StateMachine};
 use nodepool_model::config::ProviderConfig;
-use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_model::records::time::Span;
 use python_yaml::diagnostics::Problem;
@@ -35,10 +35,10 @@ pub struct Example {
 }
 
 pub fn open(section: &ProviderConfig) -> Result<Example, Vec<Problem>> {
-    let (settings, mut findings) = read(section);
-    findings.problems.retain(Problem::is_error);
-    if !findings.problems.is_empty() {
-        return Err(findings.problems);
+    let (settings, mut diagnostics) = read(section);
+    diagnostics.items.retain(Problem::is_error);
+    if !diagnostics.items.is_empty() {
+        return Err(diagnostics.items);
     }
     let facts = Facts { launching: Some(Arc::new(settings.launching.clone())), ..Facts::unseen() };
     Ok(Example { provider: section.name.clone(), settings, facts, cloud: RefCell::default() })
@@ -46,12 +46,12 @@ pub fn open(section: &ProviderConfig) -> Result<Example, Vec<Problem>> {
 
 /// All that is wrong or odd about a section.
 pub fn problems(section: &ProviderConfig) -> Vec<Problem> {
-    read(section).1.problems
+    read(section).1.items
 }
 
-fn read(section: &ProviderConfig) -> (Settings, Findings) {
-    let mut findings = Findings::default();
-    (config::read(section, &mut findings), findings)
+fn read(section: &ProviderConfig) -> (Settings, Diagnostics) {
+    let mut diagnostics = Diagnostics::default();
+    (config::read(section, &mut diagnostics), diagnostics)
 }
 
 /// Every request that this driver makes.

@@ -3,7 +3,7 @@
 use crate::common::servers::{Image, Label};
 use nodepool_driver::facts::Trouble;
 use nodepool_model::config::ProviderConfig;
-use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::time::Span;
 use python_yaml::tree::YamlNode;
@@ -113,7 +113,7 @@ fn has_flavor(label: &Label) -> Result<(), Trouble> {
     Err(Trouble::Broken(format!("Unable to find flavor{wanted}{ram}: the fake cloud has {has} with {RAM} MiB")))
 }
 
-pub fn knobs(section: &ProviderConfig, findings: &mut Findings) -> Knobs {
+pub fn knobs(section: &ProviderConfig, diagnostics: &mut Diagnostics) -> Knobs {
     let mut knobs = Knobs::default();
     let Some(node) = section.section.given("fake") else { return knobs };
     let spans = [
@@ -124,7 +124,7 @@ pub fn knobs(section: &ProviderConfig, findings: &mut Findings) -> Knobs {
         ("upload-time", &mut knobs.upload_time),
     ];
     for (key, span) in spans {
-        read(node, key, "seconds, 0 or more", findings, |seconds| *span = Span(seconds));
+        read(node, key, "seconds, 0 or more", diagnostics, |seconds| *span = Span(seconds));
     }
     let faults = [
         ("create-fails-every", &mut knobs.faults.create_fails),
@@ -138,30 +138,30 @@ pub fn knobs(section: &ProviderConfig, findings: &mut Findings) -> Knobs {
         ("throttle-every", &mut knobs.faults.throttle),
     ];
     for (key, every) in faults {
-        read(node, key, "a whole number, 0 for never", findings, |number| *every = number as u64);
+        read(node, key, "a whole number, 0 for never", diagnostics, |number| *every = number as u64);
     }
     for resource in ["cores", "instances", "ram", "volumes", "volume-gb"] {
         let limits = &mut knobs.limits;
-        read(node, &format!("max-{resource}"), "a number", findings, |number| limits.set(resource, number));
+        read(node, &format!("max-{resource}"), "a number", diagnostics, |number| limits.set(resource, number));
     }
     for (key, names) in [("zones", &mut knobs.zones), ("images", &mut knobs.images)] {
         if node.given(key).is_some() {
-            *names = findings.keep(node.texts(key));
+            *names = diagnostics.or_default(node.texts(key));
         }
     }
-    knobs.address = findings.keep(node.text("address")).unwrap_or(knobs.address);
-    knobs.image_format = findings.keep(node.text("image-format")).unwrap_or(knobs.image_format);
-    knobs.console = findings.keep(node.text("console"));
+    knobs.address = diagnostics.or_default(node.text("address")).unwrap_or(knobs.address);
+    knobs.image_format = diagnostics.or_default(node.text("image-format")).unwrap_or(knobs.image_format);
+    knobs.console = diagnostics.or_default(node.text("console"));
     knobs
 }
 
-fn read(node: &YamlNode, key: &str, expected: &str, findings: &mut Findings, take: impl FnOnce(f64)) {
-    let Some(number) = findings.keep(node.number(key)) else { return };
+fn read(node: &YamlNode, key: &str, expected: &str, diagnostics: &mut Diagnostics, take: impl FnOnce(f64)) {
+    let Some(number) = diagnostics.or_default(node.number(key)) else { return };
     if (0.0..=1e9).contains(&number) {
         take(number);
     } else {
         let at = node.get(key).map_or(node.at, |value| value.at);
-        findings.error(
+        diagnostics.error(
             at,
             format!("{key} of the fake cloud is out of range"),
             format!("it is {number}, expected {expected}"),

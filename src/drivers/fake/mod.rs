@@ -12,8 +12,8 @@ use nodepool_driver::job::LaunchOrder;
 use nodepool_driver::simple_adapter::{Keys, Simple, SimpleAdapter};
 use nodepool_driver::state_machine::{InFlight, Pace, REFRESH};
 use nodepool_model::config::ProviderConfig;
-use nodepool_model::config::diagnostics::Findings;
-use nodepool_model::config::upload_config::{StoredImage, UploadOrder, Uploading};
+use nodepool_model::config::diagnostics::Diagnostics;
+use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::time::Span;
@@ -35,10 +35,10 @@ pub struct Fake {
 }
 
 pub fn open(section: &ProviderConfig) -> Result<Simple<Fake>, Vec<Problem>> {
-    let (parts, knobs, mut findings) = read(section);
-    findings.problems.retain(Problem::is_error);
-    if !findings.problems.is_empty() {
-        return Err(findings.problems);
+    let (parts, knobs, mut diagnostics) = read(section);
+    diagnostics.items.retain(Problem::is_error);
+    if !diagnostics.items.is_empty() {
+        return Err(diagnostics.items);
     }
     let cloud = RefCell::new(Cloud::new(knobs.clone()));
     Ok(Simple::new(section.name.clone(), Fake { section: parts, knobs, cloud }))
@@ -46,19 +46,19 @@ pub fn open(section: &ProviderConfig) -> Result<Simple<Fake>, Vec<Problem>> {
 
 /// All that is wrong or odd about a section.
 pub fn problems(section: &ProviderConfig) -> Vec<Problem> {
-    read(section).2.problems
+    read(section).2.items
 }
 
-fn read(section: &ProviderConfig) -> (Section, Knobs, Findings) {
-    let mut findings = Findings::default();
-    let parts = servers::section(section, &mut findings);
-    let knobs = config::knobs(section, &mut findings);
+fn read(section: &ProviderConfig) -> (Section, Knobs, Diagnostics) {
+    let mut diagnostics = Diagnostics::default();
+    let parts = servers::section(section, &mut diagnostics);
+    let knobs = config::knobs(section, &mut diagnostics);
     for label in parts.labels() {
         if let Err(Trouble::Broken(why) | Trouble::NotReady(why)) = config::need(label, &knobs) {
-            findings.warning(label.at, why, "no node of this label can be launched");
+            diagnostics.warning(label.at, why, "no node of this label can be launched");
         }
     }
-    (parts, knobs, findings)
+    (parts, knobs, diagnostics)
 }
 
 impl Fake {

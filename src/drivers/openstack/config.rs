@@ -6,7 +6,7 @@ use std::sync::Arc;
 pub use crate::common::servers::Image;
 use crate::common::servers::{self, Section};
 use nodepool_driver::facts::LabelImage;
-use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{LabelName, PoolName};
@@ -59,17 +59,17 @@ pub struct Wanted {
     pub floating_ip: bool,
 }
 
-pub fn read(provider: &ProviderConfig, findings: &mut Findings) -> Settings {
-    let section = servers::section(provider, findings);
+pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Settings {
+    let section = servers::section(provider, diagnostics);
     let node = &provider.section;
-    let drives = ConfigDrives::of(node, findings);
+    let drives = ConfigDrives::of(node, diagnostics);
     let pools = provider.pools.values();
     let limited = pools.clone().filter(|pool| !pool.ignore_provider_quota).map(|pool| pool.name.clone()).collect();
-    let servers = pools.map(|pool| (pool.name.clone(), wanted(pool, &section, &drives, findings))).collect();
+    let servers = pools.map(|pool| (pool.name.clone(), wanted(pool, &section, &drives, diagnostics))).collect();
     Settings {
         section,
-        cloud: findings.keep(node.text("cloud")),
-        region: findings.keep(node.text("region-name")),
+        cloud: diagnostics.or_default(node.text("cloud")),
+        region: diagnostics.or_default(node.text("region-name")),
         clean_floating_ips: node.boolean("clean-floating-ips").unwrap_or(false),
         wants_zones: provider.pools.values().any(|pool| pool.availability_zones.is_empty()),
         servers,
@@ -85,9 +85,9 @@ struct ConfigDrives {
 }
 
 impl ConfigDrives {
-    fn of(node: &YamlNode, findings: &mut Findings) -> Self {
+    fn of(node: &YamlNode, diagnostics: &mut Diagnostics) -> Self {
         let mut of = |key: &str, what: &str| {
-            let images = findings.mappings(node, key, what).into_iter();
+            let images = diagnostics.mappings(node, key, what).into_iter();
             let entry = |image: &YamlNode| Some((image.text("name").ok()??, image.boolean("config-drive")?));
             images.filter_map(entry).collect()
         };
@@ -99,14 +99,14 @@ fn wanted(
     pool: &PoolConfig,
     section: &Section,
     drives: &ConfigDrives,
-    findings: &mut Findings,
+    diagnostics: &mut Diagnostics,
 ) -> BTreeMap<LabelName, Arc<Wanted>> {
     let node = &pool.section;
-    let security_groups = findings.keep(node.texts("security-groups"));
+    let security_groups = diagnostics.or_default(node.texts("security-groups"));
     let floating_ip = node.boolean("auto-floating-ip").unwrap_or(true);
     let mut all = BTreeMap::new();
-    for node in findings.mappings(node, "labels", "a label") {
-        let Some(name) = findings.keep(node.text("name")).map(LabelName::from) else { continue };
+    for node in diagnostics.mappings(node, "labels", "a label") {
+        let Some(name) = diagnostics.or_default(node.text("name")).map(LabelName::from) else { continue };
         // Those without an image, which has been complained of, are not among them.
         let Some(label) = section.label(&pool.name, &name) else { continue };
         let (image_name, config_drive) = match &label.image {
@@ -121,9 +121,9 @@ fn wanted(
             image: label.source.clone(),
             networks: label.networks.clone(),
             security_groups: security_groups.clone(),
-            key_name: findings.keep(node.text("key-name")),
+            key_name: diagnostics.or_default(node.text("key-name")),
             config_drive: config_drive.copied(),
-            userdata: findings.keep(node.text("userdata")),
+            userdata: diagnostics.or_default(node.text("userdata")),
             volume: label.volume,
             properties: texts(node, "instance-properties"),
             dynamic_properties: texts(node, "dynamic-instance-properties"),

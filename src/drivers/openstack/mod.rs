@@ -42,7 +42,7 @@ use nodepool_driver::facts::Facts;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_driver::state_machine::{InFlight, Input, Next, OneCall, Pace, REFRESH, StateMachine};
 use nodepool_model::config::ProviderConfig;
-use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::metrics::statsd_metrics::{Sample, StatsdAddress};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Span;
@@ -66,10 +66,10 @@ pub fn open(section: &ProviderConfig) -> Result<OpenStack, Vec<Problem>> {
 
 /// The same with clouds.yaml and its neighbours at these places, for whoever runs the driver under another roof.
 pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack, Vec<Problem>> {
-    let (settings, mut findings) = read(section);
-    let cloud = cloud(section, &settings, places, &mut findings);
-    findings.problems.retain(Problem::is_error);
-    let Some(cloud) = cloud.filter(|_| findings.problems.is_empty()) else { return Err(findings.problems) };
+    let (settings, mut diagnostics) = read(section);
+    let cloud = cloud(section, &settings, places, &mut diagnostics);
+    diagnostics.items.retain(Problem::is_error);
+    let Some(cloud) = cloud.filter(|_| diagnostics.items.is_empty()) else { return Err(diagnostics.items) };
     let cloud = Arc::new(cloud);
     let timings = Arc::new(Timings::new(&cloud));
     // Before they are read: what is written meanwhile is seen later.
@@ -90,19 +90,19 @@ pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack,
 
 /// What is wrong or odd about a section, clouds.yaml aside.
 pub fn problems(section: &ProviderConfig) -> Vec<Problem> {
-    read(section).1.problems
+    read(section).1.items
 }
 
-fn read(section: &ProviderConfig) -> (config::Settings, Findings) {
-    let mut findings = Findings::default();
-    (config::read(section, &mut findings), findings)
+fn read(section: &ProviderConfig) -> (config::Settings, Diagnostics) {
+    let mut diagnostics = Diagnostics::default();
+    (config::read(section, &mut diagnostics), diagnostics)
 }
 
 fn cloud(
     section: &ProviderConfig,
     settings: &config::Settings,
     places: &Places,
-    findings: &mut Findings,
+    diagnostics: &mut Diagnostics,
 ) -> Option<CloudSettings> {
     let wanted = openstack_clouds::Wanted { cloud: settings.cloud.as_deref(), region: settings.region.as_deref() };
     match openstack_clouds::load(places, wanted) {
@@ -113,7 +113,7 @@ fn cloud(
         }
         Err(error) => {
             let at = section.section.get("cloud").map_or(section.section.at, |value| value.at);
-            findings.error(at, error.to_string(), format!("provider {} is out of service", section.name));
+            diagnostics.error(at, error.to_string(), format!("provider {} is out of service", section.name));
             None
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nodepool_model::config::diagnostics::Findings;
+use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::LabelName;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
@@ -18,38 +18,38 @@ const MOST_SLOTS: i64 = 10_000;
 
 /// All hosts of a provider in the order of its pools, or everything that is wrong with them.
 pub fn hosts(provider: &ProviderConfig) -> Result<Vec<Arc<StandingHost>>, Vec<Problem>> {
-    let (hosts, mut findings) = read(provider);
-    findings.problems.retain(Problem::is_error);
-    if findings.problems.is_empty() { Ok(hosts) } else { Err(findings.problems) }
+    let (hosts, mut diagnostics) = read(provider);
+    diagnostics.items.retain(Problem::is_error);
+    if diagnostics.items.is_empty() { Ok(hosts) } else { Err(diagnostics.items) }
 }
 
 /// All that is wrong or odd about them: errors, and warnings of what can be used and is hardly meant.
 pub fn problems(provider: &ProviderConfig) -> Vec<Problem> {
-    read(provider).1.problems
+    read(provider).1.items
 }
 
-fn read(provider: &ProviderConfig) -> (Vec<Arc<StandingHost>>, Findings) {
-    let mut findings = Findings::default();
+fn read(provider: &ProviderConfig) -> (Vec<Arc<StandingHost>>, Diagnostics) {
+    let mut diagnostics = Diagnostics::default();
     let mut hosts = Vec::new();
     let mut defined: BTreeMap<HostIdentity, Place> = BTreeMap::new();
     for pool in provider.pools.values() {
-        for node in findings.mappings(&pool.section, "nodes", "a static node") {
-            let Some(host) = host(node, pool, &mut findings) else { continue };
+        for node in diagnostics.mappings(&pool.section, "nodes", "a static node") {
+            let Some(host) = host(node, pool, &mut diagnostics) else { continue };
             if let Some(first) = defined.insert(host.identity.clone(), node.at) {
-                already_defined(&host.identity, node.at, first, &mut findings);
+                already_defined(&host.identity, node.at, first, &mut diagnostics);
             }
-            doubt(&host, node, &mut findings);
+            doubt(&host, node, &mut diagnostics);
             hosts.push(Arc::new(host));
         }
     }
-    (hosts, findings)
+    (hosts, diagnostics)
 }
 
 /// Says what makes a host useless though every key of it can be read.
-fn doubt(host: &StandingHost, node: &YamlNode, findings: &mut Findings) {
+fn doubt(host: &StandingHost, node: &YamlNode, diagnostics: &mut Diagnostics) {
     let mut say = |key: &str, message: &str, help: &str| {
         let at = node.get(key).map_or(node.at, |value| value.at);
-        findings.warning(at, format!("{message} ({})", host.identity), help);
+        diagnostics.warning(at, format!("{message} ({})", host.identity), help);
     };
     if host.slots == 0 {
         say("max-parallel-jobs", "a static node without slots is never used", "max-parallel-jobs is 1 or more");
@@ -70,86 +70,90 @@ fn doubt(host: &StandingHost, node: &YamlNode, findings: &mut Findings) {
     }
 }
 
-fn host(node: &YamlNode, pool: &PoolConfig, findings: &mut Findings) -> Option<StandingHost> {
-    let name = findings.required(node, "name", "a static node");
-    let labels = labels(node, findings);
-    let username = text_or(node, "username", "zuul", findings);
-    let port = port(node, findings);
-    let slots = slots(node, findings);
-    let timeout = findings.keep(node.integer("timeout")).unwrap_or(DEFAULT_TIMEOUT_S);
+fn host(node: &YamlNode, pool: &PoolConfig, diagnostics: &mut Diagnostics) -> Option<StandingHost> {
+    let name = diagnostics.required(node, "name", "a static node");
+    let labels = labels(node, diagnostics);
+    let username = text_or(node, "username", "zuul", diagnostics);
+    let port = port(node, diagnostics);
+    let slots = slots(node, diagnostics);
+    let timeout = diagnostics.or_default(node.integer("timeout")).unwrap_or(DEFAULT_TIMEOUT_S);
     let host = StandingHost {
         identity: HostIdentity { name: name?, username, port: port? },
         pool: pool.name.clone(),
         labels,
         slots: slots?,
-        connection_type: text_or(node, "connection-type", "ssh", findings),
-        shell_type: findings.keep(node.text("shell-type")),
-        python_path: text_or(node, "python-path", "auto", findings),
+        connection_type: text_or(node, "connection-type", "ssh", diagnostics),
+        shell_type: diagnostics.or_default(node.text("shell-type")),
+        python_path: text_or(node, "python-path", "auto", diagnostics),
         timeout: Span(timeout as f64),
         host_key_checking: node.boolean("host-key-checking").unwrap_or(true),
-        configured_keys: host_keys(node, findings),
+        configured_keys: host_keys(node, diagnostics),
         check: HostCheck::Pending,
     };
     Some(host)
 }
 
-fn text_or(node: &YamlNode, key: &str, default: &str, findings: &mut Findings) -> String {
-    findings.keep(node.text(key)).unwrap_or_else(|| default.to_owned())
+fn text_or(node: &YamlNode, key: &str, default: &str, diagnostics: &mut Diagnostics) -> String {
+    diagnostics.or_default(node.text(key)).unwrap_or_else(|| default.to_owned())
 }
 
 /// One text names several labels, divided by blanks.
-fn labels(node: &YamlNode, findings: &mut Findings) -> Vec<LabelName> {
+fn labels(node: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<LabelName> {
     match node.given("labels").map(|labels| &labels.value) {
         None => {
-            findings.missing(node.at, "labels", "a static node needs `labels`");
+            diagnostics.missing_key(node.at, "labels", "a static node needs `labels`");
             Vec::new()
         }
         Some(YamlValue::Text(text)) => text.split_whitespace().map(LabelName::from).collect(),
-        Some(_) => findings.keep(node.texts("labels")).into_iter().map(LabelName::from).collect(),
+        Some(_) => diagnostics.or_default(node.texts("labels")).into_iter().map(LabelName::from).collect(),
     }
 }
 
 /// An empty text is no key, as in Nodepool.
-fn host_keys(node: &YamlNode, findings: &mut Findings) -> Vec<String> {
+fn host_keys(node: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<String> {
     match node.given("host-key").map(|keys| &keys.value) {
         Some(YamlValue::Text(text)) if text.is_empty() => Vec::new(),
-        _ => findings.keep(node.texts("host-key")),
+        _ => diagnostics.or_default(node.texts("host-key")),
     }
 }
 
-fn port(node: &YamlNode, findings: &mut Findings) -> Option<u16> {
+fn port(node: &YamlNode, diagnostics: &mut Diagnostics) -> Option<u16> {
     // The old name counts only where the new one is absent.
     let key = if node.given("connection-port").is_some() { "connection-port" } else { "ssh-port" };
-    let port = findings.keep(node.integer(key)).unwrap_or(DEFAULT_PORT);
+    let port = diagnostics.or_default(node.integer(key)).unwrap_or(DEFAULT_PORT);
     match u16::try_from(port) {
         Ok(port) if port > 0 => Some(port),
         _ => {
-            out_of_range(node, key, port, "1 to 65535", findings);
+            out_of_range(node, key, port, "1 to 65535", diagnostics);
             None
         }
     }
 }
 
 /// None and fewer are no nodes, as in Nodepool.
-fn slots(node: &YamlNode, findings: &mut Findings) -> Option<u32> {
-    let slots = findings.keep(node.integer("max-parallel-jobs")).unwrap_or(1);
+fn slots(node: &YamlNode, diagnostics: &mut Diagnostics) -> Option<u32> {
+    let slots = diagnostics.or_default(node.integer("max-parallel-jobs")).unwrap_or(1);
     if slots > MOST_SLOTS {
-        out_of_range(node, "max-parallel-jobs", slots, "up to 10000", findings);
+        out_of_range(node, "max-parallel-jobs", slots, "up to 10000", diagnostics);
         return None;
     }
     Some(u32::try_from(slots).unwrap_or(0))
 }
 
-fn out_of_range(node: &YamlNode, key: &str, value: i64, range: &str, findings: &mut Findings) {
+fn out_of_range(node: &YamlNode, key: &str, value: i64, range: &str, diagnostics: &mut Diagnostics) {
     let at = node.get(key).map_or(node.at, |value| value.at);
-    findings.error(at, format!("{key} of a static node is out of range"), format!("it is {value}, it may be {range}"));
+    diagnostics.error(
+        at,
+        format!("{key} of a static node is out of range"),
+        format!("it is {value}, it may be {range}"),
+    );
 }
 
-fn already_defined(identity: &HostIdentity, at: Place, first: Place, findings: &mut Findings) {
+fn already_defined(identity: &HostIdentity, at: Place, first: Place, diagnostics: &mut Diagnostics) {
     let help = format!(
         "line {} has a node with the same name, username and connection-port; give one node several labels, or \
          several slots with max-parallel-jobs",
         first.line
     );
-    findings.error(at, format!("static node {identity} already defined"), help);
+    diagnostics.error(at, format!("static node {identity} already defined"), help);
 }

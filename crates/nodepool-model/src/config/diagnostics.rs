@@ -12,33 +12,33 @@ pub struct Source<'a> {
 
 /// What a loader found.
 #[derive(Debug, Default)]
-pub struct Findings {
-    pub problems: Vec<Problem>,
+pub struct Diagnostics {
+    pub items: Vec<Problem>,
     /// Reasons not to load a file that Nodepool 11's validator accepts: `config-validate` only warns of them.
-    pub not_for_validator: Vec<Problem>,
+    pub loader_only: Vec<Problem>,
 }
 
-impl Findings {
+impl Diagnostics {
     pub fn error(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
-        self.problems.push(Problem::error(at, message).help(help));
+        self.items.push(Problem::error(at, message).help(help));
     }
 
     pub fn warning(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
-        self.problems.push(Problem::warning(at, message).help(help));
+        self.items.push(Problem::warning(at, message).help(help));
     }
 
     pub fn notice(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
-        self.problems.push(Problem::notice(at, message).help(help));
+        self.items.push(Problem::notice(at, message).help(help));
     }
 
-    pub fn error_only_for_loader(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
-        self.not_for_validator.push(Problem::error(at, message).help(help));
+    pub fn loader_error(&mut self, at: Place, message: impl Into<String>, help: impl Into<String>) {
+        self.loader_only.push(Problem::error(at, message).help(help));
     }
 
     /// The value, or its default with the problem noted.
-    pub fn keep<T: Default>(&mut self, result: Result<T, Problem>) -> T {
-        result.unwrap_or_else(|problem| {
-            self.problems.push(problem);
+    pub fn or_default<T: Default>(&mut self, result: Result<T, Problem>) -> T {
+        result.unwrap_or_else(|diagnostic| {
+            self.items.push(diagnostic);
             T::default()
         })
     }
@@ -48,24 +48,24 @@ impl Findings {
         match section.text(key) {
             Ok(Some(text)) => Some(text),
             Ok(None) => {
-                self.missing(section.at, key, format!("{what} needs `{key}`"));
+                self.missing_key(section.at, key, format!("{what} needs `{key}`"));
                 None
             }
-            Err(problem) => {
-                self.problems.push(problem);
+            Err(diagnostic) => {
+                self.items.push(diagnostic);
                 None
             }
         }
     }
 
     /// The reference stops with a bare `KeyError` where a key is missing.
-    pub fn missing(&mut self, at: Place, key: &str, help: impl Into<String>) {
+    pub fn missing_key(&mut self, at: Place, key: &str, help: impl Into<String>) {
         self.error(at, format!("KeyError: {}", python_quoted(key)), help);
     }
 
     /// The same where something is named that does not exist. Its validator looks at few of these names.
-    pub fn unknown(&mut self, at: Place, name: &str, help: impl Into<String>) {
-        self.error_only_for_loader(at, format!("KeyError: {}", python_quoted(name)), help);
+    pub fn unknown_name(&mut self, at: Place, name: &str, help: impl Into<String>) {
+        self.loader_error(at, format!("KeyError: {}", python_quoted(name)), help);
     }
 
     /// The mappings in a list; anything else in it is a problem.
@@ -73,7 +73,7 @@ impl Findings {
         let items = match section.list(key) {
             Ok(items) => items,
             Err(problem) => {
-                self.problems.push(problem);
+                self.items.push(problem);
                 return Vec::new();
             }
         };
@@ -85,8 +85,7 @@ impl Findings {
             }
             let path = format!("data[{}][{index}]", python_quoted(key));
             let help = format!("{what} is a mapping, this is {}", item.value.type_name());
-            self.problems
-                .push(Problem::error(item.at, format!("expected a dictionary @ {path}")).path(path).help(help));
+            self.items.push(Problem::error(item.at, format!("expected a dictionary @ {path}")).path(path).help(help));
         }
         mappings
     }

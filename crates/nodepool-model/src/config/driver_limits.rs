@@ -21,7 +21,7 @@ pub struct DriverFacts {
     /// Pools take limits they do not set from their provider, and both know `max-resources`.
     pub pools_inherit_limits: bool,
     pub zone_key: Option<&'static str>,
-    pub knows_quota_switch: bool,
+    pub has_quota_switch: bool,
     pub forced_label_type: Option<&'static str>,
 }
 
@@ -42,8 +42,8 @@ pub fn find(name: &str) -> Option<&'static DriverFacts> {
 
 /// A driver of this program that Nodepool 11 does not know: labels and `max-servers` are where most have them, everything else is
 /// its own.
-pub fn find_in(program: &[&str], name: &str) -> Option<&'static DriverFacts> {
-    find(name).or_else(|| program.contains(&name).then_some(&FOREIGN))
+pub fn find_in(available_drivers: &[&str], name: &str) -> Option<&'static DriverFacts> {
+    find(name).or_else(|| available_drivers.contains(&name).then_some(&OUT_OF_TREE))
 }
 
 pub fn names() -> impl Iterator<Item = &'static str> {
@@ -61,11 +61,11 @@ pub fn driver_name(section: &YamlNode) -> String {
 }
 
 /// `program` names the drivers that this program has, among them perhaps some that Nodepool 11 does not know.
-pub fn unknown_driver(section: &YamlNode, name: &str, program: &[&str]) -> Problem {
+pub fn unknown_driver(section: &YamlNode, name: &str, available_drivers: &[&str]) -> Problem {
     let at = section.get("driver").map_or(section.at, |node| node.at);
-    let foreign = program.iter().copied().filter(|name| find(name).is_none());
+    let out_of_tree = available_drivers.iter().copied().filter(|name| find(name).is_none());
     let mut known: Vec<&str> = names().collect();
-    known.extend(foreign);
+    known.extend(out_of_tree);
     let help = match nearest(name, known.iter().copied()) {
         Some(close) => format!("did you mean {close}?"),
         None => format!("the drivers are {}", known.join(", ")),
@@ -73,7 +73,7 @@ pub fn unknown_driver(section: &YamlNode, name: &str, program: &[&str]) -> Probl
     Problem::error(at, format!("{name}: unknown driver")).help(help)
 }
 
-const PLAIN: DriverFacts = DriverFacts {
+const DEFAULTS: DriverFacts = DriverFacts {
     name: "",
     label_style: LabelStyle::Maps,
     manages_images: false,
@@ -83,7 +83,7 @@ const PLAIN: DriverFacts = DriverFacts {
     limit_keys: &[],
     pools_inherit_limits: false,
     zone_key: None,
-    knows_quota_switch: false,
+    has_quota_switch: false,
     forced_label_type: None,
 };
 
@@ -98,18 +98,18 @@ const OPENSTACK: DriverFacts = DriverFacts {
         ("max-volume-gb", "volume-gb"),
     ],
     zone_key: Some("availability-zones"),
-    knows_quota_switch: true,
-    ..PLAIN
+    has_quota_switch: true,
+    ..DEFAULTS
 };
 
 const KUBERNETES: DriverFacts = DriverFacts {
     name: "kubernetes",
     limit_keys: &[("max-cores", "cores"), ("max-ram", "ram")],
     pools_inherit_limits: true,
-    ..PLAIN
+    ..DEFAULTS
 };
 
-static FOREIGN: DriverFacts = PLAIN;
+static OUT_OF_TREE: DriverFacts = DEFAULTS;
 
 static DRIVERS: [DriverFacts; 13] = [
     DriverFacts {
@@ -120,13 +120,13 @@ static DRIVERS: [DriverFacts; 13] = [
         zone_key: Some("availability-zone"),
         ..KUBERNETES
     },
-    DriverFacts { name: "azure", manages_images: true, image_format: Some("vhd"), ..PLAIN },
-    DriverFacts { name: "example", ..PLAIN },
+    DriverFacts { name: "azure", manages_images: true, image_format: Some("vhd"), ..DEFAULTS },
+    DriverFacts { name: "example", ..DEFAULTS },
     DriverFacts { name: "fake", ..OPENSTACK },
-    DriverFacts { name: "gce", ..PLAIN },
-    DriverFacts { name: "ibmvpc", manages_images: true, image_format: Some("qcow2"), ..PLAIN },
+    DriverFacts { name: "gce", ..DEFAULTS },
+    DriverFacts { name: "ibmvpc", manages_images: true, image_format: Some("qcow2"), ..DEFAULTS },
     KUBERNETES,
-    DriverFacts { name: "metastatic", ..PLAIN },
+    DriverFacts { name: "metastatic", ..DEFAULTS },
     DriverFacts { name: "openshift", max_servers_keys: &["max-projects", "max-servers"], ..KUBERNETES },
     DriverFacts {
         name: "openshiftpods",
@@ -135,6 +135,6 @@ static DRIVERS: [DriverFacts; 13] = [
         ..KUBERNETES
     },
     OPENSTACK,
-    DriverFacts { name: "static", label_style: LabelStyle::OfNodes, ..PLAIN },
-    DriverFacts { name: "test", label_style: LabelStyle::Texts, ..PLAIN },
+    DriverFacts { name: "static", label_style: LabelStyle::OfNodes, ..DEFAULTS },
+    DriverFacts { name: "test", label_style: LabelStyle::Texts, ..DEFAULTS },
 ];

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::diagnostics::Source;
 use super::references;
-use super::resolve::assemble;
+use super::resolve::load;
 use super::schema::check;
 use python_yaml::diagnostics::{Problem, Severity};
 use python_yaml::parse;
@@ -18,7 +18,7 @@ pub fn is_headline(problem: &Problem) -> bool {
 }
 
 /// Everything that is wrong with the text of a file, after substitution. Errors mean exit status 1.
-pub fn validate(text: &str, file: &str, built: &[&str]) -> Vec<Problem> {
+pub fn validate(text: &str, file: &str, available_drivers: &[&str]) -> Vec<Problem> {
     let mut problems = Vec::new();
     let root = match parse::parse(text, &mut problems) {
         Ok(root) => root,
@@ -28,28 +28,28 @@ pub fn validate(text: &str, file: &str, built: &[&str]) -> Vec<Problem> {
             return problems.into_iter().map(|problem| problem.in_file(file)).collect();
         }
     };
-    let schema_problems = check::check(&root, built);
+    let schema_problems = check::check(&root, available_drivers);
     if !schema_problems.is_empty() {
         let help = format!("{} found", schema_problems.len());
         problems.push(Problem::error(Default::default(), HEADLINE).help(help));
         problems.extend(schema_problems);
     }
     problems.extend(references::check(&root));
-    let (_, findings) = assemble(Source { file, root: &root }, None, built);
-    let for_loader = findings.not_for_validator.into_iter().map(|mut problem| {
+    let (_, diagnostics) = load(Source { file, root: &root }, None, available_drivers);
+    let for_loader = diagnostics.loader_only.into_iter().map(|mut problem| {
         problem.help.push_str("; with this the daemons refuse to load the file");
         problem.at_most(Severity::Warning)
     });
     // What the schema has said of a place need not be said again in the loader's words, unless that is worse.
-    let mut told: BTreeMap<Place, Severity> = BTreeMap::new();
+    let mut reported: BTreeMap<Place, Severity> = BTreeMap::new();
     for problem in &problems {
-        let worst = told.entry(problem.at).or_insert(problem.severity);
+        let worst = reported.entry(problem.at).or_insert(problem.severity);
         *worst = problem.severity.max(*worst);
     }
     let mut seen = BTreeSet::new();
-    for problem in findings.problems.into_iter().chain(for_loader) {
-        let news = told.get(&problem.at).is_none_or(|worst| *worst < problem.severity);
-        if news && seen.insert((problem.at, problem.message.clone())) {
+    for problem in diagnostics.items.into_iter().chain(for_loader) {
+        let is_new = reported.get(&problem.at).is_none_or(|worst| *worst < problem.severity);
+        if is_new && seen.insert((problem.at, problem.message.clone())) {
             problems.push(problem);
         }
     }

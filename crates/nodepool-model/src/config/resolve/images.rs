@@ -3,20 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::DiskImage;
-use crate::config::diagnostics::{Findings, Source};
+use crate::config::diagnostics::{Diagnostics, Source};
 use crate::records::ids::ImageName;
 use crate::records::time::Span;
 use python_yaml::diagnostics::nearest;
 use python_yaml::tree::YamlNode;
 
 /// Every image that can be built.
-pub(crate) fn resolve(root: &YamlNode, findings: &mut Findings) -> BTreeMap<ImageName, DiskImage> {
+pub(crate) fn resolve(root: &YamlNode, diagnostics: &mut Diagnostics) -> BTreeMap<ImageName, DiskImage> {
     let mut sections: BTreeMap<String, &YamlNode> = BTreeMap::new();
     let mut concrete: Vec<(String, &YamlNode)> = Vec::new();
-    for section in findings.mappings(root, "diskimages", "a diskimage") {
-        let Some(name) = findings.required(section, "name", "a diskimage") else { continue };
+    for section in diagnostics.mappings(root, "diskimages", "a diskimage") {
+        let Some(name) = diagnostics.required(section, "name", "a diskimage") else { continue };
         if sections.insert(name.clone(), section).is_some() {
-            findings.warning(section.at, format!("diskimage {name} already defined"), "the last definition counts");
+            diagnostics.warning(section.at, format!("diskimage {name} already defined"), "the last definition counts");
         }
         if !section.boolean("abstract").unwrap_or(false) {
             concrete.push((name, section));
@@ -25,8 +25,8 @@ pub(crate) fn resolve(root: &YamlNode, findings: &mut Findings) -> BTreeMap<Imag
     let mut images = BTreeMap::new();
     for (name, section) in concrete {
         let mut image = DiskImage::new(&name);
-        for layer in lineage(&name, section, &sections, findings).into_iter().rev() {
-            apply(&mut image, layer, findings);
+        for layer in lineage(&name, section, &sections, diagnostics).into_iter().rev() {
+            apply(&mut image, layer, diagnostics);
         }
         images.insert(image.name.clone(), image);
     }
@@ -34,12 +34,16 @@ pub(crate) fn resolve(root: &YamlNode, findings: &mut Findings) -> BTreeMap<Imag
 }
 
 /// Adds the variables of a secure file. They are not inherited: that was settled before.
-pub(crate) fn apply_secure(secure: Source<'_>, images: &mut BTreeMap<ImageName, DiskImage>, findings: &mut Findings) {
-    for section in findings.mappings(secure.root, "diskimages", "a diskimage") {
-        let Some(name) = findings.required(section, "name", "a diskimage of the secure file") else { continue };
-        let variables = variables(section, findings);
+pub(crate) fn apply_secure(
+    secure: Source<'_>,
+    images: &mut BTreeMap<ImageName, DiskImage>,
+    diagnostics: &mut Diagnostics,
+) {
+    for section in diagnostics.mappings(secure.root, "diskimages", "a diskimage") {
+        let Some(name) = diagnostics.required(section, "name", "a diskimage of the secure file") else { continue };
+        let variables = variables(section, diagnostics);
         if section.get("env-vars").is_none() {
-            findings.missing(section.at, "env-vars", "a diskimage of the secure file needs `env-vars`");
+            diagnostics.missing_key(section.at, "env-vars", "a diskimage of the secure file needs `env-vars`");
         }
         match images.get_mut(name.as_str()) {
             Some(image) => image.env_vars.extend(variables),
@@ -49,7 +53,7 @@ pub(crate) fn apply_secure(secure: Source<'_>, images: &mut BTreeMap<ImageName, 
                     Some(other) => format!("did you mean {other}?"),
                     None => "it must be a diskimage of the main file that is not abstract".to_owned(),
                 };
-                findings.error(section.at, format!("{}: unknown diskimage {name}", secure.file), help);
+                diagnostics.error(section.at, format!("{}: unknown diskimage {name}", secure.file), help);
             }
         }
     }
@@ -60,34 +64,38 @@ fn lineage<'a>(
     name: &str,
     section: &'a YamlNode,
     sections: &BTreeMap<String, &'a YamlNode>,
-    findings: &mut Findings,
+    diagnostics: &mut Diagnostics,
 ) -> Vec<&'a YamlNode> {
     let mut line = vec![section];
     let mut visited = BTreeSet::from([name.to_owned()]);
-    let mut youngest = section;
-    while let Some(node) = youngest.get("parent").filter(|parent| parent.is_truthy()) {
-        let Some(parent) = findings.keep(youngest.text("parent")) else { break };
+    let mut current = section;
+    while let Some(node) = current.get("parent").filter(|parent| parent.is_truthy()) {
+        let Some(parent) = diagnostics.or_default(current.text("parent")) else { break };
         let Some(found) = sections.get(&parent) else {
             let close = nearest(&parent, sections.keys().map(String::as_str));
             let meant = close.map(|close| format!(", did you mean {close}?")).unwrap_or_default();
-            findings.missing(node.at, &parent, format!("diskimage {name} has a parent that does not exist{meant}"));
+            diagnostics.missing_key(
+                node.at,
+                &parent,
+                format!("diskimage {name} has a parent that does not exist{meant}"),
+            );
             break;
         };
         if !visited.insert(parent.clone()) {
             let help = format!("going from parent to parent comes back to {parent}");
-            findings.error(node.at, format!("diskimage {name} is its own ancestor"), help);
+            diagnostics.error(node.at, format!("diskimage {name} is its own ancestor"), help);
             break;
         }
         line.push(found);
-        youngest = found;
+        current = found;
     }
     line
 }
 
 /// One section over what was inherited. Most keys count only with a truthy value: no child can unset `pause`.
-fn apply(image: &mut DiskImage, section: &YamlNode, findings: &mut Findings) {
+fn apply(image: &mut DiskImage, section: &YamlNode, diagnostics: &mut Diagnostics) {
     let truthy = |key: &str| section.get(key).is_some_and(YamlNode::is_truthy);
-    let mut text = |key: &str| if truthy(key) { findings.keep(section.text(key)) } else { None };
+    let mut text = |key: &str| if truthy(key) { diagnostics.or_default(section.text(key)) } else { None };
     if let Some(command) = text("dib-cmd") {
         image.dib_cmd = command;
     }
@@ -101,35 +109,36 @@ fn apply(image: &mut DiskImage, section: &YamlNode, findings: &mut Findings) {
         image.username = username;
     }
     image.shell_type = text("shell-type").or(image.shell_type.take());
-    let mut seconds = |key: &str| if truthy(key) { findings.keep(section.number(key)).map(Span) } else { None };
+    let mut seconds =
+        |key: &str| if truthy(key) { diagnostics.or_default(section.number(key)).map(Span) } else { None };
     image.build_timeout = seconds("build-timeout").unwrap_or(image.build_timeout);
     image.rebuild_age = seconds("rebuild-age").unwrap_or(image.rebuild_age);
     image.pause |= truthy("pause");
-    image.elements.extend(findings.keep(section.texts("elements")));
-    image.env_vars.extend(variables(section, findings));
+    image.elements.extend(diagnostics.or_default(section.texts("elements")));
+    image.env_vars.extend(variables(section, diagnostics));
     if truthy("formats") {
-        image.formats = findings.keep(section.texts("formats")).into_iter().collect();
+        image.formats = diagnostics.or_default(section.texts("formats")).into_iter().collect();
     }
     if truthy("keep-formats") {
-        image.keep_formats = findings.keep(section.texts("keep-formats")).into_iter().collect();
+        image.keep_formats = diagnostics.or_default(section.texts("keep-formats")).into_iter().collect();
     }
     if section.given("delete-after-upload").is_some() {
         image.delete_after_upload = truthy("delete-after-upload");
     }
-    let metadata = findings.keep(section.map("metadata").map(<[_]>::to_vec));
+    let metadata = diagnostics.or_default(section.map("metadata").map(<[_]>::to_vec));
     image.metadata = metadata.iter().map(|(key, value)| (key.text.clone(), value.to_json())).collect();
 }
 
 /// Environment variables. Their values never show up in a message.
-fn variables(section: &YamlNode, findings: &mut Findings) -> Vec<(String, String)> {
+fn variables(section: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<(String, String)> {
     let mut variables = Vec::new();
-    for (key, node) in findings.keep(section.map("env-vars").map(<[_]>::to_vec)) {
+    for (key, node) in diagnostics.or_default(section.map("env-vars").map(<[_]>::to_vec)) {
         match node.scalar_text() {
             Some(value) => variables.push((key.text, value)),
             None if node.is_null() => variables.push((key.text, String::new())),
             None => {
                 let help = format!("the variable {} is {}, and must be text", key.text, node.value.type_name());
-                findings.error(node.at, "expected str for dictionary value", help);
+                diagnostics.error(node.at, "expected str for dictionary value", help);
             }
         }
     }

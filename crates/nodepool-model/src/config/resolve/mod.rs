@@ -6,7 +6,7 @@ pub mod providers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::diagnostics::Findings;
+use super::diagnostics::Diagnostics;
 pub use super::diagnostics::Source;
 use super::resolve::providers::Providers;
 use super::schema::check;
@@ -21,16 +21,16 @@ use python_yaml::tree::{Place, YamlNode, YamlValue};
 #[derive(Clone, Debug)]
 pub struct Resolved {
     pub config: Option<Arc<Config>>,
-    pub problems: Vec<Problem>,
+    pub diagnostics: Vec<Problem>,
 }
 
 /// Loads a configuration the way the daemons do. `built` names the drivers of this program.
-pub fn resolve(main: Source<'_>, secure: Option<Source<'_>>, built: &[&str]) -> Resolved {
+pub fn resolve(main: Source<'_>, secure: Option<Source<'_>>, available_drivers: &[&str]) -> Resolved {
     // What the validator alone rejects is no reason not to run.
-    let rejected = check::check(main.root, built).into_iter().chain(references::check(main.root));
+    let rejected = check::check(main.root, available_drivers).into_iter().chain(references::check(main.root));
     let mut problems: Vec<Problem> = rejected.map(|problem| problem.at_most(Severity::Warning)).collect();
-    let (config, findings) = assemble(main, secure, built);
-    let found: Vec<Problem> = findings.problems.into_iter().chain(findings.not_for_validator).collect();
+    let (config, diagnostics) = load(main, secure, available_drivers);
+    let found: Vec<Problem> = diagnostics.items.into_iter().chain(diagnostics.loader_only).collect();
     // An error says it better than the warning about the same place of the same file.
     let errors: BTreeSet<Place> = found
         .iter()
@@ -38,148 +38,152 @@ pub fn resolve(main: Source<'_>, secure: Option<Source<'_>>, built: &[&str]) -> 
         .map(|problem| problem.at)
         .collect();
     problems.retain(|problem| !errors.contains(&problem.at));
-    let mut told: BTreeSet<(String, Place, String)> = BTreeSet::new();
+    let mut reported: BTreeSet<(String, Place, String)> = BTreeSet::new();
     problems.extend(found);
-    problems.retain(|problem| told.insert((problem.file.clone(), problem.at, problem.message.clone())));
+    problems.retain(|problem| reported.insert((problem.file.clone(), problem.at, problem.message.clone())));
     let problems: Vec<Problem> = problems.into_iter().map(|problem| problem.in_file(main.file)).collect();
     let usable = config.filter(|_| !problems.iter().any(Problem::is_error));
-    Resolved { config: usable.map(Arc::new), problems }
+    Resolved { config: usable.map(Arc::new), diagnostics: problems }
 }
 
 /// The loader without the schema. The configuration is only meaningful if no error was found.
-pub(crate) fn assemble(main: Source<'_>, secure: Option<Source<'_>>, built: &[&str]) -> (Option<Config>, Findings) {
-    let mut findings = Findings::default();
+pub(crate) fn load(main: Source<'_>, secure: Option<Source<'_>>, built: &[&str]) -> (Option<Config>, Diagnostics) {
+    let mut diagnostics = Diagnostics::default();
     let root = main.root;
     if !matches!(root.value, YamlValue::Map(_)) {
         let help = format!("the file holds {} where top-level keys were expected", root.value.type_name());
-        findings.error(root.at, "expected a dictionary", help);
-        return (None, findings);
+        diagnostics.error(root.at, "expected a dictionary", help);
+        return (None, diagnostics);
     }
     let secure = secure.filter(|secure| secure.root.is_truthy());
-    let mut diskimages = images::resolve(root, &mut findings);
-    let labels = labels(root, &mut findings);
+    let mut diskimages = images::resolve(root, &mut diagnostics);
+    let labels = labels(root, &mut diagnostics);
     if let Some(secure) = secure {
         // The secure file is applied last but names images of the main file only, so its place in the order is free.
-        in_secure(secure, &mut findings, |root, findings| {
-            check_secure(root, findings);
-            images::apply_secure(secure, &mut diskimages, findings);
+        with_secure_file(secure, &mut diagnostics, |root, diagnostics| {
+            check_secure(root, diagnostics);
+            images::apply_secure(secure, &mut diskimages, diagnostics);
         });
     }
     let Providers { providers, out_of_service } =
-        providers::resolve(root, &labels, &mut diskimages, built, &mut findings);
+        providers::resolve(root, &labels, &mut diskimages, built, &mut diagnostics);
     let config = Config {
-        zookeeper: zookeeper(root, secure, &mut findings),
-        webapp: webapp(root, &mut findings),
+        zookeeper: zookeeper(root, secure, &mut diagnostics),
+        webapp: webapp(root, &mut diagnostics),
         labels,
         providers,
         out_of_service,
         diskimages: diskimages.into_iter().map(|(name, image)| (name, Arc::new(image))).collect(),
-        tenant_limits: tenant_limits(root, &mut findings),
-        max_hold_age: findings.keep(root.number("max-hold-age")).filter(|age| *age > 0.0).map(Span),
-        elements_dir: findings.keep(root.text("elements-dir")),
-        images_dir: findings.keep(root.text("images-dir")).map(Into::into),
-        build_log_dir: findings.keep(root.text("build-log-dir")).map(Into::into),
-        build_log_retention: findings.keep(root.integer("build-log-retention")).unwrap_or(7),
+        tenant_limits: tenant_limits(root, &mut diagnostics),
+        max_hold_age: diagnostics.or_default(root.number("max-hold-age")).filter(|age| *age > 0.0).map(Span),
+        elements_dir: diagnostics.or_default(root.text("elements-dir")),
+        images_dir: diagnostics.or_default(root.text("images-dir")).map(Into::into),
+        build_log_dir: diagnostics.or_default(root.text("build-log-dir")).map(Into::into),
+        build_log_retention: diagnostics.or_default(root.integer("build-log-retention")).unwrap_or(7),
     };
-    (Some(config), findings)
+    (Some(config), diagnostics)
 }
 
 /// Only three keys of a secure file have an effect; that the others have none should not go unsaid.
-fn check_secure(root: &YamlNode, findings: &mut Findings) {
+fn check_secure(root: &YamlNode, diagnostics: &mut Diagnostics) {
     const KNOWN: [&str; 3] = ["diskimages", "zookeeper-servers", "zookeeper-tls"];
     if !matches!(root.value, YamlValue::Map(_)) {
         let help = format!("the secure file holds {} where top-level keys were expected", root.value.type_name());
-        findings.error(root.at, "expected a dictionary", help);
+        diagnostics.error(root.at, "expected a dictionary", help);
     }
     for (key, _) in root.entries().iter().filter(|(key, _)| !KNOWN.contains(&key.text.as_str())) {
         let help = format!("the secure file may set {}", KNOWN.join(", "));
-        findings.warning(key.at, format!("key {} has no effect here", key.in_path()), help);
+        diagnostics.warning(key.at, format!("key {} has no effect here", key.in_path()), help);
     }
 }
 
-fn webapp(root: &YamlNode, findings: &mut Findings) -> WebappConfig {
+fn webapp(root: &YamlNode, diagnostics: &mut Diagnostics) -> WebappConfig {
     let mut webapp = WebappConfig { port: 8005, listen_address: "0.0.0.0".to_owned() };
-    findings.keep(root.map("webapp").map(|_| ()));
+    diagnostics.or_default(root.map("webapp").map(|_| ()));
     let Some(section) = root.given("webapp") else { return webapp };
-    if let Some(port) = port(section, 0, findings) {
+    if let Some(port) = port(section, 0, diagnostics) {
         webapp.port = port;
     }
-    if let Some(address) = findings.keep(section.text("listen_address")) {
+    if let Some(address) = diagnostics.or_default(section.text("listen_address")) {
         webapp.listen_address = address;
     }
     webapp
 }
 
-fn port(section: &YamlNode, lowest: u16, findings: &mut Findings) -> Option<u16> {
-    let number = findings.keep(section.integer("port"))?;
+fn port(section: &YamlNode, lowest: u16, diagnostics: &mut Diagnostics) -> Option<u16> {
+    let number = diagnostics.or_default(section.integer("port"))?;
     let port = u16::try_from(number).ok().filter(|port| *port >= lowest);
     if port.is_none() {
         let at = section.get("port").map_or(section.at, |node| node.at);
-        findings.error(at, "port is out of range", format!("{number} is not between {lowest} and 65535"));
+        diagnostics.error(at, "port is out of range", format!("{number} is not between {lowest} and 65535"));
     }
     port
 }
 
-fn zookeeper(root: &YamlNode, secure: Option<Source<'_>>, findings: &mut Findings) -> ZooKeeperConfig {
+fn zookeeper(root: &YamlNode, secure: Option<Source<'_>>, diagnostics: &mut Diagnostics) -> ZooKeeperConfig {
     // What the secure file sets, it sets completely: the main file is not even looked at.
     let deciding = |key: &str| secure.filter(|secure| secure.root.get(key).is_some_and(YamlNode::is_truthy));
     let servers = match deciding("zookeeper-servers") {
-        Some(secure) => in_secure(secure, findings, servers),
-        None => servers(root, findings),
+        Some(secure) => with_secure_file(secure, diagnostics, servers),
+        None => servers(root, diagnostics),
     };
     let tls = match deciding("zookeeper-tls") {
-        Some(secure) => in_secure(secure, findings, tls),
-        None => tls(root, findings),
+        Some(secure) => with_secure_file(secure, diagnostics, tls),
+        None => tls(root, diagnostics),
     };
     let (tls, host_names) = tls.unzip();
     let host_names = host_names.unwrap_or_default();
-    ZooKeeperConfig { servers, tls, host_names, session_timeout: session_timeout(root, findings) }
+    ZooKeeperConfig { servers, tls, host_names, session_timeout: session_timeout(root, diagnostics) }
 }
 
 /// Does work on the secure file whose problems name that file.
-fn in_secure<T>(secure: Source<'_>, findings: &mut Findings, work: impl FnOnce(&YamlNode, &mut Findings) -> T) -> T {
-    let mut own = Findings::default();
+fn with_secure_file<T>(
+    secure: Source<'_>,
+    diagnostics: &mut Diagnostics,
+    work: impl FnOnce(&YamlNode, &mut Diagnostics) -> T,
+) -> T {
+    let mut own = Diagnostics::default();
     let result = work(secure.root, &mut own);
-    findings.problems.extend(own.problems.into_iter().map(|problem| problem.in_file(secure.file)));
-    let for_loader = own.not_for_validator.into_iter().map(|problem| problem.in_file(secure.file));
-    findings.not_for_validator.extend(for_loader);
+    diagnostics.items.extend(own.items.into_iter().map(|problem| problem.in_file(secure.file)));
+    let for_loader = own.loader_only.into_iter().map(|problem| problem.in_file(secure.file));
+    diagnostics.loader_only.extend(for_loader);
     result
 }
 
 /// ZooKeeper counts milliseconds in 32 bits.
 const LONGEST_SESSION_S: f64 = 2_147_483.0;
 
-fn session_timeout(root: &YamlNode, findings: &mut Findings) -> Span {
+fn session_timeout(root: &YamlNode, diagnostics: &mut Diagnostics) -> Span {
     let Some(node) = root.get("zookeeper-timeout") else { return Span(10.0) };
     let seconds = node.scalar_number();
     let usable = seconds.filter(|seconds| *seconds > 0.0 && *seconds <= LONGEST_SESSION_S);
     if usable.is_none() {
         let help = format!("the session timeout is a number of seconds, above 0 and up to {LONGEST_SESSION_S}");
-        findings.error(node.at, "expected float for dictionary value @ data['zookeeper-timeout']", help);
+        diagnostics.error(node.at, "expected float for dictionary value @ data['zookeeper-timeout']", help);
     }
     Span(usable.unwrap_or(10.0))
 }
 
-fn servers(root: &YamlNode, findings: &mut Findings) -> Vec<ZooKeeperServer> {
+fn servers(root: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<ZooKeeperServer> {
     let mut servers = Vec::new();
-    let sections = findings.mappings(root, "zookeeper-servers", "a ZooKeeper server");
+    let sections = diagnostics.mappings(root, "zookeeper-servers", "a ZooKeeper server");
     for section in &sections {
         let blank = section.get("host").is_some_and(YamlNode::is_null) && section.given("chroot").is_none();
         if blank {
             let help = "`host` is empty, so this server is left out";
-            findings.warning(section.at, "ZooKeeper server without a host", help);
+            diagnostics.warning(section.at, "ZooKeeper server without a host", help);
             continue;
         }
-        let Some(host) = findings.required(section, "host", "a ZooKeeper server") else { continue };
+        let Some(host) = diagnostics.required(section, "host", "a ZooKeeper server") else { continue };
         if host.trim().is_empty() {
-            findings.error_only_for_loader(section.at, "ZooKeeper host is empty", "`host` is a name or an address");
+            diagnostics.loader_error(section.at, "ZooKeeper host is empty", "`host` is a name or an address");
         }
         let server = ZooKeeperServer {
             host,
-            port: port(section, 1, findings).unwrap_or(2281),
-            chroot: findings.keep(section.text("chroot")).unwrap_or_default(),
+            port: port(section, 1, diagnostics).unwrap_or(2281),
+            chroot: diagnostics.or_default(section.text("chroot")).unwrap_or_default(),
         };
-        check_chroot(&server.chroot, section, findings);
+        check_chroot(&server.chroot, section, diagnostics);
         servers.push(server);
     }
     // One path counts for the session. Every other way to write it means something else to somebody.
@@ -189,12 +193,12 @@ fn servers(root: &YamlNode, findings: &mut Findings) -> Vec<ZooKeeperServer> {
     if !only_last && !servers.iter().all(same) {
         let at = sections.first().map_or(root.at, |section| section.at);
         let help = "write the same chroot at every server, or one at the last server only";
-        findings.error_only_for_loader(at, "ZooKeeper servers have different chroots", help);
+        diagnostics.loader_error(at, "ZooKeeper servers have different chroots", help);
     }
     servers
 }
 
-fn check_chroot(chroot: &str, section: &YamlNode, findings: &mut Findings) {
+fn check_chroot(chroot: &str, section: &YamlNode, diagnostics: &mut Diagnostics) {
     let path = chroot.trim_end_matches('/');
     let parts = path.strip_prefix('/').map(|path| path.split('/'));
     let valid = match parts {
@@ -203,23 +207,23 @@ fn check_chroot(chroot: &str, section: &YamlNode, findings: &mut Findings) {
     };
     if !valid {
         let at = section.get("chroot").map_or(section.at, |node| node.at);
-        findings.error_only_for_loader(at, "ZooKeeper chroot is not a path", "write it like /ci/nodepool");
+        diagnostics.loader_error(at, "ZooKeeper chroot is not a path", "write it like /ci/nodepool");
     }
 }
 
 const TLS_INCOMPLETE: &str = "A TLS ZooKeeper connection is required; please supply the zookeeper-tls config values.";
 
-fn tls(root: &YamlNode, findings: &mut Findings) -> Option<(TlsFiles, HostNames)> {
-    findings.keep(root.map("zookeeper-tls").map(|_| ()));
+fn tls(root: &YamlNode, diagnostics: &mut Diagnostics) -> Option<(TlsFiles, HostNames)> {
+    diagnostics.or_default(root.map("zookeeper-tls").map(|_| ()));
     let section = root.get("zookeeper-tls").filter(|section| section.is_truthy())?;
-    let [cert, key, ca] = ["cert", "key", "ca"].map(|file| findings.keep(section.text(file)));
+    let [cert, key, ca] = ["cert", "key", "ca"].map(|file| diagnostics.or_default(section.text(file)));
     let missing: Vec<&str> = [("cert", &cert), ("key", &key), ("ca", &ca)]
         .into_iter()
         .filter(|(_, path)| path.as_ref().is_none_or(String::is_empty))
         .map(|(file, _)| file)
         .collect();
     if !missing.is_empty() {
-        findings.error_only_for_loader(section.at, TLS_INCOMPLETE, format!("without {}", missing.join(", ")));
+        diagnostics.loader_error(section.at, TLS_INCOMPLETE, format!("without {}", missing.join(", ")));
     }
     let host_names = match section.boolean("check-hostname") {
         Some(true) => HostNames::Checked,
@@ -228,26 +232,26 @@ fn tls(root: &YamlNode, findings: &mut Findings) -> Option<(TlsFiles, HostNames)
     Some((TlsFiles { cert: cert?.into(), key: key?.into(), ca: ca?.into() }, host_names))
 }
 
-fn labels(root: &YamlNode, findings: &mut Findings) -> BTreeMap<LabelName, Label> {
+fn labels(root: &YamlNode, diagnostics: &mut Diagnostics) -> BTreeMap<LabelName, Label> {
     let mut labels = BTreeMap::new();
-    for section in findings.mappings(root, "labels", "a label") {
-        let Some(name) = findings.required(section, "name", "a label").map(LabelName::from) else { continue };
+    for section in diagnostics.mappings(root, "labels", "a label") {
+        let Some(name) = diagnostics.required(section, "name", "a label").map(LabelName::from) else { continue };
         let label = Label {
             name: name.clone(),
-            min_ready: findings.keep(section.integer("min-ready")).unwrap_or(0),
-            max_ready_age: findings.keep(section.number("max-ready-age")).filter(|age| *age > 0.0).map(Span),
+            min_ready: diagnostics.or_default(section.integer("min-ready")).unwrap_or(0),
+            max_ready_age: diagnostics.or_default(section.number("max-ready-age")).filter(|age| *age > 0.0).map(Span),
         };
         if labels.insert(name.clone(), label).is_some() {
-            findings.warning(section.at, format!("label {name} already defined"), "the last definition counts");
+            diagnostics.warning(section.at, format!("label {name} already defined"), "the last definition counts");
         }
     }
     labels
 }
 
-fn tenant_limits(root: &YamlNode, findings: &mut Findings) -> BTreeMap<TenantName, Amounts> {
+fn tenant_limits(root: &YamlNode, diagnostics: &mut Diagnostics) -> BTreeMap<TenantName, Amounts> {
     let mut tenants = BTreeMap::new();
-    for section in findings.mappings(root, "tenant-resource-limits", "a tenant's limits") {
-        let name = findings.required(section, "tenant-name", "a tenant's limits");
+    for section in diagnostics.mappings(root, "tenant-resource-limits", "a tenant's limits") {
+        let name = diagnostics.required(section, "tenant-name", "a tenant's limits");
         let Some(name) = name.map(TenantName::from) else { continue };
         let mut limits = Amounts::unlimited();
         for (key, node) in section.entries().iter().filter(|(key, _)| key.text != "tenant-name") {
@@ -259,12 +263,12 @@ fn tenant_limits(root: &YamlNode, findings: &mut Findings) -> BTreeMap<TenantNam
                 "max-volume-gb" => "volume-gb",
                 other => other,
             };
-            if let Some(limit) = findings.keep(node.as_number(&key.text)) {
+            if let Some(limit) = diagnostics.or_default(node.as_number(&key.text)) {
                 limits.set(resource, limit);
             }
         }
         if tenants.insert(name.clone(), limits).is_some() {
-            findings.warning(section.at, format!("tenant {name} already defined"), "the last definition counts");
+            diagnostics.warning(section.at, format!("tenant {name} already defined"), "the last definition counts");
         }
     }
     tenants

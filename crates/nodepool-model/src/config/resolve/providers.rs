@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::config::diagnostics::Findings;
+use crate::config::diagnostics::Diagnostics;
 use crate::config::driver_limits::{self, DriverFacts, LabelStyle, driver_name};
 use crate::config::schema::driver_rules;
 use crate::config::{DiskImage, Label, PoolConfig, ProviderConfig};
@@ -29,43 +29,47 @@ pub(crate) fn resolve(
     root: &YamlNode,
     labels: &BTreeMap<LabelName, Label>,
     diskimages: &mut BTreeMap<ImageName, DiskImage>,
-    built: &[&str],
-    findings: &mut Findings,
+    available_drivers: &[&str],
+    diagnostics: &mut Diagnostics,
 ) -> Providers {
     let mut sections = Vec::new();
-    for section in findings.mappings(root, "providers", "a provider") {
-        let name = findings.required(section, "name", "a provider");
-        let facts = driver_of(section, built, findings);
+    for section in diagnostics.mappings(root, "providers", "a provider") {
+        let name = diagnostics.required(section, "name", "a provider");
+        let facts = driver_of(section, available_drivers, diagnostics);
         if let (Some(name), Some(facts)) = (name, facts) {
-            add_formats(section, facts, diskimages, findings);
+            add_formats(section, facts, diskimages, diagnostics);
             sections.push((name, facts, section));
         }
     }
     let context = Context { labels, diskimages };
     let mut result = Providers::default();
     for (name, facts, section) in sections {
-        let provider = provider(&name, facts, section, &context, findings);
+        let provider = provider(&name, facts, section, &context, diagnostics);
         let name = provider.name.clone();
         let known = result.providers.remove(&name).is_some() | result.out_of_service.remove(&name).is_some();
         if known {
-            findings.warning(section.at, format!("provider {name} already defined"), "the last definition counts");
+            diagnostics.warning(section.at, format!("provider {name} already defined"), "the last definition counts");
         }
-        if built.contains(&provider.driver.as_str()) {
+        if available_drivers.contains(&provider.driver.as_str()) {
             result.providers.insert(name, Arc::new(provider));
         } else {
             let reason = format!("the driver {} is not part of this version", provider.driver);
-            findings.notice(section.at, format!("provider {name} is out of service"), reason.clone());
+            diagnostics.notice(section.at, format!("provider {name} is out of service"), reason.clone());
             result.out_of_service.insert(name, reason);
         }
     }
     result
 }
 
-fn driver_of(section: &YamlNode, built: &[&str], findings: &mut Findings) -> Option<&'static DriverFacts> {
+fn driver_of(
+    section: &YamlNode,
+    available_drivers: &[&str],
+    diagnostics: &mut Diagnostics,
+) -> Option<&'static DriverFacts> {
     let name = driver_name(section);
-    let facts = driver_limits::find_in(built, &name);
+    let facts = driver_limits::find_in(available_drivers, &name);
     if facts.is_none() {
-        findings.problems.push(driver_limits::unknown_driver(section, &name, built));
+        diagnostics.items.push(driver_limits::unknown_driver(section, &name, available_drivers));
     }
     facts
 }
@@ -75,7 +79,7 @@ fn add_formats(
     section: &YamlNode,
     facts: &DriverFacts,
     diskimages: &mut BTreeMap<ImageName, DiskImage>,
-    findings: &mut Findings,
+    diagnostics: &mut Diagnostics,
 ) {
     if !facts.manages_images {
         return;
@@ -83,22 +87,27 @@ fn add_formats(
     let format = match facts.image_format {
         // The cloud's entry in clouds.yaml names it; the driver that reads that file adds it.
         None => None,
-        Some(default) => findings.keep(section.text("image-format")).or(Some(default.to_owned())),
+        Some(default) => diagnostics.or_default(section.text("image-format")).or(Some(default.to_owned())),
     };
-    for entry in findings.mappings(section, "diskimages", "a provider's diskimage") {
-        let Some(name) = findings.required(entry, "name", "a provider's diskimage") else { continue };
+    for entry in diagnostics.mappings(section, "diskimages", "a provider's diskimage") {
+        let Some(name) = diagnostics.required(entry, "name", "a provider's diskimage") else { continue };
         match diskimages.get_mut(name.as_str()) {
             Some(image) => image.formats.extend(format.clone()),
-            None => unknown_image(entry, &name, diskimages, findings),
+            None => unknown_image(entry, &name, diskimages, diagnostics),
         }
     }
 }
 
-fn unknown_image(entry: &YamlNode, name: &str, diskimages: &BTreeMap<ImageName, DiskImage>, findings: &mut Findings) {
+fn unknown_image(
+    entry: &YamlNode,
+    name: &str,
+    diskimages: &BTreeMap<ImageName, DiskImage>,
+    diagnostics: &mut Diagnostics,
+) {
     let at = entry.get("name").map_or(entry.at, |node| node.at);
     let close = nearest(name, diskimages.keys().map(ImageName::as_str));
     let meant = close.map(|close| format!("; did you mean {close}?")).unwrap_or_default();
-    findings.unknown(at, name, format!("no top-level diskimage that can be built has this name{meant}"));
+    diagnostics.unknown_name(at, name, format!("no top-level diskimage that can be built has this name{meant}"));
 }
 
 fn provider(
@@ -106,26 +115,26 @@ fn provider(
     facts: &DriverFacts,
     section: &YamlNode,
     context: &Context<'_>,
-    findings: &mut Findings,
+    diagnostics: &mut Diagnostics,
 ) -> ProviderConfig {
-    driver_rules::check_provider(name, facts, section, findings);
+    driver_rules::check_provider(name, facts, section, diagnostics);
     let mut section = normalised(section, facts);
     let mut pools = BTreeMap::new();
     let mut label_images = BTreeMap::new();
-    for pool in findings.mappings(&section, "pools", "a pool") {
-        let Some(pool_name) = findings.required(pool, "name", "a pool").map(PoolName::from) else { continue };
+    for pool in diagnostics.mappings(&section, "pools", "a pool") {
+        let Some(pool_name) = diagnostics.required(pool, "name", "a pool").map(PoolName::from) else { continue };
         if facts.labels_hold_images {
-            for label in findings.mappings(pool, "labels", "a label of a pool") {
-                label_image(label, context, &mut label_images, findings);
+            for label in diagnostics.mappings(pool, "labels", "a label of a pool") {
+                label_image(label, context, &mut label_images, diagnostics);
             }
         }
-        let config = self::pool(pool_name.clone(), pool, &section, facts, context, findings);
+        let config = self::pool(pool_name.clone(), pool, &section, facts, context, diagnostics);
         if pools.insert(pool_name.clone(), Arc::new(config)).is_some() {
             let message = format!("pool {pool_name} of provider {name} already defined");
-            findings.warning(pool.at, message, "the last definition counts");
+            diagnostics.warning(pool.at, message, "the last definition counts");
         }
     }
-    let max_concurrency = findings.keep(section.integer("max-concurrency")).unwrap_or(-1);
+    let max_concurrency = diagnostics.or_default(section.integer("max-concurrency")).unwrap_or(-1);
     // Each pool has its own; with thousands of static nodes they are most of the file.
     if let YamlValue::Map(entries) = &mut section.value {
         entries.retain(|(key, _)| key.text != "pools");
@@ -138,12 +147,12 @@ fn label_image(
     label: &YamlNode,
     context: &Context<'_>,
     images: &mut BTreeMap<ImageName, DiskImage>,
-    findings: &mut Findings,
+    diagnostics: &mut Diagnostics,
 ) {
     if !label.get("diskimage").is_some_and(YamlNode::is_truthy) {
         return;
     }
-    let Some(name) = findings.keep(label.text("diskimage")) else { return };
+    let Some(name) = diagnostics.or_default(label.text("diskimage")) else { return };
     match context.diskimages.get(name.as_str()) {
         Some(image) => {
             let compared = DiskImage { delete_after_upload: false, keep_formats: BTreeSet::new(), ..image.clone() };
@@ -151,7 +160,7 @@ fn label_image(
         }
         None => {
             let at = label.get("diskimage").map_or(label.at, |node| node.at);
-            findings.unknown(at, &name, "no top-level diskimage that can be built has this name");
+            diagnostics.unknown_name(at, &name, "no top-level diskimage that can be built has this name");
         }
     }
 }
@@ -162,33 +171,39 @@ fn pool(
     provider: &YamlNode,
     facts: &DriverFacts,
     context: &Context<'_>,
-    findings: &mut Findings,
+    diagnostics: &mut Diagnostics,
 ) -> PoolConfig {
-    let priority = findings.keep(pool.integer("priority")).or(findings.keep(provider.integer("priority")));
-    let max_servers = max_servers(pool, provider, facts, findings);
+    let priority =
+        diagnostics.or_default(pool.integer("priority")).or(diagnostics.or_default(provider.integer("priority")));
+    let max_servers = max_servers(pool, provider, facts, diagnostics);
     let zones = match facts.zone_key {
-        Some(key) => findings.keep(pool.texts(key)),
+        Some(key) => diagnostics.or_default(pool.texts(key)),
         None => Vec::new(),
     };
     PoolConfig {
         name,
         priority: priority.unwrap_or(100),
         max_servers,
-        limits: limits(max_servers, pool, provider, facts, findings),
-        ignore_provider_quota: facts.knows_quota_switch && pool.boolean("ignore-provider-quota").unwrap_or(false),
+        limits: limits(max_servers, pool, provider, facts, diagnostics),
+        ignore_provider_quota: facts.has_quota_switch && pool.boolean("ignore-provider-quota").unwrap_or(false),
         availability_zones: zones,
         node_attributes: pool.given("node-attributes").map(YamlNode::to_json),
-        labels: labels(pool, facts, context, findings),
+        labels: labels(pool, facts, context, diagnostics),
         section: pool.clone(),
     }
 }
 
-fn max_servers(pool: &YamlNode, provider: &YamlNode, facts: &DriverFacts, findings: &mut Findings) -> Option<i64> {
-    if let Some(own) = findings.keep(pool.integer("max-servers")) {
+fn max_servers(
+    pool: &YamlNode,
+    provider: &YamlNode,
+    facts: &DriverFacts,
+    diagnostics: &mut Diagnostics,
+) -> Option<i64> {
+    if let Some(own) = diagnostics.or_default(pool.integer("max-servers")) {
         return Some(own);
     }
     let inherited = facts.max_servers_keys.iter().find(|key| provider.given(key).is_some())?;
-    findings.keep(provider.integer(inherited))
+    diagnostics.or_default(provider.integer(inherited))
 }
 
 fn limits(
@@ -196,19 +211,19 @@ fn limits(
     pool: &YamlNode,
     provider: &YamlNode,
     facts: &DriverFacts,
-    findings: &mut Findings,
+    diagnostics: &mut Diagnostics,
 ) -> Amounts {
     let mut limits = Amounts::unlimited();
     // The pool comes last and wins.
     for section in [Some(provider).filter(|_| facts.pools_inherit_limits), Some(pool)].into_iter().flatten() {
         for (key, resource) in facts.limit_keys {
-            if let Some(limit) = findings.keep(section.number(key)) {
+            if let Some(limit) = diagnostics.or_default(section.number(key)) {
                 limits.set(resource, limit);
             }
         }
         if facts.pools_inherit_limits {
-            for (key, node) in findings.keep(section.map("max-resources").map(<[_]>::to_vec)) {
-                if let Some(limit) = findings.keep(node.as_number(&key.text)) {
+            for (key, node) in diagnostics.or_default(section.map("max-resources").map(<[_]>::to_vec)) {
+                if let Some(limit) = diagnostics.or_default(node.as_number(&key.text)) {
                     limits.set(&key.text, limit);
                 }
             }
@@ -221,63 +236,68 @@ fn limits(
 }
 
 /// The labels a pool serves; each must be among the top-level ones.
-fn labels(pool: &YamlNode, facts: &DriverFacts, context: &Context<'_>, findings: &mut Findings) -> BTreeSet<LabelName> {
+fn labels(
+    pool: &YamlNode,
+    facts: &DriverFacts,
+    context: &Context<'_>,
+    diagnostics: &mut Diagnostics,
+) -> BTreeSet<LabelName> {
     let mut labels = BTreeSet::new();
-    for (label, at) in named_labels(pool, facts, findings) {
+    for (label, at) in named_labels(pool, facts, diagnostics) {
         if !context.labels.contains_key(label.as_str()) {
             let close = nearest(&label, context.labels.keys().map(LabelName::as_str));
             let meant = close.map(|close| format!("; did you mean {close}?")).unwrap_or_default();
-            findings.unknown(at, &label, format!("this label is not among the top-level labels{meant}"));
+            diagnostics.unknown_name(at, &label, format!("this label is not among the top-level labels{meant}"));
         }
         labels.insert(LabelName::from(label));
     }
     labels
 }
 
-fn named_labels(pool: &YamlNode, facts: &DriverFacts, findings: &mut Findings) -> Vec<(String, Place)> {
+fn named_labels(pool: &YamlNode, facts: &DriverFacts, diagnostics: &mut Diagnostics) -> Vec<(String, Place)> {
     let mut named = Vec::new();
     match facts.label_style {
         LabelStyle::Maps => {
-            for label in findings.mappings(pool, "labels", "a label of a pool") {
-                let name = findings.required(label, "name", "a label of a pool");
+            for label in diagnostics.mappings(pool, "labels", "a label of a pool") {
+                let name = diagnostics.required(label, "name", "a label of a pool");
                 named.extend(name.map(|name| (name, label.get("name").map_or(label.at, |node| node.at))));
             }
         }
         LabelStyle::Texts => {
-            let items = findings.keep(pool.list("labels").map(<[_]>::to_vec));
-            named.extend(items.iter().filter_map(|item| label_text(item, findings)));
+            let items = diagnostics.or_default(pool.list("labels").map(<[_]>::to_vec));
+            named.extend(items.iter().filter_map(|item| label_text(item, diagnostics)));
         }
         LabelStyle::OfNodes => {
-            for node in findings.mappings(pool, "nodes", "a static node") {
-                findings.required(node, "name", "a static node");
-                named.extend(labels_of_static_node(node, findings));
+            for node in diagnostics.mappings(pool, "nodes", "a static node") {
+                diagnostics.required(node, "name", "a static node");
+                named.extend(labels_of_static_node(node, diagnostics));
             }
         }
     }
     named
 }
 
-fn labels_of_static_node(node: &YamlNode, findings: &mut Findings) -> Vec<(String, Place)> {
+fn labels_of_static_node(node: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<(String, Place)> {
     let Some(labels) = node.given("labels") else {
-        findings.missing(node.at, "labels", "a static node needs `labels`");
+        diagnostics.missing_key(node.at, "labels", "a static node needs `labels`");
         return Vec::new();
     };
     match &labels.value {
         YamlValue::Text(text) => text.split_whitespace().map(|name| (name.to_owned(), labels.at)).collect(),
-        YamlValue::List(items) => items.iter().filter_map(|item| label_text(item, findings)).collect(),
+        YamlValue::List(items) => items.iter().filter_map(|item| label_text(item, diagnostics)).collect(),
         other => {
             let help = format!("labels are text or a list of texts, this is {}", other.type_name());
-            findings.error(labels.at, "expected str for dictionary value @ data['labels']", help);
+            diagnostics.error(labels.at, "expected str for dictionary value @ data['labels']", help);
             Vec::new()
         }
     }
 }
 
-fn label_text(item: &YamlNode, findings: &mut Findings) -> Option<(String, Place)> {
+fn label_text(item: &YamlNode, diagnostics: &mut Diagnostics) -> Option<(String, Place)> {
     let name = item.scalar_text();
     if name.is_none() {
         let help = format!("a label is text, this is {}", item.value.type_name());
-        findings.error_only_for_loader(item.at, "expected str @ data['labels']", help);
+        diagnostics.loader_error(item.at, "expected str @ data['labels']", help);
     }
     name.map(|name| (name, item.at))
 }

@@ -11,12 +11,12 @@ use python_yaml::tree::{KeyKind, YamlKey, YamlNode, YamlValue, python_quoted};
 
 /// Everything in a file that the schema does not allow, as errors. A driver of `program` that Nodepool 11 does not know says
 /// itself what it wants.
-pub fn check(root: &YamlNode, program: &[&str]) -> Vec<Problem> {
+pub fn check(root: &YamlNode, available_drivers: &[&str]) -> Vec<Problem> {
     let mut check = Check::default();
     check.value(&Shape::Map(&TOP_LEVEL), root, Seat::Root);
     let mut problems = check.problems;
     for (index, provider) in root.get("providers").map(YamlNode::items).unwrap_or_default().iter().enumerate() {
-        check_provider(index, provider, program, &mut problems);
+        check_provider(index, provider, available_drivers, &mut problems);
     }
     problems
 }
@@ -41,7 +41,7 @@ pub fn of_driver(driver: &str) -> Option<&'static Section> {
     })
 }
 
-fn check_provider(index: usize, provider: &YamlNode, program: &[&str], problems: &mut Vec<Problem>) {
+fn check_provider(index: usize, provider: &YamlNode, available_drivers: &[&str], problems: &mut Vec<Problem>) {
     if !matches!(provider.value, YamlValue::Map(_)) {
         let path = format!("data['providers'][{index}]");
         let help = format!("a provider is a mapping, this is {}", provider.value.type_name());
@@ -50,8 +50,8 @@ fn check_provider(index: usize, provider: &YamlNode, program: &[&str], problems:
     }
     let driver = driver_name(provider);
     let Some(schema) = of_driver(&driver) else {
-        if !program.contains(&driver.as_str()) {
-            problems.push(driver_limits::unknown_driver(provider, &driver, program));
+        if !available_drivers.contains(&driver.as_str()) {
+            problems.push(driver_limits::unknown_driver(provider, &driver, available_drivers));
         }
         return;
     };
