@@ -12,7 +12,7 @@ use nodepool_model::records::ids::{LauncherId, NodeId, PoolId, ProviderName, Req
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
-use nodepool_model::records::time::{Moment, Span, Timestamp};
+use nodepool_model::records::time::{Moment, Seconds, Timestamp};
 use nodepool_model::snapshot::{Snapshot, Stored};
 use nodepool_policy::inputs::World;
 use nodepool_policy::pool::{Effect, Event, Pool};
@@ -99,7 +99,7 @@ fn host(index: usize) -> StandingHost {
         connection_type: "ssh".to_owned(),
         shell_type: None,
         python_path: "auto".to_owned(),
-        timeout: Span(5.0),
+        timeout: Seconds(5.0),
         host_key_checking: false,
         configured_keys: Vec::new(),
         check: HostCheck::NotNeeded { address: None },

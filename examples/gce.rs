@@ -23,7 +23,7 @@ use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use python_logging::{LineFormat, Verbosity};
 use python_yaml::diagnostics::Problem;
 use reqwest::{Method, StatusCode};
@@ -102,13 +102,13 @@ impl Gce {
             known.insert(pool.name.clone(), of_pool);
         }
         let attempts = diagnostics.or_default(node.integer("launch-retries")).unwrap_or(3).clamp(1, 100) as u32;
-        let boot_timeout = Span(diagnostics.or_default(node.integer("boot-timeout")).unwrap_or(60) as f64);
+        let boot_timeout = Seconds(diagnostics.or_default(node.integer("boot-timeout")).unwrap_or(60) as f64);
         diagnostics.items.retain(Problem::is_error);
         if !diagnostics.items.is_empty() {
             return Err(diagnostics.items);
         }
         let (zones, tidy) = (Vec::new(), Tidy::default());
-        let launching = Launching { attempts, timeout: Span(3600.0), boot_timeout, zones, tidy, labels: known };
+        let launching = Launching { attempts, timeout: Seconds(3600.0), boot_timeout, zones, tidy, labels: known };
         let (endpoint, token, http) = (service.endpoint.clone(), service.token.clone(), reqwest::Client::new());
         Ok(Self { endpoint, token, http, project, region, zone, launching, labels })
     }
@@ -133,7 +133,7 @@ impl Gce {
             status if status.is_success() => Ok(answer),
             StatusCode::NOT_FOUND => Err(CloudError::NotFound),
             StatusCode::TOO_MANY_REQUESTS => {
-                Err(CloudError::Throttled { retry_after: Span(retry_after.unwrap_or(1.0)) })
+                Err(CloudError::Throttled { retry_after: Seconds(retry_after.unwrap_or(1.0)) })
             }
             StatusCode::FORBIDDEN if reason == "quotaExceeded" => Err(CloudError::Quota(message.to_owned())),
             status => Err(failed(format!("{status}: {message}"))),
@@ -203,7 +203,7 @@ impl SimpleAdapter for Gce {
     }
 
     fn pace(&self) -> Pace {
-        Pace { spacing: Span::ZERO, in_flight: InFlight::Adjustable, observe: Span(1.0), refresh: Some(REFRESH) }
+        Pace { spacing: Seconds::ZERO, in_flight: InFlight::Adjustable, observe: Seconds(1.0), refresh: Some(REFRESH) }
     }
 }
 

@@ -21,7 +21,7 @@ use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use python_logging::{LineFormat, Verbosity};
 use python_yaml::diagnostics::Problem;
 
@@ -86,8 +86,8 @@ impl MoreDrivers for ShelfDriver {
             .map(|(name, pool)| (name.clone(), pool.labels.iter().map(|name| (name.clone(), label.clone())).collect()));
         let launching = Launching {
             attempts: 3,
-            timeout: Span(3600.0),
-            boot_timeout: Span(60.0),
+            timeout: Seconds(3600.0),
+            boot_timeout: Seconds(60.0),
             zones: Vec::new(),
             tidy: Tidy::default(),
             labels: pools.collect(),

@@ -77,7 +77,7 @@ fn a_real_image_is_built_in_two_formats_and_reaches_the_cloud_unharmed() {
             };
             let drivers = Box::new(WithClouds(cloud.clouds_yaml.clone()));
             let builder = harness.start_with_yaml(&yaml(json!([{"name": "tiny"}])), drivers, |options| {
-                options.cleanup_interval = nodepool_model::records::time::Span(0.5);
+                options.cleanup_interval = nodepool_model::records::time::Seconds(0.5);
             });
             let log = || {
                 let logs = std::fs::read_dir(harness.path("logs")).into_iter().flatten().flatten();

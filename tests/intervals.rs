@@ -13,7 +13,7 @@ use nodepool::actors::process::context::LauncherOptions;
 use nodepool::actors::runtime::clock;
 use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::node::NodeState;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_zk::locks::lock;
 use nodepool_zk::memory::{Fault, MemoryZooKeeper};
 use nodepool_zk::{Zk, paths};
@@ -50,7 +50,7 @@ async fn lasts(zk: &Zk, path: &str) -> f64 {
 #[test]
 fn the_lock_of_a_request_that_is_gone_goes_when_it_is_old_with_its_contender() {
     on_paused_time(async {
-        let (zookeeper, consumer, _process) = launcher(|options| options.lock_cleanup = Span(1000.0)).await;
+        let (zookeeper, consumer, _process) = launcher(|options| options.lock_cleanup = Seconds(1000.0)).await;
         let peer: Zk = zookeeper.connect();
         // A Python launcher that locks a request which is gone by then leaves its contender behind.
         let gone = RequestId::from("200-0000009999");
@@ -73,7 +73,7 @@ fn lock_cleanup_is_the_age_at_which_locks_of_requests_that_are_gone_go() {
     for age in [2.5, 30.25] {
         on_paused_time(async {
             let tune = |options: &mut LauncherOptions| {
-                (options.lock_cleanup, options.cleanup_interval) = (Span(age), Span(0.25));
+                (options.lock_cleanup, options.cleanup_interval) = (Seconds(age), Seconds(0.25));
             };
             let (_zookeeper, consumer, _process) = launcher(tune).await;
             let stale = paths::request_lock(&RequestId::from("200-0000009999"));
@@ -89,7 +89,8 @@ fn lock_cleanup_is_the_age_at_which_locks_of_requests_that_are_gone_go() {
 fn cleanup_interval_is_the_longest_that_an_empty_node_stays() {
     for interval in [0.5, 100.25] {
         on_paused_time(async {
-            let (_zookeeper, consumer, _process) = launcher(|options| options.cleanup_interval = Span(interval)).await;
+            let (_zookeeper, consumer, _process) =
+                launcher(|options| options.cleanup_interval = Seconds(interval)).await;
             let mut longest: f64 = 0.0;
             for _ in 0..3 {
                 create(&consumer.zk, EMPTY_NODE).await;
@@ -106,8 +107,8 @@ fn delete_interval_is_when_a_removal_that_failed_is_tried_again() {
     for interval in [0.75, 40.5] {
         on_paused_time(async {
             let tune = |options: &mut LauncherOptions| {
-                (options.delete_interval, options.cleanup_interval) = (Span(interval), Span(100_000.0));
-                options.watermark_sleep = Span(100_000.0);
+                (options.delete_interval, options.cleanup_interval) = (Seconds(interval), Seconds(100_000.0));
+                options.watermark_sleep = Seconds(100_000.0);
             };
             let (zookeeper, consumer, process) = launcher(tune).await;
             let mut longest: f64 = 0.0;

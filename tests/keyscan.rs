@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hosts::{Manners, free_address, listen};
 use nodepool_drivers::common::keyscan::{Gather, Scan, ScanError, ScanTarget, Scanner};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use support::real::skipped;
 use support::real::sshd::{Host, KeyKind, Options};
 use tokio::time::{Instant, timeout};
@@ -17,7 +17,7 @@ fn target(address: SocketAddr, deadline: f64) -> ScanTarget {
     ScanTarget {
         host: address.ip().to_string(),
         port: address.port(),
-        deadline: Span::seconds(deadline),
+        deadline: Seconds::new(deadline),
         gather: Gather::Keys,
     }
 }

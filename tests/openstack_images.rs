@@ -14,7 +14,7 @@ use nodepool::actors::builder::builder::BuilderOptions;
 use nodepool_model::records::image_build::BuildState;
 use nodepool_model::records::image_upload::{UploadKey, UploadState};
 use nodepool_model::records::request::RequestState;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use serde_json::{Value, json};
 use stack::client::Client;
 use stack::roof::WithClouds;
@@ -43,14 +43,19 @@ impl ImageHarness {
         Self::with_builder(harness, cloud, image, tune).await
     }
 
-    async fn with_builder(harness: BuilderHarness, cloud: &Cloud, image: &str, tune: impl FnOnce(&mut BuilderOptions)) -> Self {
+    async fn with_builder(
+        harness: BuilderHarness,
+        cloud: &Cloud,
+        image: &str,
+        tune: impl FnOnce(&mut BuilderOptions),
+    ) -> Self {
         println!("--- on the cloud {}", cloud.name);
         let provider = format!("test-{}", uuid::Uuid::new_v4().simple());
         let image = format!("name: debian, {image}");
         let drivers = Box::new(WithClouds(cloud.clouds_yaml.clone()));
         let yaml = provider_yaml(&provider, cloud, "[{name: debian, meta: {colour: blue, min_ram: 64, agent: true}}]");
         let builder = harness.start_driven(&[&image], &[&yaml], drivers, |options| {
-            options.cleanup_interval = Span(0.5);
+            options.cleanup_interval = Seconds(0.5);
             tune(options);
         });
         Self { client: cloud.client().await, harness, provider, builder }
@@ -173,8 +178,10 @@ fn an_upload_whose_connection_breaks_at_any_byte_leaves_a_failed_record_and_no_i
         let cloud = Cloud::simulated(&["--uploads-break-at", "1"]).await;
         let harness = BuilderHarness::new();
         std::fs::write(harness.path("size"), size.to_string()).unwrap();
-        let harness =
-            ImageHarness::with_builder(harness, &cloud, "formats: [raw]", |options| {options.cleanup_interval = Span::ZERO).await;
+        let harness = ImageHarness::with_builder(harness, &cloud, "formats: [raw]", |options| {
+            options.cleanup_interval = Seconds::ZERO
+        })
+        .await;
         // When the last one failed: there are never more than two records of that.
         let failed = async || {
             let uploads = harness.harness.uploads("debian").await.into_iter();

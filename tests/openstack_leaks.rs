@@ -8,7 +8,7 @@ mod support;
 
 use bytes::Bytes;
 use grown::on_real_time;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_zk::{Zk, paths};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -87,7 +87,7 @@ async fn swept(cloud: &Cloud, change: impl Fn(&mut Value), test: impl AsyncFnOnc
         change(&mut provider);
         vec![provider]
     };
-    with_tuned_launcher(cloud, configure, |options| options.cleanup_interval = Span(0.5), test).await;
+    with_tuned_launcher(cloud, configure, |options| options.cleanup_interval = Seconds(0.5), test).await;
 }
 
 // zookeeper.md check 78, drivers.md 1.7.6, 2.1.8

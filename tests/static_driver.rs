@@ -16,7 +16,7 @@ use nodepool_driver::job::{Job, Outcome};
 use nodepool_drivers::static_nodes;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
-use nodepool_model::records::time::{Moment, Span, Timestamp};
+use nodepool_model::records::time::{Moment, Seconds, Timestamp};
 use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::cleanup::planner::{self, CleanupPlanner};
 use nodepool_policy::inputs::World;
@@ -75,7 +75,7 @@ fn what_a_node_does_not_say_has_nodepools_defaults() {
         connection_type: String::from("winrm"),
         shell_type: None,
         python_path: String::from("auto"),
-        timeout: Span(5.0),
+        timeout: Seconds(5.0),
         host_key_checking: true,
         configured_keys: Vec::new(),
         check: HostCheck::Pending,
@@ -95,7 +95,7 @@ fn everything_a_node_says_is_read_as_the_loader_reads_it() {
     let [first, second] = &hosts[..] else { panic!("two hosts") };
     assert_eq!(first.identity, identity("host-1", "root", 2022));
     assert_eq!(first.labels, ["a".into(), "b".into()]);
-    assert_eq!((first.timeout, first.slots, first.host_key_checking), (Span(13.0), 3, false));
+    assert_eq!((first.timeout, first.slots, first.host_key_checking), (Seconds(13.0), 3, false));
     assert_eq!(first.configured_keys, ["ssh-rsa AAAA"]);
     assert_eq!((first.shell_type.as_deref(), first.python_path.as_str()), (Some("cmd"), "/usr/bin/python3"));
     assert!(first.gathers_keys());
@@ -279,7 +279,7 @@ fn a_host_that_passed_is_registered_while_another_is_still_being_checked() {
         now: Timestamp(1000.0),
         moment: Moment::at(1000.0),
     };
-    let effects = CleanupPlanner::new(Span(28_800.0)).step(planner::Event::Wake, &world);
+    let effects = CleanupPlanner::new(Seconds(28_800.0)).step(planner::Event::Wake, &world);
     let registered = effects.iter().filter_map(|effect| match effect {
         planner::Effect::Register { node, .. } => node.hostname.as_deref(),
         _ => None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use grown::{Consumer, Process, grow_process, on_real_time, until};
 use nodepool_model::records::request::RequestState;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use support::real::skipped;
 use support::real::sshd::{Host, Options, hang};
 
@@ -17,7 +17,7 @@ fn process(nodes: &[String]) -> Process {
     let yaml = format!(
         "zookeeper-servers:\n  - host: localhost\nlabels:\n  - name: a\n  - name: b\nproviders:\n  - name: lab\n    driver: static\n    pools:\n      - name: main\n        node-attributes: {{executor-zone: lab}}\n        nodes:\n{nodes}"
     );
-    Process::with(&yaml, |options| options.cleanup_interval = Span(1.0))
+    Process::with(&yaml, |options| options.cleanup_interval = Seconds(1.0))
 }
 
 fn node(host: &Host, more: &str) -> String {

@@ -20,7 +20,7 @@ use nodepool_driver::state_machine::{InFlight, Pace};
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::ids::ExternalId;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_zk::Connection;
 use nodepool_zk::memory::MemoryZooKeeper;
 use provider::{Provider, delete, launch, on_paused_time, provider_section};
@@ -46,7 +46,7 @@ impl std::ops::DerefMut for TaskManagerHarness {
 }
 
 const UNLIMITED: Pace =
-    Pace { spacing: Span::ZERO, in_flight: InFlight::Adjustable, observe: Span(1.0), refresh: None };
+    Pace { spacing: Seconds::ZERO, in_flight: InFlight::Adjustable, observe: Seconds(1.0), refresh: None };
 
 impl TaskManagerHarness {
     /// A provider that has made its first survey and does nothing.
@@ -105,7 +105,7 @@ fn a_launch_tells_its_id_first_and_its_instance_last() {
 #[test]
 fn calls_start_at_the_rate_of_the_provider() {
     on_paused_time(async {
-        let mut harness = TaskManagerHarness::new(Pace { spacing: Span(0.5), ..UNLIMITED }).await;
+        let mut harness = TaskManagerHarness::new(Pace { spacing: Seconds(0.5), ..UNLIMITED }).await;
         (0..6).for_each(|number| harness.submit(number, delete("gone")));
         for _ in 0..6 {
             assert_eq!(harness.end().await.1, Err(CloudError::NotFound));

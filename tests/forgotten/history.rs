@@ -7,7 +7,7 @@ use nodepool_driver::facts::{Facts, Launching};
 use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::NodeState;
-use nodepool_model::records::time::{Moment, Span, Timestamp};
+use nodepool_model::records::time::{Moment, Seconds, Timestamp};
 use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof};
 use nodepool_policy::inputs::World;
 use rand::rngs::StdRng;
@@ -97,8 +97,8 @@ fn provider() -> ProviderName {
 fn facts() -> Arc<Facts> {
     let launching = Launching {
         attempts: 1,
-        timeout: Span(60.0),
-        boot_timeout: Span(60.0),
+        timeout: Seconds(60.0),
+        boot_timeout: Seconds(60.0),
         zones: Vec::new(),
         tidy: Tidy::default(),
         labels: BTreeMap::new(),

@@ -7,7 +7,7 @@ use crate::studio::{BuilderHarness, names};
 use bytes::Bytes;
 use nodepool::actors::process::context::SessionEnd;
 use nodepool_model::records::image_build::BuildState;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_zk::locks::lock::{make_path, try_lock};
 use nodepool_zk::paths;
 use zookeeper_server::types::CreateMode;
@@ -110,7 +110,7 @@ fn a_build_comes_of_age_without_anything_else_happening() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         let _builder = harness.start_with(&["name: debian, formats: [raw], rebuild-age: 1"], |options| {
-            options.build_interval = Span(1000.0);
+            options.build_interval = Seconds(1000.0);
         });
         harness.until_built("debian", 3).await;
     });
@@ -162,7 +162,7 @@ fn a_build_whose_record_is_gone_leaves_no_file() {
         let harness = BuilderHarness::new();
         harness.set("hang");
         let _builder =
-            harness.start_with(&["name: debian, formats: [raw]"], |options| options.build_interval = Span(1000.0));
+            harness.start_with(&["name: debian, formats: [raw]"], |options| options.build_interval = Seconds(1000.0));
         until("the command to run", async || !harness.calls().is_empty()).await;
         let (id, _) = harness.builds("debian").await.remove(0);
         harness.zk.delete(&paths::image_build(&"debian".into(), &id), -1).await.unwrap();
@@ -200,8 +200,8 @@ fn a_command_that_is_not_there_fails_the_build_and_leaves_nothing() {
         let harness = BuilderHarness::new();
         std::fs::remove_file(harness.path("dib")).unwrap();
         let _builder = harness.start_with(&["name: debian, formats: [raw]"], |options| {
-            options.build_interval = Span(1000.0);
-            options.cleanup_interval = Span(1.0);
+            options.build_interval = Seconds(1000.0);
+            options.cleanup_interval = Seconds(1.0);
         });
         until("a failure", async || harness.count("debian", BuildState::Failed).await == 1).await;
         until("nothing to be left", async || {
@@ -217,8 +217,8 @@ fn a_build_whose_record_is_gone_is_not_waited_for() {
         let harness = BuilderHarness::new();
         harness.set("hang");
         let _builder = harness.start_with(&["name: debian, formats: [raw]"], |options| {
-            options.build_interval = Span(1000.0);
-            options.build_poll = Span(0.1);
+            options.build_interval = Seconds(1000.0);
+            options.build_poll = Seconds(0.1);
         });
         until("the command to run", async || !harness.calls().is_empty()).await;
         let (id, _) = harness.builds("debian").await.remove(0);

@@ -10,7 +10,7 @@ use nodepool_drivers::common::image_files::ImagesDir;
 use nodepool_model::records::ids::BuildId;
 use nodepool_model::records::image_build::{BuildKey, BuildState};
 use nodepool_model::records::image_upload::{UploadKey, UploadState};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_zk::paths;
 
 const DEBIAN: &str = "name: debian, formats: [raw], elements: [vm]";
@@ -18,7 +18,7 @@ const ONE: &str = "name: one, cloud: c, diskimages: [{name: debian}]";
 const TWO: &str = "name: two, cloud: c, diskimages: [{name: debian}]";
 
 fn swept(options: &mut BuilderOptions) {
-    options.cleanup_interval = Span(0.2);
+    options.cleanup_interval = Seconds(0.2);
 }
 
 fn start(harness: &BuilderHarness, images: &[&str], providers: &[&str]) -> Builder {
@@ -191,7 +191,7 @@ fn an_upload_that_is_deleted_by_command_goes_at_once_and_is_uploaded_again() {
     on_real_time(async {
         let harness = BuilderHarness::new();
         // No look at everything comes along.
-        let _builder = harness.start_for(&[DEBIAN], &[ONE], |options| options.cleanup_interval = Span(1000.0));
+        let _builder = harness.start_for(&[DEBIAN], &[ONE], |options| options.cleanup_interval = Seconds(1000.0));
         harness.until_uploaded("debian", "one", 1).await;
         let (key, _) = harness.uploads("debian").await.remove(0);
         harness.set_upload(&key, |upload| upload.state = UploadState::Deleting).await;
@@ -244,8 +244,8 @@ fn failed_builds_and_uploads_are_shown_until_the_next_look_at_everything() {
         let harness = BuilderHarness::new();
         harness.set("fail");
         let _builder = harness.start_for(&[DEBIAN], &[ONE], |options| {
-            options.cleanup_interval = Span(1.0);
-            options.build_interval = Span(1000.0);
+            options.cleanup_interval = Seconds(1.0);
+            options.build_interval = Seconds(1000.0);
         });
         until("a failed build", async || harness.count("debian", BuildState::Failed).await == 1).await;
         let id = harness.builds("debian").await[0].0.clone();
@@ -253,8 +253,8 @@ fn failed_builds_and_uploads_are_shown_until_the_next_look_at_everything() {
         let harness = BuilderHarness::new();
         harness.cloud.state().upload_fails.insert("one", 1);
         let _builder = harness.start_for(&[DEBIAN], &[ONE], |options| {
-            options.cleanup_interval = Span(1.0);
-            options.upload_interval = Span(2.0);
+            options.cleanup_interval = Seconds(1.0);
+            options.upload_interval = Seconds(2.0);
         });
         until("a failed upload", async || harness.uploaded("debian", "one", UploadState::Failed).await == 1).await;
         until("one upload that is ready", async || {
@@ -434,8 +434,8 @@ fn failed_uploads_do_not_pile_up_while_a_cloud_answers_nothing() {
             state.hides = true;
         }
         let _builder = harness.start_for(&[DEBIAN], &[ONE], |options| {
-            options.cleanup_interval = Span(0.2);
-            options.upload_interval = Span(0.05);
+            options.cleanup_interval = Seconds(0.2);
+            options.upload_interval = Seconds(0.05);
         });
         let mut most = 0;
         until("thirty attempts", async || {

@@ -15,7 +15,7 @@ use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::image_build::BuildState;
 use nodepool_model::records::image_upload::UploadState;
-use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_zk::locks::lock::try_lock;
 use nodepool_zk::paths;
 use python_yaml::diagnostics::Problem;
@@ -141,8 +141,8 @@ fn a_hook_that_hangs_has_a_deadline_and_an_image_that_cannot_be_deleted_is_remem
         let provider = hook(&harness, "sleep 1000");
         harness.cloud.state().delete_fails = usize::MAX;
         let _builder = harness.start_for(&[DEBIAN], &[&provider], |options| {
-            options.hook_timeout = Span(0.2);
-            options.upload_interval = Span(1000.0);
+            options.hook_timeout = Seconds(0.2);
+            options.upload_interval = Seconds(1000.0);
         });
         until("a failure", async || harness.uploaded("debian", "one", UploadState::Failed).await == 1).await;
         let [(_, failed)] = &harness.uploads("debian").await[..] else { panic!("one upload") };

@@ -9,7 +9,7 @@ use nodepool::actors::telemetry::samples::SampleSink;
 use nodepool_driver::job::{Job, JobEvent, Outcome};
 use nodepool_model::metrics::statsd_metrics::SampleKind;
 use nodepool_model::records::request::RequestState;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 const YAML: &str = "zookeeper-servers: [{host: localhost}]
 labels: [{name: small}]
@@ -80,7 +80,7 @@ fn what_is_left_out_has_the_defaults_of_the_original() {
     crate::provider::on_paused_time(async {
         let facts = Provider::of_config(YAML).facts();
         let launching = facts.launching.as_ref().unwrap();
-        assert_eq!((launching.attempts, launching.boot_timeout), (3, Span(60.0)));
+        assert_eq!((launching.attempts, launching.boot_timeout), (3, Seconds(60.0)));
         let began = tokio::time::Instant::now();
         let mut provider = Provider::of_config(YAML);
         for _ in 0..3 {

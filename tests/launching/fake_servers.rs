@@ -13,7 +13,7 @@ use nodepool_driver::job::{Job, LaunchOrder, Outcome};
 use nodepool_model::config::unused_resources::Tidying;
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::RequestState;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 /// A pool `main` with the label `small`, and more keys of the provider, the pool and the label.
 fn cloud(of_provider: &str, of_pool: &str, of_label: &str) -> String {
@@ -154,7 +154,7 @@ fn ports_that_were_left_behind_go_after_two_looks_and_are_counted() {
 fn ports_are_left_alone_by_one_look_and_where_they_are_too_many() {
     crate::provider::on_paused_time(async {
         let mut provider = Provider::of_config(&cloud("    port-cleanup-interval: 7\n", "", ""));
-        assert_eq!(provider.facts().launching.as_ref().unwrap().tidy.ports, Some(Span(7.0)));
+        assert_eq!(provider.facts().launching.as_ref().unwrap().tidy.ports, Some(Seconds(7.0)));
         let tidy = async |provider: &mut Provider, ports: bool, doing: Tidying| {
             let Ok(Outcome::Tidied(done)) = provider.run(Job::Tidy { ports, doing }).await else {
                 panic!("the look fails")

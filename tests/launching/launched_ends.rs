@@ -11,7 +11,7 @@ use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::json;
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{NodeRequest, RequestState};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_zk::locks::lock;
 use nodepool_zk::locks::lock::Lock;
 use nodepool_zk::memory::MemoryZooKeeper;
@@ -247,7 +247,7 @@ fn what_boots_when_a_launcher_dies_is_gone_on_with_at_once_by_another_that_runs(
         let zookeeper = zookeeper();
         let consumer = Consumer::of(&zookeeper);
         // Nothing comes of looking again after a while.
-        let patient = |options: &mut LauncherOptions| options.watermark_sleep = Span(1000.0);
+        let patient = |options: &mut LauncherOptions| options.watermark_sleep = Seconds(1000.0);
         let (mut first, mut second) = (Process::with(&configuration, patient), Process::with(&configuration, patient));
         first.run(&zookeeper);
         until("its pool is registered", async || consumer.count("/nodepool/components/pool").await == 1).await;

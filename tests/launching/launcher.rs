@@ -10,7 +10,7 @@ use nodepool_model::records::ids::{LabelName, NodeId};
 use nodepool_model::records::json;
 use nodepool_model::records::node::{Node, NodeState, Writer};
 use nodepool_model::records::request::{NodeRequest, RequestState};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_zk::locks::lock;
 use nodepool_zk::memory::Fault;
 use nodepool_zk::paths;
@@ -52,7 +52,7 @@ fn a_ready_node_is_handed_out_in_one_transaction() {
 fn hundreds_of_requests_are_all_served_by_events_alone() {
     on_paused_time(async {
         let text = yaml("lab", &["name: fake-h1, labels: [a], max-parallel-jobs: 300"], "");
-        let process = Process::with(&text, |options| options.watermark_sleep = Span(100_000.0));
+        let process = Process::with(&text, |options| options.watermark_sleep = Seconds(100_000.0));
         let (_zookeeper, consumer, _process) = crate::grown::grow_process(process, 300).await;
         let ids = futures::future::join_all((0..300).map(|_| consumer.ask(&["a"]))).await;
         let mut given = std::collections::BTreeSet::new();

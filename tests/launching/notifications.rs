@@ -16,7 +16,7 @@ use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_zk::paths;
 use python_yaml::diagnostics::Problem;
 
@@ -38,8 +38,8 @@ pub fn launching() -> Launching {
     };
     Launching {
         attempts: 1,
-        timeout: Span(60.0),
-        boot_timeout: Span(60.0),
+        timeout: Seconds(60.0),
+        boot_timeout: Seconds(60.0),
         zones: Vec::new(),
         tidy: Tidy::default(),
         labels: [("main".into(), [("a".into(), label)].into())].into(),

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::grown::on_real_time;
 use crate::stack::scene::{with_launcher, with_tuned_launcher};
 use crate::stack::{Cloud, clouds};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 // drivers.md 2.1.2
 #[test]
@@ -56,7 +56,7 @@ fn an_image_that_is_missing_is_declined_and_used_once_it_is_there() {
                 vec![provider]
             };
             let often = |options: &mut nodepool::actors::process::context::LauncherOptions| {
-                options.image_check_timeout = Span(0.5);
+                options.image_check_timeout = Seconds(0.5);
             };
             with_tuned_launcher(&cloud, configure, often, async |harness| {
                 let early = harness.consumer.ask(&["a"]).await;

@@ -4,13 +4,13 @@ use crate::launches::PoolHarness;
 use crate::worlds::{Spec, node_id};
 use nodepool_driver::error::CloudError;
 use nodepool_driver::job::JobEvent;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::WriteError;
 use nodepool_policy::cleanup::planner::{self, CleanupPlanner};
 use nodepool_policy::pool::{Effect, Event};
 
 /// An hour is more than is ever waited for here, so nothing that happens then happens by chance.
-const BACK_AND_AHEAD: [Span; 2] = [Span(-3600.0), Span(3600.0)];
+const BACK_AND_AHEAD: [Seconds; 2] = [Seconds(-3600.0), Seconds(3600.0)];
 
 #[test]
 fn a_boot_has_its_time_whatever_happens_to_the_clock() {
@@ -18,7 +18,7 @@ fn a_boot_has_its_time_whatever_happens_to_the_clock() {
         let mut harness = PoolHarness::new("a");
         harness.start_launches();
         let due = harness.pool.due().expect("it is not waited for without end");
-        assert_eq!(due - harness.built.moment(), Span(60.0));
+        assert_eq!(due - harness.built.moment(), Seconds(60.0));
         harness.built.set_clock(by);
         assert_eq!(harness.step(Event::Clock), [], "no time has passed");
         assert_eq!(harness.pool.due(), Some(due));
@@ -48,7 +48,7 @@ fn what_could_not_be_deleted_rests_as_long_as_ever() {
     for by in BACK_AND_AHEAD {
         let nodes = vec!["1 labels=a used".to_owned()];
         let mut built = PoolHarness::from_spec(&Spec { hosts: vec!["h1 labels=a".to_owned()], nodes, ..Spec::default() }).built;
-        let mut planner = CleanupPlanner::new(Span(28_800.0));
+        let mut planner = CleanupPlanner::new(Seconds(28_800.0));
         let deletions = |effects: Vec<planner::Effect>| effects.len();
         assert_eq!(deletions(planner.step(planner::Event::Wake, &built.world())), 1);
         let refused = Err(WriteError::Failed("the cloud says no".to_owned()));

@@ -13,7 +13,7 @@ use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState}
 use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::{LockView, NodeChange, Stored, WriteError};
 use nodepool_policy::pool::{Effect, Event, Pool};
 use nodepool_policy::request::fulfillment::Finish;
@@ -49,8 +49,8 @@ impl PoolHarness {
         };
         let launching = Launching {
             attempts: 1,
-            timeout: Span(60.0),
-            boot_timeout: Span(60.0),
+            timeout: Seconds(60.0),
+            boot_timeout: Seconds(60.0),
             zones: Vec::new(),
             tidy: Tidy::default(),
             labels: [("main".into(), ["a", "b"].map(|name| (name.into(), label.clone())).into())].into(),
@@ -94,7 +94,7 @@ impl PoolHarness {
         let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
         harness.step(Event::JobUpdate(harness.nodes[0].clone(), refused));
         harness.built.snapshot.remove_node(&harness.nodes[0]);
-        harness.built.now = NOW + Span(5.0);
+        harness.built.now = NOW + Seconds(5.0);
         assert!(matches!(&harness.step(Event::Clock)[..], [Effect::Extend { .. }]));
         harness
     }
@@ -129,7 +129,7 @@ impl PoolHarness {
 
     /// Five seconds later it gets another node in the place of the last one.
     fn extend(&mut self) -> Arc<LaunchOrder> {
-        self.built.now = self.built.now + Span(5.0);
+        self.built.now = self.built.now + Seconds(5.0);
         let effects = self.step(Event::Clock);
         let [Effect::Extend { reuse, build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
         assert_eq!((reuse.len(), build.len()), (0, 1));

@@ -10,7 +10,7 @@ use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::Stored;
 use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof, Why};
 
@@ -19,8 +19,8 @@ fn world(nodes: &[&str]) -> Built {
     let mut built = build(&Spec { nodes, ..Spec::default() });
     let launching = Launching {
         attempts: 1,
-        timeout: Span(60.0),
-        boot_timeout: Span(60.0),
+        timeout: Seconds(60.0),
+        boot_timeout: Seconds(60.0),
         zones: Vec::new(),
         tidy: Tidy::default(),
         labels: BTreeMap::new(),
@@ -105,7 +105,7 @@ fn ready_with(id: &str) -> Built {
 // The clock was put back by an hour, and for an hour longer there was no list.
 #[test]
 fn there_is_a_list_every_ten_minutes_whatever_happens_to_the_clock() {
-    for by in [Span(-3600.0), Span(3600.0)] {
+    for by in [Seconds(-3600.0), Seconds(3600.0)] {
         let (mut leaks, mut built) = (Leaks::default(), ready_with("a"));
         let known = [instance("a", "lab", "0000000001")];
         leaks.step(Event::Sweep, &built.world());
@@ -113,7 +113,7 @@ fn there_is_a_list_every_ten_minutes_whatever_happens_to_the_clock() {
         built.set_clock(by);
         assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::CallTheRoll(lab())]);
         leaks.step(called(&known), &built.world());
-        built.wait_until(built.moment() + Span(600.0));
+        built.wait_until(built.moment() + Seconds(600.0));
         assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::List(lab())]);
     }
 }

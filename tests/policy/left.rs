@@ -1,9 +1,9 @@
 //! Requests that a launcher left, of pools that only others have: whether they are waited for.
 
 use crate::worlds::{Built, Spec, build};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::RequestChange;
-use nodepool_policy::cleanup::planner::{Effect, Event};
+use nodepool_policy::cleanup::planner::{CleanupPlanner,Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
 
 /// A request with a node that boots where nobody of this process launches; another pool like that one is registered, or not.
@@ -33,7 +33,7 @@ fn is_ours(request: &RequestChange) -> bool {
 #[test]
 fn what_another_launcher_may_go_on_with_is_left_to_it_for_a_moment() {
     let mut built = world(Some("other provider=elsewhere labels=a version=12.0.0"));
-    let mut planner = CleanupPlanner::new(Span(28_800.0));
+    let mut planner = CleanupPlanner::new(Seconds(28_800.0));
     assert!(!resets(&mut planner, &built));
     let due = planner.due().expect("it is looked at again");
     assert_eq!((due - built.moment()).0, 3.0);
@@ -46,7 +46,7 @@ fn what_nobody_goes_on_with_begins_anew_at_once() {
     let of_python = "other provider=elsewhere labels=a version=11.0.0";
     let of_another = "other provider=beside labels=a version=12.0.0";
     for other in [None, Some(of_python), Some(of_another)] {
-        assert!(resets(&mut CleanupPlanner::new(Span(28_800.0)), &world(other)), "{other:?}");
+        assert!(resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &world(other)), "{other:?}");
     }
 }
 
@@ -54,11 +54,11 @@ fn what_nobody_goes_on_with_begins_anew_at_once() {
 #[test]
 fn nodes_that_go_keep_no_request() {
     let going = "2 provider=elsewhere labels=a deleting allocated=200-1 locked";
-    assert!(resets(&mut CleanupPlanner::new(Span(28_800.0)), &world_of(&[going], None)));
+    assert!(resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &world_of(&[going], None)));
     // Nor do they keep anybody from going on with what boots in their place.
     let boots = "1 provider=elsewhere labels=a building allocated=200-1";
     let other = Some("other provider=elsewhere labels=a version=12.0.0");
-    assert!(!resets(&mut CleanupPlanner::new(Span(28_800.0)), &world_of(&[boots, going], other)));
+    assert!(!resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &world_of(&[boots, going], other)));
     let is_worked_on = world_of(&["1 provider=elsewhere labels=a building allocated=200-1 locked", going], None);
-    assert!(!resets(&mut CleanupPlanner::new(Span(28_800.0)), &is_worked_on));
+    assert!(!resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &is_worked_on));
 }

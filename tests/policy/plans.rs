@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::worlds::{Built, LAUNCHER, Spec, build, pool_id};
 use nodepool_model::records::ids::{LauncherId, PoolId, RequestId};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::WriteError;
 use nodepool_policy::cleanup::planner::{self, CleanupPlanner};
 use nodepool_policy::cleanup::rules::Repair;
@@ -29,7 +29,7 @@ fn plan(built: &Built) -> String {
     for effect in effects {
         writeln!(text, "pool {}", describe_effect(&effect)).unwrap();
     }
-    let mut planner = CleanupPlanner::new(Span(28_800.0));
+    let mut planner = CleanupPlanner::new(Seconds(28_800.0));
     for effect in planner.step(planner::Event::Sweep, &world) {
         writeln!(text, "upkeep {}", describe_cleanup_effect(&effect)).unwrap();
     }

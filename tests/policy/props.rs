@@ -8,7 +8,7 @@ use nodepool_model::records::json;
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{Rank, RequestState};
 use nodepool_model::records::static_host::HostCheck;
-use nodepool_model::records::time::{Moment, Span};
+use nodepool_model::records::time::{Moment, Seconds};
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::Stored;
 use nodepool_model::snapshot::usage_totals::Ledger;
@@ -243,7 +243,7 @@ proptest! {
     #[test]
     fn a_sweep_never_touches_locked_nodes_nor_held_ones_before_their_time(spec in specs()) {
         let built = build(&spec);
-        let mut planner = CleanupPlanner::new(Span(28_800.0));
+        let mut planner = CleanupPlanner::new(Seconds(28_800.0));
         for effect in planner.step(planner::Event::Sweep, &built.world()) {
             let touched: Vec<NodeId> = match effect {
                 planner::Effect::Repair(Repair::Retire { node, .. }) => vec![node],

@@ -1,9 +1,9 @@
 //! What follows when ZooKeeper refuses a write of ours: another try, but only on another picture.
 
 use crate::worlds::{Spec, build};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::WriteError;
-use nodepool_policy::cleanup::planner::{Effect, Event};
+use nodepool_policy::cleanup::planner::{CleanupPlanner,Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
 
 /// The key of the repair that an effect asks for.
@@ -21,7 +21,7 @@ fn a_refused_repair_is_tried_again_if_the_picture_has_moved_on_meanwhile() {
     let spec = "hosts: [h1 labels=a check=not-needed]\nnodes: [1 host=h1 slot=0 used]\nexpect: ''\n";
     let spec: Spec = serde_yaml::from_str(spec).unwrap();
     let mut built = build(&spec);
-    let mut planner = CleanupPlanner::new(Span(28_800.0));
+    let mut planner = CleanupPlanner::new(Seconds(28_800.0));
     let asked = repairs(&planner.step(Event::Wake, &built.world()));
     assert_eq!(asked, ["node 0000000001"]);
     for error in [WriteError::Conflict, WriteError::Contended] {

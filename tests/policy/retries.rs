@@ -6,14 +6,14 @@ use std::sync::Arc;
 use crate::worlds::{Spec, build};
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::static_host::HostCheck;
-use nodepool_model::records::time::Span;
-use nodepool_policy::cleanup::planner::{Effect, Event};
+use nodepool_model::records::time::Seconds;
+use nodepool_policy::cleanup::planner::{CleanupPlanner,Effect, Event};
 
 #[test]
 fn hundreds_of_dead_hosts_are_not_checked_all_at_once() {
     let hosts = (0..120).map(|number| format!("h{number} labels=a check=failed")).collect();
     let mut built = build(&Spec { hosts, ..Spec::default() });
-    let mut planner = CleanupPlanner::new(Span(28_800.0));
+    let mut planner = CleanupPlanner::new(Seconds(28_800.0));
     let inspected = |effects: Vec<Effect>| {
         let host = |effect| match effect {
             Effect::Inspect { host, .. } => host,

@@ -7,7 +7,7 @@ use nodepool_driver::facts::Facts;
 use nodepool_model::records::ids::NodeId;
 use nodepool_model::records::node::Node;
 use nodepool_model::records::static_host::HostCheck;
-use nodepool_model::records::time::{Moment, Span};
+use nodepool_model::records::time::{Moment, Seconds};
 use nodepool_model::snapshot::{Snapshot, Stored, WriteError};
 use nodepool_policy::cleanup::planner::{Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
@@ -28,7 +28,7 @@ impl Launcher {
         };
         let built = build(&spec);
         let finding = facts(&built).standing[0].check.clone();
-        Self { built, planner: CleanupPlanner::new(Span(28_800.0)).with_name(name), check_result: finding }
+        Self { built, planner: CleanupPlanner::new(Seconds(28_800.0)).with_name(name), check_result: finding }
     }
 
     fn wake(&mut self) -> Vec<Effect> {

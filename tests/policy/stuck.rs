@@ -12,7 +12,7 @@ use nodepool_model::records::ids::{LabelName, LauncherId};
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{MOST_NODES, NodeRequest, RequestState};
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::{Stored, WriteError};
 use nodepool_policy::cleanup::rules::{self, Repair};
 use nodepool_policy::pool::{Effect, Event, Pool, Probe};
@@ -93,7 +93,7 @@ fn a_request_of_our_own_that_is_refused_rests_before_the_next() {
         mind.submitted(&label, "event", None, harness.built.moment());
         assert_eq!(plan(&mut mind, &harness), []);
         let due = mind.due(harness.built.moment()).expect("it is tried again");
-        assert_eq!(due - harness.built.moment(), Span(pause));
+        assert_eq!(due - harness.built.moment(), Seconds(pause));
         harness.built.wait_until(due);
     }
 }
@@ -137,7 +137,7 @@ fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connecti
     mind.submitted(&label, "event", None, harness.built.moment());
     harness.built.snapshot.connected = false;
     for _ in 0..3 {
-        harness.built.now = harness.built.now + Span(60.0);
+        harness.built.now = harness.built.now + Seconds(60.0);
         assert_eq!(plan(&mut mind, &harness), []);
     }
     let mut record = min_ready::request(&label, "event".to_owned(), NOW);

@@ -22,7 +22,7 @@ use nodepool_model::config::resolve::resolve;
 use nodepool_model::config::{Config, ProviderConfig};
 use nodepool_model::metrics::statsd_metrics::Sample;
 use nodepool_model::records::ids::ExternalId;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use python_yaml::parse;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -57,7 +57,7 @@ impl Provider {
             panics: panics.clone(),
             samples: sink,
             api_concurrency: 10,
-            image_check: Span(300.0),
+            image_check: Seconds(300.0),
             arbiter: actix::Arbiter::current(),
             surveying: Surveying::Regularly,
             fence: None,

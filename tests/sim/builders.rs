@@ -14,7 +14,7 @@ use nodepool::actors::process::identity::Identity;
 use nodepool_drivers::common::dib::{DibEnd, DibError, DibRun, ImageMaker};
 use nodepool_drivers::common::image_files::ImagesDir;
 use nodepool_model::records::image_build::BuildKey;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_zk::memory::MemoryZooKeeper;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -52,9 +52,9 @@ pub fn builder(name: &'static str, seed: u64, zookeeper: &MemoryZooKeeper, cloud
         let tune = |options: &mut nodepool::actors::process::context::LauncherOptions| {
             (options.files, options.config) = (files.clone(), "nodepool.yaml".into());
             // It never changes.
-            options.config_check = Span(601.0);
+            options.config_check = Seconds(601.0);
         };
-        let process = Process::named(Identity::named(name), "", tune, Some(clouds.behind(gate)));
+        let process = Process::named(name), "", tune, Some(clouds.behind(gate)));
         let maker = Arc::new(Model { dice: dice.clone(), luck: luck.clone(), gate: gate.clone() });
         let life = BuilderLife { options: BuilderOptions::default(), builder_id: format!("id-of-{name}"), maker };
         let run = move |process: &mut Process, zk| {

@@ -19,7 +19,7 @@ use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_policy::invariants::images::ImageSight;
 use nodepool_policy::invariants::nodes::{self, Place, Sight, Violation};
 use python_yaml::diagnostics::Problem;
@@ -369,7 +369,7 @@ pub struct Door {
 }
 
 /// What was on its way when a session ended is on its way a moment later.
-const MOMENT: Span = Span(0.1);
+const MOMENT: Seconds = Seconds(0.1);
 /// How the ids of servers begin that are not ours.
 const OF_OTHERS: &str = "other-";
 /// No listing is behind for longer.
@@ -388,7 +388,7 @@ impl Door {
             let weather = state.weather(&self.provider);
             let slowness = if weather.slow_s > 0.0 { state.dice.gen_range(0.0..weather.slow_s) } else { 0.0 };
             let trouble = match () {
-                () if state.happens(weather.throttled) => Some(CloudError::Throttled { retry_after: Span(2.0) }),
+                () if state.happens(weather.throttled) => Some(CloudError::Throttled { retry_after: Seconds(2.0) }),
                 () if state.happens(weather.refused) => Some(failed("the cloud has hiccups")),
                 () => None,
             };
@@ -413,7 +413,7 @@ impl Door {
     fn check(&self, what: impl FnOnce() -> String) {
         let Some(over_for) = self.gate.over_for(self.session).filter(|_| !self.gate.is_closed()) else { return };
         let what = format!("{} at {}", what(), self.provider);
-        if let Some(violation) = nodes::of_call(what, Some(Span(over_for.as_secs_f64())), MOMENT) {
+        if let Some(violation) = nodes::of_call(what, Some(Seconds(over_for.as_secs_f64())), MOMENT) {
             self.clouds.0.lock().unwrap().book.accuse(violation);
         }
     }
@@ -495,6 +495,6 @@ impl SimpleAdapter for Adapter {
     }
 
     fn pace(&self) -> Pace {
-        Pace { spacing: Span::ZERO, in_flight: InFlight::Adjustable, observe: Span(5.0), refresh: Some(REFRESH) }
+        Pace { spacing: Seconds::ZERO, in_flight: InFlight::Adjustable, observe: Seconds(5.0), refresh: Some(REFRESH) }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nodepool::actors::process::context::SessionEnd;
 use nodepool::actors::process::files::Files;
 use nodepool::actors::process::identity::Identity;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_zk::memory::MemoryZooKeeper;
 use nodepool_zk::{Connection, SessionState, Zk};
 use tokio::sync::watch;
@@ -211,12 +211,12 @@ pub fn launcher(
     let seat = keep_running(launcher.name, zookeeper, move |gate| {
         let tune = |options: &mut nodepool::actors::process::context::LauncherOptions| {
             (options.files, options.config) = (files.clone(), "nodepool.yaml".into());
-            options.delete_interval = Span(30.0);
-            options.watermark_sleep = Span(30.0);
+            options.delete_interval = Seconds(30.0);
+            options.watermark_sleep = Seconds(30.0);
             // Seldom: nobody waits for a reload, and each look wakes the whole launcher.
-            options.config_check = Span(11.0);
+            options.config_check = Seconds(11.0);
         };
-        let process = Process::named(Identity::named(launcher.name), "", tune, Some(clouds.behind(gate)));
+        let process = Process::named(launcher.name), "", tune, Some(clouds.behind(gate)));
         actix_rt::spawn(inspect(launcher.name, process.shared.clone(), gate.clone(), book.clone()));
         Started { process, run: Box::new(|process, zk| process.run_on(zk)) }
     });

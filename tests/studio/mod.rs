@@ -16,7 +16,7 @@ use nodepool_drivers::common::dib::DiskImageBuilder;
 use nodepool_model::records::ids::{BuildId, ImageName, ProviderName, UploadId};
 use nodepool_model::records::image_build::{BuildState, ImageBuild};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
-use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_zk::locks::lock::make_path;
 use nodepool_zk::memory::MemoryZooKeeper;
 use nodepool_zk::{Connection, Zk, paths};

@@ -12,7 +12,7 @@ use nodepool_driver::instance::{Instance, Inventory};
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_driver::state_machine::{Input, Lane, Next, Pace, StateMachine};
 use nodepool_model::records::ids::ExternalId;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use tokio::time::Instant;
 
 /// A cloud in memory. A host name says how the calls for it behave: `hang`, `slow`, `busy-3`, `always-busy`, `panic`.
@@ -58,8 +58,8 @@ impl ApiCall for Call {
     fn lane(&self) -> Lane {
         if *self == Call::List { Lane::Look } else { Lane::Change }
     }
-    fn deadline(&self) -> Span {
-        Span(30.0)
+    fn deadline(&self) -> Seconds {
+        Seconds(30.0)
     }
 }
 
@@ -111,7 +111,7 @@ impl Driver for Cloud {
         let refused = name.strip_prefix("busy-").and_then(|times| times.parse::<u32>().ok()).unwrap_or(0);
         if name == "always-busy" || seen.refusals < refused {
             seen.refusals += 1;
-            return Err(CloudError::Throttled { retry_after: Span(5.0) });
+            return Err(CloudError::Throttled { retry_after: Seconds(5.0) });
         }
         match call {
             Call::Create(name) => {

@@ -13,7 +13,7 @@ use nodepool_model::records::image_build::BuildKey;
 use nodepool_model::records::json;
 use nodepool_model::records::node::Node;
 use nodepool_model::records::request::{NodeRequest, RequestState};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_policy::invariants::images::{ImageSight, ImageWatcher};
 use nodepool_policy::invariants::nodes::{self, Place, Sight, Violation, Watcher};
 use nodepool_zk::paths;
@@ -33,7 +33,7 @@ const MICROS: i64 = 1000;
 
 /// A call leaves while the session is known to live for another moment (`actors/fence.rs`). Where processors are busy it may take longer to
 /// arrive than that.
-const ON_ITS_WAY: Span = Span(0.5);
+const ON_ITS_WAY: Seconds = Seconds(0.5);
 
 /// Of each record the tale has so many bytes.
 const MOST_SHOWN: usize = 3000;
@@ -202,7 +202,7 @@ impl Witness {
             let begun = sessions.iter().filter_map(|session| lives.get(session)).filter(|(begun, _)| *begun <= at_ms);
             // Without any it never had one, and that since for ever.
             let over_for = begun.map(|(_, end)| end.map_or(0, |end| (at_ms - end).max(0))).min().unwrap_or(i64::MAX);
-            let over_for = Span(over_for as f64 / 1000.0);
+            let over_for = Seconds(over_for as f64 / 1000.0);
             judge.note(
                 at_ms,
                 nodes::of_call(format_args!("{call} of {by}"), Some(over_for), ON_ITS_WAY).into_iter().collect(),

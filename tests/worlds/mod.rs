@@ -12,7 +12,7 @@ use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
-use nodepool_model::records::time::{Moment, Span, Timestamp};
+use nodepool_model::records::time::{Moment, Seconds, Timestamp};
 use nodepool_model::snapshot::{LockView, Snapshot, Stored};
 use nodepool_policy::inputs::World;
 use nodepool_policy::scheduler::shared_pools::Board;
@@ -55,7 +55,7 @@ pub struct Built {
     pub board: Board,
     pub now: Timestamp,
     /// How far the clock on the wall has been put ahead, or back.
-    pub set: Span,
+    pub set: Seconds,
 }
 
 impl Built {
@@ -73,9 +73,9 @@ impl Built {
     }
 
     /// Somebody sets the clock on the wall.
-    pub fn set_clock(&mut self, by: Span) {
+    pub fn set_clock(&mut self, by: Seconds) {
         self.now = self.now + by;
-        self.set = Span(self.set.0 + by.0);
+        self.set = Seconds(self.set.0 + by.0);
     }
 }
 
@@ -171,7 +171,7 @@ pub fn build(spec: &Spec) -> Built {
         facts: BTreeMap::from([(ProviderName::from("lab"), Arc::new(facts))]),
         board,
         now: NOW,
-        set: Span::ZERO,
+        set: Seconds::ZERO,
     }
 }
 
@@ -193,7 +193,7 @@ fn host(line: &Line<'_>) -> StandingHost {
         connection_type: "ssh".to_owned(),
         shell_type: None,
         python_path: "auto".to_owned(),
-        timeout: Span(5.0),
+        timeout: Seconds(5.0),
         host_key_checking: !matches!(line.get("check"), Some("not-needed" | "unresolved")),
         configured_keys: Vec::new(),
         check,
@@ -284,7 +284,7 @@ fn config(spec: &Spec, section: ProviderConfig) -> Config {
         Label {
             name: line.first.into(),
             min_ready: line.number("min-ready").unwrap_or(0.0) as i64,
-            max_ready_age: line.number("max-ready-age").map(Span),
+            max_ready_age: line.number("max-ready-age").map(Seconds),
         }
     });
     let tenants = spec.tenants.iter().map(|line| {
@@ -299,7 +299,7 @@ fn config(spec: &Spec, section: ProviderConfig) -> Config {
             servers: Vec::new(),
             tls: None,
             host_names: Default::default(),
-            session_timeout: Span(10.0),
+            session_timeout: Seconds(10.0),
         },
         webapp: WebappConfig { port: 8005, listen_address: "127.0.0.1".to_owned() },
         labels: labels.map(|label| (label.name.clone(), label)).collect(),
@@ -307,7 +307,7 @@ fn config(spec: &Spec, section: ProviderConfig) -> Config {
         out_of_service: BTreeMap::new(),
         diskimages: BTreeMap::new(),
         tenant_limits: tenants.collect(),
-        max_hold_age: spec.max_hold_age.map(Span),
+        max_hold_age: spec.max_hold_age.map(Seconds),
         elements_dir: None,
         images_dir: None,
         build_log_dir: None,

@@ -10,7 +10,7 @@ use super::facts::Facts;
 use super::job::{Job, Notification};
 use super::state_machine::{Lane, Pace, StateMachine};
 use nodepool_model::metrics::statsd_metrics::{Sample, StatsdAddress};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 /// One kind of cloud, opened for one provider section.
 pub trait Driver: Send + 'static {
@@ -85,5 +85,5 @@ pub trait ApiCall: Clone + fmt::Debug + 'static {
         self.lane() != Lane::Look
     }
     /// No default: a call without a deadline cannot be written.
-    fn deadline(&self) -> Span;
+    fn deadline(&self) -> Seconds;
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 /// Why a call or a job failed, by what the caller should do next.
 #[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize)]
@@ -21,7 +21,7 @@ pub enum CloudError {
     Capacity(String),
     /// Slow down. The TaskManager does so and repeats the call for as long as somebody wants it; no submitter hears of it.
     #[error("throttled, retry after {} s", retry_after.0)]
-    Throttled { retry_after: Span },
+    Throttled { retry_after: Seconds },
     /// The label can never work: it is taken out of service.
     #[error("denied: {0}")]
     Denied(String),

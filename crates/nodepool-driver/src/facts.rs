@@ -12,7 +12,7 @@ use nodepool_model::config::upload_config::Uploading;
 use nodepool_model::records::ids::{ImageName, LabelName, NodeId, PoolName};
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
-use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::records::time::{Seconds, Timestamp};
 
 /// What is known about one provider; one immutable value, replaced as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -47,9 +47,9 @@ pub struct Launching {
     /// Attempts for one node; at least one.
     pub attempts: u32,
     /// For one attempt, from its beginning to a node that is ready.
-    pub timeout: Span,
+    pub timeout: Seconds,
     /// From a running instance to its answer at the connection port.
-    pub boot_timeout: Span,
+    pub boot_timeout: Seconds,
     /// Availability zones to choose from; none where the cloud has none, or chooses itself.
     pub zones: Vec<String>,
     pub tidy: Tidy,

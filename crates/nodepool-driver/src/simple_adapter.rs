@@ -17,7 +17,7 @@ use nodepool_model::config::unused_resources::{Tidied, Tidying};
 use nodepool_model::config::upload_config::{StoredImage, UploadOrder, Uploading};
 use nodepool_model::records::ids::{ExternalId, ProviderName};
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 /// What a simple cloud can do. All calls are made one after another, unless `pace` says otherwise.
 pub trait SimpleAdapter: Send + 'static {
@@ -96,7 +96,7 @@ pub trait SimpleAdapter: Send + 'static {
     fn notified(&self, _notification: &Notification) {}
 
     fn pace(&self) -> Pace {
-        Pace { spacing: Span::ZERO, in_flight: InFlight::Pinned(1), observe: Span(1.0), refresh: Some(REFRESH) }
+        Pace { spacing: Seconds::ZERO, in_flight: InFlight::Pinned(1), observe: Seconds(1.0), refresh: Some(REFRESH) }
     }
 }
 
@@ -119,9 +119,9 @@ pub struct Keys {
 const PORTS: &str = "ports";
 
 /// Longest time for one call.
-const DEADLINE: Span = Span(60.0);
+const DEADLINE: Seconds = Seconds(60.0);
 /// The same for an image on its way.
-const UPLOAD_DEADLINE: Span = Span(72_000.0);
+const UPLOAD_DEADLINE: Seconds = Seconds(72_000.0);
 
 /// A driver made of an adapter.
 pub struct Simple<A> {
@@ -189,7 +189,7 @@ impl ApiCall for Call {
         }
     }
 
-    fn deadline(&self) -> Span {
+    fn deadline(&self) -> Seconds {
         if matches!(self.request, Request::Upload(_)) { UPLOAD_DEADLINE } else { DEADLINE }
     }
 }

@@ -6,7 +6,7 @@ use crate::error::CloudError;
 use crate::instance::Inventory;
 use crate::job::Outcome;
 use nodepool_model::records::ids::ExternalId;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 /// One job on its way. Pure: it does no I/O, it only says which API call comes next.
 pub trait StateMachine {
@@ -53,16 +53,16 @@ pub enum Lane {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
     /// Between the starts of two calls.
-    pub spacing: Span,
+    pub spacing: Seconds,
     pub in_flight: InFlight,
     /// Machines that wait for an inventory share one listing, which begins so long after the first of them asked.
-    pub observe: Span,
+    pub observe: Seconds,
     /// From one survey to the next; `None` where nothing changes by itself.
-    pub refresh: Option<Span>,
+    pub refresh: Option<Seconds>,
 }
 
 /// How old limits and what others use of them may become, in Nodepool 11 as well.
-pub const REFRESH: Span = Span(300.0);
+pub const REFRESH: Seconds = Seconds(300.0);
 
 /// How many calls may run at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use nodepool_drivers::common::image_files::{self, ImagesDir};
 use nodepool_model::config::DiskImage;
 use nodepool_model::records::ids::BuildId;
 use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::WriteError;
 use nodepool_policy::images::build_schedule::{Order, Why};
 use nodepool_zk::txn::image_build::Asked;
@@ -34,7 +34,7 @@ pub struct Workshop {
     pub maker: Arc<dyn ImageMaker>,
     pub samples: SampleSink,
     /// Between two looks whether a build that is under way is still wanted.
-    pub poll: Span,
+    pub poll: Seconds,
 }
 
 /// What the configuration says of the build of one image, at its beginning.
@@ -155,7 +155,7 @@ async fn make(
 }
 
 /// Resolves when nobody will ever use the build.
-async fn is_in_vain(store: &Store, key: &BuildKey, poll: Span) {
+async fn is_in_vain(store: &Store, key: &BuildKey, poll: Seconds) {
     loop {
         tokio::time::sleep(poll.to_duration()).await;
         let is_going = store.mirror().look(|snapshot| {

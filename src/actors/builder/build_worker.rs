@@ -20,12 +20,12 @@ use nodepool_driver::facts::Facts;
 use nodepool_drivers::common::image_files::ImagesDir;
 use nodepool_model::config::Config;
 use nodepool_model::records::ids::ProviderName;
-use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_policy::images::build_schedule::{self, Order};
 use nodepool_zk::txn::store::Store;
 
 /// Before an image that somebody else has taken up is asked for again.
-const NOT_OURS: Span = Span(0.5);
+const NOT_OURS: Seconds = Seconds(0.5);
 
 pub type FactsOfProviders = BTreeMap<ProviderName, watch::Receiver<Arc<Facts>>>;
 
@@ -40,7 +40,7 @@ pub struct BuildWorkerParts {
     /// Used for every image in place of its own.
     pub dib_cmd: Option<String>,
     /// Before an image whose build has failed is built again; and the safety net behind the events.
-    pub interval: Span,
+    pub interval: Seconds,
     pub guard: PanicGuard,
     pub dumps: crate::actors::runtime::dump::Registry,
 }

@@ -30,7 +30,7 @@ use nodepool_drivers::common::image_files::ImagesDir;
 use nodepool_model::config::{Config, ProviderConfig, driver_limits};
 use nodepool_model::records::component::ComponentKind;
 use nodepool_model::records::ids::ProviderName;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_policy::reload::{self, Change};
 use nodepool_zk::mirror::mirror::Mirror;
 use nodepool_zk::txn::store::Store;
@@ -42,17 +42,17 @@ pub struct BuilderOptions {
     pub build_workers: usize,
     pub upload_workers: usize,
     /// Before an image whose build has failed is built again.
-    pub build_interval: Span,
+    pub build_interval: Seconds,
     /// Between two looks whether a build that is under way is still wanted.
-    pub build_poll: Span,
+    pub build_poll: Seconds,
     /// Before an upload that has failed is tried again.
-    pub upload_interval: Span,
+    pub upload_interval: Seconds,
     /// Between two uploads of one worker.
-    pub upload_rest: Span,
+    pub upload_rest: Seconds,
     /// Longest time for a post-upload-hook.
-    pub hook_timeout: Span,
+    pub hook_timeout: Seconds,
     /// Between looks for what is not needed any more; 0 for none at all.
-    pub cleanup_interval: Span,
+    pub cleanup_interval: Seconds,
     /// Used for every image in place of its own: what makes no image but the files of one.
     pub dib_cmd: Option<String>,
 }
@@ -62,12 +62,12 @@ impl Default for BuilderOptions {
         Self {
             build_workers: 1,
             upload_workers: 4,
-            build_interval: Span(10.0),
-            build_poll: Span(30.0),
-            upload_interval: Span(10.0),
-            upload_rest: Span::ZERO,
-            hook_timeout: Span(3600.0),
-            cleanup_interval: Span(60.0),
+            build_interval: Seconds(10.0),
+            build_poll: Seconds(30.0),
+            upload_interval: Seconds(10.0),
+            upload_rest: Seconds::ZERO,
+            hook_timeout: Seconds(3600.0),
+            cleanup_interval: Seconds(60.0),
             dib_cmd: None,
         }
     }
@@ -189,7 +189,7 @@ impl Builder {
             panics: self.panics.clone(),
             samples: self.shared.samples.clone(),
             api_concurrency: self.shared.options.api_concurrency,
-            image_check: Span(f64::INFINITY),
+            image_check: Seconds(f64::INFINITY),
             arbiter: self.shared.arbiters.clouds.clone(),
             surveying: Surveying::Never,
             fence: Some(Fence::of(self.store.zk().clone())),
@@ -246,7 +246,7 @@ impl Builder {
         for number in 0..self.life.options.upload_workers {
             self.start_upload_worker(number, workshop.clone());
         }
-        if self.life.options.cleanup_interval > Span::ZERO {
+        if self.life.options.cleanup_interval > Seconds::ZERO {
             self.start_cleanup_worker(workshop);
         }
     }

@@ -26,7 +26,7 @@ use nodepool_drivers::common::image_files::ImagesDir;
 use nodepool_model::config::Config;
 use nodepool_model::records::ids::{ImageName, ProviderName};
 use nodepool_model::records::image_build::{BuildKey, BuildState};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::WriteError;
 use nodepool_model::snapshot::images::UploadPlace;
 use nodepool_policy::images::pending_uploads::{self, Shipment};
@@ -47,7 +47,7 @@ pub struct ImageCleanupParts {
     pub desk: Desk,
     pub workshop: Workshop,
     /// Between looks at everything. What is marked goes at once.
-    pub interval: Span,
+    pub interval: Seconds,
     pub build_workers: usize,
     /// With one at least there is somebody who goes on with uploads which an earlier life of this builder has begun.
     pub upload_workers: usize,

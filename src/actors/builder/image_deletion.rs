@@ -15,7 +15,7 @@ use nodepool_drivers::common::process_group;
 use nodepool_model::records::ids::{BuildId, ImageName};
 use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
 use nodepool_model::records::image_upload::{ImageUpload, UploadKey, UploadState};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::images::UploadPlace;
 use nodepool_model::snapshot::{Stored, WriteError};
 use nodepool_policy::invariants::images::of_image_deletion;
@@ -29,7 +29,7 @@ const LATE: Duration = Duration::from_secs(10);
 /// Between two looks whether a build that was left running has ended.
 const POLL: Duration = Duration::from_millis(100);
 /// An upload that has failed so long ago has nothing under way any more.
-const RECENT: Span = Span(60.0);
+const RECENT: Seconds = Seconds(60.0);
 
 /// Deletes an upload: marked first, so that nobody boots from it any more. One that has failed, and of which no image is known, stays
 /// as it is until its cloud has said that there is none: the next attempt goes on with its record (`Store::begin_upload`).

@@ -23,7 +23,7 @@ use nodepool_model::config::DiskImage;
 use nodepool_model::config::upload_config::{Progress, UploadOrder};
 use nodepool_model::records::ids::{ExternalId, UploadId};
 use nodepool_model::records::image_upload::{ImageUpload, UploadState};
-use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::WriteError;
 use nodepool_policy::images::pending_uploads::Shipment;
 use nodepool_zk::txn::image_upload::UploadGrant;
@@ -46,7 +46,7 @@ pub struct Carrier {
     pub counter: Counter,
     /// As the configuration describes it.
     pub image: Arc<DiskImage>,
-    pub hook_timeout: Span,
+    pub hook_timeout: Seconds,
 }
 
 /// How a shipment ended.

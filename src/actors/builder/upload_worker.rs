@@ -21,13 +21,13 @@ use crate::actors::runtime::{clock, profile};
 use nodepool_drivers::common::image_files::ImagesDir;
 use nodepool_model::config::Config;
 use nodepool_model::records::ids::ProviderName;
-use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::images::UploadPlace;
 use nodepool_policy::images::pending_uploads::{self, Shipment};
 use nodepool_zk::txn::store::Store;
 
 /// Before it is looked again whether a file that another builder has lies here after all.
-const ELSEWHERE: Span = Span(60.0);
+const ELSEWHERE: Seconds = Seconds(60.0);
 
 pub struct UploadWorkerParts {
     /// From 0, for logs and dumps.
@@ -38,10 +38,10 @@ pub struct UploadWorkerParts {
     pub desk: Desk,
     pub workshop: Workshop,
     /// Before an upload that has failed is tried again; and the safety net behind the events.
-    pub interval: Span,
+    pub interval: Seconds,
     /// Between two uploads of this worker.
-    pub rest: Span,
-    pub hook_timeout: Span,
+    pub rest: Seconds,
+    pub hook_timeout: Seconds,
     pub guard: PanicGuard,
     pub dumps: crate::actors::runtime::dump::Registry,
 }
@@ -105,11 +105,11 @@ impl UploadWorker {
             Uploaded::Failed => claim.failed(self.parts.interval),
             Uploaded::Elsewhere => claim.rests(ELSEWHERE),
             // Who has it will tell by what he writes; should the picture be wrong for long, this keeps us from asking all the time.
-            Uploaded::NotOurs => claim.rests(Span(1.0)),
+            Uploaded::NotOurs => claim.rests(Seconds(1.0)),
             Uploaded::Ready => claim.succeeded(),
         }
         drop(claim);
-        if uploaded == Uploaded::Ready && self.parts.rest > Span::ZERO {
+        if uploaded == Uploaded::Ready && self.parts.rest > Seconds::ZERO {
             ctx.run_later(self.parts.rest.to_duration(), |act, ctx| {
                 act.uploading = None;
                 act.reconcile(ctx);

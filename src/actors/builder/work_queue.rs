@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use nodepool_model::records::ids::{BuildId, ImageName, ProviderName};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::images::UploadPlace;
 
 /// What has not been tried for so long is forgotten: its build may be gone.
@@ -108,10 +108,10 @@ impl Desk {
     }
 
     /// In what time the first of what rests may be taken up again.
-    pub fn next_due(&self) -> Option<Span> {
+    pub fn next_due(&self) -> Option<Seconds> {
         let now = Instant::now();
         let rests = self.lock().tried.values().map(|trial| trial.rests_until).filter(|until| *until > now).min();
-        rests.map(|until| Span((until - now).as_secs_f64()))
+        rests.map(|until| Seconds((until - now).as_secs_f64()))
     }
 
     /// Nothing is taken up any more; resolves when the last build has ended.
@@ -144,7 +144,7 @@ impl State {
         last
     }
 
-    fn rest(&mut self, work: &Work, rest: Span, failure: u64) {
+    fn rest(&mut self, work: &Work, rest: Seconds, failure: u64) {
         let now = Instant::now();
         self.tried.retain(|_, trial| now.saturating_duration_since(trial.rests_until) < FORGOTTEN);
         self.tried.insert(work.clone(), Trial { rests_until: now + rest.to_duration(), failure });
@@ -158,7 +158,7 @@ impl Claim {
     }
 
     /// It is not to be taken up again before this has passed, and then after what has not failed, or not as lately.
-    pub fn failed(&self, rest: Span) {
+    pub fn failed(&self, rest: Seconds) {
         let mut state = self.desk.lock();
         state.failures += 1;
         let failure = state.failures;
@@ -166,7 +166,7 @@ impl Claim {
     }
 
     /// It is not to be taken up again before this has passed, but that says nothing of what it is worth to try.
-    pub fn rests(&self, rest: Span) {
+    pub fn rests(&self, rest: Seconds) {
         let mut state = self.desk.lock();
         let failure = state.tried.get(&self.work).map_or(0, |trial| trial.failure);
         state.rest(&self.work, rest, failure);
@@ -209,9 +209,9 @@ mod tests {
         let first = claim(&desk, [build("debian")]).unwrap();
         assert!(claim(&desk, [build("debian")]).is_none());
         assert!(claim(&desk, [build("other")]).is_some());
-        first.failed(Span(10.0));
+        first.failed(Seconds(10.0));
         drop(first);
-        assert_eq!(desk.next_due(), Some(Span(10.0)));
+        assert_eq!(desk.next_due(), Some(Seconds(10.0)));
         tokio::time::advance(Duration::from_secs(9)).await;
         assert!(claim(&desk, [build("debian")]).is_none());
         tokio::time::advance(Duration::from_secs(1)).await;
@@ -230,7 +230,7 @@ mod tests {
             tokio::time::advance(Duration::from_secs(1800)).await;
             let Work::Build(image) = &claim.work else { panic!("{:?}", claim.work) };
             tried += image.as_str();
-            if image.as_str() == "c" { claim.succeeded() } else { claim.failed(Span(10.0)) }
+            if image.as_str() == "c" { claim.succeeded() } else { claim.failed(Seconds(10.0)) }
         }
         assert_eq!(tried, "abcabab");
     }
@@ -238,7 +238,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_provider_where_uploads_fail_comes_after_others() {
         let desk = Desk::default();
-        claim(&desk, [upload("a", "debian")]).unwrap().failed(Span(10.0));
+        claim(&desk, [upload("a", "debian")]).unwrap().failed(Seconds(10.0));
         let next = claim(&desk, [upload("a", "fedora"), upload("b", "fedora")]).unwrap();
         assert_eq!(next.work, upload("b", "fedora").0);
         let last = claim(&desk, [upload("a", "fedora"), upload("b", "fedora")]).unwrap();

@@ -22,9 +22,9 @@ use nodepool_driver::job::{Job, JobEvent};
 use nodepool_model::config::Config;
 use nodepool_model::records::ids::{NodeId, ProviderName};
 use nodepool_model::records::static_host::HostIdentity;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::{NodeChange, WriteError};
-use nodepool_policy::cleanup::planner::{Effect, Event};
+use nodepool_policy::cleanup::planner::{CleanupPlanner, Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
 use nodepool_policy::invariants::nodes::of_ledger;
 use nodepool_zk::txn::store::Store;
@@ -40,7 +40,7 @@ pub struct CleanupWorkerParts {
     /// Safety net of the rules that events wake.
     pub tick: Duration,
     /// Age at which the lock directory of a request that is gone is removed.
-    pub lock_age: Span,
+    pub lock_age: Seconds,
     pub guard: PanicGuard,
     pub dumps: crate::actors::runtime::dump::Registry,
 }
@@ -71,7 +71,7 @@ impl CleanupWorker {
         triggers.watch_facts(parts.providers.values().map(|provider| provider.facts.clone()).collect());
         Self {
             planner: CleanupPlanner::new(parts.lock_age)
-                .with_rest(Span(parts.tick.as_secs_f64()))
+                .with_rest(Seconds(parts.tick.as_secs_f64()))
                 .with_name(&parts.name),
             triggers,
             facts: BTreeMap::new(),

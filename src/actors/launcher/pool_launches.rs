@@ -19,7 +19,7 @@ use nodepool_model::metrics::statsd_metrics::{LaunchEnd, image_of};
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::RequestState;
-use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::{NodeChange, Snapshot, Stored, WriteError};
 use nodepool_policy::invariants::nodes::of_fulfilled;
 use nodepool_policy::pool::Event;
@@ -365,7 +365,7 @@ impl PoolWorker {
         }
     }
 
-    pub(crate) fn report(&mut self, node: &NodeId, result: &str, took: Span, zone: Option<String>) {
+    pub(crate) fn report(&mut self, node: &NodeId, result: &str, took: Seconds, zone: Option<String>) {
         let (subject, provider) = (self.held.subject(node), &self.parts.id.provider);
         let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
         let took_s = (took.0 * 1000.0).round() / 1000.0;

@@ -20,7 +20,7 @@ use crate::actors::telemetry::samples::SampleSink;
 use crate::actors::telemetry::traces::Tracer;
 pub use nodepool_drivers::BUILT;
 use nodepool_model::config::{Config, ZooKeeperConfig, ZooKeeperServer};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_zk::client::ConnectOptions;
 use python_yaml::diagnostics::Problem;
 use python_yaml::tree::Place;
@@ -101,19 +101,19 @@ pub struct LauncherOptions {
     pub secure: Option<PathBuf>,
     pub webapp: bool,
     /// Interval of the tick that catches what events missed.
-    pub watermark_sleep: Span,
+    pub watermark_sleep: Seconds,
     /// How often the files are looked at; each second as the reference does, but where time is simulated.
-    pub config_check: Span,
+    pub config_check: Seconds,
     /// Before a provider that could not be started is tried again.
-    pub provider_retry: Span,
-    pub cleanup_interval: Span,
-    pub delete_interval: Span,
+    pub provider_retry: Seconds,
+    pub cleanup_interval: Seconds,
+    pub delete_interval: Seconds,
     /// Age at which the lock directory of a request that is gone is removed.
-    pub lock_cleanup: Span,
+    pub lock_cleanup: Seconds,
     /// Calls in flight per provider, where the driver allows several.
     pub api_concurrency: usize,
     /// Between looks for an image that is missing in a cloud.
-    pub image_check_timeout: Span,
+    pub image_check_timeout: Seconds,
     /// Drivers of a downstream crate, beside our own.
     pub more_drivers: Vec<&'static str>,
     /// Used instead of what the files say about ZooKeeper: the coordinator inside this process.
@@ -127,14 +127,14 @@ impl LauncherOptions {
             config: config.into(),
             secure: None,
             webapp: true,
-            watermark_sleep: Span(10.0),
-            config_check: Span(1.0),
-            provider_retry: Span(30.0),
-            cleanup_interval: Span(60.0),
-            delete_interval: Span(5.0),
-            lock_cleanup: Span(28_800.0),
+            watermark_sleep: Seconds(10.0),
+            config_check: Seconds(1.0),
+            provider_retry: Seconds(30.0),
+            cleanup_interval: Seconds(60.0),
+            delete_interval: Seconds(5.0),
+            lock_cleanup: Seconds(28_800.0),
             api_concurrency: 10,
-            image_check_timeout: Span(300.0),
+            image_check_timeout: Seconds(300.0),
             more_drivers: Vec::new(),
             coordinator: None,
         }

@@ -16,7 +16,7 @@ use nodepool_driver::error::CloudError;
 use nodepool_driver::facts::Facts;
 use nodepool_driver::job::{Job, Outcome};
 use nodepool_model::config::ProviderConfig;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 pub use nodepool_policy::cleanup::leaks::{Suspect, suspects};
 use python_yaml::diagnostics::Problem;
 
@@ -42,7 +42,7 @@ impl Single {
                     panics: PanicWatch::new(),
                     samples: SampleSink::discard(),
                     api_concurrency: CONCURRENCY,
-                    image_check: Span(f64::INFINITY),
+                    image_check: Seconds(f64::INFINITY),
                     arbiter: actix::Arbiter::current(),
                     surveying: Surveying::Regularly,
                     fence: None,

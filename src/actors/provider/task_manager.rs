@@ -27,7 +27,7 @@ use nodepool_driver::facts::Facts;
 use nodepool_driver::state_machine::InFlight;
 use nodepool_model::metrics::{prometheus_metrics, statsd_metrics};
 use nodepool_model::records::ids::ProviderName;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_policy::provider::refresh_schedule::Surveys;
 use nodepool_policy::provider::task_queue::{CallId, TaskQueue, Turn};
 
@@ -49,7 +49,7 @@ pub struct Surroundings {
     /// Calls in flight, where the driver lets the operator choose.
     pub api_concurrency: usize,
     /// Between looks for an image that is missing in the cloud.
-    pub image_check: Span,
+    pub image_check: Seconds,
     /// Where the TaskManager lives.
     pub arbiter: ArbiterHandle,
     pub surveying: Surveying,
@@ -70,7 +70,7 @@ pub struct TaskManager<D: Driver> {
     /// For the next call that has to wait for the rate.
     timer: Option<SpawnHandle>,
     /// For the next survey, with its time.
-    survey: Option<(Span, SpawnHandle)>,
+    survey: Option<(Seconds, SpawnHandle)>,
     life: Life,
     /// Looks whether anybody still has the handle.
     lingering: Option<SpawnHandle>,
@@ -177,8 +177,8 @@ impl<D: Driver> TaskManager<D> {
         }
     }
 
-    fn until(&self, time: Span) -> Duration {
-        Span(time.0 - self.tasks.now().0).to_duration().max(Duration::from_millis(1))
+    fn until(&self, time: Seconds) -> Duration {
+        Seconds(time.0 - self.tasks.now().0).to_duration().max(Duration::from_millis(1))
     }
 
     fn survey_when_due(&mut self, ctx: &mut Context<Self>) {

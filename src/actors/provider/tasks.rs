@@ -21,7 +21,7 @@ use nodepool_driver::state_machine::{Input, Next, StateMachine};
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity};
-use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_policy::provider::refresh_schedule::Surveys;
 use nodepool_policy::provider::task_queue::{CallId, TaskQueue, Turn};
 
@@ -163,7 +163,7 @@ impl<D: Driver> Tasks<D> {
     }
 
     /// When the next survey shall begin; `survey` is to be called then.
-    pub fn survey_due(&self) -> Option<Span> {
+    pub fn survey_due(&self) -> Option<Seconds> {
         self.surveys.due()
     }
 
@@ -199,8 +199,8 @@ impl<D: Driver> Tasks<D> {
     }
 
     /// The time of queue and surveys.
-    pub fn now(&self) -> Span {
-        Span(self.born.elapsed().as_secs_f64())
+    pub fn now(&self) -> Seconds {
+        Seconds(self.born.elapsed().as_secs_f64())
     }
 
     /// Which call may start now.

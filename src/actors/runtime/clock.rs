@@ -77,7 +77,7 @@ pub fn world<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodepool_model::records::time::Span;
+    use nodepool_model::records::time::Seconds;
 
     #[tokio::test(start_paused = true)]
     async fn an_hour_of_paused_time_is_an_hour() {
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(now().0, 500.0);
         assert_eq!(moment(), before, "what is waited for does not come later because the clock was put back");
         tokio::time::advance(Duration::from_millis(1500)).await;
-        assert_eq!(moment() - before, Span(1.5));
+        assert_eq!(moment() - before, Seconds(1.5));
         SIMULATED.set(None);
     }
 

@@ -6,11 +6,11 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-use nodepool_model::records::time::{Moment, Span};
+use nodepool_model::records::time::{Moment, Seconds};
 
 /// More panics than a tree can be grown anew for: the service manager had better look at it.
 pub const TOO_MANY: usize = 5;
-const WINDOW: Span = Span(600.0);
+const WINDOW: Seconds = Seconds(600.0);
 
 /// Watches over the actors of one tree. The root waits on it, the actors carry its guards.
 #[derive(Clone)]

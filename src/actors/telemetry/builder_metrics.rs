@@ -103,7 +103,7 @@ mod tests {
     use nodepool_model::config::diagnostics::Source;
     use nodepool_model::config::resolve::resolve;
     use nodepool_model::config::upload_config::{UploadEntry, Uploading};
-    use nodepool_model::records::time::{Moment, Span};
+    use nodepool_model::records::time::{Moment, Seconds};
     use nodepool_model::snapshot::Snapshot;
     use python_yaml::parse;
     use std::collections::BTreeMap;
@@ -125,7 +125,7 @@ mod tests {
             format: "raw".to_owned(),
             name_format: String::new(),
             hook: None,
-            timeout: Span(3600.0),
+            timeout: Seconds(3600.0),
             images: images.map(|(name, entry)| (ImageName::from(name), entry)).into(),
         };
         let facts = Facts { uploading: Some(Arc::new(uploading)), ..Facts::unseen() };

@@ -11,7 +11,7 @@ use tokio::process::Command;
 
 use super::process_group::{Group, code};
 use nodepool_model::config::DiskImage;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 /// One run of the command.
 #[derive(Clone, PartialEq)]
@@ -22,7 +22,7 @@ pub struct DibRun {
     pub environment: Vec<(String, String)>,
     /// Takes what the command writes, stdout and stderr as they come. Its folder is made where it is not there.
     pub log: PathBuf,
-    pub timeout: Span,
+    pub timeout: Seconds,
 }
 
 /// How it ended.
@@ -141,7 +141,7 @@ mod tests {
             command: ["sh", "-c", script].map(str::to_owned).into(),
             environment: vec![("COLOUR".to_owned(), "blue".to_owned())],
             log: folder.path().join("logs/one.log"),
-            timeout: Span(timeout),
+            timeout: Seconds(timeout),
         }
     }
 

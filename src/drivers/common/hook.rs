@@ -8,7 +8,7 @@ use tokio::net::unix::pipe;
 use tokio::process::Command;
 
 use super::process_group::{Group, code};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 /// Of what it writes; the rest is read and forgotten.
 const SHOWN: usize = 16 * 1024;
@@ -29,7 +29,7 @@ pub enum End {
 }
 
 /// Runs it with these arguments; no shell has a look at them. Dropped before, all its processes end.
-pub async fn run(hook: &str, arguments: &[&str], timeout: Span) -> io::Result<HookEnd> {
+pub async fn run(hook: &str, arguments: &[&str], timeout: Seconds) -> io::Result<HookEnd> {
     let (reader, writer) = io::pipe()?;
     let mut command = Command::new(hook);
     command.args(arguments).process_group(0).stdin(Stdio::null());
@@ -129,7 +129,7 @@ mod tests {
     async fn a_talkative_hook_fills_no_memory() {
         let folder = tempfile::tempdir().unwrap();
         let hook = script(folder.path(), "yes | head -c 3000000");
-        let ended = run(&hook, &[], Span(60.0)).await.unwrap();
+        let ended = run(&hook, &[], Seconds(60.0)).await.unwrap();
         assert_eq!((ended.end, ended.output.len() <= SHOWN), (End::Status(0), true));
     }
 }

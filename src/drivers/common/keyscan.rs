@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 /// Scans for keys of one provider at a time; the others wait for their turn. Mere connections cost little and do not.
 pub const MAX_SCANS: usize = 100;
@@ -37,7 +37,7 @@ pub struct ScanTarget {
     pub host: String,
     pub port: u16,
     /// For the whole scan, waiting for a turn included.
-    pub deadline: Span,
+    pub deadline: Seconds,
     pub gather: Gather,
 }
 
@@ -106,7 +106,7 @@ pub fn is_fake(host: &str) -> bool {
 }
 
 /// The first address that a name stands for.
-pub async fn first_address(host: &str, limit: Span) -> Result<IpAddr, ScanError> {
+pub async fn first_address(host: &str, limit: Seconds) -> Result<IpAddr, ScanError> {
     let addresses = resolve(host, 0, deadline_after(limit)).await?;
     Ok(addresses[0].ip())
 }
@@ -119,7 +119,7 @@ fn fake_scan(gather: Gather) -> Scan {
     Scan { host_keys, address: None }
 }
 
-fn deadline_after(span: Span) -> Instant {
+fn deadline_after(span: Seconds) -> Instant {
     // A deadline beyond what the clock can express is as good as a year.
     let limit = span.to_duration().min(Duration::from_secs(365 * 24 * 3600));
     Instant::now() + limit

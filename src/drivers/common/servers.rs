@@ -10,7 +10,7 @@ use nodepool_model::config::upload_config::{UploadEntry, Uploading};
 use nodepool_model::config::{DiskImage, PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{ImageName, LabelName, PoolName};
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use python_yaml::tree::{Place, YamlNode};
 
 /// The name of an uploaded image where the section does not say.
@@ -20,18 +20,18 @@ const IMAGE_NAME: &str = "{image_name}-{timestamp}";
 #[derive(Clone, Debug, PartialEq)]
 pub struct Section {
     /// Between two calls; none where the file gives no rate.
-    pub spacing: Span,
+    pub spacing: Seconds,
     attempts: u32,
-    launch_timeout: Span,
-    boot_timeout: Span,
+    launch_timeout: Seconds,
+    boot_timeout: Seconds,
     /// Between two looks for unused ports; none where the file says 0.
-    pub port_cleanup: Option<Span>,
+    pub port_cleanup: Option<Seconds>,
     labels: BTreeMap<PoolName, BTreeMap<LabelName, Label>>,
     /// Which images it takes, by their names.
     uploads: BTreeMap<ImageName, UploadEntry>,
     image_name_format: String,
     /// For an import that the cloud makes by itself.
-    pub upload_timeout: Span,
+    pub upload_timeout: Seconds,
     post_upload_hook: Option<String>,
 }
 
@@ -116,17 +116,17 @@ pub fn section(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Sect
     let port_cleanup = diagnostics.or_default(node.integer("port-cleanup-interval")).unwrap_or(600);
     Section {
         // Seconds between two calls; none where the file says nothing.
-        spacing: Span(diagnostics.or_default(node.number("rate")).unwrap_or(0.0)),
+        spacing: Seconds(diagnostics.or_default(node.number("rate")).unwrap_or(0.0)),
         attempts: diagnostics.or_default(node.integer("launch-retries")).unwrap_or(3).clamp(1, 1000) as u32,
-        launch_timeout: Span(diagnostics.or_default(node.integer("launch-timeout")).unwrap_or(3600) as f64),
-        boot_timeout: Span(diagnostics.or_default(node.integer("boot-timeout")).unwrap_or(60) as f64),
-        port_cleanup: (port_cleanup > 0).then_some(Span(port_cleanup as f64)),
+        launch_timeout: Seconds(diagnostics.or_default(node.integer("launch-timeout")).unwrap_or(3600) as f64),
+        boot_timeout: Seconds(diagnostics.or_default(node.integer("boot-timeout")).unwrap_or(60) as f64),
+        port_cleanup: (port_cleanup > 0).then_some(Seconds(port_cleanup as f64)),
         labels,
         uploads: uploads(node, diagnostics),
         image_name_format: diagnostics
             .or_default(node.text("image-name-format"))
             .unwrap_or_else(|| IMAGE_NAME.to_owned()),
-        upload_timeout: Span(diagnostics.or_default(node.integer("image-upload-timeout")).unwrap_or(3600) as f64),
+        upload_timeout: Seconds(diagnostics.or_default(node.integer("image-upload-timeout")).unwrap_or(3600) as f64),
         post_upload_hook: diagnostics.or_default(node.text("post-upload-hook")),
     }
 }

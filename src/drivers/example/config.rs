@@ -9,13 +9,13 @@ use nodepool_model::config::unused_resources::Tidy;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::{LabelName, PoolName};
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 pub struct Settings {
     pub project: String,
     pub region: String,
     /// Between two calls.
-    pub spacing: Span,
+    pub spacing: Seconds,
     pub vms: BTreeMap<(PoolName, LabelName), VmType>,
     /// The same labels as the framework wants to know them.
     pub launching: Launching,
@@ -50,13 +50,13 @@ pub fn read(provider: &ProviderConfig, diagnostics: &mut Diagnostics) -> Setting
     }
     let launching = Launching {
         attempts: diagnostics.or_default(node.integer("launch-retries")).unwrap_or(3).clamp(1, 1000) as u32,
-        timeout: Span(3600.0),
-        boot_timeout: Span(diagnostics.or_default(node.integer("boot-timeout")).unwrap_or(60) as f64),
+        timeout: Seconds(3600.0),
+        boot_timeout: Seconds(diagnostics.or_default(node.integer("boot-timeout")).unwrap_or(60) as f64),
         zones: Vec::new(),
         tidy: Tidy::default(),
         labels,
     };
-    Settings { project, region, spacing: Span(1.0 / rate), vms, launching }
+    Settings { project, region, spacing: Seconds(1.0 / rate), vms, launching }
 }
 
 fn read_pool(

@@ -16,7 +16,7 @@ use nodepool_driver::state_machine::{InFlight, Input, Lane, Next, OneCall, Pace,
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::records::ids::{ExternalId, ProviderName};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use python_yaml::diagnostics::Problem;
 
 mod cloud;
@@ -84,8 +84,8 @@ impl ApiCall for Call {
         }
     }
 
-    fn deadline(&self) -> Span {
-        Span(60.0)
+    fn deadline(&self) -> Seconds {
+        Seconds(60.0)
     }
 }
 
@@ -102,7 +102,7 @@ impl Driver for Example {
         Pace {
             spacing: self.settings.spacing,
             in_flight: InFlight::Adjustable,
-            observe: Span(1.0),
+            observe: Seconds(1.0),
             refresh: Some(REFRESH),
         }
     }

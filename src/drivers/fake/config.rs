@@ -5,7 +5,7 @@ use nodepool_driver::facts::Trouble;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use python_yaml::tree::YamlNode;
 
 const FLAVORS: [&str; 2] = ["Fake Flavor", "Unreal Flavor"];
@@ -15,13 +15,13 @@ const RAM: f64 = 8192.0;
 /// How the cloud behaves. The defaults are those of the fake cloud of Nodepool 11.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Knobs {
-    pub boot_time: Span,
-    pub delete_time: Span,
+    pub boot_time: Seconds,
+    pub delete_time: Seconds,
     /// Of every call.
-    pub latency: Span,
+    pub latency: Seconds,
     pub faults: Faults,
     /// A call that comes too fast shall be made again after so long.
-    pub retry_after: Span,
+    pub retry_after: Seconds,
     pub zones: Vec<String>,
     /// By name or id.
     pub images: Vec<String>,
@@ -32,7 +32,7 @@ pub struct Knobs {
     /// Of the images that it takes.
     pub image_format: String,
     /// Of every image.
-    pub upload_time: Span,
+    pub upload_time: Seconds,
 }
 
 /// What goes wrong at every so many of them; 0 is never.
@@ -64,11 +64,11 @@ impl Default for Knobs {
             ("volume-gb", 1_000_000.0),
         ];
         Self {
-            boot_time: Span(0.1),
-            delete_time: Span::ZERO,
-            latency: Span::ZERO,
+            boot_time: Seconds(0.1),
+            delete_time: Seconds::ZERO,
+            latency: Seconds::ZERO,
             faults: Faults::default(),
-            retry_after: Span(1.0),
+            retry_after: Seconds(1.0),
             zones: ["az1", "az2"].map(str::to_owned).into(),
             images: ["Fake Precise", "fake-image-id"].map(str::to_owned).into(),
             limits: limits.into_iter().fold(Amounts::unlimited(), |limits, (name, amount)| limits.with(name, amount)),
@@ -76,7 +76,7 @@ impl Default for Knobs {
             address: "fake".to_owned(),
             console: None,
             image_format: "qcow2".to_owned(),
-            upload_time: Span::ZERO,
+            upload_time: Seconds::ZERO,
         }
     }
 }
@@ -124,7 +124,7 @@ pub fn knobs(section: &ProviderConfig, diagnostics: &mut Diagnostics) -> Knobs {
         ("upload-time", &mut knobs.upload_time),
     ];
     for (key, span) in spans {
-        read(node, key, "seconds, 0 or more", diagnostics, |seconds| *span = Span(seconds));
+        read(node, key, "seconds, 0 or more", diagnostics, |seconds| *span = Seconds(seconds));
     }
     let faults = [
         ("create-fails-every", &mut knobs.faults.create_fails),

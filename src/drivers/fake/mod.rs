@@ -16,7 +16,7 @@ use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::upload_config::{StoredImage, UploadConfig, Uploading};
 use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use python_yaml::diagnostics::Problem;
 
 mod cloud;
@@ -26,7 +26,7 @@ use crate::fake::cloud::{Cloud, Order};
 use crate::fake::config::Knobs;
 
 /// It answers faster than any real one, so it may be asked more often.
-const OBSERVE: Span = Span(0.05);
+const OBSERVE: Seconds = Seconds(0.05);
 
 pub struct Fake {
     section: Section,

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::catalog::timings::Timings;
 use super::errors::status_of;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use openstack_clouds::{Auth, CloudSettings, Credential, Domain, Identity, Interface, Scope, Secret, Service, User};
 
 /// A token that ends sooner than this is replaced before it is used.
@@ -32,7 +32,7 @@ pub struct Keystone {
     token_url: Url,
     state: Mutex<State>,
     /// What Keystone wanted us to wait; the errors of `openstack` have no room for it.
-    wait: std::sync::Mutex<Option<Span>>,
+    wait: std::sync::Mutex<Option<Seconds>>,
     timings: Arc<Timings>,
 }
 
@@ -138,7 +138,7 @@ impl Keystone {
     }
 
     /// How long Keystone wants us to wait, if it has just said so.
-    pub fn take_wait(&self) -> Option<Span> {
+    pub fn take_wait(&self) -> Option<Seconds> {
         self.wait.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -180,7 +180,7 @@ impl Keystone {
 
     async fn ask(&self, client: &Client) -> Result<Token, Error> {
         let began = Instant::now();
-        let limit = self.settings.api_timeout_s.map_or(LIMIT, |own| Span(own).to_duration().min(LIMIT));
+        let limit = self.settings.api_timeout_s.map_or(LIMIT, |own| Seconds(own).to_duration().min(LIMIT));
         let asking = client.post(self.token_url.clone()).json(&body(&self.settings.identity)).timeout(limit);
         let sent = asking.send().await;
         let answered = sent.as_ref().ok().map(|answer| answer.status().as_u16());

@@ -12,7 +12,7 @@ use super::jobs::image_stream::Content;
 use nodepool_driver::driver::ApiCall;
 use nodepool_driver::error::CloudError;
 use nodepool_driver::state_machine::Lane;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 /// Entries of one page; what Nova allows unless it is configured otherwise.
 pub const PAGE: usize = 1000;
@@ -21,9 +21,9 @@ pub const PAGE: usize = 1000;
 pub struct Call {
     key: &'static str,
     lane: Lane,
-    deadline: Span,
+    deadline: Seconds,
     /// Waited before it is sent.
-    pub delay: Span,
+    pub delay: Seconds,
     pub what: What,
 }
 
@@ -71,19 +71,25 @@ impl ApiCall for Call {
         matches!(&self.what, What::Send(request, _) if request.method != Method::GET)
     }
 
-    fn deadline(&self) -> Span {
+    fn deadline(&self) -> Seconds {
         self.deadline
     }
 }
 
-const SHORT: Span = Span(60.0);
+const SHORT: Seconds = Seconds(60.0);
 /// A page of a thousand servers with their ports takes a busy cloud long.
-const LONG: Span = Span(120.0);
+const LONG: Seconds = Seconds(120.0);
 /// As long as bytes move, an image may take its time; whether they do is watched where they are sent.
-const TRANSFER: Span = Span(72_000.0);
+const TRANSFER: Seconds = Seconds(72_000.0);
 
 pub fn discover() -> Call {
-    Call { key: "identity.GET.discovery", lane: Lane::Look, deadline: SHORT, delay: Span::ZERO, what: What::Discover }
+    Call {
+        key: "identity.GET.discovery",
+        lane: Lane::Look,
+        deadline: SHORT,
+        delay: Seconds::ZERO,
+        what: What::Discover,
+    }
 }
 
 /// A listing, one page of it: the entries after `marker`.
@@ -135,7 +141,7 @@ impl Listing {
             key: self.key,
             lane: Lane::Look,
             deadline: LONG,
-            delay: Span::ZERO,
+            delay: Seconds::ZERO,
             what: What::Send(Box::new(request), shape),
         }
     }
@@ -143,11 +149,11 @@ impl Listing {
 
 fn look(key: &'static str, api: Api, path: &[&str]) -> Call {
     let request = Box::new(Request::new(api, Method::GET, path));
-    Call { key, lane: Lane::Look, deadline: SHORT, delay: Span::ZERO, what: What::Send(request, Shape::Json) }
+    Call { key, lane: Lane::Look, deadline: SHORT, delay: Seconds::ZERO, what: What::Send(request, Shape::Json) }
 }
 
 fn change(key: &'static str, request: Request, shape: Shape) -> Call {
-    Call { key, lane: Lane::Change, deadline: SHORT, delay: Span::ZERO, what: What::Send(Box::new(request), shape) }
+    Call { key, lane: Lane::Change, deadline: SHORT, delay: Seconds::ZERO, what: What::Send(Box::new(request), shape) }
 }
 
 fn create(key: &'static str, request: Request) -> Call {
@@ -176,16 +182,16 @@ pub fn image(id: &str) -> Call {
 }
 
 /// The same after a while, for an image that is not ready yet.
-pub fn image_after(id: &str, delay: Span) -> Call {
-    Call { lane: Lane::Bulk, deadline: Span(SHORT.0 + delay.0), delay, ..image(id) }
+pub fn image_after(id: &str, delay: Seconds) -> Call {
+    Call { lane: Lane::Bulk, deadline: Seconds(SHORT.0 + delay.0), delay, ..image(id) }
 }
 
 /// Images with these properties. There are few of them, so one page is enough.
-pub fn images_with(properties: &BTreeMap<String, String>, delay: Span) -> Call {
+pub fn images_with(properties: &BTreeMap<String, String>, delay: Seconds) -> Call {
     let mut request = Request::new(IMAGES.api, Method::GET, IMAGES.path);
     request.query = properties.iter().map(|(key, value)| (Cow::Owned(key.clone()), value.clone())).collect();
     let what = What::Send(Box::new(request), Shape::Json);
-    Call { key: IMAGES.key, lane: Lane::Bulk, deadline: Span(SHORT.0 + delay.0), delay, what }
+    Call { key: IMAGES.key, lane: Lane::Bulk, deadline: Seconds(SHORT.0 + delay.0), delay, what }
 }
 
 pub fn create_image(image: Value) -> Call {
@@ -197,7 +203,7 @@ pub fn create_image(image: Value) -> Call {
 pub fn send_image(id: &str, content: Content) -> Call {
     let request = Request { content: Some(content), ..Request::new(Api::Image, Method::PUT, &["images", id, "file"]) };
     let what = What::Send(Box::new(request), Shape::Nothing);
-    Call { key: "image.PUT.image.file", lane: Lane::Bulk, deadline: TRANSFER, delay: Span::ZERO, what }
+    Call { key: "image.PUT.image.file", lane: Lane::Bulk, deadline: TRANSFER, delay: Seconds::ZERO, what }
 }
 
 /// What an image is said to be, as a list of changes.
@@ -212,9 +218,9 @@ pub fn create_task(task: Value) -> Call {
     create("image.POST.tasks", request)
 }
 
-pub fn task_after(id: &str, delay: Span) -> Call {
+pub fn task_after(id: &str, delay: Seconds) -> Call {
     let call = look("image.GET.task", Api::Image, &["tasks", id]);
-    Call { lane: Lane::Bulk, deadline: Span(SHORT.0 + delay.0), delay, ..call }
+    Call { lane: Lane::Bulk, deadline: Seconds(SHORT.0 + delay.0), delay, ..call }
 }
 
 pub fn put_container(name: &str) -> Call {
@@ -230,7 +236,7 @@ pub fn put_object(container: &str, name: &str, content: Content, sums: Vec<(&'st
         ..Request::new(Api::ObjectStore, Method::PUT, &object(container, name))
     };
     let what = What::Send(Box::new(request), Shape::Nothing);
-    Call { key: "object-store.PUT.object", lane: Lane::Bulk, deadline: TRANSFER, delay: Span::ZERO, what }
+    Call { key: "object-store.PUT.object", lane: Lane::Bulk, deadline: TRANSFER, delay: Seconds::ZERO, what }
 }
 
 /// One object of many.
@@ -267,7 +273,7 @@ pub fn delete_image(id: &str) -> Call {
 pub fn server(id: &str) -> Call {
     let request = Box::new(Request::new(Api::Compute, Method::GET, &["servers", id]));
     let what = What::Send(request, Shape::OneServer);
-    Call { key: "compute.GET.server", lane: Lane::Change, deadline: SHORT, delay: Span::ZERO, what }
+    Call { key: "compute.GET.server", lane: Lane::Change, deadline: SHORT, delay: Seconds::ZERO, what }
 }
 
 /// The same where nobody waits for it.

@@ -6,12 +6,12 @@ use reqwest::header::{CONTENT_TYPE, DATE, HeaderMap, HeaderName, RETRY_AFTER};
 use serde_json::Value;
 
 use nodepool_driver::error::{CloudError, FailureKind};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 /// Where the cloud does not say how long to wait.
-pub const RETRY: Span = Span(1.0);
+pub const RETRY: Seconds = Seconds(1.0);
 /// What is out of order says it of one service, and all calls of the provider wait.
-const LONGEST_OUTAGE: Span = Span(60.0);
+const LONGEST_OUTAGE: Seconds = Seconds(60.0);
 /// Of an error's text in our messages.
 const SHOWN: usize = 300;
 
@@ -80,21 +80,21 @@ pub fn refused(is_creation: bool, status: StatusCode, headers: &HeaderMap, body:
 }
 
 /// How long the cloud wants us to wait: a number of seconds, or the time from its own date to another one.
-pub fn wait(status: StatusCode, headers: &HeaderMap) -> Option<Span> {
+pub fn wait(status: StatusCode, headers: &HeaderMap) -> Option<Seconds> {
     let asked = asked(headers)?;
-    Some(if status == StatusCode::SERVICE_UNAVAILABLE { Span(asked.0.min(LONGEST_OUTAGE.0)) } else { asked })
+    Some(if status == StatusCode::SERVICE_UNAVAILABLE { Seconds(asked.0.min(LONGEST_OUTAGE.0)) } else { asked })
 }
 
-fn asked(headers: &HeaderMap) -> Option<Span> {
+fn asked(headers: &HeaderMap) -> Option<Seconds> {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let asked = text(RETRY_AFTER)?;
     if let Ok(seconds) = asked.parse::<f64>() {
-        return (seconds.is_finite() && seconds >= 0.0).then_some(Span(seconds));
+        return (seconds.is_finite() && seconds >= 0.0).then_some(Seconds(seconds));
     }
     let until = DateTime::parse_from_rfc2822(asked).ok()?;
     let now = text(DATE).and_then(|date| DateTime::parse_from_rfc2822(date).ok());
     let now = now.map_or_else(Utc::now, |now| now.with_timezone(&Utc));
-    Some(Span((until.with_timezone(&Utc) - now).num_seconds().max(0) as f64))
+    Some(Seconds((until.with_timezone(&Utc) - now).num_seconds().max(0) as f64))
 }
 
 pub fn failed(detail: String) -> CloudError {
@@ -153,7 +153,7 @@ mod tests {
         let meant = |status: u16, lines: &[(&str, &str)], body: &str| {
             refused(false, StatusCode::from_u16(status).unwrap(), &headers(lines), body).error
         };
-        let throttled = |seconds: f64| CloudError::Throttled { retry_after: Span(seconds) };
+        let throttled = |seconds: f64| CloudError::Throttled { retry_after: Seconds(seconds) };
         let later = [("retry-after", "7")];
         assert_eq!(meant(429, &[], "{}"), throttled(1.0));
         assert_eq!(meant(429, &later, "{}"), throttled(7.0));
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_creation_is_sent_again_only_where_it_was_refused_for_coming_too_soon() {
-        let meant = |status: StatusCode| refused(true, status, &headers(&[("retry-after", "7")]), "");
+        let meant = |status: StatusCode| error_response(true, status, &headers(&[("retry-after", "7")]), "");
         let busy = meant(StatusCode::SERVICE_UNAVAILABLE);
         assert!(busy.may_have_worked && matches!(busy.error, CloudError::Failed { .. }), "{busy:?}");
         for status in [StatusCode::TOO_MANY_REQUESTS, StatusCode::PAYLOAD_TOO_LARGE] {
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn an_outage_is_waited_for_for_a_minute_and_a_limit_for_as_long_as_it_lasts() {
-        let meant = |status: StatusCode| wait(status, &headers(&[("retry-after", "3600")])).map(|wait| wait.0);
+        let meant = |status: StatusCode| retry_delay(status, &headers(&[("retry-after", "3600")])).map(|wait| wait.0);
         assert_eq!(meant(StatusCode::SERVICE_UNAVAILABLE), Some(60.0));
         assert_eq!(meant(StatusCode::TOO_MANY_REQUESTS), Some(3600.0));
         assert_eq!(meant(StatusCode::PAYLOAD_TOO_LARGE), Some(3600.0));

@@ -440,7 +440,7 @@ fn client(settings: &CloudSettings, redirects: redirect::Policy) -> Result<Clien
             .map_err(|error| format!("cert {} cannot be used: {error}", own.certificate.display()))?;
         builder = builder.identity(identity);
     }
-    if let Some(limit) = settings.api_timeout_s.map(nodepool_model::records::time::Span) {
+    if let Some(limit) = settings.api_timeout_s.map(nodepool_model::records::time::Seconds) {
         builder = builder.timeout(limit.to_duration());
     }
     builder.build().map_err(|error| format!("cannot make an HTTP client: {error}"))

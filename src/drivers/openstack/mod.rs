@@ -45,12 +45,12 @@ use nodepool_model::config::ProviderConfig;
 use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::metrics::statsd_metrics::{Sample, StatsdAddress};
 use nodepool_model::records::ids::ExternalId;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use openstack_clouds::{CloudSettings, Places};
 use python_yaml::diagnostics::Problem;
 
 /// Between two listings while servers boot.
-const OBSERVE: Span = Span(1.0);
+const OBSERVE: Seconds = Seconds(1.0);
 
 pub struct OpenStack {
     shared: Arc<Shared>,
@@ -192,7 +192,7 @@ impl Driver for OpenStack {
     }
 
     async fn call(&self, call: Call, gate: &Gate) -> Result<Reply, CloudError> {
-        if call.delay > Span::ZERO {
+        if call.delay > Seconds::ZERO {
             tokio::time::sleep(call.delay.to_duration()).await;
         }
         let (key, began) = (call.key(), Instant::now());

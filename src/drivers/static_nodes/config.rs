@@ -7,7 +7,7 @@ use nodepool_model::config::diagnostics::Diagnostics;
 use nodepool_model::config::{PoolConfig, ProviderConfig};
 use nodepool_model::records::ids::LabelName;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use python_yaml::diagnostics::Problem;
 use python_yaml::tree::{Place, YamlNode, YamlValue};
 
@@ -85,7 +85,7 @@ fn host(node: &YamlNode, pool: &PoolConfig, diagnostics: &mut Diagnostics) -> Op
         connection_type: text_or(node, "connection-type", "ssh", diagnostics),
         shell_type: diagnostics.or_default(node.text("shell-type")),
         python_path: text_or(node, "python-path", "auto", diagnostics),
-        timeout: Span(timeout as f64),
+        timeout: Seconds(timeout as f64),
         host_key_checking: node.boolean("host-key-checking").unwrap_or(true),
         configured_keys: host_keys(node, diagnostics),
         check: HostCheck::Pending,

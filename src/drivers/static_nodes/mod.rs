@@ -14,7 +14,7 @@ use nodepool_driver::state_machine::{InFlight, Lane, OneCall, Pace};
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use python_yaml::diagnostics::Problem;
 
 pub mod config;
@@ -69,9 +69,9 @@ impl ApiCall for Call {
         false
     }
 
-    fn deadline(&self) -> Span {
+    fn deadline(&self) -> Seconds {
         let (Call::Check(host) | Call::Probe(host)) = self;
-        Span(host.timeout.0.max(0.0) + SLACK_S)
+        Seconds(host.timeout.0.max(0.0) + SLACK_S)
     }
 }
 
@@ -85,7 +85,7 @@ impl Driver for StaticNodes {
     }
 
     fn pace(&self) -> Pace {
-        Pace { spacing: Span::ZERO, in_flight: InFlight::Pinned(IN_FLIGHT), observe: Span(1.0), refresh: None }
+        Pace { spacing: Seconds::ZERO, in_flight: InFlight::Pinned(IN_FLIGHT), observe: Seconds(1.0), refresh: None }
     }
 
     /// Every host on its own, so that one that is slow or down holds up no other.

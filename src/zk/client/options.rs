@@ -187,7 +187,7 @@ fn check_chroot(chroot: &str) -> Result<(), ConnectError> {
 mod tests {
     use super::*;
     use nodepool_model::config::ZooKeeperServer;
-    use nodepool_model::records::time::Span;
+    use nodepool_model::records::time::Seconds;
 
     fn check(servers: &[(&str, &str)]) -> Result<(String, String), String> {
         let config = ZooKeeperConfig {
@@ -201,7 +201,7 @@ mod tests {
                 .collect(),
             tls: None,
             host_names: HostNames::Checked,
-            session_timeout: Span::seconds(10.0),
+            session_timeout: Seconds::new(10.0),
         };
         let options = ConnectOptions::from_config(&config).map_err(|error| error.to_string())?;
         Ok((options.connect_string(), options.chroot))

@@ -11,12 +11,12 @@ use crate::paths;
 use nodepool_model::records::ids::{BuildId, ImageName};
 use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
 use nodepool_model::records::json;
-use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::{Stored, WriteError};
 use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, ZkError};
 
 /// Between a build and the next one, as records have it.
-pub(crate) const AFTER: Span = Span(0.001);
+pub(crate) const AFTER: Seconds = Seconds(0.001);
 
 /// The right to build an image: nobody else does while this is held.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::records::ids::{ImageName, LabelName, PoolId, PoolName, ProviderName, TenantName};
 use crate::records::resources::Amounts;
-use crate::records::time::Span;
+use crate::records::time::Seconds;
 use python_yaml::tree::YamlNode;
 
 /// One loaded configuration file, its secure file applied.
@@ -31,7 +31,7 @@ pub struct Config {
     pub diskimages: BTreeMap<ImageName, Arc<DiskImage>>,
     pub tenant_limits: BTreeMap<TenantName, Amounts>,
     /// Oldest age of a node in `hold`; `None` is no limit.
-    pub max_hold_age: Option<Span>,
+    pub max_hold_age: Option<Seconds>,
     pub elements_dir: Option<String>,
     pub images_dir: Option<PathBuf>,
     pub build_log_dir: Option<PathBuf>,
@@ -59,7 +59,7 @@ pub struct ZooKeeperConfig {
     pub servers: Vec<ZooKeeperServer>,
     pub tls: Option<TlsFiles>,
     pub host_names: HostNames,
-    pub session_timeout: Span,
+    pub session_timeout: Seconds,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,7 +123,7 @@ pub struct Label {
     /// Idle nodes to keep ready; 0 and less keep none.
     pub min_ready: i64,
     /// Age at which an idle ready node is deleted; `None` is never.
-    pub max_ready_age: Option<Span>,
+    pub max_ready_age: Option<Seconds>,
 }
 
 /// One provider section. Two that are equal run as one; any difference replaces the provider.
@@ -168,8 +168,8 @@ pub struct DiskImage {
     pub keep_formats: BTreeSet<String>,
     pub env_vars: BTreeMap<String, String>,
     pub release: String,
-    pub rebuild_age: Span,
-    pub build_timeout: Span,
+    pub rebuild_age: Seconds,
+    pub build_timeout: Seconds,
     pub dib_cmd: String,
     pub pause: bool,
     pub username: String,
@@ -189,8 +189,8 @@ impl DiskImage {
             keep_formats: BTreeSet::new(),
             env_vars: BTreeMap::new(),
             release: String::new(),
-            rebuild_age: Span(86_400.0),
-            build_timeout: Span(28_800.0),
+            rebuild_age: Seconds(86_400.0),
+            build_timeout: Seconds(28_800.0),
             dib_cmd: "disk-image-create".to_owned(),
             pause: false,
             username: "zuul".to_owned(),

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::records::time::Span;
+use crate::records::time::Seconds;
 
 /// What is deleted now and then though it bears no mark of ours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Tidy {
     pub floating_ips: bool,
     /// Unused ports, seen in two looks so far apart.
-    pub ports: Option<Span>,
+    pub ports: Option<Seconds>,
 }
 
 /// What a tidy-up does with what it finds.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::records::ids::{ExternalId, ImageName};
-use crate::records::time::Span;
+use crate::records::time::Seconds;
 
 /// On an image in a cloud: of which build it is, which upload made it, and which provider asked for it.
 pub const BUILD_MARK: &str = "nodepool_build_id";
@@ -26,7 +26,7 @@ pub struct Uploading {
     /// Called with the provider, the image's id in the cloud and the file's path when an upload is there.
     pub hook: Option<String>,
     /// So long a cloud may take for what it was sent.
-    pub timeout: Span,
+    pub timeout: Seconds,
     pub images: BTreeMap<ImageName, UploadEntry>,
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::ids::{LabelName, PoolName};
-use super::time::{Span, Timestamp};
+use super::time::{Seconds, Timestamp};
 
 /// Which host, seen by whom: the same machine under two user names is two.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ pub struct StandingHost {
     pub shell_type: Option<String>,
     pub python_path: String,
     /// For one check of it.
-    pub timeout: Span,
+    pub timeout: Seconds,
     pub host_key_checking: bool,
     pub configured_keys: Vec<String>,
     pub check: HostCheck,

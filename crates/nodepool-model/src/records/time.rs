@@ -18,15 +18,15 @@ pub struct Moment(pub Duration);
 /// A length of time in seconds; may be negative where a clock of somebody else runs ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Span(pub f64);
+pub struct Seconds(pub f64);
 
 /// Thirty years: later than that is never, and a clock and this can still be added.
 const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
-impl Span {
-    pub const ZERO: Span = Span(0.0);
+impl Seconds {
+    pub const ZERO: Seconds = Seconds(0.0);
 
-    pub fn seconds(seconds: f64) -> Self {
+    pub fn new(seconds: f64) -> Self {
         Self(seconds)
     }
 
@@ -56,39 +56,39 @@ impl Ord for Timestamp {
     }
 }
 impl Sub for Timestamp {
-    type Output = Span;
-    fn sub(self, other: Timestamp) -> Span {
-        Span(self.0 - other.0)
+    type Output = Seconds;
+    fn sub(self, other: Timestamp) -> Seconds {
+        Seconds(self.0 - other.0)
     }
 }
-impl Add<Span> for Timestamp {
+impl Add<Seconds> for Timestamp {
     type Output = Timestamp;
-    fn add(self, span: Span) -> Timestamp {
-        Timestamp(self.0 + span.0)
+    fn add(self, seconds: Seconds) -> Timestamp {
+        Timestamp(self.0 + seconds.0)
     }
 }
 
 impl Moment {
     /// So many seconds after that clock began.
     pub fn at(seconds: f64) -> Self {
-        Self(Span(seconds).to_duration())
+        Self(Seconds(seconds).to_duration())
     }
 }
 
 impl Sub for Moment {
-    type Output = Span;
-    fn sub(self, other: Moment) -> Span {
+    type Output = Seconds;
+    fn sub(self, other: Moment) -> Seconds {
         let (later, earlier) = (self.0.saturating_sub(other.0), other.0.saturating_sub(self.0));
-        Span(later.as_secs_f64() - earlier.as_secs_f64())
+        Seconds(later.as_secs_f64() - earlier.as_secs_f64())
     }
 }
-impl Add<Span> for Moment {
+impl Add<Seconds> for Moment {
     type Output = Moment;
     /// Not before the beginning, and not after the end of that clock.
-    fn add(self, span: Span) -> Moment {
-        Moment(match span.0 < 0.0 {
-            true => self.0.saturating_sub(Span(-span.0).to_duration()),
-            false => self.0 + span.to_duration(),
+    fn add(self, seconds: Seconds) -> Moment {
+        Moment(match seconds.0 < 0.0 {
+            true => self.0.saturating_sub(Seconds(-seconds.0).to_duration()),
+            false => self.0 + seconds.to_duration(),
         })
     }
 }
@@ -100,23 +100,23 @@ mod tests {
     // `max-hold-age: .inf` had each look set a timer that no clock can count to, and panic.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]
-    fn every_span_is_one_that_a_timer_can_count() {
-        for span in [f64::INFINITY, f64::NAN, 1e300, 1e19] {
-            assert_eq!(Span(span).to_duration(), LONGEST, "{span}");
+    fn every_number_of_seconds_fits_a_timer() {
+        for seconds in [f64::INFINITY, f64::NAN, 1e300, 1e19] {
+            assert_eq!(Seconds(seconds).to_duration(), LONGEST, "{span}");
         }
-        assert_eq!(Span(f64::NEG_INFINITY).to_duration(), Duration::ZERO);
-        assert_eq!(Span(1.5).to_duration(), Duration::from_millis(1500));
+        assert_eq!(Seconds(f64::NEG_INFINITY).to_duration(), Duration::ZERO);
+        assert_eq!(Seconds(1.5).to_duration(), Duration::from_millis(1500));
         let _can_be_added = std::time::Instant::now() + LONGEST;
     }
     #[test]
     fn moments_are_counted_to_and_back() {
         let moment = Moment::at(10.0);
-        assert_eq!(moment + Span(1.5), Moment::at(11.5));
-        assert_eq!(moment + Span(-1.5), Moment::at(8.5));
-        assert_eq!(moment + Span(-11.0), Moment::at(0.0));
-        assert_eq!((Moment::at(8.0) - moment, moment - Moment::at(8.0)), (Span(-2.0), Span(2.0)));
+        assert_eq!(moment + Seconds(1.5), Moment::at(11.5));
+        assert_eq!(moment + Seconds(-1.5), Moment::at(8.5));
+        assert_eq!(moment + Seconds(-11.0), Moment::at(0.0));
+        assert_eq!((Moment::at(8.0) - moment, moment - Moment::at(8.0)), (Seconds(-2.0), Seconds(2.0)));
         for never in [f64::INFINITY, f64::NAN] {
-            assert!(moment + Span(never) > moment);
+            assert!(moment + Seconds(never) > moment);
         }
     }
 }

@@ -7,14 +7,14 @@ use serde::Serialize;
 
 use crate::records::ids::{NodeId, RequestId};
 use crate::records::request::RequestState;
-use crate::records::time::{Span, Timestamp};
-use crate::snapshot::transition::{Transition, What};
+use crate::records::time::{Seconds, Timestamp};
+use crate::snapshot::transition::{StateChange, What};
 use crate::snapshot::{Snapshot, nodes_by_state};
 
 /// Transitions that are remembered: of each some 120 bytes, shared names not counted.
 const MOST_EVENTS: usize = 100_000;
 /// Between two counts.
-pub const COUNT_EVERY: Span = Span(15.0);
+pub const COUNT_EVERY: Seconds = Seconds(15.0);
 /// Counts that are kept: six hours.
 const MOST_COUNTS: usize = 1440;
 /// Of names in transitions: whoever gives longer ones does not get more memory.

@@ -18,7 +18,7 @@ use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::{Moment, Span};
+use nodepool_model::records::time::{Moment, Seconds};
 use nodepool_model::snapshot::Snapshot;
 
 /// So many may always be deleted in one sweep.
@@ -27,7 +27,7 @@ const LEAST_BUDGET: usize = 10;
 const BUDGET_PERCENT: usize = 10;
 
 /// Between two listings though the ids alone show nothing: marks of instances can be changed.
-const LISTING_EVERY: Span = Span(600.0);
+const LISTING_EVERY: Seconds = Seconds(600.0);
 
 /// Ports, and floating addresses, that may be deleted in one sweep.
 const TIDY_BUDGET: usize = 100;
@@ -306,7 +306,7 @@ impl Watch {
         self.listed_at.is_none_or(|last| (now - last).0 >= LISTING_EVERY.0)
     }
 
-    fn ports_are_due(&self, interval: Span, now: Moment) -> bool {
+    fn ports_are_due(&self, interval: Seconds, now: Moment) -> bool {
         self.ports_at.is_none_or(|last| (now - last).0 >= interval.0)
     }
 }

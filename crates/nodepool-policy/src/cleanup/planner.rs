@@ -15,7 +15,7 @@ use nodepool_driver::facts::Facts;
 use nodepool_model::records::ids::{NodeId, ProviderName, RequestId};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity};
-use nodepool_model::records::time::{Moment, Span, Timestamp};
+use nodepool_model::records::time::{Moment, Seconds, Timestamp};
 use nodepool_model::snapshot::WriteError;
 
 #[derive(Clone, Debug)]
@@ -67,11 +67,11 @@ const MOST_DELETIONS: usize = 10_000;
 const MOST_RETRIED: usize = 50;
 
 /// An instance that could not be deleted is left alone for so long, where nobody says otherwise.
-const REST: Span = Span(5.0);
+const REST: Seconds = Seconds(5.0);
 
 #[derive(Debug)]
 pub struct CleanupPlanner {
-    lock_age: Span,
+    lock_age: Seconds,
     /// What is under way, and the picture it was decided on.
     in_flight: BTreeMap<String, u64>,
     /// Checks of hosts under way, and when each began.
@@ -84,7 +84,7 @@ pub struct CleanupPlanner {
     /// Which slots the writes under way fill or empty.
     places: BTreeMap<String, Place>,
     /// How long slots are left to others who emptied them.
-    slot_rest: Span,
+    slot_rest: Seconds,
     /// Facts and number of nodes at the last plan for standing hosts: while both stay, no slot needs anything.
     stood: BTreeMap<ProviderName, (Arc<Facts>, usize)>,
     /// When the next node reaches its age.
@@ -93,17 +93,17 @@ pub struct CleanupPlanner {
     deleting: BTreeSet<String>,
     /// Those that failed a moment ago, and when they may be tried again.
     resting: BTreeMap<String, Moment>,
-    rest: Span,
+    rest: Seconds,
     /// Nodes that cannot go, as they were seen last.
     stranded: BTreeMap<ProviderName, BTreeSet<NodeId>>,
     /// Requests that a pool can go on with, and since when they have been seen so, with how long that is waited for.
-    left: BTreeMap<RequestId, (Moment, Span)>,
+    left: BTreeMap<RequestId, (Moment, Seconds)>,
     counts: BTreeMap<&'static str, u64>,
     failed: BTreeMap<String, String>,
 }
 
 impl CleanupPlanner {
-    pub fn new(lock_age: Span) -> Self {
+    pub fn new(lock_age: Seconds) -> Self {
         Self {
             lock_age,
             in_flight: BTreeMap::new(),
@@ -127,7 +127,7 @@ impl CleanupPlanner {
     }
 
     /// How long an instance that could not be deleted is left alone.
-    pub fn with_rest(self, rest: Span) -> Self {
+    pub fn with_rest(self, rest: Seconds) -> Self {
         Self { rest, ..self }
     }
 

@@ -6,7 +6,7 @@ use crate::request::node_updates::freed;
 use nodepool_model::records::ids::{ExternalId, LabelName, NodeId, ProviderName, RequestId};
 use nodepool_model::records::node::{Node, NodeState, Writer};
 use nodepool_model::records::request::{NodeRequest, RequestState};
-use nodepool_model::records::time::{Span, Timestamp};
+use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::{NodeChange, RequestChange, Snapshot, Stored};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -137,7 +137,7 @@ pub fn lost_requests(is_wanted: impl Fn(&RequestId) -> bool, world: &World<'_>) 
 
 /// C4: idle nodes older than their label allows. Also says when the next one will be.
 pub fn old_ready_nodes(provider: &ProviderName, world: &World<'_>) -> (Vec<Repair>, Option<Timestamp>) {
-    let limited: Vec<(&LabelName, Span)> =
+    let limited: Vec<(&LabelName, Seconds)> =
         world.config.labels.values().filter_map(|label| Some((&label.name, label.max_ready_age?))).collect();
     let Some(section) = world.config.providers.get(provider).filter(|_| !limited.is_empty()) else {
         return (Vec::new(), None);
@@ -158,7 +158,7 @@ pub fn old_ready_nodes(provider: &ProviderName, world: &World<'_>) -> (Vec<Repai
 pub fn old_held_nodes(provider: &ProviderName, world: &World<'_>) -> (Vec<Repair>, Option<Timestamp>) {
     let mut ages = Ages::new(world);
     for (id, node) in world.snapshot.held_nodes(provider) {
-        let own = node.record.hold_expiration.filter(|seconds| *seconds > 0).map(|seconds| Span(seconds as f64));
+        let own = node.record.hold_expiration.filter(|seconds| *seconds > 0).map(|seconds| Seconds(seconds as f64));
         let limit = match (own, world.config.max_hold_age) {
             (Some(own), Some(general)) => Some(if own < general { own } else { general }),
             (own, general) => own.or(general),
@@ -176,7 +176,7 @@ pub fn empty_nodes(world: &World<'_>) -> Vec<Repair> {
 }
 
 /// C1: lock directories of requests that are gone, unless they are known to be young.
-pub fn stale_request_locks(age: Span, world: &World<'_>) -> Vec<Repair> {
+pub fn stale_request_locks(age: Seconds, world: &World<'_>) -> Vec<Repair> {
     let before_ms = ((world.now.0 - age.0) * 1000.0) as i64;
     let gone = world.snapshot.request_locks().filter(|(id, _)| !world.snapshot.has_request(id));
     let old = gone.filter(|(_, view)| view.mtime_ms < before_ms);
@@ -199,7 +199,7 @@ impl<'a> Ages<'a> {
         Self { world, over: Vec::new(), next: None }
     }
 
-    fn see(&mut self, id: &NodeId, node: Option<&Stored<Node>>, limit: Span) {
+    fn see(&mut self, id: &NodeId, node: Option<&Stored<Node>>, limit: Seconds) {
         let Some(node) = node else { return };
         let due = node.record.state_time + limit;
         if due <= self.world.now {

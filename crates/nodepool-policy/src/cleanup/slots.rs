@@ -6,11 +6,11 @@ use crate::inputs::World;
 use nodepool_model::records::ids::{NodeId, ProviderName};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::static_host::HostIdentity;
-use nodepool_model::records::time::{Moment, Span, Timestamp};
+use nodepool_model::records::time::{Moment, Seconds, Timestamp};
 use nodepool_model::snapshot::Stored;
 
 /// Whoever emptied a slot has at least so long to fill it.
-const LEAST_REST: Span = Span(5.0);
+const LEAST_REST: Seconds = Seconds(5.0);
 /// And up to so much longer, by who we are.
 const MOST_MORE_MS: u32 = 5_000;
 
@@ -64,7 +64,7 @@ impl Slots {
     pub fn see<'a>(
         &mut self,
         hosts: impl Iterator<Item = (&'a HostIdentity, &'a [Option<Entry<'a>>])>,
-        rest: Span,
+        rest: Seconds,
         world: &World<'_>,
     ) {
         let mut before = std::mem::take(&mut self.filled);
@@ -95,7 +95,7 @@ impl Slots {
         self.open(host, slot);
     }
 
-    fn leave(&mut self, host: &HostIdentity, slot: usize, rest: Span, world: &World<'_>) {
+    fn leave(&mut self, host: &HostIdentity, slot: usize, rest: Seconds, world: &World<'_>) {
         self.vacancies.left.entry(host.clone()).or_default().insert(slot, world.moment + rest);
         self.free(host.clone(), world.now);
     }
@@ -162,10 +162,10 @@ impl Slots {
 }
 
 /// How long a launcher leaves to others what they emptied: two that wait for the same slot do not fill it at the same time.
-pub fn rest_of(launcher: &str) -> Span {
+pub fn rest_of(launcher: &str) -> Seconds {
     // FNV-1a, by which names that are almost the same are far from each other.
     let sum = launcher.bytes().fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    Span(LEAST_REST.0 + f64::from(sum % MOST_MORE_MS) / 1000.0)
+    Seconds(LEAST_REST.0 + f64::from(sum % MOST_MORE_MS) / 1000.0)
 }
 
 #[cfg(test)]

@@ -255,7 +255,7 @@ fn attributes<'a>(provider: &'a ProviderConfig, host: &StandingHost) -> Option<&
 mod tests {
     use super::*;
     use nodepool_model::config::resolve::{Source, resolve};
-    use nodepool_model::records::time::{Span, Timestamp};
+    use nodepool_model::records::time::{Seconds, Timestamp};
     use python_yaml::parse;
 
     fn host() -> StandingHost {
@@ -267,7 +267,7 @@ mod tests {
             connection_type: "ssh".to_owned(),
             shell_type: None,
             python_path: "auto".to_owned(),
-            timeout: Span(5.0),
+            timeout: Seconds(5.0),
             host_key_checking: true,
             configured_keys: Vec::new(),
             check: HostCheck::Passed {

@@ -8,12 +8,12 @@ use crate::inputs::World;
 use nodepool_model::config::DiskImage;
 use nodepool_model::records::ids::{BuildId, ImageName};
 use nodepool_model::records::image_build::ImageBuild;
-use nodepool_model::records::time::{Moment, Span, Timestamp};
+use nodepool_model::records::time::{Moment, Seconds, Timestamp};
 use nodepool_model::snapshot::Stored;
 use nodepool_model::snapshot::images::Image;
 
 /// What is dated further ahead than this was dated by a clock that was wrong, or is the next build after such a one.
-const AHEAD: Span = Span(600.0);
+const AHEAD: Seconds = Seconds(600.0);
 
 /// One image to be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,15 +139,15 @@ mod tests {
             "zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian, formats: [qcow2], rebuild-age: 3600}]";
         let root = parse::parse(text, &mut Vec::new()).unwrap();
         let config = resolve(Source { file: "nodepool.yaml", root: &root }, None, &[]).config.unwrap();
-        let year = Span(365.0 * 86_400.0);
+        let year = Seconds(365.0 * 86_400.0);
         // By its record, by ZooKeeper, and how long it is good for.
         for (said, written, good_for) in [
-            (NOW + year, NOW, Some(Span(3600.0))),
-            (NOW + year, NOW + Span(-3599.0), Some(Span(1.0))),
-            (NOW + year, NOW + Span(-3600.0), None),
-            (NOW + Span(500.0), NOW + Span(-9000.0), Some(Span(4100.0))),
-            (NOW + Span(-600.0), NOW, Some(Span(3000.0))),
-            (NOW + Span(-3600.0), NOW, None),
+            (NOW + year, NOW, Some(Seconds(3600.0))),
+            (NOW + year, NOW + Seconds(-3599.0), Some(Seconds(1.0))),
+            (NOW + year, NOW + Seconds(-3600.0), None),
+            (NOW + Seconds(500.0), NOW + Seconds(-9000.0), Some(Seconds(4100.0))),
+            (NOW + Seconds(-600.0), NOW, Some(Seconds(3000.0))),
+            (NOW + Seconds(-3600.0), NOW, None),
         ] {
             let mut build = ImageBuild::begun("nb01", "id", ["qcow2".to_owned()].into(), said);
             build.state = BuildState::Ready;

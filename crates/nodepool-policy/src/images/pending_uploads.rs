@@ -4,7 +4,7 @@ use crate::inputs::World;
 use nodepool_model::config::upload_config::{UploadEntry, Uploading};
 use nodepool_model::records::image_build::{BuildKey, ImageBuild};
 use nodepool_model::records::image_upload::UploadState;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::Stored;
 use nodepool_model::snapshot::images::UploadPlace;
 
@@ -19,7 +19,7 @@ pub struct Shipment {
     pub format: String,
     pub name_format: String,
     pub hook: Option<String>,
-    pub timeout: Span,
+    pub timeout: Seconds,
 }
 
 /// All that may be uploaded now: provider by provider.

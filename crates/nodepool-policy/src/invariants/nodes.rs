@@ -11,7 +11,7 @@ pub use super::records::{
 use nodepool_model::records::ids::{NodeId, PoolId, ProviderName, RequestId, TenantName};
 use nodepool_model::records::node::{Node, NodeState};
 use nodepool_model::records::request::{MIN_READY_PRIORITY, NodeRequest, Rank, RequestState};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::Snapshot;
 use nodepool_model::snapshot::usage_totals::{self, Ledger};
 
@@ -113,7 +113,7 @@ pub fn of_deletion(server: &str, id: &NodeId, node: Option<&Node>) -> Option<Vio
 
 /// What is wrong with a call that makes or deletes something, by whose session has been over for so long: it may have been on its way
 /// since before, for that time at most.
-pub fn of_call(what: impl fmt::Display, over_for: Option<Span>, on_its_way: Span) -> Option<Violation> {
+pub fn of_call(what: impl fmt::Display, over_for: Option<Seconds>, on_its_way: Seconds) -> Option<Violation> {
     let since = over_for.filter(|over| *over > on_its_way)?;
     Some(Violation(format!("{what} by whose session has been over for {:.1} s", since.0)))
 }
@@ -320,7 +320,8 @@ impl Watcher {
     fn greedy(&self, given: &Node) -> Option<String> {
         let tenant = usage_totals::user(given)?;
         let most = *self.shares.get(tenant)?;
-        let is_new = |node: &Node| (given.state_time - node.state_time) < Span(1.0) && node.launcher == given.launcher;
+        let is_new =
+            |node: &Node| (given.state_time - node.state_time) < Seconds(1.0) && node.launcher == given.launcher;
         let is_known = |node: &Node| node.state != NodeState::Init || is_new(node);
         let counts = |node: &&Node| usage_totals::user(node) == Some(tenant) && is_known(node);
         let number = self.nodes.values().filter(counts).count();

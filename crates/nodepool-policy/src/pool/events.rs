@@ -7,7 +7,7 @@ use nodepool_driver::job::{Job, JobEvent};
 use nodepool_model::records::ids::{ExternalId, NodeId, RequestId};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::static_host::HostIdentity;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::{NodeChange, RequestChange, WriteError};
 
 /// What a PoolWorker feeds its mind.
@@ -98,7 +98,7 @@ pub enum Effect {
     Report {
         node: NodeId,
         result: &'static str,
-        took: Span,
+        took: Seconds,
         zone: Option<String>,
     },
     Decline {

@@ -11,12 +11,12 @@ use nodepool_driver::job::JobEvent;
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::{Moment, Span};
+use nodepool_model::records::time::{Moment, Seconds};
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::{Stored, WriteError};
 
 /// What was written without an answer is seen by then, also over a slow connection.
-const SHOWN_BY: Span = Span(10.0);
+const SHOWN_BY: Seconds = Seconds(10.0);
 
 impl Pool {
     /// Takes a request up of which at least one node has to be built.

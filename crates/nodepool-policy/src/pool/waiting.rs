@@ -13,12 +13,12 @@ use crate::scheduler::reason::Reason;
 use nodepool_model::records::ids::{LabelName, RequestId};
 use nodepool_model::records::request::{NodeRequest, Rank, RequestState};
 use nodepool_model::records::resources::Amounts;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::Stored;
 
 /// A cloud that refused a node for want of quota is asked again after so long.
-pub(crate) const REST_AT_QUOTA: Span = Span(5.0);
+pub(crate) const REST_AT_QUOTA: Seconds = Seconds(5.0);
 
 impl Pool {
     /// A waiting request keeps what it is short of from those behind it, so that it cannot starve: every label that it

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::Serialize;
 
 use nodepool_driver::state_machine::Lane;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 /// Names one call of one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -18,7 +18,7 @@ pub struct CallId(pub u64);
 pub enum Turn {
     Start(CallId),
     /// Nothing may start before this time.
-    WaitUntil(Span),
+    WaitUntil(Seconds),
     /// Something is queued, and a call in flight has to end first.
     WaitForEnd,
     Empty,
@@ -38,42 +38,42 @@ pub struct TaskQueue {
     lanes: [VecDeque<CallId>; 3],
     /// Index of the lane whose turn it is.
     turn: usize,
-    spacing: Span,
+    spacing: Seconds,
     /// At most this many calls at once, bulk transfers aside.
     max_in_flight: usize,
     in_flight: BTreeMap<CallId, Running>,
     /// Nothing starts before: the spacing after the last start, or the end of a throttle.
-    not_before: Span,
+    not_before: Seconds,
     /// Grows while the cloud goes on throttling.
-    back_off: Span,
+    back_off: Seconds,
     /// When it grew last, or began.
-    grown_at: Option<Span>,
+    grown_at: Option<Seconds>,
 }
 
 /// A call in flight.
 #[derive(Clone, Copy, Debug)]
 struct Running {
     lane: Lane,
-    started: Span,
+    started: Seconds,
 }
 
 const LANES: [Lane; 3] = [Lane::Change, Lane::Look, Lane::Bulk];
-const FIRST_BACK_OFF: Span = Span(1.0);
-const LONGEST_BACK_OFF: Span = Span(60.0);
+const FIRST_BACK_OFF: Seconds = Seconds(1.0);
+const LONGEST_BACK_OFF: Seconds = Seconds(60.0);
 /// What a cloud asks for beyond this is taken for a mistake.
-const LONGEST_PAUSE: Span = Span(3600.0);
+const LONGEST_PAUSE: Seconds = Seconds(3600.0);
 
 impl TaskQueue {
-    pub fn new(spacing: Span, max_in_flight: usize) -> Self {
+    pub fn new(spacing: Seconds, max_in_flight: usize) -> Self {
         assert!(max_in_flight > 0, "a queue that may start nothing would wait for ever");
-        let spacing = if spacing.0.is_finite() && spacing > Span::ZERO { spacing } else { Span::ZERO };
+        let spacing = if spacing.0.is_finite() && spacing > Seconds::ZERO { spacing } else { Seconds::ZERO };
         Self {
             lanes: Default::default(),
             turn: 0,
             spacing,
             max_in_flight,
             in_flight: BTreeMap::new(),
-            not_before: Span::ZERO,
+            not_before: Seconds::ZERO,
             back_off: FIRST_BACK_OFF,
             grown_at: None,
         }
@@ -86,7 +86,7 @@ impl TaskQueue {
     }
 
     /// Takes the next call that may start, counts it as in flight and begins the spacing.
-    pub fn next(&mut self, now: Span) -> Turn {
+    pub fn next(&mut self, now: Seconds) -> Turn {
         if self.lanes.iter().all(VecDeque::is_empty) {
             return Turn::Empty;
         }
@@ -97,7 +97,7 @@ impl TaskQueue {
         let call = self.lanes[lane as usize].pop_front().expect("next_lane names a lane that is not empty");
         self.turn = (lane as usize + 1) % LANES.len();
         self.in_flight.insert(call, Running { lane, started: now });
-        self.not_before = Span(now.0 + self.spacing.0);
+        self.not_before = Seconds(now.0 + self.spacing.0);
         assert!(self.counted_in_flight() <= self.max_in_flight, "more calls in flight than allowed");
         Turn::Start(call)
     }
@@ -111,19 +111,19 @@ impl TaskQueue {
 
     /// The cloud refused a call because we ask too fast: it goes back to the head of its lane and everything pauses. Of those that were
     /// in flight together only the first one makes the pause longer, for the others say nothing about the pause.
-    pub fn throttled(&mut self, call: CallId, now: Span, retry_after: Span) {
+    pub fn throttled(&mut self, call: CallId, now: Seconds, retry_after: Seconds) {
         let Running { lane, started } =
             self.in_flight.remove(&call).expect("only a call that was started can be throttled");
         self.lanes[lane as usize].push_front(call);
         let has_paused = self.grown_at.is_some_and(|at| started > at);
         if has_paused {
-            self.back_off = Span((self.back_off.0 * 2.0).min(LONGEST_BACK_OFF.0));
+            self.back_off = Seconds((self.back_off.0 * 2.0).min(LONGEST_BACK_OFF.0));
         }
         if has_paused || self.grown_at.is_none() {
             self.grown_at = Some(now);
         }
         let pause = retry_after.0.min(LONGEST_PAUSE.0).max(self.back_off.0);
-        self.not_before = Span(self.not_before.0.max(now.0 + pause));
+        self.not_before = Seconds(self.not_before.0.max(now.0 + pause));
     }
 
     /// Takes a call out that has not started. False when it has, or was never queued.
@@ -182,7 +182,7 @@ mod tests {
 
     fn started(queue: &mut TaskQueue, now: f64) -> Vec<u64> {
         let mut calls = Vec::new();
-        while let Turn::Start(call) = queue.next(Span(now)) {
+        while let Turn::Start(call) = queue.next(Seconds(now)) {
             calls.push(call.0);
         }
         calls
@@ -190,40 +190,40 @@ mod tests {
 
     #[test]
     fn lanes_take_turns_and_keep_their_order() {
-        let mut queue = TaskQueue::new(Span::ZERO, 10);
+        let mut queue = TaskQueue::new(Seconds::ZERO, 10);
         for call in 1..=3 {
             queue.push(CallId(call), Lane::Look);
             queue.push(CallId(10 + call), Lane::Change);
         }
         queue.push(CallId(21), Lane::Bulk);
         assert_eq!(started(&mut queue, 0.0), [11, 1, 21, 12, 2, 13, 3]);
-        assert_eq!(queue.next(Span::ZERO), Turn::Empty);
+        assert_eq!(queue.next(Seconds::ZERO), Turn::Empty);
     }
 
     #[test]
     fn starts_are_spaced() {
-        let mut queue = TaskQueue::new(Span(0.5), 10);
+        let mut queue = TaskQueue::new(Seconds(0.5), 10);
         queue.push(CallId(1), Lane::Look);
         queue.push(CallId(2), Lane::Look);
-        assert_eq!(queue.next(Span(7.0)), Turn::Start(CallId(1)));
-        assert_eq!(queue.next(Span(7.25)), Turn::WaitUntil(Span(7.5)));
-        assert_eq!(queue.next(Span(7.5)), Turn::Start(CallId(2)));
+        assert_eq!(queue.next(Seconds(7.0)), Turn::Start(CallId(1)));
+        assert_eq!(queue.next(Seconds(7.25)), Turn::WaitUntil(Seconds(7.5)));
+        assert_eq!(queue.next(Seconds(7.5)), Turn::Start(CallId(2)));
     }
 
     #[test]
     fn one_at_a_time_means_one_at_a_time() {
-        let mut queue = TaskQueue::new(Span::ZERO, 1);
+        let mut queue = TaskQueue::new(Seconds::ZERO, 1);
         queue.push(CallId(1), Lane::Look);
         queue.push(CallId(2), Lane::Change);
         assert_eq!(started(&mut queue, 0.0), [2]);
-        assert_eq!(queue.next(Span::ZERO), Turn::WaitForEnd);
+        assert_eq!(queue.next(Seconds::ZERO), Turn::WaitForEnd);
         queue.ended(CallId(2));
         assert_eq!(started(&mut queue, 0.0), [1]);
     }
 
     #[test]
     fn slow_listings_leave_room_for_changes() {
-        let mut queue = TaskQueue::new(Span::ZERO, 10);
+        let mut queue = TaskQueue::new(Seconds::ZERO, 10);
         for call in 1..=20 {
             queue.push(CallId(call), Lane::Look);
         }
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn transfers_do_not_count_as_in_flight() {
-        let mut queue = TaskQueue::new(Span::ZERO, 1);
+        let mut queue = TaskQueue::new(Seconds::ZERO, 1);
         queue.push(CallId(1), Lane::Bulk);
         queue.push(CallId(2), Lane::Bulk);
         queue.push(CallId(3), Lane::Change);
@@ -243,49 +243,49 @@ mod tests {
 
     #[test]
     fn a_throttled_call_goes_first_after_a_growing_pause() {
-        let mut queue = TaskQueue::new(Span::ZERO, 10);
+        let mut queue = TaskQueue::new(Seconds::ZERO, 10);
         queue.push(CallId(1), Lane::Look);
         queue.push(CallId(2), Lane::Look);
-        assert_eq!(queue.next(Span(0.0)), Turn::Start(CallId(1)));
-        queue.throttled(CallId(1), Span(1.0), Span(0.5));
-        assert_eq!(queue.next(Span(1.0)), Turn::WaitUntil(Span(2.0)));
-        assert_eq!(queue.next(Span(2.0)), Turn::Start(CallId(1)));
-        queue.throttled(CallId(1), Span(2.0), Span(0.5));
-        assert_eq!(queue.next(Span(2.0)), Turn::WaitUntil(Span(4.0)));
-        assert_eq!(queue.next(Span(4.0)), Turn::Start(CallId(1)));
+        assert_eq!(queue.next(Seconds(0.0)), Turn::Start(CallId(1)));
+        queue.throttled(CallId(1), Seconds(1.0), Seconds(0.5));
+        assert_eq!(queue.next(Seconds(1.0)), Turn::WaitUntil(Seconds(2.0)));
+        assert_eq!(queue.next(Seconds(2.0)), Turn::Start(CallId(1)));
+        queue.throttled(CallId(1), Seconds(2.0), Seconds(0.5));
+        assert_eq!(queue.next(Seconds(2.0)), Turn::WaitUntil(Seconds(4.0)));
+        assert_eq!(queue.next(Seconds(4.0)), Turn::Start(CallId(1)));
         queue.ended(CallId(1));
-        assert_eq!(queue.next(Span(4.0)), Turn::Start(CallId(2)));
-        queue.throttled(CallId(2), Span(5.0), Span(120.0));
-        assert_eq!(queue.next(Span(5.0)), Turn::WaitUntil(Span(125.0)));
-        assert_eq!(queue.next(Span(125.0)), Turn::Start(CallId(2)));
-        queue.throttled(CallId(2), Span(125.0), Span(1e9));
-        assert_eq!(queue.next(Span(125.0)), Turn::WaitUntil(Span(3725.0)));
+        assert_eq!(queue.next(Seconds(4.0)), Turn::Start(CallId(2)));
+        queue.throttled(CallId(2), Seconds(5.0), Seconds(120.0));
+        assert_eq!(queue.next(Seconds(5.0)), Turn::WaitUntil(Seconds(125.0)));
+        assert_eq!(queue.next(Seconds(125.0)), Turn::Start(CallId(2)));
+        queue.throttled(CallId(2), Seconds(125.0), Seconds(1e9));
+        assert_eq!(queue.next(Seconds(125.0)), Turn::WaitUntil(Seconds(3725.0)));
     }
 
     #[test]
     fn calls_in_flight_that_are_throttled_together_make_one_pause() {
-        let mut queue = TaskQueue::new(Span::ZERO, 10);
+        let mut queue = TaskQueue::new(Seconds::ZERO, 10);
         for call in 1..=10 {
             queue.push(CallId(call), Lane::Change);
         }
         assert_eq!(started(&mut queue, 0.0).len(), 10);
         for call in 1..=9 {
-            queue.throttled(CallId(call), Span(0.5), Span(1.0));
+            queue.throttled(CallId(call), Seconds(0.5), Seconds(1.0));
         }
-        assert_eq!(queue.next(Span(0.5)), Turn::WaitUntil(Span(1.5)));
+        assert_eq!(queue.next(Seconds(0.5)), Turn::WaitUntil(Seconds(1.5)));
         // The longest time that was said holds.
-        queue.throttled(CallId(10), Span(1.0), Span(5.0));
-        assert_eq!(queue.next(Span(1.0)), Turn::WaitUntil(Span(6.0)));
+        queue.throttled(CallId(10), Seconds(1.0), Seconds(5.0));
+        assert_eq!(queue.next(Seconds(1.0)), Turn::WaitUntil(Seconds(6.0)));
         assert_eq!(started(&mut queue, 6.0).len(), 10);
         for call in 1..=10 {
-            queue.throttled(CallId(call), Span(6.5), Span(1.0));
+            queue.throttled(CallId(call), Seconds(6.5), Seconds(1.0));
         }
-        assert_eq!(queue.next(Span(6.5)), Turn::WaitUntil(Span(8.5)), "it was paused, and was not enough");
+        assert_eq!(queue.next(Seconds(6.5)), Turn::WaitUntil(Seconds(8.5)), "it was paused, and was not enough");
     }
 
     #[test]
     fn only_a_call_that_has_not_started_can_be_cancelled() {
-        let mut queue = TaskQueue::new(Span::ZERO, 1);
+        let mut queue = TaskQueue::new(Seconds::ZERO, 1);
         queue.push(CallId(1), Lane::Look);
         queue.push(CallId(2), Lane::Look);
         assert_eq!(started(&mut queue, 0.0), [1]);
@@ -293,7 +293,7 @@ mod tests {
         assert!(queue.cancel(CallId(2)));
         assert!(!queue.cancel(CallId(2)));
         queue.ended(CallId(1));
-        assert_eq!(queue.next(Span::ZERO), Turn::Empty);
+        assert_eq!(queue.next(Seconds::ZERO), Turn::Empty);
     }
 
     fn lane() -> impl Strategy<Value = Lane> {
@@ -308,7 +308,7 @@ mod tests {
             bound in 1_usize..12,
             calls in prop::collection::vec((lane(), 0.0..5.0_f64, 0.0..4.0_f64, 0_u8..20), 1..80),
         ) {
-            let mut queue = TaskQueue::new(Span(spacing), bound);
+            let mut queue = TaskQueue::new(Seconds(spacing), bound);
             let mut arrivals: Vec<(f64, u64)> =
                 calls.iter().enumerate().map(|(index, call)| (call.1, index as u64)).collect();
             arrivals.sort_by(|one, other| other.0.total_cmp(&one.0));
@@ -323,7 +323,7 @@ mod tests {
                 while let Some(index) = running.iter().position(|(at, _)| *at <= now) {
                     let (_, call) = running.swap_remove(index);
                     if calls[call as usize].3 == 0 && throttled.insert(call) {
-                        queue.throttled(CallId(call), Span(now), Span(0.5));
+                        queue.throttled(CallId(call), Seconds(now), Seconds(0.5));
                     } else {
                         queue.ended(CallId(call));
                         ended += 1;
@@ -331,7 +331,7 @@ mod tests {
                 }
                 let mut wake = arrivals.last().map_or(f64::INFINITY, |(at, _)| *at);
                 wake = running.iter().fold(wake, |soonest, (at, _)| soonest.min(*at));
-                match queue.next(Span(now)) {
+                match queue.next(Seconds(now)) {
                     Turn::Start(call) => {
                         prop_assert!(now >= last_start + spacing - 1e-9, "{now} follows {last_start} too soon");
                         last_start = now;
@@ -355,14 +355,14 @@ mod tests {
             }
             prop_assert_eq!(ended, calls.len());
             prop_assert_eq!(starts, calls.len() + throttled.len());
-            prop_assert_eq!(queue.next(Span(now)), Turn::Empty);
+            prop_assert_eq!(queue.next(Seconds(now)), Turn::Empty);
         }
 
         #[test]
         fn a_lane_waits_for_at_most_one_start_of_each_other_lane(
             others in prop::collection::vec(lane(), 0..60), mine in lane(),
         ) {
-            let mut queue = TaskQueue::new(Span::ZERO, 1000);
+            let mut queue = TaskQueue::new(Seconds::ZERO, 1000);
             for (index, lane) in others.iter().filter(|lane| **lane != mine).enumerate() {
                 queue.push(CallId(index as u64), *lane);
             }

@@ -10,10 +10,10 @@ use nodepool_driver::facts::{LaunchLabel, Launching};
 use nodepool_driver::instance::Instance;
 use nodepool_driver::job::{Job, LaunchOrder, Outcome};
 use nodepool_model::records::ids::ExternalId;
-use nodepool_model::records::time::{Moment, Span};
+use nodepool_model::records::time::{Moment, Seconds};
 
 /// A failed deletion is tried again after so long.
-const RETRY_UNWINDING: Span = Span(5.0);
+const RETRY_UNWINDING: Seconds = Seconds(5.0);
 
 /// What a launch hears.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub enum Ask {
     /// An attempt has ended: under what it is counted, how long the launch has taken so far, and where its instance is.
     Report {
         result: &'static str,
-        took: Span,
+        took: Seconds,
         zone: Option<String>,
     },
     Ended(Ending),
@@ -57,7 +57,7 @@ pub struct ScanTarget {
     pub address: String,
     pub port: u16,
     pub gathers_keys: bool,
-    pub timeout: Span,
+    pub timeout: Seconds,
 }
 
 /// How a launch ends, once.
@@ -94,8 +94,8 @@ pub struct Launch {
 
 #[derive(Clone, Debug, Default)]
 struct Checks {
-    timeout: Span,
-    boot_timeout: Span,
+    timeout: Seconds,
+    boot_timeout: Seconds,
     /// `None` where the node is taken as it is.
     port: Option<u16>,
     gathers_keys: bool,
@@ -159,7 +159,7 @@ impl Launch {
     }
 
     /// How long the attempt that is under way has taken so far.
-    pub fn attempt_for(&self, now: Moment) -> Span {
+    pub fn attempt_for(&self, now: Moment) -> Seconds {
         now - self.attempt_began
     }
 

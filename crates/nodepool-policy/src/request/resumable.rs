@@ -5,14 +5,14 @@ use nodepool_model::records::component::PoolComponent;
 use nodepool_model::records::ids::{NodeId, PoolId, RequestId};
 use nodepool_model::records::node::NodeState;
 use nodepool_model::records::request::{NodeRequest, RequestState};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::Stored;
 
 /// How long pools may take until everybody treats such a request as lost.
-const GRACE: Span = Span(60.0);
+const GRACE: Seconds = Seconds(60.0);
 
 /// How long those of another launcher may take: it knows its cloud already, and goes on at once or not at all.
-const GRACE_ELSEWHERE: Span = Span(3.0);
+const GRACE_ELSEWHERE: Seconds = Seconds(3.0);
 
 /// A request that a pool can go on with.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +41,7 @@ fn is_launched_here(left: &Left, request: &Stored<NodeRequest>, world: &World<'_
 }
 
 /// How long such a request is left to those who may go on with it; `None` where nobody can.
-pub fn grace(id: &RequestId, request: &Stored<NodeRequest>, world: &World<'_>) -> Option<Span> {
+pub fn grace(id: &RequestId, request: &Stored<NodeRequest>, world: &World<'_>) -> Option<Seconds> {
     let left = in_one_pool(id, request, world)?;
     if is_launched_here(&left, request, world) {
         return Some(GRACE);

@@ -9,11 +9,11 @@ use crate::pool::{Effect, Pool};
 use nodepool_model::records::ids::{LabelName, NodeId, RequestId};
 use nodepool_model::records::node::{Node, NodeState, Writer};
 use nodepool_model::records::request::NodeRequest;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use nodepool_model::snapshot::Stored;
 
 /// A node of the pool that began to go so lately is waited for: its room comes. Nodepool 11 means to wait as long, and does not.
-const PATIENCE: Span = Span(300.0);
+const PATIENCE: Seconds = Seconds(300.0);
 
 impl Pool {
     /// For a request that this pool could serve if there were room.

@@ -8,16 +8,16 @@ use crate::request::node_updates::freed;
 use nodepool_model::records::component::PoolComponent;
 use nodepool_model::records::ids::{LabelName, LauncherId, RequestId};
 use nodepool_model::records::request::{NodeRequest, RequestState};
-use nodepool_model::records::time::{Moment, Span, Timestamp};
+use nodepool_model::records::time::{Moment, Seconds, Timestamp};
 use nodepool_model::snapshot::NodeChange;
 
 /// Requests for one label at a time: the next ones follow when these have ended.
 const MOST_AT_ONCE: i64 = 1000;
 /// A label whose nodes nobody could provide is asked for again after this time, and then after twice the time.
-const FIRST_PAUSE: Span = Span(1.0);
-const LONGEST_PAUSE: Span = Span(60.0);
+const FIRST_PAUSE: Seconds = Seconds(1.0);
+const LONGEST_PAUSE: Seconds = Seconds(60.0);
 /// What was created without an answer is seen by then, also over a slow connection.
-const SHOWN_BY: Span = Span(10.0);
+const SHOWN_BY: Seconds = Seconds(10.0);
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wish {
@@ -36,7 +36,7 @@ pub struct MinReady {
     finishing: BTreeSet<RequestId>,
     /// Requests that may have been created, by their events, and until when they are looked for, once there is a picture to look at.
     unanswered: BTreeMap<String, (LabelName, Option<Moment>)>,
-    paused: BTreeMap<LabelName, (Moment, Span)>,
+    paused: BTreeMap<LabelName, (Moment, Seconds)>,
 }
 
 impl MinReady {
@@ -82,8 +82,8 @@ impl MinReady {
     }
 
     fn pause(&mut self, label: &LabelName, now: Moment) {
-        let last = self.paused.get(label).map_or(Span(FIRST_PAUSE.0 / 2.0), |(_, pause)| *pause);
-        let pause = Span((last.0 * 2.0).min(LONGEST_PAUSE.0));
+        let last = self.paused.get(label).map_or(Seconds(FIRST_PAUSE.0 / 2.0), |(_, pause)| *pause);
+        let pause = Seconds((last.0 * 2.0).min(LONGEST_PAUSE.0));
         self.paused.insert(label.clone(), (now + pause, pause));
     }
 

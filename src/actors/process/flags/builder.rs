@@ -3,7 +3,7 @@
 use clap::Parser;
 
 use super::{CommonFlags, seconds, seconds_or_none};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 /// Node pool image builder.
 #[derive(Parser)]
@@ -25,20 +25,20 @@ pub struct BuilderFlags {
     pub fake: bool,
     /// seconds before an image whose build has failed is built again
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "10")]
-    pub build_interval: Span,
+    pub build_interval: Seconds,
     /// seconds between looks whether a build that is under way is still wanted
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "30")]
-    pub build_poll_timeout: Span,
+    pub build_poll_timeout: Seconds,
     /// seconds before an upload that has failed is tried again
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "10")]
-    pub upload_interval: Span,
+    pub upload_interval: Seconds,
     /// seconds from one upload of a worker to its next
     #[arg(long, value_name = "SECONDS", value_parser = seconds_or_none, allow_negative_numbers = true, default_value = "0")]
-    pub image_upload_sleep: Span,
+    pub image_upload_sleep: Seconds,
     /// seconds that a post-upload-hook may take
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "3600")]
-    pub hook_timeout: Span,
+    pub hook_timeout: Seconds,
     /// seconds between looks for builds, uploads and files that are not needed any more; 0: none
     #[arg(long, value_name = "SECONDS", value_parser = seconds_or_none, allow_negative_numbers = true, default_value = "60")]
-    pub cleanup_interval: Span,
+    pub cleanup_interval: Seconds,
 }

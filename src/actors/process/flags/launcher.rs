@@ -3,7 +3,7 @@
 use clap::Parser;
 
 use super::{CommonFlags, seconds};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 /// Node pool launcher.
 #[derive(Parser)]
@@ -19,20 +19,20 @@ pub struct LauncherFlags {
     pub no_webapp: bool,
     /// seconds between two looks at what no event has told about
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "10")]
-    pub watermark_sleep: Span,
+    pub watermark_sleep: Seconds,
     /// seconds between two cleanups
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "60")]
-    pub cleanup_interval: Span,
+    pub cleanup_interval: Seconds,
     /// seconds between two looks for nodes to delete
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "5")]
-    pub delete_interval: Span,
+    pub delete_interval: Seconds,
     /// age in seconds at which the lock of a request that is gone is removed
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "28800")]
-    pub lock_cleanup: Span,
+    pub lock_cleanup: Seconds,
     /// calls of one provider's API that may be under way at once
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000), allow_negative_numbers = true, default_value = "10")]
     pub api_concurrency: u16,
     /// seconds between two looks for a cloud image that is missing
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "300")]
-    pub image_check_timeout: Span,
+    pub image_check_timeout: Seconds,
 }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use super::context::VERSION;
 use super::process::{DaemonOptions, Mode};
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 use python_logging::{LineFormat, Verbosity};
 
 /// How a daemon is started, whichever it is.
@@ -70,17 +70,17 @@ impl CommonFlags {
 }
 
 /// Decimals are welcome; a timer needs a span above zero that a clock can count.
-pub fn seconds(text: &str) -> Result<Span, String> {
+pub fn seconds(text: &str) -> Result<Seconds, String> {
     match text.parse::<f64>() {
-        Ok(seconds) if seconds.is_finite() && (0.001..=1e9).contains(&seconds) => Ok(Span(seconds)),
+        Ok(seconds) if seconds.is_finite() && (0.001..=1e9).contains(&seconds) => Ok(Seconds(seconds)),
         _ => Err("a number of seconds above 0 is expected, such as 10 or 0.5".to_owned()),
     }
 }
 
 /// The same, with 0 for none at all.
-pub fn seconds_or_none(text: &str) -> Result<Span, String> {
+pub fn seconds_or_none(text: &str) -> Result<Seconds, String> {
     match text.parse::<f64>() {
-        Ok(0.0) => Ok(Span::ZERO),
+        Ok(0.0) => Ok(Seconds::ZERO),
         _ => seconds(text).map_err(|error| format!("{error}, or 0")),
     }
 }

@@ -17,7 +17,7 @@ use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::config::upload_config::UploadOrder;
 use nodepool_model::records::ids::ExternalId;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 const CONTAINER: &str = "images";
 /// Object stores take five gigabytes in one piece.
@@ -29,7 +29,7 @@ const LAST_LOOK: f64 = 15.0;
 pub struct ImportImage {
     order: Arc<UploadOrder>,
     /// For the task.
-    timeout: Span,
+    timeout: Seconds,
     /// What all images of this cloud bear.
     of_cloud: BTreeMap<String, String>,
     segment: u64,
@@ -60,7 +60,7 @@ enum Step {
 }
 
 impl ImportImage {
-    pub fn new(order: Arc<UploadOrder>, timeout: Span, of_cloud: BTreeMap<String, String>) -> Self {
+    pub fn new(order: Arc<UploadOrder>, timeout: Seconds, of_cloud: BTreeMap<String, String>) -> Self {
         Self { order, timeout, of_cloud, segment: SEGMENT, id: None, step: Step::Begin }
     }
 
@@ -83,7 +83,7 @@ impl ImportImage {
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Over), input) {
             (Step::Begin, Input::Start) if self.order.may_exist => {
-                self.call(Step::Searching, calls::images_with(&self.order.marks, Span::ZERO))
+                self.call(Step::Searching, calls::images_with(&self.order.marks, Seconds::ZERO))
             }
             (Step::Begin, Input::Start) => self.call(Step::Container, calls::put_container(CONTAINER)),
             // Its size and sum may be others than those of the file, so none is taken as it is.
@@ -186,7 +186,7 @@ impl ImportImage {
 
     fn wait(&mut self, task: String, waited: f64) -> Next<Call> {
         let delay = (waited / 2.0).clamp(FIRST_LOOK, LAST_LOOK);
-        let call = calls::task_after(&task, Span(delay));
+        let call = calls::task_after(&task, Seconds(delay));
         self.call(Step::Waiting(task, waited + delay), call)
     }
 
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_large_image_goes_in_segments_and_a_list_of_them() {
-        let mut machine = ImportImage { segment: 4, ..ImportImage::new(order(10), Span(60.0), BTreeMap::new()) };
+        let mut machine = ImportImage { segment: 4, ..ImportImage::new(order(10), Seconds(60.0), BTreeMap::new()) };
         assert_eq!(path(&machine.step(Input::Start)), "PUT images");
         let mut said = Vec::new();
         for _ in 0..5 {

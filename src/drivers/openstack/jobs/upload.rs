@@ -17,13 +17,13 @@ use nodepool_driver::job::Outcome;
 use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::config::upload_config::{MARKS, StoredImage, UploadOrder};
 use nodepool_model::records::ids::ExternalId;
-use nodepool_model::records::time::Span;
+use nodepool_model::records::time::Seconds;
 
 /// A creation whose answer was lost may take effect a little later.
-const SEARCHES: [Span; 3] = [Span(1.0), Span(3.0), Span(6.0)];
+const SEARCHES: [Seconds; 3] = [Seconds(1.0), Seconds(3.0), Seconds(6.0)];
 /// Between looks at an image that is being stored, growing.
-const FIRST_LOOK: Span = Span(1.0);
-const LAST_LOOK: Span = Span(10.0);
+const FIRST_LOOK: Seconds = Seconds(1.0);
+const LAST_LOOK: Seconds = Seconds(10.0);
 /// Longest time from the last byte to an image that can be used.
 const STORING: f64 = 3600.0;
 /// The same for looks that fail.
@@ -77,7 +77,7 @@ impl UploadImage {
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
         match (std::mem::replace(&mut self.step, Step::Over), input) {
             (Step::Begin, Input::Start) if self.order.may_exist => {
-                self.call(Step::Searching(None), calls::images_with(&self.order.marks, Span::ZERO))
+                self.call(Step::Searching(None), calls::images_with(&self.order.marks, Seconds::ZERO))
             }
             (Step::Begin, Input::Start) => self.create(),
             (Step::Searching(lost), Input::Reply(Ok(Reply::Json(answer)))) => self.searched(lost, &answer),
@@ -89,10 +89,10 @@ impl UploadImage {
             (Step::Creating, Input::Reply(Ok(Reply::Lost(error)) | Err(error @ CloudError::Deadline))) => {
                 self.search(error, 0)
             }
-            (Step::Sending, Input::Reply(Ok(_))) => self.look(Span::ZERO, 0.0, None),
+            (Step::Sending, Input::Reply(Ok(_))) => self.look(Seconds::ZERO, 0.0, None),
             // Who denies it will not have taken it.
             (Step::Sending, Input::Reply(Err(error @ CloudError::Failed { .. }))) => {
-                self.look(Span::ZERO, 0.0, Some(error))
+                self.look(Seconds::ZERO, 0.0, Some(error))
             }
             (Step::Checking(waited, lost), Input::Reply(Ok(Reply::Json(image)))) => {
                 self.unanswered_s = 0.0;
@@ -175,11 +175,11 @@ impl UploadImage {
         self.call(Step::Sending, calls::send_image(id, content))
     }
 
-    fn look(&mut self, delay: Span, waited: f64, lost: Option<CloudError>) -> Next<Call> {
+    fn look(&mut self, delay: Seconds, waited: f64, lost: Option<CloudError>) -> Next<Call> {
         let Some(ExternalId::Text(id)) = &self.id else {
             return Next::Failed(failed("there is no image to look at".to_owned()));
         };
-        let call = if delay > Span::ZERO { calls::image_after(id, delay) } else { calls::image(id) };
+        let call = if delay > Seconds::ZERO { calls::image_after(id, delay) } else { calls::image(id) };
         self.call(Step::Checking(waited, lost), call)
     }
 
@@ -194,7 +194,7 @@ impl UploadImage {
             (_, Some(lost)) => Next::Failed(lost),
             ("queued" | "saving" | "uploading" | "importing", None) if waited < STORING => {
                 let delay = (waited / 2.0).clamp(FIRST_LOOK.0, LAST_LOOK.0);
-                self.look(Span(delay), waited + delay, None)
+                self.look(Seconds(delay), waited + delay, None)
             }
             (status, None) => Next::Failed(failed(format!("the image is {status} after all of it was sent"))),
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::config::DiskImage;
 use crate::config::diagnostics::{Diagnostics, Source};
 use crate::records::ids::ImageName;
-use crate::records::time::Span;
+use crate::records::time::Seconds;
 use python_yaml::diagnostics::nearest;
 use python_yaml::tree::YamlNode;
 
@@ -110,7 +110,7 @@ fn apply(image: &mut DiskImage, section: &YamlNode, diagnostics: &mut Diagnostic
     }
     image.shell_type = text("shell-type").or(image.shell_type.take());
     let mut seconds =
-        |key: &str| if truthy(key) { diagnostics.or_default(section.number(key)).map(Span) } else { None };
+        |key: &str| if truthy(key) { diagnostics.or_default(section.number(key)).map(Seconds) } else { None };
     image.build_timeout = seconds("build-timeout").unwrap_or(image.build_timeout);
     image.rebuild_age = seconds("rebuild-age").unwrap_or(image.rebuild_age);
     image.pause |= truthy("pause");

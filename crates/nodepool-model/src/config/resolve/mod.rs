@@ -13,7 +13,7 @@ use super::schema::check;
 use super::{Config, HostNames, Label, TlsFiles, WebappConfig, ZooKeeperConfig, ZooKeeperServer, references};
 use crate::records::ids::{LabelName, TenantName};
 use crate::records::resources::Amounts;
-use crate::records::time::Span;
+use crate::records::time::Seconds;
 use python_yaml::diagnostics::{Problem, Severity};
 use python_yaml::tree::{Place, YamlNode, YamlValue};
 
@@ -75,7 +75,7 @@ pub(crate) fn load(main: Source<'_>, secure: Option<Source<'_>>, built: &[&str])
         out_of_service,
         diskimages: diskimages.into_iter().map(|(name, image)| (name, Arc::new(image))).collect(),
         tenant_limits: tenant_limits(root, &mut diagnostics),
-        max_hold_age: diagnostics.or_default(root.number("max-hold-age")).filter(|age| *age > 0.0).map(Span),
+        max_hold_age: diagnostics.or_default(root.number("max-hold-age")).filter(|age| *age > 0.0).map(Seconds),
         elements_dir: diagnostics.or_default(root.text("elements-dir")),
         images_dir: diagnostics.or_default(root.text("images-dir")).map(Into::into),
         build_log_dir: diagnostics.or_default(root.text("build-log-dir")).map(Into::into),
@@ -153,15 +153,15 @@ fn with_secure_file<T>(
 /// ZooKeeper counts milliseconds in 32 bits.
 const LONGEST_SESSION_S: f64 = 2_147_483.0;
 
-fn session_timeout(root: &YamlNode, diagnostics: &mut Diagnostics) -> Span {
-    let Some(node) = root.get("zookeeper-timeout") else { return Span(10.0) };
+fn session_timeout(root: &YamlNode, diagnostics: &mut Diagnostics) -> Seconds {
+    let Some(node) = root.get("zookeeper-timeout") else { return Seconds(10.0) };
     let seconds = node.scalar_number();
     let usable = seconds.filter(|seconds| *seconds > 0.0 && *seconds <= LONGEST_SESSION_S);
     if usable.is_none() {
         let help = format!("the session timeout is a number of seconds, above 0 and up to {LONGEST_SESSION_S}");
         diagnostics.error(node.at, "expected float for dictionary value @ data['zookeeper-timeout']", help);
     }
-    Span(usable.unwrap_or(10.0))
+    Seconds(usable.unwrap_or(10.0))
 }
 
 fn servers(root: &YamlNode, diagnostics: &mut Diagnostics) -> Vec<ZooKeeperServer> {
@@ -239,7 +239,10 @@ fn labels(root: &YamlNode, diagnostics: &mut Diagnostics) -> BTreeMap<LabelName,
         let label = Label {
             name: name.clone(),
             min_ready: diagnostics.or_default(section.integer("min-ready")).unwrap_or(0),
-            max_ready_age: diagnostics.or_default(section.number("max-ready-age")).filter(|age| *age > 0.0).map(Span),
+            max_ready_age: diagnostics
+                .or_default(section.number("max-ready-age"))
+                .filter(|age| *age > 0.0)
+                .map(Seconds),
         };
         if labels.insert(name.clone(), label).is_some() {
             diagnostics.warning(section.at, format!("label {name} already defined"), "the last definition counts");

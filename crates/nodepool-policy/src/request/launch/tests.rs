@@ -6,8 +6,8 @@ use nodepool_driver::facts::{LabelImage, Login};
 fn rules() -> Launching {
     Launching {
         attempts: 2,
-        timeout: Span(100.0),
-        boot_timeout: Span(60.0),
+        timeout: Seconds(100.0),
+        boot_timeout: Seconds(60.0),
         zones: Vec::new(),
         tidy: Default::default(),
         labels: Default::default(),
@@ -58,7 +58,7 @@ fn known(id: &str) -> Input {
 }
 
 fn report(result: &'static str, took: f64) -> Ask {
-    Ask::Report { result, took: Span(took), zone: None }
+    Ask::Report { result, took: Seconds(took), zone: None }
 }
 
 fn failure() -> CloudError {
@@ -88,8 +88,13 @@ fn host_keys_come_before_ready() {
     let mut launch = begun(true);
     let (instance, input) = launched();
     let asks = launch.step(input, Moment::at(2.0));
-    let target =
-        ScanTarget { attempt: 1, address: "127.80.0.5".to_owned(), port: 22, gathers_keys: true, timeout: Span(60.0) };
+    let target = ScanTarget {
+        attempt: 1,
+        address: "127.80.0.5".to_owned(),
+        port: 22,
+        gathers_keys: true,
+        timeout: Seconds(60.0),
+    };
     assert_eq!(asks, [Ask::SaveId(ExternalId::text("s1")), Ask::Scan(target)]);
     let host_keys = vec!["ssh-ed25519 AAAA".to_owned()];
     let asks = launch.step(Input::Scanned(1, Ok(host_keys.clone())), Moment::at(3.0));
