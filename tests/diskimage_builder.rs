@@ -20,7 +20,7 @@ use stack::roof::WithClouds;
 use studio::BuilderHarness;
 use support::{real, wait};
 
-const LONG: Duration = Duration::from_secs(300);
+const BUILD_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// It mounts what it builds by a loop device, which some containers have not.
 fn has_loop_devices() -> bool {
@@ -83,7 +83,7 @@ fn a_real_image_is_built_in_two_formats_and_reaches_the_cloud_unharmed() {
                 let logs = std::fs::read_dir(harness.path("logs")).into_iter().flatten().flatten();
                 logs.map(|entry| std::fs::read_to_string(entry.path()).unwrap_or_default()).collect::<String>()
             };
-            wait::until("the upload", LONG, async || {
+            wait::until("the upload", BUILD_TIMEOUT, async || {
                 assert_eq!(harness.count("tiny", BuildState::Failed).await, 0, "{}", log());
                 harness.uploaded("tiny", &provider, UploadState::Ready).await == 1
             })
@@ -101,7 +101,7 @@ fn a_real_image_is_built_in_two_formats_and_reaches_the_cloud_unharmed() {
             let there = client.get("image", &format!("/images/{uploaded}")).await;
             assert_eq!((&there["checksum"], &there["status"]), (&json!(sums.md5), &json!("active")));
             builder.reconfigure(yaml(json!([]))).await;
-            wait::until("the image to go", LONG, async || {
+            wait::until("the image to go", BUILD_TIMEOUT, async || {
                 client.get("image", &format!("/images/{uploaded}")).await.is_null()
             })
             .await;

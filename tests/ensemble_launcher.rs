@@ -21,7 +21,7 @@ use support::real::{
 use support::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 const HOSTS: &[Host] =
     &[Host { name: "fake-a1", label: "a", slots: 5 }, Host { name: "fake-b1", label: "b", slots: 3 }];
 
@@ -41,14 +41,7 @@ struct FailoverHarness {
 }
 
 fn harness_on(ensemble: &Ensemble, session: Duration) -> WorkloadHarness {
-    WorkloadHarness {
-        addresses: ensemble.address(),
-        chroot: String::new(),
-        provider: "lab",
-        hosts: HOSTS,
-        session,
-        padding: 0,
-    }
+    WorkloadHarness { addresses: ensemble.address(), chroot: String::new(), provider: "lab", hosts: HOSTS, session, padding: 0 ,}
 }
 
 impl FailoverHarness {
@@ -57,7 +50,7 @@ impl FailoverHarness {
         let zk = harness.connect().await;
         // Elections count as time in which nobody can serve, so the watcher is here for what is given twice, and the
         // consumers' own patience for what is lost.
-        let book = Arc::new(Book::new(PATIENCE, &harness.slots(), Launchers::OnePerProvider));
+        let book = Arc::new(Book::new(TIMEOUT, &harness.slots(), Launchers::OnePerProvider));
         let crowd = Crowd::start(&zk, &book, wishes(), scene::seed()).await;
         let watcher = Watcher::start(&harness.connect().await, &book);
         let launcher = harness.launcher();
@@ -70,22 +63,22 @@ impl FailoverHarness {
     async fn wait_until_serving(&self) {
         let before = self.book.figures().served;
         let what = format!("more to be served than {before}: {:?}", self.book.violations());
-        wait::until(&what, PATIENCE, async || self.book.figures().served > before + 10).await;
+        wait::until(&what, TIMEOUT, async || self.book.figures().served > before + 10).await;
         scene::assert_kept(&self.book, &[&self.launcher]);
     }
 
     async fn finish(mut self) {
         self.crowd.stop().await;
-        self.harness.settles(&self.zk, 1, PATIENCE).await;
+        self.harness.settles(&self.zk, 1, TIMEOUT).await;
         scene::assert_kept(&self.book, &[&self.launcher]);
         assert!(self.launcher.ended().is_none(), "the launcher lives through all of this");
-        self.launcher.stop(PATIENCE).await;
+        self.launcher.stop(TIMEOUT).await;
     }
 
     /// The launcher's session: that of its registration.
     async fn session(&self) -> i64 {
         let kind = "/nodepool/components/pool";
-        wait::until_some("the launcher's registration", PATIENCE, async || {
+        wait::until_some("the launcher's registration", TIMEOUT, async || {
             let (names, _) = again(|| self.zk.children(kind)).await.ok()?;
             let path = format!("{kind}/{}", names.first()?);
             Some(again(|| self.zk.exists(&path)).await.ok()??.ephemeral_owner)
@@ -96,7 +89,7 @@ impl FailoverHarness {
 
 /// The server that a session is connected to.
 async fn server_of_session(ensemble: &Ensemble, session: i64) -> usize {
-    wait::until_some("the session to be somewhere", PATIENCE, async || {
+    wait::until_some("the session to be somewhere", TIMEOUT, async || {
         for (index, server) in ensemble.servers.iter().enumerate() {
             let Ok(mut stream) = tokio::net::TcpStream::connect(server.plain_address()).await else { continue };
             let mut answer = String::new();
@@ -149,7 +142,7 @@ async fn a_launcher_whose_session_ends_under_load_goes_on_with_the_next() {
         let session = work.session().await;
         // Stopped for longer than its session lasts, it wakes up believing in locks and a picture that are gone.
         work.launcher.signal(nix::sys::signal::Signal::SIGSTOP);
-        wait::until("the session to expire", PATIENCE, async || {
+        wait::until("the session to expire", TIMEOUT, async || {
             let registered = again(|| work.zk.children("/nodepool/components/pool")).await;
             registered.is_ok_and(|(names, _)| names.is_empty())
         })
@@ -172,17 +165,17 @@ fn a_session_that_somebody_else_ends_is_followed_by_another() {
         let ensemble = Ensemble::start(3, scene::options()).await;
         let harness = harness_on(&ensemble, Duration::from_secs(4));
         let zk = harness.connect().await;
-        let book = Arc::new(Book::new(PATIENCE, &harness.slots(), Launchers::OnePerProvider));
+        let book = Arc::new(Book::new(TIMEOUT, &harness.slots(), Launchers::OnePerProvider));
         let crowd = Crowd::start(&zk, &book, wishes(), scene::seed()).await;
         let _watcher = Watcher::start(&harness.connect().await, &book);
         let mut process = grown::Process::new(&harness.configuration());
         for round in 1..=5 {
             let session = harness.session(harness.session).await;
             let running = process.run_on(session.clone());
-            wait::until("more to be served", PATIENCE, async || book.figures().served > 10 * round).await;
+            wait::until("more to be served", TIMEOUT, async || book.figures().served > 10 * round).await;
             // Our client takes its session back when it can, hence the repetition.
             let state = session.session();
-            wait::until("the thief to end the session", PATIENCE, async || {
+            wait::until("the thief to end the session", TIMEOUT, async || {
                 let thief =
                     zookeeper_client::Client::connector().with_session(session.credentials()).with_fail_eagerly();
                 drop(thief.connect(&ensemble.servers[0].address()).await);
@@ -195,7 +188,7 @@ fn a_session_that_somebody_else_ends_is_followed_by_another() {
         let session = harness.session(harness.session).await;
         let running = process.run_on(session.clone());
         crowd.stop().await;
-        harness.settles(&zk, 1, PATIENCE).await;
+        harness.settles(&zk, 1, TIMEOUT).await;
         scene::assert_kept(&book, &[]);
         process.stop();
         assert_eq!(running.await.unwrap(), SessionEnd::Stopped);

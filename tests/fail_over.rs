@@ -29,7 +29,7 @@ use witness::Witness;
 use witness::transactions::Change;
 use zookeeper_server::types::CreateMode;
 
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 const REQUESTS: usize = 20;
 /// Promised: so long after the end of a session's time, the last of the requests is gone on with.
 const PROMISED: Duration = Duration::from_millis(250);
@@ -86,7 +86,7 @@ async fn fail_over() -> Taken {
     for _ in 0..REQUESTS {
         requests.push(ask(&stage.zk).await);
     }
-    wait::until("all servers to boot", PATIENCE, async || {
+    wait::until("all servers to boot", TIMEOUT, async || {
         stage.cloud.state().await["servers_by_state"]["BUILD"] == json!(REQUESTS)
     })
     .await;
@@ -99,7 +99,7 @@ async fn fail_over() -> Taken {
     for id in &requests {
         wait::until(
             &format!("request {id} to be fulfilled"),
-            PATIENCE,
+            TIMEOUT,
             async || matches!(request(&stage.zk, id).await, Some(found) if found.state == RequestState::Fulfilled),
         )
         .await;
@@ -112,7 +112,7 @@ async fn fail_over() -> Taken {
         again(|| stage.zk.delete(&paths::request(id), -1)).await.expect("it is ours");
     }
     stage.seats[0].start_again();
-    soon(PATIENCE, async || stage.unrest().await).await;
+    soon(TIMEOUT, async || stage.unrest().await).await;
     let witness = Witness::of_ensemble(&stage.ensemble, Some(&stage.cloud)).await;
     let findings = witness.judge();
 
@@ -178,7 +178,7 @@ fn number(contender: &str) -> String {
 
 async fn until_pools(zk: &Zk, number: usize) {
     let what = format!("{number} pools to be registered");
-    wait::until(&what, PATIENCE, async || children(zk, "/nodepool/components/pool").await.len() == number).await;
+    wait::until(&what, TIMEOUT, async || children(zk, "/nodepool/components/pool").await.len() == number).await;
 }
 
 /// Those of the launchers, of which so many are registered.
@@ -186,7 +186,7 @@ async fn sessions(zk: &Zk, launchers: usize) -> Vec<i64> {
     // Their pools may be registered before them.
     let registered = async || children(zk, "/nodepool/components/launcher").await;
     let what = format!("{launchers} launchers to be registered");
-    wait::until(&what, PATIENCE, async || registered().await.len() == launchers).await;
+    wait::until(&what, TIMEOUT, async || registered().await.len() == launchers).await;
     let mut owners = Vec::new();
     for name in registered().await {
         let path = format!("/nodepool/components/launcher/{name}");

@@ -31,7 +31,7 @@ use witness::transactions::Change;
 use witness::{Asked, Life, Witness};
 use zookeeper_client::{Acls, CreateMode};
 
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 /// What is promised beyond the session timeout, while nothing fails.
 const GRACE: Duration = Duration::from_secs(5);
 /// A server that a dead launcher may have asked for is looked for so long before another one is made.
@@ -87,8 +87,8 @@ async fn one_round(number: usize, seed: u64) -> Tally {
     let mut stage = Stage::set(&Setting { builders: 2, sync: SYNC, ..Setting::quick(&name) }).await;
     let limit = stage.session + GRACE + LOOKED_FOR;
     // Before that nobody has the label, and who asks for it fails.
-    soon(PATIENCE, async || stage.unrest_of_images().await).await;
-    let book = Arc::new(Book::new(PATIENCE, &[], Launchers::Twins));
+    soon(TIMEOUT, async || stage.unrest_of_images().await).await;
+    let book = Arc::new(Book::new(TIMEOUT, &[], Launchers::Twins));
     let crowd = Crowd::start(&stage.zk, &book, wishes(), seed).await;
     let interpreter = Interpreter::ZUUL[dice.gen_range(0..2)];
     let zuul = Zuul::start(interpreter, &stage.ensemble.address(), &[&["a"], &["b", "c"], &["s"]]);
@@ -100,7 +100,7 @@ async fn one_round(number: usize, seed: u64) -> Tally {
         } else if dice.gen_bool(0.6) {
             let before = book.figures().served;
             let what = format!("more to be served after fault {fault}, seed {seed}");
-            wait::until(&what, PATIENCE, async || book.figures().served > before).await;
+            wait::until(&what, TIMEOUT, async || book.figures().served > before).await;
         }
         sleep(Duration::from_millis(dice.gen_range(0..400))).await;
         assert_kept(&book, &stage, seed);
@@ -127,7 +127,7 @@ async fn one_round(number: usize, seed: u64) -> Tally {
     );
     assert!(findings.nodes > 0 && !witness.servers.is_empty() && !witness.images.is_empty(), "there is a history");
     for seat in &mut stage.seats {
-        assert!(seat.process.stop(PATIENCE).await.success());
+        assert!(seat.process.stop(TIMEOUT).await.success());
     }
     tally
 }
@@ -198,7 +198,7 @@ fn assert_kept(book: &Arc<Book>, stage: &Stage, seed: u64) {
 async fn comes_to_rest(stage: &Stage, seed: u64) {
     let began = Instant::now();
     while let Some(unrest) = stage.unrest().await {
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > TIMEOUT {
             let findings = Witness::of_ensemble(&stage.ensemble, Some(&stage.cloud)).await.judge();
             panic!(
                 "seed {seed}, {PATIENCE:?} after all faults: {unrest}; {} tells all",
@@ -259,7 +259,7 @@ async fn the_logs_of_servers_tell_what_was_done_and_not_what_was_refused() {
         Change::Gone(text("/mine")),
         Change::SessionEnded,
     ];
-    wait::until("the log to tell of the session's end", PATIENCE, async || {
+    wait::until("the log to tell of the session's end", TIMEOUT, async || {
         let witness = Witness::of_server(&server, "", None).await;
         let of_session = witness.transactions.iter().filter(|transaction| transaction.session == session);
         of_session.flat_map(|transaction| transaction.changes.clone()).eq(expected.iter().cloned())

@@ -17,7 +17,7 @@ use support::wait;
 use tokio::net::UdpSocket;
 
 /// Prometheus reads its configuration, scrapes and evaluates within some seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn contrib(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib").join(name)
@@ -101,7 +101,7 @@ async fn serve_one(place: &Place) {
 }
 
 async fn scraped(place: &Place, line: &str) {
-    wait::until(line, PATIENCE, async || {
+    wait::until(line, TIMEOUT, async || {
         let (status, text) = place.get("/metrics").await.unwrap();
         status == 200 && text.lines().any(|found| found == line)
     })
@@ -157,7 +157,7 @@ async fn prometheus_scrapes_what_is_shown() {
         let answer: Value = reqwest::get(url).await.ok()?.json().await.ok()?;
         Some(answer["data"].clone())
     };
-    wait::until("the scrape", PATIENCE, async || {
+    wait::until("the scrape", TIMEOUT, async || {
         let found = ask("query?query=nodepool_launch_by_provider").await;
         found.is_some_and(|found| {
             found["result"][0]["metric"]["result"] == "ready" && found["result"][0]["value"][1] == "1"
@@ -167,7 +167,7 @@ async fn prometheus_scrapes_what_is_shown() {
     let targets = ask("targets").await.unwrap();
     let target = &targets["activeTargets"][0];
     assert_eq!((&target["health"], &target["lastError"]), (&"up".into(), &"".into()));
-    wait::until("all rules to be evaluated", PATIENCE, async || {
+    wait::until("all rules to be evaluated", TIMEOUT, async || {
         let rules = ask("rules").await.unwrap();
         let rules = rules["groups"][0]["rules"].as_array().cloned().unwrap_or_default();
         let bad = rules.iter().find(|rule| rule["health"] == "err");
@@ -218,7 +218,7 @@ async fn statsd_hears_every_key_of_a_launcher() {
     }
     let (mut buffer, mut requestors) = ([0; 2048], BTreeSet::new());
     while !wanted.is_empty() || requestors.len() < 2 {
-        let received = tokio::time::timeout(PATIENCE, statsd.recv(&mut buffer)).await;
+        let received = tokio::time::timeout(TIMEOUT, statsd.recv(&mut buffer)).await;
         let length = received.unwrap_or_else(|_| panic!("still missing: {wanted:?} {requestors:?}")).unwrap();
         assert!(length <= 1232, "{length}");
         for key in keys(std::str::from_utf8(&buffer[..length]).unwrap()) {
@@ -238,7 +238,7 @@ async fn statsd_hears_every_key_of_a_launcher() {
 async fn heard(statsd: &UdpSocket, seconds: usize) -> BTreeSet<String> {
     let (mut buffer, mut found, mut limits) = ([0; 2048], BTreeSet::new(), 0);
     while limits < seconds {
-        let length = tokio::time::timeout(PATIENCE, statsd.recv(&mut buffer)).await.unwrap().unwrap();
+        let length = tokio::time::timeout(TIMEOUT, statsd.recv(&mut buffer)).await.unwrap().unwrap();
         let new = keys(std::str::from_utf8(&buffer[..length]).unwrap());
         limits += new.iter().filter(|key| key.ends_with(".max_servers|g")).count();
         found.extend(new);
@@ -253,7 +253,7 @@ async fn one_launcher_at_a_time_sends_the_gauges_of_all() {
         (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
     let (_place, coordinator, mut first) = launcher_for(Some(first_ear.local_addr().unwrap().port())).await;
     let is_global = |key: &String| key == "nodepool.nodes.ready|g";
-    wait::until("the first to be elected", PATIENCE, async || heard(&first_ear, 1).await.iter().any(is_global)).await;
+    wait::until("the first to be elected", TIMEOUT, async || heard(&first_ear, 1).await.iter().any(is_global)).await;
     let other = Place::new("");
     other.configure(&format!(
         "zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\nlabels: []\n\
@@ -268,7 +268,7 @@ async fn one_launcher_at_a_time_sends_the_gauges_of_all() {
     let told = heard(&second_ear, 12).await;
     assert!(told.contains("nodepool.provider.other.max_servers|g") && !told.iter().any(is_global), "{told:?}");
     first.kill();
-    wait::until("the second to take over", PATIENCE, async || heard(&second_ear, 1).await.iter().any(is_global)).await;
+    wait::until("the second to take over", TIMEOUT, async || heard(&second_ear, 1).await.iter().any(is_global)).await;
 }
 
 /// However fast it goes: nothing of it lasts as long as the page's beat.
@@ -285,7 +285,7 @@ async fn the_history_of_a_request_and_its_node_has_every_step() {
         states
     };
     let of = async |path: &str| states(&place.get(path).await.unwrap().1);
-    wait::until("the node to be gone", PATIENCE, async || {
+    wait::until("the node to be gone", TIMEOUT, async || {
         of("/api/node/0000000000").await.last().is_some_and(|state| state == "gone")
     })
     .await;

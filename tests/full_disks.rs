@@ -25,7 +25,7 @@ use support::{real, wait};
 use tokio::time::timeout;
 use zookeeper_server::types::CreateMode;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The example `coordinator`, which cargo builds beside the tests.
 struct Coordinator {
@@ -51,7 +51,7 @@ impl Coordinator {
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line).expect("it prints text");
         let Some((address, _)) = line.split_once(' ') else {
-            running.wait(PATIENCE).await;
+            running.wait(TIMEOUT).await;
             return Err(running.log());
         };
         let (host, port) = address.rsplit_once(':').expect("an address ends with its port");
@@ -78,7 +78,7 @@ async fn a_coordinator_whose_disk_is_full_says_so_and_loses_nothing() {
             Ok(Err(_)) | Err(_) => break,
         }
     }
-    let status = coordinator.running.wait(PATIENCE).await;
+    let status = coordinator.running.wait(TIMEOUT).await;
     let log = coordinator.running.log();
     assert!(!status.success() && log.contains("No space left on device"), "{status}: {log}");
     // As a service manager tries again, to no avail and with no harm.
@@ -119,7 +119,7 @@ async fn builds_on_a_full_disk_fail_and_the_next_ones_succeed_when_there_is_room
     harness.settles(&builder, 0).await;
     for left in [0, 100_000, 2_000_000] {
         // Older builds that go meanwhile make room, and then others succeed.
-        wait::until("a build to find no room", PATIENCE, async || {
+        wait::until("a build to find no room", TIMEOUT, async || {
             if harness.trouble().await.is_none() {
                 disk.fill(left);
                 for image in IMAGES {
@@ -129,7 +129,7 @@ async fn builds_on_a_full_disk_fail_and_the_next_ones_succeed_when_there_is_room
             builder.log().contains("No space left on device")
         })
         .await;
-        wait::until("a build to fail", PATIENCE, async || {
+        wait::until("a build to fail", TIMEOUT, async || {
             let records = harness.records().await;
             records.builds().any(|(_, stored)| stored.record.state == BuildState::Failed)
         })

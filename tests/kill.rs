@@ -23,7 +23,7 @@ use witness::Witness;
 const KILLS: usize = 30;
 /// What is promised beyond the session timeout, within which a dead launcher's locks go.
 const GRACE: Duration = Duration::from_secs(5);
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const HOSTS: &[Host] = &[
     Host { name: "fake-a1", label: "a", slots: 4 },
@@ -95,11 +95,11 @@ async fn kill_again_and_again(harness: WorkloadHarness, kills: usize, seed: u64)
             early = 0;
             let (began, before, first) = (Instant::now(), book.figures().served, book.first());
             let what = format!("launcher {kill} to serve, seed {seed}");
-            wait::until(&what, PATIENCE, async || book.figures().served > before).await;
+            wait::until(&what, TIMEOUT, async || book.figures().served > before).await;
             startup = began.elapsed();
             // Nor may the next launcher heal what this one would have left for ever.
             let what = format!("{first:?} to be served by launcher {kill}, seed {seed}");
-            wait::until(&what, PATIENCE, async || {
+            wait::until(&what, TIMEOUT, async || {
                 scene::assert_kept(&book, &[&launcher]);
                 first.as_ref().is_none_or(|id| !book.is_open(id))
             })
@@ -119,6 +119,6 @@ async fn kill_again_and_again(harness: WorkloadHarness, kills: usize, seed: u64)
     scene::assert_kept(&book, &[&launcher]);
     harness.settles(&zk, 1, harness.session + GRACE).await;
     scene::assert_kept(&book, &[&launcher]);
-    assert!(launcher.stop(PATIENCE).await.success());
+    assert!(launcher.stop(TIMEOUT).await.success());
     book.figures()
 }

@@ -36,7 +36,7 @@ const LOOKED_FOR: Duration = Duration::from_secs(4);
 const MOST: usize = 5;
 /// So many of the last lives of the launcher are told when something was broken.
 const LIVES: usize = 100;
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 fn wishes() -> Wishes {
     let shapes = [&["a"][..], &["a"], &["a", "a"], &["b"], &["a", "b"], &["c"]].map(<[_]>::to_vec).to_vec();
@@ -109,7 +109,7 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
         padding: 0,
     };
     let zk = harness.connect().await;
-    let book = Arc::new(Book::new(PATIENCE, &["a", "b", "c"].map(|label| (label, 100)), Launchers::OnePerProvider));
+    let book = Arc::new(Book::new(TIMEOUT, &["a", "b", "c"].map(|label| (label, 100)), Launchers::OnePerProvider));
     let crowd = Crowd::start(&zk, &book, wishes(), seed).await;
     let start = || launcher(&cloud, &configuration);
     let mut process = start();
@@ -125,7 +125,7 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
         } else if kill % 3 == 0 {
             let before = book.figures().served;
             let what = format!("launcher {kill} to serve, seed {seed}");
-            wait::until(&what, PATIENCE, async || book.figures().served > before).await;
+            wait::until(&what, TIMEOUT, async || book.figures().served > before).await;
         }
         sleep(Duration::from_millis(random.gen_range(100..2500))).await;
         // Some answers to creations get lost on the way as well, and some servers break.
@@ -150,11 +150,11 @@ async fn a_killed_launcher_leaves_no_server_without_a_node_and_makes_none_twice(
     faults.extend(spoilt.map(|since| (since, now_ms())));
     crowd.stop().await;
     scene::assert_kept(&book, &[&process]);
-    soon(PATIENCE, async || still_there(&zk, &cloud).await).await;
+    soon(TIMEOUT, async || still_there(&zk, &cloud).await).await;
     let state = cloud.state().await;
     assert_eq!(state["double_creates"], json!(0), "seed {seed}: {state}\n{}", process.log());
     scene::assert_kept(&book, &[&process]);
-    assert!(process.stop(PATIENCE).await.success());
+    assert!(process.stop(TIMEOUT).await.success());
     let mut witness = Witness::of_server(&server, &harness.chroot, Some(&cloud)).await;
     witness.limits = ["main", "public"].map(|pool| (PoolId::new("lab", pool), MOST)).into();
     let (findings, name) = (witness.judge(), format!("kill-clouds-{seed}"));

@@ -17,7 +17,7 @@ use zookeeper_server::types::CreateMode;
 const DESK: Screen = Screen { name: "desk", width: 1280, height: 900, dark: false };
 const NIGHT: Screen = Screen { name: "night", width: 1280, height: 900, dark: true };
 const PHONE: Screen = Screen { name: "phone", width: 390, height: 844, dark: false };
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const CONFIG: &str = "labels: [{name: small}]\nproviders:\n- name: lab\n  driver: fake\n  cloud: fake\n  region-name: r\n\
     \x20 cloud-images: [{name: fake-image-id, username: zuul}]\n  pools:\n  - name: main\n    max-servers: 3\n\
@@ -79,7 +79,7 @@ async fn check_all_views(harness: &LivePageHarness, screen: Screen) {
         browser.shows("live").await;
         if view.is_empty() {
             let tile = "return document.querySelector('.tile.tone-in-use b')?.textContent";
-            support::wait::until("the number of nodes in use", PATIENCE, async || browser.run(tile).await == "2").await;
+            support::wait::until("the number of nodes in use", TIMEOUT, async || browser.run(tile).await == "2").await;
         }
         let shown = match view {
             "" | "nodes" => "in-use",

@@ -23,7 +23,7 @@ use studio::{Builder, BuilderHarness};
 use support::wait;
 
 /// A real cloud on a busy machine takes its time.
-const LONG: Duration = Duration::from_secs(180);
+const CLOUD_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A builder with one image, `debian`, for one provider, whose name no other test has.
 struct ImageHarness {
@@ -69,7 +69,7 @@ impl ImageHarness {
     }
 
     async fn until_ready(&self, number: usize) {
-        wait::until(&format!("{number} uploads"), LONG, async || {
+        wait::until(&format!("{number} uploads"), CLOUD_TIMEOUT, async || {
             self.harness.uploaded("debian", &self.provider, UploadState::Ready).await == number
         })
         .await;
@@ -85,7 +85,7 @@ impl ImageHarness {
     async fn clean_up(self, cloud: &Cloud) {
         let yaml = provider_yaml(&self.provider, cloud, "[]");
         self.builder.reconfigure(self.harness.yaml(&[], &[&yaml])).await;
-        wait::until("nothing to be left", LONG, async || {
+        wait::until("nothing to be left", CLOUD_TIMEOUT, async || {
             self.images().await.is_empty() && self.harness.builds("debian").await.is_empty()
         })
         .await;
@@ -126,12 +126,12 @@ fn an_image_is_uploaded_as_it_is_described_and_goes_when_newer_ones_are_there() 
             for number in 1..=2 {
                 harness.harness.ask("debian").await;
                 harness.harness.until_built("debian", if number == 1 { 2 } else { 3 }).await;
-                wait::until("its upload", LONG, async || harness.ids().await.len() > number).await;
+                wait::until("its upload", CLOUD_TIMEOUT, async || harness.ids().await.len() > number).await;
                 if number == 1 {
                     harness.until_ready(2).await;
                 }
             }
-            wait::until("the first image to go", LONG, async || {
+            wait::until("the first image to go", CLOUD_TIMEOUT, async || {
                 let images = harness.images().await;
                 images.len() == 2 && !images.iter().any(|image| image["id"] == first)
             })
@@ -161,7 +161,7 @@ fn an_upload_comes_through_whatever_happens_to_its_calls_and_leaves_one_image() 
             let cloud = Cloud::simulated(&["--fault", fault]).await;
             let harness = ImageHarness::new(&cloud, "formats: [raw]").await;
             harness.until_ready(1).await;
-            wait::until(&format!("one image and one upload, {fault}"), LONG, async || {
+            wait::until(&format!("one image and one upload, {fault}"), CLOUD_TIMEOUT, async || {
                 harness.images().await.len() == 1 && harness.harness.uploads("debian").await.len() == 1
             })
             .await;
@@ -191,8 +191,10 @@ fn an_upload_whose_connection_breaks_at_any_byte_leaves_a_failed_record_and_no_i
         for (number, at) in [1, 65_536, 1_000_000, size - 1, size].into_iter().enumerate() {
             cloud.simulation().knobs(json!({"uploads_break_at": at})).await;
             let before = failed().await;
-            wait::until(&format!("a failure at byte {at}, the {number}th"), LONG, async || failed().await > before)
-                .await;
+            wait::until(&format!("a failure at byte {at}, the {number}th"), CLOUD_TIMEOUT, async || {
+                failed().await > before
+            })
+            .await;
         }
         cloud.simulation().knobs(json!({"uploads_break_at": 0})).await;
         harness.until_ready(1).await;
@@ -210,12 +212,12 @@ fn the_removal_of_an_image_is_tried_until_the_cloud_does_it() {
         harness.until_ready(1).await;
         let id = harness.harness.builds("debian").await[0].0.clone();
         harness.harness.set_build("debian", &id, BuildState::Deleting).await;
-        wait::until("the build to go", LONG, async || {
+        wait::until("the build to go", CLOUD_TIMEOUT, async || {
             let builds = harness.harness.builds("debian").await;
             !builds.iter().any(|(there, _)| *there == id)
         })
         .await;
-        wait::until("its image to go", LONG, async || {
+        wait::until("its image to go", CLOUD_TIMEOUT, async || {
             let images = harness.images().await;
             images.iter().all(|image| image["nodepool_build_id"] != id.as_str())
         })
@@ -241,7 +243,7 @@ fn a_server_boots_from_the_newest_upload_and_from_the_one_before_when_that_goes(
             harness.builder.reconfigure(harness.harness.yaml(&["name: debian, formats: [raw]"], &[&paused])).await;
             let (newest, _) = harness.harness.uploads("debian").await.pop().unwrap();
             harness.harness.set_upload(&newest, |upload| upload.state = UploadState::Deleting).await;
-            wait::until("the newest image to go", LONG, async || harness.images().await.len() == 1).await;
+            wait::until("the newest image to go", CLOUD_TIMEOUT, async || harness.images().await.len() == 1).await;
             assert_eq!(booted().await, ids[0]);
             launcher.stop();
             harness.clean_up(&cloud).await;
@@ -276,7 +278,10 @@ impl ImageHarness {
         let node = consumer.node(&nodes[0].0).await.expect("the node is there");
         let server = self.client.server(node.external_id.as_str().expect("it has a server")).await;
         consumer.use_up(nodes).await;
-        wait::until("the server to go", LONG, async || self.client.servers_of(&self.provider).await.is_empty()).await;
+        wait::until("the server to go", CLOUD_TIMEOUT, async || {
+            self.client.servers_of(&self.provider).await.is_empty()
+        })
+        .await;
         server["image"]["id"].as_str().expect("it boots from an image").to_owned()
     }
 }
@@ -299,12 +304,12 @@ fn what_somebody_has_made_of_a_server_is_left_alone_whatever_marks_it_has() {
             assert!(status.is_success());
         }
         grown::builder::upload(&harness.harness.zk, &stale, UploadState::Uploading, 5.0, None).await;
-        wait::until("the upload without a builder to go", LONG, async || {
+        wait::until("the upload without a builder to go", CLOUD_TIMEOUT, async || {
             harness.harness.uploads("debian").await.len() == 1
         })
         .await;
         harness.harness.set_build("debian", &ready.build, BuildState::Deleting).await;
-        wait::until("the build to go", LONG, async || {
+        wait::until("the build to go", CLOUD_TIMEOUT, async || {
             let builds = harness.harness.builds("debian").await;
             !builds.iter().any(|(id, _)| *id == ready.build)
         })

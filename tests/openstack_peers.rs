@@ -31,7 +31,7 @@ use support::wait;
 use tokio::time::timeout;
 
 /// The Python programs are slow to start, more so on a busy machine, and look at most things once a second.
-const SLOW: Duration = Duration::from_secs(150);
+const FLEET_TIMEOUT: Duration = Duration::from_secs(150);
 /// So many requests are made at least, and each launcher has to serve so many of them.
 const REQUESTS: usize = 40;
 const EACH: usize = 5;
@@ -83,9 +83,9 @@ async fn zuul_10_and_13_use_nodes_of_a_cloud() {
         assert_ne!(nodes[0]["interface_ip"], nodes[1]["interface_ip"]);
         zuul.ask(json!({"do": "use", "request": request})).await;
         zuul.ask(json!({"do": "give_back", "request": request})).await;
-        wait::until("the servers to be gone", SLOW, async || servers(&cloud).await == 0).await;
+        wait::until("the servers to be gone", FLEET_TIMEOUT, async || servers(&cloud).await == 0).await;
         let nodes_are_gone = async || zuul.ask(json!({"do": "list"})).await["nodes"] == json!({});
-        wait::until("the nodes to be gone", SLOW, nodes_are_gone).await;
+        wait::until("the nodes to be gone", FLEET_TIMEOUT, nodes_are_gone).await;
     }
 }
 
@@ -108,7 +108,7 @@ impl Book {
 async fn consume(consumer: Consumer, book: Arc<Mutex<Book>>) {
     while !book.lock().unwrap().is_enough() {
         let id = consumer.ask(&["a"]).await;
-        let ended = wait::until_some(&format!("the end of request {id}"), SLOW, async || {
+        let ended = wait::until_some(&format!("the end of request {id}"), FLEET_TIMEOUT, async || {
             let request = consumer.request(&id).await.expect("the request is there until we take it away");
             matches!(request.state, RequestState::Fulfilled | RequestState::Failed).then_some(request)
         })
@@ -153,16 +153,16 @@ async fn a_python_launcher_and_ours_share_a_cloud_and_its_requests() {
         lock::make_path(&zk, container).await.unwrap();
     }
     let both = async || consumer.count("/nodepool/components/pool").await == 2;
-    wait::until("both launchers to be registered", SLOW, both).await;
+    wait::until("both launchers to be registered", FLEET_TIMEOUT, both).await;
     let book = Arc::new(Mutex::new(Book::default()));
     let consumers = (0..14).map(|_| consume(consumer.clone(), book.clone()));
-    let outcome = timeout(SLOW, AssertUnwindSafe(join_all(consumers)).catch_unwind()).await;
+    let outcome = timeout(FLEET_TIMEOUT, AssertUnwindSafe(join_all(consumers)).catch_unwind()).await;
     if !matches!(outcome, Ok(Ok(_))) {
         let served = book.lock().unwrap().served.clone();
         panic!("{outcome:?} with {served:?} served\n--- ours\n{}\n--- theirs\n{}", ours.log(), theirs.log());
     }
-    wait::until("the nodes to be gone", SLOW, async || consumer.nodes().await.is_empty()).await;
-    wait::until("the servers to be gone", SLOW, async || servers(&cloud).await == 0).await;
+    wait::until("the nodes to be gone", FLEET_TIMEOUT, async || consumer.nodes().await.is_empty()).await;
+    wait::until("the servers to be gone", FLEET_TIMEOUT, async || servers(&cloud).await == 0).await;
     let state = cloud.simulation().state().await;
     assert_eq!(state["double_creates"], 0, "{state}");
     assert_eq!(state["servers_created"], book.lock().unwrap().given.len(), "no server was made in vain");

@@ -31,9 +31,9 @@ use tokio::sync::OnceCell;
 use zookeeper_server::types::{CreateMode, ZkError};
 
 /// The Python programs are slow to start, more so on a busy machine, and look at most things once a second.
-const SLOW: Duration = Duration::from_secs(120);
+const FLEET_TIMEOUT: Duration = Duration::from_secs(120);
 /// Less than the tick of ten seconds at which our launcher looks at everything anew: what is within is due to events.
-const SOON: Duration = Duration::from_secs(5);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 async fn server() -> &'static Server {
     static SERVER: OnceCell<Server> = OnceCell::const_new();
@@ -94,7 +94,7 @@ async fn a_python_launcher_and_ours_split_the_requests() {
     let sections = reference::static_sections("theirs", "a", &["127.0.1.1", "127.0.1.2"]);
     let mut python = reference::launcher(&(harness.section().await + &sections));
     let zk = harness.harness.connect().await;
-    harness.harness.nodes_settle(&zk, SLOW).await;
+    harness.harness.nodes_settle(&zk, FLEET_TIMEOUT).await;
 
     // Theirs takes a second for a look and several to register a used host again.
     let book = Arc::new(Book::new(Duration::from_secs(60), &harness.harness.slots(), Launchers::OnePerProvider));
@@ -102,7 +102,7 @@ async fn a_python_launcher_and_ours_split_the_requests() {
     let wishes = Wishes { shapes, hopeless: Some("z"), consumers: 6, longest_use: Duration::from_millis(400) };
     let crowd = Crowd::start(&zk, &book, wishes, scene::seed()).await;
     let watcher = Watcher::start(&harness.harness.connect().await, &book);
-    wait::until("both to serve", SLOW, async || {
+    wait::until("both to serve", FLEET_TIMEOUT, async || {
         scene::assert_kept(&book, &[&ours, &python]);
         book.served_by("ours") >= 20 && book.served_by("theirs") >= 4
     })
@@ -110,18 +110,18 @@ async fn a_python_launcher_and_ours_split_the_requests() {
     crowd.stop().await;
     drop(watcher);
     scene::assert_kept(&book, &[&ours, &python]);
-    harness.harness.nodes_settle(&zk, SLOW).await;
+    harness.harness.nodes_settle(&zk, FLEET_TIMEOUT).await;
 
     both_have_to_decline(&zk, &ours, &python).await;
     // The Python launcher leaves contenders behind where it locked a request that was gone; they go with its session.
     python.kill();
-    harness.harness.settles(&zk, 1, SLOW).await;
+    harness.harness.settles(&zk, 1, FLEET_TIMEOUT).await;
     eprintln!("ours gave {} nodes, theirs {}", book.served_by("ours"), book.served_by("theirs"));
 }
 
 async fn both_have_to_decline(zk: &Zk, ours: &Nodepool, python: &Nodepool) {
     let id = submit(zk, "z").await;
-    let request = ended(zk, &id, SLOW).await;
+    let request = ended(zk, &id, FLEET_TIMEOUT).await;
     assert_eq!(request.state, RequestState::Failed, "{}\n{}", ours.log(), python.log());
     let declined = |provider: &str| request.declined_by.iter().any(|launcher| launcher.as_str().contains(provider));
     assert!(request.declined_by.len() == 2 && declined("ours-main") && declined("theirs-main"), "{request:?}");
@@ -166,11 +166,11 @@ async fn a_request_that_kazoo_has_locked_waits_and_others_do_not() {
     assert_eq!(kazoo.ask(json!({"do": "acquire", "path": directory})).await, true);
     let _launcher = harness.harness.launcher();
     let other = submit(&zk, "a").await;
-    assert_eq!(ended(&zk, &other, SLOW).await.state, RequestState::Fulfilled);
+    assert_eq!(ended(&zk, &other, FLEET_TIMEOUT).await.state, RequestState::Fulfilled);
     // The launcher has looked at both, and there is a second node.
     assert_eq!(read(&zk, &locked).await.state, RequestState::Requested);
     kazoo.ask(json!({"do": "release", "path": directory})).await;
-    assert_eq!(ended(&zk, &locked, SOON).await.state, RequestState::Fulfilled);
+    assert_eq!(ended(&zk, &locked, SHORT_TIMEOUT).await.state, RequestState::Fulfilled);
 
     // Locked a moment before or after the launcher looks, again and again: never written under the lock.
     zk.delete(&paths::request(&locked), -1).await.unwrap();
@@ -184,7 +184,7 @@ async fn a_request_that_kazoo_has_locked_waits_and_others_do_not() {
             assert_eq!(before, after, "written while kazoo held the lock: {contenders}");
             kazoo.ask(json!({"do": "release", "path": directory})).await;
         }
-        assert_eq!(ended(&zk, &id, SOON).await.state, RequestState::Fulfilled);
+        assert_eq!(ended(&zk, &id, SHORT_TIMEOUT).await.state, RequestState::Fulfilled);
         zk.delete(&paths::request(&id), -1).await.unwrap();
     }
 }
@@ -216,7 +216,7 @@ async fn zuul_is_served(interpreter: Interpreter) {
     let zk = harness.harness.connect().await;
     let mut zuul = harness.script(interpreter, "zuul_client.py");
     let _launcher = harness.harness.launcher();
-    until_states(&mut zuul, &["ready", "ready"], SLOW).await;
+    until_states(&mut zuul, &["ready", "ready"], FLEET_TIMEOUT).await;
     let launchers = zuul.ask(json!({"do": "list"})).await["launchers"].take();
     assert_eq!(launchers[0]["labels"], json!(["a"]));
 
@@ -226,16 +226,16 @@ async fn zuul_is_served(interpreter: Interpreter) {
     assert_eq!((nodes.as_array().unwrap().len(), &nodes[0]["state"]), (1, &json!("ready")));
     assert_eq!((&nodes[0]["allocated_to"], &nodes[0]["tenant_name"]), (&request, &json!("tenant")));
     zuul.ask(json!({"do": "use", "request": request})).await;
-    until_states(&mut zuul, &["in-use", "ready"], SOON).await;
+    until_states(&mut zuul, &["in-use", "ready"], SHORT_TIMEOUT).await;
     zuul.ask(json!({"do": "give_back", "request": request})).await;
-    until_states(&mut zuul, &["ready", "ready"], SOON).await;
+    until_states(&mut zuul, &["ready", "ready"], SHORT_TIMEOUT).await;
     assert_eq!(zuul.ask(json!({"do": "node", "node": nodes[0]["id"]})).await, Value::Null);
 
     // Accepted, but the build was cancelled: the same node is free again (check 100).
     let request = fulfilled(&mut zuul, &["a"]).await;
     let nodes = zuul.ask(json!({"do": "accept", "request": request})).await;
     zuul.ask(json!({"do": "unlock", "request": request})).await;
-    wait::until("the node to be free", SOON, async || {
+    wait::until("the node to be free", SHORT_TIMEOUT, async || {
         zuul.try_ask(&json!({"do": "node", "node": nodes[0]["id"]})).await.unwrap()["allocated_to"] == Value::Null
     })
     .await;
@@ -261,7 +261,7 @@ async fn wait_revise_and_hold(zuul: &mut Script, zk: &Zk) {
     let refused = zk.set(&paths::request(&id), stale, stat.version).await;
     assert_eq!(refused, Err(ZkError::BadVersion));
     let hold = zuul.ask(json!({"do": "hold", "request": pair})).await;
-    until_states(zuul, &["hold", "hold"], SOON).await;
+    until_states(zuul, &["hold", "hold"], SHORT_TIMEOUT).await;
     // Check 88
     assert_eq!(zuul.ask(json!({"do": "state", "request": waiting})).await, "requested");
     zuul.ask(json!({"do": "end_hold", "hold": hold})).await;
@@ -270,7 +270,7 @@ async fn wait_revise_and_hold(zuul: &mut Script, zk: &Zk) {
     assert_eq!((&record["relative_priority"], &record["node_types"]), (&json!(1), &json!(["a"])));
     zuul.ask(json!({"do": "accept", "request": waiting})).await;
     zuul.ask(json!({"do": "use", "request": waiting})).await;
-    until_states(zuul, &["in-use", "ready"], SOON).await;
+    until_states(zuul, &["in-use", "ready"], SHORT_TIMEOUT).await;
 }
 
 // zookeeper.md checks 57, 88, 99, 100, 101
@@ -303,7 +303,7 @@ async fn nodes_of_a_zuul_that_died_come_back() {
     zuul.ask(json!({"do": "accept", "request": request})).await;
     zuul.ask(json!({"do": "use", "request": request})).await;
     zuul.kill();
-    harness.harness.settles(&zk, 1, SLOW).await;
+    harness.harness.settles(&zk, 1, FLEET_TIMEOUT).await;
 }
 
 // --- our records, read by others ---
@@ -318,14 +318,14 @@ async fn python_reads_our_records_and_would_write_the_same_bytes() {
     let zk = harness.harness.connect().await;
     let mut nodepool = harness.script(Interpreter::Reference, "records.py");
     let _launcher = harness.harness.launcher();
-    harness.harness.nodes_settle(&zk, SLOW).await;
+    harness.harness.nodes_settle(&zk, FLEET_TIMEOUT).await;
     let (names, _) = zk.children("/nodepool/nodes").await.unwrap();
     for name in &names {
         let (data, _) = zk.get(&format!("/nodepool/nodes/{name}")).await.unwrap();
         is_the_same(&mut nodepool, "node", &data, 37).await;
     }
     let id = submit(&zk, "a").await;
-    let request = ended(&zk, &id, SLOW).await;
+    let request = ended(&zk, &id, FLEET_TIMEOUT).await;
     let (data, _) = zk.get(&paths::node(&request.nodes[0])).await.unwrap();
     is_the_same(&mut nodepool, "node", &data, 37).await;
     // Min-ready requests of ours live too short to be caught, so this is what one is made of.
@@ -333,7 +333,7 @@ async fn python_reads_our_records_and_would_write_the_same_bytes() {
         min_ready::request(&LabelName::from("a"), "0123456789abcdef0123456789abcdef".to_owned(), clock::now());
     let fulfilled = zk.get(&paths::request(&id)).await.unwrap().0;
     let failed = submit(&zk, "z").await;
-    ended(&zk, &failed, SLOW).await;
+    ended(&zk, &failed, FLEET_TIMEOUT).await;
     let failed = zk.get(&paths::request(&failed)).await.unwrap().0;
     for data in [fulfilled, failed, records::to_bytes(&min_ready).into()] {
         is_the_same(&mut nodepool, "request", &data, 13).await;
@@ -379,5 +379,5 @@ async fn our_pool_is_registered(nodepool: &mut Script, zk: &Zk) {
         "id": ours["id"], "name": "main", "provider": "ours", "labels": ["a"], "priority": 7, "paused": false,
         "state": "running", "hostname": ours["hostname"],
     }]);
-    wait::until("Python to see our pool", SLOW, async || nodepool.ask(json!({"do": "pools"})).await == expected).await;
+    wait::until("Python to see our pool", FLEET_TIMEOUT, async || nodepool.ask(json!({"do": "pools"})).await == expected}).await;
 }

@@ -15,7 +15,7 @@ use support::real::python::{self, Interpreter, Script};
 use support::{real, wait};
 
 /// Python programs are slow to start, more so on a busy machine.
-const SLOW: Duration = Duration::from_secs(60);
+const REGISTRY_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn configuration(port: u16, labels: &str) -> String {
     let provider = format!(
@@ -28,7 +28,7 @@ fn configuration(port: u16, labels: &str) -> String {
 }
 
 async fn becomes(script: &mut Script, what: &str, expected: Value) {
-    wait::until(&format!("Python to see {what} as {expected}"), SLOW, async || {
+    wait::until(&format!("Python to see {what} as {expected}"), REGISTRY_TIMEOUT, async || {
         script.ask(json!({"do": what})).await == expected
     })
     .await;
@@ -55,7 +55,7 @@ async fn our_components_are_listed_with_their_web_port_until_they_are_unregister
     place.configure(&configuration(coordinator.port, "[a]"));
     let mut launcher = place.launcher(&["-f"]);
     place.becomes_ready().await;
-    wait::until("the pool", SLOW, async || registry.ask(json!({"do": "pools"})).await != json!([])).await;
+    wait::until("the pool", REGISTRY_TIMEOUT, async || registry.ask(json!({"do": "pools"})).await != json!([])).await;
 
     let (pool, process) =
         (record(&session, ComponentKind::Pool).await, record(&session, ComponentKind::Launcher).await);
@@ -81,7 +81,7 @@ async fn our_components_are_listed_with_their_web_port_until_they_are_unregister
     becomes(&mut registry, "pools", json!([])).await;
     becomes(&mut registry, "launchers", launchers).await;
     place.configure(&configuration(coordinator.port, "[a]"));
-    wait::until("another pool", SLOW, async || {
+    wait::until("another pool", REGISTRY_TIMEOUT, async || {
         let pools = registry.ask(json!({"do": "pools"})).await;
         pools[0]["labels"] == json!(["a"]) && pools[0]["id"] != pool["id"]
     })

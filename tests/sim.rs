@@ -134,8 +134,8 @@ async fn consume(
         let consumer = Consumer { zk: connection };
         let wanted: Vec<&str> = (0..dice.gen_range(1..4)).map(|_| ["a", "a", "b", "c"][dice.gen_range(0..4)]).collect();
         let id = consumer.ask(&wanted).await;
-        let patience = Duration::from_millis(dice.gen_range(100..8000));
-        if !ends_within(&consumer, &id, patience).await {
+        let timeout = Duration::from_millis(dice.gen_range(100..8000));
+        if !ends_within(&consumer, &id, timeout).await {
             // Changed its mind, whatever has come of the request meanwhile.
             let _ = consumer.zk.delete(&paths::request(&id), -1).await;
             continue;
@@ -167,8 +167,8 @@ async fn consume(
     }
 }
 
-async fn ends_within(consumer: &Consumer, id: &RequestId, patience: Duration) -> bool {
-    let deadline = tokio::time::Instant::now() + patience;
+async fn ends_within(consumer: &Consumer, id: &RequestId, timeout: Duration) -> bool {
+    let deadline = tokio::time::Instant::now() + timeout;
     while tokio::time::Instant::now() < deadline {
         match consumer.request(id).await {
             Some(request) if matches!(request.state, RequestState::Fulfilled | RequestState::Failed) => return true,

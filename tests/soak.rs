@@ -34,7 +34,7 @@ const LAST: Duration = Duration::from_secs(600);
 const LONG: Duration = Duration::from_secs(1200);
 /// A rate for which a pause at the beginning counts for little.
 const AN_HOUR: Duration = Duration::from_secs(3600);
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const CLOUD: &[&str] = &[
     "--boot-time-s",
     "0.5",
@@ -81,7 +81,7 @@ async fn a_launcher_at_work_takes_no_more_and_more() {
     let samples = watch(&server, &launcher, &lives, time).await;
     let in_time = load.await.expect("a life that fails says why");
     let is_empty = async || cloud.state().await["servers"] == json!(0);
-    wait::until("all servers to be gone", PATIENCE, is_empty).await;
+    wait::until("all servers to be gone", TIMEOUT, is_empty).await;
     let lived = lives.load(Ordering::Relaxed);
     assert!(lived > 0, "somebody lived");
     assert_eq!(cloud.state().await["double_creates"], json!(0));

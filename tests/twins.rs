@@ -13,7 +13,7 @@ use crowd::{Crowd, Wishes};
 use support::real::{self, zookeeper::Server};
 use support::wait;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const HOSTS: &[Host] =
     &[Host { name: "fake-a1", label: "a", slots: 4 }, Host { name: "fake-b1", label: "b", slots: 2 }];
 
@@ -41,7 +41,7 @@ async fn two_launchers_of_one_provider_hand_out_nothing_twice() {
     let _watcher = Watcher::start(&harness.connect().await, &book);
     for round in 1..=4 {
         let wanted = 60 * round;
-        wait::until(&format!("{wanted} to be served"), PATIENCE, async || book.figures().served >= wanted).await;
+        wait::until(&format!("{wanted} to be served"), TIMEOUT, async || book.figures().served >= wanted).await;
         scene::assert_kept(&book, &[&launchers[0], &launchers[1]]);
         // The other one carries on, and gets a new twin.
         let dead = &mut launchers[round % 2];
@@ -51,9 +51,9 @@ async fn two_launchers_of_one_provider_hand_out_nothing_twice() {
     crowd.stop().await;
     let [one, other] = &launchers;
     scene::assert_kept(&book, &[one, other]);
-    harness.settles(&zk, 2, PATIENCE).await;
+    harness.settles(&zk, 2, TIMEOUT).await;
     for launcher in &mut launchers {
-        assert!(launcher.stop(PATIENCE).await.success());
+        assert!(launcher.stop(TIMEOUT).await.success());
     }
     assert!(book.figures().served >= 240);
 }

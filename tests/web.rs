@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use zookeeper_server::types::CreateMode;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn launcher(rest: &str) -> (Place, Coordinator, Daemon) {
     let place = Place::new("");
@@ -41,7 +41,7 @@ async fn raw(place: &Place, bytes: &[u8]) -> String {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, reading).await.expect("an answer, or the end of the connection");
+    tokio::time::timeout(TIMEOUT, reading).await.expect("an answer, or the end of the connection");
     String::from_utf8_lossy(&answer[..read]).into_owned()
 }
 
@@ -257,7 +257,7 @@ async fn providers_of_other_launchers_are_shown_or_said_to_be_missing() {
         &format!("http://127.0.0.1:{} does not answer", nowhere.number),
         "\"incomplete\"",
     ];
-    wait::until("all of them to be told", PATIENCE, async || {
+    wait::until("all of them to be told", TIMEOUT, async || {
         let told = figures().await.to_string();
         expected.iter().all(|expected| told.contains(expected)) && !told.contains("169.254") && !told.contains("extra")
     })
@@ -268,7 +268,7 @@ async fn providers_of_other_launchers_are_shown_or_said_to_be_missing() {
     let incomplete = providers.flatten().find(|provider| provider["name"] == "incomplete").unwrap();
     assert_eq!((&incomplete["quotas"], &incomplete["calls"]["count"]), (&serde_json::json!([]), &0.into()));
     second.kill();
-    wait::until("the second to be missing, then gone", PATIENCE, async || {
+    wait::until("the second to be missing, then gone", TIMEOUT, async || {
         let told = figures().await.to_string();
         !told.contains("\"there\"") && told.contains("\"here\"")
     })
@@ -319,7 +319,7 @@ async fn dumps_are_for_who_is_on_this_machine() {
         stream
     };
     let mut first = begin().await;
-    wait::until("the second to be refused", PATIENCE, async || {
+    wait::until("the second to be refused", TIMEOUT, async || {
         let refused = client.get(format!("{url}?profile=0.01")).send().await.unwrap().status() == 409;
         if !refused {
             // It was served before the first one was looked at, which was refused then.
@@ -329,7 +329,7 @@ async fn dumps_are_for_who_is_on_this_machine() {
     })
     .await;
     drop(first);
-    wait::until("another to be made", PATIENCE, async || {
+    wait::until("another to be made", TIMEOUT, async || {
         client.get(format!("{url}?profile=0.01")).send().await.unwrap().status() == 200
     })
     .await;
@@ -405,7 +405,7 @@ async fn head_has_no_body_even_with_another_request_behind_it() {
         b"HEAD /node-list HTTP/1.1\r\nHost: x\r\n\r\nGET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
     stream.write_all(both).await.unwrap();
     let mut said = String::new();
-    let _ = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut said)).await.unwrap();
+    let _ = tokio::time::timeout(TIMEOUT, stream.read_to_string(&mut said)).await.unwrap();
     assert!(!said.contains("| ID"), "{said}");
     let alone = reqwest::Client::new().head(format!("http://127.0.0.1:{}/node-list", place.web_port.number));
     let alone = alone.send().await.unwrap();

@@ -20,7 +20,7 @@ use support::wait;
 use zookeeper_server::types::CreateMode;
 
 /// The Python program takes seconds to start, more on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 const LISTS: [&str; 6] = ["image-list", "dib-image-list", "image-status", "node-list", "request-list", "label-list"];
 const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
 
@@ -66,7 +66,7 @@ impl WebReferenceHarness {
         };
         for port in both.ports() {
             let ready = format!("http://127.0.0.1:{port}/ready");
-            wait::until("both to be ready", PATIENCE, async || {
+            wait::until("both to be ready", TIMEOUT, async || {
                 both.client.get(&ready).send().await.is_ok_and(|answer| answer.status() == 200)
             })
             .await;

@@ -15,7 +15,7 @@ use support::{
 };
 
 /// The Python launcher looks at most things once a second, and at used nodes every few seconds.
-const SLOW: Duration = Duration::from_secs(90);
+const ZUUL_TIMEOUT: Duration = Duration::from_secs(90);
 
 fn zuul(interpreter: Interpreter, server: &Server) -> Script {
     let paths = ["client.pem", "client.key", "ca.pem"].map(|name| tls::file(name).to_string_lossy().into_owned());
@@ -29,7 +29,7 @@ async fn states(zuul: &mut Script) -> Value {
 /// Waits until exactly the nodes of these states exist, as Zuul sees them.
 async fn until_states(zuul: &mut Script, expected: &[&str]) {
     let what = format!("the nodes to be {expected:?}");
-    wait::until(&what, SLOW, async || {
+    wait::until(&what, ZUUL_TIMEOUT, async || {
         let listed = states(zuul).await;
         let mut found: Vec<&str> = listed.as_object().unwrap().values().map(|state| state.as_str().unwrap()).collect();
         found.sort_unstable();
@@ -45,7 +45,7 @@ async fn a_request_lives_its_life(interpreter: Interpreter) {
     let launcher = reference::launcher(&configuration);
     let mut zuul = zuul(interpreter, &server);
     until_states(&mut zuul, &["ready", "ready"]).await;
-    wait::until("the launcher to be registered", SLOW, async || {
+    wait::until("the launcher to be registered", ZUUL_TIMEOUT, async || {
         let listed = zuul.ask(json!({"do": "list"})).await;
         listed["launchers"][0]["labels"] == json!(["small"])
     })
@@ -61,7 +61,7 @@ async fn a_request_lives_its_life(interpreter: Interpreter) {
     zuul.ask(json!({"do": "use", "request": request})).await;
     until_states(&mut zuul, &["in-use", "ready"]).await;
     zuul.ask(json!({"do": "give_back", "request": request})).await;
-    wait::until("the node to be registered anew", SLOW, async || {
+    wait::until("the node to be registered anew", ZUUL_TIMEOUT, async || {
         let nodes_now = states(&mut zuul).await;
         let is_anew = nodes_now.get(nodes[0]["id"].as_str().unwrap()).is_none();
         is_anew && nodes_now.as_object().unwrap().values().filter(|state| *state == "ready").count() == 2

@@ -159,14 +159,14 @@ pub async fn launch(target: &Target, count: usize, leave: bool) -> anyhow::Resul
     Ok(report)
 }
 
-async fn wait_for_no_nodes(client: &Client, patience: Duration) -> anyhow::Result<()> {
-    let deadline = Instant::now() + patience;
+async fn wait_for_no_nodes(client: &Client, timeout: Duration) -> anyhow::Result<()> {
+    let deadline = Instant::now() + timeout;
     loop {
         let (names, _) = client.get_children(NODES).await?;
         if names.is_empty() {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "{} nodes are left after {patience:?}", names.len());
+        ensure!(Instant::now() < deadline, "{} nodes are left after {timeout:?}", names.len());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -221,8 +221,8 @@ pub async fn ready_nodes(client: &Client) -> anyhow::Result<Vec<String>> {
     Ok(ready)
 }
 
-async fn wait_for_nodes(client: &Client, count: usize, patience: Duration) -> anyhow::Result<()> {
-    let deadline = Instant::now() + patience;
+async fn wait_for_nodes(client: &Client, count: usize, timeout: Duration) -> anyhow::Result<()> {
+    let deadline = Instant::now() + timeout;
     loop {
         // Counting first costs one small read; the records are read when the number is right.
         let listed = client.get_children(NODES).await.map_or(0, |(names, _)| names.len());
@@ -232,7 +232,7 @@ async fn wait_for_nodes(client: &Client, count: usize, patience: Duration) -> an
                 return Ok(());
             }
         }
-        ensure!(Instant::now() < deadline, "only {listed} of {count} nodes are there after {patience:?}");
+        ensure!(Instant::now() < deadline, "only {listed} of {count} nodes are there after {timeout:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

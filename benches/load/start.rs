@@ -19,7 +19,7 @@ use crate::process::{PERSISTENT_SEQUENTIAL, connect};
 const REQUESTS: &str = "/nodepool/requests";
 const NODES: &str = "/nodepool/nodes";
 /// The reference reads node by node.
-const PATIENCE: Duration = Duration::from_secs(300);
+const HAND_OUT_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub async fn start(target: &Target, requests: usize, rounds: usize, command: &[String]) -> anyhow::Result<Value> {
     let client = Arc::new(connect(&target.zookeeper).await?);
@@ -71,7 +71,7 @@ async fn first_hand_out(client: &Arc<Client>, command: &[String]) -> anyhow::Res
     let mut watcher = client.watch(REQUESTS, AddWatchMode::PersistentRecursive).await?;
     let began = Instant::now();
     let mut launcher = spawn(command)?;
-    let seen = tokio::time::timeout(PATIENCE, async {
+    let seen = tokio::time::timeout(HAND_OUT_TIMEOUT, async {
         loop {
             let event = watcher.changed().await;
             ensure!(event.event_type != EventType::Session, "ZooKeeper is gone");

@@ -12,18 +12,18 @@ use zookeeper_server::protocol::{decode_call, decode_hello};
 use zookeeper_server::tree::Tree;
 
 /// A stream that is cut into bytes takes a virtual millisecond for each, and a greeting may not take ten seconds.
-const LONGEST: usize = 4096;
+const MAX_STREAM_BYTES: usize = 4096;
 const WORDS: [&[u8]; 6] = [b"ruok", b"srvr", b"stat", b"mntr", b"envi", b"isro"];
 /// How connections end that nobody is to blame for.
 const WELL: &str = "well";
 /// How long everybody has to come to rest: in virtual time, which goes on when they have.
-const REST: Duration = Duration::from_millis(1);
+const IDLE_TIME: Duration = Duration::from_millis(1);
 
 // Input: a zero and frames, or the length of the pieces in which a stream arrives and the stream.
 pub fn check(data: &[u8]) {
     match data.split_first() {
         Some((0, frames)) => check_frames(frames),
-        Some((piece, stream)) => check_stream(&stream[..stream.len().min(LONGEST)], usize::from(*piece)),
+        Some((piece, stream)) => check_stream(&stream[..stream.len().min(MAX_STREAM_BYTES)], usize::from(*piece)),
         None => {}
     }
 }
@@ -73,7 +73,7 @@ fn check_frames(data: &[u8]) {
 }
 
 fn check_stream(stream: &[u8], piece: usize) {
-    let (whole, ended) = served(stream, LONGEST);
+    let (whole, ended) = served(stream, MAX_STREAM_BYTES);
     let (torn, ended_torn) = served(stream, piece);
     // Who is told to go may have sent nonsense meanwhile.
     assert!(ended == ended_torn || ended != WELL && ended_torn == WELL, "{ended}, and cut up {ended_torn}");
@@ -108,7 +108,7 @@ fn frames(mut bytes: &[u8]) -> Vec<&[u8]> {
 fn served(stream: &[u8], piece: usize) -> (Vec<u8>, String) {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime without any I/O").block_on(async {
-        let (ours, theirs) = duplex(2 * LONGEST);
+        let (ours, theirs) = duplex(2 * MAX_STREAM_BYTES);
         let (engine, inbox) = mpsc::channel(16);
         let answering = tokio::spawn(answer(inbox));
         let serving = tokio::spawn(client_connection::serve(theirs, LinkId(0), engine));
@@ -123,7 +123,7 @@ fn served(stream: &[u8], piece: usize) -> (Vec<u8>, String) {
             if writer.write_all(piece).await.is_err() {
                 break;
             }
-            tokio::time::sleep(REST).await;
+            tokio::time::sleep(IDLE_TIME).await;
         }
         let _ = writer.shutdown().await;
         let ended = match serving.await.expect("a connection does not panic") {

@@ -118,7 +118,7 @@ fn exchange(data: &[u8]) -> Vec<u8> {
             Ok(0) => return answers,
             Ok(read) => answers.extend_from_slice(&buffer[..read]),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                panic!("no end of the answer within {PATIENCE:?}: {}", String::from_utf8_lossy(&answers))
+                panic!("no end of the answer within {READ_TIMEOUT:?}: {}", String::from_utf8_lossy(&answers))
             }
             Err(_) => return answers,
         }
@@ -129,7 +129,7 @@ fn exchange(data: &[u8]) -> Vec<u8> {
 }
 
 /// What follows the first answer; nothing where its end cannot be told.
-fn answer(bytes: &[u8]) -> Option<&[u8]> {
+fn skip_response(bytes: &[u8]) -> Option<&[u8]> {
     let end = bytes.windows(4).position(|part| part == b"\r\n\r\n")?;
     let head = std::str::from_utf8(&bytes[..end]).expect("a head is text");
     let mut lines = head.split("\r\n");
@@ -163,13 +163,13 @@ fn answer(bytes: &[u8]) -> Option<&[u8]> {
 fn server() -> SocketAddr {
     static SERVER: OnceLock<SocketAddr> = OnceLock::new();
     *SERVER.get_or_init(|| {
-        let (told, address) = mpsc::channel();
-        std::thread::spawn(move || System::new().block_on(serve(told)));
+        let (sender, address) = mpsc::channel();
+        std::thread::spawn(move || System::new().block_on(serve(sender)));
         address.recv().expect("the server starts")
     })
 }
 
-async fn serve(told: mpsc::Sender<SocketAddr>) {
+async fn serve(sender: mpsc::Sender<SocketAddr>) {
     let zookeeper: Zk = MemoryZooKeeper::new().connect();
     for (path, record) in RECORDS {
         let (parent, _) = path.rsplit_once('/').expect("paths are absolute");
@@ -179,21 +179,21 @@ async fn serve(told: mpsc::Sender<SocketAddr>) {
     let mirror = Mirror::start(zookeeper, &Handle::current()).await.expect("memory is read");
     let here = Arbiter::current();
     let mut options = LauncherOptions::new("np.yaml");
-    options.files = Files::InMemory(Arc::new(Mutex::new([("np.yaml".into(), CONFIG.to_owned())].into())));
-    let loaded = load(&options.files, &options.config, None, BUILT).await.expect("this configuration loads");
+    options.files = ConfigFileSource::InMemory(Arc::new(Mutex::new([("np.yaml".into(), CONFIG.to_owned())].into())));
+    let loaded = load(&options.files, &options.config, None, BUILT_IN_DRIVERS).await.expect("this configuration loads");
     let (_stop, shutdown) = watch::channel(None);
-    let shared = Arc::new(Shared {
+    let context = Arc::new(ProcessContext {
         options,
-        registry: dump::Registry::default(),
-        why: WhyRegistry::default(),
-        samples: SampleSink::discard().with_tally(Default::default()),
-        pictures: Pictures::default(),
+        registry: dump::DumpRegistry::default(),
+        explain_registry: ExplainRegistry::default(),
+        samples: SampleSink::discard().with_metrics(Default::default()),
+        snapshot_feed: SnapshotFeed::default(),
         tracer: Default::default(),
         ready: watch::Sender::new(true),
         shutdown,
         panics: PanicCounter::default(),
         webapp: None,
-        arbiters: Arbiters {
+        arbiters: ArbiterHandles {
             roots: here.clone(),
             pools: here.clone(),
             runtime: Handle::current(),
@@ -202,12 +202,12 @@ async fn serve(told: mpsc::Sender<SocketAddr>) {
         identity: Identity::named("host"),
         drivers: None,
         servers: watch::Sender::new(Vec::new()),
-        in_force: Mutex::new(Some(loaded)),
+        active_config: Mutex::new(Some(loaded)),
     });
-    shared.pictures.show(&mirror);
+    context.snapshot_feed.attach_session(&mirror);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
     let address = listener.local_addr().expect("it is bound");
-    let server = web::serve(listener, shared, &here).expect("the server starts");
-    told.send(address).expect("somebody waits for it");
+    let server = web::serve(listener, context, &here).expect("the server starts");
+    sender.send(address).expect("somebody waits for it");
     server.await.expect("the server does not end");
 }

@@ -23,7 +23,7 @@ fn main() -> ExitCode {
         build_workers: usize::from(flags.build_workers),
         upload_workers: usize::from(flags.upload_workers),
         build_interval: flags.build_interval,
-        build_poll: flags.build_poll_timeout,
+        build_poll_interval: flags.build_poll_timeout,
         upload_interval: flags.upload_interval,
         upload_rest: flags.image_upload_sleep,
         hook_timeout: flags.hook_timeout,

@@ -27,7 +27,7 @@ pub mod memory;
 pub type Reply<T> = BoxFuture<'static, Result<T, ZkError>>;
 
 /// Bytes of records, paths and proofs of nodes in one transaction, with room for the request: servers refuse 1 MiB.
-pub const LARGEST_TRANSACTION: usize = 900_000;
+pub const MAX_TRANSACTION_BYTES: usize = 900_000;
 
 /// ZooKeeper's primitives on one session. All paths are absolute and relative to the chroot.
 pub trait Connection: Send + Sync + 'static {
@@ -49,8 +49,8 @@ pub trait Connection: Send + Sync + 'static {
     /// All or nothing. A failure names the operation that failed: `ZkError::Multi`.
     fn multi(&self, ops: Vec<Op>) -> Reply<Vec<OpReply>>;
     /// Bytes beyond which a write is cut into steps.
-    fn largest_transaction(&self) -> usize {
-        LARGEST_TRANSACTION
+    fn max_transaction_bytes(&self) -> usize {
+        MAX_TRANSACTION_BYTES
     }
     /// A persistent recursive watch on a path, which need not exist. The stream ends with the session.
     fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>>;

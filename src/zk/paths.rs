@@ -150,17 +150,17 @@ pub enum Place {
 }
 
 /// Elements below the root of who contends for the lock of an upload. Nothing of ours lies deeper.
-const DEEPEST: usize = 10;
+const MAX_DEPTH: usize = 10;
 
 /// What lies at an absolute path (chroot taken off).
 pub fn parse(path: &str) -> Place {
     let Some(rest) = path.strip_prefix("/nodepool/") else { return Place::Other };
-    let (mut parts, mut depth, mut from) = ([""; DEEPEST], 0, 0);
+    let (mut parts, mut depth, mut from) = ([""; MAX_DEPTH], 0, 0);
     // By hand: parts are short, and a search in each costs more than to look at their bytes.
     while from <= rest.len() {
         let length = rest.as_bytes()[from..].iter().position(|byte| *byte == b'/');
         let at = length.map_or(rest.len(), |length| from + length);
-        if at == from || depth == DEEPEST {
+        if at == from || depth == MAX_DEPTH {
             return Place::Other;
         }
         parts[depth] = &rest[from..at];

@@ -10,7 +10,7 @@ use crate::support::real::child::{Output, Running};
 use crate::support::real::ports::{self, Port};
 use crate::support::{real, wait};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const RUN_AXE: &str = "const done = arguments[0]; \
     axe.run().then(result => done(result.passes.length < 10 ? 'it looked at nothing' : result.violations.map(found => ({rule: found.id, why: found.help, \
@@ -48,9 +48,9 @@ impl Browser {
         command.arg(format!("--port={}", port.number)).env("HOME", home.path());
         let driver =
             Running::start("chromedriver", &mut command, Output::Logged, &home.path().join("log"), home.path());
-        let client = reqwest::Client::builder().timeout(PATIENCE).build().unwrap();
+        let client = reqwest::Client::builder().timeout(TIMEOUT).build().unwrap();
         let base = format!("http://127.0.0.1:{}", port.number);
-        wait::until("chromedriver", PATIENCE, async || client.get(format!("{base}/status")).send().await.is_ok()).await;
+        wait::until("chromedriver", TIMEOUT, async || client.get(format!("{base}/status")).send().await.is_ok()).await;
         let mut flags = vec![
             "--headless".to_owned(),
             "--no-sandbox".to_owned(),
@@ -130,11 +130,11 @@ impl Browser {
     }
 
     pub async fn shows(&self, text: &str) {
-        wait::until(&format!("the page to show {text:?}"), PATIENCE, async || self.text().await.contains(text)).await;
+        wait::until(&format!("the page to show {text:?}"), TIMEOUT, async || self.text().await.contains(text)).await;
     }
 
     pub async fn no_longer_shows(&self, text: &str) {
-        wait::until(&format!("{text:?} to go"), PATIENCE, async || !self.text().await.contains(text)).await;
+        wait::until(&format!("{text:?} to go"), TIMEOUT, async || !self.text().await.contains(text)).await;
     }
 
     /// Keys as a keyboard sends them, to whatever has the focus.

@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// As long as Zuul waits for a node's lock.
 const LOCKING: Duration = Duration::from_secs(30);
 /// After that a request counts as forgotten, whatever its rank.
-const PATIENCE: Duration = Duration::from_secs(90);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// What the consumers of a crowd want.
 #[derive(Clone)]
@@ -206,7 +206,7 @@ impl Consumer {
     /// Waits for the end of a request; `None` when that does not come.
     async fn ended(&self, id: &RequestId) -> Option<NodeRequest> {
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < REQUEST_TIMEOUT {
             let changed = match self.zk.exists_and_watch(&paths::request(id)).await {
                 Ok((_, changed)) => changed,
                 Err(ZkError::Unknown(_)) => continue,
@@ -217,7 +217,7 @@ impl Consumer {
                     return Some(request);
                 }
                 Some(_) => drop(timeout(Duration::from_secs(1), changed).await),
-                None => self.book.violation(format!("request {id} vanished before its requestor took it away")),
+                None => self.book.violation(format!("request {id} vanished before its requestor took it away"))}
             }
         }
         None

@@ -21,7 +21,7 @@ use nodepool_zk::{Connection, SessionState, Zk, paths};
 use zookeeper_server::types::{CreateMode, EventKind, Op, WatchEvent, ZkError};
 use zookeeper_server::{EmbeddedOptions, EmbeddedServer};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const LOCK: &str = "/counting/lock";
 const COUNTER: &str = "/counting/counter";
 
@@ -35,7 +35,7 @@ async fn next(stream: &mut BoxStream<'static, WatchEvent>) -> (EventKind, String
             }
         }
     };
-    tokio::time::timeout(PATIENCE, read).await.expect("an event in time")
+    tokio::time::timeout(TIMEOUT, read).await.expect("an event in time")
 }
 
 #[tokio::test]
@@ -43,20 +43,20 @@ async fn what_is_asked_for_during_an_outage_is_done_once_after_it() {
     let directory = tempfile::tempdir().unwrap();
     let server = crate::coordinator::start(directory.path()).await;
     let port = server.address().port();
-    let options = ConnectOptions { request_deadline: Some(PATIENCE), ..crate::coordinator::client(port) };
+    let options = ConnectOptions { request_deadline: Some(TIMEOUT), ..crate::coordinator::client(port) };
     let zk = connect(options).await.unwrap();
     zk.create("/mine", Bytes::new(), CreateMode::Ephemeral).await.unwrap();
     let mut before = zk.watch("/before").await.unwrap();
     let mut state = zk.session();
     server.stop().await;
-    tokio::time::timeout(PATIENCE, state.wait_for(|state| *state == SessionState::Suspended)).await.unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, state.wait_for(|state| *state == SessionState::Suspended)).await.unwrap().unwrap();
     let watch = zk.watch("/during");
     let created = zk.create("/during", Bytes::new(), CreateMode::Persistent);
     let set = zk.set("/during", Bytes::from_static(b"x"), 0);
     let restarted = EmbeddedOptions { first_port: port, ..crate::coordinator::options(directory.path()) };
     let server = EmbeddedServer::start(restarted).await.expect("the port is free again");
     assert_eq!(server.address().port(), port);
-    let mut during = tokio::time::timeout(PATIENCE, watch).await.unwrap().unwrap();
+    let mut during = tokio::time::timeout(TIMEOUT, watch).await.unwrap().unwrap();
     assert_eq!(created.await.unwrap().0, "/during");
     assert_eq!(set.await.unwrap().version, 1);
     assert_eq!(zk.exists("/mine").await.unwrap().expect("kept").ephemeral_owner, zk.session_id());
@@ -93,7 +93,7 @@ async fn a_zookeeper_that_was_restored_from_a_copy_is_noticed() {
         let (directory, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let server = crate::coordinator::start(directory.path()).await;
         let port = server.address().port();
-        let patient = ConnectOptions { session_timeout: PATIENCE, ..crate::coordinator::client(port) };
+        let patient = ConnectOptions { session_timeout: TIMEOUT, ..crate::coordinator::client(port) };
         let zk: Zk = connect(patient).await.unwrap();
         let mirror = Mirror::start(zk.clone(), &tokio::runtime::Handle::current()).await.unwrap();
         let record = || Bytes::from(json::to_bytes(&Node::new(NodeState::Ready, Timestamp(1.0))));
@@ -107,12 +107,12 @@ async fn a_zookeeper_that_was_restored_from_a_copy_is_noticed() {
         let newest = if creates { create().await.unwrap().1 } else { zk.set(&first, record(), -1).await.unwrap() };
         let shows_it =
             |snapshot: &Snapshot| snapshot.connected && snapshot.nodes().any(|(_, node)| node.mzxid == newest.mzxid);
-        tokio::time::timeout(PATIENCE, snapshots.wait_for(shows_it)).await.expect("in time").unwrap();
+        tokio::time::timeout(TIMEOUT, snapshots.wait_for(shows_it)).await.expect("in time").unwrap();
         server.stop().await;
 
         copy(kept.path(), directory.path());
         let server = restarted(directory.path(), port).await;
-        tokio::time::timeout(PATIENCE, mirror.gone_back()).await.expect("it is noticed");
+        tokio::time::timeout(TIMEOUT, mirror.gone_back()).await.expect("it is noticed");
         assert!(!mirror.snapshot().connected, "nothing is decided on that picture any more");
         server.stop().await;
     }
@@ -213,7 +213,7 @@ async fn locks_hold_through_restarts_of_the_server_and_leave_nothing() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, emptied).await.expect("no contender stays behind");
+    tokio::time::timeout(TIMEOUT, emptied).await.expect("no contender stays behind");
     server.stop().await;
 }
 
@@ -237,7 +237,7 @@ async fn a_hand_out_of_more_bytes_than_a_packet_takes_goes_in_steps() {
     let request = RequestId::from(paths::name(&path));
     let mut snapshots = store.mirror().subscribe();
     let seen = snapshots.wait_for(|snapshot| snapshot.request(&request).is_some());
-    let snapshot = tokio::time::timeout(PATIENCE, seen).await.unwrap().unwrap();
+    let snapshot = tokio::time::timeout(TIMEOUT, seen).await.unwrap().unwrap();
     let changes = nodes
         .iter()
         .map(|id| snapshot.node(id).unwrap().change(id.clone(), |record| record.allocated_to = Some(request.clone())));

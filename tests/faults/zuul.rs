@@ -14,7 +14,7 @@ use crate::support::real::python::{self, Interpreter, Script};
 const ANSWER: Duration = Duration::from_secs(120);
 
 /// Longer than the first request takes when nothing fails any more.
-const PATIENCE: Duration = Duration::from_secs(90);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Asks and uses until it is stopped.
 pub struct Zuul {
@@ -59,13 +59,13 @@ impl Zuul {
     pub async fn die(&self) -> bool {
         let before = self.told.borrow().deaths;
         self.orders.send_modify(|orders| orders.deaths += 1);
-        timeout(PATIENCE, self.told.clone().wait_for(|told| told.deaths > before)).await.is_ok_and(|seen| seen.is_ok())
+        timeout(RECOVERY_TIMEOUT, self.told.clone().wait_for(|told| told.deaths > before)).await.is_ok_and(|seen| seen.is_ok())
     }
 
     /// Lets it finish what it has begun, and one request at least.
     pub async fn stop(self) -> Told {
         self.orders.send_modify(|orders| orders.stop = true);
-        let ended = timeout(ANSWER + PATIENCE, self.task).await.expect("Zuul's classes are served in the end");
+        let ended = timeout(ANSWER + RECOVERY_TIMEOUT, self.task).await.expect("Zuul's classes are served in the end");
         ended.expect("Zuul's task does not panic");
         self.told.borrow().clone()
     }

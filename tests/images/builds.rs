@@ -218,7 +218,7 @@ fn a_build_whose_record_is_gone_is_not_waited_for() {
         harness.set("hang");
         let _builder = harness.start_with(&["name: debian, formats: [raw]"], |options| {
             options.build_interval = Seconds(1000.0);
-            options.build_poll = Seconds(0.1);
+            options.build_poll_interval = Seconds(0.1);
         });
         until("the command to run", async || !harness.calls().is_empty()).await;
         let (id, _) = harness.builds("debian").await.remove(0);

@@ -21,7 +21,7 @@ use tokio::time::sleep;
 use zookeeper_server::types::CreateMode;
 
 /// Longer than any tick of a launcher: whoever wanted to do something has done it.
-const A_WHILE: Duration = Duration::from_secs(300);
+const SETTLE_TIME: Duration = Duration::from_secs(300);
 
 /// Has nodes of label `a` launched and takes them.
 async fn taken(consumer: &Consumer, count: usize) -> Vec<(NodeId, Lock)> {
@@ -80,7 +80,7 @@ fn nodes_whose_use_is_over_go_with_their_instances_unless_they_are_locked() {
         let began = clock::now();
         until("all but one are gone", async || consumer.nodes().await.len() == 1).await;
         assert!((clock::now() - began).0 < 10.0, "two passes are ten seconds");
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         assert_eq!(state(&consumer, &kept).await, Some(InUse));
         // The cloud has room for eight, and has one.
         let next = taken(&consumer, 7).await;
@@ -167,7 +167,7 @@ fn a_node_that_was_ready_for_too_long_is_replaced() {
         until("the next one is ready", async || consumer.ready_nodes().await == 1).await;
         // Who uses one does not make it older.
         let used = taken(&consumer, 1).await;
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         assert_eq!(state(&consumer, &used[0].0).await, Some(NodeState::Ready));
     });
 }
@@ -204,7 +204,7 @@ fn a_node_that_is_held_for_ever_is_never_given_to_others() {
         change(&consumer, &id, |node| node.state = NodeState::Hold).await;
         held.release().await.unwrap();
         let waiting = consumer.ask(&["a"]).await;
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         assert_eq!(consumer.request(&waiting).await.unwrap().state, RequestState::Pending);
         assert_eq!(state(&consumer, &id).await, Some(NodeState::Hold));
     });
@@ -229,7 +229,7 @@ fn a_session_that_ends_during_a_launch_writes_no_more_and_another_one_recovers_i
         zookeeper.expire(first.session_id);
         let ended = zookeeper.last_zxid();
         assert_eq!(running.await.unwrap(), SessionEnd::Expired);
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         assert_eq!(zookeeper.last_zxid(), ended, "nobody writes");
         assert_eq!(consumer.request(&id).await.unwrap().state, RequestState::Pending);
         second.run(&zookeeper);
@@ -296,7 +296,7 @@ fn nodes_of_who_died_go_and_those_that_nobody_accepted_are_kept_for_the_request(
         dying.set_state(&used, NodeState::InUse).await;
         zookeeper.expire(dying.zk.session_id());
         until("the accepted one is gone", async || consumer.node(&used).await.is_none()).await;
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         let node = consumer.node(&kept).await.unwrap();
         assert_eq!((node.state, node.allocated_to.as_ref()), (NodeState::Ready, Some(&fulfilled)));
         consumer.zk.delete(&paths::request(&fulfilled), -1).await.unwrap();

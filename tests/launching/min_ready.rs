@@ -19,7 +19,7 @@ use nodepool_zk::txn::delete_tree;
 use tokio::time::sleep;
 
 /// Longer than any tick of a launcher: whoever wanted to do something has done it.
-const A_WHILE: Duration = Duration::from_secs(300);
+const SETTLE_TIME: Duration = Duration::from_secs(300);
 
 /// A launcher with a static host of label `a` that wants `min_ready` idle nodes of label `b`.
 fn wanting(min_ready: i64, more: &str) -> String {
@@ -41,7 +41,7 @@ async fn beside_a_cloud(yaml: &str) -> (MemoryZooKeeper, Consumer, Process, Fore
 async fn asked(consumer: &Consumer, count: usize) -> Vec<RequestId> {
     until(&format!("{count} requests"), async || consumer.requests().await.len() == count).await;
     let ids = consumer.requests().await;
-    sleep(A_WHILE).await;
+    sleep(SETTLE_TIME).await;
     assert_eq!(consumer.requests().await, ids);
     ids
 }
@@ -93,7 +93,7 @@ fn fulfilled_requests_go_and_their_nodes_become_free() {
             before.allocated_to = None;
             assert_eq!(consumer.node(&id).await.unwrap(), before, "nothing else of the record has changed");
         }
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         assert_eq!(ever_made(&consumer).await, 2, "there are enough now");
     });
 }
@@ -105,14 +105,14 @@ fn a_request_whose_creation_was_not_answered_is_ended_as_well() {
         let (zookeeper, consumer, process, cloud) = beside_a_cloud(&wanting(1, "")).await;
         let node = cloud.fulfil(&asked(&consumer, 1).await[0]).await.pop().unwrap();
         until("the node to be free", async || consumer.ready_nodes().await == 2).await;
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         zookeeper.fail_next(process.session_id, 1, Fault::AfterApplying);
         delete_tree::remove_tree(&*consumer.zk, &paths::node(&node)).await.unwrap();
         let id = asked(&consumer, 1).await.remove(0);
         cloud.fulfil(&id).await;
         until("the node to be free", async || consumer.ready_nodes().await == 2).await;
         until("the request to go", async || consumer.requests().await.is_empty()).await;
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         assert_eq!(ever_made(&consumer).await, 2, "it is known, so there is no other in its place");
     });
 }
@@ -129,7 +129,7 @@ fn only_what_is_missing_is_asked_for_whoever_has_the_rest() {
         let mut process = Process::new(&wanting(2, ""));
         process.run(&zookeeper);
         until("our own node", async || consumer.ready_nodes().await == 3).await;
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         assert_eq!(ever_made(&consumer).await, 0, "two idle nodes are two idle nodes");
 
         // One of them is somebody's now.
@@ -137,7 +137,7 @@ fn only_what_is_missing_is_asked_for_whoever_has_the_rest() {
         node.allocated_to = Some(consumer.ask(&["c"]).await);
         cloud.zk.set(&paths::node(&last), Bytes::from(json::to_bytes(&node)), -1).await.unwrap();
         until("one request", async || min_ready(&consumer).await.len() == 1).await;
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         assert_eq!(min_ready(&consumer).await.len(), 1, "for the one that is missing");
     });
 }
@@ -151,7 +151,7 @@ fn a_label_of_standing_hosts_alone_is_asked_of_nobody() {
     on_paused_time(async {
         let text = wanting(2, "").replace("labels: [a]", "labels: [a, b]");
         let (zookeeper, consumer, _process) = crate::grown::grow(&text, 1).await;
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         assert_eq!(ever_made(&consumer).await, 0);
         // From the moment on at which somebody else has the label, it is.
         let cloud = ForeignPool::register(&zookeeper, "cloud", &["b"]).await;
@@ -162,7 +162,7 @@ fn a_label_of_standing_hosts_alone_is_asked_of_nobody() {
         cloud.unregister().await;
         let id = consumer.ask(&["b"]).await;
         consumer.ended(&id).await;
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         assert!(min_ready(&consumer).await.is_empty());
     });
 }
@@ -311,7 +311,7 @@ fn nothing_is_asked_for_that_cannot_be_launched() {
         let mut process = Process::new(yaml);
         process.run(&zookeeper);
         until("a node of the label that can be launched", async || consumer.ready_nodes().await == 1).await;
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         assert_eq!(ever_made(&consumer).await, 1, "the other label was not asked for");
     });
 }

@@ -27,7 +27,7 @@ use tokio::time::sleep;
 use zookeeper_server::types::CreateMode;
 
 /// Longer than any tick of a launcher: whoever wanted to do something has done it.
-const A_WHILE: Duration = Duration::from_secs(300);
+const SETTLE_TIME: Duration = Duration::from_secs(300);
 
 /// One provider whose pool `east` has three slots of label `a` and whose pool `west` has three of label `b`.
 fn two_pools(more: &str) -> String {
@@ -95,7 +95,7 @@ async fn served_at_once(limit: &str) -> (usize, Vec<String>) {
     until("6 nodes", async || consumer.ready_nodes().await == 6).await;
     word.send_replace(false);
     let asked = [consumer.ask(&["a"]).await, consumer.ask(&["b"]).await];
-    sleep(A_WHILE).await;
+    sleep(SETTLE_TIME).await;
     let (mut served, mut why) = (0, Vec::new());
     for id in &asked {
         match consumer.request(id).await.unwrap().state {
@@ -140,7 +140,7 @@ fn a_label_of_a_dead_launcher_is_waited_for_until_its_registration_expires() {
         // It says nothing any more, and its session is not over yet.
         let dead = ForeignPool::register(&zookeeper, "cloud", &["c"]).await;
         let id = consumer.ask(&["c"]).await;
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         let waiting = consumer.request(&id).await.unwrap();
         assert_eq!((waiting.state, waiting.declined_by.len()), (RequestState::Requested, 0));
         let other = consumer.ask(&["a"]).await;
@@ -175,7 +175,7 @@ fn nodes_of_a_provider_that_cannot_start_stay_as_they_are() {
         until("the node of the other provider", async || consumer.nodes().await.len() == 5).await;
         let id = consumer.ask(&["b"]).await;
         assert_eq!(consumer.ended(&id).await.state, RequestState::Failed, "its labels are nobody's");
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         let nodes = consumer.nodes().await;
         let after: Vec<Node> = nodes.into_iter().map(|(_, node)| node).take(4).collect();
         assert_eq!(after, before);
@@ -209,7 +209,7 @@ fn a_provider_that_could_not_be_started_is_tried_again_though_no_file_changes() 
         let pools = async || consumer.count("/nodepool/components/pool").await;
         // At the start, and after a reload that replaces it.
         for cloud in ["one", "two"] {
-            sleep(A_WHILE).await;
+            sleep(SETTLE_TIME).await;
             assert_eq!(pools().await, 0);
             let id = consumer.ask(&["a"]).await;
             until("it is known why", async || {
@@ -223,7 +223,7 @@ fn a_provider_that_could_not_be_started_is_tried_again_though_no_file_changes() 
             consumer.use_up(nodes).await;
             until("its node is gone", async || consumer.nodes().await.is_empty()).await;
             is_there.store(false, Relaxed);
-            sleep(A_WHILE).await;
+            sleep(SETTLE_TIME).await;
             assert_eq!(pools().await, 1, "what runs is left alone");
             std::fs::write(&process.file, YAML.replace("cloud: fake\n", &format!("cloud: {cloud}\n"))).unwrap();
             until("the pool has left", async || pools().await == 0).await;
@@ -257,7 +257,7 @@ fn a_request_at_its_tenants_limit_is_not_overtaken_in_another_pool() {
             consumer.submit(request).await
         };
         let (large, small) = (ask(&["a", "a"]).await, ask(&["b"]).await);
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         for (id, wants, free) in [(&large, 2, 1), (&small, 1, -1)] {
             assert_eq!(consumer.request(id).await.unwrap().state, RequestState::Requested);
             let reason = format!("tenant t is at its limit: needs instances {wants}, free {free}");

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 /// Longer than any tick of a launcher: whoever wanted to do something has done it.
-const A_WHILE: Duration = Duration::from_secs(300);
+const SETTLE_TIME: Duration = Duration::from_secs(300);
 
 async fn state(consumer: &Consumer, id: &RequestId) -> RequestState {
     consumer.request(id).await.unwrap().state
@@ -36,7 +36,7 @@ async fn waits_for_the_one_before(configuration: &Value) {
     until("the pool is paused", async || is_paused(&consumer, "main").await).await;
     let never = consumer.ask(&["a", "a"]).await;
     assert_eq!(consumer.ended(&never).await.state, RequestState::Failed, "{configuration}");
-    sleep(A_WHILE).await;
+    sleep(SETTLE_TIME).await;
     assert_eq!(state(&consumer, &second).await, RequestState::Pending, "{configuration}");
     assert_eq!(consumer.nodes().await.len(), 1, "no node is made for it: {configuration}");
     let before = used[0].0.as_str().parse::<i64>().unwrap();
@@ -192,7 +192,7 @@ fn no_more_is_launched_at_a_time_than_max_concurrency_says() {
     on_paused_time(async {
         let (_zookeeper, consumer, _process) = started(&cloud(json!({"max-concurrency": 0}), json!({}))).await;
         let id = consumer.ask(&["a"]).await;
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         let request = consumer.request(&id).await.unwrap();
         assert_eq!((request.state, request.declined_by), (RequestState::Requested, vec![]));
     });
@@ -213,7 +213,7 @@ fn a_tenant_at_its_limit_waits_untouched_and_others_are_served() {
             let second = ask_as(&consumer, Some("small"), "200", &["b"]).await;
             let other = ask_as(&consumer, Some("other"), "200", &["b", "a"]).await;
             assert_eq!(consumer.ended(&other).await.state, RequestState::Fulfilled, "{limit}");
-            sleep(A_WHILE).await;
+            sleep(SETTLE_TIME).await;
             let request = consumer.request(&second).await.unwrap();
             assert_eq!((request.state, request.declined_by), (RequestState::Requested, vec![]), "{limit}");
             assert_eq!(consumer.count(&paths::request_lock(&second)).await, 0, "nobody holds it: {limit}");
@@ -234,7 +234,7 @@ fn a_label_is_kept_ready_whatever_tenants_may_not_have() {
         let (_zookeeper, consumer, _process) = started(&configuration).await;
         until("a node is ready", async || consumer.ready_nodes().await == 1).await;
         let refused = ask_as(&consumer, Some("none"), "200", &["a"]).await;
-        sleep(A_WHILE).await;
+        sleep(SETTLE_TIME).await;
         assert_eq!(state(&consumer, &refused).await, RequestState::Requested);
         assert_eq!(consumer.ready_nodes().await, 1, "an idle node is no tenant's, until one gets it");
     });

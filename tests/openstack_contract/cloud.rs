@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::support::wait;
 
 /// A real cloud on a busy machine takes its time.
-const SLOW: Duration = Duration::from_secs(300);
+const CLOUD_TIMEOUT: Duration = Duration::from_secs(300);
 /// Names begin with it, so that whoever finds something knows where it came from.
 pub const PREFIX: &str = "nodepool-contract";
 
@@ -64,7 +64,8 @@ impl Cloud {
         let auth_url = given["auth_url"].as_str().unwrap_or_else(|| panic!("{name} has no auth_url"));
         let auth_url = format!("{}/v3", auth_url.trim_end_matches('/').trim_end_matches("/v3"));
         let auth = identity(given);
-        let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(SLOW).build();
+        let http =
+            reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(CLOUD_TIMEOUT).build();
         let http = http.expect("a client without settings can be built");
         let answer = Answer::of(http.post(format!("{auth_url}/auth/tokens")).json(&auth)).await.expect(201);
         let token = answer.headers["x-subject-token"].to_str().expect("a token is text").to_owned();
@@ -135,7 +136,7 @@ impl Cloud {
 
     /// Waits until a server has left BUILD.
     pub async fn built(&self, id: &str) -> Value {
-        wait::until_some("the server to be built", SLOW, async || {
+        wait::until_some("the server to be built", CLOUD_TIMEOUT, async || {
             Some(self.server(id).await).filter(|server| server["status"] != "BUILD")
         })
         .await
@@ -151,7 +152,8 @@ impl Cloud {
     pub async fn remove(&self, id: &str) {
         let path = format!("/servers/{id}");
         self.delete("compute", &path).await.expect(204);
-        wait::until("the server to be gone", SLOW, async || self.get("compute", &path).await.status == 404).await;
+        wait::until("the server to be gone", CLOUD_TIMEOUT, async || self.get("compute", &path).await.status == 404)
+            .await;
     }
 
     pub async fn flavor(&self, name: &str) -> Value {
@@ -185,7 +187,7 @@ impl Cloud {
             self.delete(service, path).await;
         }
         for (service, path) in made {
-            wait::until(&format!("{service}{path} to be gone"), SLOW, async || {
+            wait::until(&format!("{service}{path} to be gone"), CLOUD_TIMEOUT, async || {
                 self.get(service, &path).await.status == 404
             })
             .await;

@@ -150,7 +150,7 @@ impl Book {
 
     /// From now on no more servers than that; where it falls, a while later. The file may be written again with the same limit before
     /// that.
-    pub fn limit(&self, pool: &PoolId, limit: usize, patience: Duration) {
+    pub fn limit(&self, pool: &PoolId, limit: usize, grace_period: Duration) {
         let (earlier, told) = {
             let mut pages = self.0.lock().unwrap();
             (pages.limits.insert(pool.clone(), limit), pages.told.get(pool).copied())
@@ -164,7 +164,7 @@ impl Book {
         }
         let (book, pool) = (self.clone(), pool.clone());
         actix_rt::spawn(async move {
-            tokio::time::sleep(patience).await;
+            tokio::time::sleep(grace_period).await;
             let last = book.0.lock().unwrap().limits.get(&pool).copied();
             if last == Some(limit) {
                 book.tell_limit(&pool, limit);

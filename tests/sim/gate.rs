@@ -171,8 +171,8 @@ impl Connection for Gated {
         self.ask(Kind::Write, |zk| zk.multi(ops))
     }
 
-    fn largest_transaction(&self) -> usize {
-        self.inner.largest_transaction()
+    fn max_transaction_bytes(&self) -> usize {
+        self.inner.max_transaction_bytes()
     }
 
     fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>> {

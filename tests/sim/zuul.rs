@@ -85,7 +85,7 @@ async fn one(crowd: Crowd, seed: u64, labels: &[&'static str]) {
         (0..NODES[dice.gen_range(0..NODES.len())]).map(|_| labels[dice.gen_range(0..labels.len())]).collect();
     let id = ask(&consumer, &wanted).await;
     let death = dice.gen_bool(0.03).then(|| Duration::from_secs_f64(dice.gen_range(0.0..60.0)));
-    let patience = dice.gen_bool(0.1).then(|| Duration::from_secs_f64(dice.gen_range(0.1..90.0)));
+    let cancel_after = dice.gen_bool(0.1).then(|| Duration::from_secs_f64(dice.gen_range(0.1..90.0)));
     let revisions = dice.gen_bool(0.2).then(|| StdRng::seed_from_u64(dice.r#gen()));
     let ended = tokio::select! {
         biased;
@@ -94,12 +94,12 @@ async fn one(crowd: Crowd, seed: u64, labels: &[&'static str]) {
             forget(&zookeeper, &id, &mut dice).await;
             return count(&tally.given_up);
         }
-        ended = tokio::time::timeout(patience.unwrap_or(LONGEST_WAIT), ends(&consumer, &id)) => ended,
+        ended = tokio::time::timeout(cancel_after.unwrap_or(LONGEST_WAIT), ends(&consumer, &id)) => ended,
         never = revise(&consumer, &id, revisions) => match never {},
     };
     match ended {
         Err(_) => {
-            if patience.is_none() {
+            if cancel_after.is_none() {
                 book.accuse(Violation(format!("request {id} for {wanted:?} waited for {LONGEST_WAIT:?}")));
             }
             // Changed its mind, whatever has come of the request meanwhile.

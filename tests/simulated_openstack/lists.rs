@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::wait;
 use crate::{fault, ids, listed, server, start};
 
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn a_stale_list_shows_what_was_a_while_ago() {
@@ -15,12 +15,12 @@ async fn a_stale_list_shows_what_was_a_while_ago() {
     let id = server(&cloud, "stale").await;
     assert_eq!(cloud.server(&id).await["status"], "ACTIVE");
     assert!(listed(&cloud).await.is_empty());
-    wait::until("the list to show the server", SOON, async || !listed(&cloud).await.is_empty()).await;
+    wait::until("the list to show the server", TIMEOUT, async || !listed(&cloud).await.is_empty()).await;
     cloud.delete("compute", &format!("/servers/{id}")).await.expect(204);
     cloud.get("compute", &format!("/servers/{id}")).await.expect(404);
     let answer = cloud.get("compute", "/servers/detail").await.expect(200);
     assert_eq!((&answer.get("servers")[0]["id"], &answer.get("servers")[0]["status"]), (&json!(id), &json!("ACTIVE")));
-    wait::until("the list to be empty", SOON, async || listed(&cloud).await.is_empty()).await;
+    wait::until("the list to be empty", TIMEOUT, async || listed(&cloud).await.is_empty()).await;
     simulated.knobs(json!({"stale_lists_s": 0})).await;
     assert!(listed(&cloud).await.is_empty());
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::wait;
 use crate::{listed, server, start};
 
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn every_nth_server_fails_to_boot() {
@@ -41,7 +41,7 @@ async fn servers_stick_while_they_are_built_or_deleted() {
 async fn servers_vanish_by_themselves() {
     let (simulated, cloud) = start(&["--boot-time-s", "0", "--vanish-every", "1", "--vanish-after-s", "0.2"]).await;
     let id = server(&cloud, "vanishing").await;
-    wait::until("the server to vanish", SOON, async || listed(&cloud).await.is_empty()).await;
+    wait::until("the server to vanish", TIMEOUT, async || listed(&cloud).await.is_empty()).await;
     cloud.get("compute", &format!("/servers/{id}")).await.expect(404);
     assert_eq!(simulated.state().await["ports"], 0);
 }

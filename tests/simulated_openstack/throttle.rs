@@ -10,7 +10,7 @@ use crate::start;
 use crate::support::real::tls;
 use crate::support::wait;
 
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn calls_are_throttled_every_nth_and_above_a_rate() {
@@ -24,13 +24,13 @@ async fn calls_are_throttled_every_nth_and_above_a_rate() {
     }
     assert_eq!(refused.iter().filter(|refused| **refused).count(), 2, "{refused:?}");
     simulated.knobs(json!({"throttle_every": 0, "throttle_above_per_s": 1, "throttle_status": 413})).await;
-    let answer = wait::until_some("a refused call", SOON, async || {
+    let answer = wait::until_some("a refused call", TIMEOUT, async || {
         Some(cloud.get("compute", "/servers").await).filter(|answer| answer.status != 200)
     })
     .await;
     let answer = answer.expect(413);
     assert_eq!(answer.get("overLimit")["retryAfter"], "7");
-    wait::until("a call that is let through", SOON, async || cloud.get("compute", "/servers").await.status == 200)
+    wait::until("a call that is let through", TIMEOUT, async || cloud.get("compute", "/servers").await.status == 200)
         .await;
     assert!(simulated.state().await["throttled"].as_u64().unwrap() >= 3);
 }
@@ -51,7 +51,7 @@ async fn calls_take_as_long_as_they_are_told() {
 #[tokio::test]
 async fn tokens_end_when_they_expire_and_when_they_are_revoked() {
     let (simulated, cloud) = start(&["--token-lifetime-s", "0.5"]).await;
-    wait::until("the token to expire", SOON, async || cloud.get("compute", "/servers").await.status == 401).await;
+    wait::until("the token to expire", TIMEOUT, async || cloud.get("compute", "/servers").await.status == 401).await;
     simulated.knobs(json!({"token_lifetime_s": 3600})).await;
     let cloud = Cloud::connect(&simulated.clouds_yaml(), "simulated").await;
     cloud.get("compute", "/servers").await.expect(200);

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use zookeeper_server::types::{CreateMode, ZkError};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a server does with a connection.
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +139,7 @@ async fn a_read_only_server_is_named_and_its_sessions_wait_for_the_ensemble() {
     zk.create("/mine", Bytes::new(), CreateMode::Ephemeral).await.unwrap();
     ensemble.kill(0);
     ensemble.kill(1);
-    wait::until("the last server to be read-only", PATIENCE, async || {
+    wait::until("the last server to be read-only", TIMEOUT, async || {
         ensemble.servers[2].role().await.as_deref() == Some("read-only")
     })
     .await;
@@ -151,7 +151,7 @@ async fn a_read_only_server_is_named_and_its_sessions_wait_for_the_ensemble() {
     assert!(matches!(set, Err(ZkError::Unknown(_) | ZkError::ReadOnly)), "{set:?}");
     // Not yet thirty seconds gone: with the ensemble the session comes back.
     ensemble.start_again(0).await;
-    wait::until("the session to go on", PATIENCE, async || {
+    wait::until("the session to go on", TIMEOUT, async || {
         zk.exists("/mine").await.is_ok_and(|stat| stat.is_some_and(|stat| stat.ephemeral_owner == zk.session_id()))
     })
     .await;

@@ -11,7 +11,7 @@ use nodepool_zk::{Connection, Zk, paths};
 use serde_json::json;
 use std::sync::Arc;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Our client and a kazoo below one chroot of their own.
 struct KazooPair {
@@ -36,7 +36,7 @@ impl KazooPair {
     }
 
     async fn has_contenders(&self, directory: &str, count: usize) {
-        wait::until("contenders", PATIENCE, async || self.contenders(directory).await.len() == count).await;
+        wait::until("contenders", TIMEOUT, async || self.contenders(directory).await.len() == count).await;
     }
 }
 
@@ -100,7 +100,7 @@ async fn we_wait_for_kazoo_and_kazoo_for_us_in_the_order_of_arrival() {
     pair.has_contenders(&directory, 3).await;
     let last = tokio::spawn({
         let (zk, directory) = (pair.zk(), directory.clone());
-        async move { lock::lock_within(&zk, &directory, "nl01-2", PATIENCE).await.unwrap().expect("in time") }
+        async move { lock::lock_within(&zk, &directory, "nl01-2", TIMEOUT).await.unwrap().expect("in time") }
     });
     pair.has_contenders(&directory, 4).await;
     let listed = pair.kazoo.ask(json!({"do": "contenders", "path": directory})).await;
@@ -110,7 +110,7 @@ async fn we_wait_for_kazoo_and_kazoo_for_us_in_the_order_of_arrival() {
     let held = first.await.unwrap();
     assert!(!last.is_finished());
     held.release().await.unwrap();
-    assert_eq!(second.answer(PATIENCE).await, Ok(json!(true)));
+    assert_eq!(second.answer(TIMEOUT).await, Ok(json!(true)));
     assert!(!last.is_finished());
     second.ask(release).await;
     last.await.unwrap().release().await.unwrap();

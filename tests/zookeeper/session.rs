@@ -12,7 +12,7 @@ use nodepool_zk::{Connection, Reply, SessionState, Zk};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use zookeeper_server::types::{CreateMode, EventKind, ZkError};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Servers that grant sessions of 0.4 to 60 seconds.
 fn settings() -> Options {
@@ -32,7 +32,7 @@ fn options_of(addresses: &str) -> ConnectOptions {
 
 /// The index of the server that a session is connected to.
 async fn server_of_session(ensemble: &Ensemble, session_id: i64) -> usize {
-    wait::until_some("the session to be somewhere", PATIENCE, async || {
+    wait::until_some("the session to be somewhere", TIMEOUT, async || {
         for (index, server) in ensemble.servers.iter().enumerate() {
             let Ok(mut stream) = tokio::net::TcpStream::connect(server.plain_address()).await else { continue };
             let mut answer = String::new();
@@ -120,8 +120,8 @@ impl SessionHarness {
         assert_eq!(self.zk.session_id(), self.session_id);
         let stat = again(|| self.zk.exists(&self.ephemeral)).await.unwrap().expect("the ephemeral survives");
         assert_eq!(stat.ephemeral_owner, self.session_id);
-        let other = wait::until_some("another session", PATIENCE, async || connect(options.clone()).await.ok()).await;
-        wait::until("an event of another session's write", PATIENCE, async || {
+        let other = wait::until_some("another session", TIMEOUT, async || connect(options.clone()).await.ok()).await;
+        wait::until("an event of another session's write", TIMEOUT, async || {
             let name = "/watched/n-";
             let (path, _) = again(|| other.create(name, Bytes::new(), CreateMode::PersistentSequential)).await.unwrap();
             // What is written while the connection is away is told by a resync, not by an event.
@@ -134,7 +134,7 @@ impl SessionHarness {
 
 /// Asks until there is an answer; for what may be done twice.
 async fn again<T>(mut ask: impl FnMut() -> Reply<T>) -> Result<T, ZkError> {
-    wait::until_some("an answer", PATIENCE, async || match ask().await {
+    wait::until_some("an answer", TIMEOUT, async || match ask().await {
         Err(ZkError::Unknown(_)) => None,
         answer => Some(answer),
     })
@@ -195,7 +195,7 @@ async fn a_session_outlives_an_outage_longer_than_the_crate_believes() {
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     server.start_again().await;
     // Made while suspended, sent in order as soon as there is a connection, which took less than the session timeout.
-    wait::until("a request to get through", PATIENCE, async || {
+    wait::until("a request to get through", TIMEOUT, async || {
         let created = harness.zk.create("/watched/late", Bytes::new(), CreateMode::Persistent);
         let read = harness.zk.get("/watched/late");
         let _ = created.await;
@@ -215,7 +215,7 @@ async fn a_session_that_somebody_ended_is_expired_for_good() {
     let mut harness = SessionHarness::start(options_of(&server.address())).await;
     // Whoever knows the credentials can end the session. Our client takes it back when it can, hence the repetition.
     let state = harness.zk.session();
-    wait::until("the thief to end the session", PATIENCE, async || {
+    wait::until("the thief to end the session", TIMEOUT, async || {
         let thief = zookeeper_client::Client::connector().with_session(harness.zk.credentials()).with_fail_eagerly();
         drop(thief.connect(&server.address()).await);
         *state.borrow() == SessionState::Expired

@@ -18,16 +18,16 @@ use crate::jute::Malformed;
 use crate::protocol::{FRAME_LIMIT, decode_call, decode_hello};
 
 /// Time for a new connection to say what it wants.
-const GREETING_DEADLINE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for one write to make progress.
-const WRITE_DEADLINE: Duration = Duration::from_secs(30);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for a connection to be closed politely.
-const FAREWELL_DEADLINE: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Requests under way, weighted: reads of data count `READ_WEIGHT`, so at most 32 large answers wait for a client.
-const IN_FLIGHT: u32 = 256;
+const MAX_IN_FLIGHT: u32 = 256;
 const READ_WEIGHT: u32 = 8;
 /// Bytes of watch events that may wait. Answers are bounded by the requests under way; events have no other bound.
-const EVENT_BYTES: usize = 8 * 1024 * 1024;
+const MAX_EVENT_BYTES: usize = 8 * 1024 * 1024;
 /// How much is gathered for one write.
 const WRITE_CHUNK: usize = 64 * 1024;
 
@@ -74,7 +74,7 @@ impl Outbox {
 
     pub fn event(&self, frame: Bytes) -> ControlFlow<()> {
         let waiting = self.gauge.event_bytes.fetch_add(frame.len(), Ordering::Relaxed) + frame.len();
-        if waiting > EVENT_BYTES {
+        if waiting > MAX_EVENT_BYTES {
             return self.hang_up("it does not read its watch events");
         }
         self.send(Outgoing::Event(frame))
@@ -122,7 +122,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let (mut reader, mut writer) = tokio::io::split(stream);
-    let first = match timeout(GREETING_DEADLINE, read_length(&mut reader)).await {
+    let first = match timeout(CONNECT_TIMEOUT, read_length(&mut reader)).await {
         Err(_) => return Err(LinkError::Silent),
         Ok(Ok(Some(first))) => first,
         Ok(other) => return other.map(drop),
@@ -131,13 +131,13 @@ where
         writer.write_all(answer.as_bytes()).await?;
         return Ok(writer.shutdown().await?);
     }
-    let frame = match timeout(GREETING_DEADLINE, read_body(&mut reader, first)).await {
+    let frame = match timeout(CONNECT_TIMEOUT, read_body(&mut reader, first)).await {
         Err(_) => return Err(LinkError::Silent),
         Ok(frame) => frame?,
     };
     let hello = decode_hello(&frame)?;
     let (outbox, mut outlet) = outbox();
-    let room = Room { free: Semaphore::new(IN_FLIGHT as usize), taken: Mutex::default() };
+    let room = Room { free: Semaphore::new(MAX_IN_FLIGHT as usize), taken: Mutex::default() };
     if engine.send(Message::Opened { link, outbox }).await.is_err() {
         return Ok(()); // the server is stopping
     }
@@ -149,7 +149,7 @@ where
         () = gauge.hang_up.notified() => Ok(()),
     };
     drop(engine.send(Message::Input(Input::Gone { link })).await);
-    drop(timeout(FAREWELL_DEADLINE, writer.shutdown()).await); // it may not be reading any more
+    drop(timeout(CLOSE_TIMEOUT, writer.shutdown()).await); // it may not be reading any more
     gauge.reason.get().map_or(ended, |reason| Err(LinkError::HungUp(reason)))
 }
 
@@ -248,8 +248,8 @@ async fn write_frames(
             }
             next = if chunk.len() < WRITE_CHUNK && !last { outlet.frames.try_recv().ok() } else { None };
         }
-        timeout(WRITE_DEADLINE, writer.write_all(&chunk)).await.map_err(|_| LinkError::Stuck)??;
-        timeout(WRITE_DEADLINE, writer.flush()).await.map_err(|_| LinkError::Stuck)??;
+        timeout(WRITE_TIMEOUT, writer.write_all(&chunk)).await.map_err(|_| LinkError::Stuck)??;
+        timeout(WRITE_TIMEOUT, writer.flush()).await.map_err(|_| LinkError::Stuck)??;
         chunk.clear();
         outlet.gauge.event_bytes.fetch_sub(event_bytes, Ordering::Relaxed);
         room.give_back(replies);

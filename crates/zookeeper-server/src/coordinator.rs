@@ -15,7 +15,7 @@ pub const WATCH_LIMIT: usize = 250_000;
 /// How much one `multiRead` may answer.
 const MULTI_READ_LIMIT: usize = 4 * 1024 * 1024;
 /// When the server itself was silent for longer than this, sessions get the time back.
-const OWN_PAUSE_MS: u64 = 2_000;
+const SERVER_STALL_MS: u64 = 2_000;
 
 /// One network connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -157,7 +157,7 @@ impl Coordinator {
     fn tick(&mut self, now: Moment) {
         let silent_ms = now.passed_ms.saturating_sub(self.last_tick_ms);
         self.last_tick_ms = now.passed_ms;
-        if silent_ms > OWN_PAUSE_MS {
+        if silent_ms > SERVER_STALL_MS {
             // This process or the disk stood still, not the clients.
             self.present.values_mut().for_each(|presence| presence.give_back(silent_ms));
         }
@@ -377,7 +377,7 @@ impl Coordinator {
 }
 
 /// So many pauses in a row, in which a client with a connection was not heard, do not count against it.
-const MOST_PAUSES: u32 = 3;
+const MAX_PAUSES: u32 = 3;
 
 impl Presence {
     fn new(timeout_ms: i32, now: Moment) -> Self {
@@ -399,7 +399,7 @@ impl Presence {
         let later_ms = self.expires_ms + silent_ms;
         if self.link.is_none() {
             self.expires_ms = later_ms.min(self.latest_ms).max(self.expires_ms);
-        } else if self.pauses < MOST_PAUSES {
+        } else if self.pauses < MAX_PAUSES {
             (self.expires_ms, self.pauses) = (later_ms, self.pauses + 1);
         }
     }

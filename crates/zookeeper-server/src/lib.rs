@@ -34,13 +34,13 @@ use engine::{Engine, Message};
 use store::{Store, StoreError};
 
 /// How often sessions are looked at for expiry.
-const TICK: Duration = Duration::from_millis(250);
+const TICK_INTERVAL: Duration = Duration::from_millis(250);
 /// Time for a TLS handshake.
-const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections served at once; more wait to be accepted.
-const CONNECTIONS: usize = 1_024;
+const MAX_CONNECTIONS: usize = 1_024;
 /// Messages that wait for the engine; each connection also bounds its own.
-const INBOX: usize = 16_384;
+const INBOX_CAPACITY: usize = 16_384;
 
 /// PEM files for a client: its certificate, its key and the authority that signed the server's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl EmbeddedServer {
             .mode(0o700)
             .create(&data_dir)
             .map_err(|source| EmbeddedError::Directory { path: data_dir.clone(), source })?;
-        let (inbox, received) = mpsc::channel(INBOX);
+        let (inbox, received) = mpsc::channel(INBOX_CAPACITY);
         let failure = start_engine(&data_dir, now_ms, received).await?;
         let (tls_files, tls_config) = certificates::prepare(&data_dir)?;
         let (plain, tls) = ports::listen(&data_dir, first_port)
@@ -110,7 +110,7 @@ impl EmbeddedServer {
         let door = Door {
             engine: inbox.clone(),
             stopping,
-            room: Arc::new(Semaphore::new(CONNECTIONS)),
+            room: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             next_link: Arc::new(AtomicU64::new(1)),
         };
         let mut tasks = JoinSet::new();
@@ -205,7 +205,7 @@ impl Drop for Guard {
 }
 
 async fn tick(engine: mpsc::Sender<Message>, mut stopping: watch::Receiver<bool>) {
-    let mut ticks = interval(TICK);
+    let mut ticks = interval(TICK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -250,7 +250,7 @@ impl Door {
                 Err(error) => {
                     // Out of file descriptors, most likely: let some connections end first.
                     warn!(%error, "embedded coordinator cannot accept a connection");
-                    tokio::time::sleep(TICK).await;
+                    tokio::time::sleep(TICK_INTERVAL).await;
                 }
             }
         }
@@ -270,7 +270,7 @@ impl Door {
         }
         let ended = match tls {
             None => client_connection::serve(stream, link, self.engine).await,
-            Some(acceptor) => match timeout(HANDSHAKE_DEADLINE, acceptor.accept(stream)).await {
+            Some(acceptor) => match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
                 Ok(Ok(stream)) => client_connection::serve(stream, link, self.engine).await,
                 Ok(Err(error)) => return warn!(%peer, %error, "TLS handshake with a client failed"),
                 Err(_) => Err(LinkError::Silent),

@@ -10,7 +10,7 @@ use tracing::warn;
 
 const FILE_NAME: &str = "ports";
 /// How many ports are tried from the first one on.
-const TRIES: u16 = 200;
+const MAX_PORTS_TRIED: u16 = 200;
 
 /// A plain and a TLS listener. Port 0 asks for any two free ones.
 pub async fn listen(data_dir: &Path, first_port: u16) -> std::io::Result<Option<(TcpListener, TcpListener)>> {
@@ -20,7 +20,7 @@ pub async fn listen(data_dir: &Path, first_port: u16) -> std::io::Result<Option<
         None => (None, None),
     };
     let mut port = first_port;
-    for _ in 0..TRIES {
+    for _ in 0..MAX_PORTS_TRIED {
         if plain.is_none() {
             plain = bind(port).await?;
         } else if tls.is_none() {

@@ -34,7 +34,7 @@ pub struct Workshop {
     pub maker: Arc<dyn ImageMaker>,
     pub samples: SampleSink,
     /// Between two looks whether a build that is under way is still wanted.
-    pub poll: Seconds,
+    pub poll_interval: Seconds,
 }
 
 /// What the configuration says of the build of one image, at its beginning.
@@ -127,7 +127,7 @@ async fn make(
     info!(target: "nodepool.builder.BuildWorker", "Running {}", shown(&run.command));
     info!(target: "nodepool.builder.BuildWorker", "Logging to {}", run.log.display());
     let began = Instant::now();
-    let in_vain = is_in_vain(store, key, workshop.poll).boxed();
+    let in_vain = is_in_vain(store, key, workshop.poll_interval).boxed();
     let ended = workshop.maker.make(&run, in_vain).await.map_err(|error| error.to_string())?;
     let (code, timed_out) = match ended {
         DibEnd::Status(code) => (code, false),
@@ -155,9 +155,9 @@ async fn make(
 }
 
 /// Resolves when nobody will ever use the build.
-async fn is_in_vain(store: &Store, key: &BuildKey, poll: Seconds) {
+async fn is_in_vain(store: &Store, key: &BuildKey, poll_interval: Seconds) {
     loop {
-        tokio::time::sleep(poll.to_duration()).await;
+        tokio::time::sleep(poll_interval.to_duration()).await;
         let is_going = store.mirror().look(|snapshot| {
             let build = snapshot.images.build(key);
             snapshot.connected && build.is_none_or(|stored| stored.record.state != BuildState::Building)

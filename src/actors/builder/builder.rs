@@ -12,7 +12,7 @@ use super::fake_dib;
 use super::image_cleanup_worker::{ImageCleanupParts, ImageCleanupWorker};
 use super::upload_worker::{self, UploadWorker, UploadWorkerParts};
 use super::work_queue::Desk;
-use crate::actors::launcher::launcher::REGISTER_AGAIN;
+use crate::actors::launcher::launcher::REGISTER_RETRY_INTERVAL;
 use crate::actors::process::config_files::Loaded;
 use crate::actors::process::config_watch::ConfigWatch;
 use crate::actors::process::context::{SessionEnd, Shared, Stop};
@@ -44,7 +44,7 @@ pub struct BuilderOptions {
     /// Before an image whose build has failed is built again.
     pub build_interval: Seconds,
     /// Between two looks whether a build that is under way is still wanted.
-    pub build_poll: Seconds,
+    pub build_poll_interval: Seconds,
     /// Before an upload that has failed is tried again.
     pub upload_interval: Seconds,
     /// Between two uploads of one worker.
@@ -63,7 +63,7 @@ impl Default for BuilderOptions {
             build_workers: 1,
             upload_workers: 4,
             build_interval: Seconds(10.0),
-            build_poll: Seconds(30.0),
+            build_poll_interval: Seconds(30.0),
             upload_interval: Seconds(10.0),
             upload_rest: Seconds::ZERO,
             hook_timeout: Seconds(3600.0),
@@ -238,7 +238,7 @@ impl Builder {
             maker: self.life.maker.clone(),
             images: ImagesDir::new(images),
             samples: self.shared.samples.clone(),
-            poll: self.life.options.build_poll,
+            poll_interval: self.life.options.build_poll_interval,
         };
         for number in 0..self.life.options.build_workers {
             self.start_build_worker(number, workshop.clone());
@@ -307,7 +307,7 @@ impl Builder {
     /// Builders of Nodepool 11 stay `stopped` all their lives, and nobody minds.
     fn register(&self, ctx: &mut Context<Self>) {
         let record = self.shared.identity.component(ComponentKind::Builder, None);
-        let registering = registration::register(self.store.clone(), record, REGISTER_AGAIN);
+        let registering = registration::register(self.store.clone(), record, REGISTER_RETRY_INTERVAL);
         ctx.spawn(registering.into_actor(self));
     }
 

@@ -36,9 +36,9 @@ use nodepool_policy::invariants::images::of_retirement;
 use nodepool_zk::txn::store::Store;
 
 /// An upload without a lock is left for so long at least to a builder that has its file, and may be starting anew.
-const GRACE: Duration = Duration::from_secs(10);
+const STALE_GRACE_PERIOD: Duration = Duration::from_secs(10);
 /// Uploads of one provider that go at a time: each may ask its cloud for all images.
-const AT_ONCE: usize = 8;
+const MAX_DELETIONS_PER_PROVIDER: usize = 8;
 
 pub struct ImageCleanupParts {
     pub config: Arc<Config>,
@@ -183,7 +183,7 @@ impl ImageCleanupWorker {
 
     /// How long an upload without a lock is left to whoever may go on with it.
     fn grace(&self) -> Duration {
-        self.parts.interval.to_duration().max(GRACE)
+        self.parts.interval.to_duration().max(STALE_GRACE_PERIOD)
     }
 
     fn begin(&mut self, retirement: Retirement, pass: Pass, ctx: &mut Context<Self>) {
@@ -192,7 +192,9 @@ impl ImageCleanupWorker {
             return;
         }
         let asked = retirement.provider().cloned();
-        if asked.is_some() && self.going.values().filter(|provider| **provider == asked).count() >= AT_ONCE {
+        if asked.is_some()
+            && self.going.values().filter(|provider| **provider == asked).count() >= MAX_DELETIONS_PER_PROVIDER
+        {
             // It is looked at again when one of these has gone.
             self.reconcile_again |= pass == Pass::Whole;
             return;

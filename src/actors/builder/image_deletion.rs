@@ -23,13 +23,13 @@ use nodepool_zk::locks::lock::Lock;
 use nodepool_zk::txn::store::Store;
 
 /// A cloud that takes longer is asked again later.
-const PATIENCE: Duration = Duration::from_secs(600);
+const CLOUD_TIMEOUT: Duration = Duration::from_secs(600);
 /// Between two looks for what a dead builder may have asked a cloud for: that may take effect a little after its death.
-const LATE: Duration = Duration::from_secs(10);
+const LATE_EFFECT_DELAY: Duration = Duration::from_secs(10);
 /// Between two looks whether a build that was left running has ended.
-const POLL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// An upload that has failed so long ago has nothing under way any more.
-const RECENT: Seconds = Seconds(60.0);
+const RECENT_FAILURE_AGE: Seconds = Seconds(60.0);
 
 /// Deletes an upload: marked first, so that nobody boots from it any more. One that has failed, and of which no image is known, stays
 /// as it is until its cloud has said that there is none: the next attempt goes on with its record (`Store::begin_upload`).
@@ -48,7 +48,7 @@ pub async fn delete_upload(
     let lock = store.retire_upload(&key, stored.version, change).await?;
     // Attempts of which nobody has heard may have left other images than the one that the record names, also of one that is ready: what
     // a dead builder had asked for may have come after all looks for it. What was asked for a moment ago may take effect a little late.
-    let is_recent = record.external_name.is_none() && clock::now() - stored.record.state_time < RECENT;
+    let is_recent = record.external_name.is_none() && clock::now() - stored.record.state_time < RECENT_FAILURE_AGE;
     let looks = if is_recent { 2 } else { 1 };
     delete_from_cloud(&store, &counter, lock, &key, &record, looks).await
 }
@@ -66,7 +66,7 @@ async fn delete_from_cloud(
             let (image, build, provider) = (&key.image, &key.build, &key.provider);
             invariant_guard::kept(store.mirror().look(|snapshot| of_image_deletion(id, key, &snapshot.images)))?;
             info!(target: "nodepool.builder.CleanupWorker.0", "Deleting image build {image}-{build} from {provider}");
-            counter.delete_image(id, PATIENCE).await.map_err(|error| {
+            counter.delete_image(id, CLOUD_TIMEOUT).await.map_err(|error| {
                 let name = record.external_name.clone().unwrap_or_else(|| id.to_string());
                 warn!(target: "nodepool.builder.CleanupWorker.0", "Unable to delete image {name} from {provider}: {error}");
                 WriteError::Failed(error)
@@ -122,7 +122,7 @@ async fn end_stale_upload_of(
 async fn delete_others(store: &Store, counter: &Counter, key: &UploadKey, looks: usize) -> Result<(), WriteError> {
     for look in 0..looks {
         if look > 0 {
-            tokio::time::sleep(LATE).await;
+            tokio::time::sleep(LATE_EFFECT_DELAY).await;
         }
         delete_what_bears_its_marks(store, counter, key).await?;
     }
@@ -131,7 +131,7 @@ async fn delete_others(store: &Store, counter: &Counter, key: &UploadKey, looks:
 
 async fn delete_what_bears_its_marks(store: &Store, counter: &Counter, key: &UploadKey) -> Result<(), WriteError> {
     let marks = key.marks();
-    let listed = match tokio::time::timeout(PATIENCE, counter.run(Job::ListImages)).await {
+    let listed = match tokio::time::timeout(CLOUD_TIMEOUT, counter.run(Job::ListImages)).await {
         Ok(Ok(Outcome::Images(images))) => images,
         Ok(Ok(_)) => Vec::new(),
         Ok(Err(error)) => return Err(WriteError::Failed(format!("cannot list images: {error}"))),
@@ -139,7 +139,7 @@ async fn delete_what_bears_its_marks(store: &Store, counter: &Counter, key: &Upl
     };
     for image in listed.iter().filter(|image| image.bears(&marks)) {
         invariant_guard::kept(store.mirror().look(|snapshot| of_image_deletion(&image.id, key, &snapshot.images)))?;
-        counter.delete_image(&image.id, PATIENCE).await.map_err(WriteError::Failed)?;
+        counter.delete_image(&image.id, CLOUD_TIMEOUT).await.map_err(WriteError::Failed)?;
     }
     Ok(())
 }
@@ -216,8 +216,8 @@ async fn remove_files(view: &FilesView, key: &BuildKey) -> Result<(), String> {
     };
     let begun = Instant::now();
     if look(ImagesDir::ask_to_end).await? {
-        while begun.elapsed() < process_group::GRACE && look(ImagesDir::is_being_made).await? {
-            tokio::time::sleep(POLL).await;
+        while begun.elapsed() < process_group::GRACE_PERIOD && look(ImagesDir::is_being_made).await? {
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
     let (images, key) = (view.images.clone(), key.clone());

@@ -30,13 +30,13 @@ use nodepool_zk::txn::image_upload::UploadGrant;
 use nodepool_zk::txn::store::Store;
 
 /// Between two notes of how far an upload is.
-const PROGRESS: Duration = Duration::from_secs(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// A cloud that tells us again and again to come later holds up a worker no longer than this; one that stores an image needs an hour.
-const PATIENCE: Duration = Duration::from_secs(2 * 3600);
+const MIN_STALL_TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 /// And no longer than this beyond the time that it is given for what it was sent.
-const BEYOND: Duration = Duration::from_secs(3600);
+const STALL_MARGIN: Duration = Duration::from_secs(3600);
 /// A cloud has so long for the removal of what a failed upload has left; then the clean-up goes on with it.
-const REMOVAL: Duration = Duration::from_secs(60);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What an upload needs to know besides what is uploaded where.
 #[derive(Clone)]
@@ -196,8 +196,8 @@ async fn carry(
     let sending =
         ImageUpload { external_name: Some(order.name.clone()), format: Some(shipment.format.clone()), ..begun };
     let mut known = grant.begun_before.as_ref().and_then(|before| before.external_id.clone());
-    let patience = PATIENCE.max(shipment.timeout.to_duration() + BEYOND);
-    let failure = match send(carrier, grant, &sending, order, patience, &mut known).await {
+    let stall_timeout = MIN_STALL_TIMEOUT.max(shipment.timeout.to_duration() + STALL_MARGIN);
+    let failure = match send(carrier, grant, &sending, order, stall_timeout, &mut known).await {
         Ok(id) => {
             known = Some(id.clone());
             match call_hook(carrier, shipment, freight, &id).await {
@@ -255,7 +255,7 @@ async fn send(
     grant: &mut UploadGrant,
     sending: &ImageUpload,
     order: UploadOrder,
-    patience: Duration,
+    stall_timeout: Duration,
     known: &mut Option<ExternalId>,
 ) -> Result<ExternalId, CloudError> {
     let (progress, size) = (order.progress.clone(), order.size);
@@ -282,13 +282,13 @@ async fn send(
                 JobEvent::Finished(Ok(_)) => return Err(CloudError::given_up("the upload ended without an image")),
                 JobEvent::Finished(Err(error)) => return Err(error),
             },
-            () = tokio::time::sleep(PROGRESS) => {
+            () = tokio::time::sleep(PROGRESS_INTERVAL) => {
                 let bytes = progress.get();
                 if bytes > most {
                     (most, moved) = (bytes, Instant::now());
                 }
-                if moved.elapsed() > patience {
-                    return Err(CloudError::given_up(format!("no further than byte {most} for {} s", patience.as_secs())));
+                if moved.elapsed() > stall_timeout {
+                    return Err(CloudError::given_up(format!("no further than byte {most} for {} s", stall_timeout.as_secs())));
                 }
                 if bytes != shown && bytes > 0 {
                     shown = bytes;
@@ -323,7 +323,7 @@ async fn call_hook(carrier: &Carrier, shipment: &Shipment, freight: &Freight, id
 
 /// False where the image is still there.
 async fn remove(carrier: &Carrier, id: &ExternalId) -> bool {
-    let deleted = carrier.counter.delete_image(id, REMOVAL).await;
+    let deleted = carrier.counter.delete_image(id, REMOVAL_TIMEOUT).await;
     if let Err(error) = &deleted {
         let provider = &carrier.counter.provider.provider;
         warn!(target: "nodepool.builder.UploadWorker", %provider, "Unable to delete image {id}: {error}");

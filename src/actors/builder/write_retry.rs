@@ -9,9 +9,9 @@ use nodepool_zk::SessionState;
 use nodepool_zk::txn::store::Store;
 
 /// Between two attempts to record an end that ZooKeeper has not taken.
-const AGAIN: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// So many in a row are no accident.
-const REFUSALS: u32 = 60;
+const MAX_FAILURES: u32 = 60;
 
 /// Over lost connections: with the session go its locks, and then what was to be recorded is nobody's.
 pub async fn record(
@@ -20,21 +20,21 @@ pub async fn record(
     mut write: impl AsyncFnMut() -> Result<(), WriteError>,
 ) -> Result<(), WriteError> {
     let mut session = store.zk().session();
-    let mut refused = 0;
+    let mut failures = 0;
     loop {
         match write().await {
             Err(WriteError::Failed(error)) => {
                 warn!(target: "nodepool.builder", what, error, "cannot be recorded; trying again");
                 // With a connection it is not the connection that is missing.
-                refused = if *session.borrow() == SessionState::Connected { refused + 1 } else { 0 };
-                if refused >= REFUSALS {
+                failures = if *session.borrow() == SessionState::Connected { failures + 1 } else { 0 };
+                if failures >= MAX_FAILURES {
                     return Err(WriteError::Failed(error));
                 }
                 match session.wait_for(|state| *state != SessionState::Suspended).await {
                     Ok(state) if *state == SessionState::Connected => {}
                     _ => return Err(WriteError::SessionOver),
                 }
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
             ended => return ended,
         }

@@ -36,9 +36,9 @@ pub struct CleanupWorkerParts {
     pub providers: BTreeMap<ProviderName, ProviderHandle>,
     pub store: Store,
     /// Interval of the slow rules.
-    pub sweep: Duration,
+    pub sweep_interval: Duration,
     /// Safety net of the rules that events wake.
-    pub tick: Duration,
+    pub tick_interval: Duration,
     /// Age at which the lock directory of a request that is gone is removed.
     pub lock_age: Seconds,
     pub guard: PanicGuard,
@@ -71,7 +71,7 @@ impl CleanupWorker {
         triggers.watch_facts(parts.providers.values().map(|provider| provider.facts.clone()).collect());
         Self {
             planner: CleanupPlanner::new(parts.lock_age)
-                .with_rest(Seconds(parts.tick.as_secs_f64()))
+                .with_rest(Seconds(parts.tick_interval.as_secs_f64()))
                 .with_name(&parts.name),
             triggers,
             facts: BTreeMap::new(),
@@ -253,8 +253,8 @@ impl Actor for CleanupWorker {
         self.registration = Some(self.parts.dumps.register("CleanupWorker", "", ctx.address().downgrade().recipient()));
         Self::start_reconciler(ctx);
         self.feed(Event::Sweep, ctx);
-        self.errands.every(ctx, self.parts.sweep, |act, ctx| act.feed(Event::Sweep, ctx));
-        self.errands.every(ctx, self.parts.tick, |act, ctx| {
+        self.errands.every(ctx, self.parts.sweep_interval, |act, ctx| act.feed(Event::Sweep, ctx));
+        self.errands.every(ctx, self.parts.tick_interval, |act, ctx| {
             act.give_up_deletions(ctx);
             act.feed(Event::Wake, ctx);
         });

@@ -40,7 +40,7 @@ use nodepool_zk::txn::store::Store;
 use nodepool_zk::{SessionState, Zk};
 
 /// Between two attempts to register.
-pub const REGISTER_AGAIN: Duration = Duration::from_secs(1);
+pub const REGISTER_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Grows the tree, and waits for what ends it.
 pub async fn run_session(zk: Zk, shared: Arc<Shared>, loaded: Loaded) -> SessionEnd {
@@ -204,7 +204,7 @@ impl Launcher {
             busy: self.busy.entry(id.provider.clone()).or_default().clone(),
             board: self.board.clone(),
             store: self.store.clone(),
-            tick: self.shared.options.watermark_sleep.to_duration(),
+            tick_interval: self.shared.options.watermark_sleep.to_duration(),
             guard: self.panics.guard(format!("PoolWorker {id}")),
             samples: self.shared.samples.clone(),
             tracer: self.shared.tracer.clone(),
@@ -225,8 +225,8 @@ impl Launcher {
             config: self.config.clone(),
             providers: self.providers.clone(),
             store: self.store.clone(),
-            sweep: options.cleanup_interval.to_duration(),
-            tick: options.delete_interval.to_duration(),
+            sweep_interval: options.cleanup_interval.to_duration(),
+            tick_interval: options.delete_interval.to_duration(),
             lock_age: options.lock_cleanup,
             guard: self.panics.guard("CleanupWorker"),
             dumps: self.shared.registry.clone(),
@@ -240,7 +240,7 @@ impl Launcher {
             config: self.config.clone(),
             providers: self.providers.clone(),
             store: self.store.clone(),
-            sweep: self.shared.options.cleanup_interval.to_duration(),
+            sweep_interval: self.shared.options.cleanup_interval.to_duration(),
             samples: self.shared.samples.clone(),
             guard: self.panics.guard("LeakWorker"),
             dumps: self.shared.registry.clone(),
@@ -260,7 +260,7 @@ impl Launcher {
 
     fn register(&self, ctx: &mut Context<Self>) {
         let record = self.shared.identity.component(ComponentKind::Launcher, self.shared.webapp.clone());
-        let registering = registration::register(self.store.clone(), record, REGISTER_AGAIN);
+        let registering = registration::register(self.store.clone(), record, REGISTER_RETRY_INTERVAL);
         ctx.spawn(registering.into_actor(self));
     }
 

@@ -32,7 +32,7 @@ pub struct LeakWorkerParts {
     pub providers: BTreeMap<ProviderName, ProviderHandle>,
     pub store: Store,
     /// Between two sweeps.
-    pub sweep: Duration,
+    pub sweep_interval: Duration,
     pub samples: SampleSink,
     pub guard: PanicGuard,
     pub dumps: crate::actors::runtime::dump::Registry,
@@ -245,7 +245,7 @@ impl Actor for LeakWorker {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.registration = Some(self.parts.dumps.register("LeakWorker", "", ctx.address().downgrade().recipient()));
-        ctx.run_interval(self.parts.sweep, |act, ctx| {
+        ctx.run_interval(self.parts.sweep_interval, |act, ctx| {
             act.give_up_deletions(ctx);
             act.feed(Event::Sweep, ctx);
         });

@@ -30,7 +30,7 @@ use nodepool_zk::txn::launch::HeldNode;
 use nodepool_zk::txn::store::Store;
 
 /// Between two attempts to give up a node.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a PoolWorker holds for its launches.
 #[derive(Default)]
@@ -402,7 +402,7 @@ impl Handler<ScanEnded> for PoolWorker {
 /// pass for nodes that are built, which nobody ends, and may take the very room that it waits for.
 async fn give_up(store: &Store, mut nodes: Vec<NodeChange>) {
     while !nodes.is_empty() {
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
         let mut left = Vec::new();
         for node in nodes {
             let is_built = |stored: &&Stored<Node>| stored.record.state == NodeState::Building;

@@ -54,7 +54,7 @@ pub struct PoolWorkerParts {
     /// What the pools of this process show each other.
     pub board: watch::Sender<Board>,
     pub store: Store,
-    pub tick: Duration,
+    pub tick_interval: Duration,
     pub guard: PanicGuard,
     pub samples: SampleSink,
     pub tracer: Tracer,
@@ -503,7 +503,7 @@ impl Actor for PoolWorker {
         self.registrations = vec![dumps, whys];
         self.register(ctx);
         Self::start_reconciler(ctx);
-        self.errands.every(ctx, self.parts.tick, |act, ctx| {
+        self.errands.every(ctx, self.parts.tick_interval, |act, ctx| {
             act.register(ctx);
             act.feed(Event::Tick, ctx);
         });

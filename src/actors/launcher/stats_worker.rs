@@ -20,9 +20,9 @@ use nodepool_zk::mirror::mirror::Subscription;
 use nodepool_zk::{Zk, paths};
 
 /// Changes are reported at most this often.
-const CHANGES: Duration = Duration::from_secs(1);
+const CHANGES_INTERVAL: Duration = Duration::from_secs(1);
 /// What did not change is reported this often, because a datagram may have been lost.
-const REFRESH: Duration = Duration::from_secs(10);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(10);
 
 pub struct StatsWorker {
     zk: Zk,
@@ -78,7 +78,7 @@ impl StatsWorker {
             }
             Err(error) => {
                 warn!(%error, "not standing for election, trying again");
-                ctx.run_later(REFRESH, Self::stand_for_election);
+                ctx.run_later(REFRESH_INTERVAL, Self::stand_for_election);
             }
         }));
     }
@@ -89,7 +89,7 @@ impl StatsWorker {
         if !leads || self.reporting {
             return;
         }
-        let due = self.reported.is_none_or(|at| at.elapsed() >= REFRESH);
+        let due = self.reported.is_none_or(|at| at.elapsed() >= REFRESH_INTERVAL);
         let changed = self.snapshots.has_changed();
         if !due && !changed {
             return;
@@ -128,9 +128,9 @@ impl Actor for StatsWorker {
         self.stand_for_election(ctx);
         self.report_limits(ctx);
         self.report_client(ctx);
-        ctx.run_interval(CHANGES, Self::report_global);
-        ctx.run_interval(CHANGES, Self::report_limits);
-        ctx.run_interval(REFRESH, Self::report_client);
+        ctx.run_interval(CHANGES_INTERVAL, Self::report_global);
+        ctx.run_interval(CHANGES_INTERVAL, Self::report_limits);
+        ctx.run_interval(REFRESH_INTERVAL, Self::report_client);
     }
 }
 

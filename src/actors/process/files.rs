@@ -14,7 +14,7 @@ use python_yaml::diagnostics::{Problem, Severity};
 use python_yaml::parse::MAX_BYTES;
 use python_yaml::tree::{Place, python_quoted};
 
-const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Clones of those in memory are the same files.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +29,7 @@ impl Files {
     pub async fn read(&self, path: &Path, attempts: u32) -> Result<FileRead, Problem> {
         for _ in 1..attempts {
             match self.read_once(path).await {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => tokio::time::sleep(BETWEEN_ATTEMPTS).await,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => tokio::time::sleep(RETRY_INTERVAL).await,
                 result => return result.map_err(|error| unreadable(path, &error))?,
             }
         }

@@ -10,7 +10,7 @@ use nodepool_model::records::component::{Component, ComponentKind};
 use nodepool_model::records::ids::{LauncherId, PoolId};
 
 /// How long name servers may take to tell our name; where they are away, the short one has to do.
-const NAME_SERVERS: Duration = Duration::from_secs(5);
+const DNS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Launcher ids survive a lost ZooKeeper session: requests that were declined before stay declined.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ fn in_time(hostname: String, ask: fn(String) -> Option<String>) -> Option<String
         // Nobody waits any more where it took too long.
         let _ = answer.send(ask(hostname));
     });
-    answered.recv_timeout(NAME_SERVERS).ok().flatten()
+    answered.recv_timeout(DNS_TIMEOUT).ok().flatten()
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
 /// How long a daemon waits for another one that is just ending.
-pub const WAIT: Duration = Duration::from_secs(10);
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+pub const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Removes the file when dropped, which is at a regular exit. A file that stays after a crash is recognised as stale.
 #[derive(Debug)]
@@ -40,8 +40,8 @@ enum Owner {
 impl PidFile {
     /// Waits for a living owner, removes the file of a dead one, then writes our own number. Called before any runtime
     /// or thread exists, so it may sleep.
-    pub fn acquire(path: &Path, wait: Duration) -> Result<PidFile, PidFileError> {
-        let attempts = wait.as_millis() / LOOK_AGAIN.as_millis();
+    pub fn acquire(path: &Path, timeout: Duration) -> Result<PidFile, PidFileError> {
+        let attempts = timeout.as_millis() / POLL_INTERVAL.as_millis();
         for attempt in 0.. {
             match create(path) {
                 Ok(()) => return Ok(PidFile { path: path.to_owned() }),
@@ -108,7 +108,7 @@ fn remove(path: &Path) -> Result<(), PidFileError> {
 
 #[allow(clippy::disallowed_methods)] // There is no runtime yet whose timer could be used.
 fn pause() {
-    std::thread::sleep(LOOK_AGAIN);
+    std::thread::sleep(POLL_INTERVAL);
 }
 
 #[cfg(test)]
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn a_folder_that_is_not_there_is_named() {
         let (folder, _) = place();
-        let error = PidFile::acquire(&folder.path().join("missing/nodepool.pid"), WAIT).unwrap_err();
+        let error = PidFile::acquire(&folder.path().join("missing/nodepool.pid"), ACQUIRE_TIMEOUT).unwrap_err();
         assert!(error.to_string().contains("missing/nodepool.pid"), "{error}");
     }
 }

@@ -145,7 +145,7 @@ pub async fn build(control: &Control, prepared: Prepared, life: BuilderLife) -> 
     let loaded = prepared.loaded.clone();
     let grown = Grown::with_web(control, prepared, None).await?;
     let outcome = sessions(&grown.shared, loaded, &Tree::Builder(life)).await;
-    if tokio::time::timeout(LAST_BUILDS, process_group::none_left()).await.is_err() {
+    if tokio::time::timeout(BUILD_SHUTDOWN_TIMEOUT, process_group::none_left()).await.is_err() {
         warn!(target: "nodepool.builder.NodePoolBuilder", "a build does not end; leaving it");
     }
     outcome
@@ -153,7 +153,7 @@ pub async fn build(control: &Control, prepared: Prepared, life: BuilderLife) -> 
 
 /// A process that ends leaves its builds so long: to take down what they have mounted, and then to be ended by force. Less than the time
 /// after which the process ends in any case.
-const LAST_BUILDS: Duration = Duration::from_secs(9);
+const BUILD_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(9);
 
 /// Whoever started a daemon waits until this is told.
 struct Ready<'a>(Option<&'a Detached>);
@@ -175,7 +175,7 @@ fn run_daemon(
     };
     let live = || {
         let _pid_file = match &daemon.mode {
-            Mode::Background { pid_file } => Some(PidFile::acquire(pid_file, pidfile::WAIT)?),
+            Mode::Background { pid_file } => Some(PidFile::acquire(pid_file, pidfile::ACQUIRE_TIMEOUT)?),
             Mode::Foreground => None,
         };
         install_logging(daemon, log_file)?;
@@ -421,10 +421,10 @@ impl Tree {
 }
 
 /// Between two sessions, where what is in ZooKeeper could not be read.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const MIN_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// Between two looks at the configuration while there is no session.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const CONFIG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One tree of actors per session, until we are told to stop.
 pub async fn sessions(shared: &Arc<Shared>, mut loaded: Loaded, tree: &Tree) -> Result<(), ProcessError> {
@@ -441,7 +441,11 @@ pub async fn sessions(shared: &Arc<Shared>, mut loaded: Loaded, tree: &Tree) -> 
         };
         is_first = false;
         let end = one_session(connection, shared, loaded.clone(), tree).await;
-        pause = if end == SessionEnd::Unread { (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE) } else { Duration::ZERO };
+        pause = if end == SessionEnd::Unread {
+            (pause * 2).clamp(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL)
+        } else {
+            Duration::ZERO
+        };
         match end {
             SessionEnd::Stopped => {
                 info!("stopped");
@@ -476,7 +480,7 @@ async fn connection(
         };
         let changed = async {
             loop {
-                tokio::time::sleep(LOOK_AGAIN).await;
+                tokio::time::sleep(CONFIG_POLL_INTERVAL).await;
                 if let Some(look) = watch.look(&shared.options)
                     && let Some(changed) = watch.seen(look.await)
                 {
@@ -501,7 +505,7 @@ async fn connection(
                 (*loaded, is_first) = (changed, false);
             }
             None => {
-                tokio::time::sleep(LONGEST_PAUSE).await;
+                tokio::time::sleep(MAX_RETRY_INTERVAL).await;
                 *loaded = newest(shared, loaded.clone()).await;
                 // A look that was under way has been left.
                 watch = ConfigWatch::new(loaded);
@@ -554,7 +558,7 @@ pub async fn newest(shared: &Shared, last: Loaded) -> Loaded {
     if stamp == last.stamp {
         return last;
     }
-    tokio::time::sleep(LOOK_AGAIN).await;
+    tokio::time::sleep(CONFIG_POLL_INTERVAL).await;
     match shared.options.load_again().await {
         look if stamp_of(&look) != stamp => last,
         Ok(loaded) => {

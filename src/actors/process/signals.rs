@@ -15,10 +15,10 @@ use crate::actors::runtime::dump;
 use crate::actors::runtime::dump::Dumps;
 
 /// Who sent SIGTERM will not wait much longer than this before it kills.
-pub const STOP_DEADLINE: Duration = Duration::from_secs(10);
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A log that nobody reads any more may block whoever writes to it; what has to end does not wait longer for that.
-const SAYING: Duration = Duration::from_secs(1);
+const LOG_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Whether SIGINT leaves time for what takes hours, until there is a second signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,8 +117,8 @@ async fn serve(signals: [Signal; 3], stop: watch::Sender<Option<Stop>>, patience
 
 #[allow(clippy::disallowed_methods)] // It has to end us whatever becomes of runtimes and their timers.
 fn leave_in_time() {
-    thread::sleep(STOP_DEADLINE);
-    say(|| error!(deadline_s = STOP_DEADLINE.as_secs(), "not everything ended in time, leaving it"));
+    thread::sleep(STOP_TIMEOUT);
+    say(|| error!(deadline_s = STOP_TIMEOUT.as_secs(), "not everything ended in time, leaving it"));
     // What is left behind goes with the ZooKeeper session and is cleaned up by whoever comes next.
     std::process::exit(0);
 }
@@ -132,5 +132,5 @@ fn say(line: impl FnOnce() + Send + 'static) {
     };
     // Without a thread there is no line, and nothing to wait for.
     let _ = thread::Builder::new().name("signals".to_owned()).spawn(body);
-    let _ = written.recv_timeout(SAYING);
+    let _ = written.recv_timeout(LOG_TIMEOUT);
 }

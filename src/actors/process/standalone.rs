@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::config_files::{self, Loaded};
 use super::context::{LauncherOptions, VERSION};
 use super::process::{self, Control, Prepared, ProcessError};
-use super::signals::{Patience, STOP_DEADLINE};
+use super::signals::{Patience, ShutdownMode};
 use crate::actors::builder::builder::{BuilderLife, BuilderOptions};
 use crate::actors::runtime::clock;
 use crate::actors::web;
@@ -86,7 +86,7 @@ async fn serve(options: StandaloneOptions) -> Result<(), ProcessError> {
         reason = failed => {
             // As whoever stops us does: builds that are under way have to be ended.
             if kill(Pid::this(), Signal::SIGTERM).is_ok() {
-                let _ = tokio::time::timeout(STOP_DEADLINE, serving).await;
+                let _ = tokio::time::timeout(STOP_TIMEOUT, serving).await;
             }
             Err(ProcessError::CoordinatorFailed(reason))
         }

@@ -10,9 +10,9 @@ use nodepool_driver::call_guard::Gate;
 use nodepool_zk::{SessionState, Zk, paths};
 
 /// A call is on its way for a while; so long the session has to live.
-const ON_THE_WAY: Duration = Duration::from_millis(100);
+const MIN_SESSION_REMAINING: Duration = Duration::from_millis(100);
 /// Between two questions, where nobody answers.
-const PAUSE: Duration = Duration::from_millis(200);
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Clone)]
 pub struct Fence(Zk);
@@ -31,7 +31,7 @@ impl Fence {
             }
             // We may have stood still since it was asked, so it is looked at once more.
             if !answered {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
         }
     }
@@ -47,6 +47,6 @@ impl Fence {
 
     /// It asks nobody.
     pub fn is_known_to_live(&self) -> bool {
-        self.0.lives_until().is_some_and(|until| Instant::now() + ON_THE_WAY < until)
+        self.0.lives_until().is_some_and(|until| Instant::now() + MIN_SESSION_REMAINING < until)
     }
 }

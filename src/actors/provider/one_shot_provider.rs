@@ -21,7 +21,7 @@ pub use nodepool_policy::cleanup::leaks::{Suspect, suspects};
 use python_yaml::diagnostics::Problem;
 
 /// Calls at a time.
-const CONCURRENCY: usize = 10;
+const API_CONCURRENCY: usize = 10;
 
 /// A running provider; dropping it ends its thread.
 pub struct Single {
@@ -41,7 +41,7 @@ impl Single {
                     registry: dump::Registry::default(),
                     panics: PanicWatch::new(),
                     samples: SampleSink::discard(),
-                    api_concurrency: CONCURRENCY,
+                    api_concurrency: API_CONCURRENCY,
                     image_check: Seconds(f64::INFINITY),
                     arbiter: actix::Arbiter::current(),
                     surveying: Surveying::Regularly,

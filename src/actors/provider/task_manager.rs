@@ -78,7 +78,7 @@ pub struct TaskManager<D: Driver> {
 }
 
 /// Between looks whether a provider that is drained may go.
-const LINGER: Duration = Duration::from_millis(200);
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -170,7 +170,7 @@ impl<D: Driver> TaskManager<D> {
         if !self.tasks.has_watchers() {
             ctx.stop();
         } else if self.lingering.is_none() {
-            self.lingering = Some(ctx.run_later(LINGER, |act, ctx| {
+            self.lingering = Some(ctx.run_later(DRAIN_POLL_INTERVAL, |act, ctx| {
                 act.lingering = None;
                 act.go_on(ctx);
             }));

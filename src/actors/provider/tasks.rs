@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::jobs::{Abandon, Answer};
-use super::tasks_view::{CallView, JobView, SHOWN, View, failed_hosts};
+use super::tasks_view::{CallView, JobView, MAX_SHOWN, View, failed_hosts};
 use crate::actors::runtime::clock;
 use crate::actors::runtime::log_context::Subject;
 use nodepool_driver::driver::{ApiCall, Driver};
@@ -541,7 +541,7 @@ impl<D: Driver> Tasks<D> {
                 .collect(),
             queued: self.queue.queued(),
             tasks: self.tasks.len(),
-            jobs: self.tasks.values().take(SHOWN).map(job_view).collect(),
+            jobs: self.tasks.values().take(MAX_SHOWN).map(job_view).collect(),
             facts_age_s: self.has_surveyed().then(|| (clock::now() - facts.seen_at).0),
             survey_error: self.survey_error.clone(),
             listing_error: self.listing_error.clone(),

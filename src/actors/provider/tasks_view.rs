@@ -9,7 +9,7 @@ use nodepool_model::records::static_host::HostCheck;
 use nodepool_policy::provider::task_queue::Queued;
 
 /// Jobs and hosts shown in a dump; a provider with more of them is described well enough by the first.
-pub(super) const SHOWN: usize = 50;
+pub(super) const MAX_SHOWN: usize = 50;
 
 /// What a dump shows of them.
 #[derive(Serialize)]
@@ -44,5 +44,5 @@ pub(super) fn failed_hosts(facts: &Facts) -> BTreeMap<String, String> {
         HostCheck::Failed { reason, .. } => Some((host.identity.to_string(), reason.clone())),
         HostCheck::Pending | HostCheck::NotNeeded { .. } | HostCheck::Passed { .. } => None,
     });
-    failed.take(SHOWN).collect()
+    failed.take(MAX_SHOWN).collect()
 }

@@ -14,11 +14,11 @@ use super::registry::{Asked, NoAnswer};
 pub type Registry = super::registry::Registry<Dump>;
 
 /// A worker that needs longer than this is blocked, and that is what an operator wants to know.
-pub const DEADLINE: Duration = Duration::from_millis(300);
+pub const DUMP_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// The answers of all actors, one JSON object each. An actor that does not answer is named.
 pub async fn collect(registry: &Registry) -> Vec<Value> {
-    let answers = registry.ask_all(Dump, DEADLINE).await;
+    let answers = registry.ask_all(Dump, DUMP_TIMEOUT).await;
     answers.into_iter().map(|(asked, answer)| object(asked, answer)).collect()
 }
 
@@ -84,7 +84,7 @@ fn object(asked: Asked, answer: Result<Option<Value>, NoAnswer>) -> Value {
         Ok(None) => drop(view.insert("answer".to_owned(), "nothing to tell".into())),
         Err(NoAnswer::Stopped) => drop(view.insert("answer".to_owned(), "stopped".into())),
         Err(NoAnswer::Deadline) => {
-            view.insert("answer".to_owned(), format!("none within {} ms", DEADLINE.as_millis()).into());
+            view.insert("answer".to_owned(), format!("none within {} ms", DUMP_TIMEOUT.as_millis()).into());
             view.insert("thread".to_owned(), asked.thread.into());
         }
     }

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 use nodepool_model::records::time::{Moment, Seconds};
 
 /// More panics than a tree can be grown anew for: the service manager had better look at it.
-pub const TOO_MANY: usize = 5;
-const WINDOW: Seconds = Seconds(600.0);
+pub const MAX_PANICS: usize = 5;
+const PANIC_WINDOW: Seconds = Seconds(600.0);
 
 /// Watches over the actors of one tree. The root waits on it, the actors carry its guards.
 #[derive(Clone)]
@@ -82,10 +82,10 @@ impl PanicCounter {
         self.total.fetch_add(1, Ordering::Relaxed);
         let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
         at.push_back(now);
-        while at.front().is_some_and(|first| now - *first > WINDOW) {
+        while at.front().is_some_and(|first| now - *first > PANIC_WINDOW) {
             at.pop_front();
         }
-        if at.len() >= TOO_MANY { Recovery::GiveUp } else { Recovery::GoOn }
+        if at.len() >= MAX_PANICS { Recovery::GiveUp } else { Recovery::GoOn }
     }
 
     /// Since the start.

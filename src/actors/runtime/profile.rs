@@ -160,7 +160,7 @@ impl Drop for Profile {
 
 /// How long everybody takes to get to a message that costs little.
 async fn knock(registry: &Registry) {
-    let answers = registry.time_all(super::messages::Dump, dump::DEADLINE).await;
+    let answers = registry.time_all(super::messages::Dump, dump::DUMP_TIMEOUT).await;
     if let Some(notes) = lock().as_mut() {
         for (asked, took) in answers {
             let waits = notes.mailboxes.entry(format!("{} {}", asked.actor, asked.name)).or_default();

@@ -12,14 +12,14 @@ use super::samples::SampleSink;
 use nodepool_model::metrics::statsd_metrics::{Sample, SampleKind, StatsdAddress};
 
 /// A name that does not resolve is tried again this often.
-const RETRY: Duration = Duration::from_secs(30);
+const RESOLVE_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// Samples come in swarms, from several threads. To be woken for each and to send it alone costs many times what it takes to
 /// write it down.
-const GATHERING: Duration = Duration::from_millis(50);
+const BATCH_DELAY: Duration = Duration::from_millis(50);
 /// Samples that are written down in one go.
-const BATCH: usize = 1000;
+const MAX_BATCH: usize = 1000;
 /// Bytes of a datagram: what every network carries in one piece (an MTU of 1280, as IPv6 wants it, without the headers).
-const DATAGRAM: usize = 1232;
+const MAX_DATAGRAM_BYTES: usize = 1232;
 
 /// Starts the task and returns its queue. Samples that come before the server's name is known wait in the queue.
 pub fn start(address: StatsdAddress) -> SampleSink {
@@ -31,15 +31,15 @@ pub fn start(address: StatsdAddress) -> SampleSink {
 async fn forward(address: StatsdAddress, mut samples: mpsc::Receiver<Sample>) {
     let Some(client) = connect(&address, &samples).await else { return };
     info!(host = address.host, port = address.port, "sending statistics");
-    let mut batch = Vec::with_capacity(BATCH);
-    while samples.recv_many(&mut batch, BATCH).await > 0 {
+    let mut batch = Vec::with_capacity(MAX_BATCH);
+    while samples.recv_many(&mut batch, MAX_BATCH).await > 0 {
         if !samples.is_closed() {
-            tokio::time::sleep(GATHERING).await;
+            tokio::time::sleep(BATCH_DELAY).await;
         }
         while !batch.is_empty() {
             send(&client, &mut batch);
             tokio::task::yield_now().await;
-            while batch.len() < BATCH
+            while batch.len() < MAX_BATCH
                 && let Ok(sample) = samples.try_recv()
             {
                 batch.push(sample);
@@ -50,7 +50,7 @@ async fn forward(address: StatsdAddress, mut samples: mpsc::Receiver<Sample>) {
 
 fn send(client: &Client, batch: &mut Vec<Sample>) {
     let mut pipeline = Pipeline::new();
-    pipeline.set_max_udp_size(DATAGRAM);
+    pipeline.set_max_udp_size(MAX_DATAGRAM_BYTES);
     for sample in batch.drain(..) {
         let name = printable(&sample.name);
         match sample.kind {
@@ -80,7 +80,7 @@ async fn connect(address: &StatsdAddress, samples: &mpsc::Receiver<Sample>) -> O
             }
             Err(error) => warn!(host = address.host, error, "no statistics yet, trying again"),
         }
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(RESOLVE_RETRY_INTERVAL).await;
     }
 }
 

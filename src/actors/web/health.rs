@@ -15,7 +15,7 @@ use super::responses::{self, success, unavailable};
 use crate::actors::process::context::Shared;
 
 /// A thread that does nothing else for so long is stuck.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// As the original says it: after the first complete pass, for good.
 pub async fn ready(request: HttpRequest, shared: Data<Shared>) -> HttpResponse {
@@ -42,7 +42,7 @@ pub async fn live(shared: Data<Shared>) -> HttpResponse {
         let taken = arbiter.spawn(async move {
             let _ = answer.send(());
         });
-        let answers = taken && timeout(PATIENCE, answered).await.is_ok_and(|answer| answer.is_ok());
+        let answers = taken && timeout(PROBE_TIMEOUT, answered).await.is_ok_and(|answer| answer.is_ok());
         (!answers).then_some(name)
     });
     let stuck: Vec<&str> = join_all(asking).await.into_iter().flatten().collect();

@@ -23,9 +23,9 @@ use nodepool_model::records::time::Seconds;
 pub const MAX_SCANS: usize = 100;
 
 /// One attempt to connect, and one key exchange, last at most this long.
-const ATTEMPT: Duration = Duration::from_secs(10);
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
+const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Failed exchanges for one key type after which it is left out, on a server that has shown a key of another type.
 const TRIES_PER_KEY_TYPE: u32 = 3;
 
@@ -119,9 +119,9 @@ fn fake_scan(gather: Gather) -> Scan {
     Scan { host_keys, address: None }
 }
 
-fn deadline_after(span: Seconds) -> Instant {
+fn deadline_after(timeout: Seconds) -> Instant {
     // A deadline beyond what the clock can express is as good as a year.
-    let limit = span.to_duration().min(Duration::from_secs(365 * 24 * 3600));
+    let limit = timeout.to_duration().min(Duration::from_secs(365 * 24 * 3600));
     Instant::now() + limit
 }
 
@@ -151,20 +151,20 @@ struct Probe<'a> {
     deadline: Instant,
     /// What went wrong last, for the message when time is up.
     last: String,
-    pause: Duration,
+    retry_interval: Duration,
 }
 
 impl<'a> Probe<'a> {
     async fn begin(target: &'a ScanTarget, deadline: Instant) -> Result<Self, ScanError> {
         let addresses = resolve(&target.host, target.port, deadline).await?;
-        Ok(Self { target, addresses, deadline, last: String::from("no answer"), pause: FIRST_PAUSE })
+        Ok(Self { target, addresses, deadline, last: String::from("no answer"), retry_interval: MIN_RETRY_INTERVAL })
     }
 
     /// Tries until somebody accepts a connection or time is up.
     async fn connect(&mut self) -> Result<(TcpStream, SocketAddr), ScanError> {
         loop {
             for address in self.addresses.clone() {
-                let attempt_ends = self.deadline.min(Instant::now() + ATTEMPT);
+                let attempt_ends = self.deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
                 match timeout_at(attempt_ends, TcpStream::connect(address)).await {
                     Ok(Ok(stream)) => return Ok((stream, address)),
                     Ok(Err(error)) => self.last = error.to_string(),
@@ -183,9 +183,9 @@ impl<'a> Probe<'a> {
             loop {
                 let (stream, address) = self.connect().await?;
                 scan.address = Some(address.ip());
-                match exchange(stream, &key_type, self.deadline.min(Instant::now() + ATTEMPT)).await {
+                match exchange(stream, &key_type, self.deadline.min(Instant::now() + ATTEMPT_TIMEOUT)).await {
                     Ok(Some(key)) => {
-                        self.pause = FIRST_PAUSE;
+                        self.retry_interval = MIN_RETRY_INTERVAL;
                         if !scan.host_keys.contains(&key) {
                             scan.host_keys.push(key);
                         }
@@ -208,12 +208,12 @@ impl<'a> Probe<'a> {
     }
 
     async fn wait_before_retry(&mut self) -> Result<(), ScanError> {
-        if Instant::now() + self.pause >= self.deadline {
+        if Instant::now() + self.retry_interval >= self.deadline {
             sleep_until(self.deadline).await;
             return Err(self.target.timeout(&self.last));
         }
-        sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        sleep(self.retry_interval).await;
+        self.retry_interval = (self.retry_interval * 2).min(MAX_RETRY_INTERVAL);
         Ok(())
     }
 }

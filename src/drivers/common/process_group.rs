@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 /// From the request to end to the end by force: what a build has mounted it should be able to take down.
-pub const GRACE: Duration = Duration::from_secs(8);
+pub const GRACE_PERIOD: Duration = Duration::from_secs(8);
 
 /// Groups of this process that have not ended.
 static LIVING: LazyLock<watch::Sender<usize>> = LazyLock::new(|| watch::Sender::new(0));
@@ -67,7 +67,7 @@ impl Running {
     async fn end(&mut self) {
         self.signal(Signal::SIGTERM);
         // Whether it ended by itself or not: what is left of the group goes with it.
-        let _ = tokio::time::timeout(GRACE, self.child.wait()).await;
+        let _ = tokio::time::timeout(GRACE_PERIOD, self.child.wait()).await;
         self.signal(Signal::SIGKILL);
         let _ = self.child.wait().await;
         self.id = None;

@@ -20,9 +20,9 @@ use nodepool_model::records::time::Seconds;
 use openstack_clouds::{Auth, CloudSettings, Credential, Domain, Identity, Interface, Scope, Secret, Service, User};
 
 /// A token that ends sooner than this is replaced before it is used.
-const LAST_SECONDS: i64 = 60;
+const TOKEN_EXPIRY_MARGIN_S: i64 = 60;
 /// All calls of a provider wait for its token, those that change something too.
-const LIMIT: Duration = Duration::from_secs(60);
+const TOKEN_TIMEOUT: Duration = Duration::from_secs(60);
 /// After a login that was refused. One refusal may be a mistake of Keystone's, and all that is asked for meanwhile is refused.
 const RESTS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(30), Duration::from_secs(60)];
 
@@ -180,7 +180,8 @@ impl Keystone {
 
     async fn ask(&self, client: &Client) -> Result<Token, Error> {
         let began = Instant::now();
-        let limit = self.settings.api_timeout_s.map_or(LIMIT, |own| Seconds(own).to_duration().min(LIMIT));
+        let limit =
+            self.settings.api_timeout_s.map_or(TOKEN_TIMEOUT, |own| Seconds(own).to_duration().min(TOKEN_TIMEOUT));
         let asking = client.post(self.token_url.clone()).json(&body(&self.settings.identity)).timeout(limit);
         let sent = asking.send().await;
         let answered = sent.as_ref().ok().map(|answer| answer.status().as_u16());
@@ -272,7 +273,7 @@ impl Keystone {
 impl Token {
     fn is_ending(&self) -> bool {
         // A clock beside a machine's steady one is what the expiry is written in.
-        self.expires_at.is_some_and(|end| (end.with_timezone(&Utc) - Utc::now()).num_seconds() < LAST_SECONDS)
+        self.expires_at.is_some_and(|end| (end.with_timezone(&Utc) - Utc::now()).num_seconds() < TOKEN_EXPIRY_MARGIN_S)
     }
 }
 

@@ -15,7 +15,7 @@ use nodepool_driver::state_machine::Lane;
 use nodepool_model::records::time::Seconds;
 
 /// Entries of one page; what Nova allows unless it is configured otherwise.
-pub const PAGE: usize = 1000;
+pub const PAGE_SIZE: usize = 1000;
 
 #[derive(Clone, Debug)]
 pub struct Call {
@@ -76,17 +76,17 @@ impl ApiCall for Call {
     }
 }
 
-const SHORT: Seconds = Seconds(60.0);
+const SHORT_DEADLINE: Seconds = Seconds(60.0);
 /// A page of a thousand servers with their ports takes a busy cloud long.
-const LONG: Seconds = Seconds(120.0);
+const LIST_DEADLINE: Seconds = Seconds(120.0);
 /// As long as bytes move, an image may take its time; whether they do is watched where they are sent.
-const TRANSFER: Seconds = Seconds(72_000.0);
+const TRANSFER_DEADLINE: Seconds = Seconds(72_000.0);
 
 pub fn discover() -> Call {
     Call {
         key: "identity.GET.discovery",
         lane: Lane::Look,
-        deadline: SHORT,
+        deadline: SHORT_DEADLINE,
         delay: Seconds::ZERO,
         what: What::Discover,
     }
@@ -128,7 +128,7 @@ pub const IMAGES: Listing = Listing { key: "image.GET.images", api: Api::Image, 
 
 impl Listing {
     pub fn page(&self, marker: Option<&str>, filters: &[(&'static str, &str)]) -> Call {
-        let mut query = vec![(Cow::Borrowed("limit"), PAGE.to_string())];
+        let mut query = vec![(Cow::Borrowed("limit"), PAGE_SIZE.to_string())];
         query.extend(filters.iter().map(|(key, value)| (Cow::Borrowed(*key), (*value).to_owned())));
         query.extend(marker.map(|marker| (Cow::Borrowed("marker"), marker.to_owned())));
         let request = Request { query, ..Request::new(self.api, Method::GET, self.path) };
@@ -140,7 +140,7 @@ impl Listing {
         Call {
             key: self.key,
             lane: Lane::Look,
-            deadline: LONG,
+            deadline: LIST_DEADLINE,
             delay: Seconds::ZERO,
             what: What::Send(Box::new(request), shape),
         }
@@ -149,11 +149,23 @@ impl Listing {
 
 fn look(key: &'static str, api: Api, path: &[&str]) -> Call {
     let request = Box::new(Request::new(api, Method::GET, path));
-    Call { key, lane: Lane::Look, deadline: SHORT, delay: Seconds::ZERO, what: What::Send(request, Shape::Json) }
+    Call {
+        key,
+        lane: Lane::Look,
+        deadline: SHORT_DEADLINE,
+        delay: Seconds::ZERO,
+        what: What::Send(request, Shape::Json),
+    }
 }
 
 fn change(key: &'static str, request: Request, shape: Shape) -> Call {
-    Call { key, lane: Lane::Change, deadline: SHORT, delay: Seconds::ZERO, what: What::Send(Box::new(request), shape) }
+    Call {
+        key,
+        lane: Lane::Change,
+        deadline: SHORT_DEADLINE,
+        delay: Seconds::ZERO,
+        what: What::Send(Box::new(request), shape),
+    }
 }
 
 fn create(key: &'static str, request: Request) -> Call {
@@ -183,7 +195,7 @@ pub fn image(id: &str) -> Call {
 
 /// The same after a while, for an image that is not ready yet.
 pub fn image_after(id: &str, delay: Seconds) -> Call {
-    Call { lane: Lane::Bulk, deadline: Seconds(SHORT.0 + delay.0), delay, ..image(id) }
+    Call { lane: Lane::Bulk, deadline: Seconds(SHORT_DEADLINE.0 + delay.0), delay, ..image(id) }
 }
 
 /// Images with these properties. There are few of them, so one page is enough.
@@ -191,7 +203,7 @@ pub fn images_with(properties: &BTreeMap<String, String>, delay: Seconds) -> Cal
     let mut request = Request::new(IMAGES.api, Method::GET, IMAGES.path);
     request.query = properties.iter().map(|(key, value)| (Cow::Owned(key.clone()), value.clone())).collect();
     let what = What::Send(Box::new(request), Shape::Json);
-    Call { key: IMAGES.key, lane: Lane::Bulk, deadline: Seconds(SHORT.0 + delay.0), delay, what }
+    Call { key: IMAGES.key, lane: Lane::Bulk, deadline: Seconds(SHORT_DEADLINE.0 + delay.0), delay, what }
 }
 
 pub fn create_image(image: Value) -> Call {
@@ -203,7 +215,7 @@ pub fn create_image(image: Value) -> Call {
 pub fn send_image(id: &str, content: Content) -> Call {
     let request = Request { content: Some(content), ..Request::new(Api::Image, Method::PUT, &["images", id, "file"]) };
     let what = What::Send(Box::new(request), Shape::Nothing);
-    Call { key: "image.PUT.image.file", lane: Lane::Bulk, deadline: TRANSFER, delay: Seconds::ZERO, what }
+    Call { key: "image.PUT.image.file", lane: Lane::Bulk, deadline: TRANSFER_DEADLINE, delay: Seconds::ZERO, what }
 }
 
 /// What an image is said to be, as a list of changes.
@@ -220,7 +232,7 @@ pub fn create_task(task: Value) -> Call {
 
 pub fn task_after(id: &str, delay: Seconds) -> Call {
     let call = look("image.GET.task", Api::Image, &["tasks", id]);
-    Call { lane: Lane::Bulk, deadline: Seconds(SHORT.0 + delay.0), delay, ..call }
+    Call { lane: Lane::Bulk, deadline: Seconds(SHORT_DEADLINE.0 + delay.0), delay, ..call }
 }
 
 pub fn put_container(name: &str) -> Call {
@@ -236,7 +248,7 @@ pub fn put_object(container: &str, name: &str, content: Content, sums: Vec<(&'st
         ..Request::new(Api::ObjectStore, Method::PUT, &object(container, name))
     };
     let what = What::Send(Box::new(request), Shape::Nothing);
-    Call { key: "object-store.PUT.object", lane: Lane::Bulk, deadline: TRANSFER, delay: Seconds::ZERO, what }
+    Call { key: "object-store.PUT.object", lane: Lane::Bulk, deadline: TRANSFER_DEADLINE, delay: Seconds::ZERO, what }
 }
 
 /// One object of many.
@@ -273,7 +285,7 @@ pub fn delete_image(id: &str) -> Call {
 pub fn server(id: &str) -> Call {
     let request = Box::new(Request::new(Api::Compute, Method::GET, &["servers", id]));
     let what = What::Send(request, Shape::OneServer);
-    Call { key: "compute.GET.server", lane: Lane::Change, deadline: SHORT, delay: Seconds::ZERO, what }
+    Call { key: "compute.GET.server", lane: Lane::Change, deadline: SHORT_DEADLINE, delay: Seconds::ZERO, what }
 }
 
 /// The same where nobody waits for it.

@@ -21,9 +21,9 @@ use nodepool_driver::error::CloudError;
 use openstack_clouds::{CloudSettings, Secret, Verify};
 
 /// To the point where bytes may flow.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// To the point where the request itself is sent: a token, and the documents of versions.
-const PREPARING: Duration = Duration::from_secs(60);
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Which service of the cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Request {
 }
 
 /// The newest microversion of Nova that this driver was written for.
-const NEWEST: (u16, u16) = (2, 93);
+const MAX_MICROVERSION: (u16, u16) = (2, 93);
 
 /// What a cloud has beside Nova and Glance.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -203,8 +203,8 @@ impl Connection {
     /// That takes as long as small answers take, also where the request may take hours.
     async fn way(&self, request: &Request) -> Result<Way, Failure> {
         let finding = self.with_token(async || self.find_way(request).await);
-        tokio::time::timeout(PREPARING, finding).await.unwrap_or_else(|_| {
-            let text = format!("no token and no endpoint within {} s", PREPARING.as_secs());
+        tokio::time::timeout(PREPARE_TIMEOUT, finding).await.unwrap_or_else(|_| {
+            let text = format!("no token and no endpoint within {} s", PREPARE_TIMEOUT.as_secs());
             Err(Failure::refused(failed(self.said(&text))))
         })
     }
@@ -332,7 +332,7 @@ impl Connection {
                 endpoint(&session, Api::BlockStorage, &[]).await,
                 last.as_ref().map(|last| last.block_storage),
             )?,
-            microversion: newest.map(|(_, cloud)| NEWEST.min((cloud.0, cloud.1))),
+            microversion: newest.map(|(_, cloud)| MAX_MICROVERSION.min((cloud.0, cloud.1))),
         };
         self.keep(session, &token, lacks);
         *self.services() = Some(services.clone());
@@ -420,7 +420,7 @@ impl ServiceType for ObjectStore {
 }
 
 fn client(settings: &CloudSettings, redirects: redirect::Policy) -> Result<Client, String> {
-    let mut builder = Client::builder().connect_timeout(CONNECT).redirect(redirects).user_agent("nodepool");
+    let mut builder = Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(redirects).user_agent("nodepool");
     let read = |path: &std::path::Path| {
         std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
     };

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::api_types::{self, Called, Roll, Server, ServersPage};
-use super::calls::{Call, Listing, PAGE, ROLL, SERVERS};
+use super::calls::{Call, Listing, PAGE_SIZE, ROLL, SERVERS};
 use super::errors::failed;
 use nodepool_driver::error::CloudError;
 
@@ -28,7 +28,7 @@ impl<T> Pages<T> {
 
     /// Takes a page in. `last`: the id of its last entry; a full page has a next one, whatever it says itself.
     fn take(mut self, page: Vec<T>, last: Option<String>, has_more: bool) -> Result<Step<T>, CloudError> {
-        let is_full = page.len() >= PAGE;
+        let is_full = page.len() >= PAGE_SIZE;
         self.entries.extend(page);
         let Some(last) = last.filter(|_| has_more || is_full) else { return Ok(Step::Complete(self.entries)) };
         if self.marker.as_ref() == Some(&last) {

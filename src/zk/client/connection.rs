@@ -135,10 +135,10 @@ impl Incarnation {
 
     /// Ends the session and waits until the server has heard it. False when that took too long: the server hangs, or
     /// somebody keeps a reply that holds on to the client without awaiting it.
-    pub async fn farewell(mut self, patience: Duration) -> bool {
+    pub async fn close(mut self, timeout: Duration) -> bool {
         drop(self.live.take());
         let ended = async { while !self.state.changed().await.is_terminated() {} };
-        tokio::time::timeout(patience, ended).await.is_ok()
+        tokio::time::timeout(timeout, ended).await.is_ok()
     }
 }
 

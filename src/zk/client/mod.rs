@@ -36,8 +36,8 @@ pub use crate::client::tls::{Tls, TlsError, install_crypto_provider};
 pub use nodepool_model::config::HostNames;
 
 /// First and longest pause between two attempts to connect.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A session with a ZooKeeper ensemble. Dropping it ends the session at once, in the background; `close` waits for it.
 pub struct RealConnection {
@@ -72,7 +72,7 @@ pub async fn connect_until(
 }
 
 async fn persevere(options: ConnectOptions) -> Result<Arc<RealConnection>, ConnectError> {
-    let mut pause = FIRST_PAUSE;
+    let mut retry_interval = MIN_RETRY_INTERVAL;
     let mut complaint = Complaint::default();
     loop {
         let refusal = match attempt(&options).await {
@@ -84,15 +84,15 @@ async fn persevere(options: ConnectOptions) -> Result<Arc<RealConnection>, Conne
             let reason = reconnect::reason(&options, refusal).await;
             warn!(%reason, "no connection to ZooKeeper, trying again");
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        tokio::time::sleep(retry_interval).await;
+        retry_interval = (retry_interval * 2).min(MAX_RETRY_INTERVAL);
     }
 }
 
 async fn attempt(options: &ConnectOptions) -> Result<Arc<RealConnection>, Refusal> {
     options.check()?;
     install_crypto_provider();
-    let incarnation = reconnect::in_time(options, Incarnation::open(options, None)).await?;
+    let incarnation = reconnect::with_timeout(options, Incarnation::open(options, None)).await?;
     Ok(Arc::new(RealConnection::start(options.clone(), incarnation)?))
 }
 

@@ -12,7 +12,7 @@ use super::options::{ConnectOptions, Server};
 use super::tls::{self, Material, Tls};
 
 /// Enough for a server on another continent; a probe delays only a message.
-const STEP_LIMIT: Duration = Duration::from_secs(2);
+const STEP_TIMEOUT: Duration = Duration::from_secs(2);
 /// A four-letter word that every server answers, if only by saying that it may not.
 const QUESTION: &[u8] = b"srvr";
 
@@ -37,20 +37,20 @@ async fn look_at(server: &Server, tls: Option<&Tls>) -> String {
 }
 
 async fn open(server: &Server) -> Result<TcpStream, String> {
-    let addresses = match timeout(STEP_LIMIT, tokio::net::lookup_host((server.host.as_str(), server.port))).await {
+    let addresses = match timeout(STEP_TIMEOUT, tokio::net::lookup_host((server.host.as_str(), server.port))).await {
         Err(_) => return Err("no answer from the name service".to_owned()),
         Ok(Err(error)) => return Err(format!("host name not found ({error})")),
         Ok(Ok(addresses)) => addresses.collect::<Vec<_>>(),
     };
     let mut reason = "host name has no address".to_owned();
     for address in addresses {
-        reason = match timeout(STEP_LIMIT, TcpStream::connect(address)).await {
+        reason = match timeout(STEP_TIMEOUT, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 "connection refused; is ZooKeeper running there?".to_owned()
             }
             Ok(Err(error)) => format!("cannot connect ({error})"),
-            Err(_) => format!("no answer within {} s", STEP_LIMIT.as_secs()),
+            Err(_) => format!("no answer within {} s", STEP_TIMEOUT.as_secs()),
         };
     }
     Err(reason)
@@ -65,7 +65,7 @@ async fn handshake(server: &Server, stream: TcpStream, tls: &Tls) -> String {
         return "not a valid host name for TLS".to_owned();
     };
     let connector = tokio_rustls::TlsConnector::from(config);
-    match timeout(STEP_LIMIT, connector.connect(name, stream)).await {
+    match timeout(STEP_TIMEOUT, connector.connect(name, stream)).await {
         Ok(Ok(stream)) => ask(stream, Some(tls)).await,
         Ok(Err(error)) => failure(&error, Some(tls)),
         Err(_) => "accepts the connection but does not answer the TLS handshake; is this the plain port?".to_owned(),
@@ -80,7 +80,7 @@ async fn ask(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, tls: Option<
         stream.flush().await?;
         (&mut stream).take(4096).read_to_end(&mut answer).await
     };
-    match timeout(STEP_LIMIT, talk).await {
+    match timeout(STEP_TIMEOUT, talk).await {
         Ok(Ok(_)) => judge(&answer, tls),
         Ok(Err(_)) if !answer.is_empty() => judge(&answer, tls),
         Ok(Err(error)) => failure(&error, tls),

@@ -18,18 +18,18 @@ use crate::{Reply, SessionState};
 use zookeeper_server::types::ZkError;
 
 /// First and longest pause between two attempts to find a server.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(20);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How often waiting requests are looked through for those that have waited long enough.
-const EXPIRY_TICK: Duration = Duration::from_millis(50);
+const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long the end of the session is tried to be said: on the connection at hand, then on another one.
-const FAREWELL_PATIENCE: Duration = Duration::from_millis(500);
-const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+const RECONNECT_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A lost connection is complained about this often.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 /// Requests that may wait for a connection. Callers keep one request per node or request in flight, so this is far
 /// above what a healthy program reaches.
-const WAITING_LIMIT: usize = 50_000;
+const MAX_WAITING_REQUESTS: usize = 50_000;
 
 pub enum Command {
     Close(oneshot::Sender<()>),
@@ -87,7 +87,7 @@ impl Shared {
                 drop(slot);
                 return live.start(request(live.clone()));
             }
-            Slot::Suspended(waiting) if waiting.len() < WAITING_LIMIT => waiting,
+            Slot::Suspended(waiting) if waiting.len() < MAX_WAITING_REQUESTS => waiting,
             Slot::Suspended(_) => return failed(ZkError::Unknown("too many requests wait for a connection".into())),
             Slot::Over => return failed(ZkError::SessionExpired),
         };
@@ -200,7 +200,7 @@ impl Keeper {
         loop {
             if let Turn::Close(heard) = self.attend(&mut incarnation).await {
                 self.shared.end();
-                if !incarnation.farewell(FAREWELL_PATIENCE).await {
+                if !incarnation.close(CLOSE_TIMEOUT).await {
                     self.close_on_another_connection().await;
                 }
                 return acknowledge(heard);
@@ -249,7 +249,7 @@ impl Keeper {
     }
 
     async fn find_server(&mut self) -> Next {
-        let mut tick = tokio::time::interval(EXPIRY_TICK);
+        let mut tick = tokio::time::interval(EXPIRY_CHECK_INTERVAL);
         loop {
             let attempts = attempts(self.options.clone(), self.session.clone(), self.shared.clone());
             let mut attempts = std::pin::pin!(attempts);
@@ -272,16 +272,16 @@ impl Keeper {
     /// One more try to end the session now, where the connection that we had is gone or of no use.
     async fn close_on_another_connection(self) {
         let attempts = attempts(self.options, self.session, self.shared);
-        if let Ok(Some(incarnation)) = tokio::time::timeout(CLOSE_PATIENCE, attempts).await {
+        if let Ok(Some(incarnation)) = tokio::time::timeout(RECONNECT_CLOSE_TIMEOUT, attempts).await {
             // After that the server finds out by itself.
-            incarnation.farewell(CLOSE_PATIENCE).await;
+            incarnation.close(RECONNECT_CLOSE_TIMEOUT).await;
         }
     }
 }
 
 /// Tries until the session is resumed, or `None` when the server says that it is over.
 async fn attempts(options: ConnectOptions, session: SessionInfo, shared: Arc<Shared>) -> Option<Incarnation> {
-    let mut pause = FIRST_PAUSE;
+    let mut retry_interval = MIN_RETRY_INTERVAL;
     let mut complaint = Complaint::default();
     loop {
         let refusal = match attempt(&options, &session, &shared).await {
@@ -297,9 +297,9 @@ async fn attempts(options: ConnectOptions, session: SessionInfo, shared: Arc<Sha
                 warn!(%session, %reason, "no connection to ZooKeeper, trying again");
             });
         }
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(retry_interval).await;
         // A server that comes back gives each session one more timeout: there must be time for several tries in it.
-        pause = (pause * 2).min(LONGEST_PAUSE).min(options.session_timeout / 5);
+        retry_interval = (retry_interval * 2).min(MAX_RETRY_INTERVAL).min(options.session_timeout / 5);
     }
 }
 
@@ -309,11 +309,11 @@ async fn attempt(options: &ConnectOptions, session: &SessionInfo, shared: &Share
         incarnation.restore(shared.watches.current()).await?;
         Ok(incarnation)
     };
-    in_time(options, attempt).await
+    with_timeout(options, attempt).await
 }
 
 /// Two session timeouts: more than the crate's own limits for connecting, which do not cover everything.
-pub async fn in_time<T>(
+pub async fn with_timeout<T>(
     options: &ConnectOptions,
     attempt: impl Future<Output = Result<T, Refusal>>,
 ) -> Result<T, Refusal> {

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use zookeeper_server::types::{EventKind, WatchEvent};
 
 /// A reader that falls so far behind gets one `Resync` in place of the events that no longer fit.
-const BACKLOG_LIMIT: usize = 100_000;
+const MAX_BACKLOG: usize = 100_000;
 
 /// The sending half of one watch's stream.
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub struct Events {
 
 impl Events {
     pub fn channel(path: &str) -> (Events, BoxStream<'static, WatchEvent>) {
-        Self::with_limit(path, BACKLOG_LIMIT)
+        Self::with_limit(path, MAX_BACKLOG)
     }
 
     fn with_limit(path: &str, limit: usize) -> (Events, BoxStream<'static, WatchEvent>) {

@@ -10,9 +10,9 @@ use crate::{SessionState, Zk};
 use zookeeper_server::types::{CreateMode, Op, ZkError};
 
 /// How often something is tried again that failed although there is a connection.
-const TRIES: usize = 5;
-const PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_ATTEMPTS: usize = 5;
+const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A held lock. Dropping it gives it back in the background; `release` waits for that.
 #[derive(Debug)]
@@ -178,7 +178,7 @@ pub async fn make_path(zk: &Zk, path: &str) -> Result<(), ZkError> {
 }
 
 async fn try_enter(zk: &Zk, directory: &str, identifier: &str, mode: CreateMode) -> Result<Option<Contender>, ZkError> {
-    for _ in 0..TRIES {
+    for _ in 0..MAX_ATTEMPTS {
         let mut contender = Contender::new(zk, directory, mode);
         contender.enter(identifier).await?;
         match contender.standing().await? {
@@ -238,7 +238,7 @@ impl Contender {
     async fn enter(&mut self, identifier: &str) -> Result<(), ZkError> {
         let prefix = paths::contender_prefix(&self.directory, &self.unique);
         let mut unknown = ZkError::NoNode;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             self.state = State::Asked;
             match self.zk.create(&prefix, Bytes::copy_from_slice(identifier.as_bytes()), self.mode).await {
                 Ok((path, _)) => {
@@ -288,7 +288,7 @@ impl Contender {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(ZkError::Unknown(_)) => {
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(MIN_RETRY_INTERVAL).await;
                     if !connected(&self.zk).await {
                         return Err(ZkError::SessionExpired);
                     }
@@ -379,7 +379,7 @@ fn is_settled(result: &Result<(), ZkError>) -> bool {
 /// Finds a contender by its unique name and removes it, over lost connections, until that is certain or the session is
 /// over, which is as good.
 async fn clean_up(zk: &Zk, directory: &str, unique: &str) {
-    let mut pause = PAUSE;
+    let mut retry_interval = MIN_RETRY_INTERVAL;
     while connected(zk).await {
         match find(zk, directory, unique).await {
             Ok(None) => return,
@@ -387,8 +387,8 @@ async fn clean_up(zk: &Zk, directory: &str, unique: &str) {
             Ok(Some(_)) | Err(ZkError::Unknown(_) | ZkError::Protocol(_)) => {}
             Err(_) => return,
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        tokio::time::sleep(retry_interval).await;
+        retry_interval = (retry_interval * 2).min(MAX_RETRY_INTERVAL);
     }
 }
 

@@ -13,8 +13,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::memory::replica::{Replica, Step};
-use crate::{Connection, LARGEST_TRANSACTION, Reply, SessionState};
-use zookeeper_server::tree::{Applied, Fired, Session, Touched, Tree, WatchKind, Write, Written};
+use crate::{Connection, MAX_TRANSACTION_BYTES, Reply, SessionState};
+use zookeeper_server::tree::{Applied, DirtyKey,Fired, Session, Touched, Tree, WatchKind, Write, Written};
 use zookeeper_server::types::{CreateMode, EventKind, Op, OpReply, Stat, WatchEvent, ZkError};
 
 mod replica;
@@ -46,7 +46,7 @@ struct Shared {
     replicas: BTreeMap<i64, Replica>,
     clock: Box<dyn Fn() -> i64 + Send>,
     advanced_ms: i64,
-    largest_transaction: usize,
+    max_transaction_bytes: usize,
 }
 
 /// Hears of each znode that a transaction changed, with its new data; none where it has gone.
@@ -106,7 +106,7 @@ impl MemoryZooKeeper {
             replicas: BTreeMap::new(),
             clock: Box::new(clock),
             advanced_ms: 0,
-            largest_transaction: LARGEST_TRANSACTION,
+            max_transaction_bytes: MAX_TRANSACTION_BYTES,
         };
         Self { shared: Arc::new(Mutex::new(shared)) }
     }
@@ -207,7 +207,7 @@ impl MemoryZooKeeper {
 
     /// From here on whoever writes is told that a transaction takes no more bytes than these. Larger ones are not refused.
     pub fn limit_transactions(&self, bytes: usize) {
-        self.lock().largest_transaction = bytes;
+        self.lock().max_transaction_bytes = bytes;
     }
 
     /// The newest transaction. Failed writes and the coming and going of sessions count, as on a real server.
@@ -420,8 +420,8 @@ impl Connection for MemoryConnection {
         })
     }
 
-    fn largest_transaction(&self) -> usize {
-        self.zookeeper.lock().largest_transaction
+    fn max_transaction_bytes(&self) -> usize {
+        self.zookeeper.lock().max_transaction_bytes
     }
 
     fn watch(&self, path: &str) -> Reply<BoxStream<'static, WatchEvent>> {

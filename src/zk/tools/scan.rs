@@ -18,7 +18,7 @@ use nodepool_model::snapshot::Stored;
 use zookeeper_server::types::{Stat, ZkError};
 
 /// Small requests under way at a time. The server answers in order, so this only has to cover the way there and back.
-const IN_FLIGHT: usize = WINDOW * BATCH;
+const MAX_IN_FLIGHT: usize = WINDOW * BATCH;
 
 /// What was found, sorted by id, and what was found but is no record.
 #[derive(Clone, Debug)]
@@ -137,10 +137,10 @@ pub async fn launchers(zk: &dyn Connection) -> Result<Scan<Stored<Component>>, Z
 pub async fn builds_of_provider(zk: &dyn Connection, provider: &ProviderName) -> Result<Vec<ProviderBuild>, ZkError> {
     let images = sorted_children(zk, paths::IMAGES).await?.into_iter().map(ImageName::from);
     let builds: Vec<Vec<(ImageName, BuildId)>> =
-        stream::iter(images).map(|image| builds_of_image(zk, image)).buffered(IN_FLIGHT).try_collect().await?;
+        stream::iter(images).map(|image| builds_of_image(zk, image)).buffered(MAX_IN_FLIGHT).try_collect().await?;
     stream::iter(builds.into_iter().flatten())
         .map(|(image, build)| uploads_of_build(zk, image, build, provider))
-        .buffered(IN_FLIGHT)
+        .buffered(MAX_IN_FLIGHT)
         .try_filter_map(async |build| Ok(build))
         .try_collect()
         .await

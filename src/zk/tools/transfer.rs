@@ -16,7 +16,7 @@ use nodepool_model::snapshot::images::Images;
 use zookeeper_server::types::{CreateMode, ZkError};
 
 /// ZooKeeper has to be made to count beyond the uploads that are imported, one by one: what nobody wants to wait for is refused.
-const LARGEST_UPLOAD: u64 = 1_000_000;
+const MAX_UPLOAD_NUMBER: u64 = 1_000_000;
 
 /// Everything that is known of images, and the records that cannot be read.
 pub async fn images(zk: &Zk) -> Result<(Images, BTreeMap<String, String>), ZkError> {
@@ -76,8 +76,8 @@ fn check_number(path: &str, upload: &str) -> Result<(), String> {
         return Err(format!("{path} is no upload: its name is not the ten digits that ZooKeeper gives"));
     }
     match upload.parse::<u64>() {
-        Ok(number) if number <= LARGEST_UPLOAD => Ok(()),
-        _ => Err(format!("{path} has a number that is too large: {LARGEST_UPLOAD} is the largest of an upload")),
+        Ok(number) if number <= MAX_UPLOAD_NUMBER => Ok(()),
+        _ => Err(format!("{path} has a number that is too large: {MAX_UPLOAD_NUMBER} is the largest of an upload")),
     }
 }
 

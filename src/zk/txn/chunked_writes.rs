@@ -17,9 +17,9 @@ use zookeeper_server::types::{CreateMode, Op};
 /// Nodes per transaction, as long as they fit: records are about 1 kB, and ZooKeeper takes 1 MiB.
 const STEP: usize = 200;
 /// Between two attempts. What a picture lacks is read again within a part of that.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// What a node's lock, the proof that it is free, and paths take beside the record, in bytes: 300, and four times the chroot.
-pub(crate) const OVERHEAD: usize = 500;
+pub(crate) const OVERHEAD_BYTES: usize = 500;
 
 /// Records, each after the operation that writes or creates it.
 pub(crate) type Writes<T> = Vec<(Op, T)>;
@@ -86,7 +86,7 @@ pub(crate) async fn reset(store: &Store, request: RequestChange, nodes: Writes<N
 pub(crate) async fn end<T>(lock: Lock, result: Result<T, WriteError>) -> Result<T, WriteError> {
     release(lock).await;
     if result.is_err() {
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
     result
 }
@@ -108,11 +108,11 @@ async fn in_steps(
 
 impl Store {
     pub(crate) fn is_too_large(&self, bytes: usize) -> bool {
-        bytes > self.zk().largest_transaction()
+        bytes > self.zk().max_transaction_bytes()
     }
 
     pub(crate) fn portions<T>(&self, writes: Writes<T>) -> Vec<Writes<T>> {
-        portions(writes, self.zk().largest_transaction(), |(op, _)| bytes(op))
+        portions(writes, self.zk().max_transaction_bytes(), |(op, _)| bytes(op))
     }
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn size<T>(writes: &[(Op, T)]) -> usize {
 
 /// What the write of a node takes in a transaction, in bytes.
 pub(crate) fn bytes(op: &Op) -> usize {
-    OVERHEAD + if let Op::Create { data, .. } | Op::Set { data, .. } = op { data.len() } else { 0 }
+    OVERHEAD_BYTES + if let Op::Create { data, .. } | Op::Set { data, .. } = op { data.len() } else { 0 }
 }
 
 async fn take_lock(store: &Store, request: &RequestChange) -> Result<Lock, WriteError> {

@@ -6,9 +6,9 @@ use crate::Connection;
 use zookeeper_server::types::{Op, ZkError};
 
 /// Removals per transaction; a transaction must stay below ZooKeeper's limit of 1 MiB.
-const BATCH: usize = 1000;
+const MAX_DELETES_PER_TRANSACTION: usize = 1000;
 /// How often the tree may change while it is being removed before that is given up.
-const RETRIES: usize = 20;
+const MAX_RETRIES: usize = 20;
 
 /// Removes the tree at a path; one that is gone already is as good.
 pub async fn remove_tree(zk: &dyn Connection, path: &str) -> Result<(), ZkError> {
@@ -25,7 +25,7 @@ pub async fn remove_tree_after(zk: &dyn Connection, path: &str, first: &[Op]) ->
         if removals.is_empty() {
             return Ok(());
         }
-        let later = removals.split_off(removals.len().min(BATCH));
+        let later = removals.split_off(removals.len().min(MAX_DELETES_PER_TRANSACTION));
         let given = before.len();
         let ops = before.iter().cloned().chain(removals).collect();
         match zk.multi(ops).await {
@@ -33,7 +33,7 @@ pub async fn remove_tree_after(zk: &dyn Connection, path: &str, first: &[Op]) ->
             Ok(_) => before = &[],
             // Somebody came or went below the path meanwhile: look again.
             Err(ZkError::Multi { index, source })
-                if index >= given && is_about_children(&source) && failures < RETRIES =>
+                if index >= given && is_about_children(&source) && failures < MAX_RETRIES =>
             {
                 failures += 1;
             }

@@ -20,7 +20,7 @@ use nodepool_model::snapshot::{Snapshot, Stored, WriteError};
 use zookeeper_server::types::{CreateMode, Op, OpReply, Stat, ZkError};
 
 /// So many failed uploads of a build to a provider are shown at most; then the next attempt goes on with the last record.
-const FAILED: usize = 2;
+const MAX_FAILED_UPLOADS: usize = 2;
 
 /// The right to upload a build to a provider: nobody else does while this is held.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Store {
         let mut left = uploads.iter().rev().find(|(_, upload)| upload.record.state == UploadState::Uploading);
         let mut free = None;
         let mut failed = uploads.iter().filter(|(_, upload)| upload.record.has_failed_without_image());
-        if left.is_none() && failed.clone().count() >= FAILED {
+        if left.is_none() && failed.clone().count() >= MAX_FAILED_UPLOADS {
             left = failed.next_back();
             if let Some((id, _)) = left {
                 // Whoever clears it away has its own lock.

@@ -221,13 +221,13 @@ impl Store {
     ) -> Result<(), WriteError> {
         let nodes: Vec<Returned> =
             nodes.into_iter().map(|node| (node.change.as_ref().map(chunked_writes::write), node)).collect();
-        let bytes = |(op, _): &Returned| op.as_ref().map_or(chunked_writes::OVERHEAD, chunked_writes::bytes);
+        let bytes = |(op, _): &Returned| op.as_ref().map_or(chunked_writes::OVERHEAD_BYTES, chunked_writes::bytes);
         if !self.is_too_large(nodes.iter().map(bytes).sum()) {
             return self.finish_at_once(&[], request, nodes).await;
         }
         // First all nodes, then the request: the order in which an interruption does no harm.
         let written = chunked_writes::as_written(nodes.iter().filter_map(|(_, node)| node.change.as_ref()));
-        for part in chunked_writes::portions(nodes, self.zk().largest_transaction(), bytes) {
+        for part in chunked_writes::portions(nodes, self.zk().max_transaction_bytes(), bytes) {
             self.finish_at_once(&[], None, part).await?;
         }
         self.finish_at_once(&written, request, Vec::new()).await

@@ -10,7 +10,7 @@ use crate::cloud::Cloud;
 use crate::shape::{Is, check};
 use crate::support::wait;
 
-const SLOW: Duration = Duration::from_secs(60);
+const CLOUD_TIMEOUT: Duration = Duration::from_secs(60);
 
 const FLOATING_IP: [(&str, Is); 7] = [
     ("id", Is::Text),
@@ -103,12 +103,12 @@ pub async fn floating_ip(cloud: Arc<Cloud>) {
     cloud.will_delete("network", path.clone());
     check("a floating IP", made, &FLOATING_IP);
     assert_eq!((&made["port_id"], &made["fixed_ip_address"]), (&port["id"], &port["fixed_ips"][0]["ip_address"]));
-    wait::until("the floating IP to be ACTIVE", SLOW, async || {
+    wait::until("the floating IP to be ACTIVE", CLOUD_TIMEOUT, async || {
         cloud.get("network", &path).await.expect(200).get("floatingip")["status"] == "ACTIVE"
     })
     .await;
     let address = made["floating_ip_address"].as_str().unwrap();
-    let shown = wait::until_some("Nova to show the floating IP", SLOW, async || {
+    let shown = wait::until_some("Nova to show the floating IP", CLOUD_TIMEOUT, async || {
         let server = cloud.server(&id).await;
         let addresses = server["addresses"].as_object().unwrap().values().next().unwrap().clone();
         addresses.as_array().unwrap().iter().find(|shown| shown["addr"] == address).cloned()
@@ -129,7 +129,7 @@ pub async fn floating_ip(cloud: Arc<Cloud>) {
 
 pub async fn not_found(cloud: Arc<Cloud>) {
     for (collection, kind) in [("floatingips", "FloatingIPNotFound"), ("ports", "PortNotFound")] {
-        let path = format!("/{collection}/{NOTHING}");
+        let path = format!("/{collection}/{UNKNOWN_ID}");
         for answer in [cloud.get("network", &path).await, cloud.delete("network", &path).await] {
             let answer = answer.expect(404);
             assert_eq!(answer.get("NeutronError")["type"], kind);

@@ -10,7 +10,7 @@ use crate::cloud::Cloud;
 use crate::shape::{Is, check};
 use crate::support::wait;
 
-const SLOW: Duration = Duration::from_secs(120);
+const CLOUD_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub async fn limits(cloud: Arc<Cloud>) {
     if !cloud.has("volumev3") {
@@ -64,5 +64,6 @@ pub async fn boot_from_volume(cloud: Arc<Cloud>) {
     let path = format!("/volumes/{}", volume["id"].as_str().unwrap());
     cloud.delete("volumev3", &path).await.expect(400);
     cloud.remove(&id).await;
-    wait::until("the volume to be gone", SLOW, async || cloud.get("volumev3", &path).await.status == 404).await;
+    wait::until("the volume to be gone", CLOUD_TIMEOUT, async || cloud.get("volumev3", &path).await.status == 404)
+        .await;
 }

@@ -41,7 +41,7 @@ const FACILITIES: [(&str, u8); 24] = [
 ];
 
 /// No actor waits longer for a daemon or a network that does not take a line.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// Before a server that was not there, or took its time, is asked again; what is logged meanwhile is lost for it.
 const PAUSE: Duration = Duration::from_secs(10);
 
@@ -130,7 +130,7 @@ impl Address {
                     // A daemon that is not there yet may come.
                     _ => {
                         let datagrams = UnixDatagram::unbound()?;
-                        datagrams.set_write_timeout(Some(PATIENCE))?;
+                        datagrams.set_write_timeout(Some(SEND_TIMEOUT))?;
                         Open::Local { datagrams, path: path.clone(), rest: Rest::default() }
                     }
                 }
@@ -152,15 +152,15 @@ impl Address {
 }
 
 fn connect(place: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&place, PATIENCE)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let stream = TcpStream::connect_timeout(&place, SEND_TIMEOUT)?;
+    stream.set_write_timeout(Some(SEND_TIMEOUT))?;
     Ok(stream)
 }
 
 /// With a limit before it connects: a daemon that takes nobody in keeps whoever comes waiting, too.
 fn connect_local(path: &Path) -> io::Result<UnixStream> {
     let stream = UnixStream::from(socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?);
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(SEND_TIMEOUT))?;
     nix::sys::socket::connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
     Ok(stream)
 }

@@ -23,9 +23,9 @@ use tokio::time::timeout;
 use crate::output::Screen;
 
 /// A command is not worth a longer wait for a cloud that does not answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CLOUD_TIMEOUT: Duration = Duration::from_secs(60);
 /// As long as a launcher gives a deletion.
-const DELETION: Duration = Duration::from_secs(600);
+const DELETION_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Opens a provider's driver.
 pub async fn open(section: &Arc<ProviderConfig>) -> anyhow::Result<Single> {
@@ -45,12 +45,14 @@ async fn in_time<T>(asking: impl Future<Output = Result<T, CloudError>>, within:
 /// Deletes an instance, and waits until it is gone.
 pub async fn delete(section: &Arc<ProviderConfig>, id: ExternalId) -> anyhow::Result<()> {
     let provider = open(section).await?;
-    match timeout(DELETION, provider.run(Job::Delete(id.clone()))).await {
+    match timeout(DELETION_TIMEOUT, provider.run(Job::Delete(id.clone()))).await {
         Ok(Ok(_) | Err(CloudError::NotFound)) => Ok(()),
         Ok(Err(error)) => Err(anyhow!("cannot delete instance {id} of provider {}: {error}", section.name)),
-        Err(_) => {
-            Err(anyhow!("instance {id} of provider {} is still there after {} s", section.name, DELETION.as_secs()))
-        }
+        Err(_) => Err(anyhow!(
+            "instance {id} of provider {} is still there after {} s",
+            section.name,
+            DELETION_TIMEOUT.as_secs()
+        )),
     }
 }
 
@@ -92,7 +94,7 @@ pub async fn resources(
 
 async fn survey(section: &Arc<ProviderConfig>) -> anyhow::Result<Arc<Facts>> {
     let provider = open(section).await?;
-    in_time(provider.survey(), PATIENCE).await
+    in_time(provider.survey(), CLOUD_TIMEOUT).await
 }
 
 fn show(screen: &mut Screen<'_>, facts: &Facts, own: &Amounts) -> anyhow::Result<Option<Value>> {
@@ -208,14 +210,14 @@ fn why_unused(what: &str) -> &'static str {
 
 /// What the provider's launcher is told to tidy up, as far as it does.
 async fn unused(provider: &Single) -> anyhow::Result<Tidied> {
-    let facts = in_time(provider.survey(), PATIENCE).await?;
+    let facts = in_time(provider.survey(), CLOUD_TIMEOUT).await?;
     let tidy = facts.launching.as_ref().map(|launching| launching.tidy).unwrap_or_default();
     let mut unused = Tidied::default();
     if tidy.floating_ips || tidy.ports.is_some() {
         // Unused is what was so at the look before as well.
         for _ in 0..2 {
             let job = Job::Tidy { ports: tidy.ports.is_some(), doing: Tidying::Look };
-            if let Outcome::Tidied(tidied) = in_time(provider.run(job), PATIENCE).await? {
+            if let Outcome::Tidied(tidied) = in_time(provider.run(job), CLOUD_TIMEOUT).await? {
                 unused = tidied;
             }
         }
@@ -228,7 +230,7 @@ async fn suspects(
     section: &Arc<ProviderConfig>,
     provider: &Single,
 ) -> anyhow::Result<Vec<Suspect>> {
-    let Outcome::Listed(inventory) = in_time(provider.run(Job::List), PATIENCE).await? else {
+    let Outcome::Listed(inventory) = in_time(provider.run(Job::List), CLOUD_TIMEOUT).await? else {
         return Err(anyhow!("its driver lists nothing"));
     };
     // After the listing: whatever it shows had its record before.

@@ -17,12 +17,12 @@ use nodepool_model::config::upload_config::Progress;
 /// Read and sent at a time.
 const PIECE: usize = 256 * 1024;
 /// Without a byte that moves, nothing will.
-const STALL: Duration = Duration::from_secs(120);
+const STALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// The cloud has all of it and puts it where it belongs.
-const STORING: Duration = Duration::from_secs(3600);
-const WATCH: Duration = Duration::from_secs(1);
+const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// In place of the limit of other requests.
-const NO_LIMIT: Duration = Duration::from_secs(86_400 * 7);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(86_400 * 7);
 
 /// A part of a file, all of it as a rule.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl Content {
         file.seek(SeekFrom::Start(self.from)).await.map_err(unreadable)?;
         self.progress.set(self.from);
         let request = request.header(CONTENT_TYPE, "application/octet-stream").header(CONTENT_LENGTH, self.size);
-        let sending = request.timeout(NO_LIMIT).body(Body::wrap_stream(self.pieces(file))).send();
+        let sending = request.timeout(REQUEST_TIMEOUT).body(Body::wrap_stream(self.pieces(file))).send();
         tokio::select! {
             answer = sending => answer.map_err(ContentError::Http),
             text = self.stalled() => Err(ContentError::Stalled(text)),
@@ -58,8 +58,8 @@ impl Content {
     }
 
     fn pieces(&self, file: File) -> impl Stream<Item = std::io::Result<Bytes>> + Send + use<> {
-        let (progress, left) = (self.progress.clone(), self.size);
-        stream::try_unfold((file, left, BytesMut::new()), move |(mut file, left, mut buffer)| {
+        let (progress, remaining) = (self.progress.clone(), self.size);
+        stream::try_unfold((file, remaining, BytesMut::new()), move |(mut file, left, mut buffer)| {
             let progress = progress.clone();
             async move {
                 if left == 0 {
@@ -79,20 +79,20 @@ impl Content {
 
     /// Resolves when nothing has moved for too long.
     async fn stalled(&self) -> String {
-        let (mut seen, mut moved) = (self.progress.get(), Instant::now());
+        let (mut last_position, mut last_progress) = (self.progress.get(), Instant::now());
         let end = self.from + self.size;
         loop {
-            tokio::time::sleep(WATCH).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
             let now = self.progress.get();
-            if now != seen {
-                (seen, moved) = (now, Instant::now());
+            if now != last_position {
+                (last_position, last_progress) = (now, Instant::now());
             }
-            let (limit, what) = match seen >= end {
-                true => (STORING, "all of it was sent, and no answer came"),
-                false => (STALL, "no byte has moved"),
+            let (limit, what) = match last_position >= end {
+                true => (STORE_TIMEOUT, "all of it was sent, and no answer came"),
+                false => (STALL_TIMEOUT, "no byte has moved"),
             };
-            if moved.elapsed() >= limit {
-                return format!("the upload stands still: {what} for {} s, at byte {seen}", limit.as_secs());
+            if last_progress.elapsed() >= limit {
+                return format!("the upload stands still: {what} for {} s, at byte {last_position}", limit.as_secs());
             }
         }
     }

@@ -21,18 +21,18 @@ use nodepool_model::records::time::Seconds;
 
 const CONTAINER: &str = "images";
 /// Object stores take five gigabytes in one piece.
-const SEGMENT: u64 = 4 << 30;
+const SEGMENT_SIZE: u64 = 4 << 30;
 /// Between looks at a task, growing.
-const FIRST_LOOK: f64 = 1.0;
-const LAST_LOOK: f64 = 15.0;
+const MIN_POLL_INTERVAL_S: f64 = 1.0;
+const MAX_POLL_INTERVAL_S: f64 = 15.0;
 
 pub struct ImportImage {
     order: Arc<UploadOrder>,
     /// For the task.
     timeout: Seconds,
     /// What all images of this cloud bear.
-    of_cloud: BTreeMap<String, String>,
-    segment: u64,
+    cloud_properties: BTreeMap<String, String>,
+    segment_size: u64,
     id: Option<ExternalId>,
     step: Step,
 }
@@ -60,8 +60,8 @@ enum Step {
 }
 
 impl ImportImage {
-    pub fn new(order: Arc<UploadOrder>, timeout: Seconds, of_cloud: BTreeMap<String, String>) -> Self {
-        Self { order, timeout, of_cloud, segment: SEGMENT, id: None, step: Step::Begin }
+    pub fn new(order: Arc<UploadOrder>, timeout: Seconds, cloud_properties: BTreeMap<String, String>) -> Self {
+        Self { order, timeout, cloud_properties, segment_size: SEGMENT_SIZE, id: None, step: Step::Begin }
     }
 
     pub fn external_id(&self) -> Option<&ExternalId> {
@@ -134,7 +134,7 @@ impl ImportImage {
     }
 
     fn segments(&self) -> u64 {
-        self.order.size.div_ceil(self.segment).max(1)
+        self.order.size.div_ceil(self.segment_size).max(1)
     }
 
     fn object(&self, segment: u64) -> String {
@@ -146,11 +146,11 @@ impl ImportImage {
 
     fn send(&mut self, number: u64) -> Next<Call> {
         let order = &self.order;
-        let from = number * self.segment;
+        let from = number * self.segment_size;
         let content = Content {
             file: order.file.clone(),
             from,
-            size: (order.size - from).min(self.segment),
+            size: (order.size - from).min(self.segment_size),
             progress: order.progress.clone(),
         };
         let sums = [("x-object-meta-x-sdk-md5", &order.md5), ("x-object-meta-x-sdk-sha256", &order.sha256)];
@@ -166,7 +166,7 @@ impl ImportImage {
         if self.segments() == 1 {
             return self.ask();
         }
-        let size = |number: u64| (self.order.size - number * self.segment).min(self.segment);
+        let size = |number: u64| (self.order.size - number * self.segment_size).min(self.segment_size);
         let entry =
             |number: u64| json!({"path": format!("{CONTAINER}/{}", self.object(number)), "size_bytes": size(number)});
         let manifest = (0..self.segments()).map(entry).collect();
@@ -185,7 +185,7 @@ impl ImportImage {
     }
 
     fn wait(&mut self, task: String, waited: f64) -> Next<Call> {
-        let delay = (waited / 2.0).clamp(FIRST_LOOK, LAST_LOOK);
+        let delay = (waited / 2.0).clamp(MIN_POLL_INTERVAL_S, MAX_POLL_INTERVAL_S);
         let call = calls::task_after(&task, Seconds(delay));
         self.call(Step::Waiting(task, waited + delay), call)
     }
@@ -223,7 +223,7 @@ impl ImportImage {
 
     /// As changes of a document, which is how Glance takes them.
     fn properties(&self) -> Value {
-        let record = upload::record(&self.order, &self.of_cloud);
+        let record = upload::record(&self.order, &self.cloud_properties);
         let settled = ["name", "disk_format", "container_format", "visibility"];
         let changes = record.iter().filter(|(key, _)| !settled.contains(&key.as_str()));
         let escaped = |key: &str| key.replace('~', "~0").replace('/', "~1");
@@ -271,7 +271,8 @@ mod tests {
 
     #[test]
     fn a_large_image_goes_in_segments_and_a_list_of_them() {
-        let mut machine = ImportImage { segment: 4, ..ImportImage::new(order(10), Seconds(60.0), BTreeMap::new()) };
+        let mut machine =
+            ImportImage { segment_size: 4, ..ImportImage::new(order(10), Seconds(60.0), BTreeMap::new()) };
         assert_eq!(path(&machine.step(Input::Start)), "PUT images");
         let mut said = Vec::new();
         for _ in 0..5 {

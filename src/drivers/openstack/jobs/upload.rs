@@ -20,16 +20,16 @@ use nodepool_model::records::ids::ExternalId;
 use nodepool_model::records::time::Seconds;
 
 /// A creation whose answer was lost may take effect a little later.
-const SEARCHES: [Seconds; 3] = [Seconds(1.0), Seconds(3.0), Seconds(6.0)];
+const SEARCH_DELAYS: [Seconds; 3] = [Seconds(1.0), Seconds(3.0), Seconds(6.0)];
 /// Between looks at an image that is being stored, growing.
-const FIRST_LOOK: Seconds = Seconds(1.0);
-const LAST_LOOK: Seconds = Seconds(10.0);
+const MIN_POLL_INTERVAL: Seconds = Seconds(1.0);
+const MAX_POLL_INTERVAL: Seconds = Seconds(10.0);
 /// Longest time from the last byte to an image that can be used.
-const STORING: f64 = 3600.0;
+const STORE_TIMEOUT_S: f64 = 3600.0;
 /// The same for looks that fail.
-const PATIENCE: f64 = 300.0;
+const POLL_FAILURE_TIMEOUT_S: f64 = 300.0;
 /// Properties of Glance that are numbers.
-const NUMBERS: [&str; 2] = ["min_disk", "min_ram"];
+const NUMERIC_PROPERTIES: [&str; 2] = ["min_disk", "min_ram"];
 
 pub struct UploadImage {
     shared: Arc<Shared>,
@@ -37,7 +37,7 @@ pub struct UploadImage {
     id: Option<ExternalId>,
     step: Step,
     /// How long looks have failed since the last one that did not.
-    unanswered_s: f64,
+    failing_poll_s: f64,
 }
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ enum Step {
 
 impl UploadImage {
     pub fn new(shared: Arc<Shared>, order: Arc<UploadOrder>) -> Self {
-        Self { shared, order, id: None, step: Step::Begin, unanswered_s: 0.0 }
+        Self { shared, order, id: None, step: Step::Begin, failing_poll_s: 0.0 }
     }
 
     pub fn external_id(&self) -> Option<&ExternalId> {
@@ -95,16 +95,16 @@ impl UploadImage {
                 self.look(Seconds::ZERO, 0.0, Some(error))
             }
             (Step::Checking(waited, lost), Input::Reply(Ok(Reply::Json(image)))) => {
-                self.unanswered_s = 0.0;
+                self.failing_poll_s = 0.0;
                 self.checked(waited, lost, &image)
             }
             (Step::Checking(_, Some(lost)), Input::Reply(Err(_))) => Next::Failed(lost),
             // All of it is there: one look that fails is no reason to send it again.
             (Step::Checking(waited, None), Input::Reply(Err(CloudError::Failed { .. } | CloudError::Deadline)))
-                if self.unanswered_s < PATIENCE =>
+                if self.failing_poll_s < POLL_FAILURE_TIMEOUT_S =>
             {
-                self.unanswered_s += LAST_LOOK.0;
-                self.look(LAST_LOOK, waited + LAST_LOOK.0, None)
+                self.failing_poll_s += MAX_POLL_INTERVAL.0;
+                self.look(MAX_POLL_INTERVAL, waited + MAX_POLL_INTERVAL.0, None)
             }
             (_, Input::Reply(Err(error))) => Next::Failed(error),
             (step, input) => Next::Failed(failed(format!("{input:?} does not answer {step:?}"))),
@@ -112,7 +112,7 @@ impl UploadImage {
     }
 
     fn search(&mut self, lost: CloudError, number: usize) -> Next<Call> {
-        match SEARCHES.get(number) {
+        match SEARCH_DELAYS.get(number) {
             Some(delay) => {
                 let call = calls::images_with(&self.order.marks, *delay);
                 self.call(Step::Searching(Some((lost, number))), call)
@@ -192,8 +192,8 @@ impl UploadImage {
             },
             // What was sent in part is of no use.
             (_, Some(lost)) => Next::Failed(lost),
-            ("queued" | "saving" | "uploading" | "importing", None) if waited < STORING => {
-                let delay = (waited / 2.0).clamp(FIRST_LOOK.0, LAST_LOOK.0);
+            ("queued" | "saving" | "uploading" | "importing", None) if waited < STORE_TIMEOUT_S => {
+                let delay = (waited / 2.0).clamp(MIN_POLL_INTERVAL.0, MAX_POLL_INTERVAL.0);
                 self.look(Seconds(delay), waited + delay, None)
             }
             (status, None) => Next::Failed(failed(format!("the image is {status} after all of it was sent"))),
@@ -252,7 +252,7 @@ pub fn record(order: &UploadOrder, of_cloud: &BTreeMap<String, String>) -> Map<S
 fn property(key: &str, value: &Value) -> Value {
     let number = || value.as_i64().or_else(|| value.as_str()?.trim().parse().ok());
     match value {
-        _ if NUMBERS.contains(&key) => number().map_or_else(|| value.clone(), Value::from),
+        _ if NUMERIC_PROPERTIES.contains(&key) => number().map_or_else(|| value.clone(), Value::from),
         Value::Bool(flag) if key == "protected" => (*flag).into(),
         Value::Bool(flag) => if *flag { "True" } else { "False" }.into(),
         Value::Null | Value::String(_) => value.clone(),

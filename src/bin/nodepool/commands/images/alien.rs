@@ -21,7 +21,7 @@ use crate::commands::{clouds, images};
 use crate::output::Screen;
 
 /// A cloud may have many images, in many pages.
-const PATIENCE: Duration = Duration::from_secs(120);
+const LIST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// One cloud that does not answer hides no other.
 pub async fn list(
@@ -57,8 +57,8 @@ type Found = (Vec<StoredImage>, BTreeMap<String, String>);
 
 async fn aliens(zk: &Zk, name: &ProviderName, section: &Arc<ProviderConfig>) -> anyhow::Result<Found> {
     let provider = clouds::open(section).await?;
-    let listed = tokio::time::timeout(PATIENCE, provider.run(Job::ListImages)).await;
-    let Outcome::Images(images) = listed.map_err(|_| anyhow!("no answer within {} s", PATIENCE.as_secs()))?? else {
+    let listed = tokio::time::timeout(LIST_TIMEOUT, provider.run(Job::ListImages)).await;
+    let Outcome::Images(images) = listed.map_err(|_| anyhow!("no answer within {} s", LIST_TIMEOUT.as_secs()))?? else {
         return Err(anyhow!("its driver lists no images"));
     };
     let taken: BTreeSet<ImageName> = follow_uploads::diskimages(section).map(|(image, _)| image).collect();

@@ -25,7 +25,7 @@ use crate::output::Screen;
 use crate::session_watch;
 
 /// A request that takes longer than this is worth a word.
-const PATIENCE: Duration = Duration::from_secs(2);
+const NOTICE_DELAY: Duration = Duration::from_secs(2);
 /// How long giving back may take before we end without it.
 const GIVE_BACK: Duration = Duration::from_secs(15);
 /// How long a last look, or an explanation, may take after the time that was given is over.
@@ -155,7 +155,7 @@ async fn wait(
     tokio::select! {
         ended = &mut ended => return ended.map(Some),
         () = &mut limit => return Ok(None),
-        () = tokio::time::sleep(PATIENCE) => {}
+        () = tokio::time::sleep(NOTICE_DELAY) => {}
     }
     screen.note(format_args!("waiting for request {id}; \"nodepool why {id}\" explains"))?;
     // A remark that cannot be made is no reason to stop waiting.
