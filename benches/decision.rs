@@ -14,7 +14,7 @@ use nodepool_model::records::request::NodeRequest;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
 use nodepool_model::records::time::{Moment, Seconds, Timestamp};
 use nodepool_model::snapshot::{Snapshot, Stored};
-use nodepool_policy::inputs::World;
+use nodepool_policy::inputs::Inputs;
 use nodepool_policy::pool::{Effect, Event, Pool};
 use nodepool_policy::scheduler::allocate::{Verdict, verdict as decide};
 use nodepool_policy::scheduler::pool_context::{Bidder, Claims, Hosts};
@@ -61,8 +61,8 @@ impl DecisionHarness {
         Self { id, launcher, config: config(), snapshot, facts }
     }
 
-    fn world(&self) -> World<'_> {
-        World {
+    fn inputs(&self) -> Inputs<'_> {
+        Inputs {
             config: &self.config,
             snapshot: &self.snapshot,
             facts: &self.facts,
@@ -139,7 +139,7 @@ fn registration(id: &PoolId, launcher: &LauncherId) -> PoolComponent {
 #[divan::bench(args = NODES)]
 fn verdict(bencher: Bencher<'_, '_>, nodes: usize) {
     let harness = DecisionHarness::new(nodes, 1, "bench");
-    let world = harness.world();
+    let inputs = harness.inputs();
     let provider = &harness.config.providers[&harness.id.provider];
     let hosts = Hosts::of(harness.facts[&harness.id.provider].clone(), &harness.id);
     let bidder = Bidder {
@@ -152,7 +152,7 @@ fn verdict(bencher: Bencher<'_, '_>, nodes: usize) {
     let (id, request) = harness.snapshot.requests().next().expect("there is a request");
     let claims = Claims::default();
     bencher.bench_local(|| {
-        let verdict = decide(black_box(id), request, &bidder, &claims, &world);
+        let verdict = decide(black_box(id), request, &bidder, &claims, &inputs);
         assert!(matches!(verdict, Verdict::Accept(_)), "{verdict:?}");
         verdict
     });
@@ -162,12 +162,12 @@ fn verdict(bencher: Bencher<'_, '_>, nodes: usize) {
 #[divan::bench(args = NODES)]
 fn look(bencher: Bencher<'_, '_>, nodes: usize) {
     let harness = DecisionHarness::new(nodes, 1, "bench");
-    let world = harness.world();
+    let inputs = harness.inputs();
     let mut pool = Pool::new(harness.id.clone(), harness.launcher.clone());
     bencher.bench_local(|| {
-        let effects = pool.step(Event::Wake, &world);
+        let effects = pool.step(Event::Wake, &inputs);
         let [Effect::HandOut(plan)] = &effects[..] else { panic!("{effects:?}") };
-        pool.step(Event::HandedOut(plan.request.id.clone(), Ok(())), &world)
+        pool.step(Event::HandedOut(plan.request.id.clone(), Ok(())), &inputs)
     });
 }
 
@@ -175,10 +175,10 @@ fn look(bencher: Bencher<'_, '_>, nodes: usize) {
 #[divan::bench(args = [100, 1_000, 10_000])]
 fn waiting(bencher: Bencher<'_, '_>, requests: usize) {
     let harness = DecisionHarness::new(10_000, requests, "scarce");
-    let world = harness.world();
+    let inputs = harness.inputs();
     let mut pool = Pool::new(harness.id.clone(), harness.launcher.clone());
     bencher.bench_local(|| {
-        let effects = pool.step(Event::Wake, &world);
+        let effects = pool.step(Event::Wake, &inputs);
         assert!(effects.is_empty(), "{effects:?}");
     });
 }

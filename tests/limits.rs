@@ -23,7 +23,7 @@ use nodepool_model::records::request::RequestState;
 use nodepool_model::report::image_status::{self, Ages};
 use nodepool_model::report::list;
 use nodepool_policy::images::{build_schedule, retention};
-use nodepool_policy::inputs::World;
+use nodepool_policy::inputs::Inputs;
 use nodepool_zk::client::{ConnectOptions, connect};
 use nodepool_zk::locks::lock;
 use nodepool_zk::mirror::mirror::Mirror;
@@ -246,15 +246,15 @@ fn ten_thousand_images() {
         let loaded = load(&files, Path::new("np.yaml"), None, BUILT).await.unwrap();
         assert_eq!(loaded.config.diskimages.len(), images);
         measured.then("their configuration is loaded");
-        let world = World {
+        let inputs = Inputs {
             config: &loaded.config,
             snapshot: &snapshot,
             facts: &Default::default(),
             now: nodepool::actors::runtime::clock::now(),
             moment: nodepool::actors::runtime::clock::moment(),
         };
-        assert_eq!(build_schedule::due(&world).len(), 0, "all of them are there");
-        assert_eq!(retention::due(&world, retention::Pass::Whole, &Default::default()).len(), 0, "and none too many");
+        assert_eq!(build_schedule::due(&inputs).len(), 0, "all of them are there");
+        assert_eq!(retention::due(&inputs, retention::Pass::Whole, &Default::default()).len(), 0, "and none too many");
         measured.then("decided on");
         let rows = image_status::uploads(&snapshot.images, Ages::Since);
         assert_eq!(rows.len(), images);

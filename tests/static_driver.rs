@@ -19,7 +19,7 @@ use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost
 use nodepool_model::records::time::{Moment, Seconds, Timestamp};
 use nodepool_model::snapshot::Snapshot;
 use nodepool_policy::cleanup::planner::{self, CleanupPlanner};
-use nodepool_policy::inputs::World;
+use nodepool_policy::inputs::Inputs;
 use provider::{Provider, launch, on_paused_time, on_real_time, provider_section};
 use support::real::skipped;
 use support::real::sshd::{Host, KeyKind, Options};
@@ -272,7 +272,7 @@ fn a_host_that_passed_is_registered_while_another_is_still_being_checked() {
     let facts = BTreeMap::from([(section.name.clone(), Arc::new(facts))]);
     let mut snapshot = Snapshot::default();
     snapshot.connected = true;
-    let world = World {
+    let world = Inputs {
         config: &config,
         snapshot: &snapshot,
         facts: &facts,

@@ -192,7 +192,7 @@ fn long_functions_are_found() {
 }
 
 /// What of a patch does not find its place: each hunk's lines, those of the context and those to go, one after the other in its file.
-fn misfits(patch: &str, text_of: impl Fn(&str) -> String) -> Vec<String> {
+fn failing_hunks(patch: &str, text_of: impl Fn(&str) -> String) -> Vec<String> {
     let (mut file, mut hunks) = ("", Vec::new());
     for line in patch.lines() {
         match line.as_bytes().first() {
@@ -223,11 +223,12 @@ fn every_mistake_of_the_mutants_fits_the_code() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "patch") {
             let patch = std::fs::read_to_string(&path).unwrap();
-            complaints.extend(misfits(&patch, text_of).iter().map(|misfit| format!("{}: {misfit}", path.display())));
+            complaints
+                .extend(failing_hunks(&patch, text_of).iter().map(|misfit| format!("{}: {misfit}", path.display())));
         }
     }
     check(complaints);
     let patch = "A mistake.\n\n--- a/one.rs\n+++ b/one.rs\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n";
-    assert!(misfits(patch, |_| "zero\none\ntwo\n".to_owned()).is_empty());
-    assert_eq!(misfits(patch, |_| "one\n2\n".to_owned()).len(), 1);
+    assert!(failing_hunks(patch, |_| "zero\none\ntwo\n".to_owned()).is_empty());
+    assert_eq!(failing_hunks(patch, |_| "one\n2\n".to_owned()).len(), 1);
 }

@@ -26,7 +26,7 @@ use nodepool_model::report::{list, status};
 use nodepool_model::snapshot::{LockView, Snapshot};
 use nodepool_policy::cleanup::planner;
 use nodepool_policy::images::{build_schedule, retention};
-use nodepool_policy::inputs::World;
+use nodepool_policy::inputs::Inputs;
 use nodepool_policy::pool;
 use nodepool_zk::mirror::bulk::Subtree;
 use nodepool_zk::mirror::records::{Decoded, decode};

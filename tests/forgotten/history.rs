@@ -9,12 +9,12 @@ use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::NodeState;
 use nodepool_model::records::time::{Moment, Seconds, Timestamp};
 use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof};
-use nodepool_policy::inputs::World;
+use nodepool_policy::inputs::Inputs;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
-use super::cloud::{Cloud, Lie, Owner, PROVIDER, Server};
+use super::cloud::{Cloud, Lie, Owner, PROVIDER, Server, ServerOwner};
 use super::worlds::{Built, Spec, build};
 use super::zookeeper::{Record, Tree, ZooKeeper, id_of};
 
@@ -406,7 +406,7 @@ impl<'a> History<'a> {
             self.built.facts.insert(provider(), facts());
         }
         let Built { config, facts, now, .. } = &self.built;
-        let world = World { config, snapshot: &self.zookeeper.mirror, facts, now: *now, moment: Moment::at(now.0) };
+        let world = Inputs { config, snapshot: &self.zookeeper.mirror, facts, now: *now, moment: Moment::at(now.0) };
         let effects = self.leaks.step(event, &world);
         let deletions = effects.iter().filter(|effect| matches!(effect, Effect::Delete { .. })).count();
         let budget = ours.map_or(0, |ours| (ours / 10).max(10));

@@ -50,14 +50,14 @@ fn what_could_not_be_deleted_rests_as_long_as_ever() {
         let mut built = PoolHarness::from_spec(&Spec { hosts: vec!["h1 labels=a".to_owned()], nodes, ..Spec::default() }).built;
         let mut planner = CleanupPlanner::new(Seconds(28_800.0));
         let deletions = |effects: Vec<planner::Effect>| effects.len();
-        assert_eq!(deletions(planner.step(planner::Event::Wake, &built.world())), 1);
+        assert_eq!(deletions(planner.step(planner::Event::Wake, &built.inputs())), 1);
         let refused = Err(WriteError::Failed("the cloud says no".to_owned()));
-        planner.step(planner::Event::Repaired(format!("node {}", node_id("1")), refused), &built.world());
+        planner.step(planner::Event::Repaired(format!("node {}", node_id("1")), refused), &built.inputs());
         built.set_clock(by);
-        assert_eq!(deletions(planner.step(planner::Event::Wake, &built.world())), 0, "it rests");
+        assert_eq!(deletions(planner.step(planner::Event::Wake, &built.inputs())), 0, "it rests");
         let due = planner.due().expect("it is tried again");
         assert!((due - built.moment()).0 <= 5.0);
         built.wait_until(due);
-        assert_eq!(deletions(planner.step(planner::Event::Wake, &built.world())), 1);
+        assert_eq!(deletions(planner.step(planner::Event::Wake, &built.inputs())), 1);
     }
 }

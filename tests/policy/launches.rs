@@ -84,7 +84,7 @@ impl PoolHarness {
             let lock = LockView { exists: true, contenders: ["ours".to_owned()].into(), mtime_ms: 0 };
             self.built.snapshot.set_request_lock(request.clone(), lock);
         }
-        self.pool.step(event, &self.built.world())
+        self.pool.step(event, &self.built.inputs())
     }
 
     /// With a request that waited for room and is about to get some.

@@ -14,7 +14,7 @@ use nodepool_model::records::time::{Seconds, Timestamp};
 use nodepool_model::snapshot::Stored;
 use nodepool_policy::cleanup::leaks::{Effect, Event, Leaks, Proof, Why};
 
-fn world(nodes: &[&str]) -> Built {
+fn inputs(nodes: &[&str]) -> Built {
     let nodes = nodes.iter().map(|line| (*line).to_owned()).collect();
     let mut built = build(&Spec { nodes, ..Spec::default() });
     let launching = Launching {
@@ -37,35 +37,35 @@ fn instance(id: &str, provider: &str, node: &str) -> Instance {
     instance
 }
 
-fn lab() -> ProviderName {
+fn lab_provider() -> ProviderName {
     "lab".into()
 }
 
 fn listed(instances: &[Instance]) -> Event {
-    Event::Listed(lab(), Some(Arc::new(Inventory::new(instances.to_vec()))))
+    Event::Listed(lab_provider(), Some(Arc::new(Inventory::new(instances.to_vec()))))
 }
 
-fn called(instances: &[Instance]) -> Event {
-    Event::Called(lab(), instances.iter().map(|instance| instance.external_id.to_string()).collect())
+fn ids_listed(instances: &[Instance]) -> Event {
+    Event::Called(lab_provider(), instances.iter().map(|instance| instance.external_id.to_string()).collect())
 }
 
 fn proven(nodes: &[(&str, Option<Node>)]) -> Event {
     let nodes = nodes.iter().map(|(id, node)| (NodeId::from((*id).to_owned()), node.clone().map(Box::new)));
-    Event::Proven(lab(), Some(Proof { nodes: nodes.collect(), numbers_given: 1000 }))
+    Event::Proven(lab_provider(), Some(Proof { nodes: nodes.collect(), numbers_given: 1000 }))
 }
 
 /// A sweep, its listing, and what ZooKeeper says after that. Nothing where the roll call showed that there is nothing to find.
 fn sweep(leaks: &mut Leaks, built: &Built, instances: &[Instance], then: Event) -> Vec<Effect> {
-    let mut listing = leaks.step(Event::Sweep, &built.world());
-    if listing == [Effect::CallTheRoll(lab())] {
-        listing = leaks.step(called(instances), &built.world());
+    let mut listing = leaks.step(Event::Sweep, &built.inputs());
+    if listing == [Effect::CallTheRoll(lab_provider())] {
+        listing = leaks.step(ids_listed(instances), &built.inputs());
         if listing.is_empty() {
             return Vec::new();
         }
     }
-    assert_eq!(listing, [Effect::List(lab())]);
-    let effects = leaks.step(listed(instances), &built.world());
-    leaks.step(then, &built.world());
+    assert_eq!(listing, [Effect::List(lab_provider())]);
+    let effects = leaks.step(listed(instances), &built.inputs());
+    leaks.step(then, &built.inputs());
     effects
 }
 
@@ -82,17 +82,17 @@ const GONE: &str = "0000000099";
 // zookeeper.md check 78, drivers.md 1.7.6: the same id in two passes; and with a fresh look into ZooKeeper between them
 #[test]
 fn a_leak_is_seen_twice_with_zookeeper_asked_between() {
-    let (mut leaks, built) = (Leaks::default(), world(&[]));
+    let (mut leaks, built) = (Leaks::default(), inputs(&[]));
     let instances = [instance("a", "lab", GONE)];
     let first = sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
-    assert_eq!(first, [Effect::Prove(lab(), vec![NodeId::from(GONE.to_owned())])]);
+    assert_eq!(first, [Effect::Prove(lab_provider(), vec![NodeId::from(GONE.to_owned())])]);
     let second = sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
     assert_eq!(deleted(&second), [("a".to_owned(), Why::NoNode)]);
 }
 
 /// A node of the world "1 ready", with this instance.
 fn ready_with(id: &str) -> Built {
-    let mut built = world(&["1 ready"]);
+    let mut built = inputs(&["1 ready"]);
     let (node, stored) =
         built.snapshot.nodes().next().map(|(id, stored)| (id.clone(), stored.clone())).expect("a node");
     let mut record = Node::clone(&stored.record);
@@ -108,13 +108,13 @@ fn there_is_a_list_every_ten_minutes_whatever_happens_to_the_clock() {
     for by in [Seconds(-3600.0), Seconds(3600.0)] {
         let (mut leaks, mut built) = (Leaks::default(), ready_with("a"));
         let known = [instance("a", "lab", "0000000001")];
-        leaks.step(Event::Sweep, &built.world());
-        leaks.step(listed(&known), &built.world());
+        leaks.step(Event::Sweep, &built.inputs());
+        leaks.step(listed(&known), &built.inputs());
         built.set_clock(by);
-        assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::CallTheRoll(lab())]);
-        leaks.step(called(&known), &built.world());
+        assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::CallTheRoll(lab_provider())]);
+        leaks.step(ids_listed(&known), &built.inputs());
         built.wait_until(built.moment() + Seconds(600.0));
-        assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::List(lab())]);
+        assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::List(lab_provider())]);
     }
 }
 
@@ -122,31 +122,31 @@ fn there_is_a_list_every_ten_minutes_whatever_happens_to_the_clock() {
 fn where_nothing_is_suspected_the_ids_alone_are_looked_at_until_one_is_new() {
     let (mut leaks, mut built) = (Leaks::default(), ready_with("a"));
     let known = [instance("a", "lab", "0000000001"), instance("b", "other", GONE)];
-    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::List(lab())], "nothing is known yet");
-    assert_eq!(leaks.step(listed(&known), &built.world()), []);
+    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::List(lab_provider())], "nothing is known yet");
+    assert_eq!(leaks.step(listed(&known), &built.inputs()), []);
     for _ in 0..3 {
-        assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::CallTheRoll(lab())]);
-        assert_eq!(leaks.step(called(&known), &built.world()), []);
+        assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::CallTheRoll(lab_provider())]);
+        assert_eq!(leaks.step(ids_listed(&known), &built.inputs()), []);
     }
     let all = [known.as_slice(), &[instance("c", "lab", GONE)]].concat();
-    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::CallTheRoll(lab())]);
-    assert_eq!(leaks.step(called(&all), &built.world()), [Effect::List(lab())], "an instance that nobody knows");
-    assert_eq!(leaks.step(listed(&all), &built.world()), [Effect::Prove(lab(), vec![NodeId::from(GONE.to_owned())])]);
-    leaks.step(proven(&[(GONE, None)]), &built.world());
-    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::List(lab())], "a suspect is looked at closely");
-    assert_eq!(deleted(&leaks.step(listed(&all), &built.world())).len(), 1);
-    leaks.step(proven(&[(GONE, None)]), &built.world());
-    leaks.step(Event::Sweep, &built.world());
-    leaks.step(listed(&known), &built.world());
+    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::CallTheRoll(lab_provider())]);
+    assert_eq!(leaks.step(ids_listed(&all), &built.inputs()), [Effect::List(lab_provider())], "an instance that nobody knows");
+    assert_eq!(leaks.step(listed(&all), &built.inputs()), [Effect::Prove(lab_provider(), vec![NodeId::from(GONE.to_owned())])]);
+    leaks.step(proven(&[(GONE, None)]), &built.inputs());
+    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::List(lab_provider())], "a suspect is looked at closely");
+    assert_eq!(deleted(&leaks.step(listed(&all), &built.inputs())).len(), 1);
+    leaks.step(proven(&[(GONE, None)]), &built.inputs());
+    leaks.step(Event::Sweep, &built.inputs());
+    leaks.step(listed(&known), &built.inputs());
     // Of a node that is gone, the instance is nobody's, and a roll call that fails tells nothing.
     let id = built.snapshot.nodes().next().expect("a node").0.clone();
-    leaks.step(Event::Sweep, &built.world());
-    leaks.step(Event::Listed(lab(), None), &built.world());
-    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::List(lab())]);
-    leaks.step(listed(&known), &built.world());
+    leaks.step(Event::Sweep, &built.inputs());
+    leaks.step(Event::Listed(lab_provider(), None), &built.inputs());
+    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::List(lab_provider())]);
+    leaks.step(listed(&known), &built.inputs());
     built.snapshot.remove_node(&id);
-    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::CallTheRoll(lab())]);
-    assert_eq!(leaks.step(called(&known), &built.world()), [Effect::List(lab())]);
+    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::CallTheRoll(lab_provider())]);
+    assert_eq!(leaks.step(ids_listed(&known), &built.inputs()), [Effect::List(lab_provider())]);
 }
 
 // A reload took the provider away between the two, and it was back before the next sweep.
@@ -154,13 +154,13 @@ fn where_nothing_is_suspected_the_ids_alone_are_looked_at_until_one_is_new() {
 fn a_list_that_nobody_was_there_to_make_is_made_by_the_next_sweep() {
     let (mut leaks, built) = (Leaks::default(), ready_with("a"));
     let known = [instance("a", "lab", "0000000001")];
-    leaks.step(Event::Sweep, &built.world());
-    leaks.step(listed(&known), &built.world());
+    leaks.step(Event::Sweep, &built.inputs());
+    leaks.step(listed(&known), &built.inputs());
     let all = [known.as_slice(), &[instance("c", "lab", GONE)]].concat();
-    assert_eq!(leaks.step(Event::Sweep, &built.world()), [Effect::CallTheRoll(lab())]);
-    assert_eq!(leaks.step(called(&all), &built.world()), [Effect::List(lab())]);
-    assert_eq!(leaks.step(Event::Sweep, &built.world()), [], "the list is on its way");
-    assert_eq!(leaks.step(Event::Listed(lab(), None), &built.world()), []);
+    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [Effect::CallTheRoll(lab_provider())]);
+    assert_eq!(leaks.step(ids_listed(&all), &built.inputs()), [Effect::List(lab_provider())]);
+    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), [], "the list is on its way");
+    assert_eq!(leaks.step(Event::Listed(lab_provider(), None), &built.inputs()), []);
     sweep(&mut leaks, &built, &all, proven(&[(GONE, None)]));
     assert_eq!(deleted(&sweep(&mut leaks, &built, &all, proven(&[(GONE, None)]))).len(), 1);
 }
@@ -168,8 +168,8 @@ fn a_list_that_nobody_was_there_to_make_is_made_by_the_next_sweep() {
 #[test]
 fn what_zookeeper_knows_or_does_not_say_is_left_alone() {
     let node = Node::new(NodeState::Ready, Timestamp(1.0));
-    for answer in [proven(&[(GONE, Some(node))]), proven(&[]), Event::Proven(lab(), None)] {
-        let (mut leaks, built) = (Leaks::default(), world(&[]));
+    for answer in [proven(&[(GONE, Some(node))]), proven(&[]), Event::Proven(lab_provider(), None)] {
+        let (mut leaks, built) = (Leaks::default(), inputs(&[]));
         let instances = [instance("a", "lab", GONE)];
         for _ in 0..3 {
             let effects = sweep(&mut leaks, &built, &instances, answer.clone());
@@ -180,22 +180,22 @@ fn what_zookeeper_knows_or_does_not_say_is_left_alone() {
 
 #[test]
 fn a_listing_that_failed_between_two_takes_the_proof_away() {
-    let (mut leaks, built) = (Leaks::default(), world(&[]));
+    let (mut leaks, built) = (Leaks::default(), inputs(&[]));
     let instances = [instance("a", "lab", GONE)];
     sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
-    leaks.step(Event::Sweep, &built.world());
-    leaks.step(Event::Listed(lab(), None), &built.world());
+    leaks.step(Event::Sweep, &built.inputs());
+    leaks.step(Event::Listed(lab_provider(), None), &built.inputs());
     assert_eq!(deleted(&sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]))), []);
     assert_eq!(deleted(&sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]))).len(), 1);
 }
 
 #[test]
 fn nothing_is_done_while_zookeeper_is_out_of_reach() {
-    let (mut leaks, mut built) = (Leaks::default(), world(&[]));
+    let (mut leaks, mut built) = (Leaks::default(), inputs(&[]));
     let instances = [instance("a", "lab", GONE)];
     sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]));
     built.snapshot.connected = false;
-    assert_eq!(leaks.step(Event::Sweep, &built.world()), []);
+    assert_eq!(leaks.step(Event::Sweep, &built.inputs()), []);
     built.snapshot.connected = true;
     assert_eq!(deleted(&sweep(&mut leaks, &built, &instances, proven(&[(GONE, None)]))), []);
 }
@@ -203,7 +203,7 @@ fn nothing_is_done_while_zookeeper_is_out_of_reach() {
 // zookeeper.md check 78, drivers.md 1.7.6
 #[test]
 fn instances_of_others_and_those_on_their_way_out_are_no_leaks() {
-    let (mut leaks, built) = (Leaks::default(), world(&[]));
+    let (mut leaks, built) = (Leaks::default(), inputs(&[]));
     let mut going = instance("b", "lab", GONE);
     going.state = InstanceState::Stopping;
     let instances = [instance("a", "other", GONE), going, Instance::new(ExternalId::text("c"))];
@@ -215,7 +215,7 @@ fn instances_of_others_and_those_on_their_way_out_are_no_leaks() {
 // drivers.md 1.7.7: what leaked instances take is no room; but the one of a node that has just gone may be seen once more
 #[test]
 fn leaked_instances_take_of_the_limits_until_they_are_gone() {
-    let (mut leaks, mut built) = (Leaks::default(), world(&[]));
+    let (mut leaks, mut built) = (Leaks::default(), inputs(&[]));
     let amounts = Amounts::none().with("cores", 4.0).with("instances", 1.0);
     let mut leaked = Instance { amounts: amounts.clone(), ..instance("a", "lab", GONE) };
     let another = Instance { amounts: amounts.clone(), ..instance("b", "other", GONE) };
@@ -229,34 +229,34 @@ fn leaked_instances_take_of_the_limits_until_they_are_gone() {
         accounted(&sweep(&mut leaks, built, instances, proven(&[(GONE, None)])))
     };
     assert_eq!(sweep_usage(&built, &[leaked.clone(), another.clone()]), None, "seen once");
-    assert_eq!(sweep_usage(&built, &[leaked.clone(), another.clone()]), Some((lab(), amounts.clone())));
-    let known = Facts { leaked: amounts, ..Facts::clone(&built.facts[&lab()]) };
-    built.facts = BTreeMap::from([(lab(), Arc::new(known))]);
+    assert_eq!(sweep_usage(&built, &[leaked.clone(), another.clone()]), Some((lab_provider(), amounts.clone())));
+    let known = Facts { leaked: amounts, ..Facts::clone(&built.facts[&lab_provider()]) };
+    built.facts = BTreeMap::from([(lab_provider(), Arc::new(known))]);
     leaked.state = InstanceState::Stopping;
     assert_eq!(sweep_usage(&built, &[leaked, another.clone()]), None, "it is going, but there, and that is known");
-    assert_eq!(sweep_usage(&built, &[another]), Some((lab(), Amounts::none())));
+    assert_eq!(sweep_usage(&built, &[another]), Some((lab_provider(), Amounts::none())));
 }
 
 #[test]
 fn what_bears_a_number_that_this_zookeeper_never_gave_is_told_and_left_alone() {
-    let (mut leaks, built) = (Leaks::default(), world(&[]));
+    let (mut leaks, built) = (Leaks::default(), inputs(&[]));
     // One from before ZooKeeper was restored, one of a number that nobody gives, and a leak.
     let instances = [("a", "0000000100"), ("b", "100"), ("c", GONE)].map(|(id, node)| instance(id, "lab", node));
     let nodes: BTreeMap<NodeId, Option<Box<Node>>> =
         ["0000000100", "100", GONE].map(|id| (NodeId::from(id.to_owned()), None)).into();
-    let say = |numbers_given| Event::Proven(lab(), Some(Proof { nodes: nodes.clone(), numbers_given }));
+    let say = |numbers_given| {Event::Proven(lab_provider(), Some(Proof { nodes: nodes.clone(), numbers_given }));
     let told = |effects: &[Effect]| match effects {
         [Effect::NeverGiven(_, suspects)] => suspects.iter().map(|suspect| suspect.external_id.to_string()).collect(),
         _ => Vec::new(),
     };
-    leaks.step(Event::Sweep, &built.world());
-    leaks.step(listed(&instances), &built.world());
-    assert_eq!(told(&leaks.step(say(100), &built.world())), ["a", "b"]);
+    leaks.step(Event::Sweep, &built.inputs());
+    leaks.step(listed(&instances), &built.inputs());
+    assert_eq!(told(&leaks.step(say(100), &built.inputs())), ["a", "b"]);
     for _ in 0..2 {
-        leaks.step(Event::Sweep, &built.world());
-        assert_eq!(deleted(&leaks.step(listed(&instances), &built.world())), [("c".to_owned(), Why::NoNode)]);
+        leaks.step(Event::Sweep, &built.inputs());
+        assert_eq!(deleted(&leaks.step(listed(&instances), &built.inputs())), [("c".to_owned(), Why::NoNode)]);
         // Another node has got the number since.
-        assert_eq!(told(&leaks.step(say(101), &built.world())), ["a", "b"]);
+        assert_eq!(told(&leaks.step(say(101), &built.inputs())), ["a", "b"]);
     }
 }
 
@@ -267,7 +267,7 @@ fn a_second_instance_of_a_node_goes_but_not_while_the_node_is_made() {
     for (state, expected) in
         [(NodeState::Ready, 1), (NodeState::InUse, 1), (NodeState::Building, 0), (NodeState::Init, 0)]
     {
-        let (mut leaks, mut built) = (Leaks::default(), world(&["1 ready"]));
+        let (mut leaks, mut built) = (Leaks::default(), inputs(&["1 ready"]));
         let id = built.snapshot.nodes().next().expect("the world has a node").0.clone();
         node.state = state;
         let mut stored = built.snapshot.node(&id).expect("it is there").clone();
@@ -285,7 +285,7 @@ fn a_second_instance_of_a_node_goes_but_not_while_the_node_is_made() {
 
 #[test]
 fn more_than_the_budget_is_told_and_left_alone() {
-    let (mut leaks, built) = (Leaks::default(), world(&[]));
+    let (mut leaks, built) = (Leaks::default(), inputs(&[]));
     let ids: Vec<String> = (100..120).map(|number| format!("{number:010}")).collect();
     let instances: Vec<Instance> = ids.iter().map(|id| instance(id, "lab", id)).collect();
     let gone: Vec<(&str, Option<Node>)> = ids.iter().map(|id| (id.as_str(), None)).collect();
@@ -299,7 +299,7 @@ fn more_than_the_budget_is_told_and_left_alone() {
     // Of two hundred, twenty are a tenth.
     let known: Vec<Instance> = (0..180).map(|number| instance(&format!("x{number}"), "lab", "0000000001")).collect();
     let all: Vec<Instance> = instances.iter().chain(&known).cloned().collect();
-    let built = world(&["1 ready"]);
+    let built = inputs(&["1 ready"]);
     sweep(&mut leaks, &built, &all, proven(&gone));
     assert_eq!(deleted(&sweep(&mut leaks, &built, &all, proven(&gone))).len(), 20);
 }

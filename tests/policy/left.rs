@@ -7,11 +7,11 @@ use nodepool_policy::cleanup::planner::{CleanupPlanner,Effect, Event};
 use nodepool_policy::cleanup::rules::Repair;
 
 /// A request with a node that boots where nobody of this process launches; another pool like that one is registered, or not.
-fn world(other: Option<&str>) -> Built {
-    world_of(&["1 provider=elsewhere labels=a building allocated=200-1"], other)
+fn inputs(other: Option<&str>) -> Built {
+    inputs_with_nodes(&["1 provider=elsewhere labels=a building allocated=200-1"], other)
 }
 
-fn world_of(nodes: &[&str], other: Option<&str>) -> Built {
+fn inputs_with_nodes(nodes: &[&str], other: Option<&str>) -> Built {
     build(&Spec {
         nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
         requests: vec!["200-1 a pending".to_owned()],
@@ -23,7 +23,7 @@ fn world_of(nodes: &[&str], other: Option<&str>) -> Built {
 fn resets(planner: &mut CleanupPlanner, built: &Built) -> bool {
     let is_reset =
         |effect: &Effect| matches!(effect, Effect::Repair(Repair::Reset { request, .. }) if is_ours(request));
-    planner.step(Event::Wake, &built.world()).iter().any(is_reset)
+    planner.step(Event::Wake, &built.inputs()).iter().any(is_reset)
 }
 
 fn is_ours(request: &RequestChange) -> bool {
@@ -32,7 +32,7 @@ fn is_ours(request: &RequestChange) -> bool {
 
 #[test]
 fn what_another_launcher_may_go_on_with_is_left_to_it_for_a_moment() {
-    let mut built = world(Some("other provider=elsewhere labels=a version=12.0.0"));
+    let mut built = inputs(Some("other provider=elsewhere labels=a version=12.0.0"));
     let mut planner = CleanupPlanner::new(Seconds(28_800.0));
     assert!(!resets(&mut planner, &built));
     let due = planner.due().expect("it is looked at again");
@@ -46,7 +46,7 @@ fn what_nobody_goes_on_with_begins_anew_at_once() {
     let of_python = "other provider=elsewhere labels=a version=11.0.0";
     let of_another = "other provider=beside labels=a version=12.0.0";
     for other in [None, Some(of_python), Some(of_another)] {
-        assert!(resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &world(other)), "{other:?}");
+        assert!(resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &inputs(other)), "{other:?}");
     }
 }
 
@@ -54,11 +54,11 @@ fn what_nobody_goes_on_with_begins_anew_at_once() {
 #[test]
 fn nodes_that_go_keep_no_request() {
     let going = "2 provider=elsewhere labels=a deleting allocated=200-1 locked";
-    assert!(resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &world_of(&[going], None)));
+    assert!(resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &inputs_with_nodes(&[going], None)));
     // Nor do they keep anybody from going on with what boots in their place.
     let boots = "1 provider=elsewhere labels=a building allocated=200-1";
     let other = Some("other provider=elsewhere labels=a version=12.0.0");
-    assert!(!resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &world_of(&[boots, going], other)));
-    let is_worked_on = world_of(&["1 provider=elsewhere labels=a building allocated=200-1 locked", going], None);
+    assert!(!resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &inputs_with_nodes(&[boots, going], other)));
+    let is_worked_on = inputs_with_nodes(&["1 provider=elsewhere labels=a building allocated=200-1 locked", going], None);
     assert!(!resets(&mut CleanupPlanner::new(Seconds(28_800.0)), &is_worked_on));
 }

@@ -16,10 +16,10 @@ use nodepool_policy::pool::{self, Pool};
 /// Everything that is decided about a world, as text.
 fn plan(built: &Built) -> String {
     let mut text = String::new();
-    let world = built.world();
+    let inputs = built.inputs();
     let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
     pool.set_board(&built.board);
-    let effects = pool.step(pool::Event::Wake, &world);
+    let effects = pool.step(pool::Event::Wake, &inputs);
     for (id, _) in built.snapshot.requests() {
         match pool.why(id, &built.snapshot) {
             Some(why) => writeln!(text, "{id}: {:?}: {}", why.verdict, why.reason).unwrap(),
@@ -30,7 +30,7 @@ fn plan(built: &Built) -> String {
         writeln!(text, "pool {}", describe_effect(&effect)).unwrap();
     }
     let mut planner = CleanupPlanner::new(Seconds(28_800.0));
-    for effect in planner.step(planner::Event::Sweep, &world) {
+    for effect in planner.step(planner::Event::Sweep, &inputs) {
         writeln!(text, "upkeep {}", describe_cleanup_effect(&effect)).unwrap();
     }
     if let Some(due) = planner.due() {
@@ -108,7 +108,7 @@ fn a_request_that_another_pool_tries_is_left_to_it_until_it_has_failed() {
     built.board.begin_try(&other, &id);
     pool.set_board(&built.board);
     pool.set_tried(&built.board);
-    assert_eq!(pool.step(pool::Event::Wake, &built.world()), []);
+    assert_eq!(pool.step(pool::Event::Wake, &built.inputs()), []);
     let why = pool.why(&id, &built.snapshot).unwrap();
     assert_eq!(why.reason, "another pool of this launcher is about to take it");
 
@@ -116,7 +116,7 @@ fn a_request_that_another_pool_tries_is_left_to_it_until_it_has_failed() {
     built.board.end_try(&other, &id);
     assert_eq!(built.board.tried().get(&id), Some(&pool_id()), "nobody ends what another one does");
     pool.set_tried(&built.board);
-    let effects = pool.step(pool::Event::Wake, &built.world());
+    let effects = pool.step(pool::Event::Wake, &built.inputs());
     assert!(matches!(effects[..], [pool::Effect::HandOut(_)]), "{effects:?}");
 }
 
@@ -125,13 +125,13 @@ fn a_request_that_another_pool_tries_is_left_to_it_until_it_has_failed() {
 fn a_decline_that_was_overtaken_keeps_its_reason() {
     let spec = "{hosts: [h1 labels=a], nodes: [1 host=h1 slot=0], requests: ['200-1 zebra'], expect: ''}";
     let built = build(&serde_yaml::from_str(spec).unwrap());
-    let (world, id) = (built.world(), RequestId::from("200-0000000001"));
+    let (inputs, id) = (built.inputs(), RequestId::from("200-0000000001"));
     let answered = |error: WriteError| {
         let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
         pool.set_board(&built.board);
-        let effects = pool.step(pool::Event::Wake, &world);
+        let effects = pool.step(pool::Event::Wake, &inputs);
         assert!(matches!(effects[..], [pool::Effect::Decline { .. }]), "{effects:?}");
-        pool.step(pool::Event::Declined(id.clone(), Err(error)), &world);
+        pool.step(pool::Event::Declined(id.clone(), Err(error)), &inputs);
         pool.why(&id, &built.snapshot).unwrap().reason
     };
     for error in [WriteError::Conflict, WriteError::Contended] {

@@ -84,7 +84,7 @@ prop_compose! {
 
 fn scheduling_pass(built: &Built) -> (Pool, Vec<Effect>) {
     let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
-    let effects = pool.step(Event::Wake, &built.world());
+    let effects = pool.step(Event::Wake, &built.inputs());
     (pool, effects)
 }
 
@@ -151,11 +151,11 @@ proptest! {
         for (index, effect) in effects.iter().enumerate() {
             if let Effect::HandOut(plan) = effect {
                 apply(&mut built, plan, 1000 + index as i64);
-                pool.step(Event::HandedOut(plan.request.id.clone(), Ok(())), &built.world());
+                pool.step(Event::HandedOut(plan.request.id.clone(), Ok(())), &built.inputs());
                 served.insert(plan.request.id.clone());
             }
         }
-        for effect in pool.step(Event::Wake, &built.world()) {
+        for effect in pool.step(Event::Wake, &built.inputs()) {
             if let Effect::HandOut(plan) = effect {
                 prop_assert!(!served.contains(&plan.request.id), "{} was served twice", plan.request.id);
             }
@@ -244,7 +244,7 @@ proptest! {
     fn a_sweep_never_touches_locked_nodes_nor_held_ones_before_their_time(spec in specs()) {
         let built = build(&spec);
         let mut planner = CleanupPlanner::new(Seconds(28_800.0));
-        for effect in planner.step(planner::Event::Sweep, &built.world()) {
+        for effect in planner.step(planner::Event::Sweep, &built.inputs()) {
             let touched: Vec<NodeId> = match effect {
                 planner::Effect::Repair(Repair::Retire { node, .. }) => vec![node],
                 planner::Effect::Repair(Repair::Release { node, .. }) => vec![node.id],
@@ -285,21 +285,21 @@ proptest! {
 #[test]
 fn a_waiting_request_keeps_every_label_it_was_ever_short_of() {
     // Short of b first; while it waits, a runs out as well. When b comes back, a must not be lost to others.
-    let world = |nodes: &[&str]| Spec {
+    let inputs = |nodes: &[&str]| Spec {
         hosts: vec!["h1 labels=a check=not-needed".to_owned(), "h2 labels=b check=not-needed".to_owned()],
         nodes: nodes.iter().map(|line| line.to_string()).collect(),
         requests: vec!["200-1 a,b".to_owned(), "200-2 a".to_owned(), "200-3 b".to_owned()],
         ..Spec::default()
     };
     let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
-    let first = build(&world(&["1 host=h1 slot=0 in-use locked", "2 host=h2 slot=0 in-use locked"]));
-    assert!(pool.step(Event::Wake, &first.world()).is_empty());
-    let only_a = build(&world(&["1 host=h1 slot=0", "2 host=h2 slot=0 in-use locked"]));
-    assert!(pool.step(Event::Wake, &only_a.world()).is_empty(), "a is kept for 200-1");
-    let only_b = build(&world(&["1 host=h1 slot=0 in-use locked", "2 host=h2 slot=0"]));
-    assert!(pool.step(Event::Wake, &only_b.world()).is_empty(), "b is kept for 200-1 as well");
-    let both = build(&world(&["1 host=h1 slot=0", "2 host=h2 slot=0"]));
-    pool.step(Event::Wake, &both.world());
+    let first = build(&inputs(&["1 host=h1 slot=0 in-use locked", "2 host=h2 slot=0 in-use locked"]));
+    assert!(pool.step(Event::Wake, &first.inputs()).is_empty());
+    let only_a = build(&inputs(&["1 host=h1 slot=0", "2 host=h2 slot=0 in-use locked"]));
+    assert!(pool.step(Event::Wake, &only_a.inputs()).is_empty(), "a is kept for 200-1");
+    let only_b = build(&inputs(&["1 host=h1 slot=0 in-use locked", "2 host=h2 slot=0"]));
+    assert!(pool.step(Event::Wake, &only_b.inputs()).is_empty(), "b is kept for 200-1 as well");
+    let both = build(&inputs(&["1 host=h1 slot=0", "2 host=h2 slot=0"]));
+    pool.step(Event::Wake, &both.inputs());
     assert_eq!(assigned(&pool).keys().cloned().collect::<Vec<_>>(), [request_id("200-1")]);
     assert!(matches!(both.snapshot.request(&request_id("200-1")).unwrap().record.state, RequestState::Requested));
 }
@@ -318,7 +318,7 @@ fn max_concurrency_counts_the_requests_of_the_other_pools() {
     for (elsewhere, expected) in [(0, 2), (1, 1), (2, 0), (7, 0)] {
         let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
         pool.set_busy_elsewhere(elsewhere);
-        pool.step(Event::Wake, &built.world());
+        pool.step(Event::Wake, &built.inputs());
         assert_eq!(assigned(&pool).len(), expected, "{elsewhere} elsewhere");
     }
 }

@@ -22,18 +22,18 @@ fn a_refused_repair_is_tried_again_if_the_picture_has_moved_on_meanwhile() {
     let spec: Spec = serde_yaml::from_str(spec).unwrap();
     let mut built = build(&spec);
     let mut planner = CleanupPlanner::new(Seconds(28_800.0));
-    let asked = repairs(&planner.step(Event::Wake, &built.world()));
+    let asked = repairs(&planner.step(Event::Wake, &built.inputs()));
     assert_eq!(asked, ["node 0000000001"]);
     for error in [WriteError::Conflict, WriteError::Contended] {
         // The picture of the lock's end comes while the repair is under way.
         built.snapshot.revision += 1;
-        assert!(repairs(&planner.step(Event::Wake, &built.world())).is_empty(), "it is under way");
+        assert!(repairs(&planner.step(Event::Wake, &built.inputs())).is_empty(), "it is under way");
         let refused = Event::Repaired(asked[0].clone(), Err(error));
-        assert!(planner.step(refused, &built.world()).is_empty());
+        assert!(planner.step(refused, &built.inputs()).is_empty());
         assert_eq!(planner.due(), Some(built.moment()), "a look is due at once");
-        assert_eq!(repairs(&planner.step(Event::Wake, &built.world())), asked);
+        assert_eq!(repairs(&planner.step(Event::Wake, &built.inputs())), asked);
     }
     let refused = Event::Repaired(asked[0].clone(), Err(WriteError::Contended));
-    assert!(planner.step(refused, &built.world()).is_empty());
+    assert!(planner.step(refused, &built.inputs()).is_empty());
     assert_eq!(planner.due(), None, "nothing has changed since, so nothing would be different");
 }

@@ -21,9 +21,9 @@ fn hundreds_of_dead_hosts_are_not_checked_all_at_once() {
         };
         effects.into_iter().map(host).collect::<VecDeque<_>>()
     };
-    let mut under_way = inspected(planner.step(Event::Sweep, &built.world()));
+    let mut under_way = inspected(planner.step(Event::Sweep, &built.inputs()));
     assert_eq!(under_way.len(), 50);
-    assert!(inspected(planner.step(Event::Sweep, &built.world())).is_empty(), "the next sweep adds none");
+    assert!(inspected(planner.step(Event::Sweep, &built.inputs())).is_empty(), "the next sweep adds none");
     // One that passes meanwhile, as the pool found out, is not checked again.
     let provider = ProviderName::from("lab");
     let last = built.facts[&provider].standing[119].identity.clone();
@@ -31,9 +31,9 @@ fn hundreds_of_dead_hosts_are_not_checked_all_at_once() {
     let mut seen = 0;
     while let Some(host) = under_way.pop_front() {
         seen += 1;
-        under_way.extend(inspected(planner.step(Event::Inspected(provider.clone(), host), &built.world())));
+        under_way.extend(inspected(planner.step(Event::Inspected(provider.clone(), host), &built.inputs())));
         assert!(under_way.len() <= 50);
     }
     assert_eq!(seen, 119);
-    assert_eq!(inspected(planner.step(Event::Sweep, &built.world())).len(), 50, "all have had their turn");
+    assert_eq!(inspected(planner.step(Event::Sweep, &built.inputs())).len(), 50, "all have had their turn");
 }

@@ -32,7 +32,7 @@ impl Launcher {
     }
 
     fn wake(&mut self) -> Vec<Effect> {
-        self.planner.step(Event::Wake, &self.built.world())
+        self.planner.step(Event::Wake, &self.built.inputs())
     }
 
     fn due(&self) -> Moment {
@@ -43,7 +43,7 @@ impl Launcher {
     fn run_effects(&mut self, event: Event, tree: &mut SharedTree) -> usize {
         self.built.snapshot = tree.snapshot.clone();
         let mut registered = 0;
-        for effect in self.planner.step(event, &self.built.world()) {
+        for effect in self.planner.step(event, &self.built.inputs()) {
             let event = match effect {
                 Effect::Register { key, node } => {
                     registered += 1;
@@ -61,7 +61,7 @@ impl Launcher {
                 }
                 other => panic!("{other:?}"),
             };
-            self.planner.step(event, &self.built.world());
+            self.planner.step(event, &self.built.inputs());
         }
         registered
     }
@@ -149,7 +149,7 @@ fn a_slot_that_others_emptied_rests_and_its_host_is_checked_before_it_is_filled(
         let check = launcher.check_result.clone().stamped(launcher.built.now);
         Arc::make_mut(launcher.built.facts.get_mut(&provider).unwrap()).note_check(&host, check);
         assert_eq!(launcher.wake(), [], "the facts are there before the check is known to be over");
-        launcher.planner.step(Event::Inspected(provider, host), &launcher.built.world());
+        launcher.planner.step(Event::Inspected(provider, host), &launcher.built.inputs());
         assert_eq!(launcher.due(), launcher.built.moment(), "a look is due at once");
         let effects = launcher.wake();
         assert!(matches!(&effects[..], [Effect::Register { .. }]), "{effects:?}");
@@ -178,11 +178,11 @@ fn a_slot_that_we_emptied_is_filled_at_once_though_its_end_is_seen_before_it_is_
         let mut launcher = Launcher::new("one", "not-needed", &[&format!("1 host=h1 slot={slot} in-use locked")]);
         assert_eq!(launcher.wake(), []);
         launcher.built.snapshot = Launcher::new("one", "not-needed", &[&node]).built.snapshot;
-        let effects = launcher.planner.step(Event::Sweep, &launcher.built.world());
+        let effects = launcher.planner.step(Event::Sweep, &launcher.built.inputs());
         assert!(matches!(&effects[..], [Effect::Repair(Repair::Retire { .. })]), "{node}: {effects:?}");
         launcher.built.snapshot.remove_node(&node_id("1"));
         assert_eq!(launcher.wake(), [], "{node}");
-        launcher.planner.step(Event::Repaired("node 0000000001".to_owned(), Ok(())), &launcher.built.world());
+        launcher.planner.step(Event::Repaired("node 0000000001".to_owned(), Ok(())), &launcher.built.inputs());
         let effects = launcher.wake();
         assert!(matches!(&effects[..], [Effect::Register { .. }]), "{node}: {effects:?}");
     }
@@ -204,13 +204,13 @@ fn launcher_with_a_server(node: &str) -> Launcher {
 fn servers_of_the_driver_that_a_provider_had_before_keep_their_records_and_are_told_of_once() {
     for node in ["1 host=h1 slot=0", "1 host=h1 slot=0 used", "1 host=h1 slot=0 deleting", "1 host=h9 slot=0"] {
         let mut launcher = launcher_with_a_server(node);
-        let effects = launcher.planner.step(Event::Sweep, &launcher.built.world());
+        let effects = launcher.planner.step(Event::Sweep, &launcher.built.inputs());
         let is_told = |effect: &Effect| matches!(effect, Effect::Stranded { nodes, .. } if *nodes == [node_id("1")]);
         let is_registered = |effect: &Effect| matches!(effect, Effect::Register { .. });
         assert!(
             effects.iter().any(is_told) && effects.iter().any(is_registered) && effects.len() == 2,
             "{node}: {effects:?}"
         );
-        assert_eq!(launcher.planner.step(Event::Sweep, &launcher.built.world()), [], "{node}");
+        assert_eq!(launcher.planner.step(Event::Sweep, &launcher.built.inputs()), [], "{node}");
     }
 }

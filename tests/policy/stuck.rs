@@ -19,17 +19,17 @@ use nodepool_policy::pool::{Effect, Event, Pool, Probe};
 use nodepool_policy::scheduler::min_ready::{self, MinReady, Wish};
 
 /// Of a label one node shall always be ready.
-fn keeps_one_ready() -> (LabelName, PoolHarness, MinReady) {
-    keeps_ready("a min-ready=1")
+fn with_one_min_ready() -> (LabelName, PoolHarness, MinReady) {
+    with_min_ready("a min-ready=1")
 }
 
-fn keeps_ready(label: &str) -> (LabelName, PoolHarness, MinReady) {
+fn with_min_ready(label: &str) -> (LabelName, PoolHarness, MinReady) {
     let harness =
         PoolHarness::from_spec(&Spec { hosts: vec!["h1 labels=a".to_owned()], labels: vec![label.to_owned()], ..Spec::default() });
     (LabelName::from("a"), harness, MinReady::default())
 }
 
-fn is_given_back(effects: &[Effect]) -> bool {
+fn is_released(effects: &[Effect]) -> bool {
     let state = |effect: &Effect| match effect {
         Effect::Finish { finish, .. } => finish.request.as_ref().map(|request| request.record.state),
         _ => None,
@@ -43,7 +43,7 @@ fn a_pool_that_drains_gives_back_what_it_could_not_get_more_nodes_for() {
     assert_eq!(harness.step(Event::Draining), [], "nobody knows yet what comes of it");
     let request = harness.request.clone();
     let effects = harness.step(Event::Claimed(request.clone(), Err(WriteError::Conflict)));
-    assert!(is_given_back(&effects), "{effects:?}");
+    assert!(is_released(&effects), "{effects:?}");
     harness.step(Event::Finished(request, Ok(())));
     assert!(harness.pool.is_idle());
 }
@@ -56,7 +56,7 @@ fn a_pool_that_is_told_to_handle_nothing_gives_back_what_waits() {
     section.max_concurrency = 0;
     harness.built.config.providers.insert("lab".into(), Arc::new(section));
     let effects = harness.step(Event::Wake);
-    assert!(is_given_back(&effects), "{effects:?}");
+    assert!(is_released(&effects), "{effects:?}");
 }
 
 // Its pool waited for room for it, with a lock that was not its own any more, and nobody else could have it.
@@ -85,10 +85,10 @@ fn what_goes_in_the_future_is_no_room_to_wait_for() {
 // Refused at once, it was tried fifty times a second.
 #[test]
 fn a_request_of_our_own_that_is_refused_rests_before_the_next() {
-    let (label, mut harness, mut mind) = keeps_one_ready();
+    let (label, mut harness, mut mind) = with_one_min_ready();
     for pause in [1.0, 2.0, 4.0] {
         let plan = |mind: &mut MinReady, harness: &PoolHarness| {
-            min_ready.plan(&Default::default(), &harness.built.world());
+            min_ready.plan(&Default::default(), &harness.built.inputs())};
         assert_eq!(plan(&mut mind, &harness), [Wish::Submit(label.clone())]);
         mind.submitted(&label, "event", None, harness.built.moment());
         assert_eq!(plan(&mut mind, &harness), []);
@@ -118,8 +118,8 @@ fn a_deletion_that_is_tried_again_and_again_is_no_room_to_wait_for() {
         effects.iter().any(|effect| matches!(effect, Effect::Evict(change) if change.id == node_id("7")))
     };
     {
-        let world = harness.built.world();
-        let again: Vec<Repair> = rules::spent_nodes(&"lab".into(), |_, _| true, &world).collect();
+        let inputs = harness.built.inputs();
+        let again: Vec<Repair> = rules::spent_nodes(&"lab".into(), |_, _| true, &inputs).collect();
         let [Repair::Delete { node, .. }] = &again[..] else { panic!("{again:?}") };
         assert_eq!(node.record.state_time, Timestamp(NOW.0 - 400.0), "it goes since the first attempt");
     }
@@ -131,8 +131,8 @@ fn a_deletion_that_is_tried_again_and_again_is_no_room_to_wait_for() {
 // The node of such a request stayed given to it as long as the session lived.
 #[test]
 fn a_request_of_our_own_whose_answer_was_lost_is_known_however_long_the_connection_was_away() {
-    let (label, mut harness, mut mind) = keeps_one_ready();
-    let plan = |mind: &mut MinReady, harness: &PoolHarness| mind.plan(&Default::default(), &harness.built.world());
+    let (label, mut harness, mut mind) = with_one_min_ready();
+    let plan = |mind: &mut MinReady, harness: &PoolHarness| mind.plan(&Default::default(), &harness.built.inputs());
     assert_eq!(plan(&mut mind, &harness), [Wish::Submit(label.clone())]);
     mind.submitted(&label, "event", None, harness.built.moment());
     harness.built.snapshot.connected = false;
@@ -169,7 +169,7 @@ fn what_was_begun_twice_for_a_request_of_our_own_goes_with_it() {
     record.nodes = vec![node_id("2")];
     let stored = Stored { record: Arc::new(record), version: 1, mzxid: 9, mtime_ms: 0 };
     harness.built.snapshot.put_request(id, stored);
-    let wishes = mind.plan(&Default::default(), &harness.built.world());
+    let wishes = mind.plan(&Default::default(), &harness.built.inputs());
     let finished = wishes.iter().find_map(|wish| match wish {
         Wish::Finish { nodes, .. } => Some(nodes.iter().map(|node| node.record.state).collect::<Vec<_>>()),
         _ => None,
@@ -212,10 +212,10 @@ fn a_request_of_our_own_that_the_cloud_has_no_quota_for_does_not_wait_for_room()
 // As many requests as somebody had typed were made, until the memory was full.
 #[test]
 fn nodes_to_be_kept_ready_are_asked_for_in_portions() {
-    let (_, harness, mut mind) = keeps_ready("a min-ready=9e18");
-    let wishes = mind.plan(&Default::default(), &harness.built.world());
+    let (_, harness, mut mind) = with_min_ready("a min-ready=9e18");
+    let wishes = mind.plan(&Default::default(), &harness.built.inputs());
     assert_eq!(wishes.len(), 1000);
-    assert_eq!(mind.plan(&Default::default(), &harness.built.world()), [], "the next ones when these have come");
+    assert_eq!(mind.plan(&Default::default(), &harness.built.inputs()), [], "the next ones when these have come");
 }
 
 // It was given to its request with labels that this had not asked for, and the write refused as a defect.
@@ -230,20 +230,20 @@ fn a_node_that_got_other_labels_while_its_host_was_looked_at_is_not_handed_out()
     });
     let mut pool = Pool::new(pool_id(), LauncherId::from(LAUNCHER));
     pool.set_board(&built.board);
-    let effects = pool.step(Event::Wake, &built.world());
+    let effects = pool.step(Event::Wake, &built.inputs());
     assert!(matches!(&effects[..], [Effect::Probe { .. }, Effect::Probe { .. }]), "{effects:?}");
     let probed = |node: &str| Event::Probed(request_id("200-1"), node_id(node), Probe::Alive);
-    assert_eq!(pool.step(probed("1"), &built.world()), []);
+    assert_eq!(pool.step(probed("1"), &built.inputs()), []);
     let stored = built.snapshot.node(&node_id("1")).unwrap();
     let changed = stored.change(node_id("1"), |record| record.labels = vec!["b".into()]);
     let stored = Stored { record: Arc::new(changed.record), version: 9, mzxid: stored.mzxid + 1000, mtime_ms: 0 };
     assert!(built.snapshot.put_node(node_id("1"), stored));
-    assert_eq!(pool.step(probed("2"), &built.world()), []);
+    assert_eq!(pool.step(probed("2"), &built.inputs()), []);
     assert!(pool.is_idle());
 }
 
 /// A request for two nodes of which the cloud has given one, with whatever else that led to.
-fn served_in_part(harness: &mut PoolHarness, request: &str) -> Vec<Effect> {
+fn partly_served(harness: &mut PoolHarness, request: &str) -> Vec<Effect> {
     (harness.request, harness.nodes) = (request_id(request), Vec::new());
     harness.start_launches();
     let [Effect::Save(ready)] = &harness.launched(0)[..] else { panic!("what is ready is not to be lost") };
@@ -259,14 +259,14 @@ fn served_in_part(harness: &mut PoolHarness, request: &str) -> Vec<Effect> {
 #[test]
 fn of_several_requests_that_wait_with_nodes_the_last_gives_way_to_the_first() {
     let mut harness = PoolHarness::new("a,a");
-    served_in_part(&mut harness, "200-1");
+    partly_served(&mut harness, "200-1");
     let first = (harness.request.clone(), harness.nodes[0].clone());
     assert_eq!(harness.step(Event::Wake), [], "it waits alone");
     harness.built.snapshot.put_request(request_id("200-2"), {
         let record = NodeRequest::new(vec!["a".into(), "a".into()], "tester", NOW);
         Stored { record: Arc::new(record), version: 0, mzxid: 50, mtime_ms: 0 }
     });
-    let effects = served_in_part(&mut harness, "200-2");
+    let effects = partly_served(&mut harness, "200-2");
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Release(_))), "{effects:?}");
     let effects = harness.step(Event::Wake);
     let [Effect::Finish { request, finish }] = &effects[..] else { panic!("{effects:?}") };
@@ -294,7 +294,7 @@ fn others_need_not_leave_to_a_pool_what_its_cloud_has_just_refused() {
     harness.start_launches();
     let refused = JobEvent::Finished(Err(CloudError::Quota("cores".to_owned())));
     let effects = harness.step(Event::JobUpdate(harness.nodes[0].clone(), refused));
-    assert!(is_given_back(&effects), "{effects:?}");
+    assert!(is_released(&effects), "{effects:?}");
     harness.built.snapshot.remove_node(&harness.nodes[0]);
     harness.built.snapshot.remove_request_lock(&harness.request);
     harness.step(Event::Finished(harness.request.clone(), Ok(())));

@@ -69,7 +69,7 @@ fn pools_of_one_process_do_not_exceed_the_limit_together() {
     assert_eq!(ours.len(), 2);
     harness.built.board.put_taking(&LauncherId::from(LAUNCHER), &ours);
     second.set_tried(&harness.built.board);
-    assert_eq!(claims(&second.step(Event::Wake, &harness.built.world())), 0);
+    assert_eq!(claims(&second.step(Event::Wake, &harness.built.inputs())), 0);
 }
 
 /// One request for a node of a tenant that may have two.

@@ -14,7 +14,7 @@ use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity, StandingHost};
 use nodepool_model::records::time::{Moment, Seconds, Timestamp};
 use nodepool_model::snapshot::{LockView, Snapshot, Stored};
-use nodepool_policy::inputs::World;
+use nodepool_policy::inputs::Inputs;
 use nodepool_policy::scheduler::shared_pools::Board;
 use python_yaml::tree::{Place, YamlNode, YamlValue};
 use serde::Deserialize;
@@ -59,9 +59,9 @@ pub struct Built {
 }
 
 impl Built {
-    pub fn world(&self) -> World<'_> {
+    pub fn inputs(&self) -> Inputs<'_> {
         let moment = self.moment();
-        World { config: &self.config, snapshot: &self.snapshot, facts: &self.facts, now: self.now, moment }
+        Inputs { config: &self.config, snapshot: &self.snapshot, facts: &self.facts, now: self.now, moment }
     }
 
     pub fn moment(&self) -> Moment {

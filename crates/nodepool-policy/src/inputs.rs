@@ -10,7 +10,7 @@ use nodepool_model::records::time::{Moment, Timestamp};
 use nodepool_model::snapshot::Snapshot;
 
 #[derive(Clone, Copy)]
-pub struct World<'a> {
+pub struct Inputs<'a> {
     pub config: &'a Config,
     pub snapshot: &'a Snapshot,
     /// One entry per provider in service.
@@ -21,7 +21,7 @@ pub struct World<'a> {
     pub moment: Moment,
 }
 
-impl World<'_> {
+impl Inputs<'_> {
     /// When a time on the wall comes, unless that clock is set before.
     pub fn moment_of(&self, time: Timestamp) -> Moment {
         self.moment + (time - self.now)

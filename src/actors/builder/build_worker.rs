@@ -128,16 +128,16 @@ impl Reconcile for BuildWorker {
         let snapshot = self.triggers.snapshot();
         let facts = self.parts.facts.iter().map(|(name, facts)| (name.clone(), facts.borrow().clone())).collect();
         let config = self.parts.config.clone();
-        let world = clock::world(&config, &snapshot, &facts);
+        let inputs = clock::inputs(&config, &snapshot, &facts);
         if snapshot.connected {
-            let due = build_schedule::due(&world).into_iter().filter(|order| !self.is_odd(order));
+            let due = build_schedule::due(&inputs).into_iter().filter(|order| !self.is_odd(order));
             let due: Vec<_> = due.map(|order| (Work::Build(order.image.clone()), order)).collect();
             if let Some((order, claim)) = self.parts.desk.claim_first(due) {
                 return self.begin(order, claim, ctx);
             }
         }
-        let rested = self.parts.desk.next_due().map(|rest| world.moment + rest);
-        let due = build_schedule::next_due(&world).into_iter().chain(rested).min();
+        let rested = self.parts.desk.next_due().map(|rest| inputs.moment + rest);
+        let due = build_schedule::next_due(&inputs).into_iter().chain(rested).min();
         self.triggers.requeue_at(due);
     }
 }

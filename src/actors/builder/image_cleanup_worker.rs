@@ -31,7 +31,7 @@ use nodepool_model::snapshot::WriteError;
 use nodepool_model::snapshot::images::UploadPlace;
 use nodepool_policy::images::pending_uploads::{self, Shipment};
 use nodepool_policy::images::retention::{self, Pass, Retirement};
-use nodepool_policy::inputs::World;
+use nodepool_policy::inputs::Inputs;
 use nodepool_policy::invariants::images::of_retirement;
 use nodepool_zk::txn::store::Store;
 
@@ -116,20 +116,20 @@ impl ImageCleanupWorker {
         if !snapshot.connected {
             return;
         }
-        let world = clock::world(&config, &snapshot, &facts);
+        let inputs = clock::inputs(&config, &snapshot, &facts);
         if pass == Pass::Whole {
             self.reconcile_again = false;
         }
         let begun = self.parts.desk.begun();
-        let all = retention::due(&world, Pass::Whole, &begun);
-        self.mind_stale(&all, &world, ctx);
-        let due = if pass == Pass::Whole { all } else { retention::due(&world, pass, &begun) };
+        let all = retention::due(&inputs, Pass::Whole, &begun);
+        self.mind_stale(&all, &inputs, ctx);
+        let due = if pass == Pass::Whole { all } else { retention::due(&inputs, pass, &begun) };
         let going = due.iter().filter_map(|retirement| match retirement {
             Retirement::Upload(key, _) => Some(key),
             _ => None,
         });
         let takes = |provider: &ProviderName, image: &ImageName| {
-            let uploading = world.facts.get(provider).and_then(|facts| facts.uploading.as_deref());
+            let uploading = inputs.facts.get(provider).and_then(|facts| facts.uploading.as_deref());
             uploading.is_some_and(|uploading| uploading.images.contains_key(image))
         };
         let may_go = invariant_guard::kept(of_retirement(going, &snapshot.images, takes)).is_ok();
@@ -148,7 +148,7 @@ impl ImageCleanupWorker {
 
     /// Notes since when uploads are without a builder, and wakes when the next of them has been so for long enough. Those that this
     /// builder goes on with are none of them, however long they wait for their turn.
-    fn mind_stale(&mut self, all: &[Retirement], world: &World<'_>, ctx: &mut Context<Self>) {
+    fn mind_stale(&mut self, all: &[Retirement], inputs: &Inputs<'_>, ctx: &mut Context<Self>) {
         if let Some(timer) = self.stale_due.take() {
             ctx.cancel_future(timer);
         }
@@ -162,7 +162,7 @@ impl ImageCleanupWorker {
                 && workshop.images.file(&shipment.place.build, &shipment.format).exists()
         };
         let ours: BTreeSet<UploadPlace> =
-            pending_uploads::due(world).into_iter().filter(own).map(|shipment| shipment.place).collect();
+            pending_uploads::due(inputs).into_iter().filter(own).map(|shipment| shipment.place).collect();
         let (mut stale, now) = (BTreeMap::new(), Instant::now());
         for retirement in all {
             if let Retirement::Stale(upload) = retirement
@@ -270,7 +270,7 @@ impl ImageCleanupWorker {
             return;
         }
         self.files = Files::Looking;
-        let world = clock::world(&config, &snapshot, &facts);
+        let inputs = clock::inputs(&config, &snapshot, &facts);
         let builds = snapshot.images.builds();
         let view = FilesView {
             store: self.parts.store.clone(),
@@ -278,7 +278,7 @@ impl ImageCleanupWorker {
             builder_id: self.parts.workshop.builder_id.clone(),
             begun: self.parts.desk.begun(),
             builds: builds
-                .map(|(key, stored)| (key.clone(), (stored.clone(), retention::needed_formats(&world, &key))))
+                .map(|(key, stored)| (key.clone(), (stored.clone(), retention::needed_formats(&inputs, &key))))
                 .collect(),
         };
         self.errands.run(ctx, image_deletion::tidy_files(view), |result, act, ctx| {
@@ -299,10 +299,10 @@ impl ImageCleanupWorker {
             return;
         }
         let (snapshot, facts) = (self.triggers.snapshot(), facts_of(&self.parts.providers));
-        let world = clock::world(&self.parts.config, &snapshot, &facts);
+        let inputs = clock::inputs(&self.parts.config, &snapshot, &facts);
         let desk = &self.parts.desk;
         let told = builder_metrics::states(
-            &world,
+            &inputs,
             &self.parts.workshop.builder,
             |image| desk.is_building(image),
             |provider, image| desk.is_uploading(provider, image),

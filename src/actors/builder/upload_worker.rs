@@ -133,15 +133,15 @@ impl Reconcile for UploadWorker {
         let snapshot = self.triggers.snapshot();
         let facts = facts_of(&self.parts.providers);
         let config = self.parts.config.clone();
-        let world = clock::world(&config, &snapshot, &facts);
+        let inputs = clock::inputs(&config, &snapshot, &facts);
         if snapshot.connected {
-            let due = pending_uploads::due(&world).into_iter();
+            let due = pending_uploads::due(&inputs).into_iter();
             let due = due.map(|shipment| (Work::Upload(shipment.place.clone()), shipment));
             if let Some((shipment, claim)) = self.parts.desk.claim_first(due) {
                 return self.begin(shipment, claim, ctx);
             }
         }
-        self.triggers.requeue_at(self.parts.desk.next_due().map(|rest| world.moment + rest));
+        self.triggers.requeue_at(self.parts.desk.next_due().map(|rest| inputs.moment + rest));
     }
 }
 

@@ -99,8 +99,8 @@ impl CleanupWorker {
         if let Some(before) = renew_facts(&mut self.facts, &self.parts.providers) {
             label_status_log::tell(&before, &self.facts);
         }
-        let world = clock::world(&self.parts.config, &snapshot, &self.facts);
-        for effect in self.planner.step(event, &world) {
+        let inputs = clock::inputs(&self.parts.config, &snapshot, &self.facts);
+        for effect in self.planner.step(event, &inputs) {
             self.perform(effect, ctx);
         }
         // Nodes reach an age without any event.

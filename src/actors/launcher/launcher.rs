@@ -394,9 +394,9 @@ impl Reconcile for Launcher {
     fn reconcile(&mut self, ctx: &mut Context<Self>) {
         let snapshot = self.triggers.snapshot();
         renew_facts(&mut self.facts, &self.providers);
-        let world = clock::world(&self.config, &snapshot, &self.facts);
-        let moment = world.moment;
-        let wishes = self.min_ready.plan(self.board.borrow().started(), &world);
+        let inputs = clock::inputs(&self.config, &snapshot, &self.facts);
+        let moment = inputs.moment;
+        let wishes = self.min_ready.plan(self.board.borrow().started(), &inputs);
         for wish in wishes {
             match wish {
                 Wish::Submit(label) => self.submit_min_ready(label, ctx),

@@ -77,8 +77,8 @@ impl LeakWorker {
     fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = self.parts.store.mirror().snapshot();
         let facts = facts_of(&self.parts.providers);
-        let world = clock::world(&self.parts.config, &snapshot, &facts);
-        for effect in self.leaks.step(event, &world) {
+        let inputs = clock::inputs(&self.parts.config, &snapshot, &facts);
+        for effect in self.leaks.step(event, &inputs) {
             self.perform(effect, ctx);
         }
     }

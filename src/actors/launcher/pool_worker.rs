@@ -172,10 +172,10 @@ impl PoolWorker {
 
     fn decide(&mut self, snapshot: &Snapshot, event: Event) -> Vec<Effect> {
         self.facts.insert(self.parts.id.provider.clone(), self.parts.provider.facts.borrow().clone());
-        let world = clock::world(&self.parts.config, snapshot, &self.facts);
+        let inputs = clock::inputs(&self.parts.config, snapshot, &self.facts);
         let own = self.pool.busy();
         self.pool.set_busy_elsewhere(self.parts.busy.load(Ordering::Relaxed).saturating_sub(own));
-        let effects = self.pool.step(event, &world);
+        let effects = self.pool.step(event, &inputs);
         // All pools live on one thread, so nobody counts in between.
         self.parts.busy.fetch_add(self.pool.busy().wrapping_sub(own), Ordering::Relaxed);
         for effect in &effects {

@@ -12,7 +12,7 @@ use nodepool_model::config::Config;
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::time::{Moment, Timestamp};
 use nodepool_model::snapshot::Snapshot;
-use nodepool_policy::inputs::World;
+use nodepool_policy::inputs::Inputs;
 
 /// Each runtime of a test has a time of its own, which may be behind that of whoever asked first: by days, where that was advanced.
 const BEFORE: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -66,12 +66,12 @@ pub fn now() -> Timestamp {
 }
 
 /// What a decision may look at, as it is now.
-pub fn world<'a>(
+pub fn inputs<'a>(
     config: &'a Config,
     snapshot: &'a Snapshot,
     facts: &'a BTreeMap<ProviderName, Arc<Facts>>,
-) -> World<'a> {
-    World { config, snapshot, facts, now: now(), moment: moment() }
+) -> Inputs<'a> {
+    Inputs { config, snapshot, facts, now: now(), moment: moment() }
 }
 
 #[cfg(test)]

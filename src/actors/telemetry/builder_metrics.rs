@@ -5,7 +5,7 @@ use nodepool_model::metrics::statsd_metrics::Sample;
 use nodepool_model::records::ids::{ImageName, ProviderName};
 use nodepool_model::records::time::Timestamp;
 use nodepool_model::report::image_status;
-use nodepool_policy::inputs::World;
+use nodepool_policy::inputs::Inputs;
 
 /// After each build whose command could be started. `code`: its exit status, 1 for one that took too long.
 pub fn build_ended(image: &ImageName, duration_ms: f64, code: i32, now: Timestamp) -> [Sample; 3] {
@@ -54,12 +54,12 @@ pub fn busy(builder: &str, busy: &Busy) -> [Sample; 4] {
 
 /// What a builder is asked for and does, with each look at everything: 0 is idle, 1 building, 2 uploading, 3 paused.
 pub fn states(
-    world: &World<'_>,
+    inputs: &Inputs<'_>,
     builder: &str,
     is_building: impl Fn(&ImageName) -> bool,
     is_uploading: impl Fn(&ProviderName, &ImageName) -> bool,
 ) -> Vec<Sample> {
-    let images = &world.snapshot.images;
+    let images = &inputs.snapshot.images;
     let asked = |name: &ImageName| {
         let view = images.image(name);
         view.is_some_and(|view| view.requested_ms.is_some() && !image_status::is_building(view))
@@ -69,7 +69,7 @@ pub fn states(
     samples.extend(images.names().map(|name| {
         Sample::gauge(format!("nodepool.image.{name}.image_build_requests"), f64::from(u8::from(asked(name))))
     }));
-    for (name, image) in &world.config.diskimages {
+    for (name, image) in &inputs.config.diskimages {
         let is_paused = image.pause || images.image(name).is_some_and(|view| view.paused);
         let state = if is_building(name) {
             1.0
@@ -80,7 +80,7 @@ pub fn states(
         };
         samples.push(Sample::gauge(format!("nodepool.builder.{builder}.image.{name}.build.state"), state));
     }
-    for (provider, facts) in world.facts {
+    for (provider, facts) in inputs.facts {
         for (name, entry) in facts.uploading.iter().flat_map(|uploading| &uploading.images) {
             let state = if is_uploading(provider, name) {
                 2.0
@@ -130,10 +130,15 @@ mod tests {
         };
         let facts = Facts { uploading: Some(Arc::new(uploading)), ..Facts::unseen() };
         let facts = BTreeMap::from([(ProviderName::from("lab"), Arc::new(facts))]);
-        let world =
-            World { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(9.0), moment: Moment::at(9.0) };
+        let inputs = Inputs {
+            config: &config,
+            snapshot: &snapshot,
+            facts: &facts,
+            now: Timestamp(9.0),
+            moment: Moment::at(9.0),
+        };
         let is_busy = |image: &ImageName| image.as_str() == "busy";
-        let told = states(&world, "nb01", is_busy, |_, image| is_busy(image));
+        let told = states(&inputs, "nb01", is_busy, |_, image| is_busy(image));
         let own = |image: &str, what: &str| format!("nodepool.builder.nb01.image.{image}.{what}.state");
         let lab = "provider.lab.upload";
         let mut expected = vec![

@@ -11,17 +11,17 @@ use nodepool_model::records::image_build::BuildState;
 use nodepool_model::records::request::RequestState;
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::snapshot::Snapshot;
-use nodepool_policy::inputs::World;
+use nodepool_policy::inputs::Inputs;
 
 /// Every figure that is counted anew, each time somebody asks.
-pub fn show(world: &World<'_>, out: &mut Exposition) {
+pub fn show(inputs: &Inputs<'_>, out: &mut Exposition) {
     let samples =
-        statsd_metrics::global_gauges(world.snapshot).into_iter().chain(statsd_metrics::limit_gauges(world.config));
+        statsd_metrics::global_gauges(inputs.snapshot).into_iter().chain(statsd_metrics::limit_gauges(inputs.config));
     samples.for_each(|sample| put(sample, out));
-    show_requests(world, out);
-    show_images(world.snapshot, out);
-    show_quota(world, out);
-    out.plain(&prometheus_metrics::CONNECTED, f64::from(u8::from(world.snapshot.connected)));
+    show_requests(inputs, out);
+    show_images(inputs.snapshot, out);
+    show_quota(inputs, out);
+    out.plain(&prometheus_metrics::CONNECTED, f64::from(u8::from(inputs.snapshot.connected)));
 }
 
 fn put(sample: Sample, out: &mut Exposition) {
@@ -30,17 +30,17 @@ fn put(sample: Sample, out: &mut Exposition) {
     }
 }
 
-fn show_requests(world: &World<'_>, out: &mut Exposition) {
+fn show_requests(inputs: &Inputs<'_>, out: &mut Exposition) {
     let states = [RequestState::Requested, RequestState::Pending, RequestState::Fulfilled, RequestState::Failed];
     let mut counts = states.map(|state| (state, 0.0));
     let mut oldest = 0.0_f64;
-    for (_, stored) in world.snapshot.requests() {
+    for (_, stored) in inputs.snapshot.requests() {
         let request = &stored.record;
         if let Some((_, count)) = counts.iter_mut().find(|(state, _)| *state == request.state) {
             *count += 1.0;
         }
         if matches!(request.state, RequestState::Requested | RequestState::Pending) {
-            oldest = oldest.max((world.now - request.created_time.unwrap_or(request.state_time)).0);
+            oldest = oldest.max((inputs.now - request.created_time.unwrap_or(request.state_time)).0);
         }
     }
     counts.into_iter().for_each(|(state, count)| out.number(&prometheus_metrics::REQUESTS, [state.as_str()], count));
@@ -68,9 +68,9 @@ fn show_images(snapshot: &Snapshot, out: &mut Exposition) {
     uploads.into_iter().for_each(|(labels, count)| out.number(&prometheus_metrics::UPLOADS, labels, count));
 }
 
-fn show_quota(world: &World<'_>, out: &mut Exposition) {
-    for (provider, facts) in world.facts {
-        for quota in quotas(provider, facts, world.snapshot) {
+fn show_quota(inputs: &Inputs<'_>, out: &mut Exposition) {
+    for (provider, facts) in inputs.facts {
+        for quota in quotas(provider, facts, inputs.snapshot) {
             let labels = || [provider.to_string(), quota.resource.clone()];
             out.number(&prometheus_metrics::QUOTA_LIMIT, labels(), quota.limit.unwrap_or(f64::INFINITY));
             out.number(&prometheus_metrics::QUOTA_USED, labels(), quota.ours + quota.others);

@@ -178,7 +178,7 @@ impl Live {
         let Some(loaded) = shared.in_force() else { return Vec::new() };
         let (shown, now) = (lock(&self.shown).snapshot.clone(), clock::now());
         let calls = shared.samples.tally().map(|tally| lock(&self.calls).figures(tally, now)).unwrap_or_default();
-        live_view::providers(&clock::world(&loaded.config, &shown, &shared.snapshot_feed.facts()), &calls)
+        live_view::providers(&clock::inputs(&loaded.config, &shown, &shared.snapshot_feed.facts()), &calls)
     }
 
     /// Gathered once for all who ask at the same time or soon after.

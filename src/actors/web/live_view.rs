@@ -13,7 +13,7 @@ use nodepool_model::records::request::{NodeRequest, RequestState};
 use nodepool_model::report::image_status;
 use nodepool_model::report::status::Why;
 use nodepool_model::snapshot::{Snapshot, nodes_by_state};
-use nodepool_policy::inputs::World;
+use nodepool_policy::inputs::Inputs;
 use python_yaml::text::printable;
 
 /// A node as the page lists it: id, state, since when, provider, pool, labels, address, locked, request, comment, zone, host name.
@@ -192,11 +192,11 @@ pub struct CallFigures {
     pub p95_s: Option<f64>,
 }
 
-pub fn providers(world: &World<'_>, calls: &BTreeMap<ProviderName, CallFigures>) -> Vec<ProviderFigures> {
+pub fn providers(inputs: &Inputs<'_>, calls: &BTreeMap<ProviderName, CallFigures>) -> Vec<ProviderFigures> {
     let figures = |(name, section): (&ProviderName, &std::sync::Arc<nodepool_model::config::ProviderConfig>)| {
-        let facts = world.facts.get(name);
+        let facts = inputs.facts.get(name);
         let mut nodes: BTreeMap<String, usize> = BTreeMap::new();
-        world.snapshot.nodes_of(name).for_each(|(_, stored)| {
+        inputs.snapshot.nodes_of(name).for_each(|(_, stored)| {
             *nodes.entry(stored.record.state.as_str().to_owned()).or_default() += 1;
         });
         let pools = section.pools.iter().map(|(pool, config)| PoolFigures {
@@ -211,12 +211,12 @@ pub fn providers(world: &World<'_>, calls: &BTreeMap<ProviderName, CallFigures>)
             trouble: facts.and_then(|facts| facts.trouble.as_ref()).map(|trouble| trouble.why().to_owned()),
             seen_at: facts.map(|facts| facts.seen_at.0).filter(|at| *at > 0.0),
             pools: pools.collect(),
-            quotas: facts.map(|facts| gauges::quotas(name, facts, world.snapshot)).unwrap_or_default(),
+            quotas: facts.map(|facts| gauges::quotas(name, facts, inputs.snapshot)).unwrap_or_default(),
             nodes,
             calls: calls.get(name).cloned().unwrap_or_default(),
         }
     };
-    world.config.providers.iter().map(figures).collect()
+    inputs.config.providers.iter().map(figures).collect()
 }
 
 /// Why requests wait, by request: the verdict of each pool that has one.

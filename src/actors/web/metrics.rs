@@ -50,7 +50,7 @@ fn collect(shared: &Shared) -> String {
     }
     if let Some(loaded) = shared.in_force() {
         let snapshot = shared.snapshot_feed.latest().unwrap_or_default();
-        gauges::show(&clock::world(&loaded.config, &snapshot, &shared.snapshot_feed.facts()), &mut out);
+        gauges::show(&clock::inputs(&loaded.config, &snapshot, &shared.snapshot_feed.facts()), &mut out);
     }
     out.plain(&prometheus_metrics::READY, f64::from(u8::from(*shared.ready.borrow())));
     out.plain(&prometheus_metrics::PANICS, shared.panics.total() as f64);

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde::Serialize;
 
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use nodepool_driver::instance::{Instance, InstanceState, Inventory};
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
 use nodepool_model::records::node::{Node, NodeState};
@@ -140,7 +140,7 @@ struct Watch {
 }
 
 impl Leaks {
-    pub fn step(&mut self, event: Event, world: &World<'_>) -> Vec<Effect> {
+    pub fn step(&mut self, event: Event, world: &Inputs<'_>) -> Vec<Effect> {
         match event {
             Event::Sweep => self.sweep(world),
             Event::Called(provider, ids) => self.called(provider, &ids, world),
@@ -155,7 +155,7 @@ impl Leaks {
         }
     }
 
-    fn sweep(&mut self, world: &World<'_>) -> Vec<Effect> {
+    fn sweep(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
         let launches = |provider: &ProviderName| world.facts.get(provider).and_then(|facts| facts.launching.clone());
         self.watches.retain(|provider, _| launches(provider).is_some());
         if !world.snapshot.connected {
@@ -185,7 +185,7 @@ impl Leaks {
         effects
     }
 
-    fn called(&mut self, provider: ProviderName, ids: &[String], world: &World<'_>) -> Vec<Effect> {
+    fn called(&mut self, provider: ProviderName, ids: &[String], world: &Inputs<'_>) -> Vec<Effect> {
         let Some(watch) = self.watches.get_mut(&provider) else { return Vec::new() };
         let own = world.snapshot.nodes_of(&provider).filter_map(|(_, node)| node.record.external_id.as_str());
         let own: HashSet<&str> = own.collect();
@@ -197,7 +197,7 @@ impl Leaks {
         Vec::new()
     }
 
-    fn listed(&mut self, provider: &ProviderName, inventory: Option<&Inventory>, world: &World<'_>) -> Vec<Effect> {
+    fn listed(&mut self, provider: &ProviderName, inventory: Option<&Inventory>, world: &Inputs<'_>) -> Vec<Effect> {
         let Some(watch) = self.watches.get_mut(provider) else { return Vec::new() };
         watch.is_listing = false;
         let Some(inventory) = inventory.filter(|_| world.snapshot.connected) else {

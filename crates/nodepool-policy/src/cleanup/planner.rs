@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::rules::{self, Repair};
 use super::slots::{self, Place, Slots};
 use super::static_hosts::{self, Step};
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use crate::request::resumable;
 use nodepool_driver::facts::Facts;
 use nodepool_model::records::ids::{NodeId, ProviderName, RequestId};
@@ -136,7 +136,7 @@ impl CleanupPlanner {
         Self { slot_rest: slots::rest_of(launcher), ..self }
     }
 
-    pub fn step(&mut self, event: Event, world: &World<'_>) -> Vec<Effect> {
+    pub fn step(&mut self, event: Event, world: &Inputs<'_>) -> Vec<Effect> {
         match event {
             Event::Wake => self.reconcile(world),
             Event::Sweep => self.sweep(world),
@@ -169,7 +169,7 @@ impl CleanupPlanner {
         self.due
     }
 
-    fn reconcile(&mut self, world: &World<'_>) -> Vec<Effect> {
+    fn reconcile(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.resting.retain(|_, until| *until > world.moment);
         self.due = self.resting.values().copied().min();
@@ -202,7 +202,7 @@ impl CleanupPlanner {
     }
 
     /// Requests that pools can go on with, and their nodes, are theirs for a while.
-    fn see_left(&mut self, world: &World<'_>) {
+    fn see_left(&mut self, world: &Inputs<'_>) {
         let left = world.snapshot.unheld_requests();
         let left = left.filter_map(|(id, request)| Some((id.clone(), resumable::grace(id, request, world)?)));
         let before = std::mem::take(&mut self.left);
@@ -212,7 +212,7 @@ impl CleanupPlanner {
         self.due = [self.due, ends].into_iter().flatten().min();
     }
 
-    fn sweep(&mut self, world: &World<'_>) -> Vec<Effect> {
+    fn sweep(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
         let mut effects = Vec::new();
         if !world.snapshot.connected {
             return effects;
@@ -229,7 +229,7 @@ impl CleanupPlanner {
     }
 
     /// Says once for each that it is there.
-    fn see_stranded(&mut self, world: &World<'_>, effects: &mut Vec<Effect>) {
+    fn see_stranded(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
         let before = std::mem::take(&mut self.stranded);
         for (provider, node) in static_hosts::launched_nodes(world) {
             self.stranded.entry(provider.clone()).or_default().insert(node.clone());
@@ -244,7 +244,7 @@ impl CleanupPlanner {
     }
 
     /// A host that failed its check is tried again with every sweep, or as soon as all others have had their turn.
-    fn note_failed(&mut self, world: &World<'_>) {
+    fn note_failed(&mut self, world: &Inputs<'_>) {
         if !self.failing.is_empty() {
             return;
         }
@@ -255,7 +255,7 @@ impl CleanupPlanner {
         }
     }
 
-    fn retry_failed(&mut self, world: &World<'_>, effects: &mut Vec<Effect>) {
+    fn retry_failed(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
         while self.retried.len() < MOST_RETRIED {
             let Some((provider, host)) = self.failing.pop_front() else { return };
             let known = world.facts.get(&provider).and_then(|facts| facts.standing_host(&host));
@@ -266,7 +266,7 @@ impl CleanupPlanner {
         }
     }
 
-    fn start(&mut self, repairs: Vec<Repair>, world: &World<'_>, effects: &mut Vec<Effect>) {
+    fn start(&mut self, repairs: Vec<Repair>, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
         for repair in repairs {
             let is_full = match repair {
                 Repair::Delete { .. } => self.deleting.len() >= MOST_DELETIONS,
@@ -294,7 +294,7 @@ impl CleanupPlanner {
     }
 
     /// The slot of this node is about to be empty.
-    fn note_removal(&mut self, id: &NodeId, world: &World<'_>) {
+    fn note_removal(&mut self, id: &NodeId, world: &Inputs<'_>) {
         let Some(node) = world.snapshot.node(id).map(|stored| &stored.record) else { return };
         let (Some(provider), Some(host)) = (&node.provider, static_hosts::identity_of(node)) else { return };
         let slots = self.slots.entry(provider.clone()).or_default();
@@ -312,7 +312,7 @@ impl CleanupPlanner {
         }
     }
 
-    fn inspected(&mut self, provider: ProviderName, host: HostIdentity, world: &World<'_>) {
+    fn inspected(&mut self, provider: ProviderName, host: HostIdentity, world: &Inputs<'_>) {
         self.stood.remove(&provider);
         let key = (provider, host);
         self.retried.remove(&key);
@@ -323,14 +323,14 @@ impl CleanupPlanner {
         }
     }
 
-    fn stand(&mut self, world: &World<'_>, effects: &mut Vec<Effect>) {
+    fn stand(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
         self.slots.retain(|name, _| world.config.providers.contains_key(name));
         self.stand_all(world, effects);
         let ends = self.slots.values().filter_map(|slots| slots.next_end(world.moment)).min();
         self.due = [self.due, ends].into_iter().flatten().min();
     }
 
-    fn stand_all(&mut self, world: &World<'_>, effects: &mut Vec<Effect>) {
+    fn stand_all(&mut self, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
         for (name, provider) in &world.config.providers {
             let Some(facts) = world.facts.get(name).filter(|facts| facts.launching.is_none()) else { continue };
             // Hosts are registered as soon as each has passed, so one that hangs does not hold up the others.
@@ -364,7 +364,7 @@ impl CleanupPlanner {
         }
     }
 
-    fn take_step(&mut self, provider: &ProviderName, step: Step, world: &World<'_>, effects: &mut Vec<Effect>) {
+    fn take_step(&mut self, provider: &ProviderName, step: Step, world: &Inputs<'_>, effects: &mut Vec<Effect>,) {
         match step {
             Step::Register(node) => {
                 let host = static_hosts::identity_of(&node).expect("a node that is registered names its host");
@@ -385,7 +385,7 @@ impl CleanupPlanner {
         }
     }
 
-    fn inspect(&mut self, provider: &ProviderName, host: HostIdentity, world: &World<'_>, effects: &mut Vec<Effect>) {
+    fn inspect(&mut self, provider: &ProviderName, host: HostIdentity, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
         if let Entry::Vacant(entry) = self.inspecting.entry((provider.clone(), host.clone())) {
             entry.insert(world.moment);
             effects.push(Effect::Inspect { provider: provider.clone(), host });
@@ -393,7 +393,7 @@ impl CleanupPlanner {
     }
 
     /// False where the same is under way already, or failed a moment ago.
-    fn begin(&mut self, key: String, world: &World<'_>) -> bool {
+    fn begin(&mut self, key: String, world: &Inputs<'_>) -> bool {
         if self.resting.contains_key(&key) {
             return false;
         }
@@ -406,7 +406,7 @@ impl CleanupPlanner {
         }
     }
 
-    fn answered(&mut self, key: String, error: Option<WriteError>, world: &World<'_>) {
+    fn answered(&mut self, key: String, error: Option<WriteError>, world: &Inputs<'_>) {
         let (revision, was_deletion) = (self.in_flight.remove(&key), self.deleting.remove(&key));
         assert!(revision.is_some(), "an answer for {key}, which nobody asked for");
         self.stood.clear();

@@ -1,7 +1,7 @@
 //! Clean-up rules: one function per rule, each from the whole picture to the repairs that it asks for.
 
 use super::static_hosts;
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use crate::request::node_updates::freed;
 use nodepool_model::records::ids::{ExternalId, LabelName, NodeId, ProviderName, RequestId};
 use nodepool_model::records::node::{Node, NodeState, Writer};
@@ -44,7 +44,7 @@ impl Repair {
 pub fn spent_nodes<'a>(
     provider: &ProviderName,
     is_wanted: impl Fn(&NodeId, &Node) -> bool + 'a,
-    world: &'a World<'_>,
+    world: &'a Inputs<'_>,
 ) -> impl Iterator<Item = Repair> + 'a {
     let nodes = world.snapshot.spent_nodes(provider).filter(move |(id, node)| is_wanted(id, &node.record));
     let nodes = nodes.filter(|(_, node)| !is_part_of_held(&node.record, world.snapshot));
@@ -67,7 +67,7 @@ fn is_part_of_held(node: &Node, snapshot: &Snapshot) -> bool {
 
 /// How a node leaves: with its instance, where its provider launches them. What may have an instance that nobody can delete now stays,
 /// as without its record nobody would do that later: nobody knows the provider, which could not be opened, or it had another driver.
-fn removal(id: &NodeId, node: &Stored<Node>, world: &World<'_>) -> Option<Repair> {
+fn removal(id: &NodeId, node: &Stored<Node>, world: &Inputs<'_>) -> Option<Repair> {
     let facts = node.record.provider.as_ref().and_then(|provider| Some((provider, world.facts.get(provider)?)));
     let external_id = ExternalId::of(&node.record.external_id);
     match (facts, external_id) {
@@ -94,7 +94,7 @@ fn removal(id: &NodeId, node: &Stored<Node>, world: &World<'_>) -> Option<Repair
 /// wanted.
 pub fn orphaned_nodes<'a>(
     is_wanted: impl Fn(&NodeId, &Node) -> bool + 'a,
-    world: &'a World<'_>,
+    world: &'a Inputs<'_>,
 ) -> impl Iterator<Item = Repair> + 'a {
     let is_served = |provider: &ProviderName| world.config.providers.contains_key(provider);
     let nodes = world.snapshot.orphaned_nodes().filter(move |(id, node)| is_wanted(id, &node.record));
@@ -114,7 +114,7 @@ pub fn orphaned_nodes<'a>(
 
 /// C3: requests that are pending but locked by nobody go back to `requested`; who declined stays known. Nodes of theirs that somebody is
 /// deleting may take long, and keep no request.
-pub fn lost_requests(is_wanted: impl Fn(&RequestId) -> bool, world: &World<'_>) -> Vec<Repair> {
+pub fn lost_requests(is_wanted: impl Fn(&RequestId) -> bool, world: &Inputs<'_>) -> Vec<Repair> {
     let repairs = world.snapshot.unheld_requests().filter(|(id, _)| is_wanted(id)).filter_map(|(id, request)| {
         let mut nodes = Vec::new();
         for id in world.snapshot.standing_nodes(id) {
@@ -136,7 +136,7 @@ pub fn lost_requests(is_wanted: impl Fn(&RequestId) -> bool, world: &World<'_>) 
 }
 
 /// C4: idle nodes older than their label allows. Also says when the next one will be.
-pub fn old_ready_nodes(provider: &ProviderName, world: &World<'_>) -> (Vec<Repair>, Option<Timestamp>) {
+pub fn old_ready_nodes(provider: &ProviderName, world: &Inputs<'_>) -> (Vec<Repair>, Option<Timestamp>) {
     let limited: Vec<(&LabelName, Seconds)> =
         world.config.labels.values().filter_map(|label| Some((&label.name, label.max_ready_age?))).collect();
     let Some(section) = world.config.providers.get(provider).filter(|_| !limited.is_empty()) else {
@@ -155,7 +155,7 @@ pub fn old_ready_nodes(provider: &ProviderName, world: &World<'_>) -> (Vec<Repai
 }
 
 /// C5: nodes held longer than their own limit or the general one, whichever is smaller.
-pub fn old_held_nodes(provider: &ProviderName, world: &World<'_>) -> (Vec<Repair>, Option<Timestamp>) {
+pub fn old_held_nodes(provider: &ProviderName, world: &Inputs<'_>) -> (Vec<Repair>, Option<Timestamp>) {
     let mut ages = Ages::new(world);
     for (id, node) in world.snapshot.held_nodes(provider) {
         let own = node.record.hold_expiration.filter(|seconds| *seconds > 0).map(|seconds| Seconds(seconds as f64));
@@ -171,12 +171,12 @@ pub fn old_held_nodes(provider: &ProviderName, world: &World<'_>) -> (Vec<Repair
 }
 
 /// C6: node znodes without data, locked or not.
-pub fn empty_nodes(world: &World<'_>) -> Vec<Repair> {
+pub fn empty_nodes(world: &Inputs<'_>) -> Vec<Repair> {
     world.snapshot.empty_nodes().map(|id| Repair::RemoveEmpty(id.clone())).collect()
 }
 
 /// C1: lock directories of requests that are gone, unless they are known to be young.
-pub fn stale_request_locks(age: Seconds, world: &World<'_>) -> Vec<Repair> {
+pub fn stale_request_locks(age: Seconds, world: &Inputs<'_>) -> Vec<Repair> {
     let before_ms = ((world.now.0 - age.0) * 1000.0) as i64;
     let gone = world.snapshot.request_locks().filter(|(id, _)| !world.snapshot.has_request(id));
     let old = gone.filter(|(_, view)| view.mtime_ms < before_ms);
@@ -189,13 +189,13 @@ fn unlocked<'a>(id: &NodeId, snapshot: &'a Snapshot) -> Option<&'a Stored<Node>>
 
 /// Sorts nodes by whether their time is over, and finds the next one whose time will be.
 struct Ages<'a> {
-    world: &'a World<'a>,
+    world: &'a Inputs<'a>,
     over: Vec<Repair>,
     next: Option<Timestamp>,
 }
 
 impl<'a> Ages<'a> {
-    fn new(world: &'a World<'a>) -> Self {
+    fn new(world: &'a Inputs<'a>) -> Self {
         Self { world, over: Vec::new(), next: None }
     }
 

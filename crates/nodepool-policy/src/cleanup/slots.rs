@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use nodepool_model::records::ids::{NodeId, ProviderName};
 use nodepool_model::records::node::Node;
 use nodepool_model::records::static_host::HostIdentity;
@@ -65,7 +65,7 @@ impl Slots {
         &mut self,
         hosts: impl Iterator<Item = (&'a HostIdentity, &'a [Option<Entry<'a>>])>,
         rest: Seconds,
-        world: &World<'_>,
+        world: &Inputs<'_>,
     ) {
         let mut before = std::mem::take(&mut self.filled);
         self.elsewhere.clear();
@@ -95,7 +95,7 @@ impl Slots {
         self.open(host, slot);
     }
 
-    fn leave(&mut self, host: &HostIdentity, slot: usize, rest: Seconds, world: &World<'_>) {
+    fn leave(&mut self, host: &HostIdentity, slot: usize, rest: Seconds, world: &Inputs<'_>) {
         self.vacancies.left.entry(host.clone()).or_default().insert(slot, world.moment + rest);
         self.free(host.clone(), world.now);
     }

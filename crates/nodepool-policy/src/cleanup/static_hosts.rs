@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use super::slots::{Entry, Vacancies};
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use nodepool_driver::facts::Facts;
 use nodepool_model::config::ProviderConfig;
 use nodepool_model::records::ids::{ExternalId, NodeId, ProviderName};
@@ -43,7 +43,7 @@ pub fn plan<'a>(
     facts: &'a Facts,
     table: Table<'a>,
     vacancies: &'a Vacancies,
-    world: &'a World<'a>,
+    world: &'a Inputs<'a>,
 ) -> impl Iterator<Item = Step> + 'a {
     let Table { mut slots, surplus } = table;
     let standing = facts.standing.iter().flat_map(move |host| {
@@ -129,7 +129,7 @@ pub fn is_launched(node: &Node) -> bool {
 }
 
 /// All of them.
-pub fn launched_nodes<'a>(world: &'a World<'_>) -> impl Iterator<Item = (&'a ProviderName, &'a NodeId)> + 'a {
+pub fn launched_nodes<'a>(world: &'a Inputs<'_>) -> impl Iterator<Item = (&'a ProviderName, &'a NodeId)> + 'a {
     let of_hosts = world.facts.iter().filter(|(_, facts)| facts.launching.is_none());
     of_hosts.flat_map(|(provider, _)| {
         let launched = world.snapshot.nodes_of(provider).filter(|(_, node)| is_launched(&node.record));
@@ -142,7 +142,7 @@ fn occupy(
     host: &StandingHost,
     slot: usize,
     vacancies: &Vacancies,
-    world: &World<'_>,
+    world: &Inputs<'_>,
 ) -> Option<Step> {
     let checked = match &host.check {
         HostCheck::NotNeeded { .. } => true,

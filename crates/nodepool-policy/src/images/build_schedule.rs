@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use nodepool_model::config::DiskImage;
 use nodepool_model::records::ids::{BuildId, ImageName};
 use nodepool_model::records::image_build::ImageBuild;
@@ -46,7 +46,7 @@ impl Why {
 }
 
 /// All that may be built now: scheduled builds first, then those that somebody asked for.
-pub fn due(world: &World<'_>) -> Vec<Order> {
+pub fn due(world: &Inputs<'_>) -> Vec<Order> {
     let order = |image: &DiskImage, why: Why, newest: Option<BuildId>| Order {
         image: image.name.clone(),
         formats: wanted_formats(image, world),
@@ -68,7 +68,7 @@ pub fn due(world: &World<'_>) -> Vec<Order> {
 }
 
 /// When the next image comes of age. Everything else is heard of.
-pub fn next_due(world: &World<'_>) -> Option<Moment> {
+pub fn next_due(world: &Inputs<'_>) -> Option<Moment> {
     let images = world.config.diskimages.values().filter(|image| may_be_built(image, world));
     let ages = images.filter_map(|image| {
         let view = world.snapshot.images.image(&image.name)?;
@@ -79,19 +79,19 @@ pub fn next_due(world: &World<'_>) -> Option<Moment> {
 }
 
 /// Those of the image itself, and those of all providers that take it, paused or not.
-pub fn wanted_formats(image: &DiskImage, world: &World<'_>) -> BTreeSet<String> {
+pub fn wanted_formats(image: &DiskImage, world: &Inputs<'_>) -> BTreeSet<String> {
     let takers = world.facts.values().filter_map(|facts| facts.uploading.as_ref());
     let takers = takers.filter(|uploading| uploading.images.contains_key(&image.name));
     image.formats.iter().cloned().chain(takers.map(|uploading| uploading.format.clone())).collect()
 }
 
-fn may_be_built(image: &DiskImage, world: &World<'_>) -> bool {
+fn may_be_built(image: &DiskImage, world: &Inputs<'_>) -> bool {
     let view = world.snapshot.images.image(&image.name);
     let is_free = view.is_none_or(|view| !view.paused && !view.lock.is_held());
     is_free && !image.pause && !wanted_formats(image, world).is_empty()
 }
 
-fn why_scheduled(image: &DiskImage, view: Option<&Image>, world: &World<'_>) -> Option<Why> {
+fn why_scheduled(image: &DiskImage, view: Option<&Image>, world: &Inputs<'_>) -> Option<Why> {
     let ready = view.map(Image::ready).unwrap_or_default();
     let Some((_, newest)) = ready.first() else { return Some(Why::Missing) };
     if world.now - ready_since(newest, world) >= image.rebuild_age {
@@ -102,7 +102,7 @@ fn why_scheduled(image: &DiskImage, view: Option<&Image>, world: &World<'_>) -> 
 }
 
 /// As its record says, or where that cannot be, as ZooKeeper does: it would not come of age before that time.
-fn ready_since(build: &Stored<ImageBuild>, world: &World<'_>) -> Timestamp {
+fn ready_since(build: &Stored<ImageBuild>, world: &Inputs<'_>) -> Timestamp {
     let said = build.record.state_time;
     if said - world.now > AHEAD { Timestamp(build.mtime_ms as f64 / 1000.0) } else { said }
 }
@@ -157,7 +157,7 @@ mod tests {
             snapshot.images.put_build(&key, Stored { record: build.into(), version: 0, mzxid: 1, mtime_ms });
             let facts = Default::default();
             let world =
-                World { config: &config, snapshot: &snapshot, facts: &facts, now: NOW, moment: Moment::at(5.0) };
+                Inputs { config: &config, snapshot: &snapshot, facts: &facts, now: NOW, moment: Moment::at(5.0) };
             let due: Vec<Why> = due(&world).iter().map(|order| order.why).collect();
             assert_eq!(due, if good_for.is_none() { vec![Why::Old] } else { vec![] }, "{said:?} {written:?}");
             assert_eq!(next_due(&world), good_for.map(|wait| Moment::at(5.0) + wait), "{said:?} {written:?}");

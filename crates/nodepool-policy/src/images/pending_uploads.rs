@@ -1,7 +1,7 @@
 //! Which builds are to be uploaded where: the newest of each image, to every provider that takes the image and lacks it.
 
-use crate::inputs::World;
-use nodepool_model::config::upload_config::{UploadEntry, Uploading};
+use crate::inputs::Inputs;
+use nodepool_model::config::upload_config::{UploadConfig, Uploading};
 use nodepool_model::records::image_build::{BuildKey, ImageBuild};
 use nodepool_model::records::image_upload::UploadState;
 use nodepool_model::records::time::Seconds;
@@ -23,7 +23,7 @@ pub struct Shipment {
 }
 
 /// All that may be uploaded now: provider by provider.
-pub fn due(world: &World<'_>) -> Vec<Shipment> {
+pub fn due(world: &Inputs<'_>) -> Vec<Shipment> {
     let mut shipments = Vec::new();
     for (provider, facts) in world.facts {
         let Some(uploading) = facts.uploading.as_deref() else { continue };
@@ -46,7 +46,7 @@ pub fn due(world: &World<'_>) -> Vec<Shipment> {
     shipments
 }
 
-fn is_missing(place: &UploadPlace, world: &World<'_>) -> bool {
+fn is_missing(place: &UploadPlace, world: &Inputs<'_>) -> bool {
     let images = &world.snapshot.images;
     let mut there = images.uploads_to(&place.provider, &place.build.image);
     let is_there =

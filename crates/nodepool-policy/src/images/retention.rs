@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use nodepool_model::config::{ProviderConfig, driver_limits};
 use nodepool_model::records::ids::{BuildId, ImageName, ProviderName};
 use nodepool_model::records::image_build::{BuildKey, BuildState, ImageBuild};
@@ -55,7 +55,7 @@ impl Retirement {
 }
 
 /// `begun` has the build of each image that this builder has the lock of.
-pub fn due(world: &World<'_>, pass: Pass, begun: &BTreeMap<ImageName, BuildId>) -> Vec<Retirement> {
+pub fn due(world: &Inputs<'_>, pass: Pass, begun: &BTreeMap<ImageName, BuildId>) -> Vec<Retirement> {
     let images = &world.snapshot.images;
     let uploads = by_build(images);
     let none = Vec::new();
@@ -111,14 +111,14 @@ fn by_build(images: &Images) -> BTreeMap<BuildKey, Uploads<'_>> {
 }
 
 /// The newest builds of an image that is configured; those of others may go.
-fn kept_builds(world: &World<'_>, image: &ImageName) -> BTreeSet<BuildKey> {
+fn kept_builds(world: &Inputs<'_>, image: &ImageName) -> BTreeSet<BuildKey> {
     let view = world.snapshot.images.image(image).filter(|_| world.config.diskimages.contains_key(image));
     let ready = view.map(|view| view.ready()).unwrap_or_default();
     ready.into_iter().take(KEPT).map(|(id, _)| BuildKey::new(image, id)).collect()
 }
 
 /// The newest uploads of an image at each provider, of whichever builds can be used.
-fn recent_uploads(world: &World<'_>, image: &ImageName) -> BTreeSet<UploadKey> {
+fn recent_uploads(world: &Inputs<'_>, image: &ImageName) -> BTreeSet<UploadKey> {
     let images = &world.snapshot.images;
     let mut recent = BTreeSet::new();
     for provider in world.facts.keys() {
@@ -136,7 +136,7 @@ fn recent_uploads(world: &World<'_>, image: &ImageName) -> BTreeSet<UploadKey> {
 
 /// What becomes of one upload; nothing where it stays. Those of providers that are not ours are left alone.
 fn fate_of(
-    world: &World<'_>,
+    world: &Inputs<'_>,
     key: &UploadKey,
     stored: &Stored<ImageUpload>,
     build_stays: bool,
@@ -158,7 +158,7 @@ fn fate_of(
 }
 
 /// The formats of a build that are still needed here; `None` where all of them are.
-pub fn needed_formats(world: &World<'_>, key: &BuildKey) -> Option<BTreeSet<String>> {
+pub fn needed_formats(world: &Inputs<'_>, key: &BuildKey) -> Option<BTreeSet<String>> {
     let image = world.config.diskimages.get(&key.image).filter(|image| image.delete_after_upload)?;
     let build = world.snapshot.images.build(key)?;
     // Of a provider that could not be started it is not known what it takes.
@@ -207,7 +207,7 @@ mod tests {
         snapshot.images.put_build(&key, Stored { record: Arc::new(build), version: 0, mzxid: 1, mtime_ms: 0 });
         let needed = |config: &Config| {
             needed_formats(
-                &World { config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), moment: Moment::at(2.0) },
+                &Inputs { config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), moment: Moment::at(2.0) },
                 &key,
             )
         };
@@ -228,7 +228,7 @@ mod tests {
         }
         snapshot.images.contend(&"debian".into(), "one", true);
         let world =
-            World { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), moment: Moment::at(2.0) };
+            Inputs { config: &config, snapshot: &snapshot, facts: &facts, now: Timestamp(2.0), moment: Moment::at(2.0) };
         let going = |begun: &[(&str, &str)]| {
             let begun = begun.iter().map(|(image, build)| (ImageName::from(*image), BuildId::from(*build))).collect();
             due(&world, Pass::Whole, &begun).iter().map(Retirement::key).collect::<Vec<_>>()

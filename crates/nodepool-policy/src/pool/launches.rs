@@ -2,7 +2,7 @@
 
 use super::waiting::REST_AT_QUOTA;
 use super::{Effect, Pool};
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use crate::request::fulfillment::{Assembly, Stage, Step};
 use crate::request::launch::{Ask, Input};
 use crate::scheduler::pool_context::{Bidder, Choice};
@@ -26,7 +26,7 @@ impl Pool {
         request: &Stored<NodeRequest>,
         choices: Vec<Choice>,
         bidder: &Bidder<'_>,
-        world: &World<'_>,
+        world: &Inputs<'_>,
     ) -> Effect {
         self.take(id, &choices, bidder, world);
         let zone = self.zone_for(&choices, bidder, world);
@@ -45,7 +45,7 @@ impl Pool {
         request: &NodeRequest,
         choices: Vec<Choice>,
         bidder: &Bidder<'_>,
-        world: &World<'_>,
+        world: &Inputs<'_>,
     ) -> Effect {
         self.take(id, &choices, bidder, world);
         self.take_for_tenant(id, request, bidder, world);
@@ -60,7 +60,7 @@ impl Pool {
     }
 
     /// What these choices take is not there for others, though no picture shows it yet.
-    fn take(&mut self, id: &RequestId, choices: &[Choice], bidder: &Bidder<'_>, world: &World<'_>) {
+    fn take(&mut self, id: &RequestId, choices: &[Choice], bidder: &Bidder<'_>, world: &Inputs<'_>,) {
         let mut unseen = Amounts::none();
         for choice in choices {
             match choice {
@@ -76,7 +76,7 @@ impl Pool {
     }
 
     /// All new nodes of a request share a zone: that of the first reused node, else the next one in turn.
-    fn zone_for(&mut self, choices: &[Choice], bidder: &Bidder<'_>, world: &World<'_>) -> Option<String> {
+    fn zone_for(&mut self, choices: &[Choice], bidder: &Bidder<'_>, world: &Inputs<'_>) -> Option<String> {
         let of_reused = choices.iter().find_map(|choice| match choice {
             Choice::Reuse(node) => world.snapshot.node(node)?.record.az.clone(),
             Choice::Build(_) => None,
@@ -101,7 +101,7 @@ impl Pool {
         &mut self,
         id: &RequestId,
         answer: Result<Vec<NodeId>, WriteError>,
-        world: &World<'_>,
+        world: &Inputs<'_>,
     ) -> Vec<Effect> {
         let unseen = self.claiming.remove(id);
         let nodes = match answer {
@@ -123,12 +123,12 @@ impl Pool {
     }
 
     /// Nobody knows what came of a claim.
-    pub(crate) fn lose_claim(&mut self, id: &RequestId, need: Amounts, world: &World<'_>) {
+    pub(crate) fn lose_claim(&mut self, id: &RequestId, need: Amounts, world: &Inputs<'_>) {
         self.lost_claims.push((world.moment + SHOWN_BY, id.clone(), need));
     }
 
     /// With these new nodes, and what else it has; it waits on where that is not all.
-    pub(crate) fn go_on(&mut self, id: &RequestId, nodes: Vec<NodeId>, world: &World<'_>) -> Vec<Effect> {
+    pub(crate) fn go_on(&mut self, id: &RequestId, nodes: Vec<NodeId>, world: &Inputs<'_>,) -> Vec<Effect> {
         let rules = world.facts.get(&self.id.provider).and_then(|facts| facts.launching.clone());
         let Some(assembly) = self.assemblies.get_mut(id) else { return Vec::new() };
         for node in &nodes {
@@ -147,7 +147,7 @@ impl Pool {
     }
 
     /// A request that has its lock waits on, with what it had before; another one was not taken up.
-    fn not_claimed(&mut self, id: &RequestId, world: &World<'_>) {
+    fn not_claimed(&mut self, id: &RequestId, world: &Inputs<'_>) {
         let Some(assembly) = self.assemblies.get_mut(id).filter(|assembly| assembly.stage == Stage::Extending) else {
             return self.end_assembly(id);
         };
@@ -164,7 +164,7 @@ impl Pool {
         }
     }
 
-    pub(crate) fn begun(&mut self, id: &RequestId, answer: Result<(), WriteError>, world: &World<'_>) -> Vec<Effect> {
+    pub(crate) fn begun(&mut self, id: &RequestId, answer: Result<(), WriteError>, world: &Inputs<'_>) -> Vec<Effect> {
         self.taking.remove(id);
         if answer.is_err() {
             // Somebody else holds a lock of ours: everything is given back, and the rules for lost requests apply.
@@ -182,7 +182,7 @@ impl Pool {
         effects
     }
 
-    pub(crate) fn job_update(&mut self, node: &NodeId, event: JobEvent, world: &World<'_>) -> Vec<Effect> {
+    pub(crate) fn job_update(&mut self, node: &NodeId, event: JobEvent, world: &Inputs<'_>) -> Vec<Effect> {
         self.tell_launch(node, Input::News(event), world)
     }
 
@@ -191,12 +191,12 @@ impl Pool {
         node: &NodeId,
         attempt: u32,
         found: Result<Vec<String>, String>,
-        world: &World<'_>,
+        world: &Inputs<'_>,
     ) -> Vec<Effect> {
         self.tell_launch(node, Input::Scanned(attempt, found), world)
     }
 
-    pub(crate) fn saved(&mut self, node: &NodeId, is_written: bool, world: &World<'_>) -> Vec<Effect> {
+    pub(crate) fn saved(&mut self, node: &NodeId, is_written: bool, world: &Inputs<'_>) -> Vec<Effect> {
         let Some(request) = self.building.get(node).cloned() else { return Vec::new() };
         let Some(assembly) = self.assemblies.get_mut(&request) else { return Vec::new() };
         let mut effects: Vec<Effect> =
@@ -206,7 +206,7 @@ impl Pool {
     }
 
     /// Time has passed.
-    pub(crate) fn clock(&mut self, world: &World<'_>) -> Vec<Effect> {
+    pub(crate) fn clock(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
         let due = |launches: &Assembly| launches.due().is_some_and(|due| due <= world.moment);
         let nodes: Vec<NodeId> =
             self.assemblies.values().filter(|assembly| due(assembly)).flat_map(Assembly::launching).collect();
@@ -232,14 +232,14 @@ impl Pool {
     }
 
     /// R43: requests that are gone want no nodes.
-    pub(crate) fn abandon_unwanted(&mut self, world: &World<'_>) -> Vec<Effect> {
+    pub(crate) fn abandon_unwanted(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
         let gone: Vec<NodeId> =
             world.snapshot.unwanted_nodes().filter(|node| self.building.contains_key(*node)).cloned().collect();
         gone.iter().flat_map(|node| self.tell_launch(node, Input::Abandon, world)).collect()
     }
 
     /// The request is written and everything given back, or somebody else will find it.
-    pub(crate) fn finished(&mut self, id: &RequestId, answer: Result<(), WriteError>, world: &World<'_>) {
+    pub(crate) fn finished(&mut self, id: &RequestId, answer: Result<(), WriteError>, world: &Inputs<'_>) {
         let is_fulfilled =
             world.snapshot.request(id).is_some_and(|stored| stored.record.state == RequestState::Fulfilled);
         self.end_assembly(id);
@@ -257,7 +257,7 @@ impl Pool {
         }
     }
 
-    fn tell_launch(&mut self, node: &NodeId, input: Input, world: &World<'_>) -> Vec<Effect> {
+    fn tell_launch(&mut self, node: &NodeId, input: Input, world: &Inputs<'_>) -> Vec<Effect> {
         let Some(request) = self.building.get(node).cloned() else { return Vec::new() };
         let Some(assembly) = self.assemblies.get_mut(&request) else { return Vec::new() };
         let mut effects = Vec::new();
@@ -272,14 +272,14 @@ impl Pool {
         effects
     }
 
-    fn finish_complete(&mut self, id: &RequestId, world: &World<'_>) -> Vec<Effect> {
+    fn finish_complete(&mut self, id: &RequestId, world: &Inputs<'_>) -> Vec<Effect> {
         if !self.assemblies.get(id).is_some_and(Assembly::launches_complete) {
             return Vec::new();
         }
         self.retreat(id, world).unwrap_or_else(|| self.finish(id, world))
     }
 
-    pub(crate) fn finish(&mut self, id: &RequestId, world: &World<'_>) -> Vec<Effect> {
+    pub(crate) fn finish(&mut self, id: &RequestId, world: &Inputs<'_>) -> Vec<Effect> {
         let Some(assembly) = self.assemblies.get_mut(id) else { return Vec::new() };
         let finish = assembly.finish(id, &self.launcher, world);
         let mut effects = Vec::new();

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use self::events::{Effect, Event, Probe};
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use crate::request::fulfillment::Assembly;
 use crate::request::handler::{NodeRequestHandler, Stage, decline};
 use crate::scheduler::allocate::{Verdict, verdict};
@@ -121,7 +121,7 @@ impl Pool {
     }
 
     /// Takes in one event. Answers leave nothing decided: the next `Wake` does that, on the picture of then.
-    pub fn step(&mut self, event: Event, world: &World<'_>) -> Vec<Effect> {
+    pub fn step(&mut self, event: Event, world: &Inputs<'_>) -> Vec<Effect> {
         match event {
             Event::Wake => self.schedule(world),
             Event::Tick => {
@@ -212,7 +212,7 @@ impl Pool {
     }
 
     /// One look at all open requests, in the order in which they are served (R18).
-    fn schedule(&mut self, world: &World<'_>) -> Vec<Effect> {
+    fn schedule(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
         self.has_more = false;
         self.forget_what_is_over(world.moment);
         self.claims.begin_pass(self.unseen_need());
@@ -276,7 +276,7 @@ impl Pool {
 
     /// Whether there is nothing new to be found out about a request. What the pool lacked for it, it lacks as long: each change of
     /// mind about that is written, and makes another picture to look at, on which the same write would fail again.
-    fn is_unchanged(&mut self, id: &RequestId, world: &World<'_>) -> bool {
+    fn is_unchanged(&mut self, id: &RequestId, world: &Inputs<'_>) -> bool {
         if self.tried.get(id).is_some_and(|pool| *pool != self.id) {
             self.verdicts.record(id, VerdictKind::Yield, Reason::Tried, world.now);
             return true;
@@ -290,7 +290,7 @@ impl Pool {
         rank: &Rank,
         request: &Stored<NodeRequest>,
         bidder: &Bidder<'_>,
-        world: &World<'_>,
+        world: &Inputs<'_>,
         effects: &mut Vec<Effect>,
     ) {
         let id = &rank.id;
@@ -350,7 +350,7 @@ impl Pool {
         id: &RequestId,
         nodes: Vec<NodeId>,
         bidder: &Bidder<'_>,
-        world: &World<'_>,
+        world: &Inputs<'_>,
         effects: &mut Vec<Effect>,
     ) {
         for node in &nodes {
@@ -370,7 +370,7 @@ impl Pool {
         assert!(earlier.is_none(), "two handlers for request {id}");
     }
 
-    fn probed(&mut self, request: &RequestId, node: &NodeId, answer: Probe, world: &World<'_>) -> Vec<Effect> {
+    fn probed(&mut self, request: &RequestId, node: &NodeId, answer: Probe, world: &Inputs<'_>,) -> Vec<Effect> {
         let mut effects = Vec::new();
         if let Probe::Dead(_) = answer
             && let Some(stored) = world.snapshot.node(node)
@@ -403,13 +403,13 @@ impl Pool {
         effects
     }
 
-    fn section(&self, world: &World<'_>) -> Option<(Arc<ProviderConfig>, Arc<PoolConfig>)> {
+    fn section(&self, world: &Inputs<'_>) -> Option<(Arc<ProviderConfig>, Arc<PoolConfig>)> {
         let provider = world.config.providers.get(&self.id.provider)?;
         Some((provider.clone(), provider.pools.get(&self.id.pool)?.clone()))
     }
 
     /// What keeps this pool from looking at requests at all.
-    fn obstacle(&mut self, provider: &ProviderConfig, world: &World<'_>) -> Option<Reason> {
+    fn obstacle(&mut self, provider: &ProviderConfig, world: &Inputs<'_>) -> Option<Reason> {
         if !world.snapshot.connected || self.draining {
             return Some(Reason::NotConnected);
         }
@@ -421,7 +421,7 @@ impl Pool {
         (!self.is_complete(world)).then_some(Reason::NotRegistered)
     }
 
-    fn is_complete(&mut self, world: &World<'_>) -> bool {
+    fn is_complete(&mut self, world: &Inputs<'_>) -> bool {
         let registry = &world.snapshot.pools;
         if self.complete_at != Some(registry.revision()) {
             let pools: BTreeSet<&LauncherId> =
@@ -432,7 +432,7 @@ impl Pool {
         self.complete_at.is_some()
     }
 
-    fn hosts_of(&mut self, world: &World<'_>) -> Hosts {
+    fn hosts_of(&mut self, world: &Inputs<'_>) -> Hosts {
         let unseen = || Arc::new(nodepool_driver::facts::Facts::unseen());
         let facts = world.facts.get(&self.id.provider).cloned().unwrap_or_else(unseen);
         match self.hosts.take() {
@@ -441,7 +441,7 @@ impl Pool {
         }
     }
 
-    fn end_handler(&mut self, id: &RequestId, error: Option<WriteError>, world: &World<'_>) {
+    fn end_handler(&mut self, id: &RequestId, error: Option<WriteError>, world: &Inputs<'_>) {
         let Some(handler) = self.handlers.remove(id) else { return };
         match error {
             Some(WriteError::Failed(_)) => self.lose_claim(id, Amounts::none(), world),
@@ -464,7 +464,7 @@ impl Pool {
 
     /// After a pass every open request has a verdict, so what is more belongs to requests that have ended. Those that
     /// are being handed out end by themselves, and looking through all verdicts for them would only take time.
-    fn forget_ended(&mut self, world: &World<'_>) {
+    fn forget_ended(&mut self, world: &Inputs<'_>) {
         if self.verdicts.open_count() <= world.snapshot.open_count() + self.handlers.len() + self.assemblies.len() {
             return;
         }

@@ -2,7 +2,7 @@
 //! shows it yet, and of many that come at once each would find the same room.
 
 use super::Pool;
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use crate::scheduler::allocate::tenant_need;
 use crate::scheduler::pool_context::Bidder;
 use crate::scheduler::tenant_usage::Taking;
@@ -25,7 +25,7 @@ impl Pool {
         id: &RequestId,
         request: &NodeRequest,
         bidder: &Bidder<'_>,
-        world: &World<'_>,
+        world: &Inputs<'_>,
     ) {
         let is_limited = |tenant: &&TenantName| world.config.tenant_limits.contains_key(*tenant);
         let Some(tenant) = request.tenant_name.as_ref().filter(is_limited) else { return };

@@ -3,7 +3,7 @@
 //! (R38, R45).
 
 use super::{Effect, Pool};
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use crate::request::fulfillment::Assembly;
 use crate::scheduler::allocate::{decline_reasons, fits_tenant, others_could_serve, over_tenant_limit, tenant_need};
 use crate::scheduler::capacity::assemble;
@@ -29,7 +29,7 @@ impl Pool {
         request: &NodeRequest,
         reason: &Reason,
         bidder: &Bidder<'_>,
-        world: &World<'_>,
+        world: &Inputs<'_>,
     ) {
         match reason {
             Reason::NoIdleNode { label, wanted, .. } => self.keep_nodes(&rank.id, [(label, *wanted)]),
@@ -71,7 +71,7 @@ impl Pool {
         id: &RequestId,
         request: &Stored<NodeRequest>,
         bidder: &Bidder<'_>,
-        world: &World<'_>,
+        world: &Inputs<'_>,
     ) -> Option<Effect> {
         if !self.short.is_empty()
             || !bidder.hosts.launches()
@@ -86,7 +86,7 @@ impl Pool {
     }
 
     /// Goes on with the requests that wait, by rank. They come before those that nobody has taken up.
-    pub(crate) fn resume(&mut self, bidder: &Bidder<'_>, world: &World<'_>, effects: &mut Vec<Effect>) {
+    pub(crate) fn resume(&mut self, bidder: &Bidder<'_>, world: &Inputs<'_>, effects: &mut Vec<Effect>) {
         let mut ranks = Vec::new();
         for id in self.waiting_requests() {
             // One that somebody else has ended is as good as gone.
@@ -107,7 +107,7 @@ impl Pool {
 
     /// Of several that wait with nodes of their own none may ever find room for the rest, where nobody else has any that would end by
     /// itself. So the last of them by rank is given back, and the first has its nodes, or their room.
-    fn yield_to_first(&mut self, ranks: &[Rank], bidder: &Bidder<'_>, world: &World<'_>) -> Vec<Effect> {
+    fn yield_to_first(&mut self, ranks: &[Rank], bidder: &Bidder<'_>, world: &Inputs<'_>) -> Vec<Effect> {
         let [first, others @ ..] = ranks else { return Vec::new() };
         let waits = |rank: &Rank| {
             self.assemblies.get(&rank.id).is_some_and(|assembly| assembly.is_waiting() && assembly.is_short())
@@ -124,7 +124,7 @@ impl Pool {
         self.finish(&last.id, world)
     }
 
-    fn resume_one(&mut self, rank: &Rank, bidder: &Bidder<'_>, world: &World<'_>) -> Vec<Effect> {
+    fn resume_one(&mut self, rank: &Rank, bidder: &Bidder<'_>, world: &Inputs<'_>) -> Vec<Effect> {
         let (Some(request), Some(assembly)) = (world.snapshot.request(&rank.id), self.assemblies.get_mut(&rank.id))
         else {
             return Vec::new();
@@ -169,7 +169,7 @@ impl Pool {
 
     /// The cloud refused nodes for want of quota: they go, the others stay, and the request waits for room. Where it has none
     /// and somebody else could serve it, it is given back instead.
-    pub(crate) fn retreat(&mut self, id: &RequestId, world: &World<'_>) -> Option<Vec<Effect>> {
+    pub(crate) fn retreat(&mut self, id: &RequestId, world: &Inputs<'_>) -> Option<Vec<Effect>> {
         // Who keeps nodes in store does not wait for room.
         let request = world.snapshot.request(id).filter(|stored| !stored.record.is_min_ready())?;
         let assembly = self.assemblies.get_mut(id).filter(|assembly| assembly.was_aborted())?;
@@ -188,12 +188,12 @@ impl Pool {
     }
 
     /// A pool that takes up nothing new keeps nobody waiting.
-    pub(crate) fn give_back_waiting(&mut self, world: &World<'_>) -> Vec<Effect> {
+    pub(crate) fn give_back_waiting(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
         self.waiting_requests().iter().flat_map(|id| self.finish(id, world)).collect()
     }
 
     /// What a pool does that looks at no requests: nobody is kept waiting by one that will take up nothing more.
-    pub(crate) fn wind_down(&mut self, obstacle: Option<Reason>, world: &World<'_>) -> Vec<Effect> {
+    pub(crate) fn wind_down(&mut self, obstacle: Option<Reason>, world: &Inputs<'_>) -> Vec<Effect> {
         if !world.snapshot.connected {
             return Vec::new();
         }

@@ -3,7 +3,7 @@
 
 use super::fulfillment::{Adoption, Assembly};
 use super::resumable::{self, Left};
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use crate::pool::{Effect, Pool};
 use crate::scheduler::pool_context::Bidder;
 use crate::scheduler::reason::Reason;
@@ -18,7 +18,7 @@ const MOST_AT_ONCE: usize = 64;
 
 impl Pool {
     /// Requests of this pool that somebody left. True where there may be more of them.
-    pub(crate) fn adopt(&mut self, bidder: &Bidder<'_>, world: &World<'_>, effects: &mut Vec<Effect>) -> bool {
+    pub(crate) fn adopt(&mut self, bidder: &Bidder<'_>, world: &Inputs<'_>, effects: &mut Vec<Effect>) -> bool {
         let mut taken = 0;
         for (id, request) in world.snapshot.unheld_requests() {
             if self.assemblies.contains_key(id) || self.handlers.contains_key(id) {
@@ -43,7 +43,7 @@ impl Pool {
         request: &Stored<NodeRequest>,
         left: &Left,
         bidder: &Bidder<'_>,
-        world: &World<'_>,
+        world: &Inputs<'_>,
     ) -> Option<Effect> {
         let rules = bidder.hosts.facts.launching.clone()?;
         let mut zone = None;
@@ -69,7 +69,7 @@ impl Pool {
         recorded.clone().or_else(shown)
     }
 
-    pub(crate) fn adopted(&mut self, id: &RequestId, answer: Result<(), WriteError>, world: &World<'_>) -> Vec<Effect> {
+    pub(crate) fn adopted(&mut self, id: &RequestId, answer: Result<(), WriteError>, world: &Inputs<'_>,) -> Vec<Effect> {
         match answer {
             Ok(()) => self.begun(id, answer, world),
             // Somebody was faster, or the request is gone: whoever holds it now sees to it.

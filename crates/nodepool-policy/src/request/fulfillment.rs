@@ -9,7 +9,7 @@ use super::launch::{Ask, Ending, Input, Launch};
 use super::node_updates::{Found, about, free, id_value, new_node, ours, ready_change, resources, state_change};
 use super::requested_node::{Leavings, Part, PartState, Uploaded, Write, is_good};
 use super::resumable::Left;
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use crate::scheduler::pool_context::{Bidder, Choice};
 use crate::scheduler::reason::Reason;
 use nodepool_driver::error::CloudError;
@@ -89,7 +89,7 @@ impl Assembly {
         choices: Vec<Choice>,
         zone: Option<String>,
         bidder: &Bidder<'_>,
-        world: &World<'_>,
+        world: &Inputs<'_>,
     ) -> (Self, Claim) {
         let (mut assembly, claim) = Self::wait(id, request, world);
         let (reuse, build) = assembly.extend(id, &request.record, choices, zone, bidder, world);
@@ -98,7 +98,7 @@ impl Assembly {
     }
 
     /// Takes a request up for which there is no room yet.
-    pub fn wait(id: &RequestId, request: &Stored<NodeRequest>, world: &World<'_>) -> (Self, Claim) {
+    pub fn wait(id: &RequestId, request: &Stored<NodeRequest>, world: &Inputs<'_>,) -> (Self, Claim) {
         let parts = request.record.node_types.iter().map(|label| Part {
             node: None,
             label: label.clone(),
@@ -126,7 +126,7 @@ impl Assembly {
         left: &Left,
         zone: Option<String>,
         rules: &Launching,
-        world: &World<'_>,
+        world: &Inputs<'_>,
     ) -> (Self, Vec<NodeChange>) {
         let parts = left.nodes.iter().zip(&request.node_types).map(|(node, wish)| {
             let record = world.snapshot.node(node).map(|stored| &stored.record);
@@ -170,7 +170,7 @@ impl Assembly {
         choices: Vec<Choice>,
         zone: Option<String>,
         bidder: &Bidder<'_>,
-        world: &World<'_>,
+        world: &Inputs<'_>,
     ) -> (Vec<NodeChange>, Vec<Node>) {
         let (mut reuse, mut build) = (Vec::new(), Vec::new());
         let wanted = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::Wanted));
@@ -208,7 +208,7 @@ impl Assembly {
 
     /// Nodes that were given to it, or made for it, by an extension that counted as failed because its answer was lost. Whether each is
     /// new. Without such a one they are of an earlier life of the request, and about to be let go.
-    pub fn take_in(&mut self, id: &RequestId, pool: &PoolId, world: &World<'_>) -> Vec<(NodeId, bool)> {
+    pub fn take_in(&mut self, id: &RequestId, pool: &PoolId, world: &Inputs<'_>) -> Vec<(NodeId, bool)> {
         let (known, mut taken) = (self.nodes(), Vec::new());
         if !self.may_have_more {
             return taken;
@@ -233,7 +233,7 @@ impl Assembly {
     }
 
     /// The nodes that the cloud had no quota for, with their last change. It waits for others in their place.
-    pub fn retreat(&mut self, world: &World<'_>) -> Vec<(NodeId, Option<NodeChange>)> {
+    pub fn retreat(&mut self, world: &Inputs<'_>) -> Vec<(NodeId, Option<NodeChange>)> {
         let mut gone = Vec::new();
         for part in self.parts.iter_mut().filter(|part| matches!(part.state, PartState::Aborted)) {
             part.state = PartState::Wanted;
@@ -278,7 +278,7 @@ impl Assembly {
         nodes: Vec<NodeId>,
         rules: Option<&Launching>,
         pool: &PoolId,
-        world: &World<'_>,
+        world: &Inputs<'_>,
     ) -> Vec<NodeChange> {
         if self.is_short() {
             self.stage = Stage::Waiting;
@@ -293,13 +293,13 @@ impl Assembly {
     }
 
     /// Somebody removed a node that was made for it a moment ago.
-    pub fn lacks_a_node(&self, world: &World<'_>) -> bool {
+    pub fn lacks_a_node(&self, world: &Inputs<'_>) -> bool {
         let is_gone = |node: &NodeId| world.snapshot.node(node).is_none();
         self.parts.iter().any(|part| matches!(part.state, PartState::New) && part.node.as_ref().is_some_and(is_gone))
     }
 
     /// The changes with which its new nodes become building.
-    fn building(&mut self, rules: Option<&Launching>, pool: &PoolId, world: &World<'_>) -> Vec<NodeChange> {
+    fn building(&mut self, rules: Option<&Launching>, pool: &PoolId, world: &Inputs<'_>) -> Vec<NodeChange> {
         let new = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::New));
         let changes = new.filter_map(|part| {
             let id = part.node.clone()?;
@@ -335,7 +335,7 @@ impl Assembly {
         id: &RequestId,
         rules: &Launching,
         pool: &PoolId,
-        world: &World<'_>,
+        world: &Inputs<'_>,
     ) -> Vec<(NodeId, Ask)> {
         self.stage = Stage::Building;
         let about = Arc::new(about(id, request));
@@ -373,7 +373,7 @@ impl Assembly {
     }
 
     /// Something happened to one of its launches.
-    pub fn step(&mut self, node: &NodeId, input: Input, world: &World<'_>) -> Vec<Step> {
+    pub fn step(&mut self, node: &NodeId, input: Input, world: &Inputs<'_>) -> Vec<Step> {
         let many = self.parts.iter().filter(|part| !matches!(part.state, PartState::Reused)).count() > 1;
         let Some(part) = self.parts.iter_mut().find(|part| part.node.as_ref() == Some(node)) else { return Vec::new() };
         let PartState::Launching(launch) = &mut part.state else { return Vec::new() };
@@ -427,7 +427,7 @@ impl Assembly {
     }
 
     /// A write of one of its nodes has ended. What it was to say is said at the end of the request at the latest.
-    pub fn saved(&mut self, node: &NodeId, is_written: bool, world: &World<'_>) -> Option<NodeChange> {
+    pub fn saved(&mut self, node: &NodeId, is_written: bool, world: &Inputs<'_>) -> Option<NodeChange> {
         let part = self.parts.iter_mut().find(|part| part.node.as_ref() == Some(node))?;
         if let PartState::Ready { is_saved, .. } = &mut part.state {
             *is_saved &= is_written;
@@ -491,7 +491,7 @@ impl Assembly {
     }
 
     /// The end: fulfilled where every node is ready, declined where one failed, given back where one was aborted.
-    pub fn finish(&mut self, id: &RequestId, launcher: &LauncherId, world: &World<'_>) -> Finish {
+    pub fn finish(&mut self, id: &RequestId, launcher: &LauncherId, world: &Inputs<'_>) -> Finish {
         self.stage = Stage::Finishing;
         let has_failed = self.has_failed();
         // One that somebody else has ended is as good as gone.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use crate::scheduler::allocate::everybody_declined;
 use crate::scheduler::pool_context::{Bidder, Claims};
 use crate::scheduler::reason::Reason;
@@ -47,7 +47,7 @@ impl NodeRequestHandler {
         id: RequestId,
         nodes: Vec<NodeId>,
         bidder: &Bidder<'_>,
-        world: &World<'_>,
+        world: &Inputs<'_>,
     ) -> (Self, Vec<(NodeId, HostIdentity)>) {
         let probes: Vec<(NodeId, HostIdentity)> = nodes
             .iter()
@@ -59,7 +59,7 @@ impl NodeRequestHandler {
         (Self { id, nodes, stage, since: world.now, revision: world.snapshot.revision }, probes)
     }
 
-    pub fn declining(id: RequestId, world: &World<'_>) -> Self {
+    pub fn declining(id: RequestId, world: &Inputs<'_>) -> Self {
         let revision = world.snapshot.revision;
         Self { id, nodes: Vec::new(), stage: Stage::Declining, since: world.now, revision }
     }
@@ -72,7 +72,7 @@ impl NodeRequestHandler {
     }
 
     /// Everything that had to happen before the hand-out has: the transaction, if the world still allows it.
-    pub fn launches_complete(&self, claims: &Claims, world: &World<'_>) -> Option<HandOut> {
+    pub fn launches_complete(&self, claims: &Claims, world: &Inputs<'_>) -> Option<HandOut> {
         let request = world.snapshot.request(&self.id)?;
         if request.record.state != RequestState::Requested || world.snapshot.is_request_locked(&self.id) {
             return None;
@@ -118,7 +118,7 @@ pub fn decline(
     id: &RequestId,
     request: &Stored<NodeRequest>,
     launcher: &LauncherId,
-    world: &World<'_>,
+    world: &Inputs<'_>,
 ) -> RequestChange {
     request.change(id.clone(), |record| {
         if !record.declined_by.contains(launcher) {

@@ -1,7 +1,7 @@
 //! What is written into the record of a node while it is launched.
 
 use super::handler::allocate;
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use crate::scheduler::pool_context::Bidder;
 use nodepool_driver::instance::Instance;
 use nodepool_model::records::ids::{ExternalId, LabelName, NodeId, RequestId};
@@ -77,7 +77,7 @@ fn number(amount: f64) -> serde_json::Value {
 }
 
 /// Nothing where somebody who minds no locks has put the node into a state that is not ours to end.
-pub(crate) fn state_change(node: &NodeId, state: NodeState, world: &World<'_>) -> Option<NodeChange> {
+pub(crate) fn state_change(node: &NodeId, state: NodeState, world: &Inputs<'_>) -> Option<NodeChange> {
     let stored = world.snapshot.node(node)?;
     // A node that never began cannot have failed.
     let next = if stored.record.state == NodeState::Init { NodeState::Deleting } else { state };
@@ -86,12 +86,12 @@ pub(crate) fn state_change(node: &NodeId, state: NodeState, world: &World<'_>) -
 }
 
 /// A node that is still there, and not in a state of somebody who minds no locks.
-pub(crate) fn ours<'a>(node: &NodeId, world: &World<'a>) -> Option<&'a Stored<Node>> {
+pub(crate) fn ours<'a>(node: &NodeId, world: &Inputs<'a>) -> Option<&'a Stored<Node>> {
     let is_ours = |stored: &&Stored<Node>| stored.record.state.may_become(NodeState::Ready, Writer::Launcher);
     world.snapshot.node(node).filter(is_ours)
 }
 
-pub(crate) fn ready_change(node: &NodeId, found: &Found, world: &World<'_>) -> Option<NodeChange> {
+pub(crate) fn ready_change(node: &NodeId, found: &Found, world: &Inputs<'_>) -> Option<NodeChange> {
     let stored = ours(node, world)?;
     Some(stored.change(node.clone(), |record| {
         let instance = &found.instance;

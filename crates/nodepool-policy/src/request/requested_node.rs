@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::launch::Launch;
 use super::node_updates::{Found, id_value, ready_change};
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use nodepool_driver::job::LaunchOrder;
 use nodepool_model::records::ids::{ExternalId, ImageName, LabelName, NodeId, ProviderName};
 use nodepool_model::snapshot::NodeChange;
@@ -36,7 +36,7 @@ pub(crate) struct Uploaded {
 }
 
 impl Uploaded {
-    pub(crate) fn newest(provider: &ProviderName, image: &ImageName, world: &World<'_>) -> Self {
+    pub(crate) fn newest(provider: &ProviderName, image: &ImageName, world: &Inputs<'_>) -> Self {
         let newest = world.snapshot.images.newest_upload(provider, image);
         let upload = newest.and_then(|(key, stored)| Some((stored.record.external_id.clone()?, key.image_id())));
         Self { provider: provider.clone(), image: image.clone(), upload }
@@ -90,7 +90,7 @@ pub(crate) enum PartState {
 
 impl Part {
     /// The order for one more attempt: each boots from what is the newest upload by then.
-    pub(crate) fn prepared(&mut self, mut order: Arc<LaunchOrder>, world: &World<'_>) -> Arc<LaunchOrder> {
+    pub(crate) fn prepared(&mut self, mut order: Arc<LaunchOrder>, world: &Inputs<'_>) -> Arc<LaunchOrder> {
         if let Some(image) = &mut self.image {
             *image = Uploaded::newest(&image.provider, &image.image, world);
             if order.image.as_ref() != image.external_id() {
@@ -108,7 +108,7 @@ impl Part {
     }
 
     /// Writes what is known of the node now, or after the write that is under way.
-    pub(crate) fn write_now(&mut self, node: &NodeId, world: &World<'_>) -> Option<NodeChange> {
+    pub(crate) fn write_now(&mut self, node: &NodeId, world: &Inputs<'_>) -> Option<NodeChange> {
         if self.write != Write::Idle {
             self.write = Write::Again;
             return None;

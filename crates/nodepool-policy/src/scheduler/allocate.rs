@@ -6,7 +6,7 @@ use super::capacity::{assemble, never_launched};
 use super::matching::{self, Shortage};
 use super::pool_context::{Bidder, Choice, Claims, Hosts};
 use super::reason::Reason;
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use nodepool_model::config::PoolConfig;
 use nodepool_model::records::component::PoolComponent;
 use nodepool_model::records::ids::{LabelName, LauncherId, NodeId, RequestId};
@@ -48,7 +48,7 @@ pub fn verdict(
     request: &Stored<NodeRequest>,
     bidder: &Bidder<'_>,
     claims: &Claims,
-    world: &World<'_>,
+    world: &Inputs<'_>,
 ) -> Verdict {
     let record = &*request.record;
     match record.state {
@@ -92,12 +92,12 @@ pub fn verdict(
 }
 
 /// R32: nobody who is online is left to ask.
-pub fn everybody_declined(request: &NodeRequest, world: &World<'_>) -> bool {
+pub fn everybody_declined(request: &NodeRequest, world: &Inputs<'_>) -> bool {
     world.snapshot.pools().filter_map(|(_, pool)| pool.record.id.as_ref()).all(|id| request.declined_by.contains(id))
 }
 
 /// R21 to R24: another pool is preferred, as long as it is online and has not declined.
-fn better_placed(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) -> Option<Reason> {
+fn better_placed(request: &NodeRequest, bidder: &Bidder<'_>, world: &Inputs<'_>) -> Option<Reason> {
     let wanted = request.distinct_labels();
     if let Some(preferred) = &request.provider
         && *preferred != bidder.id.provider
@@ -118,14 +118,14 @@ fn better_placed(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) 
 fn candidates<'a>(
     request: &'a NodeRequest,
     wanted: &'a BTreeSet<&LabelName>,
-    world: &World<'a>,
+    world: &Inputs<'a>,
 ) -> impl Iterator<Item = &'a PoolComponent> {
     let has_declined = |pool: &PoolComponent| pool.id.as_ref().is_some_and(|id| request.declined_by.contains(id));
     world.snapshot.pools.serving(wanted).filter(move |pool| !has_declined(pool))
 }
 
 /// A pool besides this one has the labels, has not declined, and has room as far as it says.
-pub(crate) fn others_could_serve(request: &NodeRequest, launcher: &LauncherId, world: &World<'_>) -> bool {
+pub(crate) fn others_could_serve(request: &NodeRequest, launcher: &LauncherId, world: &Inputs<'_>) -> bool {
     let wanted = request.distinct_labels();
     let is_other = |pool: &PoolComponent| pool.id.as_ref().is_some_and(|id| id != launcher);
     candidates(request, &wanted, world).any(|pool| is_other(pool) && !pool.paused)
@@ -136,7 +136,7 @@ fn lacking_labels(wanted: &BTreeSet<&LabelName>, pool: &PoolConfig) -> Vec<Label
 }
 
 /// R31: why this pool can never serve the request; empty where it can.
-pub(crate) fn decline_reasons(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) -> Vec<Reason> {
+pub(crate) fn decline_reasons(request: &NodeRequest, bidder: &Bidder<'_>, world: &Inputs<'_>) -> Vec<Reason> {
     if bidder.pool.max_servers.is_some_and(|most| most <= 0) {
         return vec![Reason::Disabled];
     }
@@ -205,7 +205,7 @@ pub(crate) fn over_tenant_limit(
     request: &NodeRequest,
     bidder: &Bidder<'_>,
     claims: &Claims,
-    world: &World<'_>,
+    world: &Inputs<'_>,
 ) -> Option<Reason> {
     let tenant = request.tenant_name.as_ref()?;
     let mut left = world.config.tenant_limits.get(tenant)?.clone();
@@ -218,7 +218,7 @@ pub(crate) fn over_tenant_limit(
 }
 
 /// Could the request be served if its tenant used nothing else? What never fits keeps nothing from others.
-pub fn fits_tenant(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) -> bool {
+pub fn fits_tenant(request: &NodeRequest, bidder: &Bidder<'_>, world: &Inputs<'_>) -> bool {
     let limit = request.tenant_name.as_ref().and_then(|tenant| world.config.tenant_limits.get(tenant));
     limit.is_none_or(|limit| limit.shortage(&tenant_need(request, bidder)).is_none())
 }
@@ -233,7 +233,7 @@ pub fn tenant_need(request: &NodeRequest, bidder: &Bidder<'_>) -> Amounts {
 }
 
 /// Idle nodes for every wanted label, or the first thing that is short.
-fn fill(request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &World<'_>) -> Result<Vec<NodeId>, Reason> {
+fn fill(request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &Inputs<'_>,) -> Result<Vec<NodeId>, Reason> {
     if world.facts.get(&bidder.id.provider).is_none_or(|facts| facts.standing.is_empty()) {
         return Err(Reason::NotSurveyed(None));
     }
@@ -261,7 +261,7 @@ fn fill(request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &Wor
 fn short_of_usable(
     request: &NodeRequest,
     bidder: &Bidder<'_>,
-    world: &World<'_>,
+    world: &Inputs<'_>,
 ) -> Option<(Vec<LabelName>, usize, usize)> {
     let held: Vec<_> = world.snapshot.held_nodes(&bidder.id.provider).map(|(_, node)| &node.record).collect();
     let mut held_on: BTreeMap<HostIdentity, usize> = BTreeMap::new();
@@ -279,7 +279,7 @@ fn short_of_usable(
     short_of_slots(request, of_label, of_host, bidder)
 }
 
-fn may_be_taken(id: &NodeId, request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &World<'_>) -> bool {
+fn may_be_taken(id: &NodeId, request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &Inputs<'_>,) -> bool {
     if claims.has(id) || world.snapshot.is_node_locked(id) {
         return false;
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::pool_context::{Bidder, Choice, Claims};
 use super::reason::Reason;
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use nodepool_driver::facts::{LabelImage, Trouble};
 use nodepool_model::records::ids::{LabelName, NodeId, PoolId, ProviderName};
 use nodepool_model::records::request::NodeRequest;
@@ -12,7 +12,7 @@ use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::time::Timestamp;
 
 /// R31 for nodes that are launched: labels that cannot work here, images that are missing, and what never fits.
-pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<'_>) -> Vec<Reason> {
+pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>, world: &Inputs<'_>) -> Vec<Reason> {
     let facts = &bidder.hosts.facts;
     if let Some(Trouble::Broken(why)) = &facts.trouble {
         return vec![Reason::OutOfService(why.clone())];
@@ -47,7 +47,7 @@ pub fn never_launched(request: &NodeRequest, bidder: &Bidder<'_>, world: &World<
 }
 
 /// An image of the builder that has not been uploaded to this provider.
-pub(crate) fn lacks_upload(image: &LabelImage, provider: &ProviderName, world: &World<'_>) -> Option<Trouble> {
+pub(crate) fn lacks_upload(image: &LabelImage, provider: &ProviderName, world: &Inputs<'_>) -> Option<Trouble> {
     let LabelImage::Disk(name) = image else { return None };
     let upload = world.snapshot.images.newest_upload(provider, name);
     upload.is_none().then(|| Trouble::NotReady(format!("image {name} has not been uploaded to this provider")))
@@ -59,7 +59,7 @@ pub fn reusable<'a>(
     bidder: &Bidder<'_>,
     claims: &Claims,
     zone: Option<&str>,
-    world: &World<'_>,
+    world: &Inputs<'_>,
 ) -> BTreeMap<&'a LabelName, usize> {
     let mut idle = Idle { bidder, claims, world, zone, taken: BTreeSet::new() };
     let mut taken = BTreeMap::new();
@@ -75,7 +75,7 @@ pub fn reusable<'a>(
 struct Idle<'a> {
     bidder: &'a Bidder<'a>,
     claims: &'a Claims,
-    world: &'a World<'a>,
+    world: &'a Inputs<'a>,
     zone: Option<&'a str>,
     taken: BTreeSet<NodeId>,
 }
@@ -100,7 +100,7 @@ pub fn assemble(
     bidder: &Bidder<'_>,
     claims: &Claims,
     zone: Option<&str>,
-    world: &World<'_>,
+    world: &Inputs<'_>,
 ) -> Result<Vec<Choice>, Reason> {
     let facts = &bidder.hosts.facts;
     if facts.seen_at == Timestamp::default() {

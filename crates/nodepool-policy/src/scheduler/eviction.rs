@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::capacity::reusable;
 use super::pool_context::Bidder;
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use crate::pool::{Effect, Pool};
 use nodepool_model::records::ids::{LabelName, NodeId, RequestId};
 use nodepool_model::records::node::{Node, NodeState, Writer};
@@ -22,7 +22,7 @@ impl Pool {
         request: &NodeRequest,
         zone: Option<&str>,
         bidder: &Bidder<'_>,
-        world: &World<'_>,
+        world: &Inputs<'_>,
     ) -> Option<Effect> {
         let revision = Some(world.snapshot.revision);
         if self.evicting.is_some() || self.not_evicted_at == revision || !bidder.hosts.launches() {
@@ -45,7 +45,7 @@ impl Pool {
         request: &NodeRequest,
         zone: Option<&str>,
         bidder: &Bidder<'_>,
-        world: &World<'a>,
+        world: &Inputs<'a>,
     ) -> Option<(&'a NodeId, &'a Stored<Node>)> {
         let needed = reusable(request, bidder, &self.claims, zone, world);
         let free_of =
@@ -62,12 +62,12 @@ impl Pool {
 }
 
 /// Whether room comes without anybody making it.
-pub(crate) fn is_any_leaving(bidder: &Bidder<'_>, world: &World<'_>) -> bool {
+pub(crate) fn is_any_leaving(bidder: &Bidder<'_>, world: &Inputs<'_>) -> bool {
     world.snapshot.nodes_of(&bidder.id.provider).any(|(_, node)| is_leaving(&node.record, bidder, world))
 }
 
 /// Whether somebody has a node of the pool who will give it back. A held one may stay for ever.
-pub(crate) fn is_any_taken(bidder: &Bidder<'_>, is_kept: impl Fn(&RequestId) -> bool, world: &World<'_>) -> bool {
+pub(crate) fn is_any_taken(bidder: &Bidder<'_>, is_kept: impl Fn(&RequestId) -> bool, world: &Inputs<'_>,) -> bool {
     let is_taken = |node: &Node| match node.state {
         NodeState::InUse => true,
         NodeState::Ready => node.allocation().is_some_and(|request| !is_kept(request)),
@@ -77,7 +77,7 @@ pub(crate) fn is_any_taken(bidder: &Bidder<'_>, is_kept: impl Fn(&RequestId) -> 
     nodes.any(|(_, node)| node.record.is_of(bidder.id) && is_taken(&node.record))
 }
 
-fn is_leaving(node: &Node, bidder: &Bidder<'_>, world: &World<'_>) -> bool {
+fn is_leaving(node: &Node, bidder: &Bidder<'_>, world: &Inputs<'_>) -> bool {
     use NodeState::{Aborted, Deleted, Deleting, Failed, Used};
     let is_ours = node.pool.as_ref() == Some(&bidder.id.pool);
     // Nor of the future, by a clock that was ahead.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::capacity::lacks_upload;
-use crate::inputs::World;
+use crate::inputs::Inputs;
 use crate::request::node_updates::freed;
 use nodepool_model::records::component::PoolComponent;
 use nodepool_model::records::ids::{LabelName, LauncherId, RequestId};
@@ -40,7 +40,7 @@ pub struct MinReady {
 }
 
 impl MinReady {
-    pub fn plan(&mut self, own: &BTreeSet<LauncherId>, world: &World<'_>) -> Vec<Wish> {
+    pub fn plan(&mut self, own: &BTreeSet<LauncherId>, world: &Inputs<'_>) -> Vec<Wish> {
         let mut wishes = Vec::new();
         if !world.snapshot.connected {
             return wishes;
@@ -105,7 +105,7 @@ impl MinReady {
     }
 
     /// Requests of ours that turn up after all. Nobody else ends them, and the session may last for months.
-    fn take_in(&mut self, world: &World<'_>) {
+    fn take_in(&mut self, world: &Inputs<'_>) {
         if self.unanswered.is_empty() {
             return;
         }
@@ -116,10 +116,10 @@ impl MinReady {
             }
         }
         // Not before they were looked for: without a connection there is nothing to be seen, however long that takes.
-        self.unanswered.retain(|_, (_, until)| *until.get_or_insert(world.moment + SHOWN_BY) > world.moment);
+        self.unanswered.retain(|_, (_, until)| {*until.get_or_insert(world.moment + SHOWN_BY) > world.moment);
     }
 
-    fn look_after_open(&mut self, world: &World<'_>, wishes: &mut Vec<Wish>) {
+    fn look_after_open(&mut self, world: &Inputs<'_>, wishes: &mut Vec<Wish>) {
         let (mut gone, mut troubled) = (Vec::new(), Vec::new());
         for (id, label) in &self.open {
             let Some(request) = world.snapshot.request(id) else {
@@ -155,7 +155,7 @@ impl MinReady {
 
 /// Could anybody make a new node of this label? Static hosts are there or not; asking for more of them only makes
 /// requests that fail. Of other launchers' pools that is not known, so they count.
-fn can_be_launched(label: &LabelName, own: &BTreeSet<LauncherId>, world: &World<'_>) -> bool {
+fn can_be_launched(label: &LabelName, own: &BTreeSet<LauncherId>, world: &Inputs<'_>) -> bool {
     let ours = world.config.providers.values().any(|provider| {
         let facts = world.facts.get(&provider.name).filter(|facts| facts.launching.is_some() && facts.seen_at.0 > 0.0);
         let mut pools = provider.pools.iter().filter(|(_, pool)| pool.labels.contains(label));
