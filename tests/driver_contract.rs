@@ -170,7 +170,7 @@ fn jobs(case: &Case) -> Vec<Job> {
     let found = LaunchOrder { found: Some(ExternalId::text("no-such-id")), ..LaunchOrder::clone(&order) };
     let stranger = HostIdentity { name: String::from("stranger"), username: String::from("nobody"), port: 22 };
     let mut jobs = vec![
-        Job::Survey,
+        Job::Refresh,
         Job::Launch(order),
         Job::Launch(Arc::new(found)),
         Job::Delete(ExternalId::text("no-such-id")),
@@ -207,7 +207,7 @@ fn every_job_ends_exactly_once_and_soon() {
                 end.unwrap_or_else(|_| panic!("{}: {job:?} does not end", case.driver)).1.ok();
             }
             // Whatever came late for an earlier job would be heard before the end of this one.
-            provider.submit(2, Job::Survey);
+            provider.submit(2, Job::Refresh);
             assert!(matches!(provider.next().await, (2, JobEvent::Finished(_))), "{}: news after the end", case.driver);
         });
     }

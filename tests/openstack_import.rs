@@ -133,7 +133,7 @@ fn start(end: &'static str, folder: &std::path::Path) -> (Arc<Mutex<Cloud>>, Pro
     );
     let driver = openstack::open_with(&section, &places).unwrap();
     let provider = Provider::new(|mut surroundings| {
-        surroundings.surveying = nodepool::actors::provider::task_manager::Surveying::Never;
+        surroundings.refresh_mode = nodepool::actors::provider::task_manager::RefreshMode::Never;
         Start(surroundings).with(driver)
     });
     (cloud, provider)

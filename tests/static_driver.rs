@@ -178,9 +178,9 @@ fn fake_hosts_pass_with_a_fake_key_and_without_an_address() {
              - {name: fake-host-2, labels: a, host-key: ssh-rsa OTHERKEY}
              - {name: fake-host-3, labels: a, connection-type: winrm}",
         ));
-        let result = provider.run(Job::Survey).await;
+        let result = provider.run(Job::Refresh).await;
         let facts = provider.facts();
-        assert_eq!(result, Ok(Outcome::Surveyed(facts.clone(), Default::default())));
+        assert_eq!(result, Ok(Outcome::Refreshed(facts.clone(), Default::default())));
         assert!(facts.seen_at.0 > 0.0);
         let [first, second, third] = &facts.standing[..] else { panic!("three hosts") };
         assert_eq!(first.host_keys(), Some(&[String::from("ssh-rsa FAKEKEY")][..]));

@@ -228,14 +228,14 @@ fn a_provider_begins_with_a_survey_and_repeats_it_until_one_succeeds() {
 fn who_asks_for_a_survey_while_the_first_is_under_way_shares_it() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::started(UNLIMITED, CloudState::default());
-        (1..4).for_each(|ticket| harness.submit(ticket, Job::Survey));
+        (1..4).for_each(|ticket| harness.submit(ticket, Job::Refresh));
         harness.abandon(2);
         let mut ends = Vec::new();
         for _ in 0..3 {
             ends.push(harness.end().await);
         }
         ends.sort_by_key(|(ticket, _)| *ticket);
-        let facts = Ok(Outcome::Surveyed(harness.facts(), Arc::default()));
+        let facts = Ok(Outcome::Refreshed(harness.facts(), Arc::default()));
         assert_eq!((&ends[0], &ends[2]), (&(1, facts.clone()), &(3, facts)));
         assert_cancelled(&ends[1].1);
         assert_eq!(harness.starts().len(), 1);
@@ -247,14 +247,14 @@ fn a_survey_replaces_the_facts_and_a_failed_one_leaves_them() {
     on_paused_time(async {
         let mut harness = TaskManagerHarness::new(UNLIMITED).await;
         harness.state.lock().unwrap().instances.insert(String::from("old"), 1);
-        harness.submit(1, Job::Survey);
+        harness.submit(1, Job::Refresh);
         let (_, result) = harness.end().await;
         let facts = harness.handle.facts.borrow().clone();
         let inventory = Arc::new(Inventory::new(vec![instance("old")]));
-        assert_eq!(result, Ok(Outcome::Surveyed(facts.clone(), inventory)));
+        assert_eq!(result, Ok(Outcome::Refreshed(facts.clone(), inventory)));
         assert!(facts.seen_at.0 > 1e9, "{:?}", facts.seen_at);
         harness.state.lock().unwrap().listing_fails = true;
-        harness.submit(2, Job::Survey);
+        harness.submit(2, Job::Refresh);
         assert!(matches!(harness.end().await, (2, Err(CloudError::Failed { .. }))));
         assert_eq!(*harness.handle.facts.borrow(), facts);
     });

@@ -68,7 +68,7 @@ fn describe_cleanup_effect(effect: &planner::Effect) -> String {
             format!("updates {node}: slot {} labels {:?}", record.slot.unwrap(), record.labels)
         }
         planner::Effect::Inspect { host, .. } => format!("inspects {host}"),
-        planner::Effect::Survey(provider) => format!("surveys {provider}"),
+        planner::Effect::Refresh(provider) => format!("surveys {provider}"),
         planner::Effect::Stranded { provider, nodes } => format!("tells that {provider} has lost {nodes:?}"),
     }
 }

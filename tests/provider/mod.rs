@@ -9,7 +9,7 @@ use std::time::Duration;
 use actix::{Actor, Addr, Context, Handler};
 use nodepool::actors::provider::jobs::{Abandon, JobId, JobUpdate, ProviderHandle, Submit, Ticket};
 use nodepool::actors::provider::providers;
-use nodepool::actors::provider::task_manager::{Surroundings, Surveying};
+use nodepool::actors::provider::task_manager::{Surroundings, TaskManagerDeps};
 use nodepool::actors::runtime::dump;
 use nodepool::actors::runtime::panics::PanicWatch;
 use nodepool::actors::telemetry::samples::SampleSink;
@@ -59,7 +59,7 @@ impl Provider {
             api_concurrency: 10,
             image_check: Seconds(300.0),
             arbiter: actix::Arbiter::current(),
-            surveying: Surveying::Regularly,
+            refresh_mode: RefreshMode::Periodic,
             fence: None,
         });
         let (sender, news) = mpsc::unbounded_channel();

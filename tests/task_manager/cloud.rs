@@ -156,7 +156,7 @@ impl StateMachine for Machine {
             (Input::Reply(Ok(Reply::Listed(inventory))), Job::List) => Next::Done(Outcome::Listed(Arc::new(inventory))),
             (Input::Reply(Ok(Reply::Listed(inventory))), _) => {
                 let inventory = Arc::new(inventory);
-                Next::Done(Outcome::Surveyed(Arc::new(Facts::unseen()), inventory))
+                Next::Done(Outcome::Refreshed(Arc::new(Facts::unseen()), inventory))
             }
             (Input::Reply(Ok(Reply::Deleted)), _) => Next::Done(Outcome::Deleted),
             (Input::Seen(inventory), _) => {

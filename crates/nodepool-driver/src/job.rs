@@ -21,7 +21,7 @@ pub enum Job {
     /// Ends with `Outcome::Deleted` or `CloudError::NotFound`, which is as good.
     Delete(ExternalId),
     /// Refresh the provider's `Facts`. The first one of a provider needs no submit, it is made at the start.
-    Survey,
+    Refresh,
     /// Delete what bears no mark and nobody uses: floating addresses, and ports where it says so.
     Tidy {
         ports: bool,
@@ -54,7 +54,7 @@ impl Job {
         match self {
             Job::Launch(_) => "launch",
             Job::Delete(_) => "delete",
-            Job::Survey => "survey",
+            Job::Refresh => "survey",
             Job::List => "list",
             Job::RollCall => "roll call",
             Job::Console(_) => "console",
@@ -96,7 +96,7 @@ pub enum Outcome {
     Launched(Box<Instance>),
     Deleted,
     /// The facts as they are now published, and what was seen.
-    Surveyed(Arc<Facts>, Arc<Inventory>),
+    Refreshed(Arc<Facts>, Arc<Inventory>),
     Listed(Arc<Inventory>),
     /// The ids of all.
     Called(Vec<String>),

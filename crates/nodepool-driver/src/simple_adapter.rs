@@ -218,7 +218,7 @@ impl<A: SimpleAdapter> Driver for Simple<A> {
             Job::Launch(order) if order.found.is_some() => (Step::Booting, order.found.clone()),
             Job::Launch(order) => (Step::Create(order.clone()), None),
             Job::Delete(id) => (Step::Delete(id.clone()), None),
-            Job::Survey => (Step::Survey(Box::new(self.facts.clone()), self.provider.clone()), None),
+            Job::Refresh => (Step::Refresh(Box::new(self.facts.clone()), self.provider.clone()), None),
             Job::List | Job::RollCall => (Step::List, None),
             Job::Tidy { ports, doing } => (Step::Tidy { ports: *ports, doing: *doing }, None),
             Job::Console(id) => (Step::Console(id.clone()), None),
@@ -283,7 +283,7 @@ enum Step {
     DeleteImage(ExternalId),
     DeletingImage,
     ListImages,
-    Survey(Box<Facts>, ProviderName),
+    Refresh(Box<Facts>, ProviderName),
     Listing(Box<Facts>, ProviderName),
     Limiting(Box<Facts>, Inventory),
     NoHosts,
@@ -313,7 +313,7 @@ impl StateMachine for Machine {
                 Some(_) => self.observe(Step::Going(id)),
                 None => Next::Done(Outcome::Deleted),
             },
-            (Step::Survey(facts, provider), Input::Start) => {
+            (Step::Refresh(facts, provider), Input::Start) => {
                 self.call(Step::Listing(facts, provider), keys.list, Request::List)
             }
             (Step::List, Input::Start) => self.call(Step::List, keys.list, Request::List),
@@ -327,7 +327,7 @@ impl StateMachine for Machine {
             }
             (Step::Limiting(mut facts, inventory), Input::Reply(Ok(Reply::Limited(limits)))) => {
                 facts.limits = limits;
-                Next::Done(Outcome::Surveyed(Arc::new(*facts), Arc::new(inventory)))
+                Next::Done(Outcome::Refreshed(Arc::new(*facts), Arc::new(inventory)))
             }
             (Step::Tidy { ports: false, .. }, Input::Start) => Next::Done(Outcome::Tidied(Tidied::default())),
             (step @ Step::Tidy { .. }, Input::Start) => self.call(step, keys.ports, Request::Ports),
@@ -368,7 +368,7 @@ impl StateMachine for Machine {
             Step::Upload(_) | Step::Uploading => "uploading",
             Step::DeleteImage(_) | Step::DeletingImage => "deleting image",
             Step::ListImages => "listing images",
-            Step::Survey(..) | Step::Listing(..) | Step::Limiting(..) => "looking at everything",
+            Step::Refresh(..) | Step::Listing(..) | Step::Limiting(..) => "looking at everything",
             Step::NoHosts | Step::Over => "ended",
         }
     }

@@ -20,7 +20,7 @@ use crate::actors::process::registration;
 use crate::actors::provider::failed_providers::NotStarted;
 use crate::actors::provider::jobs::{Drain, ProviderHandle};
 use crate::actors::provider::providers;
-use crate::actors::provider::task_manager::{Fence, Surroundings, Surveying};
+use crate::actors::provider::task_manager::{Fence, Surroundings, TaskManagerDeps};
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::{PanicGuard, PanicWatch};
 use crate::actors::runtime::profile;
@@ -191,7 +191,7 @@ impl Builder {
             api_concurrency: self.shared.options.api_concurrency,
             image_check: Seconds(f64::INFINITY),
             arbiter: self.shared.arbiters.clouds.clone(),
-            surveying: Surveying::Never,
+            refresh_mode: RefreshMode::Never,
             fence: Some(Fence::of(self.store.zk().clone())),
         };
         match providers::start(&section, surroundings, self.shared.drivers.as_deref()) {

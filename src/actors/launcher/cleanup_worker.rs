@@ -88,7 +88,7 @@ impl CleanupWorker {
         let snapshot = match event {
             Event::Wake | Event::Sweep => self.triggers.snapshot(),
             // Answers decide nothing, so no new picture is made for them.
-            Event::Repaired(..) | Event::Registered(..) | Event::Inspected(..) | Event::Surveyed(_) => {
+            Event::Repaired(..) | Event::Registered(..) | Event::Inspected(..) | Event::Refreshed(_) => {
                 self.triggers.latest()
             }
         };
@@ -140,7 +140,7 @@ impl CleanupWorker {
                 });
             }
             Effect::Inspect { provider, host } => self.check(provider, Some(host), ctx),
-            Effect::Survey(provider) => self.check(provider, None, ctx),
+            Effect::Refresh(provider) => self.check(provider, None, ctx),
             Effect::Stranded { provider, nodes } => log_undeletable(&provider, &nodes),
         }
     }
@@ -152,7 +152,7 @@ impl CleanupWorker {
             return;
         };
         let ticket = self.ticket();
-        let job = host.clone().map_or(Job::Survey, Job::Inspect);
+        let job = host.clone().map_or(Job::Refresh, Job::Inspect);
         self.checks.insert(ticket, (provider, host));
         // One per host at a time; a provider that is gone answers by dropping the job.
         handle.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()));
@@ -166,7 +166,7 @@ impl CleanupWorker {
     fn checked(&mut self, provider: ProviderName, host: Option<HostIdentity>, ctx: &mut Context<Self>) {
         let event = match host {
             Some(host) => Event::Inspected(provider, host),
-            None => Event::Surveyed(provider),
+            None => Event::Refreshed(provider),
         };
         self.feed(event, ctx);
     }

@@ -20,7 +20,7 @@ use crate::actors::process::registration;
 use crate::actors::provider::failed_providers::NotStarted;
 use crate::actors::provider::jobs::{Drain, ProviderHandle, renew_facts};
 use crate::actors::provider::providers;
-use crate::actors::provider::task_manager::{Fence, Surroundings, Surveying};
+use crate::actors::provider::task_manager::{Fence, Surroundings, TaskManagerDeps};
 use crate::actors::runtime::messages::{AskWhy, Dump, Shutdown};
 use crate::actors::runtime::panics::{PanicGuard, PanicWatch};
 use crate::actors::runtime::reconcile::{DEBOUNCE, Reconcile, Triggers, cooldown_after};
@@ -134,7 +134,7 @@ impl Launcher {
             api_concurrency: self.shared.options.api_concurrency,
             image_check: self.shared.options.image_check_timeout,
             arbiter: self.shared.arbiters.clouds.clone(),
-            surveying: Surveying::Regularly,
+            refresh_mode: RefreshMode::Periodic,
             fence: Some(Fence::of(self.store.zk().clone())),
         }
     }

@@ -329,7 +329,7 @@ impl PoolWorker {
     /// Has the provider looked at anew; what is found is published, so nobody waits for the end.
     pub(crate) fn refresh(&mut self, ctx: &mut Context<Self>) {
         let ticket = self.ticket();
-        self.parts.provider.submit.do_send(Submit::new(ticket, Job::Survey, ctx.address().recipient()));
+        self.parts.provider.submit.do_send(Submit::new(ticket, Job::Refresh, ctx.address().recipient()));
     }
 
     /// Its nodes are handed out.

@@ -8,7 +8,7 @@ use tokio::sync::{oneshot, watch};
 use super::jobs::{JobUpdate, ProviderHandle};
 use super::provider_client::{Asking, Counter};
 use super::providers;
-use super::task_manager::{Surroundings, Surveying};
+use super::task_manager::{Surroundings, TaskManagerDeps};
 use crate::actors::runtime::panics::PanicWatch;
 use crate::actors::runtime::{dump, profile};
 use crate::actors::telemetry::samples::SampleSink;
@@ -44,7 +44,7 @@ impl Single {
                     api_concurrency: API_CONCURRENCY,
                     image_check: Seconds(f64::INFINITY),
                     arbiter: actix::Arbiter::current(),
-                    surveying: Surveying::Regularly,
+                    refresh_mode: RefreshMode::Periodic,
                     fence: None,
                 };
                 let started = providers::start(&section, surroundings, None).map(|provider| {
@@ -72,9 +72,9 @@ impl Single {
     }
 
     /// What the first survey found.
-    pub async fn survey(&self) -> Result<Arc<Facts>, CloudError> {
-        match self.run(Job::Survey).await? {
-            Outcome::Surveyed(facts, _) => Ok(facts),
+    pub async fn refresh(&self) -> Result<Arc<Facts>, CloudError> {
+        match self.run(Job::Refresh).await? {
+            Outcome::Refreshed(facts, _) => Ok(facts),
             _ => Ok(self.facts.borrow().clone()),
         }
     }

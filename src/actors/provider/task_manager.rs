@@ -28,14 +28,14 @@ use nodepool_driver::state_machine::InFlight;
 use nodepool_model::metrics::{prometheus_metrics, statsd_metrics};
 use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::time::Seconds;
-use nodepool_policy::provider::refresh_schedule::Surveys;
-use nodepool_policy::provider::task_queue::{CallId, TaskQueue, Turn};
+use nodepool_policy::provider::refresh_schedule::RefreshSchedule;
+use nodepool_policy::provider::task_queue::{CallId, QueueStep, Turn};
 
 /// Whether a provider is looked at as a whole, again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Surveying {
+pub enum RefreshMode {
     /// As its driver says.
-    Regularly,
+    Periodic,
     /// Who only uploads images need not know what else there is.
     Never,
 }
@@ -52,7 +52,7 @@ pub struct Surroundings {
     pub image_check: Seconds,
     /// Where the TaskManager lives.
     pub arbiter: ArbiterHandle,
-    pub surveying: Surveying,
+    pub refresh_mode: RefreshMode,
     /// For what changes something, where that hangs on a session.
     pub fence: Option<Fence>,
 }
@@ -66,11 +66,11 @@ pub struct TaskManager<D: Driver> {
     tasks: Tasks<D>,
     errands: Errands<Self>,
     /// Between the wish for an inventory and the listing.
-    observe: Duration,
+    observe_delay: Duration,
     /// For the next call that has to wait for the rate.
     timer: Option<SpawnHandle>,
     /// For the next survey, with its time.
-    survey: Option<(Seconds, SpawnHandle)>,
+    refresh_timer: Option<(Seconds, SpawnHandle)>,
     life: Life,
     /// Looks whether anybody still has the handle.
     lingering: Option<SpawnHandle>,
@@ -109,25 +109,25 @@ impl<D: Driver> TaskManager<D> {
     }
 
     fn new(provider: ProviderName, driver: D, surroundings: Surroundings, facts: watch::Sender<Arc<Facts>>) -> Self {
-        let pace = driver.pace();
-        let in_flight = match pace.in_flight {
+        let rate_limits = driver.pace();
+        let in_flight = match rate_limits.in_flight {
             InFlight::Pinned(number) => number,
             InFlight::Adjustable => surroundings.api_concurrency,
         };
-        let queue = TaskQueue::new(pace.spacing, in_flight.max(1));
-        let surveys = Surveys::new(pace.refresh, surroundings.image_check);
+        let queue = TaskQueue::new(rate_limits.spacing, in_flight.max(1));
+        let refresh_schedule = RefreshSchedule::new(rate_limits.refresh, surroundings.image_check);
         let own_samples = driver.samples_to().map_or_else(|| surroundings.samples.clone(), statsd::start);
         let driver = Rc::new(driver);
         Self {
             own_samples,
-            tasks: Tasks::new(provider.clone(), driver.clone(), queue, surveys, facts),
+            tasks: Tasks::new(provider.clone(), driver.clone(), queue, refresh_schedule, facts),
             errands: Errands::default(),
             provider,
             driver,
             surroundings,
-            observe: pace.observe.to_duration(),
+            observe_delay: rate_limits.observe.to_duration(),
             timer: None,
-            survey: None,
+            refresh_timer: None,
             life: Life::Serving,
             lingering: None,
             kept: None,
@@ -136,12 +136,12 @@ impl<D: Driver> TaskManager<D> {
 
     /// Starts whatever may start. Every handler ends with this.
     fn go_on(&mut self, ctx: &mut Context<Self>) {
-        let wants_to_know = self.life == Life::Serving || self.tasks.awaits_survey();
-        if wants_to_know && self.surroundings.surveying == Surveying::Regularly {
-            self.survey_when_due(ctx);
+        let needs_refresh = self.life == Life::Serving || self.tasks.awaits_refresh();
+        if needs_refresh && self.surroundings.refresh_mode == RefreshMode::Periodic {
+            self.refresh_when_due(ctx);
         }
         if self.tasks.take_due_listing() {
-            ctx.run_later(self.observe, |act, ctx| {
+            ctx.run_later(self.observe_delay, |act, ctx| {
                 act.tasks.list();
                 act.go_on(ctx);
             });
@@ -181,22 +181,22 @@ impl<D: Driver> TaskManager<D> {
         Seconds(time.0 - self.tasks.now().0).to_duration().max(Duration::from_millis(1))
     }
 
-    fn survey_when_due(&mut self, ctx: &mut Context<Self>) {
-        let Some(due) = self.tasks.survey_due() else { return };
+    fn refresh_when_due(&mut self, ctx: &mut Context<Self>) {
+        let Some(due) = self.tasks.refresh_due() else { return };
         if due <= self.tasks.now() {
-            return self.tasks.survey();
+            return self.tasks.start_refresh();
         }
-        if let Some((at, timer)) = self.survey {
+        if let Some((at, timer)) = self.refresh_timer {
             if at == due {
                 return;
             }
             ctx.cancel_future(timer);
         }
         let timer = ctx.run_later(self.until(due), |act, ctx| {
-            act.survey = None;
+            act.refresh_timer = None;
             act.go_on(ctx);
         });
-        self.survey = Some((due, timer));
+        self.refresh_timer = Some((due, timer));
     }
 
     /// Wraps the driver's call, once for all drivers: deadline, trace span, and the way back to `call_ended`.

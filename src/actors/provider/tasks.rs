@@ -22,8 +22,8 @@ use nodepool_model::records::ids::ProviderName;
 use nodepool_model::records::resources::Amounts;
 use nodepool_model::records::static_host::{HostCheck, HostIdentity};
 use nodepool_model::records::time::{Seconds, Timestamp};
-use nodepool_policy::provider::refresh_schedule::Surveys;
-use nodepool_policy::provider::task_queue::{CallId, TaskQueue, Turn};
+use nodepool_policy::provider::refresh_schedule::RefreshSchedule;
+use nodepool_policy::provider::task_queue::{CallId, QueueStep, Turn};
 
 pub struct Tasks<D: Driver> {
     provider: ProviderName,
@@ -36,11 +36,11 @@ pub struct Tasks<D: Driver> {
     tasks: BTreeMap<TaskId, Running<D::Machine>>,
     next_number: u64,
     listing: Listing,
-    surveys: Surveys,
+    refresh_schedule: RefreshSchedule,
     /// Who hears of the survey that is under way.
-    joined: Vec<Answer>,
+    refresh_waiters: Vec<Answer>,
     /// Who asked for another one meanwhile.
-    asked: Vec<Answer>,
+    next_refresh_waiters: Vec<Answer>,
     survey_error: Option<String>,
     listing_error: Option<String>,
 }
@@ -107,7 +107,7 @@ impl<D: Driver> Tasks<D> {
         provider: ProviderName,
         driver: Rc<D>,
         queue: TaskQueue,
-        surveys: Surveys,
+        refresh_schedule: RefreshSchedule,
         facts: watch::Sender<Arc<Facts>>,
     ) -> Self {
         Self {
@@ -120,9 +120,9 @@ impl<D: Driver> Tasks<D> {
             tasks: BTreeMap::new(),
             next_number: 0,
             listing: Listing::NotNeeded,
-            surveys,
-            joined: Vec::new(),
-            asked: Vec::new(),
+            refresh_schedule,
+            refresh_waiters: Vec::new(),
+            next_refresh_waiters: Vec::new(),
             survey_error: None,
             listing_error: None,
         }
@@ -133,22 +133,22 @@ impl<D: Driver> Tasks<D> {
     }
 
     pub fn submit(&mut self, job: Job, answer: Answer) {
-        if job != Job::Survey {
+        if job != Job::Refresh {
             return self.accept(job, Owner::Submitter(answer));
         }
         // The first survey has nothing to refresh, so one is enough for all who ask; later, who asks wants to know
         // what is new, and one survey that begins from now on is enough for all of them.
-        if self.surveys.is_running() && !self.has_surveyed() {
-            self.joined.push(answer);
+        if self.refresh_schedule.is_running() && !self.has_refreshed() {
+            self.refresh_waiters.push(answer);
         } else {
-            self.asked.push(answer);
-            self.surveys.ask(self.now());
+            self.next_refresh_waiters.push(answer);
+            self.refresh_schedule.request_now(self.now());
         }
     }
 
     /// The job may have ended meanwhile; the news of that is on its way then.
     pub fn abandon(&mut self, abandon: &Abandon) {
-        for answers in [&mut self.joined, &mut self.asked] {
+        for answers in [&mut self.refresh_waiters, &mut self.next_refresh_waiters] {
             if let Some(index) = answers.iter().position(|answer| answer.belongs_to(abandon)) {
                 return give_up(answers.swap_remove(index));
             }
@@ -163,20 +163,20 @@ impl<D: Driver> Tasks<D> {
     }
 
     /// When the next survey shall begin; `survey` is to be called then.
-    pub fn survey_due(&self) -> Option<Seconds> {
-        self.surveys.due()
+    pub fn refresh_due(&self) -> Option<Seconds> {
+        self.refresh_schedule.due()
     }
 
     /// Launches may wait for what no survey has found out yet.
-    pub fn awaits_survey(&self) -> bool {
-        let knows_all = self.has_surveyed() && self.facts.borrow().unanswered.is_empty();
-        !knows_all && self.tasks.values().any(|running| matches!(running.task.job, Job::Launch(_)))
+    pub fn awaits_refresh(&self) -> bool {
+        let is_complete = self.has_refreshed() && self.facts.borrow().unanswered.is_empty();
+        !is_complete && self.tasks.values().any(|running| matches!(running.task.job, Job::Launch(_)))
     }
 
-    pub fn survey(&mut self) {
-        self.surveys.begin(self.now());
-        self.joined = std::mem::take(&mut self.asked);
-        self.accept(Job::Survey, Owner::Ourselves);
+    pub fn start_refresh(&mut self) {
+        self.refresh_schedule.begin(self.now());
+        self.refresh_waiters = std::mem::take(&mut self.next_refresh_waiters);
+        self.accept(Job::Refresh, Owner::Ourselves);
     }
 
     /// True once when machines began to wait for an inventory; `list` is then to be called in a moment.
@@ -240,7 +240,7 @@ impl<D: Driver> Tasks<D> {
             if running.task.wanted == Wanted::Yes {
                 call.started = None;
                 // Nobody else would say why a provider knows nothing yet.
-                if running.task.job == Job::Survey {
+                if running.task.job == Job::Refresh {
                     self.note_trouble(error);
                 }
                 return;
@@ -322,13 +322,13 @@ impl<D: Driver> Tasks<D> {
         }
         let result = self.note(&task.job, result);
         let seen = match &result {
-            Ok(Outcome::Surveyed(_, inventory) | Outcome::Listed(inventory)) => Some(inventory.clone()),
+            Ok(Outcome::Refreshed(_, inventory) | Outcome::Listed(inventory)) => Some(inventory.clone()),
             _ => None,
         };
         match (task.owner, &task.job) {
             (Owner::Submitter(answer), _) => answer.ended(result),
             (Owner::PartOf(whole), _) => self.part_ended(whole),
-            (Owner::Ourselves, Job::Survey) => self.survey_ended(&result),
+            (Owner::Ourselves, Job::Refresh) => self.on_refresh_ended(&result),
             (Owner::Ourselves, _) => {
                 self.note_listing(result.as_ref().err());
                 // Machines that observe and hear nothing this time wait for the next one.
@@ -350,14 +350,14 @@ impl<D: Driver> Tasks<D> {
         self.listing_error = error;
     }
 
-    fn survey_ended(&mut self, result: &Result<Outcome, CloudError>) {
+    fn on_refresh_ended(&mut self, result: &Result<Outcome, CloudError>) {
         let now = self.now();
         match result {
-            Ok(_) if !self.facts.borrow().unanswered.is_empty() => self.surveys.answered_in_part(now),
-            Ok(_) => self.surveys.succeeded(self.facts.borrow().lacks_an_image(), now),
-            Err(_) => self.surveys.failed(now),
+            Ok(_) if !self.facts.borrow().unanswered.is_empty() => self.refresh_schedule.partially_succeeded(now),
+            Ok(_) => self.refresh_schedule.succeeded(self.facts.borrow().lacks_an_image(), now),
+            Err(_) => self.refresh_schedule.failed(now),
         }
-        self.joined.drain(..).for_each(|answer| answer.ended(result.clone()));
+        self.refresh_waiters.drain(..).for_each(|answer| answer.ended(result.clone()));
     }
 
     /// Ends a job that somebody stopped, so that its end says nothing about the cloud.
@@ -378,7 +378,7 @@ impl<D: Driver> Tasks<D> {
             && let Some(Running { task, .. }) = self.tasks.remove(&whole)
         {
             let facts = Arc::unwrap_or_clone(self.facts.borrow().clone());
-            self.end(whole, task, Ok(Outcome::Surveyed(Arc::new(facts), Arc::default())));
+            self.end(whole, task, Ok(Outcome::Refreshed(Arc::new(facts), Arc::default())));
         }
     }
 
@@ -386,14 +386,14 @@ impl<D: Driver> Tasks<D> {
     fn note(&mut self, job: &Job, result: Result<Outcome, CloudError>) -> Result<Outcome, CloudError> {
         let now = clock::now();
         match result {
-            Ok(Outcome::Surveyed(facts, inventory)) => {
+            Ok(Outcome::Refreshed(facts, inventory)) => {
                 let zones = inventory.zones(&self.provider);
                 // A survey knows nothing of leaks.
                 let leaked = self.facts.borrow().leaked.clone();
                 let facts = Arc::new(Facts { seen_at: now, zones, leaked, ..Arc::unwrap_or_clone(facts) });
                 self.facts.send_replace(facts.clone());
                 self.note_unanswered(&facts.unanswered);
-                Ok(Outcome::Surveyed(facts, inventory))
+                Ok(Outcome::Refreshed(facts, inventory))
             }
             Ok(Outcome::Inspected(host, check)) => {
                 let check = check.stamped(now);
@@ -407,12 +407,12 @@ impl<D: Driver> Tasks<D> {
                     self.note_check(host, check.clone());
                     Ok(Outcome::Inspected(host.clone(), check))
                 }
-                Job::Survey => {
+                Job::Refresh => {
                     self.note_trouble(&error);
                     Err(error)
                 }
                 Job::Launch(_) => {
-                    self.surveys.doubt(self.now());
+                    self.refresh_schedule.mark_stale(self.now());
                     Err(error)
                 }
                 Job::Delete(_)
@@ -456,7 +456,7 @@ impl<D: Driver> Tasks<D> {
         }
         let trouble = match error {
             CloudError::Denied(why) => Some(Trouble::Broken(why.clone())),
-            _ => (!self.has_surveyed()).then(|| Trouble::NotReady(text.clone())),
+            _ => (!self.has_refreshed()).then(|| Trouble::NotReady(text.clone())),
         };
         self.survey_error = Some(text);
         self.facts.send_if_modified(|facts| {
@@ -482,7 +482,7 @@ impl<D: Driver> Tasks<D> {
         self.facts.receiver_count() > 0
     }
 
-    fn has_surveyed(&self) -> bool {
+    fn has_refreshed(&self) -> bool {
         self.facts.borrow().seen_at > Timestamp::default()
     }
 
@@ -542,7 +542,7 @@ impl<D: Driver> Tasks<D> {
             queued: self.queue.queued(),
             tasks: self.tasks.len(),
             jobs: self.tasks.values().take(MAX_SHOWN).map(job_view).collect(),
-            facts_age_s: self.has_surveyed().then(|| (clock::now() - facts.seen_at).0),
+            facts_age_s: self.has_refreshed().then(|| (clock::now() - facts.seen_at).0),
             survey_error: self.survey_error.clone(),
             listing_error: self.listing_error.clone(),
             hosts: facts.standing.len(),

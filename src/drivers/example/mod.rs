@@ -118,12 +118,12 @@ impl Driver for Example {
             Job::List | Job::RollCall => {
                 OneCall::new("listing vms", Call::List, |reply| Ok(Outcome::Listed(Arc::new(inventory(reply)))))
             }
-            Job::Survey => {
+            Job::Refresh => {
                 let (facts, provider) = (self.facts(), self.provider.clone());
                 OneCall::new("looking at everything", Call::List, move |reply| {
                     let inventory = inventory(reply);
                     let facts = Facts { unmanaged: inventory.used_by_others(&provider), ..facts };
-                    Ok(Outcome::Surveyed(Arc::new(facts), Arc::new(inventory)))
+                    Ok(Outcome::Refreshed(Arc::new(facts), Arc::new(inventory)))
                 })
             }
             // Everything in this cloud bears a mark; it has no consoles, takes no images and has no standing hosts.

@@ -32,7 +32,7 @@ use crate::openstack::jobs::delete::DeleteServer;
 use crate::openstack::jobs::import::ImportImage;
 use crate::openstack::jobs::launch::LaunchServer;
 use crate::openstack::jobs::listing::{CallTheRoll, ListImages, ListServers};
-use crate::openstack::jobs::refresh::Survey;
+use crate::openstack::jobs::refresh::RefreshProvider;
 use crate::openstack::jobs::unused_resources::TidyUp;
 use crate::openstack::jobs::upload::UploadImage;
 use nodepool_driver::call_guard::Gate;
@@ -80,7 +80,7 @@ pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack,
     })?;
     let has_ipv6 = instances::host_has_ipv6();
     let facts = Facts {
-        launching: Some(Arc::new(jobs::refresh::unseen(&settings))),
+        launching: Some(Arc::new(jobs::refresh::initial_launching(&settings))),
         uploading: Some(Arc::new(settings.section.uploading(&cloud.image_format))),
         ..Facts::unseen()
     };
@@ -142,7 +142,7 @@ impl Driver for OpenStack {
         match job {
             Job::Launch(order) => Machine::Launch(LaunchServer::new(shared, order.clone())),
             Job::Delete(id) => Machine::Delete(DeleteServer::new(shared, id.clone())),
-            Job::Survey => Machine::Survey(Survey::new(shared)),
+            Job::Refresh => Machine::Refresh(RefreshProvider::new(shared)),
             Job::List => Machine::List(ListServers::new(shared)),
             Job::RollCall => Machine::RollCall(CallTheRoll::new()),
             Job::Console(id) => Machine::Console(OneCall::new("console", calls::console(&id.to_string()), console_of)),
@@ -249,7 +249,7 @@ fn console_of(reply: Reply) -> Result<Outcome, CloudError> {
 pub enum Machine {
     Launch(LaunchServer),
     Delete(DeleteServer),
-    Survey(Survey),
+    Refresh(RefreshProvider),
     List(ListServers),
     RollCall(CallTheRoll),
     Tidy(TidyUp),
@@ -270,7 +270,7 @@ impl StateMachine for Machine {
         match self {
             Machine::Launch(machine) => machine.step(input),
             Machine::Delete(machine) => machine.step(input),
-            Machine::Survey(machine) => machine.step(input),
+            Machine::Refresh(machine) => machine.step(input),
             Machine::List(machine) => machine.step(input),
             Machine::RollCall(machine) => machine.step(input),
             Machine::Tidy(machine) => machine.step(input),
@@ -288,7 +288,7 @@ impl StateMachine for Machine {
             Machine::Upload(machine) => machine.external_id(),
             Machine::Import(machine) => machine.external_id(),
             Machine::Delete(_)
-            | Machine::Survey(_)
+            | Machine::Refresh(_)
             | Machine::List(_)
             | Machine::RollCall(_)
             | Machine::Tidy(_)
@@ -303,7 +303,7 @@ impl StateMachine for Machine {
         match self {
             Machine::Launch(machine) => machine.label(),
             Machine::Delete(machine) => machine.label(),
-            Machine::Survey(_) => "looking at everything",
+            Machine::Refresh(_) => "looking at everything",
             Machine::List(_) => "listing servers",
             Machine::RollCall(_) => "calling the roll",
             Machine::Tidy(_) => "tidying up",

@@ -91,7 +91,7 @@ impl Driver for StaticNodes {
     /// Every host on its own, so that one that is slow or down holds up no other.
     fn parts(&self, job: &Job) -> Vec<Job> {
         match job {
-            Job::Survey => self.facts.standing.iter().map(|host| Job::Inspect(host.identity.clone())).collect(),
+            Job::Refresh => self.facts.standing.iter().map(|host| Job::Inspect(host.identity.clone())).collect(),
             Job::Launch(_)
             | Job::Delete(_)
             | Job::List
@@ -118,7 +118,7 @@ impl Driver for StaticNodes {
             Job::ListImages => OneCall::ended(Ok(Outcome::Images(Vec::new()))),
             Job::Tidy { .. } | Job::Console(_) | Job::DeleteImage(_) => OneCall::ended(Err(CloudError::NotFound)),
             Job::List | Job::RollCall => OneCall::ended(Ok(Outcome::Listed(Arc::default()))),
-            Job::Survey => OneCall::ended(Ok(Outcome::Surveyed(Arc::new(self.facts.clone()), Arc::default()))),
+            Job::Refresh => OneCall::ended(Ok(Outcome::Refreshed(Arc::new(self.facts.clone()), Arc::default()))),
             Job::Inspect(identity) => match self.hosts.get(identity) {
                 Some(host) => inspect(host.clone()),
                 None => OneCall::ended(Err(CloudError::NotFound)),

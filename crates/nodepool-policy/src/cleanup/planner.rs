@@ -27,7 +27,7 @@ pub enum Event {
     Repaired(String, Result<(), WriteError>),
     Registered(String, Result<NodeId, WriteError>),
     Inspected(ProviderName, HostIdentity),
-    Surveyed(ProviderName),
+    Refreshed(ProviderName),
 }
 
 /// Each but the checks of hosts comes back as `Repaired` or `Registered` with its key.
@@ -48,7 +48,7 @@ pub enum Effect {
         host: HostIdentity,
     },
     /// All hosts of a provider, once after it started.
-    Survey(ProviderName),
+    Refresh(ProviderName),
     /// Servers of another driver that a provider of hosts had before: somebody has to know of them.
     Stranded {
         provider: ProviderName,
@@ -79,7 +79,7 @@ pub struct CleanupPlanner {
     /// Hosts that failed and are to be checked again, and those of them whose checks are under way.
     failing: VecDeque<(ProviderName, HostIdentity)>,
     retried: BTreeSet<(ProviderName, HostIdentity)>,
-    surveying: BTreeSet<ProviderName>,
+    refreshing: BTreeSet<ProviderName>,
     slots: BTreeMap<ProviderName, Slots>,
     /// Which slots the writes under way fill or empty.
     places: BTreeMap<String, Place>,
@@ -110,7 +110,7 @@ impl CleanupPlanner {
             inspecting: BTreeMap::new(),
             failing: VecDeque::new(),
             retried: BTreeSet::new(),
-            surveying: BTreeSet::new(),
+            refreshing: BTreeSet::new(),
             slots: BTreeMap::new(),
             places: BTreeMap::new(),
             slot_rest: slots::rest_of(""),
@@ -150,8 +150,8 @@ impl CleanupPlanner {
                 self.answered(key, answer.err(), world);
                 Vec::new()
             }
-            Event::Surveyed(provider) => {
-                self.surveying.remove(&provider);
+            Event::Refreshed(provider) => {
+                self.refreshing.remove(&provider);
                 self.stood.remove(&provider);
                 Vec::new()
             }
@@ -334,8 +334,8 @@ impl CleanupPlanner {
         for (name, provider) in &world.config.providers {
             let Some(facts) = world.facts.get(name).filter(|facts| facts.launching.is_none()) else { continue };
             // Hosts are registered as soon as each has passed, so one that hangs does not hold up the others.
-            if facts.seen_at == Timestamp::default() && self.surveying.insert(name.clone()) {
-                effects.push(Effect::Survey(name.clone()));
+            if facts.seen_at == Timestamp::default() && self.refreshing.insert(name.clone()) {
+                effects.push(Effect::Refresh(name.clone()));
             }
             if self.slots.get_mut(name).is_some_and(|slots| slots.has_rested(world.moment)) {
                 self.stood.remove(name);

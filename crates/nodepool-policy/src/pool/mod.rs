@@ -314,7 +314,7 @@ impl Pool {
             Verdict::Defer(reason) => {
                 self.keep_for(rank, &request.record, &reason, bidder, world);
                 // Others need not leave to this pool what it cannot serve as long as its cloud does not answer.
-                self.lacks_room |= matches!(reason, Reason::NotSurveyed(Some(_)));
+                self.lacks_room |= matches!(reason, Reason::NotRefreshed(Some(_)));
                 if let Reason::NoRoom { .. } = reason {
                     self.lacks_room = true;
                     effects.extend(self.make_room(&request.record, None, bidder, world));

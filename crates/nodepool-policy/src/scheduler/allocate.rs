@@ -235,7 +235,7 @@ pub fn tenant_need(request: &NodeRequest, bidder: &Bidder<'_>) -> Amounts {
 /// Idle nodes for every wanted label, or the first thing that is short.
 fn fill(request: &NodeRequest, bidder: &Bidder<'_>, claims: &Claims, world: &Inputs<'_>,) -> Result<Vec<NodeId>, Reason> {
     if world.facts.get(&bidder.id.provider).is_none_or(|facts| facts.standing.is_empty()) {
-        return Err(Reason::NotSurveyed(None));
+        return Err(Reason::NotRefreshed(None));
     }
     let unreachable = |(labels, wanted, usable)| Reason::Unreachable { labels, wanted, usable };
     for (label, wanted) in counts(request) {

@@ -104,7 +104,7 @@ pub fn assemble(
 ) -> Result<Vec<Choice>, Reason> {
     let facts = &bidder.hosts.facts;
     if facts.seen_at == Timestamp::default() {
-        return Err(Reason::NotSurveyed(facts.trouble.as_ref().map(|trouble| trouble.why().to_owned())));
+        return Err(Reason::NotRefreshed(facts.trouble.as_ref().map(|trouble| trouble.why().to_owned())));
     }
     let need = |pool: &PoolId, label: &LabelName| facts.need(&pool.pool, label);
     let mut room = bidder.pool.limits.clone();

@@ -25,7 +25,7 @@ pub enum Reason {
     NotConnected,
     NotRegistered,
     /// Nothing is known of the provider yet; with the error of the last look.
-    NotSurveyed(Option<String>),
+    NotRefreshed(Option<String>),
     HandlesNothing,
     Concurrency {
         limit: i64,
@@ -141,8 +141,8 @@ impl fmt::Display for Reason {
             }
             Reason::NotConnected => f.write_str("ZooKeeper does not answer"),
             Reason::NotRegistered => f.write_str("the registrations of this launcher's pools are not visible yet"),
-            Reason::NotSurveyed(None) => f.write_str("the provider has not been looked at yet"),
-            Reason::NotSurveyed(Some(why)) => write!(f, "the provider could not be looked at yet: {why}"),
+            Reason::NotRefreshed(None) => f.write_str("the provider has not been looked at yet"),
+            Reason::NotRefreshed(Some(why)) => write!(f, "the provider could not be looked at yet: {why}"),
             Reason::OutOfService(why) => write!(f, "the provider is out of service: {why}"),
             Reason::HandlesNothing => f.write_str("max-concurrency is 0: this provider handles no requests"),
             Reason::Concurrency { limit } => write!(f, "max-concurrency: {limit} requests are being handled"),

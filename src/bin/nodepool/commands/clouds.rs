@@ -73,7 +73,7 @@ pub async fn resources(
             None => Ok(None),
         };
     };
-    let facts = match survey(section).await {
+    let facts = match refresh(section).await {
         Ok(facts) => facts,
         Err(error) => {
             screen.note(format_args!("the cloud of provider {provider} cannot be asked: {error:#}"))?;
@@ -92,9 +92,9 @@ pub async fn resources(
     show(screen, &facts, &own)
 }
 
-async fn survey(section: &Arc<ProviderConfig>) -> anyhow::Result<Arc<Facts>> {
+async fn refresh(section: &Arc<ProviderConfig>) -> anyhow::Result<Arc<Facts>> {
     let provider = open(section).await?;
-    in_time(provider.survey(), CLOUD_TIMEOUT).await
+    in_time(provider.refresh(), CLOUD_TIMEOUT).await
 }
 
 fn show(screen: &mut Screen<'_>, facts: &Facts, own: &Amounts) -> anyhow::Result<Option<Value>> {
@@ -210,7 +210,7 @@ fn why_unused(what: &str) -> &'static str {
 
 /// What the provider's launcher is told to tidy up, as far as it does.
 async fn unused(provider: &Single) -> anyhow::Result<Tidied> {
-    let facts = in_time(provider.survey(), CLOUD_TIMEOUT).await?;
+    let facts = in_time(provider.refresh(), CLOUD_TIMEOUT).await?;
     let tidy = facts.launching.as_ref().map(|launching| launching.tidy).unwrap_or_default();
     let mut unused = Tidied::default();
     if tidy.floating_ips || tidy.ports.is_some() {

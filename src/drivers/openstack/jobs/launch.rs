@@ -28,7 +28,7 @@ const LOOKS_AFTER_A_LIFE: u32 = 4;
 /// A server that is missing in so many listings is asked for itself.
 const MISSES: u32 = 3;
 /// A server that was refused is asked for again with what the next survey finds, or without it after so many looks.
-const SURVEY_LOOKS: u32 = 30;
+const MAX_REFRESH_WAIT_LISTINGS: u32 = 30;
 /// A floating address that is not active after so many looks is given up.
 const PATIENCE: u32 = 60;
 
@@ -45,7 +45,7 @@ pub struct LaunchServer {
 enum Step {
     Begin,
     /// For another survey, for so many looks.
-    Waiting(u32),
+    AwaitingRefresh(u32),
     /// An earlier attempt may have made it.
     Finding,
     /// An earlier life may have asked for it a moment ago; with the looks that are left.
@@ -78,7 +78,7 @@ impl LaunchServer {
 
     pub fn label(&self) -> &'static str {
         match self.step {
-            Step::Begin | Step::Waiting(_) | Step::Finding | Step::Creating => "submit creating server",
+            Step::Begin | Step::AwaitingRefresh(_) | Step::Finding | Step::Creating => "submit creating server",
             Step::Expecting(_) | Step::Searching(..) | Step::Booting(_) | Step::Asking => "creating server",
             Step::Ports(_) | Step::Floating(..) | Step::FindingFloating(..) => "creating floating ip",
             Step::Attaching(..) | Step::Looking(..) => "attaching floating ip",
@@ -97,8 +97,8 @@ impl LaunchServer {
             }
             (Step::Expecting(left), Input::Seen(inventory)) => self.expect(left, inventory),
             (Step::Begin, Input::Start) => self.begin(),
-            (Step::Waiting(0), Input::Seen(_)) => self.create(),
-            (Step::Waiting(left), Input::Seen(_)) => self.wait(left - 1),
+            (Step::AwaitingRefresh(0), Input::Seen(_)) => self.create(),
+            (Step::AwaitingRefresh(left), Input::Seen(_)) => self.await_refresh(left - 1),
             (Step::Finding, Input::Reply(Ok(reply))) => match self.adopted(&reply) {
                 true => self.observe(Step::Booting(0)),
                 false => self.begin(),
@@ -144,13 +144,13 @@ impl LaunchServer {
     }
 
     fn begin(&mut self) -> Next<Call> {
-        self.wait(SURVEY_LOOKS)
+        self.await_refresh(MAX_REFRESH_WAIT_LISTINGS)
     }
 
     /// An image, say, that was replaced by another one of its name is known by its new id after the next survey.
-    fn wait(&mut self, left: u32) -> Next<Call> {
+    fn await_refresh(&mut self, left: u32) -> Next<Call> {
         if self.shared.was_refused(&self.order) {
-            return self.observe(Step::Waiting(left));
+            return self.observe(Step::AwaitingRefresh(left));
         }
         self.stock = self.shared.stock();
         self.create()
@@ -289,13 +289,13 @@ impl LaunchServer {
                 let call = calls::ports_of(&instance.external_id.to_string());
                 self.call(Step::Ports(instance), call)
             }
-            Source::Unknown if needs => self.wait_for_survey(),
+            Source::Unknown if needs => self.recheck_after_refresh(),
             Source::Network(_) | Source::Nowhere | Source::Unknown => Next::Done(Outcome::Launched(instance)),
         }
     }
 
     /// What the cloud has left open is asked for again soon; without it nobody can tell whether the server is reachable.
-    fn wait_for_survey(&mut self) -> Next<Call> {
+    fn recheck_after_refresh(&mut self) -> Next<Call> {
         self.stock = self.shared.stock();
         self.observe(Step::Booting(0))
     }
@@ -306,7 +306,9 @@ impl LaunchServer {
             Err(error) => return Next::Failed(failed(error)),
         };
         if ports.len() > 1 {
-            let Some(destinations) = &self.stock.networks().destinations else { return self.wait_for_survey() };
+            let Some(destinations) = &self.stock.networks().destinations else {
+                return self.recheck_after_refresh();
+            };
             ports.retain(|port| destinations.contains(&port.network_id));
             ports.sort_by(|one, other| other.created_at.cmp(&one.created_at));
         }

@@ -24,18 +24,18 @@ use nodepool_driver::state_machine::{Input, Next};
 use nodepool_model::records::ids::{LabelName, PoolName};
 use nodepool_model::records::resources::Amounts;
 
-pub struct Survey {
+pub struct RefreshProvider {
     shared: Arc<Shared>,
-    todo: VecDeque<Todo>,
-    asked: Option<Asked>,
-    found: Found,
+    pending: VecDeque<PendingQuery>,
+    in_flight: Option<InFlightQuery>,
+    results: RefreshResults,
     /// What the survey before found.
-    before: Arc<Stock>,
+    previous: Arc<Stock>,
 }
 
 /// What is still to be looked at.
 #[derive(Clone, Debug)]
-enum Todo {
+enum PendingQuery {
     Services,
     List(Listing),
     /// Active images of a name, which may be an id.
@@ -49,14 +49,14 @@ enum Todo {
 }
 
 /// The request that is under way.
-enum Asked {
-    One(Todo),
+enum InFlightQuery {
+    Single(PendingQuery),
     Pages(Listing, Pages<Value>),
     Servers(Pages<Server>),
 }
 
 #[derive(Default)]
-struct Found {
+struct RefreshResults {
     services: Services,
     lists: HashMap<&'static str, Vec<Value>>,
     images: Vec<(String, Result<String, String>)>,
@@ -69,25 +69,31 @@ struct Found {
     unanswered: Vec<&'static str>,
 }
 
-impl Survey {
+impl RefreshProvider {
     pub fn new(shared: Arc<Shared>) -> Self {
-        let before = shared.stock();
-        Self { shared, todo: VecDeque::from([Todo::Services]), asked: None, found: Found::default(), before }
+        let previous = shared.stock();
+        Self {
+            shared,
+            pending: VecDeque::from([PendingQuery::Services]),
+            in_flight: None,
+            results: RefreshResults::default(),
+            previous,
+        }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {
-        let result = match (input, self.asked.take()) {
+        let result = match (input, self.in_flight.take()) {
             (Input::Start, _) => Ok(None),
-            (Input::Reply(Ok(reply)), Some(asked)) => self.take(asked, reply),
-            (Input::Reply(Err(error)), Some(asked)) => self.do_without(asked, error),
+            (Input::Reply(Ok(reply)), Some(asked)) => self.on_reply(asked, reply),
+            (Input::Reply(Err(error)), Some(asked)) => self.on_failure(asked, error),
             (input, _) => unreachable!("a survey asks before it hears {input:?}"),
         };
         match result {
             Ok(Some(call)) => Next::Call(call),
-            Ok(None) => match self.todo.pop_front() {
-                Some(todo) => Next::Call(self.ask(todo)),
-                None => match self.facts() {
-                    Ok((facts, inventory)) => Next::Done(Outcome::Surveyed(Arc::new(facts), Arc::new(inventory))),
+            Ok(None) => match self.pending.pop_front() {
+                Some(todo) => Next::Call(self.send_query(todo)),
+                None => match self.build_facts() {
+                    Ok((facts, inventory)) => Next::Done(Outcome::Refreshed(Arc::new(facts), Arc::new(inventory))),
                     Err(error) => Next::Failed(error),
                 },
             },
@@ -95,66 +101,66 @@ impl Survey {
         }
     }
 
-    fn ask(&mut self, todo: Todo) -> Call {
-        let call = match &todo {
-            Todo::Services => calls::discover(),
-            Todo::List(listing) => {
+    fn send_query(&mut self, query: PendingQuery) -> Call {
+        let call = match &query {
+            PendingQuery::Services => calls::discover(),
+            PendingQuery::List(listing) => {
                 let (pages, call) = Pages::begin(*listing);
-                self.asked = Some(Asked::Pages(*listing, pages));
+                self.in_flight = Some(InFlightQuery::Pages(*listing, pages));
                 return call;
             }
-            Todo::Servers => {
+            PendingQuery::Servers => {
                 let (pages, call) = Pages::servers();
-                self.asked = Some(Asked::Servers(pages));
+                self.in_flight = Some(InFlightQuery::Servers(pages));
                 return call;
             }
-            Todo::ImageNamed(name) => calls::IMAGES.page(None, &[("name", name), ("status", "active")]),
-            Todo::ImageWithId(id) => calls::image(id),
-            Todo::Zones => calls::zones(),
-            Todo::ComputeLimits => calls::compute_limits(),
-            Todo::VolumeLimits => calls::volume_limits(),
-            Todo::NetworkQuota => calls::network_quota(),
+            PendingQuery::ImageNamed(name) => calls::IMAGES.page(None, &[("name", name), ("status", "active")]),
+            PendingQuery::ImageWithId(id) => calls::image(id),
+            PendingQuery::Zones => calls::zones(),
+            PendingQuery::ComputeLimits => calls::compute_limits(),
+            PendingQuery::VolumeLimits => calls::volume_limits(),
+            PendingQuery::NetworkQuota => calls::network_quota(),
         };
-        self.asked = Some(Asked::One(todo));
+        self.in_flight = Some(InFlightQuery::Single(query));
         call
     }
 
-    fn take(&mut self, asked: Asked, reply: Reply) -> Result<Option<Call>, CloudError> {
-        match (asked, reply) {
-            (Asked::One(_), Reply::Discovered(services)) => {
-                self.plan(&services);
-                self.found.services = services;
+    fn on_reply(&mut self, query: InFlightQuery, reply: Reply) -> Result<Option<Call>, CloudError> {
+        match (query, reply) {
+            (InFlightQuery::Single(_), Reply::Discovered(services)) => {
+                self.plan_queries(&services);
+                self.results.services = services;
             }
-            (Asked::Pages(listing, pages), Reply::Json(answer)) => match pages.take_json(&answer)? {
+            (InFlightQuery::Pages(listing, pages), Reply::Json(answer)) => match pages.take_json(&answer)? {
                 Step::Next(pages, call) => {
-                    self.asked = Some(Asked::Pages(listing, pages));
+                    self.in_flight = Some(InFlightQuery::Pages(listing, pages));
                     return Ok(Some(call));
                 }
                 Step::Complete(entries) => {
-                    self.found.lists.insert(listing.list, entries);
+                    self.results.lists.insert(listing.list, entries);
                 }
             },
-            (Asked::Servers(pages), Reply::Servers(page)) => match pages.take_servers(page)? {
+            (InFlightQuery::Servers(pages), Reply::Servers(page)) => match pages.take_servers(page)? {
                 Step::Next(pages, call) => {
-                    self.asked = Some(Asked::Servers(pages));
+                    self.in_flight = Some(InFlightQuery::Servers(pages));
                     return Ok(Some(call));
                 }
-                Step::Complete(servers) => self.take_servers(servers),
+                Step::Complete(servers) => self.on_servers(servers),
             },
-            (Asked::One(todo), Reply::Json(answer)) => self.take_one(todo, &answer)?,
+            (InFlightQuery::Single(todo), Reply::Json(answer)) => self.on_single_reply(todo, &answer)?,
             (_, reply) => return Err(failed(format!("{reply:?} does not answer a survey"))),
         }
         Ok(None)
     }
 
     /// What is to be looked at depends on what the cloud has and the configuration wants.
-    fn plan(&mut self, services: &Services) {
+    fn plan_queries(&mut self, services: &Services) {
         let settings = &self.shared.settings;
-        self.todo.push_back(Todo::List(calls::FLAVORS));
+        self.pending.push_back(PendingQuery::List(calls::FLAVORS));
         if services.network {
-            self.todo.push_back(Todo::List(calls::NETWORKS));
+            self.pending.push_back(PendingQuery::List(calls::NETWORKS));
             if self.shared.uses_floating_ips() {
-                self.todo.extend([Todo::List(calls::SUBNETS), Todo::List(calls::ROUTERS)]);
+                self.pending.extend([PendingQuery::List(calls::SUBNETS), PendingQuery::List(calls::ROUTERS)]);
             }
         }
         let images =
@@ -162,53 +168,53 @@ impl Survey {
                 Image::Name(name) => Some(name.clone()),
                 Image::Id(_) | Image::Uploaded => None,
             });
-        self.todo.extend(images.collect::<BTreeSet<_>>().into_iter().map(Todo::ImageNamed));
+        self.pending.extend(images.collect::<BTreeSet<_>>().into_iter().map(PendingQuery::ImageNamed));
         if settings.wants_zones {
-            self.todo.push_back(Todo::Zones);
+            self.pending.push_back(PendingQuery::Zones);
         }
-        self.todo.push_back(Todo::ComputeLimits);
+        self.pending.push_back(PendingQuery::ComputeLimits);
         if services.block_storage {
-            self.todo.push_back(Todo::VolumeLimits);
+            self.pending.push_back(PendingQuery::VolumeLimits);
         }
         if services.network && !settings.ignores_limits() {
-            self.todo.push_back(Todo::NetworkQuota);
+            self.pending.push_back(PendingQuery::NetworkQuota);
         }
-        self.todo.push_back(Todo::Servers);
+        self.pending.push_back(PendingQuery::Servers);
     }
 
-    fn take_servers(&mut self, servers: Vec<Server>) {
+    fn on_servers(&mut self, servers: Vec<Server>) {
         let has_volumes = servers.iter().any(|server| !server.volumes.is_empty());
-        if has_volumes && self.found.services.block_storage {
-            self.todo.push_back(Todo::List(calls::VOLUMES));
+        if has_volumes && self.results.services.block_storage {
+            self.pending.push_back(PendingQuery::List(calls::VOLUMES));
         }
-        self.found.servers = servers;
+        self.results.servers = servers;
     }
 
-    fn take_one(&mut self, todo: Todo, answer: &Value) -> Result<(), CloudError> {
-        match todo {
-            Todo::ImageNamed(name) => {
+    fn on_single_reply(&mut self, query: PendingQuery, answer: &Value) -> Result<(), CloudError> {
+        match query {
+            PendingQuery::ImageNamed(name) => {
                 let images: Vec<api_types::Image> = api_types::list(answer, "images").map_err(failed)?;
                 // The newest comes first.
                 match images.into_iter().find(|image| image.status == "active") {
-                    Some(image) => self.found.images.push((name, Ok(image.id))),
-                    None => self.todo.push_front(Todo::ImageWithId(name)),
+                    Some(image) => self.results.images.push((name, Ok(image.id))),
+                    None => self.pending.push_front(PendingQuery::ImageWithId(name)),
                 }
             }
-            Todo::ImageWithId(name) => {
+            PendingQuery::ImageWithId(name) => {
                 let image: Option<api_types::Image> = serde_json::from_value(answer.clone()).ok();
                 let active = image.filter(|image| image.status == "active");
                 let id = active.map(|image| image.id).ok_or_else(|| no_image(&name));
-                self.found.images.push((name, id));
+                self.results.images.push((name, id));
             }
-            Todo::Zones => {
+            PendingQuery::Zones => {
                 let zones: Vec<Zone> = api_types::list(answer, "availabilityZoneInfo").map_err(failed)?;
                 let available = zones.into_iter().filter(|zone| zone.state.available);
-                self.found.zones = available.map(|zone| zone.name).collect();
+                self.results.zones = available.map(|zone| zone.name).collect();
             }
-            Todo::ComputeLimits => self.found.limits = Some(limits(answer, &COMPUTE_LIMITS)?),
-            Todo::VolumeLimits => self.found.volume_limits = Some(limits(answer, &VOLUME_LIMITS)?),
-            Todo::NetworkQuota => self.found.network = Some(NetworkQuota::of(answer)),
-            Todo::Services | Todo::List(_) | Todo::Servers => {
+            PendingQuery::ComputeLimits => self.results.limits = Some(limits(answer, &COMPUTE_LIMITS)?),
+            PendingQuery::VolumeLimits => self.results.volume_limits = Some(limits(answer, &VOLUME_LIMITS)?),
+            PendingQuery::NetworkQuota => self.results.network = Some(NetworkQuota::of(answer)),
+            PendingQuery::Services | PendingQuery::List(_) | PendingQuery::Servers => {
                 return Err(failed("an answer of another kind than asked for".to_owned()));
             }
         }
@@ -216,44 +222,51 @@ impl Survey {
     }
 
     /// What a cloud may refuse and still be used.
-    fn do_without(&mut self, asked: Asked, error: CloudError) -> Result<Option<Call>, CloudError> {
-        match (&asked, &error) {
-            (Asked::One(Todo::ImageWithId(name)), CloudError::NotFound | CloudError::Failed { .. }) => {
-                self.found.images.push((name.clone(), Err(no_image(name))));
+    fn on_failure(&mut self, query: InFlightQuery, error: CloudError) -> Result<Option<Call>, CloudError> {
+        match (&query, &error) {
+            (
+                InFlightQuery::Single(PendingQuery::ImageWithId(name)),
+                CloudError::NotFound | CloudError::Failed { .. },
+            ) => {
+                self.results.images.push((name.clone(), Err(no_image(name))));
             }
             // There is no Glance, or none for us: that is about labels whose image has to be looked up, and no others.
             (
-                Asked::One(Todo::ImageNamed(name) | Todo::ImageWithId(name)),
+                InFlightQuery::Single(PendingQuery::ImageNamed(name) | PendingQuery::ImageWithId(name)),
                 CloudError::NotFound | CloudError::Denied(_),
             ) => {
                 let why = format!("image {name} cannot be looked up ({error}); an image-id does without a look");
-                self.found.images.push((name.clone(), Err(why)));
+                self.results.images.push((name.clone(), Err(why)));
             }
-            (Asked::One(Todo::Zones), _) => {}
-            (Asked::One(Todo::ComputeLimits), _) => self.do_without_limits(&error)?,
-            (Asked::One(Todo::VolumeLimits), _) => {
-                self.found.volume_limits = self.before.kept.volume_limits.clone();
-                if !is_refusal(&error) && !self.shared.settings.ignores_limits() {
-                    self.found.unanswered.push("volume limits");
+            (InFlightQuery::Single(PendingQuery::Zones), _) => {}
+            (InFlightQuery::Single(PendingQuery::ComputeLimits), _) => self.on_limits_failure(&error)?,
+            (InFlightQuery::Single(PendingQuery::VolumeLimits), _) => {
+                self.results.volume_limits = self.previous.kept.volume_limits.clone();
+                if !is_permanent(&error) && !self.shared.settings.ignores_limits() {
+                    self.results.unanswered.push("volume limits");
                 }
             }
             // A Neutron that does not tell them refuses what is too much all the same.
-            (Asked::One(Todo::NetworkQuota), _) => {
-                self.found.network = self.before.kept.network.clone();
-                if !is_refusal(&error) {
-                    self.found.unanswered.push("network limits");
+            (InFlightQuery::Single(PendingQuery::NetworkQuota), _) => {
+                self.results.network = self.previous.kept.network.clone();
+                if !is_permanent(&error) {
+                    self.results.unanswered.push("network limits");
                 }
             }
             // What is refused will be refused tomorrow; what has failed is asked for again soon.
-            (Asked::Pages(listing, _), _) if matches!(listing.list, "subnets" | "routers" | "volumes") => {
-                match is_refusal(&error) {
-                    true => drop(self.found.lists.insert(listing.list, Vec::new())),
-                    false => self.found.unanswered.push(listing.list),
+            (InFlightQuery::Pages(listing, _), _) if matches!(listing.list, "subnets" | "routers" | "volumes") => {
+                match is_permanent(&error) {
+                    true => drop(self.results.lists.insert(listing.list, Vec::new())),
+                    false => self.results.unanswered.push(listing.list),
                 }
             }
-            (Asked::One(Todo::ImageNamed(name) | Todo::ImageWithId(name)), _) if self.knew_image(name) => {
-                self.found.images.extend(self.before.images.get_key_value(name).map(|(k, v)| (k.clone(), v.clone())));
-                self.found.unanswered.push("images");
+            (InFlightQuery::Single(PendingQuery::ImageNamed(name) | PendingQuery::ImageWithId(name)), _)
+                if self.had_image(name) =>
+            {
+                self.results
+                    .images
+                    .extend(self.previous.images.get_key_value(name).map(|(k, v)| (k.clone(), v.clone())));
+                self.results.unanswered.push("images");
             }
             // The message of a refused listing is about that listing, not about the provider.
             (_, CloudError::NotFound) => return Err(failed("the cloud has no such service".to_owned())),
@@ -263,56 +276,56 @@ impl Survey {
     }
 
     /// They do not matter to pools with `ignore-provider-quota`; others go by what they were, and without that wait or decline.
-    fn do_without_limits(&mut self, error: &CloudError) -> Result<(), CloudError> {
+    fn on_limits_failure(&mut self, error: &CloudError) -> Result<(), CloudError> {
         let settings = &self.shared.settings;
         if settings.ignores_limits() {
             return Ok(());
         }
-        self.found.unanswered.push("limits");
-        if self.before.kept.limits.is_some() {
-            self.found.limits = self.before.kept.limits.clone();
+        self.results.unanswered.push("limits");
+        if self.previous.kept.limits.is_some() {
+            self.results.limits = self.previous.kept.limits.clone();
             return Ok(());
         }
         let why =
             format!("the cloud does not tell its limits ({error}); ignore-provider-quota: true does without them");
         if settings.limited.len() < settings.servers.len() {
-            self.found.limits_trouble = Some(Trouble::Broken(why));
+            self.results.limits_trouble = Some(Trouble::Broken(why));
             return Ok(());
         }
-        Err(if is_refusal(error) { CloudError::Denied(why) } else { failed(why) })
+        Err(if is_permanent(error) { CloudError::Denied(why) } else { failed(why) })
     }
 
-    fn knew_image(&self, name: &str) -> bool {
-        self.before.images.get(name).is_some_and(Result::is_ok)
+    fn had_image(&self, name: &str) -> bool {
+        self.previous.images.get(name).is_some_and(Result::is_ok)
     }
 
-    fn facts(&mut self) -> Result<(Facts, Inventory), CloudError> {
-        let before = self.before.clone();
+    fn build_facts(&mut self) -> Result<(Facts, Inventory), CloudError> {
+        let previous = self.previous.clone();
         let kept = Kept {
-            subnets: self.known("subnets", &before.kept.subnets)?,
-            routers: self.known("routers", &before.kept.routers)?,
-            volumes: self.known("volumes", &before.kept.volumes)?,
-            limits: self.found.limits.take(),
-            volume_limits: self.found.volume_limits.take(),
-            network: self.found.network.take(),
+            subnets: self.listing_or_previous("subnets", &previous.kept.subnets)?,
+            routers: self.listing_or_previous("routers", &previous.kept.routers)?,
+            volumes: self.listing_or_previous("volumes", &previous.kept.volumes)?,
+            limits: self.results.limits.take(),
+            volume_limits: self.results.volume_limits.take(),
+            network: self.results.network.take(),
         };
         let shared = &self.shared;
-        let mut list = |name: &str| self.found.lists.remove(name).unwrap_or_default();
+        let mut list = |name: &str| self.results.lists.remove(name).unwrap_or_default();
         let flavors: Vec<Flavor> = typed(list("flavors"), "flavors")?;
         let networks: Vec<Network> = typed(list("networks"), "networks")?;
         let networks = Networks::new(networks, kept.subnets.as_deref(), kept.routers.as_deref(), &shared.cloud);
-        let mut stock = Stock::new(self.found.services.clone(), flavors).with_networks(networks);
+        let mut stock = Stock::new(self.results.services.clone(), flavors).with_networks(networks);
         let sizes = kept.volumes.iter().flatten().map(|volume| (volume.id.clone(), volume.size)).collect();
         stock.kept = kept;
-        stock.limits_trouble = self.found.limits_trouble.take();
-        stock.images = self.found.images.drain(..).collect();
-        stock.zones = std::mem::take(&mut self.found.zones);
-        let floating = self.found.servers.iter().filter(|server| !floating_addresses(server).is_empty());
+        stock.limits_trouble = self.results.limits_trouble.take();
+        stock.images = self.results.images.drain(..).collect();
+        stock.zones = std::mem::take(&mut self.results.zones);
+        let floating = self.results.servers.iter().filter(|server| !floating_addresses(server).is_empty());
         let floating = floating.filter_map(|server| shared.label_of(&server.metadata));
         let floating = floating.map(|(pool, wanted)| (pool.clone(), wanted.label.clone()));
-        stock.floating_labels = before.floating_labels.iter().cloned().chain(floating).collect();
+        stock.floating_labels = previous.floating_labels.iter().cloned().chain(floating).collect();
         let mut gathered = Gathered::default();
-        gathered.add(std::mem::take(&mut self.found.servers), &shared.view(&stock), &sizes);
+        gathered.add(std::mem::take(&mut self.results.servers), &shared.view(&stock), &sizes);
         let inventory = shared.inventory(gathered);
         let limits = stock.limits();
         let mut unmanaged = inventory.used_by_others(&shared.provider);
@@ -322,7 +335,7 @@ impl Survey {
             unmanaged,
             limits,
             launching: Some(Arc::new(launching(shared, &stock))),
-            unanswered: std::mem::take(&mut self.found.unanswered),
+            unanswered: std::mem::take(&mut self.results.unanswered),
             ..shared.facts.clone()
         };
         shared.put_stock(Arc::new(stock));
@@ -330,21 +343,21 @@ impl Survey {
     }
 
     /// A listing, or where the cloud did not answer what it said the last time. Nothing where nobody asked.
-    fn known<T: for<'de> Deserialize<'de> + Clone>(
+    fn listing_or_previous<T: for<'de> Deserialize<'de> + Clone>(
         &mut self,
         list: &'static str,
         before: &Option<Vec<T>>,
     ) -> Result<Option<Vec<T>>, CloudError> {
-        match self.found.lists.remove(list) {
+        match self.results.lists.remove(list) {
             Some(entries) => typed(entries, list).map(Some),
-            None if self.found.unanswered.contains(&list) => Ok(before.clone()),
+            None if self.results.unanswered.contains(&list) => Ok(before.clone()),
             None => Ok(Some(Vec::new())),
         }
     }
 }
 
 /// What the cloud refuses today it will refuse tomorrow; what has failed may work in a moment.
-fn is_refusal(error: &CloudError) -> bool {
+fn is_permanent(error: &CloudError) -> bool {
     matches!(error, CloudError::Denied(_) | CloudError::NotFound)
 }
 
@@ -384,7 +397,7 @@ fn limits(answer: &Value, names: &[(&str, &str)]) -> Result<Amounts, CloudError>
 }
 
 /// How it launches before anything has been seen: nothing is known to be missing.
-pub fn unseen(settings: &Settings) -> Launching {
+pub fn initial_launching(settings: &Settings) -> Launching {
     let launching = settings.section.launching(|_, _, _| Ok(Amounts::none().with("instances", 1.0)));
     Launching { tidy: settings.tidy(), ..launching }
 }
