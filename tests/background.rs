@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use daemon::{Coordinator, LAUNCHER, Place, SOON, last_line, text};
+use daemon::{Coordinator, LAUNCHER, PROCESS_TIMEOUT, SOON, last_line, text};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::wait;
@@ -15,17 +15,17 @@ use support::wait;
 const ARGUMENTS: [&str; 6] = ["-c", "nodepool.yaml", "-p", "run.pid", "-l", "logging.yaml"];
 
 /// A place whose daemons log into a file, with a coordinator.
-async fn start_coordinator() -> (Place, Coordinator) {
-    let place = Place::new("");
-    let coordinator = Coordinator::start(&place.path("coordinator")).await;
-    place.configure(&coordinator.configuration());
-    let log = place.path("own.log");
+async fn start_coordinator() -> (WorkDir, Coordinator) {
+    let work_dir = WorkDir::new("");
+    let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
+    work_dir.configure(&coordinator.configuration());
+    let log = work_dir.path("own.log");
     let yaml = format!(
         "disable_existing_loggers: false\nhandlers: {{file: {{class: logging.FileHandler, filename: '{}'}}}}\nroot: {{level: INFO, handlers: [file]}}\n",
         log.display()
     );
-    place.write("logging.yaml", &yaml);
-    (place, coordinator)
+    work_dir.write("logging.yaml", &yaml);
+    (work_dir, coordinator)
 }
 
 /// A daemon whose starter has ended; killed with its place if it still runs.
@@ -34,11 +34,11 @@ struct Background {
 }
 
 impl Background {
-    async fn start(place: &Place) -> (Self, Output) {
-        let command = place.command(LAUNCHER, &ARGUMENTS);
+    async fn start(work_dir: &WorkDir) -> (Self, Output) {
+        let command = work_dir.command(LAUNCHER, &ARGUMENTS);
         let ended = tokio::process::Command::from(command).output().await.unwrap();
         assert!(ended.status.success(), "{}", text(&ended.stderr));
-        let number = fs::read_to_string(place.path("run.pid")).expect("the pid file is there when the starter ends");
+        let number = fs::read_to_string(work_dir.path("run.pid")).expect("the pid file is there when the starter ends");
         (Self { pid: Pid::from_raw(number.trim().parse().unwrap()) }, ended)
     }
 
@@ -63,8 +63,8 @@ impl Drop for Background {
 
 #[tokio::test]
 async fn the_daemon_is_on_its_own_when_the_starter_ends() {
-    let (place, _coordinator) = start_coordinator().await;
-    let (daemon, starter) = Background::start(&place).await;
+    let (work_dir, _coordinator) = start_coordinator().await;
+    let (daemon, starter) = Background::start(&work_dir).await;
     assert_eq!((text(&starter.stdout), text(&starter.stderr)), (String::new(), String::new()));
     assert_eq!(fs::read_link(daemon.about("cwd")).unwrap(), Path::new("/"));
     for stream in ["fd/0", "fd/1", "fd/2"] {
@@ -80,17 +80,17 @@ async fn the_daemon_is_on_its_own_when_the_starter_ends() {
     let stat = fs::read_to_string(daemon.about("stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     assert_ne!(fields[3], daemon.pid.to_string(), "a session leader could get a terminal");
-    place.becomes_ready().await;
-    assert!(fs::read_to_string(place.path("own.log")).unwrap().contains("Nodepool launcher 12.0.0 starting"));
+    work_dir.becomes_ready().await;
+    assert!(fs::read_to_string(work_dir.path("own.log")).unwrap().contains("Nodepool launcher 12.0.0 starting"));
     kill(daemon.pid, Signal::SIGTERM).unwrap();
     daemon.ends().await;
-    assert!(!place.path("run.pid").exists());
+    assert!(!work_dir.path("run.pid").exists());
 }
 
 #[tokio::test]
 async fn what_goes_wrong_at_the_start_is_told_to_the_starter() {
-    let (place, _coordinator) = start_coordinator().await;
-    place.write("broken.yaml", "labels: [");
+    let (work_dir, _coordinator) = start_coordinator().await;
+    work_dir.write("broken.yaml", "labels: [");
     let cases: [(&[&str], &str); 4] = [
         (&["-c", "broken.yaml", "-p", "run.pid", "-l", "logging.yaml"], "broken.yaml"),
         (&["-c", "nodepool.yaml", "-p", "missing/run.pid", "-l", "logging.yaml"], "missing/run.pid"),
@@ -98,35 +98,35 @@ async fn what_goes_wrong_at_the_start_is_told_to_the_starter() {
         (&["-c", "~/missing.yaml", "-p", "~/run.pid", "-l", "~/logging.yaml"], "missing.yaml"),
     ];
     for (arguments, message) in cases {
-        let ended = place.run(LAUNCHER, arguments);
+        let ended = work_dir.run(LAUNCHER, arguments);
         assert_eq!(ended.status.code(), Some(1), "{arguments:?}");
         let last = last_line(&ended);
         assert!(last.contains(message) && !last.contains('~'), "{arguments:?}: {}", text(&ended.stderr));
-        assert!(!place.path("run.pid").exists(), "{arguments:?}");
+        assert!(!work_dir.path("run.pid").exists(), "{arguments:?}");
     }
 }
 
 #[tokio::test]
 async fn a_second_daemon_waits_for_the_pid_file_and_then_gives_up() {
-    let (place, _coordinator) = start_coordinator().await;
-    let (first, _) = Background::start(&place).await;
-    let command = place.command(LAUNCHER, &ARGUMENTS);
+    let (work_dir, _coordinator) = start_coordinator().await;
+    let (first, _) = Background::start(&work_dir).await;
+    let command = work_dir.command(LAUNCHER, &ARGUMENTS);
     let second = tokio::process::Command::from(command).output().await.unwrap();
     assert_eq!(second.status.code(), Some(1));
     let expected = format!("another process (pid {}) holds the pid file", first.pid);
     assert!(last_line(&second).starts_with(&expected), "{}", text(&second.stderr));
-    assert!(place.path("run.pid").exists());
+    assert!(work_dir.path("run.pid").exists());
 }
 
 // operations.md check 54
 #[tokio::test]
 async fn the_pid_file_of_a_killed_daemon_is_taken_over() {
-    let (place, _coordinator) = start_coordinator().await;
-    let (killed, _) = Background::start(&place).await;
+    let (work_dir, _coordinator) = start_coordinator().await;
+    let (killed, _) = Background::start(&work_dir).await;
     kill(killed.pid, Signal::SIGKILL).unwrap();
     killed.ends().await;
-    assert!(place.path("run.pid").exists());
-    let (next, _) = Background::start(&place).await;
+    assert!(work_dir.path("run.pid").exists());
+    let (next, _) = Background::start(&work_dir).await;
     assert_ne!(next.pid, killed.pid);
 }
 

@@ -8,7 +8,7 @@ mod support;
 use std::process::Output;
 use std::sync::Arc;
 
-use daemon::{Coordinator, Daemon, LAUNCHER, NODEPOOL, Place, SOON, last_line, text};
+use daemon::{Coordinator, Daemon, LAUNCHER, NODEPOOL, PROCESS_TIMEOUT, SOON, last_line, text};
 use nodepool_zk::Connection;
 use nodepool_zk::client::RealConnection;
 use reqwest::{Method, StatusCode};
@@ -23,7 +23,7 @@ use zookeeper_server::types::CreateMode;
 
 /// A simulated cloud, a coordinator, and a directory with a configuration that names both.
 struct CloudCommandHarness {
-    place: Place,
+    work_dir: WorkDir,
     coordinator: Coordinator,
     cloud: Cloud,
     client: Client,
@@ -32,11 +32,11 @@ struct CloudCommandHarness {
 
 impl CloudCommandHarness {
     async fn new() -> CloudCommandHarness {
-        let place = Place::new("");
-        let coordinator = Coordinator::start(&place.path("store")).await;
+        let work_dir = WorkDir::new("");
+        let coordinator = Coordinator::start(&work_dir.path("store")).await;
         let cloud = Cloud::simulated(&[]).await;
         let (client, zk) = (cloud.client().await, coordinator.session().await);
-        CloudCommandHarness { place, coordinator, cloud, client, zk }
+        CloudCommandHarness { work_dir, coordinator, cloud, client, zk }
     }
 
     /// Writes a configuration with these providers and their labels.
@@ -50,11 +50,11 @@ impl CloudCommandHarness {
         file.as_object_mut().unwrap().shift_remove("diskimages");
         let lines: Vec<String> =
             file.as_object().unwrap().iter().map(|(key, value)| format!("{key}: {value}\n")).collect();
-        self.place.configure(&lines.concat());
+        self.work_dir.configure(&lines.concat());
     }
 
     fn command(&self, executable: &str, arguments: &[&str]) -> std::process::Command {
-        let mut command = self.place.command(executable, &[&["-c", "nodepool.yaml"], arguments].concat());
+        let mut command = self.work_dir.command(executable, &[&["-c", "nodepool.yaml"], arguments].concat());
         command.env("OS_CLIENT_CONFIG_FILE", &self.cloud.clouds_yaml);
         command
     }
@@ -72,7 +72,7 @@ impl CloudCommandHarness {
     }
 
     fn launcher(&self, arguments: &[&str]) -> Daemon {
-        self.place.start_command(self.command(LAUNCHER, &[&["-f"], arguments].concat()))
+        self.work_dir.start_command(self.command(LAUNCHER, &[&["-f"], arguments].concat()))
     }
 
     async fn put_node(&self, id: &str, record: Value) {
@@ -338,7 +338,7 @@ async fn launches_calls_and_leaks_are_counted_at_the_statsd_server() {
     let statsd = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let mut command = harness.command(LAUNCHER, &["-f", "--cleanup-interval", "0.3"]);
     command.env("STATSD_HOST", "127.0.0.1").env("STATSD_PORT", statsd.local_addr().unwrap().port().to_string());
-    let launcher = harness.place.start_command(command);
+    let launcher = harness.work_dir.start_command(command);
     let counters = [
         "nodepool.launch.ready",
         "nodepool.launch.provider.p.ready",
@@ -379,7 +379,7 @@ async fn alien_image_list_tells_which_images_of_a_builder_are_no_upload_that_is_
         "labels": [{"name": "a"}], "diskimages": [{"name": "debian"}], "providers": [provider],
     });
     let lines: Vec<String> = file.as_object().unwrap().iter().map(|(key, value)| format!("{key}: {value}\n")).collect();
-    harness.place.configure(&lines.concat());
+    harness.work_dir.configure(&lines.concat());
     let image = async |name: &str, marks: Value| {
         let mut record = json!({"name": name, "disk_format": "raw", "container_format": "bare"});
         record.as_object_mut().unwrap().extend(marks.as_object().unwrap().clone());

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use daemon::{NODEPOOL, Place, SOON, text};
+use daemon::{NODEPOOL, PROCESS_TIMEOUT, SOON, text};
 use support::real::child::{Output, Running};
 use support::{real, wait};
 
@@ -145,7 +145,7 @@ fn forms(command: &str) -> Vec<String> {
 
 /// A running `standalone`, beside which the commands are run.
 struct CommandHarness {
-    place: Place,
+    work_dir: WorkDir,
     path: String,
     /// The coordinator takes two.
     ports: [real::ports::Port; 3],
@@ -155,23 +155,23 @@ struct CommandHarness {
 
 impl CommandHarness {
     async fn new() -> Self {
-        let place = Place::new("labels: [{name: cloud}]\nzookeeper-servers: [{host: 127.0.0.1}]\n");
-        let bin = place.path("bin");
+        let work_dir = WorkDir::new("labels: [{name: cloud}]\nzookeeper-servers: [{host: 127.0.0.1}]\n");
+        let bin = work_dir.path("bin");
         fs::create_dir(&bin).unwrap();
-        place.write("bin/ansible-playbook", "#!/bin/sh\ntest -s \"$2\" && echo \"plays $3\"\n");
+        work_dir.write("bin/ansible-playbook", "#!/bin/sh\ntest -s \"$2\" && echo \"plays $3\"\n");
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(bin.join("ansible-playbook"), everybody).unwrap();
         let programs = Path::new(NODEPOOL).parent().unwrap();
         let path = format!("{}:{}:{}", programs.display(), bin.display(), std::env::var("PATH").unwrap());
-        place.write("secure.conf", "{}\n");
+        work_dir.write("secure.conf", "{}\n");
         let logging = "version: 1\ndisable_existing_loggers: false\nhandlers: {console: {class: logging.StreamHandler}}\n\
                        root: {level: INFO, handlers: [console]}\n";
-        place.write("logging.yaml", logging);
-        Self { place, path, ports: std::array::from_fn(|_| real::ports::reserve()), started: 0, running: Vec::new() }
+        work_dir.write("logging.yaml", logging);
+        Self { work_dir, path, ports: std::array::from_fn(|_| real::ports::reserve()), started: 0, running: Vec::new() }
     }
 
     fn shell(&self, line: &str) -> Command {
-        let mut command = self.place.command("bash", &["-c", line]);
+        let mut command = self.work_dir.command("bash", &["-c", line]);
         command.env("PATH", &self.path);
         command
     }
@@ -236,10 +236,10 @@ impl CommandHarness {
 
     /// A configuration for a launcher beside `standalone`: that one's, with another web port.
     fn write_second_config(&self) {
-        let written = fs::read_to_string(self.place.path("nodepool-data/nodepool.yaml")).unwrap();
+        let written = fs::read_to_string(self.work_dir.path("nodepool-data/nodepool.yaml")).unwrap();
         let mut config: serde_yaml::Value = serde_yaml::from_str(&written).unwrap();
-        config["webapp"]["port"] = self.place.web_port.number.into();
-        self.place.write("beside.yaml", &serde_yaml::to_string(&config).unwrap());
+        config["webapp"]["port"] = self.work_dir.web_port.number.into();
+        self.work_dir.write("beside.yaml", &serde_yaml::to_string(&config).unwrap());
     }
 
     fn spawn(&mut self, line: &str, name: &str) {
@@ -250,21 +250,21 @@ impl CommandHarness {
         };
         let line = &*line;
         let mut shell = self.shell(&format!("exec {line}"));
-        let (log, nothing) = (self.place.path(name), self.place.path("nothing"));
+        let (log, nothing) = (self.work_dir.path(name), self.work_dir.path("nothing"));
         self.running.push(Running::start(line, &mut shell, Output::Logged, &log, &nothing));
     }
 
     async fn spawn_and_wait(&mut self, line: &str, says: &str) {
         self.started += 1;
         let name = format!("serving-{}", self.started);
-        let log = self.place.path(&name);
+        let log = self.work_dir.path(&name);
         if line.contains("standalone") && self.started > 1 {
             // One beside the first, in a folder of its own.
             let folder = format!("place-{}", self.started);
-            let data = self.place.path(&folder).join("nodepool-data");
+            let data = self.work_dir.path(&folder).join("nodepool-data");
             fs::create_dir_all(&data).unwrap();
-            fs::copy(self.place.path("secure.conf"), data.parent().unwrap().join("secure.conf")).unwrap();
-            let port = self.place.web_port.number;
+            fs::copy(self.work_dir.path("secure.conf"), data.parent().unwrap().join("secure.conf")).unwrap();
+            let port = self.work_dir.web_port.number;
             fs::write(data.join("nodepool.yaml"), format!("webapp: {{port: {port}}}\nlabels: []\nproviders: []\n"))
                 .unwrap();
             // Its predecessors have shown what they had to.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use daemon::{Coordinator, LAUNCHER, NODEPOOL, Place};
+use daemon::{Coordinator, LAUNCHER, NODEPOOL, WorkDir};
 use nodepool_model::metrics::prometheus_metrics::{self, MeterKind};
 use serde_json::Value;
 use support::real::child::{Output, Running};
@@ -71,38 +71,38 @@ fn promtool_accepts_rules_and_configuration() {
 }
 
 /// A launcher with a cloud in memory whose nodes boot at once.
-async fn launcher() -> (Place, Coordinator, daemon::Daemon) {
+async fn launcher() -> (WorkDir, Coordinator, daemon::Daemon) {
     launcher_for(None).await
 }
 
 /// With a statsd server on this port.
-async fn launcher_for(statsd: Option<u16>) -> (Place, Coordinator, daemon::Daemon) {
-    let place = Place::new("");
-    let coordinator = Coordinator::start(&place.path("coordinator")).await;
+async fn launcher_for(statsd: Option<u16>) -> (WorkDir, Coordinator, daemon::Daemon) {
+    let work_dir = WorkDir::new("");
+    let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
     let servers = format!("zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\n", coordinator.port);
-    place.configure(&format!(
+    work_dir.configure(&format!(
         "{servers}labels: [{{name: 'a\"b'}}]\ntenant-resource-limits: [{{tenant-name: t.x, max-cores: 9}}]\nproviders:\n- name: lab\n  driver: fake\n  region-name: r\n\
          \x20 cloud: fake\n  cloud-images: [{{name: fake-image-id, username: zuul}}]\n  pools:\n  - name: main\n    max-servers: 3\n\
          \x20   host-key-checking: false\n    labels: [{{name: 'a\"b', cloud-image: fake-image-id, min-ram: 1}}]\n"
     ));
-    let mut command = place.command(LAUNCHER, &["-f", "-c", "nodepool.yaml"]);
+    let mut command = work_dir.command(LAUNCHER, &["-f", "-c", "nodepool.yaml"]);
     if let Some(port) = statsd {
         command.env("STATSD_HOST", "127.0.0.1").env("STATSD_PORT", port.to_string());
     }
-    let daemon = place.start_command(command);
-    place.becomes_ready().await;
-    (place, coordinator, daemon)
+    let daemon = work_dir.start_command(command);
+    work_dir.becomes_ready().await;
+    (work_dir, coordinator, daemon)
 }
 
-async fn serve_one(place: &Place) {
+async fn serve_one(work_dir: &WorkDir) {
     let words = ["-c", "nodepool.yaml", "request", "--label", "a\"b", "--wait", "30", "--", "true"];
-    let asked = tokio::process::Command::new(NODEPOOL).args(words).current_dir(place.home()).output().await.unwrap();
+    let asked = tokio::process::Command::new(NODEPOOL).args(words).current_dir(work_dir.home()).output().await.unwrap();
     assert!(asked.status.success(), "{}", daemon::text(&asked.stderr));
 }
 
-async fn scraped(place: &Place, line: &str) {
+async fn scraped(work_dir: &WorkDir, line: &str) {
     wait::until(line, TIMEOUT, async || {
-        let (status, text) = place.get("/metrics").await.unwrap();
+        let (status, text) = work_dir.get("/metrics").await.unwrap();
         status == 200 && text.lines().any(|found| found == line)
     })
     .await;
@@ -110,8 +110,8 @@ async fn scraped(place: &Place, line: &str) {
 
 #[tokio::test]
 async fn a_request_is_seen_in_the_figures() {
-    let (place, _coordinator, _launcher) = launcher().await;
-    serve_one(&place).await;
+    let (work_dir, _coordinator, _launcher) = launcher().await;
+    serve_one(&work_dir).await;
     for line in [
         "nodepool_launch_by_provider{provider=\"lab\",result=\"ready\"} 1",
         "nodepool_launch_by_provider_timer_count{provider=\"lab\",result=\"ready\"} 1",
@@ -124,9 +124,9 @@ async fn a_request_is_seen_in_the_figures() {
         "nodepool_zookeeper_connected 1",
         "nodepool_ready 1",
     ] {
-        scraped(&place, line).await;
+        scraped(&work_dir, line).await;
     }
-    let (_, text) = place.get("/metrics").await.unwrap();
+    let (_, text) = work_dir.get("/metrics").await.unwrap();
     let documented = series();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let name = line.split(['{', ' ']).next().unwrap();
@@ -139,19 +139,20 @@ async fn prometheus_scrapes_what_is_shown() {
     if support::real::skipped() {
         return;
     }
-    let (place, _coordinator, _launcher) = launcher().await;
-    serve_one(&place).await;
+    let (work_dir, _coordinator, _launcher) = launcher().await;
+    serve_one(&work_dir).await;
     let port = ports::reserve();
     let configuration = format!(
         "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{}']\nscrape_configs:\n\
          - {{job_name: nodepool, static_configs: [{{targets: ['127.0.0.1:{}']}}]}}\n",
         contrib("prometheus/nodepool-alerts.yml").display(),
-        place.web_port.number
+        work_dir.web_port.number
     );
-    place.write("prometheus.yml", &configuration);
-    let mut command = place.command("prometheus", &["--config.file=prometheus.yml", "--storage.tsdb.path=data"]);
+    work_dir.write("prometheus.yml", &configuration);
+    let mut command = work_dir.command("prometheus", &["--config.file=prometheus.yml", "--storage.tsdb.path=data"]);
     command.arg(format!("--web.listen-address=127.0.0.1:{}", port.number));
-    let _prometheus = Running::start("prometheus", &mut command, Output::Logged, &place.path("p.log"), place.home());
+    let _prometheus =
+        Running::start("prometheus", &mut command, Output::Logged, &work_dir.path("p.log"), work_dir.home());
     let ask = async |query: &str| -> Option<Value> {
         let url = format!("http://127.0.0.1:{}/api/v1/{query}", port.number);
         let answer: Value = reqwest::get(url).await.ok()?.json().await.ok()?;
@@ -193,8 +194,8 @@ fn keys(datagram: &str) -> Vec<String> {
 #[tokio::test]
 async fn statsd_hears_every_key_of_a_launcher() {
     let statsd = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let (place, _coordinator, _launcher) = launcher_for(Some(statsd.local_addr().unwrap().port())).await;
-    serve_one(&place).await;
+    let (work_dir, _coordinator, _launcher) = launcher_for(Some(statsd.local_addr().unwrap().port())).await;
+    serve_one(&work_dir).await;
     let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
     let states = ["init", "building", "testing", "ready", "in-use", "used", "hold", "deleting", "failed", "aborted"];
     let mut wanted: BTreeSet<String> = states
@@ -230,8 +231,8 @@ async fn statsd_hears_every_key_of_a_launcher() {
     }
     // A server that vanishes costs nothing.
     drop(statsd);
-    serve_one(&place).await;
-    scraped(&place, "nodepool_statsd_samples_dropped 0").await;
+    serve_one(&work_dir).await;
+    scraped(&work_dir, "nodepool_statsd_samples_dropped 0").await;
 }
 
 /// Keys that arrive within so many gauges of this launcher's own limits, which it sends every second.
@@ -254,7 +255,7 @@ async fn one_launcher_at_a_time_sends_the_gauges_of_all() {
     let (_place, coordinator, mut first) = launcher_for(Some(first_ear.local_addr().unwrap().port())).await;
     let is_global = |key: &String| key == "nodepool.nodes.ready|g";
     wait::until("the first to be elected", TIMEOUT, async || heard(&first_ear, 1).await.iter().any(is_global)).await;
-    let other = Place::new("");
+    let other = WorkDir::new("");
     other.configure(&format!(
         "zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\nlabels: []\n\
          providers: [{{name: other, driver: static, pools: []}}]\n",
@@ -274,8 +275,8 @@ async fn one_launcher_at_a_time_sends_the_gauges_of_all() {
 /// However fast it goes: nothing of it lasts as long as the page's beat.
 #[tokio::test]
 async fn the_history_of_a_request_and_its_node_has_every_step() {
-    let (place, _coordinator, _launcher) = launcher().await;
-    serve_one(&place).await;
+    let (work_dir, _coordinator, _launcher) = launcher().await;
+    serve_one(&work_dir).await;
     let states = |document: &str| -> Vec<String> {
         let document: Value = serde_json::from_str(document).unwrap();
         let events = document["events"].as_array().unwrap();
@@ -284,7 +285,7 @@ async fn the_history_of_a_request_and_its_node_has_every_step() {
         states.dedup();
         states
     };
-    let of = async |path: &str| states(&place.get(path).await.unwrap().1);
+    let of = async |path: &str| states(&work_dir.get(path).await.unwrap().1);
     wait::until("the node to be gone", TIMEOUT, async || {
         of("/api/node/0000000000").await.last().is_some_and(|state| state == "gone")
     })
@@ -293,7 +294,7 @@ async fn the_history_of_a_request_and_its_node_has_every_step() {
     // What a consumer writes twice within a moment, nobody can read twice.
     node.retain(|state| state != "in-use");
     assert_eq!(node, ["init", "building", "ready", "used", "deleting", "gone"]);
-    let (_, document) = place.get("/api/request/200-0000000000").await.unwrap();
+    let (_, document) = work_dir.get("/api/request/200-0000000000").await.unwrap();
     let document: Value = serde_json::from_str(&document).unwrap();
     let events = document["events"].as_array().unwrap().iter().filter(|event| event["node"].is_null());
     let request: Vec<&str> = events.map(|event| event["state"].as_str().unwrap_or("gone")).collect();

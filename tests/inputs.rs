@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 
 use bytes::Bytes;
-use daemon::{Coordinator, Place};
+use daemon::{Coordinator, WorkDir};
 use grown::{Consumer, Process, on_paused_time, until, yaml, zookeeper};
 use nodepool_model::records::ids::{LabelName, NodeId};
 use nodepool_model::records::json;
@@ -60,18 +60,18 @@ fn configuration(port: u16) -> String {
     )
 }
 
-async fn why(place: &Place, id: &nodepool_model::records::ids::RequestId) -> Vec<Why> {
-    let (status, body) = place.get(&format!("/why/{id}")).await.expect("the launcher answers");
+async fn why(work_dir: &WorkDir, id: &nodepool_model::records::ids::RequestId) -> Vec<Why> {
+    let (status, body) = work_dir.get(&format!("/why/{id}")).await.expect("the launcher answers");
     assert_eq!(status, 200, "{body}");
     serde_json::from_str(&body).unwrap()
 }
 
 #[tokio::test]
 async fn labels_of_any_text_are_served_and_named_in_answers_to_why() {
-    let place = Place::new("");
-    let coordinator = Coordinator::start(&place.path("coordinator")).await;
-    place.configure(&configuration(coordinator.port));
-    let _launcher = place.launcher(&["-f"]);
+    let work_dir = WorkDir::new("");
+    let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
+    work_dir.configure(&configuration(coordinator.port));
+    let _launcher = work_dir.launcher(&["-f"]);
     let consumer = Consumer { zk: coordinator.session().await };
     let labels = odd_labels();
     until("a node of each label", async || consumer.ready_nodes().await == labels.len()).await;
@@ -85,7 +85,7 @@ async fn labels_of_any_text_are_served_and_named_in_answers_to_why() {
 
         // There is only one.
         let waiting = consumer.ask(&[label]).await;
-        let verdict = async || why(&place, &waiting).await.pop();
+        let verdict = async || why(&work_dir, &waiting).await.pop();
         until("a verdict", async || verdict().await.is_some()).await;
         let verdict = verdict().await.unwrap();
         assert_eq!(verdict.verdict, VerdictKind::Defer, "{label:?}");
@@ -95,7 +95,7 @@ async fn labels_of_any_text_are_served_and_named_in_answers_to_why() {
         let unknown = format!("{label}!");
         let nobodys = consumer.ask(&[&unknown]).await;
         assert_eq!(consumer.ended(&nobodys).await.state, RequestState::Failed, "{label:?}");
-        let verdict = why(&place, &nobodys).await.pop().expect("a verdict is remembered");
+        let verdict = why(&work_dir, &nobodys).await.pop().expect("a verdict is remembered");
         assert!(verdict.reason.contains(&unknown), "{label:?}: {}", verdict.reason);
     }
 }

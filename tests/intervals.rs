@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 
 use bytes::Bytes;
-use daemon::{Coordinator, Place, SOON};
+use daemon::{Coordinator, PROCESS_TIMEOUT, SOON};
 use grown::{Consumer, Process, grow_process, on_paused_time, yaml};
 use nodepool::actors::process::context::LauncherOptions;
 use nodepool::actors::runtime::clock;
@@ -132,12 +132,12 @@ fn delete_interval_is_when_a_removal_that_failed_is_tried_again() {
 // operations.md: --lock-cleanup, --delete-interval and --cleanup-interval, as a process is given them
 #[tokio::test]
 async fn the_flags_for_cleaning_up_take_decimals_and_act() {
-    let place = Place::new("");
-    let coordinator = Coordinator::start(&place.path("coordinator")).await;
-    place.configure(&coordinator.configuration());
+    let work_dir = WorkDir::new("");
+    let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
+    work_dir.configure(&coordinator.configuration());
     let flags = ["-f", "--lock-cleanup", "0.5", "--delete-interval", "0.25", "--cleanup-interval", "0.25"];
-    let _launcher = place.launcher(&flags);
-    place.becomes_ready().await;
+    let _launcher = work_dir.launcher(&flags);
+    work_dir.becomes_ready().await;
     let zk: Zk = coordinator.session().await;
     let stale = paths::request_lock(&RequestId::from("200-0000009999"));
     for path in [stale.as_str(), EMPTY_NODE] {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use browser::{Browser, Screen};
 use bytes::Bytes;
-use daemon::{Coordinator, Daemon, Place};
+use daemon::{Coordinator, Daemon, WorkDir};
 use nodepool_zk::Connection;
 use nodepool_zk::client::RealConnection;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const CONFIG: &str = "labels: [{name: small}]\nproviders:\n- name: lab\n  driver
     \x20   host-key-checking: false\n    labels: [{name: small, cloud-image: fake-image-id, min-ram: 1}]\n";
 
 struct LivePageHarness {
-    place: Place,
+    work_dir: WorkDir,
     zk: Arc<RealConnection>,
     _launcher: Daemon,
     _coordinator: Coordinator,
@@ -32,18 +32,18 @@ struct LivePageHarness {
 
 impl LivePageHarness {
     async fn new() -> Self {
-        let place = Place::new("");
-        let coordinator = Coordinator::start(&place.path("coordinator")).await;
+        let work_dir = WorkDir::new("");
+        let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
         let servers = format!("zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\n", coordinator.port);
-        place.configure(&(servers + CONFIG));
-        let launcher = place.launcher(&["-f"]);
-        place.becomes_ready().await;
+        work_dir.configure(&(servers + CONFIG));
+        let launcher = work_dir.launcher(&["-f"]);
+        work_dir.becomes_ready().await;
         let zk = coordinator.session().await;
-        Self { place, zk, _launcher: launcher, _coordinator: coordinator }
+        Self { work_dir, zk, _launcher: launcher, _coordinator: coordinator }
     }
 
     fn url(&self, path: &str) -> String {
-        format!("http://127.0.0.1:{}/{path}", self.place.web_port.number)
+        format!("http://127.0.0.1:{}/{path}", self.work_dir.web_port.number)
     }
 
     async fn put(&self, path: &str, record: &str) {
@@ -67,8 +67,9 @@ impl LivePageHarness {
     }
 }
 
-async fn quiet(browser: &Browser) {
-    let said: Vec<String> = browser.console().await.into_iter().filter(|line| !line.starts_with("\"INFO\"")).collect();
+async fn assert_console_is_empty(browser: &Browser) {
+    let messages: Vec<String> =
+        browser.console().await.into_iter().filter(|line| !line.starts_with("\"INFO\"")).collect();
     assert!(said.is_empty(), "{said:#?}");
 }
 

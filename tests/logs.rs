@@ -4,7 +4,7 @@ mod daemon;
 mod life;
 mod support;
 
-use daemon::{Coordinator, Place};
+use daemon::{Coordinator, WorkDir};
 use life::{EVENT, Life};
 use serde_json::Value;
 
@@ -74,17 +74,17 @@ async fn one_search_for_a_request_shows_its_life() {
 // operations.md 2.4
 #[tokio::test]
 async fn each_worker_of_the_builder_logs_under_its_number() {
-    let place = Place::new("");
-    let coordinator = Coordinator::start(&place.path("store")).await;
+    let work_dir = WorkDir::new("");
+    let coordinator = Coordinator::start(&work_dir.path("store")).await;
     let head = coordinator.configuration().lines().next().unwrap().to_owned();
-    place.configure(&format!(
+    work_dir.configure(&format!(
         "{head}\nlabels: []\nproviders: []\nimages-dir: {}\n\
         diskimages: [{{name: one, formats: [tar], elements: [vm]}}, {{name: two, formats: [tar], elements: [vm]}}]\n",
-        place.path("images").display()
+        work_dir.path("images").display()
     ));
-    std::fs::create_dir(place.path("images")).unwrap();
+    std::fs::create_dir(work_dir.path("images")).unwrap();
     let flags = ["-c", "nodepool.yaml", "-f", "--fake", "--build-workers", "2"];
-    let builder = place.start(env!("CARGO_BIN_EXE_nodepool-builder"), &flags);
+    let builder = work_dir.start(env!("CARGO_BIN_EXE_nodepool-builder"), &flags);
     builder.logs("INFO nodepool.builder.NodePoolBuilder: Nodepool builder ").await;
     for number in 0..2 {
         builder.logs(&format!("INFO nodepool.builder.BuildWorker.{number}: building image=")).await;

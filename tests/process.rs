@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
-use daemon::{Coordinator, LAUNCHER, NODEPOOL, Place, SOON, last_line, launchers, text};
+use daemon::{Coordinator, LAUNCHER, NODEPOOL, PROCESS_TIMEOUT, SOON, last_line, launchers, text};
 use nix::sys::signal::Signal;
 use support::real::child::{Output, Running};
 use support::real::ports;
@@ -17,18 +17,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::Instant;
 
-async fn coordinator(place: &Place) -> Coordinator {
-    let coordinator = Coordinator::start(&place.path("coordinator")).await;
-    place.configure(&coordinator.configuration());
+async fn coordinator(work_dir: &WorkDir) -> Coordinator {
+    let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
+    work_dir.configure(&coordinator.configuration());
     coordinator
 }
 
 // operations.md check 2
 #[test]
 fn the_version_is_told_in_the_words_of_the_reference() {
-    let place = Place::new("");
+    let work_dir = WorkDir::new("");
     for arguments in [["--version"], ["--vers"]] {
-        let ended = place.run(LAUNCHER, &arguments);
+        let ended = work_dir.run(LAUNCHER, &arguments);
         assert!(ended.status.success());
         assert_eq!(text(&ended.stdout), "Nodepool version: 12.0.0\n");
     }
@@ -36,7 +36,7 @@ fn the_version_is_told_in_the_words_of_the_reference() {
 
 #[test]
 fn wrong_options_end_with_status_2_and_their_reason() {
-    let place = Place::new("");
+    let work_dir = WorkDir::new("");
     let cases: [(&[&str], &str); 5] = [
         (&["--frobnicate"], "--frobnicate"),
         (&["--watermark-sleep", "0"], "above 0"),
@@ -45,7 +45,7 @@ fn wrong_options_end_with_status_2_and_their_reason() {
         (&["--api-concurrency", "0"], "1..=1000"),
     ];
     for (arguments, reason) in cases {
-        let ended = place.run(LAUNCHER, arguments);
+        let ended = work_dir.run(LAUNCHER, arguments);
         assert_eq!(ended.status.code(), Some(2), "{arguments:?}");
         assert!(text(&ended.stderr).contains(reason), "{arguments:?}: {}", text(&ended.stderr));
     }
@@ -53,9 +53,9 @@ fn wrong_options_end_with_status_2_and_their_reason() {
 
 #[test]
 fn what_cannot_be_loaded_ends_the_start_with_the_message_last() {
-    let place = Place::new("labels: [");
-    place.write("no-servers.yaml", "labels: []\nproviders: []\n");
-    place.write("odd-server.yaml", "zookeeper-servers: [{host: 'a b'}]\nlabels: []\nproviders: []\n");
+    let work_dir = WorkDir::new("labels: [");
+    work_dir.write("no-servers.yaml", "labels: []\nproviders: []\n");
+    work_dir.write("odd-server.yaml", "zookeeper-servers: [{host: 'a b'}]\nlabels: []\nproviders: []\n");
     let cases: [(&[&str], &str); 6] = [
         (&["-f", "-c", "missing.yaml"], "missing.yaml: [Errno 2] No such file or directory"),
         (&["-f", "-c", "nodepool.yaml"], "nodepool.yaml"),
@@ -65,7 +65,7 @@ fn what_cannot_be_loaded_ends_the_start_with_the_message_last() {
         (&["-f", "-l", "missing.conf"], "Unable to read logging config file at"),
     ];
     for (arguments, message) in cases {
-        let ended = place.run(LAUNCHER, arguments);
+        let ended = work_dir.run(LAUNCHER, arguments);
         assert_eq!(ended.status.code(), Some(1), "{arguments:?}");
         assert!(last_line(&ended).contains(message), "{arguments:?}: {}", text(&ended.stderr));
     }
@@ -73,15 +73,15 @@ fn what_cannot_be_loaded_ends_the_start_with_the_message_last() {
 
 #[tokio::test]
 async fn a_web_port_that_is_taken_is_a_reason_not_to_start() {
-    let place = Place::new("");
-    let _coordinator = coordinator(&place).await;
-    let _taken = TcpListener::bind(("127.0.0.1", place.web_port.number)).unwrap();
-    let ended = place.run(LAUNCHER, &["-f", "-c", "nodepool.yaml"]);
+    let work_dir = WorkDir::new("");
+    let _coordinator = coordinator(&work_dir).await;
+    let _taken = TcpListener::bind(("127.0.0.1", work_dir.web_port.number)).unwrap();
+    let ended = work_dir.run(LAUNCHER, &["-f", "-c", "nodepool.yaml"]);
     assert_eq!(ended.status.code(), Some(1));
-    let expected = format!("cannot listen on 127.0.0.1:{}", place.web_port.number);
+    let expected = format!("cannot listen on 127.0.0.1:{}", work_dir.web_port.number);
     assert!(last_line(&ended).starts_with(&expected), "{}", last_line(&ended));
     // Who wants no web server may share the machine.
-    let mut launcher = place.launcher(&["-f", "--no-webapp"]);
+    let mut launcher = work_dir.launcher(&["-f", "--no-webapp"]);
     launcher.logs("Nodepool launcher 12.0.0 starting").await;
     launcher.signal(Signal::SIGTERM);
     assert!(launcher.ends().await.success());
@@ -90,25 +90,25 @@ async fn a_web_port_that_is_taken_is_a_reason_not_to_start() {
 // operations.md check 29
 #[tokio::test]
 async fn the_launcher_is_ready_once_it_has_seen_zookeeper() {
-    let place = Place::new("");
-    let mut coordinator = coordinator(&place).await;
+    let work_dir = WorkDir::new("");
+    let mut coordinator = coordinator(&work_dir).await;
     coordinator.stop().await;
-    let _launcher = place.launcher(&["-f"]);
-    wait::until("an answer", SOON, async || place.get("/ready").await.is_some()).await;
-    assert_eq!(place.get("/ready").await.unwrap().0, 503);
-    assert_eq!(place.get("/why/200-0000000001").await, Some((200, "[]".to_owned())));
-    coordinator.start_again(&place.path("coordinator")).await;
-    place.becomes_ready().await;
+    let _launcher = work_dir.launcher(&["-f"]);
+    wait::until("an answer", SOON, async || work_dir.get("/ready").await.is_some()).await;
+    assert_eq!(work_dir.get("/ready").await.unwrap().0, 503);
+    assert_eq!(work_dir.get("/why/200-0000000001").await, Some((200, "[]".to_owned())));
+    coordinator.start_again(&work_dir.path("coordinator")).await;
+    work_dir.becomes_ready().await;
 }
 
 // operations.md checks 30 and 31, as far as this page goes
 #[tokio::test]
 async fn answers_carry_the_headers_of_the_reference() {
-    let place = Place::new("");
-    let _coordinator = coordinator(&place).await;
-    let _launcher = place.launcher(&["-f"]);
-    place.becomes_ready().await;
-    let url = format!("http://127.0.0.1:{}", place.web_port.number);
+    let work_dir = WorkDir::new("");
+    let _coordinator = coordinator(&work_dir).await;
+    let _launcher = work_dir.launcher(&["-f"]);
+    work_dir.becomes_ready().await;
+    let url = format!("http://127.0.0.1:{}", work_dir.web_port.number);
     let client = reqwest::Client::new();
     for method in [reqwest::Method::GET, reqwest::Method::POST, reqwest::Method::DELETE, reqwest::Method::HEAD] {
         let response = client.request(method.clone(), format!("{url}/ready")).send().await.unwrap();
@@ -131,10 +131,10 @@ async fn answers_carry_the_headers_of_the_reference() {
 
 #[tokio::test]
 async fn odd_requests_are_answered_and_harm_nobody() {
-    let place = Place::new("");
-    let _coordinator = coordinator(&place).await;
-    let _launcher = place.launcher(&["-f"]);
-    place.becomes_ready().await;
+    let work_dir = WorkDir::new("");
+    let _coordinator = coordinator(&work_dir).await;
+    let _launcher = work_dir.launcher(&["-f"]);
+    work_dir.becomes_ready().await;
     let cases = [
         ("//", 404),
         ("/ready/", 404),
@@ -147,35 +147,35 @@ async fn odd_requests_are_answered_and_harm_nobody() {
         ("/why/200-1?x=%zz", 200),
     ];
     for (path, status) in cases {
-        let (got, body) = place.get(path).await.unwrap();
+        let (got, body) = work_dir.get(path).await.unwrap();
         assert_eq!(got, status, "{path}: {body}");
     }
-    let (_, body) = place.get("/why/nonsense").await.unwrap();
+    let (_, body) = work_dir.get("/why/nonsense").await.unwrap();
     assert!(body.starts_with(r#"{"error":"a request id is"#), "{body}");
     let long_path = format!("GET /why/{} HTTP/1.1\r\nHost: x\r\n\r\n", "9".repeat(200_000));
     let many_headers = format!("GET /ready HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(5_000));
     for bytes in
         [&b"\x16\x03\x01\x02\x00"[..], b"\r\n\r\n", b"GET\0/\r\n\r\n", long_path.as_bytes(), many_headers.as_bytes()]
     {
-        let mut stream = TcpStream::connect(("127.0.0.1", place.web_port.number)).await.unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", work_dir.web_port.number)).await.unwrap();
         // The server may close while we are still writing; what matters is that it goes on serving others.
         let _ = stream.write_all(bytes).await;
         let _ = stream.shutdown().await;
         let _ = tokio::time::timeout(SOON, stream.read_to_end(&mut Vec::new())).await.unwrap();
     }
-    place.becomes_ready().await;
+    work_dir.becomes_ready().await;
 }
 
 // operations.md checks 53 and 54
 #[tokio::test]
 async fn every_stopping_signal_releases_the_registration_at_once() {
-    let place = Place::new("");
-    let coordinator = coordinator(&place).await;
+    let work_dir = WorkDir::new("");
+    let coordinator = coordinator(&work_dir).await;
     let session = coordinator.session().await;
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1] {
-        let mut launcher = place.launcher(&["-f"]);
+        let mut launcher = work_dir.launcher(&["-f"]);
         wait::until("the launcher to register", SOON, async || launchers(&session).await.len() == 1).await;
-        place.becomes_ready().await;
+        work_dir.becomes_ready().await;
         launcher.signal(signal);
         assert!(launcher.ends().await.success(), "{signal}");
         // Sessions last ten seconds; who closes its own leaves nothing to wait for.
@@ -187,10 +187,10 @@ async fn every_stopping_signal_releases_the_registration_at_once() {
 #[tokio::test]
 async fn who_waits_for_zookeeper_can_be_stopped() {
     let nobody = ports::reserve();
-    let place = Place::new(&daemon::configuration(nobody.number));
-    let mut launcher = place.launcher(&["-f"]);
+    let work_dir = WorkDir::new(&daemon::configuration(nobody.number));
+    let mut launcher = work_dir.launcher(&["-f"]);
     launcher.logs("Nodepool launcher 12.0.0 starting").await;
-    wait::until("an answer", SOON, async || place.get("/ready").await.is_some()).await;
+    wait::until("an answer", SOON, async || work_dir.get("/ready").await.is_some()).await;
     launcher.signal(Signal::SIGTERM);
     assert!(launcher.ends().await.success());
 }
@@ -198,14 +198,14 @@ async fn who_waits_for_zookeeper_can_be_stopped() {
 // operations.md check 54
 #[tokio::test]
 async fn a_coordinator_that_hangs_delays_the_end_by_ten_seconds_at_most() {
-    let other = Place::new("labels: []\nproviders: []\n");
+    let other = WorkDir::new("labels: []\nproviders: []\n");
     let standalone = other.start(NODEPOOL, &["-c", "nodepool.yaml", "standalone"]);
     standalone.logs("Coordinator 127.0.0.1:").await;
     let log = standalone.log();
     let port = log.split("Coordinator 127.0.0.1:").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
-    let place = Place::new(&daemon::configuration(port));
-    let mut launcher = place.launcher(&["-f"]);
-    place.becomes_ready().await;
+    let work_dir = WorkDir::new(&daemon::configuration(port));
+    let mut launcher = work_dir.launcher(&["-f"]);
+    work_dir.becomes_ready().await;
     standalone.signal(Signal::SIGSTOP);
     launcher.signal(Signal::SIGTERM);
     let began = Instant::now();
@@ -216,12 +216,13 @@ async fn a_coordinator_that_hangs_delays_the_end_by_ten_seconds_at_most() {
 
 #[tokio::test]
 async fn a_log_that_nobody_reads_does_not_keep_us_from_ending() {
-    let place = Place::new("");
-    let _coordinator = coordinator(&place).await;
-    let mut command = place.command(LAUNCHER, &["-d", "-c", "nodepool.yaml"]);
-    let mut launcher = Running::start("launcher", &mut command, Output::Piped, &place.path("daemon.log"), place.home());
+    let work_dir = WorkDir::new("");
+    let _coordinator = coordinator(&work_dir).await;
+    let mut command = work_dir.command(LAUNCHER, &["-d", "-c", "nodepool.yaml"]);
+    let mut launcher =
+        Running::start("launcher", &mut command, Output::Piped, &work_dir.path("daemon.log"), work_dir.home());
     let _unread = launcher.pipes();
-    place.becomes_ready().await;
+    work_dir.becomes_ready().await;
     // The pipe is filled behind its back.
     let output = format!("/proc/{}/fd/1", launcher.pid());
     let mut options = std::fs::OpenOptions::new();
@@ -241,10 +242,10 @@ async fn a_log_that_nobody_reads_does_not_keep_us_from_ending() {
 // operations.md check 55
 #[tokio::test]
 async fn sigusr2_writes_the_state_of_every_actor() {
-    let place = Place::new("");
-    let _coordinator = coordinator(&place).await;
-    let launcher = place.launcher(&["-d"]);
-    place.becomes_ready().await;
+    let work_dir = WorkDir::new("");
+    let _coordinator = coordinator(&work_dir).await;
+    let launcher = work_dir.launcher(&["-d"]);
+    work_dir.becomes_ready().await;
     for dump in 1..=2 {
         launcher.signal(Signal::SIGUSR2);
         let ends = async || launcher.log().matches("DEBUG nodepool.stack_dump: End debug handler").count() == dump;
@@ -271,13 +272,13 @@ async fn sigusr2_writes_the_state_of_every_actor() {
 
 #[tokio::test]
 async fn an_expired_session_is_followed_by_a_new_tree() {
-    let place = Place::new("");
-    let mut coordinator = coordinator(&place).await;
-    let mut launcher = place.launcher(&["-f"]);
-    place.becomes_ready().await;
+    let work_dir = WorkDir::new("");
+    let mut coordinator = coordinator(&work_dir).await;
+    let mut launcher = work_dir.launcher(&["-f"]);
+    work_dir.becomes_ready().await;
     // The new coordinator has never heard of the session.
     coordinator.stop().await;
-    coordinator.start_again(&place.path("another-coordinator")).await;
+    coordinator.start_again(&work_dir.path("another-coordinator")).await;
     let session = coordinator.session().await;
     wait::until("the launcher to register again", SOON, async || launchers(&session).await.len() == 1).await;
     assert!(launcher.log().contains("the ZooKeeper session is over, starting anew"), "{}", launcher.log());
@@ -288,13 +289,13 @@ async fn an_expired_session_is_followed_by_a_new_tree() {
 
 #[tokio::test]
 async fn the_session_moves_to_the_servers_of_a_changed_configuration() {
-    let place = Place::new("");
-    let first = coordinator(&place).await;
-    let _launcher = place.launcher(&["-f"]);
-    place.becomes_ready().await;
-    let second = Coordinator::start(&place.path("second")).await;
+    let work_dir = WorkDir::new("");
+    let first = coordinator(&work_dir).await;
+    let _launcher = work_dir.launcher(&["-f"]);
+    work_dir.becomes_ready().await;
+    let second = Coordinator::start(&work_dir.path("second")).await;
     let session = second.session().await;
-    place.configure(&second.configuration());
+    work_dir.configure(&second.configuration());
     // The second server does not know the session, so the launcher begins a new one there.
     wait::until("the launcher to register there", SOON, async || launchers(&session).await.len() == 1).await;
     drop(first);
@@ -303,11 +304,11 @@ async fn the_session_moves_to_the_servers_of_a_changed_configuration() {
 #[tokio::test]
 async fn who_finds_no_zookeeper_looks_where_the_configuration_says_by_then() {
     let nobody = ports::reserve();
-    let place = Place::new(&daemon::configuration(nobody.number));
-    let mut launcher = place.launcher(&["-f"]);
+    let work_dir = WorkDir::new(&daemon::configuration(nobody.number));
+    let mut launcher = work_dir.launcher(&["-f"]);
     launcher.logs("no connection to ZooKeeper, trying again").await;
-    let _coordinator = coordinator(&place).await;
-    place.becomes_ready().await;
+    let _coordinator = coordinator(&work_dir).await;
+    work_dir.becomes_ready().await;
     launcher.signal(Signal::SIGTERM);
     assert!(launcher.ends().await.success());
 }
@@ -315,12 +316,12 @@ async fn who_finds_no_zookeeper_looks_where_the_configuration_says_by_then() {
 // operations.md check 56
 #[tokio::test]
 async fn statistics_are_sent_where_the_environment_says() {
-    let place = Place::new("");
-    let _coordinator = coordinator(&place).await;
+    let work_dir = WorkDir::new("");
+    let _coordinator = coordinator(&work_dir).await;
     let statsd = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let mut command = place.command(LAUNCHER, &["-f", "-c", "nodepool.yaml"]);
+    let mut command = work_dir.command(LAUNCHER, &["-f", "-c", "nodepool.yaml"]);
     command.env("STATSD_HOST", "127.0.0.1").env("STATSD_PORT", statsd.local_addr().unwrap().port().to_string());
-    let _launcher = place.start_command(command);
+    let _launcher = work_dir.start_command(command);
     let hostname = nix::unistd::gethostname().unwrap().into_string().unwrap();
     let mut wanted = vec![
         "nodepool.nodes.ready:0|g".to_owned(),
@@ -338,16 +339,16 @@ async fn statistics_are_sent_where_the_environment_says() {
 
 #[tokio::test]
 async fn a_logging_file_decides_what_is_logged_and_where() {
-    let place = Place::new("");
-    let _coordinator = coordinator(&place).await;
+    let work_dir = WorkDir::new("");
+    let _coordinator = coordinator(&work_dir).await;
     let yaml = "version: 1\nformatters: {short: {format: '%(levelname)s|%(name)s|%(message)s'}}\n\
                 handlers:\n  file: {class: logging.FileHandler, filename: own.log, formatter: short}\n\
                 \x20 mail: {class: logging.handlers.SMTPHandler}\n\
                 loggers: {nodepool.NodePool: {level: INFO, handlers: [file]}}\nroot: {level: ERROR, handlers: [mail]}\n";
-    place.write("logging.yaml", yaml);
-    let launcher = place.launcher(&["-f", "-l", "logging.yaml"]);
-    place.becomes_ready().await;
-    let own = std::fs::read_to_string(place.path("own.log")).unwrap();
+    work_dir.write("logging.yaml", yaml);
+    let launcher = work_dir.launcher(&["-f", "-l", "logging.yaml"]);
+    work_dir.becomes_ready().await;
+    let own = std::fs::read_to_string(work_dir.path("own.log")).unwrap();
     assert!(own.contains("\nINFO|nodepool.NodePool|Nodepool launcher 12.0.0 starting\n"), "{own}");
     let named =
         "WARNING|nodepool.NodePool|logging configuration: handler `mail`: the class `logging.handlers.SMTPHandler`";

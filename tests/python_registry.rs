@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use daemon::{Coordinator, Place};
+use daemon::{Coordinator, WorkDir};
 use nix::sys::signal::Signal;
 use nodepool_model::records::component::ComponentKind;
 use nodepool_zk::client::RealConnection;
@@ -47,19 +47,19 @@ async fn our_components_are_listed_with_their_web_port_until_they_are_unregister
     if real::skipped() {
         return;
     }
-    let place = Place::new("");
-    let coordinator = Coordinator::start(&place.path("coordinator")).await;
+    let work_dir = WorkDir::new("");
+    let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
     let session = coordinator.session().await;
     let tls = coordinator.tls();
     let mut registry = python::spawn(Interpreter::Reference, "records.py", &tls.each_ref().map(String::as_str));
-    place.configure(&configuration(coordinator.port, "[a]"));
-    let mut launcher = place.launcher(&["-f"]);
-    place.becomes_ready().await;
+    work_dir.configure(&configuration(coordinator.port, "[a]"));
+    let mut launcher = work_dir.launcher(&["-f"]);
+    work_dir.becomes_ready().await;
     wait::until("the pool", REGISTRY_TIMEOUT, async || registry.ask(json!({"do": "pools"})).await != json!([])).await;
 
     let (pool, process) =
         (record(&session, ComponentKind::Pool).await, record(&session, ComponentKind::Launcher).await);
-    let port = format!(":{}", place.web_port.number);
+    let port = format!(":{}", work_dir.web_port.number);
     for record in [&pool, &process] {
         assert!(record["webapp"].as_str().is_some_and(|webapp| webapp.ends_with(&port)), "{record}");
     }
@@ -73,14 +73,14 @@ async fn our_components_are_listed_with_their_web_port_until_they_are_unregister
     becomes(&mut registry, "pools", listed(json!(["a"]))).await;
     becomes(&mut registry, "launchers", launchers.clone()).await;
     // Changes come through as well.
-    place.configure(&configuration(coordinator.port, "[a, b]"));
+    work_dir.configure(&configuration(coordinator.port, "[a, b]"));
     becomes(&mut registry, "pools", listed(json!(["a", "b"]))).await;
 
     // The pool leaves with its provider, and the launcher stays.
-    place.configure(&coordinator.configuration());
+    work_dir.configure(&coordinator.configuration());
     becomes(&mut registry, "pools", json!([])).await;
     becomes(&mut registry, "launchers", launchers).await;
-    place.configure(&configuration(coordinator.port, "[a]"));
+    work_dir.configure(&configuration(coordinator.port, "[a]"));
     wait::until("another pool", REGISTRY_TIMEOUT, async || {
         let pools = registry.ask(json!({"do": "pools"})).await;
         pools[0]["labels"] == json!(["a"]) && pools[0]["id"] != pool["id"]

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::Duration;
 
-use daemon::{Coordinator, LAUNCHER, Place, SOON};
+use daemon::{Coordinator, LAUNCHER, PROCESS_TIMEOUT, SOON};
 use nix::sys::signal::Signal;
 
 const BUILDER: &str = env!("CARGO_BIN_EXE_nodepool-builder");
@@ -20,15 +20,15 @@ struct Manager {
 }
 
 impl Manager {
-    fn listen(place: &Place) -> Manager {
-        let socket = UnixDatagram::bind(place.path("notify")).unwrap();
+    fn listen(work_dir: &WorkDir) -> Manager {
+        let socket = UnixDatagram::bind(work_dir.path("notify")).unwrap();
         socket.set_read_timeout(Some(SOON)).unwrap();
         Manager { socket, said: VecDeque::new() }
     }
 
-    fn command(&self, place: &Place, program: &str) -> Command {
-        let mut command = place.command(program, &["-f", "-c", "nodepool.yaml"]);
-        command.env("NOTIFY_SOCKET", place.path("notify")).env("WATCHDOG_USEC", "900000");
+    fn command(&self, work_dir: &WorkDir, program: &str) -> Command {
+        let mut command = work_dir.command(program, &["-f", "-c", "nodepool.yaml"]);
+        command.env("NOTIFY_SOCKET", work_dir.path("notify")).env("WATCHDOG_USEC", "900000");
         command
     }
 
@@ -48,9 +48,9 @@ impl Manager {
 }
 
 // Nobody else needs the thread, so the socket may block it.
-fn is_told_of_a_life(program: &str, place: &Place) {
-    let mut manager = Manager::listen(place);
-    let mut running = place.start_command(manager.command(place, program));
+fn is_told_of_a_life(program: &str, work_dir: &WorkDir) {
+    let mut manager = Manager::listen(work_dir);
+    let mut running = work_dir.start_command(manager.command(work_dir, program));
     assert_eq!(manager.hears(&["STATUS="]), "STATUS=waiting for ZooKeeper");
     manager.hears(&["READY=1"]);
     for _ in 0..3 {
@@ -63,35 +63,35 @@ fn is_told_of_a_life(program: &str, place: &Place) {
 }
 
 /// The coordinator lives on threads of its own while a test blocks.
-fn with_coordinator(rest: &str, test: impl FnOnce(&Place)) {
-    let place = Place::new("");
+fn with_coordinator(rest: &str, test: impl FnOnce(&WorkDir)) {
+    let work_dir = WorkDir::new("");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let mut coordinator = runtime.block_on(Coordinator::start(&place.path("coordinator")));
-    place.configure(&(coordinator.configuration() + rest));
-    test(&place);
+    let mut coordinator = runtime.block_on(Coordinator::start(&work_dir.path("coordinator")));
+    work_dir.configure(&(coordinator.configuration() + rest));
+    test(&work_dir);
     runtime.block_on(coordinator.stop());
 }
 
 #[test]
 fn the_launcher_says_when_it_is_ready_that_it_lives_and_that_it_stops() {
-    with_coordinator("", |place| is_told_of_a_life(LAUNCHER, place));
+    with_coordinator("", |work_dir| is_told_of_a_life(LAUNCHER, work_dir));
 }
 
 #[test]
 fn the_builder_says_the_same() {
     let images = "images-dir: images\n";
-    with_coordinator(images, |place| {
-        std::fs::create_dir(place.path("images")).unwrap();
-        is_told_of_a_life(BUILDER, place);
+    with_coordinator(images, |work_dir| {
+        std::fs::create_dir(work_dir.path("images")).unwrap();
+        is_told_of_a_life(BUILDER, work_dir);
     });
 }
 
 #[test]
 fn who_waits_for_zookeeper_lives_but_is_not_ready() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let place = Place::new(&daemon::configuration(free));
-    let mut manager = Manager::listen(&place);
-    let mut launcher = place.start_command(manager.command(&place, LAUNCHER));
+    let work_dir = WorkDir::new(&daemon::configuration(free));
+    let mut manager = Manager::listen(&work_dir);
+    let mut launcher = work_dir.start_command(manager.command(&work_dir, LAUNCHER));
     for _ in 0..3 {
         assert_eq!(manager.hears(&["WATCHDOG=1", "READY=1"]), "WATCHDOG=1");
     }

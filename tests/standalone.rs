@@ -7,30 +7,30 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use daemon::{Daemon, NODEPOOL, Place, SOON, last_line, text};
+use daemon::{Daemon, NODEPOOL, PROCESS_TIMEOUT, SOON, last_line, text};
 use nix::sys::signal::Signal;
 use nodepool_zk::Connection;
 use nodepool_zk::client::{self, ConnectOptions};
 use support::wait;
 use zookeeper_server::types::CreateMode;
 
-async fn standalone(place: &Place, arguments: &[&str]) -> Daemon {
-    serving(place, NODEPOOL, &[&["standalone"], arguments].concat()).await
+async fn standalone(work_dir: &WorkDir, arguments: &[&str]) -> Daemon {
+    serving(work_dir, NODEPOOL, &[&["standalone"], arguments].concat()).await
 }
 
 /// Started by this command. Before it serves, who looks for it may find the port of an earlier one, which may be somebody else's by now.
-async fn serving(place: &Place, command: &str, arguments: &[&str]) -> Daemon {
+async fn serving(work_dir: &WorkDir, command: &str, arguments: &[&str]) -> Daemon {
     // A second start in the same place goes on in the same log.
     let starts = |log: &str| log.matches("Coordinator 127.0.0.1:").count();
-    let before = starts(&std::fs::read_to_string(place.path("daemon.log")).unwrap_or_default());
-    let daemon = place.start(command, arguments);
+    let before = starts(&std::fs::read_to_string(work_dir.path("daemon.log")).unwrap_or_default());
+    let daemon = work_dir.start(command, arguments);
     wait::until("the coordinator", SOON, async || starts(&daemon.log()) > before).await;
     daemon
 }
 
-async fn has_ready_nodes(place: &Place, count: usize) {
+async fn has_ready_nodes(work_dir: &WorkDir, count: usize) {
     let list = async || {
-        let command = place.command(NODEPOOL, &["list"]);
+        let command = work_dir.command(NODEPOOL, &["list"]);
         let ended = tokio::process::Command::from(command).output().await.unwrap();
         text(&ended.stdout).matches("| ready |").count() == count
     };
@@ -39,19 +39,20 @@ async fn has_ready_nodes(place: &Place, count: usize) {
 
 #[tokio::test]
 async fn one_command_serves_and_the_next_one_gets_nodes() {
-    let place = Place::new("");
-    let mut daemon = standalone(&place, &[]).await;
+    let work_dir = WorkDir::new("");
+    let mut daemon = standalone(&work_dir, &[]).await;
     let hint = "for this one machine only; to serve more, use an Apache ZooKeeper ensemble";
     assert_eq!(daemon.log().lines().filter(|line| line.contains(hint)).count(), 1, "{}", daemon.log());
-    has_ready_nodes(&place, 2).await;
+    has_ready_nodes(&work_dir, 2).await;
     let arguments = ["request", "--label", "local", "--label", "local", "--wait", "20", "--", "env"];
-    let used = place.run(NODEPOOL, &arguments);
+    let used = work_dir.run(NODEPOOL, &arguments);
     assert!(used.status.success(), "{}", text(&used.stderr));
     assert!(text(&used.stdout).contains("NODEPOOL_NODE_COUNT=2"), "{}", text(&used.stdout));
-    let booted = place.run(NODEPOOL, &["request", "--label", "cloud", "--label", "cloud", "--wait", "20", "--", "env"]);
+    let booted =
+        work_dir.run(NODEPOOL, &["request", "--label", "cloud", "--label", "cloud", "--wait", "20", "--", "env"]);
     assert!(text(&booted.stdout).contains("NODEPOOL_NODE_COUNT=2"), "{}", text(&booted.stderr));
     let list = async || {
-        let listed = text(&place.run(NODEPOOL, &["list"]).stdout);
+        let listed = text(&work_dir.run(NODEPOOL, &["list"]).stdout);
         !listed.contains("fake-cloud") && listed.contains("this-machine")
     };
     wait::until("the servers to be gone", SOON, list).await;
@@ -61,34 +62,34 @@ async fn one_command_serves_and_the_next_one_gets_nodes() {
 
 #[tokio::test]
 async fn images_are_built_uploaded_and_booted_in_one_process_unless_the_builder_is_left_out() {
-    let place = Place::new("");
-    let mut daemon = standalone(&place, &[]).await;
-    let asked = place.run(NODEPOOL, &["image-build", "--wait", "--uploads", "demo"]);
+    let work_dir = WorkDir::new("");
+    let mut daemon = standalone(&work_dir, &[]).await;
+    let asked = work_dir.run(NODEPOOL, &["image-build", "--wait", "--uploads", "demo"]);
     assert!(asked.status.success(), "{}", text(&asked.stderr));
     assert!(text(&asked.stdout).contains("is uploaded to fake-cloud as "), "{}", text(&asked.stdout));
-    let booted = place.run(NODEPOOL, &["request", "--label", "built", "--wait", "30", "--", "env"]);
+    let booted = work_dir.run(NODEPOOL, &["request", "--label", "built", "--wait", "30", "--", "env"]);
     assert!(text(&booted.stdout).contains("NODEPOOL_NODE_COUNT=1"), "{}", text(&booted.stderr));
     daemon.signal(Signal::SIGINT);
     assert!(daemon.ends().await.success(), "{}", daemon.log());
-    let mut daemon = standalone(&place, &["--no-builder"]).await;
-    has_ready_nodes(&place, 2).await;
-    assert!(!place.run(NODEPOOL, &["image-build", "demo"]).status.success());
+    let mut daemon = standalone(&work_dir, &["--no-builder"]).await;
+    has_ready_nodes(&work_dir, 2).await;
+    assert!(!work_dir.run(NODEPOOL, &["image-build", "demo"]).status.success());
     daemon.signal(Signal::SIGTERM);
     assert!(daemon.ends().await.success());
 }
 
 #[tokio::test]
 async fn what_was_kept_before_a_kill_is_there_afterwards() {
-    let place = Place::new("");
-    let mut daemon = standalone(&place, &["--data-dir", "nodepool-data"]).await;
-    has_ready_nodes(&place, 2).await;
-    let listed = place.run(NODEPOOL, &["-o", "json", "list"]);
+    let work_dir = WorkDir::new("");
+    let mut daemon = standalone(&work_dir, &["--data-dir", "nodepool-data"]).await;
+    has_ready_nodes(&work_dir, 2).await;
+    let listed = work_dir.run(NODEPOOL, &["-o", "json", "list"]);
     let nodes: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
     let id = nodes[0]["id"].as_str().unwrap().to_owned();
-    assert!(place.run(NODEPOOL, &["hold", &id]).status.success());
+    assert!(work_dir.run(NODEPOOL, &["hold", &id]).status.success());
     daemon.kill();
-    let _daemon = standalone(&place, &["--data-dir", "nodepool-data"]).await;
-    let listed = text(&place.run(NODEPOOL, &["list"]).stdout);
+    let _daemon = standalone(&work_dir, &["--data-dir", "nodepool-data"]).await;
+    let listed = text(&work_dir.run(NODEPOOL, &["list"]).stdout);
     let kept = |line: &str| line.contains(&id) && line.contains("| hold ");
     assert!(listed.lines().any(kept), "{listed}");
 }
@@ -97,23 +98,23 @@ async fn what_was_kept_before_a_kill_is_there_afterwards() {
 async fn the_zookeeper_of_an_own_configuration_is_ignored_with_a_warning() {
     let provider = "labels: [{name: own}]\nproviders:\n  - name: here\n    driver: static\n    pools:\n      - name: main\n\
                     \x20       nodes: [{name: 127.0.0.1, labels: [own], host-key-checking: false}]\n";
-    let place = Place::new(&format!("zookeeper-servers: [{{host: zk.invalid, port: 1}}]\n{provider}"));
-    let mut daemon = standalone(&place, &["-c", "nodepool.yaml"]).await;
+    let work_dir = WorkDir::new(&format!("zookeeper-servers: [{{host: zk.invalid, port: 1}}]\n{provider}"));
+    let mut daemon = standalone(&work_dir, &["-c", "nodepool.yaml"]).await;
     daemon.logs("zookeeper-servers and zookeeper-tls of nodepool.yaml are ignored").await;
-    place.becomes_ready().await;
-    has_ready_nodes(&place, 1).await;
+    work_dir.becomes_ready().await;
+    has_ready_nodes(&work_dir, 1).await;
     // The commands beside it know its providers.
-    let listed = place.run(NODEPOOL, &["-o", "json", "list"]);
+    let listed = work_dir.run(NODEPOOL, &["-o", "json", "list"]);
     let nodes: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
-    let deleted = place.run(NODEPOOL, &["delete", "--now", nodes[0]["id"].as_str().unwrap()]);
+    let deleted = work_dir.run(NODEPOOL, &["delete", "--now", nodes[0]["id"].as_str().unwrap()]);
     assert!(deleted.status.success(), "{}", text(&deleted.stderr));
-    has_ready_nodes(&place, 1).await;
+    has_ready_nodes(&work_dir, 1).await;
     // A changed file is loaded without leaving the own coordinator.
-    place.configure(&format!(
+    work_dir.configure(&format!(
         "zookeeper-servers: [{{host: other.invalid, port: 1}}]\n{}",
         provider.replace("here", "there")
     ));
-    let moved = async || text(&place.run(NODEPOOL, &["list"]).stdout).contains("| there ");
+    let moved = async || text(&work_dir.run(NODEPOOL, &["list"]).stdout).contains("| there ");
     wait::until("the node of the new provider", SOON, moved).await;
     daemon.signal(Signal::SIGTERM);
     assert!(daemon.ends().await.success());
@@ -121,15 +122,15 @@ async fn the_zookeeper_of_an_own_configuration_is_ignored_with_a_warning() {
 
 #[tokio::test]
 async fn variables_are_replaced_and_what_is_written_is_for_its_owner() {
-    let place = Place::new("");
+    let work_dir = WorkDir::new("");
     let text = "webapp: {port: %(NODEPOOL_TEST_WEB_PORT), listen_address: 127.0.0.1}\nlabels: []\nproviders: []\n";
-    place.write("with-variable.yaml", text);
-    let mut command = place.command(NODEPOOL, &["standalone", "-c", "with-variable.yaml"]);
-    command.env("NODEPOOL_TEST_WEB_PORT", place.web_port.number.to_string());
-    let mut daemon = place.start_command(command);
-    place.becomes_ready().await;
-    let written = place.path("nodepool-data/nodepool.yaml");
-    assert!(fs::read_to_string(&written).unwrap().contains(&format!("\"port\":{}", place.web_port.number)));
+    work_dir.write("with-variable.yaml", text);
+    let mut command = work_dir.command(NODEPOOL, &["standalone", "-c", "with-variable.yaml"]);
+    command.env("NODEPOOL_TEST_WEB_PORT", work_dir.web_port.number.to_string());
+    let mut daemon = work_dir.start_command(command);
+    work_dir.becomes_ready().await;
+    let written = work_dir.path("nodepool-data/nodepool.yaml");
+    assert!(fs::read_to_string(&written).unwrap().contains(&format!("\"port\":{}", work_dir.web_port.number)));
     assert_eq!(fs::metadata(written).unwrap().permissions().mode() & 0o777, 0o600);
     daemon.signal(Signal::SIGTERM);
     assert!(daemon.ends().await.success());
@@ -139,14 +140,14 @@ async fn variables_are_replaced_and_what_is_written_is_for_its_owner() {
 async fn why_a_request_waits_is_told_on_the_web_port() {
     let provider = "labels: [{name: own}]\nproviders:\n  - name: here\n    driver: static\n    pools:\n      - name: main\n\
                     \x20       nodes: [{name: 127.0.0.1, labels: [own], host-key-checking: false}]\n";
-    let place = Place::new(provider);
-    let _daemon = standalone(&place, &["-c", "nodepool.yaml"]).await;
-    has_ready_nodes(&place, 1).await;
-    let mut holder = place.start(NODEPOOL, &["request", "--label", "own", "--", "sleep", "600"]);
-    has_ready_nodes(&place, 0).await;
-    let mut waiting = place.start(NODEPOOL, &["request", "--label", "own", "--", "true"]);
+    let work_dir = WorkDir::new(provider);
+    let _daemon = standalone(&work_dir, &["-c", "nodepool.yaml"]).await;
+    has_ready_nodes(&work_dir, 1).await;
+    let mut holder = work_dir.start(NODEPOOL, &["request", "--label", "own", "--", "sleep", "600"]);
+    has_ready_nodes(&work_dir, 0).await;
+    let mut waiting = work_dir.start(NODEPOOL, &["request", "--label", "own", "--", "true"]);
     let verdict = wait::until_some("a verdict", SOON, async || {
-        let (status, body) = place.get("/why/200-0000000001").await?;
+        let (status, body) = work_dir.get("/why/200-0000000001").await?;
         assert_eq!(status, 200, "{body}");
         serde_json::from_str::<Vec<serde_json::Value>>(&body).unwrap().into_iter().next()
     })
@@ -160,14 +161,14 @@ async fn why_a_request_waits_is_told_on_the_web_port() {
 
 #[tokio::test]
 async fn a_coordinator_that_can_no_longer_write_ends_the_process_with_the_reason() {
-    let place = Place::new("");
-    let mut first = standalone(&place, &[]).await; // the store must exist before the disk is full
-    has_ready_nodes(&place, 2).await;
+    let work_dir = WorkDir::new("");
+    let mut first = standalone(&work_dir, &[]).await; // the store must exist before the disk is full
+    has_ready_nodes(&work_dir, 2).await;
     first.kill();
     // In units of 512 bytes: no file may grow beyond 3 MiB, and the write fails instead of ending the process.
     let script = "trap '' XFSZ; ulimit -f 6144; exec \"$0\" standalone";
-    let mut daemon = serving(&place, "/bin/sh", &["-c", script, NODEPOOL]).await;
-    has_ready_nodes(&place, 2).await;
+    let mut daemon = serving(&work_dir, "/bin/sh", &["-c", script, NODEPOOL]).await;
+    has_ready_nodes(&work_dir, 2).await;
     let log = daemon.log();
     let starts = log.rsplit("Coordinator 127.0.0.1:").next().expect("a split text has a last part");
     let port = starts.split(|letter: char| !letter.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
@@ -187,17 +188,17 @@ async fn a_coordinator_that_can_no_longer_write_ends_the_process_with_the_reason
 
 #[tokio::test]
 async fn a_data_directory_is_used_by_one_process_at_a_time() {
-    let place = Place::new("");
-    let _daemon = standalone(&place, &[]).await;
-    let second = place.run(NODEPOOL, &["standalone"]);
+    let work_dir = WorkDir::new("");
+    let _daemon = standalone(&work_dir, &[]).await;
+    let second = work_dir.run(NODEPOOL, &["standalone"]);
     assert_eq!(second.status.code(), Some(1));
     assert!(last_line(&second).contains("is in use by another process"), "{}", last_line(&second));
 }
 
 #[test]
 fn what_is_in_the_way_is_named() {
-    let place = Place::new("labels: [");
-    place.write("file", "not a directory");
+    let work_dir = WorkDir::new("labels: [");
+    work_dir.write("file", "not a directory");
     let cases: [(&[&str], &str); 4] = [
         (&["standalone", "--data-dir", "file"], "/file"),
         (&["standalone", "-c", "missing.yaml"], "missing.yaml"),
@@ -205,7 +206,7 @@ fn what_is_in_the_way_is_named() {
         (&["-l", "missing.conf", "standalone"], "Unable to read logging config file at missing.conf"),
     ];
     for (arguments, message) in cases {
-        let ended = place.run(NODEPOOL, arguments);
+        let ended = work_dir.run(NODEPOOL, arguments);
         assert_eq!(ended.status.code(), Some(1), "{arguments:?}");
         assert!(last_line(&ended).contains(message), "{arguments:?}: {}", text(&ended.stderr));
     }
@@ -214,9 +215,9 @@ fn what_is_in_the_way_is_named() {
 /// The file that the daemon writes for clients is what Python's programs can use: TLS, with all three files there.
 #[tokio::test]
 async fn the_configuration_for_clients_names_the_tls_port_and_its_files() {
-    let place = Place::new("");
-    let daemon = standalone(&place, &[]).await;
-    let written = fs::read_to_string(place.path("nodepool-data/nodepool.yaml")).unwrap();
+    let work_dir = WorkDir::new("");
+    let daemon = standalone(&work_dir, &[]).await;
+    let written = fs::read_to_string(work_dir.path("nodepool-data/nodepool.yaml")).unwrap();
     let yaml: serde_yaml::Value = serde_yaml::from_str(&written).unwrap();
     let port = yaml["zookeeper-servers"][0]["port"].as_u64().unwrap();
     assert!(daemon.log().contains(&format!("(TLS 127.0.0.1:{port})")), "{}", daemon.log());
@@ -224,6 +225,6 @@ async fn the_configuration_for_clients_names_the_tls_port_and_its_files() {
         let path = yaml["zookeeper-tls"][file].as_str().unwrap();
         assert!(Path::new(path).is_absolute() && Path::new(path).exists(), "{path}");
     }
-    let validated = place.run(NODEPOOL, &["-c", "nodepool-data/nodepool.yaml", "config-validate"]);
+    let validated = work_dir.run(NODEPOOL, &["-c", "nodepool-data/nodepool.yaml", "config-validate"]);
     assert!(validated.status.success(), "{}", text(&validated.stderr));
 }

@@ -6,7 +6,7 @@ mod support;
 use std::time::Duration;
 
 use bytes::Bytes;
-use daemon::{Coordinator, Daemon, Place};
+use daemon::{Coordinator, Daemon, WorkDir};
 use nodepool_zk::Connection;
 use serde_json::Value;
 use support::wait;
@@ -16,19 +16,19 @@ use zookeeper_server::types::CreateMode;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-async fn launcher(rest: &str) -> (Place, Coordinator, Daemon) {
-    let place = Place::new("");
-    let coordinator = Coordinator::start(&place.path("coordinator")).await;
+async fn launcher(rest: &str) -> (WorkDir, Coordinator, Daemon) {
+    let work_dir = WorkDir::new("");
+    let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
     let servers = format!("zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\n", coordinator.port);
-    place.configure(&(servers + rest));
-    let daemon = place.launcher(&["-f"]);
-    place.becomes_ready().await;
-    (place, coordinator, daemon)
+    work_dir.configure(&(servers + rest));
+    let daemon = work_dir.launcher(&["-f"]);
+    work_dir.becomes_ready().await;
+    (work_dir, coordinator, daemon)
 }
 
 /// The whole of what is answered to these bytes, up to some size.
-async fn raw(place: &Place, bytes: &[u8]) -> String {
-    let mut stream = TcpStream::connect(("127.0.0.1", place.web_port.number)).await.unwrap();
+async fn raw(work_dir: &WorkDir, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", work_dir.web_port.number)).await.unwrap();
     // A server that has heard enough closes before all is sent.
     let _ = stream.write_all(bytes).await;
     let mut answer = vec![0; 4096];
@@ -53,7 +53,7 @@ fn resident(daemon: &Daemon) -> u64 {
 
 #[tokio::test]
 async fn wild_requests_have_clear_answers() {
-    let (place, _coordinator, launcher) = launcher("labels: []\nproviders: []\n").await;
+    let (work_dir, _coordinator, launcher) = launcher("labels: []\nproviders: []\n").await;
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     let long = "a".repeat(20_000);
     let cases = [
@@ -85,7 +85,7 @@ async fn wild_requests_have_clear_answers() {
         ),
     ];
     for (request, expected) in cases {
-        let answer = raw(&place, request.as_bytes()).await;
+        let answer = raw(&work_dir, request.as_bytes()).await;
         let status = answer.split(' ').nth(1).unwrap_or_default();
         let shown: String = request.chars().take(80).collect();
         assert!(
@@ -94,14 +94,14 @@ async fn wild_requests_have_clear_answers() {
         );
         assert!(!answer.contains("root:") && !answer.contains("[package]"), "{shown}");
     }
-    assert_eq!(place.get("/ready").await.unwrap().0, 200);
+    assert_eq!(work_dir.get("/ready").await.unwrap().0, 200);
     assert!(!launcher.log().contains("panicked"), "{}", launcher.log());
 }
 
 #[tokio::test]
 async fn pages_carry_headers_that_keep_strangers_out() {
-    let (place, _coordinator, _launcher) = launcher("labels: []\nproviders: []\n").await;
-    let page = reqwest::get(format!("http://127.0.0.1:{}/", place.web_port.number)).await.unwrap();
+    let (work_dir, _coordinator, _launcher) = launcher("labels: []\nproviders: []\n").await;
+    let page = reqwest::get(format!("http://127.0.0.1:{}/", work_dir.web_port.number)).await.unwrap();
     let header = |name: &str| page.headers().get(name).map_or("", |value| value.to_str().unwrap()).to_owned();
     let policy = header("content-security-policy");
     assert!(policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"), "{policy}");
@@ -113,19 +113,19 @@ async fn pages_carry_headers_that_keep_strangers_out() {
     let etag = header("etag");
     let client = reqwest::Client::new();
     for path in ["api/state", "api/figures", "api/plots", "metrics", "static/app.js"] {
-        let url = format!("http://127.0.0.1:{}/{path}", place.web_port.number);
+        let url = format!("http://127.0.0.1:{}/{path}", work_dir.web_port.number);
         let answer = client.get(url).header("origin", "http://evil.example").send().await.unwrap();
         assert_eq!(answer.status(), 200, "{path}");
         assert!(answer.headers().get("access-control-allow-origin").is_none(), "{path}");
     }
-    let url = format!("http://127.0.0.1:{}/", place.web_port.number);
+    let url = format!("http://127.0.0.1:{}/", work_dir.web_port.number);
     let again = client.get(url).header("if-none-match", etag).send().await.unwrap();
     assert_eq!(again.status(), 304);
 }
 
 #[tokio::test]
 async fn slow_clients_and_a_crowd_of_streams_cost_little() {
-    let (place, coordinator, launcher) = launcher("labels: []\nproviders: []\n").await;
+    let (work_dir, coordinator, launcher) = launcher("labels: []\nproviders: []\n").await;
     let zk = coordinator.session().await;
     let comment = "x".repeat(2000);
     for number in 0..2000 {
@@ -134,8 +134,8 @@ async fn slow_clients_and_a_crowd_of_streams_cost_little() {
         );
         zk.create(&format!("/nodepool/nodes/{number:010}"), Bytes::from(record), CreateMode::Persistent).await.unwrap();
     }
-    wait::until("all nodes to be seen", PATIENCE, async || {
-        place.get("/node-list?fields=id").await.unwrap().1.contains("| 0000001999 |")
+    wait::until("all nodes to be seen", TIMEOUT, async || {
+        work_dir.get("/node-list?fields=id").await.unwrap().1.contains("| 0000001999 |")
     })
     .await;
     // Each of these answers is 4 MB and more, and a body of its own; nobody reads them.
@@ -143,7 +143,7 @@ async fn slow_clients_and_a_crowd_of_streams_cost_little() {
     let mut slow = Vec::new();
     let keys = ["provider", "state", "label", "server_id", "comment", "hostname", "AZ", "locked"];
     for number in 0..150_usize {
-        let mut stream = TcpStream::connect(("127.0.0.1", place.web_port.number)).await.unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", work_dir.web_port.number)).await.unwrap();
         let more: Vec<&str> = (0..8).filter(|bit| number >> bit & 1 == 1).map(|bit| keys[bit]).collect();
         let asked = format!("GET /node-list?fields=id,comment,{} HTTP/1.1\r\nHost: x\r\n\r\n", more.join(","));
         stream.write_all(asked.as_bytes()).await.unwrap();
@@ -153,17 +153,17 @@ async fn slow_clients_and_a_crowd_of_streams_cost_little() {
     let mut refused = 0;
     for stream in &mut slow {
         let mut head = [0; 12];
-        tokio::time::timeout(PATIENCE, stream.read_exact(&mut head)).await.unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, stream.read_exact(&mut head)).await.unwrap().unwrap();
         refused += usize::from(&head[9..12] == b"503");
     }
     assert!((1..150).contains(&refused), "{refused} were refused");
     let mut streams = Vec::new();
     let (mut served, mut refused) = (0, 0);
     for _ in 0..600 {
-        let mut stream = TcpStream::connect(("127.0.0.1", place.web_port.number)).await.unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", work_dir.web_port.number)).await.unwrap();
         stream.write_all(b"GET /api/stream HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         let mut head = [0; 15];
-        tokio::time::timeout(PATIENCE, stream.read_exact(&mut head)).await.unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, stream.read_exact(&mut head)).await.unwrap().unwrap();
         match &head[9..12] {
             b"200" => served += 1,
             b"503" => refused += 1,
@@ -181,14 +181,14 @@ async fn slow_clients_and_a_crowd_of_streams_cost_little() {
             zk.set(&format!("/nodepool/nodes/{number:010}"), Bytes::from(record), -1).await.unwrap();
         }
     }
-    assert_eq!(place.get("/ready").await.unwrap().0, 200);
+    assert_eq!(work_dir.get("/ready").await.unwrap().0, 200);
     let after = resident(&launcher);
     assert!(after < before + 450_000, "{before} kB, then {after} kB");
     // Who leaves makes room.
     drop(streams);
     drop(slow);
-    wait::until("room for another stream", PATIENCE, async || {
-        let mut stream = TcpStream::connect(("127.0.0.1", place.web_port.number)).await.unwrap();
+    wait::until("room for another stream", TIMEOUT, async || {
+        let mut stream = TcpStream::connect(("127.0.0.1", work_dir.web_port.number)).await.unwrap();
         stream.write_all(b"GET /api/stream HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         let mut head = [0; 15];
         stream.read_exact(&mut head).await.is_ok() && &head[9..12] == b"200"
@@ -197,7 +197,7 @@ async fn slow_clients_and_a_crowd_of_streams_cost_little() {
 }
 
 /// A web port whose figures are those of another version.
-async fn odd_neighbour() -> std::net::SocketAddr {
+async fn misbehaving_peer() -> std::net::SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let body = r#"{"launcher": "odd", "providers": [{"name": "incomplete", "extra": 1}], "extra": {}}"#;
@@ -213,27 +213,27 @@ async fn odd_neighbour() -> std::net::SocketAddr {
 }
 
 #[tokio::test]
-async fn providers_of_other_launchers_are_shown_or_said_to_be_missing() {
+async fn providers_of_peers_are_shown_or_reported_missing() {
     let section =
         |name: &str| format!("labels: [{{name: a}}]\nproviders: [{{name: {name}, driver: static, pools: []}}]\n");
-    let (place, coordinator, _launcher) = launcher(&section("here")).await;
-    let other = Place::new("");
+    let (work_dir, coordinator, _launcher) = launcher(&section("here")).await;
+    let other = WorkDir::new("");
     let servers = format!("zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\n", coordinator.port);
     other.configure(&(servers + &section("there")));
     let mut second = other.launcher(&["-f"]);
-    other.becomes_ready().await;
+    other.wait_until_ready().await;
     let zk = coordinator.session().await;
     let python = r#"{"hostname": "old", "state": "running", "kind": "launcher", "version": "11.0.0"}"#;
     zk.create("/nodepool/components/launcher/old0000000099", Bytes::from(python), CreateMode::Persistent)
         .await
         .unwrap();
     let figures = async || {
-        let (_, text) = place.get("/api/figures").await.unwrap();
+        let (_, text) = work_dir.get("/api/figures").await.unwrap();
         serde_json::from_str::<Value>(&text).unwrap()["launchers"].clone()
     };
     // What anybody could announce: nothing, a place of somebody else's, what listens nowhere, and one that answers oddly.
     let nowhere = support::real::ports::reserve();
-    let odd = odd_neighbour().await;
+    let odd = misbehaving_peer().await;
     let own = nix::unistd::gethostname().unwrap().into_string().unwrap();
     let announced = [
         ("elsewhere", "127.0.0.1:8005".to_owned()),
@@ -277,10 +277,10 @@ async fn providers_of_other_launchers_are_shown_or_said_to_be_missing() {
 
 #[tokio::test]
 async fn dumps_are_for_who_is_on_this_machine() {
-    let (place, _coordinator, _launcher) = launcher("labels: []\nproviders: []\n").await;
+    let (work_dir, _coordinator, _launcher) = launcher("labels: []\nproviders: []\n").await;
     let words = ["-c", "nodepool.yaml", "-o", "json", "dump", "--profile", "0.5"];
     let said =
-        tokio::process::Command::new(daemon::NODEPOOL).args(words).current_dir(place.home()).output().await.unwrap();
+        tokio::process::Command::new(daemon::NODEPOOL).args(words).current_dir(work_dir.home()).output().await.unwrap();
     let dump: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|_| panic!("{}", daemon::text(&said.stderr)));
     let actors: Vec<&str> =
         dump["actors"].as_array().unwrap().iter().filter_map(|view| view["actor"].as_str()).collect();
@@ -288,11 +288,11 @@ async fn dumps_are_for_who_is_on_this_machine() {
     assert!(dump["profile"].to_string().contains("Handlers by processor time"), "{dump}");
     let text = tokio::process::Command::new(daemon::NODEPOOL)
         .args(["-c", "nodepool.yaml", "dump"])
-        .current_dir(place.home())
+        .current_dir(work_dir.home())
         .output();
     assert!(daemon::text(&text.await.unwrap().stdout).starts_with(r#"{"actor":"CleanupWorker""#));
     let client = reqwest::Client::new();
-    let url = format!("http://127.0.0.1:{}/dump", place.web_port.number);
+    let url = format!("http://127.0.0.1:{}/dump", work_dir.web_port.number);
     for (name, value) in [
         ("x-forwarded-for", "192.0.2.1"),
         ("x-forwarded-host", "nodepool.example"),
@@ -314,7 +314,7 @@ async fn dumps_are_for_who_is_on_this_machine() {
     }
     // Two at a time are refused; one whose client went away ends when it would have.
     let begin = async || {
-        let mut stream = TcpStream::connect(("127.0.0.1", place.web_port.number)).await.unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", work_dir.web_port.number)).await.unwrap();
         stream.write_all(b"GET /dump?profile=3 HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
         stream
     };
@@ -339,22 +339,22 @@ async fn dumps_are_for_who_is_on_this_machine() {
 #[tokio::test]
 async fn nothing_secret_is_shown() {
     let secret = "hunter2-do-not-show";
-    let place = Place::new("");
-    let coordinator = Coordinator::start(&place.path("coordinator")).await;
+    let work_dir = WorkDir::new("");
+    let coordinator = Coordinator::start(&work_dir.path("coordinator")).await;
     let servers = format!("zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\n", coordinator.port);
-    place.write(
+    work_dir.write(
         "clouds.yaml",
         &format!("clouds: {{c: {{auth: {{auth_url: 'http://127.0.0.1:9/v3', username: u, password: {secret}, project_name: p}}}}}}\n"),
     );
-    place.configure(&format!(
+    work_dir.configure(&format!(
         "{servers}labels: [{{name: a}}, {{name: b}}]\ndiskimages: [{{name: i, env-vars: {{TOKEN: {secret}}}, metadata: {{x: {secret}}}}}]\n\
          providers:\n- {{name: one, driver: openstack, cloud: c, cloud-images: [{{name: x}}], pools: [{{name: main, labels: [{{name: a, cloud-image: x, min-ram: 1, userdata: {secret}, instance-properties: {{p: {secret}}}}}]}}]}}\n\
          - {{name: two, driver: fake, cloud: fake, cloud-images: [{{name: fake-image-id, username: z}}], pools: [{{name: main, labels: [{{name: b, cloud-image: fake-image-id, min-ram: 1, userdata: {secret}}}]}}]}}\n"
     ));
-    let mut command = place.command(daemon::LAUNCHER, &["-d", "-c", "nodepool.yaml"]);
-    command.env("OS_CLIENT_CONFIG_FILE", place.path("clouds.yaml"));
-    let launcher = place.start_command(command);
-    place.becomes_ready().await;
+    let mut command = work_dir.command(daemon::LAUNCHER, &["-d", "-c", "nodepool.yaml"]);
+    command.env("OS_CLIENT_CONFIG_FILE", work_dir.path("clouds.yaml"));
+    let launcher = work_dir.start_command(command);
+    work_dir.becomes_ready().await;
     let zk = coordinator.session().await;
     let pod = format!(
         r#"{{"state": "ready", "state_time": 1.0, "provider": "k8s", "type": ["a"], "connection_port": {{"token": "{secret}"}}}}"#

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::DateTime;
-use daemon::{Daemon, Place};
+use daemon::{Daemon, WorkDir};
 use nodepool_model::records::json;
 use nodepool_zk::client::{ConnectOptions, RealConnection, connect};
 use nodepool_zk::locks::lock::{self, Lock};
@@ -27,7 +27,7 @@ const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*
 struct WebReferenceHarness {
     zk: Arc<RealConnection>,
     client: reqwest::Client,
-    place: Place,
+    work_dir: WorkDir,
     python: ports::Port,
     _running: (Daemon, Nodepool),
     _zookeeper: Server,
@@ -53,13 +53,13 @@ impl WebReferenceHarness {
         let zk = connect(ConnectOptions::plain(host, port.parse().unwrap())).await.unwrap();
         fill(&zk).await;
         let rest = format!("{}labels: []\nproviders: []\n", reference::zookeeper_section(&zookeeper));
-        let (place, python) = (Place::new(&rest), ports::reserve());
+        let (work_dir, python) = (WorkDir::new(&rest), ports::reserve());
         let webapp = format!("webapp: {{port: {}, listen_address: 127.0.0.1}}\n", python.number);
-        let running = (place.launcher(&["-f"]), reference::launcher_with_web(&(webapp + &rest)));
+        let running = (work_dir.launcher(&["-f"]), reference::launcher_with_web(&(webapp + &rest)));
         let both = WebReferenceHarness {
             zk,
             client: reqwest::Client::new(),
-            place,
+            work_dir,
             python,
             _running: running,
             _zookeeper: zookeeper,
@@ -76,7 +76,7 @@ impl WebReferenceHarness {
 
     /// Ours first.
     fn ports(&self) -> [u16; 2] {
-        [self.place.web_port.number, self.python.number]
+        [self.work_dir.web_port.number, self.python.number]
     }
 
     async fn get(&self, port: u16, path: &str, headers: &[(&str, &str)]) -> (Answer, Option<String>) {
@@ -307,20 +307,21 @@ async fn lists_stay_while_zookeeper_is_away_and_readiness_tells() {
         return;
     }
     let mut zookeeper = Server::start(Options::default()).await;
-    let place = Place::new(&format!(
+    let work_dir = WorkDir::new(&format!(
         "zookeeper-servers: [{{host: 127.0.0.1, port: {}}}]\nlabels: []\nproviders: []\n",
         port_of(&zookeeper)
     ));
-    let _launcher = place.launcher(&["-f"]);
-    place.becomes_ready().await;
-    assert_eq!(place.get("/health/ready").await.unwrap().0, 200);
-    assert_eq!(place.get("/health/live").await.unwrap(), (200, r#"{"stuck_threads":[]}"#.to_owned()));
+    let _launcher = work_dir.launcher(&["-f"]);
+    work_dir.becomes_ready().await;
+    assert_eq!(work_dir.get("/health/ready").await.unwrap().0, 200);
+    assert_eq!(work_dir.get("/health/live").await.unwrap(), (200, r#"{"stuck_threads":[]}"#.to_owned()));
     zookeeper.stop().await;
-    wait::until("the loss to be noticed", PATIENCE, async || place.get("/health/ready").await.unwrap().0 == 503).await;
-    let (status, text) = place.get("/node-list").await.unwrap();
+    wait::until("the loss to be noticed", TIMEOUT, async || work_dir.get("/health/ready").await.unwrap().0 == 503)
+        .await;
+    let (status, text) = work_dir.get("/node-list").await.unwrap();
     assert!(status == 200 && text.contains("| Server ID |"), "{text}");
-    assert_eq!(place.get("/ready").await.unwrap().0, 200);
-    assert_eq!(place.get("/health/live").await.unwrap().0, 200);
+    assert_eq!(work_dir.get("/ready").await.unwrap().0, 200);
+    assert_eq!(work_dir.get("/health/live").await.unwrap().0, 200);
 }
 
 fn port_of(server: &Server) -> String {

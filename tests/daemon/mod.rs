@@ -22,18 +22,18 @@ pub const NODEPOOL: &str = env!("CARGO_BIN_EXE_nodepool");
 pub const SOON: Duration = Duration::from_secs(30);
 
 /// A directory with a configuration, and the programs started in it.
-pub struct Place {
+pub struct WorkDir {
     home: tempfile::TempDir,
     pub web_port: Port,
 }
 
-impl Place {
+impl WorkDir {
     /// `rest` follows the web port in the configuration.
     pub fn new(rest: &str) -> Self {
         let home = tempfile::Builder::new().prefix("nodepool-test-").tempdir().unwrap();
-        let place = Self { home, web_port: ports::reserve() };
-        place.configure(rest);
-        place
+        let work_dir = Self { home, web_port: ports::reserve() };
+        work_dir.configure(rest);
+        work_dir
     }
 
     pub fn configure(&self, rest: &str) {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use zookeeper_server::types::CreateMode;
 
-use crate::daemon::{Coordinator, LAUNCHER, Place, SOON};
+use crate::daemon::{Coordinator, LAUNCHER, PROCESS_TIMEOUT, SOON};
 use crate::support::wait;
 
 pub const EVENT: &str = "3b2f1a7c9d8e4f50a1b2c3d4e5f60718";
@@ -60,14 +60,14 @@ fn configuration(coordinator: &Coordinator, port: u16) -> String {
 /// Lives it with a launcher that has these flags and variables.
 pub async fn of_one_request(flags: &[&str], environment: &[(&str, &str)]) -> Life {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let place = Place::new("");
-    let coordinator = Coordinator::start(&place.path("store")).await;
-    place.configure(&configuration(&coordinator, server.local_addr().unwrap().port()));
+    let work_dir = WorkDir::new("");
+    let coordinator = Coordinator::start(&work_dir.path("store")).await;
+    work_dir.configure(&configuration(&coordinator, server.local_addr().unwrap().port()));
     let zk = coordinator.session().await;
-    let mut command = place.command(LAUNCHER, &[&["-c", "nodepool.yaml"], flags].concat());
+    let mut command = work_dir.command(LAUNCHER, &[&["-c", "nodepool.yaml"], flags].concat());
     command.envs(environment.iter().copied());
-    let mut launcher = place.start_command(command);
-    place.becomes_ready().await;
+    let mut launcher = work_dir.start_command(command);
+    work_dir.becomes_ready().await;
 
     for path in ["/nodepool", "/nodepool/requests"] {
         // It may be there already.
