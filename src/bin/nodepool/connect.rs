@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::args::Global;
-use crate::output::Screen;
+use crate::output::Output;
 
 const SYSTEM_CONFIG: &str = "/etc/nodepool/nodepool.yaml";
 /// What `nodepool standalone` writes into the directory where it was started.
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const LOGGER: &str = "nodepool.zk.ZooKeeperClient";
 
 /// The configuration file to use: the one named, the system's, or the one of a standalone server started here.
-pub fn config_path(global: &Global, screen: &mut Screen<'_>) -> anyhow::Result<PathBuf> {
+pub fn config_path(global: &Global, output: &mut Output<'_>) -> anyhow::Result<PathBuf> {
     if let Some(path) = &global.config {
         return Ok(path.clone());
     }
@@ -42,13 +42,13 @@ pub fn config_path(global: &Global, screen: &mut Screen<'_>) -> anyhow::Result<P
              \"nodepool standalone\" in this directory"
         );
     }
-    screen.note(format_args!("using {STANDALONE_CONFIG}"))?;
+    output.note(format_args!("using {STANDALONE_CONFIG}"))?;
     Ok(PathBuf::from(STANDALONE_CONFIG))
 }
 
 /// The configuration, with a warning per problem that does not keep us from using it.
-pub async fn config(global: &Global, screen: &mut Screen<'_>) -> anyhow::Result<Arc<Config>> {
-    let path = config_path(global, screen)?;
+pub async fn config(global: &Global, output: &mut Output<'_>) -> anyhow::Result<Arc<Config>> {
+    let path = config_path(global, output)?;
     match config_files::load(&Files::OnDisk, &path, global.secure.as_deref(), BUILT).await {
         Ok(loaded) => {
             debug!(target: "nodepool.NodePool", "configuration {} loaded", path.display());
@@ -60,7 +60,7 @@ pub async fn config(global: &Global, screen: &mut Screen<'_>) -> anyhow::Result<
         Err(error) => {
             // A single one is told by the error itself.
             for problem in error.problems.iter().filter(|_| error.problems.len() > 1) {
-                screen.note(problem)?;
+                output.note(problem)?;
             }
             Err(error.into())
         }

@@ -26,7 +26,7 @@ use commands::images::{self, alien, follow};
 use commands::request::{self, Holding};
 use commands::{admin, clouds, dump, generate, nodes, standalone, validate, watch, why};
 use interrupts::Interrupts;
-use output::Screen;
+use output::Output;
 
 /// For `standalone`, which launches (doc/decisions/0016-allocator.md).
 #[global_allocator]
@@ -55,14 +55,14 @@ fn start(global: Global, command: Command) -> u8 {
     // Not locked: a panic or the log must be able to write as well.
     let mut out = std::io::BufWriter::with_capacity(1 << 16, stdout);
     let mut notes = std::io::stderr();
-    let mut screen = Screen::new(global.output, &mut out, &mut notes);
-    let ended = work(global, command, &mut screen).and_then(|status| {
-        screen.flush()?;
+    let mut output = Output::new(global.output, &mut out, &mut notes);
+    let ended = work(global, command, &mut output).and_then(|status| {
+        output.flush()?;
         Ok(status)
     });
     match ended {
         Ok(status) => status,
-        Err(error) => fail(&error, &mut screen),
+        Err(error) => fail(&error, &mut output),
     }
 }
 
@@ -74,26 +74,26 @@ fn is_unread(error: &anyhow::Error) -> bool {
 }
 
 /// The message is the last line on stderr, whatever else there was to say.
-fn fail(error: &anyhow::Error, screen: &mut Screen<'_>) -> u8 {
+fn fail(error: &anyhow::Error, output: &mut Output<'_>) -> u8 {
     // Whoever read our output has seen enough.
     if is_unread(error) {
         return 1;
     }
     let message = format!("{error:#}");
-    let shown = screen.failure(json!({"outcome": "failed", "message": message})).and_then(|()| screen.flush());
+    let shown = output.failure(json!({"outcome": "failed", "message": message})).and_then(|()| output.flush());
     // A result that could not be shown is the more reason to say so; where that fails, there is nobody left to tell.
-    let _ = screen.note(format_args!("nodepool: error: {message}"));
+    let _ = output.note(format_args!("nodepool: error: {message}"));
     let _ = shown;
     1
 }
 
-fn work(global: Global, command: Command, screen: &mut Screen<'_>) -> anyhow::Result<u8> {
+fn work(global: Global, command: Command, output: &mut Output<'_>) -> anyhow::Result<u8> {
     if let Command::Made(made) = &command {
-        return generate::run(made, screen).map(|()| 0);
+        return generate::run(made, output).map(|()| 0);
     }
     let plan = log_plan(&global)?;
     for notice in &plan.notices {
-        screen.note(notice)?;
+        output.note(notice)?;
     }
     // What is logged to the terminal would be drawn over, and into, the view.
     let is_in_the_way =
@@ -102,7 +102,7 @@ fn work(global: Global, command: Command, screen: &mut Screen<'_>) -> anyhow::Re
         plan.install()?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let status = runtime.block_on(dispatch(global, command, screen));
+    let status = runtime.block_on(dispatch(global, command, output));
     runtime.shutdown_background();
     status
 }
@@ -116,23 +116,23 @@ fn log_plan(global: &Global) -> anyhow::Result<LogPlan> {
     }
 }
 
-async fn dispatch(global: Global, command: Command, screen: &mut Screen<'_>) -> anyhow::Result<u8> {
+async fn dispatch(global: Global, command: Command, output: &mut Output<'_>) -> anyhow::Result<u8> {
     if let Command::ConfigValidate = command {
-        let path = connect::config_path(&global, screen)?;
-        validate::config_validate(&path, screen).await?;
+        let path = connect::config_path(&global, output)?;
+        validate::config_validate(&path, output).await?;
         return Ok(0);
     }
-    let config = connect::config(&global, screen).await?;
+    let config = connect::config(&global, output).await?;
     if let Command::Dump { profile } = command {
-        return dump::dump(&config, screen, profile).await.map(|()| 0);
+        return dump::dump(&config, output, profile).await.map(|()| 0);
     }
     if let Command::Watch = command {
         // It outlives sessions.
-        return watch::watch(&config, screen, global.timeout).await;
+        return watch::watch(&config, output, global.timeout).await;
     }
     let session = connect::session(&config, global.timeout).await?;
     let zk: Zk = session.clone();
-    let status = with_session(&zk, &config, command, screen).await;
+    let status = with_session(&zk, &config, command, output).await;
     // What we hold goes at once with a session that is closed, and after a while with one that is left.
     session.close().await;
     status
@@ -142,54 +142,54 @@ async fn with_session(
     zk: &Zk,
     config: &Arc<nodepool_model::config::Config>,
     command: Command,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
 ) -> anyhow::Result<u8> {
     match command {
-        Command::List { detail: false } => nodes::list(zk.as_ref(), screen, nodes::Detail::Brief).await?,
-        Command::List { detail: true } => nodes::list(zk.as_ref(), screen, nodes::Detail::Full).await?,
-        Command::Info { provider } => admin::info(zk.as_ref(), config, screen, &provider.into()).await?,
+        Command::List { detail: false } => nodes::list(zk.as_ref(), output, nodes::Detail::Brief).await?,
+        Command::List { detail: true } => nodes::list(zk.as_ref(), output, nodes::Detail::Full).await?,
+        Command::Info { provider } => admin::info(zk.as_ref(), config, output, &provider.into()).await?,
         Command::AlienList { provider } => {
             let provider = provider.map(Into::into);
-            clouds::alien_list(zk.as_ref(), config, screen, provider.as_ref()).await?;
+            clouds::alien_list(zk.as_ref(), config, output, provider.as_ref()).await?;
         }
         Command::AlienImageList { provider } => {
             let provider = provider.map(Into::into);
-            alien::list(zk, config, screen, provider.as_ref()).await?;
+            alien::list(zk, config, output, provider.as_ref()).await?;
         }
-        Command::RequestList => admin::request_list(zk.as_ref(), screen).await?,
-        Command::Delete { now: false, id } => nodes::delete(zk, screen, &id.into()).await?,
-        Command::Delete { now: true, id } => nodes::delete_now(zk, config, screen, &id.into()).await?,
-        Command::Hold { id } => nodes::hold(zk, screen, &id.into()).await?,
+        Command::RequestList => admin::request_list(zk.as_ref(), output).await?,
+        Command::Delete { now: false, id } => nodes::delete(zk, output, &id.into()).await?,
+        Command::Delete { now: true, id } => nodes::delete_now(zk, config, output, &id.into()).await?,
+        Command::Hold { id } => nodes::hold(zk, output, &id.into()).await?,
         Command::Erase { force, provider } => {
             let confirmation = if force { admin::Confirmation::Forced } else { admin::Confirmation::Ask };
             let mut answers = std::io::stdin().lock();
-            admin::erase(zk.as_ref(), screen, &mut answers, &provider.into(), confirmation).await?;
+            admin::erase(zk.as_ref(), output, &mut answers, &provider.into(), confirmation).await?;
         }
-        Command::DibImageList => images::dib_image_list(zk, screen).await?,
-        Command::ImageList => images::image_list(zk, screen).await?,
-        Command::ImageStatus => images::image_status(zk, screen).await?,
+        Command::DibImageList => images::dib_image_list(zk, output).await?,
+        Command::ImageList => images::image_list(zk, output).await?,
+        Command::ImageStatus => images::image_status(zk, output).await?,
         Command::ImageBuild { wait: false, image, .. } => {
-            images::image_build(zk, config, screen, &image.into()).await?
+            images::image_build(zk, config, output, &image.into()).await?
         }
         Command::ImageBuild { wait: true, uploads, image } => {
             let until = if uploads { follow::Until::Uploaded } else { follow::Until::Built };
-            follow::image_build_and_wait(zk, config, screen, &image.into(), until).await?;
+            follow::image_build_and_wait(zk, config, output, &image.into(), until).await?;
         }
         Command::BuildLog { follow, image } => {
             let follow = if follow { follow::Follow::ToTheEnd } else { follow::Follow::AsFarAsItIs };
-            follow::build_log(zk, config, screen, &image.into(), follow).await?;
+            follow::build_log(zk, config, output, &image.into(), follow).await?;
         }
-        Command::ImagePause { image } => images::image_pause(zk, screen, &image.into()).await?,
-        Command::ImageUnpause { image } => images::image_unpause(zk, screen, &image.into()).await?,
-        Command::DibImageDelete { id } => images::dib_image_delete(zk, screen, &id).await?,
+        Command::ImagePause { image } => images::image_pause(zk, output, &image.into()).await?,
+        Command::ImageUnpause { image } => images::image_unpause(zk, output, &image.into()).await?,
+        Command::DibImageDelete { id } => images::dib_image_delete(zk, output, &id).await?,
         Command::ImageDelete { provider, image, build_id, upload_id } => {
             let (build, upload) = (build_id.into(), upload_id.into());
             let key = UploadKey { provider: provider.into(), image: image.into(), build, upload };
-            images::image_delete(zk, screen, &key).await?;
+            images::image_delete(zk, output, &key).await?;
         }
-        Command::ExportImageData { path } => images::export_image_data(zk, screen, &path).await?,
-        Command::ImportImageData { path } => images::import_image_data(zk, screen, &path).await?,
-        Command::Why { request } => why::why(zk, screen, &request.into()).await?,
+        Command::ExportImageData { path } => images::export_image_data(zk, output, &path).await?,
+        Command::ImportImageData { path } => images::import_image_data(zk, output, &path).await?,
+        Command::Why { request } => why::why(zk, output, &request.into()).await?,
         Command::Request(arguments) => {
             let mut interrupts = Interrupts::listen().context("cannot listen to signals")?;
             let holding = match std::io::stdin().is_terminal() {
@@ -197,7 +197,7 @@ async fn with_session(
                 false => Holding::Never,
             };
             let session_timeout = config.zookeeper.session_timeout.to_duration();
-            return request::request(zk, screen, &arguments, &mut interrupts, holding, session_timeout).await;
+            return request::request(zk, output, &arguments, &mut interrupts, holding, session_timeout).await;
         }
         // Answered before there was a session.
         Command::ConfigValidate | Command::Standalone(_) | Command::Dump { .. } | Command::Watch | Command::Made(_) => {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::args::Format;
 
 /// The result on one stream, remarks on another, so that a result can be piped whatever there is to remark.
-pub struct Screen<'a> {
+pub struct Output<'a> {
     pub format: Format,
     out: &'a mut dyn Write,
     notes: &'a mut dyn Write,
@@ -51,7 +51,7 @@ impl<R> Sheet<R> {
     }
 }
 
-impl<'a> Screen<'a> {
+impl<'a> Output<'a> {
     pub fn new(format: Format, out: &'a mut dyn Write, notes: &'a mut dyn Write) -> Self {
         Self { format, out, notes, has_outcome: false }
     }

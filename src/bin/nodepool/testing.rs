@@ -12,7 +12,7 @@ use serde_json::json;
 use zookeeper_server::types::CreateMode;
 
 use crate::args::Format;
-use crate::output::Screen;
+use crate::output::Output;
 
 pub struct World {
     pub server: MemoryZooKeeper,
@@ -68,9 +68,9 @@ impl World {
 }
 
 /// Runs a command and remembers what it said.
-pub async fn hear<T>(format: Format, command: impl AsyncFnOnce(&mut Screen<'_>) -> anyhow::Result<T>) -> Said {
+pub async fn hear<T>(format: Format, command: impl AsyncFnOnce(&mut Output<'_>) -> anyhow::Result<T>) -> Said {
     let (mut out, mut notes) = (Vec::new(), Vec::new());
-    let result = command(&mut Screen::new(format, &mut out, &mut notes)).await.err();
+    let result = command(&mut Output::new(format, &mut out, &mut notes)).await.err();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Said { out: text(out), notes: text(notes), result }
 }

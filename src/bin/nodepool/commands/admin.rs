@@ -13,44 +13,44 @@ use nodepool_zk::{Connection, paths};
 use serde_json::{Map, Value, json};
 
 use crate::commands::clouds;
-use crate::output::Screen;
+use crate::output::Output;
 
-pub async fn request_list(zk: &dyn Connection, screen: &mut Screen<'_>) -> anyhow::Result<()> {
+pub async fn request_list(zk: &dyn Connection, output: &mut Output<'_>) -> anyhow::Result<()> {
     let scan = scan::requests(zk).await?;
-    screen.note_unreadable(&scan.unreadable)?;
+    output.note_unreadable(&scan.unreadable)?;
     let row = |entry: scan::RequestEntry| RequestRow { id: entry.id, request: entry.stored.record };
     let rows: Vec<RequestRow> = scan.found.into_iter().map(row).collect();
-    Ok(screen.list(REQUEST_COLUMNS, &rows)?)
+    Ok(output.list(REQUEST_COLUMNS, &rows)?)
 }
 
 pub async fn info(
     zk: &dyn Connection,
     config: &Config,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
     provider: &ProviderName,
 ) -> anyhow::Result<()> {
-    let (builds, nodes) = data_of(zk, screen, provider).await?;
-    screen.say(format_args!("ZooKeeper data for provider {provider}\n"))?;
-    screen.say("Image data:")?;
+    let (builds, nodes) = data_of(zk, output, provider).await?;
+    output.say(format_args!("ZooKeeper data for provider {provider}\n"))?;
+    output.say("Image data:")?;
     let mut table = Table::new(["Image Name", "Build ID", "Upload IDs"]);
     for ProviderBuild { image, build, uploads } in &builds {
         let uploads: Vec<&str> = uploads.iter().map(|id| id.as_str()).collect();
         table.push([image.to_string(), build.to_string(), uploads.join(",")]);
     }
-    screen.say(table)?;
-    screen.say("\nNodes:")?;
+    output.say(table)?;
+    output.say("\nNodes:")?;
     let mut table = Table::new(["ID", "Server ID"]);
     for node in &nodes {
         table.push([node.id.to_string(), python_text(&node.stored.record.external_id)]);
     }
-    screen.say(table)?;
+    output.say(table)?;
     let outcome = if builds.is_empty() && nodes.is_empty() { "not found" } else { "found" };
     let mut shown = document(outcome, provider, &builds, &nodes);
     let used: Vec<_> = nodes.iter().map(|node| node.stored.record.clone()).collect();
-    if let Some(resources) = clouds::resources(config, screen, provider, &used).await? {
+    if let Some(resources) = clouds::resources(config, output, provider, &used).await? {
         shown["cloud"] = resources;
     }
-    Ok(screen.outcome(shown)?)
+    Ok(output.outcome(shown)?)
 }
 
 /// Whether `erase` may go on without an answer.
@@ -62,47 +62,47 @@ pub enum Confirmation {
 
 pub async fn erase(
     zk: &dyn Connection,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
     answers: &mut dyn BufRead,
     provider: &ProviderName,
     confirmation: Confirmation,
 ) -> anyhow::Result<()> {
-    let (builds, nodes) = data_of(zk, screen, provider).await?;
+    let (builds, nodes) = data_of(zk, output, provider).await?;
     if confirmation == Confirmation::Ask {
-        screen.ask("\nWARNING! This action is not reversible!\n")?;
-        screen.ask(&format!("Erase ZooKeeper data for provider {provider}? [N/y] "))?;
+        output.ask("\nWARNING! This action is not reversible!\n")?;
+        output.ask(&format!("Erase ZooKeeper data for provider {provider}? [N/y] "))?;
         let mut answer = String::new();
         if answers.read_line(&mut answer).context("cannot read the answer")? == 0 {
             // The question stands on its line without an end.
-            screen.ask("\n")?;
+            output.ask("\n")?;
             bail!("no answer on standard input, no data erased; --force erases without asking");
         }
         if !answer.trim_end_matches(['\r', '\n']).eq_ignore_ascii_case("y") {
-            screen.say("Aborting. No data erased.")?;
-            return Ok(screen.outcome(json!({"outcome": "aborted", "provider": provider}))?);
+            output.say("Aborting. No data erased.")?;
+            return Ok(output.outcome(json!({"outcome": "aborted", "provider": provider}))?);
         }
     }
-    screen.say(format_args!("Erasing build data for {provider}..."))?;
+    output.say(format_args!("Erasing build data for {provider}..."))?;
     for ProviderBuild { image, build, .. } in &builds {
         let path = paths::image_provider(image, build, provider);
         delete_tree::remove_tree(zk, &path).await.with_context(|| format!("cannot remove {path}"))?;
     }
-    screen.say(format_args!("Erasing node data for {provider}..."))?;
+    output.say(format_args!("Erasing node data for {provider}..."))?;
     for node in &nodes {
         let path = paths::node(&node.id);
         delete_tree::remove_tree(zk, &path).await.with_context(|| format!("cannot remove {path}"))?;
     }
-    Ok(screen.outcome(document("erased", provider, &builds, &nodes))?)
+    Ok(output.outcome(document("erased", provider, &builds, &nodes))?)
 }
 
 async fn data_of(
     zk: &dyn Connection,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
     provider: &ProviderName,
 ) -> anyhow::Result<(Vec<ProviderBuild>, Vec<NodeEntry>)> {
     let builds = scan::builds_of_provider(zk, provider).await?;
     let mut scan = scan::nodes(zk).await?;
-    screen.note_unreadable(&scan.unreadable)?;
+    output.note_unreadable(&scan.unreadable)?;
     scan.found.retain(|node| node.stored.record.provider.as_ref() == Some(provider));
     Ok((builds, scan.found))
 }

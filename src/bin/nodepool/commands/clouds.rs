@@ -20,7 +20,7 @@ use nodepool_zk::tools::scan;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::output::Screen;
+use crate::output::Output;
 
 /// A command is not worth a longer wait for a cloud that does not answer.
 const CLOUD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -60,14 +60,14 @@ pub async fn delete(section: &Arc<ProviderConfig>, id: ExternalId) -> anyhow::Re
 /// cloud cannot be asked.
 pub async fn resources(
     config: &Config,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
     provider: &ProviderName,
     used: &[Arc<Node>],
 ) -> anyhow::Result<Option<Value>> {
     let Some(section) = config.providers.get(provider).filter(|section| section.driver != "static") else {
         return match config.out_of_service.get(provider) {
             Some(reason) => {
-                screen.note(format_args!("provider {provider} is out of service: {reason}"))?;
+                output.note(format_args!("provider {provider} is out of service: {reason}"))?;
                 Ok(Some(json!({"out_of_service": reason})))
             }
             None => Ok(None),
@@ -76,7 +76,7 @@ pub async fn resources(
     let facts = match refresh(section).await {
         Ok(facts) => facts,
         Err(error) => {
-            screen.note(format_args!("the cloud of provider {provider} cannot be asked: {error:#}"))?;
+            output.note(format_args!("the cloud of provider {provider} cannot be asked: {error:#}"))?;
             return Ok(Some(json!({"error": format!("{error:#}")})));
         }
     };
@@ -89,7 +89,7 @@ pub async fn resources(
             own.add(&facts.need(pool, label).recorded(false));
         }
     }
-    show(screen, &facts, &own)
+    show(output, &facts, &own)
 }
 
 async fn refresh(section: &Arc<ProviderConfig>) -> anyhow::Result<Arc<Facts>> {
@@ -97,7 +97,7 @@ async fn refresh(section: &Arc<ProviderConfig>) -> anyhow::Result<Arc<Facts>> {
     in_time(provider.refresh(), CLOUD_TIMEOUT).await
 }
 
-fn show(screen: &mut Screen<'_>, facts: &Facts, own: &Amounts) -> anyhow::Result<Option<Value>> {
+fn show(output: &mut Output<'_>, facts: &Facts, own: &Amounts) -> anyhow::Result<Option<Value>> {
     let mut names: Vec<&str> = facts.limits.names().chain(facts.unmanaged.names()).chain(own.names()).collect();
     names.sort_unstable();
     names.dedup();
@@ -114,8 +114,8 @@ fn show(screen: &mut Screen<'_>, facts: &Facts, own: &Amounts) -> anyhow::Result
             json!({"limit": shown(limit), "nodes": nodes, "others": others, "free": shown(free)}),
         );
     }
-    screen.say("\nResources:")?;
-    screen.say(table)?;
+    output.say("\nResources:")?;
+    output.say(table)?;
     let mut table = Table::new(["Pool", "Label", "Trouble"]);
     let mut troubles = Vec::new();
     for (pool, labels) in facts.launching.iter().flat_map(|launching| &launching.labels) {
@@ -127,8 +127,8 @@ fn show(screen: &mut Screen<'_>, facts: &Facts, own: &Amounts) -> anyhow::Result
         }
     }
     if !troubles.is_empty() {
-        screen.say("\nLabels out of service:")?;
-        screen.say(table)?;
+        output.say("\nLabels out of service:")?;
+        output.say(table)?;
     }
     Ok(Some(json!({"resources": resources, "labels_out_of_service": troubles})))
 }
@@ -138,7 +138,7 @@ fn show(screen: &mut Screen<'_>, facts: &Facts, own: &Amounts) -> anyhow::Result
 pub async fn alien_list(
     zk: &dyn Connection,
     config: &Config,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
     wanted: Option<&ProviderName>,
 ) -> anyhow::Result<()> {
     if let Some(name) = wanted
@@ -155,14 +155,14 @@ pub async fn alien_list(
             continue;
         }
         if section.driver == "fake" {
-            screen.note(format_args!("the cloud of provider {name} is in the memory of its launcher"))?;
+            output.note(format_args!("the cloud of provider {name} is in the memory of its launcher"))?;
             continue;
         }
         // As in the list of alien images: one cloud that does not answer hides no other.
         let (suspects, unused) = match look(zk, section).await {
             Ok(found) => found,
             Err(error) => {
-                screen.note(format_args!("WARNING: cannot list the instances of {name}: {error:#}"))?;
+                output.note(format_args!("WARNING: cannot list the instances of {name}: {error:#}"))?;
                 continue;
             }
         };
@@ -175,7 +175,7 @@ pub async fn alien_list(
             ..Tidied::default()
         });
         for (what, error) in std::mem::take(&mut unused.failed) {
-            screen.note(format_args!("WARNING: cannot look for what nobody uses in {name} ({what}): {error}"))?;
+            output.note(format_args!("WARNING: cannot look for what nobody uses in {name} ({what}): {error}"))?;
         }
         for (what, id) in unused.unused.into_iter().flat_map(|(what, ids)| ids.into_iter().map(move |id| (what, id))) {
             let why = why_unused(what);
@@ -183,12 +183,12 @@ pub async fn alien_list(
             found.push(json!({"provider": name, "what": what, "id": id, "why": why}));
         }
     }
-    screen.say(instances)?;
+    output.say(instances)?;
     if found.iter().any(|one| one.get("what").is_some()) {
-        screen.say("\nIn use by nobody:")?;
-        screen.say(others)?;
+        output.say("\nIn use by nobody:")?;
+        output.say(others)?;
     }
-    Ok(screen.outcome(json!(found))?)
+    Ok(output.outcome(json!(found))?)
 }
 
 /// Instances that are nobody's, and what bears no mark and nobody uses.

@@ -7,12 +7,12 @@ use anyhow::{Context, bail};
 use nodepool_model::config::Config;
 use serde_json::Value;
 
-use crate::output::Screen;
+use crate::output::Output;
 
 /// Beside the time of a profile.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-pub async fn dump(config: &Config, screen: &mut Screen<'_>, profile: Option<Duration>) -> anyhow::Result<()> {
+pub async fn dump(config: &Config, output: &mut Output<'_>, profile: Option<Duration>) -> anyhow::Result<()> {
     let url = address(config, profile);
     let limit = DEADLINE + profile.unwrap_or_default();
     let client = reqwest::Client::builder().timeout(limit).tls_built_in_root_certs(false).no_proxy().build()?;
@@ -28,12 +28,12 @@ pub async fn dump(config: &Config, screen: &mut Screen<'_>, profile: Option<Dura
         bail!("{url} answers {status}: {}", document["error"].as_str().unwrap_or("without a reason"));
     }
     for actor in document["actors"].as_array().into_iter().flatten() {
-        screen.say(actor)?;
+        output.say(actor)?;
     }
     for line in document["profile"].as_array().into_iter().flatten() {
-        screen.say(line.as_str().unwrap_or_default())?;
+        output.say(line.as_str().unwrap_or_default())?;
     }
-    Ok(screen.outcome(document)?)
+    Ok(output.outcome(document)?)
 }
 
 /// By loopback, or by the one address that it listens on: the launcher tells whoever comes from this machine.

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::args::{Arguments, Format, Made, Program};
 use crate::man_pages;
-use crate::output::Screen;
+use crate::output::Output;
 
 impl Program {
     pub fn name(self) -> &'static str {
@@ -39,22 +39,22 @@ impl Program {
 }
 
 /// The schema is JSON for people as well; the others are texts, which programs get as parts of an object.
-pub fn run(made: &Made, screen: &mut Screen<'_>) -> anyhow::Result<()> {
+pub fn run(made: &Made, output: &mut Output<'_>) -> anyhow::Result<()> {
     match made {
         Made::Completions { shell, program } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut program.command(), program.name(), &mut script);
             let script = String::from_utf8(script).context("a script for a shell is not text")?;
-            screen.text(&script)?;
-            screen.outcome(json!({"shell": shell.to_string(), "program": program.name(), "script": script}))?;
+            output.text(&script)?;
+            output.outcome(json!({"shell": shell.to_string(), "program": program.name(), "script": script}))?;
         }
         Made::Man { directory } => {
             let pages = man_pages::write(directory)?;
-            screen.outcome(json!({"outcome": "written", "directory": directory, "pages": pages}))?;
+            output.outcome(json!({"outcome": "written", "directory": directory, "pages": pages}))?;
         }
-        Made::ConfigSchema => match screen.format {
-            Format::Table => screen.text(&format!("{:#}\n", json_schema::of_configuration()))?,
-            Format::Json => screen.outcome(json_schema::of_configuration())?,
+        Made::ConfigSchema => match output.format {
+            Format::Table => output.text(&format!("{:#}\n", json_schema::of_configuration()))?,
+            Format::Json => output.outcome(json_schema::of_configuration())?,
         },
     }
     Ok(())

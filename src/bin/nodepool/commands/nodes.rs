@@ -20,7 +20,7 @@ use serde_json::json;
 use zookeeper_server::types::{Op, ZkError};
 
 use crate::commands::clouds;
-use crate::output::{Screen, Sheet};
+use crate::output::{Output, Sheet};
 
 /// How long an operator waits for somebody else's lock.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
@@ -42,25 +42,25 @@ impl Detail {
     }
 }
 
-pub async fn list(zk: &dyn Connection, screen: &mut Screen<'_>, detail: Detail) -> anyhow::Result<()> {
+pub async fn list(zk: &dyn Connection, output: &mut Output<'_>, detail: Detail) -> anyhow::Result<()> {
     let now = clock::now();
-    let mut sheet = Sheet::new(screen.format, detail.columns());
+    let mut sheet = Sheet::new(output.format, detail.columns());
     let unreadable = scan::each_node(zk, |entry| sheet.push(&row(entry, now))).await?;
-    screen.note_unreadable(&unreadable)?;
-    Ok(screen.show(sheet)?)
+    output.note_unreadable(&unreadable)?;
+    Ok(output.show(sheet)?)
 }
 
-pub async fn hold(zk: &Zk, screen: &mut Screen<'_>, id: &NodeId) -> anyhow::Result<()> {
-    change_state(zk, screen, id, NodeState::Hold, "held").await
+pub async fn hold(zk: &Zk, output: &mut Output<'_>, id: &NodeId) -> anyhow::Result<()> {
+    change_state(zk, output, id, NodeState::Hold, "held").await
 }
 
-pub async fn delete(zk: &Zk, screen: &mut Screen<'_>, id: &NodeId) -> anyhow::Result<()> {
-    change_state(zk, screen, id, NodeState::Deleting, "deleting").await
+pub async fn delete(zk: &Zk, output: &mut Output<'_>, id: &NodeId) -> anyhow::Result<()> {
+    change_state(zk, output, id, NodeState::Deleting, "deleting").await
 }
 
 /// Deletes a node without its launcher. What a driver has to do for that is done here; a static host needs nothing.
-pub async fn delete_now(zk: &Zk, config: &Config, screen: &mut Screen<'_>, id: &NodeId) -> anyhow::Result<()> {
-    let Some((node, lock)) = find_and_lock(zk, screen, id).await? else { return Ok(()) };
+pub async fn delete_now(zk: &Zk, config: &Config, output: &mut Output<'_>, id: &NodeId) -> anyhow::Result<()> {
+    let Some((node, lock)) = find_and_lock(zk, output, id).await? else { return Ok(()) };
     let done = match deleter(config, node.stored.record.provider.as_ref()) {
         Deleter::Here => remove(zk.as_ref(), id, &lock).await.map(|()| Deletion::Done),
         Deleter::Cloud(section) => remove_with_instance(zk.as_ref(), &section, node, &lock).await,
@@ -74,14 +74,14 @@ pub async fn delete_now(zk: &Zk, config: &Config, screen: &mut Screen<'_>, id: &
     match &done {
         // The lock went with the node.
         Ok(Deletion::Done) => lock.spent(),
-        _ => give_back(lock, screen).await?,
+        _ => give_back(lock, output).await?,
     }
     match done? {
-        Deletion::Done => show(zk.as_ref(), screen, id, "deleted").await,
-        Deletion::Gone => not_found(screen, id),
+        Deletion::Done => show(zk.as_ref(), output, id, "deleted").await,
+        Deletion::Gone => not_found(output, id),
         Deletion::Undefined(message) => {
-            screen.say(&message)?;
-            Ok(screen.outcome(json!({"outcome": "provider not defined", "id": id, "message": message}))?)
+            output.say(&message)?;
+            Ok(output.outcome(json!({"outcome": "provider not defined", "id": id, "message": message}))?)
         }
     }
 }
@@ -141,17 +141,17 @@ async fn remove_with_instance(
 
 async fn change_state(
     zk: &Zk,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
     id: &NodeId,
     state: NodeState,
     outcome: &str,
 ) -> anyhow::Result<()> {
-    let Some((node, lock)) = find_and_lock(zk, screen, id).await? else { return Ok(()) };
+    let Some((node, lock)) = find_and_lock(zk, output, id).await? else { return Ok(()) };
     let written = write_state(zk.as_ref(), node, state, &lock).await;
-    give_back(lock, screen).await?;
+    give_back(lock, output).await?;
     match written? {
-        Written::Done => show(zk.as_ref(), screen, id, outcome).await,
-        Written::Gone => not_found(screen, id),
+        Written::Done => show(zk.as_ref(), output, id, outcome).await,
+        Written::Gone => not_found(output, id),
     }
 }
 
@@ -208,10 +208,10 @@ async fn remove(zk: &dyn Connection, id: &NodeId, lock: &Lock) -> anyhow::Result
 }
 
 /// The node as it is under the lock; or the answer that there is none has been given.
-async fn find_and_lock(zk: &Zk, screen: &mut Screen<'_>, id: &NodeId) -> anyhow::Result<Option<(NodeEntry, Lock)>> {
+async fn find_and_lock(zk: &Zk, output: &mut Output<'_>, id: &NodeId) -> anyhow::Result<Option<(NodeEntry, Lock)>> {
     // Locking first would recreate the znode of a node that is gone.
     if !is_path_element(id.as_str()) || read(zk.as_ref(), id).await?.is_none() {
-        not_found(screen, id)?;
+        not_found(output, id)?;
         return Ok(None);
     }
     let path = paths::node_lock(id);
@@ -219,7 +219,7 @@ async fn find_and_lock(zk: &Zk, screen: &mut Screen<'_>, id: &NodeId) -> anyhow:
         Ok(Some(lock)) => lock,
         Ok(None) => bail!("Timeout trying to acquire lock {path}"),
         Err(ZkError::NoNode) => {
-            not_found(screen, id)?;
+            not_found(output, id)?;
             return Ok(None);
         }
         Err(error) => return Err(error).with_context(|| format!("cannot lock {path}")),
@@ -227,22 +227,22 @@ async fn find_and_lock(zk: &Zk, screen: &mut Screen<'_>, id: &NodeId) -> anyhow:
     match read(zk.as_ref(), id).await {
         Ok(Some(node)) => Ok(Some((node, lock))),
         Ok(None) => {
-            give_back(lock, screen).await?;
-            not_found(screen, id)?;
+            give_back(lock, output).await?;
+            not_found(output, id)?;
             Ok(None)
         }
         Err(error) => {
-            give_back(lock, screen).await?;
+            give_back(lock, output).await?;
             Err(error)
         }
     }
 }
 
 /// A lock that cannot be given back goes with our session, and what was done under it stays done.
-async fn give_back(lock: Lock, screen: &mut Screen<'_>) -> anyhow::Result<()> {
+async fn give_back(lock: Lock, output: &mut Output<'_>) -> anyhow::Result<()> {
     let directory = lock.directory().to_owned();
     if let Err(error) = lock.release().await {
-        screen.note(format_args!("WARNING the lock {directory} is given back only with the session: {error}"))?;
+        output.note(format_args!("WARNING the lock {directory} is given back only with the session: {error}"))?;
     }
     Ok(())
 }
@@ -261,17 +261,17 @@ async fn read(zk: &dyn Connection, id: &NodeId) -> anyhow::Result<Option<NodeEnt
 }
 
 /// The list with this one node, or without any if it is gone.
-async fn show(zk: &dyn Connection, screen: &mut Screen<'_>, id: &NodeId, outcome: &str) -> anyhow::Result<()> {
+async fn show(zk: &dyn Connection, output: &mut Output<'_>, id: &NodeId, outcome: &str) -> anyhow::Result<()> {
     let rows: Vec<NodeRow> = read(zk, id).await?.into_iter().map(|entry| row(entry, clock::now())).collect();
     let columns = Detail::Brief.columns();
-    screen.say(list::table(columns, &rows))?;
-    Ok(screen.outcome(json!({"outcome": outcome, "id": id, "nodes": Objects(NODE_COLUMNS, &rows)}))?)
+    output.say(list::table(columns, &rows))?;
+    Ok(output.outcome(json!({"outcome": outcome, "id": id, "nodes": Objects(NODE_COLUMNS, &rows)}))?)
 }
 
-fn not_found(screen: &mut Screen<'_>, id: &NodeId) -> anyhow::Result<()> {
+fn not_found(output: &mut Output<'_>, id: &NodeId) -> anyhow::Result<()> {
     let message = format!("Node id {id} not found");
-    screen.say(&message)?;
-    Ok(screen.outcome(json!({"outcome": "not found", "id": id, "message": message}))?)
+    output.say(&message)?;
+    Ok(output.outcome(json!({"outcome": "not found", "id": id, "message": message}))?)
 }
 
 fn row(entry: NodeEntry, now: Timestamp) -> NodeRow {

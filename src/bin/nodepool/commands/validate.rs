@@ -10,12 +10,12 @@ use python_yaml::diagnostics::{Problem, Severity};
 use serde_json::json;
 use tracing::{error, info, warn};
 
-use crate::output::Screen;
+use crate::output::Output;
 
 /// Scripts look for this logger's lines.
 const LOGGER: &str = "nodepool.cmd.config_validator";
 
-pub async fn config_validate(path: &Path, screen: &mut Screen<'_>) -> anyhow::Result<()> {
+pub async fn config_validate(path: &Path, output: &mut Output<'_>) -> anyhow::Result<()> {
     info!(target: LOGGER, "validating {}", path.display());
     let problems = config_files::validate(path, BUILT).await;
     for problem in &problems {
@@ -29,7 +29,7 @@ pub async fn config_validate(path: &Path, screen: &mut Screen<'_>) -> anyhow::Re
     let errors = found.iter().filter(|problem| problem.is_error()).count();
     let outcome = if errors == 0 { "valid" } else { "invalid" };
     let list: Vec<_> = found.into_iter().map(document).collect();
-    screen.outcome(json!({"outcome": outcome, "file": path.display().to_string(), "problems": list}))?;
+    output.outcome(json!({"outcome": outcome, "file": path.display().to_string(), "problems": list}))?;
     if errors > 0 {
         bail!("{} is not valid: {errors} error{}", path.display(), if errors == 1 { "" } else { "s" });
     }

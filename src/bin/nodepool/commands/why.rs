@@ -14,7 +14,7 @@ use nodepool_zk::tools::scan;
 use nodepool_zk::{Connection, Zk};
 use serde_json::{Value, json};
 
-use crate::output::Screen;
+use crate::output::Output;
 
 /// A launcher that needs longer is as good as none.
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -23,7 +23,7 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
 const LONGEST_ANSWER: usize = 1 << 20;
 const AT_A_TIME: usize = 16;
 
-pub async fn why(zk: &Zk, screen: &mut Screen<'_>, id: &RequestId) -> anyhow::Result<()> {
+pub async fn why(zk: &Zk, output: &mut Output<'_>, id: &RequestId) -> anyhow::Result<()> {
     let found = match crate::commands::nodes::is_path_element(id.as_str()) {
         true => scan::request(zk.as_ref(), id).await?,
         false => None,
@@ -31,8 +31,8 @@ pub async fn why(zk: &Zk, screen: &mut Screen<'_>, id: &RequestId) -> anyhow::Re
     match found {
         None => {
             let message = format!("Request {id} not found");
-            screen.say(&message)?;
-            Ok(screen.outcome(json!({"outcome": "not found", "request": id, "message": message}))?)
+            output.say(&message)?;
+            Ok(output.outcome(json!({"outcome": "not found", "request": id, "message": message}))?)
         }
         Some(Err(unreadable)) => {
             anyhow::bail!("{} cannot be read: {}", unreadable.path, unreadable.reason)
@@ -40,9 +40,9 @@ pub async fn why(zk: &Zk, screen: &mut Screen<'_>, id: &RequestId) -> anyhow::Re
         Some(Ok(entry)) => {
             let explanation = explain(zk, id, &entry.stored.record).await?;
             for sentence in explanation.sentences() {
-                screen.say(sentence)?;
+                output.say(sentence)?;
             }
-            Ok(screen.outcome(explanation.document())?)
+            Ok(output.outcome(explanation.document())?)
         }
     }
 }
@@ -264,7 +264,7 @@ mod tests {
     }
 
     async fn said(world: &World, format: Format, id: &str) -> Said {
-        hear(format, async |screen| why(&world.zk, screen, &id.into()).await).await
+        hear(format, async |output| why(&world.zk, output, &id.into()).await).await
     }
 
     /// A launcher's web port that answers every question with the same, and the first line of the first question.

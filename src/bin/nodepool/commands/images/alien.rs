@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::commands::images::follow_uploads;
 use crate::commands::{clouds, images};
-use crate::output::Screen;
+use crate::output::Output;
 
 /// A cloud may have many images, in many pages.
 const LIST_TIMEOUT: Duration = Duration::from_secs(120);
@@ -27,7 +27,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(120);
 pub async fn list(
     zk: &Zk,
     config: &Config,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
     wanted: Option<&ProviderName>,
 ) -> anyhow::Result<()> {
     let mut table = Table::new(["Provider", "Name", "Image ID"]);
@@ -44,12 +44,12 @@ pub async fn list(
                     found.push(json!({"provider": name, "name": image.name, "image_id": image.id}));
                 }
             }
-            Err(error) => screen.note(format_args!("WARNING: Exception listing alien images for {name}: {error:#}"))?,
+            Err(error) => output.note(format_args!("WARNING: Exception listing alien images for {name}: {error:#}"))?,
         }
     }
-    images::note_unreadable(screen, unreadable)?;
-    screen.say(table)?;
-    Ok(screen.outcome(json!(found))?)
+    images::note_unreadable(output, unreadable)?;
+    output.say(table)?;
+    Ok(output.outcome(json!(found))?)
 }
 
 /// Images that are nobody's, and the records that cannot be read, with the reasons.

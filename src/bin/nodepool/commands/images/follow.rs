@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 
 use crate::commands::images;
 use crate::commands::images::follow_uploads;
-use crate::output::Screen;
+use crate::output::Output;
 
 /// Between two looks at a log that is being written.
 const LOOK: Duration = Duration::from_millis(200);
@@ -37,7 +37,7 @@ pub enum Until {
 pub async fn image_build_and_wait(
     zk: &Zk,
     config: &Config,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
     image: &ImageName,
     until: Until,
 ) -> anyhow::Result<()> {
@@ -48,24 +48,24 @@ pub async fn image_build_and_wait(
     let mut waiting = Waiting { image: image.clone(), before, begun: BTreeSet::new(), told_pause: false };
     loop {
         let snapshot = snapshots.latest_and_mark_seen();
-        if let Some((build, builder)) = waiting.look(snapshot.images.image(image), screen)? {
+        if let Some((build, builder)) = waiting.look(snapshot.images.image(image), output)? {
             let key = BuildKey::new(image, &build);
             let id = key.file_name();
-            screen.say(format_args!("{id} is ready"))?;
+            output.say(format_args!("{id} is ready"))?;
             let mut done = json!({"outcome": "ready", "image": image, "id": id, "builder": builder});
             if until == Until::Uploaded {
                 let takers = follow_uploads::takers(config, image);
-                done["uploads"] = follow_uploads::wait(zk, &mirror, screen, &key, takers).await?.into();
+                done["uploads"] = follow_uploads::wait(zk, &mirror, output, &key, takers).await?.into();
             }
-            return Ok(screen.outcome(done)?);
+            return Ok(output.outcome(done)?);
         }
         if !waiting.is_under_way(zk, snapshot.images.image(image)).await? {
             bail!("the request for a build of {image} is gone, and there is no build");
         }
-        screen.flush()?;
+        output.flush()?;
         snapshots.changed().await.context("the ZooKeeper session is over; the build goes on without us")?;
         if !snapshots.latest().connected {
-            screen.note("the connection to ZooKeeper is lost, waiting for it")?;
+            output.note("the connection to ZooKeeper is lost, waiting for it")?;
         }
     }
 }
@@ -92,11 +92,11 @@ impl Waiting {
     fn look(
         &mut self,
         image: Option<&Image>,
-        screen: &mut Screen<'_>,
+        output: &mut Output<'_>,
     ) -> anyhow::Result<Option<(BuildId, Option<String>)>> {
         let Some(image) = image else { return Ok(None) };
         if image.paused && !std::mem::replace(&mut self.told_pause, true) {
-            screen.note(format_args!("{0} is paused: its build begins after `image-unpause {0}`", self.image))?;
+            output.note(format_args!("{0} is paused: its build begins after `image-unpause {0}`", self.image))?;
         }
         let new: Vec<(&BuildId, &Stored<ImageBuild>)> =
             image.builds.iter().filter(|(id, _)| !self.before.contains(*id)).collect();
@@ -105,7 +105,7 @@ impl Waiting {
             let name = BuildKey::new(&self.image, id).file_name();
             let builder = build.builder.as_deref().unwrap_or("an unknown builder");
             if self.begun.insert((*id).clone()) {
-                screen.say(format_args!("{name} has been begun by {builder}"))?;
+                output.say(format_args!("{name} has been begun by {builder}"))?;
             }
             match build.state {
                 BuildState::Ready => return Ok(Some(((*id).clone(), build.builder.clone()))),
@@ -144,13 +144,13 @@ pub enum Follow {
 pub async fn build_log(
     zk: &Zk,
     config: &Config,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
     image: &ImageName,
     follow: Follow,
 ) -> anyhow::Result<()> {
     let Some((key, build)) = newest(zk, image).await? else {
-        screen.say(format_args!("No build of {image} found"))?;
-        return Ok(screen.outcome(json!({"outcome": "not found", "image": image}))?);
+        output.say(format_args!("No build of {image} found"))?;
+        return Ok(output.outcome(json!({"outcome": "not found", "image": image}))?);
     };
     let path = config.log_dir_of_builds().join(format!("{}.log", key.file_name()));
     let mut file = match File::open(&path) {
@@ -164,8 +164,8 @@ pub async fn build_log(
     let mut lines = Lines::default();
     let mut state = build.state;
     loop {
-        lines.read_on(&mut file, screen).with_context(|| format!("cannot read {}", path.display()))?;
-        screen.flush()?;
+        lines.read_on(&mut file, output).with_context(|| format!("cannot read {}", path.display()))?;
+        output.flush()?;
         if follow == Follow::AsFarAsItIs || state != BuildState::Building {
             break;
         }
@@ -173,8 +173,8 @@ pub async fn build_log(
         // What is written before the end is recorded is read after it.
         state = state_of(zk, &key).await?;
     }
-    lines.end(screen)?;
-    Ok(screen.outcome(
+    lines.end(output)?;
+    Ok(output.outcome(
         json!({"outcome": state.as_str(), "image": image, "id": key.file_name(), "log": path.display().to_string()}),
     )?)
 }
@@ -203,7 +203,7 @@ struct Lines {
 }
 
 impl Lines {
-    fn read_on(&mut self, file: &mut File, screen: &mut Screen<'_>) -> anyhow::Result<()> {
+    fn read_on(&mut self, file: &mut File, output: &mut Output<'_>) -> anyhow::Result<()> {
         let mut piece = [0; 1 << 16];
         loop {
             let read = file.read(&mut piece)?;
@@ -213,14 +213,14 @@ impl Lines {
             self.rest.extend_from_slice(&piece[..read]);
             while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
-                screen.say(String::from_utf8_lossy(&line[..end]))?;
+                output.say(String::from_utf8_lossy(&line[..end]))?;
             }
         }
     }
 
-    fn end(&mut self, screen: &mut Screen<'_>) -> anyhow::Result<()> {
+    fn end(&mut self, output: &mut Output<'_>) -> anyhow::Result<()> {
         if !self.rest.is_empty() {
-            screen.say(String::from_utf8_lossy(&std::mem::take(&mut self.rest)))?;
+            output.say(String::from_utf8_lossy(&std::mem::take(&mut self.rest)))?;
         }
         Ok(())
     }
@@ -257,8 +257,8 @@ mod tests {
             let world = World::new();
             build(&world, "b1", "ready").await;
             let config = config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]").await;
-            let waiting = hear(Format::Table, async |screen| {
-                image_build_and_wait(&world.zk, &config, screen, &"debian".into(), Until::Built).await
+            let waiting = hear(Format::Table, async |output| {
+                image_build_and_wait(&world.zk, &config, output, &"debian".into(), Until::Built).await
             });
             let building = async {
                 asked(&world).await;
@@ -287,8 +287,8 @@ mod tests {
             // The next write is then that of who asks.
             drop(Mirror::of_images(world.zk.clone(), &Handle::current()).await.unwrap());
             let before = world.server.last_zxid();
-            let waiting = hear(Format::Table, async |screen| {
-                image_build_and_wait(&world.zk, &config, screen, &"debian".into(), Until::Built).await
+            let waiting = hear(Format::Table, async |output| {
+                image_build_and_wait(&world.zk, &config, output, &"debian".into(), Until::Built).await
             });
             let building = async {
                 // Also one who asks in vain counts.
@@ -312,8 +312,8 @@ mod tests {
         let world = World::new();
         build(&world, "b1", "ready").await;
         let config = config("zookeeper-servers: [{host: localhost}]\ndiskimages: [{name: debian}]").await;
-        let waiting = hear(Format::Table, async |screen| {
-            image_build_and_wait(&world.zk, &config, screen, &"debian".into(), Until::Built).await
+        let waiting = hear(Format::Table, async |output| {
+            image_build_and_wait(&world.zk, &config, output, &"debian".into(), Until::Built).await
         });
         let taking_back = async {
             asked(&world).await;
@@ -329,7 +329,7 @@ mod tests {
         let text = format!("zookeeper-servers: [{{host: localhost}}]\nbuild-log-dir: {}", folder.path().display());
         let config = config(&text).await;
         let log = async |follow: Follow| {
-            hear(Format::Table, async |screen| build_log(&world.zk, &config, screen, &"debian".into(), follow).await)
+            hear(Format::Table, async |output| build_log(&world.zk, &config, output, &"debian".into(), follow).await)
                 .await
         };
         assert_eq!(log(Follow::AsFarAsItIs).await.out, "No build of debian found\n");

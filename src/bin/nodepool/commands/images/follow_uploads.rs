@@ -19,7 +19,7 @@ use python_yaml::tree::YamlNode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::output::Screen;
+use crate::output::Output;
 
 /// Between two looks at how far the uploads are; builders tell it every second.
 const LOOK: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ pub fn diskimages(section: &ProviderConfig) -> impl Iterator<Item = (ImageName, 
 pub async fn wait(
     zk: &Zk,
     mirror: &Mirror,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
     build: &BuildKey,
     takers: BTreeSet<ProviderName>,
 ) -> anyhow::Result<Vec<Value>> {
@@ -66,7 +66,7 @@ pub async fn wait(
         match (newest(&snapshot.images, &build.image), before) {
             (Some((newest, time)), _) if newest == build => since = Some(time),
             (Some((newest, time)), Some(before)) if time > before => {
-                screen.say(format_args!("{} has taken the place of {}", newest.file_name(), build.file_name()))?;
+                output.say(format_args!("{} has taken the place of {}", newest.file_name(), build.file_name()))?;
                 (build, missing, since) = (newest, takers.clone(), Some(time));
                 done.clear();
             }
@@ -80,11 +80,11 @@ pub async fn wait(
                     UploadState::Ready => {
                         missing.remove(&provider);
                         bars.iter().for_each(|bars| bars.finish(&provider));
-                        screen.say(format_args!("{} is uploaded to {provider} as {id}", build.file_name()))?;
+                        output.say(format_args!("{} is uploaded to {provider} as {id}", build.file_name()))?;
                         done.push(json!({"provider": provider, "upload_id": upload, "external_id": id}));
                     }
                     UploadState::Failed if failed.insert((provider.clone(), upload.clone())) => {
-                        screen.note(format_args!("upload {upload} to {provider} has failed; it is tried again"))?;
+                        output.note(format_args!("upload {upload} to {provider} has failed; it is tried again"))?;
                     }
                     UploadState::Uploading | UploadState::Failed | UploadState::Deleting => {}
                 }
@@ -93,7 +93,7 @@ pub async fn wait(
         if missing.is_empty() {
             return Ok(done);
         }
-        screen.flush()?;
+        output.flush()?;
         if let Some(bars) = &bars {
             for provider in &missing {
                 if let Some(progress) = progress(zk, &build, provider).await {
@@ -186,8 +186,8 @@ mod tests {
         world.put(&upload("0000000001"), failed).await;
         let mirror = Mirror::of_images(world.zk.clone(), &Handle::current()).await.unwrap();
         let build = BuildKey { image: "debian".into(), build: "b1".into() };
-        let waiting = hear(Format::Table, async |screen| {
-            wait(&world.zk, &mirror, screen, &build, BTreeSet::from(["one".into()])).await.map(drop)
+        let waiting = hear(Format::Table, async |output| {
+            wait(&world.zk, &mirror, output, &build, BTreeSet::from(["one".into()])).await.map(drop)
         });
         let ready = json!({"state": "ready", "state_time": 3.0, "external_id": "image-7"}).to_string();
         let uploading = async { world.put(&upload("0000000002"), ready).await };
@@ -202,8 +202,8 @@ mod tests {
         world.put(BUILD, json!({"state": "ready", "state_time": 1.0}).to_string()).await;
         let mirror = Mirror::of_images(world.zk.clone(), &Handle::current()).await.unwrap();
         let build = BuildKey { image: "debian".into(), build: "b1".into() };
-        let waiting = hear(Format::Table, async |screen| {
-            wait(&world.zk, &mirror, screen, &build, BTreeSet::from(["one".into()])).await.map(drop)
+        let waiting = hear(Format::Table, async |output| {
+            wait(&world.zk, &mirror, output, &build, BTreeSet::from(["one".into()])).await.map(drop)
         });
         let newer = "/nodepool/images/debian/builds/b2";
         let building = async {

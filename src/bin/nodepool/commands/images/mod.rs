@@ -26,40 +26,40 @@ use zookeeper_server::types::{CreateMode, ZkError};
 
 use crate::args::Format;
 use crate::commands::nodes::is_path_element;
-use crate::output::Screen;
+use crate::output::Output;
 
-pub async fn dib_image_list(zk: &Zk, screen: &mut Screen<'_>) -> anyhow::Result<()> {
-    let images = read(zk, screen).await?;
-    let rows = image_status::builds(&images, ages(screen));
-    Ok(screen.list(BUILD_COLUMNS, &rows)?)
+pub async fn dib_image_list(zk: &Zk, output: &mut Output<'_>) -> anyhow::Result<()> {
+    let images = read(zk, output).await?;
+    let rows = image_status::builds(&images, ages(output));
+    Ok(output.list(BUILD_COLUMNS, &rows)?)
 }
 
-pub async fn image_list(zk: &Zk, screen: &mut Screen<'_>) -> anyhow::Result<()> {
-    let images = read(zk, screen).await?;
-    let rows = image_status::uploads(&images, ages(screen));
-    Ok(screen.list(UPLOAD_COLUMNS, &rows)?)
+pub async fn image_list(zk: &Zk, output: &mut Output<'_>) -> anyhow::Result<()> {
+    let images = read(zk, output).await?;
+    let rows = image_status::uploads(&images, ages(output));
+    Ok(output.list(UPLOAD_COLUMNS, &rows)?)
 }
 
-pub async fn image_status(zk: &Zk, screen: &mut Screen<'_>) -> anyhow::Result<()> {
-    let images = read(zk, screen).await?;
-    let rows = image_status::images(&images, ages(screen));
-    Ok(screen.list(IMAGE_COLUMNS, &rows)?)
+pub async fn image_status(zk: &Zk, output: &mut Output<'_>) -> anyhow::Result<()> {
+    let images = read(zk, output).await?;
+    let rows = image_status::images(&images, ages(output));
+    Ok(output.list(IMAGE_COLUMNS, &rows)?)
 }
 
-async fn read(zk: &Zk, screen: &mut Screen<'_>) -> anyhow::Result<Images> {
+async fn read(zk: &Zk, output: &mut Output<'_>) -> anyhow::Result<Images> {
     let (images, unreadable) = transfer::images(zk).await?;
-    note_unreadable(screen, unreadable)?;
+    note_unreadable(output, unreadable)?;
     Ok(images)
 }
 
-pub fn note_unreadable(screen: &mut Screen<'_>, unreadable: BTreeMap<String, String>) -> anyhow::Result<()> {
+pub fn note_unreadable(output: &mut Output<'_>, unreadable: BTreeMap<String, String>) -> anyhow::Result<()> {
     for (path, reason) in unreadable {
-        screen.note(format_args!("WARNING {path} is skipped, it cannot be read: {reason}"))?;
+        output.note(format_args!("WARNING {path} is skipped, it cannot be read: {reason}"))?;
     }
     Ok(())
 }
 
-fn ages(screen: &Screen<'_>) -> Ages {
+fn ages(screen: &Output<'_>) -> Ages {
     match screen.format {
         Format::Table => Ages::Until(clock::now()),
         Format::Json => Ages::Since,
@@ -67,9 +67,9 @@ fn ages(screen: &Screen<'_>) -> Ages {
 }
 
 /// Asks for a build; asking twice is asking once.
-pub async fn image_build(zk: &Zk, config: &Config, screen: &mut Screen<'_>, image: &ImageName) -> anyhow::Result<()> {
+pub async fn image_build(zk: &Zk, config: &Config, output: &mut Output<'_>, image: &ImageName) -> anyhow::Result<()> {
     ask_for_build(zk, config, image).await?;
-    Ok(screen.outcome(json!({"outcome": "requested", "image": image}))?)
+    Ok(output.outcome(json!({"outcome": "requested", "image": image}))?)
 }
 
 pub async fn ask_for_build(zk: &Zk, config: &Config, image: &ImageName) -> anyhow::Result<()> {
@@ -91,7 +91,7 @@ fn expect_name(image: &ImageName) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub async fn image_pause(zk: &Zk, screen: &mut Screen<'_>, image: &ImageName) -> anyhow::Result<()> {
+pub async fn image_pause(zk: &Zk, output: &mut Output<'_>, image: &ImageName) -> anyhow::Result<()> {
     expect_name(image)?;
     match zk.create(&paths::image_pause(image), Bytes::new(), CreateMode::Persistent).await {
         Ok(_) | Err(ZkError::NodeExists) => {}
@@ -100,40 +100,40 @@ pub async fn image_pause(zk: &Zk, screen: &mut Screen<'_>, image: &ImageName) ->
         }
         Err(error) => return Err(error.into()),
     }
-    Ok(screen.outcome(json!({"outcome": "paused", "image": image}))?)
+    Ok(output.outcome(json!({"outcome": "paused", "image": image}))?)
 }
 
-pub async fn image_unpause(zk: &Zk, screen: &mut Screen<'_>, image: &ImageName) -> anyhow::Result<()> {
+pub async fn image_unpause(zk: &Zk, output: &mut Output<'_>, image: &ImageName) -> anyhow::Result<()> {
     expect_name(image)?;
     match zk.delete(&paths::image_pause(image), -1).await {
         Ok(()) | Err(ZkError::NoNode) => {}
         Err(error) => return Err(error.into()),
     }
-    Ok(screen.outcome(json!({"outcome": "unpaused", "image": image}))?)
+    Ok(output.outcome(json!({"outcome": "unpaused", "image": image}))?)
 }
 
-pub async fn dib_image_delete(zk: &Zk, screen: &mut Screen<'_>, id: &str) -> anyhow::Result<()> {
+pub async fn dib_image_delete(zk: &Zk, output: &mut Output<'_>, id: &str) -> anyhow::Result<()> {
     let Some((image, build)) = id.rsplit_once('-') else {
         bail!("{id} is no id of a build: one is IMAGE-BUILD, as dib-image-list shows it");
     };
     let key = BuildKey { image: ImageName::from(image), build: BuildId::from(build) };
     let missing = format!("Build {id} not found");
     if ![image, build].into_iter().all(is_path_element) {
-        return refuse(screen, id, "not found", &missing);
+        return refuse(output, id, "not found", &missing);
     }
     let path = paths::image_build(&key.image, &key.build);
     let words = Words { missing: &missing, busy: "Cannot delete a build in progress" };
-    change(zk, screen, &path, id, words, |record| record["state"] == BuildState::Building.as_str()).await
+    change(zk, output, &path, id, words, |record| record["state"] == BuildState::Building.as_str()).await
 }
 
-pub async fn image_delete(zk: &Zk, screen: &mut Screen<'_>, key: &UploadKey) -> anyhow::Result<()> {
+pub async fn image_delete(zk: &Zk, output: &mut Output<'_>, key: &UploadKey) -> anyhow::Result<()> {
     let words = Words { missing: "Image upload not found", busy: "Cannot delete because image upload in progress" };
     let names = [key.provider.as_str(), key.image.as_str(), key.build.as_str(), key.upload.as_str()];
     if !names.into_iter().all(is_path_element) {
-        return refuse(screen, key.upload.as_str(), "not found", words.missing);
+        return refuse(output, key.upload.as_str(), "not found", words.missing);
     }
     let path = paths::image_upload(key);
-    change(zk, screen, &path, key.upload.as_str(), words, |record| record["state"] == json!(UploadState::Uploading))
+    change(zk, output, &path, key.upload.as_str(), words, |record| record["state"] == json!(UploadState::Uploading))
         .await
 }
 
@@ -146,7 +146,7 @@ struct Words<'a> {
 /// Marks a record to be deleted. Others write it at the same time, so it is done on the version that was looked at.
 async fn change(
     zk: &Zk,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
     path: &str,
     id: &str,
     words: Words<'_>,
@@ -154,47 +154,47 @@ async fn change(
 ) -> anyhow::Result<()> {
     loop {
         let (data, stat) = match zk.get(path).await {
-            Err(ZkError::NoNode) => return refuse(screen, id, "not found", words.missing),
+            Err(ZkError::NoNode) => return refuse(output, id, "not found", words.missing),
             answer => answer?,
         };
         if data.is_empty() {
-            return refuse(screen, id, "not found", words.missing);
+            return refuse(output, id, "not found", words.missing);
         }
         let mut record: Value =
             json::from_bytes(&data).with_context(|| format!("the record at {path} cannot be read"))?;
         if is_busy(&record) {
-            return refuse(screen, id, "busy", words.busy);
+            return refuse(output, id, "busy", words.busy);
         }
         let Some(fields) = record.as_object_mut() else { bail!("the record at {path} is no JSON object") };
         fields.insert("state".to_owned(), json!("deleting"));
         fields.insert("state_time".to_owned(), json!(clock::now()));
         match zk.set(path, Bytes::from(json::to_bytes(&record)), stat.version).await {
-            Ok(_) => return Ok(screen.outcome(json!({"outcome": "deleting", "id": id}))?),
+            Ok(_) => return Ok(output.outcome(json!({"outcome": "deleting", "id": id}))?),
             Err(ZkError::BadVersion) => {}
-            Err(ZkError::NoNode) => return refuse(screen, id, "not found", words.missing),
+            Err(ZkError::NoNode) => return refuse(output, id, "not found", words.missing),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-fn refuse(screen: &mut Screen<'_>, id: &str, outcome: &str, message: &str) -> anyhow::Result<()> {
-    screen.say(message)?;
-    Ok(screen.outcome(json!({"outcome": outcome, "id": id, "message": message}))?)
+fn refuse(output: &mut Output<'_>, id: &str, outcome: &str, message: &str) -> anyhow::Result<()> {
+    output.say(message)?;
+    Ok(output.outcome(json!({"outcome": outcome, "id": id, "message": message}))?)
 }
 
-pub async fn export_image_data(zk: &Zk, screen: &mut Screen<'_>, path: &Path) -> anyhow::Result<()> {
+pub async fn export_image_data(zk: &Zk, output: &mut Output<'_>, path: &Path) -> anyhow::Result<()> {
     let (data, unreadable) = transfer::export(zk).await?;
-    note_unreadable(screen, unreadable)?;
+    note_unreadable(output, unreadable)?;
     let (count, shown) = (data.len(), path.display());
     if data.is_empty() && export::holds_records(path).with_context(|| format!("cannot read {shown}"))? {
         bail!("ZooKeeper holds nothing of images, and {shown} is an export that does; it is left as it is");
     }
     let text = String::from_utf8(json::to_bytes(&Value::Object(data))).context("the data is no text")?;
     export::write(path, &text).with_context(|| format!("cannot write {shown}"))?;
-    Ok(screen.outcome(json!({"outcome": "exported", "path": path.display().to_string(), "records": count}))?)
+    Ok(output.outcome(json!({"outcome": "exported", "path": path.display().to_string(), "records": count}))?)
 }
 
-pub async fn import_image_data(zk: &Zk, screen: &mut Screen<'_>, path: &Path) -> anyhow::Result<()> {
+pub async fn import_image_data(zk: &Zk, output: &mut Output<'_>, path: &Path) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let odd = |what: String| format!("{} is no file that export-image-data has written: {what}", path.display());
     let document: Value = match serde_json::from_str(&text) {
@@ -206,7 +206,7 @@ pub async fn import_image_data(zk: &Zk, screen: &mut Screen<'_>, path: &Path) ->
         Err(error) => bail!(odd(format!("{error}; nothing was imported"))),
     };
     transfer::import(zk, &entries).await.context("the import broke off; it can be run again")?;
-    Ok(screen.outcome(json!({"outcome": "imported", "path": path.display().to_string(), "records": entries.len()}))?)
+    Ok(output.outcome(json!({"outcome": "imported", "path": path.display().to_string(), "records": entries.len()}))?)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use self::inventory::Credentials;
 use crate::args::RequestArguments;
 use crate::commands::why;
 use crate::interrupts::{Interrupt, Interrupts};
-use crate::output::Screen;
+use crate::output::Output;
 use crate::session_watch;
 
 /// A request that takes longer than this is worth a word.
@@ -42,14 +42,14 @@ pub enum Holding {
 /// Returns the status to exit with.
 pub async fn request(
     zk: &Zk,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
     arguments: &RequestArguments,
     interrupts: &mut Interrupts,
     holding: Holding,
     session_timeout: Duration,
 ) -> anyhow::Result<u8> {
     let mut consumer = Consumer::new(zk.clone());
-    let result = serve(zk, &mut consumer, screen, arguments, interrupts, holding, session_timeout).await;
+    let result = serve(zk, &mut consumer, output, arguments, interrupts, holding, session_timeout).await;
     let given_back = tokio::select! {
         returned = tokio::time::timeout(GIVE_BACK, consumer.give_back()) => match returned {
             Ok(returned) => returned,
@@ -59,7 +59,7 @@ pub async fn request(
     };
     if let Err(error) = given_back {
         // What is left goes with our session, which ends with us.
-        screen.note(format_args!(
+        output.note(format_args!(
             "WARNING not everything was given back in order, the launchers do the rest: {error:#}"
         ))?;
     }
@@ -69,7 +69,7 @@ pub async fn request(
 async fn serve(
     zk: &Zk,
     consumer: &mut Consumer,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
     arguments: &RequestArguments,
     interrupts: &mut Interrupts,
     holding: Holding,
@@ -81,15 +81,15 @@ async fn serve(
     };
     let id = tokio::select! {
         biased;
-        interrupt = interrupts.next() => return interrupted(screen, interrupt),
+        interrupt = interrupts.next() => return interrupted(output, interrupt),
         error = lost() => return Err(error),
         asked = async { consumer.ask(&order(arguments)).await } => asked?,
     };
     let mut ended = tokio::select! {
         biased;
-        interrupt = interrupts.next() => return interrupted(screen, interrupt),
+        interrupt = interrupts.next() => return interrupted(output, interrupt),
         error = lost() => return Err(error),
-        ended = wait(zk, consumer, screen, arguments, &id) => ended?,
+        ended = wait(zk, consumer, output, arguments, &id) => ended?,
     };
     if ended.is_none() {
         // It may have been served in the very moment.
@@ -97,9 +97,9 @@ async fn serve(
     }
     let fulfilled = match ended {
         Some(Ended::Fulfilled(request)) => request,
-        Some(Ended::Failed(request)) => return failed(zk, screen, &id, &request).await,
+        Some(Ended::Failed(request)) => return failed(zk, output, &id, &request).await,
         Some(Ended::Gone) => bail!("the request {id} was removed by somebody else"),
-        None => return late(zk, screen, arguments, &id).await,
+        None => return late(zk, output, arguments, &id).await,
     };
     let taken = async {
         consumer.accept(&fulfilled).await?;
@@ -107,21 +107,21 @@ async fn serve(
     };
     tokio::select! {
         biased;
-        interrupt = interrupts.next() => return interrupted(screen, interrupt),
+        interrupt = interrupts.next() => return interrupted(output, interrupt),
         error = lost() => return Err(error),
         taken = taken => taken?,
     }
     if arguments.command.is_empty() {
-        show(consumer, screen, &id)?;
-        hold(zk, consumer, screen, interrupts, holding, session_timeout).await
+        show(consumer, output, &id)?;
+        hold(zk, consumer, output, interrupts, holding, session_timeout).await
     } else {
         let lost = session_watch::lost(zk, session_timeout);
-        run::run(lost, consumer.nodes(), &arguments.command, interrupts, screen).await
+        run::run(lost, consumer.nodes(), &arguments.command, interrupts, output).await
     }
 }
 
-fn interrupted(screen: &mut Screen<'_>, interrupt: Interrupt) -> anyhow::Result<u8> {
-    screen.outcome(json!({"outcome": "interrupted"}))?;
+fn interrupted(output: &mut Output<'_>, interrupt: Interrupt) -> anyhow::Result<u8> {
+    output.outcome(json!({"outcome": "interrupted"}))?;
     Ok(interrupt.status())
 }
 
@@ -140,7 +140,7 @@ fn order(arguments: &RequestArguments) -> Order {
 async fn wait(
     zk: &Zk,
     consumer: &Consumer,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
     arguments: &RequestArguments,
     id: &RequestId,
 ) -> anyhow::Result<Option<Ended>> {
@@ -157,7 +157,7 @@ async fn wait(
         () = &mut limit => return Ok(None),
         () = tokio::time::sleep(NOTICE_DELAY) => {}
     }
-    screen.note(format_args!("waiting for request {id}; \"nodepool why {id}\" explains"))?;
+    output.note(format_args!("waiting for request {id}; \"nodepool why {id}\" explains"))?;
     // A remark that cannot be made is no reason to stop waiting.
     let missing = tokio::select! {
         ended = &mut ended => return ended.map(Some),
@@ -165,7 +165,7 @@ async fn wait(
         missing = not_offered(zk, arguments) => missing.unwrap_or_default(),
     };
     if !missing.is_empty() {
-        screen.note(format_args!("WARNING no launcher offers the label {}", in_words(&missing)))?;
+        output.note(format_args!("WARNING no launcher offers the label {}", in_words(&missing)))?;
     }
     tokio::select! {
         ended = ended => ended.map(Some),
@@ -181,17 +181,17 @@ async fn not_offered(zk: &Zk, arguments: &RequestArguments) -> anyhow::Result<Ve
     Ok(missing.into_iter().map(|label| label.as_str().into()).collect())
 }
 
-async fn failed(zk: &Zk, screen: &mut Screen<'_>, id: &RequestId, request: &NodeRequest) -> anyhow::Result<u8> {
+async fn failed(zk: &Zk, output: &mut Output<'_>, id: &RequestId, request: &NodeRequest) -> anyhow::Result<u8> {
     let explained = why::explain(zk, id, request).await?;
     for line in explained.sentences() {
-        screen.note(line)?;
+        output.note(line)?;
     }
     let message = format!("the request {id} failed");
-    screen.outcome(json!({"outcome": "failed", "message": message, "request": id, "why": explained.document()}))?;
+    output.outcome(json!({"outcome": "failed", "message": message, "request": id, "why": explained.document()}))?;
     bail!(message)
 }
 
-async fn late(zk: &Zk, screen: &mut Screen<'_>, arguments: &RequestArguments, id: &RequestId) -> anyhow::Result<u8> {
+async fn late(zk: &Zk, output: &mut Output<'_>, arguments: &RequestArguments, id: &RequestId) -> anyhow::Result<u8> {
     let waited = arguments.wait.unwrap_or_default().as_secs_f64();
     let message = format!("the request {id} was not fulfilled within {waited} s");
     let mut document = json!({"outcome": "not fulfilled in time", "message": message, "request": id});
@@ -203,26 +203,26 @@ async fn late(zk: &Zk, screen: &mut Screen<'_>, arguments: &RequestArguments, id
     let explained: Option<anyhow::Result<_>> = tokio::time::timeout(LAST_WORDS, explaining).await.ok();
     if let Some(Ok(Some(explained))) = explained {
         for line in explained.sentences() {
-            screen.note(line)?;
+            output.note(line)?;
         }
         document["why"] = explained.document();
     }
-    screen.outcome(document)?;
+    output.outcome(document)?;
     bail!(message)
 }
 
-fn show(consumer: &Consumer, screen: &mut Screen<'_>, id: &RequestId) -> anyhow::Result<()> {
+fn show(consumer: &Consumer, output: &mut Output<'_>, id: &RequestId) -> anyhow::Result<()> {
     let nodes: Vec<Value> =
         consumer.nodes().iter().map(|node| inventory::describe(node, Credentials::Hidden)).collect();
-    screen.say(list::table(inventory::COLUMNS, &nodes))?;
-    screen.outcome(json!({"outcome": "fulfilled", "request": id, "nodes": nodes}))?;
-    Ok(screen.flush()?)
+    output.say(list::table(inventory::COLUMNS, &nodes))?;
+    output.outcome(json!({"outcome": "fulfilled", "request": id, "nodes": nodes}))?;
+    Ok(output.flush()?)
 }
 
 async fn hold(
     zk: &Zk,
     consumer: &Consumer,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
     interrupts: &mut Interrupts,
     holding: Holding,
     session_timeout: Duration,
@@ -233,19 +233,19 @@ async fn hold(
     };
     let Holding::Until(input) = holding else {
         let hint = "standard input is no terminal and there is no command to run";
-        screen.note(format_args!("giving {count} back at once: {hint} (\"-- COMMAND\")"))?;
+        output.note(format_args!("giving {count} back at once: {hint} (\"-- COMMAND\")"))?;
         return Ok(0);
     };
-    screen.note(format_args!("holding {count}; press Enter to give {count} back"))?;
+    output.note(format_args!("holding {count}; press Enter to give {count} back"))?;
     tokio::select! {
         () = input => {}
         // The ordinary end of holding, so it is no failure.
-        _ = interrupts.next() => screen.note("")?,
+        _ = interrupts.next() => output.note("")?,
         () = session_watch::lost(zk, session_timeout) => {
             bail!("the ZooKeeper session is over, or may be soon, and with it the claim to {count}");
         }
     }
-    screen.note(format_args!("giving {count} back"))?;
+    output.note(format_args!("giving {count} back"))?;
     Ok(0)
 }
 
@@ -279,8 +279,8 @@ mod tests {
         let arguments = arguments(line);
         let zk = world.other();
         let mut status = 1;
-        let command = hear(Format::Json, async |screen| {
-            status = request(&zk, screen, &arguments, interrupts, holding, Duration::from_secs(10)).await?;
+        let command = hear(Format::Json, async |output| {
+            status = request(&zk, output, &arguments, interrupts, holding, Duration::from_secs(10)).await?;
             Ok(())
         });
         let (said, ()) = futures::join!(command, meanwhile);

@@ -18,7 +18,7 @@ use tokio::process::{Child, Command};
 use crate::commands::request::consumer::HeldNode;
 use crate::commands::request::inventory::{self, Credentials};
 use crate::interrupts::{Interrupt, Interrupts};
-use crate::output::Screen;
+use crate::output::Output;
 
 /// How long a command may take to end after it was asked to, before it is killed.
 const GRACE: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ pub async fn run(
     nodes: &[HeldNode],
     command: &[OsString],
     interrupts: &mut Interrupts,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
 ) -> anyhow::Result<u8> {
     let files = Files::write(nodes)?;
     let (program, arguments) = command.split_first().context("there is no command to run")?;
@@ -88,12 +88,12 @@ pub async fn run(
             // The statuses that shells give.
             let status = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
             let message = format!("cannot run {}: {error}", Path::new(program).display());
-            screen.outcome(json!({"outcome": "failed", "message": message}))?;
-            screen.note(format_args!("nodepool: {message}"))?;
+            output.outcome(json!({"outcome": "failed", "message": message}))?;
+            output.note(format_args!("nodepool: {message}"))?;
             return Ok(status);
         }
     };
-    attend(lost, child, interrupts, screen).await
+    attend(lost, child, interrupts, output).await
 }
 
 /// Where we are killed, the nodes go to others, and the command must not go on with them.
@@ -109,7 +109,7 @@ async fn attend(
     lost: impl Future<Output = ()>,
     mut child: Child,
     interrupts: &mut Interrupts,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
 ) -> anyhow::Result<u8> {
     let mut has_lost = false;
     let told = tokio::select! {
@@ -117,12 +117,12 @@ async fn attend(
         interrupt = interrupts.next() => ask_to_end(&child, interrupt),
         () = lost => {
             let why = "the ZooKeeper session is over, or may be soon, and with it the claim to the nodes";
-            screen.note(format_args!("WARNING {why}; ending the command"))?;
+            output.note(format_args!("WARNING {why}; ending the command"))?;
             has_lost = true;
             ask_to_end(&child, Interrupt::Terminated)
         }
     };
-    let ended = end(child, told, interrupts, screen).await?;
+    let ended = end(child, told, interrupts, output).await?;
     if has_lost && ended == 0 {
         bail!("the nodes were lost while the command ran");
     }
@@ -142,7 +142,7 @@ async fn end(
     mut child: Child,
     mut told: Told,
     interrupts: &mut Interrupts,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
 ) -> anyhow::Result<u8> {
     let (half, deadline) = (tokio::time::sleep(GRACE / 2), tokio::time::sleep(GRACE));
     tokio::pin!(half, deadline);
@@ -153,7 +153,7 @@ async fn end(
             // It may have been somebody else, who meant us alone.
             () = &mut half, if told == Told::ByTerminal => told = ask_to_end(&child, Interrupt::Terminated),
             () = &mut deadline => {
-                screen.note(format_args!("WARNING the command did not end within {} s, killing it", GRACE.as_secs()))?;
+                output.note(format_args!("WARNING the command did not end within {} s, killing it", GRACE.as_secs()))?;
                 child.start_kill()?;
                 return Ok(status(child.wait().await?));
             }

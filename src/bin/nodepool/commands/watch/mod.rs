@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::args::Format;
 use crate::interrupts::Interrupts;
-use crate::output::Screen;
+use crate::output::Output;
 use changes::Changes;
 use snapshot_source::Source;
 use terminal::Terminal;
@@ -37,15 +37,15 @@ pub fn is_live(format: Format) -> bool {
 }
 
 /// Returns the status to exit with.
-pub async fn watch(config: &Arc<Config>, screen: &mut Screen<'_>, limit: Option<Duration>) -> anyhow::Result<u8> {
+pub async fn watch(config: &Arc<Config>, output: &mut Output<'_>, limit: Option<Duration>) -> anyhow::Result<u8> {
     let mut interrupts = Interrupts::listen().context("cannot listen to signals")?;
     let mut source = tokio::select! {
         source = Source::open(config.clone(), limit) => source?,
         interrupt = interrupts.next() => return Ok(interrupt.status()),
     };
-    let ended = match is_live(screen.format) {
+    let ended = match is_live(output.format) {
         true => show(&mut source.snapshots, &mut interrupts).await,
-        false => print(&mut source.snapshots, &mut interrupts, screen).await,
+        false => print(&mut source.snapshots, &mut interrupts, output).await,
     };
     source.close().await;
     ended
@@ -55,16 +55,16 @@ pub async fn watch(config: &Arc<Config>, screen: &mut Screen<'_>, limit: Option<
 async fn print(
     snapshots: &mut watch::Receiver<Arc<Snapshot>>,
     interrupts: &mut Interrupts,
-    screen: &mut Screen<'_>,
+    output: &mut Output<'_>,
 ) -> anyhow::Result<u8> {
     let mut changes = Changes::default();
     let mut unread = nobody_reads();
     loop {
         let snapshot = snapshots.borrow_and_update().clone();
         for document in changes.since_last(&snapshot, clock::now()) {
-            screen.line(&document)?;
+            output.line(&document)?;
         }
-        screen.flush()?;
+        output.flush()?;
         let next = Instant::now() + BETWEEN_LOOKS;
         tokio::select! {
             changed = snapshots.changed() => changed.context("nobody looks at ZooKeeper any more")?,
