@@ -112,7 +112,7 @@ impl PoolHarness {
         let taken_up = self.step(Event::Wake);
         let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
         let others = self.built.snapshot.node_count() * 10;
-        for (number, record) in claim.build.iter().enumerate() {
+        for (number, record) in claim.create.iter().enumerate() {
             let id = node_id(&(others + number + 1).to_string());
             self.built
                 .snapshot
@@ -131,7 +131,7 @@ impl PoolHarness {
     fn extend(&mut self) -> Arc<LaunchOrder> {
         self.built.now = self.built.now + Seconds(5.0);
         let effects = self.step(Event::Clock);
-        let [Effect::Extend { reuse, build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
+        let [Effect::Extend { reuse, create: build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
         assert_eq!((reuse.len(), build.len()), (0, 1));
         let another = node_id(&format!("{}", self.built.snapshot.nodes().count() + 20));
         let stored = Stored { record: Arc::new(build[0].clone()), version: 0, mzxid: 2, mtime_ms: 0 };
@@ -250,7 +250,7 @@ fn a_request_whose_new_node_is_removed_before_it_begins_is_given_back() {
     let taken_up = harness.step(Event::Wake);
     let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
     let (left, gone) = (node_id("1"), node_id("2"));
-    let record = Stored { record: Arc::new(claim.build[0].clone()), version: 0, mzxid: 1, mtime_ms: 0 };
+    let record = Stored { record: Arc::new(claim.create[0].clone()), version: 0, mzxid: 1, mtime_ms: 0 };
     harness.built.snapshot.put_node(left.clone(), record);
     let effects = harness.step(Event::Claimed(harness.request.clone(), Ok(vec![left.clone(), gone.clone()])));
     let finish = finish_of(&effects);
@@ -266,7 +266,7 @@ fn a_node_that_somebody_took_meanwhile_is_not_given_and_not_freed() {
     let [Effect::Claim(claim)] = &taken_up[..] else { panic!("the request is taken up: {taken_up:?}") };
     harness.apply(&claim.reuse[0]);
     let (request, made) = (harness.request.clone(), node_id("8"));
-    let record = Stored { record: Arc::new(claim.build[0].clone()), version: 0, mzxid: 1, mtime_ms: 0 };
+    let record = Stored { record: Arc::new(claim.create[0].clone()), version: 0, mzxid: 1, mtime_ms: 0 };
     harness.built.snapshot.put_node(made.clone(), record);
     harness.nodes = vec![made.clone()];
     let begun = harness.step(Event::Claimed(request.clone(), Ok(vec![made])));
@@ -411,19 +411,19 @@ fn what_a_claim_took_whose_answer_was_lost_is_not_there_for_others() {
     };
     let mut harness = refuse(WriteError::Conflict);
     assert!(
-        matches!(&harness.step(Event::Wake)[..], [Effect::Claim(claim)] if claim.build.len() == 1),
+        matches!(&harness.step(Event::Wake)[..], [Effect::Claim(claim)] if claim.create.len() == 1),
         "it was not made"
     );
     let mut harness = refuse(WriteError::Failed("the connection was lost".to_owned()));
     let effects = harness.step(Event::Wake);
     assert!(
-        !effects.iter().any(|effect| matches!(effect, Effect::Claim(claim) if !claim.build.is_empty())),
+        !effects.iter().any(|effect| matches!(effect, Effect::Claim(claim) if !claim.create.is_empty())),
         "{effects:?}"
     );
     let due = harness.pool.due().expect("it is looked at again");
     harness.step(Event::Claimed(harness.request.clone(), Ok(Vec::new())));
     harness.built.wait_until(due);
-    assert!(matches!(&harness.step(Event::Clock)[..], [Effect::Extend { build, .. }] if build.len() == 1));
+    assert!(matches!(&harness.step(Event::Clock)[..], [Effect::Extend { create, .. }] if create.len() == 1));
 }
 
 // Seed 23424 of the simulated hours: each failed attempt to wait for room had the pool say that it lacks none, and each time
@@ -432,7 +432,7 @@ fn what_a_claim_took_whose_answer_was_lost_is_not_there_for_others() {
 fn who_lacks_room_lacks_it_still_when_a_write_failed() {
     let mut harness = PoolHarness::with_capacity(1.0, "200-1 a", &["8 labels=b allocated=200-9"]);
     let effects = harness.step(Event::Wake);
-    assert!(matches!(&effects[..], [Effect::Claim(claim)] if claim.build.is_empty()), "{effects:?}");
+    assert!(matches!(&effects[..], [Effect::Claim(claim)] if claim.create.is_empty()), "{effects:?}");
     harness.step(Event::Claimed(harness.request.clone(), Err(WriteError::Conflict)));
     assert_eq!(harness.step(Event::Wake), []);
     assert!(harness.pool.is_paused());
@@ -459,7 +459,7 @@ fn what_an_extension_made_whose_answer_was_lost_is_taken_in() {
         PoolHarness::with_capacity(3.0, "200-1 a,a,b", &["7 labels=b", "8 labels=b allocated=200-9", "9 labels=b allocated=200-9"],);
     let claimed = harness.step(Event::Wake);
     assert!(
-        claimed.iter().any(|effect| matches!(effect, Effect::Claim(claim) if claim.build.is_empty())),
+        claimed.iter().any(|effect| matches!(effect, Effect::Claim(claim) if claim.create.is_empty())),
         "{claimed:?}"
     );
     harness.step(Event::Claimed(harness.request.clone(), Ok(Vec::new())));
@@ -468,7 +468,7 @@ fn what_an_extension_made_whose_answer_was_lost_is_taken_in() {
     }
     harness.built.snapshot.revision += 1;
     let effects = harness.step(Event::Wake);
-    let [Effect::Extend { reuse, build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
+    let [Effect::Extend { reuse, create: build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
     assert_eq!((reuse.len(), build.len()), (1, 2));
     harness.step(Event::Claimed(harness.request.clone(), lost));
     harness.apply(&reuse[0]);

@@ -187,7 +187,7 @@ fn a_request_for_more_nodes_than_one_write_can_name_fails_at_once() {
         (effects, why.reason)
     };
     let (effects, _) = ask(MOST_NODES);
-    assert!(matches!(&effects[..], [Effect::Claim(claim)] if claim.build.len() == MOST_NODES));
+    assert!(matches!(&effects[..], [Effect::Claim(claim)] if claim.create.len() == MOST_NODES));
     let (effects, reason) = ask(MOST_NODES + 1);
     let [Effect::Decline { request: change, .. }] = &effects[..] else { panic!("nobody can serve it: {reason}") };
     assert_eq!(change.record.state, RequestState::Failed);
@@ -316,6 +316,6 @@ fn a_node_of_an_earlier_life_of_a_request_is_not_its_own() {
     let facts = Facts { limits: Amounts::unlimited(), ..Facts::clone(&harness.built.facts["lab"]) };
     harness.built.facts.insert("lab".into(), Arc::new(facts));
     let effects = harness.step(Event::Wake);
-    let [Effect::Extend { reuse, build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
+    let [Effect::Extend { reuse, create: build, .. }] = &effects[..] else { panic!("there is room: {effects:?}") };
     assert_eq!((reuse.len(), build.len()), (1, 1));
 }

@@ -88,7 +88,7 @@ impl PoolWorker {
         let record = self.traces.copy(&claim.request.record);
         let subject = Subject::request(&id, claim.request.record.event_id.as_deref());
         let reused: Vec<NodeId> = claim.reuse.iter().map(|node| node.id.clone()).collect();
-        let writing = async move { store.claim(claim.request, claim.reuse, claim.build).await };
+        let writing = async move { store.claim(claim.request, claim.reuse, claim.create).await };
         let trying = Trying::begin(&self.parts.board, &self.parts.id, &id);
         self.errands.run(ctx, writing, move |result, act, ctx| {
             trying.end(result.is_ok());

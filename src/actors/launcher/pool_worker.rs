@@ -233,7 +233,7 @@ impl PoolWorker {
             Effect::Probe { request, node, host } => self.probe(request, node, host, ctx),
             Effect::Claim(claim) => self.claim(*claim, ctx),
             Effect::Adopt(adoption) => self.adopt(*adoption, ctx),
-            Effect::Extend { request, reuse, build } => self.extend(request, reuse, build, ctx),
+            Effect::Extend { request, reuse, create: build } => self.extend(request, reuse, build, ctx),
             Effect::Release(nodes) => self.release(nodes, ctx),
             Effect::Begin { request, nodes } => self.begin(request, nodes, ctx),
             Effect::Save(change) => self.save(*change, ctx),

@@ -60,7 +60,7 @@ pub enum Effect {
     Extend {
         request: RequestId,
         reuse: Vec<NodeChange>,
-        build: Vec<Node>,
+        create: Vec<Node>,
     },
     /// The last changes of nodes whose locks are held, and the locks given back. Nothing is answered.
     Release(Vec<(NodeId, Option<NodeChange>)>),

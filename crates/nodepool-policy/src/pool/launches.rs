@@ -3,7 +3,7 @@
 use super::waiting::REST_AT_QUOTA;
 use super::{Effect, Pool};
 use crate::inputs::Inputs;
-use crate::request::fulfillment::{Assembly, Stage, Step};
+use crate::request::fulfillment::{Fulfillment, FulfillmentEffect, FulfillmentStage};
 use crate::request::launch::{Ask, Input};
 use crate::scheduler::pool_context::{Bidder, Choice};
 use crate::scheduler::reason::Reason;
@@ -16,11 +16,11 @@ use nodepool_model::report::status::VerdictKind;
 use nodepool_model::snapshot::{Stored, WriteError};
 
 /// What was written without an answer is seen by then, also over a slow connection.
-const SHOWN_BY: Seconds = Seconds(10.0);
+const LOST_ANSWER_TIMEOUT: Seconds = Seconds(10.0);
 
 impl Pool {
     /// Takes a request up of which at least one node has to be built.
-    pub(crate) fn assemble(
+    pub(crate) fn start_fulfillment(
         &mut self,
         id: &RequestId,
         request: &Stored<NodeRequest>,
@@ -28,12 +28,12 @@ impl Pool {
         bidder: &Bidder<'_>,
         world: &Inputs<'_>,
     ) -> Effect {
-        self.take(id, &choices, bidder, world);
+        self.assign_placements(id, &choices, bidder, world);
         let zone = self.zone_for(&choices, bidder, world);
-        let (assembly, claim) = Assembly::claim(id, request, choices, zone, bidder, world);
-        let nodes = claim.build.len();
+        let (fulfillment, claim) = Fulfillment::claim(id, request, choices, zone, bidder, world);
+        let nodes = claim.create.len();
         self.verdicts.record(id, VerdictKind::Accept, Reason::Launching { nodes }, world.now);
-        let earlier = self.assemblies.insert(id.clone(), assembly);
+        let earlier = self.fulfillments.insert(id.clone(), fulfillment);
         assert!(earlier.is_none(), "two assemblies for request {id}");
         Effect::Claim(Box::new(claim))
     }
@@ -47,20 +47,20 @@ impl Pool {
         bidder: &Bidder<'_>,
         world: &Inputs<'_>,
     ) -> Effect {
-        self.take(id, &choices, bidder, world);
+        self.assign_placements(id, &choices, bidder, world);
         self.take_for_tenant(id, request, bidder, world);
-        let known = self.assemblies.get(id).and_then(|assembly| assembly.zone().map(str::to_owned));
+        let known = self.fulfillments.get(id).and_then(|assembly| assembly.zone().map(str::to_owned));
         let zone = known.or_else(|| self.zone_for(&choices, bidder, world));
         let nodes = choices.iter().filter(|choice| matches!(choice, Choice::Build(_))).count();
         self.verdicts.record(id, VerdictKind::Accept, Reason::Launching { nodes }, world.now);
-        let assembly = self.assemblies.get_mut(id).expect("only a request that was taken up is extended");
+        let fulfillment = self.fulfillments.get_mut(id).expect("only a request that was taken up is extended");
         self.short.remove(id);
-        let (reuse, build) = assembly.extend(id, request, choices, zone, bidder, world);
-        Effect::Extend { request: id.clone(), reuse, build }
+        let (reuse, create) = fulfillment.extend(id, request, choices, zone, bidder, world);
+        Effect::Extend { request: id.clone(), reuse, create }
     }
 
     /// What these choices take is not there for others, though no picture shows it yet.
-    fn take(&mut self, id: &RequestId, choices: &[Choice], bidder: &Bidder<'_>, world: &Inputs<'_>,) {
+    fn assign_placements(&mut self, id: &RequestId, choices: &[Choice], bidder: &Bidder<'_>, world: &Inputs<'_>,) {
         let mut unseen = Amounts::none();
         for choice in choices {
             match choice {
@@ -108,38 +108,39 @@ impl Pool {
             Ok(nodes) => nodes,
             Err(error) => {
                 match error {
-                    WriteError::Failed(_) => self.lose_claim(id, unseen.unwrap_or_default(), world),
+                    WriteError::Failed(_) => {
+                        self.record_unconfirmed_claim(id, unseen.unwrap_or_default(), world),
                     _ => drop(self.taking.remove(id)),
                 }
                 let revision = world.snapshot.revision;
-                self.not_claimed(id, world);
+                self.claim_failed(id, world);
                 self.failed_at.insert(id.clone(), revision);
                 self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
-                let waits_on = self.assemblies.get(id).is_some_and(Assembly::is_waiting);
-                return if self.draining && waits_on { self.finish(id, world) } else { Vec::new() };
+                let is_still_waiting = self.fulfillments.get(id).is_some_and(Fulfillment::is_waiting);
+                return if self.draining && is_still_waiting { self.finish(id, world) } else { Vec::new() };
             }
         };
-        self.go_on(id, nodes, world)
+        self.continue_fulfillment(id, nodes, world)
     }
 
     /// Nobody knows what came of a claim.
-    pub(crate) fn lose_claim(&mut self, id: &RequestId, need: Amounts, world: &Inputs<'_>) {
-        self.lost_claims.push((world.moment + SHOWN_BY, id.clone(), need));
+    pub(crate) fn record_unconfirmed_claim(&mut self, id: &RequestId, need: Amounts, world: &Inputs<'_>) {
+        self.lost_claims.push((world.moment + LOST_ANSWER_TIMEOUT, id.clone(), need));
     }
 
     /// With these new nodes, and what else it has; it waits on where that is not all.
-    pub(crate) fn go_on(&mut self, id: &RequestId, nodes: Vec<NodeId>, world: &Inputs<'_>,) -> Vec<Effect> {
+    pub(crate) fn continue_fulfillment(&mut self, id: &RequestId, nodes: Vec<NodeId>, world: &Inputs<'_>,) -> Vec<Effect> {
         let rules = world.facts.get(&self.id.provider).and_then(|facts| facts.launching.clone());
-        let Some(assembly) = self.assemblies.get_mut(id) else { return Vec::new() };
+        let Some(fulfillment) = self.fulfillments.get_mut(id) else { return Vec::new() };
         for node in &nodes {
             self.building.insert(node.clone(), id.clone());
         }
-        let changes = assembly.claimed(nodes, rules.as_deref(), &self.id, world);
-        if assembly.is_waiting() {
+        let changes = fulfillment.claimed(nodes, rules.as_deref(), &self.id, world);
+        if fulfillment.is_waiting() {
             self.taking.remove(id);
             return if self.draining { self.finish(id, world) } else { Vec::new() };
         }
-        if changes.is_empty() || assembly.lacks_a_node(world) {
+        if changes.is_empty() || fulfillment.is_node_missing(world) {
             // The configuration lost their labels in this very moment, or ZooKeeper them.
             return self.finish(id, world);
         }
@@ -147,18 +148,18 @@ impl Pool {
     }
 
     /// A request that has its lock waits on, with what it had before; another one was not taken up.
-    fn not_claimed(&mut self, id: &RequestId, world: &Inputs<'_>) {
-        let Some(assembly) = self.assemblies.get_mut(id).filter(|assembly| assembly.stage == Stage::Extending) else {
-            return self.end_assembly(id);
+    fn claim_failed(&mut self, id: &RequestId, world: &Inputs<'_>) {
+        let Some(fulfillment) = self.fulfillments.get_mut(id).filter(|assembly| assembly.stage == FulfillmentStage::Extending) else {
+            return self.end_fulfillment(id);
         };
         let is_back = |node: &NodeId| {
             let record = world.snapshot.node(node).map(|stored| &stored.record);
             record.is_none_or(|record| record.allocated_to.as_ref() != Some(id))
         };
         self.short.insert(id.clone());
-        let had = assembly.nodes();
-        assembly.not_extended(is_back);
-        let has: Vec<NodeId> = assembly.nodes();
+        let had = fulfillment.nodes();
+        fulfillment.extension_failed(is_back);
+        let has: Vec<NodeId> = fulfillment.nodes();
         for node in had.iter().filter(|node| !has.contains(node)) {
             self.claims.give_back(node);
         }
@@ -172,18 +173,18 @@ impl Pool {
         }
         let rules = world.facts.get(&self.id.provider).and_then(|facts| facts.launching.clone());
         let request = world.snapshot.request(id).map(|stored| stored.record.clone());
-        let (Some(assembly), Some(rules), Some(request)) = (self.assemblies.get_mut(id), rules, request) else {
+        let (Some(fulfillment), Some(rules), Some(request)) = (self.fulfillments.get_mut(id), rules, request) else {
             return self.finish(id, world);
         };
-        let asks = assembly.begun(&request, id, &rules, &self.id, world);
-        self.next_due = earlier(self.next_due, assembly.due());
-        let mut effects: Vec<Effect> = asks.into_iter().filter_map(|(node, ask)| effect_of(node, ask)).collect();
+        let launch_effects = fulfillment.begin_launches(&request, id, &rules, &self.id, world);
+        self.next_due = earlier(self.next_due, fulfillment.due());
+        let mut effects: Vec<Effect> = launch_effects.into_iter().filter_map(|(node, ask)| effect_of(node, ask)).collect();
         effects.extend(self.finish_complete(id, world));
         effects
     }
 
     pub(crate) fn job_update(&mut self, node: &NodeId, event: JobEvent, world: &Inputs<'_>) -> Vec<Effect> {
-        self.tell_launch(node, Input::News(event), world)
+        self.step_launch(node, Input::News(event), world)
     }
 
     pub(crate) fn scanned(
@@ -193,25 +194,25 @@ impl Pool {
         found: Result<Vec<String>, String>,
         world: &Inputs<'_>,
     ) -> Vec<Effect> {
-        self.tell_launch(node, Input::Scanned(attempt, found), world)
+        self.step_launch(node, Input::Scanned(attempt, found), world)
     }
 
     pub(crate) fn saved(&mut self, node: &NodeId, is_written: bool, world: &Inputs<'_>) -> Vec<Effect> {
         let Some(request) = self.building.get(node).cloned() else { return Vec::new() };
-        let Some(assembly) = self.assemblies.get_mut(&request) else { return Vec::new() };
+        let Some(fulfillment) = self.fulfillments.get_mut(&request) else { return Vec::new() };
         let mut effects: Vec<Effect> =
-            assembly.saved(node, is_written, world).map(|change| Effect::Save(Box::new(change))).into_iter().collect();
+            fulfillment.saved(node, is_written, world).map(|change| Effect::Save(Box::new(change))).into_iter().collect();
         effects.extend(self.finish_complete(&request, world));
         effects
     }
 
     /// Time has passed.
     pub(crate) fn clock(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
-        let due = |launches: &Assembly| launches.due().is_some_and(|due| due <= world.moment);
+        let due = |launches: &Fulfillment| launches.due().is_some_and(|due| due <= world.moment);
         let nodes: Vec<NodeId> =
-            self.assemblies.values().filter(|assembly| due(assembly)).flat_map(Assembly::launching).collect();
-        let effects = nodes.iter().flat_map(|node| self.tell_launch(node, Input::Clock, world)).collect();
-        self.next_due = self.assemblies.values().filter_map(Assembly::due).min();
+            self.fulfillments.values().filter(|assembly| due(assembly)).flat_map(Fulfillment::launching).collect();
+        let effects = nodes.iter().flat_map(|node| self.step_launch(node, Input::Clock, world)).collect();
+        self.next_due = self.fulfillments.values().filter_map(Fulfillment::due).min();
         effects
     }
 
@@ -222,7 +223,7 @@ impl Pool {
         self.resting.values().copied().chain(self.next_due).chain(counted).min()
     }
 
-    pub(crate) fn forget_what_is_over(&mut self, now: Moment) {
+    pub(crate) fn expire(&mut self, now: Moment) {
         self.resting.retain(|_, until| *until > now);
         for (_, request, _) in self.lost_claims.extract_if(.., |(until, ..)| *until <= now) {
             if !self.claiming.contains_key(&request) && !self.handlers.contains_key(&request) {
@@ -232,17 +233,17 @@ impl Pool {
     }
 
     /// R43: requests that are gone want no nodes.
-    pub(crate) fn abandon_unwanted(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
-        let gone: Vec<NodeId> =
+    pub(crate) fn abandon_unused(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
+        let unused: Vec<NodeId> =
             world.snapshot.unwanted_nodes().filter(|node| self.building.contains_key(*node)).cloned().collect();
-        gone.iter().flat_map(|node| self.tell_launch(node, Input::Abandon, world)).collect()
+        unused.iter().flat_map(|node| self.step_launch(node, Input::Abandon, world)).collect()
     }
 
     /// The request is written and everything given back, or somebody else will find it.
     pub(crate) fn finished(&mut self, id: &RequestId, answer: Result<(), WriteError>, world: &Inputs<'_>) {
         let is_fulfilled =
             world.snapshot.request(id).is_some_and(|stored| stored.record.state == RequestState::Fulfilled);
-        self.end_assembly(id);
+        self.end_fulfillment(id);
         match answer {
             Ok(()) if is_fulfilled => {
                 self.handed_out += 1;
@@ -257,37 +258,37 @@ impl Pool {
         }
     }
 
-    fn tell_launch(&mut self, node: &NodeId, input: Input, world: &Inputs<'_>) -> Vec<Effect> {
+    fn step_launch(&mut self, node: &NodeId, input: Input, world: &Inputs<'_>) -> Vec<Effect> {
         let Some(request) = self.building.get(node).cloned() else { return Vec::new() };
-        let Some(assembly) = self.assemblies.get_mut(&request) else { return Vec::new() };
+        let Some(fulfillment) = self.fulfillments.get_mut(&request) else { return Vec::new() };
         let mut effects = Vec::new();
-        for step in assembly.step(node, input, world) {
-            match step {
-                Step::Launch(ask) => effects.extend(effect_of(node.clone(), ask)),
-                Step::Save(change) => effects.push(Effect::Save(change)),
+        for effect in fulfillment.step(node, input, world) {
+            match effect {
+                FulfillmentEffect::Launch(ask) => effects.extend(effect_of(node.clone(), ask)),
+                FulfillmentEffect::Save(change) => effects.push(Effect::Save(change)),
             }
         }
-        self.next_due = earlier(self.next_due, assembly.due());
+        self.next_due = earlier(self.next_due, fulfillment.due());
         effects.extend(self.finish_complete(&request, world));
         effects
     }
 
     fn finish_complete(&mut self, id: &RequestId, world: &Inputs<'_>) -> Vec<Effect> {
-        if !self.assemblies.get(id).is_some_and(Assembly::launches_complete) {
+        if !self.fulfillments.get(id).is_some_and(Fulfillment::launches_complete) {
             return Vec::new();
         }
-        self.retreat(id, world).unwrap_or_else(|| self.finish(id, world))
+        self.release_aborted_nodes(id, world).unwrap_or_else(|| self.finish(id, world))
     }
 
     pub(crate) fn finish(&mut self, id: &RequestId, world: &Inputs<'_>) -> Vec<Effect> {
-        let Some(assembly) = self.assemblies.get_mut(id) else { return Vec::new() };
-        let finish = assembly.finish(id, &self.launcher, world);
+        let Some(fulfillment) = self.fulfillments.get_mut(id) else { return Vec::new() };
+        let finish = fulfillment.finish(id, &self.launcher, world);
         let mut effects = Vec::new();
-        if let Some(why) = assembly.failure() {
+        if let Some(why) = fulfillment.failure() {
             let reason = Reason::LaunchFailed(why.to_owned());
             self.verdicts.record(id, VerdictKind::Decline, reason, world.now);
         }
-        if assembly.was_aborted() {
+        if fulfillment.was_aborted() {
             self.resting.insert(id.clone(), world.moment + REST_AT_QUOTA);
             effects.push(Effect::Refresh);
         }
@@ -295,13 +296,13 @@ impl Pool {
         effects
     }
 
-    pub(crate) fn end_assembly(&mut self, id: &RequestId) {
-        let Some(assembly) = self.assemblies.remove(id) else { return };
+    pub(crate) fn end_fulfillment(&mut self, id: &RequestId) {
+        let Some(fulfillment) = self.fulfillments.remove(id) else { return };
         if self.lost_claims.iter().all(|(_, lost, _)| lost != id) {
             self.taking.remove(id);
         }
         self.short.remove(id);
-        for node in assembly.nodes() {
+        for node in fulfillment.nodes() {
             self.claims.give_back(&node);
             self.building.remove(&node);
         }
@@ -312,8 +313,8 @@ fn earlier(one: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
     one.into_iter().chain(other).min()
 }
 
-fn effect_of(node: NodeId, ask: Ask) -> Option<Effect> {
-    match ask {
+fn effect_of(node: NodeId, effect: Ask) -> Option<Effect> {
+    match effect {
         Ask::Submit(job) => Some(Effect::Submit { node, job }),
         Ask::Abandon => Some(Effect::Abandon { node }),
         Ask::Scan(target) => Some(Effect::Scan { node, target }),

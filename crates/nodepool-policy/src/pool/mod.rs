@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 pub use self::events::{Effect, Event, Probe};
 use crate::inputs::Inputs;
-use crate::request::fulfillment::Assembly;
-use crate::request::handler::{NodeRequestHandler, Stage, decline};
+use crate::request::fulfillment::Fulfillment;
+use crate::request::handler::{HandlerStage, Stage, decline};
 use crate::scheduler::allocate::{Verdict, verdict};
 use crate::scheduler::pool_context::{Bidder, Choice, Claims, Hosts};
 use crate::scheduler::reason::Reason;
@@ -37,7 +37,7 @@ pub struct Pool {
     hosts: Option<Hosts>,
     pub(super) handlers: BTreeMap<RequestId, NodeRequestHandler>,
     /// Requests with nodes that are being built.
-    pub(super) assemblies: BTreeMap<RequestId, Assembly>,
+    pub(super) fulfillments: BTreeMap<RequestId, Fulfillment>,
     /// Which of them a new node is for.
     pub(super) building: BTreeMap<NodeId, RequestId>,
     /// Which of them there is no room for, as far as is known.
@@ -91,7 +91,7 @@ impl Pool {
             launcher,
             hosts: None,
             handlers: BTreeMap::new(),
-            assemblies: BTreeMap::new(),
+            fulfillments: BTreeMap::new(),
             building: BTreeMap::new(),
             short: BTreeSet::new(),
             claiming: BTreeMap::new(),
@@ -168,7 +168,7 @@ impl Pool {
             }
             Event::Draining => {
                 self.draining = true;
-                self.give_back_waiting(world)
+                self.release_waiting(world)
             }
         }
     }
@@ -208,13 +208,13 @@ impl Pool {
 
     /// Nothing is under way: a draining pool may stop.
     pub fn is_idle(&self) -> bool {
-        self.handlers.is_empty() && self.assemblies.is_empty() && self.retiring.is_empty() && self.evicting.is_none()
+        self.handlers.is_empty() && self.fulfillments.is_empty() && self.retiring.is_empty() && self.evicting.is_none()
     }
 
     /// One look at all open requests, in the order in which they are served (R18).
     fn schedule(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
         self.has_more = false;
-        self.forget_what_is_over(world.moment);
+        self.expire(world.moment);
         self.claims.begin_pass(self.unseen_need());
         self.count_what_is_taken(world.snapshot);
         let Some((provider, pool)) = self.section(world) else { return self.wind_down(None, world) };
@@ -228,7 +228,7 @@ impl Pool {
         let hosts = self.hosts_of(world);
         let (id, launcher) = (self.id.clone(), self.launcher.clone());
         let bidder = Bidder { id: &id, launcher: &launcher, provider: &provider, pool: &pool, hosts: &hosts };
-        let mut effects = self.abandon_unwanted(world);
+        let mut effects = self.abandon_unused(world);
         // What a launch needs to know of the cloud is known after the first survey.
         let knows_cloud = hosts.facts.seen_at > Timestamp::default();
         let are_more_left = knows_cloud && self.adopt(&bidder, world, &mut effects);
@@ -240,7 +240,7 @@ impl Pool {
         let mut lacking = Vec::new();
         let busy = self.busy();
         for (rank, request) in world.snapshot.waiting_requests() {
-            if self.handlers.contains_key(&rank.id) || self.assemblies.contains_key(&rank.id) {
+            if self.handlers.contains_key(&rank.id) || self.fulfillments.contains_key(&rank.id) {
                 continue;
             }
             if self.busy() >= busy + MOST_AT_ONCE {
@@ -318,7 +318,7 @@ impl Pool {
                 if let Reason::NoRoom { .. } = reason {
                     self.lacks_room = true;
                     effects.extend(self.make_room(&request.record, None, bidder, world));
-                    effects.extend(self.wait_for_room(id, request, bidder, world));
+                    effects.extend(self.wait_for_capacity(id, request, bidder, world));
                 }
                 self.verdicts.record(id, kind, reason, world.now);
             }
@@ -339,7 +339,7 @@ impl Pool {
                 };
                 match choices.iter().map(reused).collect() {
                     Some(nodes) => self.accept(id, nodes, bidder, world, effects),
-                    None => effects.push(self.assemble(id, request, choices, bidder, world)),
+                    None => effects.push(self.start_fulfillment(id, request, choices, bidder, world)),
                 }
             }
         }
@@ -444,7 +444,7 @@ impl Pool {
     fn end_handler(&mut self, id: &RequestId, error: Option<WriteError>, world: &Inputs<'_>) {
         let Some(handler) = self.handlers.remove(id) else { return };
         match error {
-            Some(WriteError::Failed(_)) => self.lose_claim(id, Amounts::none(), world),
+            Some(WriteError::Failed(_)) => self.record_unconfirmed_claim(id, Amounts::none(), world),
             _ => drop(self.taking.remove(id)),
         }
         for node in &handler.nodes {
@@ -465,7 +465,7 @@ impl Pool {
     /// After a pass every open request has a verdict, so what is more belongs to requests that have ended. Those that
     /// are being handed out end by themselves, and looking through all verdicts for them would only take time.
     fn forget_ended(&mut self, world: &Inputs<'_>) {
-        if self.verdicts.open_count() <= world.snapshot.open_count() + self.handlers.len() + self.assemblies.len() {
+        if self.verdicts.open_count() <= world.snapshot.open_count() + self.handlers.len() + self.fulfillments.len() {
             return;
         }
         let is_open = |id: &RequestId| {

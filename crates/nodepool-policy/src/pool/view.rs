@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::Pool;
-use crate::request::fulfillment::Assembly;
+use crate::request::fulfillment::Fulfillment;
 use crate::scheduler::reason::Reason;
 use nodepool_model::records::ids::{NodeId, RequestId};
 use nodepool_model::records::request::RequestState;
@@ -22,7 +22,7 @@ pub struct PoolView {
     pub paused: bool,
     pub handed_out: u64,
     pub requests: Vec<HandlerView>,
-    pub launches: Vec<AssemblyView>,
+    pub launches: Vec<FulfillmentView>,
     pub deferred: Vec<DeferredView>,
 }
 
@@ -36,13 +36,13 @@ pub struct HandlerView {
 
 /// A request with nodes that are being built.
 #[derive(Clone, Debug, Serialize)]
-pub struct AssemblyView {
+pub struct FulfillmentView {
     pub id: RequestId,
     pub for_s: f64,
     /// How long the attempt to launch each of them has taken so far.
     pub attempts_for_s: BTreeMap<NodeId, f64>,
     #[serde(flatten)]
-    pub assembly: Assembly,
+    pub fulfillment: Fulfillment,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -55,7 +55,7 @@ pub struct DeferredView {
 impl Pool {
     /// What was last decided about a request, while it is open or not long ended.
     pub fn why(&self, id: &RequestId, snapshot: &Snapshot) -> Option<Why> {
-        let is_ours = self.handlers.contains_key(id) || self.assemblies.contains_key(id);
+        let is_ours = self.handlers.contains_key(id) || self.fulfillments.contains_key(id);
         let pending = snapshot.request(id).filter(|stored| stored.record.state == RequestState::Pending && !is_ours);
         let (verdict, reason, since) = match (pending, self.verdicts.last(id)) {
             // A pass does not look at what others have accepted.
@@ -79,14 +79,14 @@ impl Pool {
             for_s: (now - recorded.since).0,
             reason: recorded.reason.to_string(),
         });
-        let launches = self.assemblies.iter().map(|(id, assembly)| AssemblyView {
+        let launches = self.fulfillments.iter().map(|(id, fulfillment)| FulfillmentView {
             id: id.clone(),
-            for_s: (now - assembly.since).0,
-            attempts_for_s: assembly
+            for_s: (now - fulfillment.since).0,
+            attempts_for_s: fulfillment
                 .launches()
                 .map(|(node, launch)| (node.clone(), launch.attempt_for(moment).0))
                 .collect(),
-            assembly: assembly.clone(),
+            fulfillment: fulfillment.clone(),
         });
         PoolView {
             actor: "PoolWorker",

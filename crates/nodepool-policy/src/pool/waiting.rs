@@ -4,9 +4,9 @@
 
 use super::{Effect, Pool};
 use crate::inputs::Inputs;
-use crate::request::fulfillment::Assembly;
+use crate::request::fulfillment::Fulfillment;
 use crate::scheduler::allocate::{decline_reasons, fits_tenant, others_could_serve, over_tenant_limit, tenant_need};
-use crate::scheduler::capacity::assemble;
+use crate::scheduler::capacity::place;
 use crate::scheduler::eviction::{is_any_leaving, is_any_taken};
 use crate::scheduler::pool_context::Bidder;
 use crate::scheduler::reason::Reason;
@@ -66,7 +66,7 @@ impl Pool {
     }
 
     /// Takes up a request that has no room, where no other pool could serve it now. One at a time, the first by rank.
-    pub(crate) fn wait_for_room(
+    pub(crate) fn wait_for_capacity(
         &mut self,
         id: &RequestId,
         request: &Stored<NodeRequest>,
@@ -79,8 +79,8 @@ impl Pool {
         {
             return None;
         }
-        let (assembly, claim) = Assembly::wait(id, request, world);
-        self.assemblies.insert(id.clone(), assembly);
+        let (fulfillment, claim) = Fulfillment::claim_without_capacity(id, request, world);
+        self.fulfillments.insert(id.clone(), fulfillment);
         self.short.insert(id.clone());
         Some(Effect::Claim(Box::new(claim)))
     }
@@ -110,14 +110,14 @@ impl Pool {
     fn yield_to_first(&mut self, ranks: &[Rank], bidder: &Bidder<'_>, world: &Inputs<'_>) -> Vec<Effect> {
         let [first, others @ ..] = ranks else { return Vec::new() };
         let waits = |rank: &Rank| {
-            self.assemblies.get(&rank.id).is_some_and(|assembly| assembly.is_waiting() && assembly.is_short())
+            self.fulfillments.get(&rank.id).is_some_and(|assembly| assembly.is_waiting() && assembly.lacks_capacity())
         };
-        let holds = |rank: &&Rank| waits(rank) && self.assemblies[&rank.id].has_good_nodes();
+        let holds = |rank: &&Rank| waits(rank) && self.fulfillments[&rank.id].has_usable_nodes();
         if !waits(first) || !self.building.is_empty() || self.evicting.is_some() {
             return Vec::new();
         }
         let Some(last) = others.iter().rev().find(holds) else { return Vec::new() };
-        let is_kept = |request: &RequestId| self.assemblies.contains_key(request);
+        let is_kept = |request: &RequestId| self.fulfillments.contains_key(request);
         if is_any_leaving(bidder, world) || is_any_taken(bidder, is_kept, world) {
             return Vec::new();
         }
@@ -125,15 +125,15 @@ impl Pool {
     }
 
     fn resume_one(&mut self, rank: &Rank, bidder: &Bidder<'_>, world: &Inputs<'_>) -> Vec<Effect> {
-        let (Some(request), Some(assembly)) = (world.snapshot.request(&rank.id), self.assemblies.get_mut(&rank.id))
+        let (Some(request), Some(fulfillment)) = (world.snapshot.request(&rank.id), self.fulfillments.get_mut(&rank.id))
         else {
             return Vec::new();
         };
         if let Some(reason) = decline_reasons(&request.record, bidder, world).first() {
-            assembly.give_up(reason.to_string());
+            fulfillment.fail(reason.to_string());
             return self.finish(&rank.id, world);
         }
-        for (node, is_new) in assembly.take_in(&rank.id, &self.id, world) {
+        for (node, is_new) in fulfillment.recover_lost_answer(&rank.id, &self.id, world) {
             if is_new {
                 self.building.insert(node, rank.id.clone());
             } else if let Some(stored) = world.snapshot.node(&node) {
@@ -141,54 +141,54 @@ impl Pool {
                 self.claims.take(&node, &stored.record);
             }
         }
-        if !assembly.is_short() {
+        if !fulfillment.lacks_capacity() {
             self.short.remove(&rank.id);
-            return self.go_on(&rank.id, Vec::new(), world);
+            return self.continue_fulfillment(&rank.id, Vec::new(), world);
         }
-        let (rest, zone) = (assembly.rest_of(&request.record), assembly.zone().map(str::to_owned));
+        let (remaining, zone) = (fulfillment.remaining_request(&request.record), fulfillment.zone().map(str::to_owned));
         let decided = if self.resting.contains_key(&rank.id) {
-            Err(assembly.refusal())
-        } else if let Some(reason) = over_tenant_limit(&rest, bidder, &self.claims, world) {
+            Err(fulfillment.abort_reason())
+        } else if let Some(reason) = over_tenant_limit(&remaining, bidder, &self.claims, world) {
             Err(reason)
         } else {
-            assemble(&rest, bidder, &self.claims, zone.as_deref(), world)
+            place(&remaining, bidder, &self.claims, zone.as_deref(), world)
         };
         match decided {
             // The same picture would lead to the same failure.
             Ok(_) if self.failed_at.get(&rank.id) == Some(&world.snapshot.revision) => Vec::new(),
             Ok(choices) => vec![self.extend(&rank.id, &request.record, choices, bidder, world)],
             Err(reason) => {
-                self.keep_for(rank, &rest, &reason, bidder, world);
-                let room = matches!(reason, Reason::NoRoom { .. })
-                    .then(|| self.make_room(&rest, zone.as_deref(), bidder, world));
+                self.keep_for(rank, &remaining, &reason, bidder, world);
+                let eviction = matches!(reason, Reason::NoRoom { .. })
+                    .then(|| self.make_room(&remaining, zone.as_deref(), bidder, world));
                 self.verdicts.record(&rank.id, VerdictKind::Defer, reason, world.now);
-                room.flatten().into_iter().collect()
+                eviction.flatten().into_iter().collect()
             }
         }
     }
 
     /// The cloud refused nodes for want of quota: they go, the others stay, and the request waits for room. Where it has none
     /// and somebody else could serve it, it is given back instead.
-    pub(crate) fn retreat(&mut self, id: &RequestId, world: &Inputs<'_>) -> Option<Vec<Effect>> {
+    pub(crate) fn release_aborted_nodes(&mut self, id: &RequestId, world: &Inputs<'_>) -> Option<Vec<Effect>> {
         // Who keeps nodes in store does not wait for room.
         let request = world.snapshot.request(id).filter(|stored| !stored.record.is_min_ready())?;
-        let assembly = self.assemblies.get_mut(id).filter(|assembly| assembly.was_aborted())?;
-        let has_left = !assembly.has_good_nodes() && others_could_serve(&request.record, &self.launcher, world);
-        if has_left || self.draining || assembly.has_failed() {
+        let fulfillment = self.fulfillments.get_mut(id).filter(|assembly| assembly.was_aborted())?;
+        let should_release_request = !fulfillment.has_usable_nodes() && others_could_serve(&request.record, &self.launcher, world);
+        if should_release_request || self.draining || fulfillment.has_failed() {
             return None;
         }
-        let (nodes, refusal) = (assembly.retreat(world), assembly.refusal());
-        for node in assembly.nodes().iter().chain(nodes.iter().map(|(node, _)| node)) {
+        let (nodes, reason) = (fulfillment.release_aborted_nodes(world), fulfillment.abort_reason());
+        for node in fulfillment.nodes().iter().chain(nodes.iter().map(|(node, _)| node)) {
             self.building.remove(node);
         }
         self.short.insert(id.clone());
         self.resting.insert(id.clone(), world.moment + REST_AT_QUOTA);
-        self.verdicts.record(id, VerdictKind::Defer, refusal, world.now);
+        self.verdicts.record(id, VerdictKind::Defer, reason, world.now);
         Some(vec![Effect::Refresh, Effect::Release(nodes)])
     }
 
     /// A pool that takes up nothing new keeps nobody waiting.
-    pub(crate) fn give_back_waiting(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
+    pub(crate) fn release_waiting(&mut self, world: &Inputs<'_>) -> Vec<Effect> {
         self.waiting_requests().iter().flat_map(|id| self.finish(id, world)).collect()
     }
 
@@ -197,16 +197,16 @@ impl Pool {
         if !world.snapshot.connected {
             return Vec::new();
         }
-        let mut effects = self.abandon_unwanted(world);
+        let mut effects = self.abandon_unused(world);
         if self.draining || matches!(obstacle, None | Some(Reason::HandlesNothing)) {
-            effects.extend(self.give_back_waiting(world));
+            effects.extend(self.release_waiting(world));
         }
         effects
     }
 
     /// Those that can go on as soon as there is room; others are on their way to that, or on from it.
     fn waiting_requests(&self) -> Vec<RequestId> {
-        let is_waiting = |id: &&RequestId| self.assemblies.get(*id).is_some_and(Assembly::is_waiting);
+        let is_waiting = |id: &&RequestId| self.fulfillments.get(*id).is_some_and(Fulfillment::is_waiting);
         self.short.iter().filter(is_waiting).cloned().collect()
     }
 

@@ -1,7 +1,7 @@
 //! The part of a pool's mind that goes on with requests that were left half served: by an earlier life of this launcher,
 //! or by one that is gone.
 
-use super::fulfillment::{Adoption, Assembly};
+use super::fulfillment::{Adoption, Fulfillment};
 use super::resumable::{self, Left};
 use crate::inputs::Inputs;
 use crate::pool::{Effect, Pool};
@@ -21,7 +21,7 @@ impl Pool {
     pub(crate) fn adopt(&mut self, bidder: &Bidder<'_>, world: &Inputs<'_>, effects: &mut Vec<Effect>) -> bool {
         let mut taken = 0;
         for (id, request) in world.snapshot.unheld_requests() {
-            if self.assemblies.contains_key(id) || self.handlers.contains_key(id) {
+            if self.fulfillments.contains_key(id) || self.handlers.contains_key(id) {
                 continue;
             }
             if self.failed_at.get(id) == Some(&world.snapshot.revision) {
@@ -55,10 +55,10 @@ impl Pool {
                 _ => drop(self.building.insert(node.clone(), id.clone())),
             }
         }
-        let (assembly, nodes) = Assembly::adopt(&request.record, left, zone, &rules, world);
+        let (fulfillment, nodes) = Fulfillment::adopt(&request.record, left, zone, &rules, world);
         let reason = Reason::Launching { nodes: nodes.len() };
         self.verdicts.record(id, VerdictKind::Accept, reason, world.now);
-        self.assemblies.insert(id.clone(), assembly);
+        self.fulfillments.insert(id.clone(), fulfillment);
         let request = request.change(id.clone(), |_| {});
         Some(Effect::Adopt(Box::new(Adoption { request, nodes })))
     }
@@ -74,7 +74,7 @@ impl Pool {
             Ok(()) => self.begun(id, answer, world),
             // Somebody was faster, or the request is gone: whoever holds it now sees to it.
             Err(error) => {
-                self.end_assembly(id);
+                self.end_fulfillment(id);
                 self.failed_at.insert(id.clone(), world.snapshot.revision);
                 self.verdicts.record(id, VerdictKind::Defer, Reason::WriteFailed(error.to_string()), world.now);
                 Vec::new()

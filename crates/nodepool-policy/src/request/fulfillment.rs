@@ -28,7 +28,7 @@ pub struct Claim {
     /// Ready nodes for it.
     pub reuse: Vec<NodeChange>,
     /// New ones, in the order of the wishes.
-    pub build: Vec<Node>,
+    pub create: Vec<Node>,
 }
 
 /// The transaction that takes a request over that somebody left: it and its nodes that are not ready are locked and written.
@@ -46,25 +46,25 @@ pub struct Finish {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Assembly {
+pub struct Fulfillment {
     pub since: Timestamp,
-    pub stage: Stage,
-    parts: Vec<Part>,
+    pub stage: FulfillmentStage,
+    requested_nodes: Vec<Part>,
     #[serde(skip)]
     zone: Option<String>,
     /// Zones that the cloud had when they were chosen, and not when servers were asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    lost_zones: Vec<String>,
+    missing_zones: Vec<String>,
     /// Why the last node that failed did so.
     failure: Option<String>,
     /// An extension has failed, of which only the answer may have been lost.
     #[serde(skip)]
-    may_have_more: bool,
+    is_extension_unconfirmed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum FulfillmentStage {
     Claiming,
     /// There is no room for all nodes; what it has is kept.
     Waiting,
@@ -77,12 +77,12 @@ pub enum Stage {
 
 /// What an assembly asks for about one of its nodes.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum FulfillmentEffect {
     Launch(Ask),
     Save(Box<NodeChange>),
 }
 
-impl Assembly {
+impl Fulfillment {
     pub fn claim(
         id: &RequestId,
         request: &Stored<NodeRequest>,
@@ -91,14 +91,14 @@ impl Assembly {
         bidder: &Bidder<'_>,
         world: &Inputs<'_>,
     ) -> (Self, Claim) {
-        let (mut assembly, claim) = Self::wait(id, request, world);
-        let (reuse, build) = assembly.extend(id, &request.record, choices, zone, bidder, world);
-        assembly.stage = Stage::Claiming;
-        (assembly, Claim { reuse, build, ..claim })
+        let (mut fulfillment, claim) = Self::claim_without_capacity(id, request, world);
+        let (reuse, build) = fulfillment.extend(id, &request.record, choices, zone, bidder, world);
+        fulfillment.stage = FulfillmentStage::Claiming;
+        (fulfillment, Claim { reuse, create: build, ..claim })
     }
 
     /// Takes a request up for which there is no room yet.
-    pub fn wait(id: &RequestId, request: &Stored<NodeRequest>, world: &Inputs<'_>,) -> (Self, Claim) {
+    pub fn claim_without_capacity(id: &RequestId, request: &Stored<NodeRequest>, world: &Inputs<'_>,) -> (Self, Claim) {
         let parts = request.record.node_types.iter().map(|label| Part {
             node: None,
             label: label.clone(),
@@ -107,59 +107,59 @@ impl Assembly {
             image: None,
             left: None,
         });
-        let assembly = Self {
+        let fulfillment = Self {
             since: world.now,
-            stage: Stage::Claiming,
-            parts: parts.collect(),
+            stage: FulfillmentStage::Claiming,
+            requested_nodes: parts.collect(),
             zone: None,
-            lost_zones: Vec::new(),
+            missing_zones: Vec::new(),
             failure: None,
-            may_have_more: false,
+            is_extension_unconfirmed: false,
         };
         let request = request.change(id.clone(), |record| record.set_state(RequestState::Pending, world.now));
-        (assembly, Claim { request, reuse: Vec::new(), build: Vec::new() })
+        (fulfillment, Claim { request, reuse: Vec::new(), create: Vec::new() })
     }
 
     /// Goes on with what somebody left. The changes are those of the nodes that are still to be built.
     pub fn adopt(
         request: &NodeRequest,
-        left: &Left,
+        resumable: &Left,
         zone: Option<String>,
         rules: &Launching,
         world: &Inputs<'_>,
     ) -> (Self, Vec<NodeChange>) {
-        let parts = left.nodes.iter().zip(&request.node_types).map(|(node, wish)| {
+        let parts = resumable.nodes.iter().zip(&request.node_types).map(|(node, label)| {
             let record = world.snapshot.node(node).map(|stored| &stored.record);
             let is_ready = record.is_some_and(|record| record.state == NodeState::Ready);
-            let leavings = record.map(|record| Leavings {
+            let prior_instance = record.map(|record| Leavings {
                 external_id: ExternalId::of(&record.external_id),
                 was_begun: record.state == NodeState::Building,
             });
             let state = if is_ready { PartState::Reused } else { PartState::New };
             Part {
                 node: Some(node.clone()),
-                label: wish.clone(),
+                label: label.clone(),
                 state,
                 write: Write::Idle,
                 image: None,
-                left: leavings,
+                prior_instance,
             }
         });
-        let mut assembly = Self {
+        let mut fulfillment = Self {
             since: world.now,
-            stage: Stage::Beginning,
-            parts: parts.collect(),
+            stage: FulfillmentStage::Beginning,
+            requested_nodes: parts.collect(),
             zone,
-            lost_zones: Vec::new(),
+            missing_zones: Vec::new(),
             failure: None,
-            may_have_more: false,
+            is_extension_unconfirmed: false,
         };
-        let changes = assembly.building(Some(rules), &left.pool, world);
-        (assembly, changes)
+        let changes = fulfillment.building_changes(Some(rules), &resumable.pool, world);
+        (fulfillment, changes)
     }
 
     pub fn nodes(&self) -> Vec<NodeId> {
-        self.parts.iter().filter_map(|part| part.node.clone()).collect()
+        self.requested_nodes.iter().filter_map(|part| part.node.clone()).collect()
     }
 
     /// Takes these for what it lacks: nodes to reuse, and records of new ones.
@@ -172,9 +172,9 @@ impl Assembly {
         bidder: &Bidder<'_>,
         world: &Inputs<'_>,
     ) -> (Vec<NodeChange>, Vec<Node>) {
-        let (mut reuse, mut build) = (Vec::new(), Vec::new());
-        let wanted = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::Wanted));
-        for (part, choice) in wanted.zip(choices) {
+        let (mut reuse, mut create) = (Vec::new(), Vec::new());
+        let unassigned = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, PartState::Wanted));
+        for (part, choice) in unassigned.zip(choices) {
             match choice {
                 Choice::Reuse(node) => {
                     let stored = world.snapshot.node(&node).expect("a verdict names only nodes of its snapshot");
@@ -182,18 +182,18 @@ impl Assembly {
                     (part.node, part.state) = (Some(node), PartState::Reused);
                 }
                 Choice::Build(label) => {
-                    build.push(new_node(id, request, &label, bidder, world.now));
+                    create.push(new_node(id, request, &label, bidder, world.now));
                     part.state = PartState::New;
                 }
             }
         }
-        (self.stage, self.zone) = (Stage::Extending, zone);
-        (reuse, build)
+        (self.stage, self.zone) = (FulfillmentStage::Extending, zone);
+        (reuse, create)
     }
 
     /// It could not have what it was to be extended by: `reused` were not taken, and new ones were not made.
-    pub fn not_extended(&mut self, reused: impl Fn(&NodeId) -> bool) {
-        for part in &mut self.parts {
+    pub fn extension_failed(&mut self, reused: impl Fn(&NodeId) -> bool) {
+        for part in &mut self.requested_nodes {
             let is_back = match &part.state {
                 PartState::Reused => part.node.as_ref().is_some_and(&reused),
                 PartState::New => part.node.is_none(),
@@ -203,15 +203,15 @@ impl Assembly {
                 (part.node, part.state) = (None, PartState::Wanted);
             }
         }
-        (self.stage, self.may_have_more) = (Stage::Waiting, true);
+        (self.stage, self.is_extension_unconfirmed) = (FulfillmentStage::Waiting, true);
     }
 
     /// Nodes that were given to it, or made for it, by an extension that counted as failed because its answer was lost. Whether each is
     /// new. Without such a one they are of an earlier life of the request, and about to be let go.
-    pub fn take_in(&mut self, id: &RequestId, pool: &PoolId, world: &Inputs<'_>) -> Vec<(NodeId, bool)> {
-        let (known, mut taken) = (self.nodes(), Vec::new());
-        if !self.may_have_more {
-            return taken;
+    pub fn recover_lost_answer(&mut self, id: &RequestId, pool: &PoolId, world: &Inputs<'_>) -> Vec<(NodeId, bool)> {
+        let (known, mut recovered) = (self.nodes(), Vec::new());
+        if !self.is_extension_unconfirmed {
+            return recovered;
         }
         for node in world.snapshot.nodes_allocated_to(id).filter(|node| !known.contains(node)) {
             let Some(stored) = world.snapshot.node(node).filter(|_| !world.snapshot.is_node_locked(node)) else {
@@ -223,49 +223,49 @@ impl Assembly {
                 NodeState::Ready => PartState::Reused,
                 _ => continue,
             };
-            let mut wanted = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::Wanted));
-            if let Some(part) = wanted.find(|part| record.is_of(pool) && record.labels.contains(&part.label)) {
-                taken.push((node.clone(), matches!(state, PartState::New)));
+            let mut unassigned = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, PartState::Wanted));
+            if let Some(part) = unassigned.find(|part| record.is_of(pool) && record.labels.contains(&part.label)) {
+                recovered.push((node.clone(), matches!(state, PartState::New)));
                 (part.node, part.state) = (Some(node.clone()), state);
             }
         }
-        taken
+        recovered
     }
 
     /// The nodes that the cloud had no quota for, with their last change. It waits for others in their place.
-    pub fn retreat(&mut self, world: &Inputs<'_>) -> Vec<(NodeId, Option<NodeChange>)> {
-        let mut gone = Vec::new();
-        for part in self.parts.iter_mut().filter(|part| matches!(part.state, PartState::Aborted)) {
+    pub fn release_aborted_nodes(&mut self, world: &Inputs<'_>) -> Vec<(NodeId, Option<NodeChange>)> {
+        let mut released = Vec::new();
+        for part in self.requested_nodes.iter_mut().filter(|part| matches!(part.state, PartState::Aborted)) {
             part.state = PartState::Wanted;
             let node = part.node.take();
-            gone.extend(node.map(|node| (node.clone(), state_change(&node, NodeState::Aborted, world))));
+            released.extend(node.map(|node| (node.clone(), state_change(&node, NodeState::Aborted, world))));
         }
-        self.stage = Stage::Waiting;
-        gone
+        self.stage = FulfillmentStage::Waiting;
+        released
     }
 
     /// It will never have what it lacks.
-    pub fn give_up(&mut self, why: String) {
-        for part in self.parts.iter_mut().filter(|part| matches!(part.state, PartState::Wanted)) {
+    pub fn fail(&mut self, why: String) {
+        for part in self.requested_nodes.iter_mut().filter(|part| matches!(part.state, PartState::Wanted)) {
             part.state = PartState::Failed(None);
         }
         self.failure = Some(why);
     }
 
     /// The request as if it wanted no more than it lacks.
-    pub fn rest_of(&self, request: &NodeRequest) -> NodeRequest {
-        let wanted = self.parts.iter().filter(|part| matches!(part.state, PartState::Wanted));
-        NodeRequest { node_types: wanted.map(|part| part.label.clone()).collect(), ..request.clone() }
+    pub fn remaining_request(&self, request: &NodeRequest) -> NodeRequest {
+        let unassigned = self.requested_nodes.iter().filter(|part| matches!(part.state, PartState::Wanted));
+        NodeRequest { node_types: unassigned.map(|part| part.label.clone()).collect(), ..request.clone() }
     }
 
     /// There is no room for all its nodes, as far as is known.
-    pub fn is_short(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part.state, PartState::Wanted))
+    pub fn lacks_capacity(&self) -> bool {
+        self.requested_nodes.iter().any(|part| matches!(part.state, PartState::Wanted))
     }
 
     /// It can go on as soon as there is room.
     pub fn is_waiting(&self) -> bool {
-        self.stage == Stage::Waiting
+        self.stage == FulfillmentStage::Waiting
     }
 
     pub fn zone(&self) -> Option<&str> {
@@ -280,27 +280,27 @@ impl Assembly {
         pool: &PoolId,
         world: &Inputs<'_>,
     ) -> Vec<NodeChange> {
-        if self.is_short() {
-            self.stage = Stage::Waiting;
+        if self.lacks_capacity() {
+            self.stage = FulfillmentStage::Waiting;
             return Vec::new();
         }
-        self.stage = Stage::Beginning;
-        let unnamed = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::New) && part.node.is_none());
+        self.stage = FulfillmentStage::Beginning;
+        let unnamed = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, PartState::New) && part.node.is_none());
         for (part, node) in unnamed.zip(nodes) {
             part.node = Some(node);
         }
-        self.building(rules, pool, world)
+        self.building_changes(rules, pool, world)
     }
 
     /// Somebody removed a node that was made for it a moment ago.
-    pub fn lacks_a_node(&self, world: &Inputs<'_>) -> bool {
-        let is_gone = |node: &NodeId| world.snapshot.node(node).is_none();
-        self.parts.iter().any(|part| matches!(part.state, PartState::New) && part.node.as_ref().is_some_and(is_gone))
+    pub fn is_node_missing(&self, world: &Inputs<'_>) -> bool {
+        let is_missing = |node: &NodeId| world.snapshot.node(node).is_none();
+        self.requested_nodes.iter().any(|part| matches!(part.state, PartState::New) && part.node.as_ref().is_some_and(is_missing))
     }
 
     /// The changes with which its new nodes become building.
-    fn building(&mut self, rules: Option<&Launching>, pool: &PoolId, world: &Inputs<'_>) -> Vec<NodeChange> {
-        let new = self.parts.iter_mut().filter(|part| matches!(part.state, PartState::New));
+    fn building_changes(&mut self, rules: Option<&Launching>, pool: &PoolId, world: &Inputs<'_>) -> Vec<NodeChange> {
+        let new = self.requested_nodes.iter_mut().filter(|part| matches!(part.state, PartState::New));
         let changes = new.filter_map(|part| {
             let id = part.node.clone()?;
             let label = rules?.labels.get(&pool.pool)?.get(&part.label)?;
@@ -329,7 +329,7 @@ impl Assembly {
     }
 
     /// The nodes are building: their launches begin.
-    pub fn begun(
+    pub fn begin_launches(
         &mut self,
         request: &NodeRequest,
         id: &RequestId,
@@ -337,10 +337,10 @@ impl Assembly {
         pool: &PoolId,
         world: &Inputs<'_>,
     ) -> Vec<(NodeId, Ask)> {
-        self.stage = Stage::Building;
-        let about = Arc::new(about(id, request));
-        let mut asks = Vec::new();
-        for part in &mut self.parts {
+        self.stage = FulfillmentStage::Building;
+        let request_properties = Arc::new(about(id, request));
+        let mut effects = Vec::new();
+        for part in &mut self.requested_nodes {
             let (PartState::New, Some(node)) = (&part.state, part.node.clone()) else { continue };
             let Some(label) = rules.labels.get(&pool.pool).and_then(|labels| labels.get(&part.label)) else {
                 // The configuration lost it in this very moment.
@@ -353,7 +353,7 @@ impl Assembly {
                 hostname: format!("np{node}"),
                 zone: self.zone.clone(),
                 image: part.image.as_ref().and_then(Uploaded::external_id).cloned(),
-                request: about.clone(),
+                request: request_properties.clone(),
                 metadata: [
                     ("nodepool_node_id", node.to_string()),
                     ("nodepool_pool_name", pool.pool.to_string()),
@@ -367,21 +367,21 @@ impl Assembly {
             };
             let (launch, first) = Launch::begin(order, label, rules, world.moment);
             part.state = PartState::Launching(Box::new(launch));
-            asks.extend(first.into_iter().map(|ask| (node.clone(), ask)));
+            effects.extend(first.into_iter().map(|ask| (node.clone(), ask)));
         }
-        asks
+        effects
     }
 
     /// Something happened to one of its launches.
-    pub fn step(&mut self, node: &NodeId, input: Input, world: &Inputs<'_>) -> Vec<Step> {
-        let many = self.parts.iter().filter(|part| !matches!(part.state, PartState::Reused)).count() > 1;
-        let Some(part) = self.parts.iter_mut().find(|part| part.node.as_ref() == Some(node)) else { return Vec::new() };
+    pub fn step(&mut self, node: &NodeId, input: Input, world: &Inputs<'_>) -> Vec<FulfillmentEffect> {
+        let many = self.requested_nodes.iter().filter(|part| !matches!(part.state, PartState::Reused)).count() > 1;
+        let Some(part) = self.requested_nodes.iter_mut().find(|part| part.node.as_ref() == Some(node)) else { return Vec::new() ;};
         let PartState::Launching(launch) = &mut part.state else { return Vec::new() };
-        let (mut steps, mut needs_write) = (Vec::new(), false);
-        let asks = launch.step(input, world.moment);
+        let (mut effects, mut needs_write) = (Vec::new(), false);
+        let launch_effects = launch.step(input, world.moment);
         let made = launch.external_id().cloned();
-        for ask in asks {
-            match ask {
+        for effect in launch_effects {
+            match effect {
                 Ask::SaveId(_) => needs_write = true,
                 Ask::Ended(Ending::Ready { instance, host_keys }) => {
                     let found = Box::new(Found { instance: *instance, host_keys });
@@ -404,31 +404,31 @@ impl Assembly {
                     break;
                 }
                 // All nodes of a round have one zone, and the first of them says that it has gone.
-                Ask::Ended(Ending::NoZone(zone)) if self.zone.is_some() && self.lost_zones.contains(&zone) => {
+                Ask::Ended(Ending::NoZone(zone)) if self.zone.is_some() && self.missing_zones.contains(&zone) => {
                     self.failure = Some(CloudError::NoZone(zone).to_string());
                     part.state = PartState::Failed(made);
                     break;
                 }
                 Ask::Ended(Ending::NoZone(zone)) => {
-                    self.lost_zones.extend(self.zone.take().map(|_| zone));
+                    self.missing_zones.extend(self.zone.take().map(|_| zone));
                     part.state = PartState::Aborted;
                     break;
                 }
                 Ask::Submit(Job::Launch(order)) => {
-                    steps.push(Step::Launch(Ask::Submit(Job::Launch(part.prepared(order, world)))));
+                    effects.push(FulfillmentEffect::Launch(Ask::Submit(Job::Launch(part.prepared(order, world)))));
                 }
-                ask => steps.push(Step::Launch(ask)),
+                effect => effects.push(FulfillmentEffect::Launch(effect)),
             }
         }
         if needs_write {
-            steps.extend(part.write_now(node, world).map(|change| Step::Save(Box::new(change))));
+            effects.extend(part.write_now(node, world).map(|change| FulfillmentEffect::Save(Box::new(change))));
         }
-        steps
+        effects
     }
 
     /// A write of one of its nodes has ended. What it was to say is said at the end of the request at the latest.
     pub fn saved(&mut self, node: &NodeId, is_written: bool, world: &Inputs<'_>) -> Option<NodeChange> {
-        let part = self.parts.iter_mut().find(|part| part.node.as_ref() == Some(node))?;
+        let part = self.requested_nodes.iter_mut().find(|part| part.node.as_ref() == Some(node))?;
         if let PartState::Ready { is_saved, .. } = &mut part.state {
             *is_saved &= is_written;
         }
@@ -442,8 +442,8 @@ impl Assembly {
     }
 
     /// Why a node was aborted.
-    pub fn refusal(&self) -> Reason {
-        match self.lost_zones.last().filter(|_| self.zone.is_none()) {
+    pub fn abort_reason(&self) -> Reason {
+        match self.missing_zones.last().filter(|_| self.zone.is_none()) {
             Some(zone) => Reason::NoZone(zone.clone()),
             None => Reason::OverQuota,
         }
@@ -451,27 +451,27 @@ impl Assembly {
 
     /// The cloud refused a node for want of quota, or of its zone.
     pub fn was_aborted(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part.state, PartState::Aborted))
+        self.requested_nodes.iter().any(|part| matches!(part.state, PartState::Aborted))
     }
 
     pub fn has_failed(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part.state, PartState::Failed(_)))
+        self.requested_nodes.iter().any(|part| matches!(part.state, PartState::Failed(_)))
     }
 
     /// Some of its nodes are there, and would be lost with it.
-    pub fn has_good_nodes(&self) -> bool {
-        self.parts.iter().any(is_good)
+    pub fn has_usable_nodes(&self) -> bool {
+        self.requested_nodes.iter().any(is_good)
     }
 
     /// All launches have ended, well or badly.
     pub fn launches_complete(&self) -> bool {
         let is_open =
             |part: &Part| matches!(part.state, PartState::Launching(_) | PartState::New) || part.write != Write::Idle;
-        self.stage == Stage::Building && !self.parts.iter().any(is_open)
+        self.stage == FulfillmentStage::Building && !self.requested_nodes.iter().any(is_open)
     }
 
     pub fn due(&self) -> Option<Moment> {
-        let launches = self.parts.iter().filter_map(|part| match &part.state {
+        let launches = self.requested_nodes.iter().filter_map(|part| match &part.state {
             PartState::Launching(launch) => launch.due(),
             _ => None,
         });
@@ -484,7 +484,7 @@ impl Assembly {
     }
 
     pub fn launches(&self) -> impl Iterator<Item = (&NodeId, &Launch)> {
-        self.parts.iter().filter_map(|part| match &part.state {
+        self.requested_nodes.iter().filter_map(|part| match &part.state {
             PartState::Launching(launch) => Some((part.node.as_ref()?, &**launch)),
             _ => None,
         })
@@ -492,25 +492,25 @@ impl Assembly {
 
     /// The end: fulfilled where every node is ready, declined where one failed, given back where one was aborted.
     pub fn finish(&mut self, id: &RequestId, launcher: &LauncherId, world: &Inputs<'_>) -> Finish {
-        self.stage = Stage::Finishing;
+        self.stage = FulfillmentStage::Finishing;
         let has_failed = self.has_failed();
         // One that somebody else has ended is as good as gone.
         let is_open = |stored: &&Stored<NodeRequest>| stored.record.state.may_become(RequestState::Requested);
         let request = world.snapshot.request(id).filter(is_open);
         // What is not written any more has to be there as it was written.
-        let stands = |part: &Part, record: &Node| match part.state {
+        let is_still_valid = |part: &Part, record: &Node| match part.state {
             PartState::Reused => record.state == NodeState::Ready && record.allocated_to.as_ref() == Some(id),
             _ => true,
         };
         let is_there = |part: &Part| {
             let stored = part.node.as_ref().and_then(|node| ours(node, world));
-            stored.is_some_and(|stored| stands(part, &stored.record))
+            stored.is_some_and(|stored| is_still_valid(part, &stored.record))
         };
         let is_shown_ready =
             |node: &NodeId| world.snapshot.node(node).is_some_and(|stored| stored.record.state == NodeState::Ready);
-        let fulfils = request.is_some() && self.parts.iter().all(|part| is_good(part) && is_there(part));
+        let fulfils = request.is_some() && self.requested_nodes.iter().all(|part| is_good(part) && is_there(part));
         let mut nodes = Vec::new();
-        for part in &self.parts {
+        for part in &self.requested_nodes {
             let Some(node) = &part.node else { continue };
             let change = match &part.state {
                 PartState::Ready { found, is_saved } if !is_saved || !is_shown_ready(node) => {

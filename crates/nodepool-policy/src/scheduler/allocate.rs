@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::capacity::{assemble, never_launched};
+use super::capacity::{launch_decline_reasons, never_launched};
 use super::matching::{self, Shortage};
 use super::pool_context::{Bidder, Choice, Claims, Hosts};
 use super::reason::Reason;
@@ -80,7 +80,7 @@ pub fn verdict(
         return Verdict::Decline(declined);
     }
     let filled = match bidder.hosts.launches() {
-        true => assemble(record, bidder, claims, None, world),
+        true => place(record, bidder, claims, None, world),
         false => fill(record, bidder, claims, world).map(|nodes| nodes.into_iter().map(Choice::Reuse).collect()),
     };
     match filled {

@@ -95,7 +95,7 @@ impl Idle<'_> {
 
 /// Idle nodes where there are any and the request takes them, new ones otherwise as long as there is room. Where a zone is given
 /// the nodes are of that.
-pub fn assemble(
+pub fn place(
     request: &NodeRequest,
     bidder: &Bidder<'_>,
     claims: &Claims,
