@@ -13,7 +13,9 @@ use std::time::Duration;
 use actix_rt::{Arbiter, System};
 use bytes::Bytes;
 use nodepool::actors::launcher::launcher::run_session;
-use nodepool::actors::process::context::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, WhyRegistry};
+use nodepool::actors::process::context::{
+    ArbiterHandles, ExplainRegistry, LauncherOptions, ProcessContext, SessionEnd, StopRequest,
+};
 use nodepool::actors::process::files::Files;
 use nodepool::actors::process::identity::Identity;
 use nodepool::actors::provider::providers::MoreDrivers;
@@ -62,10 +64,10 @@ pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 
 /// One launcher process: what survives its sessions, and the session it has.
 pub struct Process {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ProcessContext>,
     pub file: PathBuf,
     pub session_id: i64,
-    stop: watch::Sender<Option<Stop>>,
+    stop: watch::Sender<Option<StopRequest>>,
     /// Where its configuration is on disk.
     _folder: Option<tempfile::TempDir>,
 }
@@ -101,7 +103,7 @@ impl Process {
             std::fs::write(&options.config, yaml).unwrap();
         }
         let file = options.config.clone();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProcessContext {
             options,
             registry: dump::Registry::default(),
             why: WhyRegistry::default(),
@@ -112,7 +114,7 @@ impl Process {
             shutdown,
             panics: PanicCounter::default(),
             webapp: None,
-            arbiters: Arbiters {
+            arbiters: ArbiterHandles {
                 roots: here.clone(),
                 pools: here.clone(),
                 runtime: tokio::runtime::Handle::current(),
@@ -121,7 +123,7 @@ impl Process {
             identity,
             drivers,
             servers: watch::Sender::new(Vec::new()),
-            in_force: Default::default(),
+            active_config: Default::default(),
         });
         Self { shared, file, session_id: 0, stop, _folder: folder }
     }
@@ -143,11 +145,11 @@ impl Process {
 
     /// As SIGINT stops a builder.
     pub fn stop_with_time(&self) {
-        self.stop.send_replace(Some(Stop { signal: "SIGINT", has_time: true }));
+        self.stop.send_replace(Some(StopRequest { signal: "SIGINT", is_graceful: true }));
     }
 
     pub fn stop(&self) {
-        self.stop.send_replace(Some(Stop { signal: "SIGTERM", has_time: false }));
+        self.stop.send_replace(Some(StopRequest { signal: "SIGTERM", is_graceful: false }));
     }
 }
 

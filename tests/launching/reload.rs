@@ -61,7 +61,7 @@ fn a_section_that_its_driver_refuses_takes_only_its_own_pools_away() {
         until("the pool to leave", async || pools(&consumer).await == ["p-b"]).await;
         assert_eq!(served(&consumer, "b").await, RequestState::Fulfilled);
         assert_eq!(served(&consumer, "a").await, RequestState::Failed, "nobody is left who promises the label");
-        let in_force = process.shared.in_force().unwrap().config;
+        let in_force = process.shared.active_config().unwrap().config;
         let reason = &in_force.out_of_service["p-a"];
         assert!(reason.starts_with("static node zuul@fake-a:22 already defined ("), "{reason}");
 
@@ -157,11 +157,11 @@ fn a_new_session_begins_with_what_was_in_force_where_the_file_is_broken_by_then(
             std::fs::write(&process.file, broken).unwrap();
             let next = newest(&process.shared, first.clone()).await;
             assert_ne!(next.config, first.config);
-            assert_eq!(next.config, process.shared.in_force().unwrap().config);
+            assert_eq!(next.config, process.shared.active_config().unwrap().config);
         }
         std::fs::write(&process.file, two_providers(SERVERS, B, A)).unwrap();
         let next = newest(&process.shared, first.clone()).await;
-        assert_eq!(next.config, process.shared.in_force().unwrap().config);
+        assert_eq!(next.config, process.shared.active_config().unwrap().config);
         assert!(next.config.providers["p-a"].pools["main"].labels.contains("b"));
     });
 }

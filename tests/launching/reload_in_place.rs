@@ -47,7 +47,7 @@ async fn pool(consumer: &Consumer) -> (String, Stat, Vec<String>, String) {
 
 /// Waits until the launcher works by the files as they are now.
 async fn loaded_after(process: &Process, change: impl FnOnce()) {
-    let stamp = || process.shared.in_force().map(|loaded| loaded.stamp);
+    let stamp = || process.shared.active_config().map(|loaded| loaded.stamp);
     let before = stamp();
     change();
     until("the file to be loaded", async || stamp() != before).await;

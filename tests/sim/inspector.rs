@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodepool::actors::process::context::Shared;
+use nodepool::actors::process::context::ProcessContext;
 use nodepool::actors::runtime::messages::AskWhy;
 use nodepool_model::records::ids::RequestId;
 use nodepool_model::records::request::RequestState;
@@ -21,7 +21,7 @@ const INTERVAL: Duration = Duration::from_secs(97);
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// As long as the process lives.
-pub async fn inspect(name: &'static str, shared: Arc<Shared>, gate: Gate, book: Book) {
+pub async fn inspect(name: &'static str, shared: Arc<ProcessContext>, gate: Gate, book: Book) {
     let (mut waited, mut session) = (BTreeSet::new(), None);
     loop {
         tokio::time::sleep(INTERVAL).await;

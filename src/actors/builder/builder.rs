@@ -15,7 +15,7 @@ use super::work_queue::Desk;
 use crate::actors::launcher::launcher::REGISTER_RETRY_INTERVAL;
 use crate::actors::process::config_files::Loaded;
 use crate::actors::process::config_watch::ConfigWatch;
-use crate::actors::process::context::{SessionEnd, Shared, Stop};
+use crate::actors::process::context::{SessionEnd, StopRequest};
 use crate::actors::process::registration;
 use crate::actors::provider::failed_providers::NotStarted;
 use crate::actors::provider::jobs::{Drain, ProviderHandle};
@@ -90,8 +90,8 @@ pub struct BuilderLife {
 }
 
 /// Grows the tree, and waits for what ends it.
-pub async fn run_session(zk: Zk, shared: Arc<Shared>, life: BuilderLife, loaded: Loaded) -> SessionEnd {
-    let mirror = match Mirror::of_images(zk.clone(), &shared.arbiters.runtime).await {
+pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, life: BuilderLife, loaded: Loaded) -> SessionEnd {
+    let mirror = match Mirror::of_images(zk.clone(), &context.arbiters.runtime).await {
         Ok(mirror) => Arc::new(mirror),
         Err(error) => {
             warn!(target: "nodepool.zk.ZooKeeper", %error, "cannot read the tree; connecting anew");
@@ -100,9 +100,9 @@ pub async fn run_session(zk: Zk, shared: Arc<Shared>, life: BuilderLife, loaded:
     };
     let (panics, desk) = (PanicWatch::new(), Desk::default());
     let store = Store::new(zk.clone(), mirror);
-    let builder = Builder::new(shared.clone(), life, store, loaded, panics.clone(), desk.clone()).start();
-    shared.ready.send_replace(true);
-    let (mut session, mut shutdown) = (zk.session(), shared.shutdown.clone());
+    let builder = Builder::new(context.clone(), life, store, loaded, panics.clone(), desk.clone()).start();
+    context.ready.send_replace(true);
+    let (mut session, mut shutdown) = (zk.session(), context.shutdown.clone());
     let end = tokio::select! {
         biased;
         actor = panics.panicked() => SessionEnd::Panicked(actor),
@@ -116,24 +116,24 @@ pub async fn run_session(zk: Zk, shared: Arc<Shared>, life: BuilderLife, loaded:
 }
 
 /// A stop that has time waits for builds that are under way; one that has none, or a second one, does not.
-async fn stopped(shutdown: &mut tokio::sync::watch::Receiver<Option<Stop>>, desk: &Desk) {
-    let is_patient = match shutdown.wait_for(Option::is_some).await {
-        Ok(stop) => stop.as_ref().is_some_and(|stop| stop.has_time),
+async fn stopped(shutdown: &mut tokio::sync::watch::Receiver<Option<StopRequest>>, desk: &Desk) {
+    let is_graceful = match shutdown.wait_for(Option::is_some).await {
+        Ok(stop) => stop.as_ref().is_some_and(|stop| stop.is_graceful),
         // Nobody can stop us in order any more.
         Err(_) => false,
     };
-    if is_patient {
+    if is_graceful {
         info!(target: "nodepool.builder.NodePoolBuilder", "waiting for builds that are under way; a second signal ends them");
         tokio::select! {
             biased;
             () = desk.finish_builds() => {}
-            _ = shutdown.wait_for(|stop| stop.as_ref().is_some_and(|stop| !stop.has_time)) => {}
+            _ = shutdown.wait_for(|stop| stop.as_ref().is_some_and(|stop| !stop.is_graceful)) => {}
         }
     }
 }
 
 pub struct Builder {
-    shared: Arc<Shared>,
+    context: Arc<ProcessContext>,
     life: BuilderLife,
     store: Store,
     config: Arc<Config>,
@@ -153,7 +153,7 @@ pub struct Builder {
 
 impl Builder {
     fn new(
-        shared: Arc<Shared>,
+        context: Arc<ProcessContext>,
         life: BuilderLife,
         store: Store,
         loaded: Loaded,
@@ -163,7 +163,7 @@ impl Builder {
         Self {
             watch: ConfigWatch::new(&loaded),
             config: loaded.config,
-            shared,
+            context,
             life,
             store,
             desk,
@@ -185,16 +185,16 @@ impl Builder {
             return;
         }
         let surroundings = Surroundings {
-            registry: self.shared.registry.clone(),
+            registry: self.context.registry.clone(),
             panics: self.panics.clone(),
-            samples: self.shared.samples.clone(),
-            api_concurrency: self.shared.options.api_concurrency,
+            samples: self.context.samples.clone(),
+            api_concurrency: self.context.options.api_concurrency,
             image_check: Seconds(f64::INFINITY),
-            arbiter: self.shared.arbiters.clouds.clone(),
+            arbiter: self.context.arbiters.clouds.clone(),
             refresh_mode: RefreshMode::Never,
             fence: Some(Fence::of(self.store.zk().clone())),
         };
-        match providers::start(&section, surroundings, self.shared.drivers.as_deref()) {
+        match providers::start(&section, surroundings, self.context.drivers.as_deref()) {
             Ok(handle) => {
                 info!(target: "nodepool.ProviderManager", provider = %name, "provider started");
                 self.not_started.forget(name);
@@ -233,11 +233,11 @@ impl Builder {
             return;
         };
         let workshop = Workshop {
-            builder: self.shared.identity.fqdn.clone(),
+            builder: self.context.identity.fqdn.clone(),
             builder_id: self.life.builder_id.clone(),
             maker: self.life.maker.clone(),
             images: ImagesDir::new(images),
-            samples: self.shared.samples.clone(),
+            samples: self.context.samples.clone(),
             poll_interval: self.life.options.build_poll_interval,
         };
         for number in 0..self.life.options.build_workers {
@@ -262,9 +262,9 @@ impl Builder {
             dib_cmd: self.life.options.dib_cmd.clone(),
             interval: self.life.options.build_interval,
             guard: self.panics.guard(format!("BuildWorker {number}")),
-            dumps: self.shared.registry.clone(),
+            dumps: self.context.registry.clone(),
         };
-        let worker = BuildWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| BuildWorker::new(parts));
+        let worker = BuildWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| BuildWorker::new(parts));
         self.build_workers.push(worker);
     }
 
@@ -280,9 +280,9 @@ impl Builder {
             rest: self.life.options.upload_rest,
             hook_timeout: self.life.options.hook_timeout,
             guard: self.panics.guard(format!("UploadWorker {number}")),
-            dumps: self.shared.registry.clone(),
+            dumps: self.context.registry.clone(),
         };
-        let worker = UploadWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| UploadWorker::new(parts));
+        let worker = UploadWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| UploadWorker::new(parts));
         self.upload_workers.push(worker);
     }
 
@@ -297,22 +297,22 @@ impl Builder {
             build_workers: self.life.options.build_workers,
             upload_workers: self.life.options.upload_workers,
             guard: self.panics.guard("CleanupWorker"),
-            dumps: self.shared.registry.clone(),
+            dumps: self.context.registry.clone(),
         };
         let worker =
-            ImageCleanupWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| ImageCleanupWorker::new(parts));
+            ImageCleanupWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| ImageCleanupWorker::new(parts));
         self.cleanup = Some(worker);
     }
 
     /// Builders of Nodepool 11 stay `stopped` all their lives, and nobody minds.
     fn register(&self, ctx: &mut Context<Self>) {
-        let record = self.shared.identity.component(ComponentKind::Builder, None);
+        let record = self.context.identity.component(ComponentKind::Builder, None);
         let registering = registration::register(self.store.clone(), record, REGISTER_RETRY_INTERVAL);
         ctx.spawn(registering.into_actor(self));
     }
 
     fn check_config(&mut self, ctx: &mut Context<Self>) {
-        let Some(looking) = self.watch.look(&self.shared.options) else { return };
+        let Some(looking) = self.watch.look(&self.context.options) else { return };
         ctx.spawn(looking.into_actor(self).map(|look, act, _| {
             if let Some(loaded) = act.watch.seen(look) {
                 act.reconfigure(loaded);
@@ -327,14 +327,14 @@ impl Builder {
         if self.config.images_dir != loaded.config.images_dir {
             changes.push(Change::NeedsRestart("images-dir"));
         }
-        self.shared.set_in_force(loaded.clone());
+        self.context.set_active_config(loaded.clone());
         self.config = loaded.config;
         info!(target: "nodepool.builder.NodePoolBuilder", "configuration loaded");
         for change in &changes {
             match change {
                 // Who is missing is started below, and who could not be started before is tried again.
                 Change::ProviderChanged(name) | Change::ProviderRemoved(name) => self.drain_provider(name),
-                Change::ServersChanged => self.shared.move_session(&self.config),
+                Change::ServersChanged => self.context.update_servers(&self.config),
                 Change::NeedsRestart(key) => {
                     warn!(target: "nodepool.builder.NodePoolBuilder", key, "changed in the file; a restart applies it");
                 }
@@ -369,13 +369,13 @@ impl Actor for Builder {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        self.registration = Some(self.shared.registry.register("Builder", "", ctx.address().downgrade().recipient()));
+        self.registration = Some(self.context.registry.register("Builder", "", ctx.address().downgrade().recipient()));
         self.register(ctx);
         self.start_missing_providers();
         self.start_workers();
-        ctx.run_interval(self.shared.options.config_check.to_duration(), |act, ctx| act.check_config(ctx));
+        ctx.run_interval(self.context.options.config_check.to_duration(), |act, ctx| act.check_config(ctx));
         // What a driver reads beside its section, such as clouds.yaml, may come later than the configuration.
-        ctx.run_interval(self.shared.options.provider_retry.to_duration(), |act, _| {
+        ctx.run_interval(self.context.options.provider_retry.to_duration(), |act, _| {
             if act.start_missing_providers() {
                 act.tell_workers();
             }

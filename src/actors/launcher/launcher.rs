@@ -15,7 +15,7 @@ use super::pool_worker::{self, PoolWorker, PoolWorkerParts};
 use super::stats_worker::{self, StatsWorker};
 use crate::actors::process::config_files::Loaded;
 use crate::actors::process::config_watch::ConfigWatch;
-use crate::actors::process::context::{SessionEnd, Shared};
+use crate::actors::process::context::{SessionEnd};
 use crate::actors::process::registration;
 use crate::actors::provider::failed_providers::NotStarted;
 use crate::actors::provider::jobs::{Drain, ProviderHandle, renew_facts};
@@ -43,19 +43,19 @@ use nodepool_zk::{SessionState, Zk};
 pub const REGISTER_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Grows the tree, and waits for what ends it.
-pub async fn run_session(zk: Zk, shared: Arc<Shared>, loaded: Loaded) -> SessionEnd {
-    let mirror = match Mirror::start(zk.clone(), &shared.arbiters.runtime).await {
+pub async fn run_session(zk: Zk, context: Arc<ProcessContext>, loaded: Loaded) -> SessionEnd {
+    let mirror = match Mirror::start(zk.clone(), &context.arbiters.runtime).await {
         Ok(mirror) => Arc::new(mirror),
         Err(error) => {
             warn!(target: "nodepool.zk.ZooKeeper", %error, "cannot read the tree; connecting anew");
             return SessionEnd::Unread;
         }
     };
-    shared.snapshot_feed.attach_session(&mirror);
+    context.snapshot_feed.attach_session(&mirror);
     let panics = PanicWatch::new();
     let store = Store::new(zk.clone(), mirror.clone());
-    let launcher = Launcher::new(shared.clone(), store, loaded, panics.clone()).start();
-    let (mut session, mut shutdown) = (zk.session(), shared.shutdown.clone());
+    let launcher = Launcher::new(context.clone(), store, loaded, panics.clone()).start();
+    let (mut session, mut shutdown) = (zk.session(), context.shutdown.clone());
     let end = tokio::select! {
         biased;
         actor = panics.panicked() => SessionEnd::Panicked(actor),
@@ -71,7 +71,7 @@ pub async fn run_session(zk: Zk, shared: Arc<Shared>, loaded: Loaded) -> Session
 }
 
 pub struct Launcher {
-    shared: Arc<Shared>,
+    context: Arc<ProcessContext>,
     store: Store,
     config: Arc<Config>,
     watch: ConfigWatch,
@@ -100,10 +100,10 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    fn new(shared: Arc<Shared>, store: Store, loaded: Loaded, panics: PanicWatch) -> Self {
+    fn new(context: Arc<ProcessContext>, store: Store, loaded: Loaded, panics: PanicWatch) -> Self {
         Self {
             triggers: Triggers::new(store.mirror().clone()),
-            shared,
+            context,
             store,
             watch: ConfigWatch::new(&loaded),
             config: loaded.config,
@@ -128,12 +128,12 @@ impl Launcher {
 
     fn surroundings(&self) -> Surroundings {
         Surroundings {
-            registry: self.shared.registry.clone(),
+            registry: self.context.registry.clone(),
             panics: self.panics.clone(),
-            samples: self.shared.samples.clone(),
-            api_concurrency: self.shared.options.api_concurrency,
-            image_check: self.shared.options.image_check_timeout,
-            arbiter: self.shared.arbiters.clouds.clone(),
+            samples: self.context.samples.clone(),
+            api_concurrency: self.context.options.api_concurrency,
+            image_check: self.context.options.image_check_timeout,
+            arbiter: self.context.arbiters.clouds.clone(),
             refresh_mode: RefreshMode::Periodic,
             fence: Some(Fence::of(self.store.zk().clone())),
         }
@@ -141,7 +141,7 @@ impl Launcher {
 
     fn start_provider(&mut self, name: &ProviderName) {
         let section = self.config.providers[name].clone();
-        match providers::start(&section, self.surroundings(), self.shared.drivers.as_deref()) {
+        match providers::start(&section, self.surroundings(), self.context.drivers.as_deref()) {
             Ok(handle) => {
                 info!(target: "nodepool.ProviderManager", provider = %name, "provider started");
                 self.not_started.forget(name);
@@ -185,7 +185,7 @@ impl Launcher {
         let is_missing = |id: &PoolId| self.providers.contains_key(&id.provider) && !self.pools.contains_key(id);
         let missing: Vec<PoolId> = self.config.pools().filter(is_missing).collect();
         self.board.send_modify(|board| {
-            missing.iter().for_each(|id| board.enrol(self.shared.identity.launcher_id(id)));
+            missing.iter().for_each(|id| board.enrol(self.context.identity.launcher_id(id)));
         });
         for id in &missing {
             self.start_pool(id, self.providers[&id.provider].clone());
@@ -195,29 +195,29 @@ impl Launcher {
     fn start_pool(&mut self, id: &PoolId, provider: ProviderHandle) {
         let parts = PoolWorkerParts {
             id: id.clone(),
-            launcher: self.shared.identity.launcher_id(id),
-            hostname: self.shared.identity.hostname.clone(),
+            launcher: self.context.identity.launcher_id(id),
+            hostname: self.context.identity.hostname.clone(),
             version: env!("CARGO_PKG_VERSION"),
-            webapp: self.shared.webapp.clone(),
+            webapp: self.context.webapp.clone(),
             config: self.config.clone(),
             provider,
             busy: self.busy.entry(id.provider.clone()).or_default().clone(),
             board: self.board.clone(),
             store: self.store.clone(),
-            tick_interval: self.shared.options.watermark_sleep.to_duration(),
+            tick_interval: self.context.options.watermark_sleep.to_duration(),
             guard: self.panics.guard(format!("PoolWorker {id}")),
-            samples: self.shared.samples.clone(),
-            tracer: self.shared.tracer.clone(),
-            clouds: self.shared.arbiters.clouds.clone(),
-            dumps: self.shared.registry.clone(),
-            whys: self.shared.why.clone(),
+            samples: self.context.samples.clone(),
+            tracer: self.context.tracer.clone(),
+            clouds: self.context.arbiters.clouds.clone(),
+            dumps: self.context.registry.clone(),
+            whys: self.context.why.clone(),
         };
-        let worker = PoolWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| PoolWorker::new(parts));
+        let worker = PoolWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| PoolWorker::new(parts));
         self.pools.insert(id.clone(), worker);
     }
 
     fn start_cleanup(&mut self) {
-        let (options, identity) = (&self.shared.options, &self.shared.identity);
+        let (options, identity) = (&self.context.options, &self.context.identity);
         let pool = self.config.pools().next();
         let parts = CleanupWorkerParts {
             // Two launchers on one host have one name, the ids of their pools differ.
@@ -229,10 +229,10 @@ impl Launcher {
             tick_interval: options.delete_interval.to_duration(),
             lock_age: options.lock_cleanup,
             guard: self.panics.guard("CleanupWorker"),
-            dumps: self.shared.registry.clone(),
+            dumps: self.context.registry.clone(),
         };
         self.cleanup =
-            Some(CleanupWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| CleanupWorker::new(parts)));
+            Some(CleanupWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| CleanupWorker::new(parts)));
     }
 
     fn start_leaks(&mut self) {
@@ -240,18 +240,18 @@ impl Launcher {
             config: self.config.clone(),
             providers: self.providers.clone(),
             store: self.store.clone(),
-            sweep_interval: self.shared.options.cleanup_interval.to_duration(),
-            samples: self.shared.samples.clone(),
+            sweep_interval: self.context.options.cleanup_interval.to_duration(),
+            samples: self.context.samples.clone(),
             guard: self.panics.guard("LeakWorker"),
-            dumps: self.shared.registry.clone(),
+            dumps: self.context.registry.clone(),
         };
-        self.leaks = Some(LeakWorker::start_in_arbiter(&self.shared.arbiters.pools, move |_| LeakWorker::new(parts)));
+        self.leaks = Some(LeakWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| LeakWorker::new(parts)));
     }
 
     fn start_stats(&mut self) {
         self.stats = StatsWorker::start_if_wanted(
             self.store.zk().clone(),
-            self.shared.clone(),
+            self.context.clone(),
             self.store.mirror().subscribe(),
             self.config.clone(),
             &self.panics,
@@ -259,13 +259,13 @@ impl Launcher {
     }
 
     fn register(&self, ctx: &mut Context<Self>) {
-        let record = self.shared.identity.component(ComponentKind::Launcher, self.shared.webapp.clone());
+        let record = self.context.identity.component(ComponentKind::Launcher, self.context.webapp.clone());
         let registering = registration::register(self.store.clone(), record, REGISTER_RETRY_INTERVAL);
         ctx.spawn(registering.into_actor(self));
     }
 
     fn check_config(&mut self, ctx: &mut Context<Self>) {
-        let Some(looking) = self.watch.look(&self.shared.options) else { return };
+        let Some(looking) = self.watch.look(&self.context.options) else { return };
         ctx.spawn(looking.into_actor(self).map(|look, act, ctx| {
             if let Some(loaded) = act.watch.seen(look) {
                 act.reconfigure(loaded, ctx);
@@ -277,7 +277,7 @@ impl Launcher {
         let mut changes = reload::diff(&self.config, &loaded.config);
         let anew = providers::to_be_opened_anew(&self.config, &loaded.config, &self.providers);
         changes.extend(anew.into_iter().map(Change::ProviderChanged));
-        self.shared.set_in_force(loaded.clone());
+        self.context.set_active_config(loaded.clone());
         self.config = loaded.config;
         let said: Vec<String> = changes.iter().map(Change::to_string).collect();
         let said = if said.is_empty() { "nothing that matters changed".to_owned() } else { said.join(", ") };
@@ -310,7 +310,7 @@ impl Launcher {
             Change::PoolRemoved(id) => self.stop_pool(id),
             // Whoever stays is told of the new configuration as a whole, and who is missing is started with it.
             Change::PoolAdded(_) | Change::PoolChanged(_) | Change::LabelsChanged | Change::LimitsChanged => {}
-            Change::ServersChanged => self.shared.move_session(&self.config),
+            Change::ServersChanged => self.context.update_servers(&self.config),
             Change::NeedsRestart(key) => {
                 warn!(target: "nodepool.NodePool", key, "changed in the file; a restart applies it, or the next ZooKeeper session");
             }
@@ -329,9 +329,9 @@ impl Launcher {
             worker.do_send(Shutdown);
             self.draining.retain(Addr::connected);
             self.draining.push(worker);
-            self.board.send_modify(|board| board.strike(&self.shared.identity.launcher_id(id)));
+            self.board.send_modify(|board| board.strike(&self.context.identity.launcher_id(id)));
         }
-        self.shared.identity.forget(id);
+        self.context.identity.forget(id);
     }
 
     fn tell_children(&mut self) {
@@ -361,7 +361,7 @@ impl Launcher {
     fn follow_facts(&mut self) {
         self.triggers.watch_facts(self.providers.values().map(|provider| provider.facts.clone()).collect());
         let facts = self.providers.iter().map(|(name, provider)| (name.clone(), provider.facts.clone()));
-        self.shared.snapshot_feed.show_facts(facts.collect());
+        self.context.snapshot_feed.show_facts(facts.collect());
     }
 
     fn submit_min_ready(&mut self, label: LabelName, ctx: &mut Context<Self>) {
@@ -423,8 +423,8 @@ impl Actor for Launcher {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        self.registration = Some(self.shared.registry.register("Launcher", "", ctx.address().downgrade().recipient()));
-        self.answers_why = Some(self.shared.why.register("Launcher", "", ctx.address().downgrade().recipient()));
+        self.registration = Some(self.context.registry.register("Launcher", "", ctx.address().downgrade().recipient()));
+        self.answers_why = Some(self.context.why.register("Launcher", "", ctx.address().downgrade().recipient()));
         self.register(ctx);
         self.tell_out_of_service();
         let config = self.config.clone();
@@ -436,11 +436,11 @@ impl Actor for Launcher {
         self.follow_facts();
         self.reconcile(ctx);
         Self::start_reconciler(ctx);
-        self.shared.ready.send_replace(true);
-        ctx.run_interval(self.shared.options.config_check.to_duration(), |act, ctx| act.check_config(ctx));
-        let retry = self.shared.options.provider_retry.to_duration();
+        self.context.ready.send_replace(true);
+        ctx.run_interval(self.context.options.config_check.to_duration(), |act, ctx| act.check_config(ctx));
+        let retry = self.context.options.provider_retry.to_duration();
         ctx.run_interval(retry, |act, ctx| act.start_missing_providers(ctx));
-        ctx.run_interval(self.shared.options.watermark_sleep.to_duration(), |act, _| act.triggers.requeue_now());
+        ctx.run_interval(self.context.options.watermark_sleep.to_duration(), |act, _| act.triggers.requeue_now());
     }
 }
 
@@ -477,7 +477,7 @@ impl Handler<AskWhy> for Launcher {
         let _measured = profile::handling::<Self>("AskWhy");
         let snapshot = self.triggers.snapshot();
         let request = snapshot.request(&message.0)?;
-        self.not_started.why(&request.record, &self.config, |id| self.shared.identity.launcher_id(id))
+        self.not_started.why(&request.record, &self.config, |id| self.context.identity.launcher_id(id))
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::actors::process::context::Shared;
+use crate::actors::process::context::ProcessContext;
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::{PanicGuard, PanicWatch};
 use crate::actors::runtime::profile;
@@ -26,14 +26,14 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(10);
 
 pub struct StatsWorker {
     zk: Zk,
-    shared: Arc<Shared>,
+    context: Arc<ProcessContext>,
     snapshots: Subscription,
     config: Arc<Config>,
     leadership: Option<Leadership>,
     /// When the global gauges were sent last; `None` before the first time.
-    reported: Option<Instant>,
+    last_reported: Option<Instant>,
     /// The last report is not through yet; the next one waits for its turn.
-    reporting: bool,
+    is_reporting: bool,
     _guard: PanicGuard,
     registration: Option<Registration>,
 }
@@ -42,23 +42,23 @@ impl StatsWorker {
     /// `None` where no statsd server is configured: then there is nothing to be elected for.
     pub fn start_if_wanted(
         zk: Zk,
-        shared: Arc<Shared>,
+        context: Arc<ProcessContext>,
         snapshots: Subscription,
         config: Arc<Config>,
         panics: &PanicWatch,
     ) -> Option<Addr<StatsWorker>> {
-        if !shared.samples.has_server() {
+        if !context.samples.has_server() {
             return None;
         }
         let guard = panics.guard("StatsWorker");
         let worker = StatsWorker {
             zk,
-            shared,
+            context,
             snapshots,
             config,
             leadership: None,
-            reported: None,
-            reporting: false,
+            last_reported: None,
+            is_reporting: false,
             _guard: guard,
             registration: None,
         };
@@ -67,13 +67,13 @@ impl StatsWorker {
 
     fn stand_for_election(&mut self, ctx: &mut Context<Self>) {
         let zk = self.zk.clone();
-        let candidate = election::candidate(&self.shared.identity.hostname, std::process::id());
+        let candidate = election::candidate(&self.context.identity.hostname, std::process::id());
         let elected = async move { election::lead(&zk, paths::ELECTION_STATS, &candidate).await };
         ctx.spawn(elected.into_actor(self).map(|elected, worker, ctx| match elected {
             Ok(leadership) => {
                 info!("elected to report statistics");
                 worker.leadership = Some(leadership);
-                worker.reported = None;
+                worker.last_reported = None;
                 worker.report_global(ctx);
             }
             Err(error) => {
@@ -86,17 +86,17 @@ impl StatsWorker {
     /// Counting many nodes takes a while, so it is done where it holds nobody up.
     fn report_global(&mut self, ctx: &mut Context<Self>) {
         let leads = self.leadership.as_ref().is_some_and(Leadership::is_certain);
-        if !leads || self.reporting {
+        if !leads || self.is_reporting {
             return;
         }
-        let due = self.reported.is_none_or(|at| at.elapsed() >= REFRESH_INTERVAL);
+        let due = self.last_reported.is_none_or(|at| at.elapsed() >= REFRESH_INTERVAL);
         let changed = self.snapshots.has_changed();
         if !due && !changed {
             return;
         }
         let snapshot = self.snapshots.latest_and_mark_seen();
-        let samples = self.shared.samples.clone();
-        self.reporting = true;
+        let samples = self.context.samples.clone();
+        self.is_reporting = true;
         let report = async move {
             match tokio::task::spawn_blocking(move || statsd_metrics::global_gauges(&snapshot)).await {
                 Ok(gauges) => samples.send_all(gauges).await,
@@ -104,19 +104,19 @@ impl StatsWorker {
             }
         };
         ctx.spawn(report.into_actor(self).map(|(), worker, _| {
-            worker.reporting = false;
-            worker.reported = Some(Instant::now());
+            worker.is_reporting = false;
+            worker.last_reported = Some(Instant::now());
         }));
     }
 
     /// As often as pools of the original go over their requests.
     fn report_limits(&mut self, _: &mut Context<Self>) {
-        statsd_metrics::limit_gauges(&self.config).into_iter().for_each(|sample| self.shared.samples.report(sample));
+        statsd_metrics::limit_gauges(&self.config).into_iter().for_each(|sample| self.context.samples.report(sample));
     }
 
     fn report_client(&mut self, _: &mut Context<Self>) {
-        let gauges = statsd_metrics::client_gauges(&self.shared.identity.hostname);
-        gauges.into_iter().for_each(|sample| self.shared.samples.report(sample));
+        let gauges = statsd_metrics::client_gauges(&self.context.identity.hostname);
+        gauges.into_iter().for_each(|sample| self.context.samples.report(sample));
     }
 }
 
@@ -124,7 +124,7 @@ impl Actor for StatsWorker {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        self.registration = Some(self.shared.registry.register("StatsWorker", "", ctx.address()));
+        self.registration = Some(self.context.registry.register("StatsWorker", "", ctx.address()));
         self.stand_for_election(ctx);
         self.report_limits(ctx);
         self.report_client(ctx);
@@ -156,9 +156,9 @@ impl Handler<Dump> for StatsWorker {
         let _measured = profile::handling::<Self>("Dump");
         Some(json!({
             "elected": self.leadership.is_some(),
-            "reporting": self.reporting,
-            "reported_s_ago": self.reported.map(|at| at.elapsed().as_secs_f64()),
-            "samples_dropped": self.shared.samples.dropped(),
+            "reporting": self.is_reporting,
+            "reported_s_ago": self.last_reported.map(|at| at.elapsed().as_secs_f64()),
+            "samples_dropped": self.context.samples.dropped(),
         }))
     }
 }

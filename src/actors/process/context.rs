@@ -31,7 +31,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Pool workers that can be asked what they decided about a request.
 pub type WhyRegistry = Registry<AskWhy>;
 
-pub struct Shared {
+pub struct ProcessContext {
     pub options: LauncherOptions,
     pub registry: dump::Registry,
     pub why: WhyRegistry,
@@ -42,38 +42,38 @@ pub struct Shared {
     /// What `/ready` says: set after the first complete pass.
     pub ready: watch::Sender<bool>,
     /// Set by the signals that stop the process.
-    pub shutdown: watch::Receiver<Option<Stop>>,
+    pub shutdown: watch::Receiver<Option<StopRequest>>,
     pub panics: PanicCounter,
     /// `host:port` at which other machines find the web server; `None` without one.
     pub webapp: Option<String>,
-    pub arbiters: Arbiters,
+    pub arbiters: ArbiterHandles,
     pub identity: Identity,
     /// Drivers of a downstream crate, tried before ours.
     pub drivers: Option<Box<dyn MoreDrivers>>,
     /// ZooKeeper servers of a newly loaded configuration, for the session to move to.
     pub servers: watch::Sender<Vec<ZooKeeperServer>>,
     /// What the running tree works by; the next one begins with it where the files are broken then.
-    pub in_force: Mutex<Option<Loaded>>,
+    pub active_config: Mutex<Option<Loaded>>,
 }
 
-impl Shared {
-    pub fn set_in_force(&self, loaded: Loaded) {
-        *self.in_force.lock().unwrap_or_else(PoisonError::into_inner) = Some(loaded);
+impl ProcessContext {
+    pub fn set_active_config(&self, loaded: Loaded) {
+        *self.active_config.lock().unwrap_or_else(PoisonError::into_inner) = Some(loaded);
     }
 
-    pub fn in_force(&self) -> Option<Loaded> {
-        self.in_force.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn active_config(&self) -> Option<Loaded> {
+        self.active_config.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The session moves to the servers of this configuration; it does not end.
-    pub fn move_session(&self, config: &Config) {
+    pub fn update_servers(&self, config: &Config) {
         self.servers.send_replace(config.zookeeper.servers.clone());
     }
 }
 
 /// Threads are a constant. Roots run on the system's own arbiter, signals and dumps on one that nobody else can block.
 #[derive(Clone)]
-pub struct Arbiters {
+pub struct ArbiterHandles {
     /// The system's own.
     pub roots: ArbiterHandle,
     /// Pool workers and cleanup.
@@ -85,7 +85,7 @@ pub struct Arbiters {
     pub clouds: ArbiterHandle,
 }
 
-impl Arbiters {
+impl ArbiterHandles {
     /// With what they are called.
     pub fn all(&self) -> [(&'static str, &ArbiterHandle); 3] {
         [("roots", &self.roots), ("pools", &self.pools), ("clouds", &self.clouds)]
@@ -168,10 +168,10 @@ impl LauncherOptions {
 
 /// Why the process stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stop {
+pub struct StopRequest {
     pub signal: &'static str,
     /// What takes hours may be finished first.
-    pub has_time: bool,
+    pub is_graceful: bool,
 }
 
 /// How the tree of one ZooKeeper session ended.

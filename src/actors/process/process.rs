@@ -16,7 +16,7 @@ use tracing::{error, info, warn};
 
 use super::config_files::{LoadError, Loaded};
 use super::config_watch::ConfigWatch;
-use super::context::{Arbiters, LauncherOptions, SessionEnd, Shared, Stop, VERSION, WhyRegistry};
+use super::context::{ArbiterHandles, ExplainRegistry, LauncherOptions, SessionEnd, StopRequest, VERSION, WhyRegistry};
 use super::daemon::{self, DaemonError, Detached};
 use super::identity::Identity;
 use super::pidfile::{self, PidFile, PidFileError};
@@ -144,7 +144,7 @@ pub async fn build(control: &Control, prepared: Prepared, life: BuilderLife) -> 
     info!(target: "nodepool.builder.NodePoolBuilder", "Nodepool builder {VERSION} starting");
     let loaded = prepared.loaded.clone();
     let grown = Grown::with_web(control, prepared, None).await?;
-    let outcome = sessions(&grown.shared, loaded, &Tree::Builder(life)).await;
+    let outcome = sessions(&grown.context, loaded, &Tree::Builder(life)).await;
     if tokio::time::timeout(BUILD_SHUTDOWN_TIMEOUT, process_group::none_left()).await.is_err() {
         warn!(target: "nodepool.builder.NodePoolBuilder", "a build does not end; leaving it");
     }
@@ -217,7 +217,7 @@ pub fn status(outcome: Result<(), ProcessError>) -> u8 {
 /// Taken before anything else is begun: from then on a signal ends us in order, however far we have come.
 pub struct Control {
     registry: dump::Registry,
-    shutdown: watch::Receiver<Option<Stop>>,
+    shutdown: watch::Receiver<Option<StopRequest>>,
     /// One for all that runs in this process.
     tally: Tally,
     /// Signals and dumps have a thread of their own.
@@ -321,7 +321,7 @@ pub async fn serve(control: &Control, mut prepared: Prepared) -> Result<(), Proc
     let viewers = Arbiter::new();
     let web = match listener {
         Some(listener) => {
-            let server = web::serve(listener, grown.shared.clone(), &viewers.handle())
+            let server = web::serve(listener, grown.context.clone(), &viewers.handle())
                 .map_err(|source| ProcessError::System { action: "start the web server", source })?;
             let handle = server.handle();
             actix_rt::spawn(server);
@@ -329,17 +329,17 @@ pub async fn serve(control: &Control, mut prepared: Prepared) -> Result<(), Proc
         }
         None => None,
     };
-    let outcome = sessions(&grown.shared, loaded, &Tree::Launcher).await;
+    let outcome = sessions(&grown.context, loaded, &Tree::Launcher).await;
     if let Some(web) = web {
         web.stop(false).await;
     }
-    grown.shared.tracer.end();
+    grown.context.tracer.end();
     outcome
 }
 
 /// What lives as long as the process, with its threads.
 struct Grown {
-    shared: Arc<Shared>,
+    context: Arc<ProcessContext>,
     _threads: [Arbiter; 2],
 }
 
@@ -358,7 +358,7 @@ impl Grown {
                 control.shutdown.clone(),
             ));
         }
-        let shared = Arc::new(Shared {
+        let context = Arc::new(ProcessContext {
             options,
             registry: control.registry.clone(),
             why: WhyRegistry::default(),
@@ -369,7 +369,7 @@ impl Grown {
             shutdown: control.shutdown.clone(),
             panics: PanicCounter::default(),
             webapp: web.map(|address| web::advertised(address, &identity.hostname)),
-            arbiters: Arbiters {
+            arbiters: ArbiterHandles {
                 roots: System::current().arbiter().clone(),
                 pools: pools.handle(),
                 runtime: runtime.clone(),
@@ -378,9 +378,9 @@ impl Grown {
             identity,
             drivers,
             servers: watch::Sender::new(loaded.config.zookeeper.servers.clone()),
-            in_force: Mutex::new(Some(loaded)),
+            active_config: Mutex::new(Some(loaded)),
         });
-        Ok(Self { shared, _threads: [pools, clouds] })
+        Ok(Self { context, _threads: [pools, clouds] })
     }
 }
 
@@ -427,20 +427,20 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 const CONFIG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One tree of actors per session, until we are told to stop.
-pub async fn sessions(shared: &Arc<Shared>, mut loaded: Loaded, tree: &Tree) -> Result<(), ProcessError> {
+pub async fn sessions(context: &Arc<ProcessContext>, mut loaded: Loaded, tree: &Tree) -> Result<(), ProcessError> {
     let (mut is_first, mut pause) = (true, Duration::ZERO);
     loop {
         let connecting = async {
             tokio::time::sleep(pause).await;
-            connection(shared, &mut loaded, is_first).await
+            connection(context, &mut loaded, is_first).await
         };
         let connection = tokio::select! {
             biased;
-            () = stopped(shared.shutdown.clone()) => return Ok(()),
+            () = stopped(context.shutdown.clone()) => return Ok(()),
             connected = connecting => connected?,
         };
         is_first = false;
-        let end = one_session(connection, shared, loaded.clone(), tree).await;
+        let end = one_session(connection, context, loaded.clone(), tree).await;
         pause = if end == SessionEnd::Unread {
             (pause * 2).clamp(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL)
         } else {
@@ -456,19 +456,19 @@ pub async fn sessions(shared: &Arc<Shared>, mut loaded: Loaded, tree: &Tree) -> 
             }
             SessionEnd::Panicked(actor) => {
                 error!(actor, "an actor panicked, starting anew");
-                if shared.panics.record(clock::moment()) == Recovery::GiveUp {
-                    return Err(ProcessError::Panics(shared.panics.count()));
+                if context.panics.record(clock::moment()) == Recovery::GiveUp {
+                    return Err(ProcessError::Panics(context.panics.count()));
                 }
             }
         }
-        loaded = newest(shared, loaded).await;
+        loaded = newest(context, loaded).await;
     }
 }
 
 /// A session, with the servers that the configuration names by then: they may have moved. At first what cannot be right ends us; later it
 /// was right once, and is about to be so again: a certificate that is being replaced, say.
 async fn connection(
-    shared: &Arc<Shared>,
+    context: &Arc<ProcessContext>,
     loaded: &mut Loaded,
     mut is_first: bool,
 ) -> Result<Arc<RealConnection>, ConnectError> {
@@ -481,7 +481,7 @@ async fn connection(
         let changed = async {
             loop {
                 tokio::time::sleep(CONFIG_POLL_INTERVAL).await;
-                if let Some(look) = watch.look(&shared.options)
+                if let Some(look) = watch.look(&context.options)
                     && let Some(changed) = watch.seen(look.await)
                 {
                     return changed;
@@ -501,12 +501,12 @@ async fn connection(
         };
         match news {
             Some(changed) => {
-                shared.set_in_force(changed.clone());
+                context.set_active_config(changed.clone());
                 (*loaded, is_first) = (changed, false);
             }
             None => {
                 tokio::time::sleep(MAX_RETRY_INTERVAL).await;
-                *loaded = newest(shared, loaded.clone()).await;
+                *loaded = newest(context, loaded.clone()).await;
                 // A look that was under way has been left.
                 watch = ConfigWatch::new(loaded);
             }
@@ -514,14 +514,19 @@ async fn connection(
     }
 }
 
-async fn one_session(connection: Arc<RealConnection>, shared: &Arc<Shared>, loaded: Loaded, tree: &Tree) -> SessionEnd {
-    let moves = actix_rt::spawn(follow_servers(connection.clone(), shared.servers.subscribe()));
+async fn one_session(
+    connection: Arc<RealConnection>,
+    context: &Arc<ProcessContext>,
+    loaded: Loaded,
+    tree: &Tree,
+) -> SessionEnd {
+    let moves = actix_rt::spawn(follow_servers(connection.clone(), context.servers.subscribe()));
     let zk: Zk = connection.clone();
-    let link = actix_rt::spawn(sd_notify::follow(zk.session(), shared.ready.subscribe()));
+    let link = actix_rt::spawn(sd_notify::follow(zk.session(), context.ready.subscribe()));
     // A task of its own, so that a panic in the root itself ends no more than one in any other actor.
     let running = match tree {
-        Tree::Launcher => actix_rt::spawn(launcher::run_session(zk, shared.clone(), loaded)),
-        Tree::Builder(life) => actix_rt::spawn(builder::run_session(zk, shared.clone(), life.clone(), loaded)),
+        Tree::Launcher => actix_rt::spawn(launcher::run_session(zk, context.clone(), loaded)),
+        Tree::Builder(life) => actix_rt::spawn(builder::run_session(zk, context.clone(), life.clone(), loaded)),
     };
     let end = running.await.unwrap_or_else(|_| SessionEnd::Panicked(tree.name().to_owned()));
     moves.abort();
@@ -548,22 +553,22 @@ async fn follow_servers(
 
 /// The files as they are now; what was last in force, where they are broken at the moment, or somebody is just writing them: half of a
 /// configuration may be one all the same. Whoever watches them sees what they are then.
-pub async fn newest(shared: &Shared, last: Loaded) -> Loaded {
+pub async fn newest(context: &ProcessContext, last: Loaded) -> Loaded {
     let stamp_of = |look: &Result<Loaded, LoadError>| match look {
         Ok(loaded) => loaded.stamp.clone(),
         Err(error) => error.stamp.clone(),
     };
-    let last = shared.in_force().unwrap_or(last);
-    let stamp = stamp_of(&shared.options.load_again().await);
+    let last = context.active_config().unwrap_or(last);
+    let stamp = stamp_of(&context.options.load_again().await);
     if stamp == last.stamp {
         return last;
     }
     tokio::time::sleep(CONFIG_POLL_INTERVAL).await;
-    match shared.options.load_again().await {
+    match context.options.load_again().await {
         look if stamp_of(&look) != stamp => last,
         Ok(loaded) => {
             loaded.tell();
-            shared.set_in_force(loaded.clone());
+            context.set_active_config(loaded.clone());
             loaded
         }
         Err(error) => {
@@ -573,7 +578,7 @@ pub async fn newest(shared: &Shared, last: Loaded) -> Loaded {
     }
 }
 
-async fn stopped(mut shutdown: watch::Receiver<Option<Stop>>) {
+async fn stopped(mut shutdown: watch::Receiver<Option<StopRequest>>) {
     // A sender that is gone means that nobody can stop us in order any more, so we stop.
     let _ = shutdown.wait_for(Option::is_some).await;
 }

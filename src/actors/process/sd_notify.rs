@@ -7,7 +7,7 @@ use sd_notify::NotifyState;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use super::context::Stop;
+use super::context::StopRequest;
 use crate::actors::runtime::dump;
 use crate::actors::runtime::messages::Dump;
 use crate::actors::runtime::registry::NoAnswer;
@@ -24,7 +24,7 @@ const SERVING: &str = "serving";
 pub async fn keep(
     registry: dump::Registry,
     mut ready: watch::Receiver<bool>,
-    mut shutdown: watch::Receiver<Option<Stop>>,
+    mut shutdown: watch::Receiver<Option<StopRequest>>,
 ) {
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return;

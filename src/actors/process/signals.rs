@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info};
 
-use super::context::Stop;
+use super::context::StopRequest;
 use super::sd_notify;
 use crate::actors::runtime::dump;
 use crate::actors::runtime::dump::Dumps;
@@ -41,7 +41,7 @@ pub fn listen(
     arbiter: &ArbiterHandle,
     registry: dump::Registry,
     patience: Patience,
-) -> io::Result<watch::Receiver<Option<Stop>>> {
+) -> io::Result<watch::Receiver<Option<StopRequest>>> {
     let (stop, stopped) = watch::channel(None);
     let (outcome, installed) = mpsc::channel();
     let arbiter = arbiter.clone();
@@ -90,7 +90,7 @@ async fn write_dumps(mut asked: Signal, registry: dump::Registry) {
     }
 }
 
-async fn serve(signals: [Signal; 3], stop: watch::Sender<Option<Stop>>, patience: Patience) {
+async fn serve(signals: [Signal; 3], stop: watch::Sender<Option<StopRequest>>, patience: Patience) {
     let [mut interrupt, mut user, mut terminate] = signals;
     let mut next = async || {
         tokio::select! {
@@ -104,11 +104,11 @@ async fn serve(signals: [Signal; 3], stop: watch::Sender<Option<Stop>>, patience
     say(move || info!(signal, "stopping"));
     say(sd_notify::stopping);
     if signal == "SIGINT" && patience == Patience::Hours {
-        stop.send_replace(Some(Stop { signal, has_time: true }));
+        stop.send_replace(Some(StopRequest { signal, is_graceful: true }));
         signal = next().await;
         say(move || info!(signal, "stopping at once"));
     }
-    stop.send_replace(Some(Stop { signal, has_time: false }));
+    stop.send_replace(Some(StopRequest { signal, is_graceful: false }));
     // Not here, for arbiters end before the process does. Where there are no more threads, this one is free.
     if thread::Builder::new().name("deadline".to_owned()).spawn(leave_in_time).is_err() {
         leave_in_time();

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::peer_credentials::{self, Ends};
-use crate::actors::process::context::Shared;
+use crate::actors::process::context::ProcessContext;
 use crate::actors::runtime::dump;
 use crate::actors::runtime::profile::{self, Profile};
 
@@ -22,7 +22,7 @@ pub struct Wishes {
 }
 
 /// The state of every actor, and a profile of so many seconds where one is asked for.
-pub async fn dump(request: HttpRequest, shared: Data<Shared>, wishes: Option<Query<Wishes>>) -> HttpResponse {
+pub async fn dump(request: HttpRequest, context: Data<ProcessContext>, wishes: Option<Query<Wishes>>) -> HttpResponse {
     if !is_from_here(&request) {
         return HttpResponse::Forbidden()
             .json(json!({"error": "dumps are given on this machine only, to root and to the user that runs this"}));
@@ -38,13 +38,13 @@ pub async fn dump(request: HttpRequest, shared: Data<Shared>, wishes: Option<Que
             let error = format!("a profile takes more than 0 and at most {longest} seconds");
             return HttpResponse::BadRequest().json(json!({"error": error}));
         };
-        let Some(profile) = Profile::start(shared.registry.clone()) else {
+        let Some(profile) = Profile::start(context.registry.clone()) else {
             return HttpResponse::Conflict().json(json!({"error": "somebody makes a profile already"}));
         };
         tokio::time::sleep(time).await;
         lines = profile.finish().await;
     }
-    let actors = dump::collect(&shared.registry).await;
+    let actors = dump::collect(&context.registry).await;
     let mut response = HttpResponse::Ok();
     response.insert_header(("Cache-Control", "no-store")).json(json!({"actors": actors, "profile": lines}))
 }

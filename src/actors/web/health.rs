@@ -12,23 +12,23 @@ use tokio::time::timeout;
 
 use super::content_negotiation::Format;
 use super::responses::{self, success, unavailable};
-use crate::actors::process::context::Shared;
+use crate::actors::process::context::ProcessContext;
 
 /// A thread that does nothing else for so long is stuck.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// As the original says it: after the first complete pass, for good.
-pub async fn ready(request: HttpRequest, shared: Data<Shared>) -> HttpResponse {
-    if !*shared.ready.borrow() {
+pub async fn ready(request: HttpRequest, context: Data<ProcessContext>) -> HttpResponse {
+    if !*context.ready.borrow() {
         return unavailable(&request);
     }
     success(&request, Format::asked_for(request.headers()).content_type(), responses::now(), "OK".into())
 }
 
 /// Whether requests are served at the moment: the first pass is over and a ZooKeeper server answers.
-pub async fn is_ready(shared: Data<Shared>) -> HttpResponse {
-    let started = *shared.ready.borrow();
-    let connected = shared.snapshot_feed.latest().is_some_and(|snapshot| snapshot.connected);
+pub async fn is_ready(context: Data<ProcessContext>) -> HttpResponse {
+    let started = *context.ready.borrow();
+    let connected = context.snapshot_feed.latest().is_some_and(|snapshot| snapshot.connected);
     answer(
         started && connected,
         &json!({"started": started, "zookeeper": if connected { "connected" } else { "not connected" }}),
@@ -36,8 +36,8 @@ pub async fn is_ready(shared: Data<Shared>) -> HttpResponse {
 }
 
 /// Whether every thread that works takes up new work.
-pub async fn live(shared: Data<Shared>) -> HttpResponse {
-    let asking = shared.arbiters.all().map(|(name, arbiter)| async move {
+pub async fn live(context: Data<ProcessContext>) -> HttpResponse {
+    let asking = context.arbiters.all().map(|(name, arbiter)| async move {
         let (answer, answered) = oneshot::channel();
         let taken = arbiter.spawn(async move {
             let _ = answer.send(());

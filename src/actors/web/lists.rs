@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::content_negotiation::{self, Format};
 use super::responses::{self, MAX_AGE, unavailable};
-use crate::actors::process::context::Shared;
+use crate::actors::process::context::ProcessContext;
 use crate::actors::runtime::clock;
 use nodepool_model::records::ids::NodeId;
 use nodepool_model::records::time::Timestamp;
@@ -121,8 +121,13 @@ impl Kept {
     }
 }
 
-pub async fn answer(subject: Subject, request: HttpRequest, shared: Data<Shared>, lists: Data<Lists>) -> HttpResponse {
-    let Some(snapshot) = shared.snapshot_feed.latest() else { return unavailable(&request) };
+pub async fn answer(
+    subject: Subject,
+    request: HttpRequest,
+    context: Data<ProcessContext>,
+    lists: Data<Lists>,
+) -> HttpResponse {
+    let Some(snapshot) = context.snapshot_feed.latest() else { return unavailable(&request) };
     let format = Format::asked_for(request.headers());
     let query = web::Query::<Vec<(String, String)>>::from_query(request.query_string());
     // What is no query asks for nothing in particular.

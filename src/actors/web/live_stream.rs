@@ -20,7 +20,7 @@ use super::content_negotiation;
 use super::live_view::{self, ProviderFigures};
 use super::peers::Neighbours;
 use super::responses::{self, not_found, unavailable};
-use crate::actors::process::context::{Shared, VERSION};
+use crate::actors::process::context::{ProcessContext, VERSION};
 use crate::actors::runtime::clock;
 use crate::actors::runtime::messages::AskWhy;
 use nodepool_model::metrics::prometheus_metrics::{self, Meter, MeterKind};
@@ -85,8 +85,8 @@ impl Default for Live {
 
 /// Follows what is seen of ZooKeeper as long as the process lives. Nobody waits for another: not who remembers for who tells,
 /// and neither of them for pools that are asked.
-pub async fn follow(live: Arc<Live>, shared: Arc<Shared>, film: mpsc::Receiver<Frame>) {
-    tokio::join!(remember(&live, film), count(&live, &shared), tell(&live, &shared), tell_figures(&live, &shared));
+pub async fn follow(live: Arc<Live>, context: Arc<ProcessContext>, film: mpsc::Receiver<Frame>) {
+    tokio::join!(remember(&live, film), count(&live, &context), tell(&live, &context), tell_figures(&live, &context));
 }
 
 async fn remember(live: &Live, mut film: mpsc::Receiver<Frame>) {
@@ -101,20 +101,20 @@ async fn remember(live: &Live, mut film: mpsc::Receiver<Frame>) {
     }
 }
 
-async fn count(live: &Live, shared: &Shared) {
+async fn count(live: &Live, context: &ProcessContext) {
     let mut ticks = every(COUNT_EVERY.to_duration());
     loop {
         ticks.tick().await;
         let (snapshot, now) = (lock(&live.shown).snapshot.clone(), clock::now());
         lock(&live.chronicle).count(&snapshot, now);
-        if let Some(tally) = shared.samples.tally() {
+        if let Some(tally) = context.samples.tally() {
             lock(&live.calls).read(tally, now);
         }
     }
 }
 
-async fn tell(live: &Live, shared: &Shared) {
-    let mut snapshots = shared.snapshot_feed.subscribe();
+async fn tell(live: &Live, context: &ProcessContext) {
+    let mut snapshots = context.snapshot_feed.subscribe();
     loop {
         let snapshot = snapshots.next().await;
         let (older, revision) = {
@@ -129,12 +129,12 @@ async fn tell(live: &Live, shared: &Shared) {
     }
 }
 
-async fn tell_figures(live: &Live, shared: &Shared) {
+async fn tell_figures(live: &Live, context: &ProcessContext) {
     let mut ticks = every(FIGURES);
     loop {
         ticks.tick().await;
         if live.is_watched() {
-            let figures = live.figures(shared).await;
+            let figures = live.figures(context).await;
             live.send("figures", &String::from_utf8_lossy(&figures));
         }
     }
@@ -174,35 +174,34 @@ impl Live {
         let _ = self.events.send(Bytes::from(format!("event: {event}\ndata: {data}\n\n")));
     }
 
-    fn own_providers(&self, shared: &Shared) -> Vec<ProviderFigures> {
-        let Some(loaded) = shared.in_force() else { return Vec::new() };
+    fn own_providers(&self, context: &ProcessContext) -> Vec<ProviderFigures> {
+        let Some(loaded) = context.active_config() else { return Vec::new() };
         let (shown, now) = (lock(&self.shown).snapshot.clone(), clock::now());
-        let calls = shared.samples.tally().map(|tally| lock(&self.calls).figures(tally, now)).unwrap_or_default();
-        live_view::providers(&clock::inputs(&loaded.config, &shown, &shared.snapshot_feed.facts()), &calls)
+        let calls = context.samples.tally().map(|tally| lock(&self.calls).figures(tally, now)).unwrap_or_default();
+        live_view::providers(&clock::inputs(&loaded.config, &shown, &context.snapshot_feed.facts()), &calls)
     }
 
     /// Gathered once for all who ask at the same time or soon after.
-    async fn figures(&self, shared: &Shared) -> Bytes {
+    async fn figures(&self, context: &ProcessContext) -> Bytes {
         let mut gathered = self.gathered.lock().await;
         if let Some((at, figures)) = &*gathered
             && at.elapsed() < FIGURES - BEAT
         {
             return figures.clone();
         }
-        let figures = Bytes::from(self.gather(shared).await.to_string());
+        let figures = Bytes::from(self.gather(context).await.to_string());
         *gathered = Some((Instant::now(), figures.clone()));
         figures
     }
 
-    async fn gather(&self, shared: &Shared) -> Value {
+    async fn gather(&self, context: &ProcessContext) -> Value {
         let shown = lock(&self.shown).snapshot.clone();
         let asked = live_view::waiting(&shown, MOST_REASONS).into_iter().map(async |id| {
-            let reasons = ask_why(shared, &id).await;
+            let reasons = ask_why(context, &id).await;
             (id, reasons)
         });
-        let (reasons, others) = tokio::join!(join_all(asked), self.neighbours.figures(shared));
-        let own =
-            json!({"launcher": shared.identity.hostname, "version": VERSION, "providers": self.own_providers(shared)});
+        let (reasons, others) = tokio::join!(join_all(asked), self.neighbours.figures(context));
+        let own = json!({"launcher": context.identity.hostname, "version": VERSION, "providers": self.own_providers(context)});
         let launchers: Vec<Value> = std::iter::once(own).chain(others).collect();
         json!({"now": clock::now(), "since": lock(&self.chronicle).since(), "launchers": launchers,
             "reasons": live_view::reasons(&reasons.into_iter().collect()), "labels": labels(&shown)})
@@ -215,8 +214,8 @@ fn labels(snapshot: &Snapshot) -> Vec<&str> {
     labels.map(|label| label.as_str()).collect::<std::collections::BTreeSet<_>>().into_iter().collect()
 }
 
-async fn ask_why(shared: &Shared, id: &RequestId) -> Vec<Why> {
-    let answers = shared.why.ask_all(AskWhy(id.clone()), WHY_DEADLINE).await;
+async fn ask_why(context: &ProcessContext, id: &RequestId) -> Vec<Why> {
+    let answers = context.why.ask_all(AskWhy(id.clone()), WHY_DEADLINE).await;
     answers.into_iter().filter_map(|(_, answer)| answer.ok().flatten()).collect()
 }
 
@@ -283,20 +282,22 @@ pub async fn state(request: HttpRequest, live: Data<Live>) -> HttpResponse {
     responses::with_body(response, plain)
 }
 
-pub async fn figures(live: Data<Live>, shared: Data<Shared>) -> HttpResponse {
-    fresh_text(live.figures(&shared).await)
+pub async fn figures(live: Data<Live>, context: Data<ProcessContext>) -> HttpResponse {
+    fresh_text(live.figures(&context).await)
 }
 
 /// What other launchers fetch to show it.
-pub async fn providers(live: Data<Live>, shared: Data<Shared>) -> HttpResponse {
-    fresh(&json!({"launcher": shared.identity.hostname, "version": VERSION, "providers": live.own_providers(&shared)}))
+pub async fn providers(live: Data<Live>, context: Data<ProcessContext>) -> HttpResponse {
+    fresh(
+        &json!({"launcher": context.identity.hostname, "version": VERSION, "providers": live.own_providers(&context)}),
+    )
 }
 
 /// How many nodes were in which state over the last hours, and how long requests waited.
-pub async fn plots(live: Data<Live>, shared: Data<Shared>) -> HttpResponse {
+pub async fn plots(live: Data<Live>, context: Data<ProcessContext>) -> HttpResponse {
     let states: Vec<&str> = NodeState::ALL.iter().map(|state| state.as_str()).collect();
     let (waits, launches) =
-        (all_of(&shared, &prometheus_metrics::REQUEST_TIME), all_of(&shared, &prometheus_metrics::LAUNCH_TIME));
+        (all_of(&context, &prometheus_metrics::REQUEST_TIME), all_of(&context, &prometheus_metrics::LAUNCH_TIME));
     let chronicle = lock(&live.chronicle);
     let counts: Vec<_> = chronicle.counts().collect();
     fresh(
@@ -305,10 +306,10 @@ pub async fn plots(live: Data<Live>, shared: Data<Shared>) -> HttpResponse {
 }
 
 /// One distribution over all labels, as far as it says how long good ends took.
-fn all_of(shared: &Shared, meter: &'static Meter) -> Value {
+fn all_of(context: &ProcessContext, meter: &'static Meter) -> Value {
     let MeterKind::Histogram(bounds) = meter.kind else { return Value::Null };
     let mut sum = Distribution::new(bounds);
-    for (labels, found) in shared.samples.tally().map(|tally| tally.distributions(meter)).unwrap_or_default() {
+    for (labels, found) in context.samples.tally().map(|tally| tally.distributions(meter)).unwrap_or_default() {
         if labels.iter().all(|label| !label.starts_with("error")) {
             sum.counts.iter_mut().zip(&found.counts).for_each(|(sum, count)| *sum += count);
             sum.sum += found.sum;
@@ -330,10 +331,10 @@ pub async fn node_request(
     request: HttpRequest,
     id: Path<String>,
     live: Data<Live>,
-    shared: Data<Shared>,
+    context: Data<ProcessContext>,
 ) -> HttpResponse {
     let Some(id) = element(&id).map(RequestId::from) else { return not_found(&request) };
-    let whys = BTreeMap::from([(id.clone(), ask_why(&shared, &id).await)]);
+    let whys = BTreeMap::from([(id.clone(), ask_why(&context, &id).await)]);
     let shown = lock(&live.shown).snapshot.clone();
     let record = shown.request(&id).map(|stored| {
         let row = status::RequestRow { id: id.clone(), request: stored.record.clone() };

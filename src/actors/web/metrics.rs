@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::responses::{self, unavailable};
-use crate::actors::process::context::Shared;
+use crate::actors::process::context::ProcessContext;
 use crate::actors::runtime::clock;
 use crate::actors::telemetry::{gauges, process_metrics};
 use nodepool_model::metrics::prometheus_metrics;
@@ -23,19 +23,19 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub struct Figures(Mutex<Option<(Instant, Bytes)>>);
 
 impl Figures {
-    async fn text(&self, shared: Data<Shared>) -> Option<Bytes> {
+    async fn text(&self, context: Data<ProcessContext>) -> Option<Bytes> {
         let mut last = self.0.lock().await;
         if let Some((_, text)) = last.as_ref().filter(|(at, _)| at.elapsed() <= PAUSE) {
             return Some(text.clone());
         }
-        let text = web::block(move || Bytes::from(collect(&shared))).await.ok()?;
+        let text = web::block(move || Bytes::from(collect(&context))).await.ok()?;
         *last = Some((Instant::now(), text.clone()));
         Some(text)
     }
 }
 
-pub async fn metrics(request: HttpRequest, shared: Data<Shared>, figures: Data<Figures>) -> HttpResponse {
-    let Some(text) = responses::to_the_end(async move { figures.text(shared).await }).await else {
+pub async fn metrics(request: HttpRequest, context: Data<ProcessContext>, figures: Data<Figures>) -> HttpResponse {
+    let Some(text) = responses::to_the_end(async move { figures.text(context).await }).await else {
         return unavailable(&request);
     };
     let mut response = HttpResponse::Ok();
@@ -43,19 +43,19 @@ pub async fn metrics(request: HttpRequest, shared: Data<Shared>, figures: Data<F
     responses::with_body(response, text)
 }
 
-fn collect(shared: &Shared) -> String {
+fn collect(context: &ProcessContext) -> String {
     let mut out = Exposition::default();
-    if let Some(tally) = shared.samples.tally() {
+    if let Some(tally) = context.samples.tally() {
         tally.show(&mut out);
     }
-    if let Some(loaded) = shared.in_force() {
-        let snapshot = shared.snapshot_feed.latest().unwrap_or_default();
-        gauges::show(&clock::inputs(&loaded.config, &snapshot, &shared.snapshot_feed.facts()), &mut out);
+    if let Some(loaded) = context.active_config() {
+        let snapshot = context.snapshot_feed.latest().unwrap_or_default();
+        gauges::show(&clock::inputs(&loaded.config, &snapshot, &context.snapshot_feed.facts()), &mut out);
     }
-    out.plain(&prometheus_metrics::READY, f64::from(u8::from(*shared.ready.borrow())));
-    out.plain(&prometheus_metrics::PANICS, shared.panics.total() as f64);
-    out.plain(&prometheus_metrics::SAMPLES_DROPPED, shared.samples.dropped() as f64);
-    for (actor, number) in shared.registry.by_actor() {
+    out.plain(&prometheus_metrics::READY, f64::from(u8::from(*context.ready.borrow())));
+    out.plain(&prometheus_metrics::PANICS, context.panics.total() as f64);
+    out.plain(&prometheus_metrics::SAMPLES_DROPPED, context.samples.dropped() as f64);
+    for (actor, number) in context.registry.by_actor() {
         out.number(&prometheus_metrics::ACTORS, [actor], number as f64);
     }
     process_metrics::show(&mut out);

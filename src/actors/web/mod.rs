@@ -26,7 +26,7 @@ use nix::sys::socket::sockopt::{KeepAlive, TcpKeepIdle, TcpUserTimeout};
 use serde_json::json;
 use tracing::warn;
 
-use super::process::context::Shared;
+use super::process::context::ProcessContext;
 use super::runtime::messages::AskWhy;
 use super::web::lists::{Lists, Subject};
 use super::web::live_stream::Live;
@@ -92,19 +92,19 @@ pub fn advertised(listening: SocketAddr, hostname: &str) -> String {
 /// Serves until the handle of the server stops it. One thread, which is not one of those that work.
 ///
 /// What the live page shows is gathered on `viewers`, a thread that does nothing else.
-pub fn serve(listener: TcpListener, shared: Arc<Shared>, viewers: &ArbiterHandle) -> io::Result<Server> {
-    let (shared, lists) = (web::Data::from(shared), web::Data::new(Lists::default()));
+pub fn serve(listener: TcpListener, context: Arc<ProcessContext>, viewers: &ArbiterHandle) -> io::Result<Server> {
+    let (context, lists) = (web::Data::from(context), web::Data::new(Lists::default()));
     let figures = web::Data::new(Figures::default());
     let live = Arc::new(Live::default());
     viewers.spawn(live_stream::follow(
         live.clone(),
-        shared.clone().into_inner(),
+        context.clone().into_inner(),
         context.snapshot_feed.subscribe_transitions(),
     ));
     let live = web::Data::from(live);
     let app = move || {
         let mut app = App::new()
-            .app_data(shared.clone())
+            .app_data(context.clone())
             .app_data(lists.clone())
             .app_data(figures.clone())
             .app_data(live.clone())
@@ -129,7 +129,7 @@ pub fn serve(listener: TcpListener, shared: Arc<Shared>, viewers: &ArbiterHandle
         for (path, subject) in Subject::ALL {
             app = app.route(
                 path,
-                web::route().to(move |request, shared, lists| lists::answer(subject, request, shared, lists)),
+                web::route().to(move |request, context, lists| lists::answer(subject, request, context, lists)),
             );
         }
         app
@@ -160,12 +160,12 @@ async fn not_found(request: HttpRequest) -> HttpResponse {
 }
 
 /// What every pool of this launcher last decided about a request; nothing where nobody has seen it.
-async fn why(request: HttpRequest, id: web::Path<String>, shared: web::Data<Shared>) -> HttpResponse {
+async fn why(request: HttpRequest, id: web::Path<String>, context: web::Data<ProcessContext>) -> HttpResponse {
     let Some(id) = request_id(&id) else {
         let error = "a request id is digits, a dash and digits, such as 200-0000000042";
         return HttpResponse::BadRequest().json(json!({ "error": error }));
     };
-    let answers = shared.why.ask_all(AskWhy(id.clone()), WHY_DEADLINE).await;
+    let answers = context.why.ask_all(AskWhy(id.clone()), WHY_DEADLINE).await;
     let mut verdicts: Vec<Why> = Vec::new();
     for (asked, answer) in answers {
         match answer {

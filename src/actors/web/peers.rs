@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::live_view::ProviderFigures;
-use crate::actors::process::context::Shared;
+use crate::actors::process::context::ProcessContext;
 use nodepool_model::records::component::{Component, ComponentKind};
 
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -36,15 +36,16 @@ struct Answer {
 
 impl Neighbours {
     /// All of them, asked now; each in the place of one that does not answer says why.
-    pub async fn figures(&self, shared: &Shared) -> Vec<Value> {
-        let Some(snapshot) = shared.snapshot_feed.latest() else { return Vec::new() };
+    pub async fn figures(&self, context: &ProcessContext) -> Vec<Value> {
+        let Some(snapshot) = context.snapshot_feed.latest() else { return Vec::new() };
         let launchers = snapshot.components().filter(|((kind, _), _)| *kind == ComponentKind::Launcher);
         let mut others: Vec<Component> = launchers.map(|(_, stored)| (*stored.record).clone()).collect();
-        let own = others.iter().position(|one| one.hostname == shared.identity.hostname && one.webapp == shared.webapp);
+        let own =
+            others.iter().position(|one| one.hostname == context.identity.hostname && one.webapp == context.webapp);
         own.into_iter().for_each(|own| drop(others.remove(own)));
         let client = self.client.get_or_init(client);
         let asking = others.into_iter().enumerate().map(async |(number, launcher)| {
-            let asked = match address(&launcher, shared) {
+            let asked = match address(&launcher, context) {
                 Ok(_) if number >= MOST => Err(format!("only {MOST} launchers are asked")),
                 Ok(address) => ask(client, &address).await,
                 Err(missing) => Err(missing),
@@ -67,13 +68,13 @@ fn client() -> reqwest::Client {
 
 /// Host and port where it can be asked. Whoever may write to ZooKeeper could name any place, so names of hosts and their ports
 /// are all that counts, and nothing that means this machine to us and another one to who wrote it.
-fn address(launcher: &Component, shared: &Shared) -> Result<String, String> {
+fn address(launcher: &Component, context: &ProcessContext) -> Result<String, String> {
     let Some(announced) = &launcher.webapp else { return Err("it has no web port".to_owned()) };
     let authority: Option<Authority> = announced.parse().ok();
     let Some(authority) = authority.filter(|it| it.port().is_some() && !it.as_str().contains('@')) else {
         return Err("what it announces is no address of a web port".to_owned());
     };
-    let is_elsewhere = launcher.hostname != shared.identity.hostname;
+    let is_elsewhere = launcher.hostname != context.identity.hostname;
     if let Ok(ip) = authority.host().trim_matches(['[', ']']).parse::<IpAddr>() {
         let is_link_local = match ip {
             IpAddr::V4(ip) => ip.is_link_local(),

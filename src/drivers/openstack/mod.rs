@@ -85,7 +85,7 @@ pub fn open_with(section: &ProviderConfig, places: &Places) -> Result<OpenStack,
         ..Facts::unseen()
     };
     let shared = Arc::new(Shared::new(section.name.clone(), settings, cloud, has_ipv6, facts));
-    Ok(OpenStack { shared, connection, timings, places: places.clone(), written })
+    Ok(OpenStack { context, connection, timings, places: places.clone(), written })
 }
 
 /// What is wrong or odd about a section, clouds.yaml aside.

@@ -40,7 +40,7 @@ enum Step {
 
 impl DeleteServer {
     pub fn new(shared: Arc<Shared>, id: ExternalId) -> Self {
-        Self { shared, id, addresses: VecDeque::new(), floating: VecDeque::new(), step: Step::Begin }
+        Self { context, id, addresses: VecDeque::new(), floating: VecDeque::new(), step: Step::Begin }
     }
 
     pub fn label(&self) -> &'static str {

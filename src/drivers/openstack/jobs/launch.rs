@@ -69,7 +69,7 @@ impl LaunchServer {
     pub fn new(shared: Arc<Shared>, order: Arc<LaunchOrder>) -> Self {
         let (stock, wanted) = (shared.stock(), shared.wanted(&order));
         let id = order.found.clone();
-        Self { shared, stock, order, wanted, id, step: Step::Begin }
+        Self { context, stock, order, wanted, id, step: Step::Begin }
     }
 
     pub fn external_id(&self) -> Option<&ExternalId> {

@@ -22,7 +22,7 @@ pub struct ListServers {
 
 impl ListServers {
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, pages: None, gathered: Gathered::default() }
+        Self { context, pages: None, gathered: Gathered::default() }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {

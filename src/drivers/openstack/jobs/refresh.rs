@@ -73,7 +73,7 @@ impl RefreshProvider {
     pub fn new(shared: Arc<Shared>) -> Self {
         let previous = shared.stock();
         Self {
-            shared,
+            context,
             pending: VecDeque::from([PendingQuery::Services]),
             in_flight: None,
             results: RefreshResults::default(),

@@ -49,7 +49,7 @@ impl TidyUp {
             todo.extend(shared.settings.clean_floating_ips.then_some(calls::FLOATING_IPS));
             todo.extend(ports.then_some(calls::PORTS));
         }
-        Self { shared, doing, todo, unused: VecDeque::new(), step: Step::Idle, done: Tidied::default() }
+        Self { context, doing, todo, unused: VecDeque::new(), step: Step::Idle, done: Tidied::default() }
     }
 
     pub fn step(&mut self, input: Input<'_, Reply>) -> Next<Call> {

@@ -56,7 +56,7 @@ enum Step {
 
 impl UploadImage {
     pub fn new(shared: Arc<Shared>, order: Arc<UploadOrder>) -> Self {
-        Self { shared, order, id: None, step: Step::Begin, failing_poll_s: 0.0 }
+        Self { context, order, id: None, step: Step::Begin, failing_poll_s: 0.0 }
     }
 
     pub fn external_id(&self) -> Option<&ExternalId> {
