@@ -60,7 +60,7 @@ impl Case {
             None => Provider::of_config(self.config),
             Some(cloud) => {
                 let (section, drivers) = (provider_section(self.config), WithClouds(cloud.clouds_yaml()));
-                Provider::new(|surroundings| providers::start(&section, surroundings, Some(&drivers)).unwrap())
+                Provider::new(|deps| providers::start(&section, deps, Some(&drivers)).unwrap())
             }
         };
         ContractHarness { provider, cloud }

@@ -101,7 +101,7 @@ async fn serve(cloud: Shared, request: HttpRequest, body: web::Bytes) -> HttpRes
     }
 }
 
-struct Start(nodepool::actors::provider::task_manager::Surroundings);
+struct Start(nodepool::actors::provider::task_manager::TaskManagerDeps);
 
 impl OpenDriver for Start {
     type Out = nodepool::actors::provider::jobs::ProviderHandle;
@@ -132,9 +132,9 @@ fn start(end: &'static str, folder: &std::path::Path) -> (Arc<Mutex<Cloud>>, Pro
          - {name: lab, driver: openstack, cloud: c, pools: [], diskimages: [{name: debian}]}\n",
     );
     let driver = openstack::open_with(&section, &places).unwrap();
-    let provider = Provider::new(|mut surroundings| {
-        surroundings.refresh_mode = nodepool::actors::provider::task_manager::RefreshMode::Never;
-        Start(surroundings).with(driver)
+    let provider = Provider::new(|mut deps| {
+        deps.refresh_mode = nodepool::actors::provider::task_manager::RefreshMode::Never;
+        Start(deps).with(driver)
     });
     (cloud, provider)
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use cloud::{Cloud, CloudState, instance};
 use nodepool::actors::provider::jobs::{Drain, ProviderHandle};
 use nodepool::actors::provider::providers::{self, MoreDrivers, StartProvider};
-use nodepool::actors::provider::task_manager::{Fence, Surroundings, TaskManager};
+use nodepool::actors::provider::task_manager::{Fence, TaskManager, TaskManagerDeps};
 use nodepool::actors::runtime::dump;
 use nodepool::actors::runtime::messages::Shutdown;
 use nodepool_driver::error::{CloudError, FailureKind};
@@ -69,7 +69,7 @@ impl TaskManagerHarness {
     fn with(pace: Pace, seen: CloudState, fence: Option<Fence>) -> Self {
         let seen = Arc::new(Mutex::new(seen));
         let cloud = Cloud { state: seen.clone(), pace, born: Instant::now() };
-        let start = |surroundings| TaskManager::launch("cloud-a".into(), cloud, Surroundings { fence, ..surroundings });
+        let start = |deps| TaskManager::launch("cloud-a".into(), cloud, TaskManagerDeps { fence, ..deps });
         Self { provider: Provider::new(start), state: seen }
     }
 
@@ -417,8 +417,7 @@ fn a_driver_from_outside_is_tried_first() {
 providers: [{name: mine, driver: static, pools: [{name: main, nodes: [{name: fake-host, labels: a}]}]}]",
         );
         let outside = Outside { state: seen.clone() };
-        let mut provider =
-            Provider::new(|surroundings| providers::start(&section, surroundings, Some(&outside)).expect("it starts"));
+        let mut provider = Provider::new(|deps| providers::start(&section, deps, Some(&outside)).expect("it starts"));
         assert!(matches!(provider.run(launch("one")).await, Ok(Outcome::Launched(_))));
         assert_eq!(provider.handle.provider, "mine".into());
         assert!(!seen.lock().unwrap().starts.is_empty());

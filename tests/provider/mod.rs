@@ -9,7 +9,7 @@ use std::time::Duration;
 use actix::{Actor, Addr, Context, Handler};
 use nodepool::actors::provider::jobs::{Abandon, JobId, JobUpdate, ProviderHandle, Submit, Ticket};
 use nodepool::actors::provider::providers;
-use nodepool::actors::provider::task_manager::{Surroundings, TaskManagerDeps};
+use nodepool::actors::provider::task_manager::{RefreshMode, TaskManagerDeps};
 use nodepool::actors::runtime::dump;
 use nodepool::actors::runtime::panics::PanicWatch;
 use nodepool::actors::telemetry::samples::SampleSink;
@@ -49,10 +49,10 @@ impl Handler<JobUpdate> for Submitter {
 }
 
 impl Provider {
-    pub fn new(start: impl FnOnce(Surroundings) -> ProviderHandle) -> Self {
+    pub fn new(start: impl FnOnce(TaskManagerDeps) -> ProviderHandle) -> Self {
         let (sink, samples) = SampleSink::channel();
         let (registry, panics) = (dump::Registry::default(), PanicWatch::new());
-        let handle = start(Surroundings {
+        let handle = start(TaskManagerDeps {
             registry: registry.clone(),
             panics: panics.clone(),
             samples: sink,
@@ -69,7 +69,7 @@ impl Provider {
     /// The first provider of a configuration file.
     pub fn of_config(yaml: &str) -> Self {
         let section = provider_section(yaml);
-        Self::new(|surroundings| providers::start(&section, surroundings, None).expect("the provider starts"))
+        Self::new(|deps| providers::start(&section, deps, None).expect("the provider starts"))
     }
 
     pub fn submit(&self, ticket: u64, job: Job) {

@@ -29,7 +29,7 @@ const NOT_OURS: Seconds = Seconds(0.5);
 
 pub type FactsOfProviders = BTreeMap<ProviderName, watch::Receiver<Arc<Facts>>>;
 
-pub struct BuildWorkerParts {
+pub struct BuildWorkerDeps {
     /// From 0, for logs and dumps.
     pub number: usize,
     pub config: Arc<Config>,
@@ -46,7 +46,7 @@ pub struct BuildWorkerParts {
 }
 
 pub struct BuildWorker {
-    parts: BuildWorkerParts,
+    deps: BuildWorkerDeps,
     triggers: Triggers,
     errands: Errands<Self>,
     building: Option<(Order, Timestamp)>,
@@ -64,10 +64,10 @@ pub struct Reconfigure {
 }
 
 impl BuildWorker {
-    pub fn new(parts: BuildWorkerParts) -> Self {
-        let mut triggers = Triggers::new(parts.store.mirror().clone());
-        triggers.watch_facts(parts.facts.values().cloned().collect());
-        Self { parts, triggers, errands: Errands::default(), building: None, odd: BTreeMap::new(), registration: None }
+    pub fn new(deps: BuildWorkerDeps) -> Self {
+        let mut triggers = Triggers::new(deps.store.mirror().clone());
+        triggers.watch_facts(deps.facts.values().cloned().collect());
+        Self { deps, triggers, errands: Errands::default(), building: None, odd: BTreeMap::new(), registration: None }
     }
 
     fn is_odd(&mut self, order: &Order) -> bool {
@@ -77,16 +77,16 @@ impl BuildWorker {
         {
             warn!(
                 target: "nodepool.builder.BuildWorker",
-                worker = self.parts.number, image = %order.image, trouble, "an image of this name cannot be built; give it another one"
+                worker = self.deps.number, image = %order.image, trouble, "an image of this name cannot be built; give it another one"
             );
         }
         trouble.is_some()
     }
 
     fn begin(&mut self, order: Order, claim: Claim, ctx: &mut Context<Self>) {
-        let config = &self.parts.config;
+        let config = &self.deps.config;
         let mut image = config.diskimages[&order.image].clone();
-        if let Some(command) = &self.parts.dib_cmd {
+        if let Some(command) = &self.deps.dib_cmd {
             Arc::make_mut(&mut image).dib_cmd = command.clone();
         }
         let recipe = Recipe {
@@ -97,15 +97,15 @@ impl BuildWorker {
         };
         self.building = Some((order.clone(), clock::now()));
         // For the loggers, of which each worker has its own.
-        let span = info_span!("build", worker = self.parts.number, image = %order.image);
-        let (store, workshop) = (self.parts.store.clone(), self.parts.workshop.clone());
+        let span = info_span!("build", worker = self.deps.number, image = %order.image);
+        let (store, workshop) = (self.deps.store.clone(), self.deps.workshop.clone());
         let building = async move { (build_job::build(store, workshop, order, recipe, &claim).await, claim) };
         self.errands.run(ctx, building.instrument(span), |(built, claim), act, ctx| act.built(built, claim, ctx));
     }
 
     fn built(&mut self, built: Built, claim: Claim, ctx: &mut Context<Self>) {
         match built {
-            Built::Failed => claim.failed(self.parts.interval),
+            Built::Failed => claim.failed(self.deps.interval),
             // Who has it will tell by what he writes; should the picture be wrong for long, this keeps us from asking all the time.
             Built::NotOurs => claim.rests(NOT_OURS),
             Built::Ready => claim.succeeded(),
@@ -126,17 +126,17 @@ impl Reconcile for BuildWorker {
             return;
         }
         let snapshot = self.triggers.snapshot();
-        let facts = self.parts.facts.iter().map(|(name, facts)| (name.clone(), facts.borrow().clone())).collect();
-        let config = self.parts.config.clone();
+        let facts = self.deps.facts.iter().map(|(name, facts)| (name.clone(), facts.borrow().clone())).collect();
+        let config = self.deps.config.clone();
         let inputs = clock::inputs(&config, &snapshot, &facts);
         if snapshot.connected {
             let due = build_schedule::due(&inputs).into_iter().filter(|order| !self.is_odd(order));
             let due: Vec<_> = due.map(|order| (Work::Build(order.image.clone()), order)).collect();
-            if let Some((order, claim)) = self.parts.desk.claim_first(due) {
+            if let Some((order, claim)) = self.deps.desk.claim_first(due) {
                 return self.begin(order, claim, ctx);
             }
         }
-        let rested = self.parts.desk.next_due().map(|rest| inputs.moment + rest);
+        let rested = self.deps.desk.next_due().map(|rest| inputs.moment + rest);
         let due = build_schedule::next_due(&inputs).into_iter().chain(rested).min();
         self.triggers.requeue_at(due);
     }
@@ -146,12 +146,12 @@ impl Actor for BuildWorker {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        let number = self.parts.number.to_string();
+        let number = self.deps.number.to_string();
         self.registration =
-            Some(self.parts.dumps.register("BuildWorker", number, ctx.address().downgrade().recipient()));
+            Some(self.deps.dumps.register("BuildWorker", number, ctx.address().downgrade().recipient()));
         self.reconcile(ctx);
         Self::start_reconciler(ctx);
-        self.errands.every(ctx, self.parts.interval.to_duration(), |act, ctx| act.reconcile(ctx));
+        self.errands.every(ctx, self.deps.interval.to_duration(), |act, ctx| act.reconcile(ctx));
     }
 }
 
@@ -162,9 +162,9 @@ impl Handler<Reconfigure> for BuildWorker {
         let _measured = profile::handling::<Self>("Reconfigure");
         self.triggers.watch_facts(message.facts.values().cloned().collect());
         if let Some(images) = &message.config.images_dir {
-            self.parts.workshop.images = ImagesDir::new(images);
+            self.deps.workshop.images = ImagesDir::new(images);
         }
-        (self.parts.config, self.parts.facts) = (message.config, message.facts);
+        (self.deps.config, self.deps.facts) = (message.config, message.facts);
     }
 }
 
@@ -187,6 +187,6 @@ impl Handler<Dump> for BuildWorker {
             .building
             .as_ref()
             .map(|(order, since)| json!({"image": order.image, "why": order.why, "for_s": (clock::now() - *since).0}));
-        Some(json!({"actor": "BuildWorker", "name": self.parts.number.to_string(), "building": building}))
+        Some(json!({"actor": "BuildWorker", "name": self.deps.number.to_string(), "building": building}))
     }
 }

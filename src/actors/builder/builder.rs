@@ -7,10 +7,10 @@ use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Ha
 use tracing::{info, warn};
 
 use super::build_job::Workshop;
-use super::build_worker::{self, BuildWorker, BuildWorkerParts, FactsOfProviders};
+use super::build_worker::{self, BuildWorker, BuildWorkerDeps, FactsOfProviders};
 use super::fake_dib;
-use super::image_cleanup_worker::{ImageCleanupParts, ImageCleanupWorker};
-use super::upload_worker::{self, UploadWorker, UploadWorkerParts};
+use super::image_cleanup_worker::{ImageCleanupDeps, ImageCleanupWorker};
+use super::upload_worker::{self, UploadWorker, UploadWorkerDeps};
 use super::work_queue::Desk;
 use crate::actors::launcher::launcher::REGISTER_RETRY_INTERVAL;
 use crate::actors::process::config_files::Loaded;
@@ -20,7 +20,7 @@ use crate::actors::process::registration;
 use crate::actors::provider::failed_providers::NotStarted;
 use crate::actors::provider::jobs::{Drain, ProviderHandle};
 use crate::actors::provider::providers;
-use crate::actors::provider::task_manager::{Fence, Surroundings, TaskManagerDeps};
+use crate::actors::provider::task_manager::{Fence, RefreshMode, TaskManagerDeps};
 use crate::actors::runtime::messages::{Dump, Shutdown};
 use crate::actors::runtime::panics::{PanicGuard, PanicWatch};
 use crate::actors::runtime::profile;
@@ -184,7 +184,7 @@ impl Builder {
         if !takes_images(&section) {
             return;
         }
-        let surroundings = Surroundings {
+        let deps = TaskManagerDeps {
             registry: self.context.registry.clone(),
             panics: self.panics.clone(),
             samples: self.context.samples.clone(),
@@ -194,7 +194,7 @@ impl Builder {
             refresh_mode: RefreshMode::Never,
             fence: Some(Fence::of(self.store.zk().clone())),
         };
-        match providers::start(&section, surroundings, self.context.drivers.as_deref()) {
+        match providers::start(&section, deps, self.context.drivers.as_deref()) {
             Ok(handle) => {
                 info!(target: "nodepool.ProviderManager", provider = %name, "provider started");
                 self.not_started.forget(name);
@@ -252,7 +252,7 @@ impl Builder {
     }
 
     fn start_build_worker(&mut self, number: usize, workshop: Workshop) {
-        let parts = BuildWorkerParts {
+        let deps = BuildWorkerDeps {
             number,
             config: self.config.clone(),
             facts: self.facts(),
@@ -264,12 +264,12 @@ impl Builder {
             guard: self.panics.guard(format!("BuildWorker {number}")),
             dumps: self.context.registry.clone(),
         };
-        let worker = BuildWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| BuildWorker::new(parts));
+        let worker = BuildWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| BuildWorker::new(deps));
         self.build_workers.push(worker);
     }
 
     fn start_upload_worker(&mut self, number: usize, workshop: Workshop) {
-        let parts = UploadWorkerParts {
+        let deps = UploadWorkerDeps {
             number,
             config: self.config.clone(),
             providers: self.providers.clone(),
@@ -282,12 +282,12 @@ impl Builder {
             guard: self.panics.guard(format!("UploadWorker {number}")),
             dumps: self.context.registry.clone(),
         };
-        let worker = UploadWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| UploadWorker::new(parts));
+        let worker = UploadWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| UploadWorker::new(deps));
         self.upload_workers.push(worker);
     }
 
     fn start_cleanup_worker(&mut self, workshop: Workshop) {
-        let parts = ImageCleanupParts {
+        let deps = ImageCleanupDeps {
             config: self.config.clone(),
             providers: self.providers.clone(),
             store: self.store.clone(),
@@ -300,7 +300,7 @@ impl Builder {
             dumps: self.context.registry.clone(),
         };
         let worker =
-            ImageCleanupWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| ImageCleanupWorker::new(parts));
+            ImageCleanupWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| ImageCleanupWorker::new(deps));
         self.cleanup = Some(worker);
     }
 

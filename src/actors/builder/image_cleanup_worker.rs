@@ -40,7 +40,7 @@ const STALE_GRACE_PERIOD: Duration = Duration::from_secs(10);
 /// Uploads of one provider that go at a time: each may ask its cloud for all images.
 const MAX_DELETIONS_PER_PROVIDER: usize = 8;
 
-pub struct ImageCleanupParts {
+pub struct ImageCleanupDeps {
     pub config: Arc<Config>,
     pub providers: BTreeMap<ProviderName, ProviderHandle>,
     pub store: Store,
@@ -56,7 +56,7 @@ pub struct ImageCleanupParts {
 }
 
 pub struct ImageCleanupWorker {
-    parts: ImageCleanupParts,
+    deps: ImageCleanupDeps,
     triggers: Triggers,
     asking: Asking,
     errands: Errands<Self>,
@@ -84,11 +84,11 @@ enum Files {
 }
 
 impl ImageCleanupWorker {
-    pub fn new(parts: ImageCleanupParts) -> Self {
-        let mut triggers = Triggers::new(parts.store.mirror().clone());
-        triggers.watch_facts(parts.providers.values().map(|provider| provider.facts.clone()).collect());
+    pub fn new(deps: ImageCleanupDeps) -> Self {
+        let mut triggers = Triggers::new(deps.store.mirror().clone());
+        triggers.watch_facts(deps.providers.values().map(|provider| provider.facts.clone()).collect());
         Self {
-            parts,
+            deps,
             triggers,
             asking: Asking::default(),
             errands: Errands::default(),
@@ -112,7 +112,7 @@ impl ImageCleanupWorker {
 
     fn reconcile_scope(&mut self, pass: Pass, ctx: &mut Context<Self>) {
         let (snapshot, facts, config) =
-            (self.triggers.snapshot(), facts_of(&self.parts.providers), self.parts.config.clone());
+            (self.triggers.snapshot(), facts_of(&self.deps.providers), self.deps.config.clone());
         if !snapshot.connected {
             return;
         }
@@ -120,7 +120,7 @@ impl ImageCleanupWorker {
         if pass == Pass::Whole {
             self.reconcile_again = false;
         }
-        let begun = self.parts.desk.begun();
+        let begun = self.deps.desk.begun();
         let all = retention::due(&inputs, Pass::Whole, &begun);
         self.mind_stale(&all, &inputs, ctx);
         let due = if pass == Pass::Whole { all } else { retention::due(&inputs, pass, &begun) };
@@ -155,9 +155,9 @@ impl ImageCleanupWorker {
         if !all.iter().any(|retirement| matches!(retirement, Retirement::Stale(_))) {
             return self.stale.clear();
         }
-        let workshop = &self.parts.workshop;
+        let workshop = &self.deps.workshop;
         let own = |shipment: &Shipment| {
-            self.parts.upload_workers > 0
+            self.deps.upload_workers > 0
                 && shipment.build.record.builder_id.as_ref() == Some(&workshop.builder_id)
                 && workshop.images.file(&shipment.place.build, &shipment.format).exists()
         };
@@ -183,7 +183,7 @@ impl ImageCleanupWorker {
 
     /// How long an upload without a lock is left to whoever may go on with it.
     fn grace(&self) -> Duration {
-        self.parts.interval.to_duration().max(STALE_GRACE_PERIOD)
+        self.deps.interval.to_duration().max(STALE_GRACE_PERIOD)
     }
 
     fn begin(&mut self, retirement: Retirement, pass: Pass, ctx: &mut Context<Self>) {
@@ -199,10 +199,10 @@ impl ImageCleanupWorker {
             self.reconcile_again |= pass == Pass::Whole;
             return;
         }
-        let store = self.parts.store.clone();
+        let store = self.deps.store.clone();
         let reply = ctx.address().recipient();
         let counter = |provider: &ProviderName| {
-            let provider = self.parts.providers.get(provider).cloned()?;
+            let provider = self.deps.providers.get(provider).cloned()?;
             Some(Counter { asking: self.asking.clone(), provider, reply: reply.clone() })
         };
         match retirement {
@@ -265,7 +265,7 @@ impl ImageCleanupWorker {
             return;
         }
         let (snapshot, facts, config) =
-            (self.triggers.snapshot(), facts_of(&self.parts.providers), self.parts.config.clone());
+            (self.triggers.snapshot(), facts_of(&self.deps.providers), self.deps.config.clone());
         if !snapshot.connected {
             return;
         }
@@ -273,10 +273,10 @@ impl ImageCleanupWorker {
         let inputs = clock::inputs(&config, &snapshot, &facts);
         let builds = snapshot.images.builds();
         let view = FilesView {
-            store: self.parts.store.clone(),
-            images: self.parts.workshop.images.clone(),
-            builder_id: self.parts.workshop.builder_id.clone(),
-            begun: self.parts.desk.begun(),
+            store: self.deps.store.clone(),
+            images: self.deps.workshop.images.clone(),
+            builder_id: self.deps.workshop.builder_id.clone(),
+            begun: self.deps.desk.begun(),
             builds: builds
                 .map(|(key, stored)| (key.clone(), (stored.clone(), retention::needed_formats(&inputs, &key))))
                 .collect(),
@@ -294,23 +294,23 @@ impl ImageCleanupWorker {
     }
 
     fn report(&self) {
-        let samples = &self.parts.workshop.samples;
+        let samples = &self.deps.workshop.samples;
         if !samples.has_server() {
             return;
         }
-        let (snapshot, facts) = (self.triggers.snapshot(), facts_of(&self.parts.providers));
-        let inputs = clock::inputs(&self.parts.config, &snapshot, &facts);
-        let desk = &self.parts.desk;
+        let (snapshot, facts) = (self.triggers.snapshot(), facts_of(&self.deps.providers));
+        let inputs = clock::inputs(&self.deps.config, &snapshot, &facts);
+        let desk = &self.deps.desk;
         let told = builder_metrics::states(
             &inputs,
-            &self.parts.workshop.builder,
+            &self.deps.workshop.builder,
             |image| desk.is_building(image),
             |provider, image| desk.is_uploading(provider, image),
         );
         let (builds, uploads) = desk.busy();
-        let (build_workers, upload_workers) = (self.parts.build_workers, self.parts.upload_workers);
+        let (build_workers, upload_workers) = (self.deps.build_workers, self.deps.upload_workers);
         let busy = builder_metrics::Busy { builds, uploads, build_workers, upload_workers };
-        let told = told.into_iter().chain(builder_metrics::busy(&self.parts.workshop.builder, &busy));
+        let told = told.into_iter().chain(builder_metrics::busy(&self.deps.workshop.builder, &busy));
         told.for_each(|sample| samples.report(sample));
     }
 }
@@ -329,10 +329,10 @@ impl Actor for ImageCleanupWorker {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        self.registration = Some(self.parts.dumps.register("CleanupWorker", "", ctx.address().downgrade().recipient()));
+        self.registration = Some(self.deps.dumps.register("CleanupWorker", "", ctx.address().downgrade().recipient()));
         self.sweep(ctx);
         Self::start_reconciler(ctx);
-        self.errands.every(ctx, self.parts.interval.to_duration(), |act, ctx| act.sweep(ctx));
+        self.errands.every(ctx, self.deps.interval.to_duration(), |act, ctx| act.sweep(ctx));
     }
 }
 
@@ -352,9 +352,9 @@ impl Handler<Reconfigure> for ImageCleanupWorker {
         let _measured = profile::handling::<Self>("Reconfigure");
         self.triggers.watch_facts(message.providers.values().map(|provider| provider.facts.clone()).collect());
         if let Some(images) = &message.config.images_dir {
-            self.parts.workshop.images = ImagesDir::new(images);
+            self.deps.workshop.images = ImagesDir::new(images);
         }
-        (self.parts.config, self.parts.providers) = (message.config, message.providers);
+        (self.deps.config, self.deps.providers) = (message.config, message.providers);
         self.sweep(ctx);
     }
 }

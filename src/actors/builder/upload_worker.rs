@@ -29,7 +29,7 @@ use nodepool_zk::txn::store::Store;
 /// Before it is looked again whether a file that another builder has lies here after all.
 const ELSEWHERE: Seconds = Seconds(60.0);
 
-pub struct UploadWorkerParts {
+pub struct UploadWorkerDeps {
     /// From 0, for logs and dumps.
     pub number: usize,
     pub config: Arc<Config>,
@@ -47,7 +47,7 @@ pub struct UploadWorkerParts {
 }
 
 pub struct UploadWorker {
-    parts: UploadWorkerParts,
+    deps: UploadWorkerDeps,
     triggers: Triggers,
     asking: Asking,
     errands: Errands<Self>,
@@ -64,11 +64,11 @@ pub struct Reconfigure {
 }
 
 impl UploadWorker {
-    pub fn new(parts: UploadWorkerParts) -> Self {
-        let mut triggers = Triggers::new(parts.store.mirror().clone());
-        triggers.watch_facts(parts.providers.values().map(|provider| provider.facts.clone()).collect());
+    pub fn new(deps: UploadWorkerDeps) -> Self {
+        let mut triggers = Triggers::new(deps.store.mirror().clone());
+        triggers.watch_facts(deps.providers.values().map(|provider| provider.facts.clone()).collect());
         Self {
-            parts,
+            deps,
             triggers,
             asking: Asking::default(),
             errands: Errands::default(),
@@ -79,38 +79,38 @@ impl UploadWorker {
 
     fn begin(&mut self, shipment: Shipment, claim: Claim, ctx: &mut Context<Self>) {
         let (Some(provider), Some(image)) = (
-            self.parts.providers.get(&shipment.place.provider).cloned(),
-            self.parts.config.diskimages.get(&shipment.place.build.image).cloned(),
+            self.deps.providers.get(&shipment.place.provider).cloned(),
+            self.deps.config.diskimages.get(&shipment.place.build.image).cloned(),
         ) else {
             return;
         };
         let carrier = Carrier {
-            store: self.parts.store.clone(),
-            workshop: self.parts.workshop.clone(),
+            store: self.deps.store.clone(),
+            workshop: self.deps.workshop.clone(),
             counter: Counter { asking: self.asking.clone(), provider, reply: ctx.address().recipient() },
             image,
-            hook_timeout: self.parts.hook_timeout,
+            hook_timeout: self.deps.hook_timeout,
         };
         self.uploading = Some((shipment.place.clone(), clock::now()));
         let place = &shipment.place;
         // For the loggers, of which each worker has its own.
         let span =
-            info_span!("upload", worker = self.parts.number, image = %place.build.image, provider = %place.provider);
+            info_span!("upload", worker = self.deps.number, image = %place.build.image, provider = %place.provider);
         let uploading = upload_job::upload(carrier, shipment);
         self.errands.run(ctx, uploading.instrument(span), |uploaded, act, ctx| act.uploaded(uploaded, claim, ctx));
     }
 
     fn uploaded(&mut self, uploaded: Uploaded, claim: Claim, ctx: &mut Context<Self>) {
         match uploaded {
-            Uploaded::Failed => claim.failed(self.parts.interval),
+            Uploaded::Failed => claim.failed(self.deps.interval),
             Uploaded::Elsewhere => claim.rests(ELSEWHERE),
             // Who has it will tell by what he writes; should the picture be wrong for long, this keeps us from asking all the time.
             Uploaded::NotOurs => claim.rests(Seconds(1.0)),
             Uploaded::Ready => claim.succeeded(),
         }
         drop(claim);
-        if uploaded == Uploaded::Ready && self.parts.rest > Seconds::ZERO {
-            ctx.run_later(self.parts.rest.to_duration(), |act, ctx| {
+        if uploaded == Uploaded::Ready && self.deps.rest > Seconds::ZERO {
+            ctx.run_later(self.deps.rest.to_duration(), |act, ctx| {
                 act.uploading = None;
                 act.reconcile(ctx);
             });
@@ -131,17 +131,17 @@ impl Reconcile for UploadWorker {
             return;
         }
         let snapshot = self.triggers.snapshot();
-        let facts = facts_of(&self.parts.providers);
-        let config = self.parts.config.clone();
+        let facts = facts_of(&self.deps.providers);
+        let config = self.deps.config.clone();
         let inputs = clock::inputs(&config, &snapshot, &facts);
         if snapshot.connected {
             let due = pending_uploads::due(&inputs).into_iter();
             let due = due.map(|shipment| (Work::Upload(shipment.place.clone()), shipment));
-            if let Some((shipment, claim)) = self.parts.desk.claim_first(due) {
+            if let Some((shipment, claim)) = self.deps.desk.claim_first(due) {
                 return self.begin(shipment, claim, ctx);
             }
         }
-        self.triggers.requeue_at(self.parts.desk.next_due().map(|rest| inputs.moment + rest));
+        self.triggers.requeue_at(self.deps.desk.next_due().map(|rest| inputs.moment + rest));
     }
 }
 
@@ -149,12 +149,12 @@ impl Actor for UploadWorker {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        let number = self.parts.number.to_string();
+        let number = self.deps.number.to_string();
         self.registration =
-            Some(self.parts.dumps.register("UploadWorker", number, ctx.address().downgrade().recipient()));
+            Some(self.deps.dumps.register("UploadWorker", number, ctx.address().downgrade().recipient()));
         self.reconcile(ctx);
         Self::start_reconciler(ctx);
-        self.errands.every(ctx, self.parts.interval.to_duration(), |act, ctx| act.reconcile(ctx));
+        self.errands.every(ctx, self.deps.interval.to_duration(), |act, ctx| act.reconcile(ctx));
     }
 }
 
@@ -174,9 +174,9 @@ impl Handler<Reconfigure> for UploadWorker {
         let _measured = profile::handling::<Self>("Reconfigure");
         self.triggers.watch_facts(message.providers.values().map(|provider| provider.facts.clone()).collect());
         if let Some(images) = &message.config.images_dir {
-            self.parts.workshop.images = ImagesDir::new(images);
+            self.deps.workshop.images = ImagesDir::new(images);
         }
-        (self.parts.config, self.parts.providers) = (message.config, message.providers);
+        (self.deps.config, self.deps.providers) = (message.config, message.providers);
     }
 }
 
@@ -203,6 +203,6 @@ impl Handler<Dump> for UploadWorker {
                 "for_s": (clock::now() - *since).0,
             })
         });
-        Some(json!({"actor": "UploadWorker", "name": self.parts.number.to_string(), "uploading": uploading}))
+        Some(json!({"actor": "UploadWorker", "name": self.deps.number.to_string(), "uploading": uploading}))
     }
 }

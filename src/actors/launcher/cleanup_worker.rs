@@ -29,7 +29,7 @@ use nodepool_policy::cleanup::rules::Repair;
 use nodepool_policy::invariants::nodes::of_ledger;
 use nodepool_zk::txn::store::Store;
 
-pub struct CleanupWorkerParts {
+pub struct CleanupWorkerDeps {
     /// Another text for each launcher.
     pub name: String,
     pub config: Arc<Config>,
@@ -46,7 +46,7 @@ pub struct CleanupWorkerParts {
 }
 
 pub struct CleanupWorker {
-    pub(crate) parts: CleanupWorkerParts,
+    pub(crate) deps: CleanupWorkerDeps,
     planner: CleanupPlanner,
     triggers: Triggers,
     facts: BTreeMap<ProviderName, Arc<Facts>>,
@@ -66,13 +66,13 @@ pub struct Reconfigure {
 }
 
 impl CleanupWorker {
-    pub fn new(parts: CleanupWorkerParts) -> Self {
-        let mut triggers = Triggers::new(parts.store.mirror().clone());
-        triggers.watch_facts(parts.providers.values().map(|provider| provider.facts.clone()).collect());
+    pub fn new(deps: CleanupWorkerDeps) -> Self {
+        let mut triggers = Triggers::new(deps.store.mirror().clone());
+        triggers.watch_facts(deps.providers.values().map(|provider| provider.facts.clone()).collect());
         Self {
-            planner: CleanupPlanner::new(parts.lock_age)
-                .with_rest(Seconds(parts.tick_interval.as_secs_f64()))
-                .with_name(&parts.name),
+            planner: CleanupPlanner::new(deps.lock_age)
+                .with_rest(Seconds(deps.tick_interval.as_secs_f64()))
+                .with_name(&deps.name),
             triggers,
             facts: BTreeMap::new(),
             checks: BTreeMap::new(),
@@ -80,7 +80,7 @@ impl CleanupWorker {
             errands: Errands::default(),
             next_ticket: 0,
             registration: None,
-            parts,
+            deps,
         }
     }
 
@@ -96,10 +96,10 @@ impl CleanupWorker {
             // What was counted wrong is found out and told; the next session counts anew.
             let _ = invariant_guard::kept(of_ledger(&snapshot));
         }
-        if let Some(before) = renew_facts(&mut self.facts, &self.parts.providers) {
+        if let Some(before) = renew_facts(&mut self.facts, &self.deps.providers) {
             label_status_log::tell(&before, &self.facts);
         }
-        let inputs = clock::inputs(&self.parts.config, &snapshot, &self.facts);
+        let inputs = clock::inputs(&self.deps.config, &snapshot, &self.facts);
         for effect in self.planner.step(event, &inputs) {
             self.perform(effect, ctx);
         }
@@ -108,7 +108,7 @@ impl CleanupWorker {
     }
 
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
-        let store = self.parts.store.clone();
+        let store = self.deps.store.clone();
         match effect {
             Effect::Repair(repair) => {
                 let (key, subject) = (repair.key(), self.subject(&repair));
@@ -147,7 +147,7 @@ impl CleanupWorker {
 
     /// Has one host checked, or all.
     fn check(&mut self, provider: ProviderName, host: Option<HostIdentity>, ctx: &mut Context<Self>) {
-        let Some(handle) = self.parts.providers.get(&provider).cloned() else {
+        let Some(handle) = self.deps.providers.get(&provider).cloned() else {
             self.checked(provider, host, ctx);
             return;
         };
@@ -250,11 +250,11 @@ impl Actor for CleanupWorker {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        self.registration = Some(self.parts.dumps.register("CleanupWorker", "", ctx.address().downgrade().recipient()));
+        self.registration = Some(self.deps.dumps.register("CleanupWorker", "", ctx.address().downgrade().recipient()));
         Self::start_reconciler(ctx);
         self.feed(Event::Sweep, ctx);
-        self.errands.every(ctx, self.parts.sweep_interval, |act, ctx| act.feed(Event::Sweep, ctx));
-        self.errands.every(ctx, self.parts.tick_interval, |act, ctx| {
+        self.errands.every(ctx, self.deps.sweep_interval, |act, ctx| act.feed(Event::Sweep, ctx));
+        self.errands.every(ctx, self.deps.tick_interval, |act, ctx| {
             act.give_up_deletions(ctx);
             act.feed(Event::Wake, ctx);
         });
@@ -283,9 +283,9 @@ impl Handler<Reconfigure> for CleanupWorker {
 
     fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("Reconfigure");
-        self.parts.config = message.config;
-        self.parts.providers = message.providers;
-        self.triggers.watch_facts(self.parts.providers.values().map(|provider| provider.facts.clone()).collect());
+        self.deps.config = message.config;
+        self.deps.providers = message.providers;
+        self.triggers.watch_facts(self.deps.providers.values().map(|provider| provider.facts.clone()).collect());
     }
 }
 

@@ -51,7 +51,7 @@ impl CleanupWorker {
         external_id: ExternalId,
         ctx: &mut Context<Self>,
     ) {
-        let (store, node) = (self.parts.store.clone(), change.id.clone());
+        let (store, node) = (self.deps.store.clone(), change.id.clone());
         // What has been changed since it was decided, a node that got old and was handed out say, ZooKeeper refuses.
         let is_as_decided =
             |snapshot: &Snapshot| snapshot.node(&node).is_some_and(|known| known.version == change.version);
@@ -75,7 +75,7 @@ impl CleanupWorker {
 
     fn delete_instance(&mut self, deletion: Deletion, external_id: ExternalId, ctx: &mut Context<Self>) {
         let (subject, provider) = (&deletion.subject, &deletion.provider);
-        let Some(handle) = self.parts.providers.get(provider).cloned() else {
+        let Some(handle) = self.deps.providers.get(provider).cloned() else {
             let error = WriteError::Failed("its provider has gone".to_owned());
             return self.repaired(deletion.key, subject, Err(error), ctx);
         };
@@ -113,7 +113,7 @@ impl CleanupWorker {
         let _about = subject.span().entered();
         match result {
             Ok(_) | Err(CloudError::NotFound) => {
-                let store = self.parts.store.clone();
+                let store = self.deps.store.clone();
                 let removing = async move { (store.remove_held(lock, &node).await, node) };
                 self.errands.run(ctx, removing, move |(result, node), act, ctx| {
                     if result.is_ok() {

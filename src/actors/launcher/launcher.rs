@@ -9,9 +9,9 @@ use actix::{Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Recipie
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::cleanup_worker::{self, CleanupWorker, CleanupWorkerParts};
-use super::leak_worker::{LeakWorker, LeakWorkerParts};
-use super::pool_worker::{self, PoolWorker, PoolWorkerParts};
+use super::cleanup_worker::{self, CleanupWorker, CleanupWorkerDeps};
+use super::leak_worker::{LeakWorker, LeakWorkerDeps};
+use super::pool_worker::{self, PoolWorker, PoolWorkerDeps};
 use super::stats_worker::{self, StatsWorker};
 use crate::actors::process::config_files::Loaded;
 use crate::actors::process::config_watch::ConfigWatch;
@@ -20,7 +20,7 @@ use crate::actors::process::registration;
 use crate::actors::provider::failed_providers::NotStarted;
 use crate::actors::provider::jobs::{Drain, ProviderHandle, renew_facts};
 use crate::actors::provider::providers;
-use crate::actors::provider::task_manager::{Fence, Surroundings, TaskManagerDeps};
+use crate::actors::provider::task_manager::{Fence, RefreshMode, TaskManagerDeps};
 use crate::actors::runtime::messages::{AskWhy, Dump, Shutdown};
 use crate::actors::runtime::panics::{PanicGuard, PanicWatch};
 use crate::actors::runtime::reconcile::{DEBOUNCE, Reconcile, Triggers, cooldown_after};
@@ -126,8 +126,8 @@ impl Launcher {
         }
     }
 
-    fn surroundings(&self) -> Surroundings {
-        Surroundings {
+    fn task_manager_deps(&self) -> TaskManagerDeps {
+        TaskManagerDeps {
             registry: self.context.registry.clone(),
             panics: self.panics.clone(),
             samples: self.context.samples.clone(),
@@ -141,7 +141,7 @@ impl Launcher {
 
     fn start_provider(&mut self, name: &ProviderName) {
         let section = self.config.providers[name].clone();
-        match providers::start(&section, self.surroundings(), self.context.drivers.as_deref()) {
+        match providers::start(&section, self.task_manager_deps(), self.context.drivers.as_deref()) {
             Ok(handle) => {
                 info!(target: "nodepool.ProviderManager", provider = %name, "provider started");
                 self.not_started.forget(name);
@@ -193,7 +193,7 @@ impl Launcher {
     }
 
     fn start_pool(&mut self, id: &PoolId, provider: ProviderHandle) {
-        let parts = PoolWorkerParts {
+        let deps = PoolWorkerDeps {
             id: id.clone(),
             launcher: self.context.identity.launcher_id(id),
             hostname: self.context.identity.hostname.clone(),
@@ -208,18 +208,18 @@ impl Launcher {
             guard: self.panics.guard(format!("PoolWorker {id}")),
             samples: self.context.samples.clone(),
             tracer: self.context.tracer.clone(),
-            clouds: self.context.arbiters.clouds.clone(),
+            cloud_arbiter: self.context.arbiters.clouds.clone(),
             dumps: self.context.registry.clone(),
-            whys: self.context.why.clone(),
+            explain_registry: self.context.why.clone(),
         };
-        let worker = PoolWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| PoolWorker::new(parts));
+        let worker = PoolWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| PoolWorker::new(deps));
         self.pools.insert(id.clone(), worker);
     }
 
     fn start_cleanup(&mut self) {
         let (options, identity) = (&self.context.options, &self.context.identity);
         let pool = self.config.pools().next();
-        let parts = CleanupWorkerParts {
+        let deps = CleanupWorkerDeps {
             // Two launchers on one host have one name, the ids of their pools differ.
             name: pool.map_or_else(|| identity.fqdn.clone(), |pool| identity.launcher_id(&pool).to_string()),
             config: self.config.clone(),
@@ -232,11 +232,11 @@ impl Launcher {
             dumps: self.context.registry.clone(),
         };
         self.cleanup =
-            Some(CleanupWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| CleanupWorker::new(parts)));
+            Some(CleanupWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| CleanupWorker::new(deps)));
     }
 
     fn start_leaks(&mut self) {
-        let parts = LeakWorkerParts {
+        let deps = LeakWorkerDeps {
             config: self.config.clone(),
             providers: self.providers.clone(),
             store: self.store.clone(),
@@ -245,7 +245,7 @@ impl Launcher {
             guard: self.panics.guard("LeakWorker"),
             dumps: self.context.registry.clone(),
         };
-        self.leaks = Some(LeakWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| LeakWorker::new(parts)));
+        self.leaks = Some(LeakWorker::start_in_arbiter(&self.context.arbiters.pools, move |_| LeakWorker::new(deps)));
     }
 
     fn start_stats(&mut self) {

@@ -27,7 +27,7 @@ use nodepool_policy::invariants::nodes::of_deletion;
 use nodepool_zk::txn::store::Store;
 use zookeeper_server::types::ZkError;
 
-pub struct LeakWorkerParts {
+pub struct LeakWorkerDeps {
     pub config: Arc<Config>,
     pub providers: BTreeMap<ProviderName, ProviderHandle>,
     pub store: Store,
@@ -39,7 +39,7 @@ pub struct LeakWorkerParts {
 }
 
 pub struct LeakWorker {
-    parts: LeakWorkerParts,
+    deps: LeakWorkerDeps,
     leaks: Leaks,
     jobs: BTreeMap<Ticket, Open>,
     next_ticket: u64,
@@ -70,14 +70,14 @@ fn first(suspects: &[Suspect]) -> String {
 }
 
 impl LeakWorker {
-    pub fn new(parts: LeakWorkerParts) -> Self {
-        Self { parts, leaks: Leaks::default(), jobs: BTreeMap::new(), next_ticket: 0, registration: None }
+    pub fn new(deps: LeakWorkerDeps) -> Self {
+        Self { deps, leaks: Leaks::default(), jobs: BTreeMap::new(), next_ticket: 0, registration: None }
     }
 
     fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
-        let snapshot = self.parts.store.mirror().snapshot();
-        let facts = facts_of(&self.parts.providers);
-        let inputs = clock::inputs(&self.parts.config, &snapshot, &facts);
+        let snapshot = self.deps.store.mirror().snapshot();
+        let facts = facts_of(&self.deps.providers);
+        let inputs = clock::inputs(&self.deps.config, &snapshot, &facts);
         for effect in self.leaks.step(event, &inputs) {
             self.perform(effect, ctx);
         }
@@ -88,7 +88,7 @@ impl LeakWorker {
             Effect::CallTheRoll(provider) => self.submit(provider, Job::RollCall, Asked::Listing, ctx),
             Effect::List(provider) => self.submit(provider, Job::List, Asked::Listing, ctx),
             Effect::Prove(provider, nodes) => {
-                let store = self.parts.store.clone();
+                let store = self.deps.store.clone();
                 let reading = async move {
                     let nodes = store.read_anew(&nodes).await?;
                     Ok(Proof { nodes, numbers_given: store.numbers_given().await? })
@@ -101,7 +101,7 @@ impl LeakWorker {
                 }));
             }
             Effect::Account(provider, amounts) => {
-                if let Some(handle) = self.parts.providers.get(&provider) {
+                if let Some(handle) = self.deps.providers.get(&provider) {
                     handle.account.do_send(Account(amounts));
                 }
             }
@@ -112,7 +112,7 @@ impl LeakWorker {
                     return;
                 }
                 // ZooKeeper was asked for the proof; the mirror has its own way to know.
-                let known = self.parts.store.mirror().snapshot();
+                let known = self.deps.store.mirror().snapshot();
                 let record = known.node(&node).map(|node| &*node.record);
                 if invariant_guard::kept(of_deletion(&external_id.to_string(), &node, record)).is_err() {
                     return;
@@ -144,7 +144,7 @@ impl LeakWorker {
     }
 
     fn submit(&mut self, provider: ProviderName, job: Job, asked: Asked, ctx: &mut Context<Self>) {
-        let Some(handle) = self.parts.providers.get(&provider).cloned() else {
+        let Some(handle) = self.deps.providers.get(&provider).cloned() else {
             // It went while it was asked, and may be back before anybody sees that it was away.
             return self.answered(provider, asked, Err(CloudError::given_up("the provider is gone")), ctx);
         };
@@ -236,7 +236,7 @@ impl LeakWorker {
     }
 
     fn count(&self, provider: &ProviderName, what: &str, number: usize) {
-        self.parts.samples.send(statsd_metrics::leaked(provider, what, number));
+        self.deps.samples.send(statsd_metrics::leaked(provider, what, number));
     }
 }
 
@@ -244,8 +244,8 @@ impl Actor for LeakWorker {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        self.registration = Some(self.parts.dumps.register("LeakWorker", "", ctx.address().downgrade().recipient()));
-        ctx.run_interval(self.parts.sweep_interval, |act, ctx| {
+        self.registration = Some(self.deps.dumps.register("LeakWorker", "", ctx.address().downgrade().recipient()));
+        ctx.run_interval(self.deps.sweep_interval, |act, ctx| {
             act.give_up_deletions(ctx);
             act.feed(Event::Sweep, ctx);
         });
@@ -269,8 +269,8 @@ impl Handler<Reconfigure> for LeakWorker {
 
     fn handle(&mut self, message: Reconfigure, _: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("Reconfigure");
-        self.parts.config = message.config;
-        self.parts.providers = message.providers;
+        self.deps.config = message.config;
+        self.deps.providers = message.providers;
     }
 }
 

@@ -84,12 +84,12 @@ pub struct ScanEnded {
 
 impl PoolWorker {
     pub(crate) fn claim(&mut self, claim: Claim, ctx: &mut Context<Self>) {
-        let (id, store) = (claim.request.id.clone(), self.parts.store.clone());
+        let (id, store) = (claim.request.id.clone(), self.deps.store.clone());
         let record = self.traces.copy(&claim.request.record);
         let subject = Subject::request(&id, claim.request.record.event_id.as_deref());
         let reused: Vec<NodeId> = claim.reuse.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.claim(claim.request, claim.reuse, claim.create).await };
-        let trying = Trying::begin(&self.parts.board, &self.parts.id, &id);
+        let trying = Trying::begin(&self.deps.board, &self.deps.id, &id);
         self.errands.run(ctx, writing, move |result, act, ctx| {
             trying.end(result.is_ok());
             let answer = result.map(|claimed| {
@@ -97,7 +97,7 @@ impl PoolWorker {
                 act.held.requests.insert(id.clone(), claimed.lock);
                 act.held.enlist(&subject, &claimed.nodes);
                 act.held.enlist(&subject, &reused);
-                act.traces.accepted(&id, record.as_ref(), &act.parts.id);
+                act.traces.accepted(&id, record.as_ref(), &act.deps.id);
                 claimed.nodes
             });
             let told = answer.as_ref().map(drop).map_err(WriteError::clone);
@@ -113,7 +113,7 @@ impl PoolWorker {
             debug_assert!(false, "only requests whose lock is held are extended");
             return;
         };
-        let store = self.parts.store.clone();
+        let store = self.deps.store.clone();
         let reused: Vec<NodeId> = reuse.iter().map(|node| node.id.clone()).collect();
         let writing = async move {
             let result = store.extend(&lock, reuse, build).await;
@@ -135,7 +135,7 @@ impl PoolWorker {
     }
 
     pub(crate) fn tell_reused(&self, nodes: &[NodeId]) {
-        let Some(notify) = &self.parts.provider.notify else { return };
+        let Some(notify) = &self.deps.provider.notify else { return };
         nodes.iter().for_each(|node| notify.do_send(Notify(Notification::NodeReused(node.clone()))));
     }
 
@@ -147,7 +147,7 @@ impl PoolWorker {
             self.held.forget(&node);
             held.extend(self.held.nodes.remove(&node).map(|lock| HeldNode { lock, change }));
         }
-        let store = self.parts.store.clone();
+        let store = self.deps.store.clone();
         let changes: Vec<NodeChange> = held.iter().filter_map(|node| node.change.clone()).collect();
         let writing = async move {
             if let Err(error) = store.finish(None, held).await {
@@ -160,7 +160,7 @@ impl PoolWorker {
     }
 
     pub(crate) fn adopt(&mut self, adoption: Adoption, ctx: &mut Context<Self>) {
-        let (id, store) = (adoption.request.id.clone(), self.parts.store.clone());
+        let (id, store) = (adoption.request.id.clone(), self.deps.store.clone());
         let record = self.traces.copy(&adoption.request.record);
         let subject = Subject::request(&id, adoption.request.record.event_id.as_deref());
         let nodes: Vec<NodeId> = adoption.nodes.iter().map(|node| node.id.clone()).collect();
@@ -170,8 +170,8 @@ impl PoolWorker {
                 act.held.requests.insert(id.clone(), lock);
                 act.held.nodes.extend(nodes.iter().cloned().zip(locks));
                 act.held.enlist(&subject, &nodes);
-                act.traces.accepted(&id, record.as_ref(), &act.parts.id);
-                nodes.iter().for_each(|node| act.traces.launches(&id, node, &act.parts.id.provider));
+                act.traces.accepted(&id, record.as_ref(), &act.deps.id);
+                nodes.iter().for_each(|node| act.traces.launches(&id, node, &act.deps.id.provider));
             });
             act.log_write("go on", &subject, format_args!("{nodes:?}"), &answer);
             act.tell(Event::Adopted(id, answer), ctx);
@@ -179,7 +179,7 @@ impl PoolWorker {
     }
 
     pub(crate) fn begin(&mut self, request: RequestId, nodes: Vec<NodeChange>, ctx: &mut Context<Self>) {
-        let store = self.parts.store.clone();
+        let store = self.deps.store.clone();
         let ids: Vec<NodeId> = nodes.iter().map(|node| node.id.clone()).collect();
         let writing = async move { store.begin(nodes).await };
         self.errands.run(ctx, writing, move |result, act, ctx| {
@@ -188,7 +188,7 @@ impl PoolWorker {
                 act.held.nodes.extend(ids.into_iter().zip(locks));
             });
             if let Err(error) = &answer {
-                let (pool, subject) = (&act.parts.id, act.held.about(&request));
+                let (pool, subject) = (&act.deps.id, act.held.about(&request));
                 let (event_id, node_request_id) = (subject.event_id(), subject.request_id());
                 warn!(target: "nodepool.PoolWorker", %pool, event_id, node_request_id, %error, "cannot begin nodes");
             }
@@ -202,7 +202,7 @@ impl PoolWorker {
             debug_assert!(false, "only nodes whose lock is held are saved");
             return;
         };
-        let store = self.parts.store.clone();
+        let store = self.deps.store.clone();
         let writing = async move {
             let result = store.save_held(&lock, change).await;
             (lock, result)
@@ -210,7 +210,7 @@ impl PoolWorker {
         self.errands.run(ctx, writing, move |(lock, result), act, ctx| {
             act.held.nodes.insert(id.clone(), lock);
             if let Err(error) = &result {
-                let (subject, provider) = (act.held.subject(&id), &act.parts.id.provider);
+                let (subject, provider) = (act.held.subject(&id), &act.deps.id.provider);
                 let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
                 warn!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, %error, "cannot save");
             }
@@ -234,7 +234,7 @@ impl PoolWorker {
     }
 
     pub(crate) fn finish(&mut self, id: RequestId, finish: Finish, ctx: &mut Context<Self>) {
-        let store = self.parts.store.clone();
+        let store = self.deps.store.clone();
         let kept = self.held.refused.remove(&id).map_or(Ok(()), Err);
         let (mut held, mut others) = (Vec::new(), Vec::new());
         for (node, change) in finish.nodes {
@@ -273,16 +273,16 @@ impl PoolWorker {
 
     pub(crate) fn submit(&mut self, node: NodeId, job: Job, ctx: &mut Context<Self>) {
         let ticket = self.ticket();
-        let (subject, provider, job_name) = (self.held.subject(&node), &self.parts.id.provider, job.name());
+        let (subject, provider, job_name) = (self.held.subject(&node), &self.deps.id.provider, job.name());
         let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
         debug!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, job = job_name, "submitted");
         if matches!(job, Job::Launch(_)) {
             self.traces.boots(&node);
         }
         self.held.jobs.insert(ticket, node.clone());
-        self.held.last.insert(node, (ticket, self.parts.provider.abandon.clone()));
+        self.held.last.insert(node, (ticket, self.deps.provider.abandon.clone()));
         // Bounded by the nodes in flight; a provider that is gone answers by dropping the job.
-        self.parts.provider.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()).about(subject));
+        self.deps.provider.submit.do_send(Submit::new(ticket, job, ctx.address().recipient()).about(subject));
     }
 
     pub(crate) fn abandon(&mut self, node: &NodeId, ctx: &mut Context<Self>) {
@@ -304,7 +304,7 @@ impl PoolWorker {
 
     pub(crate) fn scan(&mut self, node: NodeId, target: ScanTarget, ctx: &mut Context<Self>) {
         let attempt = target.attempt;
-        let (scanner, reply) = (self.parts.provider.scanner.clone(), ctx.address().recipient());
+        let (scanner, reply) = (self.deps.provider.scanner.clone(), ctx.address().recipient());
         let gather = if target.gathers_keys { Gather::Keys } else { Gather::ConnectOnly };
         let target = keyscan::ScanTarget { host: target.address, port: target.port, deadline: target.timeout, gather };
         let subject = self.held.subject(&node);
@@ -323,26 +323,26 @@ impl PoolWorker {
             }
             reply.do_send(ScanEnded { node, attempt, found });
         };
-        self.parts.clouds.spawn(scanning.instrument(span));
+        self.deps.cloud_arbiter.spawn(scanning.instrument(span));
     }
 
     /// Has the provider looked at anew; what is found is published, so nobody waits for the end.
     pub(crate) fn refresh(&mut self, ctx: &mut Context<Self>) {
         let ticket = self.ticket();
-        self.parts.provider.submit.do_send(Submit::new(ticket, Job::Refresh, ctx.address().recipient()));
+        self.deps.provider.submit.do_send(Submit::new(ticket, Job::Refresh, ctx.address().recipient()));
     }
 
     /// Its nodes are handed out.
     pub(crate) fn note_fulfilled(&self, created: Option<Timestamp>) {
         let Some(created) = created else { return };
-        let labels = [self.parts.id.provider.as_str(), self.parts.id.pool.as_str()].map(str::to_owned);
+        let labels = [self.deps.id.provider.as_str(), self.deps.id.pool.as_str()].map(str::to_owned);
         let took = (clock::now() - created).0.max(0.0);
-        self.parts.samples.note(&prometheus_metrics::REQUEST_TIME, labels.into(), took);
+        self.deps.samples.note(&prometheus_metrics::REQUEST_TIME, labels.into(), took);
     }
 
     fn log_launches(&mut self, request: &RequestId, nodes: &[NodeId]) {
         let about = self.held.about(request);
-        let provider = &self.parts.id.provider;
+        let provider = &self.deps.id.provider;
         for node in nodes {
             let (event_id, node_request_id) = (about.event_id(), about.request_id());
             info!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id = %node, "launching");
@@ -351,7 +351,7 @@ impl PoolWorker {
     }
 
     fn log_job_end(&mut self, node: &NodeId, result: &Result<Outcome, CloudError>) {
-        let (subject, provider) = (self.held.subject(node), &self.parts.id.provider);
+        let (subject, provider) = (self.held.subject(node), &self.deps.id.provider);
         let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
         match result {
             Ok(_) => {
@@ -366,12 +366,12 @@ impl PoolWorker {
     }
 
     pub(crate) fn report(&mut self, node: &NodeId, result: &str, took: Seconds, zone: Option<String>) {
-        let (subject, provider) = (self.held.subject(node), &self.parts.id.provider);
+        let (subject, provider) = (self.held.subject(node), &self.deps.id.provider);
         let (event_id, node_request_id, node_id) = (subject.event_id(), subject.request_id(), subject.node_id());
         let took_s = (took.0 * 1000.0).round() / 1000.0;
         info!(target: "nodepool.StateMachineNodeLauncher", %provider, event_id, node_request_id, node_id, result, took_s, "launch attempt ended");
         self.traces.attempt_ended(node, result);
-        if !self.parts.samples.is_wanted() {
+        if !self.deps.samples.is_wanted() {
             return;
         }
         let snapshot = self.triggers.latest();
@@ -379,12 +379,12 @@ impl PoolWorker {
         let end = LaunchEnd {
             result,
             milliseconds: took.0 * 1000.0,
-            provider: &self.parts.id.provider,
+            provider: &self.deps.id.provider,
             zone: zone.as_deref().or_else(|| record.as_ref()?.az.as_deref()),
             requestor: record.as_ref().and_then(|record| record.requestor.as_deref()),
             image: record.as_ref().and_then(|record| record.image_id.as_deref()).map(image_of),
         };
-        end.samples().into_iter().for_each(|sample| self.parts.samples.send(sample));
+        end.samples().into_iter().for_each(|sample| self.deps.samples.send(sample));
     }
 }
 

@@ -40,7 +40,7 @@ use nodepool_policy::scheduler::tenant_usage::{Kept, Taking};
 use nodepool_zk::txn::store::Store;
 
 /// What a PoolWorker is given at its start.
-pub struct PoolWorkerParts {
+pub struct PoolWorkerDeps {
     pub id: PoolId,
     pub launcher: LauncherId,
     pub hostname: String,
@@ -59,13 +59,13 @@ pub struct PoolWorkerParts {
     pub samples: SampleSink,
     pub tracer: Tracer,
     /// Where scans for host keys run.
-    pub clouds: ArbiterHandle,
+    pub cloud_arbiter: ArbiterHandle,
     pub dumps: crate::actors::runtime::dump::Registry,
-    pub whys: crate::actors::process::context::WhyRegistry,
+    pub explain_registry: crate::actors::process::context::WhyRegistry,
 }
 
 pub struct PoolWorker {
-    pub(crate) parts: PoolWorkerParts,
+    pub(crate) deps: PoolWorkerDeps,
     pool: Pool,
     pub(crate) triggers: Triggers,
     pub(crate) held: Held,
@@ -112,36 +112,36 @@ pub struct Reconfigure {
 }
 
 impl PoolWorker {
-    pub fn new(parts: PoolWorkerParts) -> Self {
-        let mut triggers = Triggers::new(parts.store.mirror().clone());
-        triggers.watch_facts(vec![parts.provider.facts.clone()]);
-        triggers.follow_board(parts.board.subscribe());
+    pub fn new(deps: PoolWorkerDeps) -> Self {
+        let mut triggers = Triggers::new(deps.store.mirror().clone());
+        triggers.watch_facts(vec![deps.provider.facts.clone()]);
+        triggers.follow_board(deps.board.subscribe());
         Self {
-            pool: Pool::new(parts.id.clone(), parts.launcher.clone()),
+            pool: Pool::new(deps.id.clone(), deps.launcher.clone()),
             triggers,
             held: Held::default(),
             errands: Errands::default(),
-            traces: parts.tracer.traces(),
+            traces: deps.tracer.traces(),
             clock: None,
             facts: BTreeMap::new(),
             component: Component::default(),
             probes: BTreeMap::new(),
             next_ticket: 0,
             registrations: Vec::new(),
-            parts,
+            deps,
         }
     }
 
     pub(crate) fn feed(&mut self, event: Event, ctx: &mut Context<Self>) {
         let snapshot = self.triggers.snapshot();
         self.read_board();
-        self.pool.set_tried(&self.parts.board.borrow());
+        self.pool.set_tried(&self.deps.board.borrow());
         let effects = self.decide(&snapshot, event);
         self.carry_out(effects, ctx);
         self.tell_whether_paused(ctx);
         self.put_up_what_is_taken();
         if let Some(kept) = self.pool.kept_for_tenants() {
-            let was_changed = self.parts.board.send_if_modified(|board| board.put(&self.parts.launcher, kept));
+            let was_changed = self.deps.board.send_if_modified(|board| board.put(&self.deps.launcher, kept));
             if was_changed {
                 // Our own change is no reason to look again; what others put up meanwhile is read with it.
                 self.read_board();
@@ -151,8 +151,8 @@ impl PoolWorker {
 
     /// Who takes less for tenants than before wakes the others: what they lacked may be there.
     fn put_up_what_is_taken(&self) {
-        let (launcher, taking) = (&self.parts.launcher, self.pool.taking());
-        self.parts.board.send_if_modified(|board| board.put_taking(launcher, taking));
+        let (launcher, taking) = (&self.deps.launcher, self.pool.taking());
+        self.deps.board.send_if_modified(|board| board.put_taking(launcher, taking));
     }
 
     fn read_board(&mut self) {
@@ -164,20 +164,20 @@ impl PoolWorker {
     /// What happens to one launch is decided on the picture as it is, of which nothing is copied for that: with
     /// thousands of launches it would be most of the work.
     pub(crate) fn tell(&mut self, event: Event, ctx: &mut Context<Self>) {
-        let mirror = self.parts.store.mirror().clone();
+        let mirror = self.deps.store.mirror().clone();
         let effects = mirror.look(|snapshot| self.decide(snapshot, event));
         self.carry_out(effects, ctx);
         self.put_up_what_is_taken();
     }
 
     fn decide(&mut self, snapshot: &Snapshot, event: Event) -> Vec<Effect> {
-        self.facts.insert(self.parts.id.provider.clone(), self.parts.provider.facts.borrow().clone());
-        let inputs = clock::inputs(&self.parts.config, snapshot, &self.facts);
+        self.facts.insert(self.deps.id.provider.clone(), self.deps.provider.facts.borrow().clone());
+        let inputs = clock::inputs(&self.deps.config, snapshot, &self.facts);
         let own = self.pool.busy();
-        self.pool.set_busy_elsewhere(self.parts.busy.load(Ordering::Relaxed).saturating_sub(own));
+        self.pool.set_busy_elsewhere(self.deps.busy.load(Ordering::Relaxed).saturating_sub(own));
         let effects = self.pool.step(event, &inputs);
         // All pools live on one thread, so nobody counts in between.
-        self.parts.busy.fetch_add(self.pool.busy().wrapping_sub(own), Ordering::Relaxed);
+        self.deps.busy.fetch_add(self.pool.busy().wrapping_sub(own), Ordering::Relaxed);
         for effect in &effects {
             if let Effect::Finish { request, finish } = effect {
                 self.examine(request, finish, snapshot);
@@ -226,7 +226,7 @@ impl PoolWorker {
     }
 
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
-        let store = self.parts.store.clone();
+        let store = self.deps.store.clone();
         match effect {
             Effect::HandOut(plan) => self.hand_out(*plan, ctx),
             Effect::Decline { request, reasons } => self.decline(*request, reasons, ctx),
@@ -241,7 +241,7 @@ impl PoolWorker {
             Effect::Submit { node, job } => self.submit(node, job, ctx),
             Effect::Abandon { node } => self.abandon(&node, ctx),
             Effect::ShowConsole { node, external_id, text } => {
-                let provider = &self.parts.id.provider;
+                let provider = &self.deps.id.provider;
                 let _about = self.held.subject(&node).span().entered();
                 info!(target: "nodepool.StateMachineNodeLauncher", %provider, "Console log from external id {external_id}:");
                 for line in text.lines() {
@@ -255,7 +255,7 @@ impl PoolWorker {
                 let node = change.id.clone();
                 let writing = async move { store.save(*change).await };
                 self.errands.run(ctx, writing, move |result, act, ctx| {
-                    let pool = &act.parts.id;
+                    let pool = &act.deps.id;
                     info!(target: "nodepool.PoolWorker", %pool, node_id = %node, ?result, "deleting an unused node to make room");
                     act.answer(Event::Evicted(result), ctx);
                 });
@@ -275,20 +275,20 @@ impl PoolWorker {
         let (id, nodes) = (plan.request.id.clone(), plan.request.record.nodes.clone());
         let record = self.traces.copy(&plan.request.record);
         let subject = Subject::request(&id, plan.request.record.event_id.as_deref());
-        let (store, created) = (self.parts.store.clone(), plan.request.record.created_time);
+        let (store, created) = (self.deps.store.clone(), plan.request.record.created_time);
         let given = |id: &NodeId| plan.nodes.iter().find(|node| node.id == *id).map(|node| &node.record);
         let kept = invariant_guard::kept(of_fulfilled(&id, &plan.request.record, given));
         let writing = async move {
             kept?;
             store.hand_out(plan.request, plan.nodes).await
         };
-        let trying = Trying::begin(&self.parts.board, &self.parts.id, &id);
+        let trying = Trying::begin(&self.deps.board, &self.deps.id, &id);
         self.errands.run(ctx, writing, move |result, act, ctx| {
             trying.end(result.is_ok());
             if result.is_ok() {
                 act.tell_reused(&nodes);
                 act.note_fulfilled(created);
-                act.traces.accepted(&id, record.as_ref(), &act.parts.id);
+                act.traces.accepted(&id, record.as_ref(), &act.deps.id);
                 act.traces.ended(&id, "fulfilled");
             }
             act.log_write("hand-out", &subject, format_args!("{nodes:?}"), &result);
@@ -299,11 +299,11 @@ impl PoolWorker {
     fn decline(&mut self, request: RequestChange, reasons: Vec<String>, ctx: &mut Context<Self>) {
         let (id, record) = (request.id.clone(), self.traces.copy(&request.record));
         let subject = Subject::request(&id, request.record.event_id.as_deref());
-        let store = self.parts.store.clone();
+        let store = self.deps.store.clone();
         let writing = async move { store.decline(request).await };
         self.errands.run(ctx, writing, move |result, act, ctx| {
             if result.is_ok() {
-                act.traces.declined(&id, record.as_ref(), &act.parts.id, &reasons);
+                act.traces.declined(&id, record.as_ref(), &act.deps.id, &reasons);
             }
             act.log_write("decline", &subject, format_args!("{}", reasons.join("; ")), &result);
             act.answer(Event::Declined(id, result), ctx);
@@ -317,7 +317,7 @@ impl PoolWorker {
         self.probes.insert(ticket, (request, node));
         let submit = Submit::new(ticket, Job::Probe(host), ctx.address().recipient()).about(subject);
         // Bounded by the idle nodes of the pool; a provider that is gone answers by dropping the job.
-        self.parts.provider.submit.do_send(submit);
+        self.deps.provider.submit.do_send(submit);
     }
 
     pub(crate) fn log_write(
@@ -327,7 +327,7 @@ impl PoolWorker {
         detail: fmt::Arguments<'_>,
         result: &Result<(), WriteError>,
     ) {
-        let (pool, launcher) = (&self.parts.id, &self.parts.launcher);
+        let (pool, launcher) = (&self.deps.id, &self.deps.launcher);
         let (event_id, node_request_id) = (subject.event_id(), subject.request_id());
         // Whoever reads JSON wants to know the pool, which the name of the logger has somewhere in it.
         let _pool = info_span!("pool", %pool).entered();
@@ -346,21 +346,21 @@ impl PoolWorker {
 
     /// What others shall know of this pool.
     fn registration(&self) -> PoolComponent {
-        let section = self.parts.config.providers.get(&self.parts.id.provider);
-        let pool = section.and_then(|section| section.pools.get(&self.parts.id.pool));
+        let section = self.deps.config.providers.get(&self.deps.id.provider);
+        let pool = section.and_then(|section| section.pools.get(&self.deps.id.pool));
         PoolComponent {
-            hostname: self.parts.hostname.clone(),
-            id: Some(self.parts.launcher.clone()),
+            hostname: self.deps.hostname.clone(),
+            id: Some(self.deps.launcher.clone()),
             kind: ComponentKind::Pool,
             model_api: 0,
-            name: Some(self.parts.id.pool.clone()),
+            name: Some(self.deps.id.pool.clone()),
             paused: self.component.paused,
             priority: pool.map_or(DEFAULT_PRIORITY, |pool| pool.priority),
-            provider_name: Some(self.parts.id.provider.clone()),
+            provider_name: Some(self.deps.id.provider.clone()),
             state: "running".to_owned(),
             supported_labels: pool.map(|pool| pool.labels.clone()).unwrap_or_default(),
-            version: Some(self.parts.version.to_owned()),
-            webapp: self.parts.webapp.clone(),
+            version: Some(self.deps.version.to_owned()),
+            webapp: self.deps.webapp.clone(),
             extra: Default::default(),
         }
     }
@@ -368,14 +368,14 @@ impl PoolWorker {
     /// Somebody may remove a registration by hand: then there is another one, or no pool of this process would decide anything any more.
     fn register_if_gone(&mut self) {
         let snapshot = self.triggers.latest();
-        let is_ours = |pool: &PoolComponent| pool.id.as_ref() == Some(&self.parts.launcher);
+        let is_ours = |pool: &PoolComponent| pool.id.as_ref() == Some(&self.deps.launcher);
         if !snapshot.connected || self.component.leaving || self.component.path.is_none() {
             return;
         }
         if snapshot.pools.pools().any(|(_, pool)| is_ours(&pool.record)) {
             self.component.shown = true;
         } else if std::mem::take(&mut self.component.shown) {
-            warn!(target: "nodepool.Component", pool = %self.parts.id, "the registration is gone, registering anew");
+            warn!(target: "nodepool.Component", pool = %self.deps.id, "the registration is gone, registering anew");
             (self.component.path, self.component.written) = (None, None);
         }
     }
@@ -390,7 +390,7 @@ impl PoolWorker {
         }
         self.component.writing = true;
         let (store, path, hostname) =
-            (self.parts.store.clone(), self.component.path.clone(), self.parts.hostname.clone());
+            (self.deps.store.clone(), self.component.path.clone(), self.deps.hostname.clone());
         let (data, again) = (json::to_bytes(&record), self.component.failed);
         let writing = async move {
             match path {
@@ -409,7 +409,7 @@ impl PoolWorker {
                 // The tick tries again.
                 Err(error) => {
                     act.component.failed = true;
-                    warn!(target: "nodepool.Component", pool = %act.parts.id, %error, "cannot register");
+                    warn!(target: "nodepool.Component", pool = %act.deps.id, %error, "cannot register");
                 }
             }
             if act.component.leaving {
@@ -441,8 +441,8 @@ impl PoolWorker {
         if self.component.writing {
             return; // What is being written may be the registration itself.
         }
-        let (store, path, may_exist) = (self.parts.store.clone(), self.component.path.clone(), self.component.failed);
-        let (hostname, id) = (self.parts.hostname.clone(), self.parts.launcher.clone());
+        let (store, path, may_exist) = (self.deps.store.clone(), self.component.path.clone(), self.component.failed);
+        let (hostname, id) = (self.deps.hostname.clone(), self.deps.launcher.clone());
         let removing = async move {
             match path {
                 Some(path) => store.remove_component(&path).await,
@@ -454,7 +454,7 @@ impl PoolWorker {
             // The end of the session takes it along.
             Ok(()) | Err(WriteError::SessionOver) => act.component.has_left = true,
             Err(error) => {
-                warn!(target: "nodepool.Component", pool = %act.parts.id, %error, "cannot unregister; trying again");
+                warn!(target: "nodepool.Component", pool = %act.deps.id, %error, "cannot unregister; trying again");
                 act.errands.run(ctx, tokio::time::sleep(DEBOUNCE), |(), act, ctx| act.unregister(ctx));
             }
         });
@@ -462,8 +462,8 @@ impl PoolWorker {
 
     /// For the requests that waited here: others may have it.
     fn keep_nothing(&self) {
-        let launcher = &self.parts.launcher;
-        self.parts.board.send_if_modified(|board| {
+        let launcher = &self.deps.launcher;
+        self.deps.board.send_if_modified(|board| {
             let keeps_less = board.put(launcher, &Kept::new());
             board.put_taking(launcher, &Taking::new()) || keeps_less
         });
@@ -497,13 +497,14 @@ impl Actor for PoolWorker {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        let name = format!("{}/{}", self.parts.id.provider, self.parts.id.pool);
-        let dumps = self.parts.dumps.register("PoolWorker", name.clone(), ctx.address().downgrade().recipient());
-        let whys = self.parts.whys.register("PoolWorker", name, ctx.address().downgrade().recipient());
-        self.registrations = vec![dumps, whys];
+        let name = format!("{}/{}", self.deps.id.provider, self.deps.id.pool);
+        let dumps = self.deps.dumps.register("PoolWorker", name.clone(), ctx.address().downgrade().recipient());
+        let explain_registry =
+            self.deps.explain_registry.register("PoolWorker", name, ctx.address().downgrade().recipient());
+        self.registrations = vec![dumps, explain_registry];
         self.register(ctx);
         Self::start_reconciler(ctx);
-        self.errands.every(ctx, self.parts.tick_interval, |act, ctx| {
+        self.errands.every(ctx, self.deps.tick_interval, |act, ctx| {
             act.register(ctx);
             act.feed(Event::Tick, ctx);
         });
@@ -512,7 +513,7 @@ impl Actor for PoolWorker {
 
 impl Drop for PoolWorker {
     fn drop(&mut self) {
-        self.parts.busy.fetch_sub(self.pool.busy(), Ordering::Relaxed);
+        self.deps.busy.fetch_sub(self.pool.busy(), Ordering::Relaxed);
         self.keep_nothing();
     }
 }
@@ -542,9 +543,9 @@ impl Handler<Reconfigure> for PoolWorker {
 
     fn handle(&mut self, message: Reconfigure, ctx: &mut Context<Self>) {
         let _measured = profile::handling::<Self>("Reconfigure");
-        self.parts.config = message.config;
+        self.deps.config = message.config;
         self.triggers.watch_facts(vec![message.provider.facts.clone()]);
-        self.parts.provider = message.provider;
+        self.deps.provider = message.provider;
         self.register(ctx);
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::{oneshot, watch};
 use super::jobs::{JobUpdate, ProviderHandle};
 use super::provider_client::{Asking, Counter};
 use super::providers;
-use super::task_manager::{Surroundings, TaskManagerDeps};
+use super::task_manager::{RefreshMode, TaskManagerDeps};
 use crate::actors::runtime::panics::PanicWatch;
 use crate::actors::runtime::{dump, profile};
 use crate::actors::telemetry::samples::SampleSink;
@@ -37,7 +37,7 @@ impl Single {
         std::thread::spawn(move || {
             let runner = System::new();
             runner.block_on(async {
-                let surroundings = Surroundings {
+                let deps = TaskManagerDeps {
                     registry: dump::Registry::default(),
                     panics: PanicWatch::new(),
                     samples: SampleSink::discard(),
@@ -47,7 +47,7 @@ impl Single {
                     refresh_mode: RefreshMode::Periodic,
                     fence: None,
                 };
-                let started = providers::start(&section, surroundings, None).map(|provider| {
+                let started = providers::start(&section, deps, None).map(|provider| {
                     let facts = provider.facts.clone();
                     let clerk = Clerk { provider, asking: Asking::default() }.start();
                     Self { clerk, system: System::current(), facts }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::jobs::ProviderHandle;
-use super::task_manager::{Surroundings, TaskManager};
+use super::task_manager::{TaskManager, TaskManagerDeps};
 use nodepool_driver::driver::Driver;
 use nodepool_drivers::OpenDriver;
 use nodepool_model::config::{Config, ProviderConfig};
@@ -37,24 +37,24 @@ pub fn to_be_opened_anew(
 /// Makes a running provider of an opened driver.
 pub struct StartProvider {
     provider: ProviderName,
-    surroundings: Surroundings,
+    deps: TaskManagerDeps,
 }
 
 impl OpenDriver for StartProvider {
     type Out = ProviderHandle;
 
     fn with<D: Driver>(self, driver: D) -> ProviderHandle {
-        TaskManager::launch(self.provider, driver, self.surroundings)
+        TaskManager::launch(self.provider, driver, self.deps)
     }
 }
 
 /// A provider that cannot be opened is out of service; the problems say why.
 pub fn start(
     section: &ProviderConfig,
-    surroundings: Surroundings,
+    deps: TaskManagerDeps,
     more: Option<&dyn MoreDrivers>,
 ) -> Result<ProviderHandle, Vec<Problem>> {
-    let start = StartProvider { provider: section.name.clone(), surroundings };
+    let start = StartProvider { provider: section.name.clone(), deps };
     match more.filter(|more| more.names().contains(&section.driver.as_str())) {
         Some(more) => more.open(section, start),
         None => nodepool_drivers::open(section, start),

@@ -42,7 +42,7 @@ pub enum RefreshMode {
 
 /// What a TaskManager is given besides its driver.
 #[derive(Clone)]
-pub struct Surroundings {
+pub struct TaskManagerDeps {
     pub registry: dump::Registry,
     pub panics: PanicWatch,
     pub samples: SampleSink,
@@ -62,7 +62,7 @@ pub struct TaskManager<D: Driver> {
     driver: Rc<D>,
     /// Where what the driver counts goes.
     own_samples: SampleSink,
-    surroundings: Surroundings,
+    deps: TaskManagerDeps,
     tasks: Tasks<D>,
     errands: Errands<Self>,
     /// Between the wish for an inventory and the listing.
@@ -89,11 +89,11 @@ enum Life {
 
 impl<D: Driver> TaskManager<D> {
     /// Starts the TaskManager on its arbiter.
-    pub fn launch(provider: ProviderName, driver: D, surroundings: Surroundings) -> ProviderHandle {
+    pub fn launch(provider: ProviderName, driver: D, deps: TaskManagerDeps) -> ProviderHandle {
         let (sender, facts) = watch::channel(Arc::new(driver.facts()));
         let outdated = driver.outdated();
-        let (name, arbiter) = (provider.clone(), surroundings.arbiter.clone());
-        let address = Self::start_in_arbiter(&arbiter, move |_| Self::new(name, driver, surroundings, sender));
+        let (name, arbiter) = (provider.clone(), deps.arbiter.clone());
+        let address = Self::start_in_arbiter(&arbiter, move |_| Self::new(name, driver, deps, sender));
         ProviderHandle {
             provider,
             submit: address.clone().recipient(),
@@ -108,15 +108,15 @@ impl<D: Driver> TaskManager<D> {
         }
     }
 
-    fn new(provider: ProviderName, driver: D, surroundings: Surroundings, facts: watch::Sender<Arc<Facts>>) -> Self {
+    fn new(provider: ProviderName, driver: D, deps: TaskManagerDeps, facts: watch::Sender<Arc<Facts>>) -> Self {
         let rate_limits = driver.pace();
         let in_flight = match rate_limits.in_flight {
             InFlight::Pinned(number) => number,
-            InFlight::Adjustable => surroundings.api_concurrency,
+            InFlight::Adjustable => deps.api_concurrency,
         };
         let queue = TaskQueue::new(rate_limits.spacing, in_flight.max(1));
-        let refresh_schedule = RefreshSchedule::new(rate_limits.refresh, surroundings.image_check);
-        let own_samples = driver.samples_to().map_or_else(|| surroundings.samples.clone(), statsd::start);
+        let refresh_schedule = RefreshSchedule::new(rate_limits.refresh, deps.image_check);
+        let own_samples = driver.samples_to().map_or_else(|| deps.samples.clone(), statsd::start);
         let driver = Rc::new(driver);
         Self {
             own_samples,
@@ -124,7 +124,7 @@ impl<D: Driver> TaskManager<D> {
             errands: Errands::default(),
             provider,
             driver,
-            surroundings,
+            deps,
             observe_delay: rate_limits.observe.to_duration(),
             timer: None,
             refresh_timer: None,
@@ -137,7 +137,7 @@ impl<D: Driver> TaskManager<D> {
     /// Starts whatever may start. Every handler ends with this.
     fn go_on(&mut self, ctx: &mut Context<Self>) {
         let needs_refresh = self.life == Life::Serving || self.tasks.awaits_refresh();
-        if needs_refresh && self.surroundings.refresh_mode == RefreshMode::Periodic {
+        if needs_refresh && self.deps.refresh_mode == RefreshMode::Periodic {
             self.refresh_when_due(ctx);
         }
         if self.tasks.take_due_listing() {
@@ -209,7 +209,7 @@ impl<D: Driver> TaskManager<D> {
         debug!(%provider, event_id, node_request_id, node_id, call, "API call");
         let span = info_span!("api_call", %provider, event_id, node_request_id, node_id, call);
         let driver = self.driver.clone();
-        let fence = self.surroundings.fence.clone().filter(|_| request.changes());
+        let fence = self.deps.fence.clone().filter(|_| request.changes());
         let calling = async move {
             let gate = fence.as_ref().map_or_else(Gate::open, Fence::gate);
             if let Some(fence) = fence {
@@ -245,7 +245,7 @@ impl<D: Driver> TaskManager<D> {
 
     fn call_ended(&mut self, id: CallId, result: Result<D::Reply, CloudError>, ctx: &mut Context<Self>) {
         self.log_end(id, &result);
-        let samples = &self.surroundings.samples;
+        let samples = &self.deps.samples;
         if samples.is_wanted()
             && let Some((key, milliseconds)) = self.tasks.timing(id)
         {
@@ -272,8 +272,8 @@ impl<D: Driver> Actor for TaskManager<D> {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         let name = self.provider.to_string();
-        let registration = self.surroundings.registry.register("TaskManager", name.clone(), ctx.address());
-        self.kept = Some((registration, self.surroundings.panics.guard(format!("TaskManager {name}"))));
+        let registration = self.deps.registry.register("TaskManager", name.clone(), ctx.address());
+        self.kept = Some((registration, self.deps.panics.guard(format!("TaskManager {name}"))));
         self.go_on(ctx);
     }
 }
